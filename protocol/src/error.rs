@@ -1,0 +1,249 @@
+//! Errors as clients see them: one shape, one list of stable codes, one status for each.
+//!
+//! The list is documented in `docs/errors.md`; a test there compares the two.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! error_codes {
+    ($($(#[$doc:meta])* $variant:ident = $text:literal, $status:literal, $kind:literal;)*) => {
+        /// A stable code that programs may branch on.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum ErrorCode {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl ErrorCode {
+            /// Every code.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The text in `error.code`.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $text,)* }
+            }
+
+            /// The HTTP status that goes with it unless the error says otherwise.
+            pub const fn status(self) -> u16 {
+                match self { $(Self::$variant => $status,)* }
+            }
+
+            /// `error.type`, one of OpenAI's words.
+            pub const fn kind(self) -> &'static str {
+                match self { $(Self::$variant => $kind,)* }
+            }
+        }
+    };
+}
+
+error_codes! {
+    /// Malformed JSON, a wrong type, a value out of range.
+    InvalidRequest = "invalid_request", 400, "invalid_request_error";
+    /// The prompt does not fit the model's context.
+    ContextLengthExceeded = "context_length_exceeded", 400, "invalid_request_error";
+    /// The text names no device.
+    InvalidDevice = "invalid_device", 400, "invalid_request_error";
+    /// No key, or a wrong one.
+    InvalidApiKey = "invalid_api_key", 401, "authentication_error";
+    /// The key may not do this.
+    InsufficientScope = "insufficient_scope", 403, "permission_error";
+    /// The Host or Origin header names somebody else's site.
+    ForbiddenOrigin = "forbidden_origin", 403, "permission_error";
+    /// This client or task may not use a cloud.
+    CloudNotAllowed = "cloud_not_allowed", 403, "permission_error";
+    /// No such route.
+    NotFound = "not_found", 404, "not_found_error";
+    /// No such model or task.
+    ModelNotFound = "model_not_found", 404, "not_found_error";
+    /// The model exists but is not loaded.
+    ModelNotLoaded = "model_not_loaded", 404, "not_found_error";
+    /// The route exists, the method does not.
+    MethodNotAllowed = "method_not_allowed", 405, "invalid_request_error";
+    /// The model cannot do what this route does.
+    UnsupportedByModel = "unsupported_by_model", 400, "invalid_request_error";
+    /// The device is not there.
+    DeviceNotAvailable = "device_not_available", 409, "invalid_request_error";
+    /// Only pinned models could make room.
+    SlotsPinned = "slots_pinned", 409, "invalid_request_error";
+    /// The move failed; the old copy still serves.
+    MigrationFailed = "migration_failed", 409, "invalid_request_error";
+    /// The body is over the limit.
+    RequestTooLarge = "request_too_large", 413, "invalid_request_error";
+    /// The body is not JSON by its content type.
+    UnsupportedMediaType = "unsupported_media_type", 415, "invalid_request_error";
+    /// The queue is full.
+    QueueFull = "queue_full", 429, "rate_limit_error";
+    /// This client is over its share.
+    ClientLimit = "client_limit", 429, "rate_limit_error";
+    /// A fault of ours.
+    Internal = "internal_error", 500, "server_error";
+    /// The model could not be loaded.
+    ModelLoadFailed = "model_load_failed", 502, "server_error";
+    /// The backend answered nonsense.
+    BackendError = "backend_error", 502, "server_error";
+    /// The worker died while it worked on this request.
+    WorkerCrashed = "worker_crashed", 502, "server_error";
+    /// No room for the model now.
+    NoCapacity = "no_capacity", 503, "server_error";
+    /// The process, the device or the model is going away.
+    Draining = "draining", 503, "server_error";
+    /// Loading would take longer than the request allows.
+    ColdStartExceedsBudget = "cold_start_exceeds_budget", 503, "server_error";
+    /// The lease store is in its recovery window or out of reach.
+    LeaseStoreRecovering = "lease_store_recovering", 503, "server_error";
+    /// The model keeps failing; it is tried again later.
+    ModelBackingOff = "model_backing_off", 503, "server_error";
+    /// The request's time is over.
+    DeadlineExceeded = "deadline_exceeded", 504, "server_error";
+    /// The model fits no device of this machine.
+    ModelNeverFits = "model_never_fits", 507, "server_error";
+}
+
+/// Which process found the fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ErrorSource {
+    /// The process on port 8210.
+    Coordinator,
+    /// The process that serves the model.
+    Worker,
+    /// A provider elsewhere.
+    Cloud,
+}
+
+/// An error on its way to a client: what happened in words that say what to do, and the code for programs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiError {
+    /// For programs.
+    pub code: ErrorCode,
+    /// For people: what was wrong, and what to do.
+    pub message: String,
+    /// The field of the request that was wrong.
+    pub param: Option<String>,
+    /// When to try again.
+    pub retry_after: Option<Duration>,
+}
+
+impl ApiError {
+    /// An error with this code and message.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), param: None, retry_after: None }
+    }
+
+    /// A 400 that names the field.
+    pub fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { param: Some(param.into()), ..Self::new(ErrorCode::InvalidRequest, message) }
+    }
+
+    /// The same error with the field that was wrong.
+    #[must_use]
+    pub fn with_param(mut self, param: impl Into<String>) -> Self {
+        self.param = Some(param.into());
+        self
+    }
+
+    /// The same error with a time to try again.
+    #[must_use]
+    pub fn retry_after(mut self, wait: Duration) -> Self {
+        self.retry_after = Some(wait);
+        self
+    }
+
+    /// The JSON body of this error.
+    pub fn body(&self, source: ErrorSource) -> ErrorBody {
+        ErrorBody {
+            error: ErrorObject {
+                message: self.message.clone(),
+                kind: self.code.kind().to_owned(),
+                param: self.param.clone(),
+                code: Some(self.code.as_str().to_owned()),
+            },
+            source: Some(source),
+        }
+    }
+}
+
+impl fmt::Display for ApiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.message, self.code.as_str())
+    }
+}
+
+impl std::error::Error for ApiError {}
+
+/// `{"error": {…}, "source": "coordinator"}`, OpenAI's shape with the origin beside it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// The error itself.
+    pub error: ErrorObject,
+    /// Which process found it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<ErrorSource>,
+}
+
+/// The object that OpenAI's clients read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorObject {
+    /// For people.
+    pub message: String,
+    /// OpenAI's class of error.
+    #[serde(rename = "type", default)]
+    pub kind: String,
+    /// The field that was wrong.
+    #[serde(default)]
+    pub param: Option<String>,
+    /// The stable code.
+    #[serde(default)]
+    pub code: Option<String>,
+}
+
+impl ErrorBody {
+    /// The body as one line of JSON.
+    pub fn to_json(&self) -> String {
+        // A struct of strings always serialises; the fallback keeps the shape should that ever change.
+        serde_json::to_string(self).unwrap_or_else(|_| r#"{"error":{"message":"internal error"}}"#.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_body_has_openais_shape() {
+        let body = ApiError::invalid("messages", "'messages' is missing").body(ErrorSource::Coordinator).to_json();
+        assert_eq!(
+            body,
+            r#"{"error":{"message":"'messages' is missing","type":"invalid_request_error","param":"messages","code":"invalid_request"},"source":"coordinator"}"#
+        );
+    }
+
+    #[test]
+    fn the_documented_list_is_this_list() {
+        let documented: Vec<_> = include_str!("../../docs/errors.md")
+            .lines()
+            .filter_map(|line| line.strip_prefix("| `"))
+            .filter_map(|row| {
+                let (code, rest) = row.split_once("` | ")?;
+                let (status, rest) = rest.split_once(" | `")?;
+                let (kind, _) = rest.split_once('`')?;
+                Some((code.to_owned(), status.to_owned(), kind.to_owned()))
+            })
+            .collect();
+        let mut listed: Vec<_> = ErrorCode::ALL
+            .iter()
+            .map(|c| (c.as_str().to_owned(), c.status().to_string(), c.kind().to_owned()))
+            .collect();
+        listed.sort_by_key(|(code, status, _)| (status.clone(), code.clone()));
+        assert_eq!(documented, listed);
+    }
+
+    #[test]
+    fn codes_are_distinct() {
+        let mut codes: Vec<_> = ErrorCode::ALL.iter().map(|c| c.as_str()).collect();
+        codes.sort_unstable();
+        codes.dedup();
+        assert_eq!(codes.len(), ErrorCode::ALL.len());
+    }
+}

@@ -1,0 +1,114 @@
+//! Names and numbers that must not be mistaken for one another.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! text_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(std::sync::Arc<str>);
+
+        impl $name {
+            /// The text of the id.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(text: &str) -> Self {
+                Self(text.into())
+            }
+        }
+
+        impl From<String> for $name {
+            fn from(text: String) -> Self {
+                Self(text.into())
+            }
+        }
+
+        impl std::borrow::Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+    };
+}
+
+macro_rules! number_id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub u64);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}", self.0)
+            }
+        }
+    };
+}
+
+text_id! {
+    /// The name of a model as its manifest gives it. May contain `/` and `:`.
+    ModelId
+}
+text_id! {
+    /// Who sends a request (`x_client_id`, `X-Client-Id`); `anonymous` when nobody said.
+    ClientId
+}
+number_id! {
+    /// One request inside one coordinator process; the public `x-request-id` is a text kept beside it.
+    RequestId
+}
+number_id! {
+    /// One model on one device set in the pool.
+    SlotId
+}
+number_id! {
+    /// How many times a slot was filled. News that carries an older generation is about a worker that is gone.
+    Generation
+}
+number_id! {
+    /// A number of tokens.
+    Tokens
+}
+
+/// A secret made for one spawn: 128 random bits as 32 hexadecimal digits. `Debug` never shows it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SpawnToken(String);
+
+impl SpawnToken {
+    /// A token from 128 bits of the caller's randomness.
+    pub fn from_bits(bits: u128) -> Self {
+        Self(format!("{bits:032x}"))
+    }
+
+    /// The secret text.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether `offered` is this secret; takes the same time for every text of the same length.
+    pub fn matches(&self, offered: &str) -> bool {
+        let (a, b) = (self.0.as_bytes(), offered.as_bytes());
+        a.len() == b.len() && a.iter().zip(b).fold(0, |difference, (x, y)| difference | (x ^ y)) == 0
+    }
+}
+
+impl fmt::Debug for SpawnToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SpawnToken(…)")
+    }
+}

@@ -1,0 +1,24 @@
+//! The words the coordinator and its workers share, and nothing else.
+//!
+//! Types here are plain data with a textual form: they parse, print and travel through serde. No I/O, no clock, no
+//! decisions. `coordinator*` and `worker*` crates meet only here and over HTTP.
+
+mod bytes;
+mod category;
+mod device;
+mod error;
+mod ids;
+mod manifest;
+mod priority;
+mod span;
+mod worker;
+
+pub use bytes::{ByteCount, ParseByteCountError};
+pub use category::{Category, ParseCategoryError};
+pub use device::{DeviceId, ParseDeviceError};
+pub use error::{ApiError, ErrorBody, ErrorCode, ErrorObject, ErrorSource};
+pub use ids::{ClientId, Generation, ModelId, RequestId, SlotId, SpawnToken, Tokens};
+pub use manifest::{Backend, Manifest, ManifestError, Source, Thinking};
+pub use priority::{ParsePriorityError, Priority};
+pub use span::{KeepAlive, ParseSpanError, parse_span};
+pub use worker::{EngineStats, Readiness, ReadyProof, WorkerExit, WorkerHealth, WorkerSpec, WorkerSpecError, headers};

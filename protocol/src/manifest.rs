@@ -1,0 +1,223 @@
+//! Manifests: `manifests/NAME.toml`, or `model.toml` in a folder beside its weights (a package, DM-9).
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ByteCount, Category, DeviceId, KeepAlive};
+
+/// One model, as an operator describes it. Unknown fields are errors: a typing mistake must not become a default.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// The id clients use. In a package it may be absent: the folder's name without `.mlpkg` is taken.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// Other names for the same model. `default` answers requests that name none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub aliases: Vec<String>,
+    /// What the model does; inferred from `labels` when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub category: Option<Category>,
+    /// Free words; `embedding` and `reranking` set the category (MM-2).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<String>,
+    /// What runs the model; inferred when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backend: Option<Backend>,
+    /// Where the weights are. A package needs none: its own folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
+    /// Where it should run.
+    #[serde(default)]
+    pub device: DeviceId,
+    /// The longest prompt plus answer, in tokens; the model's own limit when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context_length: Option<u64>,
+    /// Requests worked on at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_concurrent: Option<u32>,
+    /// Never evicted, never unloaded for idleness (RC-19).
+    #[serde(default)]
+    pub pin: bool,
+    /// How long it stays loaded after its last use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_alive: Option<KeepAlive>,
+    /// Whether a model that can think aloud does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thinking: Option<Thinking>,
+    /// The memory it needs, when the operator knows better than our estimate (RC-20).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vram: Option<ByteCount>,
+    /// The same in MiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vram_mb: Option<u64>,
+    /// A Jinja chat template in place of the model's own: its text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub chat_template: Option<String>,
+    /// Request fields used when the request does not set them (`temperature`, `top_p`, …).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub params: BTreeMap<String, serde_json::Value>,
+    /// For people (DM-10).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
+    /// For people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<String>,
+    /// For people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub author: Option<String>,
+    /// For people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub license: Option<String>,
+    /// For people.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tags: Vec<String>,
+    /// Anything the operator wants to keep beside the model.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub custom: BTreeMap<String, serde_json::Value>,
+}
+
+/// What is wrong with a manifest that parsed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ManifestError {
+    /// No name.
+    #[error("'name' is missing")]
+    NoName,
+    /// A name with characters that break URLs or terminals.
+    #[error("'{0}' cannot name a model; use letters, digits and . _ - / : @ +, at most 200 characters")]
+    BadName(String),
+    /// A zero where none makes sense.
+    #[error("'{0}' must be at least 1")]
+    Zero(&'static str),
+    /// Two answers to one question.
+    #[error("'vram' and 'vram_mb' say the same thing; keep one")]
+    VramTwice,
+}
+
+impl Manifest {
+    /// The category: stated, else by label, else `llm` (MM-2).
+    pub fn category(&self) -> Category {
+        let labelled = |word: &str| self.labels.iter().any(|label| label == word);
+        self.category.unwrap_or_else(|| match () {
+            () if labelled("embedding") => Category::Embedding,
+            () if labelled("reranking") => Category::Reranking,
+            () => Category::Llm,
+        })
+    }
+
+    /// The memory the operator states, if any.
+    pub fn stated_size(&self) -> Option<ByteCount> {
+        self.vram.or(self.vram_mb.map(ByteCount::mib))
+    }
+
+    /// Whether the fields make sense together.
+    pub fn check(&self) -> Result<(), ManifestError> {
+        if self.name.is_empty() {
+            return Err(ManifestError::NoName);
+        }
+        for name in std::iter::once(&self.name).chain(&self.aliases) {
+            let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-/:@+".contains(&b);
+            if name.is_empty() || name.len() > 200 || !name.bytes().all(allowed) {
+                return Err(ManifestError::BadName(name.clone()));
+            }
+        }
+        if self.context_length == Some(0) {
+            return Err(ManifestError::Zero("context_length"));
+        }
+        if self.max_concurrent == Some(0) {
+            return Err(ManifestError::Zero("max_concurrent"));
+        }
+        if self.vram.is_some() && self.vram_mb.is_some() {
+            return Err(ManifestError::VramTwice);
+        }
+        Ok(())
+    }
+}
+
+/// What runs a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Backend {
+    /// Our own worker.
+    #[serde(alias = "diffusers")]
+    Candle,
+}
+
+/// Where a model's files are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    /// A folder, or one file. Relative paths start at the manifest's folder.
+    pub path: PathBuf,
+}
+
+/// Whether a model that can think aloud does (RC-23).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Thinking {
+    /// Thinks.
+    On,
+    /// Answers at once.
+    Off,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_full_manifest_reads() {
+        let manifest: Manifest = toml::from_str(
+            r#"
+            name = "qwen3-8b"
+            aliases = ["default"]
+            source = { path = "weights/qwen3" }
+            device = "cuda"
+            context_length = 8192
+            keep_alive = "5m"
+            thinking = "off"
+            vram = "18GiB"
+            [params]
+            temperature = 0.7
+            [custom]
+            team = "red"
+            "#,
+        )
+        .unwrap();
+        manifest.check().unwrap();
+        assert_eq!(manifest.category(), Category::Llm);
+        assert_eq!(manifest.device, DeviceId::Cuda(0));
+        assert_eq!(manifest.keep_alive, Some(KeepAlive::For(Duration::from_secs(300))));
+        assert_eq!(manifest.stated_size(), Some(ByteCount::gib(18)));
+    }
+
+    #[test]
+    fn mm_2_labels_set_the_category() {
+        let manifest: Manifest = toml::from_str("name = \"e\"\nlabels = [\"embedding\"]").unwrap();
+        assert_eq!(manifest.category(), Category::Embedding);
+    }
+
+    #[test]
+    fn dm_2_an_unparsable_device_is_an_error() {
+        let error = toml::from_str::<Manifest>("name = \"x\"\ndevice = \"cuda:one\"").unwrap_err();
+        assert!(error.to_string().contains("cuda:one"), "{error}");
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        assert!(
+            toml::from_str::<Manifest>("name = \"x\"\ncontex_length = 1")
+                .unwrap_err()
+                .to_string()
+                .contains("contex_length")
+        );
+        let check = |text: &str| toml::from_str::<Manifest>(text).unwrap().check();
+        assert_eq!(check("name = \"a b\""), Err(ManifestError::BadName("a b".into())));
+        assert_eq!(check("name = \"a\"\nmax_concurrent = 0"), Err(ManifestError::Zero("max_concurrent")));
+        assert_eq!(check("name = \"a\"\nvram = \"1GiB\"\nvram_mb = 1"), Err(ManifestError::VramTwice));
+        assert_eq!(check("labels = []"), Err(ManifestError::NoName));
+    }
+}

@@ -1,0 +1,220 @@
+//! What the coordinator and a worker say to each other apart from OpenAI's API: the start line, health, exit codes.
+//!
+//! A worker does nothing until one line of [`WorkerSpec`] arrives on its stdin: that is the gate (the coordinator writes
+//! it only after the lease ledger knows the worker's pid). The pipe stays open; end of file means that the coordinator
+//! is gone, and the worker exits at once.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Category, DeviceId, Generation, ModelId, SpawnToken, Thinking};
+
+/// Header names on the private connection between coordinator and worker.
+pub mod headers {
+    /// `Authorization: Bearer TOKEN` with [`crate::WorkerSpec::token`] on every call to a worker.
+    pub const AUTHORIZATION: &str = "authorization";
+    /// The id of the request, echoed by the worker.
+    pub const REQUEST_ID: &str = "x-request-id";
+}
+
+/// The line that starts a worker, as JSON.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerSpec {
+    /// The model's name, used in answers.
+    pub model: ModelId,
+    /// What it does.
+    pub category: Category,
+    /// A folder or file with the weights; absolute.
+    pub source: PathBuf,
+    /// Where to run. Never `auto`: the coordinator has decided. A GPU is index 0 of what the worker may see.
+    pub device: DeviceId,
+    /// Where to listen, on 127.0.0.1.
+    pub port: u16,
+    /// Which filling of the slot this is.
+    pub generation: Generation,
+    /// What callers must present.
+    pub token: SpawnToken,
+    /// What only this worker can say; shown in [`WorkerHealth::proof`].
+    pub proof: ReadyProof,
+    /// The longest prompt plus answer, in tokens; the model's own limit when absent.
+    #[serde(default)]
+    pub context_length: Option<u64>,
+    /// Sequences decoded at once.
+    pub max_concurrent: u32,
+    /// Request fields used when the request does not set them.
+    #[serde(default)]
+    pub params: BTreeMap<String, serde_json::Value>,
+    /// A Jinja chat template in place of the model's own.
+    #[serde(default)]
+    pub chat_template: Option<String>,
+    /// Whether a model that can think aloud does.
+    #[serde(default)]
+    pub thinking: Option<Thinking>,
+}
+
+/// A second secret of the spawn. It shows that whoever answers on the port is the process that read the start line, and
+/// not a stranger who got the port first and simply echoes what it is sent.
+pub type ReadyProof = SpawnToken;
+
+/// The start line cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerSpecError {
+    /// Standard input ended first: whoever started the worker is gone.
+    #[error("standard input ended before the start line came")]
+    Closed,
+    /// Not a start line.
+    #[error("the start line is not a worker spec")]
+    Malformed(#[source] serde_json::Error),
+}
+
+impl WorkerSpec {
+    /// The line to write, newline included.
+    pub fn to_line(&self) -> Result<String, serde_json::Error> {
+        let mut line = serde_json::to_string(self)?;
+        line.push('\n');
+        Ok(line)
+    }
+
+    /// Reads the line.
+    pub fn from_line(line: &str) -> Result<Self, WorkerSpecError> {
+        if line.trim().is_empty() {
+            return Err(WorkerSpecError::Closed);
+        }
+        serde_json::from_str(line).map_err(WorkerSpecError::Malformed)
+    }
+}
+
+/// How far a worker is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Readiness {
+    /// Reading weights. `GET /health` answers 503.
+    Loading,
+    /// Serving. `GET /health` answers 200.
+    Ok,
+}
+
+/// The body of a worker's `GET /health`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerHealth {
+    /// How far it is.
+    pub status: Readiness,
+    /// Which filling of the slot answers.
+    pub generation: Generation,
+    /// The spawn's second secret.
+    pub proof: ReadyProof,
+    /// Share of the weights read, 0 to 1.
+    pub progress: f32,
+    /// The context it serves, in tokens; known when ready.
+    #[serde(default)]
+    pub context_length: Option<u64>,
+    /// Bytes of weights it holds; known when ready.
+    #[serde(default)]
+    pub weight_bytes: Option<u64>,
+    /// What the engine has done.
+    #[serde(default)]
+    pub engine: EngineStats,
+}
+
+/// What an engine has done since it started. `steps` standing still with `active > 0` is a hang.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineStats {
+    /// Steps ended.
+    pub steps: u64,
+    /// Sequences being worked on.
+    pub active: u32,
+    /// Sequences waiting for a place in the batch.
+    pub waiting: u32,
+}
+
+/// Why a worker ended, as its exit code says. The coordinator chooses between "try again" and "the file is bad" by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkerExit {
+    /// Asked to, or the coordinator went away.
+    Clean,
+    /// The start line or the command line is wrong.
+    BadSpec,
+    /// The model's files are missing, unreadable, malformed or of an unknown kind: trying again changes nothing.
+    BadModel,
+    /// Not enough memory for the model.
+    OutOfMemory,
+    /// Somebody else listens on the port.
+    PortInUse,
+    /// The device is not there or failed for good; the process cannot go on.
+    DeviceLost,
+}
+
+impl WorkerExit {
+    const TABLE: [(Self, i32); 6] = [
+        (Self::Clean, 0),
+        (Self::BadSpec, 64),
+        (Self::BadModel, 65),
+        (Self::OutOfMemory, 71),
+        (Self::PortInUse, 75),
+        (Self::DeviceLost, 76),
+    ];
+
+    /// The exit code.
+    pub fn code(self) -> i32 {
+        Self::TABLE.iter().find(|(exit, _)| *exit == self).map_or(1, |(_, code)| *code)
+    }
+
+    /// What an exit code says, if it is one of ours.
+    pub fn from_code(code: i32) -> Option<Self> {
+        Self::TABLE.iter().find(|(_, c)| *c == code).map(|(exit, _)| *exit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> WorkerSpec {
+        WorkerSpec {
+            model: "guide".into(),
+            category: Category::Llm,
+            source: "/models/guide".into(),
+            device: DeviceId::Cpu,
+            port: 8300,
+            generation: Generation(3),
+            token: SpawnToken::from_bits(7),
+            proof: SpawnToken::from_bits(8),
+            context_length: None,
+            max_concurrent: 4,
+            params: BTreeMap::new(),
+            chat_template: None,
+            thinking: None,
+        }
+    }
+
+    #[test]
+    fn the_start_line_is_one_line_and_round_trips() {
+        let line = spec().to_line().unwrap();
+        assert_eq!(line.matches('\n').count(), 1);
+        assert_eq!(WorkerSpec::from_line(&line).unwrap(), spec());
+    }
+
+    #[test]
+    fn an_absent_or_broken_start_line_is_told_apart() {
+        assert!(matches!(WorkerSpec::from_line(""), Err(WorkerSpecError::Closed)));
+        assert!(matches!(WorkerSpec::from_line("{\"model\":1}"), Err(WorkerSpecError::Malformed(_))));
+    }
+
+    #[test]
+    fn exit_codes_round_trip() {
+        for (exit, code) in WorkerExit::TABLE {
+            assert_eq!(exit.code(), code);
+            assert_eq!(WorkerExit::from_code(code), Some(exit));
+        }
+        assert_eq!(WorkerExit::from_code(1), None);
+    }
+
+    #[test]
+    fn a_secret_is_not_printed() {
+        assert!(!format!("{:?}", spec()).contains(spec().token.reveal()));
+        assert!(spec().token.matches(spec().token.reveal()));
+        assert!(!spec().token.matches("0"));
+    }
+}
