@@ -1,0 +1,181 @@
+//! Time per event with a long queue: 1,000 models, four GPUs with room for ten each, 100,000 requests waiting.
+//!
+//! `cargo bench -p model-boss-core --bench queue`; prints nanoseconds by kind of event.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use model_boss_core::{
+    DeviceObservation, Effect, Event, ModelDescription, Moment, Outcome, Scheduler, Settings, SizeEstimate, SizeRule,
+    Submission,
+};
+use model_boss_protocol::{ByteCount, Category, DeviceId, Priority, RequestId};
+
+const MODELS: u64 = 1_000;
+const QUEUED: u64 = 100_000;
+const EVENTS: u64 = 400_000;
+
+fn main() {
+    let settings = Settings { max_queued_per_model: usize::MAX, max_queued: usize::MAX, ..Settings::default() };
+    let mut bench = Bench {
+        core: Scheduler::new(settings, Moment::START),
+        now: Moment::START,
+        news: BTreeMap::new(),
+        running: VecDeque::new(),
+        times: BTreeMap::new(),
+        measured: false,
+        seed: 1,
+        next: 1,
+        reported: 0,
+    };
+    for gpu in 0..4 {
+        bench.tell(
+            "setup",
+            Event::DeviceObserved(DeviceObservation {
+                device: DeviceId::Cuda(gpu),
+                capacity: Some(ByteCount::gib(80)),
+                reserve: ByteCount::ZERO,
+                foreign: Some(ByteCount::ZERO),
+            }),
+        );
+    }
+    bench.tell("setup", Event::Catalog((0..MODELS).map(model).collect()));
+    while (bench.core.queued() as u64) < QUEUED {
+        bench.submit();
+        bench.hear_the_news();
+    }
+    bench.measured = true;
+    for turn in 0..EVENTS {
+        // Time passes as if 2,000 events came per second.
+        bench.now = bench.now + Duration::from_micros(500);
+        match turn % 10 {
+            0..=4 => bench.submit(),
+            5 => {
+                let id = RequestId(bench.below(bench.next));
+                bench.tell("cancel", Event::Cancel(id));
+            }
+            _ if bench.core.next_wake().is_some_and(|wake| wake <= bench.now) => bench.tell("tick", Event::Tick),
+            _ => bench.finish_one(),
+        }
+        bench.hear_the_news();
+    }
+    println!("{} models, {} requests waiting at the end", MODELS, bench.core.queued());
+    println!("{:<10} {:>9} {:>8} {:>8} {:>8} {:>10}", "event", "count", "p50 ns", "p99 ns", "p99.9 ns", "max ns");
+    let mut all = Vec::new();
+    for (kind, mut times) in bench.times {
+        row(kind, &mut times);
+        all.extend(times);
+    }
+    row("all", &mut all);
+}
+
+fn row(kind: &str, times: &mut [u64]) {
+    times.sort_unstable();
+    let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+    println!("{kind:<10} {:>9} {:>8} {:>8} {:>8} {:>10}", times.len(), at(0.5), at(0.99), at(0.999), at(1.0));
+}
+
+fn model(number: u64) -> ModelDescription {
+    ModelDescription {
+        id: format!("model-{number:04}").into(),
+        aliases: Vec::new(),
+        category: Category::Llm,
+        device: DeviceId::Auto,
+        size: SizeEstimate { bytes: ByteCount::gib(8), rule: SizeRule::Manifest },
+        max_concurrent: 4,
+        pin: false,
+        keep_alive: None,
+        revision: 1,
+    }
+}
+
+struct Bench {
+    core: Scheduler,
+    now: Moment,
+    /// What workers and ledger will report, by the moment it happens.
+    news: BTreeMap<(Moment, u64), (&'static str, Event)>,
+    running: VecDeque<RequestId>,
+    times: BTreeMap<&'static str, Vec<u64>>,
+    measured: bool,
+    seed: u64,
+    next: u64,
+    reported: u64,
+}
+
+impl Bench {
+    fn submit(&mut self) {
+        let id = RequestId(self.next);
+        self.next += 1;
+        let number = (self.below(MODELS) * self.below(MODELS)) / MODELS;
+        let priority = [2, 5, 5, 5, 8][self.below(5) as usize];
+        self.tell(
+            "submit",
+            Event::Submit(Submission {
+                id,
+                model: format!("model-{number:04}"),
+                category: Category::Llm,
+                client: format!("client-{}", id.0 % 50).into(),
+                priority: Priority::new(priority).unwrap_or_default(),
+                deadline: None,
+                keep_alive: None,
+            }),
+        );
+    }
+
+    fn finish_one(&mut self) {
+        if let Some(request) = self.running.pop_front() {
+            self.tell("finished", Event::Finished { request, outcome: Outcome::Answered });
+        }
+    }
+
+    fn tell(&mut self, kind: &'static str, event: Event) {
+        let began = Instant::now();
+        let effects = self.core.handle(self.now, event);
+        let took = began.elapsed();
+        if self.measured {
+            self.times.entry(kind).or_default().push(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+        }
+        for effect in effects {
+            match effect {
+                Effect::AcquireLease { slot, generation, .. } => {
+                    self.after(1, "lease", Event::LeaseGranted { slot, generation });
+                }
+                Effect::Spawn { slot, generation, .. } => {
+                    self.after(3_000, "ready", Event::WorkerReady { slot, generation, context_length: None });
+                }
+                Effect::Stop { slot, generation } => {
+                    let exit = model_boss_core::ExitReport {
+                        reason: None,
+                        description: String::new(),
+                        last_lines: Vec::new(),
+                    };
+                    self.after(100, "exited", Event::WorkerExited { slot, generation, exit });
+                }
+                Effect::ReleaseLease { slot, generation } => {
+                    self.after(50, "released", Event::LeaseReleased { slot, generation });
+                }
+                Effect::Dispatch { request, .. } => self.running.push_back(request),
+                Effect::Done { .. } | Effect::Refuse { .. } | Effect::Drained => {}
+            }
+        }
+    }
+
+    fn after(&mut self, millis: u64, kind: &'static str, event: Event) {
+        self.reported += 1;
+        self.news.insert((self.now + Duration::from_millis(millis), self.reported), (kind, event));
+    }
+
+    fn hear_the_news(&mut self) {
+        while let Some(entry) = self.news.first_entry().filter(|entry| entry.key().0 <= self.now) {
+            let (kind, event) = entry.remove();
+            self.tell(kind, event);
+        }
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.seed ^= self.seed << 13;
+        self.seed ^= self.seed >> 7;
+        self.seed ^= self.seed << 17;
+        self.seed % n.max(1)
+    }
+}

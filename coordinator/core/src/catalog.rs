@@ -1,0 +1,251 @@
+//! The models by name, and what the scheduler remembers about each. Knows no requests and no memory.
+
+use std::collections::HashMap;
+use std::ops::{Index, IndexMut};
+use std::time::Duration;
+
+use model_boss_protocol::{DeviceId, ModelId, SlotId};
+
+use crate::failure::Failures;
+use crate::{ModelDescription, Moment};
+
+/// A model's place in the catalog; stays the same as long as the process lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ModelIndex(u32);
+
+impl ModelIndex {
+    pub(crate) fn new(index: usize) -> Self {
+        Self(u32::try_from(index).unwrap_or(u32::MAX))
+    }
+
+    pub(crate) const fn get(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A model and what is remembered about it.
+#[derive(Debug)]
+pub(crate) struct Model {
+    pub(crate) description: ModelDescription,
+    /// Whether the newest catalog has it.
+    pub(crate) listed: bool,
+    /// The slot that serves it, or will once it is loaded. One at most (RC-14).
+    pub(crate) serving: Option<SlotId>,
+    /// All its slots, those on their way out included.
+    pub(crate) slots: Vec<SlotId>,
+    pub(crate) failures: Failures,
+    /// Where room is being made for it.
+    pub(crate) claim: Option<DeviceId>,
+    /// The ledger's last refusal, until when it is respected.
+    pub(crate) lease_refusal: Option<LeaseRefusal>,
+    /// How its worker last went away by itself.
+    pub(crate) last_exit: Option<String>,
+    /// The mean time from dispatch to the end of an answer, newest ones weigh most.
+    pub(crate) service: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct LeaseRefusal {
+    pub(crate) reason: String,
+    pub(crate) until: Moment,
+}
+
+/// All models ever seen.
+#[derive(Debug, Default)]
+pub(crate) struct Catalog {
+    models: Vec<Model>,
+    /// Looked up by name; iterated only where the result is sorted.
+    ids: HashMap<ModelId, ModelIndex>,
+    aliases: HashMap<ModelId, ModelIndex>,
+}
+
+/// What a new catalog changed.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct CatalogChange {
+    /// Models whose revision is another one, or that are back.
+    pub(crate) changed: Vec<ModelIndex>,
+    /// Models that are gone.
+    pub(crate) removed: Vec<ModelIndex>,
+}
+
+impl Catalog {
+    /// Takes a new full list. Indices of known models stay.
+    pub(crate) fn replace(&mut self, descriptions: Vec<ModelDescription>) -> CatalogChange {
+        let mut change = CatalogChange::default();
+        let mut listed = vec![false; self.models.len()];
+        self.aliases.clear();
+        for description in descriptions {
+            let index = match self.ids.get(&description.id) {
+                Some(&index) => {
+                    let model = &mut self.models[index.get()];
+                    if model.description.revision != description.revision || !model.listed {
+                        change.changed.push(index);
+                    }
+                    model.description = description;
+                    index
+                }
+                None => {
+                    let index = ModelIndex::new(self.models.len());
+                    self.ids.insert(description.id.clone(), index);
+                    self.models.push(Model::new(description));
+                    listed.push(false);
+                    index
+                }
+            };
+            listed[index.get()] = true;
+        }
+        for (number, is_listed) in listed.into_iter().enumerate() {
+            let index = ModelIndex::new(number);
+            let model = &mut self.models[number];
+            if model.listed && !is_listed {
+                change.removed.push(index);
+            }
+            model.listed = is_listed;
+            if is_listed {
+                for alias in &model.description.aliases {
+                    // The first model that claims an alias has it; the reader of manifests reports the clash.
+                    self.aliases.entry(alias.clone()).or_insert(index);
+                }
+            }
+        }
+        change
+    }
+
+    /// The listed model of this name or alias.
+    pub(crate) fn resolve(&self, name: &str) -> Option<ModelIndex> {
+        let listed = |index: &&ModelIndex| self.models[index.get()].listed;
+        self.ids.get(name).filter(listed).or_else(|| self.aliases.get(name)).copied()
+    }
+
+    /// The model of exactly this name, listed or not.
+    pub(crate) fn resolve_any(&self, id: &ModelId) -> Option<ModelIndex> {
+        self.ids.get(id).copied()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ModelIndex, &Model)> {
+        self.models.iter().enumerate().map(|(number, model)| (ModelIndex::new(number), model))
+    }
+
+    /// At most three known names that look like `name`, the nearest first.
+    pub(crate) fn close_names(&self, name: &str) -> Vec<&str> {
+        let wanted = name.to_lowercase();
+        let ids = self.models.iter().filter(|m| m.listed).map(|m| m.description.id.as_str());
+        let mut near: Vec<_> = ids
+            .chain(self.aliases.keys().map(ModelId::as_str))
+            .filter_map(|known| likeness(&wanted, &known.to_lowercase()).map(|distance| (distance, known)))
+            .collect();
+        near.sort_unstable();
+        near.dedup();
+        near.into_iter().take(3).map(|(_, known)| known).collect()
+    }
+}
+
+impl Index<ModelIndex> for Catalog {
+    type Output = Model;
+    fn index(&self, index: ModelIndex) -> &Model {
+        &self.models[index.get()]
+    }
+}
+
+impl IndexMut<ModelIndex> for Catalog {
+    fn index_mut(&mut self, index: ModelIndex) -> &mut Model {
+        &mut self.models[index.get()]
+    }
+}
+
+impl Model {
+    fn new(description: ModelDescription) -> Self {
+        Self {
+            description,
+            listed: true,
+            serving: None,
+            slots: Vec::new(),
+            failures: Failures::default(),
+            claim: None,
+            lease_refusal: None,
+            last_exit: None,
+            service: Duration::ZERO,
+        }
+    }
+
+    pub(crate) fn id(&self) -> &ModelId {
+        &self.description.id
+    }
+
+    /// Requests it works on at once; a manifest's zero is one.
+    pub(crate) fn max_concurrent(&self) -> usize {
+        self.description.max_concurrent.max(1) as usize
+    }
+
+    /// Takes one answer's time into the mean.
+    pub(crate) fn served_in(&mut self, took: Duration) {
+        self.service = if self.service.is_zero() { took } else { (self.service * 7 + took) / 8 };
+    }
+}
+
+/// How far two names are apart, if near enough to be a slip: one inside the other, or few edits.
+fn likeness(wanted: &str, known: &str) -> Option<usize> {
+    if wanted.len() > 128 || known.len() > 128 || wanted.is_empty() {
+        return None;
+    }
+    let apart = wanted.len().abs_diff(known.len());
+    if wanted.len().min(known.len()) >= 3 && (known.contains(wanted) || wanted.contains(known)) {
+        return Some(apart.min(2));
+    }
+    let allowed = (wanted.len().max(known.len()) + 1) / 3;
+    if apart > allowed {
+        return None;
+    }
+    let distance = edit_distance(wanted.as_bytes(), known.as_bytes());
+    (distance <= allowed).then_some(distance)
+}
+
+/// Levenshtein's distance by one row of the table.
+fn edit_distance(a: &[u8], b: &[u8]) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.iter().enumerate() {
+            let substituted = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = substituted.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::model;
+
+    #[test]
+    fn names_aliases_and_close_ones() {
+        let mut catalog = Catalog::default();
+        let mut guide = model("guide", 1);
+        guide.aliases = vec!["default".into()];
+        catalog.replace(vec![guide, model("qwen3-8b", 1), model("qwen3-32b", 1)]);
+        assert_eq!(catalog.resolve("default"), catalog.resolve("guide"));
+        assert_eq!(catalog.resolve("Guide"), None);
+        assert_eq!(catalog.close_names("giude"), ["guide"]);
+        assert_eq!(catalog.close_names("QWEN3-8B"), ["qwen3-8b", "qwen3-32b"]);
+        assert!(catalog.close_names("llama").is_empty());
+    }
+
+    #[test]
+    fn a_new_list_says_what_changed_and_keeps_places() {
+        let mut catalog = Catalog::default();
+        catalog.replace(vec![model("a", 1), model("b", 1), model("c", 1)]);
+        let b = catalog.resolve("b").unwrap();
+        let mut changed = model("b", 1);
+        changed.revision = 2;
+        let change = catalog.replace(vec![changed.clone(), model("d", 1), model("a", 1)]);
+        assert_eq!(change.changed, [b]);
+        assert_eq!(change.removed.len(), 1);
+        assert_eq!(catalog.resolve("c"), None);
+        assert_eq!(catalog.resolve("b"), Some(b));
+        let back = catalog.replace(vec![changed, model("a", 1), model("c", 1)]);
+        assert_eq!(back.changed.len(), 1);
+    }
+}

@@ -1,0 +1,142 @@
+//! The memory of each device as the scheduler accounts for it: observed, minus reserve and foreign use, minus every slot
+//! that is not idle (counted until its bytes are shown back). Knows no rights and no order.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model_boss_protocol::{ByteCount, DeviceId, Priority, RequestId, SlotId};
+
+use crate::DeviceObservation;
+use crate::catalog::ModelIndex;
+
+/// One device.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) observation: DeviceObservation,
+    charged: ByteCount,
+    /// Slots with bytes here.
+    pub(crate) slots: BTreeSet<SlotId>,
+    /// The slot that is loading here: loads happen one after another (MM-7).
+    pub(crate) loading: Option<SlotId>,
+    /// For whom room is being made here.
+    pub(crate) claim: Option<Claim>,
+}
+
+/// Room being made for a model: it has the next turn on the device, and what is free now is not given away beneath it.
+#[derive(Clone, Debug)]
+pub(crate) struct Claim {
+    pub(crate) model: ModelIndex,
+    /// The request whose right it is; without it the claim ends.
+    pub(crate) asker: RequestId,
+    /// A request more important than this may take the turn, and one for a draining victim keeps the victim.
+    pub(crate) standing: Priority,
+    pub(crate) need: ByteCount,
+    pub(crate) victims: Vec<SlotId>,
+}
+
+/// All devices, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Devices {
+    devices: BTreeMap<DeviceId, Device>,
+}
+
+impl Device {
+    /// What models may use in all; `None` while unknown.
+    pub(crate) fn ceiling(&self) -> Option<ByteCount> {
+        Some(self.observation.capacity? - self.observation.reserve)
+    }
+
+    /// What is left after foreign use and everything charged; negative when others took what was promised. `None` while
+    /// anything about it is unknown: unknown is never zero (RC-21).
+    pub(crate) fn balance(&self) -> Option<i128> {
+        Some(self.room_for_models()? - i128::from(self.charged.0))
+    }
+
+    /// What would be left if no slot held anything.
+    pub(crate) fn room_for_models(&self) -> Option<i128> {
+        Some(i128::from(self.ceiling()?.0) - i128::from(self.observation.foreign?.0))
+    }
+
+    /// [`Self::balance`] as people see it.
+    pub(crate) fn free(&self) -> Option<ByteCount> {
+        self.balance().map(|bytes| ByteCount(u64::try_from(bytes).unwrap_or(0)))
+    }
+
+    pub(crate) fn charged(&self) -> ByteCount {
+        self.charged
+    }
+}
+
+impl Devices {
+    /// Takes what a probe saw; says whether it differs from before.
+    pub(crate) fn observe(&mut self, observation: DeviceObservation) -> bool {
+        match self.devices.get_mut(&observation.device) {
+            Some(device) if device.observation == observation => false,
+            Some(device) => {
+                device.observation = observation;
+                true
+            }
+            None => {
+                let name = observation.device.clone();
+                let device = Device {
+                    observation,
+                    charged: ByteCount::ZERO,
+                    slots: BTreeSet::new(),
+                    loading: None,
+                    claim: None,
+                };
+                self.devices.insert(name, device);
+                true
+            }
+        }
+    }
+
+    /// Counts a filling's bytes until [`Self::discharge`].
+    pub(crate) fn charge(&mut self, slot: SlotId, parts: &[(DeviceId, ByteCount)]) {
+        for (name, bytes) in parts {
+            if let Some(device) = self.devices.get_mut(name) {
+                device.charged = device.charged + *bytes;
+                device.slots.insert(slot);
+                device.loading = Some(slot);
+            }
+        }
+    }
+
+    /// The bytes are back.
+    pub(crate) fn discharge(&mut self, slot: SlotId, parts: &[(DeviceId, ByteCount)]) {
+        self.end_turn(slot, parts);
+        for (name, bytes) in parts {
+            if let Some(device) = self.devices.get_mut(name)
+                && device.slots.remove(&slot)
+            {
+                device.charged = device.charged - *bytes;
+            }
+        }
+    }
+
+    /// The slot is not loading any more.
+    pub(crate) fn end_turn(&mut self, slot: SlotId, parts: &[(DeviceId, ByteCount)]) {
+        for (name, _) in parts {
+            if let Some(device) = self.devices.get_mut(name)
+                && device.loading == Some(slot)
+            {
+                device.loading = None;
+            }
+        }
+    }
+
+    pub(crate) fn get(&self, name: &DeviceId) -> Option<&Device> {
+        self.devices.get(name)
+    }
+
+    pub(crate) fn get_mut(&mut self, name: &DeviceId) -> Option<&mut Device> {
+        self.devices.get_mut(name)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&DeviceId, &Device)> {
+        self.devices.iter()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.devices.is_empty()
+    }
+}

@@ -1,0 +1,302 @@
+//! What happens to the scheduler, and what it wants done. These two enums are the whole contract between the core, which
+//! decides, and the shell, which acts.
+
+use std::time::Duration;
+
+use model_boss_protocol::{
+    ApiError, ByteCount, Category, ClientId, DeviceId, Generation, KeepAlive, ModelId, Priority, RequestId, SlotId,
+    WorkerExit,
+};
+use serde::Serialize;
+
+use crate::Moment;
+
+/// News for the scheduler. News about a slot carries the generation it is about; older generations are ignored.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The manifests were read, or read again: the full list of models.
+    Catalog(Vec<ModelDescription>),
+    /// What a device has, as its probe sees it now.
+    DeviceObserved(DeviceObservation),
+    /// A client asks for inference.
+    Submit(Submission),
+    /// The client of a waiting or running request went away.
+    Cancel(RequestId),
+    /// A dispatched request ended.
+    Finished {
+        /// Which request.
+        request: RequestId,
+        /// How it ended.
+        outcome: Outcome,
+    },
+    /// An operator asks for a model to be loaded (`request` is answered with `Loaded` or `Refuse`).
+    Load {
+        /// Names the caller; shares the number space of inference requests.
+        request: RequestId,
+        /// Which model.
+        model: ModelId,
+    },
+    /// An operator asks for a model to be unloaded.
+    Unload {
+        /// Names the caller.
+        request: RequestId,
+        /// Which model; all when absent.
+        model: Option<ModelId>,
+    },
+    /// The ledger holds the bytes for this slot.
+    LeaseGranted {
+        /// Which slot.
+        slot: SlotId,
+        /// Which filling of it.
+        generation: Generation,
+    },
+    /// The ledger does not give the bytes now.
+    LeaseRefused {
+        /// Which slot.
+        slot: SlotId,
+        /// Which filling of it.
+        generation: Generation,
+        /// Why, for people.
+        reason: String,
+        /// When asking again makes sense.
+        retry_after: Duration,
+    },
+    /// The worker's process exists and has its start line.
+    WorkerStarted {
+        /// Which slot.
+        slot: SlotId,
+        /// Which filling of it.
+        generation: Generation,
+        /// The process.
+        pid: u32,
+        /// Where it will listen, on 127.0.0.1.
+        port: u16,
+    },
+    /// The worker reads its weights.
+    WorkerProgress {
+        /// Which slot.
+        slot: SlotId,
+        /// Which filling of it.
+        generation: Generation,
+        /// Share read, 0 to 1.
+        progress: f32,
+    },
+    /// The worker answered its health check with its own proof.
+    WorkerReady {
+        /// Which slot.
+        slot: SlotId,
+        /// Which filling of it.
+        generation: Generation,
+        /// The context it serves, in tokens.
+        context_length: Option<u64>,
+    },
+    /// The worker is gone: reaped, whatever the reason.
+    WorkerExited {
+        /// Which slot.
+        slot: SlotId,
+        /// Which filling of it.
+        generation: Generation,
+        /// How it ended.
+        exit: ExitReport,
+    },
+    /// The lease is released and the driver shows the bytes back.
+    LeaseReleased {
+        /// Which slot.
+        slot: SlotId,
+        /// Which filling of it.
+        generation: Generation,
+    },
+    /// The process is asked to end: refuse what is new, finish what runs, then stop every worker.
+    Drain,
+    /// Nothing happened but time.
+    Tick,
+}
+
+/// What the scheduler wants done. The shell does it and reports back with an [`Event`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    /// Reserve bytes in the ledger; answer with `LeaseGranted` or `LeaseRefused`.
+    AcquireLease {
+        /// For which slot.
+        slot: SlotId,
+        /// Which filling of it.
+        generation: Generation,
+        /// For which model.
+        model: ModelId,
+        /// How much on which device. Never `auto`.
+        parts: Vec<(DeviceId, ByteCount)>,
+        /// The importance of whoever caused the load.
+        priority: Priority,
+    },
+    /// Start the worker behind its gate; answer with `WorkerStarted`, then `WorkerReady` or `WorkerExited`.
+    Spawn {
+        /// For which slot.
+        slot: SlotId,
+        /// Which filling of it.
+        generation: Generation,
+        /// Which model.
+        model: ModelId,
+        /// Where. Never `auto`.
+        device: DeviceId,
+    },
+    /// End the worker: SIGTERM, grace, SIGKILL, wait; answer with `WorkerExited`.
+    Stop {
+        /// Which slot.
+        slot: SlotId,
+        /// Which filling of it.
+        generation: Generation,
+    },
+    /// Give the bytes back, with the evidence that the processes are gone; answer with `LeaseReleased`.
+    ReleaseLease {
+        /// Of which slot.
+        slot: SlotId,
+        /// Which filling of it.
+        generation: Generation,
+    },
+    /// Send the request to this worker now; answer with `Finished`.
+    Dispatch {
+        /// Which request.
+        request: RequestId,
+        /// To which slot.
+        slot: SlotId,
+        /// Which filling of it.
+        generation: Generation,
+        /// How long it waited in the queue.
+        queued: Duration,
+        /// How much of that was a load it caused or shared.
+        loading: Duration,
+    },
+    /// The `Load` or `Unload` of this caller is done.
+    Done {
+        /// Which caller.
+        request: RequestId,
+    },
+    /// The final answer of this request is this error.
+    Refuse {
+        /// Which request.
+        request: RequestId,
+        /// What the client is told.
+        error: ApiError,
+    },
+    /// Everything is stopped and released after `Drain`: the process may end.
+    Drained,
+}
+
+/// A model as the scheduler needs to know it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ModelDescription {
+    /// Its name.
+    pub id: ModelId,
+    /// Other names for it.
+    pub aliases: Vec<ModelId>,
+    /// What it does.
+    pub category: Category,
+    /// Where it wants to run; `auto` lets the scheduler choose.
+    pub device: DeviceId,
+    /// The memory it will need.
+    pub size: SizeEstimate,
+    /// Requests it works on at once.
+    pub max_concurrent: u32,
+    /// Never evicted, never unloaded for idleness.
+    pub pin: bool,
+    /// How long it stays after its last use, when the manifest says.
+    pub keep_alive: Option<KeepAlive>,
+    /// Changes when the manifest or the weights change.
+    pub revision: u64,
+}
+
+/// The memory a model will need, and how we know (RC-20).
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SizeEstimate {
+    /// The bytes.
+    pub bytes: ByteCount,
+    /// Which rule gave them.
+    pub rule: SizeRule,
+}
+
+/// The rules of RC-20 in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SizeRule {
+    /// The manifest says.
+    Manifest,
+    /// Measured at an earlier load.
+    Learned,
+    /// Recorded when the source was resolved.
+    Source,
+    /// Computed from headers: weights, keys and values, activations, device context.
+    Headers,
+    /// From the file sizes.
+    FileSize,
+    /// Guessed from the name.
+    Name,
+}
+
+impl std::fmt::Display for SizeRule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Manifest => "manifest",
+            Self::Learned => "learned",
+            Self::Source => "source",
+            Self::Headers => "headers",
+            Self::FileSize => "file size",
+            Self::Name => "name",
+        })
+    }
+}
+
+/// What a probe sees of a device. `None` is unknown, never zero (RC-21).
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DeviceObservation {
+    /// Which device.
+    pub device: DeviceId,
+    /// The memory that may be used for models in all.
+    pub capacity: Option<ByteCount>,
+    /// Kept free for others.
+    pub reserve: ByteCount,
+    /// Used by programs that hold no lease.
+    pub foreign: Option<ByteCount>,
+}
+
+/// A request for inference, as far as scheduling cares.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Submission {
+    /// Its number.
+    pub id: RequestId,
+    /// The model it names (a name or an alias; never empty).
+    pub model: String,
+    /// What the route needs the model to be able to do.
+    pub category: Category,
+    /// Who asks.
+    pub client: ClientId,
+    /// How important it is.
+    pub priority: Priority,
+    /// When its answer is worth nothing any more.
+    pub deadline: Option<Moment>,
+    /// How long the model should stay loaded after it.
+    pub keep_alive: Option<KeepAlive>,
+}
+
+/// How a dispatched request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The worker gave its whole answer, whatever its status.
+    Answered,
+    /// The client went away while it was answered.
+    ClientGone,
+    /// The worker went away before any byte of its answer was sent on: may be tried again.
+    LostBeforeAnswer,
+    /// The worker went away in the middle of its answer: the client has been told in the stream.
+    LostMidAnswer,
+}
+
+/// How a worker's process ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExitReport {
+    /// What its exit code says; `None` for a signal or a code that is not ours.
+    pub reason: Option<WorkerExit>,
+    /// For people: `exit code 65`, `killed by signal 9`, `could not be started: …`.
+    pub description: String,
+    /// The last lines it wrote to standard error.
+    pub last_lines: Vec<String>,
+}

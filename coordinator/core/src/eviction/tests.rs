@@ -1,0 +1,195 @@
+//! RC-18 case by case, on plain numbers.
+
+use model_boss_protocol::{ClientId, KeepAlive, RequestId};
+use proptest::prelude::*;
+
+use super::*;
+use crate::catalog::ModelIndex;
+use crate::queue::{Arrival, InferenceQueue, Purpose, QueueLimits, Waiting};
+use crate::testing::s;
+
+const GIB: i128 = 1 << 30;
+
+/// A request of this base priority that came at `at` and is looked at, aged, at `now`.
+fn asker(base: u8, at: Moment, now: Moment) -> Head {
+    let (key, base) = place(base, at, now);
+    Head { key, id: RequestId(1), base }
+}
+
+fn place(base: u8, at: Moment, now: Moment) -> (OrderKey, Priority) {
+    let settings = Settings::default();
+    let limits = QueueLimits { per_model: 9, in_all: 9 };
+    let mut queue = InferenceQueue::new(limits, settings.aging_step);
+    let arrival: Arrival = queue.arrive(at);
+    let priority = Priority::new(base).unwrap();
+    let model = ModelIndex::new(0);
+    let client = ClientId::from("c");
+    let keep_alive: Option<KeepAlive> = None;
+    let purpose = Purpose::Inference;
+    let id = RequestId(1);
+    queue.push(Waiting { id, model, purpose, client, priority, arrival, deadline: None, keep_alive, retries: 0 });
+    (queue.best(model, now).unwrap().key, priority)
+}
+
+/// An idle slot of 4 GiB that is READY since the start.
+fn idle(slot: u64, rank: u8) -> Candidate {
+    Candidate {
+        slot: SlotId(slot),
+        bytes: 4 * GIB,
+        hold: Hold::Until(s(10)),
+        rank: Priority::new(rank).unwrap(),
+        usage: Usage::Idle,
+        last_used: s(0),
+        last_priority: Priority::new(rank).unwrap(),
+        queued: None,
+    }
+}
+
+fn busy(slot: u64, rank: u8) -> Candidate {
+    Candidate { usage: Usage::Busy, ..idle(slot, rank) }
+}
+
+fn take(asker: &Head, missing: i128, from: &[Candidate], now: Moment) -> Result<Vec<u64>, Blocked> {
+    plan(asker, missing, from, now, &Settings::default()).map(|v| v.iter().map(|victim| victim.slot.0).collect())
+}
+
+fn protection(asker: &Head, of: Candidate, now: Moment) -> (Protection, Option<Moment>) {
+    let blocked = take(asker, GIB, &[of], now).unwrap_err();
+    (blocked.blockers[0].1, blocked.look_again)
+}
+
+#[test]
+fn rc_18_a_a_less_important_slot_may_be_taken_busy_or_not_and_within_its_hold() {
+    let asker = asker(4, s(1), s(1));
+    assert_eq!(take(&asker, GIB, &[idle(1, 5)], s(1)), Ok(vec![1]));
+    assert_eq!(take(&asker, GIB, &[busy(1, 5)], s(1)), Ok(vec![1]));
+}
+
+#[test]
+fn rc_18_a_a_drain_that_a_waiting_request_would_call_off_is_not_begun() {
+    let asker = asker(4, s(1), s(1));
+    let kept = Candidate { queued: Some(place(2, s(1), s(1))), ..busy(1, 8) };
+    assert_eq!(protection(&asker, kept, s(1)), (Protection::QueuedBefore, None));
+}
+
+#[test]
+fn rc_18_b_an_equal_idle_slot_with_nothing_queued_is_taken_at_once() {
+    assert_eq!(take(&asker(5, s(1), s(1)), GIB, &[idle(1, 5)], s(1)), Ok(vec![1]));
+}
+
+#[test]
+fn rc_18_b_an_equal_busy_slot_is_taken_after_its_hold_by_whoever_came_before_its_queue() {
+    let mine = asker(5, s(2), s(9));
+    let later = Candidate { queued: Some(place(5, s(3), s(9))), ..busy(1, 5) };
+    assert_eq!(protection(&mine, later.clone(), s(9)).0, Protection::Hold);
+    assert_eq!(protection(&mine, later.clone(), s(9)).1, Some(s(10)));
+    assert_eq!(take(&mine, GIB, &[later], s(10)), Ok(vec![1]));
+    let earlier = Candidate { queued: Some(place(5, s(1), s(10))), ..busy(1, 5) };
+    assert_eq!(protection(&mine, earlier, s(10)).0, Protection::QueuedBefore);
+}
+
+#[test]
+fn rc_18_a_more_important_slot_is_kept_until_it_fades() {
+    let mine = asker(5, s(1), s(1));
+    // Rank 2 idle since 0 s fades to 5 at 90 s.
+    assert_eq!(
+        protection(&mine, idle(1, 2), s(1)),
+        (Protection::MoreImportant { rank: Priority::INTERACTIVE }, Some(s(90)))
+    );
+    assert_eq!(protection(&mine, busy(1, 2), s(1)).1, Some(s(601)));
+}
+
+#[test]
+fn rc_5_aging_changes_order_and_never_the_right_to_evict() {
+    let aged = asker(8, s(0), s(300));
+    assert_eq!(aged.key.effective.number(), 1);
+    assert_eq!(protection(&aged, busy(1, 5), s(300)).0, Protection::MoreImportant { rank: Priority::NORMAL });
+}
+
+#[test]
+fn rc_18_c_after_max_wait_any_rank_is_taken_under_the_hold() {
+    let now = s(600);
+    let mine = asker(8, s(0), now);
+    let fresh = Candidate { hold: Hold::Until(s(605)), ..busy(1, 2) };
+    assert_eq!(protection(&mine, fresh.clone(), now), (Protection::Hold, Some(s(605))));
+    assert_eq!(take(&mine, GIB, &[fresh], s(605)), Ok(vec![1]));
+    let never = Settings { max_wait: Duration::ZERO, ..Settings::default() };
+    assert!(plan(&mine, GIB, &[busy(1, 2)], s(6_000), &never).is_err());
+}
+
+#[test]
+fn rc_18_c_zero_is_never_overtaken() {
+    let mine = asker(8, s(0), s(700));
+    let held = Candidate { queued: Some(place(0, s(699), s(700))), ..busy(1, 0) };
+    assert_eq!(protection(&mine, held, s(700)).0, Protection::QueuedBefore);
+}
+
+#[test]
+fn rc_18_never_pinned_never_loading_never_before_the_cause_started() {
+    let mine = asker(0, s(0), s(5_000));
+    for why in [Protection::Pinned, Protection::Loading, Protection::CauseWaits] {
+        let kept = Candidate { hold: Hold::Always(why), ..idle(1, 9) };
+        assert_eq!(protection(&mine, kept, s(5_000)), (why, None));
+    }
+}
+
+#[test]
+fn rc_11_a_load_for_nobody_is_taken_by_anybody() {
+    let unwanted = Candidate { hold: Hold::Unwanted, ..idle(1, 0) };
+    assert_eq!(take(&asker(9, s(0), s(0)), GIB, &[unwanted], s(0)), Ok(vec![1]));
+}
+
+#[test]
+fn rc_18_idle_first_then_least_important_then_least_recently_used() {
+    let mine = asker(2, s(9), s(9));
+    let recent = Candidate { last_used: s(5), ..idle(3, 5) };
+    let all = [busy(1, 9), idle(2, 4), recent, idle(4, 5)];
+    assert_eq!(take(&mine, GIB, &all, s(9)), Ok(vec![4]));
+    assert_eq!(take(&mine, 8 * GIB, &all, s(9)), Ok(vec![4, 3]));
+    assert_eq!(take(&mine, 16 * GIB, &all, s(9)), Ok(vec![4, 3, 2, 1]));
+}
+
+#[test]
+fn rc_18_the_whole_set_is_checked_before_the_first_eviction() {
+    let mine = asker(5, s(9), s(9));
+    let pinned = Candidate { hold: Hold::Always(Protection::Pinned), ..idle(3, 9) };
+    let blocked = take(&mine, 12 * GIB, &[idle(1, 5), idle(2, 5), pinned], s(9)).unwrap_err();
+    assert_eq!(blocked.blockers, [(SlotId(3), Protection::Pinned)]);
+}
+
+#[test]
+fn rc_18_a_small_victim_that_a_large_one_makes_superfluous_stays() {
+    let mine = asker(5, s(9), s(9));
+    let large = Candidate { bytes: 20 * GIB, last_used: s(2), ..idle(2, 5) };
+    assert_eq!(take(&mine, 10 * GIB, &[idle(1, 5), large], s(9)), Ok(vec![2]));
+}
+
+proptest! {
+    /// Whatever is there: the victims suffice, and none of them is superfluous.
+    #[test]
+    fn rc_18_victims_suffice_and_none_is_superfluous(
+        sizes in prop::collection::vec((1..20i128, 0..10u8, any::<bool>(), 0..9u64), 1..8),
+        missing in 1..60i128,
+    ) {
+        let candidates: Vec<Candidate> = sizes.iter().enumerate().map(|(n, &(gib, rank, is_busy, used))| Candidate {
+            bytes: gib * GIB,
+            last_used: s(used),
+            ..if is_busy { busy(n as u64, rank) } else { idle(n as u64, rank) }
+        }).collect();
+        let mine = asker(5, s(9), s(9));
+        let bytes = |slot: SlotId| candidates[usize::try_from(slot.0).unwrap()].bytes;
+        let right = |c: &Candidate| c.rank.number() > 5 || (c.rank.number() == 5 && c.usage == Usage::Idle);
+        let most: i128 = candidates.iter().filter(|c| right(c)).map(|c| c.bytes).sum();
+        match plan(&mine, missing * GIB, &candidates, s(9), &Settings::default()) {
+            Err(_) => prop_assert!(most < missing * GIB),
+            Ok(victims) => {
+                let sum: i128 = victims.iter().map(|v| bytes(v.slot)).sum();
+                prop_assert!(sum >= missing * GIB);
+                for victim in &victims {
+                    prop_assert!(sum - bytes(victim.slot) < missing * GIB);
+                    prop_assert!(right(&candidates[usize::try_from(victim.slot.0).unwrap()]));
+                }
+            }
+        }
+    }
+}

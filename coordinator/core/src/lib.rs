@@ -1,0 +1,35 @@
+//! Every decision of the coordinator: queue, pool, slots, placement. Pure: events in, effects out.
+//!
+//! Knows no clock, no sockets, no processes, no Redis: [`Event`]s come in with the moment they happened, [`Effect`]s go
+//! out, and the same events give the same effects.
+
+mod catalog;
+mod decision;
+mod device;
+mod event;
+mod eviction;
+mod failure;
+mod placement;
+mod pool;
+mod queue;
+mod reason;
+mod residency;
+mod scheduler;
+mod settings;
+mod slot;
+#[cfg(test)]
+mod testing;
+mod time;
+mod timer;
+mod view;
+
+pub use decision::{Decision, Verdict};
+pub use event::{
+    DeviceObservation, Effect, Event, ExitReport, ModelDescription, Outcome, SizeEstimate, SizeRule, Submission,
+};
+pub use reason::{Blocker, LeaveCause, Protection, WaitReason};
+pub use scheduler::Scheduler;
+pub use settings::Settings;
+pub use slot::{LoadPhase, ReadyPhase, SlotState, StopPhase};
+pub use time::Moment;
+pub use view::{DeviceView, ModelStatus, ModelView, QueuedView, RequestPurpose, SlotView};

@@ -1,0 +1,65 @@
+//! All slots. Knows which slot belongs to which model and how many are in use; knows no rights, no memory, no requests
+//! beyond their numbers.
+
+use std::ops::{Index, IndexMut};
+
+use model_boss_protocol::{Generation, SlotId};
+
+use crate::catalog::ModelIndex;
+use crate::slot::{ModelSlot, SlotState};
+
+/// The pool: slots are made when a model needs one and used again for the same model.
+#[derive(Debug, Default)]
+pub(crate) struct ModelPool {
+    slots: Vec<ModelSlot>,
+    in_use: usize,
+}
+
+impl ModelPool {
+    /// An idle slot of this model among `known`, or a new one.
+    pub(crate) fn vacant(&mut self, model: ModelIndex, known: &[SlotId]) -> SlotId {
+        if let Some(&slot) = known.iter().find(|&&slot| self[slot].state == SlotState::Idle) {
+            return slot;
+        }
+        let slot = SlotId(self.slots.len() as u64);
+        self.slots.push(ModelSlot::new(slot, model));
+        slot
+    }
+
+    /// The slot, if news of this generation is about what it holds now.
+    pub(crate) fn current(&mut self, slot: SlotId, generation: Generation) -> Option<&mut ModelSlot> {
+        let index = usize::try_from(slot.0).ok()?;
+        self.slots.get_mut(index).filter(|slot| slot.is_current(generation))
+    }
+
+    /// A slot left IDLE.
+    pub(crate) fn entered(&mut self) {
+        self.in_use += 1;
+    }
+
+    /// A slot is IDLE again.
+    pub(crate) fn left(&mut self) {
+        self.in_use = self.in_use.saturating_sub(1);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.in_use == 0
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &ModelSlot> {
+        self.slots.iter()
+    }
+}
+
+impl Index<SlotId> for ModelPool {
+    type Output = ModelSlot;
+    fn index(&self, slot: SlotId) -> &ModelSlot {
+        &self.slots[slot.0 as usize]
+    }
+}
+
+impl IndexMut<SlotId> for ModelPool {
+    fn index_mut(&mut self, slot: SlotId) -> &mut ModelSlot {
+        &mut self.slots[slot.0 as usize]
+    }
+}

@@ -1,0 +1,210 @@
+//! The order of the queue, its bounds, and removal from anywhere; compared with a plain sorted list.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::s;
+
+const STEP: Duration = Duration::from_secs(30);
+
+fn queue() -> InferenceQueue {
+    InferenceQueue::new(QueueLimits { per_model: 512, in_all: 4_096 }, STEP)
+}
+
+fn push(queue: &mut InferenceQueue, at: Moment, id: u64, model: usize, priority: u8, client: &str) -> Waiting {
+    let arrival = queue.arrive(at);
+    let waiting = Waiting {
+        id: RequestId(id),
+        model: ModelIndex::new(model),
+        purpose: Purpose::Inference,
+        client: client.into(),
+        priority: Priority::new(priority).unwrap(),
+        arrival,
+        deadline: None,
+        keep_alive: None,
+        retries: 0,
+    };
+    queue.push(waiting.clone());
+    waiting
+}
+
+fn drain(queue: &mut InferenceQueue, model: usize, now: Moment) -> Vec<u64> {
+    let mut order = Vec::new();
+    while let Some(head) = queue.best(ModelIndex::new(model), now) {
+        queue.remove(head.id).unwrap();
+        order.push(head.id.0);
+    }
+    order
+}
+
+#[test]
+fn rc_4_priority_first_then_arrival() {
+    let mut q = queue();
+    for (id, priority) in [(1, 5), (2, 2), (3, 5), (4, 0), (5, 2)] {
+        push(&mut q, s(0), id, 0, priority, if id % 2 == 0 { "a" } else { "b" });
+    }
+    assert_eq!(drain(&mut q, 0, s(1)), [4, 2, 5, 1, 3]);
+    assert_eq!(q.len(), 0);
+}
+
+#[test]
+fn rc_4_at_equal_priority_a_resident_model_goes_first() {
+    let mut q = queue();
+    push(&mut q, s(0), 1, 0, 5, "a");
+    push(&mut q, s(1), 2, 1, 5, "a");
+    push(&mut q, s(2), 3, 0, 2, "a");
+    q.set_residency(ModelIndex::new(1), Residency::Resident);
+    let order: Vec<u64> = q.in_order(s(3)).iter().map(|(_, waiting)| waiting.id.0).collect();
+    assert_eq!(order, [3, 2, 1]);
+}
+
+#[test]
+fn rc_5_aging_moves_the_old_ahead_and_never_past_zero() {
+    let mut q = queue();
+    push(&mut q, s(0), 1, 0, 8, "a");
+    push(&mut q, s(89), 2, 0, 5, "a");
+    push(&mut q, s(89), 3, 0, 0, "a");
+    assert_eq!(q.best(ModelIndex::new(0), s(89)).unwrap().id, RequestId(3));
+    q.remove(RequestId(3)).unwrap();
+    assert_eq!(q.best(ModelIndex::new(0), s(89)).unwrap().id, RequestId(2));
+    // At 90 s the batch request stands at 5 and came first.
+    assert_eq!(q.best(ModelIndex::new(0), s(90)).unwrap().id, RequestId(1));
+    push(&mut q, s(100_000), 4, 0, 0, "a");
+    assert_eq!(q.best(ModelIndex::new(0), s(200_000)).unwrap().id, RequestId(4));
+}
+
+#[test]
+fn a_request_tried_again_stands_where_it_stood() {
+    let mut q = queue();
+    let first = push(&mut q, s(0), 1, 0, 5, "a");
+    push(&mut q, s(1), 2, 0, 5, "a");
+    q.remove(first.id).unwrap();
+    q.push(first);
+    assert_eq!(drain(&mut q, 0, s(2)), [1, 2]);
+}
+
+#[test]
+fn rc_10_the_queue_is_bounded_per_model_and_in_all() {
+    let mut q = InferenceQueue::new(QueueLimits { per_model: 2, in_all: 3 }, STEP);
+    push(&mut q, s(0), 1, 0, 5, "a");
+    push(&mut q, s(0), 2, 0, 5, "a");
+    assert_eq!(q.admit(ModelIndex::new(0)), Err(QueueFull::ForModel { limit: 2 }));
+    assert_eq!(q.admit(ModelIndex::new(1)), Ok(()));
+    push(&mut q, s(0), 3, 1, 5, "a");
+    assert_eq!(q.admit(ModelIndex::new(2)), Err(QueueFull::InAll { limit: 3 }));
+    q.remove(RequestId(2)).unwrap();
+    assert_eq!(q.admit(ModelIndex::new(0)), Ok(()));
+}
+
+#[test]
+fn only_absent_models_want_a_load_most_urgent_first() {
+    let mut q = queue();
+    push(&mut q, s(0), 1, 0, 5, "a");
+    push(&mut q, s(1), 2, 1, 2, "a");
+    push(&mut q, s(2), 3, 2, 5, "a");
+    let (a, b, c) = (ModelIndex::new(0), ModelIndex::new(1), ModelIndex::new(2));
+    assert_eq!(q.wanting(s(2), usize::MAX), [b, a, c]);
+    assert_eq!(q.wanting(s(2), 1), [b]);
+    q.set_residency(b, Residency::Coming);
+    assert_eq!(q.wanting(s(2), usize::MAX), [a, c]);
+    q.remove(RequestId(1)).unwrap();
+    assert_eq!(q.wanting(s(2), usize::MAX), [c]);
+    q.set_residency(b, Residency::Absent);
+    assert_eq!(q.wanting(s(2), usize::MAX), [b, c]);
+    drain(&mut q, 1, s(2));
+    drain(&mut q, 2, s(2));
+    assert!(!q.anyone_wants_a_load());
+}
+
+#[test]
+fn deadlines_come_in_order_and_leave_with_their_request() {
+    let mut q = queue();
+    for (id, deadline) in [(1, 20), (2, 10), (3, 30)] {
+        let mut waiting = push(&mut q, s(0), id, 0, 5, "a");
+        q.remove(waiting.id).unwrap();
+        waiting.deadline = Some(s(deadline));
+        q.push(waiting);
+    }
+    assert_eq!(q.next_deadline(), Some(s(10)));
+    assert_eq!(q.next_expired(s(9)), None);
+    assert_eq!(q.next_expired(s(10)), Some(RequestId(2)));
+    q.remove(RequestId(2)).unwrap();
+    assert_eq!(q.next_deadline(), Some(s(20)));
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Push { model: usize, priority: u8, client: u8 },
+    Remove(usize),
+    Pop(usize),
+    Wait(u64),
+    Residency(usize, bool),
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let op = prop_oneof![
+        4 => (0..3usize, 0..10u8, 0..3u8).prop_map(|(model, priority, client)| Op::Push { model, priority, client }),
+        1 => any::<usize>().prop_map(Op::Remove),
+        2 => (0..3usize).prop_map(Op::Pop),
+        1 => (0..100u64).prop_map(Op::Wait),
+        1 => (0..3usize, any::<bool>()).prop_map(|(model, absent)| Op::Residency(model, absent)),
+    ];
+    prop::collection::vec(op, 1..120)
+}
+
+proptest! {
+    /// Whatever is pushed, removed and waited, the queue says what sorting a plain list says.
+    #[test]
+    fn rc_4_rc_5_the_queue_agrees_with_a_sorted_list(ops in ops()) {
+        let mut q = queue();
+        let mut list: Vec<Waiting> = Vec::new();
+        let mut absent = [true; 3];
+        let mut now = s(0);
+        let key = |w: &Waiting, now: Moment| {
+            (w.priority.aged(now.since(w.arrival.at).as_secs() / STEP.as_secs()), w.arrival)
+        };
+        for (number, op) in ops.into_iter().enumerate() {
+            match op {
+                Op::Push { model, priority, client } => {
+                    list.push(push(&mut q, now, number as u64, model, priority, &client.to_string()));
+                }
+                Op::Remove(place) if !list.is_empty() => {
+                    let gone = list.swap_remove(place % list.len());
+                    prop_assert!(q.remove(gone.id).is_some());
+                    prop_assert!(q.remove(gone.id).is_none());
+                }
+                Op::Pop(model) => {
+                    let first = list.iter().filter(|w| w.model == ModelIndex::new(model)).min_by_key(|w| key(w, now));
+                    let first = first.map(|w| w.id);
+                    prop_assert_eq!(q.best(ModelIndex::new(model), now).map(|head| head.id), first);
+                    if let Some(id) = first {
+                        q.remove(id);
+                        list.retain(|w| w.id != id);
+                    }
+                }
+                Op::Wait(seconds) => now = now + Duration::from_secs(seconds),
+                Op::Residency(model, is_absent) => {
+                    absent[model] = is_absent;
+                    let residency = if is_absent { Residency::Absent } else { Residency::Resident };
+                    q.set_residency(ModelIndex::new(model), residency);
+                }
+                Op::Remove(_) => {}
+            }
+            let mut wanting: Vec<(_, ModelIndex)> = (0..3usize)
+                .filter(|&m| absent[m])
+                .filter_map(|m| {
+                    let first = list.iter().filter(|w| w.model == ModelIndex::new(m)).map(|w| key(w, now)).min();
+                    first.map(|first| (first, ModelIndex::new(m)))
+                })
+                .collect();
+            wanting.sort_unstable();
+            let wanting: Vec<ModelIndex> = wanting.into_iter().map(|(_, model)| model).collect();
+            prop_assert_eq!(q.wanting(now, usize::MAX), wanting);
+            prop_assert_eq!(q.len(), list.len());
+            for model in 0..3 {
+                let of_model = list.iter().filter(|w| w.model == ModelIndex::new(model)).count();
+                prop_assert_eq!(q.len_of(ModelIndex::new(model)), of_model);
+            }
+        }
+    }
+}

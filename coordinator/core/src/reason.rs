@@ -1,0 +1,232 @@
+//! Why a request waits, in one value that feeds the API, the stream comments, the metrics and the tests.
+
+use std::fmt;
+use std::time::Duration;
+
+use model_boss_protocol::{ByteCount, DeviceId, ModelId, Priority};
+use serde::Serialize;
+
+use crate::slot::LoadPhase;
+
+/// What a waiting request waits for. `Display` is one short line for people.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "reason", rename_all = "snake_case")]
+pub enum WaitReason {
+    /// Its model is being loaded.
+    Loading {
+        /// Which model.
+        model: ModelId,
+        /// How far the load is.
+        phase: LoadPhase,
+        /// Share of the weights read, 0 to 1.
+        progress: f32,
+    },
+    /// Its model works on as many requests as it takes at once.
+    Busy {
+        /// Which model.
+        model: ModelId,
+        /// Requests it works on.
+        running: usize,
+        /// Requests it takes at once.
+        max_concurrent: u32,
+    },
+    /// Loads on a device happen one after another, and another model has its turn.
+    Turn {
+        /// Which device.
+        device: DeviceId,
+        /// Whose turn it is.
+        model: ModelId,
+    },
+    /// There is no room, and nothing that this request may take.
+    Capacity {
+        /// The device that came nearest.
+        device: DeviceId,
+        /// What the model needs there.
+        needs: ByteCount,
+        /// What is free there now.
+        free: ByteCount,
+        /// Who holds the rest, and why it may not be taken.
+        blockers: Vec<Blocker>,
+    },
+    /// Models were asked to leave to make room for this one.
+    Reclaiming {
+        /// Where.
+        device: DeviceId,
+        /// Those that still hold memory.
+        victims: Vec<ModelId>,
+    },
+    /// The loaded copy of its model is leaving; a new one comes after it.
+    Leaving {
+        /// Which model.
+        model: ModelId,
+        /// Why its copy leaves.
+        cause: LeaveCause,
+    },
+    /// The lease ledger does not give the memory now.
+    LeaseRefused {
+        /// The ledger's words.
+        detail: String,
+        /// When it is asked again.
+        #[serde(rename = "retry_in_ms", serialize_with = "as_millis")]
+        retry_in: Duration,
+    },
+    /// The model failed and is tried again later.
+    BackingOff {
+        /// Which model.
+        model: ModelId,
+        /// Failures in a row.
+        failures: u32,
+        /// What went wrong last.
+        detail: String,
+        /// When it is tried again.
+        #[serde(rename = "retry_in_ms", serialize_with = "as_millis")]
+        retry_in: Duration,
+    },
+    /// The memory of the device could not be observed, and unknown is not zero (RC-21).
+    DeviceUnknown {
+        /// Which device.
+        device: DeviceId,
+    },
+    /// The worker lost a request; the slot rests until it is known whether the worker lives.
+    WorkerLost {
+        /// Which model.
+        model: ModelId,
+    },
+    /// Accepted in this very moment.
+    Queued,
+}
+
+/// A slot that holds memory somebody needs, and why it keeps it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Blocker {
+    /// Whose slot.
+    pub model: ModelId,
+    /// What it holds on the device.
+    pub bytes: ByteCount,
+    /// Why it may not be taken.
+    pub why: Protection,
+}
+
+/// Why a slot may not be taken by a request (RC-18, RC-19).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Protection {
+    /// Its manifest pins it.
+    Pinned,
+    /// It is being loaded for somebody.
+    Loading,
+    /// The request it was loaded for has not started yet.
+    CauseWaits,
+    /// It is more important.
+    MoreImportant {
+        /// How important.
+        rank: Priority,
+    },
+    /// It is as important, and it has served for less than its hold.
+    Hold,
+    /// It is as important, and requests that came before wait for it.
+    QueuedBefore,
+}
+
+/// Why a slot leaves or left.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeaveCause {
+    /// To make room for another model.
+    Eviction {
+        /// For which one.
+        room_for: ModelId,
+    },
+    /// An operator asked.
+    Unload,
+    /// Nobody used it for its stay-warm time.
+    Idle,
+    /// Its manifest or its weights changed.
+    Replaced,
+    /// Its manifest is gone.
+    Removed,
+    /// Its load went on for nobody, and another model wants the device.
+    Unwanted,
+    /// The process ends.
+    Shutdown,
+    /// Its worker went away by itself.
+    Crash,
+}
+
+impl fmt::Display for WaitReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Loading { model, phase: LoadPhase::Weights, progress } => {
+                write!(f, "loading {model} {:.0}%", (progress.clamp(0.0, 1.0) * 100.0).floor())
+            }
+            Self::Loading { model, phase: LoadPhase::AwaitingLease, .. } => write!(f, "reserving memory for {model}"),
+            Self::Loading { model, phase: LoadPhase::Spawning, .. } => write!(f, "starting {model}"),
+            Self::Busy { model, running, max_concurrent } => {
+                write!(f, "{model} works on {running} of {max_concurrent} requests")
+            }
+            Self::Turn { device, model } => write!(f, "waiting until {model} is loaded on {device}"),
+            Self::Capacity { device, needs, free, blockers } => {
+                write!(f, "waiting for memory on {device}: needs {needs}, {free} free")?;
+                for (i, blocker) in blockers.iter().enumerate() {
+                    write!(f, "{}{blocker}", if i == 0 { "; " } else { ", " })?;
+                }
+                Ok(())
+            }
+            Self::Reclaiming { device, victims } => {
+                write!(f, "making room on {device}: waiting for ")?;
+                for (i, victim) in victims.iter().enumerate() {
+                    write!(f, "{}{victim}", if i == 0 { "" } else { ", " })?;
+                }
+                Ok(())
+            }
+            Self::Leaving { model, cause } => write!(f, "{model} is leaving ({cause}) and comes back after that"),
+            Self::LeaseRefused { detail, .. } => write!(f, "waiting for a lease: {detail}"),
+            Self::BackingOff { model, failures, detail, retry_in } => write!(
+                f,
+                "{model} failed {failures} times in a row, next try in {:.0} s: {detail}",
+                retry_in.as_secs_f64().ceil()
+            ),
+            Self::DeviceUnknown { device } => write!(f, "the memory of {device} is not known at the moment"),
+            Self::WorkerLost { model } => write!(f, "the worker of {model} went away"),
+            Self::Queued => f.write_str("queued"),
+        }
+    }
+}
+
+impl fmt::Display for Blocker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} holds {} ({})", self.model, self.bytes, self.why)
+    }
+}
+
+impl fmt::Display for Protection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pinned => f.write_str("pinned"),
+            Self::Loading => f.write_str("loading"),
+            Self::CauseWaits => f.write_str("loaded for a request that has not started"),
+            Self::MoreImportant { rank } => write!(f, "more important, rank {rank}"),
+            Self::Hold => f.write_str("as important, within its hold"),
+            Self::QueuedBefore => f.write_str("as important, earlier requests wait for it"),
+        }
+    }
+}
+
+impl fmt::Display for LeaveCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Eviction { room_for } => write!(f, "room for {room_for}"),
+            Self::Unload => f.write_str("unloaded by an operator"),
+            Self::Idle => f.write_str("idle"),
+            Self::Replaced => f.write_str("its manifest or weights changed"),
+            Self::Removed => f.write_str("its manifest is gone"),
+            Self::Unwanted => f.write_str("nobody waits for it any more"),
+            Self::Shutdown => f.write_str("shutting down"),
+            Self::Crash => f.write_str("its worker went away"),
+        }
+    }
+}
+
+fn as_millis<S: serde::Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
+}

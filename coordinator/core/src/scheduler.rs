@@ -1,0 +1,227 @@
+//! The scheduler: takes each event, keeps queue, pool and devices in step, and says what is to be done. Knows no clock
+//! and no I/O; the parts of it that are plain rules live in the modules beside it.
+
+mod loading;
+mod operator;
+mod requests;
+mod slots;
+mod views;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use model_boss_protocol::{ApiError, Generation, RequestId, SlotId};
+
+use crate::catalog::{Catalog, ModelIndex};
+use crate::decision::Decisions;
+use crate::device::Devices;
+use crate::pool::ModelPool;
+use crate::queue::{InferenceQueue, QueueLimits, Waiting};
+use crate::timer::Timers;
+use crate::{Effect, Event, Moment, Settings};
+
+/// Waiting models looked at again after an ordinary event; all of them after a load, an unload, a lease change, and every
+/// [`Settings::reevaluate_every`]. Keeps the work per event independent of how many models wait.
+const LOOK_AHEAD: usize = 8;
+
+/// No setting makes the scheduler spin.
+const LEAST_WAIT: Duration = Duration::from_millis(1);
+
+/// Everything the coordinator decides. One task owns it and feeds it; the same events give the same effects.
+#[derive(Debug)]
+pub struct Scheduler {
+    settings: Settings,
+    now: Moment,
+    catalog: Catalog,
+    queue: InferenceQueue,
+    pool: ModelPool,
+    devices: Devices,
+    /// Looked up by id only, never iterated where order shows.
+    running: HashMap<RequestId, Running>,
+    timers: Timers<Timer>,
+    decisions: Decisions,
+    /// Who waits for which slots to be empty.
+    unloads: BTreeMap<RequestId, BTreeSet<SlotId>>,
+    /// Models whose last lease was refused; asked again at any lease change.
+    refused_leases: BTreeSet<ModelIndex>,
+    life: Life,
+    reconsider: Reconsider,
+    out: Vec<Effect>,
+}
+
+/// A request that was dispatched and has not ended.
+#[derive(Debug)]
+struct Running {
+    request: Waiting,
+    slot: SlotId,
+    generation: Generation,
+    started: Moment,
+    /// Its client went away: it is not tried again.
+    cancelled: bool,
+}
+
+/// What time may bring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer {
+    /// The slot's stay-warm time ends.
+    Unload(SlotId),
+    /// The slot may take requests again after it lost one.
+    Resume(SlotId),
+    /// A back-off ends, a lease may be asked for again, or a right to evict may have come about.
+    Consider(ModelIndex),
+    /// Everything that waits is looked at.
+    Reevaluate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    Serving,
+    /// Nothing new is taken; what runs is finished.
+    Draining,
+    /// Said so.
+    Drained,
+}
+
+/// How much of what waits for a load has to be looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Reconsider {
+    Nothing,
+    /// The one that goes next.
+    Next,
+    /// The first few.
+    First,
+    All,
+}
+
+impl Scheduler {
+    /// A scheduler that knows no models and no devices yet.
+    pub fn new(settings: Settings, now: Moment) -> Self {
+        let limits = QueueLimits { per_model: settings.max_queued_per_model, in_all: settings.max_queued };
+        Self {
+            now,
+            catalog: Catalog::default(),
+            queue: InferenceQueue::new(limits, settings.aging_step),
+            pool: ModelPool::default(),
+            devices: Devices::default(),
+            running: HashMap::new(),
+            timers: Timers::new(),
+            decisions: Decisions::new(settings.decisions_kept),
+            unloads: BTreeMap::new(),
+            refused_leases: BTreeSet::new(),
+            life: Life::Serving,
+            reconsider: Reconsider::Nothing,
+            out: Vec::new(),
+            settings,
+        }
+    }
+
+    /// Takes in what happened at `now` and says what is to be done, in this order. Moments never go back; one that does
+    /// counts as the latest seen.
+    pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Effect> {
+        self.now = self.now.max(now);
+        self.expire_deadlines();
+        self.take_in(event);
+        self.fire_timers();
+        self.settle();
+        std::mem::take(&mut self.out)
+    }
+
+    /// When [`Event::Tick`] is due at the latest, if nothing else happens. `None`: time alone brings nothing.
+    pub fn next_wake(&self) -> Option<Moment> {
+        [self.timers.next(), self.queue.next_deadline()].into_iter().flatten().min()
+    }
+
+    fn take_in(&mut self, event: Event) {
+        match event {
+            Event::Catalog(models) => self.catalog_changed(models),
+            Event::DeviceObserved(observation) => {
+                if self.devices.observe(observation) {
+                    self.memory_changed();
+                }
+            }
+            Event::Submit(submission) => self.submit(submission),
+            Event::Cancel(request) => self.cancel(request),
+            Event::Finished { request, outcome } => self.finished(request, outcome),
+            Event::Load { request, model } => self.load(request, &model),
+            Event::Unload { request, model } => self.unload(request, model.as_ref()),
+            Event::LeaseGranted { slot, generation } => self.lease_granted(slot, generation),
+            Event::LeaseRefused { slot, generation, reason, retry_after } => {
+                self.lease_refused(slot, generation, reason, retry_after);
+            }
+            Event::WorkerStarted { slot, generation, pid, port } => self.worker_started(slot, generation, pid, port),
+            Event::WorkerProgress { slot, generation, progress } => self.worker_progress(slot, generation, progress),
+            Event::WorkerReady { slot, generation, context_length } => {
+                self.worker_ready(slot, generation, context_length);
+            }
+            Event::WorkerExited { slot, generation, exit } => self.worker_exited(slot, generation, &exit),
+            Event::LeaseReleased { slot, generation } => self.lease_released(slot, generation),
+            Event::Drain => self.drain(),
+            Event::Tick => {}
+        }
+    }
+
+    fn fire_timers(&mut self) {
+        while let Some(timer) = self.timers.pop_due(self.now) {
+            match timer {
+                Timer::Unload(slot) => self.rest_if_idle(slot),
+                Timer::Resume(slot) => self.resume(slot),
+                Timer::Consider(model) => self.consider(model),
+                Timer::Reevaluate => self.reconsider_at_least(Reconsider::All),
+            }
+        }
+    }
+
+    /// Looks again at what waits, until nothing more follows from it.
+    fn settle(&mut self) {
+        // Each round either starts something or ends; the bound is a fence against a mistake in that reasoning, and
+        // what it cuts off is taken up by the next re-evaluation.
+        for _ in 0..8 {
+            let limit = match std::mem::replace(&mut self.reconsider, Reconsider::Nothing) {
+                Reconsider::Nothing => break,
+                Reconsider::Next => 1,
+                Reconsider::First => LOOK_AHEAD,
+                Reconsider::All => usize::MAX,
+            };
+            if self.devices.iter().all(|(_, device)| device.loading.is_some_and(|slot| !self.is_unwanted(slot))) {
+                // Every turn is taken; the end of each brings the next look.
+                continue;
+            }
+            for model in self.queue.wanting(self.now, limit) {
+                self.consider(model);
+            }
+        }
+        if self.queue.anyone_wants_a_load() {
+            self.timers.set_if_unset(Timer::Reevaluate, self.now + self.settings.reevaluate_every.max(LEAST_WAIT));
+        } else {
+            self.timers.clear(Timer::Reevaluate);
+        }
+        if self.life == Life::Draining && self.pool.is_empty() && self.running.is_empty() && self.queue.len() == 0 {
+            self.life = Life::Drained;
+            self.out.push(Effect::Drained);
+        }
+    }
+
+    fn reconsider_at_least(&mut self, scope: Reconsider) {
+        self.reconsider = self.reconsider.max(scope);
+    }
+
+    /// Bytes or leases changed: everything that waits may go on.
+    fn memory_changed(&mut self) {
+        for model in std::mem::take(&mut self.refused_leases) {
+            self.catalog[model].lease_refusal = None;
+            self.timers.clear(Timer::Consider(model));
+        }
+        self.reconsider_at_least(Reconsider::All);
+    }
+
+    fn refuse(&mut self, request: RequestId, error: ApiError) {
+        self.out.push(Effect::Refuse { request, error });
+    }
+}
+
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod world;

@@ -1,0 +1,158 @@
+//! What operators ask for: load, unload, another catalog, the end of the process.
+
+use model_boss_protocol::{ApiError, ClientId, ErrorCode, ModelId, Priority, RequestId, SlotId};
+
+use super::requests::draining;
+use super::{Life, Reconsider, Scheduler, Timer};
+use crate::catalog::ModelIndex;
+use crate::queue::{Purpose, Waiting};
+use crate::reason::LeaveCause;
+use crate::slot::{ReadyPhase, SlotState};
+use crate::{Effect, ModelDescription, Verdict};
+
+/// The client that load requests wait as.
+const OPERATOR: &str = "operator";
+
+impl Scheduler {
+    /// A load waits in the queue like a request of priority 2 (MM-3), and without limit while its caller stays (MM-7).
+    /// A model that failed gets another try.
+    pub(super) fn load(&mut self, request: RequestId, name: &ModelId) {
+        if self.is_known(request) {
+            return;
+        }
+        let admitted = self.admit_model(name.as_str()).and_then(|model| {
+            self.admit_to_queue(model)?;
+            Ok(model)
+        });
+        let model = match admitted {
+            Ok(model) => model,
+            Err(error) => return self.refuse(request, error),
+        };
+        self.catalog[model].failures.forget();
+        self.catalog[model].lease_refusal = None;
+        self.timers.clear(Timer::Consider(model));
+        let arrival = self.queue.arrive(self.now);
+        self.queue.push(Waiting {
+            id: request,
+            model,
+            purpose: Purpose::Load,
+            client: ClientId::from(OPERATOR),
+            priority: Priority::INTERACTIVE,
+            arrival,
+            deadline: None,
+            keep_alive: None,
+            retries: 0,
+        });
+        self.arrived(model, request);
+    }
+
+    /// Unloads one model, or all; what runs on it is finished first. Those who wait for the model wait for its next load.
+    pub(super) fn unload(&mut self, request: RequestId, name: Option<&ModelId>) {
+        if self.is_known(request) {
+            return;
+        }
+        let slots = match name {
+            None => self.catalog.iter().filter_map(|(_, model)| model.serving).collect(),
+            Some(name) => match self.catalog.resolve(name.as_str()).and_then(|model| self.catalog[model].serving) {
+                Some(slot) => vec![slot],
+                None => {
+                    let (code, message) = if self.catalog.resolve(name.as_str()).is_some() {
+                        (ErrorCode::ModelNotLoaded, format!("model '{name}' is not loaded"))
+                    } else {
+                        (ErrorCode::ModelNotFound, format!("there is no model '{name}'; GET /v1/models lists all"))
+                    };
+                    return self.refuse(request, ApiError::new(code, message).with_param("model_name"));
+                }
+            },
+        };
+        if slots.is_empty() {
+            self.out.push(Effect::Done { request });
+            return;
+        }
+        self.unloads.insert(request, slots.iter().copied().collect());
+        for slot in slots {
+            let model = self.catalog[self.pool[slot].model].id().clone();
+            let reason = LeaveCause::Unload.to_string();
+            self.decisions.record(self.now, Verdict::Unload, &model, Some(request), vec![reason]);
+            self.send_away(slot, LeaveCause::Unload);
+        }
+    }
+
+    /// Ends a loading or idle slot now, a busy one when its requests have ended.
+    fn send_away(&mut self, slot: SlotId, cause: LeaveCause) {
+        match self.pool[slot].state {
+            SlotState::Ready(_) => self.drain_slot(slot, cause),
+            _ => self.stop_slot(slot, cause),
+        }
+    }
+
+    /// New ones are there, changed ones get another try and are replaced when idle, those gone end what runs and leave.
+    pub(super) fn catalog_changed(&mut self, models: Vec<ModelDescription>) {
+        let change = self.catalog.replace(models);
+        for model in change.changed {
+            self.catalog[model].failures.forget();
+            self.timers.clear(Timer::Consider(model));
+            // Room may be needed elsewhere now.
+            self.drop_claim(model);
+        }
+        for model in change.removed {
+            let name = self.catalog[model].id().clone();
+            let message = format!("model '{name}' was removed while the request waited for it");
+            self.refuse_all(model, &ApiError::new(ErrorCode::ModelNotFound, message).with_param("model"));
+            if let Some(slot) = self.catalog[model].serving {
+                let reason = LeaveCause::Removed.to_string();
+                self.decisions.record(self.now, Verdict::Unload, &name, None, vec![reason]);
+                self.send_away(slot, LeaveCause::Removed);
+            }
+        }
+        // Pins, stay-warm times and places at once may have changed with or without the revision.
+        let serving: Vec<(ModelIndex, SlotId)> =
+            self.catalog.iter().filter_map(|(index, model)| Some((index, model.serving?))).collect();
+        for (model, slot) in serving {
+            match self.pool[slot].state {
+                SlotState::Ready(ReadyPhase::Serving) => self.pump(model),
+                SlotState::Ready(ReadyPhase::Draining) if self.catalog[model].description.pin => self.keep_pinned(slot),
+                _ => {}
+            }
+        }
+        self.reconsider_at_least(Reconsider::All);
+    }
+
+    /// A slot that drains for another model stays when it was pinned meanwhile (RC-19).
+    fn keep_pinned(&mut self, slot: SlotId) {
+        let Some(LeaveCause::Eviction { room_for }) = &self.pool[slot].leaving else { return };
+        if let Some(claimant) = self.catalog.resolve_any(room_for) {
+            self.drop_claim(claimant);
+        }
+    }
+
+    /// The process ends: nothing new is taken. What runs is finished, and so is what was accepted for a model that is
+    /// ready; everything else is told now, because a load would only hold up the end.
+    pub(super) fn drain(&mut self) {
+        if self.life != Life::Serving {
+            return;
+        }
+        self.life = Life::Draining;
+        let models: Vec<ModelIndex> = self.catalog.iter().map(|(index, _)| index).collect();
+        for &model in &models {
+            self.drop_claim(model);
+        }
+        for model in models {
+            self.refuse_what_cannot_run(model);
+            let Some(slot) = self.catalog[model].serving else { continue };
+            match self.pool[slot].state {
+                SlotState::Ready(ReadyPhase::Serving) => self.pump(model),
+                SlotState::Ready(_) => self.rest_if_idle(slot),
+                _ => self.stop_slot(slot, LeaveCause::Shutdown),
+            }
+        }
+    }
+
+    /// While the process ends: tells those who wait for a model that is not ready.
+    pub(super) fn refuse_what_cannot_run(&mut self, model: ModelIndex) {
+        let state = self.catalog[model].serving.map(|slot| self.pool[slot].state);
+        if state != Some(SlotState::Ready(ReadyPhase::Serving)) {
+            self.refuse_all(model, &draining());
+        }
+    }
+}

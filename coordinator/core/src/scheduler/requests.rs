@@ -1,0 +1,340 @@
+//! The life of a request: admission, waiting, dispatch, its end, and another try when its worker died.
+
+use std::time::Duration;
+
+use model_boss_protocol::{ApiError, ErrorCode, RequestId, SlotId};
+
+use super::{Life, Reconsider, Running, Scheduler, Timer};
+use crate::catalog::ModelIndex;
+use crate::queue::{Purpose, QueueFull, Waiting};
+use crate::reason::LeaveCause;
+use crate::slot::{ReadyPhase, SlotState};
+use crate::{Effect, Outcome, Submission, Verdict};
+
+impl Scheduler {
+    pub(super) fn submit(&mut self, submission: Submission) {
+        if self.is_known(submission.id) {
+            // A number in use twice is the shell's mistake; two answers to one request would be worse.
+            return;
+        }
+        match self.admit(&submission) {
+            Err(error) => self.refuse(submission.id, error),
+            Ok(model) => {
+                let arrival = self.queue.arrive(self.now);
+                self.queue.push(Waiting {
+                    id: submission.id,
+                    model,
+                    purpose: Purpose::Inference,
+                    client: submission.client,
+                    priority: submission.priority,
+                    arrival,
+                    deadline: submission.deadline,
+                    keep_alive: submission.keep_alive,
+                    retries: 0,
+                });
+                self.arrived(model, submission.id);
+            }
+        }
+    }
+
+    pub(super) fn is_known(&self, request: RequestId) -> bool {
+        self.queue.get(request).is_some() || self.running.contains_key(&request) || self.unloads.contains_key(&request)
+    }
+
+    fn admit(&self, submission: &Submission) -> Result<ModelIndex, ApiError> {
+        let model = self.admit_model(&submission.model)?;
+        let description = &self.catalog[model].description;
+        if description.category != submission.category {
+            let message = format!(
+                "model '{}' is of category {} and cannot do what this route needs ({})",
+                description.id, description.category, submission.category
+            );
+            return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"));
+        }
+        if let Some(error) = self.catalog[model].failures.refusal(&description.id, self.now, &self.settings) {
+            return Err(error);
+        }
+        if submission.deadline.is_some_and(|deadline| deadline <= self.now) {
+            return Err(deadline_exceeded(Duration::ZERO));
+        }
+        self.admit_to_queue(model)?;
+        Ok(model)
+    }
+
+    /// The model of this name, while anything is taken at all.
+    pub(super) fn admit_model(&self, name: &str) -> Result<ModelIndex, ApiError> {
+        if self.life != Life::Serving {
+            return Err(draining());
+        }
+        self.catalog.resolve(name).ok_or_else(|| self.not_found(name))
+    }
+
+    pub(super) fn admit_to_queue(&self, model: ModelIndex) -> Result<(), ApiError> {
+        let full = match self.queue.admit(model) {
+            Ok(()) => return Ok(()),
+            Err(full) => full,
+        };
+        let message = match full {
+            QueueFull::ForModel { limit } => {
+                format!("{limit} requests wait for model '{}' already; try again later", self.catalog[model].id())
+            }
+            QueueFull::InAll { limit } => format!("{limit} requests wait already; try again later"),
+        };
+        // About the time in which an eighth of those before it are through.
+        let turns = self.queue.len_of(model) / (8 * self.catalog[model].max_concurrent()) + 1;
+        let wait = self.catalog[model].service.saturating_mul(u32::try_from(turns).unwrap_or(u32::MAX));
+        let wait = wait.clamp(Duration::from_secs(1), Duration::from_secs(60));
+        Err(ApiError::new(ErrorCode::QueueFull, message).retry_after(wait))
+    }
+
+    fn not_found(&self, name: &str) -> ApiError {
+        let close = self.catalog.close_names(name);
+        let hint = if close.is_empty() {
+            "GET /v1/models lists all".to_owned()
+        } else {
+            format!("did you mean {}?", close.iter().map(|n| format!("'{n}'")).collect::<Vec<_>>().join(" or "))
+        };
+        ApiError::new(ErrorCode::ModelNotFound, format!("there is no model '{name}'; {hint}")).with_param("model")
+    }
+
+    /// A request was put into the queue: does something follow from it?
+    pub(super) fn arrived(&mut self, model: ModelIndex, request: RequestId) {
+        let Some(slot) = self.catalog[model].serving else {
+            // One that stands behind others of its model and importance changes nothing for them.
+            if self.queue.heads(model, self.now).any(|head| head.id == request) {
+                self.consider(model);
+            }
+            return;
+        };
+        match self.pool[slot].state {
+            SlotState::Ready(ReadyPhase::Serving) => self.pump(model),
+            SlotState::Ready(ReadyPhase::Draining) => self.keep_for(slot, request),
+            _ => {}
+        }
+    }
+
+    /// A slot that drains for a less important request stays for a more important one (RC-18).
+    fn keep_for(&mut self, slot: SlotId, request: RequestId) {
+        let Some(LeaveCause::Eviction { room_for }) = self.pool[slot].leaving.clone() else { return };
+        let (Some(claimant), Some(priority)) =
+            (self.catalog.resolve_any(&room_for), self.queue.get(request).map(|waiting| waiting.priority))
+        else {
+            return;
+        };
+        let standing = self.claim_of(claimant).map(|claim| claim.standing);
+        if standing.is_some_and(|standing| priority < standing) {
+            let reason = format!("a request of priority {priority} for it is more important than '{room_for}'");
+            let kept = self.catalog[self.pool[slot].model].id().clone();
+            self.decisions.record(self.now, Verdict::Keep, &kept, Some(request), vec![reason]);
+            self.drop_claim(claimant);
+            self.reconsider_at_least(Reconsider::First);
+        }
+    }
+
+    /// Gives the model's slot as many requests as it takes.
+    pub(super) fn pump(&mut self, model: ModelIndex) {
+        let Some(slot) = self.catalog[model].serving else { return };
+        if self.pool[slot].state != SlotState::Ready(ReadyPhase::Serving) {
+            return;
+        }
+        while let Some(request) = self.queue.first_load(model) {
+            if self.take_waiting(request).is_none() {
+                break;
+            }
+            self.pool[slot].last_used = self.now;
+            self.out.push(Effect::Done { request });
+        }
+        if self.pool[slot].paused_until.is_none() {
+            let room = self.catalog[model].max_concurrent();
+            while self.pool[slot].running.len() < room {
+                let next = self.queue.best(model, self.now).and_then(|head| self.queue.remove(head.id));
+                let Some(request) = next else { break };
+                self.dispatch(slot, request);
+            }
+        }
+        self.rest_if_idle(slot);
+    }
+
+    fn dispatch(&mut self, slot_id: SlotId, request: Waiting) {
+        let slot = &mut self.pool[slot_id];
+        let arrived = request.arrival.at;
+        let loading =
+            if slot.ready_at > arrived { slot.ready_at.since(slot.load_started.max(arrived)) } else { Duration::ZERO };
+        slot.running.insert((request.priority, request.id));
+        slot.last_used = self.now;
+        slot.last_priority = request.priority;
+        slot.unload_at = None;
+        if slot.cause == Some(request.id) {
+            slot.cause = None;
+            self.reconsider_at_least(Reconsider::First);
+        }
+        let slot = &mut self.pool[slot_id];
+        self.timers.clear(Timer::Unload(slot_id));
+        let generation = slot.generation;
+        self.out.push(Effect::Dispatch {
+            request: request.id,
+            slot: slot_id,
+            generation,
+            queued: self.now.since(arrived),
+            loading,
+        });
+        let running = Running { slot: slot_id, generation, started: self.now, cancelled: false, request };
+        self.running.insert(running.request.id, running);
+    }
+
+    pub(super) fn finished(&mut self, request: RequestId, outcome: Outcome) {
+        let Some(run) = self.running.remove(&request) else { return };
+        let model = run.request.model;
+        if outcome == Outcome::Answered {
+            self.catalog[model].failures.forget();
+            self.catalog[model].served_in(self.now.since(run.started));
+        }
+        if let Some(slot) = self.pool.current(run.slot, run.generation) {
+            let rank = slot.rank(self.now, self.settings.aging_step);
+            slot.running.remove(&(run.request.priority, request));
+            slot.last_used = self.now;
+            slot.last_priority = run.request.priority;
+            slot.keep_alive = run.request.keep_alive;
+            match outcome {
+                Outcome::Answered => slot.completed += 1,
+                Outcome::ClientGone => {}
+                Outcome::LostBeforeAnswer | Outcome::LostMidAnswer => {
+                    // The news that the worker is gone is on its way: nobody else is sent into it.
+                    let until = self.now + self.settings.lost_pause;
+                    slot.paused_until = Some(until);
+                    self.timers.set(Timer::Resume(run.slot), until);
+                }
+            }
+            let slot = run.slot;
+            if outcome == Outcome::LostBeforeAnswer {
+                self.try_again(run);
+            } else {
+                self.after_use(slot, model);
+            }
+            let slot = &self.pool[slot];
+            let as_before = slot.is_busy() && slot.rank(self.now, self.settings.aging_step) == rank;
+            self.reconsider_at_least(if as_before { Reconsider::Next } else { Reconsider::First });
+        } else if outcome == Outcome::LostBeforeAnswer {
+            self.try_again(run);
+        }
+    }
+
+    fn after_use(&mut self, slot: SlotId, model: ModelIndex) {
+        match self.pool[slot].state {
+            SlotState::Ready(ReadyPhase::Serving) => self.pump(model),
+            _ => self.rest_if_idle(slot),
+        }
+    }
+
+    /// A request whose worker died before any byte of its answer goes back to its place, or is told why not.
+    fn try_again(&mut self, run: Running) {
+        let (slot, generation) = (run.slot, run.generation);
+        let mut request = run.request;
+        let model = request.model;
+        let id = request.id;
+        let waited = self.now.since(request.arrival.at);
+        if run.cancelled {
+            // Its client is gone: nobody waits for an answer.
+        } else if request.deadline.is_some_and(|deadline| deadline <= self.now) {
+            self.refuse(id, deadline_exceeded(waited));
+        } else if request.retries >= self.settings.max_retries {
+            let error = self.crashed(model, request.retries + 1);
+            self.refuse(id, error);
+        } else if let Some(error) = self.cannot_try_again(model) {
+            self.refuse(id, error);
+        } else {
+            request.retries += 1;
+            self.queue.push(request);
+            self.arrived(model, id);
+        }
+        if self.pool.current(slot, generation).is_some() {
+            self.after_use(slot, model);
+        }
+    }
+
+    fn cannot_try_again(&self, model: ModelIndex) -> Option<ApiError> {
+        let known = &self.catalog[model];
+        if !known.listed {
+            return Some(self.not_found(known.id().as_str()));
+        }
+        if self.life != Life::Serving && known.serving.is_none() {
+            return Some(draining());
+        }
+        known.failures.refusal(known.id(), self.now, &self.settings).map(|_| known.failures.error(known.id()))
+    }
+
+    fn crashed(&self, model: ModelIndex, times: u32) -> ApiError {
+        let known = &self.catalog[model];
+        let text = known.last_exit.as_deref().unwrap_or("the connection to it broke");
+        let message = format!("the worker of model '{}' went away {times} times on this request: {text}", known.id());
+        ApiError::new(ErrorCode::WorkerCrashed, message)
+    }
+
+    pub(super) fn cancel(&mut self, request: RequestId) {
+        if self.take_waiting(request).is_some() {
+            return;
+        }
+        if let Some(run) = self.running.get_mut(&request) {
+            run.cancelled = true;
+        }
+        self.unloads.remove(&request);
+    }
+
+    pub(super) fn expire_deadlines(&mut self) {
+        while let Some(request) = self.queue.next_expired(self.now) {
+            let Some(waiting) = self.take_waiting(request) else { break };
+            let model = self.catalog[waiting.model].id().clone();
+            let waited = self.now.since(waiting.arrival.at);
+            let mut error = deadline_exceeded(waited);
+            error.message = format!("{} (model '{model}')", error.message);
+            self.refuse(request, error);
+        }
+    }
+
+    /// Takes a request out of the queue that will not be dispatched, and ends what only it stood for.
+    pub(super) fn take_waiting(&mut self, request: RequestId) -> Option<Waiting> {
+        let waiting = self.queue.remove(request)?;
+        let model = waiting.model;
+        if self.claim_of(model).is_some_and(|claim| claim.asker == request) {
+            self.drop_claim(model);
+            self.reconsider_at_least(Reconsider::First);
+        }
+        match self.catalog[model].serving {
+            Some(slot) => {
+                if self.pool[slot].cause == Some(request) {
+                    self.pool[slot].cause = None;
+                    self.reconsider_at_least(Reconsider::First);
+                }
+                let loading = matches!(self.pool[slot].state, SlotState::Loading(_));
+                if loading && self.queue.len_of(model) == 0 {
+                    self.reconsider_at_least(Reconsider::First);
+                }
+            }
+            None => {
+                if self.queue.len_of(model) == 0 {
+                    self.timers.clear(Timer::Consider(model));
+                }
+            }
+        }
+        Some(waiting)
+    }
+
+    /// The final answer of everybody who waits for this model.
+    pub(super) fn refuse_all(&mut self, model: ModelIndex, error: &ApiError) {
+        for request in self.queue.ids_of(model) {
+            if self.take_waiting(request).is_some() {
+                self.refuse(request, error.clone());
+            }
+        }
+    }
+}
+
+pub(super) fn draining() -> ApiError {
+    let message = "model-boss is shutting down and takes no new requests";
+    ApiError::new(ErrorCode::Draining, message).retry_after(Duration::from_secs(5))
+}
+
+fn deadline_exceeded(waited: Duration) -> ApiError {
+    let message = format!("the request's time was over after {:.1} s in the queue", waited.as_secs_f64());
+    ApiError::new(ErrorCode::DeadlineExceeded, message)
+}

@@ -1,0 +1,296 @@
+//! What happens to slots: news from ledger and workers, stopping, draining, resting.
+
+use std::time::Duration;
+
+use model_boss_protocol::{Generation, KeepAlive, SlotId};
+
+use super::{Life, Reconsider, Scheduler, Timer};
+use crate::catalog::{LeaseRefusal, ModelIndex};
+use crate::failure::{FailedWhen, FailurePolicy, describe};
+use crate::queue::Residency;
+use crate::reason::LeaveCause;
+use crate::residency::stay_warm;
+use crate::slot::{LoadPhase, ReadyPhase, SlotEvent, SlotOrder, SlotState, StopPhase};
+use crate::{Effect, ExitReport, Verdict};
+
+/// A ledger that says "again at once" is asked again after this.
+const LEAST_LEASE_WAIT: Duration = Duration::from_millis(50);
+
+impl Scheduler {
+    pub(super) fn lease_granted(&mut self, slot: SlotId, generation: Generation) {
+        self.news(slot, generation, SlotEvent::LeaseGranted);
+    }
+
+    pub(super) fn lease_refused(&mut self, id: SlotId, generation: Generation, reason: String, retry_after: Duration) {
+        let Some(before) = self.news(id, generation, SlotEvent::LeaseRefused) else { return };
+        let model = self.pool[id].model;
+        self.emptied(id);
+        if before == SlotState::Loading(LoadPhase::AwaitingLease) {
+            self.vacate(id);
+            let again = retry_after.max(LEAST_LEASE_WAIT);
+            let known = &mut self.catalog[model];
+            let text = format!("asked again in {} ms: {reason}", again.as_millis());
+            self.decisions.record(self.now, Verdict::LeaseRefused, known.id(), None, vec![text]);
+            let known = &mut self.catalog[model];
+            known.lease_refusal = Some(LeaseRefusal { reason, until: self.now + again });
+            self.refused_leases.insert(model);
+            self.consider(model);
+        }
+        self.reconsider_at_least(Reconsider::First);
+    }
+
+    pub(super) fn worker_started(&mut self, id: SlotId, generation: Generation, pid: u32, port: u16) {
+        if self.news(id, generation, SlotEvent::Started).is_some() {
+            self.pool[id].pid = Some(pid);
+            self.pool[id].port = Some(port);
+        }
+    }
+
+    pub(super) fn worker_progress(&mut self, id: SlotId, generation: Generation, progress: f32) {
+        if self.news(id, generation, SlotEvent::Progressed).is_some() && progress.is_finite() {
+            self.pool[id].progress = progress.clamp(0.0, 1.0);
+        }
+    }
+
+    pub(super) fn worker_ready(&mut self, id: SlotId, generation: Generation, context_length: Option<u64>) {
+        if self.news(id, generation, SlotEvent::Ready).is_none() {
+            return;
+        }
+        let slot = &mut self.pool[id];
+        slot.context_length = context_length;
+        slot.progress = 1.0;
+        slot.ready_at = self.now;
+        slot.last_used = self.now;
+        let model = slot.model;
+        self.devices.end_turn(id, &slot.parts);
+        self.queue.set_residency(model, Residency::Resident);
+        let took = format!("loaded in {:.3} s", slot.load_time().as_secs_f64());
+        self.decisions.record(self.now, Verdict::Ready, self.catalog[model].id(), None, vec![took]);
+        self.pump(model);
+        self.reconsider_at_least(Reconsider::All);
+    }
+
+    pub(super) fn worker_exited(&mut self, id: SlotId, generation: Generation, exit: &ExitReport) {
+        let Some(before) = self.news(id, generation, SlotEvent::Exited) else { return };
+        let slot = &mut self.pool[id];
+        let model = slot.model;
+        let completed = slot.completed;
+        // Those in flight end, each by its own news; the slot is not theirs any more.
+        let lost = std::mem::take(&mut slot.running).len();
+        self.timers.clear(Timer::Resume(id));
+        self.timers.clear(Timer::Unload(id));
+        let when = match before {
+            SlotState::Loading(_) => Some(FailedWhen::Loading),
+            SlotState::Ready(_) if completed == 0 => Some(FailedWhen::BeforeFirstAnswer),
+            _ => None,
+        };
+        if matches!(before, SlotState::Stopping(_)) {
+            return;
+        }
+        self.pool[id].leaving.get_or_insert(LeaveCause::Crash);
+        self.devices.end_turn(id, &self.pool[id].parts);
+        self.vacate(id);
+        let known = &mut self.catalog[model];
+        let text = describe(exit);
+        let mut reasons = vec![text.clone(), format!("while {before}, {lost} requests in flight")];
+        known.last_exit = Some(text);
+        let policy = when.map(|when| known.failures.record(self.now, when, exit, &self.settings));
+        if let Some(until) = known.failures.waits_until(self.now) {
+            let wait = until.since(self.now).as_secs_f64();
+            reasons.push(format!("failed {} times in a row, next try in {wait:.0} s", known.failures.in_a_row()));
+        }
+        let error = (policy == Some(FailurePolicy::GiveUp)).then(|| known.failures.error(known.id()));
+        self.decisions.record(self.now, Verdict::Crash, self.catalog[model].id(), None, reasons);
+        if let Some(error) = error {
+            self.refuse_all(model, &error);
+        }
+        if self.life != Life::Serving {
+            self.refuse_what_cannot_run(model);
+        }
+        self.consider(model);
+        self.reconsider_at_least(Reconsider::First);
+    }
+
+    pub(super) fn lease_released(&mut self, id: SlotId, generation: Generation) {
+        if self.news(id, generation, SlotEvent::Released).is_some() {
+            self.emptied(id);
+            self.memory_changed();
+        }
+    }
+
+    /// Takes news about a slot along the table and gives the order that follows; says in which state it came, or `None`
+    /// when it is about an earlier filling or means nothing.
+    fn news(&mut self, id: SlotId, generation: Generation, event: SlotEvent) -> Option<SlotState> {
+        let slot = self.pool.current(id, generation)?;
+        let before = slot.state;
+        let order = slot.apply(event)?;
+        self.give_order(id, order);
+        Some(before)
+    }
+
+    pub(super) fn give_order(&mut self, id: SlotId, order: SlotOrder) {
+        let slot = &self.pool[id];
+        let generation = slot.generation;
+        let effect = match order {
+            SlotOrder::Nothing => return,
+            SlotOrder::Stop => Effect::Stop { slot: id, generation },
+            SlotOrder::ReleaseLease => Effect::ReleaseLease { slot: id, generation },
+            SlotOrder::AcquireLease => Effect::AcquireLease {
+                slot: id,
+                generation,
+                model: self.catalog[slot.model].id().clone(),
+                parts: slot.parts.clone(),
+                priority: slot.last_priority,
+            },
+            SlotOrder::Spawn => {
+                // A filling has at least one part: it is made of the device that was chosen for it.
+                let Some((device, _)) = slot.parts.first() else { return };
+                let model = self.catalog[slot.model].id().clone();
+                Effect::Spawn { slot: id, generation, model, device: device.clone() }
+            }
+        };
+        self.out.push(effect);
+    }
+
+    /// Ends a slot that is not in use. Its model needs a new load for whoever comes.
+    pub(super) fn stop_slot(&mut self, id: SlotId, cause: LeaveCause) {
+        let slot = &mut self.pool[id];
+        let Some(order) = slot.apply(SlotEvent::Stop) else { return };
+        slot.leaving = Some(cause);
+        slot.unload_at = None;
+        slot.paused_until = None;
+        slot.cause = None;
+        self.timers.clear(Timer::Unload(id));
+        self.timers.clear(Timer::Resume(id));
+        self.devices.end_turn(id, &self.pool[id].parts);
+        self.vacate(id);
+        self.give_order(id, order);
+        self.reconsider_at_least(Reconsider::First);
+    }
+
+    /// Lets a slot end what it works on and then stops it.
+    pub(super) fn drain_slot(&mut self, id: SlotId, cause: LeaveCause) {
+        let slot = &mut self.pool[id];
+        slot.apply(SlotEvent::Drain);
+        slot.leaving = Some(cause);
+        slot.unload_at = None;
+        self.timers.clear(Timer::Unload(id));
+        self.rest_if_idle(id);
+    }
+
+    /// Calls off a drain for `room_for`.
+    pub(super) fn keep_slot(&mut self, id: SlotId, room_for: ModelIndex) {
+        let slot = &mut self.pool[id];
+        let ours = matches!(&slot.leaving, Some(LeaveCause::Eviction { room_for: model })
+            if model == self.catalog[room_for].id());
+        if ours && slot.apply(SlotEvent::KeepAfterAll).is_some() {
+            slot.leaving = None;
+            let model = slot.model;
+            self.pump(model);
+        }
+    }
+
+    /// What follows when a slot has nothing to do: it leaves at once, or at a moment that is set here.
+    pub(super) fn rest_if_idle(&mut self, id: SlotId) {
+        let slot = &self.pool[id];
+        if slot.is_busy() {
+            return;
+        }
+        let model = slot.model;
+        match slot.state {
+            SlotState::Ready(ReadyPhase::Draining) => {
+                let cause = slot.leaving.clone().unwrap_or(LeaveCause::Unload);
+                self.stop_slot(id, cause);
+            }
+            // Somebody waits while the slot rests after a loss; it goes on by `resume`.
+            SlotState::Ready(ReadyPhase::Serving) if self.queue.len_of(model) == 0 => {
+                if let Some(cause) = self.why_leave(model, id) {
+                    let reason = cause.to_string();
+                    self.decisions.record(self.now, Verdict::Unload, self.catalog[model].id(), None, vec![reason]);
+                    self.stop_slot(id, cause);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Why an idle slot nobody waits for leaves now, or else sets the moment when it will.
+    fn why_leave(&mut self, model: ModelIndex, id: SlotId) -> Option<LeaveCause> {
+        let known = &self.catalog[model];
+        let slot = &mut self.pool[id];
+        if self.life != Life::Serving {
+            return Some(LeaveCause::Shutdown);
+        }
+        if !known.listed {
+            return Some(LeaveCause::Removed);
+        }
+        if slot.revision != known.description.revision {
+            return Some(LeaveCause::Replaced);
+        }
+        let unload_at = match stay_warm(&self.settings, &known.description, slot.keep_alive) {
+            KeepAlive::Forever => None,
+            KeepAlive::For(span) => Some(slot.last_used + span),
+        };
+        slot.unload_at = unload_at;
+        match unload_at {
+            None => self.timers.clear(Timer::Unload(id)),
+            Some(at) if at <= self.now => return Some(LeaveCause::Idle),
+            Some(at) => self.timers.set(Timer::Unload(id), at),
+        }
+        None
+    }
+
+    /// The rest after a loss is over, and the worker still lives as far as anybody knows.
+    pub(super) fn resume(&mut self, id: SlotId) {
+        let slot = &mut self.pool[id];
+        if slot.paused_until.take().is_some() {
+            let model = slot.model;
+            self.pump(model);
+        }
+    }
+
+    /// The slot does not serve its model any more.
+    fn vacate(&mut self, id: SlotId) {
+        let model = self.pool[id].model;
+        if self.catalog[model].serving == Some(id) {
+            self.catalog[model].serving = None;
+            self.queue.set_residency(model, Residency::Absent);
+        }
+    }
+
+    /// The slot is IDLE: its bytes are back.
+    fn emptied(&mut self, id: SlotId) {
+        let slot = &mut self.pool[id];
+        let parts = std::mem::take(&mut slot.parts);
+        slot.leaving = None;
+        slot.pid = None;
+        slot.port = None;
+        self.devices.discharge(id, &parts);
+        for (device, _) in &parts {
+            if let Some(claim) = self.devices.get_mut(device).and_then(|device| device.claim.as_mut()) {
+                claim.victims.retain(|victim| *victim != id);
+            }
+        }
+        self.pool.left();
+        let mut done = Vec::new();
+        for (request, slots) in &mut self.unloads {
+            if slots.remove(&id) && slots.is_empty() {
+                done.push(*request);
+            }
+        }
+        for request in done {
+            self.unloads.remove(&request);
+            self.out.push(Effect::Done { request });
+        }
+    }
+
+    /// Whether bytes of this slot come back without anybody doing anything more.
+    pub(super) fn is_leaving(&self, id: SlotId) -> bool {
+        let slot = &self.pool[id];
+        match slot.state {
+            SlotState::Stopping(StopPhase::AwaitingLease | StopPhase::Terminating | StopPhase::Releasing) => true,
+            SlotState::Ready(ReadyPhase::Draining) => !matches!(slot.leaving, Some(LeaveCause::Eviction { .. })),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What happens when workers, files and devices fail.
+
+use super::*;
+
+#[test]
+fn a_request_whose_worker_died_before_its_answer_is_answered_by_the_next_one() {
+    let mut world = World::calm(8, vec![model("m", 4)]);
+    world.submit("m", 5);
+    world.run_until(s(6));
+    // The simulated death loses some before and some in the middle of the answer; look for one of the first kind.
+    for _ in 0..20 {
+        let request = world.submit("m", 5);
+        world.run_for(SECOND);
+        world.kill("m");
+        world.run_for(20 * SECOND);
+        match world.fate(request) {
+            Fate::Answered => return,
+            Fate::Cut => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("no request was lost before its answer");
+}
+
+#[test]
+fn where_there_is_room_a_crashed_model_is_loaded_again_before_the_old_bytes_are_back() {
+    let mut world = World::calm(8, vec![model("m", 4)]);
+    world.submit("m", 5);
+    world.run_until(s(6));
+    world.kill("m");
+    let request = world.submit("m", 5);
+    world.run_for(20 * SECOND);
+    assert!(matches!(world.fate(request), Fate::Answered));
+    let moment = |wanted: fn(&Effect) -> bool| {
+        let mut moments = world.log.iter().filter(|(_, effect)| wanted(effect)).map(|(at, _)| *at);
+        moments.next_back().unwrap()
+    };
+    let released = moment(|effect| matches!(effect, Effect::ReleaseLease { slot: SlotId(0), .. }));
+    let acquired = moment(|effect| matches!(effect, Effect::AcquireLease { slot: SlotId(1), .. }));
+    assert_eq!(released, acquired);
+}
+
+/// The two orders in which the news of a death may come, by hand.
+fn lost_in_order(exit_first: bool) {
+    let mut core = crate::Scheduler::new(Settings::default(), s(0));
+    core.handle(s(0), Event::DeviceObserved(device("cuda:0", 8)));
+    core.handle(s(0), Event::Catalog(vec![model("m", 4)]));
+    let (slot, generation, request) = (SlotId(0), Generation(1), RequestId(1));
+    let submission = crate::Submission {
+        id: request,
+        model: "m".into(),
+        category: Category::Llm,
+        client: "c".into(),
+        priority: model_boss_protocol::Priority::NORMAL,
+        deadline: None,
+        keep_alive: None,
+    };
+    core.handle(s(0), Event::Submit(submission));
+    core.handle(s(0), Event::LeaseGranted { slot, generation });
+    core.handle(s(1), Event::WorkerStarted { slot, generation, pid: 1, port: 1 });
+    let effects = core.handle(s(2), Event::WorkerReady { slot, generation, context_length: None });
+    assert!(matches!(effects[..], [Effect::Dispatch { .. }]));
+    let exit = crate::ExitReport { reason: None, description: "killed by signal 9".into(), last_lines: Vec::new() };
+    let exited = Event::WorkerExited { slot, generation, exit };
+    let lost = Event::Finished { request, outcome: Outcome::LostBeforeAnswer };
+    let release = Effect::ReleaseLease { slot, generation };
+    if exit_first {
+        assert_eq!(core.handle(s(3), exited), [release]);
+        assert_eq!(core.handle(s(3), lost), []);
+    } else {
+        // The worker is not known to be gone yet, and still nothing is sent into it.
+        assert_eq!(core.handle(s(3), lost), []);
+        assert!(matches!(core.why(request), Some(WaitReason::WorkerLost { .. })));
+        assert_eq!(core.handle(s(3), exited), [release]);
+    }
+    assert!(matches!(core.why(request), Some(WaitReason::BackingOff { .. })));
+    assert_eq!(core.handle(s(3), Event::LeaseReleased { slot, generation }), []);
+    let effects = core.handle(s(4), Event::Tick);
+    assert!(matches!(effects[..], [Effect::AcquireLease { generation: Generation(2), .. }]), "{effects:?}");
+}
+
+#[test]
+fn the_news_of_a_death_may_come_in_either_order() {
+    lost_in_order(true);
+    lost_in_order(false);
+}
+
+#[test]
+fn a_request_that_kills_its_worker_is_tried_three_times_again_and_then_told() {
+    // Two at once: the quick one keeps the model from counting as one that never answers.
+    let settings = Settings { max_load_attempts: 100, ..Settings::default() };
+    let mut world = World::new(settings, Behaviour::default(), 3);
+    world.tell(Event::DeviceObserved(device("cuda:0", 8)));
+    world.catalog(vec![model("m", 4)]);
+    world.behaviour.crash = 1_000;
+    let mut told = 0;
+    for _ in 0..20 {
+        let request = world.submit("m", 5);
+        world.run_for(2_000 * SECOND);
+        let tries = world.dispatched().iter().filter(|dispatched| **dispatched == request).count();
+        match world.fate(request) {
+            Fate::Cut => assert!(tries <= 4),
+            Fate::Refused(error) => {
+                assert_eq!(error.code, ErrorCode::WorkerCrashed);
+                assert!(error.message.contains("killed by signal 9: the worker's last words"), "{}", error.message);
+                assert_eq!(tries, 4);
+                told += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(told > 0);
+}
+
+#[test]
+fn a_bad_file_is_told_at_once_with_the_workers_last_words_until_it_changes() {
+    let mut world = World::calm(8, vec![model("m", 4)]);
+    world.behaviour.bad.insert("m".into());
+    let first = world.submit("m", 5);
+    let second = world.submit("m", 2);
+    world.run_until(s(10));
+    for refused in [first, second] {
+        assert_eq!(world.refusal(refused).code, ErrorCode::ModelLoadFailed);
+        assert!(world.refusal(refused).message.contains("exit code 65: the worker's last words"));
+    }
+    assert_eq!(world.core.model("m").unwrap().status, ModelStatus::Failed);
+    let third = world.submit("m", 5);
+    assert_eq!(world.refusal(third).code, ErrorCode::ModelLoadFailed);
+    world.run_until(s(1_000));
+    assert_eq!(world.loads(), 1);
+    world.behaviour.bad.clear();
+    let mut changed = model("m", 4);
+    changed.revision = 2;
+    world.catalog(vec![changed]);
+    let fourth = world.submit("m", 5);
+    world.run_for(10 * SECOND);
+    assert_eq!(world.fate(fourth), &Fate::Answered);
+    assert_eq!(world.core.model("m").unwrap().status, ModelStatus::Loaded);
+}
+
+#[test]
+fn an_operator_may_try_a_bad_file_again() {
+    let mut world = World::calm(8, vec![model("m", 4)]);
+    world.behaviour.bad.insert("m".into());
+    world.submit("m", 5);
+    world.run_until(s(10));
+    world.behaviour.bad.clear();
+    let load = world.load("m");
+    world.run_until(s(20));
+    assert_eq!(world.fate(load), &Fate::Done);
+}
+
+#[test]
+fn a_model_that_keeps_failing_backs_off() {
+    let mut world = World::calm(8, vec![model("m", 4)]);
+    world.behaviour.fail_load = 1_000;
+    let waiting = world.submit("m", 5);
+    world.run_until(s(60));
+    assert_eq!(world.loads(), 3);
+    assert_eq!(world.refusal(waiting).code, ErrorCode::ModelLoadFailed);
+    // The wait after the third failure is over; the next request is its probe.
+    let probe = world.submit("m", 5);
+    assert_eq!(world.fate(probe), &Fate::Waiting);
+    world.run_for(3 * SECOND);
+    assert_eq!(world.refusal(probe).code, ErrorCode::ModelLoadFailed);
+    let newcomer = world.submit("m", 5);
+    let error = world.refusal(newcomer);
+    assert_eq!(error.code, ErrorCode::ModelBackingOff);
+    assert!(error.retry_after.is_some_and(|wait| wait <= 8 * SECOND), "{error:?}");
+    world.behaviour.fail_load = 0;
+    world.run_for(10 * SECOND);
+    let request = world.submit("m", 5);
+    world.run_for(10 * SECOND);
+    assert_eq!(world.fate(request), &Fate::Answered);
+}
+
+#[test]
+fn waiting_for_a_back_off_is_said_in_words() {
+    let mut world = World::calm(8, vec![model("m", 4)]);
+    world.behaviour.fail_load = 1_000;
+    let waiting = world.submit("m", 5);
+    while !matches!(world.core.why(waiting), Some(WaitReason::BackingOff { .. })) {
+        world.run_for(Duration::from_millis(10));
+    }
+    let text = world.core.why(waiting).unwrap().to_string();
+    assert!(text.starts_with("m failed 1 times in a row, next try in 1 s: "), "{text}");
+}
+
+#[test]
+fn a_lost_connection_to_a_worker_that_lives_pauses_its_slot_and_no_more() {
+    let mut world = World::calm(8, vec![model("m", 4)]);
+    let request = world.submit("m", 5);
+    world.run_until(s(4));
+    let Fate::Running(slot, _) = *world.fate(request) else { panic!() };
+    world.fates.insert(request, Fate::Waiting);
+    world.tell(Event::Finished { request, outcome: Outcome::LostBeforeAnswer });
+    assert_eq!(world.dispatched().len(), 1);
+    world.run_until(s(6));
+    assert_eq!(world.dispatched(), [request, request]);
+    assert_eq!(world.core.slots()[0].id, slot);
+    assert_eq!(world.loads(), 1);
+}

@@ -1,0 +1,186 @@
+//! What the scheduler shows. Reads everything, changes nothing.
+
+use model_boss_protocol::RequestId;
+
+use super::Scheduler;
+use crate::catalog::{Model, ModelIndex};
+use crate::queue::{Purpose, Waiting};
+use crate::slot::{ModelSlot, ReadyPhase, SlotState};
+use crate::view::{DeviceView, ModelStatus, ModelView, QueuedView, RequestPurpose, SlotView};
+use crate::{Decision, LeaveCause, Moment, WaitReason};
+
+impl Scheduler {
+    /// Every model of the catalog, in the order it first named them.
+    pub fn models(&self) -> Vec<ModelView> {
+        self.catalog
+            .iter()
+            .filter(|(_, model)| model.listed)
+            .map(|(index, model)| self.model_view(index, model))
+            .collect()
+    }
+
+    /// The model of this name or alias.
+    pub fn model(&self, name: &str) -> Option<ModelView> {
+        let index = self.catalog.resolve(name)?;
+        Some(self.model_view(index, &self.catalog[index]))
+    }
+
+    /// Every slot that is not idle.
+    pub fn slots(&self) -> Vec<SlotView> {
+        self.pool.iter().filter(|slot| slot.state != SlotState::Idle).map(|slot| self.slot_view(slot)).collect()
+    }
+
+    /// Every waiting request in the order of RC-4 at `now`. Sorts all of them: for people, not for the request path.
+    pub fn queue(&self, now: Moment) -> Vec<QueuedView> {
+        let ordered = self.queue.in_order(now).into_iter().enumerate();
+        ordered
+            .map(|(place, (key, waiting))| {
+                let wait = self.wait_reason(waiting);
+                QueuedView {
+                    id: waiting.id,
+                    client: waiting.client.clone(),
+                    model: self.catalog[waiting.model].id().clone(),
+                    purpose: match waiting.purpose {
+                        Purpose::Inference => RequestPurpose::Inference,
+                        Purpose::Load => RequestPurpose::Load,
+                    },
+                    priority: waiting.priority,
+                    effective_priority: key.effective,
+                    position: place + 1,
+                    waited: now.since(waiting.arrival.at),
+                    retries: waiting.retries,
+                    deadline: waiting.deadline,
+                    message: wait.to_string(),
+                    wait,
+                }
+            })
+            .collect()
+    }
+
+    /// Every device that was observed.
+    pub fn devices(&self) -> Vec<DeviceView> {
+        let name = |model: ModelIndex| self.catalog[model].id().clone();
+        self.devices
+            .iter()
+            .map(|(id, device)| DeviceView {
+                id: id.clone(),
+                capacity: device.observation.capacity,
+                reserve: device.observation.reserve,
+                foreign: device.observation.foreign,
+                charged: device.charged(),
+                free: device.free(),
+                models: device.slots.iter().map(|&slot| name(self.pool[slot].model)).collect(),
+                loading: device.loading.map(|slot| name(self.pool[slot].model)),
+                making_room_for: device.claim.as_ref().map(|claim| name(claim.model)),
+            })
+            .collect()
+    }
+
+    /// The last decisions, oldest first.
+    pub fn decisions(&self) -> impl DoubleEndedIterator<Item = &Decision> + ExactSizeIterator {
+        self.decisions.iter()
+    }
+
+    /// What a waiting request waits for; `None` when it does not wait.
+    pub fn why(&self, request: RequestId) -> Option<WaitReason> {
+        self.queue.get(request).map(|waiting| self.wait_reason(waiting))
+    }
+
+    /// How many requests wait.
+    pub fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// How many requests were dispatched and have not ended.
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    fn wait_reason(&self, waiting: &Waiting) -> WaitReason {
+        let known = &self.catalog[waiting.model];
+        let model = known.id().clone();
+        if let Some(slot) = known.serving.map(|slot| &self.pool[slot]) {
+            return match slot.state {
+                SlotState::Loading(phase) => WaitReason::Loading { model, phase, progress: slot.progress },
+                SlotState::Ready(ReadyPhase::Draining) => {
+                    WaitReason::Leaving { model, cause: slot.leaving.clone().unwrap_or(LeaveCause::Unload) }
+                }
+                _ if slot.paused_until.is_some() => WaitReason::WorkerLost { model },
+                _ => WaitReason::Busy {
+                    model,
+                    running: slot.running.len(),
+                    max_concurrent: known.description.max_concurrent.max(1),
+                },
+            };
+        }
+        if let Some(until) = known.failures.waits_until(self.now) {
+            return WaitReason::BackingOff {
+                model,
+                failures: known.failures.in_a_row(),
+                detail: known.failures.text().unwrap_or_default().to_owned(),
+                retry_in: until.since(self.now),
+            };
+        }
+        if let Some(refusal) = &known.lease_refusal {
+            return WaitReason::LeaseRefused {
+                detail: refusal.reason.clone(),
+                retry_in: refusal.until.since(self.now),
+            };
+        }
+        self.why_no_load(waiting.model)
+    }
+
+    fn model_view(&self, index: ModelIndex, known: &Model) -> ModelView {
+        let slot = known.serving.map(|slot| &self.pool[slot]);
+        let status = match slot.map(|slot| slot.state) {
+            Some(SlotState::Ready(_)) => ModelStatus::Loaded,
+            Some(SlotState::Loading(_)) => ModelStatus::Loading,
+            _ if known.failures.in_a_row() > 0 => ModelStatus::Failed,
+            _ => ModelStatus::Unloaded,
+        };
+        let description = &known.description;
+        ModelView {
+            id: description.id.clone(),
+            aliases: description.aliases.clone(),
+            category: description.category,
+            device: description.device.clone(),
+            size: description.size.bytes,
+            size_rule: description.size.rule,
+            pin: description.pin,
+            status,
+            progress: slot.filter(|_| status == ModelStatus::Loading).map(|slot| slot.progress),
+            failure: known.failures.text().map(str::to_owned),
+            slot: known.serving,
+            context_length: slot.and_then(|slot| slot.context_length),
+            queued: self.queue.len_of(index),
+            running: slot.map_or(0, |slot| slot.running.len()),
+        }
+    }
+
+    fn slot_view(&self, slot: &ModelSlot) -> SlotView {
+        let known = &self.catalog[slot.model];
+        let ready = matches!(slot.state, SlotState::Ready(_));
+        SlotView {
+            id: slot.id,
+            generation: slot.generation,
+            model: known.id().clone(),
+            category: known.description.category,
+            state: slot.state,
+            progress: slot.progress,
+            parts: slot.parts.clone(),
+            pid: slot.pid,
+            port: slot.port,
+            context_length: slot.context_length,
+            running: slot.running.len(),
+            max_concurrent: known.max_concurrent(),
+            completed: slot.completed,
+            pinned: known.description.pin,
+            rank: slot.rank(self.now, self.settings.aging_step),
+            last_used: slot.last_used,
+            ready_at: ready.then_some(slot.ready_at),
+            load_time: ready.then(|| slot.load_time()),
+            unload_at: slot.unload_at,
+            leaving: slot.leaving.clone(),
+        }
+    }
+}

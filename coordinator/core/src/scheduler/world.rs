@@ -1,0 +1,559 @@
+//! A simulated shell for tests: virtual clock, ledger, workers, clients. It does what the scheduler orders, reports back
+//! as the real one does, and checks after every step what must always hold.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use model_boss_protocol::{
+    ApiError, ByteCount, Category, DeviceId, Generation, KeepAlive, ModelId, Priority, RequestId, SlotId, WorkerExit,
+};
+
+use super::Scheduler;
+use crate::testing::device;
+use crate::{Effect, Event, ExitReport, ModelDescription, Moment, Outcome, Settings, SlotState, Submission, Verdict};
+
+/// A seeded source of numbers (splitmix64).
+#[derive(Clone, Debug)]
+pub(super) struct Rng(pub(super) u64);
+
+impl Rng {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    pub(super) fn below(&mut self, n: u64) -> u64 {
+        self.next() % n.max(1)
+    }
+
+    pub(super) fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.below(high - low + 1)
+    }
+
+    /// True so many times in a thousand.
+    pub(super) fn chance(&mut self, in_a_thousand: u64) -> bool {
+        self.below(1_000) < in_a_thousand
+    }
+}
+
+/// How the simulated workers, ledger and clients behave. Chances are per thousand.
+#[derive(Clone, Debug)]
+pub(super) struct Behaviour {
+    pub(super) load: (Duration, Duration),
+    pub(super) answer: (Duration, Duration),
+    pub(super) exit: (Duration, Duration),
+    pub(super) refuse_lease: u64,
+    pub(super) fail_load: u64,
+    pub(super) crash: u64,
+    /// Models whose file is bad.
+    pub(super) bad: BTreeSet<ModelId>,
+}
+
+impl Default for Behaviour {
+    /// Everything takes its time and nothing fails: loads 3 s, answers 2 s, exits at once.
+    fn default() -> Self {
+        let same = |span| (span, span);
+        Self {
+            load: same(Duration::from_secs(3)),
+            answer: same(Duration::from_secs(2)),
+            exit: same(Duration::ZERO),
+            refuse_lease: 0,
+            fail_load: 0,
+            crash: 0,
+            bad: BTreeSet::new(),
+        }
+    }
+}
+
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Fate {
+    Waiting,
+    Running(SlotId, Generation),
+    Answered,
+    /// The operator's request is done.
+    Done,
+    /// The client went away.
+    Gone,
+    /// Cut off in the middle of its answer.
+    Cut,
+    Refused(ApiError),
+}
+
+#[derive(Debug)]
+struct Worker {
+    model: ModelId,
+    ready: bool,
+    alive: bool,
+    running: BTreeSet<RequestId>,
+}
+
+type Filling = (SlotId, Generation);
+
+/// Something that is going to happen.
+#[derive(Clone, Debug)]
+enum Coming {
+    Event(Event),
+    WorkerDies(Filling, Option<WorkerExit>),
+    Answer(Filling, RequestId),
+}
+
+pub(super) struct World {
+    pub(super) core: Scheduler,
+    pub(super) now: Moment,
+    pub(super) behaviour: Behaviour,
+    pub(super) rng: Rng,
+    pub(super) fates: BTreeMap<RequestId, Fate>,
+    pub(super) log: Vec<(Moment, Effect)>,
+    pub(super) drained: bool,
+    agenda: BTreeMap<(Moment, u64), Coming>,
+    leases: BTreeMap<Filling, (Vec<(DeviceId, ByteCount)>, Lease)>,
+    workers: BTreeMap<Filling, Worker>,
+    models: Vec<ModelDescription>,
+    answered_at: BTreeMap<RequestId, Moment>,
+    next_request: u64,
+    next_coming: u64,
+    decisions_seen: u64,
+    /// How often each kind of decision was taken.
+    pub(super) verdict_counts: BTreeMap<Verdict, u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Lease {
+    Asked,
+    Granted,
+    Releasing,
+}
+
+impl World {
+    pub(super) fn new(settings: Settings, behaviour: Behaviour, seed: u64) -> Self {
+        Self {
+            core: Scheduler::new(settings, Moment::START),
+            now: Moment::START,
+            behaviour,
+            rng: Rng(seed),
+            fates: BTreeMap::new(),
+            log: Vec::new(),
+            drained: false,
+            agenda: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            workers: BTreeMap::new(),
+            models: Vec::new(),
+            answered_at: BTreeMap::new(),
+            next_request: 1,
+            next_coming: 0,
+            decisions_seen: 0,
+            verdict_counts: BTreeMap::new(),
+        }
+    }
+
+    /// One GPU of this size and these models; nothing fails.
+    pub(super) fn calm(gib: u64, models: Vec<ModelDescription>) -> Self {
+        let mut world = Self::new(Settings::default(), Behaviour::default(), 1);
+        world.tell(Event::DeviceObserved(device("cuda:0", gib)));
+        world.catalog(models);
+        world
+    }
+
+    pub(super) fn catalog(&mut self, models: Vec<ModelDescription>) {
+        self.models.clone_from(&models);
+        self.tell(Event::Catalog(models));
+    }
+
+    pub(super) fn models(&self) -> &[ModelDescription] {
+        &self.models
+    }
+
+    /// A request of `client` with this priority; everything else is plain.
+    pub(super) fn submit(&mut self, model: &str, priority: u8) -> RequestId {
+        self.submit_with(model, priority, |_| {})
+    }
+
+    pub(super) fn submit_with(&mut self, model: &str, priority: u8, change: impl FnOnce(&mut Submission)) -> RequestId {
+        let id = self.number();
+        let mut submission = Submission {
+            id,
+            model: model.to_owned(),
+            category: Category::Llm,
+            client: "c".into(),
+            priority: Priority::new(priority).unwrap(),
+            deadline: None,
+            keep_alive: None,
+        };
+        change(&mut submission);
+        self.fates.insert(id, Fate::Waiting);
+        self.tell(Event::Submit(submission));
+        id
+    }
+
+    pub(super) fn keep_for(span: Duration) -> impl FnOnce(&mut Submission) {
+        move |submission| submission.keep_alive = Some(KeepAlive::For(span))
+    }
+
+    pub(super) fn load(&mut self, model: &str) -> RequestId {
+        let request = self.number();
+        self.fates.insert(request, Fate::Waiting);
+        self.tell(Event::Load { request, model: model.into() });
+        request
+    }
+
+    pub(super) fn unload(&mut self, model: Option<&str>) -> RequestId {
+        let request = self.number();
+        self.fates.insert(request, Fate::Waiting);
+        self.tell(Event::Unload { request, model: model.map(Into::into) });
+        request
+    }
+
+    /// The client goes away.
+    pub(super) fn cancel(&mut self, request: RequestId) {
+        match self.fates.get(&request) {
+            Some(Fate::Waiting) => {
+                self.fates.insert(request, Fate::Gone);
+                self.tell(Event::Cancel(request));
+            }
+            Some(&Fate::Running(slot, generation)) => {
+                self.fates.insert(request, Fate::Gone);
+                if let Some(worker) = self.workers.get_mut(&(slot, generation)) {
+                    worker.running.remove(&request);
+                }
+                self.tell(Event::Cancel(request));
+                self.after(
+                    Duration::from_millis(5),
+                    Coming::Event(Event::Finished { request, outcome: Outcome::ClientGone }),
+                );
+            }
+            _ => {}
+        }
+    }
+
+    /// The worker of this model dies now.
+    pub(super) fn kill(&mut self, model: &str) {
+        let alive = self.workers.iter().find(|(_, worker)| worker.alive && worker.model.as_str() == model);
+        let filling = alive.map(|(filling, _)| *filling).expect("a live worker of the model");
+        self.worker_dies(filling, None);
+    }
+
+    /// Lets everything happen up to `moment`.
+    pub(super) fn run_until(&mut self, moment: Moment) {
+        while let Some(at) = self.next_moment().filter(|at| *at <= moment) {
+            self.step(at);
+        }
+        self.now = self.now.max(moment);
+    }
+
+    pub(super) fn run_for(&mut self, span: Duration) {
+        self.run_until(self.now + span);
+    }
+
+    /// Runs until nothing but the passing of time is left, or panics after a simulated day.
+    pub(super) fn run_to_the_end(&mut self) {
+        let end = self.now + Duration::from_secs(86_400);
+        while !self.drained {
+            let at = self.next_moment().filter(|at| *at < end).expect("the world to come to its end within a day");
+            self.step(at);
+        }
+        assert!(self.leases.is_empty(), "leases left: {:?}", self.leases);
+        assert!(self.workers.values().all(|worker| !worker.alive), "workers left: {:?}", self.workers);
+        assert_eq!(self.core.queued() + self.core.running(), 0, "requests left");
+        assert!(self.core.slots().is_empty(), "slots left");
+        for (request, fate) in &self.fates {
+            let ended = !matches!(fate, Fate::Waiting | Fate::Running(..));
+            assert!(ended, "request {request} never got its final answer: {fate:?}");
+        }
+    }
+
+    pub(super) fn fate(&self, request: RequestId) -> &Fate {
+        &self.fates[&request]
+    }
+
+    pub(super) fn answered_at(&self, request: RequestId) -> Option<Moment> {
+        self.answered_at.get(&request).copied()
+    }
+
+    pub(super) fn refusal(&self, request: RequestId) -> &ApiError {
+        match self.fate(request) {
+            Fate::Refused(error) => error,
+            other => panic!("request {request} was not refused: {other:?}"),
+        }
+    }
+
+    /// Requests in the order they were dispatched.
+    pub(super) fn dispatched(&self) -> Vec<RequestId> {
+        let dispatched = self.log.iter().filter_map(|(_, effect)| match effect {
+            Effect::Dispatch { request, .. } => Some(*request),
+            _ => None,
+        });
+        dispatched.collect()
+    }
+
+    pub(super) fn loads(&self) -> usize {
+        self.log.iter().filter(|(_, effect)| matches!(effect, Effect::Spawn { .. })).count()
+    }
+
+    /// Verdicts with their models, oldest first.
+    pub(super) fn verdicts(&self) -> Vec<(Verdict, String)> {
+        self.core.decisions().map(|d| (d.what, d.model.to_string())).collect()
+    }
+
+    pub(super) fn state_of(&self, model: &str) -> Option<SlotState> {
+        self.core.slots().into_iter().find(|slot| slot.model.as_str() == model).map(|slot| slot.state)
+    }
+
+    pub(super) fn tell(&mut self, event: Event) {
+        let effects = self.core.handle(self.now, event);
+        for effect in effects {
+            self.log.push((self.now, effect.clone()));
+            self.act(effect);
+        }
+        self.check();
+    }
+
+    fn number(&mut self) -> RequestId {
+        let id = RequestId(self.next_request);
+        self.next_request += 1;
+        id
+    }
+
+    fn next_moment(&self) -> Option<Moment> {
+        let agenda = self.agenda.first_key_value().map(|((at, _), _)| *at);
+        [agenda, self.core.next_wake()].into_iter().flatten().min().map(|at| at.max(self.now))
+    }
+
+    fn step(&mut self, at: Moment) {
+        self.now = at;
+        match self.agenda.first_entry().filter(|entry| entry.key().0 <= at) {
+            Some(entry) => {
+                let coming = entry.remove();
+                self.happen(coming);
+            }
+            None => {
+                self.tell(Event::Tick);
+                assert!(self.core.next_wake().is_none_or(|wake| wake > at), "a tick that changes nothing comes again");
+            }
+        }
+    }
+
+    fn happen(&mut self, coming: Coming) {
+        match coming {
+            Coming::Event(event) => self.report(event),
+            Coming::WorkerDies(filling, reason) => self.worker_dies(filling, reason),
+            Coming::Answer(filling, request) => {
+                let Some(worker) = self.workers.get_mut(&filling) else { return };
+                if !worker.alive || !worker.running.remove(&request) {
+                    return;
+                }
+                self.fates.insert(request, Fate::Answered);
+                self.answered_at.insert(request, self.now);
+                self.tell(Event::Finished { request, outcome: Outcome::Answered });
+            }
+        }
+    }
+
+    /// Passes on news that the shell reports as long as it is true of the worker or the ledger.
+    fn report(&mut self, event: Event) {
+        match &event {
+            Event::WorkerReady { slot, generation, .. } => match self.workers.get_mut(&(*slot, *generation)) {
+                Some(worker) if worker.alive => worker.ready = true,
+                _ => return,
+            },
+            Event::WorkerStarted { slot, generation, .. } | Event::WorkerProgress { slot, generation, .. }
+                if !self.workers.get(&(*slot, *generation)).is_some_and(|worker| worker.alive) =>
+            {
+                return;
+            }
+            Event::LeaseGranted { slot, generation } => {
+                self.leases.get_mut(&(*slot, *generation)).expect("a lease that was asked for").1 = Lease::Granted;
+            }
+            Event::LeaseRefused { slot, generation, .. } => {
+                self.leases.remove(&(*slot, *generation));
+            }
+            Event::LeaseReleased { slot, generation } => {
+                let released = self.leases.remove(&(*slot, *generation));
+                assert!(matches!(released, Some((_, Lease::Releasing))), "released without order");
+            }
+            _ => {}
+        }
+        self.tell(event);
+    }
+
+    fn after(&mut self, span: Duration, coming: Coming) {
+        self.next_coming += 1;
+        self.agenda.insert((self.now + span, self.next_coming), coming);
+    }
+
+    fn span(&mut self, (low, high): (Duration, Duration)) -> Duration {
+        let millis = |d: Duration| u64::try_from(d.as_millis()).unwrap();
+        Duration::from_millis(self.rng.between(millis(low), millis(high)))
+    }
+
+    fn worker_dies(&mut self, filling: Filling, reason: Option<WorkerExit>) {
+        let Some(worker) = self.workers.get_mut(&filling).filter(|worker| worker.alive) else { return };
+        worker.alive = false;
+        let running = std::mem::take(&mut worker.running);
+        let (slot, generation) = filling;
+        let exit = ExitReport {
+            reason,
+            description: reason.map_or("killed by signal 9".into(), |r| format!("exit code {}", r.code())),
+            last_lines: vec!["the worker's last words".into()],
+        };
+        // The news of the exit and of each lost request come in any order.
+        let delay = Duration::from_millis(self.rng.below(40));
+        self.after(delay, Coming::Event(Event::WorkerExited { slot, generation, exit }));
+        for request in running {
+            let before = self.rng.chance(700);
+            let outcome = if before { Outcome::LostBeforeAnswer } else { Outcome::LostMidAnswer };
+            self.fates.insert(request, if before { Fate::Waiting } else { Fate::Cut });
+            let delay = Duration::from_millis(self.rng.below(40));
+            self.after(delay, Coming::Event(Event::Finished { request, outcome }));
+        }
+    }
+
+    fn act(&mut self, effect: Effect) {
+        let millis = Duration::from_millis;
+        match effect {
+            Effect::AcquireLease { slot, generation, parts, .. } => {
+                self.check_promise(&parts);
+                let asked = self.leases.insert((slot, generation), (parts, Lease::Asked));
+                assert!(asked.is_none(), "a second lease for slot {slot} generation {generation}");
+                let refused = self.rng.chance(self.behaviour.refuse_lease);
+                let event = if refused {
+                    let retry_after = millis(self.rng.below(2_000));
+                    Event::LeaseRefused { slot, generation, reason: "no".into(), retry_after }
+                } else {
+                    Event::LeaseGranted { slot, generation }
+                };
+                self.after(millis(1), Coming::Event(event));
+            }
+            Effect::Spawn { slot, generation, model, .. } => self.spawn((slot, generation), model),
+            Effect::Stop { slot, generation } => {
+                let worker = self.workers.get(&(slot, generation)).expect("a worker to stop");
+                assert!(worker.running.is_empty(), "{} was stopped while it worked", worker.model);
+                let exit = self.span(self.behaviour.exit);
+                self.after(exit, Coming::WorkerDies((slot, generation), Some(WorkerExit::Clean)));
+            }
+            Effect::ReleaseLease { slot, generation } => {
+                let alive = self.workers.get(&(slot, generation)).is_some_and(|worker| worker.alive);
+                assert!(!alive, "the lease of a live worker was released");
+                let lease = self.leases.get_mut(&(slot, generation)).expect("a lease to release");
+                assert_eq!(lease.1, Lease::Granted);
+                lease.1 = Lease::Releasing;
+                self.workers.remove(&(slot, generation));
+                let delay = millis(self.rng.below(100));
+                self.after(delay, Coming::Event(Event::LeaseReleased { slot, generation }));
+            }
+            Effect::Dispatch { request, slot, generation, queued, loading } => {
+                assert!(loading <= queued);
+                self.dispatch(request, (slot, generation));
+            }
+            Effect::Done { request } => self.end(request, Fate::Done),
+            Effect::Refuse { request, error } => self.end(request, Fate::Refused(error)),
+            Effect::Drained => {
+                assert!(!self.drained, "drained twice");
+                self.drained = true;
+            }
+        }
+    }
+
+    fn end(&mut self, request: RequestId, fate: Fate) {
+        let before = self.fates.insert(request, fate);
+        assert_eq!(before, Some(Fate::Waiting), "request {request} got a second final answer");
+        assert!(self.core.why(request).is_none(), "request {request} waits after its end");
+    }
+
+    fn spawn(&mut self, filling: Filling, model: ModelId) {
+        let (slot, generation) = filling;
+        assert_eq!(self.leases.get(&filling).map(|(_, lease)| *lease), Some(Lease::Granted), "a worker without lease");
+        let load = self.span(self.behaviour.load);
+        let bad = self.behaviour.bad.contains(&model);
+        let worker = Worker { model, ready: false, alive: true, running: BTreeSet::new() };
+        assert!(self.workers.insert(filling, worker).is_none(), "two workers in one filling");
+        let news = |event| Coming::Event(event);
+        self.after(load / 10, news(Event::WorkerStarted { slot, generation, pid: 1, port: 8300 }));
+        if bad || self.rng.chance(self.behaviour.fail_load) {
+            let oom = self.rng.chance(300);
+            let reason = if bad { Some(WorkerExit::BadModel) } else { oom.then_some(WorkerExit::OutOfMemory) };
+            let at = load.mul_f64(self.rng.below(100) as f64 / 100.0);
+            self.after(at, Coming::WorkerDies(filling, reason));
+        } else {
+            self.after(load / 2, news(Event::WorkerProgress { slot, generation, progress: 0.5 }));
+            self.after(load, news(Event::WorkerReady { slot, generation, context_length: Some(512) }));
+        }
+    }
+
+    fn dispatch(&mut self, request: RequestId, filling: Filling) {
+        let before = self.fates.insert(request, Fate::Running(filling.0, filling.1));
+        assert_eq!(before, Some(Fate::Waiting), "request {request} was dispatched although it does not wait");
+        // A dead worker is one whose end the scheduler has not been told yet.
+        let Some(worker) = self.workers.get_mut(&filling) else { panic!("dispatch to no worker") };
+        assert!(worker.ready, "dispatch to a worker that is not ready");
+        if !worker.alive {
+            self.fates.insert(request, Fate::Waiting);
+            let lost = Event::Finished { request, outcome: Outcome::LostBeforeAnswer };
+            self.after(Duration::from_millis(1), Coming::Event(lost));
+            return;
+        }
+        worker.running.insert(request);
+        let limit = self.models.iter().find(|m| m.id == worker.model).map(|m| m.max_concurrent as usize);
+        assert!(limit.is_none_or(|limit| worker.running.len() <= limit), "more requests than the model takes");
+        let answer = self.span(self.behaviour.answer);
+        if self.rng.chance(self.behaviour.crash) {
+            self.after(answer / 2, Coming::WorkerDies(filling, None));
+        }
+        self.after(answer, Coming::Answer(filling, request));
+    }
+
+    /// What must hold at every moment.
+    fn check(&mut self) {
+        let slots = self.core.slots();
+        let devices = self.core.devices();
+        let mut serving = BTreeSet::new();
+        let mut loading = BTreeSet::new();
+        for slot in &slots {
+            if matches!(slot.state, SlotState::Loading(_) | SlotState::Ready(_)) {
+                assert!(serving.insert(&slot.model), "two slots serve {}", slot.model);
+            }
+            for (device, _) in &slot.parts {
+                let turn = matches!(slot.state, SlotState::Loading(_));
+                assert!(!turn || loading.insert(device), "two loads at once on {device}");
+            }
+        }
+        for device in &devices {
+            let held: ByteCount =
+                slots.iter().flat_map(|s| &s.parts).filter(|(d, _)| *d == device.id).map(|p| p.1).sum();
+            assert_eq!(device.charged, held, "the account of {} is wrong", device.id);
+            let leased: ByteCount =
+                self.leases.values().flat_map(|(parts, _)| parts).filter(|(d, _)| *d == device.id).map(|p| p.1).sum();
+            assert!(leased <= device.charged, "{} holds leases that are not in its account", device.id);
+            // Foreign programs may take what was promised; the scheduler's own promises never exceed the device.
+            let ceiling = device.capacity.unwrap_or_default() - device.reserve;
+            assert!(device.charged <= ceiling, "{} is promised beyond its capacity", device.id);
+        }
+        self.check_decisions();
+    }
+
+    /// A load is begun only where it fits beside everything that is known.
+    fn check_promise(&self, parts: &[(DeviceId, ByteCount)]) {
+        for device in self.core.devices().iter().filter(|device| parts.iter().any(|(d, _)| *d == device.id)) {
+            let most = device.capacity.and_then(|c| Some(c - device.reserve - device.foreign?));
+            let most = most.expect("a load only where the memory is known");
+            assert!(device.charged <= most, "{} is promised what others use", device.id);
+        }
+    }
+
+    /// No pinned model is taken for another, and every decision says why.
+    fn check_decisions(&mut self) {
+        let before = self.decisions_seen;
+        for decision in self.core.decisions().rev().take_while(|decision| decision.seq > before) {
+            self.decisions_seen = self.decisions_seen.max(decision.seq);
+            *self.verdict_counts.entry(decision.what).or_default() += 1;
+            assert!(!decision.reasons.is_empty(), "a decision without a reason: {decision:?}");
+            if matches!(decision.what, Verdict::Evict | Verdict::Drain) {
+                let pinned = self.models.iter().any(|model| model.id == decision.model && model.pin);
+                assert!(!pinned, "the pinned {} was evicted", decision.model);
+            }
+        }
+    }
+}

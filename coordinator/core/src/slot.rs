@@ -1,0 +1,376 @@
+//! One slot: its lifecycle in one table, and what it remembers about its use. Knows no model specifics, no other slots
+//! and no memory sums.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+use model_boss_protocol::{ByteCount, DeviceId, Generation, KeepAlive, Priority, RequestId, SlotId};
+use serde::Serialize;
+
+use crate::Moment;
+use crate::catalog::ModelIndex;
+use crate::queue::steps;
+use crate::reason::LeaveCause;
+
+/// Where a slot is in `IDLE → LOADING → READY → STOPPING → IDLE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "state", content = "phase", rename_all = "snake_case")]
+pub enum SlotState {
+    /// Empty: no lease, no process.
+    Idle,
+    /// On its way to serving.
+    Loading(LoadPhase),
+    /// A worker serves.
+    Ready(ReadyPhase),
+    /// On its way out; its bytes count until the driver shows them back.
+    Stopping(StopPhase),
+}
+
+/// How far a load is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LoadPhase {
+    /// The ledger was asked for the bytes.
+    AwaitingLease,
+    /// The worker is being started behind its gate.
+    Spawning,
+    /// The worker reads its weights.
+    Weights,
+}
+
+/// Whether a ready slot takes requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReadyPhase {
+    /// It does.
+    Serving,
+    /// It ends those it has and then leaves.
+    Draining,
+}
+
+/// How far a slot is on its way out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopPhase {
+    /// The ledger has not yet answered a question that is not wanted any more.
+    AwaitingLease,
+    /// The worker was asked to end.
+    Terminating,
+    /// The worker is gone; its bytes are being given back.
+    Releasing,
+}
+
+/// What happens to a slot: orders of the scheduler and news from the shell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlotEvent {
+    Fill,
+    LeaseGranted,
+    LeaseRefused,
+    Started,
+    Progressed,
+    Ready,
+    Drain,
+    KeepAfterAll,
+    Stop,
+    Exited,
+    Released,
+}
+
+/// What the shell has to do for a transition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlotOrder {
+    Nothing,
+    AcquireLease,
+    Spawn,
+    Stop,
+    ReleaseLease,
+}
+
+/// The table: where `event` takes a slot in `state`, and what the shell has to do. `None`: the event means nothing in
+/// this state (late news, or an order that does not apply) and changes nothing.
+pub(crate) const fn transition(state: SlotState, event: SlotEvent) -> Option<(SlotState, SlotOrder)> {
+    use LoadPhase as L;
+    use ReadyPhase as R;
+    use SlotEvent as E;
+    use SlotOrder as O;
+    use SlotState::{Idle, Loading, Ready, Stopping};
+    use StopPhase as S;
+    Some(match (state, event) {
+        (Idle, E::Fill) => (Loading(L::AwaitingLease), O::AcquireLease),
+
+        (Loading(L::AwaitingLease), E::LeaseGranted) => (Loading(L::Spawning), O::Spawn),
+        (Loading(L::AwaitingLease), E::LeaseRefused) => (Idle, O::Nothing),
+        (Loading(L::AwaitingLease), E::Stop) => (Stopping(S::AwaitingLease), O::Nothing),
+        (Loading(L::Spawning), E::Started) => (Loading(L::Weights), O::Nothing),
+        (Loading(L::Weights), E::Progressed) => (Loading(L::Weights), O::Nothing),
+        (Loading(L::Spawning | L::Weights), E::Ready) => (Ready(R::Serving), O::Nothing),
+        (Loading(L::Spawning | L::Weights), E::Stop) => (Stopping(S::Terminating), O::Stop),
+        (Loading(L::Spawning | L::Weights), E::Exited) => (Stopping(S::Releasing), O::ReleaseLease),
+
+        (Ready(R::Serving), E::Drain) => (Ready(R::Draining), O::Nothing),
+        (Ready(R::Draining), E::KeepAfterAll) => (Ready(R::Serving), O::Nothing),
+        (Ready(_), E::Stop) => (Stopping(S::Terminating), O::Stop),
+        (Ready(_), E::Exited) => (Stopping(S::Releasing), O::ReleaseLease),
+
+        (Stopping(S::AwaitingLease), E::LeaseGranted) => (Stopping(S::Releasing), O::ReleaseLease),
+        (Stopping(S::AwaitingLease), E::LeaseRefused) => (Idle, O::Nothing),
+        (Stopping(S::Terminating), E::Exited) => (Stopping(S::Releasing), O::ReleaseLease),
+        (Stopping(S::Releasing), E::Released) => (Idle, O::Nothing),
+
+        _ => return None,
+    })
+}
+
+/// A slot: one model on one device set.
+#[derive(Debug)]
+pub(crate) struct ModelSlot {
+    pub(crate) id: SlotId,
+    pub(crate) model: ModelIndex,
+    pub(crate) state: SlotState,
+    /// Rises with each filling. A filling that the ledger refused is tried again under its number, so that the ledger
+    /// sees one asker and not a row of them.
+    pub(crate) generation: Generation,
+    /// The bytes charged, by device, while the slot is not idle.
+    pub(crate) parts: Vec<(DeviceId, ByteCount)>,
+    /// The model's revision when this filling began.
+    pub(crate) revision: u64,
+    pub(crate) load_started: Moment,
+    pub(crate) ready_at: Moment,
+    pub(crate) progress: f32,
+    pub(crate) pid: Option<u32>,
+    pub(crate) port: Option<u16>,
+    pub(crate) context_length: Option<u64>,
+    /// In flight, most important first.
+    pub(crate) running: BTreeSet<(Priority, RequestId)>,
+    /// Requests answered since READY.
+    pub(crate) completed: u64,
+    pub(crate) last_used: Moment,
+    pub(crate) last_priority: Priority,
+    /// The `keep_alive` of the request that finished last.
+    pub(crate) keep_alive: Option<KeepAlive>,
+    pub(crate) unload_at: Option<Moment>,
+    /// The request this filling was begun for, while it still waits to start.
+    pub(crate) cause: Option<RequestId>,
+    /// Why it drains or stops.
+    pub(crate) leaving: Option<LeaveCause>,
+    /// It lost a request and gets no other before this moment.
+    pub(crate) paused_until: Option<Moment>,
+    refused: bool,
+}
+
+impl ModelSlot {
+    pub(crate) fn new(id: SlotId, model: ModelIndex) -> Self {
+        Self {
+            id,
+            model,
+            state: SlotState::Idle,
+            generation: Generation(0),
+            parts: Vec::new(),
+            revision: 0,
+            load_started: Moment::START,
+            ready_at: Moment::START,
+            progress: 0.0,
+            pid: None,
+            port: None,
+            context_length: None,
+            running: BTreeSet::new(),
+            completed: 0,
+            last_used: Moment::START,
+            last_priority: Priority::NORMAL,
+            keep_alive: None,
+            unload_at: None,
+            cause: None,
+            leaving: None,
+            paused_until: None,
+            refused: false,
+        }
+    }
+
+    /// Moves along the table; `None` when the event means nothing now.
+    pub(crate) fn apply(&mut self, event: SlotEvent) -> Option<SlotOrder> {
+        let (state, order) = transition(self.state, event)?;
+        self.state = state;
+        self.refused = match event {
+            SlotEvent::LeaseRefused => true,
+            SlotEvent::Fill => self.refused,
+            _ => false,
+        };
+        Some(order)
+    }
+
+    /// Begins a filling. The caller charges the bytes.
+    pub(crate) fn fill(&mut self, now: Moment, parts: Vec<(DeviceId, ByteCount)>, cause: Filling) -> Option<SlotOrder> {
+        let again = self.refused;
+        let order = self.apply(SlotEvent::Fill)?;
+        let generation = if again { self.generation } else { Generation(self.generation.0 + 1) };
+        *self = Self {
+            state: self.state,
+            generation,
+            parts,
+            revision: cause.revision,
+            load_started: now,
+            last_used: now,
+            last_priority: cause.priority,
+            cause: Some(cause.request),
+            ..Self::new(self.id, self.model)
+        };
+        Some(order)
+    }
+
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.running.is_empty()
+    }
+
+    /// Whether news of this generation is about what the slot holds now.
+    pub(crate) fn is_current(&self, generation: Generation) -> bool {
+        self.generation == generation
+    }
+
+    /// How important the slot is: its most important request in flight, or, idle, its last priority made one step less
+    /// important per `aging_step` idle (RC-18).
+    pub(crate) fn rank(&self, now: Moment, aging_step: Duration) -> Priority {
+        match self.running.first() {
+            Some(&(priority, _)) => priority,
+            None => self.last_priority.faded(steps(now.since(self.last_used), aging_step)),
+        }
+    }
+
+    /// How long the slot is held against equals since READY (RC-18).
+    pub(crate) fn hold(&self, min_hold: Duration) -> Duration {
+        min_hold.max(self.load_time().saturating_mul(2))
+    }
+
+    /// The measured time of this load.
+    pub(crate) fn load_time(&self) -> Duration {
+        self.ready_at.since(self.load_started)
+    }
+
+    /// What the slot holds on `device`.
+    pub(crate) fn bytes_on(&self, device: &DeviceId) -> ByteCount {
+        self.parts.iter().filter(|(d, _)| d == device).map(|&(_, bytes)| bytes).sum()
+    }
+}
+
+/// For what a slot is filled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Filling {
+    pub(crate) request: RequestId,
+    pub(crate) priority: Priority,
+    pub(crate) revision: u64,
+}
+
+impl fmt::Display for SlotState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Idle => "idle",
+            Self::Loading(_) => "loading",
+            Self::Ready(ReadyPhase::Serving) => "ready",
+            Self::Ready(ReadyPhase::Draining) => "draining",
+            Self::Stopping(_) => "stopping",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATES: [SlotState; 9] = [
+        SlotState::Idle,
+        SlotState::Loading(LoadPhase::AwaitingLease),
+        SlotState::Loading(LoadPhase::Spawning),
+        SlotState::Loading(LoadPhase::Weights),
+        SlotState::Ready(ReadyPhase::Serving),
+        SlotState::Ready(ReadyPhase::Draining),
+        SlotState::Stopping(StopPhase::AwaitingLease),
+        SlotState::Stopping(StopPhase::Terminating),
+        SlotState::Stopping(StopPhase::Releasing),
+    ];
+
+    const EVENTS: [SlotEvent; 11] = [
+        SlotEvent::Fill,
+        SlotEvent::LeaseGranted,
+        SlotEvent::LeaseRefused,
+        SlotEvent::Started,
+        SlotEvent::Progressed,
+        SlotEvent::Ready,
+        SlotEvent::Drain,
+        SlotEvent::KeepAfterAll,
+        SlotEvent::Stop,
+        SlotEvent::Exited,
+        SlotEvent::Released,
+    ];
+
+    /// One letter per state in the order of `STATES`, `.` where the event means nothing.
+    const LETTERS: [char; 9] = ['i', 'l', 's', 'w', 'r', 'd', 'a', 't', 'g'];
+
+    #[test]
+    fn rc_14_every_pair_of_state_and_event() {
+        // Columns: the events in their order.
+        //   Fill, LeaseGranted, LeaseRefused, Started, Progressed, Ready, Drain, KeepAfterAll, Stop, Exited, Released
+        let table = [
+            ("idle                  ", "l.........."),
+            ("loading, lease        ", ".si.....a.."),
+            ("loading, spawning     ", "...w.r..tg."),
+            ("loading, weights      ", "....wr..tg."),
+            ("ready, serving        ", "......d.tg."),
+            ("ready, draining       ", ".......rtg."),
+            ("stopping, lease       ", ".gi........"),
+            ("stopping, terminating ", ".........g."),
+            ("stopping, releasing   ", "..........i"),
+        ];
+        for ((name, row), state) in table.iter().zip(STATES) {
+            for (expected, event) in row.chars().zip(EVENTS) {
+                let got = transition(state, event)
+                    .map_or('.', |(next, _)| STATES.iter().position(|s| *s == next).map_or('?', |i| LETTERS[i]));
+                assert_eq!(got, expected, "{} on {event:?}", name.trim());
+            }
+        }
+    }
+
+    #[test]
+    fn rc_14_orders_follow_the_table() {
+        for state in STATES {
+            for event in EVENTS {
+                let Some((next, order)) = transition(state, event) else { continue };
+                let expected = match (state, next) {
+                    (SlotState::Idle, _) => SlotOrder::AcquireLease,
+                    (_, SlotState::Loading(LoadPhase::Spawning)) => SlotOrder::Spawn,
+                    (_, SlotState::Stopping(StopPhase::Terminating)) => SlotOrder::Stop,
+                    (_, SlotState::Stopping(StopPhase::Releasing)) => SlotOrder::ReleaseLease,
+                    _ => SlotOrder::Nothing,
+                };
+                assert_eq!(order, expected, "{state:?} on {event:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_refused_filling_keeps_its_generation_and_a_granted_one_does_not() {
+        let mut slot = ModelSlot::new(SlotId(0), ModelIndex::new(0));
+        let filling = Filling { request: RequestId(1), priority: Priority::NORMAL, revision: 1 };
+        slot.fill(Moment::START, Vec::new(), filling).unwrap();
+        assert_eq!(slot.generation, Generation(1));
+        slot.apply(SlotEvent::LeaseRefused).unwrap();
+        slot.fill(Moment::START, Vec::new(), filling).unwrap();
+        assert_eq!(slot.generation, Generation(1));
+        slot.apply(SlotEvent::LeaseGranted).unwrap();
+        slot.apply(SlotEvent::Exited).unwrap();
+        slot.apply(SlotEvent::Released).unwrap();
+        slot.fill(Moment::START, Vec::new(), filling).unwrap();
+        assert_eq!(slot.generation, Generation(2));
+    }
+
+    #[test]
+    fn rc_18_the_rank_of_an_idle_slot_fades_and_that_of_a_busy_one_does_not() {
+        let step = Duration::from_secs(30);
+        let mut slot = ModelSlot::new(SlotId(0), ModelIndex::new(0));
+        slot.last_priority = Priority::INTERACTIVE;
+        let later = Moment::at(Duration::from_secs(95));
+        assert_eq!(slot.rank(later, step).number(), 5);
+        slot.running.insert((Priority::BATCH, RequestId(1)));
+        slot.running.insert((Priority::INTERACTIVE, RequestId(2)));
+        assert_eq!(slot.rank(later, step), Priority::INTERACTIVE);
+    }
+}

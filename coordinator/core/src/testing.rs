@@ -1,0 +1,42 @@
+//! Small values for this crate's tests.
+
+use std::time::Duration;
+
+use model_boss_protocol::{ByteCount, Category, DeviceId};
+
+use crate::{DeviceObservation, ModelDescription, Moment, SizeEstimate, SizeRule};
+
+/// A chat model of this size for any device, one request at a time.
+pub(crate) fn model(name: &str, gib: u64) -> ModelDescription {
+    ModelDescription {
+        id: name.into(),
+        aliases: Vec::new(),
+        category: Category::Llm,
+        device: DeviceId::Auto,
+        size: SizeEstimate { bytes: ByteCount::gib(gib), rule: SizeRule::Manifest },
+        max_concurrent: 1,
+        pin: false,
+        keep_alive: None,
+        revision: 1,
+    }
+}
+
+/// A device with this much for models and nobody else on it.
+pub(crate) fn device(name: &str, gib: u64) -> DeviceObservation {
+    DeviceObservation {
+        device: name.parse().unwrap_or_default(),
+        capacity: Some(ByteCount::gib(gib)),
+        reserve: ByteCount::ZERO,
+        foreign: Some(ByteCount::ZERO),
+    }
+}
+
+/// So many milliseconds after the start.
+pub(crate) fn ms(n: u64) -> Moment {
+    Moment::at(Duration::from_millis(n))
+}
+
+/// So many seconds after the start.
+pub(crate) fn s(n: u64) -> Moment {
+    Moment::at(Duration::from_secs(n))
+}

@@ -1,0 +1,73 @@
+//! What is due when. Knows names of timers and moments, nothing of what they are for.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::Moment;
+
+/// At most one moment per timer; setting it again moves it. Every operation is logarithmic.
+#[derive(Debug)]
+pub(crate) struct Timers<T> {
+    due: BTreeSet<(Moment, T)>,
+    set: BTreeMap<T, Moment>,
+}
+
+impl<T: Copy + Ord> Timers<T> {
+    pub(crate) fn new() -> Self {
+        Self { due: BTreeSet::new(), set: BTreeMap::new() }
+    }
+
+    pub(crate) fn set(&mut self, timer: T, at: Moment) {
+        if let Some(before) = self.set.insert(timer, at) {
+            self.due.remove(&(before, timer));
+        }
+        self.due.insert((at, timer));
+    }
+
+    /// Like [`Self::set`], unless it is already set.
+    pub(crate) fn set_if_unset(&mut self, timer: T, at: Moment) {
+        if !self.set.contains_key(&timer) {
+            self.set(timer, at);
+        }
+    }
+
+    pub(crate) fn clear(&mut self, timer: T) {
+        if let Some(before) = self.set.remove(&timer) {
+            self.due.remove(&(before, timer));
+        }
+    }
+
+    /// Takes the earliest timer that is due at `now`.
+    pub(crate) fn pop_due(&mut self, now: Moment) -> Option<T> {
+        let &(at, timer) = self.due.first()?;
+        if at > now {
+            return None;
+        }
+        self.clear(timer);
+        Some(timer)
+    }
+
+    pub(crate) fn next(&self) -> Option<Moment> {
+        self.due.first().map(|&(at, _)| at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_timer_set_again_moves() {
+        let at = |s| Moment::at(Duration::from_secs(s));
+        let mut timers = Timers::new();
+        timers.set('a', at(5));
+        timers.set('b', at(3));
+        timers.set('a', at(1));
+        timers.set_if_unset('b', at(9));
+        assert_eq!(timers.next(), Some(at(1)));
+        assert_eq!(timers.pop_due(at(2)), Some('a'));
+        assert_eq!(timers.pop_due(at(2)), None);
+        timers.clear('b');
+        assert_eq!(timers.next(), None);
+    }
+}

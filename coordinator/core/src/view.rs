@@ -1,0 +1,176 @@
+//! What the scheduler shows to the API, the metrics and the command line: plain values, made on demand.
+
+use std::time::Duration;
+
+use model_boss_protocol::{ByteCount, Category, ClientId, DeviceId, Generation, ModelId, Priority, RequestId, SlotId};
+use serde::{Serialize, Serializer};
+
+use crate::{LeaveCause, Moment, SizeRule, SlotState, WaitReason};
+
+/// A model of the catalog.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ModelView {
+    /// Its name.
+    pub id: ModelId,
+    /// Other names for it.
+    pub aliases: Vec<ModelId>,
+    /// What it does.
+    pub category: Category,
+    /// Where it wants to run.
+    pub device: DeviceId,
+    /// The memory it will need, and which rule says so.
+    pub size: ByteCount,
+    /// The rule.
+    pub size_rule: SizeRule,
+    /// Never evicted, never unloaded for idleness.
+    pub pin: bool,
+    /// Whether it is loaded.
+    pub status: ModelStatus,
+    /// Share of the weights read while it is loading, 0 to 1.
+    pub progress: Option<f32>,
+    /// Why it failed last, when it failed since its last answer.
+    pub failure: Option<String>,
+    /// The slot that serves it or is being filled for it.
+    pub slot: Option<SlotId>,
+    /// The context it serves, once it is loaded.
+    pub context_length: Option<u64>,
+    /// Requests that wait for it.
+    pub queued: usize,
+    /// Requests it works on.
+    pub running: usize,
+}
+
+/// Whether a model is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ModelStatus {
+    /// No slot serves it.
+    Unloaded,
+    /// A slot is being filled for it.
+    Loading,
+    /// A slot serves it.
+    Loaded,
+    /// The last attempt to load it failed.
+    Failed,
+}
+
+/// A slot that is not idle.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SlotView {
+    /// Which slot.
+    pub id: SlotId,
+    /// Which filling of it.
+    pub generation: Generation,
+    /// Which model.
+    pub model: ModelId,
+    /// What the model does.
+    pub category: Category,
+    /// Where it is in its life.
+    #[serde(flatten)]
+    pub state: SlotState,
+    /// Share of the weights read, 0 to 1.
+    pub progress: f32,
+    /// The bytes it holds, by device.
+    pub parts: Vec<(DeviceId, ByteCount)>,
+    /// The worker's process.
+    pub pid: Option<u32>,
+    /// Where the worker listens, on 127.0.0.1.
+    pub port: Option<u16>,
+    /// The context it serves.
+    pub context_length: Option<u64>,
+    /// Requests in flight.
+    pub running: usize,
+    /// Requests it takes at once.
+    pub max_concurrent: usize,
+    /// Requests answered since it is ready.
+    pub completed: u64,
+    /// Never evicted, never unloaded for idleness.
+    pub pinned: bool,
+    /// How important it is now (RC-18).
+    pub rank: Priority,
+    /// When it was used last.
+    pub last_used: Moment,
+    /// When it became ready, if it is.
+    pub ready_at: Option<Moment>,
+    /// How long this load took.
+    #[serde(rename = "load_ms", serialize_with = "optional_millis")]
+    pub load_time: Option<Duration>,
+    /// When it leaves unless it is used before.
+    pub unload_at: Option<Moment>,
+    /// Why it leaves, if it does.
+    pub leaving: Option<LeaveCause>,
+}
+
+/// A waiting request.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct QueuedView {
+    /// Which request.
+    pub id: RequestId,
+    /// Who asks.
+    pub client: ClientId,
+    /// For which model.
+    pub model: ModelId,
+    /// What it asks for.
+    pub purpose: RequestPurpose,
+    /// Its own priority.
+    pub priority: Priority,
+    /// Its priority after aging (RC-5).
+    pub effective_priority: Priority,
+    /// Its place in the whole queue, from 1.
+    pub position: usize,
+    /// How long it has waited.
+    #[serde(rename = "waited_ms", serialize_with = "millis")]
+    pub waited: Duration,
+    /// How often it was tried again after its worker died.
+    pub retries: u32,
+    /// When its answer is worth nothing any more.
+    pub deadline: Option<Moment>,
+    /// What it waits for.
+    pub wait: WaitReason,
+    /// The same in words.
+    pub message: String,
+}
+
+/// What a waiting request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RequestPurpose {
+    /// An answer.
+    Inference,
+    /// That the model is loaded.
+    Load,
+}
+
+/// A device with its accounts.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DeviceView {
+    /// Which device.
+    pub id: DeviceId,
+    /// What may be used for models in all; `null` is unknown.
+    pub capacity: Option<ByteCount>,
+    /// Kept free for others.
+    pub reserve: ByteCount,
+    /// Used by programs without a lease; `null` is unknown.
+    pub foreign: Option<ByteCount>,
+    /// Held by slots, those on their way out included.
+    pub charged: ByteCount,
+    /// What a load could take now; `null` is unknown.
+    pub free: Option<ByteCount>,
+    /// Models with bytes here.
+    pub models: Vec<ModelId>,
+    /// The model that is loading here.
+    pub loading: Option<ModelId>,
+    /// The model for which room is being made here.
+    pub making_room_for: Option<ModelId>,
+}
+
+fn millis<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
+}
+
+fn optional_millis<S: Serializer>(span: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    match span {
+        Some(span) => millis(span, serializer),
+        None => serializer.serialize_none(),
+    }
+}
