@@ -1,0 +1,315 @@
+//! Single rules of the protocol, each as a short story.
+
+use std::time::Duration;
+
+use model_boss_lease::{
+    DeviceKey, Evidence, Grant, LeaseId, LeaseState, Ledger, NeverFits, Op, Outcome, Owner, OwnerKind, Process,
+    ProcessUse, Refusal, SCHEMA, StoreTime, Terms, Token, WaitReason, apply,
+};
+use model_boss_protocol::{ByteCount, Priority};
+
+fn at(seconds: u64) -> StoreTime {
+    StoreTime(seconds * 1_000_000)
+}
+
+fn process(pid: u32) -> Process {
+    Process { pid, start_time: 5, pid_ns: "pid:[1]".to_owned() }
+}
+
+fn ledger() -> Ledger {
+    let mut ledger = Ledger::new("boot", Token(0), Terms::default());
+    for (device, capacity) in [(DeviceKey::cpu(), 100), (DeviceKey::gpu("GPU-1"), 50)] {
+        let name = device.to_string();
+        let declare = Op::Declare { device, name, capacity: ByteCount(capacity), reserve: ByteCount(10) };
+        assert_eq!(apply(&mut ledger, at(1), declare), Outcome::Noted);
+    }
+    ledger
+}
+
+fn look(ledger: &mut Ledger, when: StoreTime, device: DeviceKey, used: u64, processes: &[(u32, u64)]) {
+    let processes =
+        processes.iter().map(|(pid, n)| ProcessUse { lineage: vec![process(*pid)], bytes: ByteCount(*n) }).collect();
+    let observe = Op::Observe { device, used: Some(ByteCount(used)), processes, sampled_at: when };
+    assert_eq!(apply(ledger, when, observe), Outcome::Noted);
+}
+
+fn ask(request: &str, parts: &[(DeviceKey, u64)]) -> Op {
+    Op::Acquire {
+        request_id: request.to_owned(),
+        owner: Owner::new(process(1), "test", OwnerKind::Coordinator),
+        priority: Priority::NORMAL,
+        parts: parts.iter().map(|(device, bytes)| (device.clone(), ByteCount(*bytes))).collect(),
+    }
+}
+
+fn granted(outcome: Outcome) -> Grant {
+    match outcome {
+        Outcome::Granted(grant) => grant,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+fn attach(grant: &Grant, pid: u32) -> Op {
+    Op::Attach { lease: grant.lease.clone(), token: grant.token, process: process(pid), boot_id: "boot".to_owned() }
+}
+
+fn release(grant: &Grant, evidence: Evidence) -> Op {
+    Op::Release { lease: grant.lease.clone(), token: grant.token, evidence }
+}
+
+fn state(ledger: &Ledger, grant: &Grant) -> Option<LeaseState> {
+    ledger.leases.get(&grant.lease).map(|lease| lease.state.clone())
+}
+
+#[test]
+fn what_is_unknown_outdated_or_unsettled_is_never_free() {
+    let mut ledger = ledger();
+    let cpu = DeviceKey::cpu;
+    let reason = |outcome| match outcome {
+        Outcome::Wait(reason) => reason,
+        other => panic!("{other:?}"),
+    };
+    let unobserved = WaitReason::Unobserved { device: "cpu".to_owned() };
+    assert_eq!(reason(apply(&mut ledger, at(2), ask("a", &[(cpu(), 1)]))), unobserved);
+    let unknown = Op::Observe { device: cpu(), used: None, processes: Vec::new(), sampled_at: at(2) };
+    apply(&mut ledger, at(2), unknown);
+    assert_eq!(reason(apply(&mut ledger, at(2), ask("a", &[(cpu(), 1)]))), unobserved);
+
+    look(&mut ledger, at(3), cpu(), 20, &[]);
+    let age = Duration::from_secs(11);
+    let stale = WaitReason::Stale { device: "cpu".to_owned(), age };
+    assert_eq!(reason(apply(&mut ledger, at(14), ask("a", &[(cpu(), 1)]))), stale);
+
+    look(&mut ledger, at(14), cpu(), 20, &[]);
+    let grant = granted(apply(&mut ledger, at(14), ask("a", &[(cpu(), 30)])));
+    apply(&mut ledger, at(15), attach(&grant, 7));
+    let unsettled = WaitReason::Unsettled { device: "cpu".to_owned() };
+    assert_eq!(reason(apply(&mut ledger, at(15), ask("b", &[(cpu(), 1)]))), unsettled);
+    look(&mut ledger, at(15), cpu(), 20, &[]);
+    assert_eq!(reason(apply(&mut ledger, at(15), ask("b", &[(cpu(), 1)]))), unsettled, "sampled before, not after");
+    look(&mut ledger, at(16), cpu(), 50, &[(7, 30)]);
+    granted(apply(&mut ledger, at(16), ask("b", &[(cpu(), 40)])));
+    let full = WaitReason::Capacity { device: "cpu".to_owned(), needs: ByteCount(1), free: ByteCount(0) };
+    assert_eq!(reason(apply(&mut ledger, at(16), ask("c", &[(cpu(), 1)]))), full);
+}
+
+#[test]
+fn a_lease_that_uses_more_than_promised_is_charged_what_it_uses() {
+    let mut ledger = ledger();
+    look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
+    let grant = granted(apply(&mut ledger, at(2), ask("a", &[(DeviceKey::cpu(), 30)])));
+    apply(&mut ledger, at(2), attach(&grant, 7));
+    look(&mut ledger, at(3), DeviceKey::cpu(), 70, &[(7, 60)]);
+    assert_eq!(ledger.charged(&DeviceKey::cpu()), ByteCount(60));
+    assert_eq!(ledger.devices[&DeviceKey::cpu()].foreign, Some(ByteCount(10)));
+    assert!(matches!(apply(&mut ledger, at(3), ask("b", &[(DeviceKey::cpu(), 21)])), Outcome::Wait(_)));
+    granted(apply(&mut ledger, at(3), ask("b", &[(DeviceKey::cpu(), 20)])));
+}
+
+#[test]
+fn descendants_belong_to_the_lease() {
+    let mut ledger = ledger();
+    look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
+    let grant = granted(apply(&mut ledger, at(2), ask("a", &[(DeviceKey::cpu(), 30)])));
+    apply(&mut ledger, at(2), attach(&grant, 7));
+    let rank = ProcessUse { lineage: vec![process(9), process(8), process(7)], bytes: ByteCount(25) };
+    let used = Some(ByteCount(30));
+    let sample = Op::Observe { device: DeviceKey::cpu(), used, processes: vec![rank], sampled_at: at(3) };
+    apply(&mut ledger, at(3), sample);
+    assert_eq!(ledger.devices[&DeviceKey::cpu()].foreign, Some(ByteCount(5)));
+}
+
+#[test]
+fn le_4_all_parts_or_none() {
+    let mut ledger = ledger();
+    look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
+    look(&mut ledger, at(2), DeviceKey::gpu("GPU-1"), 35, &[]);
+    let both = [(DeviceKey::cpu(), 50), (DeviceKey::gpu("GPU-1"), 10)];
+    assert!(matches!(apply(&mut ledger, at(2), ask("a", &both)), Outcome::Wait(WaitReason::Capacity { .. })));
+    assert_eq!(ledger.charged(&DeviceKey::cpu()), ByteCount::ZERO);
+}
+
+#[test]
+fn what_can_never_fit_is_said_before_anything_else() {
+    let mut ledger = ledger();
+    let outcome = apply(&mut ledger, at(2), ask("a", &[(DeviceKey::gpu("GPU-1"), 41)]));
+    let never = NeverFits { device: "GPU-1".to_owned(), needs: ByteCount(41), leasable: ByteCount(40) };
+    assert_eq!(outcome, Outcome::NeverFits(never));
+}
+
+#[test]
+fn the_same_request_has_one_lease_and_a_late_duplicate_gets_none() {
+    let mut ledger = ledger();
+    look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
+    let wish = || ask("a", &[(DeviceKey::cpu(), 30)]);
+    let grant = granted(apply(&mut ledger, at(2), wish()));
+    assert_eq!(granted(apply(&mut ledger, at(2), wish())), grant);
+    assert_eq!(ledger.charged(&DeviceKey::cpu()), ByteCount(30));
+    assert_eq!(apply(&mut ledger, at(3), release(&grant, Evidence::Gone)), Outcome::Released);
+    let refused = Outcome::Refused(Refusal::AlreadyEnded("a".to_owned()));
+    assert_eq!(apply(&mut ledger, at(3), wish()), refused);
+    look(&mut ledger, at(700), DeviceKey::cpu(), 0, &[]);
+    granted(apply(&mut ledger, at(700), wish()));
+}
+
+#[test]
+fn a_request_id_is_not_shared_between_holders() {
+    let mut ledger = ledger();
+    look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
+    granted(apply(&mut ledger, at(2), ask("a", &[(DeviceKey::cpu(), 30)])));
+    let Op::Acquire { request_id, priority, parts, .. } = ask("a", &[(DeviceKey::cpu(), 30)]) else { return };
+    let owner = Owner::new(process(2), "somebody else", OwnerKind::Job);
+    let outcome = apply(&mut ledger, at(2), Op::Acquire { request_id, owner, priority, parts });
+    assert_eq!(outcome, Outcome::Refused(Refusal::NotYours("a".to_owned())));
+}
+
+#[test]
+fn expiry_drops_only_what_no_process_was_attached_to() {
+    let mut ledger = ledger();
+    look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
+    let never_attached = granted(apply(&mut ledger, at(2), ask("a", &[(DeviceKey::cpu(), 10)])));
+    let attached = granted(apply(&mut ledger, at(2), ask("b", &[(DeviceKey::cpu(), 10)])));
+    apply(&mut ledger, at(2), attach(&attached, 7));
+    apply(&mut ledger, at(60), Op::Renew { leases: Vec::new() });
+    assert_eq!(state(&ledger, &never_attached), None);
+    assert_eq!(state(&ledger, &attached), Some(LeaseState::Limbo));
+    assert_eq!(ledger.charged(&DeviceKey::cpu()), ByteCount(10));
+    assert_eq!(apply(&mut ledger, at(60), attach(&never_attached, 8)), Outcome::Lost);
+    let renew = Op::Renew {
+        leases: vec![(attached.lease.clone(), attached.token), (never_attached.lease.clone(), never_attached.token)],
+    };
+    assert_eq!(apply(&mut ledger, at(61), renew), Outcome::Renewed { lost: vec![never_attached.lease.clone()] });
+    assert_eq!(state(&ledger, &attached), Some(LeaseState::Active));
+}
+
+#[test]
+fn a_release_without_evidence_frees_nothing() {
+    let mut ledger = ledger();
+    look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
+    let grant = granted(apply(&mut ledger, at(2), ask("a", &[(DeviceKey::cpu(), 10)])));
+    apply(&mut ledger, at(2), attach(&grant, 7));
+    assert_eq!(apply(&mut ledger, at(3), release(&grant, Evidence::None)), Outcome::InLimbo);
+    assert_eq!(ledger.charged(&DeviceKey::cpu()), ByteCount(10));
+    let dead =
+        |gone, seen_from: &str| Op::ConfirmDead { lease: grant.lease.clone(), gone, seen_from: seen_from.to_owned() };
+    let reused = Process { start_time: 6, ..process(7) };
+    assert_eq!(apply(&mut ledger, at(3), dead(vec![reused], "pid:[1]")), Outcome::NotShown);
+    assert_eq!(apply(&mut ledger, at(3), dead(vec![process(7)], "pid:[2]")), Outcome::NotShown);
+    assert_eq!(apply(&mut ledger, at(3), dead(vec![process(7)], "pid:[1]")), Outcome::Released);
+    assert_eq!(ledger.charged(&DeviceKey::cpu()), ByteCount::ZERO);
+}
+
+#[test]
+fn a_promise_ends_with_its_owner_when_nobody_is_attached() {
+    let mut ledger = ledger();
+    look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
+    let grant = granted(apply(&mut ledger, at(2), ask("a", &[(DeviceKey::cpu(), 10)])));
+    let dead = |gone| Op::ConfirmDead { lease: grant.lease.clone(), gone, seen_from: "pid:[1]".to_owned() };
+    assert_eq!(apply(&mut ledger, at(3), dead(Vec::new())), Outcome::NotShown);
+    assert_eq!(apply(&mut ledger, at(3), dead(vec![process(1)])), Outcome::Released);
+}
+
+#[test]
+fn another_boot_may_not_attach() {
+    let mut ledger = ledger();
+    look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
+    let grant = granted(apply(&mut ledger, at(2), ask("a", &[(DeviceKey::cpu(), 10)])));
+    let (lease, token) = (grant.lease.clone(), grant.token);
+    let elsewhere = Op::Attach { lease, token, process: process(7), boot_id: "other".to_owned() };
+    assert_eq!(apply(&mut ledger, at(2), elsewhere), Outcome::Lost);
+}
+
+#[test]
+fn a_shrunk_lease_gives_room_after_the_next_look() {
+    let mut ledger = ledger();
+    look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
+    let grant = granted(apply(&mut ledger, at(2), ask("a", &[(DeviceKey::cpu(), 80)])));
+    let resize = |bytes| Op::Resize {
+        lease: grant.lease.clone(),
+        token: grant.token,
+        parts: vec![(DeviceKey::cpu(), ByteCount(bytes))],
+    };
+    assert_eq!(apply(&mut ledger, at(3), resize(30)), Outcome::Resized);
+    assert!(matches!(apply(&mut ledger, at(3), resize(40)), Outcome::Wait(WaitReason::Unsettled { .. })));
+    look(&mut ledger, at(4), DeviceKey::cpu(), 0, &[]);
+    granted(apply(&mut ledger, at(4), ask("b", &[(DeviceKey::cpu(), 50)])));
+    assert!(matches!(apply(&mut ledger, at(4), resize(50)), Outcome::Wait(WaitReason::Capacity { .. })));
+    assert_eq!(apply(&mut ledger, at(4), resize(40)), Outcome::Resized);
+    assert_eq!(
+        apply(&mut ledger, at(4), resize(91)),
+        Outcome::NeverFits(NeverFits { device: "cpu".to_owned(), needs: ByteCount(91), leasable: ByteCount(90) })
+    );
+}
+
+#[test]
+fn tokens_grow_past_a_clock_that_stands_still_or_starts_again() {
+    let mut ledger = Ledger::new("boot", Token(at(500).0), Terms::default());
+    let (name, capacity, reserve) = ("cpu".to_owned(), ByteCount(100), ByteCount::ZERO);
+    apply(&mut ledger, at(2), Op::Declare { device: DeviceKey::cpu(), name, capacity, reserve });
+    look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
+    let first = granted(apply(&mut ledger, at(2), ask("a", &[(DeviceKey::cpu(), 1)])));
+    let second = granted(apply(&mut ledger, at(1), ask("b", &[(DeviceKey::cpu(), 1)])));
+    assert_eq!((first.token, second.token), (Token(at(500).0 + 1), Token(at(500).0 + 2)));
+}
+
+#[test]
+fn tokens_grow_past_a_ledger_that_was_lost() {
+    let mut lost = ledger();
+    look(&mut lost, at(2), DeviceKey::cpu(), 0, &[]);
+    let before = granted(apply(&mut lost, at(2), ask("a", &[(DeviceKey::cpu(), 1)])));
+    let mut empty = ledger();
+    look(&mut empty, at(3), DeviceKey::cpu(), 0, &[]);
+    let after = granted(apply(&mut empty, at(3), ask("a", &[(DeviceKey::cpu(), 1)])));
+    assert!(after.token > before.token);
+}
+
+#[test]
+fn what_a_newer_program_wrote_survives_and_is_respected() {
+    let mut ledger = ledger();
+    look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
+    let grant = granted(apply(&mut ledger, at(2), ask("a", &[(DeviceKey::cpu(), 10)])));
+    let mut document = serde_json::to_value(&ledger).unwrap();
+    document["waiters"] = serde_json::json!([{ "request_id": "w" }]);
+    document["terms"]["grace"] = serde_json::json!(60);
+    document["devices"]["cpu"]["exclusive"] = serde_json::json!(true);
+    let lease = grant.lease.to_string();
+    document["leases"][&lease]["state"] = serde_json::json!("REVOKING");
+    document["leases"][&lease]["preemptor"] = serde_json::json!("x");
+    document["leases"][&lease]["parts"][0]["numa"] = serde_json::json!(1);
+    document["leases"][&lease]["owner"]["cgroup"] = serde_json::json!("/a");
+    document["leases"][&lease]["owner"]["kind"] = serde_json::json!("notebook");
+    let mut newer: Ledger = serde_json::from_value(document.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&newer).unwrap(), document);
+    assert_eq!(newer.charged(&DeviceKey::cpu()), ByteCount(10), "a state nobody knows is counted");
+
+    newer.schema = SCHEMA + 1;
+    let refused = Outcome::Refused(Refusal::NewerSchema(SCHEMA + 1));
+    assert_eq!(apply(&mut newer, at(3), ask("b", &[(DeviceKey::cpu(), 1)])), refused);
+    let renew = Op::Renew { leases: vec![(grant.lease.clone(), grant.token)] };
+    assert_eq!(apply(&mut newer, at(3), renew), Outcome::Renewed { lost: Vec::new() });
+    assert_eq!(apply(&mut newer, at(3), release(&grant, Evidence::Gone)), Outcome::Released);
+}
+
+#[test]
+fn a_stranger_lease_is_lost() {
+    let mut ledger = ledger();
+    let lease = LeaseId::from("lease-9");
+    let release = Op::Release { lease: lease.clone(), token: Token(9), evidence: Evidence::Gone };
+    assert_eq!(apply(&mut ledger, at(2), release), Outcome::Lost);
+    assert_eq!(
+        apply(&mut ledger, at(2), Op::Renew { leases: vec![(lease.clone(), Token(9))] }),
+        Outcome::Renewed { lost: vec![lease] }
+    );
+}
+
+#[test]
+fn parts_that_make_no_sense_are_refused() {
+    let mut ledger = ledger();
+    let cpu = DeviceKey::cpu;
+    for parts in [vec![], vec![(cpu(), 0)], vec![(cpu(), 1), (cpu(), 2)]] {
+        assert_eq!(apply(&mut ledger, at(2), ask("a", &parts)), Outcome::Refused(Refusal::BadParts));
+    }
+    let unknown = DeviceKey::gpu("GPU-9");
+    let outcome = apply(&mut ledger, at(2), ask("a", &[(unknown.clone(), 1)]));
+    assert_eq!(outcome, Outcome::Refused(Refusal::UnknownDevice(unknown)));
+}
