@@ -1,0 +1,179 @@
+//! From a place in the queue to the beginning of a worker's answer, through as many workers as it takes. Nothing has been
+//! sent to the client yet, so a worker that dies here costs only time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{HeaderMap, HeaderName, Method, Request, StatusCode, Uri};
+use http_body_util::{BodyExt, Full};
+use model_boss_protocol::{ApiError, ErrorCode, headers};
+use tokio::time::{Instant, timeout_at};
+
+use crate::driver::{Dispatched, Ticket};
+use crate::supervisor::Worker;
+use crate::upstream::{UpstreamBody, UpstreamError};
+
+use super::account::Account;
+
+/// A non-streamed answer is collected before it is sent on, so that it can be asked for again; text is never this large.
+const MAX_ANSWER: usize = 256 << 20;
+
+/// A request as a worker gets it.
+pub(super) struct Forward {
+    /// The worker's path.
+    pub(super) path: &'static str,
+    /// Without the fields that are ours.
+    pub(super) body: Bytes,
+    /// The public id.
+    pub(super) request_id: HeaderValue,
+    /// When the client stops caring.
+    pub(super) deadline: Option<Instant>,
+}
+
+/// The beginning of an answer, with everything that holds it open.
+pub(super) struct Answer {
+    pub(super) ticket: Ticket,
+    pub(super) worker: Arc<Worker>,
+    pub(super) queued: Duration,
+    pub(super) loading: Duration,
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) content: Content,
+    pub(super) account: Account,
+    /// When the client stops caring.
+    pub(super) deadline: Option<Instant>,
+}
+
+/// What there is of the answer's body.
+pub(super) enum Content {
+    /// All of it.
+    Whole(Bytes),
+    /// Its first bytes, and the connection the rest comes from.
+    Stream { first: Bytes, rest: UpstreamBody },
+}
+
+/// The worker went away, or talks nonsense, before the answer began.
+#[derive(Debug, thiserror::Error)]
+enum Lost {
+    #[error("it has no address yet")]
+    NotReady,
+    #[error(transparent)]
+    Upstream(#[from] UpstreamError),
+    #[error("the connection broke in its answer")]
+    Body(#[source] hyper::Error),
+    #[error("its answer is larger than {MAX_ANSWER} bytes")]
+    TooLarge,
+}
+
+impl Lost {
+    /// Whether a fresh worker would answer the same.
+    fn is_nonsense(&self) -> bool {
+        match self {
+            Self::NotReady => false,
+            Self::Upstream(error) => error.is_nonsense(),
+            Self::Body(error) => error.is_parse(),
+            Self::TooLarge => true,
+        }
+    }
+}
+
+/// Waits for a worker and for the beginning of its answer. An error is the request's final answer.
+pub(super) async fn obtain(mut ticket: Ticket, forward: Forward, mut account: Account) -> Result<Answer, ApiError> {
+    let deadline = forward.deadline;
+    let begun = begin(&mut ticket, &forward, &mut account);
+    let begun = match deadline {
+        // The scheduler knows the deadline while the request waits; this is for the time after.
+        Some(deadline) => timeout_at(deadline, begun).await.unwrap_or_else(|_| Err(deadline_exceeded())),
+        None => begun.await,
+    };
+    match begun {
+        Ok(Begun { dispatched: Dispatched { worker, queued, loading }, status, headers, content }) => {
+            Ok(Answer { ticket, worker, queued, loading, status, headers, content, account, deadline })
+        }
+        Err(error) => {
+            account.status(error.code.status());
+            Err(error)
+        }
+    }
+}
+
+struct Begun {
+    dispatched: Dispatched,
+    status: StatusCode,
+    headers: HeaderMap,
+    content: Content,
+}
+
+async fn begin(ticket: &mut Ticket, forward: &Forward, account: &mut Account) -> Result<Begun, ApiError> {
+    loop {
+        let dispatched = ticket.dispatched().await?;
+        account.dispatched(&dispatched);
+        match exchange(&dispatched.worker, forward).await {
+            Ok((status, headers, content)) => return Ok(Begun { dispatched, status, headers, content }),
+            Err(lost) if lost.is_nonsense() => {
+                let message = format!("the worker of model '{}' cannot be understood: {lost}", dispatched.worker.model);
+                return Err(ApiError::new(ErrorCode::BackendError, message));
+            }
+            Err(lost) => {
+                let model = &dispatched.worker.model;
+                tracing::info!(%model, request = %ticket.request(), "worker lost before its answer began: {lost}");
+                ticket.lost();
+            }
+        }
+    }
+}
+
+async fn exchange(worker: &Worker, forward: &Forward) -> Result<(StatusCode, HeaderMap, Content), Lost> {
+    let upstream = worker.upstream().ok_or(Lost::NotReady)?;
+    let mut request = Request::new(Full::new(forward.body.clone()));
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = Uri::from_static(forward.path);
+    let outgoing = request.headers_mut();
+    outgoing.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    outgoing.insert(HeaderName::from_static(headers::REQUEST_ID), forward.request_id.clone());
+
+    let (head, mut body) = upstream.send(request).await?.into_parts();
+    let is_stream =
+        head.headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+    let content = if is_stream {
+        match next_data(&mut body).await? {
+            Some(first) => Content::Stream { first, rest: body },
+            None => Content::Whole(Bytes::new()),
+        }
+    } else {
+        Content::Whole(whole(&mut body).await?)
+    };
+    Ok((head.status, head.headers, content))
+}
+
+async fn next_data(body: &mut UpstreamBody) -> Result<Option<Bytes>, Lost> {
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame.map_err(Lost::Body)?.into_data()
+            && !data.is_empty()
+        {
+            return Ok(Some(data));
+        }
+    }
+    Ok(None)
+}
+
+async fn whole(body: &mut UpstreamBody) -> Result<Bytes, Lost> {
+    let Some(first) = next_data(body).await? else { return Ok(Bytes::new()) };
+    let Some(second) = next_data(body).await? else { return Ok(first) };
+    let mut all = Vec::with_capacity(first.len() + second.len());
+    all.extend_from_slice(&first);
+    all.extend_from_slice(&second);
+    while let Some(more) = next_data(body).await? {
+        if all.len() + more.len() > MAX_ANSWER {
+            return Err(Lost::TooLarge);
+        }
+        all.extend_from_slice(&more);
+    }
+    Ok(Bytes::from(all))
+}
+
+pub(super) fn deadline_exceeded() -> ApiError {
+    ApiError::new(ErrorCode::DeadlineExceeded, "the request's time budget is over")
+}

@@ -1,0 +1,191 @@
+//! `POST /v1/chat/completions` and `/v1/completions`: from a body to a place in the queue, and from an answer to HTTP.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use model_boss_core::{Outcome, Scheduler};
+use model_boss_protocol::{ApiError, Category, ClientId, ErrorCode, Priority};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, timeout};
+
+use super::Context;
+use super::account::Account;
+use super::answer::{Answer, Content, Forward, obtain};
+use super::door::REQUEST_ID;
+use super::error::{end_to_end, panic_error};
+use super::peek::{Peeked, peek};
+use super::route::Call;
+use super::stream::{CommentTimes, Explanation, StreamBody};
+use super::usage::usage_in;
+use crate::driver::{Ticket, Wish};
+
+/// The name that answers requests without one.
+const DEFAULT_MODEL: &str = "default";
+/// Larger bodies are looked at on a thread of their own: every stream waits for the one that serves sockets.
+const LARGE_BODY: usize = 256 * 1024;
+/// Nobody may be more important than this without leave (RC-3).
+const MAX_PRIORITY: Priority = Priority::INTERACTIVE;
+
+const SERVED_MODEL: HeaderName = HeaderName::from_static("x-served-model");
+const QUEUE_MS: HeaderName = HeaderName::from_static("x-queue-ms");
+const LOAD_MS: HeaderName = HeaderName::from_static("x-load-ms");
+const UNKNOWN_FIELDS: HeaderName = HeaderName::from_static("x-unknown-fields");
+const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+/// `POST /v1/chat/completions`.
+pub(super) async fn chat_completions(call: Call) -> Result<Response, ApiError> {
+    infer(call, "/v1/chat/completions", Category::Llm).await
+}
+
+/// `POST /v1/completions`.
+pub(super) async fn completions(call: Call) -> Result<Response, ApiError> {
+    infer(call, "/v1/completions", Category::Llm).await
+}
+
+async fn infer(mut call: Call, path: &'static str, category: Category) -> Result<Response, ApiError> {
+    let body = call.body().await?;
+    let context = call.context;
+    let (peeked, body) = look(body, call.request.headers(), context.limits.json_depth).await?;
+    let request_id = call.request.headers().get(REQUEST_ID).cloned().unwrap_or(HeaderValue::from_static("none"));
+    let marks = Marks { request_id: request_id.clone(), unknown: peeked.unknown.clone() };
+
+    let stream = peeked.stream;
+    let deadline = peeked.budget.map(|budget| Instant::now() + budget);
+    let (ticket, account) = submit(&context, peeked, category, deadline)?;
+    let forward = Forward { path, body, request_id, deadline };
+    if stream {
+        return streamed(&context, ticket, forward, account, marks).await;
+    }
+    let answer = obtain(ticket, forward, account).await?;
+    Ok(respond(answer, &marks, comment_times(&context)))
+}
+
+/// What scheduling needs to know of a body, and the body that goes on.
+async fn look(body: Bytes, headers: &HeaderMap, depth: usize) -> Result<(Peeked, Bytes), ApiError> {
+    let look = move |body: Bytes, headers: &HeaderMap| {
+        let peeked = peek(&body, headers, depth)?;
+        let body = peeked.forwarded(body)?;
+        Ok((peeked, body))
+    };
+    if body.len() <= LARGE_BODY {
+        return look(body, headers);
+    }
+    let headers = headers.clone();
+    spawn_blocking(move || look(body, &headers)).await.unwrap_or_else(|_| Err(panic_error()))
+}
+
+fn submit(
+    context: &Arc<Context>,
+    peeked: Peeked,
+    category: Category,
+    deadline: Option<Instant>,
+) -> Result<(Ticket, Account), ApiError> {
+    let model = peeked.model.unwrap_or_else(|| DEFAULT_MODEL.to_owned());
+    if let Some(task) = peeked.task.as_deref().or(model.strip_prefix("task:")) {
+        let error = ApiError::new(ErrorCode::ModelNotFound, format!("there is no task '{task}'")).with_param("model");
+        Account::open(&context.metrics, None).status(error.code.status());
+        return Err(error);
+    }
+    let known = context.catalog.current().find(&model).map(|model| model.description.id.clone());
+    let account = Account::open(&context.metrics, known.as_ref());
+    let ticket = context.scheduling.submit(Wish {
+        model,
+        category,
+        client: peeked.client.unwrap_or_else(|| ClientId::from("anonymous")),
+        priority: peeked.priority.unwrap_or_default().max(MAX_PRIORITY),
+        deadline,
+        keep_alive: peeked.keep_alive,
+    });
+    Ok((ticket, account))
+}
+
+/// Streamed: the headers wait for the answer, so that an early failure keeps its status. When the answer is late they go
+/// out without it, and comments keep the connection alive (RC-12).
+async fn streamed(
+    context: &Arc<Context>,
+    ticket: Ticket,
+    forward: Forward,
+    account: Account,
+    marks: Marks,
+) -> Result<Response, ApiError> {
+    let request = ticket.request();
+    let times = comment_times(context);
+    let mut pending = Box::pin(obtain(ticket, forward, account));
+    match timeout(times.first, &mut pending).await {
+        Ok(answer) => Ok(respond(answer?, &marks, times)),
+        Err(_) => {
+            let scheduling = context.scheduling.clone();
+            let explain = move || -> Explanation {
+                let scheduling = scheduling.clone();
+                let words = move |scheduler: &Scheduler, _| Some(scheduler.why(request)?.to_string());
+                Box::pin(async move { scheduling.view(words).await.flatten() })
+            };
+            let mut response = Response::new(Body::new(StreamBody::waiting(pending, explain, times)));
+            marks.stream_headers(response.headers_mut());
+            Ok(response)
+        }
+    }
+}
+
+fn comment_times(context: &Context) -> CommentTimes {
+    CommentTimes { first: context.sse.first_comment, interval: context.sse.interval }
+}
+
+/// An answer that has begun, as HTTP.
+fn respond(mut answer: Answer, marks: &Marks, times: CommentTimes) -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = answer.status;
+    let headers = response.headers_mut();
+    *headers = std::mem::take(&mut answer.headers);
+    end_to_end(headers);
+    marks.headers(headers);
+    if let Ok(model) = HeaderValue::from_str(answer.worker.model.as_str()) {
+        headers.insert(SERVED_MODEL, model);
+    }
+    headers.insert(QUEUE_MS, milliseconds(answer.queued));
+    headers.insert(LOAD_MS, milliseconds(answer.loading));
+    match answer.content {
+        Content::Stream { .. } => {
+            marks.stream_headers(headers);
+            headers.remove(CONTENT_LENGTH);
+            *response.body_mut() = Body::new(StreamBody::begun(answer, times));
+        }
+        Content::Whole(body) => {
+            answer.account.used(usage_in(&body));
+            answer.account.status(answer.status.as_u16());
+            answer.ticket.finish(Outcome::Answered);
+            *response.body_mut() = Body::from(body);
+        }
+    }
+    response
+}
+
+fn milliseconds(span: Duration) -> HeaderValue {
+    HeaderValue::from(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// What an answer's headers say about the request.
+struct Marks {
+    request_id: HeaderValue,
+    unknown: Option<HeaderValue>,
+}
+
+impl Marks {
+    fn headers(&self, headers: &mut HeaderMap) {
+        headers.insert(REQUEST_ID, self.request_id.clone());
+        if let Some(unknown) = &self.unknown {
+            headers.insert(UNKNOWN_FIELDS, unknown.clone());
+        }
+    }
+
+    fn stream_headers(&self, headers: &mut HeaderMap) {
+        self.headers(headers);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
+    }
+}

@@ -1,0 +1,95 @@
+//! The HTTP API: who may come in, what is asked, and how answers and errors look. Every decision about models is the
+//! scheduler's; every byte of an answer is a worker's.
+
+mod accept;
+mod account;
+mod answer;
+mod body;
+mod door;
+mod error;
+mod inference;
+mod manage;
+mod models;
+mod origin;
+mod patience;
+mod peek;
+mod prometheus;
+mod route;
+mod status;
+mod stream;
+mod usage;
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use axum::Router;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::catalog::LiveCatalog;
+use crate::config::{ApiKeys, Limits, Sse};
+use crate::driver::Scheduling;
+use crate::leases::{DeviceTable, Leases};
+use crate::metrics::Metrics;
+
+pub(crate) use accept::{Server, ServerLimits};
+pub(crate) use door::Door;
+pub(crate) use origin::AllowedHosts;
+pub(crate) use patience::Patience;
+use route::{Routes, Scope};
+
+/// What handlers use.
+pub(crate) struct Context {
+    /// The queue.
+    pub(crate) scheduling: Scheduling,
+    /// The models.
+    pub(crate) catalog: Arc<LiveCatalog>,
+    /// The ledger.
+    pub(crate) leases: Leases,
+    /// The devices as last seen.
+    pub(crate) devices: DeviceTable,
+    /// What is counted.
+    pub(crate) metrics: Arc<Metrics>,
+    /// The names that mean this server.
+    pub(crate) hosts: AllowedHosts,
+    /// The keys that open it; everybody on loopback may come in without.
+    pub(crate) keys: Option<ApiKeys>,
+    /// How large things may be.
+    pub(crate) limits: Limits,
+    /// When comments keep a stream alive.
+    pub(crate) sse: Sse,
+    /// Set when the process is asked to end.
+    pub(crate) draining: CancellationToken,
+    /// When the process began, by both clocks.
+    pub(crate) started: (Instant, SystemTime),
+    /// The beginning of every request id made here.
+    pub(crate) id_prefix: String,
+}
+
+/// Every route, with what it takes to use it.
+pub(crate) fn router(context: Arc<Context>) -> Router {
+    use Scope::{Inference, Manage, Public, Read};
+
+    Routes::new(context)
+        .get("/live", Public, status::live)
+        .get("/ready", Public, status::ready)
+        .get("/health", Public, status::ready)
+        .get("/metrics", Read, prometheus::metrics)
+        .post("/v1/chat/completions", Inference, inference::chat_completions)
+        .post("/v1/completions", Inference, inference::completions)
+        .get("/v1/models", Read, models::list)
+        .get("/v1/models/{*id}", Read, models::show)
+        .get("/api/v1/health", Read, status::health)
+        .get("/api/v1/stats", Read, status::stats)
+        .get("/api/v1/slots", Read, status::slots)
+        .get("/api/v1/queue", Read, status::queue)
+        .get("/api/v1/devices", Read, status::devices)
+        .get("/api/v1/decisions", Read, status::decisions)
+        .get("/api/v1/leases", Read, status::leases)
+        .post("/api/v1/load", Manage, manage::load)
+        .post("/api/v1/unload", Manage, manage::unload)
+        .into_router()
+}
+
+#[cfg(test)]
+mod tests;

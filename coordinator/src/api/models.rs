@@ -1,0 +1,175 @@
+//! `GET /v1/models` and `/v1/models/{id}`.
+
+use std::collections::BTreeMap;
+
+use axum::response::Response;
+use model_boss_core::{ModelStatus, ModelView, SizeRule, SlotView};
+use model_boss_protocol::{ApiError, ByteCount, Category, DeviceId, ErrorCode, KeepAlive, ModelId, Thinking};
+use serde::Serialize;
+
+use super::Context;
+use super::body::json;
+use super::route::Call;
+use crate::catalog::Model;
+
+/// A model as OpenAI's clients read it, with what else is known about it.
+#[derive(Serialize)]
+struct ModelObject<'a> {
+    id: &'a ModelId,
+    object: &'static str,
+    created: u64,
+    owned_by: &'static str,
+    aliases: &'a [ModelId],
+    status: Status<'a>,
+    category: Category,
+    /// Where it runs, or would like to.
+    device: &'a DeviceId,
+    backend: &'static str,
+    context_length: Option<u64>,
+    size: ByteCount,
+    size_rule: SizeRule,
+    pinned: bool,
+}
+
+#[derive(Serialize)]
+struct Status<'a> {
+    value: ModelStatus,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    progress: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure: Option<&'a str>,
+}
+
+/// The same with what its manifest says, what people wrote about it (DM-10) and where it is.
+#[derive(Serialize)]
+struct Details<'a> {
+    #[serde(flatten)]
+    object: ModelObject<'a>,
+    /// The manifest; of a model named by its path, the model.
+    file: String,
+    /// The weights.
+    source: String,
+    labels: &'a [String],
+    max_concurrent: u32,
+    keep_alive: Option<KeepAlive>,
+    thinking: Option<Thinking>,
+    /// Fields of requests that do not set them.
+    params: &'a BTreeMap<String, serde_json::Value>,
+    version: Option<&'a str>,
+    description: Option<&'a str>,
+    author: Option<&'a str>,
+    license: Option<&'a str>,
+    tags: &'a [String],
+    custom: &'a BTreeMap<String, serde_json::Value>,
+}
+
+#[derive(Serialize)]
+struct List<'a> {
+    object: &'static str,
+    data: Vec<ModelObject<'a>>,
+}
+
+/// `GET /v1/models`.
+pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
+    let context = call.context;
+    let (views, slots) = look(&context).await;
+    let catalog = context.catalog.current();
+    let data = views.iter().filter_map(|view| Some(object(view, &slots, catalog.get(&view.id)?))).collect();
+    json(&List { object: "list", data })
+}
+
+/// `GET /v1/models/{id}`; the id may contain `/` and `:`, raw or percent-encoded, and may be an alias.
+pub(super) async fn show(call: Call) -> Result<Response, ApiError> {
+    let context = call.context;
+    let path = call.request.uri().path();
+    let id = path.split_once("/models/").map_or("", |(_, id)| id);
+    let unknown = |id: &str| {
+        ApiError::new(ErrorCode::ModelNotFound, format!("there is no model '{id}'; GET /v1/models lists them"))
+            .with_param("model")
+    };
+    let id = percent_decode(id).ok_or_else(|| unknown(id))?;
+    let catalog = context.catalog.current();
+    let model = catalog.find(&id).ok_or_else(|| unknown(&id))?;
+    let (views, slots) = look(&context).await;
+    let view = views.iter().find(|view| view.id == model.description.id).ok_or_else(|| unknown(&id))?;
+    let manifest = &model.manifest;
+    json(&Details {
+        object: object(view, &slots, model),
+        file: model.file.display().to_string(),
+        source: model.source.display().to_string(),
+        labels: &manifest.labels,
+        max_concurrent: model.description.max_concurrent,
+        keep_alive: manifest.keep_alive,
+        thinking: manifest.thinking,
+        params: &manifest.params,
+        version: manifest.version.as_deref(),
+        description: manifest.description.as_deref(),
+        author: manifest.author.as_deref(),
+        license: manifest.license.as_deref(),
+        tags: &manifest.tags,
+        custom: &manifest.custom,
+    })
+}
+
+async fn look(context: &Context) -> (Vec<ModelView>, Vec<SlotView>) {
+    context.scheduling.view(|scheduler, _| (scheduler.models(), scheduler.slots())).await.unwrap_or_default()
+}
+
+fn object<'a>(view: &'a ModelView, slots: &'a [SlotView], model: &'a Model) -> ModelObject<'a> {
+    let slot = slots.iter().find(|slot| Some(slot.id) == view.slot);
+    ModelObject {
+        id: &view.id,
+        object: "model",
+        created: model.created,
+        owned_by: "model-boss",
+        aliases: &view.aliases,
+        status: Status { value: view.status, progress: view.progress, failure: view.failure.as_deref() },
+        category: view.category,
+        device: slot.and_then(|slot| slot.parts.first()).map_or(&view.device, |(device, _)| device),
+        backend: "candle",
+        context_length: view.context_length.or(model.manifest.context_length),
+        size: view.size,
+        size_rule: view.size_rule,
+        pinned: view.pin,
+    }
+}
+
+/// The text behind `%2F` and the like; `None` when it is no UTF-8 or a sign is cut off.
+fn percent_decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, tail)) = rest.split_first() {
+        if *first == b'%' {
+            let digits = std::str::from_utf8(tail.get(..2)?).ok()?;
+            bytes.push(u8::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))?);
+            rest = &tail[2..];
+        } else {
+            bytes.push(*first);
+            rest = tail;
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_decoded_or_refused() {
+        for (text, id) in [
+            ("guide", Some("guide")),
+            ("team/m:1", Some("team/m:1")),
+            ("team%2Fm%3A1", Some("team/m:1")),
+            ("a+b", Some("a+b")),
+            ("%67uide", Some("guide")),
+            ("%", None),
+            ("%2", None),
+            ("%zz", None),
+            ("%+1", None),
+            ("%ff", None),
+        ] {
+            assert_eq!(percent_decode(text).as_deref(), id, "{text}");
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! What scheduling needs to know of a request's body, read without taking the body apart, and the same body without the
+//! fields that are ours (RC-2). Everything else in it is the worker's business.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue};
+use memchr::memchr2;
+use model_boss_protocol::{ApiError, ClientId, ErrorCode, KeepAlive, Priority};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// A client's own name for itself is at most this long.
+const MAX_CLIENT_ID: usize = 128;
+/// Names of unknown fields are repeated in a header up to this many bytes.
+const MAX_UNKNOWN: usize = 512;
+/// The longest deadline that can be asked for.
+const MAX_BUDGET_S: f64 = 7.0 * 86_400.0;
+
+/// What scheduling needs to know.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Peeked {
+    /// The model, or nothing.
+    pub(super) model: Option<String>,
+    /// Whether the answer is to be streamed.
+    pub(super) stream: bool,
+    /// Who asks.
+    pub(super) client: Option<ClientId>,
+    /// How important it is, as the client says.
+    pub(super) priority: Option<Priority>,
+    /// The task it names.
+    pub(super) task: Option<String>,
+    /// How long the model should stay.
+    pub(super) keep_alive: Option<KeepAlive>,
+    /// How long the client will wait in all.
+    pub(super) budget: Option<Duration>,
+    /// Fields that begin with `x_` and mean nothing to us, as a header value.
+    pub(super) unknown: Option<HeaderValue>,
+    /// Whether the body holds fields that must not go on.
+    strip: bool,
+}
+
+/// Reads the fields in `body`. `depth` bounds how deeply values may nest.
+pub(super) fn peek(body: &[u8], headers: &HeaderMap, depth: usize) -> Result<Peeked, ApiError> {
+    // Fields that are skipped would not be checked for this otherwise.
+    let text = std::str::from_utf8(body).map_err(malformed)?;
+    check_depth(body, depth)?;
+    let mut json = serde_json::Deserializer::from_str(text);
+    let fields = json.deserialize_map(Fields).and_then(|fields| json.end().map(|()| fields)).map_err(malformed)?;
+    let mut peeked = Peeked::default();
+    let mut unknown = String::new();
+    for (name, value) in fields {
+        peeked.strip |= is_ours(&name);
+        peeked.take(&name, value, &mut unknown)?;
+    }
+    peeked.unknown = HeaderValue::from_str(&unknown).ok().filter(|value| !value.is_empty());
+    peeked.fill_from(headers)?;
+    Ok(peeked)
+}
+
+impl Peeked {
+    /// The body that goes to a worker: the same bytes, without the fields that are ours.
+    pub(super) fn forwarded(&self, body: Bytes) -> Result<Bytes, ApiError> {
+        if !self.strip {
+            return Ok(body);
+        }
+        let mut json = serde_json::Deserializer::from_slice(&body);
+        json.deserialize_map(Strip { capacity: body.len() }).map(Bytes::from).map_err(malformed)
+    }
+
+    fn take(&mut self, name: &str, value: &RawValue, unknown: &mut String) -> Result<(), ApiError> {
+        match name {
+            "model" => self.model = read::<Option<String>>(name, value, "a text")?.filter(|model| !model.is_empty()),
+            "stream" => self.stream = read::<Option<bool>>(name, value, "true or false")?.unwrap_or(false),
+            "x_client_id" => {
+                self.client =
+                    read::<Option<String>>(name, value, "a text")?.map(|id| client_id(name, &id)).transpose()?;
+            }
+            "x_priority" => {
+                self.priority = read(name, value, "a number from 0 to 9, or interactive, normal or batch")?;
+            }
+            "x_task" => self.task = read(name, value, "a text")?,
+            "x_keep_alive" => self.keep_alive = read(name, value, KEEP_ALIVE)?,
+            // Our own spelling wins over Ollama's.
+            "keep_alive" => {
+                let plain = read(name, value, KEEP_ALIVE)?;
+                self.keep_alive = self.keep_alive.or(plain);
+            }
+            "x_budget_s" => {
+                self.budget = read::<Option<f64>>(name, value, "a number")?.map(|s| budget(name, s)).transpose()?;
+            }
+            "x_fallback" => {
+                read::<Option<String>>(name, value, "a text")?.map(|word| fallback(name, &word)).transpose()?;
+            }
+            _ => {
+                if unknown.len() + name.len() < MAX_UNKNOWN {
+                    if !unknown.is_empty() {
+                        unknown.push_str(", ");
+                    }
+                    unknown.extend(name.chars().map(|c| if c.is_ascii_graphic() && c != ',' { c } else { '?' }));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The same metadata as headers, for clients that cannot add fields. The body wins.
+    fn fill_from(&mut self, headers: &HeaderMap) -> Result<(), ApiError> {
+        let get = |name: &str| match headers.get(name).map(|value| value.to_str()) {
+            None => Ok(None),
+            Some(Ok(text)) => Ok(Some(text.trim())),
+            Some(Err(_)) => Err(ApiError::invalid(name, format!("the header '{name}' is not plain text"))),
+        };
+        fn parse<T: std::str::FromStr<Err: fmt::Display>>(name: &str, text: &str) -> Result<T, ApiError> {
+            text.parse().map_err(|error: T::Err| ApiError::invalid(name, format!("'{name}': {error}")))
+        }
+        if let (None, Some(text)) = (&self.client, get("x-client-id")?) {
+            self.client = Some(client_id("x-client-id", text)?);
+        }
+        if let (None, Some(text)) = (self.priority, get("x-priority")?) {
+            self.priority = Some(parse("x-priority", text)?);
+        }
+        if let (None, Some(text)) = (&self.task, get("x-task")?) {
+            self.task = Some(text.to_owned());
+        }
+        if let (None, Some(text)) = (self.keep_alive, get("x-keep-alive")?) {
+            // A header cannot tell a number from a text: bare digits are seconds, as in JSON.
+            let seconds = text.parse().ok().and_then(|s: f64| serde_json::from_value(s.into()).ok());
+            self.keep_alive = Some(seconds.map_or_else(|| parse("x-keep-alive", text), Ok)?);
+        }
+        if let (None, Some(text)) = (self.budget, get("x-budget-s")?) {
+            self.budget = Some(budget("x-budget-s", parse("x-budget-s", text)?)?);
+        }
+        if let Some(text) = get("x-fallback")? {
+            fallback("x-fallback", text)?;
+        }
+        Ok(())
+    }
+}
+
+const KEEP_ALIVE: &str = "seconds as a number, or a duration such as \"5m\"";
+
+fn is_ours(name: &str) -> bool {
+    name.starts_with("x_") || name == "keep_alive"
+}
+
+fn read<'a, T: serde::Deserialize<'a>>(name: &str, value: &'a RawValue, expected: &str) -> Result<T, ApiError> {
+    serde_json::from_str(value.get())
+        .map_err(|error| ApiError::invalid(name, format!("'{name}' must be {expected}: {}", plain(&error))))
+}
+
+fn client_id(name: &str, text: &str) -> Result<ClientId, ApiError> {
+    if text.is_empty() || text.len() > MAX_CLIENT_ID || text.chars().any(char::is_control) {
+        return Err(ApiError::invalid(name, format!("'{name}' must have 1 to {MAX_CLIENT_ID} printable characters")));
+    }
+    Ok(ClientId::from(text))
+}
+
+fn budget(name: &str, seconds: f64) -> Result<Duration, ApiError> {
+    if seconds > 0.0 && seconds <= MAX_BUDGET_S {
+        return Ok(Duration::from_secs_f64(seconds));
+    }
+    Err(ApiError::invalid(name, format!("'{name}' must be more than 0 and at most {MAX_BUDGET_S} seconds")))
+}
+
+fn fallback(name: &str, word: &str) -> Result<(), ApiError> {
+    if word == "none" { Ok(()) } else { Err(ApiError::invalid(name, format!("'{name}' can only be \"none\""))) }
+}
+
+fn malformed(error: impl fmt::Display) -> ApiError {
+    ApiError::new(ErrorCode::InvalidRequest, format!("the body is not a JSON object: {error}"))
+}
+
+/// The message without the position, which would be one inside the field.
+fn plain(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.split(" at line ").next().unwrap_or_default().to_owned()
+}
+
+/// Refuses deep nesting before any parser sees it. Texts are most of a body, and jumped over.
+fn check_depth(body: &[u8], limit: usize) -> Result<(), ApiError> {
+    let (mut depth, mut at) = (0_usize, 0);
+    while let Some(byte) = body.get(at) {
+        at += 1;
+        match byte {
+            b'"' => at = text_end(body, at),
+            b'{' | b'[' => {
+                depth += 1;
+                if depth > limit {
+                    let message = format!("the body nests values more than {limit} deep");
+                    return Err(ApiError::new(ErrorCode::InvalidRequest, message));
+                }
+            }
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Behind the quote that ends the text whose content begins at `at`, or the end of the body.
+fn text_end(body: &[u8], mut at: usize) -> usize {
+    while let Some(next) = body.get(at..).and_then(|rest| memchr2(b'"', b'\\', rest)) {
+        at += next + 1;
+        if body[at - 1] == b'"' {
+            return at;
+        }
+        // Whatever stands behind a backslash ends nothing.
+        at += 1;
+    }
+    body.len()
+}
+
+/// Collects the few fields that matter; everything else is checked to be JSON and skipped.
+struct Fields;
+
+impl<'de> Visitor<'de> for Fields {
+    type Value = Vec<(Cow<'de, str>, &'de RawValue)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut fields = Vec::new();
+        while let Some(Name(name)) = map.next_key()? {
+            if is_ours(&name) || name == "model" || name == "stream" {
+                fields.push((name, map.next_value()?));
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(fields)
+    }
+}
+
+/// Writes the object again without the fields that are ours; values keep their bytes.
+struct Strip {
+    capacity: usize,
+}
+
+impl<'de> Visitor<'de> for Strip {
+    type Value = Vec<u8>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vec<u8>, A::Error> {
+        let mut body = Vec::with_capacity(self.capacity);
+        body.push(b'{');
+        while let Some(Name(name)) = map.next_key()? {
+            let value: &RawValue = map.next_value()?;
+            if is_ours(&name) {
+                continue;
+            }
+            if body.len() > 1 {
+                body.push(b',');
+            }
+            serde_json::to_writer(&mut body, &name).map_err(serde::de::Error::custom)?;
+            body.push(b':');
+            body.extend_from_slice(value.get().as_bytes());
+        }
+        body.push(b'}');
+        Ok(body)
+    }
+}
+
+/// A field's name, borrowed unless it contains escapes.
+#[derive(serde::Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,58 @@
+//! `GET /metrics`: the counters, and the figures that are read off at this moment.
+
+use axum::body::Body;
+use axum::response::Response;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use metrics::Label;
+use model_boss_core::{Scheduler, SlotState};
+use model_boss_protocol::{ApiError, ByteCount, ModelId};
+
+use super::Context;
+use super::route::Call;
+
+/// `GET /metrics`.
+pub(super) async fn metrics(call: Call) -> Result<Response, ApiError> {
+    read_off(&call.context).await;
+    let mut response = Response::new(Body::from(call.context.metrics.render()));
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    Ok(response)
+}
+
+async fn read_off(context: &Context) {
+    let metrics = &context.metrics;
+    let look = |scheduler: &Scheduler, _| (scheduler.models(), scheduler.slots(), scheduler.devices());
+    let (models, slots, devices) = context.scheduling.view(look).await.unwrap_or_default();
+    for model in models {
+        let label = || vec![Label::new("model", text(&model.id))];
+        metrics.gauge("model_boss_queue_depth", label(), model.queued as f64);
+        metrics.gauge("model_boss_requests_running", label(), model.running as f64);
+    }
+    for state in ["loading", "ready", "stopping"] {
+        let count = slots.iter().filter(|slot| word(slot.state) == state).count();
+        metrics.gauge("model_boss_slots", vec![Label::new("state", state)], count as f64);
+    }
+    for device in devices {
+        let label = || vec![Label::new("device", device.id.to_string())];
+        // Unknown is not zero (RC-21): Prometheus' word for it is NaN.
+        let bytes = |known: Option<ByteCount>| known.map_or(f64::NAN, |bytes| bytes.0 as f64);
+        metrics.gauge("model_boss_device_capacity_bytes", label(), bytes(device.capacity));
+        metrics.gauge("model_boss_device_foreign_bytes", label(), bytes(device.foreign));
+        metrics.gauge("model_boss_device_leased_bytes", label(), bytes(Some(device.charged)));
+        metrics.gauge("model_boss_device_free_bytes", label(), bytes(device.free));
+    }
+    metrics.gauge("model_boss_manifest_problems", Vec::new(), context.catalog.current().problems.len() as f64);
+}
+
+fn text(model: &ModelId) -> String {
+    model.as_str().to_owned()
+}
+
+fn word(state: SlotState) -> &'static str {
+    match state {
+        SlotState::Idle => "idle",
+        SlotState::Loading(_) => "loading",
+        SlotState::Ready(_) => "ready",
+        SlotState::Stopping(_) => "stopping",
+    }
+}

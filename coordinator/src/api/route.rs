@@ -1,0 +1,147 @@
+//! The table of routes. A route cannot be added without saying who may use it; what follows from that (key, content type,
+//! body size) is checked here, before the handler runs.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use axum::routing::{MethodFilter, on};
+use bytes::Bytes;
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use model_boss_protocol::{ApiError, ErrorCode};
+
+use super::error::error_response;
+use super::{Context, body};
+
+/// Who may use a route, and what it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// Anybody who reaches us; says nothing but whether the process works.
+    Public,
+    /// Whoever may ask models: a key where keys are set.
+    Inference,
+    /// Whoever may look: a key where keys are set.
+    Read,
+    /// Whoever may change things: a key where keys are set, a small JSON body that a foreign page cannot send.
+    Manage,
+}
+
+/// One request on its way to its handler.
+pub(super) struct Call {
+    pub(super) context: Arc<Context>,
+    pub(super) request: Request,
+    scope: Scope,
+}
+
+/// The routes so far.
+pub(super) struct Routes {
+    context: Arc<Context>,
+    router: Router,
+}
+
+impl Routes {
+    pub(super) fn new(context: Arc<Context>) -> Self {
+        Self { context, router: Router::new() }
+    }
+
+    /// Adds a `GET` route.
+    pub(super) fn get<H, F>(self, path: &str, scope: Scope, handler: H) -> Self
+    where
+        H: Fn(Call) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Result<Response, ApiError>> + Send,
+    {
+        self.add(MethodFilter::GET, path, scope, handler)
+    }
+
+    /// Adds a `POST` route.
+    pub(super) fn post<H, F>(self, path: &str, scope: Scope, handler: H) -> Self
+    where
+        H: Fn(Call) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Result<Response, ApiError>> + Send,
+    {
+        self.add(MethodFilter::POST, path, scope, handler)
+    }
+
+    fn add<H, F>(mut self, method: MethodFilter, path: &str, scope: Scope, handler: H) -> Self
+    where
+        H: Fn(Call) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Result<Response, ApiError>> + Send,
+    {
+        // Everything under /v1 is also served under /api/v1.
+        let twin = path.starts_with("/v1/").then(|| format!("/api{path}"));
+        for path in std::iter::once(path).chain(twin.as_deref()) {
+            let (context, handler) = (Arc::clone(&self.context), handler.clone());
+            let route = move |request: Request| {
+                let call = Call { context: Arc::clone(&context), request, scope };
+                let admitted = call.admit().map(|()| handler(call));
+                async move {
+                    match admitted {
+                        Ok(answer) => answer.await.unwrap_or_else(|error| error_response(&error)),
+                        Err(error) => error_response(&error),
+                    }
+                }
+            };
+            self.router = self.router.route(path, on(method, route));
+        }
+        self
+    }
+
+    /// All of them, with answers in the error shape for everything else.
+    pub(super) fn into_router(self) -> Router {
+        self.router
+            .method_not_allowed_fallback(async |request: Request| {
+                let message = format!("{} does not go with {}", request.method(), request.uri().path());
+                error_response(&ApiError::new(ErrorCode::MethodNotAllowed, message))
+            })
+            .fallback(async |request: Request| {
+                let message = format!("there is no {} {}", request.method(), request.uri().path());
+                error_response(&ApiError::new(ErrorCode::NotFound, message))
+            })
+    }
+}
+
+impl Call {
+    /// Whether the caller may use this route, by key and content type.
+    fn admit(&self) -> Result<(), ApiError> {
+        let headers = self.request.headers();
+        if self.scope != Scope::Public
+            && let Some(keys) = &self.context.keys
+            && !offered_key(headers).is_some_and(|key| keys.accept(key))
+        {
+            let message = "this server needs an API key: Authorization: Bearer KEY";
+            return Err(ApiError::new(ErrorCode::InvalidApiKey, message));
+        }
+        if self.scope == Scope::Manage && !is_json(headers) {
+            let message = "management routes take Content-Type: application/json only";
+            return Err(ApiError::new(ErrorCode::UnsupportedMediaType, message));
+        }
+        Ok(())
+    }
+
+    /// Reads the body, which may be as large as the scope allows.
+    pub(super) async fn body(&mut self) -> Result<Bytes, ApiError> {
+        let limit = match self.scope {
+            Scope::Inference => self.context.limits.inference_body,
+            Scope::Public | Scope::Read | Scope::Manage => self.context.limits.management_body,
+        };
+        let body = std::mem::replace(self.request.body_mut(), Body::empty());
+        body::read(body, limit, self.context.limits.header_timeout).await
+    }
+}
+
+fn offered_key(headers: &HeaderMap) -> Option<&str> {
+    let bearer = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|text| {
+        let (scheme, key) = text.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+    });
+    bearer.or_else(|| headers.get("x-api-key")?.to_str().ok())
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let Some(Ok(kind)) = headers.get(CONTENT_TYPE).map(|value| value.to_str()) else { return false };
+    kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
+}

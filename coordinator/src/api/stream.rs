@@ -1,0 +1,297 @@
+//! The body of a streamed answer: comments while there is nothing to send, then the worker's bytes as they come. Knows
+//! nothing of what the bytes mean.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use model_boss_core::Outcome;
+use model_boss_protocol::{ApiError, ErrorCode};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::upstream::UpstreamBody;
+
+use super::account::Account;
+use super::answer::{Answer, Content, deadline_exceeded};
+use super::error::{error_event, worker_error_event};
+use super::usage::{Tail, usage_in};
+use crate::driver::Ticket;
+
+/// The answer, once it begins, or the error that takes its place.
+pub(super) type Pending = Pin<Box<dyn Future<Output = Result<Answer, ApiError>> + Send>>;
+/// What a waiting request waits for, in words.
+pub(super) type Explanation = Pin<Box<dyn Future<Output = Option<String>> + Send>>;
+
+/// When comments are sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CommentTimes {
+    /// After this long without an answer the headers go out, with the first comment.
+    pub(super) first: Duration,
+    /// The longest silence after that.
+    pub(super) interval: Duration,
+}
+
+/// A streamed answer as an HTTP body.
+pub(super) struct StreamBody {
+    state: State,
+    silence: Silence,
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+// Each lives in the one box of its body, and most of them relay.
+#[allow(clippy::large_enum_variant)]
+enum State {
+    Waiting { pending: Pending, explain: Box<dyn Fn() -> Explanation + Send>, explanation: Option<Explanation> },
+    Relaying(Relay),
+    Ended,
+}
+
+/// Measures how long nothing was sent.
+struct Silence {
+    interval: Duration,
+    last: Instant,
+    timer: Pin<Box<Sleep>>,
+}
+
+/// A worker's answer on its way through.
+struct Relay {
+    first: Option<Bytes>,
+    rest: UpstreamBody,
+    /// Dropped unfinished, it reports that the client is gone.
+    ticket: Ticket,
+    account: Account,
+    /// Counted when the stream ends by itself: until then the client may still go.
+    status: u16,
+    tail: Tail,
+    /// The last two bytes sent: a comment may only stand between two events.
+    ending: [u8; 2],
+}
+
+impl StreamBody {
+    /// The body of an answer that has not begun. The first comment goes out at once.
+    pub(super) fn waiting(
+        pending: Pending,
+        explain: impl Fn() -> Explanation + Send + 'static,
+        times: CommentTimes,
+    ) -> Self {
+        let explanation = Some(explain());
+        let state = State::Waiting { pending, explain: Box::new(explain), explanation };
+        Self { state, silence: Silence::new(times.interval), deadline: None }
+    }
+
+    /// The body of an answer that has begun.
+    pub(super) fn begun(answer: Answer, times: CommentTimes) -> Self {
+        let deadline = answer.deadline.map(|at| Box::pin(sleep_until(at)));
+        Self { state: State::begin(answer), silence: Silence::new(times.interval), deadline }
+    }
+}
+
+impl State {
+    fn begin(answer: Answer) -> Self {
+        let Answer { ticket, mut account, content, status, .. } = answer;
+        match content {
+            Content::Stream { first, rest } => {
+                account.first_byte();
+                Self::Relaying(Relay {
+                    first: Some(first),
+                    rest,
+                    ticket,
+                    account,
+                    status: status.as_u16(),
+                    tail: Tail::default(),
+                    ending: *b"\n\n",
+                })
+            }
+            Content::Whole(_) => {
+                account.status(status.as_u16());
+                ticket.finish(Outcome::Answered);
+                Self::Ended
+            }
+        }
+    }
+}
+
+impl Body for StreamBody {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = self.get_mut();
+        let bytes = ready!(this.poll_bytes(cx));
+        Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self.state, State::Ended)
+    }
+}
+
+impl StreamBody {
+    fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        match &mut self.state {
+            State::Ended => Poll::Ready(None),
+            State::Waiting { pending, explain, explanation } => {
+                if let Poll::Ready(answer) = pending.as_mut().poll(cx) {
+                    self.deadline =
+                        answer.as_ref().ok().and_then(|answer| answer.deadline).map(|at| Box::pin(sleep_until(at)));
+                    let (next, bytes) = first_bytes(answer);
+                    self.state = next;
+                    self.silence.sent();
+                    return match bytes {
+                        Some(bytes) => Poll::Ready(Some(bytes)),
+                        None => self.poll_bytes(cx),
+                    };
+                }
+                if explanation.is_none() {
+                    ready!(self.silence.poll(cx));
+                    *explanation = Some(explain());
+                }
+                let words = match explanation {
+                    Some(words) => ready!(words.as_mut().poll(cx)),
+                    None => None,
+                };
+                *explanation = None;
+                self.silence.sent();
+                Poll::Ready(Some(comment(words.as_deref().unwrap_or("working"))))
+            }
+            State::Relaying(relay) => match relay.poll_bytes(cx) {
+                Poll::Ready(Step::Bytes(bytes)) => {
+                    self.silence.sent();
+                    Poll::Ready(Some(bytes))
+                }
+                Poll::Ready(Step::End) => {
+                    self.end(Outcome::Answered);
+                    Poll::Ready(None)
+                }
+                Poll::Ready(Step::Lost) => {
+                    self.end(Outcome::LostMidAnswer);
+                    let message = "the worker went away in the middle of its answer; send the request again";
+                    Poll::Ready(Some(error_event(&ApiError::new(ErrorCode::WorkerCrashed, message))))
+                }
+                Poll::Pending => {
+                    if self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready()) {
+                        // Dropping the relay closes the connection, which stops the generation.
+                        relay.account.status(ErrorCode::DeadlineExceeded.status());
+                        self.state = State::Ended;
+                        return Poll::Ready(Some(error_event(&deadline_exceeded())));
+                    }
+                    loop {
+                        ready!(self.silence.poll(cx));
+                        self.silence.sent();
+                        if relay.ending == *b"\n\n" {
+                            return Poll::Ready(Some(comment("working")));
+                        }
+                    }
+                }
+            },
+        }
+    }
+
+    /// The stream ended by itself: everything that watched over it is told.
+    fn end(&mut self, outcome: Outcome) {
+        if let State::Relaying(mut relay) = std::mem::replace(&mut self.state, State::Ended) {
+            relay.account.used(relay.tail.usage());
+            let crashed = outcome == Outcome::LostMidAnswer;
+            relay.account.status(if crashed { ErrorCode::WorkerCrashed.status() } else { relay.status });
+            relay.ticket.finish(outcome);
+        }
+    }
+}
+
+enum Step {
+    Bytes(Bytes),
+    End,
+    Lost,
+}
+
+impl Relay {
+    fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Step::Bytes(self.note(first)));
+        }
+        loop {
+            match ready!(Pin::new(&mut self.rest).poll_frame(cx)) {
+                None => return Poll::Ready(Step::End),
+                Some(Err(error)) => {
+                    tracing::info!(request = %self.ticket.request(), %error, "worker lost in the middle of its answer");
+                    return Poll::Ready(Step::Lost);
+                }
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) if !data.is_empty() => return Poll::Ready(Step::Bytes(self.note(data))),
+                    _ => {}
+                },
+            }
+        }
+    }
+
+    fn note(&mut self, data: Bytes) -> Bytes {
+        match data[..] {
+            [.., before, last] => self.ending = [before, last],
+            [only] => self.ending = [self.ending[1], only],
+            [] => {}
+        }
+        self.tail.push(data.clone());
+        data
+    }
+}
+
+impl Silence {
+    fn new(interval: Duration) -> Self {
+        let last = Instant::now();
+        Self { interval, last, timer: Box::pin(sleep_until(last + interval)) }
+    }
+
+    fn sent(&mut self) {
+        // The timer is moved when it fires, not with each frame.
+        self.last = Instant::now();
+    }
+
+    /// Ready when nothing was sent for the interval.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            ready!(self.timer.as_mut().poll(cx));
+            let due = self.last + self.interval;
+            self.timer.as_mut().reset(due.max(Instant::now()));
+            if due <= Instant::now() {
+                return Poll::Ready(());
+            }
+        }
+    }
+}
+
+/// An answer that comes after comments have been sent: its status can no longer be told, only its content.
+fn first_bytes(answer: Result<Answer, ApiError>) -> (State, Option<Bytes>) {
+    match answer {
+        Err(error) => (State::Ended, Some(error_event(&error))),
+        Ok(mut answer) if !answer.status.is_success() => {
+            let body = match &answer.content {
+                Content::Whole(body) | Content::Stream { first: body, .. } => body,
+            };
+            let event = worker_error_event(answer.status, body);
+            answer.account.status(answer.status.as_u16());
+            answer.ticket.finish(Outcome::Answered);
+            (State::Ended, Some(event))
+        }
+        Ok(mut answer) => {
+            let whole = match &answer.content {
+                Content::Whole(body) => Some(body.clone()),
+                Content::Stream { .. } => None,
+            };
+            if let Some(body) = &whole {
+                answer.account.used(usage_in(body));
+            }
+            (State::begin(answer), whole.filter(|body| !body.is_empty()))
+        }
+    }
+}
+
+fn comment(words: &str) -> Bytes {
+    // A line break would end the comment.
+    Bytes::from(format!(": {}\n\n", words.replace(['\r', '\n'], " ")))
+}
+
+#[cfg(test)]
+mod tests;

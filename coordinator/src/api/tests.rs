@@ -1,0 +1,405 @@
+//! The API over a real scheduler, ledger and driver, with a worker program that does not exist.
+
+use std::time::{Duration, Instant as StdInstant};
+
+use axum::response::Response;
+use bytes::Bytes;
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::service::Service;
+use model_boss_core::{Moment, Scheduler, Settings};
+use model_boss_lease_store::Terms;
+use model_boss_protocol::{ByteCount, DeviceId};
+use serde_json::Value;
+
+use super::*;
+use crate::catalog::ModelRoots;
+use crate::driver::{Driver, News, Waiting};
+use crate::leases::{LeaseSetup, LeaseStart};
+use crate::probe::{DeviceSample, Probe};
+use crate::supervisor::{Ports, Spawner, Supervisor, SupervisorSettings, Tools};
+
+/// A machine with 8 GiB, one of them in use.
+struct FakeProbe;
+
+impl Probe for FakeProbe {
+    fn sample(&mut self, _: &[u32]) -> Vec<DeviceSample> {
+        vec![DeviceSample {
+            device: DeviceId::Cpu,
+            name: "fake".into(),
+            uuid: None,
+            capacity: Some(ByteCount::gib(8)),
+            reserve: ByteCount::gib(1),
+            used: Some(ByteCount::gib(1)),
+            processes: Vec::new(),
+            sampled_at: StdInstant::now(),
+        }]
+    }
+}
+
+struct Fixture {
+    door: Door,
+    context: Arc<Context>,
+    folder: tempfile::TempDir,
+}
+
+async fn fixture() -> Fixture {
+    fixture_with(None).await
+}
+
+async fn fixture_with(keys: Option<&str>) -> Fixture {
+    let folder = tempfile::tempdir().unwrap();
+    let manifests = folder.path().join("manifests");
+    std::fs::create_dir(&manifests).unwrap();
+    for (file, text) in [
+        (
+            "guide.toml",
+            "name = \"guide\"\naliases = [\"default\"]\ndescription = \"the guide\"\nsource = { path = \"w\" }\n",
+        ),
+        ("odd.toml", "name = \"team/m:1\"\nsource = { path = \"w\" }\n[custom]\nowner = \"red\"\n"),
+    ] {
+        std::fs::write(manifests.join(file), text).unwrap();
+    }
+    let keys = keys.map(|key| {
+        let file = folder.path().join("keys");
+        std::fs::write(&file, key).unwrap();
+        ApiKeys::read(&file).unwrap()
+    });
+    let (news, inbox) = News::channel();
+    let metrics = Arc::new(Metrics::new().unwrap());
+    let roots = ModelRoots::new(&[folder.path().join("models")]);
+    let live = Arc::new(LiveCatalog::read(&manifests, roots, news.clone(), Arc::clone(&metrics)));
+    let catalog = live.current();
+    assert!(catalog.problems.is_empty(), "{:?}", catalog.problems);
+    let setup = LeaseSetup {
+        state_dir: folder.path().join("state"),
+        runtime_dir: folder.path().join("run"),
+        terms: Terms::default(),
+        probes: vec![Box::new(FakeProbe)],
+        news: news.clone(),
+    };
+    let LeaseStart { leases, devices, .. } = Leases::start(setup).await.unwrap();
+    let scheduling = Scheduling::new(news.clone());
+    let tools = Tools {
+        settings: SupervisorSettings {
+            program: folder.path().join("no-such-worker"),
+            logs: folder.path().join("logs"),
+            load_timeout: None,
+            stop_grace: Duration::from_secs(1),
+            hang_timeout: Duration::from_secs(5),
+        },
+        spawner: Spawner::start(tokio::runtime::Handle::current()).unwrap(),
+        ports: Ports::new(8300..=8499),
+        leases: leases.clone(),
+        news,
+    };
+    let driver = Driver {
+        scheduler: Scheduler::new(Settings { max_load_attempts: 1, ..Settings::default() }, Moment::START),
+        scheduling: scheduling.clone(),
+        catalog: Arc::clone(&live),
+        supervisor: Supervisor::new(tools),
+        leases: leases.clone(),
+        devices: devices.clone(),
+        metrics: Arc::clone(&metrics),
+        drained: CancellationToken::new(),
+        waiting: Waiting::default(),
+    };
+    tokio::spawn(driver.run(inbox));
+    let context = Arc::new(Context {
+        scheduling,
+        catalog: live,
+        leases,
+        devices,
+        metrics,
+        hosts: AllowedHosts::new(&[], "127.0.0.1".parse().unwrap()),
+        keys,
+        limits: Limits { inference_body: ByteCount(2_000), management_body: ByteCount(200), ..Limits::default() },
+        sse: Sse::default(),
+        draining: CancellationToken::new(),
+        started: (Instant::now(), SystemTime::now()),
+        id_prefix: "req-test".to_owned(),
+    });
+    let door = Door::new(Arc::clone(&context), router(Arc::clone(&context)));
+    Fixture { door, context, folder }
+}
+
+impl Fixture {
+    async fn send(&self, request: http::request::Builder, body: &str) -> (StatusCode, HeaderMap, Value) {
+        let request = request.body(Full::new(Bytes::copy_from_slice(body.as_bytes()))).unwrap();
+        let response: Response = self.door.call(request).await.unwrap_or_else(|never| match never {});
+        let (head, body) = response.into_parts();
+        let bytes = body.collect().await.unwrap().to_bytes();
+        (head.status, head.headers, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
+    }
+
+    async fn get(&self, path: &str) -> (StatusCode, HeaderMap, Value) {
+        self.send(Request::get(path).header("host", "localhost:8210"), "").await
+    }
+
+    async fn post(&self, path: &str, body: &str) -> (StatusCode, HeaderMap, Value) {
+        let request = Request::post(path).header("host", "localhost").header("content-type", "application/json");
+        self.send(request, body).await
+    }
+}
+
+fn code(value: &Value) -> &str {
+    let error = &value["error"];
+    assert!(error["message"].is_string() && error["type"].is_string(), "{value}");
+    assert!(error.get("param").is_some() && value["source"] == "coordinator", "{value}");
+    error["code"].as_str().unwrap()
+}
+
+#[tokio::test]
+async fn unknown_routes_and_methods_answer_in_the_error_shape() {
+    let api = fixture().await;
+    for path in ["/", "/v1", "/v1/", "/v1/nothing", "/api/v1/load/x", "/v2/models", "/v1/models/"] {
+        let (status, _, body) = api.get(path).await;
+        assert_eq!((status.as_u16(), code(&body).contains("not_found")), (404, true), "{path}: {body}");
+    }
+    for path in ["/v1/chat/completions", "/api/v1/load"] {
+        let (status, headers, body) = api.get(path).await;
+        assert_eq!((status.as_u16(), code(&body)), (405, "method_not_allowed"), "{path}");
+        assert_eq!(headers["allow"], "POST", "{path}");
+    }
+    assert_eq!(api.post("/v1/models", "{}").await.0, 405);
+}
+
+#[tokio::test]
+async fn models_are_found_by_odd_ids_raw_and_encoded_and_under_both_roots() {
+    let api = fixture().await;
+    for (id, name) in [
+        ("guide", "guide"),
+        ("default", "guide"),
+        ("team/m:1", "team/m:1"),
+        ("team%2Fm:1", "team/m:1"),
+        ("team%2fm%3A1", "team/m:1"),
+        ("team/m%3a1", "team/m:1"),
+    ] {
+        for root in ["/v1", "/api/v1"] {
+            let (status, _, body) = api.get(&format!("{root}/models/{id}")).await;
+            assert_eq!((status.as_u16(), &body["id"]), (200, &Value::from(name)), "{root} {id}");
+        }
+    }
+    for id in ["m:1", "team", "team/", "team/m", "team//m:1", "Guide", "%", "%zz", "%ff", "..%2fguide"] {
+        let (status, _, body) = api.get(&format!("/v1/models/{id}")).await;
+        assert_eq!((status.as_u16(), code(&body)), (404, "model_not_found"), "{id}");
+    }
+    let (_, _, body) = api.get("/v1/models/team/m:1").await;
+    assert_eq!(body["custom"]["owner"], "red");
+    assert!(body["file"].as_str().unwrap().ends_with("manifests/odd.toml"), "{body}");
+    assert!(body["source"].as_str().unwrap().ends_with("manifests/w"), "{body}");
+    assert_eq!(body["max_concurrent"], 8);
+}
+
+#[tokio::test]
+async fn the_list_of_models_has_openais_fields_and_ours() {
+    let api = fixture().await;
+    let (status, _, body) = api.get("/v1/models").await;
+    assert_eq!((status.as_u16(), &body["object"]), (200, &Value::from("list")));
+    let guide = &body["data"][0];
+    assert_eq!((&guide["id"], &guide["object"]), (&Value::from("guide"), &Value::from("model")));
+    assert!(guide["created"].is_u64() && guide["owned_by"].is_string());
+    assert_eq!(guide["status"]["value"], "unloaded");
+    assert_eq!((&guide["category"], &guide["device"]), (&Value::from("llm"), &Value::from("auto")));
+    assert!(guide["size"].is_u64() && guide.get("context_length").is_some());
+}
+
+#[tokio::test]
+async fn bad_bodies_are_refused_with_their_field() {
+    let api = fixture().await;
+    for (body, param) in [
+        ("", None),
+        ("{", None),
+        ("[]", None),
+        (r#"{"model":3}"#, Some("model")),
+        (r#"{"stream":"no"}"#, Some("stream")),
+        (r#"{"x_priority":10}"#, Some("x_priority")),
+        (r#"{"x_budget_s":-1}"#, Some("x_budget_s")),
+    ] {
+        let (status, _, answer) = api.post("/v1/chat/completions", body).await;
+        assert_eq!((status.as_u16(), code(&answer)), (400, "invalid_request"), "{body}");
+        assert_eq!(answer["error"]["param"].as_str(), param, "{body}");
+    }
+    let (status, _, answer) = api.post("/v1/chat/completions", &format!("{{\"a\":\"{}\"}}", "x".repeat(2_000))).await;
+    assert_eq!((status.as_u16(), code(&answer)), (413, "request_too_large"));
+    let deep = format!("{{\"a\":{}{}}}", "[".repeat(70), "]".repeat(70));
+    assert_eq!(api.post("/v1/completions", &deep).await.0, 400);
+}
+
+#[tokio::test]
+async fn unknown_models_and_tasks_are_404() {
+    let api = fixture().await;
+    for body in [r#"{"model":"nobody"}"#, r#"{"model":"task:code"}"#, r#"{"model":"guide","x_task":"code"}"#] {
+        for path in ["/v1/chat/completions", "/api/v1/completions"] {
+            let (status, _, answer) = api.post(path, body).await;
+            assert_eq!((status.as_u16(), code(&answer)), (404, "model_not_found"), "{body}");
+        }
+    }
+    let (status, _, answer) = api.post("/api/v1/load", r#"{"model_name":"nobody"}"#).await;
+    assert_eq!((status.as_u16(), code(&answer)), (404, "model_not_found"));
+    let (status, _, answer) = api.post("/api/v1/unload", r#"{"model_name":"guide"}"#).await;
+    assert_eq!((status.as_u16(), code(&answer)), (404, "model_not_loaded"));
+}
+
+#[tokio::test]
+async fn dm_9_a_model_is_loaded_by_the_path_of_its_files() {
+    let api = fixture().await;
+    let models = api.folder.path().join("models");
+    std::fs::create_dir_all(models.join("empty")).unwrap();
+    std::fs::write(models.join("x.gguf"), "x").unwrap();
+    let load = |path: &str, more: &str| {
+        let body = format!("{{\"path\":\"{}\"{more}}}", models.join(path).display());
+        let api = &api;
+        async move { api.post("/api/v1/load", &body).await }
+    };
+    // The worker program is not there: the model is known all the same, and says why it does not serve.
+    let (status, _, body) = load("x.gguf", "").await;
+    assert_eq!((status.as_u16(), code(&body)), (502, "model_load_failed"), "{body}");
+    let (_, _, shown) = api.get("/v1/models/file:x").await;
+    assert_eq!((&shown["id"], &shown["status"]["value"]), (&"file:x".into(), &"failed".into()), "{shown}");
+    let (status, _, body) = load("../models/x.gguf", ",\"wait\":false").await;
+    assert_eq!((status.as_u16(), &body["status"], &body["model_name"]), (202, &"loading".into(), &"file:x".into()));
+
+    for (path, status, word) in [
+        ("nothing.gguf", 404, "does not exist"),
+        ("../manifests", 404, "model_roots"),
+        ("../nothing", 404, "model_roots"),
+        ("empty", 400, "no model in"),
+    ] {
+        let (answered, _, body) = load(path, "").await;
+        let message = body["error"]["message"].as_str().unwrap();
+        assert_eq!((answered.as_u16(), message.contains(word)), (status, true), "{path}: {body}");
+        assert_eq!(body["error"]["param"], "path", "{body}");
+    }
+    for body in ["{}", r#"{"path":"/x","model_name":"guide"}"#, r#"{"path":"x.gguf"}"#, r#"{"path":1}"#] {
+        let (status, _, answer) = api.post("/api/v1/load", body).await;
+        assert_eq!((status.as_u16(), code(&answer)), (400, "invalid_request"), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn op_5_management_routes_take_small_json_only() {
+    let api = fixture().await;
+    for kind in [None, Some("text/plain"), Some("application/x-www-form-urlencoded"), Some("application/jsonp")] {
+        let mut request = Request::post("/api/v1/load").header("host", "localhost");
+        if let Some(kind) = kind {
+            request = request.header("content-type", kind);
+        }
+        let (status, _, body) = api.send(request, r#"{"model_name":"guide"}"#).await;
+        assert_eq!((status.as_u16(), code(&body)), (415, "unsupported_media_type"), "{kind:?}");
+    }
+    let request = Request::post("/api/v1/load").header("host", "localhost");
+    let request = request.header("content-type", "Application/JSON; charset=utf-8");
+    let (status, _, body) = api.send(request, r#"{"model":"guide"}"#).await;
+    assert_eq!((status.as_u16(), code(&body)), (400, "invalid_request"));
+    assert_eq!(body["error"]["param"], "model");
+    let (status, _, body) = api.post("/api/v1/load", &format!("{{\"model_name\":\"{}\"}}", "x".repeat(300))).await;
+    assert_eq!((status.as_u16(), code(&body)), (413, "request_too_large"));
+}
+
+#[tokio::test]
+async fn op_5_foreign_hosts_and_origins_stay_out_of_every_route() {
+    let api = fixture().await;
+    for path in ["/live", "/v1/models", "/metrics", "/nowhere"] {
+        let (status, _, body) = api.send(Request::get(path).header("host", "evil.example"), "").await;
+        assert_eq!((status.as_u16(), code(&body)), (403, "forbidden_origin"), "{path}");
+        let request = Request::get(path).header("host", "localhost").header("origin", "https://evil.example");
+        let (status, headers, _) = api.send(request, "").await;
+        assert_eq!(status, 403, "{path}");
+        assert!(!headers.contains_key("access-control-allow-origin"));
+    }
+}
+
+#[tokio::test]
+async fn keys_open_everything_but_liveness() {
+    let key = "0123456789abcdef0123";
+    let api = fixture_with(Some(key)).await;
+    for (path, open) in
+        [("/live", true), ("/ready", true), ("/health", true), ("/v1/models", false), ("/metrics", false)]
+    {
+        let expected = if open { 200 } else { 401 };
+        assert_eq!(api.get(path).await.0, expected, "{path}");
+        for header in [("authorization", format!("Bearer {key}")), ("x-api-key", key.to_owned())] {
+            let request = Request::get(path).header("host", "localhost").header(header.0, header.1);
+            assert_eq!(api.send(request, "").await.0, 200, "{path}");
+        }
+        let request =
+            Request::get(path).header("host", "localhost").header("authorization", "Bearer wrong-wrong-wrong");
+        assert_eq!(api.send(request, "").await.0, expected, "{path}");
+    }
+    let (status, _, body) = api.post("/v1/chat/completions", "{}").await;
+    assert_eq!((status.as_u16(), code(&body)), (401, "invalid_api_key"));
+}
+
+#[tokio::test]
+async fn request_ids_are_echoed_or_made() {
+    let api = fixture().await;
+    let request = |id: &str| Request::get("/live").header("host", "localhost").header("x-request-id", id.to_owned());
+    assert_eq!(api.send(request("mine-7"), "").await.1["x-request-id"], "mine-7");
+    for bad in ["", "a b", &"x".repeat(200)] {
+        let made = api.send(request(bad), "").await.1["x-request-id"].clone();
+        assert!(made.to_str().unwrap().starts_with("req-test-"), "{made:?}");
+    }
+    assert_ne!(api.get("/live").await.1["x-request-id"], api.get("/nowhere").await.1["x-request-id"]);
+}
+
+#[tokio::test]
+async fn a_worker_that_cannot_be_started_is_a_clear_502() {
+    let api = fixture().await;
+    let (status, _, body) = api.post("/v1/chat/completions", r#"{"model":"guide","messages":[]}"#).await;
+    assert_eq!((status.as_u16(), code(&body)), (502, "model_load_failed"), "{body}");
+    assert!(body["error"]["message"].as_str().unwrap().contains("no-such-worker"), "{body}");
+    let (status, _, _) = api.post("/api/v1/load", r#"{"model_name":"team/m:1"}"#).await;
+    assert_eq!(status, 502);
+    let (_, _, body) = api.get("/v1/models/guide").await;
+    assert_eq!(body["status"]["value"], "failed");
+    let (_, _, body) = api.get("/api/v1/decisions").await;
+    let at = body["decisions"][0]["at"].as_f64().unwrap();
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
+    assert!((now - 600.0..=now).contains(&at), "{body}");
+}
+
+#[tokio::test]
+async fn op_4_looking_wakes_no_model_and_every_list_answers() {
+    let api = fixture().await;
+    for path in [
+        "/live",
+        "/ready",
+        "/health",
+        "/api/v1/health",
+        "/api/v1/stats",
+        "/api/v1/slots",
+        "/api/v1/queue",
+        "/api/v1/devices",
+        "/api/v1/decisions",
+        "/api/v1/leases",
+        "/metrics",
+        "/v1/models",
+    ] {
+        assert_eq!(api.get(path).await.0, 200, "{path}");
+    }
+    let (_, _, health) = api.get("/api/v1/health").await;
+    assert_eq!((&health["model_loaded"], &health["checkpoint_loaded"]), (&Value::Null, &Value::Null));
+    assert_eq!(health["all_models_loaded"], Value::Array(Vec::new()));
+    let (_, _, stats) = api.get("/api/v1/stats").await;
+    for field in ["input_tokens", "output_tokens", "time_to_first_token", "tokens_per_second", "model_name", "at"] {
+        assert_eq!(stats.get(field), Some(&Value::Null), "{field}");
+    }
+    let (_, _, devices) = api.get("/api/v1/devices").await;
+    let cpu = &devices["devices"][0];
+    assert_eq!((&cpu["id"], &cpu["total"]), (&Value::from("cpu"), &Value::from(ByteCount::gib(8).0)));
+    assert_eq!(cpu["foreign"], Value::from(ByteCount::gib(1).0));
+    api.context.draining.cancel();
+    assert_eq!(api.get("/ready").await.0, 503);
+    assert_eq!(api.get("/live").await.0, 200);
+}
+
+#[tokio::test]
+async fn a_panic_in_a_handler_is_a_500_in_the_shape() {
+    let api = fixture().await;
+    let context = Arc::clone(&api.context);
+    let router = Routes::new(Arc::clone(&context)).get("/boom", Scope::Public, async |_| panic!("boom")).into_router();
+    let api = Fixture { door: Door::new(context, router), ..api };
+    let (status, _, body) = api.get("/boom").await;
+    assert_eq!((status.as_u16(), code(&body)), (500, "internal_error"));
+}

@@ -1,0 +1,189 @@
+//! Models without a manifest: a GGUF file or a folder that a client named by its path. What makes one, and what it is
+//! called; not who may name it.
+
+use std::path::{Path, PathBuf};
+
+use model_boss_protocol::{Manifest, ModelId, Source};
+
+use super::read::{self, PACKAGE_FILE};
+use super::roots::{Admitted, ModelRoots, NotAdmitted};
+use super::{Catalog, Model, size};
+
+/// What the names of these models begin with: they never look like a manifest's.
+const PREFIX: &str = "file:";
+/// Longer parts of a path make no name for people.
+const MAX_PART: usize = 80;
+
+/// A path that cannot be loaded from.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PathError {
+    /// It depends on where we run.
+    #[error("'{0}' is not an absolute path; write it from / on")]
+    Relative(PathBuf),
+    /// Not ours to tell about.
+    #[error(
+        "no model may be loaded from {path}: it is not there, or not below {roots}. \
+         Add its folder to model_roots (--model-roots, MODEL_BOSS_MODEL_ROOTS), or move it"
+    )]
+    Outside {
+        /// What was asked for.
+        path: PathBuf,
+        /// What would have been right.
+        roots: ModelRoots,
+    },
+    /// Not there.
+    #[error("{0} does not exist, or cannot be read")]
+    Absent(PathBuf),
+    /// No folder, and no file that is a model.
+    #[error("{0} is not a model: a .gguf file is one, and so is a folder with config.json and *.safetensors")]
+    Unsupported(PathBuf),
+    /// A folder without a model.
+    #[error(
+        "there is no model in {0}: it needs config.json and *.safetensors, or one .gguf file, or a model.toml beside \
+         the weights"
+    )]
+    Empty(PathBuf),
+    /// Weights that say nothing of their shape.
+    #[error("{0} has *.safetensors and no config.json, which says what model they are")]
+    NoShape(PathBuf),
+    /// A choice to make.
+    #[error("{folder} has more than one model; name one of {}", .files.join(", "))]
+    Several {
+        /// Where.
+        folder: PathBuf,
+        /// The names of its GGUF files.
+        files: Vec<String>,
+    },
+    /// The package's manifest.
+    #[error("{0}")]
+    Package(String),
+}
+
+/// A model that was named by its path, for as long as its files are there.
+#[derive(Clone, Debug)]
+pub(super) struct ByPath {
+    name: String,
+    path: PathBuf,
+}
+
+impl ByPath {
+    /// Looks what is at the path, and gives it a name that nobody in `catalog` has.
+    pub(super) fn new(at: &Admitted, roots: &ModelRoots, catalog: &Catalog) -> Result<(Self, Model), PathError> {
+        let mut model = read_at(&at.path, roots)?;
+        let name = free_name(&model.manifest.name, &at.path, |name| catalog.find(name).is_some());
+        rename(&mut model, &name);
+        Ok((Self { name, path: at.path.clone() }, model))
+    }
+
+    /// Reads it again.
+    pub(super) fn read(&self, roots: &ModelRoots) -> Result<Model, PathError> {
+        let mut model = read_at(&self.path, roots)?;
+        rename(&mut model, &self.name);
+        Ok(model)
+    }
+
+    /// Whether something is still there.
+    pub(super) fn exists(&self) -> bool {
+        self.path.exists()
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Model {
+    /// Whether this is the model at that path, whoever described it.
+    pub(super) fn is_at(&self, at: &Admitted) -> bool {
+        let leads_to = |path: &Path, real: &Path| path.canonicalize().is_ok_and(|path| path == real);
+        leads_to(&self.source, &at.real) || leads_to(&self.file, &at.real.join(PACKAGE_FILE))
+    }
+}
+
+/// The path, if a client may name it.
+pub(super) fn admit(path: &Path, roots: &ModelRoots) -> Result<Admitted, PathError> {
+    if !path.is_absolute() {
+        return Err(PathError::Relative(path.to_owned()));
+    }
+    roots.admit(path).map_err(|refused| match refused {
+        NotAdmitted::Outside => PathError::Outside { path: path.to_owned(), roots: roots.clone() },
+        NotAdmitted::Absent => PathError::Absent(path.to_owned()),
+    })
+}
+
+/// The model at a path. Everything it is made of must lead below the roots: what a package names, and every link.
+fn read_at(path: &Path, roots: &ModelRoots) -> Result<Model, PathError> {
+    let path = admit(path, roots)?.path;
+    let package = path.join(PACKAGE_FILE);
+    let model = if package.is_file() {
+        admit(&package, roots)?;
+        read::model(&package).map_err(|problem| PathError::Package(problem.to_string()))?
+    } else {
+        check_shape(&path)?;
+        let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
+        let name = name.unwrap_or_default().to_string_lossy().into_owned();
+        let manifest = Manifest { name, source: Some(Source { path: path.clone() }), ..Manifest::default() };
+        let files = size::model_files(&path);
+        read::described(manifest, path.clone(), path, &files, "")
+    };
+    admit(&model.source, roots)?;
+    for file in size::model_files(&model.source) {
+        admit(file.path(), roots)?;
+    }
+    Ok(model)
+}
+
+/// Whether the files look like a model, as far as their names tell.
+fn check_shape(path: &Path) -> Result<(), PathError> {
+    let has_ending = |name: &str, ending: &str| name.len() > ending.len() && name.to_lowercase().ends_with(ending);
+    if path.is_file() && path.file_name().is_some_and(|name| has_ending(&name.to_string_lossy(), ".gguf")) {
+        return Ok(());
+    }
+    if !path.is_dir() {
+        return Err(PathError::Unsupported(path.to_owned()));
+    }
+    let entries = std::fs::read_dir(path).map_err(|_| PathError::Absent(path.to_owned()))?;
+    let files: Vec<String> = entries
+        .flatten()
+        .filter(|entry| entry.path().is_file())
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    let dense = files.iter().any(|name| has_ending(name, ".safetensors"));
+    let mut gguf: Vec<String> = files.iter().filter(|name| has_ending(name, ".gguf")).cloned().collect();
+    gguf.sort();
+    match gguf.as_slice() {
+        _ if dense && files.iter().any(|name| name == "config.json") => Ok(()),
+        [] if dense => Err(PathError::NoShape(path.to_owned())),
+        [] => Err(PathError::Empty(path.to_owned())),
+        [first, rest @ ..] if rest.iter().all(|other| size::same_split(first, other)) => Ok(()),
+        _ => Err(PathError::Several { folder: path.to_owned(), files: gguf }),
+    }
+}
+
+/// `file:NAME`, else with the folder it is in, else with a number.
+fn free_name(name: &str, path: &Path, taken: impl Fn(&str) -> bool) -> String {
+    let name = part(name);
+    let folder = path.parent().and_then(Path::file_name).map(|folder| part(&folder.to_string_lossy()));
+    let plain = format!("{PREFIX}{name}");
+    let longer = folder.map(|folder| format!("{PREFIX}{folder}/{name}"));
+    let numbered = (2_u64..).map(|number| format!("{PREFIX}{name}:{number}"));
+    std::iter::once(plain.clone()).chain(longer).chain(numbered).find(|name| !taken(name)).unwrap_or(plain)
+}
+
+/// One part of a name: what cannot stand in one becomes `-`.
+fn part(text: &str) -> String {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-+".contains(c);
+    let part: String = text.chars().take(MAX_PART).map(|c| if allowed(c) { c } else { '-' }).collect();
+    if part.is_empty() { "model".to_owned() } else { part }
+}
+
+/// A package's own name and aliases may be another model's here: they are for whoever puts it among the manifests.
+fn rename(model: &mut Model, name: &str) {
+    name.clone_into(&mut model.manifest.name);
+    model.manifest.aliases.clear();
+    model.description.id = ModelId::from(name);
+    model.description.aliases.clear();
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,346 @@
+//! The catalog as it is now: edits of manifests and of models' files take effect while requests run (TR-5), and models that
+//! clients name by their path join those with manifests. Tells the scheduler of every change, in their order.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use model_boss_core::Event;
+use model_boss_protocol::ModelId;
+use tokio::task::spawn_blocking;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::by_path::{self, ByPath, PathError};
+use super::{Catalog, ModelRoots, Problem};
+use crate::driver::News;
+use crate::metrics::Metrics;
+
+/// Two looks that agree make a change, so an edit counts within a second. Looking, and not a file notification, because it
+/// sees every kind of edit on every kind of file system, and weights outside of the folder too; it costs a few `stat`s.
+const LOOK_EVERY: Duration = Duration::from_millis(400);
+
+/// The last good catalog of a folder, and the models named by path.
+pub(crate) struct LiveCatalog {
+    folder: PathBuf,
+    roots: ModelRoots,
+    current: RwLock<Arc<Catalog>>,
+    /// Held while the catalog changes: two changes at once would lose one.
+    by_path: Mutex<Vec<ByPath>>,
+    news: News,
+    metrics: Arc<Metrics>,
+}
+
+impl LiveCatalog {
+    /// Reads the folder. `news` hears of this catalog and of every later one.
+    pub(crate) fn read(folder: &Path, roots: ModelRoots, news: News, metrics: Arc<Metrics>) -> Self {
+        let current = Arc::new(Catalog::read(folder));
+        let by_path = Mutex::default();
+        let live = Self {
+            folder: folder.to_owned(),
+            roots,
+            current: RwLock::new(Arc::clone(&current)),
+            by_path,
+            news,
+            metrics,
+        };
+        live.announce(&current);
+        live
+    }
+
+    /// The catalog now. Whoever holds it keeps it as it is, whatever is edited meanwhile.
+    pub(crate) fn current(&self) -> Arc<Catalog> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The model at an absolute path: one that is in the catalog already, else a new one for as long as its files are there
+    /// and this process lives. The same path is always the same model. Looks at files, so it may block.
+    pub(crate) fn add(&self, path: &Path) -> Result<ModelId, PathError> {
+        let mut by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = by_path::admit(path, &self.roots)?;
+        let current = self.current();
+        if let Some(model) = current.models().find(|model| model.is_at(&at)) {
+            return Ok(model.description.id.clone());
+        }
+        let (one, model) = ByPath::new(&at, &self.roots, &current)?;
+        let id = model.description.id.clone();
+        tracing::info!(model = %id, path = %at.path.display(), "model named by its path");
+        by_path.push(one);
+        let mut catalog = Catalog::clone(&current);
+        catalog.add(Arc::new(model));
+        self.adopt(Arc::new(catalog));
+        Ok(id)
+    }
+
+    /// Follows the folder and the models' files for as long as the process lives.
+    pub(crate) async fn follow(self: Arc<Self>) {
+        let mut looks = interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut candidate = None;
+        loop {
+            looks.tick().await;
+            let live = Arc::clone(&self);
+            let look = move || {
+                live.look(&mut candidate);
+                candidate
+            };
+            // A look that panicked saw nothing.
+            candidate = spawn_blocking(look).await.unwrap_or_default();
+        }
+    }
+
+    /// Reads again. A change is adopted when the next look sees the same: a file half written is seen only once.
+    fn look(&self, candidate: &mut Option<Catalog>) -> Option<Arc<Catalog>> {
+        let mut by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
+        let current = self.current();
+        let mut seen = Catalog::read_after(&self.folder, &current);
+        for one in by_path.iter() {
+            self.look_at(one, &current, &mut seen);
+        }
+        if seen.agrees_with(&current) {
+            *candidate = None;
+            return None;
+        }
+        match candidate.take() {
+            Some(earlier) if earlier.agrees_with(&seen) => {
+                by_path.retain(ByPath::exists);
+                for problem in &seen.problems {
+                    tracing::warn!("manifest not used: {problem}");
+                }
+                tracing::info!(models = seen.models().count(), "models read again");
+                let seen = Arc::new(seen);
+                self.adopt(Arc::clone(&seen));
+                Some(seen)
+            }
+            _ => {
+                *candidate = Some(seen);
+                None
+            }
+        }
+    }
+
+    /// One that is gone, or leads elsewhere by now, is a model no more; one that makes no sense keeps its last good form.
+    fn look_at(&self, one: &ByPath, before: &Catalog, seen: &mut Catalog) {
+        let last_good = || before.find(one.name()).filter(|model| model.manifest.name == one.name()).cloned();
+        let model = match one.read(&self.roots) {
+            Ok(model) => Some(Arc::new(model)),
+            Err(PathError::Absent(_) | PathError::Outside { .. } | PathError::Relative(_)) => return,
+            Err(error) => {
+                let model = last_good();
+                let file = model.as_ref().map_or_else(PathBuf::new, |model| model.file.clone());
+                seen.problems.push(Problem { file, line: None, message: error.to_string() });
+                model
+            }
+        };
+        let Some(model) = model else { return };
+        match seen.find(one.name()) {
+            Some(other) if other.file != model.file => {
+                let message = format!("its name '{}' now belongs to {}", one.name(), other.file.display());
+                seen.problems.push(Problem { file: model.file.clone(), line: None, message });
+            }
+            _ => seen.add(model),
+        }
+    }
+
+    fn adopt(&self, catalog: Arc<Catalog>) {
+        self.announce(&catalog);
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = catalog;
+    }
+
+    fn announce(&self, catalog: &Catalog) {
+        self.metrics.know(catalog.models().map(|model| &model.description.id));
+        self.news.event(Event::Catalog(catalog.descriptions()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn names(live: &LiveCatalog) -> Vec<String> {
+        live.current().models().map(|model| model.manifest.name.clone()).collect()
+    }
+
+    fn live(folder: &Path) -> LiveCatalog {
+        let roots = ModelRoots::new(&[folder.to_owned()]);
+        LiveCatalog::read(folder, roots, News::channel().0, Arc::new(Metrics::new().unwrap()))
+    }
+
+    fn manifest(name: &str) -> String {
+        format!("name = \"{name}\"\nsource = {{ path = \"{name}\" }}\n")
+    }
+
+    #[test]
+    fn tr_5_an_edit_counts_at_the_second_look_that_agrees() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("a.toml"), manifest("a")).unwrap();
+        let live = live(root.path());
+        let mut candidate = None;
+        assert!(live.look(&mut candidate).is_none());
+
+        fs::write(root.path().join("b.toml"), manifest("b")).unwrap();
+        assert!(live.look(&mut candidate).is_none());
+        assert_eq!(names(&live), ["a"]);
+        assert!(live.look(&mut candidate).is_some());
+        assert_eq!(names(&live), ["a", "b"]);
+
+        fs::remove_file(root.path().join("a.toml")).unwrap();
+        live.look(&mut candidate);
+        assert!(live.look(&mut candidate).is_some());
+        assert_eq!(names(&live), ["b"]);
+    }
+
+    #[test]
+    fn tr_5_a_bad_edit_leaves_the_last_good_model_and_is_named() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("a.toml");
+        fs::write(&file, manifest("a")).unwrap();
+        let live = live(root.path());
+        let mut candidate = None;
+
+        fs::write(&file, "name = \"a\"\ncontex_length = 1\n").unwrap();
+        live.look(&mut candidate);
+        let adopted = live.look(&mut candidate).unwrap();
+        assert_eq!(names(&live), ["a"]);
+        assert_eq!(adopted.problems.len(), 1);
+        assert_eq!(adopted.problems[0].line, Some(2));
+
+        fs::write(&file, manifest("renamed")).unwrap();
+        live.look(&mut candidate);
+        let adopted = live.look(&mut candidate).unwrap();
+        assert_eq!(names(&live), ["renamed"]);
+        assert!(adopted.problems.is_empty());
+    }
+
+    #[test]
+    fn tr_5_a_folder_that_went_away_takes_no_model_with_it() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path().join("manifests");
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join("a.toml"), manifest("a")).unwrap();
+        let live = live(&folder);
+        fs::rename(&folder, root.path().join("elsewhere")).unwrap();
+        let mut candidate = None;
+        live.look(&mut candidate);
+        assert_eq!(live.look(&mut candidate).unwrap().problems.len(), 1);
+        assert_eq!(names(&live), ["a"]);
+    }
+
+    #[test]
+    fn bc_5_a_new_tokenizer_or_weight_file_is_a_new_revision() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("a.toml"), manifest("a")).unwrap();
+        let live = live(root.path());
+        let revision = |live: &LiveCatalog| live.current().models().next().map(|model| model.description.revision);
+        let (mut candidate, first) = (None, revision(&live));
+        fs::create_dir(root.path().join("a")).unwrap();
+        fs::write(root.path().join("a/tokenizer.json"), "{}").unwrap();
+        live.look(&mut candidate);
+        assert!(live.look(&mut candidate).is_some());
+        assert_ne!(revision(&live), first);
+    }
+
+    /// A GGUF file and a folder with a manifest that describes another.
+    fn models() -> (tempfile::TempDir, LiveCatalog) {
+        let root = tempfile::tempdir().unwrap();
+        for folder in ["manifests", "models", "models/known"] {
+            fs::create_dir(root.path().join(folder)).unwrap();
+        }
+        for file in ["x.gguf", "known/model.safetensors", "known/config.json"] {
+            fs::write(root.path().join("models").join(file), "one").unwrap();
+        }
+        let text = "name = \"known\"\nsource = { path = \"../models/known\" }\n";
+        fs::write(root.path().join("manifests/known.toml"), text).unwrap();
+        let roots = ModelRoots::new(&[root.path().join("models")]);
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let live = LiveCatalog::read(&root.path().join("manifests"), roots, News::channel().0, metrics);
+        (root, live)
+    }
+
+    #[test]
+    fn dm_9_the_same_path_is_the_same_model_whoever_described_it() {
+        let (root, live) = models();
+        let at = |path: &str| root.path().join("models").join(path);
+        assert_eq!(live.add(&at("x.gguf")).unwrap().as_str(), "file:x");
+        std::os::unix::fs::symlink("x.gguf", at("y.gguf")).unwrap();
+        for path in ["x.gguf", "known/../x.gguf", "y.gguf"] {
+            assert_eq!(live.add(&at(path)).unwrap().as_str(), "file:x", "{path}");
+        }
+        assert_eq!(live.add(&at("known")).unwrap().as_str(), "known");
+        assert_eq!(names(&live), ["file:x", "known"]);
+        fs::write(at("known/x.gguf"), "another").unwrap();
+        assert_eq!(live.add(&at("known/x.gguf")).unwrap().as_str(), "file:known/x");
+    }
+
+    #[test]
+    fn a_model_by_path_stays_while_its_file_does_and_follows_it() {
+        let (root, live) = models();
+        let file = root.path().join("models/x.gguf");
+        let id = live.add(&file).unwrap();
+        let mut candidate = None;
+        assert!(live.look(&mut candidate).is_none(), "nothing changed");
+        let revision = || live.current().get(&id).map(|model| model.description.revision);
+        let first = revision();
+
+        fs::write(root.path().join("manifests/a.toml"), manifest("a")).unwrap();
+        live.look(&mut candidate);
+        live.look(&mut candidate).unwrap();
+        assert_eq!(names(&live), ["a", "file:x", "known"]);
+        assert_eq!(revision(), first);
+
+        fs::write(&file, "longer").unwrap();
+        live.look(&mut candidate);
+        live.look(&mut candidate).unwrap();
+        assert_ne!(revision(), first);
+
+        fs::remove_file(&file).unwrap();
+        live.look(&mut candidate);
+        live.look(&mut candidate).unwrap();
+        assert_eq!(names(&live), ["a", "known"]);
+        assert!(live.current().problems.is_empty());
+        fs::write(&file, "back").unwrap();
+        assert!(live.look(&mut candidate).is_none(), "it has to be named again");
+        assert_eq!(live.add(&file).unwrap(), id);
+    }
+
+    #[test]
+    fn op_5_a_model_by_path_that_leads_out_of_the_roots_later_is_gone() {
+        let (root, live) = models();
+        let file = root.path().join("models/x.gguf");
+        live.add(&file).unwrap();
+        fs::rename(&file, root.path().join("x.gguf")).unwrap();
+        std::os::unix::fs::symlink("../x.gguf", &file).unwrap();
+        let mut candidate = None;
+        live.look(&mut candidate);
+        live.look(&mut candidate).unwrap();
+        assert_eq!(names(&live), ["known"]);
+    }
+
+    #[test]
+    fn a_look_that_began_before_a_model_was_named_does_not_drop_it() {
+        let (root, live) = models();
+        fs::write(root.path().join("manifests/a.toml"), manifest("a")).unwrap();
+        let mut candidate = None;
+        live.look(&mut candidate);
+        live.add(&root.path().join("models/x.gguf")).unwrap();
+        for _ in 0..3 {
+            live.look(&mut candidate);
+            assert!(names(&live).contains(&"file:x".to_owned()));
+        }
+        assert_eq!(names(&live), ["a", "file:x", "known"]);
+    }
+
+    #[test]
+    fn a_manifest_that_takes_the_name_of_a_model_by_path_wins() {
+        let (root, live) = models();
+        live.add(&root.path().join("models/x.gguf")).unwrap();
+        let text = "name = \"file:x\"\nsource = { path = \"elsewhere\" }\n";
+        fs::write(root.path().join("manifests/a.toml"), text).unwrap();
+        let mut candidate = None;
+        live.look(&mut candidate);
+        let seen = live.look(&mut candidate).unwrap();
+        assert_eq!(seen.find("file:x").unwrap().file, root.path().join("manifests/a.toml"));
+        assert!(seen.problems[0].to_string().contains("now belongs to"), "{:?}", seen.problems);
+    }
+}

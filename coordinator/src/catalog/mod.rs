@@ -1,0 +1,161 @@
+//! The models there are: manifests and packages read into a list, with everything that is wrong named, and those that a
+//! client named by their path. One bad manifest never hides the others, and an edit that cannot be used leaves what was
+//! there. Knows files and their sizes; never what is in them.
+
+mod by_path;
+mod live;
+mod read;
+mod roots;
+mod size;
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use model_boss_core::ModelDescription;
+use model_boss_protocol::{Manifest, ModelId};
+
+pub(crate) use by_path::PathError;
+pub(crate) use live::LiveCatalog;
+pub(crate) use roots::ModelRoots;
+
+/// Requests a model works on at once when its manifest does not say.
+const DEFAULT_CONCURRENCY: u32 = 8;
+
+/// All models, and what could not be read.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Catalog {
+    models: BTreeMap<ModelId, Arc<Model>>,
+    /// Names and aliases.
+    names: HashMap<String, Arc<Model>>,
+    /// What is wrong with the manifests that are not among the models.
+    pub(crate) problems: Vec<Problem>,
+}
+
+/// One model as its manifest gives it.
+#[derive(Debug)]
+pub(crate) struct Model {
+    /// The manifest.
+    pub(crate) manifest: Manifest,
+    /// Where the manifest is; without one, where the model is.
+    pub(crate) file: PathBuf,
+    /// Where the weights are; absolute. May not exist: then the load says so.
+    pub(crate) source: PathBuf,
+    /// When the manifest was last changed, in seconds since 1970.
+    pub(crate) created: u64,
+    /// What scheduling needs to know.
+    pub(crate) description: ModelDescription,
+}
+
+/// Something an operator has to mend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// Which file or folder.
+    pub(crate) file: PathBuf,
+    /// Which line of it, from 1.
+    pub(crate) line: Option<usize>,
+    /// What is wrong, naming the field.
+    pub(crate) message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.file.display())?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+impl Catalog {
+    /// Reads `folder/*.toml` and `folder/*/model.toml` in the order of their paths.
+    pub(crate) fn read(folder: &Path) -> Self {
+        Self::read_after(folder, &Self::default())
+    }
+
+    /// The same when `before` was read earlier: a manifest that cannot be used any more keeps its last good version.
+    fn read_after(folder: &Path, before: &Self) -> Self {
+        let mut catalog = Self::default();
+        let files = match read::manifest_files(folder) {
+            Ok(files) => files,
+            Err(problem) => {
+                catalog = before.clone();
+                catalog.problems = vec![problem];
+                return catalog;
+            }
+        };
+        let mut taken: BTreeMap<String, PathBuf> = BTreeMap::new();
+        for file in files {
+            let read = read::model(&file).and_then(|model| claim_names(&model, &mut taken).map(|()| Arc::new(model)));
+            match read {
+                Ok(model) => catalog.add(model),
+                Err(problem) => {
+                    let last_good = before.models().find(|model| model.file == file);
+                    if let Some(model) = last_good
+                        && claim_names(model, &mut taken).is_ok()
+                    {
+                        catalog.add(Arc::clone(model));
+                    }
+                    catalog.problems.push(problem);
+                }
+            }
+        }
+        catalog
+    }
+
+    fn add(&mut self, model: Arc<Model>) {
+        for name in std::iter::once(&model.manifest.name).chain(&model.manifest.aliases) {
+            self.names.insert(name.clone(), Arc::clone(&model));
+        }
+        self.models.insert(model.description.id.clone(), model);
+    }
+
+    /// Whether both hold the same revisions of the same models, and the same problems.
+    fn agrees_with(&self, other: &Self) -> bool {
+        let marks = |catalog: &Self| -> Vec<_> {
+            catalog.models().map(|model| (model.file.clone(), model.description.revision)).collect()
+        };
+        self.problems == other.problems && marks(self) == marks(other)
+    }
+
+    /// Every model, by name.
+    pub(crate) fn models(&self) -> impl Iterator<Item = &Arc<Model>> {
+        self.models.values()
+    }
+
+    /// The model with this name (not an alias).
+    pub(crate) fn get(&self, id: &ModelId) -> Option<&Arc<Model>> {
+        self.models.get(id)
+    }
+
+    /// The model with this name or alias.
+    pub(crate) fn find(&self, name: &str) -> Option<&Arc<Model>> {
+        self.names.get(name)
+    }
+
+    /// What the scheduler is told.
+    pub(crate) fn descriptions(&self) -> Vec<ModelDescription> {
+        self.models().map(|model| model.description.clone()).collect()
+    }
+}
+
+/// A name or an alias belongs to the first model that has it.
+fn claim_names(model: &Model, taken: &mut BTreeMap<String, PathBuf>) -> Result<(), Problem> {
+    let names = || std::iter::once(&model.manifest.name).chain(&model.manifest.aliases);
+    if let Some((name, owner)) = names().find_map(|name| taken.get_key_value(name)) {
+        let field = if *name == model.manifest.name { "name" } else { "aliases" };
+        let message = format!("'{field}': '{name}' already belongs to {}", owner.display());
+        let text = std::fs::read_to_string(&model.file).unwrap_or_default();
+        let line = read::line_of_field(&text, field);
+        return Err(Problem { file: model.file.clone(), line, message });
+    }
+    for name in names() {
+        taken.insert(name.clone(), model.file.clone());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+//! One manifest file into one [`Model`], or into the reason why not.
+
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use model_boss_core::ModelDescription;
+use model_boss_protocol::{Manifest, ManifestError, ModelId};
+
+use super::size::{self, ModelFile};
+use super::{DEFAULT_CONCURRENCY, Model, Problem};
+
+/// The manifest of a package (DM-9).
+pub(super) const PACKAGE_FILE: &str = "model.toml";
+/// A manifest is a page of text.
+const MAX_MANIFEST: u64 = 1 << 20;
+
+/// The manifests in a folder, sorted by path.
+pub(super) fn manifest_files(folder: &Path) -> Result<Vec<PathBuf>, Problem> {
+    let unreadable = |error: std::io::Error| Problem {
+        file: folder.to_owned(),
+        line: None,
+        message: format!("the folder of manifests cannot be read: {error}"),
+    };
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        if path.is_dir() {
+            let package = path.join(PACKAGE_FILE);
+            if package.is_file() {
+                files.push(package);
+            }
+        } else if path.extension().is_some_and(|extension| extension == "toml") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Reads one manifest.
+pub(super) fn model(file: &Path) -> Result<Model, Problem> {
+    let problem = |line: Option<usize>, message: String| Problem { file: file.to_owned(), line, message };
+    let about = std::fs::metadata(file).map_err(|error| problem(None, format!("cannot be read: {error}")))?;
+    if about.len() > MAX_MANIFEST {
+        return Err(problem(None, "is larger than 1 MiB: this is no manifest".to_owned()));
+    }
+    let text = std::fs::read_to_string(file).map_err(|error| problem(None, format!("cannot be read: {error}")))?;
+    let mut manifest: Manifest = toml::from_str(&text).map_err(|error| {
+        let line = error.span().map(|span| line_at(&text, span.start));
+        problem(line, error.message().trim().replace('\n', "; "))
+    })?;
+
+    let folder = std::path::absolute(file)
+        .ok()
+        .and_then(|path| path.parent().map(Path::to_owned))
+        .ok_or_else(|| problem(None, "is in no folder".to_owned()))?;
+    let is_package = file.file_name().is_some_and(|name| name == PACKAGE_FILE);
+    if is_package && manifest.name.is_empty() {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        manifest.name = name.strip_suffix(".mlpkg").unwrap_or(&name).to_owned();
+    }
+    manifest.check().map_err(|error| problem(line_of(&text, &error), error.to_string()))?;
+    let source = match &manifest.source {
+        Some(source) => folder.join(&source.path),
+        None if is_package => folder,
+        None => return Err(problem(None, "'source' is missing: write source = { path = \"…\" }".to_owned())),
+    };
+
+    let files = size::model_files(&source);
+    Ok(described(manifest, file.to_owned(), source, &files, &text))
+}
+
+/// The model behind a manifest that makes sense; `text` is what decides its revision besides the files.
+pub(super) fn described(manifest: Manifest, file: PathBuf, source: PathBuf, files: &[ModelFile], text: &str) -> Model {
+    let description = ModelDescription {
+        id: ModelId::from(manifest.name.as_str()),
+        aliases: manifest.aliases.iter().map(|alias| ModelId::from(alias.as_str())).collect(),
+        category: manifest.category(),
+        device: manifest.device.clone(),
+        size: size::estimate(&manifest, &source, files),
+        max_concurrent: manifest.max_concurrent.unwrap_or(DEFAULT_CONCURRENCY),
+        pin: manifest.pin,
+        keep_alive: manifest.keep_alive,
+        revision: size::revision(text, files),
+    };
+    let modified = std::fs::metadata(&file).and_then(|about| about.modified()).ok();
+    let created = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map_or(0, |time| time.as_secs());
+    Model { manifest, file, source, created, description }
+}
+
+/// The line of a fault that shows only after parsing.
+fn line_of(text: &str, error: &ManifestError) -> Option<usize> {
+    match error {
+        ManifestError::NoName => None,
+        ManifestError::BadName(name) => {
+            text.lines().position(|line| line.contains(&format!("\"{name}\""))).map(|index| index + 1)
+        }
+        ManifestError::Zero(field) => line_of_field(text, field),
+        ManifestError::VramTwice => line_of_field(text, "vram_mb"),
+    }
+}
+
+/// The line that sets `field`, from 1.
+pub(super) fn line_of_field(text: &str, field: &str) -> Option<usize> {
+    let sets =
+        |line: &str| line.trim_start().strip_prefix(field).is_some_and(|rest| rest.trim_start().starts_with('='));
+    text.lines().position(sets).map(|index| index + 1)
+}
+
+fn line_at(text: &str, offset: usize) -> usize {
+    text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
+}

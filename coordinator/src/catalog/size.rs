@@ -1,0 +1,154 @@
+//! How much memory a model will need (RC-20), as far as file sizes and a `config.json` tell.
+
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use model_boss_core::{SizeEstimate, SizeRule};
+use model_boss_protocol::{ByteCount, DeviceId, Manifest};
+use serde::Deserialize;
+
+use super::DEFAULT_CONCURRENCY;
+
+/// Code, buffers and activations of a worker on `cpu`.
+const PROCESS: ByteCount = ByteCount::mib(64);
+/// The same with a device context, per process and GPU until measured.
+const PROCESS_ON_GPU: ByteCount = ByteCount::mib(600);
+/// Keys and values when nothing tells the shape of the model.
+const UNKNOWN_CACHE: ByteCount = ByteCount::mib(256);
+/// The context assumed when the manifest does not say and the model allows it.
+const USUAL_CONTEXT: u64 = 4096;
+/// Folders within folders that are looked into, and files that are counted: a link back to the root must not hang us.
+const MAX_DEPTH: u32 = 8;
+const MAX_FILES: usize = 10_000;
+
+/// What a model's files end in: the weights, and the small ones beside them that a worker reads.
+const WEIGHTS: &[&str] = &["safetensors", "gguf"];
+const BESIDE_WEIGHTS: &[&str] = &["json", "jinja", "model"];
+
+/// One file of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ModelFile {
+    path: PathBuf,
+    bytes: u64,
+    /// Nanoseconds since 1970.
+    modified: u128,
+}
+
+impl ModelFile {
+    /// Where it is, links as they are.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn is_weights(&self) -> bool {
+        has_extension(&self.path, WEIGHTS)
+    }
+}
+
+/// The files at `source`, which may be one file, or a folder that is searched recursively. Empty when it is missing. One
+/// part of a model in parts brings the others.
+pub(super) fn model_files(source: &Path) -> Vec<ModelFile> {
+    let mut files = Vec::new();
+    collect(source, 0, &mut files);
+    if let (Some(name), Some(folder), true) = (source.file_name(), source.parent(), source.is_file()) {
+        let is_other = |other: &Path| {
+            let other = other.file_name().unwrap_or_default();
+            other != name && same_split(&name.to_string_lossy(), &other.to_string_lossy())
+        };
+        let beside = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        for other in beside.filter(|path| is_other(path)) {
+            collect(&other, MAX_DEPTH, &mut files);
+        }
+    }
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    files
+}
+
+/// Whether both are parts of one model: `name-00001-of-00003.gguf` and the like.
+pub(super) fn same_split(a: &str, b: &str) -> bool {
+    let whole = |name: &str| {
+        let (name, total) = name.rsplit_once("-of-")?;
+        let (name, part) = name.rsplit_once('-')?;
+        part.bytes().all(|byte| byte.is_ascii_digit()).then(|| (name.to_owned(), total.to_owned()))
+    };
+    whole(a).is_some_and(|a| whole(b) == Some(a))
+}
+
+fn collect(path: &Path, depth: u32, files: &mut Vec<ModelFile>) {
+    // Follows links: model caches are made of them.
+    let Ok(about) = std::fs::metadata(path) else { return };
+    let counts = || has_extension(path, WEIGHTS) || has_extension(path, BESIDE_WEIGHTS);
+    if about.is_file() && counts() && files.len() < MAX_FILES {
+        let modified = about.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        files.push(ModelFile {
+            path: path.to_owned(),
+            bytes: about.len(),
+            modified: modified.map_or(0, |time| time.as_nanos()),
+        });
+    } else if about.is_dir() && depth < MAX_DEPTH {
+        for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+            collect(&entry.path(), depth + 1, files);
+        }
+    }
+}
+
+/// The first rule that applies: what the manifest states, else weights by file size (GGUF ×1.1, safetensors ×1.3) plus
+/// keys and values plus the process.
+pub(super) fn estimate(manifest: &Manifest, source: &Path, files: &[ModelFile]) -> SizeEstimate {
+    if let Some(bytes) = manifest.stated_size() {
+        return SizeEstimate { bytes, rule: SizeRule::Manifest };
+    }
+    let weigh =
+        |file: &ModelFile| ByteCount(file.bytes).scaled(if has_extension(&file.path, &["gguf"]) { 1.1 } else { 1.3 });
+    let process = if matches!(manifest.device, DeviceId::Cuda(_)) { PROCESS_ON_GPU } else { PROCESS };
+    let weights = || files.iter().filter(|file| file.is_weights());
+    let bytes = weights().map(weigh).sum::<ByteCount>() + cache(manifest, source) + process;
+    SizeEstimate { bytes, rule: if weights().next().is_none() { SizeRule::Name } else { SizeRule::FileSize } }
+}
+
+/// What of a `config.json` tells the size of keys and values.
+#[derive(Deserialize)]
+struct Shape {
+    num_hidden_layers: u64,
+    num_attention_heads: u64,
+    num_key_value_heads: Option<u64>,
+    head_dim: Option<u64>,
+    hidden_size: u64,
+    max_position_embeddings: Option<u64>,
+}
+
+/// Keys and values of every sequence at its full context in f32, which is what the CPU decoder keeps.
+fn cache(manifest: &Manifest, source: &Path) -> ByteCount {
+    let folder = if source.is_dir() { Some(source) } else { source.parent() };
+    let text = folder.and_then(|folder| std::fs::read_to_string(folder.join("config.json")).ok());
+    let Some(shape) = text.and_then(|text| serde_json::from_str::<Shape>(&text).ok()) else { return UNKNOWN_CACHE };
+    let heads = shape.num_key_value_heads.unwrap_or(shape.num_attention_heads);
+    let head_dim = shape.head_dim.or_else(|| shape.hidden_size.checked_div(shape.num_attention_heads)).unwrap_or(0);
+    // A model that could read a book is rarely given one: without a stated context the estimate assumes a usual one.
+    let usual = shape.max_position_embeddings.unwrap_or(USUAL_CONTEXT).min(USUAL_CONTEXT);
+    let context = manifest.context_length.unwrap_or(usual);
+    let sequences = u64::from(manifest.max_concurrent.unwrap_or(DEFAULT_CONCURRENCY));
+    let factors = [2, size_of::<f32>() as u64, shape.num_hidden_layers, heads, head_dim, context, sequences];
+    ByteCount(factors.into_iter().fold(1, u64::saturating_mul))
+}
+
+/// A number that changes when the manifest's text or a file of the model changes: FNV-1a over text, paths, sizes, times.
+pub(super) fn revision(manifest: &str, files: &[ModelFile]) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut add = |bytes: &[u8]| {
+        for byte in bytes {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    };
+    add(manifest.as_bytes());
+    for file in files {
+        add(file.path.as_os_str().as_encoded_bytes());
+        add(&file.bytes.to_le_bytes());
+        add(&file.modified.to_le_bytes());
+    }
+    hash
+}
+
+fn has_extension(path: &Path, extensions: &[&str]) -> bool {
+    path.extension().is_some_and(|found| extensions.iter().any(|extension| found.eq_ignore_ascii_case(extension)))
+}

@@ -1,0 +1,165 @@
+//! HTTP to a coordinator: one connection per request, JSON in, JSON or a stream of events out. Dropping a stream closes
+//! its connection, which stops the generation behind it.
+
+use std::net::IpAddr;
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use http::{Method, Request, Response, Uri};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use model_boss_protocol::ErrorBody;
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+use super::error::CliError;
+
+/// A coordinator somewhere.
+pub(super) struct Client {
+    url: String,
+    authority: String,
+    host: String,
+    port: u16,
+    key: Option<String>,
+}
+
+impl Client {
+    /// A coordinator at `http://HOST[:PORT]`.
+    pub(super) fn new(url: &str, key: Option<String>) -> Result<Self, CliError> {
+        let bad = || CliError::BadUrl(url.to_owned());
+        let url = url.trim_end_matches('/');
+        let uri: Uri = url.parse().map_err(|_| bad())?;
+        if uri.scheme_str() != Some("http") || !matches!(uri.path(), "" | "/") || uri.query().is_some() {
+            return Err(bad());
+        }
+        let authority = uri.authority().ok_or_else(bad)?.as_str().to_owned();
+        let host = uri.host().ok_or_else(bad)?.trim_matches(['[', ']']).to_owned();
+        Ok(Self { url: url.to_owned(), authority, host, port: uri.port_u16().unwrap_or(80), key })
+    }
+
+    /// Where it is, as it was written.
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Whether only somebody on this machine can answer there.
+    pub(super) fn is_on_this_machine(&self) -> bool {
+        self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    }
+
+    /// The JSON behind `GET path`.
+    pub(super) async fn get(&self, path: &str) -> Result<Value, CliError> {
+        self.json(Method::GET, path, None).await
+    }
+
+    /// The JSON that `POST path` answers.
+    pub(super) async fn post(&self, path: &str, body: &Value) -> Result<Value, CliError> {
+        self.json(Method::POST, path, Some(body)).await
+    }
+
+    /// The events that `POST path` streams.
+    pub(super) async fn stream(&self, path: &str, body: &Value) -> Result<Events, CliError> {
+        let body = self.send(Method::POST, path, Some(body)).await?.into_body();
+        Ok(Events { url: self.url.clone(), body, buffer: Vec::new() })
+    }
+
+    async fn json(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, CliError> {
+        let answer = self.send(method, path, body).await?;
+        let bytes = self.collect(answer).await?;
+        serde_json::from_slice(&bytes).map_err(CliError::Json)
+    }
+
+    /// Sends, and turns every status but 2xx into its error.
+    async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Response<Incoming>, CliError> {
+        let broke = |error| CliError::Connection(self.url.clone(), error);
+        let stream = TcpStream::connect((self.host.as_str(), self.port))
+            .await
+            .map_err(|error| CliError::NoCoordinator(self.url.clone(), error))?;
+        // Only latency is lost where this is not supported.
+        let _ = stream.set_nodelay(true);
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broke)?;
+        // Its end shows on the body.
+        tokio::spawn(connection);
+        let mut request = Request::builder().method(method).uri(path).header(HOST, &self.authority);
+        if let Some(key) = &self.key {
+            request = request.header(AUTHORIZATION, format!("Bearer {key}"));
+        }
+        if body.is_some() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let answer = sender.send_request(request.body(Full::new(Bytes::from(body)))?).await.map_err(broke)?;
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        let status = answer.status().as_u16();
+        let bytes = self.collect(answer).await?;
+        let stranger = |_| CliError::Stranger { url: self.url.clone(), status };
+        Err(CliError::Api(serde_json::from_slice(&bytes).map_err(stranger)?))
+    }
+
+    async fn collect(&self, answer: Response<Incoming>) -> Result<Bytes, CliError> {
+        let collected = answer.into_body().collect().await;
+        Ok(collected.map_err(|error| CliError::Connection(self.url.clone(), error))?.to_bytes())
+    }
+}
+
+/// A model's name in a path: `/` and `:` stay, what would end the path does not.
+pub(super) fn in_path(name: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/:@+".contains(&byte);
+    name.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
+/// One line of a stream that means something.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// `: words`, sent while there is nothing else to send.
+    Comment(String),
+    /// `data: text`.
+    Data(String),
+}
+
+/// A stream of events.
+pub(super) struct Events {
+    url: String,
+    body: Incoming,
+    buffer: Vec<u8>,
+}
+
+impl Events {
+    /// The next event; `None` at the end. Cancelling loses nothing.
+    pub(super) async fn next(&mut self) -> Result<Option<Event>, CliError> {
+        loop {
+            while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.buffer.drain(..=end).collect();
+                if let Some(event) = event(&String::from_utf8_lossy(&line)) {
+                    return Ok(Some(event));
+                }
+            }
+            match self.body.frame().await {
+                None => return Ok(None),
+                Some(Ok(frame)) => self.buffer.extend(frame.data_ref().into_iter().flatten()),
+                Some(Err(error)) => return Err(CliError::Connection(self.url.clone(), error)),
+            }
+        }
+    }
+}
+
+/// What a line means. Our streams have one line per event and neither names nor ids.
+fn event(line: &str) -> Option<Event> {
+    let line = line.trim_end();
+    match line.split_once(':')? {
+        ("", words) => Some(Event::Comment(words.trim_start().to_owned())),
+        ("data", text) => Some(Event::Data(text.trim_start().to_owned())),
+        _ => None,
+    }
+}
+
+/// The error in an event, if it is one.
+pub(super) fn error_in(event: &Value) -> Option<CliError> {
+    event.get("error")?;
+    let body: ErrorBody = serde_json::from_value(event.clone()).ok()?;
+    Some(CliError::Api(body))
+}

@@ -1,0 +1,78 @@
+//! What can go wrong on the command line, in words that say what to do.
+
+use std::io;
+use std::path::PathBuf;
+
+use model_boss_protocol::ErrorBody;
+
+use crate::config::ConfigError;
+use crate::serve::ServeError;
+
+use super::private::PrivateError;
+
+/// A command failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CliError {
+    /// Settings.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// `serve`.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// The address.
+    #[error("'{0}' is not the address of a coordinator; write one such as http://127.0.0.1:8210 (https is not spoken)")]
+    BadUrl(String),
+    /// Nobody there.
+    #[error("no coordinator answers at {0}; start one with `model-boss serve`, or with scripts/run in the repository")]
+    NoCoordinator(String, #[source] io::Error),
+    /// The connection broke.
+    #[error("the connection to {0} broke")]
+    Connection(String, #[source] hyper::Error),
+    /// A request that cannot be written: an impossible key, for instance.
+    #[error("the request cannot be made")]
+    Request(#[from] http::Error),
+    /// The coordinator says no.
+    #[error("{}", .0.error.message)]
+    Api(ErrorBody),
+    /// Not our API.
+    #[error("{url} answered {status} and no error that model-boss would send; is something else listening there?")]
+    Stranger {
+        /// Where.
+        url: String,
+        /// What.
+        status: u16,
+    },
+    /// The stream ended without its end.
+    #[error("the answer was cut off")]
+    CutOff,
+    /// Nonsense from the coordinator.
+    #[error("the coordinator's answer cannot be understood")]
+    Json(#[source] serde_json::Error),
+    /// Neither file nor folder.
+    #[error("there is no file or folder {0}")]
+    NoSuchPath(PathBuf),
+    /// JSON and TOML are text.
+    #[error("{0} cannot be named in text: rename it to something in UTF-8")]
+    NotText(PathBuf),
+    /// A coordinator for one chat.
+    #[error(transparent)]
+    Private(#[from] PrivateError),
+    /// The worker that would tell what a file is.
+    #[error("{0} cannot be started")]
+    Worker(PathBuf, #[source] io::Error),
+    /// An empty pipe.
+    #[error("there is no question: standard input was empty")]
+    NoQuestion,
+    /// Standard input.
+    #[error("standard input cannot be read")]
+    Input(#[source] io::Error),
+    /// The line editor.
+    #[error("the terminal cannot be read")]
+    Terminal(#[from] rustyline::error::ReadlineError),
+    /// Standard output.
+    #[error("standard output cannot be written")]
+    Output(#[source] io::Error),
+    /// Threads, signals.
+    #[error("cannot set up the runtime")]
+    Runtime(#[source] io::Error),
+}

@@ -1,0 +1,201 @@
+//! The command line: what can be said, and who does it. Every command but `serve` and `config` talks to a coordinator over
+//! HTTP and knows nothing that its API does not tell; `run` with a file starts one if none runs.
+
+mod chat;
+mod client;
+mod error;
+mod files;
+mod flags;
+mod private;
+mod show_config;
+mod tables;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::config::{Config, LogFormat, LogLevel};
+use crate::error_chain::chain;
+use crate::serve::serve;
+
+use client::Client;
+use error::CliError;
+use flags::SettingFlags;
+
+/// Threads that serve sockets. A request visits the task of its connection and the scheduler's: on one thread that is a
+/// function call apart, between two threads a sleeping one has to be woken each time (a third of the latency added at
+/// one connection). What takes long (large bodies, leases, probes, spawns) runs on threads of its own.
+const IO_THREADS: usize = 1;
+
+/// One door, port 8210, to every model on a GPU machine.
+#[derive(Debug, Parser)]
+#[command(name = "model-boss", version, max_term_width = 120, after_help = EXAMPLES)]
+struct Cli {
+    /// Where the coordinator is, for every command that asks one.
+    #[arg(long, global = true, env = "MODEL_BOSS_URL", default_value = "http://127.0.0.1:8210")]
+    url: String,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  model-boss serve                                  start the coordinator on 127.0.0.1:8210
+  model-boss serve --port 0 --stay-warm-llm 10m     any free port; keep idle chat models ten minutes
+  model-boss run guide                              chat in the terminal
+  model-boss run guide \"What is a lease?\"           one question, one answer
+  model-boss run ./qwen3-0.6b-q8_0.gguf \"Hello\"    a file, or a folder; needs no manifest and no coordinator
+  git diff | model-boss run guide                   the question comes from a pipe
+  model-boss ps                                     what is loaded, where, and until when
+  model-boss config show --origin                   every setting and who decided it
+  source <(model-boss completions bash)             completion in this shell
+
+MODEL_BOSS_API_KEY is sent as the key where the coordinator wants one.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the coordinator in the foreground until Ctrl-C; a second Ctrl-C ends it at once.
+    Serve(SettingFlags),
+    /// Ask a model, or chat with it. Ctrl-C stops an answer; Ctrl-D or /bye leaves.
+    Run(chat::RunArgs),
+    /// The loaded models: size, device, state, and when each leaves.
+    Ps(ReadArgs),
+    /// All models.
+    List(ReadArgs),
+    /// One model: what describes it, its context, size and state. Of a file or folder: what is in it.
+    Show {
+        /// Its name or alias, or a path.
+        #[arg(value_name = "MODEL|PATH")]
+        model: String,
+        #[command(flatten)]
+        read: ReadArgs,
+    },
+    /// Load a model now and wait until it serves.
+    Load {
+        /// Its name or alias.
+        model: String,
+    },
+    /// Unload a model, or all of them.
+    Unload {
+        /// Its name or alias.
+        #[arg(required_unless_present = "all")]
+        model: Option<String>,
+        /// Every model that is loaded.
+        #[arg(long, conflicts_with = "model")]
+        all: bool,
+    },
+    /// The configuration.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Print the completion script of a shell.
+    Completions {
+        /// Which shell.
+        shell: Shell,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Every setting, as `serve` with the same flags would use it.
+    Show(show_config::ShowArgs),
+}
+
+/// What every command that reads takes.
+#[derive(Clone, Copy, Debug, Args)]
+struct ReadArgs {
+    /// The API's own JSON, for programs.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Does what the command line says; its exit code tells how that went: 1 for an error, 2 for a command line that makes
+/// no sense, 130 for an answer stopped by Ctrl-C.
+pub(crate) fn run() -> ExitCode {
+    let cli = Cli::parse();
+    match cli.command.run(&cli.url) {
+        Ok(code) => code,
+        // Whoever reads our output has seen enough: `model-boss list | head -1`.
+        Err(CliError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("model-boss: {}", chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Command {
+    fn run(self, url: &str) -> Result<ExitCode, CliError> {
+        let client = || Client::new(url, std::env::var("MODEL_BOSS_API_KEY").ok());
+        match self {
+            Self::Serve(flags) => {
+                let config = flags.sources().load()?.config;
+                log(&config);
+                let runtime = Builder::new_multi_thread()
+                    .worker_threads(IO_THREADS)
+                    .enable_all()
+                    .build()
+                    .map_err(CliError::Runtime)?;
+                return Ok(runtime.block_on(Box::pin(serve(config)))?);
+            }
+            Self::Run(args) => return chat::run(&client()?, args, &small_runtime()?),
+            Self::Ps(read) => print(&small_runtime()?.block_on(tables::ps(&client()?, read.json))?)?,
+            Self::List(read) => print(&small_runtime()?.block_on(tables::list(&client()?, read.json))?)?,
+            Self::Show { model, read } => {
+                let (client, runtime) = (client()?, small_runtime()?);
+                match runtime.block_on(files::meant(&client, &model))? {
+                    Some(path) => return files::inspect(&path, read.json),
+                    None => print(&runtime.block_on(tables::show(&client, &model, read.json))?)?,
+                }
+            }
+            Self::Load { model } => print(&small_runtime()?.block_on(tables::load(&client()?, &model))?)?,
+            Self::Unload { model, .. } => {
+                print(&small_runtime()?.block_on(tables::unload(&client()?, model.as_deref()))?)?;
+            }
+            Self::Config(ConfigCommand::Show(args)) => print(&show_config::show(args)?)?,
+            Self::Completions { shell } => {
+                let mut script = Vec::new();
+                clap_complete::generate(shell, &mut Cli::command(), "model-boss", &mut script);
+                print(&String::from_utf8_lossy(&script))?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn print(text: &str) -> Result<(), CliError> {
+    io::stdout().write_all(text.as_bytes()).map_err(CliError::Output)
+}
+
+/// Enough for one request at a time.
+fn small_runtime() -> Result<Runtime, CliError> {
+    Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)
+}
+
+/// The log goes to standard error; standard output belongs to the start-up lines.
+fn log(config: &Config) {
+    use tracing_subscriber::filter::LevelFilter;
+    let level = match config.log.level {
+        LogLevel::Off => LevelFilter::OFF,
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    let lines = tracing_subscriber::fmt().with_max_level(level).with_writer(io::stderr);
+    match config.log.format {
+        LogFormat::Text => {
+            let colours = io::IsTerminal::is_terminal(&io::stderr()) && std::env::var_os("NO_COLOR").is_none();
+            lines.with_ansi(colours).with_target(false).init();
+        }
+        LogFormat::Json => lines.json().init(),
+    }
+}
+
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;

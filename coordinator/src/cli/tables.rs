@@ -1,0 +1,179 @@
+//! What a coordinator has and does, as tables for people or as its own JSON; and the two commands that change it.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use model_boss_protocol::ByteCount;
+use serde_json::{Value, json};
+
+use super::client::{Client, in_path};
+use super::error::CliError;
+
+/// `model-boss list`.
+pub(super) async fn list(client: &Client, as_json: bool) -> Result<String, CliError> {
+    let answer = client.get("/v1/models").await?;
+    if as_json {
+        return Ok(pretty(&answer));
+    }
+    let rows = items(&answer, "data").map(|model| {
+        let mut name = text(&model["id"]);
+        for alias in items(model, "aliases") {
+            name.push_str(&format!(" ({})", text(alias)));
+        }
+        let context = model["context_length"].as_u64().map_or_else(|| "-".to_owned(), |tokens| tokens.to_string());
+        [
+            name,
+            text(&model["category"]),
+            text(&model["device"]),
+            context,
+            bytes(&model["size"]),
+            status(&model["status"]),
+        ]
+    });
+    Ok(table(["MODEL", "CATEGORY", "DEVICE", "CONTEXT", "SIZE", "STATUS"], rows))
+}
+
+/// `model-boss ps`.
+pub(super) async fn ps(client: &Client, as_json: bool) -> Result<String, CliError> {
+    let answer = client.get("/api/v1/slots").await?;
+    if as_json {
+        return Ok(pretty(&answer));
+    }
+    // The API gives times as seconds since 1970.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let rows = items(&answer, "slots").map(|slot| {
+        let parts: Vec<(String, ByteCount)> = serde_json::from_value(slot["parts"].clone()).unwrap_or_default();
+        let devices: Vec<_> = parts.iter().map(|(device, _)| device.as_str()).collect();
+        let size: ByteCount = parts.iter().map(|(_, bytes)| *bytes).sum();
+        let state = match (slot["state"].as_str(), slot["progress"].as_f64()) {
+            (Some("loading"), Some(share)) if share > 0.0 => format!("loading {:.0}%", share * 100.0),
+            (state, _) => state.unwrap_or("-").to_owned(),
+        };
+        [text(&slot["model"]), size.to_string(), devices.join(", "), state, until(slot, now)]
+    });
+    Ok(table(["MODEL", "SIZE", "DEVICE", "STATE", "UNTIL"], rows))
+}
+
+/// `model-boss show`.
+pub(super) async fn show(client: &Client, model: &str, as_json: bool) -> Result<String, CliError> {
+    let answer = client.get(&format!("/v1/models/{}", in_path(model))).await?;
+    if as_json {
+        return Ok(pretty(&answer));
+    }
+    let fields = answer.as_object().into_iter().flatten().filter_map(|(name, value)| {
+        let value = match (name.as_str(), value) {
+            ("object" | "created", _) | (_, Value::Null) => return None,
+            ("size", value) => bytes(value),
+            ("status", value) => status(value),
+            (_, Value::Array(items)) if items.is_empty() => return None,
+            (_, Value::Object(fields)) if fields.is_empty() => return None,
+            (_, Value::Array(items)) => items.iter().map(text).collect::<Vec<_>>().join(", "),
+            (_, value) => text(value),
+        };
+        Some([name.clone(), value])
+    });
+    Ok(table(["FIELD", "VALUE"], fields))
+}
+
+/// `model-boss load`.
+pub(super) async fn load(client: &Client, model: &str) -> Result<String, CliError> {
+    let done = client.post("/api/v1/load", &json!({ "model_name": model })).await?;
+    Ok(format!("{} is loaded\n", done["model_name"].as_str().unwrap_or(model)))
+}
+
+/// `model-boss unload`; every model without a name.
+pub(super) async fn unload(client: &Client, model: Option<&str>) -> Result<String, CliError> {
+    let body = model.map_or_else(|| json!({}), |model| json!({ "model_name": model }));
+    let done = client.post("/api/v1/unload", &body).await?;
+    let name = done["model_name"].as_str().or(model);
+    Ok(name.map_or_else(|| "every model is unloaded\n".to_owned(), |name| format!("{name} is unloaded\n")))
+}
+
+fn pretty(value: &Value) -> String {
+    format!("{value:#}\n")
+}
+
+fn items<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
+    value[field].as_array().into_iter().flatten()
+}
+
+/// A string without its quotes; anything else as JSON.
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn bytes(value: &Value) -> String {
+    value.as_u64().map_or_else(|| "-".to_owned(), |bytes| ByteCount(bytes).to_string())
+}
+
+/// `loading 43%`, `failed: why`.
+fn status(status: &Value) -> String {
+    let word = text(&status["value"]);
+    match (status["progress"].as_f64(), status["failure"].as_str()) {
+        (_, Some(failure)) => format!("{word}: {failure}"),
+        (Some(share), None) => format!("{word} {:.0}%", share * 100.0),
+        (None, None) => word,
+    }
+}
+
+/// When a slot is given back if nobody uses it.
+fn until(slot: &Value, now: f64) -> String {
+    match slot["unload_at"].as_f64() {
+        _ if slot["pinned"] == true => "pinned".to_owned(),
+        _ if slot["running"].as_u64().is_some_and(|running| running > 0) => "in use".to_owned(),
+        None => "-".to_owned(),
+        Some(at) => {
+            let left = (at - now).max(0.0).round() as u64;
+            match (left / 3_600, left / 60 % 60, left % 60) {
+                (0, 0, seconds) => format!("in {seconds}s"),
+                (0, minutes, seconds) => format!("in {minutes}m {seconds}s"),
+                (hours, minutes, _) => format!("in {hours}h {minutes}m"),
+            }
+        }
+    }
+}
+
+/// Columns as wide as their widest cell, two spaces between them.
+fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+    let rows: Vec<[String; N]> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
+    let mut widths = [0; N];
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |row: &[String; N]| {
+        let cells: Vec<_> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        format!("{}\n", cells.join("  ").trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let rows = [["guide".to_owned(), "7.41 MiB".to_owned()], ["a".to_owned(), "-".to_owned()]];
+        assert_eq!(table(["MODEL", "SIZE"], rows.into_iter()), "MODEL  SIZE\nguide  7.41 MiB\na      -\n");
+    }
+
+    #[test]
+    fn the_time_left_is_said_for_people() {
+        let slot = |at: f64| json!({ "unload_at": at, "running": 0, "pinned": false });
+        assert_eq!(until(&slot(130.0), 100.2), "in 30s");
+        assert_eq!(until(&slot(400.0), 100.0), "in 5m 0s");
+        assert_eq!(until(&slot(8_000.5), 0.0), "in 2h 13m");
+        assert_eq!(until(&slot(10.0), 100.0), "in 0s");
+        assert_eq!(until(&json!({ "unload_at": null, "running": 0 }), 0.0), "-");
+        assert_eq!(until(&json!({ "unload_at": null, "running": 2 }), 0.0), "in use");
+        assert_eq!(until(&json!({ "unload_at": null, "pinned": true }), 0.0), "pinned");
+    }
+
+    #[test]
+    fn a_status_says_how_far_or_why() {
+        assert_eq!(status(&json!({ "value": "loading", "progress": 0.43 })), "loading 43%");
+        assert_eq!(status(&json!({ "value": "failed", "failure": "no such file" })), "failed: no such file");
+        assert_eq!(status(&json!({ "value": "loaded" })), "loaded");
+    }
+}

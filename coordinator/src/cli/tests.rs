@@ -1,0 +1,150 @@
+use clap::error::ErrorKind;
+use serde_json::json;
+
+use super::testing::{Answer, FakeCoordinator};
+use super::*;
+
+fn parse(words: &[&str]) -> Result<Cli, clap::Error> {
+    Cli::try_parse_from([&["model-boss"], words].concat())
+}
+
+async fn fake(answer: serde_json::Value) -> (FakeCoordinator, Client) {
+    let fake = FakeCoordinator::answering(vec![Answer::json(200, &answer)]).await.unwrap();
+    let client = Client::new(&fake.url, None).unwrap();
+    (fake, client)
+}
+
+#[test]
+fn the_command_line_is_consistent() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn help_has_every_command_and_examples() {
+    let help = Cli::command().render_long_help().to_string();
+    for word in ["serve", "run", "ps", "list", "show", "load", "unload", "config", "completions", "Examples:", "--url"]
+    {
+        assert!(help.contains(word), "{word} in\n{help}");
+    }
+}
+
+#[test]
+fn every_setting_is_a_flag_with_its_default_and_variable() {
+    let mut command = Cli::command();
+    let help = command.find_subcommand_mut("serve").unwrap().render_help().to_string().replace(char::is_whitespace, "");
+    for setting in crate::config::catalogue() {
+        let default = format!("[default:{}]", setting.value.trim_matches('"').replace(' ', ""));
+        for part in [format!("--{}<", crate::config::flag(&setting.path)), default] {
+            assert!(help.contains(&part), "{part} in\n{help}");
+        }
+        assert!(help.contains(&format!("[env:{}]", crate::config::variable(&setting.path))), "{}", setting.path);
+    }
+}
+
+#[test]
+fn flags_arrive_as_they_were_written() {
+    let line = ["serve", "--config", "a.toml", "--port", "0", "--stay-warm-llm", "10m", "--log-level", "loud"];
+    let Command::Serve(flags) = parse(&line).unwrap().command else { panic!("not serve") };
+    let sources = flags.sources();
+    assert_eq!(sources.file.as_deref(), Some(std::path::Path::new("a.toml")));
+    let text = |path: &str, value: &str| (path.to_owned(), value.to_owned());
+    assert_eq!(sources.flags, [text("port", "0"), text("stay_warm.llm", "10m"), text("log.level", "loud")]);
+}
+
+#[test]
+fn unload_wants_a_name_or_all() {
+    assert_eq!(parse(&["unload"]).unwrap_err().kind(), ErrorKind::MissingRequiredArgument);
+    assert_eq!(parse(&["unload", "guide", "--all"]).unwrap_err().kind(), ErrorKind::ArgumentConflict);
+    assert!(parse(&["unload", "--all"]).is_ok());
+}
+
+#[test]
+fn only_the_address_of_a_coordinator_is_one() {
+    for url in ["https://a.example", "127.0.0.1:8210", "http://", "ftp://a", "http://a/v1", ""] {
+        let error = Client::new(url, None).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains(&format!("'{url}'")), "{url}: {error}");
+    }
+    for url in ["http://127.0.0.1:8210", "http://[::1]:8210/", "http://box.example"] {
+        assert!(Client::new(url, None).is_ok(), "{url}");
+    }
+}
+
+#[tokio::test]
+async fn nobody_there_says_how_to_start_one() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let client = Client::new(&format!("http://127.0.0.1:{port}"), None).unwrap();
+    let error = tables::list(&client, false).await.unwrap_err().to_string();
+    assert!(error.contains("scripts/run") && error.contains(&port.to_string()), "{error}");
+}
+
+#[tokio::test]
+async fn list_shows_every_model() {
+    let models = json!({ "object": "list", "data": [
+        { "id": "guide", "aliases": ["default"], "category": "llm", "device": "auto", "context_length": 512,
+          "size": 7_774_208, "status": { "value": "loading", "progress": 0.43 } },
+        { "id": "e", "aliases": [], "category": "embedding", "device": "cpu", "context_length": null,
+          "size": 1024, "status": { "value": "unloaded" } },
+    ] });
+    let (_fake, client) = fake(models.clone()).await;
+    let table = tables::list(&client, false).await.unwrap();
+    let lines: Vec<Vec<&str>> =
+        table.lines().map(|line| line.split("  ").filter(|c| !c.is_empty()).collect()).collect();
+    assert_eq!(
+        lines[1].iter().map(|c| c.trim()).collect::<Vec<_>>(),
+        ["guide (default)", "llm", "auto", "512", "7.41 MiB", "loading 43%"]
+    );
+    assert_eq!(
+        lines[2].iter().map(|c| c.trim()).collect::<Vec<_>>(),
+        ["e", "embedding", "cpu", "-", "1.00 KiB", "unloaded"]
+    );
+
+    let (_fake, client) = fake_again(&models).await;
+    let json: serde_json::Value = serde_json::from_str(&tables::list(&client, true).await.unwrap()).unwrap();
+    assert_eq!(json, models);
+}
+
+async fn fake_again(answer: &serde_json::Value) -> (FakeCoordinator, Client) {
+    fake(answer.clone()).await
+}
+
+#[tokio::test]
+async fn ps_shows_what_is_loaded() {
+    let slots = json!({ "slots": [{
+        "model": "guide", "state": "ready", "phase": "serving", "progress": 1.0,
+        "parts": [["cpu", 1_048_576], ["cuda:0", 3_145_728]], "running": 0, "pinned": true, "unload_at": null,
+    }, {
+        "model": "other", "state": "loading", "phase": "weights", "progress": 0.5,
+        "parts": [["cpu", 1_048_576]], "running": 0, "pinned": false, "unload_at": null,
+    }] });
+    let (fake, client) = fake(slots).await;
+    let table = tables::ps(&client, false).await.unwrap();
+    let lines: Vec<_> = table.lines().collect();
+    assert!(lines[1].starts_with("guide") && lines[1].contains("4.00 MiB  cpu, cuda:0"), "{table}");
+    assert!(lines[1].contains("ready") && lines[1].ends_with("pinned"), "{table}");
+    assert!(lines[2].contains("loading 50%"), "{table}");
+    assert_eq!(fake.asked()[0].line, "GET /api/v1/slots");
+}
+
+#[tokio::test]
+async fn show_takes_any_name_and_skips_what_is_empty() {
+    let model = json!({ "id": "team/m 1", "object": "model", "aliases": [], "size": 1024, "description": "a b",
+        "version": null, "status": { "value": "loaded" } });
+    let (fake, client) = fake(model).await;
+    let table = tables::show(&client, "team/m 1", false).await.unwrap();
+    assert_eq!(fake.asked()[0].line, "GET /v1/models/team/m%201");
+    for (line, expected) in
+        table.lines().zip(["FIELD", "description  a b", "id           team/m 1", "size         1.00 KiB"])
+    {
+        assert!(line.starts_with(expected), "{table}");
+    }
+}
+
+#[tokio::test]
+async fn load_and_unload_name_the_model() {
+    let (asked, client) = fake(json!({ "status": "loaded", "model_name": "guide" })).await;
+    assert_eq!(tables::load(&client, "default").await.unwrap(), "guide is loaded\n");
+    assert_eq!(asked.asked()[0].body, json!({ "model_name": "default" }));
+    let (asked, client) = fake(json!({ "status": "unloaded", "model_name": null })).await;
+    assert_eq!(tables::unload(&client, None).await.unwrap(), "every model is unloaded\n");
+    assert_eq!(asked.asked()[0].body, json!({}));
+}

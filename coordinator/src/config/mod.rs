@@ -1,0 +1,205 @@
+//! What can be set, its defaults and where a value came from. Does not know what the rest of the program does with it.
+//!
+//! One list of settings ([`Config`]) serves the file, the environment, the command line and `config show`: each field
+//! is a leaf with a path (`stay_warm.llm`), and everything else walks the list.
+
+mod keys;
+mod load;
+mod setting;
+
+pub(crate) use keys::{ApiKeys, ApiKeysError};
+pub(crate) use load::{ConfigError, Shown, Sources, catalogue, flag, variable};
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use model_boss_lease_store::Terms;
+use model_boss_protocol::{ByteCount, Category, KeepAlive};
+
+use setting::section;
+
+section! {
+    /// Everything that can be set. Every duration has millisecond resolution.
+    pub(crate) struct Config {
+        /// Where to listen. Anything but a loopback address needs `api_keys`.
+        host: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST),
+        /// The port to listen on; 0 lets the system choose, and the chosen one is printed.
+        port: u16 = 8210,
+        /// The folder with one TOML file per model.
+        manifests: PathBuf = PathBuf::from("manifests"),
+        /// Models may be loaded by path from below these folders, links followed. `~`: home, `.`: where it was started.
+        model_roots: Vec<PathBuf> = vec![PathBuf::from("~"), PathBuf::from(".")],
+        /// The folder for what must survive a restart: leases, learned sizes.
+        state_dir: PathBuf = PathBuf::from("state"),
+        /// The folder for locks that end with this boot; all coordinators of a machine must share it.
+        runtime_dir: PathBuf = default_runtime_dir(),
+        /// The worker program; unset: `model-boss-worker` beside this program, else on PATH.
+        worker_binary: Option<PathBuf> = None,
+        /// The ports given to workers, in sequence; busy ones are skipped.
+        worker_ports: RangeInclusive<u16> = 8300..=8499,
+        /// A file with one API key per line. When set, every request needs one.
+        api_keys: Option<PathBuf> = None,
+        /// Names accepted in the Host and Origin headers besides loopback ones.
+        allowed_hosts: Vec<String> = Vec::new(),
+        /// How long a load may take before its worker is given up; unset: by size, 60 s and 20 s for each GiB.
+        load_timeout: Option<Duration> = None,
+        /// How long a worker may take to end by itself after SIGTERM, before SIGKILL.
+        stop_grace: Duration = Duration::from_secs(10),
+        /// How long running requests may take to end when the coordinator is asked to stop.
+        drain_grace: Duration = Duration::from_secs(30),
+        /// A worker with work in flight and no step for this long is taken to hang.
+        hang_timeout: Duration = Duration::from_secs(60),
+        /// Waiting this long makes a request one step more important.
+        aging_step: Duration = Duration::from_secs(30),
+        /// How long an unneeded model stays loaded, in place of `stay_warm`: seconds, or a text with a unit; 0 = for ever.
+        model_idle_secs: Option<IdleTime> = None,
+        /// The longest `keep_alive` that a request may ask for.
+        max_keep_alive: Duration = Duration::from_secs(86_400),
+        /// How long an unneeded model of each category stays loaded after its last use.
+        stay_warm: StayWarm = StayWarm::default(),
+        /// What a request may be, and how many may wait.
+        limits: Limits = Limits::default(),
+        /// How long promises of memory last.
+        leases: LeaseTerms = LeaseTerms::default(),
+        /// The comments that keep a stream alive while it waits for a model.
+        sse: Sse = Sse::default(),
+        /// What is written to standard error.
+        log: Log = Log::default(),
+    }
+}
+
+section! {
+    /// How long an unneeded model stays loaded after its last use, per category (RC-8).
+    pub(crate) struct StayWarm {
+        /// Text models.
+        llm: Duration = Category::Llm.stay_warm(),
+        /// Embedding models.
+        embedding: Duration = Category::Embedding.stay_warm(),
+        /// Reranking models.
+        reranking: Duration = Category::Reranking.stay_warm(),
+        /// Image and text towers.
+        vision: Duration = Category::Vision.stay_warm(),
+        /// Image makers.
+        diffusion: Duration = Category::Diffusion.stay_warm(),
+        /// Speech makers.
+        tts: Duration = Category::Tts.stay_warm(),
+    }
+}
+
+section! {
+    /// Bounds on requests and on the queue (RC-10).
+    pub(crate) struct Limits {
+        /// The largest body on inference routes.
+        inference_body: ByteCount = ByteCount::mib(32),
+        /// The largest body on management routes.
+        management_body: ByteCount = ByteCount::mib(1),
+        /// How long a client may take to send its request head.
+        header_timeout: Duration = Duration::from_secs(10),
+        /// How long a connection may stay open between two requests.
+        idle_timeout: Duration = Duration::from_secs(75),
+        /// The largest request head.
+        header_size: ByteCount = ByteCount(32 << 10),
+        /// The deepest nesting of a JSON body.
+        json_depth: usize = 64,
+        /// Requests that may wait for one model.
+        queue_per_model: usize = 512,
+        /// Requests that may wait in all.
+        queue_total: usize = 4_096,
+    }
+}
+
+section! {
+    /// How long promises of memory last without news of their holder.
+    pub(crate) struct LeaseTerms {
+        /// A lease that is not renewed for this long expires; its bytes stay counted until its processes are gone.
+        term: Duration = Duration::from_secs(15),
+        /// How often leases are renewed.
+        heartbeat: Duration = Duration::from_secs(3),
+        /// What was seen of a device longer ago than this is not believed any more.
+        observation_stale: Duration = Duration::from_secs(10),
+    }
+}
+
+section! {
+    /// Keep-alive comments of streams (RC-12).
+    pub(crate) struct Sse {
+        /// When the first comment is sent.
+        first_comment: Duration = Duration::from_secs(2),
+        /// The time between comments after that.
+        interval: Duration = Duration::from_secs(10),
+    }
+}
+
+section! {
+    /// The log.
+    pub(crate) struct Log {
+        /// `off`, `error`, `warn`, `info`, `debug` or `trace`.
+        level: LogLevel = LogLevel::Info,
+        /// `text` for people or `json` for programs.
+        format: LogFormat = LogFormat::Text,
+    }
+}
+
+impl Config {
+    /// How long an unneeded model of this category stays loaded when neither request nor manifest says (RC-8).
+    pub(crate) fn stay_warm(&self, category: Category) -> KeepAlive {
+        self.model_idle_secs.map_or_else(|| KeepAlive::For(self.stay_warm.of(category)), |idle| idle.0)
+    }
+}
+
+impl LeaseTerms {
+    /// The same as the ledger takes it.
+    pub(crate) fn terms(&self) -> Terms {
+        let mut terms = Terms::default();
+        (terms.lease, terms.heartbeat, terms.stale) = (self.term, self.heartbeat, self.observation_stale);
+        terms
+    }
+}
+
+impl StayWarm {
+    fn of(&self, category: Category) -> Duration {
+        match category {
+            Category::Llm => self.llm,
+            Category::Embedding => self.embedding,
+            Category::Reranking => self.reranking,
+            Category::Vision => self.vision,
+            Category::Diffusion => self.diffusion,
+            Category::Tts => self.tts,
+        }
+    }
+}
+
+/// `MODEL_BOSS_MODEL_IDLE_SECS`: a bare number is seconds, and 0 switches unloading for idleness off (BC-3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IdleTime(pub(crate) KeepAlive);
+
+/// How much is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogLevel {
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+/// `$XDG_RUNTIME_DIR/model-boss`, else a folder of this user below the folder for temporary files.
+fn default_runtime_dir() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) if !dir.is_empty() => PathBuf::from(dir).join("model-boss"),
+        _ => std::env::temp_dir().join(format!("model-boss-{}", nix::unistd::getuid())),
+    }
+}
+
+#[cfg(test)]
+mod tests;

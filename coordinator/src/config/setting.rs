@@ -1,0 +1,407 @@
+//! The kinds of values a setting can have: how each is read from a file's value or from text, and how it is printed.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use figment::value::{Num, Value};
+use model_boss_protocol::{ByteCount, KeepAlive, parse_span};
+
+use super::{IdleTime, LogFormat, LogLevel};
+
+/// A value that can be set. Environment and command line give text, the file gives text, numbers, booleans and lists.
+pub(super) trait Setting {
+    /// Takes the value, or says what would have been right.
+    fn read(&mut self, value: &Value) -> Result<(), String>;
+
+    /// The value as it would be written in the file.
+    fn show(&self) -> String;
+
+    /// A relative path in a file starts at the file's folder.
+    fn resolve(&mut self, _folder: &Path) {}
+}
+
+/// A group of settings, walked leaf by leaf.
+pub(super) trait Section {
+    /// Calls `visit` with the path of each leaf (`stay_warm.llm`), the leaf, and what it means.
+    fn walk(&mut self, prefix: &str, visit: &mut dyn FnMut(&str, &mut dyn Setting, &str));
+}
+
+/// Either of the two, so that one list can hold both.
+pub(super) trait Node {
+    fn walk_node(&mut self, path: &str, help: &str, visit: &mut dyn FnMut(&str, &mut dyn Setting, &str));
+}
+
+/// Declares a group of settings once: the struct, its defaults and the walk over it.
+macro_rules! section {
+    (
+        $(#[$doc:meta])*
+        pub(crate) struct $name:ident {
+            $( #[doc = $help:literal] $field:ident : $kind:ty = $default:expr, )*
+        }
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub(crate) struct $name {
+            $( #[doc = $help] pub(crate) $field: $kind, )*
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $( $field: $default, )* }
+            }
+        }
+
+        impl $crate::config::setting::Section for $name {
+            fn walk(&mut self, prefix: &str, visit: &mut dyn FnMut(&str, &mut dyn $crate::config::setting::Setting, &str)) {
+                $(
+                    let path = format!("{prefix}{}", stringify!($field));
+                    $crate::config::setting::Node::walk_node(&mut self.$field, &path, $help.trim(), visit);
+                )*
+            }
+        }
+
+        impl $crate::config::setting::Node for $name {
+            fn walk_node(&mut self, path: &str, _help: &str, visit: &mut dyn FnMut(&str, &mut dyn $crate::config::setting::Setting, &str)) {
+                $crate::config::setting::Section::walk(self, &format!("{path}."), visit);
+            }
+        }
+    };
+}
+pub(super) use section;
+
+macro_rules! leaf {
+    ($($kind:ty),* $(,)?) => {
+        $(impl Node for $kind {
+            fn walk_node(&mut self, path: &str, help: &str, visit: &mut dyn FnMut(&str, &mut dyn Setting, &str)) {
+                visit(path, self, help);
+            }
+        })*
+    };
+}
+leaf!(
+    IpAddr,
+    u16,
+    usize,
+    PathBuf,
+    Option<PathBuf>,
+    Vec<PathBuf>,
+    RangeInclusive<u16>,
+    Vec<String>,
+    Duration,
+    Option<Duration>,
+    Option<IdleTime>,
+    ByteCount,
+    LogLevel,
+    LogFormat,
+);
+
+/// A value quoted the way a person would recognise it.
+struct Quoted<'a>(&'a Value);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Value::String(_, text) => write!(f, "'{text}'"),
+            Value::Bool(_, value) => write!(f, "{value}"),
+            Value::Num(_, number) => match number.to_f64() {
+                Some(float) => write!(f, "{float}"),
+                None => write!(f, "{}", number.to_i128().unwrap_or_default()),
+            },
+            Value::Array(..) => f.write_str("a list"),
+            Value::Dict(..) => f.write_str("a table"),
+            Value::Char(_, c) => write!(f, "'{c}'"),
+            Value::Empty(..) => f.write_str("nothing"),
+        }
+    }
+}
+
+fn text(value: &Value) -> Option<&str> {
+    if let Value::String(_, text) = value { Some(text.trim()) } else { None }
+}
+
+/// A whole number, written as a number or as text.
+fn whole(value: &Value) -> Option<u64> {
+    match value {
+        Value::Num(_, number) => whole_number(*number),
+        other => text(other)?.parse().ok(),
+    }
+}
+
+fn whole_number(number: Num) -> Option<u64> {
+    number
+        .to_i128()
+        .or_else(|| number.to_u128().and_then(|n| i128::try_from(n).ok()))
+        .and_then(|n| u64::try_from(n).ok())
+}
+
+fn quote(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+impl Setting for IpAddr {
+    fn read(&mut self, value: &Value) -> Result<(), String> {
+        *self = match text(value) {
+            Some("localhost") => Self::V4(std::net::Ipv4Addr::LOCALHOST),
+            Some(address) => address
+                .parse()
+                .map_err(|_| format!("'{address}' is not an IP address; write one such as 127.0.0.1, or localhost"))?,
+            None => return Err(format!("{} is not an IP address; write one such as \"127.0.0.1\"", Quoted(value))),
+        };
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        quote(&self.to_string())
+    }
+}
+
+impl Setting for u16 {
+    fn read(&mut self, value: &Value) -> Result<(), String> {
+        *self = whole(value)
+            .and_then(|n| Self::try_from(n).ok())
+            .ok_or_else(|| format!("{} is not a port; write a whole number from 0 to 65535", Quoted(value)))?;
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Setting for usize {
+    fn read(&mut self, value: &Value) -> Result<(), String> {
+        *self = whole(value)
+            .and_then(|n| Self::try_from(n).ok())
+            .filter(|n| *n > 0)
+            .ok_or_else(|| format!("{} does not do here; write a whole number of at least 1", Quoted(value)))?;
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Setting for PathBuf {
+    fn read(&mut self, value: &Value) -> Result<(), String> {
+        match text(value) {
+            Some(path) if !path.is_empty() => *self = Self::from(path),
+            _ => return Err(format!("{} is not a path", Quoted(value))),
+        }
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        quote(&self.display().to_string())
+    }
+
+    fn resolve(&mut self, folder: &Path) {
+        *self = folder.join(&self);
+    }
+}
+
+impl Setting for Option<PathBuf> {
+    fn read(&mut self, value: &Value) -> Result<(), String> {
+        let mut path = PathBuf::new();
+        path.read(value)?;
+        *self = Some(path);
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        self.as_ref().map_or_else(|| "unset".to_owned(), Setting::show)
+    }
+
+    fn resolve(&mut self, folder: &Path) {
+        if let Some(path) = self {
+            path.resolve(folder);
+        }
+    }
+}
+
+impl Setting for Vec<PathBuf> {
+    fn read(&mut self, value: &Value) -> Result<(), String> {
+        let wrong = || format!("{} is not a list of folders; write [\"/models\", \"~/models\"]", Quoted(value));
+        let mut paths: Vec<PathBuf> = match value {
+            Value::Array(_, items) => {
+                items.iter().map(|item| text(item).map(PathBuf::from)).collect::<Option<_>>().ok_or_else(wrong)?
+            }
+            other => match text(other).ok_or_else(wrong)? {
+                // As in the file, for folders with a comma in their names.
+                list if list.starts_with('[') => {
+                    let value = list.parse::<toml::Value>().map_err(|_| wrong())?;
+                    value.try_into().map_err(|_| wrong())?
+                }
+                list => list.split(',').map(|path| PathBuf::from(path.trim())).collect(),
+            },
+        };
+        paths.retain(|path| !path.as_os_str().is_empty());
+        *self = paths;
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        let paths: Vec<_> = self.iter().map(Setting::show).collect();
+        format!("[{}]", paths.join(", "))
+    }
+
+    fn resolve(&mut self, folder: &Path) {
+        // `~` is the home folder, wherever it is written.
+        for path in self.iter_mut().filter(|path| !path.starts_with("~")) {
+            path.resolve(folder);
+        }
+    }
+}
+
+impl Setting for RangeInclusive<u16> {
+    fn read(&mut self, value: &Value) -> Result<(), String> {
+        let ends = text(value).and_then(|text| text.split_once('-')).and_then(|(first, last)| {
+            let first: u16 = first.trim().parse().ok()?;
+            let last: u16 = last.trim().parse().ok()?;
+            (first > 0 && first <= last).then_some(first..=last)
+        });
+        *self =
+            ends.ok_or_else(|| format!("{} is not a range of ports; write one such as \"8300-8499\"", Quoted(value)))?;
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        quote(&format!("{}-{}", self.start(), self.end()))
+    }
+}
+
+/// A list in the file; names with commas between them as text.
+impl Setting for Vec<String> {
+    fn read(&mut self, value: &Value) -> Result<(), String> {
+        let wrong = || format!("{} is not a list of names; write [\"a.example\", \"b.example\"]", Quoted(value));
+        *self = match value {
+            Value::Array(_, items) => {
+                items.iter().map(|item| text(item).map(str::to_owned)).collect::<Option<_>>().ok_or_else(wrong)?
+            }
+            other => text(other).ok_or_else(wrong)?.split(',').map(|name| name.trim().to_owned()).collect(),
+        };
+        self.retain(|name| !name.is_empty());
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        let names: Vec<_> = self.iter().map(|name| quote(name)).collect();
+        format!("[{}]", names.join(", "))
+    }
+}
+
+impl Setting for Duration {
+    fn read(&mut self, value: &Value) -> Result<(), String> {
+        *self = match text(value) {
+            Some(span) => parse_span(span).map_err(|error| error.to_string())?,
+            None => {
+                return Err(format!(
+                    "{} has no unit; write a text such as \"250ms\", \"30s\" or \"5m\"",
+                    Quoted(value)
+                ));
+            }
+        };
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        let (seconds, millis) = (self.as_secs(), self.as_millis());
+        match () {
+            () if self.subsec_millis() != 0 => format!("\"{millis}ms\""),
+            () if seconds == 0 || seconds % 60 != 0 => format!("\"{seconds}s\""),
+            () if seconds % 3_600 != 0 => format!("\"{}m\"", seconds / 60),
+            () => format!("\"{}h\"", seconds / 3_600),
+        }
+    }
+}
+
+impl Setting for Option<Duration> {
+    fn read(&mut self, value: &Value) -> Result<(), String> {
+        let mut span = Duration::ZERO;
+        span.read(value)?;
+        *self = Some(span);
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        self.as_ref().map_or_else(|| "unset".to_owned(), Setting::show)
+    }
+}
+
+impl Setting for Option<IdleTime> {
+    fn read(&mut self, value: &Value) -> Result<(), String> {
+        let wrong =
+            || format!("{} is not a time; write seconds, or a text such as \"5m\"; 0 = for ever", Quoted(value));
+        let seconds = match value {
+            Value::Num(_, number) => whole_number(*number).map(|n| n as f64).or_else(|| number.to_f64()),
+            other => text(other).and_then(|text| text.parse().ok()),
+        };
+        let span = match (seconds, text(value)) {
+            (Some(seconds), _) => Duration::try_from_secs_f64(seconds).map_err(|_| wrong())?,
+            (None, Some(span)) => parse_span(span).map_err(|_| wrong())?,
+            (None, None) => return Err(wrong()),
+        };
+        *self = Some(IdleTime(if span.is_zero() { KeepAlive::Forever } else { KeepAlive::For(span) }));
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        match self {
+            None => "unset".to_owned(),
+            Some(IdleTime(KeepAlive::Forever)) => "0".to_owned(),
+            Some(IdleTime(KeepAlive::For(span))) => span.show(),
+        }
+    }
+}
+
+impl Setting for ByteCount {
+    fn read(&mut self, value: &Value) -> Result<(), String> {
+        *self = match (whole(value), text(value)) {
+            (Some(bytes), _) => Self(bytes),
+            (None, Some(size)) => {
+                size.parse().map_err(|error: model_boss_protocol::ParseByteCountError| error.to_string())?
+            }
+            (None, None) => return Err(format!("{} is not a size; write one such as \"32MiB\"", Quoted(value))),
+        };
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        match self.0 {
+            n if n > 0 && n % (1 << 30) == 0 => format!("\"{}GiB\"", n >> 30),
+            n if n > 0 && n % (1 << 20) == 0 => format!("\"{}MiB\"", n >> 20),
+            n if n > 0 && n % (1 << 10) == 0 => format!("\"{}KiB\"", n >> 10),
+            n => n.to_string(),
+        }
+    }
+}
+
+macro_rules! words {
+    ($kind:ident { $($variant:ident = $word:literal),* $(,)? }) => {
+        impl $kind {
+            /// The word that sets it.
+            pub(crate) const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word,)* }
+            }
+        }
+
+        impl Setting for $kind {
+            fn read(&mut self, value: &Value) -> Result<(), String> {
+                *self = match text(value) {
+                    $(Some($word) => Self::$variant,)*
+                    _ => return Err(format!("{} does not do here; one of {}", Quoted(value), [$($word),*].join(", "))),
+                };
+                Ok(())
+            }
+
+            fn show(&self) -> String {
+                quote(self.as_str())
+            }
+        }
+    };
+}
+words!(LogLevel { Off = "off", Error = "error", Warn = "warn", Info = "info", Debug = "debug", Trace = "trace" });
+words!(LogFormat { Text = "text", Json = "json" });

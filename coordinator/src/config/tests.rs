@@ -1,0 +1,250 @@
+use std::fs;
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::load::Loaded;
+use super::*;
+
+/// A file with this text, and these variables and flags over it.
+fn load(
+    text: &str,
+    environment: &[(&str, &str)],
+    flags: &[(&str, &str)],
+) -> (tempfile::TempDir, Result<Loaded, ConfigError>) {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("test.toml");
+    fs::write(&file, text).unwrap();
+    let owned = |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
+    let sources = Sources { flags: owned(flags), environment: owned(environment), file: Some(file) };
+    (folder, sources.load())
+}
+
+fn config(text: &str) -> Config {
+    load(text, &[], &[]).1.unwrap().config
+}
+
+fn problems(text: &str, environment: &[(&str, &str)], flags: &[(&str, &str)]) -> Vec<String> {
+    let (folder, loaded) = load(text, environment, flags);
+    let folder = format!("{}/", folder.path().display());
+    loaded.unwrap_err().problems.iter().map(|problem| problem.replace(&folder, "")).collect()
+}
+
+#[test]
+fn flag_beats_variable_beats_file_beats_default() {
+    let file = "port = 1\nstop_grace = \"1s\"\ndrain_grace = \"1s\"\n[stay_warm]\nllm = \"1m\"\n";
+    let variables =
+        [("MODEL_BOSS_PORT", "2"), ("MODEL_BOSS_STOP_GRACE", "2s"), ("OTHER", "x"), ("MODEL_BOSS_URL", "x")];
+    let (folder, loaded) = load(file, &variables, &[("port", "3")]);
+    let loaded = loaded.unwrap();
+    assert_eq!(loaded.config.port, 3);
+    assert_eq!(loaded.config.stop_grace, Duration::from_secs(2));
+    assert_eq!(loaded.config.drain_grace, Duration::from_secs(1));
+    assert_eq!(loaded.config.stay_warm.llm, Duration::from_secs(60));
+    assert_eq!(loaded.config.stay_warm.tts, Duration::from_secs(300));
+    let shown = loaded.show();
+    let origin = |path: &str| shown.iter().find(|setting| setting.path == path).unwrap().origin.clone();
+    assert_eq!(origin("port"), "--port");
+    assert_eq!(origin("stop_grace"), "MODEL_BOSS_STOP_GRACE");
+    assert_eq!(origin("drain_grace"), format!("{}:3", folder.path().join("test.toml").display()));
+    assert_eq!(origin("stay_warm.llm"), format!("{}:5", folder.path().join("test.toml").display()));
+    assert_eq!(origin("stay_warm.tts"), "default");
+}
+
+#[test]
+fn every_kind_of_value_is_read_from_the_file_and_from_text() {
+    let from_file = config(
+        r#"
+        host = "::1"
+        port = 0
+        worker_ports = "9000-9001"
+        allowed_hosts = ["a.example", "b.example"]
+        model_roots = ["/a", "~"]
+        model_idle_secs = 1.5
+        load_timeout = "250ms"
+        limits.inference_body = "1MiB"
+        limits.management_body = 1048576
+        limits.json_depth = 0x10
+        sse = { interval = "1h30m" }
+        log.level = "debug"
+        log.format = "json"
+        "#,
+    );
+    let text = [
+        ("MODEL_BOSS_HOST", "::1"),
+        ("MODEL_BOSS_PORT", "0"),
+        ("MODEL_BOSS_WORKER_PORTS", " 9000 - 9001 "),
+        ("MODEL_BOSS_ALLOWED_HOSTS", "a.example, b.example"),
+        ("MODEL_BOSS_MODEL_ROOTS", "/a, ~"),
+        ("MODEL_BOSS_MODEL_IDLE_SECS", "1.5"),
+        ("MODEL_BOSS_LOAD_TIMEOUT", "250ms"),
+        ("MODEL_BOSS_LIMITS__INFERENCE_BODY", "1MiB"),
+        ("MODEL_BOSS_LIMITS__MANAGEMENT_BODY", "1048576"),
+        ("MODEL_BOSS_LIMITS__JSON_DEPTH", "16"),
+        ("MODEL_BOSS_SSE__INTERVAL", "1h30m"),
+        ("MODEL_BOSS_LOG__LEVEL", "debug"),
+        ("MODEL_BOSS_LOG__FORMAT", "json"),
+    ];
+    assert_eq!(load("", &text, &[]).1.unwrap().config, from_file);
+    assert_eq!(from_file.load_timeout, Some(Duration::from_millis(250)));
+    assert_eq!(from_file.stay_warm(Category::Llm), KeepAlive::For(Duration::from_millis(1_500)));
+}
+
+#[test]
+fn bc_3_zero_idle_seconds_switch_the_sweep_off() {
+    assert_eq!(config("model_idle_secs = 0").stay_warm(Category::Llm), KeepAlive::Forever);
+    assert_eq!(config("").stay_warm(Category::Vision), KeepAlive::For(Duration::from_secs(60)));
+    assert_eq!(
+        config("model_idle_secs = \"5m\"").stay_warm(Category::Vision),
+        KeepAlive::For(Duration::from_secs(300))
+    );
+}
+
+#[test]
+fn a_path_in_the_file_starts_at_the_files_folder() {
+    let file = "state_dir = \"here\"\nmanifests = \"/there\"\nworker_binary = \"bin/worker\"\n\
+                model_roots = [\"~/m\", \"m\", \"/m\"]";
+    let (folder, loaded) = load(file, &[("MODEL_BOSS_RUNTIME_DIR", "run")], &[]);
+    let config = loaded.unwrap().config;
+    assert_eq!(config.state_dir, folder.path().join("here"));
+    assert_eq!(config.manifests, Path::new("/there"));
+    assert_eq!(config.worker_binary, Some(folder.path().join("bin/worker")));
+    assert_eq!(config.runtime_dir, Path::new("run"));
+    assert_eq!(config.model_roots, [PathBuf::from("~/m"), folder.path().join("m"), PathBuf::from("/m")]);
+}
+
+#[test]
+fn folders_may_have_commas_where_they_are_written_as_in_the_file() {
+    let (_folder, loaded) = load("", &[], &[("model_roots", "[\"/a,b\", \"~\"]")]);
+    assert_eq!(loaded.unwrap().config.model_roots, [PathBuf::from("/a,b"), PathBuf::from("~")]);
+    let (_folder, loaded) = load("", &[], &[("model_roots", "")]);
+    assert!(loaded.unwrap().config.model_roots.is_empty());
+    for wrong in ["[/a]", "[1]", "["] {
+        assert_eq!(problems("", &[], &[("model_roots", wrong)]).len(), 1, "{wrong}");
+    }
+    assert!(problems("model_roots = [1]", &[], &[])[0].contains("not a list of folders"));
+}
+
+#[test]
+fn all_problems_come_at_once_each_with_its_place() {
+    let file = "prot = 8210\nport = \"many\"\n\n[stay_warm]\nllm = 300\nlmm = \"5m\"\n[elsewhere]\nx = 1\n";
+    let environment = [("MODEL_BOSS_LOG__LEVL", "info"), ("MODEL_BOSS_HOST", "example.com"), ("MODEL_BOSS_SSE", "2s")];
+    let flags = [("worker_ports", "9-8"), ("limits.queue_total", "0")];
+    let expected = [
+        "test.toml:1: 'prot' is not a setting; did you mean 'port'?",
+        "test.toml:2: 'port': 'many' is not a port; write a whole number from 0 to 65535",
+        "test.toml:5: 'stay_warm.llm': 300 has no unit; write a text such as \"250ms\", \"30s\" or \"5m\"",
+        "test.toml:6: 'stay_warm.lmm' is not a setting; did you mean 'stay_warm.llm'?",
+        "test.toml:7: 'elsewhere' is not a setting; `model-boss config show` lists them all",
+        "MODEL_BOSS_HOST: 'example.com' is not an IP address; write one such as 127.0.0.1, or localhost",
+        "MODEL_BOSS_LOG__LEVL is not a setting; did you mean MODEL_BOSS_LOG__LEVEL?",
+        "MODEL_BOSS_SSE is a group of settings; set one of it, such as MODEL_BOSS_SSE__FIRST_COMMENT",
+        "--worker-ports: '9-8' is not a range of ports; write one such as \"8300-8499\"",
+        "--limits-queue-total: '0' does not do here; write a whole number of at least 1",
+    ];
+    assert_eq!(problems(file, &environment, &flags), expected);
+}
+
+#[test]
+fn a_variable_that_resembles_no_setting_belongs_to_another_program() {
+    for variable in ["MODEL_BOSS_TEST_BIN_DIR", "MODEL_BOSS_SIM_SEED", "MODEL_BOSS_CUDA_DIR", "MODEL_BOSS_LLAMA_SERVER"]
+    {
+        let (_folder, loaded) = load("", &[(variable, "x")], &[]);
+        assert!(loaded.is_ok(), "{variable}");
+    }
+}
+
+#[test]
+fn a_wrong_value_is_told_even_where_another_source_wins() {
+    assert_eq!(problems("port = -1", &[], &[("port", "1")]).len(), 1);
+}
+
+#[test]
+fn a_broken_file_is_told_with_its_lines_and_the_rest_is_still_checked() {
+    let problems = problems("port = \nhost = \"127.0.0.1\"\nprot = 1\n", &[], &[("log.level", "loud")]);
+    assert!(problems[0].starts_with("test.toml:1: "), "{problems:?}");
+    assert!(problems.iter().any(|problem| problem.starts_with("test.toml:3: 'prot'")), "{problems:?}");
+    assert!(problems.iter().any(|problem| problem.starts_with("--log-level: 'loud'")), "{problems:?}");
+}
+
+#[test]
+fn a_named_file_must_be_there() {
+    let sources = Sources { file: Some("no/such/file.toml".into()), ..Sources::default() };
+    let error = sources.load().unwrap_err().to_string();
+    assert!(error.contains("no/such/file.toml: the file cannot be read"), "{error}");
+}
+
+#[test]
+fn op_5_others_can_connect_only_with_keys() {
+    let refused = problems("", &[], &[("host", "0.0.0.0")]);
+    assert!(refused[0].starts_with("--host: 'host' is 0.0.0.0"), "{refused:?}");
+    let folder = tempfile::tempdir().unwrap();
+    let keys = folder.path().join("keys");
+    let line = format!("host = \"0.0.0.0\"\napi_keys = \"{}\"", keys.display());
+    for (content, wrong) in [(None, "cannot be read"), (Some("# none\n\n"), "no key"), (Some("short\n"), ":1: the key")]
+    {
+        if let Some(content) = content {
+            fs::write(&keys, content).unwrap();
+        }
+        let refused = problems(&line, &[], &[]);
+        assert!(refused[0].starts_with("test.toml:2: 'api_keys'") && refused[0].contains(wrong), "{refused:?}");
+    }
+    fs::write(&keys, "# for the notebook\n0123456789abcdef\n\n  fedcba9876543210  \n").unwrap();
+    config(&line);
+    let keys = ApiKeys::read(&keys).unwrap();
+    assert!(keys.accept("0123456789abcdef") && keys.accept("fedcba9876543210"));
+    assert!(!keys.accept("0123456789abcdee") && !keys.accept("") && !keys.accept("# for the notebook"));
+    assert!(!format!("{keys:?}").contains("0123"));
+}
+
+#[test]
+fn times_that_must_pass_are_longer_than_nothing() {
+    assert_eq!(problems("sse.interval = \"0s\"\naging_step = \"0ms\"\nleases.heartbeat = \"0s\"", &[], &[]).len(), 3);
+    let refused = problems("leases.heartbeat = \"8s\"", &[], &[]);
+    assert!(refused[0].starts_with("test.toml:1: 'leases.heartbeat' must be at most half"), "{refused:?}");
+}
+
+#[test]
+fn the_defaults_of_leases_are_the_protocols() {
+    assert_eq!(LeaseTerms::default().terms(), Terms::default());
+}
+
+/// What `config show` prints can begin a file.
+#[test]
+fn what_is_shown_is_what_is_read() {
+    let file: String = catalogue()
+        .iter()
+        .filter(|setting| setting.value != "unset")
+        .map(|setting| format!("{} = {}\n", setting.path, setting.value))
+        .collect();
+    let shown: Vec<_> = load(&file, &[], &[]).1.unwrap().show().into_iter().map(|s| (s.path, s.value)).collect();
+    let defaults: Vec<_> = catalogue().into_iter().map(|s| (s.path, s.value)).collect();
+    let relative = |pairs: Vec<(String, String)>| -> Vec<_> {
+        pairs
+            .into_iter()
+            .filter(|(path, _)| !["manifests", "model_roots", "state_dir"].contains(&path.as_str()))
+            .collect()
+    };
+    assert_eq!(relative(shown), relative(defaults));
+}
+
+proptest! {
+    #[test]
+    fn a_shown_duration_reads_as_itself(millis in 0..400_000_000_u64) {
+        let span = Duration::from_millis(millis);
+        let shown = setting::Setting::show(&span);
+        prop_assert_eq!(model_boss_protocol::parse_span(shown.trim_matches('"')), Ok(span));
+    }
+
+    #[test]
+    fn a_shown_size_reads_as_itself(bytes in any::<u64>(), zeros in 0..40_u32) {
+        let size = ByteCount(bytes >> zeros << zeros);
+        let shown = setting::Setting::show(&size);
+        prop_assert_eq!(shown.trim_matches('"').parse(), Ok(size));
+    }
+
+    #[test]
+    fn no_file_makes_it_panic(text in "[a-z_.=\\[\\]\"{}0-9\\n ]{0,60}") {
+        let _ = load(&text, &[], &[]);
+    }
+}

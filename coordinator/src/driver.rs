@@ -1,0 +1,425 @@
+//! The one task that owns the scheduler: events in, effects out. It acts on every effect by telling somebody else (the
+//! ledger's thread, the supervisor, a waiting request) and never waits for any of them. Decides nothing.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use model_boss_core::{Effect, Event, ExitReport, Moment, Outcome, Scheduler, Submission};
+use model_boss_protocol::{
+    ApiError, Category, ClientId, ErrorCode, Generation, KeepAlive, ModelId, Priority, RequestId, SlotId,
+};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::catalog::LiveCatalog;
+use crate::leases::{DeviceTable, Leases};
+use crate::metrics::Metrics;
+use crate::supervisor::{SpawnOrder, Supervisor, Worker};
+
+/// Messages handled before the clock is looked at again.
+const BATCH: usize = 64;
+
+/// Reports to the driver. Never blocks; what may wait is bounded where it comes in (connections, workers).
+#[derive(Clone, Debug)]
+pub(crate) struct News(mpsc::UnboundedSender<Message>);
+
+/// Asks for inference, loads and views. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(crate) struct Scheduling {
+    news: News,
+    ids: Arc<AtomicU64>,
+    started: Instant,
+}
+
+/// What a client wants, in the scheduler's words.
+#[derive(Debug)]
+pub(crate) struct Wish {
+    /// A name or an alias.
+    pub(crate) model: String,
+    /// What the route needs the model to do.
+    pub(crate) category: Category,
+    /// Who asks.
+    pub(crate) client: ClientId,
+    /// How important it is.
+    pub(crate) priority: Priority,
+    /// When its answer is worth nothing any more.
+    pub(crate) deadline: Option<Instant>,
+    /// How long the model should stay loaded after it.
+    pub(crate) keep_alive: Option<KeepAlive>,
+}
+
+/// A place in the queue, then the right to use a worker. Dropped before its end, it tells the scheduler that the client
+/// is gone.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    request: RequestId,
+    news: News,
+    verdict: oneshot::Receiver<Verdict>,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Waiting,
+    Dispatched,
+    Ended,
+}
+
+/// The right to send a request to a worker now.
+#[derive(Clone, Debug)]
+pub(crate) struct Dispatched {
+    /// Which worker.
+    pub(crate) worker: Arc<Worker>,
+    /// How long the request waited in the queue.
+    pub(crate) queued: Duration,
+    /// How much of that was a load.
+    pub(crate) loading: Duration,
+}
+
+#[derive(Debug)]
+enum Verdict {
+    Dispatched(Dispatched),
+    Refused(ApiError),
+    Done,
+}
+
+/// A look at the scheduler, with the time.
+type Look = Box<dyn FnOnce(&Scheduler, Moment) + Send>;
+
+enum Message {
+    Event(Event),
+    /// An event that ends in a verdict for its sender.
+    Ask {
+        request: RequestId,
+        reply: oneshot::Sender<Verdict>,
+        event: Event,
+    },
+    View(Look),
+    LeaseLost {
+        slot: SlotId,
+        generation: Generation,
+    },
+    Cut,
+}
+
+impl News {
+    /// The reporting end, and the end that [`Driver::run`] reads.
+    pub(crate) fn channel() -> (Self, Inbox) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        (Self(sender), Inbox(receiver))
+    }
+
+    /// Reports that something happened.
+    pub(crate) fn event(&self, event: Event) {
+        self.send(Message::Event(event));
+    }
+
+    /// Reports that the ledger no longer promises this slot its bytes.
+    pub(crate) fn lease_lost(&self, slot: SlotId, generation: Generation) {
+        self.send(Message::LeaseLost { slot, generation });
+    }
+
+    fn send(&self, message: Message) {
+        // The driver ends last of all: without it nobody is left to tell.
+        let _ = self.0.send(message);
+    }
+}
+
+/// The driver's end of [`News`].
+pub(crate) struct Inbox(mpsc::UnboundedReceiver<Message>);
+
+impl Scheduling {
+    /// A handle whose time begins now.
+    pub(crate) fn new(news: News) -> Self {
+        Self { news, ids: Arc::new(AtomicU64::new(1)), started: Instant::now() }
+    }
+
+    /// Puts a request into the queue.
+    pub(crate) fn submit(&self, wish: Wish) -> Ticket {
+        let id = self.next_id();
+        let deadline = wish.deadline.map(|deadline| self.moment(deadline));
+        let Wish { model, category, client, priority, keep_alive, .. } = wish;
+        self.ask(id, Event::Submit(Submission { id, model, category, client, priority, deadline, keep_alive }))
+    }
+
+    /// Asks for a model to be loaded; the returned value answers when it is.
+    pub(crate) fn load(&self, model: ModelId) -> Ticket {
+        let request = self.next_id();
+        self.ask(request, Event::Load { request, model })
+    }
+
+    /// Asks for one model, or all, to be unloaded.
+    pub(crate) fn unload(&self, model: Option<ModelId>) -> Ticket {
+        let request = self.next_id();
+        self.ask(request, Event::Unload { request, model })
+    }
+
+    /// Begins the end: what is new is refused, what runs is finished, then every worker is stopped.
+    pub(crate) fn drain(&self) {
+        self.news.event(Event::Drain);
+    }
+
+    /// Ends every worker now, whatever it works on.
+    pub(crate) fn cut(&self) {
+        self.news.send(Message::Cut);
+    }
+
+    /// Looks at the scheduler's state. `None` when the driver has ended.
+    pub(crate) async fn view<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Scheduler, Moment) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (reply, seen) = oneshot::channel();
+        self.news.send(Message::View(Box::new(move |scheduler, now| {
+            // Whoever asked may be gone.
+            let _ = reply.send(look(scheduler, now));
+        })));
+        seen.await.ok()
+    }
+
+    fn ask(&self, request: RequestId, event: Event) -> Ticket {
+        let (reply, verdict) = oneshot::channel();
+        self.news.send(Message::Ask { request, reply, event });
+        Ticket { request, news: self.news.clone(), verdict, stage: Stage::Waiting }
+    }
+
+    fn next_id(&self) -> RequestId {
+        RequestId(self.ids.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn moment(&self, at: Instant) -> Moment {
+        Moment::at(at.saturating_duration_since(self.started))
+    }
+}
+
+impl Ticket {
+    /// The number of the request.
+    pub(crate) fn request(&self) -> RequestId {
+        self.request
+    }
+
+    /// Waits until a worker is free for this request, or for the refusal.
+    pub(crate) async fn dispatched(&mut self) -> Result<Dispatched, ApiError> {
+        match self.verdict().await? {
+            Some(dispatched) => {
+                self.stage = Stage::Dispatched;
+                Ok(dispatched)
+            }
+            None => Err(ApiError::new(ErrorCode::Internal, "the scheduler answered another question")),
+        }
+    }
+
+    /// Waits until an operator's load or unload is done.
+    pub(crate) async fn done(mut self) -> Result<(), ApiError> {
+        self.verdict().await.map(|_| ())
+    }
+
+    /// The worker went away before any byte of its answer was sent on: back into the queue.
+    pub(crate) fn lost(&mut self) {
+        let (reply, verdict) = oneshot::channel();
+        self.verdict = verdict;
+        self.stage = Stage::Waiting;
+        let event = Event::Finished { request: self.request, outcome: Outcome::LostBeforeAnswer };
+        self.news.send(Message::Ask { request: self.request, reply, event });
+    }
+
+    /// The request ended.
+    pub(crate) fn finish(mut self, outcome: Outcome) {
+        self.stage = Stage::Ended;
+        self.news.event(Event::Finished { request: self.request, outcome });
+    }
+
+    async fn verdict(&mut self) -> Result<Option<Dispatched>, ApiError> {
+        let verdict = (&mut self.verdict).await;
+        match verdict {
+            Ok(Verdict::Dispatched(dispatched)) => Ok(Some(dispatched)),
+            Ok(Verdict::Done) => {
+                self.stage = Stage::Ended;
+                Ok(None)
+            }
+            Ok(Verdict::Refused(error)) => {
+                self.stage = Stage::Ended;
+                Err(error)
+            }
+            Err(_) => {
+                self.stage = Stage::Ended;
+                Err(ApiError::new(ErrorCode::Draining, "the coordinator is shutting down"))
+            }
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        match self.stage {
+            Stage::Waiting => self.news.event(Event::Cancel(self.request)),
+            Stage::Dispatched => {
+                self.news.event(Event::Finished { request: self.request, outcome: Outcome::ClientGone });
+            }
+            Stage::Ended => {}
+        }
+    }
+}
+
+/// The task that owns the scheduler.
+pub(crate) struct Driver {
+    /// All decisions.
+    pub(crate) scheduler: Scheduler,
+    /// When [`Moment::START`] was.
+    pub(crate) scheduling: Scheduling,
+    /// The models.
+    pub(crate) catalog: Arc<LiveCatalog>,
+    /// The processes.
+    pub(crate) supervisor: Supervisor,
+    /// The ledger.
+    pub(crate) leases: Leases,
+    /// The devices, for the UUIDs behind their names.
+    pub(crate) devices: DeviceTable,
+    /// What is counted.
+    pub(crate) metrics: Arc<Metrics>,
+    /// Set when everything is stopped after a drain.
+    pub(crate) drained: CancellationToken,
+    /// Who waits for which verdict.
+    pub(crate) waiting: Waiting,
+}
+
+/// What the driver remembers: requests in the queue, loads under way.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    replies: HashMap<RequestId, oneshot::Sender<Verdict>>,
+    loads: HashMap<SlotId, Instant>,
+    /// What followed from an effect at once and was not handled yet.
+    events: VecDeque<Event>,
+    /// The last decision that is in the counters.
+    counted: u64,
+}
+
+impl Driver {
+    /// Runs until nobody can report anything any more.
+    pub(crate) async fn run(mut self, inbox: Inbox) {
+        let Inbox(mut inbox) = inbox;
+        let mut batch = Vec::with_capacity(BATCH);
+        loop {
+            let wake = self.scheduler.next_wake().map(|moment| self.scheduling.started + moment.since_start());
+            let tick = async {
+                match wake {
+                    Some(wake) => sleep_until(wake).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                count = inbox.recv_many(&mut batch, BATCH) => {
+                    if count == 0 {
+                        return;
+                    }
+                    for message in batch.drain(..) {
+                        self.message(message);
+                    }
+                }
+                () = tick => self.handle(Event::Tick),
+            }
+        }
+    }
+
+    fn message(&mut self, message: Message) {
+        match message {
+            Message::Event(event) => self.handle(event),
+            Message::Ask { request, reply, event } => {
+                self.waiting.replies.insert(request, reply);
+                self.handle(event);
+            }
+            Message::View(look) => look(&self.scheduler, self.now()),
+            Message::LeaseLost { slot, generation } => self.supervisor.kill(slot, generation, "its lease was lost"),
+            Message::Cut => self.supervisor.kill_all("drain_grace is over"),
+        }
+    }
+
+    /// One event and everything that follows from it at once.
+    fn handle(&mut self, event: Event) {
+        let mut next = Some(event);
+        while let Some(event) = next {
+            self.note(&event);
+            let now = self.now();
+            for effect in self.scheduler.handle(now, event) {
+                let follows = self.act(effect);
+                self.waiting.events.extend(follows);
+            }
+            next = self.waiting.events.pop_front();
+        }
+        self.count_decisions();
+    }
+
+    fn count_decisions(&mut self) {
+        let counted = self.waiting.counted;
+        for decision in self.scheduler.decisions().rev().take_while(|decision| decision.seq > counted) {
+            self.waiting.counted = self.waiting.counted.max(decision.seq);
+            self.metrics.decided(decision.what, &decision.model);
+        }
+    }
+
+    /// What the shell itself remembers of an event.
+    fn note(&mut self, event: &Event) {
+        match event {
+            Event::Cancel(request) => {
+                self.waiting.replies.remove(request);
+            }
+            Event::WorkerReady { slot, generation, .. } => {
+                if let (Some(began), Some(worker)) =
+                    (self.waiting.loads.remove(slot), self.supervisor.worker(*slot, *generation))
+                {
+                    self.metrics.loaded(&worker.model, began.elapsed());
+                }
+            }
+            Event::WorkerExited { slot, generation, .. } => {
+                self.waiting.loads.remove(slot);
+                self.supervisor.forget(*slot, *generation);
+            }
+            _ => {}
+        }
+    }
+
+    /// Does what the scheduler wants; gives an event when the outcome is known at once.
+    fn act(&mut self, effect: Effect) -> Option<Event> {
+        match effect {
+            Effect::AcquireLease { slot, generation, model, parts, priority } => {
+                self.leases.acquire(slot, generation, model, parts, priority);
+            }
+            Effect::ReleaseLease { slot, generation } => self.leases.release(slot, generation),
+            Effect::Spawn { slot, generation, model, device } => {
+                let Some(model) = self.catalog.current().get(&model).cloned() else {
+                    let description = format!("could not be started: no manifest describes {model}");
+                    let exit = ExitReport { reason: None, description, last_lines: Vec::new() };
+                    return Some(Event::WorkerExited { slot, generation, exit });
+                };
+                let visible_gpus = self.devices.uuid_of(&device).unwrap_or_default();
+                self.waiting.loads.insert(slot, Instant::now());
+                self.supervisor.spawn(SpawnOrder { slot, generation, model, device, visible_gpus });
+            }
+            Effect::Stop { slot, generation } => self.supervisor.stop(slot, generation),
+            Effect::Dispatch { request, slot, generation, queued, loading } => {
+                let Some(worker) = self.supervisor.worker(slot, generation).cloned() else {
+                    return Some(Event::Finished { request, outcome: Outcome::LostBeforeAnswer });
+                };
+                self.reply(request, Verdict::Dispatched(Dispatched { worker, queued, loading }));
+            }
+            Effect::Done { request } => self.reply(request, Verdict::Done),
+            Effect::Refuse { request, error } => self.reply(request, Verdict::Refused(error)),
+            Effect::Drained => self.drained.cancel(),
+        }
+        None
+    }
+
+    fn reply(&mut self, request: RequestId, verdict: Verdict) {
+        if let Some(reply) = self.waiting.replies.remove(&request) {
+            // A ticket dropped in this moment has reported that itself.
+            let _ = reply.send(verdict);
+        }
+    }
+
+    fn now(&self) -> Moment {
+        self.scheduling.moment(Instant::now())
+    }
+}

@@ -1,0 +1,160 @@
+//! The device `cpu`: the machine's memory as far as this process may use it (BC-1).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use model_boss_protocol::{ByteCount, DeviceId};
+
+use super::{DeviceSample, Probe, cgroup};
+
+/// Reads `/proc` and the control groups.
+pub(crate) struct HostProbe {
+    proc: PathBuf,
+    cgroup: PathBuf,
+}
+
+impl HostProbe {
+    /// The probe of this machine.
+    pub(crate) fn new() -> Self {
+        Self { proc: "/proc".into(), cgroup: "/sys/fs/cgroup".into() }
+    }
+}
+
+impl Probe for HostProbe {
+    fn sample(&mut self, leased: &[u32]) -> Vec<DeviceSample> {
+        let sampled_at = Instant::now();
+        let memory = fs::read_to_string(self.proc.join("meminfo")).unwrap_or_default();
+        let mut capacity = kib_field(&memory, "MemTotal");
+        let mut available = kib_field(&memory, "MemAvailable");
+        for limit in cgroup::limits(&self.proc, &self.cgroup) {
+            if capacity.is_some_and(|total| limit.limit < total) {
+                capacity = Some(limit.limit);
+            }
+            if let Some(used) = limit.used {
+                available = available.map(|free| free.min(limit.limit.saturating_sub(used)));
+            }
+        }
+        vec![DeviceSample {
+            device: DeviceId::Cpu,
+            name: processor(&self.proc),
+            uuid: None,
+            capacity,
+            reserve: capacity.map_or(ByteCount::gib(1), |total| total.scaled(0.1).max(ByteCount::gib(1))),
+            used: capacity.zip(available).map(|(total, free)| total.saturating_sub(free)),
+            processes: anonymous_memory(&self.proc, leased),
+            sampled_at,
+        }]
+    }
+}
+
+/// `Field:   1234 kB`.
+fn kib_field(text: &str, field: &str) -> Option<ByteCount> {
+    let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| ByteCount(kib * 1024))
+}
+
+fn processor(proc: &Path) -> String {
+    let text = fs::read_to_string(proc.join("cpuinfo")).unwrap_or_default();
+    let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let name = name.map_or("CPU", |(_, name)| name.trim());
+    format!("{name}, {cores} {}", if cores == 1 { "core" } else { "cores" })
+}
+
+/// The anonymous memory of every process of each tree. A worker leads its own session, which all its children share; page
+/// cache of mapped weights is the system's to take back and is not charged.
+fn anonymous_memory(proc: &Path, roots: &[u32]) -> Vec<(u32, ByteCount)> {
+    if roots.is_empty() {
+        return Vec::new();
+    }
+    let processes = fs::read_dir(proc).into_iter().flatten().flatten();
+    processes
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
+        .filter(|pid| roots.contains(pid) || session_of(proc, *pid).is_some_and(|session| roots.contains(&session)))
+        // A zombie has no such line and holds nothing.
+        .filter_map(|pid| {
+            let status = fs::read_to_string(proc.join(pid.to_string()).join("status")).ok()?;
+            Some((pid, kib_field(&status, "RssAnon")?))
+        })
+        .collect()
+}
+
+/// The session of a process: the fourth field after the name, which is in parentheses and may contain any character.
+fn session_of(proc: &Path, pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?;
+    let (_, after_name) = stat.rsplit_once(')')?;
+    after_name.split_ascii_whitespace().nth(3)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(files: &[(&str, &str)]) -> (tempfile::TempDir, HostProbe) {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let probe = HostProbe { proc: root.path().join("proc"), cgroup: root.path().join("cg") };
+        (root, probe)
+    }
+
+    const MEMINFO: &str = "MemTotal:       33554432 kB\nMemFree:        1 kB\nMemAvailable:   20971520 kB\n";
+
+    #[test]
+    fn bc_1_without_a_group_the_machine_counts() {
+        let (_root, mut probe) = machine(&[("proc/meminfo", MEMINFO)]);
+        let sample = probe.sample(&[]).remove(0);
+        assert_eq!(sample.capacity, Some(ByteCount::gib(32)));
+        assert_eq!(sample.used, Some(ByteCount::gib(12)));
+        assert_eq!(sample.reserve, ByteCount::gib(32).scaled(0.1));
+    }
+
+    #[test]
+    fn bc_1_a_tighter_group_wins_and_the_reserve_is_at_least_one_gib() {
+        let (_root, mut probe) = machine(&[
+            ("proc/meminfo", MEMINFO),
+            ("proc/self/cgroup", "0::/"),
+            ("cg/memory.max", "4294967296"),
+            ("cg/memory.current", "2147483648"),
+            ("cg/memory.stat", "inactive_file 1073741824\n"),
+        ]);
+        let sample = probe.sample(&[]).remove(0);
+        assert_eq!(sample.capacity, Some(ByteCount::gib(4)));
+        assert_eq!(sample.used, Some(ByteCount::gib(1)));
+        assert_eq!(sample.reserve, ByteCount::gib(1));
+    }
+
+    #[test]
+    fn bc_1_anonymous_memory_of_the_whole_session_is_the_workers() {
+        let (_root, mut probe) = machine(&[
+            ("proc/meminfo", MEMINFO),
+            ("proc/70/stat", "70 (model-boss wor) S 1 70 70 0 -1"),
+            ("proc/70/status", "Name:\tx\nRssAnon:\t    1048576 kB\nRssFile:\t 9999999 kB\n"),
+            ("proc/71/stat", "71 (a) b) R 70 71 70 0 -1"),
+            ("proc/71/status", "RssAnon:\t    1048576 kB\n"),
+            ("proc/72/stat", "72 (stranger) R 1 72 72 0 -1"),
+            ("proc/72/status", "RssAnon:\t    1048576 kB\n"),
+        ]);
+        let mut processes = probe.sample(&[70]).remove(0).processes;
+        processes.sort();
+        assert_eq!(processes, [(70, ByteCount::gib(1)), (71, ByteCount::gib(1))]);
+    }
+
+    #[test]
+    fn rc_21_an_unreadable_system_is_unknown_not_zero() {
+        let (_root, mut probe) = machine(&[]);
+        let sample = probe.sample(&[]).remove(0);
+        assert_eq!((sample.capacity, sample.used), (None, None));
+    }
+
+    #[test]
+    fn this_machine_has_memory() {
+        let sample = HostProbe::new().sample(&[]).remove(0);
+        assert!(sample.capacity.is_some_and(|bytes| bytes > ByteCount::ZERO));
+        assert!(sample.used.is_some());
+    }
+}

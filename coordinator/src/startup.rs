@@ -1,0 +1,85 @@
+//! The first lines on the terminal: where, with what, and one command to try.
+
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+use std::net::SocketAddr;
+
+use model_boss_protocol::ByteCount;
+
+use crate::catalog::Catalog;
+use crate::probe::DeviceSample;
+
+/// What there is at the start.
+pub(crate) struct Startup<'a> {
+    /// Where we listen.
+    pub(crate) address: SocketAddr,
+    /// The models, and what is wrong with the others.
+    pub(crate) catalog: &'a Catalog,
+    /// The devices.
+    pub(crate) devices: &'a [DeviceSample],
+    /// The lease store, for people.
+    pub(crate) store: &'a str,
+    /// Why there are no NVIDIA GPUs.
+    pub(crate) no_gpu: Option<&'a str>,
+}
+
+impl Startup<'_> {
+    /// Writes it to standard output: bold names where that is a terminal.
+    pub(crate) fn print(&self) {
+        let mut out = io::stdout().lock();
+        let bold = out.is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        // Whoever started us may have closed the pipe; the log goes on.
+        let _ = self.write(&mut out, bold).and_then(|()| out.flush());
+    }
+
+    fn write(&self, out: &mut impl Write, bold: bool) -> io::Result<()> {
+        let name = |text: &str| if bold { format!("\x1b[1m{text:<9}\x1b[0m") } else { format!("{text:<9}") };
+        writeln!(out, "model-boss {} listens on http://{}", env!("CARGO_PKG_VERSION"), self.address)?;
+        for device in self.devices {
+            writeln!(out, "{}{}", name("device"), DeviceLine(device))?;
+        }
+        if let Some(why) = self.no_gpu {
+            writeln!(out, "{}no NVIDIA GPU: {why}", name("device"))?;
+        }
+        for model in self.catalog.models() {
+            let description = &model.description;
+            let aliases = if description.aliases.is_empty() {
+                String::new()
+            } else {
+                let names: Vec<_> = description.aliases.iter().map(ToString::to_string).collect();
+                format!(" (also {})", names.join(", "))
+            };
+            let (category, size) = (description.category, description.size.bytes);
+            writeln!(out, "{}{}{aliases}: {category}, about {size}", name("model"), description.id)?;
+        }
+        if self.catalog.models().next().is_none() {
+            writeln!(out, "{}none yet: put a manifest into the folder of manifests", name("model"))?;
+        }
+        for problem in &self.catalog.problems {
+            writeln!(out, "{}{problem}", name("problem"))?;
+        }
+        writeln!(out, "{}{}", name("leases"), self.store)?;
+        if let Some(model) = self.catalog.models().next() {
+            let question = r#"{"messages":[{"role":"user","content":"Which port do you listen on?"}]"#;
+            let model = &model.description.id;
+            writeln!(
+                out,
+                "{}curl http://{}/v1/chat/completions -H 'content-type: application/json' -d '{question},\"model\":\"{model}\"}}'",
+                name("try"),
+                self.address
+            )?;
+        }
+        Ok(())
+    }
+}
+
+struct DeviceLine<'a>(&'a DeviceSample);
+
+impl fmt::Display for DeviceLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let DeviceSample { device, name, capacity, reserve, used, .. } = self.0;
+        write!(f, "{device}: {name}")?;
+        let known = |bytes: &Option<ByteCount>| bytes.map_or_else(|| "unknown".to_owned(), |bytes| bytes.to_string());
+        write!(f, ", {} of memory, {} in use, {reserve} kept free", known(capacity), known(used))
+    }
+}

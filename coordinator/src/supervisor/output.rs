@@ -1,0 +1,160 @@
+//! What workers write: each line goes to the model's log file and to our own log, the last ones are kept to explain an
+//! exit.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use model_boss_protocol::ModelId;
+use tokio::fs::{File, OpenOptions};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
+use tokio::task::JoinSet;
+
+/// Lines kept to explain an exit.
+const LAST_LINES: usize = 20;
+/// A longer line is cut: a worker that writes without newlines must not fill our memory.
+const MAX_LINE: u64 = 8 * 1024;
+/// A log file that grew past this is moved aside once, so that a model's logs stay under twice this size.
+const MAX_LOG: u64 = 8 << 20;
+/// Grandchildren may keep a pipe open after the worker is gone: what is not here by then is not waited for.
+const DRAIN_LIMIT: Duration = Duration::from_millis(500);
+
+/// Captures one worker's standard output and error until both end.
+pub(super) struct Output {
+    last: Arc<Mutex<VecDeque<String>>>,
+    readers: JoinSet<()>,
+}
+
+impl Output {
+    /// Starts to read. `pid` marks the lines; a log file that cannot be opened is reported and done without.
+    pub(super) async fn capture(
+        folder: &Path,
+        model: &ModelId,
+        pid: u32,
+        stdout: Option<impl AsyncRead + Unpin + Send + 'static>,
+        stderr: Option<impl AsyncRead + Unpin + Send + 'static>,
+    ) -> Self {
+        let last = Arc::new(Mutex::new(VecDeque::new()));
+        let mut readers = JoinSet::new();
+        if let Some(stdout) = stdout {
+            let log = open_log(folder, model).await;
+            readers.spawn(read_lines(stdout, log, model.clone(), pid, None));
+        }
+        if let Some(stderr) = stderr {
+            let log = open_log(folder, model).await;
+            readers.spawn(read_lines(stderr, log, model.clone(), pid, Some(Arc::clone(&last))));
+        }
+        Self { last, readers }
+    }
+
+    /// Waits for what is still in the pipes and gives the last lines of standard error.
+    pub(super) async fn last_lines(mut self) -> Vec<String> {
+        let _ = tokio::time::timeout(DRAIN_LIMIT, async { while self.readers.join_next().await.is_some() {} }).await;
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+}
+
+async fn read_lines(
+    pipe: impl AsyncRead + Unpin,
+    mut log: Option<File>,
+    model: ModelId,
+    pid: u32,
+    keep: Option<Arc<Mutex<VecDeque<String>>>>,
+) {
+    let mut reader = BufReader::new(pipe);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let mut limited = tokio::io::AsyncReadExt::take(&mut reader, MAX_LINE);
+        match limited.read_until(b'\n', &mut line).await {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        let text = String::from_utf8_lossy(&line);
+        let text = text.trim_end();
+        if text.is_empty() {
+            continue;
+        }
+        tracing::debug!(target: "worker", %model, pid, "{text}");
+        if let Some(file) = &mut log
+            && let Err(error) = write_line(file, pid, text).await
+        {
+            tracing::warn!(%model, %error, "cannot write the worker's log; its lines are kept in memory only");
+            log = None;
+        }
+        if let Some(last) = &keep {
+            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+            if last.len() == LAST_LINES {
+                last.pop_front();
+            }
+            last.push_back(text.to_owned());
+        }
+    }
+}
+
+async fn write_line(file: &mut File, pid: u32, text: &str) -> std::io::Result<()> {
+    file.write_all(format!("[{pid}] {text}\n").as_bytes()).await?;
+    file.flush().await
+}
+
+async fn open_log(folder: &Path, model: &ModelId) -> Option<File> {
+    let path = log_path(folder, model);
+    let opened = async {
+        tokio::fs::create_dir_all(folder).await?;
+        if tokio::fs::metadata(&path).await.is_ok_and(|found| found.len() > MAX_LOG) {
+            tokio::fs::rename(&path, path.with_extension("log.old")).await?;
+        }
+        OpenOptions::new().create(true).append(true).open(&path).await
+    };
+    match opened.await {
+        Ok(file) => Some(file),
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "cannot open the worker's log file");
+            None
+        }
+    }
+}
+
+/// `logs/NAME.log`, with every character that means something to a file system replaced.
+fn log_path(folder: &Path, model: &ModelId) -> PathBuf {
+    let safe = |c: char| if c.is_ascii_alphanumeric() || "._-+@".contains(c) { c } else { '_' };
+    let name: String = model.as_str().chars().map(safe).collect();
+    folder.join(format!("{}.log", name.trim_start_matches('.')))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_last_lines_of_stderr_are_kept_and_all_go_to_the_log() {
+        let folder = tempfile::tempdir().unwrap();
+        let model = ModelId::from("team/m:1");
+        let stderr: String = (0..30).map(|n| format!("line {n}\n")).collect();
+        let out: &[u8] = b"hello\n";
+        let output =
+            Output::capture(folder.path(), &model, 7, Some(out), Some(std::io::Cursor::new(stderr.into_bytes()))).await;
+        let last = output.last_lines().await;
+        assert_eq!(last.len(), LAST_LINES);
+        assert_eq!(last.last().map(String::as_str), Some("line 29"));
+        let log = std::fs::read_to_string(folder.path().join("team_m_1.log")).unwrap();
+        assert!(log.contains("[7] hello\n") && log.contains("[7] line 0\n"), "{log}");
+    }
+
+    #[tokio::test]
+    async fn a_line_without_end_is_cut_not_collected() {
+        let folder = tempfile::tempdir().unwrap();
+        let endless = vec![b'x'; 3 * MAX_LINE as usize];
+        let stdout: Option<&[u8]> = None;
+        let output = Output::capture(folder.path(), &"m".into(), 1, stdout, Some(std::io::Cursor::new(endless))).await;
+        let last = output.last_lines().await;
+        assert_eq!(last.len(), 3);
+        assert!(last.iter().all(|line| line.len() as u64 <= MAX_LINE));
+    }
+
+    #[test]
+    fn a_name_cannot_leave_the_log_folder() {
+        assert_eq!(log_path(Path::new("/l"), &"../../etc/x".into()), Path::new("/l/_.._etc_x.log"));
+    }
+}

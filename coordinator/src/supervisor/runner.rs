@@ -1,0 +1,324 @@
+//! The life of one worker process: port → spawn → attach to the lease → start line → ready → watched → reaped.
+//!
+//! *Stop* preempts everything: it is polled first wherever the runner waits.
+
+use std::future::pending;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use model_boss_core::{Event, ExitReport};
+use model_boss_protocol::{DeviceId, SpawnToken, WorkerExit, WorkerHealth, WorkerSpec};
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use tokio::io::AsyncWriteExt;
+use tokio::process::{Child, ChildStdin};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::output::Output;
+use super::ports::Port;
+use super::spawner::Launch;
+use super::{SpawnOrder, Tools, Worker, load_timeout_for};
+use crate::upstream::Upstream;
+
+/// The health check is asked this quickly at first: a small model is ready in milliseconds.
+const FIRST_POLL: Duration = Duration::from_millis(5);
+/// And never more slowly than this while loading.
+const SLOWEST_POLL: Duration = Duration::from_millis(100);
+/// One health check may take this long while loading.
+const HEALTH_LIMIT: Duration = Duration::from_secs(2);
+/// A worker that finds its port taken gets the next one, so often.
+const MAX_PORTS: u32 = 16;
+/// A health answer is a few hundred bytes.
+const MAX_HEALTH: usize = 64 * 1024;
+
+/// The task behind a [`Worker`].
+pub(super) struct WorkerRunner {
+    order: SpawnOrder,
+    worker: Arc<Worker>,
+    tools: Arc<Tools>,
+}
+
+/// Why a process was not waited for any longer.
+enum Verdict {
+    Exited(std::io::Result<ExitStatus>),
+    Stop,
+    Kill(String),
+}
+
+/// How one process of this filling ended.
+enum Ending {
+    PortTaken,
+    Final(ExitReport),
+}
+
+impl WorkerRunner {
+    pub(super) fn new(order: SpawnOrder, worker: Arc<Worker>, tools: Arc<Tools>) -> Self {
+        Self { order, worker, tools }
+    }
+
+    /// Lives until the process is reaped, and reports it.
+    pub(super) async fn run(self) {
+        let exit = self.live().await;
+        let (slot, generation) = (self.order.slot, self.order.generation);
+        self.tools.news.event(Event::WorkerExited { slot, generation, exit });
+    }
+
+    /// One process after another until one does not end over its port.
+    async fn live(&self) -> ExitReport {
+        for _ in 0..MAX_PORTS {
+            let Some(port) = self.tools.ports.take() else {
+                return not_started("no port of worker_ports is free");
+            };
+            match self.one_process(&port).await {
+                Ending::PortTaken => tracing::info!(port = port.number(), "port is busy, trying the next one"),
+                Ending::Final(exit) => return exit,
+            }
+        }
+        not_started(&format!("{MAX_PORTS} ports in a row were taken by others in the moment of its start"))
+    }
+
+    async fn one_process(&self, port: &Port) -> Ending {
+        let (token, proof) = match (secret(), secret()) {
+            (Ok(token), Ok(proof)) => (token, proof),
+            (Err(error), _) | (_, Err(error)) => {
+                return Ending::Final(not_started(&format!("no randomness for its token: {error}")));
+            }
+        };
+        let upstream = match Upstream::new(port.number(), &token) {
+            Ok(upstream) => Arc::new(upstream),
+            Err(error) => return Ending::Final(not_started(&error.to_string())),
+        };
+        let settings = &self.tools.settings;
+        let launch = Launch { program: settings.program.clone(), visible_gpus: self.order.visible_gpus.clone() };
+        let mut child = match self.tools.spawner.spawn(launch).await {
+            Ok(child) => child,
+            Err(error) => {
+                return Ending::Final(not_started(&format!(
+                    "{} could not be started: {error}",
+                    settings.program.display()
+                )));
+            }
+        };
+        // A child that has not been waited for has its pid.
+        let pid = child.id().unwrap_or_default();
+        let model = &self.worker.model;
+        let output = Output::capture(&settings.logs, model, pid, child.stdout.take(), child.stderr.take()).await;
+        // Held until the process is reaped: dropping it is the lifeline's end.
+        let mut lifeline = child.stdin.take();
+        let spec = self.spec(port.number(), token, proof);
+
+        let verdict = tokio::select! {
+            biased;
+            why = self.worker.killed() => Verdict::Kill(why.to_owned()),
+            () = self.worker.stop.cancelled() => Verdict::Stop,
+            status = child.wait() => Verdict::Exited(status),
+            why = self.watch(pid, &spec, &upstream, &mut lifeline) => Verdict::Kill(why),
+        };
+        let (status, why) = match verdict {
+            Verdict::Exited(status) => (status, None),
+            Verdict::Stop => (self.terminate(&mut child, pid).await, None),
+            Verdict::Kill(why) => {
+                tracing::warn!(%model, pid, "killing the worker: {why}");
+                signal(pid, Signal::SIGKILL);
+                (child.wait().await, Some(why))
+            }
+        };
+        let exit = report(status, why, output.last_lines().await);
+        drop(lifeline);
+        tracing::info!(%model, pid, "worker ended: {}", exit.description);
+        if exit.reason == Some(WorkerExit::PortInUse) && !self.worker.stop.is_cancelled() {
+            return Ending::PortTaken;
+        }
+        Ending::Final(exit)
+    }
+
+    /// Gate, load, service. Returns only when the process must be killed, saying why.
+    async fn watch(
+        &self,
+        pid: u32,
+        spec: &WorkerSpec,
+        upstream: &Arc<Upstream>,
+        lifeline: &mut Option<ChildStdin>,
+    ) -> String {
+        let (slot, generation) = (self.order.slot, self.order.generation);
+        if let Err(reason) = self.tools.leases.attach(slot, generation, pid).await {
+            return format!("the lease ledger did not take its pid: {reason}");
+        }
+        if let Err(why) = write_start_line(spec, lifeline).await {
+            // A worker that went away by itself says more by its exit code than we can here.
+            tracing::debug!(pid, "the start line was not taken: {why}");
+            return pending().await;
+        }
+        self.tools.news.event(Event::WorkerStarted { slot, generation, pid, port: spec.port });
+        let limit = self
+            .tools
+            .settings
+            .load_timeout
+            .unwrap_or_else(|| load_timeout_for(self.order.model.description.size.bytes));
+        match timeout(limit, self.until_ready(spec, upstream)).await {
+            Ok(health) => {
+                let _ = self.worker.upstream.set(Arc::clone(upstream));
+                let context_length = health.context_length;
+                self.tools.news.event(Event::WorkerReady { slot, generation, context_length });
+                self.until_hung(spec, upstream).await
+            }
+            Err(_) => format!("it was not ready within {} s", limit.as_secs_f64()),
+        }
+    }
+
+    async fn until_ready(&self, spec: &WorkerSpec, upstream: &Arc<Upstream>) -> WorkerHealth {
+        let (slot, generation) = (self.order.slot, self.order.generation);
+        let mut pause = FIRST_POLL;
+        let mut told = 0.0;
+        loop {
+            if let Some((status, health)) = health(spec, upstream, HEALTH_LIMIT).await {
+                if status == StatusCode::OK {
+                    return health;
+                }
+                if health.progress > told {
+                    told = health.progress;
+                    self.tools.news.event(Event::WorkerProgress { slot, generation, progress: told });
+                }
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(SLOWEST_POLL);
+        }
+    }
+
+    /// A worker hangs when it has work and makes no step, or does not answer its health check at all.
+    async fn until_hung(&self, spec: &WorkerSpec, upstream: &Arc<Upstream>) -> String {
+        let limit = self.tools.settings.hang_timeout;
+        let interval = (limit / 8).clamp(Duration::from_millis(20), Duration::from_secs(5));
+        let mut last_sign = Instant::now();
+        let mut last_steps = None;
+        loop {
+            sleep(interval).await;
+            match health(spec, upstream, interval).await {
+                Some((_, health)) => {
+                    let engine = health.engine;
+                    if engine.active == 0 || last_steps != Some(engine.steps) {
+                        last_sign = Instant::now();
+                    } else if last_sign.elapsed() >= limit {
+                        return format!(
+                            "hung: {} requests in work and no step for {:.1} s",
+                            engine.active,
+                            last_sign.elapsed().as_secs_f64()
+                        );
+                    }
+                    last_steps = Some(engine.steps);
+                }
+                None if last_sign.elapsed() >= limit => {
+                    return format!(
+                        "hung: no answer to its health check for {:.1} s",
+                        last_sign.elapsed().as_secs_f64()
+                    );
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// SIGTERM → grace → SIGKILL → wait.
+    async fn terminate(&self, child: &mut Child, pid: u32) -> std::io::Result<ExitStatus> {
+        signal(pid, Signal::SIGTERM);
+        tokio::select! {
+            biased;
+            _ = self.worker.killed() => {}
+            status = child.wait() => return status,
+            () = sleep(self.tools.settings.stop_grace) => {
+                tracing::warn!(pid, "the worker did not end in its grace, killing it");
+            }
+        }
+        signal(pid, Signal::SIGKILL);
+        child.wait().await
+    }
+
+    fn spec(&self, port: u16, token: SpawnToken, proof: SpawnToken) -> WorkerSpec {
+        let (manifest, description) = (&self.order.model.manifest, &self.order.model.description);
+        let device = match &self.order.device {
+            // It sees only the GPUs of its lease, counted from 0.
+            DeviceId::Cuda(_) => DeviceId::Cuda(0),
+            other => other.clone(),
+        };
+        WorkerSpec {
+            model: description.id.clone(),
+            category: description.category,
+            source: self.order.model.source.clone(),
+            device,
+            port,
+            generation: self.order.generation,
+            token,
+            proof,
+            context_length: manifest.context_length,
+            max_concurrent: description.max_concurrent,
+            params: manifest.params.clone(),
+            chat_template: manifest.chat_template.clone(),
+            thinking: manifest.thinking,
+        }
+    }
+}
+
+async fn write_start_line(spec: &WorkerSpec, lifeline: &mut Option<ChildStdin>) -> Result<(), String> {
+    let line = spec.to_line().map_err(|error| error.to_string())?;
+    let pipe = lifeline.as_mut().ok_or("it has no standard input")?;
+    pipe.write_all(line.as_bytes()).await.map_err(|error| error.to_string())?;
+    pipe.flush().await.map_err(|error| error.to_string())
+}
+
+/// One health check. `None` when nobody answers, or somebody who is not this spawn.
+async fn health(spec: &WorkerSpec, upstream: &Arc<Upstream>, limit: Duration) -> Option<(StatusCode, WorkerHealth)> {
+    let exchange = async {
+        let request = Request::get("/health").body(Full::new(Bytes::new())).ok()?;
+        let response = upstream.send(request).await.ok()?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_HEALTH).collect().await.ok()?.to_bytes();
+        let health: WorkerHealth = serde_json::from_slice(&body).ok()?;
+        let ours = spec.proof.matches(health.proof.reveal()) && health.generation == spec.generation;
+        ours.then_some((status, health))
+    };
+    timeout(limit, exchange).await.ok().flatten()
+}
+
+/// Sends a signal to the worker's whole process group.
+fn signal(pid: u32, signal: Signal) {
+    // Group 0 would be our own.
+    if let Ok(pid) = i32::try_from(pid)
+        && pid > 1
+    {
+        // An error means that it is gone already.
+        let _ = killpg(Pid::from_raw(pid), signal);
+    }
+}
+
+fn secret() -> Result<SpawnToken, getrandom::Error> {
+    let mut bits = [0; 16];
+    getrandom::fill(&mut bits)?;
+    Ok(SpawnToken::from_bits(u128::from_ne_bytes(bits)))
+}
+
+fn not_started(why: &str) -> ExitReport {
+    ExitReport { reason: None, description: format!("could not be started: {why}"), last_lines: Vec::new() }
+}
+
+fn report(status: std::io::Result<ExitStatus>, why: Option<String>, last_lines: Vec<String>) -> ExitReport {
+    let (reason, ended) = match status {
+        Ok(status) => match (status.code(), status.signal()) {
+            (Some(code), _) => (WorkerExit::from_code(code), format!("exit code {code}")),
+            (None, Some(number)) => {
+                let name = Signal::try_from(number).map_or("unknown", Signal::as_str);
+                (None, format!("killed by signal {number} ({name})"))
+            }
+            (None, None) => (None, "ended without a status".to_owned()),
+        },
+        Err(error) => (None, format!("could not be waited for: {error}")),
+    };
+    match why {
+        Some(why) => ExitReport { reason: None, description: format!("{why}; {ended}"), last_lines },
+        None => ExitReport { reason, description: ended, last_lines },
+    }
+}
