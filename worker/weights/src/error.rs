@@ -1,0 +1,109 @@
+//! What can be wrong with weight files, in words for the person who has to fetch them again.
+
+use std::io;
+use std::path::PathBuf;
+
+/// The weights cannot be used. Every text names the file, and the tensor where there is one.
+#[derive(Debug, thiserror::Error)]
+pub enum WeightsError {
+    /// The operating system refused.
+    #[error("{} cannot be read: {source}", path.display())]
+    Read {
+        /// The file or folder.
+        path: PathBuf,
+        /// Its reason.
+        source: io::Error,
+    },
+    /// A folder, pipe or device where a file should be.
+    #[error("{} is not a regular file", path.display())]
+    NotRegular {
+        /// What stands there.
+        path: PathBuf,
+    },
+    /// No weights in a form this build reads.
+    #[error("no weights in {}: {hint}", path.display())]
+    NoWeights {
+        /// Where they were looked for.
+        path: PathBuf,
+        /// What stands there instead, and what to do.
+        hint: String,
+    },
+    /// More than one model where one should be.
+    #[error("{} holds several GGUF models ({names}); name one of them", path.display())]
+    Several {
+        /// The folder.
+        path: PathBuf,
+        /// The files' names.
+        names: String,
+    },
+    /// The file ends too early.
+    #[error("{file} is truncated: {what} needs bytes {start}..{end}, the file has {len}")]
+    Truncated {
+        /// The file's name.
+        file: String,
+        /// `the header`, or `tensor 'NAME'`.
+        what: String,
+        /// First byte needed.
+        start: u64,
+        /// First byte behind.
+        end: u64,
+        /// The file's length.
+        len: u64,
+    },
+    /// Not what its name says.
+    #[error("{file} is not a valid {format} file: {what}")]
+    Malformed {
+        /// The file's name.
+        file: String,
+        /// What it should be.
+        format: &'static str,
+        /// What is wrong.
+        what: String,
+    },
+    /// One tensor's description is wrong.
+    #[error("{file}: tensor '{tensor}' {what}")]
+    BadTensor {
+        /// The file's name.
+        file: String,
+        /// The tensor's name.
+        tensor: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// The index of a sharded model lists a file that is not there.
+    #[error("{index} lists {shard}, which is missing; fetch the model again")]
+    MissingShard {
+        /// The index file's name.
+        index: String,
+        /// The missing file's name.
+        shard: String,
+    },
+    /// The model has no such tensor.
+    #[error("the weights have no tensor '{tensor}'")]
+    MissingTensor {
+        /// The tensor's name.
+        tensor: String,
+    },
+    /// Another length than when its header was read.
+    #[error("{file} changed while it was read; is it still being downloaded?")]
+    Changed {
+        /// The file's name.
+        file: String,
+    },
+}
+
+/// Words from a file, made safe to print: no control characters, not longer than a line.
+pub(crate) fn printable(words: &str) -> String {
+    const LONGEST: usize = 200;
+    let mut text = String::new();
+    for c in words.chars().take(LONGEST) {
+        match c {
+            '\'' | '"' | '\\' => text.push(c),
+            _ => text.extend(c.escape_debug()),
+        }
+    }
+    if words.chars().nth(LONGEST).is_some() {
+        text.push('…');
+    }
+    text
+}

@@ -1,0 +1,256 @@
+//! The layout of every supported block type, as plain scalar code: the reference that faster kernels are compared with.
+//! Knows bytes and numbers only.
+//!
+//! Layouts are ggml's (`ggml-common.h`). `d` and `m` are scale and offset as f16; `q` are small integers. K types hold
+//! 256 elements in sub-blocks with scales of their own. All words are little endian.
+
+use half::{bf16, f16};
+
+use super::TensorType;
+
+/// Turns stored elements into floats, in order. `values` must be as long as `stored` holds elements.
+pub fn dequantise(kind: TensorType, stored: &[u8], values: &mut [f32]) -> Result<(), BlockError> {
+    let sizes = usize::try_from(kind.block_len()).ok().zip(usize::try_from(kind.block_bytes()).ok());
+    let Some((len, bytes)) = sizes.filter(|_| kind.is_supported()) else {
+        return Err(BlockError::Unsupported(kind));
+    };
+    if !stored.len().is_multiple_of(bytes) || stored.len() / bytes * len != values.len() {
+        return Err(BlockError::Length { kind, stored: stored.len(), values: values.len() });
+    }
+    let blocks = stored.chunks_exact(bytes).zip(values.chunks_exact_mut(len));
+    let decode: fn(&mut Fields<'_>, &mut [f32]) = match kind {
+        TensorType::F32 => |block, out| out.fill(block.f32()),
+        TensorType::F16 => |block, out| out.fill(block.f16()),
+        TensorType::BF16 => |block, out| out.fill(bf16::from_le_bytes(block.array()).to_f32()),
+        TensorType::Q4_0 => q4_0,
+        TensorType::Q4_1 => q4_1,
+        TensorType::Q5_0 => q5_0,
+        TensorType::Q5_1 => q5_1,
+        TensorType::Q8_0 => q8_0,
+        TensorType::Q8_1 => q8_1,
+        TensorType::Q2_K => q2_k,
+        TensorType::Q3_K => q3_k,
+        TensorType::Q4_K => q4_k,
+        TensorType::Q5_K => q5_k,
+        TensorType::Q6_K => q6_k,
+        TensorType::Q8_K => q8_k,
+        other => return Err(BlockError::Unsupported(other)),
+    };
+    for (block, out) in blocks {
+        decode(&mut Fields(block), out);
+    }
+    Ok(())
+}
+
+/// Appends floats as Q8_0 blocks. Their number must be a multiple of 32.
+///
+/// The scale of a block is its largest magnitude / 127; elements are rounded to the nearest, halves away from zero, with
+/// the scale before it is rounded to f16, as the reference does.
+pub fn quantise_q8_0(values: &[f32], stored: &mut Vec<u8>) -> Result<(), BlockError> {
+    const LEN: usize = 32;
+    if !values.len().is_multiple_of(LEN) {
+        return Err(BlockError::Length { kind: TensorType::Q8_0, stored: 0, values: values.len() });
+    }
+    for block in values.chunks_exact(LEN) {
+        let largest = block.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+        let scale = largest / 127.0;
+        let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+        stored.extend(f16::from_f32(scale).to_le_bytes());
+        // `as` saturates, and makes 0 of a number that is none.
+        stored.extend(block.iter().map(|x| (x * inverse).round() as i8 as u8));
+    }
+    Ok(())
+}
+
+/// The fields of a block, read front to back. Blocks have the size of their type, so fields never run out.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn array<const N: usize>(&mut self) -> [u8; N] {
+        let Some((field, rest)) = self.0.split_first_chunk::<N>() else {
+            return [0; N];
+        };
+        self.0 = rest;
+        *field
+    }
+
+    fn f16(&mut self) -> f32 {
+        f16::from_le_bytes(self.array()).to_f32()
+    }
+
+    fn f32(&mut self) -> f32 {
+        f32::from_le_bytes(self.array())
+    }
+}
+
+/// `d, q[16]`: 4-bit `q`, low nibbles first (elements 0–15), then high (16–31). `x = d (q − 8)`.
+fn q4_0(block: &mut Fields<'_>, out: &mut [f32]) {
+    let d = block.f16();
+    nibbles(&block.array(), out, |_, q| d * (f32::from(q) - 8.0));
+}
+
+/// `d, m, q[16]`: as Q4_0, `x = d q + m`.
+fn q4_1(block: &mut Fields<'_>, out: &mut [f32]) {
+    let (d, m) = (block.f16(), block.f16());
+    nibbles(&block.array(), out, |_, q| d * f32::from(q) + m);
+}
+
+/// `d, h: u32, q[16]`: the nibbles of Q4_0 with bit `i` of `h` as fifth bit of element `i`. `x = d (q − 16)`.
+fn q5_0(block: &mut Fields<'_>, out: &mut [f32]) {
+    let d = block.f16();
+    let high = u32::from_le_bytes(block.array());
+    nibbles(&block.array(), out, |i, q| d * (f32::from(fifth_bit(high, i, q)) - 16.0));
+}
+
+/// `d, m, h: u32, q[16]`: as Q5_0, `x = d q + m`.
+fn q5_1(block: &mut Fields<'_>, out: &mut [f32]) {
+    let (d, m) = (block.f16(), block.f16());
+    let high = u32::from_le_bytes(block.array());
+    nibbles(&block.array(), out, |i, q| d * f32::from(fifth_bit(high, i, q)) + m);
+}
+
+/// `d, q: [i8; 32]`: `x = d q`.
+fn q8_0(block: &mut Fields<'_>, out: &mut [f32]) {
+    let d = block.f16();
+    signed(&block.array::<32>(), out, d);
+}
+
+/// `d, s, q: [i8; 32]`: as Q8_0; `s = d Σ q` serves dot products only.
+fn q8_1(block: &mut Fields<'_>, out: &mut [f32]) {
+    let (d, _) = (block.f16(), block.f16());
+    signed(&block.array::<32>(), out, d);
+}
+
+/// `scales[16], q[64], d, dmin`: sub-blocks of 16 with a 4-bit scale (low) and minimum (high). The 2-bit `q` of a half
+/// of 128 elements lie in 32 bytes, the first 32 elements in the lowest bits. `x = d scale q − dmin min`.
+fn q2_k(block: &mut Fields<'_>, out: &mut [f32]) {
+    let scales = block.array::<16>();
+    let quants = block.array::<64>();
+    let (d, dmin) = (block.f16(), block.f16());
+    for (i, x) in out.iter_mut().enumerate() {
+        let scale = scales[i / 16 % 16];
+        let q = two_bits(&quants, i);
+        *x = d * f32::from(scale & 15) * f32::from(q) - dmin * f32::from(scale >> 4);
+    }
+}
+
+/// `h[32], q[64], scales[12], d`: 2-bit `q` as in Q2_K; bit `i / 32` of `h[i % 32]` is the third bit of element `i`.
+/// Sub-blocks of 16 with 6-bit scales: low 4 bits in the nibbles of `scales[0..8]`, high 2 bits in `scales[8..12]`.
+/// `x = d (scale − 32) (q − 4)`.
+fn q3_k(block: &mut Fields<'_>, out: &mut [f32]) {
+    let high = block.array::<32>();
+    let quants = block.array::<64>();
+    let packed = block.array::<12>();
+    let d = block.f16();
+    let scales: [f32; 16] = std::array::from_fn(|j| {
+        let low = if j < 8 { packed[j] & 15 } else { packed[j - 8] >> 4 };
+        let top = packed[8 + j % 4] >> (2 * (j / 4)) & 3;
+        f32::from(low | top << 4) - 32.0
+    });
+    for (i, x) in out.iter_mut().enumerate() {
+        let q = two_bits(&quants, i) | (high[i % 32] >> (i / 32 % 8) & 1) << 2;
+        *x = d * scales[i / 16 % 16] * (f32::from(q) - 4.0);
+    }
+}
+
+/// `d, dmin, scales[12], q[128]`: sub-blocks of 32 with 6-bit scale and minimum ([`scale_and_min`]). The nibbles of 64
+/// elements lie in 32 bytes, the first 32 low. `x = d scale q − dmin min`.
+fn q4_k(block: &mut Fields<'_>, out: &mut [f32]) {
+    let (d, dmin) = (block.f16(), block.f16());
+    let scales = block.array::<12>();
+    let quants = block.array::<128>();
+    for (i, x) in out.iter_mut().enumerate() {
+        let (scale, min) = scale_and_min(&scales, i / 32);
+        *x = d * scale * f32::from(nibble(&quants, i)) - dmin * min;
+    }
+}
+
+/// `d, dmin, scales[12], h[32], q[128]`: as Q4_K; bit `i / 32` of `h[i % 32]` is the fifth bit of element `i`.
+fn q5_k(block: &mut Fields<'_>, out: &mut [f32]) {
+    let (d, dmin) = (block.f16(), block.f16());
+    let scales = block.array::<12>();
+    let high = block.array::<32>();
+    let quants = block.array::<128>();
+    for (i, x) in out.iter_mut().enumerate() {
+        let (scale, min) = scale_and_min(&scales, i / 32);
+        let q = nibble(&quants, i) | (high[i % 32] >> (i / 32 % 8) & 1) << 4;
+        *x = d * scale * f32::from(q) - dmin * min;
+    }
+}
+
+/// `low[128], high[64], scales: [i8; 16], d`: per half of 128 elements, 64 bytes of nibbles (elements 0–63 low, 64–127
+/// high) and 32 bytes of two high bits each (the first 32 elements lowest). Sub-blocks of 16. `x = d scale (q − 32)`.
+fn q6_k(block: &mut Fields<'_>, out: &mut [f32]) {
+    let low = block.array::<128>();
+    let high = block.array::<64>();
+    let scales = block.array::<16>();
+    let d = block.f16();
+    for (i, x) in out.iter_mut().enumerate() {
+        let (half, within) = (i / 128 % 2, i % 128);
+        let nibble = low[half * 64 + within % 64] >> (4 * (within / 64)) & 15;
+        let q = nibble | two_bits(&high, i) << 4;
+        *x = d * f32::from(scales[i / 16 % 16] as i8) * (f32::from(q) - 32.0);
+    }
+}
+
+/// `d: f32, q: [i8; 256], sums: [i16; 16]`: `x = d q`; the sums serve dot products only.
+fn q8_k(block: &mut Fields<'_>, out: &mut [f32]) {
+    let d = block.f32();
+    signed(&block.array::<256>(), out, d);
+}
+
+fn nibbles(quants: &[u8; 16], out: &mut [f32], value: impl Fn(usize, u8) -> f32) {
+    for (i, x) in out.iter_mut().enumerate() {
+        *x = value(i, quants[i % 16] >> (4 * (i / 16 % 2)) & 15);
+    }
+}
+
+fn signed(quants: &[u8], out: &mut [f32], d: f32) {
+    for (x, q) in out.iter_mut().zip(quants) {
+        *x = d * f32::from(*q as i8);
+    }
+}
+
+fn fifth_bit(high: u32, i: usize, q: u8) -> u8 {
+    q | ((high >> i & 1) as u8) << 4
+}
+
+/// The 2-bit field of element `i` of 256: each half of 128 has 32 bytes, element `i % 32` at bit `2 (i / 32 % 4)`.
+fn two_bits(quants: &[u8; 64], i: usize) -> u8 {
+    quants[i / 128 % 2 * 32 + i % 32] >> (2 * (i / 32 % 4)) & 3
+}
+
+/// The nibble of element `i` of 256: each 64 elements have 32 bytes, the first 32 low.
+fn nibble(quants: &[u8; 128], i: usize) -> u8 {
+    quants[i / 64 % 4 * 32 + i % 32] >> (4 * (i / 32 % 2)) & 15
+}
+
+/// The 6-bit scale and minimum of sub-block `j` of 8. The first four stand in the low six bits of bytes 0–3 and 4–7;
+/// of the other four, the low nibbles stand in bytes 8–11 and the two high bits on top of bytes 0–3 and 4–7.
+fn scale_and_min(packed: &[u8; 12], j: usize) -> (f32, f32) {
+    let j = j % 8;
+    let (scale, min) = if j < 4 {
+        (packed[j] & 63, packed[j + 4] & 63)
+    } else {
+        (packed[j + 4] & 15 | packed[j - 4] >> 6 << 4, packed[j + 4] >> 4 | packed[j] >> 6 << 4)
+    };
+    (f32::from(scale), f32::from(min))
+}
+
+/// Why elements could not be converted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BlockError {
+    /// No code for this type.
+    #[error("{0} is not a type this project computes with")]
+    Unsupported(TensorType),
+    /// The two sides do not have the same number of elements, or no whole number of blocks.
+    #[error("{stored} bytes of {kind} are not {values} elements")]
+    Length {
+        /// The stored type.
+        kind: TensorType,
+        /// Bytes on the stored side.
+        stored: usize,
+        /// Elements on the other.
+        values: usize,
+    },
+}

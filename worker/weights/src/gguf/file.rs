@@ -1,0 +1,107 @@
+//! A GGUF file on disk, mapped. Knows its path, so that errors name it.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+
+use super::{Header, HeaderError, TensorInfo};
+
+/// A mapped file. Its header is read on request and borrows from the map.
+#[derive(Debug)]
+pub struct GgufFile {
+    path: PathBuf,
+    map: Mmap,
+}
+
+impl GgufFile {
+    /// Maps a file; nothing is read yet.
+    pub fn open(path: &Path) -> Result<Self, FileError> {
+        let fail = |source| FileError::Open { path: path.to_owned(), source };
+        let file = File::open(path).map_err(fail)?;
+        if !file.metadata().map_err(fail)?.is_file() {
+            return Err(fail(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")));
+        }
+        #[allow(unsafe_code)]
+        // SAFETY: the bytes are only read. A writer that changes the file meanwhile can make us compute nonsense or,
+        // by shortening it, end this process by SIGBUS; a worker is a process of its own for this reason too.
+        let map = unsafe { Mmap::map(&file) }.map_err(fail)?;
+        Ok(Self { path: path.to_owned(), map })
+    }
+
+    /// Reads and checks the header.
+    pub fn header(&self) -> Result<Header<'_>, FileError> {
+        Header::parse(&self.map).map_err(|source| FileError::Header { path: self.path.clone(), source })
+    }
+
+    /// Reads and checks the header, and refuses tensors of types that this project cannot compute with.
+    pub fn computable_header(&self) -> Result<Header<'_>, FileError> {
+        let header = self.header()?;
+        match header.first_unsupported() {
+            None => Ok(header),
+            Some(tensor) => Err(FileError::Unsupported {
+                path: self.path.clone(),
+                tensor: tensor.name.to_owned(),
+                kind: tensor.kind.name(),
+            }),
+        }
+    }
+
+    /// A tensor's bytes. Empty where the tensor is of another, longer file.
+    pub fn bytes(&self, tensor: &TensorInfo<'_>) -> &[u8] {
+        self.slice(tensor.offset, tensor.bytes)
+    }
+
+    /// Some bytes of the file; none where it does not reach so far.
+    pub(super) fn slice(&self, offset: u64, bytes: u64) -> &[u8] {
+        let range = usize::try_from(offset).ok().zip(usize::try_from(bytes).ok());
+        range.and_then(|(offset, bytes)| self.map.get(offset..offset.checked_add(bytes)?)).unwrap_or_default()
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes of the whole file.
+    pub fn len(&self) -> u64 {
+        self.map.len() as u64
+    }
+
+    /// Whether the file is empty, and so no GGUF file.
+    pub fn is_empty(&self) -> bool {
+        self.map.is_empty()
+    }
+}
+
+/// Why a file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// It cannot be opened or mapped.
+    #[error("cannot open {}: {source}", path.display())]
+    Open {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Its header is wrong.
+    #[error("{}: {source}", path.display())]
+    Header {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        source: HeaderError,
+    },
+    /// It holds a type this project cannot compute with.
+    #[error("{}: tensor `{tensor}` is {kind}, which this worker cannot compute; llama-server can run it", path.display())]
+    Unsupported {
+        /// Which file.
+        path: PathBuf,
+        /// The first such tensor.
+        tensor: String,
+        /// Its type.
+        kind: &'static str,
+    },
+}

@@ -1,0 +1,189 @@
+//! The types a tensor's elements can have: names, block sizes, and which of them this project computes with.
+
+use std::fmt;
+
+/// How a tensor's elements are stored, by the number the format gives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, non_camel_case_types)] // ggml's own names; the table below says what they are
+#[repr(u32)]
+pub enum TensorType {
+    F32 = 0,
+    F16 = 1,
+    Q4_0 = 2,
+    Q4_1 = 3,
+    Q5_0 = 6,
+    Q5_1 = 7,
+    Q8_0 = 8,
+    Q8_1 = 9,
+    Q2_K = 10,
+    Q3_K = 11,
+    Q4_K = 12,
+    Q5_K = 13,
+    Q6_K = 14,
+    Q8_K = 15,
+    IQ2_XXS = 16,
+    IQ2_XS = 17,
+    IQ3_XXS = 18,
+    IQ1_S = 19,
+    IQ4_NL = 20,
+    IQ3_S = 21,
+    IQ2_S = 22,
+    IQ4_XS = 23,
+    I8 = 24,
+    I16 = 25,
+    I32 = 26,
+    I64 = 27,
+    F64 = 28,
+    IQ1_M = 29,
+    BF16 = 30,
+    TQ1_0 = 34,
+    TQ2_0 = 35,
+    MXFP4 = 39,
+    NVFP4 = 40,
+    Q1_0 = 41,
+    Q2_0 = 42,
+}
+
+/// Every known type with its name, the elements of a block and the bytes of a block.
+const TYPES: [(TensorType, &str, u64, u64); 35] = {
+    use TensorType::*;
+    [
+        (F32, "F32", 1, 4),
+        (F16, "F16", 1, 2),
+        (Q4_0, "Q4_0", 32, 18),
+        (Q4_1, "Q4_1", 32, 20),
+        (Q5_0, "Q5_0", 32, 22),
+        (Q5_1, "Q5_1", 32, 24),
+        (Q8_0, "Q8_0", 32, 34),
+        (Q8_1, "Q8_1", 32, 36),
+        (Q2_K, "Q2_K", 256, 84),
+        (Q3_K, "Q3_K", 256, 110),
+        (Q4_K, "Q4_K", 256, 144),
+        (Q5_K, "Q5_K", 256, 176),
+        (Q6_K, "Q6_K", 256, 210),
+        (Q8_K, "Q8_K", 256, 292),
+        (IQ2_XXS, "IQ2_XXS", 256, 66),
+        (IQ2_XS, "IQ2_XS", 256, 74),
+        (IQ3_XXS, "IQ3_XXS", 256, 98),
+        (IQ1_S, "IQ1_S", 256, 50),
+        (IQ4_NL, "IQ4_NL", 32, 18),
+        (IQ3_S, "IQ3_S", 256, 110),
+        (IQ2_S, "IQ2_S", 256, 82),
+        (IQ4_XS, "IQ4_XS", 256, 136),
+        (I8, "I8", 1, 1),
+        (I16, "I16", 1, 2),
+        (I32, "I32", 1, 4),
+        (I64, "I64", 1, 8),
+        (F64, "F64", 1, 8),
+        (IQ1_M, "IQ1_M", 256, 56),
+        (BF16, "BF16", 1, 2),
+        (TQ1_0, "TQ1_0", 256, 54),
+        (TQ2_0, "TQ2_0", 256, 66),
+        (MXFP4, "MXFP4", 32, 17),
+        (NVFP4, "NVFP4", 64, 36),
+        (Q1_0, "Q1_0", 128, 18),
+        (Q2_0, "Q2_0", 64, 18),
+    ]
+};
+
+/// Numbers that once were types and no longer are.
+const REMOVED: [(u32, &str); 8] = [
+    (4, "Q4_2"),
+    (5, "Q4_3"),
+    (31, "Q4_0_4_4"),
+    (32, "Q4_0_4_8"),
+    (33, "Q4_0_8_8"),
+    (36, "IQ4_NL_4_4"),
+    (37, "IQ4_NL_4_8"),
+    (38, "IQ4_NL_8_8"),
+];
+
+impl TensorType {
+    /// The type with this number.
+    pub fn from_id(id: u32) -> Result<Self, UnknownType> {
+        if let Some(&(kind, ..)) = TYPES.iter().find(|(kind, ..)| *kind as u32 == id) {
+            return Ok(kind);
+        }
+        match REMOVED.iter().find(|(removed, _)| *removed == id) {
+            Some(&(_, name)) => Err(UnknownType::Removed(name)),
+            None => Err(UnknownType::Unheard(id)),
+        }
+    }
+
+    /// ggml's name for it.
+    pub fn name(self) -> &'static str {
+        self.row().1
+    }
+
+    /// Elements of a block.
+    pub fn block_len(self) -> u64 {
+        self.row().2
+    }
+
+    /// Bytes of a block.
+    pub fn block_bytes(self) -> u64 {
+        self.row().3
+    }
+
+    /// Bytes of so many elements; `None` where they are no whole number of blocks, or too many.
+    pub fn bytes_of(self, elements: u64) -> Option<u64> {
+        let (_, _, len, bytes) = self.row();
+        if elements.is_multiple_of(len) { (elements / len).checked_mul(bytes) } else { None }
+    }
+
+    /// Whether this project computes with it.
+    pub fn is_supported(self) -> bool {
+        // The first fourteen (F32 to Q8_K) and BF16.
+        self as u32 <= Self::Q8_K as u32 || self == Self::BF16
+    }
+
+    fn row(self) -> (Self, &'static str, u64, u64) {
+        // Present for every variant; a test walks them all.
+        TYPES.into_iter().find(|(kind, ..)| *kind == self).unwrap_or(TYPES[0])
+    }
+}
+
+impl fmt::Display for TensorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A type number without a known layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnknownType {
+    /// It had one once.
+    #[error("its type {0} was removed from the format; convert the model again")]
+    Removed(&'static str),
+    /// It is newer than this reader, or never was.
+    #[error("its type number {0} is not known to this version")]
+    Unheard(u32),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_holds_every_type_once_in_order() {
+        for pair in TYPES.windows(2) {
+            assert!((pair[0].0 as u32) < pair[1].0 as u32);
+        }
+        for (kind, name, len, bytes) in TYPES {
+            assert_eq!(TensorType::from_id(kind as u32), Ok(kind));
+            assert_eq!((kind.name(), kind.block_len(), kind.block_bytes()), (name, len, bytes));
+            assert_eq!(format!("{kind:?}"), name);
+        }
+        // Every number below the highest is a type or a removed one.
+        for id in 0..=42 {
+            assert!(!matches!(TensorType::from_id(id), Err(UnknownType::Unheard(_))), "{id}");
+        }
+        assert_eq!(TensorType::from_id(43), Err(UnknownType::Unheard(43)));
+    }
+
+    #[test]
+    fn supported_types_are_the_plain_floats_and_the_older_quantisations() {
+        let supported: Vec<_> = TYPES.into_iter().filter(|(kind, ..)| kind.is_supported()).map(|row| row.1).collect();
+        assert_eq!(supported.join(" "), "F32 F16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q8_1 Q2_K Q3_K Q4_K Q5_K Q6_K Q8_K BF16");
+    }
+}

@@ -1,0 +1,319 @@
+//! Writes GGUF files (version 3), front to back: first all names and sizes, then the tensors' bytes in the same order.
+//! Holds the header in memory, never the data, and needs no seeking.
+
+use std::collections::HashSet;
+use std::io::{self, Write};
+
+use super::error::Fault;
+use super::tensor;
+use super::value::{Array, Value, ValueType};
+use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, TensorType};
+
+const ZEROS: [u8; DEFAULT_ALIGNMENT as usize] = [0; DEFAULT_ALIGNMENT as usize];
+
+/// Collects keys and tensors until the header can be written.
+#[derive(Debug, Default)]
+pub struct HeaderWriter {
+    metadata: Vec<u8>,
+    keys: HashSet<String>,
+    records: Vec<u8>,
+    tensors: Vec<(String, u64)>,
+    names: HashSet<String>,
+    data_len: u64,
+}
+
+impl HeaderWriter {
+    /// An empty file.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a key. The alignment cannot be set: files are written with the default.
+    pub fn set(&mut self, key: &str, value: &(impl ToValue + ?Sized)) -> Result<(), WriteError> {
+        check_name(key)?;
+        if key == ALIGNMENT_KEY {
+            return Err(WriteError::Alignment);
+        }
+        if !self.keys.insert(key.to_owned()) {
+            return Err(WriteError::Duplicate(key.to_owned()));
+        }
+        put_string(&mut self.metadata, key.as_bytes());
+        self.metadata.extend((value.kind() as u32).to_le_bytes());
+        value.put(&mut self.metadata);
+        Ok(())
+    }
+
+    /// Announces a tensor; its bytes follow in [`Body`], in the order of these calls. The shape is row-major.
+    pub fn tensor(&mut self, name: &str, kind: TensorType, shape: &[u64]) -> Result<(), WriteError> {
+        check_name(name)?;
+        let refuse = |fault| WriteError::Tensor { name: name.to_owned(), fault };
+        if shape.len() > 4 {
+            return Err(refuse(Fault::Rank(u32::try_from(shape.len()).unwrap_or(u32::MAX))));
+        }
+        if let Some(index) = shape.iter().rev().position(|length| *length == 0) {
+            return Err(refuse(Fault::ZeroDimension(index)));
+        }
+        let bytes = tensor::size(kind, shape.last().copied().unwrap_or(1), shape).map_err(refuse)?;
+        let end = self
+            .data_len
+            .checked_add(bytes)
+            .and_then(|end| end.checked_next_multiple_of(DEFAULT_ALIGNMENT))
+            .ok_or_else(|| refuse(Fault::SizeOverflow))?;
+        if !self.names.insert(name.to_owned()) {
+            return Err(WriteError::Duplicate(name.to_owned()));
+        }
+        put_string(&mut self.records, name.as_bytes());
+        self.records.extend((shape.len() as u32).to_le_bytes());
+        for length in shape.iter().rev() {
+            self.records.extend(length.to_le_bytes());
+        }
+        self.records.extend((kind as u32).to_le_bytes());
+        self.records.extend(self.data_len.to_le_bytes());
+        self.tensors.push((name.to_owned(), bytes));
+        self.data_len = end;
+        Ok(())
+    }
+
+    /// Writes the header; the tensors' bytes come next.
+    pub fn begin<W: Write>(self, mut out: W) -> Result<Body<W>, WriteError> {
+        let mut front = Vec::with_capacity(24 + DEFAULT_ALIGNMENT as usize);
+        front.extend(b"GGUF");
+        front.extend(3_u32.to_le_bytes());
+        front.extend((self.tensors.len() as u64).to_le_bytes());
+        front.extend((self.keys.len() as u64).to_le_bytes());
+        out.write_all(&front)?;
+        out.write_all(&self.metadata)?;
+        out.write_all(&self.records)?;
+        let mut body = Body { out, tensors: self.tensors.into_iter(), current: None };
+        body.pad((front.len() + self.metadata.len() + self.records.len()) as u64)?;
+        body.current = body.tensors.next().map(Current::from);
+        Ok(body)
+    }
+}
+
+/// The part of a file behind the header: takes the tensors' bytes in the announced order.
+#[derive(Debug)]
+pub struct Body<W> {
+    out: W,
+    tensors: std::vec::IntoIter<(String, u64)>,
+    current: Option<Current>,
+}
+
+#[derive(Debug)]
+struct Current {
+    name: String,
+    bytes: u64,
+    written: u64,
+}
+
+impl From<(String, u64)> for Current {
+    fn from((name, bytes): (String, u64)) -> Self {
+        Self { name, bytes, written: 0 }
+    }
+}
+
+impl<W: Write> Body<W> {
+    /// The tensor whose bytes are due; `None` when all are written.
+    pub fn due(&self) -> Option<&str> {
+        self.current.as_ref().map(|current| current.name.as_str())
+    }
+
+    /// Writes the next piece of the due tensor. Pieces may have any size, but none reaches into the next tensor.
+    pub fn write(&mut self, piece: &[u8]) -> Result<(), WriteError> {
+        let Some(current) = &mut self.current else {
+            return Err(WriteError::NoTensorDue);
+        };
+        let left = current.bytes - current.written;
+        if piece.len() as u64 > left {
+            let (name, excess) = (current.name.clone(), piece.len() as u64 - left);
+            return Err(WriteError::TooLong { name, excess });
+        }
+        self.out.write_all(piece)?;
+        current.written += piece.len() as u64;
+        if current.written == current.bytes {
+            let bytes = current.bytes;
+            self.pad(bytes)?;
+            self.current = self.tensors.next().map(Current::from);
+        }
+        Ok(())
+    }
+
+    /// Checks that every tensor is complete, flushes, and gives the output back.
+    pub fn finish(mut self) -> Result<W, WriteError> {
+        if let Some(current) = self.current {
+            return Err(WriteError::Incomplete { name: current.name, missing: current.bytes - current.written });
+        }
+        self.out.flush()?;
+        Ok(self.out)
+    }
+
+    fn pad(&mut self, written: u64) -> io::Result<()> {
+        let padding = written.next_multiple_of(DEFAULT_ALIGNMENT) - written;
+        // Less than the alignment.
+        self.out.write_all(ZEROS.get(..padding as usize).unwrap_or_default())
+    }
+}
+
+/// Something that can be written as a metadata value.
+pub trait ToValue {
+    /// Its type.
+    fn kind(&self) -> ValueType;
+    /// Appends its bytes, without the type.
+    fn put(&self, out: &mut Vec<u8>);
+}
+
+macro_rules! number_to_value {
+    ($($number:ty: $kind:ident),*) => {$(
+        impl ToValue for $number {
+            fn kind(&self) -> ValueType {
+                ValueType::$kind
+            }
+
+            fn put(&self, out: &mut Vec<u8>) {
+                out.extend(self.to_le_bytes());
+            }
+        }
+    )*};
+}
+
+number_to_value! { u8: U8, i8: I8, u16: U16, i16: I16, u32: U32, i32: I32, f32: F32, u64: U64, i64: I64, f64: F64 }
+
+impl ToValue for bool {
+    fn kind(&self) -> ValueType {
+        ValueType::Bool
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(u8::from(*self));
+    }
+}
+
+impl ToValue for str {
+    fn kind(&self) -> ValueType {
+        ValueType::String
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        put_string(out, self.as_bytes());
+    }
+}
+
+impl ToValue for &str {
+    fn kind(&self) -> ValueType {
+        ValueType::String
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        (**self).put(out);
+    }
+}
+
+impl ToValue for String {
+    fn kind(&self) -> ValueType {
+        ValueType::String
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        self.as_str().put(out);
+    }
+}
+
+/// An array; an empty one is written as an array of `u8`.
+impl<T: ToValue> ToValue for [T] {
+    fn kind(&self) -> ValueType {
+        ValueType::Array
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        let kind = self.first().map_or(ValueType::U8, ToValue::kind);
+        out.extend((kind as u32).to_le_bytes());
+        out.extend((self.len() as u64).to_le_bytes());
+        for element in self {
+            element.put(out);
+        }
+    }
+}
+
+/// A value as another file has it.
+impl ToValue for Value<'_> {
+    fn kind(&self) -> ValueType {
+        Value::kind(self)
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::U8(x) => x.put(out),
+            Self::I8(x) => x.put(out),
+            Self::U16(x) => x.put(out),
+            Self::I16(x) => x.put(out),
+            Self::U32(x) => x.put(out),
+            Self::I32(x) => x.put(out),
+            Self::F32(x) => x.put(out),
+            Self::U64(x) => x.put(out),
+            Self::I64(x) => x.put(out),
+            Self::F64(x) => x.put(out),
+            Self::Bool(x) => x.put(out),
+            Self::String(text) => put_string(out, text),
+            Self::Array(array) => put_array(out, array),
+        }
+    }
+}
+
+fn put_array(out: &mut Vec<u8>, array: &Array<'_>) {
+    out.extend((array.kind() as u32).to_le_bytes());
+    out.extend((array.len() as u64).to_le_bytes());
+    out.extend(array.bytes());
+}
+
+fn put_string(out: &mut Vec<u8>, text: &[u8]) {
+    out.extend((text.len() as u64).to_le_bytes());
+    out.extend(text);
+}
+
+fn check_name(name: &str) -> Result<(), WriteError> {
+    if name.is_empty() || name.len() > usize::from(u16::MAX) { Err(WriteError::Name(name.len())) } else { Ok(()) }
+}
+
+/// Why a file could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// A name of a length the format does not allow.
+    #[error("a name of {0} bytes; the format allows 1 to 65535")]
+    Name(usize),
+    /// The same name twice.
+    #[error("`{0}` was given twice")]
+    Duplicate(String),
+    /// An alignment of one's own.
+    #[error("the alignment cannot be chosen: files are written with {DEFAULT_ALIGNMENT}")]
+    Alignment,
+    /// A tensor that cannot be in a file.
+    #[error("tensor `{name}`: {fault}")]
+    Tensor {
+        /// Which tensor.
+        name: String,
+        /// What is wrong with it.
+        fault: Fault,
+    },
+    /// More bytes than the tensor has.
+    #[error("tensor `{name}` was given {excess} bytes too many")]
+    TooLong {
+        /// Which tensor.
+        name: String,
+        /// Bytes too many.
+        excess: u64,
+    },
+    /// Bytes behind the last tensor.
+    #[error("bytes were given behind the last tensor")]
+    NoTensorDue,
+    /// The end came too early.
+    #[error("tensor `{name}` lacks {missing} bytes")]
+    Incomplete {
+        /// The first incomplete tensor.
+        name: String,
+        /// Bytes it lacks.
+        missing: u64,
+    },
+    /// The output failed.
+    #[error("cannot write the file: {0}")]
+    Io(#[from] io::Error),
+}

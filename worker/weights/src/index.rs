@@ -1,0 +1,139 @@
+//! The index: which tensor lies where. Knows no file format.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use crate::error::printable;
+use crate::locate::{Located, locate};
+use crate::{Dtype, WeightsError, safetensors, shards};
+
+/// A file of a [`TensorIndex`], by position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct FileId(pub(crate) usize);
+
+/// A file whose header was read and checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WeightFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its length in bytes when its header was read.
+    pub len: u64,
+}
+
+impl WeightFile {
+    /// The last part of the path, for messages.
+    pub fn name(&self) -> String {
+        file_name(&self.path)
+    }
+}
+
+/// Where one tensor lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorEntry {
+    /// Element type.
+    pub dtype: Dtype,
+    /// Dimensions, slowest first; empty for a scalar.
+    pub shape: Vec<usize>,
+    /// Which file.
+    pub file: FileId,
+    /// Bytes in that file, counted from its first byte. Its length is what type and shape say.
+    pub range: Range<u64>,
+}
+
+impl TensorEntry {
+    /// Bytes stored.
+    pub fn bytes(&self) -> u64 {
+        self.range.end.saturating_sub(self.range.start)
+    }
+}
+
+/// Every tensor of a model: name → type, shape, file and range. Holds no data and no open file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TensorIndex {
+    files: Vec<WeightFile>,
+    tensors: BTreeMap<String, TensorEntry>,
+}
+
+impl TensorIndex {
+    /// Reads the headers of a model: a folder with `model.safetensors` or `model.safetensors.index.json`, or one such file.
+    /// Reads nothing but headers.
+    pub fn open(source: &Path) -> Result<Self, WeightsError> {
+        match locate(source)? {
+            Located::Safetensors(path) => {
+                let header = safetensors::read_header(&path)?;
+                Ok(Self::of_one(path, header))
+            }
+            Located::Sharded(path) => shards::open(&path),
+        }
+    }
+
+    /// The index of one safetensors file that is wholly in memory; `path` is where it came from, for messages.
+    pub fn parse(path: &Path, file: &[u8]) -> Result<Self, WeightsError> {
+        let header = safetensors::parse_file(file, &file_name(path))?;
+        Ok(Self::of_one(path.to_owned(), header))
+    }
+
+    fn of_one(path: PathBuf, header: safetensors::Header) -> Self {
+        let mut index = Self::default();
+        let file = index.add_file(path, header.file_len);
+        for (name, tensor) in header.tensors {
+            index.tensors.insert(name, tensor.entry(file));
+        }
+        index
+    }
+
+    /// The tensor of that name.
+    pub fn get(&self, name: &str) -> Option<&TensorEntry> {
+        self.tensors.get(name)
+    }
+
+    /// The tensor of that name, or an error that names it.
+    pub fn require(&self, name: &str) -> Result<&TensorEntry, WeightsError> {
+        self.get(name).ok_or_else(|| WeightsError::MissingTensor { tensor: printable(name) })
+    }
+
+    /// All tensors, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &TensorEntry)> {
+        self.tensors.iter().map(|(name, entry)| (name.as_str(), entry))
+    }
+
+    /// How many tensors.
+    pub fn len(&self) -> usize {
+        self.tensors.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.tensors.is_empty()
+    }
+
+    /// Bytes of all tensors as stored.
+    pub fn total_bytes(&self) -> u64 {
+        self.tensors.values().map(TensorEntry::bytes).fold(0, u64::saturating_add)
+    }
+
+    /// The files, in the order of their [`FileId`]s.
+    pub fn files(&self) -> &[WeightFile] {
+        &self.files
+    }
+
+    /// A file's name for messages.
+    pub(crate) fn file_name(&self, id: FileId) -> String {
+        self.files.get(id.0).map(WeightFile::name).unwrap_or_default()
+    }
+
+    pub(crate) fn add_file(&mut self, path: PathBuf, len: u64) -> FileId {
+        self.files.push(WeightFile { path, len });
+        FileId(self.files.len() - 1)
+    }
+
+    pub(crate) fn add_tensor(&mut self, name: String, entry: TensorEntry) {
+        self.tensors.insert(name, entry);
+    }
+}
+
+/// The last part of a path, or the whole when there is none.
+pub(crate) fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+}

@@ -1,0 +1,23 @@
+//! Where a model's tensors lie in its files, and their bytes.
+//!
+//! Owns: finding the weight files of a source, reading and checking their headers, the [`TensorIndex`], the stores that
+//! hand out bytes ([`MappedWeights`]). Headers are input from strangers: every number in them is checked against the file
+//! before it is used, and nothing is allocated by a number that was not. Knows no candle, no device and no architecture.
+//!
+//! [`TensorIndex`] is for safetensors; GGUF, whose files also hold what a model is and how it reads text, has
+//! [`gguf::GgufModel`].
+
+mod dtype;
+mod error;
+pub mod gguf;
+mod index;
+mod locate;
+mod mapped;
+mod safetensors;
+mod shards;
+
+pub use dtype::Dtype;
+pub use error::WeightsError;
+pub use index::{FileId, TensorEntry, TensorIndex, WeightFile};
+pub use locate::{gguf_file, model_folder};
+pub use mapped::MappedWeights;

@@ -1,0 +1,62 @@
+//! The store that maps weight files into memory: bytes come from the page cache, read when first touched. Knows ranges,
+//! not their meaning.
+
+use std::fs::File;
+
+use memmap2::Mmap;
+
+use crate::error::printable;
+use crate::{TensorIndex, WeightsError};
+
+/// A [`TensorIndex`] with its files mapped, read-only.
+///
+/// A file that another process cuts short while it is mapped kills this process with SIGBUS at the next touch of a page
+/// that is gone; no check here can prevent that. The worker is built for it: it serves one model, and its supervisor
+/// reports its death. Replacing a file (write beside, rename over) is harmless, the mapping keeps the old one.
+#[derive(Debug)]
+pub struct MappedWeights {
+    index: TensorIndex,
+    maps: Vec<Mmap>,
+}
+
+impl MappedWeights {
+    /// Maps every file of the index. Fails when one has another length than when its header was checked.
+    pub fn map(index: TensorIndex) -> Result<Self, WeightsError> {
+        let mut maps = Vec::new();
+        for file in index.files() {
+            let unreadable = |source| WeightsError::Read { path: file.path.clone(), source };
+            let opened = File::open(&file.path).map_err(unreadable)?;
+            let map = map_file(&opened).map_err(unreadable)?;
+            if map.len() as u64 != file.len {
+                return Err(WeightsError::Changed { file: file.name() });
+            }
+            maps.push(map);
+        }
+        Ok(Self { index, maps })
+    }
+
+    /// What lies where.
+    pub fn index(&self) -> &TensorIndex {
+        &self.index
+    }
+
+    /// A tensor's bytes as stored: little-endian, row after row.
+    pub fn bytes(&self, name: &str) -> Result<&[u8], WeightsError> {
+        let entry = self.index.require(name)?;
+        let range = usize::try_from(entry.range.start).ok().zip(usize::try_from(entry.range.end).ok());
+        self.maps.get(entry.file.0).zip(range).and_then(|(map, (start, end))| map.get(start..end)).ok_or_else(|| {
+            WeightsError::BadTensor {
+                file: self.index.file_name(entry.file),
+                tensor: printable(name),
+                what: "lies outside of its file".to_owned(),
+            }
+        })
+    }
+}
+
+#[allow(unsafe_code)]
+fn map_file(file: &File) -> std::io::Result<Mmap> {
+    // SAFETY: the mapping is read-only and every byte pattern is a valid `u8`. Model files are not written while they
+    // are served; what happens when somebody does so all the same is said at `MappedWeights`.
+    unsafe { Mmap::map(file) }
+}
