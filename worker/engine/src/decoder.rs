@@ -1,0 +1,101 @@
+//! The contract between the batching engine and whatever computes logits. One page: everything the engine may ask of a
+//! decoder stands here.
+
+use std::fmt;
+
+/// A sequence's keys and values inside a decoder. Opened and closed by the engine; never reused while open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct KvSlot(pub u32);
+
+/// What the engine has to know about a decoder before it plans.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DecoderInfo {
+    /// Length of a row of logits.
+    pub vocab_size: usize,
+    /// Longest sequence the decoder can hold, in tokens.
+    pub context_length: usize,
+    /// Bytes of keys and values for one token of one sequence.
+    pub kv_bytes_per_token: usize,
+    /// Bytes of weights held.
+    pub weight_bytes: u64,
+}
+
+/// What one sequence brings to a step.
+#[derive(Clone, Debug)]
+pub struct SequenceStep<'a> {
+    /// Which sequence.
+    pub kv: KvSlot,
+    /// The new tokens: a piece of prompt, or the one token sampled last. Never empty.
+    pub tokens: &'a [u32],
+    /// Which rows of logits the engine will read.
+    pub logits: Logits,
+}
+
+/// Which rows of logits a step must give back for a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Logits {
+    /// None: a piece of prompt that is not the last.
+    None,
+    /// The row behind the last token.
+    Last,
+    /// A row behind every token (prompt log-probabilities).
+    All,
+}
+
+impl Logits {
+    /// Rows given back for `tokens` new tokens.
+    pub const fn rows(self, tokens: usize) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Last => 1,
+            Self::All => tokens,
+        }
+    }
+}
+
+/// Computes logits for several sequences at once. Lives on the engine's thread.
+pub trait Decoder: Send {
+    /// What it is.
+    fn info(&self) -> &DecoderInfo;
+
+    /// A new, empty sequence that will hold at most `capacity` tokens.
+    fn open(&mut self, capacity: usize) -> Result<KvSlot, DecoderError>;
+
+    /// Forgets a sequence and gives its memory back. Closing twice is harmless.
+    fn close(&mut self, kv: KvSlot);
+
+    /// Tokens the sequence holds.
+    fn len(&self, kv: KvSlot) -> usize;
+
+    /// Keeps the first `len` tokens of a sequence and drops the rest.
+    fn truncate(&mut self, kv: KvSlot, len: usize);
+
+    /// Appends each sequence's tokens and computes what was asked for: one entry per input, in order, holding
+    /// `0`, `1` or `tokens.len()` rows of `vocab_size` logits, row after row.
+    ///
+    /// On an error no sequence's length has changed.
+    fn forward(&mut self, batch: &[SequenceStep<'_>]) -> Result<Vec<Vec<f32>>, DecoderError>;
+}
+
+/// Why a decoder could not go on.
+#[derive(Debug)]
+pub enum DecoderError {
+    /// No memory for another sequence; the ones that run are unharmed.
+    OutOfMemory(String),
+    /// This step failed; the decoder still works.
+    Step(String),
+    /// The device is gone; the process has to end.
+    Fatal(String),
+}
+
+impl fmt::Display for DecoderError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OutOfMemory(what) => write!(f, "out of memory: {what}"),
+            Self::Step(what) => write!(f, "the step failed: {what}"),
+            Self::Fatal(what) => write!(f, "the device failed: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for DecoderError {}

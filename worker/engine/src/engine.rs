@@ -1,0 +1,210 @@
+//! The engine contract: what the process shell may ask of an engine, and what it hears back. Knows no device.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::sampling::{SamplingParams, TokenLogprob};
+
+/// One sequence inside one engine, chosen by the caller and never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SequenceId(pub u64);
+
+/// Works on many sequences at once. Owned by one OS thread; nothing here blocks but [`Engine::step`].
+pub trait Engine: Send {
+    /// What it is.
+    fn info(&self) -> &EngineInfo;
+
+    /// Takes work in. Everything about it, refusal included, comes through `reply`.
+    fn submit(&mut self, id: SequenceId, work: Work, reply: Box<dyn Reply>);
+
+    /// Forgets a sequence, wherever it is. No event follows. Unknown ids are ignored.
+    fn cancel(&mut self, id: SequenceId);
+
+    /// Does one step of the batch. Sequences whose reply is closed are dropped first.
+    ///
+    /// # Errors
+    /// Only when the process cannot go on; every sequence has then been told.
+    fn step(&mut self) -> Result<Progress, EngineError>;
+}
+
+/// What an engine is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineInfo {
+    /// Longest prompt plus answer, in tokens.
+    pub context_length: usize,
+    /// Token ids are below this.
+    pub vocab_size: usize,
+    /// Bytes of weights held.
+    pub weight_bytes: u64,
+    /// Bytes of keys and values for one token of one sequence.
+    pub kv_bytes_per_token: usize,
+    /// Sequences worked on at once.
+    pub max_concurrent: usize,
+}
+
+/// What can be asked of an engine. Closed: a new modality is a tour through the compiler's errors.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// Text in, text out.
+    Generate(Generate),
+}
+
+/// One sequence to continue.
+#[derive(Clone, Debug)]
+pub struct Generate {
+    /// The prompt. Never empty.
+    pub prompt: Arc<[u32]>,
+    /// At most this many tokens are sampled; what is left of the context when absent. Zero only evaluates the prompt.
+    pub max_tokens: Option<usize>,
+    /// How tokens are chosen.
+    pub sampling: SamplingParams,
+    /// Which of several answers to one prompt this is: the same seed gives each its own stream of random numbers.
+    pub choice: u64,
+    /// Texts that end the answer; they are not part of it.
+    pub stop: Vec<String>,
+    /// Go on behind the model's own end of text.
+    pub ignore_eos: bool,
+    /// Report the log-probability of each token, with this many of the most likely ones beside it.
+    pub logprobs: Option<usize>,
+    /// Report log-probabilities of the prompt's tokens too.
+    pub prompt_logprobs: bool,
+}
+
+/// Where events of one sequence go.
+pub trait Reply: Send {
+    /// Hands an event over without blocking.
+    fn send(&mut self, event: Event);
+
+    /// Whether nobody listens any more. The sequence is then cancelled within one step, queued or running.
+    fn is_closed(&self) -> bool;
+}
+
+/// What happens to a sequence, in this order: `Started`, any number of `Text`, then `Finished`; or `Failed` at any time.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// The prompt is evaluated.
+    Started {
+        /// One entry per prompt token when asked for; the first has no log-probability.
+        prompt_logprobs: Vec<TokenLogprob>,
+    },
+    /// More of the answer. Whole characters only.
+    Text {
+        /// The text; may be empty when only log-probabilities come.
+        text: String,
+        /// The tokens this text is made of, when asked for.
+        logprobs: Vec<TokenLogprob>,
+    },
+    /// The end.
+    Finished(Finished),
+    /// It did not work.
+    Failed(WorkError),
+}
+
+/// How a sequence ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Finished {
+    /// Why.
+    pub reason: FinishReason,
+    /// What was counted.
+    pub usage: Usage,
+    /// What it took.
+    pub timings: Timings,
+}
+
+/// Why a sequence ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// The model ended its text, or a stop string came.
+    Stop,
+    /// `max_tokens` or the context is used up.
+    Length,
+}
+
+impl FinishReason {
+    /// OpenAI's word.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+        }
+    }
+}
+
+/// Tokens of one sequence.
+///
+/// `completion_tokens` counts every token that was sampled, the end-of-sequence token included although it has no text:
+/// each cost a step of the decoder. llama-server (`n_decoded`) and vLLM (`len(token_ids)`) count alike, so figures can
+/// be compared, and `finish_reason: length` always comes with exactly `max_tokens`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of the prompt as the decoder saw it.
+    pub prompt_tokens: usize,
+    /// Tokens sampled.
+    pub completion_tokens: usize,
+    /// Prompt tokens whose keys and values were already there.
+    pub cached_tokens: usize,
+}
+
+/// Time spent on one sequence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timings {
+    /// Between submission and admission into the batch.
+    pub queued: Duration,
+    /// Between admission and the end of the prompt.
+    pub prompt: Duration,
+    /// Between the end of the prompt and the last token.
+    pub predicted: Duration,
+}
+
+/// Why one sequence failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WorkError {
+    /// No room for the answer behind the prompt.
+    #[error("the prompt has {prompt} tokens and the model's context is {context} tokens; shorten the prompt")]
+    ContextLengthExceeded {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Tokens of the context.
+        context: usize,
+    },
+    /// A prompt of no tokens.
+    #[error("the prompt is empty; the model needs at least one token")]
+    EmptyPrompt,
+    /// A token id outside the vocabulary.
+    #[error("token {token} is outside the vocabulary of {vocab_size} tokens")]
+    UnknownToken {
+        /// The id.
+        token: u32,
+        /// Ids are below this.
+        vocab_size: usize,
+    },
+    /// Not enough device memory even with nothing else running.
+    #[error("not enough memory for the keys and values of this request: {0}")]
+    OutOfMemory(String),
+    /// Too many sequences wait already.
+    #[error("{0} sequences already wait for this model; try again later")]
+    QueueFull(usize),
+    /// The computation failed.
+    #[error("the computation failed: {0}")]
+    Step(String),
+    /// The model's output is no distribution.
+    #[error("the model gave no finite logit; its weights or its settings are broken")]
+    NotFinite,
+}
+
+/// The engine cannot go on, and the process has to end.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EngineError {
+    /// The device is gone.
+    #[error("the device failed for good: {0}")]
+    DeviceLost(String),
+}
+
+/// Whether another step makes sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Something was done.
+    Stepped,
+    /// Nothing to do until something is submitted.
+    Idle,
+}

@@ -1,0 +1,21 @@
+//! The engine contract, batching, sampling and text: what a worker does with a decoder, whoever computes the logits.
+//!
+//! Knows no candle, no CUDA and no HTTP.
+
+mod activity;
+pub mod batch;
+mod decoder;
+mod engine;
+#[cfg(any(test, feature = "fake"))]
+pub mod fake;
+pub mod sampling;
+pub mod text;
+mod text_engine;
+
+pub use activity::{Activity, Histograms, Totals};
+pub use decoder::{Decoder, DecoderError, DecoderInfo, KvSlot, Logits, SequenceStep};
+pub use engine::{
+    Engine, EngineError, EngineInfo, Event, FinishReason, Finished, Generate, Progress, Reply, SequenceId, Timings,
+    Usage, Work, WorkError,
+};
+pub use text_engine::{TextEngine, TextEngineSettings};

@@ -1,0 +1,352 @@
+//! The text side of a model: which file says what. Reads the formats Hugging Face's tools write, and GGUF files, which
+//! say it all themselves.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use model_boss_weights::WeightsError;
+use model_boss_weights::gguf::{GgufModel, GgufModelError};
+use serde_json::Value;
+
+use super::gguf::{GgufVocabulary, VocabularyError};
+use super::template::{ChatTemplate, TemplateError};
+use super::tokenizer::{SpecialTokens, Tokenizer, TokenizerError};
+
+/// Everything a model needs to read and write text.
+#[derive(Debug)]
+pub struct Text {
+    /// The vocabulary.
+    pub tokenizer: Arc<Tokenizer>,
+    /// How a conversation becomes a prompt. Absent in models that were never taught to chat.
+    pub template: Option<ChatTemplate>,
+    /// What an operator should know: an oddity of the files that was got round.
+    pub warnings: Vec<String>,
+}
+
+/// The text side of a model folder cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TextError {
+    /// No model there.
+    #[error("there is no model at {0}")]
+    NoModel(PathBuf),
+    /// No vocabulary.
+    #[error("{0} is missing; a model folder needs one (Hugging Face's tools write it with save_pretrained)")]
+    Missing(PathBuf),
+    /// A file cannot be read.
+    #[error("{path} cannot be read")]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A file is not JSON.
+    #[error("{path} is not JSON")]
+    Json {
+        /// Which.
+        path: PathBuf,
+        /// Where and why.
+        source: serde_json::Error,
+    },
+    /// The vocabulary cannot be used.
+    #[error("{path} cannot be used")]
+    Tokenizer {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: TokenizerError,
+    },
+    /// It is not clear which file is meant.
+    #[error(transparent)]
+    Source(#[from] WeightsError),
+    /// A GGUF file cannot be read.
+    #[error(transparent)]
+    Gguf(#[from] GgufModelError),
+    /// The vocabulary in a GGUF file cannot be used.
+    #[error("{path}: {source}")]
+    Vocabulary {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: VocabularyError,
+    },
+    /// The chat template cannot be used.
+    #[error("the chat template of {origin} cannot be used")]
+    Template {
+        /// Where it stands.
+        origin: String,
+        /// Why.
+        source: TemplateError,
+    },
+}
+
+impl Text {
+    /// Reads a model's text side. `source` is the model's folder, a weight file in it, or a GGUF file. `template` takes the
+    /// place of the model's own chat template.
+    pub fn load(source: &Path, template: Option<&str>) -> Result<Self, TextError> {
+        if let Some(file) = model_boss_weights::gguf_file(source)? {
+            return Self::from_gguf(&file, template);
+        }
+        if !source.exists() {
+            return Err(TextError::NoModel(source.to_owned()));
+        }
+        let folder = if source.is_dir() { source } else { source.parent().unwrap_or(source) };
+        let path = folder.join("tokenizer.json");
+        let json = read(&path)?.ok_or_else(|| TextError::Missing(path.clone()))?;
+        let tokenizer = Tokenizer::from_json(&json, SpecialTokens::default())
+            .map_err(|source| TextError::Tokenizer { path, source })?;
+        let configs = Configs::read(folder)?;
+        let special = configs.special_tokens(&tokenizer);
+        let template = configs.chat_template(folder, template)?;
+        Ok(Self { tokenizer: Arc::new(tokenizer.with_special(special)), template, warnings: Vec::new() })
+    }
+
+    /// Reads the text side of a GGUF file. Of a split model, any part will do.
+    fn from_gguf(path: &Path, given: Option<&str>) -> Result<Self, TextError> {
+        let model = GgufModel::open(path)?;
+        let header = model.header()?;
+        let vocabulary =
+            GgufVocabulary::read(&header).map_err(|source| TextError::Vocabulary { path: path.to_owned(), source })?;
+        let GgufVocabulary { encoder, special, templates, warnings } = vocabulary;
+        let roles = [
+            ("bos_token", special.bos),
+            ("eos_token", special.eos),
+            ("unk_token", special.unknown),
+            ("sep_token", special.separator),
+            ("pad_token", special.padding),
+            ("mask_token", special.mask),
+        ];
+        let variables =
+            roles.into_iter().filter_map(|(name, id)| Some((name.to_owned(), encoder.spelling(id?)?))).collect();
+        let (origin, sources) = match given {
+            Some(source) => ("the manifest".to_owned(), default_template(source)),
+            None => (path.display().to_string(), templates),
+        };
+        let template = if sources.is_empty() {
+            None
+        } else {
+            let template = ChatTemplate::new(sources, variables);
+            Some(template.map_err(|source| TextError::Template { origin, source })?)
+        };
+        let tokenizer = Arc::new(Tokenizer::from_gguf(encoder, &special));
+        Ok(Self { tokenizer, template, warnings })
+    }
+}
+
+/// The JSON files beside the vocabulary; each may be absent.
+struct Configs {
+    tokenizer: Value,
+    special: Value,
+    generation: Value,
+    model: Value,
+}
+
+impl Configs {
+    fn read(folder: &Path) -> Result<Self, TextError> {
+        let json = |name: &str| read_json(&folder.join(name)).map(Option::unwrap_or_default);
+        Ok(Self {
+            tokenizer: json("tokenizer_config.json")?,
+            special: json("special_tokens_map.json")?,
+            generation: json("generation_config.json")?,
+            model: json("config.json")?,
+        })
+    }
+
+    /// The spelling of a special token such as `bos_token`: a text, or an object with `content`.
+    fn spelling(&self, name: &str) -> Option<&str> {
+        [&self.tokenizer, &self.special].into_iter().find_map(|file| {
+            let token = file.get(name)?;
+            token.as_str().or_else(|| token.get("content")?.as_str())
+        })
+    }
+
+    fn special_tokens(&self, tokenizer: &Tokenizer) -> SpecialTokens {
+        // Chat models end a turn with another token than the one that ends a document, and the files do not agree on
+        // which one `eos` means: every one that any of them names ends the answer.
+        let mut end: BTreeSet<u32> = BTreeSet::new();
+        for file in [Some(&self.generation), Some(&self.model), self.model.get("text_config")].into_iter().flatten() {
+            match file.get("eos_token_id") {
+                Some(Value::Array(ids)) => end.extend(ids.iter().filter_map(token_id)),
+                Some(id) => end.extend(token_id(id)),
+                None => {}
+            }
+        }
+        end.extend(self.spelling("eos_token").and_then(|spelling| tokenizer.id(spelling)));
+        let named = self.spelling("bos_token").and_then(|spelling| tokenizer.id(spelling));
+        let bos =
+            named.or_else(|| [&self.generation, &self.model].iter().find_map(|f| token_id(f.get("bos_token_id")?)));
+        SpecialTokens { bos, end, add_bos: self.tokenizer.get("add_bos_token").and_then(Value::as_bool) }
+    }
+
+    /// The template in force: the caller's, else the file beside the vocabulary, else the one inside its settings.
+    fn chat_template(&self, folder: &Path, given: Option<&str>) -> Result<Option<ChatTemplate>, TextError> {
+        let (origin, sources) = if let Some(source) = given {
+            ("the manifest".to_owned(), default_template(source))
+        } else if let Some(sources) = template_files(folder)? {
+            (folder.join("chat_template.jinja").display().to_string(), sources)
+        } else {
+            let path = folder.join("tokenizer_config.json");
+            let processor = read_json(&folder.join("chat_template.json"))?.unwrap_or_default();
+            let found = [&self.tokenizer, &processor].into_iter().find_map(|file| file.get("chat_template"));
+            (path.display().to_string(), found.map(named_templates).unwrap_or_default())
+        };
+        if sources.is_empty() {
+            return Ok(None);
+        }
+        let variables = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"]
+            .into_iter()
+            .filter_map(|name| Some((name.to_owned(), self.spelling(name)?.to_owned())))
+            .collect();
+        ChatTemplate::new(sources, variables).map(Some).map_err(|source| TextError::Template { origin, source })
+    }
+}
+
+fn token_id(value: &Value) -> Option<u32> {
+    value.as_u64().and_then(|id| u32::try_from(id).ok())
+}
+
+fn default_template(source: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([("default".to_owned(), source.to_owned())])
+}
+
+/// `chat_template` in JSON: one text, or a list of `{name, template}`.
+fn named_templates(value: &Value) -> BTreeMap<String, String> {
+    let named =
+        |entry: &Value| Some((entry.get("name")?.as_str()?.to_owned(), entry.get("template")?.as_str()?.to_owned()));
+    match value {
+        Value::String(source) => default_template(source),
+        Value::Array(entries) => entries.iter().filter_map(named).collect(),
+        _ => BTreeMap::new(),
+    }
+}
+
+/// `chat_template.jinja`, with `additional_chat_templates/NAME.jinja` beside it.
+fn template_files(folder: &Path) -> Result<Option<BTreeMap<String, String>>, TextError> {
+    let text = |path: &Path| read(path).map(|bytes| bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()));
+    let Some(source) = text(&folder.join("chat_template.jinja"))? else { return Ok(None) };
+    let mut sources = default_template(&source);
+    if let Some(source) = text(&folder.join("additional_chat_templates").join("tool_use.jinja"))? {
+        sources.insert("tool_use".to_owned(), source);
+    }
+    Ok(Some(sources))
+}
+
+fn read(path: &Path) -> Result<Option<Vec<u8>>, TextError> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(bytes)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(TextError::Read { path: path.to_owned(), source }),
+    }
+}
+
+fn read_json(path: &Path) -> Result<Option<Value>, TextError> {
+    let Some(bytes) = read(path)? else { return Ok(None) };
+    serde_json::from_slice(&bytes).map(Some).map_err(|source| TextError::Json { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::{Conversation, Detokenizer, fixture};
+    use model_boss_weights::gguf::HeaderWriter;
+    use serde_json::json;
+
+    fn folder(files: &[(&str, Value)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("tokenizer.json"), fixture::byte_level_json()).unwrap();
+        for (name, value) in files {
+            fs::write(folder.path().join(name), value.to_string()).unwrap();
+        }
+        folder
+    }
+
+    fn render(text: &Text, tools: Option<&str>) -> String {
+        let messages = serde_json::from_str(r#"[{"role":"user","content":"hi"}]"#).unwrap();
+        let tools = tools.map(|tools| serde_json::from_str(tools).unwrap());
+        let conversation = Conversation { messages, tools, ..Conversation::default() };
+        text.template.as_ref().unwrap().render(&conversation).unwrap()
+    }
+
+    #[test]
+    fn every_file_may_name_the_end() {
+        let folder = folder(&[
+            ("generation_config.json", json!({"eos_token_id": [257, 7]})),
+            ("config.json", json!({"eos_token_id": 8, "bos_token_id": 1})),
+            (
+                "tokenizer_config.json",
+                json!({"eos_token": {"content": "<|im_end|>"}, "bos_token": "<s>", "add_bos_token": true}),
+            ),
+        ]);
+        let text = Text::load(folder.path(), None).unwrap();
+        let special = SpecialTokens { bos: Some(256), end: [7, 8, 257, 259].into(), add_bos: Some(true) };
+        assert_eq!(text.tokenizer.special(), &special);
+        assert!(text.template.is_none());
+        let by_weight_file = Text::load(&folder.path().join("config.json"), None).unwrap();
+        assert_eq!(by_weight_file.tokenizer.special(), &special);
+    }
+
+    #[test]
+    fn rc_23_the_template_comes_from_manifest_then_file_then_settings() {
+        let folder = folder(&[(
+            "tokenizer_config.json",
+            json!({
+            "eos_token": "</s>",
+            "chat_template": [{"name": "default", "template": "settings{{ eos_token }}"},
+                              {"name": "tool_use", "template": "tools"}]}),
+        )]);
+        let load = |given| Text::load(folder.path(), given).unwrap();
+        assert_eq!(render(&load(None), None), "settings</s>");
+        assert_eq!(render(&load(None), Some("[{}]")), "tools");
+        fs::write(folder.path().join("chat_template.jinja"), "file").unwrap();
+        assert_eq!(render(&load(None), Some("[{}]")), "file");
+        assert_eq!(render(&load(Some("manifest")), None), "manifest");
+    }
+
+    #[test]
+    fn rc_23_a_gguf_file_says_it_all_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut writer = HeaderWriter::new();
+        writer.set("tokenizer.ggml.model", "llama").unwrap();
+        let tokens = ["<unk>", "<s>", "</s>", "\u{2581}", "h", "i", "\u{2581}h", "\u{2581}hi"];
+        writer.set("tokenizer.ggml.tokens", &tokens[..]).unwrap();
+        writer.set("tokenizer.ggml.token_type", &[2_i32, 3, 3, 1, 1, 1, 1, 1][..]).unwrap();
+        writer.set("tokenizer.ggml.scores", &[0_f32, 0., 0., -4., -3., -3., -2., -1.][..]).unwrap();
+        writer.set("tokenizer.chat_template", "{{ bos_token }}{{ messages[0].content }}").unwrap();
+        let file = folder.path().join("m.gguf");
+        writer.begin(fs::File::create(&file).unwrap()).unwrap().finish().unwrap();
+        for source in [&file, &folder.path().to_owned()] {
+            let text = Text::load(source, None).unwrap();
+            let special = SpecialTokens { bos: Some(1), end: [2].into(), add_bos: Some(true) };
+            assert_eq!(text.tokenizer.special(), &special);
+            assert_eq!(text.tokenizer.encode_prompt("hi").unwrap(), [1, 7]);
+            assert_eq!(render(&text, None), "<s>hi");
+            let mut stream = Detokenizer::new(Arc::clone(&text.tokenizer));
+            let pieces: Vec<String> = [1, 7, 3, 4].iter().map(|token| stream.push(*token)).collect();
+            assert_eq!(pieces, ["", "hi", " ", "h"], "the space in front is not part of the text");
+        }
+        assert_eq!(render(&Text::load(&file, Some("manifest")).unwrap(), None), "manifest");
+        fs::copy(&file, folder.path().join("n.gguf")).unwrap();
+        let words = Text::load(folder.path(), None).unwrap_err().to_string();
+        assert!(words.contains("m.gguf, n.gguf"), "{words}");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let empty = tempfile::tempdir().unwrap();
+        let error = Text::load(&empty.path().join("gone"), None).unwrap_err();
+        assert!(error.to_string().contains("there is no model at"), "{error}");
+        let error = Text::load(empty.path(), None).unwrap_err();
+        assert!(error.to_string().contains("tokenizer.json is missing"), "{error}");
+        let broken = folder(&[]);
+        fs::write(broken.path().join("config.json"), "{").unwrap();
+        let error = Text::load(broken.path(), None).unwrap_err();
+        assert!(error.to_string().contains("config.json is not JSON"), "{error}");
+        let error = Text::load(folder(&[]).path(), Some("{% if %}")).unwrap_err();
+        assert!(error.to_string().contains("the chat template of the manifest"), "{error}");
+        fs::write(broken.path().join("tokenizer.json"), "[]").unwrap();
+        assert!(matches!(Text::load(broken.path(), None), Err(TextError::Tokenizer { .. })));
+    }
+}

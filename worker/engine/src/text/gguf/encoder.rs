@@ -1,0 +1,82 @@
+//! The one face of all kinds of vocabulary: text to ids, ids to the bytes they stand for.
+
+use super::VocabularyError;
+use super::sentence_pieces::SentencePieces;
+use crate::text::library::call;
+
+/// Turns text into token ids and back. Special tokens in the text are found; none is added.
+#[derive(Debug)]
+pub enum Encoder {
+    /// Everything that the `tokenizers` library can express.
+    Library(Box<tokenizers::Tokenizer>),
+    /// SentencePiece by score.
+    SentencePieces(Box<SentencePieces>),
+}
+
+impl Encoder {
+    /// The tokens of a text.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, VocabularyError> {
+        self.encode_with(text, false)
+    }
+
+    /// The tokens of a text, with those that a `tokenizer.json` adds around it when asked.
+    pub(in crate::text) fn encode_with(&self, text: &str, add_special: bool) -> Result<Vec<u32>, VocabularyError> {
+        match self {
+            Self::Library(library) => {
+                let encoding = call(|| library.encode_fast(text, add_special)).map_err(VocabularyError::Text)?;
+                Ok(encoding.get_ids().to_vec())
+            }
+            Self::SentencePieces(pieces) => Ok(pieces.encode(text)),
+        }
+    }
+
+    /// The text of several tokens.
+    pub fn decode(&self, tokens: &[u32], skip_special: bool) -> Result<String, VocabularyError> {
+        match self {
+            Self::Library(library) => call(|| library.decode(tokens, skip_special)).map_err(VocabularyError::Text),
+            Self::SentencePieces(pieces) => Ok(pieces.decode(tokens, skip_special)),
+        }
+    }
+
+    /// A token's spelling.
+    pub fn spelling(&self, id: u32) -> Option<String> {
+        match self {
+            Self::Library(library) => library.id_to_token(id),
+            Self::SentencePieces(pieces) => pieces.spelling(id).map(str::to_owned),
+        }
+    }
+
+    /// The token of a spelling.
+    pub fn id(&self, spelling: &str) -> Option<u32> {
+        match self {
+            Self::Library(library) => library.token_to_id(spelling),
+            Self::SentencePieces(pieces) => pieces.id(spelling),
+        }
+    }
+
+    /// Whether readers of an answer do not see a token.
+    pub fn is_special(&self, id: u32) -> bool {
+        match self {
+            Self::Library(library) => {
+                library.get_added_vocabulary().get_added_tokens_decoder().get(&id).is_some_and(|token| token.special)
+            }
+            Self::SentencePieces(pieces) => pieces.is_special(id),
+        }
+    }
+
+    /// Bytes of the longest token's spelling.
+    pub(in crate::text) fn longest_spelling(&self) -> usize {
+        match self {
+            Self::Library(library) => library.get_vocab(true).keys().map(String::len).max().unwrap_or(0),
+            Self::SentencePieces(pieces) => pieces.longest_spelling(),
+        }
+    }
+
+    /// Number of tokens.
+    pub fn vocab_size(&self) -> usize {
+        match self {
+            Self::Library(library) => library.get_vocab_size(true),
+            Self::SentencePieces(pieces) => pieces.len(),
+        }
+    }
+}

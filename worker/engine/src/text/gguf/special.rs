@@ -1,0 +1,163 @@
+//! The special tokens of a GGUF file: which begin and end a text, and which end the model's turn.
+
+use std::collections::BTreeSet;
+
+use model_boss_weights::gguf::{Header, KeyError};
+
+use super::pieces::{Kind, Pieces};
+
+/// Special tokens by role. Ids lie in the vocabulary.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Special {
+    /// Begins a text. For `bert` the classifying token.
+    pub bos: Option<u32>,
+    /// Ends a document.
+    pub eos: Option<u32>,
+    /// Stands for what the vocabulary cannot say.
+    pub unknown: Option<u32>,
+    /// Stands between texts.
+    pub separator: Option<u32>,
+    /// Fills batches up.
+    pub padding: Option<u32>,
+    /// Hides a word.
+    pub mask: Option<u32>,
+    /// Every token that ends the model's turn.
+    pub end: BTreeSet<u32>,
+    /// Whether a text begins with `bos`.
+    pub add_bos: bool,
+    /// Whether a text ends with `eos`.
+    pub add_eos: bool,
+    /// Whether a text ends with `separator`.
+    pub add_separator: bool,
+    /// Tokens that steer the model: found in a prompt, never shown in an answer.
+    pub control: BTreeSet<u32>,
+    /// Tokens found in a text before anything else, and shown.
+    pub user_defined: BTreeSet<u32>,
+    /// Control tokens that swallow the white space behind them.
+    pub strips_right: BTreeSet<u32>,
+    /// What the file itself says of `add_bos`.
+    pub(super) add_bos_given: Option<bool>,
+}
+
+/// Spellings of tokens that end a turn, whatever a file calls them: many files name only the token that ends a document.
+/// The list is llama.cpp's.
+const ENDS: [&str; 25] = [
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "</s>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<eos>",
+    "<turn|>",
+    "<|tool_response>",
+    "<｜end▁of▁sentence｜>",
+    "[e~[",
+    "<|fim_pad|>",
+    "<|repo_name|>",
+    "<|file_sep|>",
+];
+
+impl Special {
+    pub(super) fn read(
+        header: &Header<'_>,
+        model: &str,
+        pieces: &Pieces<'_>,
+        warnings: &mut Vec<String>,
+    ) -> Result<Self, KeyError> {
+        let mut id = |name: &str, otherwise: Option<u32>| -> Result<Option<u32>, KeyError> {
+            let key = format!("tokenizer.ggml.{name}_token_id");
+            let inside = |id: &u32| (*id as usize) < pieces.len();
+            match header.find::<i64>(&key)? {
+                // Some writers say "none" by a negative number or by the largest one.
+                Some(given) => {
+                    let id = u32::try_from(given).ok().filter(inside);
+                    if id.is_none() && given >= 0 && given != i64::from(u32::MAX) {
+                        warnings
+                            .push(format!("`{key}` is {given}, but there are {} tokens; it is ignored", pieces.len()));
+                    }
+                    Ok(id)
+                }
+                None => Ok(otherwise.filter(inside)),
+            }
+        };
+        let (llama, bert) = (model == "llama", model == "bert");
+        let default = |id, when: bool| when.then_some(id);
+        let mut special = Self {
+            bos: id("bos", default(1, llama))?,
+            eos: id("eos", default(2, llama))?,
+            unknown: id("unknown", default(0, llama).or(default(100, bert)))?,
+            // Misspelled in the format itself.
+            separator: id("seperator", default(102, bert))?,
+            padding: id("padding", default(0, bert))?,
+            mask: id("mask", default(103, bert))?,
+            ..Self::default()
+        };
+        if bert && special.bos.is_none() {
+            special.bos = id("cls", Some(101))?;
+        }
+        special.end = [special.eos, id("eot", None)?, id("eom", None)?].into_iter().flatten().collect();
+        special.add_bos_given = header.find("tokenizer.ggml.add_bos_token")?;
+        special.add_bos = special.add_bos_given.unwrap_or(llama || bert);
+        special.add_eos = header.find("tokenizer.ggml.add_eos_token")?.unwrap_or(false) && special.eos.is_some();
+        special.add_separator =
+            header.find("tokenizer.ggml.add_sep_token")?.unwrap_or(bert) && special.separator.is_some();
+        special.sort_by_kind(pieces);
+        special.find_ends(pieces);
+        special.strips_right = strips_right(header, pieces, &special)?;
+        Ok(special)
+    }
+
+    fn sort_by_kind(&mut self, pieces: &Pieces<'_>) {
+        for (id, _, kind) in pieces.iter() {
+            match kind {
+                Kind::Control | Kind::Unknown => self.control.insert(id),
+                Kind::UserDefined => self.user_defined.insert(id),
+                Kind::Normal | Kind::Unused | Kind::Byte => false,
+            };
+        }
+    }
+
+    fn find_ends(&mut self, pieces: &Pieces<'_>) {
+        let found: Vec<(&str, u32)> = pieces
+            .iter()
+            .filter_map(|(id, spelling, _)| ENDS.iter().find(|end| **end == spelling).map(|end| (*end, id)))
+            .collect();
+        let has = |spelling: &str| found.iter().any(|(end, _)| *end == spelling);
+        // In the harmony and solar formats `<|end|>` ends a message, not the turn.
+        let message_end = has("<|call|>") && has("<|return|>") || has("<|calls|>") && has("<|flush|>");
+        // Where another token is the end, `</s>` is struck-out text in HTML.
+        let ordinary_s = has("<eos>");
+        for (spelling, id) in found {
+            if message_end && spelling == "<|end|>" || ordinary_s && spelling == "</s>" {
+                continue;
+            }
+            self.end.insert(id);
+            // A file that calls it something else is wrong; shown it must not be.
+            self.user_defined.remove(&id);
+            self.control.insert(id);
+        }
+    }
+}
+
+/// Phi-3 was trained with control tokens that swallow the white space behind them. GGUF has no key for it; like
+/// llama.cpp we know it by the model's name.
+fn strips_right(header: &Header<'_>, pieces: &Pieces<'_>, special: &Special) -> Result<BTreeSet<u32>, KeyError> {
+    let name = header.find::<&str>("general.name")?.unwrap_or_default().to_lowercase();
+    if !(name.contains("phi-3") || name.contains("phi3")) {
+        return Ok(BTreeSet::new());
+    }
+    let keeps = |id: &u32| matches!(pieces.spelling(*id), Some("<unk>" | "<s>" | "<|endoftext|>"));
+    Ok(special.control.iter().chain(&special.user_defined).copied().filter(|id| !keeps(id)).collect())
+}

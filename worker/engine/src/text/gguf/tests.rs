@@ -1,0 +1,382 @@
+//! Vocabularies made in code, and real ones where they lie beside the repository.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use model_boss_weights::gguf::{GgufFile, HeaderWriter};
+use proptest::prelude::*;
+
+use super::*;
+
+const NORMAL: i32 = 1;
+const UNKNOWN: i32 = 2;
+const CONTROL: i32 = 3;
+const USER_DEFINED: i32 = 4;
+const BYTE: i32 = 6;
+
+/// A vocabulary from spellings, types and scores, and whatever else `more` sets.
+fn file(model: &str, tokens: &[(&str, i32, f32)], more: impl FnOnce(&mut HeaderWriter)) -> Vec<u8> {
+    let mut writer = HeaderWriter::new();
+    writer.set("tokenizer.ggml.model", model).unwrap();
+    writer.set("tokenizer.ggml.tokens", &tokens.iter().map(|t| t.0).collect::<Vec<_>>()[..]).unwrap();
+    writer.set("tokenizer.ggml.token_type", &tokens.iter().map(|t| t.1).collect::<Vec<_>>()[..]).unwrap();
+    writer.set("tokenizer.ggml.scores", &tokens.iter().map(|t| t.2).collect::<Vec<_>>()[..]).unwrap();
+    more(&mut writer);
+    writer.begin(Vec::new()).unwrap().finish().unwrap()
+}
+
+fn read(file: &[u8]) -> Result<GgufVocabulary, VocabularyError> {
+    GgufVocabulary::read(&Header::parse(file).unwrap())
+}
+
+fn spelled(vocabulary: &GgufVocabulary, text: &str) -> Vec<String> {
+    let tokens = vocabulary.encoder.encode(text).unwrap();
+    tokens.iter().map(|id| vocabulary.encoder.spelling(*id).unwrap()).collect()
+}
+
+/// `<unk> <s> </s>`, the bytes of `é`, and some pieces of "hello world".
+fn sentence_pieces(more: impl FnOnce(&mut HeaderWriter)) -> Vec<u8> {
+    let tokens = [
+        ("<unk>", UNKNOWN, 0.0),
+        ("<s>", CONTROL, 0.0),
+        ("</s>", CONTROL, 0.0),
+        ("<0xC3>", BYTE, 0.0),
+        ("<0xA9>", BYTE, 0.0),
+        ("▁", NORMAL, -9.0),
+        ("h", NORMAL, -8.0),
+        ("e", NORMAL, -7.0),
+        ("l", NORMAL, -6.0),
+        ("o", NORMAL, -5.0),
+        ("he", NORMAL, -4.0),
+        ("ll", NORMAL, -3.0),
+        ("el", NORMAL, -2.0),
+        ("lo", NORMAL, -1.0),
+        ("hel", NORMAL, -1.5),
+        ("▁hel", NORMAL, -0.5),
+        ("<|user|>", CONTROL, 0.0),
+        ("<think>", USER_DEFINED, 0.0),
+    ];
+    file("llama", &tokens, more)
+}
+
+#[test]
+fn pieces_merge_by_score_then_from_the_left() {
+    let vocabulary = read(&sentence_pieces(|_| {})).unwrap();
+    assert_eq!(spelled(&vocabulary, "hello"), ["▁hel", "lo"], "lo before el before ll");
+    assert_eq!(spelled(&vocabulary, "lll"), ["▁", "ll", "l"], "equal scores: leftmost first");
+    assert_eq!(spelled(&vocabulary, "oé"), ["▁", "o", "<0xC3>", "<0xA9>"]);
+    assert_eq!(spelled(&vocabulary, "x"), ["▁", "<unk>"], "bytes the vocabulary lacks");
+    assert_eq!(spelled(&vocabulary, ""), [""; 0]);
+    assert_eq!(spelled(&vocabulary, " o"), ["▁", "▁", "o"]);
+}
+
+#[test]
+fn special_tokens_are_found_and_spaced() {
+    let vocabulary = read(&sentence_pieces(|_| {})).unwrap();
+    assert_eq!(spelled(&vocabulary, "o<s>o</s>"), ["▁", "o", "<s>", "▁", "o", "</s>"]);
+    assert_eq!(spelled(&vocabulary, "<think><think>o"), ["<think>", "<think>", "▁", "o"]);
+    let special = &vocabulary.special;
+    assert_eq!((special.bos, special.eos, special.unknown), (Some(1), Some(2), Some(0)));
+    assert!(special.add_bos && !special.add_eos);
+    assert_eq!(special.end, [2].into());
+    let encoder = &vocabulary.encoder;
+    assert!(encoder.is_special(16) && !encoder.is_special(17) && !encoder.is_special(6) && !encoder.is_special(99));
+    let tokens = encoder.encode("<|user|>hello é<think>").unwrap();
+    assert_eq!(encoder.decode(&tokens, true).unwrap(), "hello é<think>");
+    assert_eq!(encoder.decode(&tokens, false).unwrap(), "<|user|> hello é<think>");
+}
+
+#[test]
+fn the_space_in_front_can_be_switched_off() {
+    let vocabulary = read(&sentence_pieces(|w| w.set("tokenizer.ggml.add_space_prefix", &false).unwrap())).unwrap();
+    assert_eq!(spelled(&vocabulary, "hello hel"), ["hel", "lo", "▁hel"]);
+    assert_eq!(vocabulary.encoder.decode(&[15], true).unwrap(), " hel");
+}
+
+#[test]
+fn phi_3_swallows_white_space_behind_its_tokens() {
+    let vocabulary = read(&sentence_pieces(|w| w.set("general.name", "Phi-3 mini").unwrap())).unwrap();
+    assert_eq!(spelled(&vocabulary, "<|user|>\n\t o<s> o"), ["<|user|>", "▁", "o", "<s>", "▁", "▁", "o"]);
+}
+
+/// All bytes of the byte-level alphabet that the tests need, two merges, and two special tokens.
+fn byte_pairs(more: impl FnOnce(&mut HeaderWriter)) -> Vec<u8> {
+    let tokens = [
+        ("a", NORMAL, 0.0),
+        ("b", NORMAL, 0.0),
+        ("Ġ", NORMAL, 0.0),
+        ("Ã", NORMAL, 0.0),
+        ("©", NORMAL, 0.0),
+        ("ab", NORMAL, 0.0),
+        ("Ġab", NORMAL, 0.0),
+        ("<|endoftext|>", CONTROL, 0.0),
+        ("<think>", USER_DEFINED, 0.0),
+        ("", NORMAL, 0.0),
+        ("aba", NORMAL, 0.0),
+    ];
+    file("gpt2", &tokens, |writer| {
+        // A pair with an unknown side, one without a space, and a repetition are harmless.
+        let merges = ["a b", "Ġ ab", "a z", "nonsense", "a b", "ab aba"];
+        writer.set("tokenizer.ggml.merges", &merges[..]).unwrap();
+        more(writer);
+    })
+}
+
+#[test]
+fn pairs_merge_by_rank() {
+    let vocabulary = read(&byte_pairs(|w| w.set("tokenizer.ggml.pre", "gpt-2").unwrap())).unwrap();
+    assert_eq!(spelled(&vocabulary, "ab ab"), ["ab", "Ġab"]);
+    assert_eq!(spelled(&vocabulary, "aba"), ["ab", "a"]);
+    assert_eq!(spelled(&vocabulary, "aé<|endoftext|>a<think>"), ["a", "Ã", "©", "<|endoftext|>", "a", "<think>"]);
+    assert_eq!(vocabulary.special.end, [7].into(), "known by its spelling");
+    assert_eq!((vocabulary.special.bos, vocabulary.special.add_bos), (None, false));
+    assert!(vocabulary.warnings.is_empty(), "{:?}", vocabulary.warnings);
+    let tokens = vocabulary.encoder.encode("ab é<think><|endoftext|>").unwrap();
+    assert_eq!(vocabulary.encoder.decode(&tokens, true).unwrap(), "ab é<think>");
+    assert_eq!(vocabulary.encoder.vocab_size(), 11);
+    assert_eq!(vocabulary.encoder.spelling(9).as_deref(), Some("[EMPTY_9]"));
+}
+
+#[test]
+fn some_pre_tokenizers_take_whole_words_and_want_bos() {
+    let with_bos = |pre: &'static str| {
+        read(&byte_pairs(|writer| {
+            writer.set("tokenizer.ggml.pre", pre).unwrap();
+            writer.set("tokenizer.ggml.bos_token_id", &7_u32).unwrap();
+        }))
+        .unwrap()
+    };
+    assert_eq!(spelled(&with_bos("llama-bpe"), "aba"), ["aba"]);
+    assert!(with_bos("llama-bpe").special.add_bos);
+    assert_eq!(spelled(&with_bos("qwen2"), "aba"), ["ab", "a"]);
+    assert!(!with_bos("qwen2").special.add_bos);
+}
+
+#[test]
+fn unknown_pre_tokenizers_are_replaced_with_a_warning() {
+    let vocabulary = read(&byte_pairs(|w| w.set("tokenizer.ggml.pre", "brand-new").unwrap())).unwrap();
+    assert!(vocabulary.warnings[0].contains("`brand-new` is not known"), "{:?}", vocabulary.warnings);
+    assert_eq!(spelled(&vocabulary, "ab"), ["ab"]);
+    assert_eq!(read(&byte_pairs(|_| {})).unwrap().warnings.len(), 1, "no name at all");
+}
+
+#[test]
+fn every_pattern_compiles_and_loses_nothing() {
+    let text = "I'LL don't ab  ab\t\n\n  12345 x1 é日本語かな 한국 ...!? \u{10ffff}";
+    for name in include_str!("pre_tokenizer.rs").split('"').filter_map(|word| pre_tokenizer::rules(word).map(|_| word))
+    {
+        if name == "gemma4" || name == "sarvam-moe" {
+            continue;
+        }
+        let vocabulary = read(&byte_pairs(|w| w.set("tokenizer.ggml.pre", name).unwrap())).unwrap();
+        let Encoder::Library(library) = &vocabulary.encoder else { panic!("{name}") };
+        let mut pieces = tokenizers::PreTokenizedString::from(text);
+        let pre_tokenizer = library.get_pre_tokenizer().unwrap();
+        tokenizers::PreTokenizer::pre_tokenize(pre_tokenizer, &mut pieces).unwrap();
+        let splits = pieces.get_splits(tokenizers::OffsetReferential::Original, tokenizers::OffsetType::Byte);
+        let joined: String = splits.iter().map(|(_, (start, end), _)| &text[*start..*end]).collect();
+        assert_eq!(joined, text, "{name}");
+        assert!(splits.len() > 10, "{name}");
+    }
+}
+
+#[test]
+fn gemma_4_merges_characters() {
+    let tokens = [
+        ("<bos>", CONTROL, 0.0),
+        ("▁", NORMAL, 0.0),
+        ("a", NORMAL, 0.0),
+        ("▁a", NORMAL, 0.0),
+        ("<0xC3>", BYTE, 0.0),
+        ("<0xA9>", BYTE, 0.0),
+        ("\n", NORMAL, 0.0),
+    ];
+    let file = file("gemma4", &tokens, |writer| {
+        writer.set("tokenizer.ggml.merges", &["▁ a"][..]).unwrap();
+        writer.set("tokenizer.ggml.bos_token_id", &0_u32).unwrap();
+        writer.set("tokenizer.ggml.add_bos_token", &false).unwrap();
+    });
+    let vocabulary = read(&file).unwrap();
+    assert_eq!(spelled(&vocabulary, "a a\né"), ["a", "▁a", "\n", "<0xC3>", "<0xA9>"]);
+    assert!(vocabulary.special.add_bos, "needed whatever the file says");
+    let tokens = vocabulary.encoder.encode("a a\né").unwrap();
+    assert_eq!(vocabulary.encoder.decode(&tokens, true).unwrap(), "a a\né");
+}
+
+fn word_pieces(more: impl FnOnce(&mut HeaderWriter)) -> Vec<u8> {
+    let tokens = [
+        ("[PAD]", CONTROL, 0.0),
+        ("[UNK]", CONTROL, 0.0),
+        ("[CLS]", CONTROL, 0.0),
+        ("[SEP]", CONTROL, 0.0),
+        ("▁play", NORMAL, 0.0),
+        ("ing", NORMAL, 0.0),
+        ("▁.", NORMAL, 0.0),
+        ("▁a", NORMAL, 0.0),
+    ];
+    file("bert", &tokens, |writer| {
+        writer.set("tokenizer.ggml.unknown_token_id", &1_u32).unwrap();
+        writer.set("tokenizer.ggml.cls_token_id", &2_u32).unwrap();
+        writer.set("tokenizer.ggml.seperator_token_id", &3_u32).unwrap();
+        more(writer);
+    })
+}
+
+#[test]
+fn word_pieces_are_the_longest_that_fit() {
+    let vocabulary = read(&word_pieces(|_| {})).unwrap();
+    assert_eq!(vocabulary.encoder.encode("Playing. À zzz[CLS]").unwrap(), [4, 5, 6, 7, 1, 2]);
+    assert_eq!(vocabulary.encoder.decode(&[4, 5, 6, 7], true).unwrap(), "playing. a");
+    let cased = read(&word_pieces(|w| w.set("tokenizer.ggml.normalizer.lowercase", &false).unwrap())).unwrap();
+    assert_eq!(cased.encoder.encode("Playing playing").unwrap(), [1, 4, 5]);
+    let Encoder::Library(library) = &vocabulary.encoder else { panic!() };
+    assert_eq!(library.encode("play", true).unwrap().get_ids(), [2, 4, 3], "embeddings want the frame");
+}
+
+#[test]
+fn templates_are_found_by_name() {
+    let vocabulary = read(&sentence_pieces(|writer| {
+        writer.set("tokenizer.chat_template", "usual").unwrap();
+        writer.set("tokenizer.chat_template.tool_use", "tools").unwrap();
+        writer.set("tokenizer.chat_templates", &["tool_use"][..]).unwrap();
+    }))
+    .unwrap();
+    let templates: Vec<_> = vocabulary.templates.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
+    assert_eq!(templates, [("default", "usual"), ("tool_use", "tools")]);
+}
+
+#[test]
+fn ends_of_the_harmony_format_leave_messages_alone() {
+    let tokens = [
+        ("a", NORMAL, 0.0),
+        ("<|end|>", CONTROL, 0.0),
+        ("<|return|>", CONTROL, 0.0),
+        ("<|call|>", CONTROL, 0.0),
+        ("<|im_end|>", NORMAL, 0.0),
+    ];
+    let vocabulary = read(&file("gpt2", &tokens, |writer| {
+        writer.set("tokenizer.ggml.merges", &Vec::<&str>::new()[..]).unwrap();
+        writer.set("tokenizer.ggml.eot_token_id", &0_u32).unwrap();
+        writer.set("tokenizer.ggml.padding_token_id", &99_u32).unwrap();
+    }))
+    .unwrap();
+    assert_eq!(vocabulary.special.end, [0, 2, 3, 4].into());
+    assert!(vocabulary.encoder.is_special(4), "hidden, though the file calls it an ordinary token");
+    assert_eq!(vocabulary.special.padding, None);
+    assert!(vocabulary.warnings.iter().any(|w| w.contains("padding_token_id` is 99")), "{:?}", vocabulary.warnings);
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    let error = |file: &[u8]| read(file).unwrap_err().to_string();
+    let mut empty = HeaderWriter::new();
+    empty.set("general.architecture", "llama").unwrap();
+    let empty = empty.begin(Vec::new()).unwrap().finish().unwrap();
+    assert_eq!(error(&empty), "the GGUF file lacks the metadata key `tokenizer.ggml.model`");
+    assert!(error(&file("rwkv", &[("a", NORMAL, 0.0)], |_| {})).contains("kind `rwkv` are not supported"));
+    assert_eq!(
+        error(&file("llama", &[("a", NORMAL, 0.0), ("b", NORMAL, 0.0), ("a", NORMAL, 0.0)], |_| {})),
+        "tokens 0 and 2 are both spelled `a`"
+    );
+    assert_eq!(
+        error(&file("gpt2", &[("a", NORMAL, 0.0)], |_| {})),
+        "the GGUF file lacks the metadata key `tokenizer.ggml.merges`"
+    );
+    let short = |key: &'static str| {
+        let mut writer = HeaderWriter::new();
+        writer.set("tokenizer.ggml.model", "llama").unwrap();
+        writer.set("tokenizer.ggml.tokens", &["a", "b"][..]).unwrap();
+        writer.set(key, &[1_i32][..]).unwrap();
+        writer.begin(Vec::new()).unwrap().finish().unwrap()
+    };
+    for key in ["tokenizer.ggml.token_type", "tokenizer.ggml.scores"] {
+        assert_eq!(error(&short(key)), format!("GGUF metadata key `{key}` has 1 entries for 2 tokens"));
+    }
+    assert!(error(&short("other")).contains("no scores"));
+    assert!(error(&file("bert", &[("a", NORMAL, 0.0)], |_| {})).contains("no token for unknown words"));
+}
+
+/// The vocabularies beside the repository, each with texts and the ids that the model's own tokenizer gives.
+fn real_vocabularies() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/vocab");
+    let Ok(entries) = std::fs::read_dir(&folder) else {
+        eprintln!("skipped: no ../shared/data/vocab beside the repository");
+        return Vec::new();
+    };
+    let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "gguf"));
+    paths.sort();
+    paths
+}
+
+fn beside(path: &Path, extension: &str) -> String {
+    std::fs::read_to_string(format!("{}.{extension}", path.display())).unwrap()
+}
+
+#[test]
+fn real_vocabularies_give_the_reference_ids() {
+    let mut failures = Vec::new();
+    for path in real_vocabularies() {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let started = Instant::now();
+        let file = GgufFile::open(&path).unwrap();
+        let vocabulary = GgufVocabulary::read(&file.header().unwrap()).unwrap();
+        eprintln!("{name}: {} tokens read in {:?}", vocabulary.encoder.vocab_size(), started.elapsed());
+        assert!(vocabulary.warnings.is_empty(), "{name}: {:?}", vocabulary.warnings);
+        let input = beside(&path, "inp");
+        let texts: Vec<&str> = input.split("\n__ggml_vocab_test__\n").collect();
+        let output = beside(&path, "out");
+        let expected: Vec<Vec<u32>> =
+            output.lines().map(|line| line.split_whitespace().map(|id| id.parse().unwrap()).collect()).collect();
+        // The last separator ends the file.
+        assert_eq!(texts.len(), expected.len() + 1, "{name}");
+        for (text, ids) in texts.iter().zip(&expected) {
+            let ours = vocabulary.encoder.encode(text).unwrap();
+            if ours != *ids {
+                failures.push(format!("{name}: {text:?}\n  ours     {ours:?}\n  expected {ids:?}"));
+            }
+            if !name.contains("bert") {
+                assert_eq!(vocabulary.encoder.decode(&ours, false).unwrap(), *text, "{name}");
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{} texts differ:\n{}", failures.len(), failures.join("\n"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn damaged_vocabularies_never_panic(
+        hits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        which in 0..3,
+        text in "[a-b é]{0,12}(hello|<s>|<\\|endoftext\\|>|playing)?",
+    ) {
+        let mut file = match which {
+            0 => sentence_pieces(|_| {}),
+            1 => byte_pairs(|w| w.set("tokenizer.ggml.pre", "gpt-2").unwrap()),
+            _ => word_pieces(|_| {}),
+        };
+        for (at, byte) in hits {
+            let at = at.index(file.len());
+            file[at] = byte;
+        }
+        if let Ok(header) = Header::parse(&file)
+            && let Ok(vocabulary) = GgufVocabulary::read(&header)
+        {
+            let tokens = vocabulary.encoder.encode(&text).unwrap();
+            vocabulary.encoder.decode(&tokens, true).unwrap();
+        }
+    }
+
+    #[test]
+    fn sentence_pieces_lose_nothing_they_can_spell(text in "[helo é]{0,40}") {
+        let vocabulary = read(&sentence_pieces(|_| {})).unwrap();
+        let tokens = vocabulary.encoder.encode(&text).unwrap();
+        prop_assert_eq!(vocabulary.encoder.decode(&tokens, false).unwrap(), text.as_str());
+        let Encoder::SentencePieces(pieces) = &vocabulary.encoder else { panic!() };
+        let bytes: Vec<u8> = tokens.iter().flat_map(|id| pieces.token_bytes(*id)).collect();
+        let spaced = if text.is_empty() { text } else { format!(" {text}") };
+        prop_assert_eq!(String::from_utf8(bytes).unwrap(), spaced, "token by token it is the same text");
+    }
+}

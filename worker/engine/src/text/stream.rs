@@ -1,0 +1,44 @@
+//! The text side of one answer: tokens in, text that may be shown out.
+
+use std::sync::Arc;
+
+use super::detokenize::Detokenizer;
+use super::stop::{StopMatcher, Stopped};
+use super::tokenizer::Tokenizer;
+
+/// Turns an answer's tokens into text up to its end or the first stop string.
+#[derive(Debug)]
+pub struct TextStream {
+    detokenizer: Detokenizer,
+    stops: StopMatcher,
+}
+
+/// What one token added.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Text that may be shown now.
+    pub text: String,
+    /// Bytes of text the token itself gave, shown or held back.
+    pub produced: usize,
+    /// Whether a stop string came.
+    pub stopped: Stopped,
+}
+
+impl TextStream {
+    /// For one new answer.
+    pub fn new(tokenizer: Arc<Tokenizer>, stops: Vec<String>) -> Self {
+        Self { detokenizer: Detokenizer::new(tokenizer), stops: StopMatcher::new(stops) }
+    }
+
+    /// Takes one more token in.
+    pub fn push(&mut self, token: u32) -> Piece {
+        let new = self.detokenizer.push(token);
+        let (text, stopped) = self.stops.push(&new);
+        Piece { text, produced: new.len(), stopped }
+    }
+
+    /// What was held back, when the answer ends without a stop string.
+    pub fn finish(&mut self) -> String {
+        self.stops.finish()
+    }
+}

@@ -1,0 +1,109 @@
+//! What `transformers` puts into a template's environment, and the methods of Python's strings that templates call.
+
+use std::fmt;
+
+use minijinja::value::Value;
+use minijinja::{Environment, Error, ErrorKind, State};
+
+use super::TemplateError;
+use super::tojson::tojson;
+use super::{markup, python_types};
+
+pub(super) fn install(environment: &mut Environment<'static>) {
+    minijinja_contrib::add_to_environment(environment);
+    environment.add_filter("tojson", tojson);
+    python_types::install(environment);
+    environment.add_function(markup::ADD, markup::add);
+    environment.add_function("raise_exception", raise_exception);
+    environment.add_function("strftime_now", strftime_now);
+    environment.set_unknown_method_callback(method);
+}
+
+/// A message of the template itself, kept apart from failures of the engine.
+#[derive(Debug)]
+struct Refusal(String);
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+fn raise_exception(message: String) -> Result<Value, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Refusal(message)))
+}
+
+/// Tells the template's own refusal from a failure.
+pub(super) fn refusal(error: Error) -> TemplateError {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
+    while let Some(current) = cause {
+        if let Some(Refusal(message)) = current.downcast_ref() {
+            return TemplateError::Refused(message.clone());
+        }
+        cause = current.source();
+    }
+    TemplateError::Failed(error)
+}
+
+/// The local time, by Python's format letters.
+fn strftime_now(format: String) -> Result<String, Error> {
+    jiff::fmt::strtime::format(&format, &jiff::Zoned::now()).map_err(|error| {
+        Error::new(ErrorKind::InvalidOperation, "strftime_now cannot use this format").with_source(error)
+    })
+}
+
+/// `{% generation %}` marks the assistant's words for training masks in `transformers`; it renders its body unchanged.
+pub(super) fn without_generation_marks(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(start) = rest.find("{%") {
+        let (before, tag) = rest.split_at(start);
+        out.push_str(before);
+        let Some(end) = tag.find("%}") else {
+            rest = tag;
+            break;
+        };
+        let (tag, after) = tag.split_at(end + 2);
+        match tag.trim_matches(|c| "{%-+}".contains(c)).trim() {
+            "generation" => out.push_str(&tag.replace("generation", "if true")),
+            "endgeneration" => out.push_str(&tag.replace("endgeneration", "endif")),
+            _ => out.push_str(tag),
+        }
+        rest = after;
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Methods of Python's objects: minijinja-contrib's, and those of strings that it lacks.
+fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+    let text = |index: usize| args.get(index).and_then(Value::as_str);
+    let Some(this) = value.as_str() else {
+        return minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args);
+    };
+    let list = |parts: &[&str]| parts.iter().map(|part| Value::from(*part)).collect::<Value>();
+    match (name, args.len(), text(0)) {
+        ("removeprefix", 1, Some(prefix)) => Ok(this.strip_prefix(prefix).unwrap_or(this).into()),
+        ("removesuffix", 1, Some(suffix)) => Ok(this.strip_suffix(suffix).unwrap_or(this).into()),
+        ("partition", 1, Some(mark)) if !mark.is_empty() => Ok(match this.split_once(mark) {
+            Some((before, after)) => list(&[before, mark, after]),
+            None => list(&[this, "", ""]),
+        }),
+        ("rpartition", 1, Some(mark)) if !mark.is_empty() => Ok(match this.rsplit_once(mark) {
+            Some((before, after)) => list(&[before, mark, after]),
+            None => list(&["", "", this]),
+        }),
+        ("rsplit", 1 | 2, Some(mark)) if !mark.is_empty() => {
+            let most = match args.get(1) {
+                Some(limit) => usize::try_from(i64::try_from(limit.clone())?).map_or(usize::MAX, |n| n + 1),
+                None => usize::MAX,
+            };
+            let mut parts: Vec<&str> = this.rsplitn(most, mark).collect();
+            parts.reverse();
+            Ok(list(&parts))
+        }
+        _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args),
+    }
+}

@@ -1,0 +1,145 @@
+//! Chat templates: a conversation becomes the text a model was trained on.
+//!
+//! Templates are Jinja, written for Jinja2 with the settings and helpers of `transformers`; here minijinja runs them. They
+//! come with a model's files, so they are strangers: fuel bounds their work and a cap bounds what they write.
+
+mod functions;
+mod markup;
+mod python_types;
+mod tojson;
+
+use std::collections::BTreeMap;
+use std::io;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{Environment, Value};
+
+/// A value a template can see. Deserialises from JSON and keeps the order of keys.
+pub type TemplateValue = Value;
+
+/// Instructions one rendering may take: some hundred times what the longest known template needs for 2,000 messages.
+const FUEL: u64 = 20_000_000;
+
+/// Most bytes one rendering may write.
+const LONGEST_OUTPUT: usize = 64 << 20;
+
+/// A model's chat template.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    knows_developer: bool,
+}
+
+/// What a template is given.
+#[derive(Clone, Debug)]
+pub struct Conversation {
+    /// The messages: objects with at least `role` and `content`.
+    pub messages: Vec<TemplateValue>,
+    /// The tools offered.
+    pub tools: Option<TemplateValue>,
+    /// End with the start of the assistant's turn.
+    pub add_generation_prompt: bool,
+    /// Anything else the template may ask for, such as `enable_thinking`.
+    pub variables: BTreeMap<String, TemplateValue>,
+}
+
+impl Default for Conversation {
+    fn default() -> Self {
+        Self { messages: Vec::new(), tools: None, add_generation_prompt: true, variables: BTreeMap::new() }
+    }
+}
+
+/// The template did not give a prompt.
+#[derive(Debug, thiserror::Error)]
+pub enum TemplateError {
+    /// It is no template.
+    #[error("it is not a valid Jinja template")]
+    Syntax(#[source] minijinja::Error),
+    /// It refused the conversation itself.
+    #[error("the model's chat template refuses this conversation: {0}")]
+    Refused(String),
+    /// It failed.
+    #[error("the model's chat template fails on this conversation")]
+    Failed(#[source] minijinja::Error),
+}
+
+impl ChatTemplate {
+    /// Parses templates by name: `default`, and `tool_use` where a model has another one for tools. `variables` are the
+    /// spellings of special tokens (`bos_token`, …).
+    pub fn new(sources: BTreeMap<String, String>, variables: BTreeMap<String, String>) -> Result<Self, TemplateError> {
+        let mut environment = Environment::new();
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(syntax.map_err(TemplateError::Syntax)?);
+        environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+        environment.set_fuel(Some(FUEL));
+        functions::install(&mut environment);
+        for (name, value) in variables {
+            environment.add_global(name, value);
+        }
+        let knows_developer = sources.values().any(|source| source.contains("developer"));
+        // A list without a `default` still has something to render with.
+        if !sources.contains_key("default")
+            && let Some(source) = sources.values().next()
+        {
+            add(&mut environment, "default", source)?;
+        }
+        for (name, source) in &sources {
+            add(&mut environment, name, source)?;
+        }
+        Ok(Self { environment, knows_developer })
+    }
+
+    /// Whether the template treats the role `developer` apart from `system`.
+    pub fn knows_developer(&self) -> bool {
+        self.knows_developer
+    }
+
+    /// The prompt for a conversation.
+    pub fn render(&self, conversation: &Conversation) -> Result<String, TemplateError> {
+        let tools = conversation.tools.clone();
+        let with_tools = tools.is_some().then(|| self.environment.get_template("tool_use").ok()).flatten();
+        let template = match with_tools {
+            Some(template) => template,
+            None => self.environment.get_template("default").map_err(TemplateError::Syntax)?,
+        };
+        let none = python_types::none_for(template.source());
+        let mut context = conversation.variables.clone();
+        context.insert("messages".to_owned(), conversation.messages.clone().into());
+        // transformers passes `None` for what is not there, and templates ask `is none` as well as `is defined`.
+        context.insert("tools".to_owned(), tools.unwrap_or_else(|| none.clone()));
+        context.entry("documents".to_owned()).or_insert(none);
+        context.insert("add_generation_prompt".to_owned(), conversation.add_generation_prompt.into());
+        let mut output = CappedOutput { bytes: Vec::new() };
+        template.render_captured_to(Value::from(context), &mut output).map_err(functions::refusal)?;
+        String::from_utf8(output.bytes).map_err(|_| TemplateError::Refused("its output is not text".to_owned()))
+    }
+}
+
+fn add(environment: &mut Environment<'static>, name: &str, source: &str) -> Result<(), TemplateError> {
+    // Jinja2 reads every kind of line end as a line feed.
+    let source = source.replace("\r\n", "\n").replace('\r', "\n");
+    environment
+        .add_template_owned(name.to_owned(), markup::rewrite(&functions::without_generation_marks(&source)))
+        .map_err(TemplateError::Syntax)
+}
+
+struct CappedOutput {
+    bytes: Vec<u8>,
+}
+
+impl io::Write for CappedOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.bytes.len() + bytes.len() > LONGEST_OUTPUT {
+            return Err(io::Error::other("the chat template writes more than 64 MiB"));
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

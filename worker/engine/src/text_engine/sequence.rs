@@ -1,0 +1,301 @@
+//! One sequence on its way through the batch: what it brings to a step and what it makes of its logits.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::activity::{Activity, End};
+use crate::batch::Stage;
+use crate::decoder::{KvSlot, Logits, SequenceStep};
+use crate::engine::{Event, FinishReason, Finished, Generate, Reply, SequenceId, Timings, Usage, WorkError};
+use crate::sampling::{LogprobRow, Sampler, TokenLogprob, TopLogprob};
+use crate::text::{Stopped, TextStream, Tokenizer};
+
+/// A sequence that waits for its place.
+pub(super) struct Sequence {
+    id: SequenceId,
+    reply: Box<dyn Reply>,
+    prompt: Arc<[u32]>,
+    /// Most tokens to sample; bounded by the context.
+    max_tokens: usize,
+    ignore_eos: bool,
+    logprobs: Option<usize>,
+    prompt_logprobs: bool,
+    sampler: Sampler,
+    text: TextStream,
+    submitted: Instant,
+}
+
+impl Sequence {
+    /// `work` fits the context: its prompt leaves room for a token unless none is wanted.
+    pub(super) fn new(
+        id: SequenceId,
+        work: Generate,
+        reply: Box<dyn Reply>,
+        context_length: usize,
+        tokenizer: &Arc<Tokenizer>,
+    ) -> Self {
+        let room = context_length.saturating_sub(work.prompt.len());
+        Self {
+            id,
+            reply,
+            max_tokens: work.max_tokens.unwrap_or(room).min(room),
+            ignore_eos: work.ignore_eos,
+            logprobs: work.logprobs,
+            prompt_logprobs: work.prompt_logprobs,
+            sampler: Sampler::new(work.sampling, &work.prompt, work.choice),
+            text: TextStream::new(Arc::clone(tokenizer), work.stop),
+            prompt: work.prompt,
+            submitted: Instant::now(),
+        }
+    }
+
+    pub(super) fn id(&self) -> SequenceId {
+        self.id
+    }
+
+    pub(super) fn reply(&self) -> &dyn Reply {
+        &*self.reply
+    }
+
+    /// Tokens the decoder will have to hold at most.
+    pub(super) fn capacity(&self) -> usize {
+        self.prompt.len() + self.max_tokens
+    }
+
+    pub(super) fn fail(&mut self, error: WorkError) {
+        self.reply.send(Event::Failed(error));
+    }
+}
+
+/// A sequence in the batch.
+pub(super) struct Running {
+    sequence: Sequence,
+    kv: KvSlot,
+    /// Prompt tokens evaluated.
+    fed: usize,
+    /// The token sampled last, still to be evaluated.
+    next: u32,
+    sampled: usize,
+    admitted: Instant,
+    prompt_done: Option<Instant>,
+    last_token: Instant,
+    prompt_logprobs: Vec<TokenLogprob>,
+    /// Log-probabilities whose text is still held back, each with the place in the text where its token begins.
+    held: VecDeque<(usize, TokenLogprob)>,
+    /// Bytes of text the tokens so far gave.
+    produced: usize,
+    /// Bytes of it that were sent.
+    given: usize,
+}
+
+/// What a step made of a sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Continues,
+    Ended(End),
+}
+
+/// Most logits one step may give back for one sequence (128 MiB): prompt log-probabilities over a large vocabulary
+/// would otherwise need more memory than the model.
+const MOST_LOGITS: usize = 32 << 20;
+
+impl Running {
+    pub(super) fn new(sequence: Sequence, kv: KvSlot) -> Self {
+        let now = Instant::now();
+        Self {
+            sequence,
+            kv,
+            fed: 0,
+            next: 0,
+            sampled: 0,
+            admitted: now,
+            prompt_done: None,
+            last_token: now,
+            prompt_logprobs: Vec::new(),
+            held: VecDeque::new(),
+            produced: 0,
+            given: 0,
+        }
+    }
+
+    pub(super) fn id(&self) -> SequenceId {
+        self.sequence.id
+    }
+
+    pub(super) fn kv(&self) -> KvSlot {
+        self.kv
+    }
+
+    pub(super) fn reply(&self) -> &dyn Reply {
+        &*self.sequence.reply
+    }
+
+    pub(super) fn stage(&self, vocab_size: usize) -> Stage {
+        match self.sequence.prompt.len() - self.fed {
+            0 => Stage::Decode,
+            remaining if self.sequence.prompt_logprobs => {
+                Stage::Prefill { remaining, at_most: (MOST_LOGITS / vocab_size.max(1)).max(1) }
+            }
+            remaining => Stage::Prefill { remaining, at_most: usize::MAX },
+        }
+    }
+
+    /// What to evaluate next, `share` tokens of it.
+    pub(super) fn step(&self, share: usize) -> SequenceStep<'_> {
+        let prompt = &self.sequence.prompt;
+        if self.fed == prompt.len() {
+            return SequenceStep { kv: self.kv, tokens: std::slice::from_ref(&self.next), logits: Logits::Last };
+        }
+        let end = self.fed + share;
+        let logits = if self.sequence.prompt_logprobs {
+            Logits::All
+        } else if end < prompt.len() {
+            Logits::None
+        } else {
+            Logits::Last
+        };
+        SequenceStep { kv: self.kv, tokens: &prompt[self.fed..end], logits }
+    }
+
+    pub(super) fn fail(&mut self, error: WorkError) -> Step {
+        self.sequence.fail(error);
+        Step::Ended(End::Failed)
+    }
+
+    /// Takes the rows of logits behind `share` evaluated tokens.
+    pub(super) fn advance(
+        &mut self,
+        share: usize,
+        mut rows: Vec<f32>,
+        tokenizer: &Tokenizer,
+        activity: &Activity,
+    ) -> Step {
+        if share == 0 {
+            return Step::Continues;
+        }
+        let prompt_len = self.sequence.prompt.len();
+        if self.fed < prompt_len {
+            if self.sequence.prompt_logprobs {
+                self.note_prompt_logprobs(share, &rows, tokenizer);
+            }
+            self.fed += share;
+            if self.fed < prompt_len {
+                return Step::Continues;
+            }
+            self.prompt_done = Some(Instant::now());
+            let prompt_logprobs = std::mem::take(&mut self.prompt_logprobs);
+            self.sequence.reply.send(Event::Started { prompt_logprobs });
+            if self.sequence.max_tokens == 0 {
+                return self.finish(FinishReason::Length);
+            }
+            if self.sequence.prompt_logprobs {
+                rows.drain(..rows.len() / share * (share - 1));
+            }
+        }
+        self.sample(&mut rows, tokenizer, activity)
+    }
+
+    fn sample(&mut self, logits: &mut [f32], tokenizer: &Tokenizer, activity: &Activity) -> Step {
+        // The model's own distribution has to be read before the sampler bends it.
+        let raw = self.sequence.logprobs.map(|top| (LogprobRow::new(logits, top), logits.to_vec()));
+        let Some(token) = self.sequence.sampler.sample(logits) else { return self.fail(WorkError::NotFinite) };
+        self.note_time(activity);
+        self.sampled += 1;
+        self.next = token;
+        if tokenizer.ends(token) && !self.sequence.ignore_eos {
+            return self.finish(FinishReason::Stop);
+        }
+        let piece = self.sequence.text.push(token);
+        if let Some((row, logits)) = raw {
+            let logit = logits.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY);
+            self.held.push_back((self.produced, token_logprob(token, row.of(logit), &row, tokenizer)));
+        }
+        self.produced += piece.produced;
+        self.give(piece.text);
+        if piece.stopped == Stopped::Yes {
+            // Tokens of the stop string are no part of the answer.
+            self.held.clear();
+            return self.finish(FinishReason::Stop);
+        }
+        if self.sampled == self.sequence.max_tokens { self.finish(FinishReason::Length) } else { Step::Continues }
+    }
+
+    fn note_time(&mut self, activity: &Activity) {
+        let now = Instant::now();
+        let histograms = activity.histograms();
+        match self.sampled {
+            0 => histograms.first_token.record(now - self.sequence.submitted),
+            _ => histograms.next_token.record(now - self.last_token),
+        }
+        self.last_token = now;
+        activity.sampled();
+    }
+
+    /// Sends text with the log-probabilities of the tokens that begin in it.
+    fn give(&mut self, text: String) {
+        self.given += text.len();
+        let ready = self.held.iter().take_while(|(start, _)| *start < self.given).count();
+        let logprobs: Vec<_> = self.held.drain(..ready).map(|(_, logprob)| logprob).collect();
+        if !text.is_empty() || !logprobs.is_empty() {
+            self.sequence.reply.send(Event::Text { text, logprobs });
+        }
+    }
+
+    fn finish(&mut self, reason: FinishReason) -> Step {
+        let rest = self.sequence.text.finish();
+        self.give(rest);
+        let leftover: Vec<_> = self.held.drain(..).map(|(_, logprob)| logprob).collect();
+        if !leftover.is_empty() {
+            self.sequence.reply.send(Event::Text { text: String::new(), logprobs: leftover });
+        }
+        let prompt_done = self.prompt_done.unwrap_or(self.admitted);
+        let finished = Finished {
+            reason,
+            usage: Usage {
+                prompt_tokens: self.sequence.prompt.len(),
+                completion_tokens: self.sampled,
+                cached_tokens: 0,
+            },
+            timings: Timings {
+                queued: self.admitted - self.sequence.submitted,
+                prompt: prompt_done - self.admitted,
+                predicted: self.last_token.saturating_duration_since(prompt_done),
+            },
+        };
+        self.sequence.reply.send(Event::Finished(finished));
+        Step::Ended(End::Finished)
+    }
+
+    /// Row `i` of a step tells how likely the prompt's next token was.
+    fn note_prompt_logprobs(&mut self, share: usize, rows: &[f32], tokenizer: &Tokenizer) {
+        let prompt = &self.sequence.prompt;
+        let vocab_size = rows.len() / share;
+        let top = self.sequence.logprobs.unwrap_or(0);
+        if self.fed == 0 {
+            self.prompt_logprobs.push(TokenLogprob { logprob: None, ..spelled(prompt[0], tokenizer) });
+        }
+        for (row, &token) in rows.chunks_exact(vocab_size).zip(&prompt[self.fed + 1..]) {
+            let reading = LogprobRow::new(row, top);
+            let logprob = reading.of(row.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY));
+            self.prompt_logprobs.push(token_logprob(token, logprob, &reading, tokenizer));
+        }
+    }
+}
+
+fn spelled(token: u32, tokenizer: &Tokenizer) -> TokenLogprob {
+    let bytes = tokenizer.bytes(token);
+    TokenLogprob { text: String::from_utf8_lossy(&bytes).into_owned(), bytes, logprob: None, top: Vec::new() }
+}
+
+fn token_logprob(token: u32, logprob: f32, row: &LogprobRow, tokenizer: &Tokenizer) -> TokenLogprob {
+    let alternative = |&(token, logprob): &(u32, f32)| {
+        let TokenLogprob { text, bytes, .. } = spelled(token, tokenizer);
+        TopLogprob { text, bytes, logprob }
+    };
+    TokenLogprob {
+        logprob: Some(logprob),
+        top: row.top().iter().map(alternative).collect(),
+        ..spelled(token, tokenizer)
+    }
+}
