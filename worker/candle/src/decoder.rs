@@ -1,0 +1,177 @@
+//! The one decoder: runs a [`DecoderSpec`] over layers from any source, for several sequences at once. Keeps the
+//! sequences' keys and values; knows no file and no sampling.
+
+use std::collections::HashMap;
+
+use candle_core::{DType, Device, Result, Tensor};
+use model_boss_engine::{Decoder, DecoderError, DecoderInfo, KvSlot, Logits, SequenceStep};
+
+use crate::device;
+use crate::kv::{LayerKv, SequenceKv};
+use crate::linear::Linear;
+use crate::matrix::Matrix;
+use crate::norm::RmsNorm;
+use crate::rope::Rope;
+use crate::source::LayerSource;
+use crate::spec::DecoderSpec;
+use crate::step::StepContext;
+
+/// A decoder over layers from `S`.
+pub(crate) struct SpecDecoder<S> {
+    info: DecoderInfo,
+    spec: DecoderSpec,
+    device: Device,
+    /// What layers compute in: the type of their weights.
+    dtype: DType,
+    rope: Rope,
+    ends: Ends,
+    layers: S,
+    sequences: HashMap<KvSlot, SequenceKv>,
+    next_slot: u32,
+}
+
+/// What stands before the first layer and behind the last.
+pub(crate) struct Ends {
+    /// `[vocab, hidden]`.
+    pub(crate) embedding: Matrix,
+    pub(crate) norm: RmsNorm,
+    pub(crate) head: Linear,
+}
+
+impl<S: LayerSource> SpecDecoder<S> {
+    pub(crate) fn new(info: DecoderInfo, spec: DecoderSpec, device: Device, ends: Ends, layers: S) -> Self {
+        let rope = Rope::new(&spec);
+        let dtype = ends.embedding.dtype();
+        Self { info, spec, device, dtype, rope, ends, layers, sequences: HashMap::new(), next_slot: 0 }
+    }
+
+    /// Refuses a batch that cannot be computed, before anything is touched.
+    fn check(&self, batch: &[SequenceStep<'_>]) -> std::result::Result<(), DecoderError> {
+        let refuse = |what: String| Err(DecoderError::Step(what));
+        for (index, step) in batch.iter().enumerate() {
+            let slot = step.kv.0;
+            let Some(sequence) = self.sequences.get(&step.kv) else {
+                return refuse(format!("sequence {slot} is not open"));
+            };
+            if batch[..index].iter().any(|earlier| earlier.kv == step.kv) {
+                return refuse(format!("sequence {slot} stands in the batch twice"));
+            }
+            if step.tokens.is_empty() {
+                return refuse(format!("sequence {slot} brings no tokens"));
+            }
+            if step.tokens.len() > sequence.capacity - sequence.len {
+                let (held, new, capacity) = (sequence.len, step.tokens.len(), sequence.capacity);
+                return refuse(format!("sequence {slot} holds {held} of {capacity} tokens, {new} more do not fit"));
+            }
+            if let Some(token) = step.tokens.iter().find(|token| **token as usize >= self.info.vocab_size) {
+                return refuse(format!("token {token} is outside the vocabulary of {}", self.info.vocab_size));
+            }
+        }
+        Ok(())
+    }
+
+    /// All layers over all rows: `[rows, hidden]`. Writes keys and values behind each sequence's length, which stays.
+    fn run_layers(&mut self, batch: &[SequenceStep<'_>], sequences: &mut [SequenceKv]) -> Result<Tensor> {
+        let mut lengths = Vec::with_capacity(batch.len());
+        for (step, sequence) in batch.iter().zip(sequences.iter_mut()) {
+            sequence.reserve(sequence.len + step.tokens.len(), &self.spec, self.dtype, &self.device)?;
+            lengths.push((sequence.len, step.tokens.len()));
+        }
+        let context = StepContext::new(&lengths, self.spec.heads, &self.rope, self.dtype, &self.device)?;
+
+        let tokens: Vec<u32> = batch.iter().flat_map(|step| step.tokens).copied().collect();
+        let mut x = self.ends.embedding.rows(&tokens, &self.device)?;
+        for index in 0..self.layers.len() {
+            let kv: Vec<&LayerKv> = sequences.iter().filter_map(|sequence| sequence.layer(index)).collect();
+            x = self.layers.layer(index)?.forward(&x, &kv, &context)?;
+        }
+        Ok(x)
+    }
+
+    /// Logits of the rows that were asked for, sequence by sequence.
+    fn logits(&self, batch: &[SequenceStep<'_>], x: &Tensor) -> Result<Vec<Vec<f32>>> {
+        let mut wanted: Vec<u32> = Vec::new();
+        let mut end = 0;
+        for step in batch {
+            let rows = end..end + step.tokens.len() as u32;
+            end = rows.end;
+            match step.logits {
+                Logits::None => {}
+                Logits::Last => wanted.push(rows.end - 1),
+                Logits::All => wanted.extend(rows),
+            }
+        }
+        let mut flat = if wanted.is_empty() {
+            Vec::new()
+        } else {
+            let wanted = Tensor::from_vec(wanted.clone(), wanted.len(), &self.device)?;
+            let rows = self.ends.norm.forward(&x.index_select(&wanted, 0)?)?;
+            self.ends.head.forward(&rows)?.flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>()?
+        };
+        let mut logits = Vec::with_capacity(batch.len());
+        for step in batch.iter().rev() {
+            let rows = match step.logits {
+                Logits::None => 0,
+                Logits::Last => 1,
+                Logits::All => step.tokens.len(),
+            };
+            logits.push(flat.split_off(flat.len().saturating_sub(rows * self.info.vocab_size)));
+        }
+        logits.reverse();
+        Ok(logits)
+    }
+}
+
+impl<S: LayerSource> Decoder for SpecDecoder<S> {
+    fn info(&self) -> &DecoderInfo {
+        &self.info
+    }
+
+    fn open(&mut self, capacity: usize) -> std::result::Result<KvSlot, DecoderError> {
+        if capacity > self.info.context_length {
+            let context = self.info.context_length;
+            return Err(DecoderError::Step(format!("{capacity} tokens do not fit into a context of {context}")));
+        }
+        // A closed slot's number comes back only after all others, so closing twice cannot hit a stranger.
+        let mut slot = KvSlot(self.next_slot);
+        while self.sequences.contains_key(&slot) {
+            slot = KvSlot(slot.0.wrapping_add(1));
+        }
+        self.next_slot = slot.0.wrapping_add(1);
+        self.sequences.insert(slot, SequenceKv::new(capacity));
+        Ok(slot)
+    }
+
+    fn close(&mut self, kv: KvSlot) {
+        if self.sequences.remove(&kv).is_some() {
+            device::trim(&self.device);
+        }
+    }
+
+    fn len(&self, kv: KvSlot) -> usize {
+        self.sequences.get(&kv).map_or(0, |sequence| sequence.len)
+    }
+
+    fn truncate(&mut self, kv: KvSlot, len: usize) {
+        if let Some(sequence) = self.sequences.get_mut(&kv) {
+            sequence.len = sequence.len.min(len);
+        }
+    }
+
+    fn forward(&mut self, batch: &[SequenceStep<'_>]) -> std::result::Result<Vec<Vec<f32>>, DecoderError> {
+        if batch.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.check(batch)?;
+        // Out of the map for the step, so that layers see them while the decoder is borrowed.
+        let mut sequences: Vec<SequenceKv> = batch.iter().filter_map(|step| self.sequences.remove(&step.kv)).collect();
+        let result = self.run_layers(batch, &mut sequences).and_then(|x| self.logits(batch, &x));
+        for (step, mut sequence) in batch.iter().zip(sequences) {
+            if result.is_ok() {
+                sequence.len += step.tokens.len();
+            }
+            self.sequences.insert(step.kv, sequence);
+        }
+        result.map_err(|error| device::failure(&error))
+    }
+}

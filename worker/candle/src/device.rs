@@ -1,0 +1,78 @@
+//! From a device's name to candle's device, and what may be asked of any device. GPUs of a kind stand in a folder of
+//! their own each.
+
+use candle_core::{DType, Device, Error};
+use model_boss_engine::DecoderError;
+use model_boss_protocol::DeviceId;
+use model_boss_weights::gguf::TensorType;
+
+use crate::load::LoadError;
+use crate::{cuda, memory};
+
+/// Opens a device of this machine.
+pub(crate) fn open(device: &DeviceId) -> Result<Device, LoadError> {
+    let refused = |why: String| LoadError::DeviceLost { device: device.clone(), why };
+    match device {
+        DeviceId::Cpu => Ok(Device::Cpu),
+        DeviceId::Cuda(index) => cuda::open(*index).map_err(refused),
+        DeviceId::Metal(_) => Err(refused("this build has no Metal".to_owned())),
+        DeviceId::Npu => Err(refused("this build has no driver for neural processing units".to_owned())),
+        DeviceId::Auto => Err(refused("the device has to be chosen before a model is loaded".to_owned())),
+        DeviceId::Custom(_) => Err(refused("this build has no driver of that name".to_owned())),
+    }
+}
+
+/// The type a model computes in, and so that of its weights, keys and values on the device.
+///
+/// On a GPU a model of halves stays one: it reads half the bytes per token and has the faster products. Sums inside of
+/// norms and products are f32 there, softmax is computed in f32, and logits leave as f32. A model whose matrices differ in
+/// type computes in f32, and so does every model on the CPU, where matrices may stay as they are stored
+/// ([`crate::reader`]). Quantised blocks become bf16 on a GPU: its rounding is below theirs, and its range that of f32.
+pub(crate) fn compute_type(device: &Device, matrices: &[TensorType]) -> DType {
+    let is_float = |kind: &TensorType| matches!(kind, TensorType::F32 | TensorType::F16 | TensorType::BF16);
+    let all = |wanted| matrices.iter().all(|kind| *kind == wanted);
+    let quantised = matrices.iter().any(|kind| !is_float(kind));
+    if device.is_cpu() || matrices.is_empty() {
+        DType::F32
+    } else if all(TensorType::F16) {
+        DType::F16
+    } else if (quantised || all(TensorType::BF16)) && cuda::has_bf16(device) {
+        DType::BF16
+    } else {
+        DType::F32
+    }
+}
+
+/// Bytes of the device's memory that are to be had; `None` where nobody says.
+pub(crate) fn free_memory(device: &Device) -> Option<u64> {
+    if device.is_cpu() { memory::available() } else { cuda::free_memory(device) }
+}
+
+/// Gives the memory of things that were dropped back to the system, where a device keeps it.
+pub(crate) fn trim(device: &Device) {
+    if device.is_cuda() {
+        cuda::trim(device);
+    }
+}
+
+/// What candle's error means for the engine.
+pub(crate) fn failure(error: &Error) -> DecoderError {
+    cuda::failure(error).unwrap_or_else(|| DecoderError::Step(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cpu_computes_in_f32_whatever_is_stored() {
+        for stored in [TensorType::F32, TensorType::F16, TensorType::BF16, TensorType::Q4_K] {
+            assert_eq!(compute_type(&Device::Cpu, &[stored, stored]), DType::F32);
+        }
+    }
+
+    #[test]
+    fn an_error_without_a_device_is_a_failed_step() {
+        assert!(matches!(failure(&Error::Msg("shapes differ".into())), DecoderError::Step(_)));
+    }
+}

@@ -1,0 +1,117 @@
+//! A model's files, whatever their format: what they say the model is, and tensors by the names of safetensors. Knows no
+//! arithmetic.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use model_boss_weights::gguf::{GgufModel, TensorType};
+use model_boss_weights::{Dtype, MappedWeights, TensorIndex, WeightsError, gguf_file, model_folder};
+
+use crate::config::ConfigError;
+use crate::load::ModelError;
+use crate::spec::DecoderSpec;
+use crate::tensors::{Needed, in_gguf};
+
+/// A longer `config.json` is none.
+const LONGEST_CONFIG: u64 = 16 << 20;
+
+/// The weights of one model.
+pub(crate) enum Files {
+    Safetensors(MappedWeights),
+    Gguf(GgufModel),
+}
+
+/// A tensor as it lies in its file.
+pub(crate) struct Stored<'a> {
+    pub(crate) kind: TensorType,
+    pub(crate) shape: &'a [usize],
+    pub(crate) bytes: &'a [u8],
+}
+
+impl Stored<'_> {
+    pub(crate) fn elements(&self) -> u64 {
+        self.shape.iter().product::<usize>() as u64
+    }
+}
+
+impl Files {
+    /// Finds and maps the weights of a source and reads what the model is.
+    pub(crate) fn open(source: &Path) -> Result<(Self, DecoderSpec), ModelError> {
+        if let Some(file) = gguf_file(source)? {
+            let model = GgufModel::open(&file)?;
+            let spec = DecoderSpec::from_gguf(&model)?;
+            return Ok((Self::Gguf(model), spec));
+        }
+        let spec = DecoderSpec::from_config(&read_config(source)?)?;
+        Ok((Self::Safetensors(MappedWeights::map(TensorIndex::open(source)?)?), spec))
+    }
+
+    /// A tensor's name in these files.
+    pub(crate) fn spelled<'n>(&self, name: &'n str) -> Cow<'n, str> {
+        match self {
+            Self::Safetensors(_) => name.into(),
+            Self::Gguf(_) => in_gguf(name).into(),
+        }
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        let name = self.spelled(name);
+        match self {
+            Self::Safetensors(weights) => weights.index().get(&name).is_some(),
+            Self::Gguf(model) => model.get(&name).is_some(),
+        }
+    }
+
+    /// The tensor of that name.
+    pub(crate) fn get(&self, name: &str) -> Result<Stored<'_>, ModelError> {
+        let name = self.spelled(name);
+        match self {
+            Self::Safetensors(weights) => {
+                let entry = weights.index().require(&name)?;
+                let kind = match entry.dtype {
+                    Dtype::F32 => TensorType::F32,
+                    Dtype::F16 => TensorType::F16,
+                    Dtype::BF16 => TensorType::BF16,
+                    other => {
+                        let what = format!("is stored as {other}; this build reads F32, F16 and BF16");
+                        return Err(ModelError::Tensor { name: name.into_owned(), what });
+                    }
+                };
+                Ok(Stored { kind, shape: &entry.shape, bytes: weights.bytes(&name)? })
+            }
+            Self::Gguf(model) => match model.get(&name) {
+                Some(tensor) => Ok(Stored { kind: tensor.kind, shape: &tensor.shape, bytes: model.bytes(tensor) }),
+                None => Err(WeightsError::MissingTensor { tensor: name.into_owned() }.into()),
+            },
+        }
+    }
+
+    /// The tensor a spec needs, checked for its shape.
+    pub(crate) fn check(&self, needed: &Needed) -> Result<Stored<'_>, ModelError> {
+        let stored = self.get(&needed.name)?;
+        if stored.shape == needed.shape {
+            return Ok(stored);
+        }
+        let origin = match self {
+            Self::Safetensors(_) => "config.json makes",
+            Self::Gguf(_) => "the metadata make",
+        };
+        let what = format!("has the shape {:?}, {origin} it {:?}", stored.shape, needed.shape);
+        Err(ModelError::Tensor { name: self.spelled(&needed.name).into_owned(), what })
+    }
+}
+
+fn read_config(source: &Path) -> Result<Vec<u8>, ModelError> {
+    let path = model_folder(source).join("config.json");
+    let mut json = Vec::new();
+    let read = File::open(&path).and_then(|file| file.take(LONGEST_CONFIG + 1).read_to_end(&mut json));
+    match read {
+        Ok(_) if json.len() as u64 > LONGEST_CONFIG => {
+            Err(ConfigError::Malformed(format!("it is longer than {LONGEST_CONFIG} bytes")).into())
+        }
+        Ok(_) => Ok(json),
+        Err(source) => Err(ModelError::ReadConfig { path, source }),
+    }
+}

@@ -1,0 +1,41 @@
+//! One transformer layer: attention and feed-forward, each behind a norm, each added to the stream. Immutable.
+
+use candle_core::{Result, Tensor};
+
+use crate::attention::Attention;
+use crate::kv::LayerKv;
+use crate::load::ModelError;
+use crate::mlp::Mlp;
+use crate::norm::RmsNorm;
+use crate::reader::Reader;
+use crate::spec::DecoderSpec;
+use crate::step::StepContext;
+use crate::tensors;
+
+pub(crate) struct Layer {
+    attention_norm: RmsNorm,
+    attention: Attention,
+    mlp_norm: RmsNorm,
+    mlp: Mlp,
+}
+
+impl Layer {
+    pub(crate) fn read(
+        reader: &mut Reader<'_>,
+        spec: &DecoderSpec,
+        index: usize,
+    ) -> std::result::Result<Self, ModelError> {
+        let mut norm = |part: &str| RmsNorm::read(reader, &tensors::layer(index, part), spec.norm_eps);
+        let attention_norm = norm("input_layernorm.weight")?;
+        let mlp_norm = norm("post_attention_layernorm.weight")?;
+        let attention = Attention::read(reader, spec, index)?;
+        let mlp = Mlp::read(reader, spec, index)?;
+        Ok(Self { attention_norm, attention, mlp_norm, mlp })
+    }
+
+    /// `[rows, hidden]` → `[rows, hidden]`; `kv` has this layer's part of every sequence of the step.
+    pub(crate) fn forward(&self, x: &Tensor, kv: &[&LayerKv], step: &StepContext) -> Result<Tensor> {
+        let x = (x + self.attention.forward(&self.attention_norm.forward(x)?, kv, step)?)?;
+        &x + self.mlp.forward(&self.mlp_norm.forward(&x)?)?
+    }
+}

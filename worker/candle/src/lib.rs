@@ -1,0 +1,36 @@
+//! Decoders and devices on candle: from a model's files to logits.
+//!
+//! Owns: reading `config.json` or GGUF metadata into a [`DecoderSpec`], the one decoder that runs every spec, its keys and values, and the
+//! only places that name candle. Knows no HTTP, no sampling, no tokenizer, and plans no batch: that is the engine's part,
+//! which sees [`model_boss_engine::Decoder`] only.
+
+mod activation;
+mod attention;
+mod config;
+mod cuda;
+mod decoder;
+mod device;
+mod files;
+mod gguf;
+mod halves;
+mod kv;
+mod layer;
+mod linear;
+mod load;
+mod matrix;
+mod memory;
+mod mlp;
+mod norm;
+mod product;
+mod quantised;
+mod reader;
+mod rope;
+mod source;
+mod spec;
+mod step;
+mod tensors;
+
+pub use config::ConfigError;
+pub use gguf::GgufSpecError;
+pub use load::{LoadError, ModelError, load};
+pub use spec::{Activation, AttentionBias, DecoderSpec, RopePlanes, RopeScaling, RopeSpec};

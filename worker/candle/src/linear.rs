@@ -1,0 +1,52 @@
+//! A projection: `y = x Wᵀ + b`. Knows one matrix.
+
+use candle_core::{Result, Tensor};
+
+use crate::load::ModelError;
+use crate::matrix::Matrix;
+use crate::reader::Reader;
+
+/// A weight `[out, in]` and maybe a bias `[out]`.
+pub(crate) struct Linear {
+    weight: Matrix,
+    bias: Option<Tensor>,
+}
+
+/// Whether a projection has a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bias {
+    With,
+    Without,
+}
+
+impl From<bool> for Bias {
+    fn from(with: bool) -> Self {
+        if with { Self::With } else { Self::Without }
+    }
+}
+
+impl Linear {
+    /// A projection without bias.
+    pub(crate) fn new(weight: Matrix) -> Self {
+        Self { weight, bias: None }
+    }
+
+    /// Reads `PATH.weight` and, with a bias, `PATH.bias`.
+    pub(crate) fn read(reader: &mut Reader<'_>, path: &str, bias: Bias) -> std::result::Result<Self, ModelError> {
+        let weight = reader.matrix(&format!("{path}.weight"))?;
+        let bias = match bias {
+            Bias::With => Some(reader.tensor(&format!("{path}.bias"))?),
+            Bias::Without => None,
+        };
+        Ok(Self { weight, bias })
+    }
+
+    /// `[rows, in]` → `[rows, out]`.
+    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let y = self.weight.product(x)?;
+        match &self.bias {
+            Some(bias) => y.broadcast_add(bias),
+            None => Ok(y),
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! The gated feed-forward part (Shazeer, 2020, arXiv 2002.05202): `down(act(gate(x)) * up(x))`. Knows rows, not sequences.
+
+use candle_core::{Result, Tensor};
+
+use crate::linear::Linear;
+use crate::load::ModelError;
+use crate::reader::Reader;
+use crate::spec::{Activation, DecoderSpec};
+use crate::tensors;
+
+pub(crate) struct Mlp {
+    gate: Linear,
+    up: Linear,
+    down: Linear,
+    activation: Activation,
+}
+
+impl Mlp {
+    pub(crate) fn read(
+        reader: &mut Reader<'_>,
+        spec: &DecoderSpec,
+        index: usize,
+    ) -> std::result::Result<Self, ModelError> {
+        let mut linear = |part: &str| Linear::read(reader, &tensors::layer(index, part), spec.mlp_bias.into());
+        Ok(Self {
+            gate: linear("mlp.gate_proj")?,
+            up: linear("mlp.up_proj")?,
+            down: linear("mlp.down_proj")?,
+            activation: spec.activation,
+        })
+    }
+
+    /// `[rows, hidden]` → `[rows, hidden]`.
+    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let gate = self.activation.forward(&self.gate.forward(x)?)?;
+        self.down.forward(&(gate * self.up.forward(x)?)?)
+    }
+}

@@ -1,0 +1,239 @@
+//! The CPU's product of activations with a stored matrix: `x Wᵀ` with both row after row. Knows numbers only.
+//!
+//! candle's own product packs the whole matrix anew in every call with more than one row: a step of two sequences took
+//! three times as long as a step of one, and a single row ran on one core. It also sums in another order for another
+//! number of rows. Here each result is one running sum along the depth, in the same order whatever else is in the batch:
+//! who shares a step with whom cannot change a bit. Per core of an AVX2 machine and 1024 x 1024 weights: two rows at 100
+//! GFLOP/s in place of 5, one row at 40 as before, long prompts at three quarters to all of candle's 100.
+
+use std::array::from_fn;
+
+use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, bail};
+use pulp::{Arch, Simd, WithSimd};
+use rayon::prelude::*;
+
+/// Bytes of the matrix that one core works on before it goes on: they stay in its cache while all rows pass.
+const BLOCK_BYTES: usize = 256 << 10;
+
+/// Fewer multiplications (or moves) than this are not worth waking other cores for: some 20 µs of one core.
+pub(crate) const WORTH_SHARING: usize = 1 << 19;
+
+/// `[rows, depth]` by `[outs, depth]` → `[rows, outs]`, in f32.
+pub(crate) struct RowsByRows;
+
+impl CustomOp2 for RowsByRows {
+    fn name(&self) -> &'static str {
+        "rows-by-rows"
+    }
+
+    fn cpu_fwd(&self, s1: &CpuStorage, l1: &Layout, s2: &CpuStorage, l2: &Layout) -> Result<(CpuStorage, Shape)> {
+        let (rows, depth) = l1.shape().dims2()?;
+        let (outs, weight_depth) = l2.shape().dims2()?;
+        if depth != weight_depth {
+            bail!("rows of {depth} cannot meet rows of {weight_depth}");
+        }
+        let y = product(contiguous(s1, l1)?, contiguous(s2, l2)?, Sizes { rows, outs, depth });
+        Ok((CpuStorage::F32(y), Shape::from((rows, outs))))
+    }
+}
+
+pub(crate) fn contiguous<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
+    let Some((start, end)) = layout.contiguous_offsets() else { bail!("the product needs contiguous operands") };
+    match storage.as_slice::<f32>()?.get(start..end) {
+        Some(values) => Ok(values),
+        None => bail!("a layout reaches outside of its storage"),
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Sizes {
+    rows: usize,
+    outs: usize,
+    depth: usize,
+}
+
+/// `y[r][o] = Σ_d x[r][d] w[o][d]`.
+fn product(x: &[f32], w: &[f32], sizes: Sizes) -> Vec<f32> {
+    let Sizes { rows, outs, depth } = sizes;
+    let mut by_out = vec![0.0; outs * rows];
+    if by_out.is_empty() || depth == 0 {
+        return by_out;
+    }
+    let arch = Arch::new();
+    let run = |(y, w): (&mut [f32], &[f32])| arch.dispatch(Block { x, w, y, rows, depth });
+    if rows * outs * depth < WORTH_SHARING {
+        run((&mut by_out, w));
+    } else {
+        let in_cache = BLOCK_BYTES / (depth * size_of::<f32>());
+        let fair_share = outs.div_ceil(2 * rayon::current_num_threads());
+        let block = in_cache.min(fair_share).next_multiple_of(8);
+        by_out.par_chunks_mut(block * rows).zip(w.par_chunks(block * depth)).for_each(run);
+    }
+    if rows == 1 { by_out } else { transposed(&by_out, outs, rows) }
+}
+
+/// `[rows, depth]` by the few rows `[outs, depth]` → `[outs, rows]`, on the calling thread.
+pub(crate) fn block(x: &[f32], w: &[f32], y: &mut [f32], rows: usize, depth: usize) {
+    Arch::new().dispatch(Block { x, w, y, rows, depth });
+}
+
+/// `[height, width]` → `[width, height]`.
+pub(crate) fn transposed(values: &[f32], height: usize, width: usize) -> Vec<f32> {
+    let mut turned = vec![0.0; values.len()];
+    let turn = |(column, out): (usize, &mut [f32])| {
+        for (cell, row) in out.iter_mut().zip(values.chunks(width)) {
+            *cell = row[column];
+        }
+    };
+    if values.len() < WORTH_SHARING {
+        turned.chunks_mut(height).enumerate().for_each(turn);
+    } else {
+        turned.par_chunks_mut(height).enumerate().for_each(turn);
+    }
+    turned
+}
+
+/// Some rows of the matrix against all rows of activations; `y` is `[outs of the block, rows]`.
+struct Block<'a> {
+    x: &'a [f32],
+    w: &'a [f32],
+    y: &'a mut [f32],
+    rows: usize,
+    depth: usize,
+}
+
+impl WithSimd for Block<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        // Eight running sums at a time hide the latency of a multiply-add and fit the registers.
+        let mut row = 0;
+        while row < self.rows {
+            row += match self.rows - row {
+                1 => self.strip::<S, 8, 1>(simd, row),
+                2 => self.strip::<S, 4, 2>(simd, row),
+                3 => self.strip::<S, 2, 3>(simd, row),
+                _ => self.strip::<S, 2, 4>(simd, row),
+            };
+        }
+    }
+}
+
+impl Block<'_> {
+    /// `R` rows of activations against the block, `OUTS` of its rows at a time; gives `R`.
+    #[inline(always)]
+    fn strip<S: Simd, const OUTS: usize, const R: usize>(&mut self, simd: S, row: usize) -> usize {
+        let x: [&[f32]; R] = from_fn(|r| &self.x[(row + r) * self.depth..][..self.depth]);
+        let mut tiles = self.w.chunks_exact(OUTS * self.depth);
+        let mut y = self.y.chunks_exact_mut(self.rows);
+        for tile in &mut tiles {
+            let w: [&[f32]; OUTS] = from_fn(|out| &tile[out * self.depth..][..self.depth]);
+            for sums in sums(simd, w, x) {
+                if let Some(y) = y.next() {
+                    y[row..row + R].copy_from_slice(&sums);
+                }
+            }
+        }
+        for (w, y) in tiles.remainder().chunks_exact(self.depth).zip(y) {
+            let [sums] = sums(simd, [w], x);
+            y[row..row + R].copy_from_slice(&sums);
+        }
+        R
+    }
+}
+
+/// All products of `OUTS` rows with `R` rows of the same length. Each sum runs along the depth in the order of its lanes,
+/// whatever `OUTS` and `R` are.
+///
+/// Plain loops: a closure given to `array::map` is compiled without the instructions that `S` stands for.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "the indices run over several arrays at once")]
+fn sums<S: Simd, const OUTS: usize, const R: usize>(simd: S, w: [&[f32]; OUTS], x: [&[f32]; R]) -> [[f32; R]; OUTS] {
+    let zero = simd.splat_f32s(0.0);
+    let mut sums = [[zero; R]; OUTS];
+    let (w, w_rest) = split::<S, OUTS>(w);
+    let (x, x_rest) = split::<S, R>(x);
+    let mut column = [zero; R];
+    for step in 0..w[0].len() {
+        for r in 0..R {
+            column[r] = x[r][step];
+        }
+        for out in 0..OUTS {
+            for r in 0..R {
+                sums[out][r] = simd.mul_add_e_f32s(w[out][step], column[r], sums[out][r]);
+            }
+        }
+    }
+    if !w_rest[0].is_empty() {
+        for r in 0..R {
+            column[r] = simd.partial_load_f32s(x_rest[r]);
+        }
+        for out in 0..OUTS {
+            let w = simd.partial_load_f32s(w_rest[out]);
+            for r in 0..R {
+                sums[out][r] = simd.mul_add_e_f32s(w, column[r], sums[out][r]);
+            }
+        }
+    }
+    let mut results = [[0.0; R]; OUTS];
+    for out in 0..OUTS {
+        for r in 0..R {
+            results[out][r] = simd.reduce_sum_f32s(sums[out][r]);
+        }
+    }
+    results
+}
+
+/// Whole vectors, as many of each row, and what is left.
+#[inline(always)]
+fn split<S: Simd, const N: usize>(rows: [&[f32]; N]) -> ([&[S::f32s]; N], [&[f32]; N]) {
+    let (mut whole, mut rest): ([&[S::f32s]; N], [&[f32]; N]) = ([&[]; N], [&[]; N]);
+    let steps = S::as_simd_f32s(rows[0]).0.len();
+    for n in 0..N {
+        let (vectors, left) = S::as_simd_f32s(rows[n]);
+        (whole[n], rest[n]) = (&vectors[..steps], left);
+    }
+    (whole, rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn numbers(count: usize, salt: u32) -> Vec<f32> {
+        let scramble = |i: u32| i.wrapping_mul(2_654_435_761).wrapping_add(salt).wrapping_mul(40_503) >> 16;
+        (0..count as u32).map(|i| scramble(i) as f32 / 32_768.0 - 1.0).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_the_product(rows in 1usize..12, outs in 1usize..40, depth in 1usize..70) {
+            let (x, w) = (numbers(rows * depth, 1), numbers(outs * depth, 2));
+            let y = product(&x, &w, Sizes { rows, outs, depth });
+            prop_assert_eq!(y.len(), rows * outs);
+            for (r, x) in x.chunks(depth).enumerate() {
+                for (o, w) in w.chunks(depth).enumerate() {
+                    let exact: f64 = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
+                    prop_assert!((f64::from(y[r * outs + o]) - exact).abs() < 1e-4);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_comes_out_the_same_to_the_bit_whoever_is_beside_it() {
+        let (outs, depth) = (301, 1_003);
+        let w = numbers(outs * depth, 3);
+        let x = numbers(9 * depth, 4);
+        let together = product(&x, &w, Sizes { rows: 9, outs, depth });
+        for first in 0..9 {
+            for rows in 1..=9 - first {
+                let part = &x[first * depth..(first + rows) * depth];
+                let y = product(part, &w, Sizes { rows, outs, depth });
+                assert_eq!(y, together[first * outs..(first + rows) * outs], "rows {first} to {}", first + rows);
+            }
+        }
+    }
+}

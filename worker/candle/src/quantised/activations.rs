@@ -1,0 +1,92 @@
+//! Activations in 8 bits. Knows rows of numbers.
+
+use rayon::prelude::*;
+
+use super::unpacked::{CHUNK, GROUP, GROUPS};
+
+/// Fewer numbers than this are not worth waking other cores for.
+const WORTH_SHARING: usize = 1 << 16;
+
+/// Rows of activations, each filled up with zeros to whole chunks.
+pub(super) struct Activations {
+    chunks: Vec<Chunk8>,
+    per_row: usize,
+}
+
+/// 256 activations: element `i` of group `g` is `scales[g] · quants[g][i]`.
+#[derive(Clone, Copy)]
+#[repr(C, align(32))]
+pub(super) struct Chunk8 {
+    /// Between −127 and 127.
+    pub(super) quants: [[i8; GROUP]; GROUPS],
+    pub(super) scales: [f32; GROUPS],
+    /// Sums of 16 elements each, for the minimum that some block types take off every element.
+    pub(super) sums: [f32; 2 * GROUPS],
+}
+
+const ZERO: Chunk8 = Chunk8 { quants: [[0; GROUP]; GROUPS], scales: [0.0; GROUPS], sums: [0.0; 2 * GROUPS] };
+
+impl Activations {
+    /// Rounds `[rows, depth]`, `depth` being a multiple of 32.
+    pub(super) fn quantise(x: &[f32], rows: usize, depth: usize) -> Self {
+        let per_row = depth.div_ceil(CHUNK);
+        let mut chunks = vec![ZERO; rows * per_row];
+        let run = |(chunks, x): (&mut [Chunk8], &[f32])| {
+            super::dot::with_best_instructions(QuantiseRow { x, chunks });
+        };
+        if x.len() < WORTH_SHARING {
+            chunks.chunks_mut(per_row).zip(x.chunks(depth)).for_each(run);
+        } else {
+            chunks.par_chunks_mut(per_row).zip(x.par_chunks(depth)).for_each(run);
+        }
+        Self { chunks, per_row }
+    }
+
+    pub(super) fn rows(&self) -> usize {
+        self.chunks.len() / self.per_row.max(1)
+    }
+
+    pub(super) fn row(&self, row: usize) -> &[Chunk8] {
+        &self.chunks[row * self.per_row..][..self.per_row]
+    }
+
+    pub(super) fn per_row(&self) -> usize {
+        self.per_row
+    }
+}
+
+struct QuantiseRow<'a> {
+    x: &'a [f32],
+    chunks: &'a mut [Chunk8],
+}
+
+impl pulp::NullaryFnOnce for QuantiseRow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        for (x, chunk) in self.x.chunks(CHUNK).zip(self.chunks) {
+            for (g, x) in x.as_chunks::<GROUP>().0.iter().enumerate() {
+                quantise_group(x, chunk, g);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn quantise_group(x: &[f32; GROUP], chunk: &mut Chunk8, g: usize) {
+    // As integers, so that infinity and NaN are larger than all numbers and reach the scale, and with it every result.
+    let largest = f32::from_bits(x.iter().fold(0, |largest, x| largest.max(x.to_bits() & 0x7fff_ffff)));
+    let scale = largest / 127.0;
+    let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+    let mut sums = [0; 2];
+    for (i, (x, quant)) in x.iter().zip(&mut chunk.quants[g]).enumerate() {
+        // In range unless something is not finite.
+        let rounded = (x * inverse).round_ties_even() as i32;
+        *quant = rounded as i8;
+        sums[i / (GROUP / 2)] += rounded;
+    }
+    chunk.scales[g] = scale;
+    chunk.sums[2 * g] = scale * sums[0] as f32;
+    chunk.sums[2 * g + 1] = scale * sums[1] as f32;
+}

@@ -1,0 +1,101 @@
+//! Matrices of quantised blocks on the CPU, computed with as they are stored. Knows blocks and numbers, no tensors.
+//!
+//! Both sides of a product become small integers: activations are rounded to 8 bits with a scale per 32 of them, and a row
+//! of the matrix is unpacked into one plain form ([`unpacked`]) that every block type has in common, so that one inner loop
+//! serves them all. Unpacking is paid once for all rows of a step. Within 32 elements sums are exact integers, beyond that
+//! they run in one order, so a row's result does not depend on who shares the step.
+
+mod activations;
+mod dot;
+mod formats;
+mod unpacked;
+
+use model_boss_weights::gguf::{TensorType, dequantise};
+use rayon::prelude::*;
+
+use activations::Activations;
+use dot::Rows;
+use formats::Format;
+use unpacked::Chunk;
+
+use crate::matrix::MatrixKernel;
+use crate::product::{WORTH_SHARING, transposed};
+
+/// Rows of the matrix that are unpacked together: they stay in the cache while all rows of activations pass.
+const UNPACKED_ROWS: usize = 8;
+
+/// A matrix `[outs, depth]` in blocks along its depth, as its file holds them.
+pub(crate) struct Quantised {
+    format: Format,
+    blocks: Box<[u8]>,
+    outs: usize,
+    depth: usize,
+}
+
+impl Quantised {
+    /// From a file's bytes. The error says what is wrong with them.
+    pub(crate) fn new(kind: TensorType, shape: [usize; 2], blocks: &[u8]) -> Result<Self, String> {
+        let [outs, depth] = shape;
+        let format = Format::of(kind).ok_or_else(|| format!("is stored as {kind}, which has no product"))?;
+        if outs.checked_mul(depth).and_then(|all| kind.bytes_of(all as u64)) != Some(blocks.len() as u64) {
+            return Err(format!("has {} bytes, which are no {outs} x {depth} of {kind}", blocks.len()));
+        }
+        if !format.scales_are_finite(blocks) {
+            return Err("holds NaN or infinity".to_owned());
+        }
+        Ok(Self { format, blocks: blocks.into(), outs, depth })
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.depth / self.format.block_len() * self.format.block_bytes()
+    }
+}
+
+impl MatrixKernel for Quantised {
+    fn outs(&self) -> usize {
+        self.outs
+    }
+
+    fn bytes(&self) -> u64 {
+        self.blocks.len() as u64
+    }
+
+    fn product(&self, x: &[f32], rows: usize) -> Vec<f32> {
+        let mut by_out = vec![0.0; self.outs * rows];
+        if by_out.is_empty() || self.depth == 0 {
+            return by_out;
+        }
+        let x = Activations::quantise(x, rows, self.depth);
+        let run = |unpacked: &mut Vec<Chunk>, (y, blocks): (&mut [f32], &[u8])| {
+            let rows_of = |y, blocks| Rows { format: self.format, row_bytes: self.row_bytes(), blocks, x: &x, y };
+            for (y, blocks) in y.chunks_mut(UNPACKED_ROWS * rows).zip(blocks.chunks(UNPACKED_ROWS * self.row_bytes())) {
+                dot::rows(rows_of(y, blocks), unpacked);
+            }
+        };
+        if rows * self.outs * self.depth < WORTH_SHARING {
+            run(&mut Vec::new(), (&mut by_out, &self.blocks));
+        } else {
+            // Some more parts than cores, so that one that is late does not make all others wait.
+            let part = self.outs.div_ceil(4 * rayon::current_num_threads()).next_multiple_of(UNPACKED_ROWS);
+            by_out
+                .par_chunks_mut(part * rows)
+                .zip(self.blocks.par_chunks(part * self.row_bytes()))
+                .for_each_init(Vec::new, run);
+        }
+        if rows == 1 { by_out } else { transposed(&by_out, self.outs, rows) }
+    }
+
+    fn rows(&self, rows: &[u32]) -> Vec<f32> {
+        let mut values = vec![0.0; rows.len() * self.depth];
+        for (row, values) in rows.iter().zip(values.chunks_mut(self.depth.max(1))) {
+            let start = *row as usize * self.row_bytes();
+            let blocks = self.blocks.get(start..start + self.row_bytes()).unwrap_or_default();
+            // Sizes were checked when the matrix was made; a row outside of it stays 0.
+            let _ = dequantise(self.format.kind(), blocks, values);
+        }
+        values
+    }
+}
+
+#[cfg(test)]
+mod tests;

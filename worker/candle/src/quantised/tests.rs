@@ -1,0 +1,158 @@
+//! Products of every block type against the same weights as floats, and against themselves in other company.
+
+use super::*;
+
+const KINDS: [TensorType; 10] = [
+    TensorType::Q4_0,
+    TensorType::Q4_1,
+    TensorType::Q5_0,
+    TensorType::Q5_1,
+    TensorType::Q8_0,
+    TensorType::Q2_K,
+    TensorType::Q3_K,
+    TensorType::Q4_K,
+    TensorType::Q5_K,
+    TensorType::Q6_K,
+];
+
+/// Evenly spread words.
+fn words(salt: u32) -> impl FnMut() -> u32 {
+    let mut state = salt.wrapping_mul(2_654_435_761) | 1;
+    move || {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        state
+    }
+}
+
+fn numbers(count: usize, salt: u32) -> Vec<f32> {
+    let mut next = words(salt);
+    (0..count).map(|_| next() as f32 / (1u64 << 31) as f32 - 1.0).collect()
+}
+
+/// Random blocks whose scales are between 0.01 and 0.03.
+fn matrix(kind: TensorType, outs: usize, depth: usize) -> (Quantised, Vec<f32>) {
+    let format = Format::of(kind).unwrap();
+    let mut next = words(kind as u32 + 1);
+    let mut blocks: Vec<u8> =
+        (0..kind.bytes_of((outs * depth) as u64).unwrap()).map(|_| (next() >> 11) as u8).collect();
+    let places: &[usize] = match kind {
+        TensorType::Q2_K => &[80, 82],
+        TensorType::Q3_K => &[108],
+        TensorType::Q6_K => &[208],
+        TensorType::Q4_1 | TensorType::Q5_1 | TensorType::Q4_K | TensorType::Q5_K => &[0, 2],
+        _ => &[0],
+    };
+    for block in blocks.chunks_mut(format.block_bytes()) {
+        for at in places {
+            let scale = half::f16::from_f32(0.01 + (next() % 1_000) as f32 / 50_000.0);
+            block[*at..at + 2].copy_from_slice(&scale.to_le_bytes());
+        }
+    }
+    let mut values = vec![0.0; outs * depth];
+    dequantise(kind, &blocks, &mut values).unwrap();
+    (Quantised::new(kind, [outs, depth], &blocks).unwrap(), values)
+}
+
+#[test]
+fn products_are_those_of_the_dequantised_weights() {
+    for kind in KINDS {
+        for depth in [256, 768] {
+            let (outs, rows) = (37, 7);
+            let (w, values) = matrix(kind, outs, depth);
+            let x = numbers(rows * depth, 5);
+            let y = w.product(&x, rows);
+            assert_eq!(y.len(), rows * outs);
+            for (r, x) in x.chunks(depth).enumerate() {
+                for (o, w) in values.chunks(depth).enumerate() {
+                    let exact: f64 = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
+                    // Each activation is off by at most half of 1/127 of the largest, in random directions.
+                    let weight = w.iter().map(|w| f64::from(*w).powi(2)).sum::<f64>().sqrt();
+                    let off = (f64::from(y[r * outs + o]) - exact).abs();
+                    assert!(off < weight * 4.0 / 127.0 / 12f64.sqrt(), "{kind}: {off} of {weight}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn products_of_exact_activations_are_exact() {
+    for kind in KINDS {
+        let (outs, depth) = (9, 512);
+        let (w, values) = matrix(kind, outs, depth);
+        // With one of 127 in each group, small integers are what they are rounded to.
+        let mut next = words(3);
+        let x: Vec<f32> = (0..depth).map(|i| if i % 32 == 0 { 127.0 } else { (next() % 255) as f32 - 127.0 }).collect();
+        for (y, w) in w.product(&x, 1).into_iter().zip(values.chunks(depth)) {
+            let exact: f64 = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
+            let size: f64 = x.iter().zip(w).map(|(x, w)| (f64::from(*x) * f64::from(*w)).abs()).sum();
+            assert!((f64::from(y) - exact).abs() < size * 1e-6, "{kind}: {y} {exact}");
+        }
+    }
+}
+
+#[test]
+fn both_ways_to_multiply_agree() {
+    for kind in KINDS {
+        let (outs, depth, rows) = (5, 768, 3);
+        let (w, _) = matrix(kind, outs, depth);
+        let x = numbers(rows * depth, 9);
+        let fast = w.product(&x, rows);
+        let portable = dot::rows_portably(&w, &x, rows);
+        for (fast, portable) in fast.iter().zip(&portable) {
+            assert!((fast - portable).abs() < 1e-3 + portable.abs() * 1e-5, "{kind}: {fast} {portable}");
+        }
+    }
+}
+
+#[test]
+fn a_row_comes_out_the_same_to_the_bit_whoever_is_beside_it() {
+    for kind in KINDS {
+        // Large enough to be shared among cores.
+        let (outs, depth) = (301, 1_024);
+        let (w, _) = matrix(kind, outs, depth);
+        let x = numbers(9 * depth, 4);
+        let together = w.product(&x, 9);
+        for first in 0..9 {
+            for rows in 1..=9 - first {
+                let y = w.product(&x[first * depth..(first + rows) * depth], rows);
+                assert_eq!(y, together[first * outs..(first + rows) * outs], "{kind}, rows {first}..{}", first + rows);
+            }
+        }
+    }
+}
+
+#[test]
+fn depths_that_fill_no_chunk() {
+    for kind in KINDS.into_iter().filter(|kind| kind.block_len() == 32) {
+        let (w, values) = matrix(kind, 3, 32 * 11);
+        let x = numbers(32 * 11, 8);
+        for (y, w) in w.product(&x, 1).into_iter().zip(values.chunks(32 * 11)) {
+            let exact: f32 = x.iter().zip(w).map(|(x, w)| x * w).sum();
+            assert!((y - exact).abs() < 0.5, "{kind}: {y} {exact}");
+        }
+    }
+}
+
+#[test]
+fn rows_are_looked_up_as_floats() {
+    let (w, values) = matrix(TensorType::Q6_K, 5, 256);
+    assert_eq!(w.rows(&[3, 0, 3]), [&values[768..1_024], &values[..256], &values[768..1_024]].concat());
+}
+
+#[test]
+fn what_is_no_number_is_refused_or_reaches_the_result() {
+    let (w, _) = matrix(TensorType::Q4_K, 1, 256);
+    let mut blocks = w.blocks.to_vec();
+    blocks[1] = 0x7c;
+    assert!(Quantised::new(TensorType::Q4_K, [1, 256], &blocks).err().unwrap().contains("NaN"));
+    assert!(Quantised::new(TensorType::Q4_K, [2, 256], &blocks).is_err());
+    assert!(Quantised::new(TensorType::Q8_1, [1, 32], &[0; 36]).is_err());
+    let mut x = vec![0.5; 256];
+    for bad in [f32::NAN, f32::INFINITY] {
+        x[40] = bad;
+        assert!(!w.product(&x, 1)[0].is_finite());
+    }
+}

@@ -1,0 +1,33 @@
+//! The one form that rows of all block types are unpacked into: 256 elements in 8 groups of 32. Knows no block type.
+
+/// Groups of a chunk.
+pub(super) const GROUPS: usize = 8;
+
+/// Elements of a group.
+pub(super) const GROUP: usize = 32;
+
+/// Elements of a chunk.
+pub(super) const CHUNK: usize = GROUPS * GROUP;
+
+/// 256 elements of a matrix. Element `i` of group `g` is `factors[g] · scales[g][i / 2] · quants[g][i] − mins[2 g + i / 16]`.
+#[derive(Clone, Copy)]
+#[repr(C, align(32))]
+pub(super) struct Chunk {
+    /// Unsigned up to 31, or (by block type, see `Layout::SIGNED`) signed.
+    pub(super) quants: [[u8; GROUP]; GROUPS],
+    /// One for each pair of elements, because that is how products come.
+    pub(super) scales: [[i16; GROUP / 2]; GROUPS],
+    pub(super) factors: [f32; GROUPS],
+    /// Unused where quants are signed.
+    pub(super) mins: [f32; 2 * GROUPS],
+}
+
+impl Chunk {
+    /// 256 zeros.
+    pub(super) const ZERO: Self = Self {
+        quants: [[0; GROUP]; GROUPS],
+        scales: [[1; GROUP / 2]; GROUPS],
+        factors: [0.0; GROUPS],
+        mins: [0.0; 2 * GROUPS],
+    };
+}

@@ -1,0 +1,156 @@
+//! From stored tensors to weights that compute: converts where it has to, reports progress. Knows types and shapes, no
+//! architecture.
+//!
+//! On the CPU matrices stay as they are stored ([`MatrixKernel`]), f32 ones are tensors; what is added or multiplied
+//! element by element is f32. On a GPU everything is of one type ([`crate::device::compute_type`]).
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use half::{bf16, f16};
+use model_boss_engine::DecoderError;
+use model_boss_weights::gguf::{TensorType, dequantise};
+
+use crate::device;
+use crate::files::{Files, Stored};
+use crate::halves::Halves;
+use crate::load::ModelError;
+use crate::matrix::{Matrix, MatrixKernel};
+use crate::quantised::Quantised;
+
+/// Where weights go and what they become there.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) device: Device,
+    /// Of tensors.
+    pub(crate) dtype: DType,
+}
+
+impl Target {
+    /// Bytes that a tensor takes there.
+    pub(crate) fn bytes(&self, stored: &Stored<'_>) -> u64 {
+        match self.stays(stored) {
+            Some(_) => stored.bytes.len() as u64,
+            None => stored.elements().saturating_mul(self.dtype.size_in_bytes() as u64),
+        }
+    }
+
+    /// The shape of a matrix that is computed with as it is stored.
+    fn stays(&self, stored: &Stored<'_>) -> Option<[usize; 2]> {
+        let shape = <[usize; 2]>::try_from(stored.shape).ok()?;
+        (self.device.is_cpu() && stored.kind != TensorType::F32).then_some(shape)
+    }
+}
+
+/// Reads tensors of one model, one after the other.
+pub(crate) struct Reader<'a> {
+    files: &'a Files,
+    target: &'a Target,
+    expected: u64,
+    bytes: u64,
+    progress: &'a mut dyn FnMut(f32),
+}
+
+impl<'a> Reader<'a> {
+    /// `expected` is the number of bytes that weights will take in all.
+    pub(crate) fn new(files: &'a Files, target: &'a Target, expected: u64, progress: &'a mut dyn FnMut(f32)) -> Self {
+        Self { files, target, expected, bytes: 0, progress }
+    }
+
+    /// Bytes on the device of what was read so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The type of the tensors it gives.
+    pub(crate) fn dtype(&self) -> DType {
+        self.target.dtype
+    }
+
+    /// The matrix of that name.
+    pub(crate) fn matrix(&mut self, name: &str) -> Result<Matrix, ModelError> {
+        let stored = self.files.get(name)?;
+        let Some(shape) = self.target.stays(&stored) else {
+            return self.tensor(name).map(Matrix::Tensor);
+        };
+        let kernel: Result<Arc<dyn MatrixKernel>, String> = match stored.kind {
+            TensorType::F16 => Halves::<f16>::new(shape, stored.bytes).map(|halves| Arc::new(halves) as _),
+            TensorType::BF16 => Halves::<bf16>::new(shape, stored.bytes).map(|halves| Arc::new(halves) as _),
+            kind => Quantised::new(kind, shape, stored.bytes).map(|blocks| Arc::new(blocks) as _),
+        };
+        let kernel = kernel.map_err(|what| self.bad(name, what))?;
+        self.took(kernel.bytes());
+        Ok(Matrix::Stored(kernel))
+    }
+
+    /// The tensor of that name, in its stored shape.
+    pub(crate) fn tensor(&mut self, name: &str) -> Result<Tensor, ModelError> {
+        let stored = self.files.get(name)?;
+        let Target { device, dtype } = self.target;
+        let not_finite = || self.bad(name, "holds NaN or infinity".to_owned());
+        let placed = if dtype_of(stored.kind) == Some(*dtype) && *dtype != DType::F32 {
+            if !halves_are_finite(stored.bytes, stored.kind) {
+                return Err(not_finite());
+            }
+            Tensor::from_raw_buffer(stored.bytes, *dtype, stored.shape, device)
+        } else {
+            let mut values = vec![0.0; stored.shape.iter().product()];
+            dequantise(stored.kind, stored.bytes, &mut values).map_err(|error| self.bad(name, error.to_string()))?;
+            if !values.iter().all(|value| value.is_finite()) {
+                return Err(not_finite());
+            }
+            // Converted before it is copied, so that the device never holds it twice.
+            Tensor::from_vec(values, stored.shape, &Device::Cpu)
+                .and_then(|tensor| tensor.to_dtype(*dtype)?.to_device(device))
+        };
+        let tensor = placed.map_err(|error| match device::failure(&error) {
+            DecoderError::Step(what) => self.bad(name, what),
+            device => ModelError::Device(device),
+        })?;
+        self.took(tensor.elem_count() as u64 * dtype.size_in_bytes() as u64);
+        Ok(tensor)
+    }
+
+    fn took(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        (self.progress)((self.bytes as f64 / self.expected.max(1) as f64).min(1.0) as f32);
+    }
+
+    fn bad(&self, name: &str, what: String) -> ModelError {
+        ModelError::Tensor { name: self.files.spelled(name).into_owned(), what }
+    }
+}
+
+/// candle's name of a type that tensors can have.
+fn dtype_of(stored: TensorType) -> Option<DType> {
+    match stored {
+        TensorType::F32 => Some(DType::F32),
+        TensorType::F16 => Some(DType::F16),
+        TensorType::BF16 => Some(DType::BF16),
+        _ => None,
+    }
+}
+
+/// Whether no little-endian half has all bits of its exponent set, which is how infinity and NaN are written.
+fn halves_are_finite(bytes: &[u8], kind: TensorType) -> bool {
+    let exponent: u16 = if kind == TensorType::F16 { 0x7C00 } else { 0x7F80 };
+    bytes.as_chunks::<2>().0.iter().all(|pair| u16::from_le_bytes(*pair) & exponent != exponent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_are_searched_for_nan_and_infinity_as_stored() {
+        for bits in 0..=u16::MAX {
+            let bytes = bits.to_le_bytes();
+            assert_eq!(halves_are_finite(&bytes, TensorType::F16), f16::from_bits(bits).is_finite(), "f16 {bits:#x}");
+            assert_eq!(
+                halves_are_finite(&bytes, TensorType::BF16),
+                bf16::from_bits(bits).is_finite(),
+                "bf16 {bits:#x}"
+            );
+        }
+    }
+}
