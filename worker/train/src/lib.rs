@@ -1,0 +1,15 @@
+//! The trainer of `guide`, the chat model that is built in: corpus, tokenizer, a Llama with gradients, optimiser, package.
+//! Runs on the CPU alone and knows nothing of serving.
+
+pub mod batch;
+pub mod checkpoint;
+pub mod corpus;
+pub mod curve;
+pub mod evaluate;
+pub mod model;
+pub mod ops;
+pub mod optimizer;
+pub mod package;
+pub mod rng;
+pub mod text;
+pub mod trainer;
