@@ -1,0 +1,42 @@
+//! The command line. A worker is normally started by the coordinator; by hand it takes a model to debug.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+use model_boss_protocol::DeviceId;
+
+use crate::inspect::Inspect;
+
+/// Serves one model over HTTP on this machine, with OpenAI's API.
+#[derive(Debug, Parser)]
+#[command(name = "model-boss-worker", version, arg_required_else_help = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Serve a model. Without MODEL the start line is awaited on standard input, as the coordinator sends it
+    Serve(Serve),
+    /// Show what a model's files say of themselves, without loading it
+    Inspect(Inspect),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Serve {
+    /// A GGUF file, a model's folder, a weight file in it, or a manifest (*.toml). Holds no lease: for debugging only
+    pub(crate) model: Option<PathBuf>,
+    /// Where to listen on 127.0.0.1; 0 takes a free port and says which
+    #[arg(long, default_value_t = 0, requires = "model")]
+    pub(crate) port: u16,
+    /// Where to run: cpu, cuda:0, metal:0 [default: the manifest's, or cpu]
+    #[arg(long, requires = "model")]
+    pub(crate) device: Option<DeviceId>,
+    /// Longest prompt plus answer, in tokens [default: the model's own limit]
+    #[arg(long, requires = "model", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) context_length: Option<u64>,
+    /// Requests worked on at once [default: 8]
+    #[arg(long, requires = "model", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_concurrent: Option<u32>,
+}

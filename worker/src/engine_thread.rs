@@ -1,0 +1,82 @@
+//! The one OS thread that owns the engine: loads the model, then steps whenever there is something to do.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread;
+
+use model_boss_engine::text::Text;
+use model_boss_engine::{Engine, EngineError, Progress, TextEngine, TextEngineSettings};
+use model_boss_protocol::{Category, WorkerExit};
+use tokio::sync::{mpsc, oneshot};
+use tracing::{info, warn};
+
+use crate::process::{LoadDecoder, LoadFailure};
+use crate::state::{Serving, Submit, Worker};
+
+/// Sequences on their way to the engine; beyond them HTTP tasks wait.
+const INBOX: usize = 64;
+
+/// Starts the thread. The receiver hears of its end, which is always a failure: the engine has no reason to stop.
+pub(crate) fn start(worker: Arc<Worker>, load: LoadDecoder) -> std::io::Result<oneshot::Receiver<LoadFailure>> {
+    let (ended, end) = oneshot::channel();
+    let body = move || {
+        let failure = catch_unwind(AssertUnwindSafe(|| run(&worker, load))).unwrap_or_else(|_| {
+            // The panic's own message stands above on stderr.
+            LoadFailure::message(WorkerExit::DeviceLost, "the engine failed in a way that was not foreseen")
+        });
+        // If nobody waits for the news, the process is ending anyway.
+        let _ = ended.send(failure);
+    };
+    thread::Builder::new().name("engine".to_owned()).spawn(body)?;
+    Ok(end)
+}
+
+fn run(worker: &Worker, load: LoadDecoder) -> LoadFailure {
+    let (commands, inbox) = mpsc::channel(INBOX);
+    match load_engine(worker, load, commands) {
+        Ok(engine) => match serve(engine, inbox) {
+            Ok(()) => LoadFailure::message(WorkerExit::Clean, "nothing can be asked of the engine any more"),
+            Err(error @ EngineError::DeviceLost(_)) => LoadFailure::new(WorkerExit::DeviceLost, &error),
+        },
+        Err(failure) => failure,
+    }
+}
+
+/// Reads the text side first: it is small, and a broken tokenizer should not cost the time of loading weights.
+fn load_engine(worker: &Worker, load: LoadDecoder, commands: mpsc::Sender<Submit>) -> Result<TextEngine, LoadFailure> {
+    let spec = &worker.spec;
+    if spec.category != Category::Llm {
+        let message = format!("this worker serves models of category llm; '{}' is {}", spec.model, spec.category);
+        return Err(LoadFailure::message(WorkerExit::BadModel, message));
+    }
+    let text = Text::load(&spec.source, spec.chat_template.as_deref())
+        .map_err(|error| LoadFailure::new(WorkerExit::BadModel, &error))?;
+    for warning in &text.warnings {
+        warn!(model = %spec.model, "{warning}");
+    }
+    let decoder = load(spec, &mut |share| worker.progressed(share))?;
+    let settings = TextEngineSettings {
+        context_length: spec.context_length.and_then(|tokens| usize::try_from(tokens).ok()),
+        max_concurrent: spec.max_concurrent as usize,
+        ..TextEngineSettings::default()
+    };
+    let engine = TextEngine::new(decoder, Arc::clone(&text.tokenizer), settings, Arc::clone(&worker.activity));
+    info!(model = %spec.model, context_length = engine.info().context_length, "ready");
+    worker.serve(Serving::new(text, engine.info().clone(), commands));
+    Ok(engine)
+}
+
+/// Takes in what has come, steps, and sleeps only when there is nothing to do.
+fn serve(mut engine: TextEngine, mut inbox: mpsc::Receiver<Submit>) -> Result<(), EngineError> {
+    loop {
+        while let Ok(submit) = inbox.try_recv() {
+            engine.submit(submit.id, submit.work, submit.reply);
+        }
+        if engine.step()? == Progress::Idle {
+            match inbox.blocking_recv() {
+                Some(submit) => engine.submit(submit.id, submit.work, submit.reply),
+                None => return Ok(()),
+            }
+        }
+    }
+}

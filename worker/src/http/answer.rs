@@ -1,0 +1,272 @@
+//! Answers in OpenAI's shapes, whole and in chunks, for chats and for text completions.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use model_boss_engine::sampling::TokenLogprob;
+use model_boss_engine::{FinishReason, Finished};
+use serde::Serialize;
+
+use super::logprobs::Logprobs;
+use super::options::random_bits;
+
+/// Which API the answer is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// `/v1/chat/completions`.
+    Chat,
+    /// `/v1/completions`, with the text of each prompt where it is to be repeated.
+    Completion { echo: Option<Vec<String>> },
+}
+
+impl Shape {
+    /// The field of the request that holds the prompt.
+    pub(super) const fn prompt_field(&self) -> &'static str {
+        match self {
+            Self::Chat => "messages",
+            Self::Completion { .. } => "prompt",
+        }
+    }
+
+    /// The prompt that is repeated in front of this answer.
+    pub(super) fn echo(&self, prompt: usize) -> &str {
+        match self {
+            Self::Completion { echo: Some(prompts) } => prompts.get(prompt).map_or("", String::as_str),
+            Self::Chat | Self::Completion { echo: None } => "",
+        }
+    }
+
+    const fn object(&self, whole: Whole) -> &'static str {
+        match (self, whole) {
+            (Self::Chat, Whole::Yes) => "chat.completion",
+            (Self::Chat, Whole::No) => "chat.completion.chunk",
+            (Self::Completion { .. }, _) => "text_completion",
+        }
+    }
+}
+
+/// Whether an object is the answer or a piece of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whole {
+    Yes,
+    No,
+}
+
+/// What is the same in every object of one answer.
+#[derive(Clone, Debug)]
+pub(super) struct Envelope {
+    id: String,
+    created: u64,
+    model: String,
+}
+
+impl Envelope {
+    pub(super) fn new(shape: &Shape, model: &str) -> Self {
+        let prefix = if *shape == Shape::Chat { "chatcmpl" } else { "cmpl" };
+        let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
+        Self { id: format!("{prefix}-{:016x}{:016x}", random_bits(), random_bits()), created, model: model.to_owned() }
+    }
+
+    /// The object around some choices.
+    pub(super) fn object<'a>(&'a self, shape: &Shape, whole: Whole, choices: Vec<Choice>) -> Object<'a> {
+        Object {
+            id: &self.id,
+            object: shape.object(whole),
+            created: self.created,
+            model: &self.model,
+            system_fingerprint: concat!("model-boss-", env!("CARGO_PKG_VERSION")),
+            choices,
+            usage: None,
+            timings: None,
+        }
+    }
+}
+
+/// An answer or a chunk of one.
+#[derive(Debug, Serialize)]
+pub(super) struct Object<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    system_fingerprint: &'static str,
+    choices: Vec<Choice>,
+    /// Absent, or `null` in chunks of a stream that will end with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) usage: Option<Option<UsageObject>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) timings: Option<TimingsObject>,
+}
+
+/// One of the answers to a prompt.
+#[derive(Debug, Serialize)]
+pub(super) struct Choice {
+    index: usize,
+    #[serde(flatten)]
+    content: Content,
+    logprobs: Option<Logprobs>,
+    finish_reason: Option<&'static str>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Content {
+    Message(Message),
+    Delta(Delta),
+    Text(String),
+}
+
+#[derive(Debug, Serialize)]
+struct Message {
+    role: &'static str,
+    content: String,
+    refusal: Option<()>,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Delta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<String>,
+}
+
+impl Choice {
+    /// A whole answer.
+    pub(super) fn whole(
+        shape: &Shape,
+        index: usize,
+        text: String,
+        logprobs: Option<Logprobs>,
+        end: FinishReason,
+    ) -> Self {
+        let content = match shape {
+            Shape::Chat => Content::Message(Message { role: "assistant", content: text, refusal: None }),
+            Shape::Completion { .. } => Content::Text(text),
+        };
+        Self { index, content, logprobs, finish_reason: Some(end.as_str()) }
+    }
+
+    /// The first chunk of an answer, which carries the role, or the repeated prompt. A completion without one has none.
+    pub(super) fn first(shape: &Shape, index: usize, echo: &str, logprobs: Option<Logprobs>) -> Option<Self> {
+        let content = match shape {
+            Shape::Chat => Content::Delta(Delta { role: Some("assistant"), content: Some(String::new()) }),
+            Shape::Completion { echo: Some(_) } => Content::Text(echo.to_owned()),
+            Shape::Completion { echo: None } => return None,
+        };
+        Some(Self { index, content, logprobs, finish_reason: None })
+    }
+
+    /// A chunk with text.
+    pub(super) fn piece(shape: &Shape, index: usize, text: String, logprobs: Option<Logprobs>) -> Self {
+        let content = match shape {
+            Shape::Chat => Content::Delta(Delta { role: None, content: Some(text) }),
+            Shape::Completion { .. } => Content::Text(text),
+        };
+        Self { index, content, logprobs, finish_reason: None }
+    }
+
+    /// The last chunk.
+    pub(super) fn last(shape: &Shape, index: usize, end: FinishReason) -> Self {
+        let content = match shape {
+            Shape::Chat => Content::Delta(Delta::default()),
+            Shape::Completion { .. } => Content::Text(String::new()),
+        };
+        Self { index, content, logprobs: None, finish_reason: Some(end.as_str()) }
+    }
+}
+
+/// `logprobs` of a choice from its tokens. `offset` counts characters of the choice's text.
+pub(super) fn logprobs(shape: &Shape, wanted: bool, tokens: Vec<TokenLogprob>, offset: &mut usize) -> Option<Logprobs> {
+    match shape {
+        _ if !wanted => None,
+        Shape::Chat => Some(Logprobs::chat(tokens)),
+        Shape::Completion { .. } => Some(Logprobs::completion(tokens, offset)),
+    }
+}
+
+/// OpenAI's `usage`.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct UsageObject {
+    prompt_tokens: usize,
+    completion_tokens: usize,
+    total_tokens: usize,
+    prompt_tokens_details: PromptTokensDetails,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct PromptTokensDetails {
+    cached_tokens: usize,
+}
+
+/// llama.cpp's `timings`.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct TimingsObject {
+    cache_n: usize,
+    prompt_n: usize,
+    prompt_ms: f64,
+    prompt_per_token_ms: f64,
+    prompt_per_second: f64,
+    predicted_n: usize,
+    predicted_ms: f64,
+    predicted_per_token_ms: f64,
+    predicted_per_second: f64,
+}
+
+/// Sums over the choices of one request. A prompt counts once however many answers it got.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    prompt_tokens: usize,
+    cached_tokens: usize,
+    completion_tokens: usize,
+    prompt: Duration,
+    predicted: Duration,
+}
+
+impl Tally {
+    /// Adds one finished choice; `counts_prompt` on the first of each prompt.
+    pub(super) fn add(&mut self, finished: &Finished, counts_prompt: bool) {
+        if counts_prompt {
+            self.prompt_tokens += finished.usage.prompt_tokens;
+            self.cached_tokens += finished.usage.cached_tokens;
+        }
+        self.completion_tokens += finished.usage.completion_tokens;
+        // Choices run side by side: the longest is what the client waited for.
+        self.prompt = self.prompt.max(finished.timings.prompt);
+        self.predicted = self.predicted.max(finished.timings.predicted);
+    }
+
+    pub(super) fn usage(&self) -> UsageObject {
+        UsageObject {
+            prompt_tokens: self.prompt_tokens,
+            completion_tokens: self.completion_tokens,
+            total_tokens: self.prompt_tokens + self.completion_tokens,
+            prompt_tokens_details: PromptTokensDetails { cached_tokens: self.cached_tokens },
+        }
+    }
+
+    pub(super) fn timings(&self) -> TimingsObject {
+        let prompt_n = self.prompt_tokens - self.cached_tokens;
+        let predicted_n = self.completion_tokens;
+        TimingsObject {
+            cache_n: self.cached_tokens,
+            prompt_n,
+            prompt_ms: milliseconds(self.prompt),
+            prompt_per_token_ms: ratio(milliseconds(self.prompt), prompt_n as f64),
+            prompt_per_second: ratio(prompt_n as f64, self.prompt.as_secs_f64()),
+            predicted_n,
+            predicted_ms: milliseconds(self.predicted),
+            predicted_per_token_ms: ratio(milliseconds(self.predicted), predicted_n as f64),
+            predicted_per_second: ratio(predicted_n as f64, self.predicted.as_secs_f64()),
+        }
+    }
+}
+
+/// In microsecond steps, which is what the clock is good for.
+fn milliseconds(time: Duration) -> f64 {
+    time.as_micros() as f64 / 1e3
+}
+
+/// JSON has no infinities.
+fn ratio(a: f64, b: f64) -> f64 {
+    if b > 0.0 { a / b } else { 0.0 }
+}

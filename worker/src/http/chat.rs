@@ -1,0 +1,326 @@
+//! `POST /v1/chat/completions`: messages to a prompt by the model's chat template, and the answer to it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::response::Response;
+use model_boss_engine::WorkError;
+use model_boss_engine::text::{Conversation, TemplateValue, Text};
+use model_boss_protocol::{ApiError, ErrorCode, Thinking};
+use serde::{Deserialize, Serialize};
+
+use crate::state::{Serving, Worker};
+
+use super::answer::Shape;
+use super::error::{Failure, template_error, tokenizer_error, work_error};
+use super::fields::Fields;
+use super::generate::{Plan, answer};
+use super::options::{MOST_LOGPROBS, Options};
+
+/// Answers a conversation.
+pub(super) async fn complete(
+    State(worker): State<Arc<Worker>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Failure> {
+    let body = body?;
+    let prepared = {
+        let worker = Arc::clone(&worker);
+        // Templates and tokenizers take milliseconds on long prompts, which is long for a thread that serves others.
+        tokio::task::spawn_blocking(move || prepare(&worker, &body)).await.map_err(|_| panicked())?
+    };
+    answer(&worker, worker.serving()?, prepared?).await
+}
+
+/// The prompt the model would see, without answering it.
+pub(super) async fn apply_template(
+    State(worker): State<Arc<Worker>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Rendered>, Failure> {
+    let body = body?;
+    let serving = worker.serving()?;
+    let fields = Fields::read(&body, None)?;
+    let prompt = match render(&serving.text, conversation(&fields, &worker, &serving.text)?)? {
+        Prompt::Rendered(prompt) | Prompt::Plain(prompt) => prompt,
+    };
+    Ok(Json(Rendered { prompt }))
+}
+
+/// A rendered chat template.
+#[derive(Serialize)]
+pub(super) struct Rendered {
+    prompt: String,
+}
+
+/// A panic on a blocking thread has already been reported on stderr.
+pub(super) fn panicked() -> Failure {
+    Failure(ApiError::new(ErrorCode::Internal, "the worker failed on this request"))
+}
+
+/// From a body to work for the engine.
+pub(super) fn prepare(worker: &Worker, body: &[u8]) -> Result<Plan, Failure> {
+    let serving = worker.serving()?;
+    let fields = Fields::read(body, Some(&worker.defaults))?;
+    let mut options = Options::read(&fields, serving.info.vocab_size, 1)?;
+    let logprobs = wanted_logprobs(&fields)?;
+    let conversation = conversation(&fields, worker, &serving.text)?;
+    let prompt: Arc<[u32]> = tokens(serving, conversation, &mut options)?.into();
+    Ok(Plan {
+        works: (0..options.choices).map(|choice| options.work(Arc::clone(&prompt), choice, logprobs)).collect(),
+        choices_per_prompt: options.choices,
+        shape: Shape::Chat,
+        stream: options.stream,
+        include_usage: options.include_usage,
+    })
+}
+
+fn wanted_logprobs(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
+    let wanted = fields.get::<bool>("logprobs")?.unwrap_or(false);
+    let top = fields.whole(&["top_logprobs"], 0..=MOST_LOGPROBS)?;
+    if top.is_some_and(|top| top > 0) && !wanted {
+        return Err(ApiError::invalid("top_logprobs", "'top_logprobs' needs 'logprobs': true"));
+    }
+    Ok(wanted.then(|| usize::try_from(top.unwrap_or(0)).unwrap_or(0)))
+}
+
+/// A prompt and how its special tokens are to be read.
+enum Prompt {
+    /// By the template, which spells them.
+    Rendered(String),
+    /// By the fallback, which has none.
+    Plain(String),
+}
+
+/// What ends an answer of a model that was never taught to.
+const NEXT_TURN: &str = "\nuser:";
+
+pub(super) fn tokens(
+    serving: &Serving,
+    conversation: Conversation,
+    options: &mut Options,
+) -> Result<Vec<u32>, Failure> {
+    let tokenizer = &serving.text.tokenizer;
+    let prompt = render(&serving.text, conversation)?;
+    let (Prompt::Rendered(text) | Prompt::Plain(text)) = &prompt;
+    refuse_huge(serving, text, "messages")?;
+    let tokens = match &prompt {
+        Prompt::Rendered(text) => tokenizer.encode_rendered(text),
+        Prompt::Plain(text) => {
+            options.stop.push(NEXT_TURN.to_owned());
+            tokenizer.encode_prompt(text)
+        }
+    };
+    tokens.map_err(|error| tokenizer_error(&error, "messages").into())
+}
+
+/// Tokenising takes time and memory in proportion to the text; one that cannot fit is refused before.
+pub(super) fn refuse_huge(serving: &Serving, text: &str, field: &str) -> Result<(), Failure> {
+    let (prompt, context) = (serving.text.tokenizer.at_least(text), serving.info.context_length);
+    if prompt > context {
+        return Err(work_error(&WorkError::ContextLengthExceeded { prompt, context }, field).into());
+    }
+    Ok(())
+}
+
+/// By the model's template. A model without one gets `role: content` lines and the start of the assistant's: what base
+/// models have seen in transcripts.
+fn render(text: &Text, conversation: Conversation) -> Result<Prompt, Failure> {
+    let Some(template) = &text.template else {
+        let mut prompt = String::new();
+        for message in &conversation.messages {
+            let part = |name| message.get_attr(name).map(|value| value.to_string()).unwrap_or_default();
+            prompt.push_str(&format!("{}: {}\n", part("role"), part("content")));
+        }
+        prompt.push_str("assistant:");
+        return Ok(Prompt::Plain(prompt));
+    };
+    template.render(&conversation).map(Prompt::Rendered).map_err(|error| template_error(&error).into())
+}
+
+/// Reads and checks the conversation of a request.
+pub(super) fn conversation(fields: &Fields<'_>, worker: &Worker, text: &Text) -> Result<Conversation, ApiError> {
+    let messages: Vec<Message> = fields.require("messages")?;
+    if messages.is_empty() {
+        return Err(ApiError::invalid("messages", "'messages' is empty; at least one message is needed"));
+    }
+    let knows_developer = text.template.as_ref().is_some_and(|template| template.knows_developer());
+    let messages = messages.into_iter().enumerate().map(|(index, message)| message.value(index, knows_developer));
+    let mut variables: BTreeMap<String, TemplateValue> = fields.get("chat_template_kwargs")?.unwrap_or_default();
+    if let Some(thinking) = worker.spec.thinking {
+        let on = TemplateValue::from(thinking == Thinking::On);
+        // The two names in use: Qwen, GLM and SmolLM ask for the first, Granite and DeepSeek for the second.
+        for name in ["enable_thinking", "thinking"] {
+            variables.entry(name.to_owned()).or_insert_with(|| on.clone());
+        }
+    }
+    Ok(Conversation {
+        messages: messages.collect::<Result<_, _>>()?,
+        tools: tools(fields)?,
+        add_generation_prompt: true,
+        variables,
+    })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Role {
+    System,
+    Developer,
+    User,
+    Assistant,
+    Tool,
+}
+
+#[derive(Deserialize)]
+struct Message {
+    role: Option<Role>,
+    content: Option<Content>,
+    name: Option<String>,
+    reasoning_content: Option<String>,
+    tool_calls: Option<Vec<ToolCall>>,
+    tool_call_id: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a text or a list of parts")]
+enum Content {
+    Text(String),
+    Parts(Vec<Part>),
+}
+
+#[derive(Deserialize)]
+struct Part {
+    r#type: String,
+    text: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct ToolCall {
+    id: Option<String>,
+    r#type: Option<String>,
+    function: CalledFunction,
+}
+
+#[derive(Deserialize)]
+struct CalledFunction {
+    name: String,
+    arguments: Option<TemplateValue>,
+}
+
+impl Message {
+    /// The message as templates see it.
+    fn value(self, index: usize, knows_developer: bool) -> Result<TemplateValue, ApiError> {
+        let place = |field: &str| format!("messages[{index}].{field}");
+        let missing = |field: &str| ApiError::invalid(place(field), format!("'{}' is missing", place(field)));
+        let role = match self.role.ok_or_else(|| missing("role"))? {
+            Role::Developer if knows_developer => "developer",
+            Role::System | Role::Developer => "system",
+            Role::User => "user",
+            Role::Assistant => "assistant",
+            Role::Tool => "tool",
+        };
+        let calls = self.tool_calls.filter(|calls| !calls.is_empty());
+        let content = match self.content {
+            Some(Content::Text(text)) => text,
+            Some(Content::Parts(parts)) => joined(parts, &place("content"))?,
+            None if calls.is_some() => String::new(),
+            None => return Err(missing("content")),
+        };
+        let mut value: BTreeMap<&str, TemplateValue> = BTreeMap::new();
+        value.insert("role", role.into());
+        value.insert("content", content.into());
+        let texts =
+            [("name", self.name), ("reasoning_content", self.reasoning_content), ("tool_call_id", self.tool_call_id)];
+        value.extend(texts.into_iter().filter_map(|(name, text)| Some((name, text?.into()))));
+        if let Some(calls) = calls {
+            value.insert("tool_calls", calls.into_iter().map(ToolCall::value).collect());
+        }
+        Ok(TemplateValue::from(value))
+    }
+}
+
+impl ToolCall {
+    fn value(self) -> TemplateValue {
+        // Clients send arguments as JSON inside a text; templates want the object.
+        let arguments = self.function.arguments.unwrap_or_else(|| TemplateValue::from(""));
+        let parsed =
+            arguments.as_str().and_then(|text| serde_json::from_str::<BTreeMap<String, TemplateValue>>(text).ok());
+        let arguments = match (parsed, arguments.as_str()) {
+            // The text is read again as a value, which keeps the order of its keys.
+            (Some(_), Some(text)) => serde_json::from_str(text).unwrap_or(arguments),
+            _ => arguments,
+        };
+        let function: BTreeMap<&str, TemplateValue> =
+            BTreeMap::from([("name", self.function.name.into()), ("arguments", arguments)]);
+        let mut call: BTreeMap<&str, TemplateValue> = BTreeMap::from([
+            ("type", self.r#type.unwrap_or_else(|| "function".to_owned()).into()),
+            ("function", function.into()),
+        ]);
+        call.extend(self.id.map(|id| ("id", id.into())));
+        call.into()
+    }
+}
+
+/// Parts of text, one under the other.
+fn joined(parts: Vec<Part>, place: &str) -> Result<String, ApiError> {
+    let texts = parts.into_iter().enumerate().map(|(index, part)| match (part.r#type.as_str(), part.text) {
+        ("text", Some(text)) => Ok(text),
+        ("text", None) => {
+            let place = format!("{place}[{index}].text");
+            Err(ApiError::invalid(place.clone(), format!("'{place}' is missing")))
+        }
+        (kind, _) => {
+            let message = format!("this model reads text only; it cannot use a part of type '{kind}'");
+            Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param(format!("{place}[{index}]")))
+        }
+    });
+    Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
+}
+
+#[derive(Deserialize)]
+struct Tool {
+    r#type: String,
+    #[serde(rename = "function")]
+    _function: NamedFunction,
+}
+
+#[derive(Deserialize)]
+struct NamedFunction {
+    #[serde(rename = "name")]
+    _name: String,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected 'none', 'auto', 'required' or a named function")]
+enum ToolChoice {
+    Word(String),
+    Named { r#type: String },
+}
+
+/// The tools for the template, unless the request says that none may be called.
+fn tools(fields: &Fields<'_>) -> Result<Option<TemplateValue>, ApiError> {
+    let tools: Vec<Tool> = fields.get("tools")?.unwrap_or_default();
+    if let Some(index) = tools.iter().position(|tool| tool.r#type != "function") {
+        let place = format!("tools[{index}].type");
+        return Err(ApiError::invalid(place.clone(), format!("'{place}' must be 'function'")));
+    }
+    let choice = match fields.get("tool_choice")? {
+        None => "auto".to_owned(),
+        Some(ToolChoice::Word(word)) => word,
+        Some(ToolChoice::Named { r#type }) => r#type,
+    };
+    match choice.as_str() {
+        "none" => Ok(None),
+        // The tools go to the template as they came, keys in their order.
+        "auto" if !tools.is_empty() => fields.get("tools"),
+        "auto" => Ok(None),
+        "required" | "function" => {
+            let message = "this worker cannot force a tool call; set 'tool_choice' to 'auto' or 'none'";
+            Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("tool_choice"))
+        }
+        _ => Err(ApiError::invalid("tool_choice", "'tool_choice' must be 'none', 'auto', 'required' or a function")),
+    }
+}

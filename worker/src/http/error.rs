@@ -1,0 +1,76 @@
+//! The one place where errors of a worker become HTTP.
+
+use axum::extract::rejection::BytesRejection;
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use model_boss_engine::WorkError;
+use model_boss_engine::text::{TemplateError, TokenizerError};
+use model_boss_protocol::{ApiError, ErrorCode, ErrorSource};
+use tracing::error;
+
+/// An error as the answer to a request.
+#[derive(Debug)]
+pub(super) struct Failure(pub(super) ApiError);
+
+impl From<ApiError> for Failure {
+    fn from(error: ApiError) -> Self {
+        Self(error)
+    }
+}
+
+impl From<BytesRejection> for Failure {
+    fn from(rejection: BytesRejection) -> Self {
+        Self(if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+            let message = format!("the body is larger than {} MiB", super::LARGEST_BODY >> 20);
+            ApiError::new(ErrorCode::RequestTooLarge, message)
+        } else {
+            ApiError::new(ErrorCode::InvalidRequest, "the body could not be read")
+        })
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        if status.is_server_error() && status != StatusCode::SERVICE_UNAVAILABLE {
+            error!(code = self.0.code.as_str(), message = self.0.message, "a request failed");
+        }
+        let mut response = (status, self.0.body(ErrorSource::Worker).to_json()).into_response();
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(wait) = self.0.retry_after {
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(wait.as_secs().max(1)));
+        }
+        response
+    }
+}
+
+/// What a client is told when a sequence failed. `prompt` is the field that holds the prompt.
+pub(super) fn work_error(error: &WorkError, prompt: &str) -> ApiError {
+    let message = error.to_string();
+    match error {
+        WorkError::ContextLengthExceeded { .. } => {
+            ApiError::new(ErrorCode::ContextLengthExceeded, message).with_param(prompt)
+        }
+        WorkError::EmptyPrompt | WorkError::UnknownToken { .. } => ApiError::invalid(prompt, message),
+        WorkError::OutOfMemory(_) => {
+            ApiError::new(ErrorCode::NoCapacity, message).retry_after(std::time::Duration::from_secs(1))
+        }
+        WorkError::QueueFull(_) => {
+            ApiError::new(ErrorCode::QueueFull, message).retry_after(std::time::Duration::from_secs(1))
+        }
+        WorkError::Step(_) | WorkError::NotFinite => ApiError::new(ErrorCode::Internal, message),
+    }
+}
+
+/// What a client is told when a conversation does not become a prompt.
+pub(super) fn template_error(error: &TemplateError) -> ApiError {
+    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
+    ApiError::invalid("messages", format!("{error}{cause}"))
+}
+
+/// What a client is told when a text does not become tokens.
+pub(super) fn tokenizer_error(error: &TokenizerError, field: &str) -> ApiError {
+    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
+    ApiError::invalid(field, format!("{error}{cause}"))
+}

@@ -1,0 +1,125 @@
+//! From work to an answer: hands sequences to the engine, and gives what comes back as one body or as a stream.
+
+use axum::body::Body;
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::{IntoResponse, Response};
+use model_boss_engine::sampling::TokenLogprob;
+use model_boss_engine::{Event, Finished, Generate, Reply, Work};
+use model_boss_protocol::{ApiError, ErrorCode};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::state::{Serving, Worker};
+
+use super::answer::{Choice, Envelope, Shape, Tally, Whole, logprobs};
+use super::error::{Failure, work_error};
+use super::stream::EventStream;
+
+/// Everything known about an answer before the first token.
+pub(super) struct Plan {
+    /// One sequence per choice: all choices of the first prompt, then all of the second, …
+    pub(super) works: Vec<Generate>,
+    /// How many choices each prompt gets.
+    pub(super) choices_per_prompt: usize,
+    pub(super) shape: Shape,
+    pub(super) stream: bool,
+    pub(super) include_usage: bool,
+}
+
+/// Events of all choices, each with its index. Dropping it cancels whatever still runs.
+///
+/// The channel has no bound: a sequence sends at most `max_tokens` small events, and a client that reads slowly must not
+/// stop the whole batch.
+pub(super) type Events = UnboundedReceiver<(usize, Event)>;
+
+struct ChoiceReply {
+    choice: usize,
+    events: UnboundedSender<(usize, Event)>,
+}
+
+impl Reply for ChoiceReply {
+    fn send(&mut self, event: Event) {
+        // A closed channel is noticed by the engine in its next step.
+        let _ = self.events.send((self.choice, event));
+    }
+
+    fn is_closed(&self) -> bool {
+        self.events.is_closed()
+    }
+}
+
+/// Does the work and answers.
+pub(super) async fn answer(worker: &Worker, serving: &Serving, mut plan: Plan) -> Result<Response, Failure> {
+    let wanted: Vec<bool> = plan.works.iter().map(|work| work.logprobs.is_some()).collect();
+    let (sender, mut events) = unbounded_channel();
+    for (choice, work) in plan.works.drain(..).enumerate() {
+        let reply = ChoiceReply { choice, events: sender.clone() };
+        serving.submit(Work::Generate(work), Box::new(reply)).await?;
+    }
+    // From here on the engine holds the only senders, and the channel ends with it.
+    drop(sender);
+    let envelope = Envelope::new(&plan.shape, worker.spec.model.as_str());
+    if !plan.stream {
+        return whole(&plan, &wanted, &envelope, &mut events).await;
+    }
+    // The head of the answer waits for the first event, so that an early failure keeps its true status.
+    let Some(first) = events.recv().await else { return Err(engine_gone().into()) };
+    if let (_, Event::Failed(error)) = &first {
+        return Err(work_error(error, plan.shape.prompt_field()).into());
+    }
+    let mut response = Body::new(EventStream::new(plan, wanted, envelope, first, events)).into_response();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+pub(super) fn engine_gone() -> ApiError {
+    ApiError::new(ErrorCode::Internal, "the engine has stopped; this worker is going away")
+}
+
+/// What has come of one choice so far.
+#[derive(Default)]
+struct Collected {
+    text: String,
+    logprobs: Vec<TokenLogprob>,
+    finished: Option<Finished>,
+}
+
+async fn whole(plan: &Plan, wanted: &[bool], envelope: &Envelope, events: &mut Events) -> Result<Response, Failure> {
+    let shape = &plan.shape;
+    let mut choices: Vec<Collected> = wanted.iter().map(|_| Collected::default()).collect();
+    let mut left = choices.len();
+    while left > 0 {
+        let Some((index, event)) = events.recv().await else { return Err(engine_gone().into()) };
+        let choice = &mut choices[index];
+        match event {
+            Event::Started { prompt_logprobs } => {
+                choice.text.push_str(shape.echo(index / plan.choices_per_prompt));
+                choice.logprobs = prompt_logprobs;
+            }
+            Event::Text { text, logprobs } => {
+                choice.text.push_str(&text);
+                choice.logprobs.extend(logprobs);
+            }
+            Event::Finished(finished) => {
+                choice.finished = Some(finished);
+                left -= 1;
+            }
+            Event::Failed(error) => return Err(work_error(&error, shape.prompt_field()).into()),
+        }
+    }
+    let mut tally = Tally::default();
+    let mut answered = Vec::with_capacity(choices.len());
+    for (index, choice) in choices.into_iter().enumerate() {
+        let Some(finished) = choice.finished else { continue };
+        tally.add(&finished, index.is_multiple_of(plan.choices_per_prompt));
+        let logprobs = logprobs(shape, wanted[index], choice.logprobs, &mut 0);
+        answered.push(Choice::whole(shape, index, choice.text, logprobs, finished.reason));
+    }
+    let mut object = envelope.object(shape, Whole::Yes, answered);
+    object.usage = Some(Some(tally.usage()));
+    object.timings = Some(tally.timings());
+    Ok(axum::Json(object).into_response())
+}

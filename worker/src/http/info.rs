@@ -1,0 +1,96 @@
+//! What a worker says about itself: health, its model, numbers.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use model_boss_engine::Totals;
+use model_boss_protocol::{ApiError, EngineStats, ErrorCode, Readiness};
+use serde::Serialize;
+
+use crate::state::Worker;
+
+use super::error::Failure;
+
+/// 200 when the model answers, 503 while it is loaded.
+pub(super) async fn health(State(worker): State<Arc<Worker>>) -> impl IntoResponse {
+    let health = worker.health();
+    let status = if health.status == Readiness::Ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (status, Json(health))
+}
+
+/// Prometheus' text form.
+pub(super) async fn metrics(State(worker): State<Arc<Worker>>) -> impl IntoResponse {
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4")], worker.metrics.render(&worker.activity))
+}
+
+/// Numbers for people and scripts.
+#[derive(Serialize)]
+pub(super) struct Stats {
+    model: String,
+    device: String,
+    uptime_s: f64,
+    context_length: Option<u64>,
+    weight_bytes: Option<u64>,
+    engine: EngineStats,
+    totals: Totals,
+}
+
+/// What has been done since the start.
+pub(super) async fn stats(State(worker): State<Arc<Worker>>) -> Json<Stats> {
+    let health = worker.health();
+    Json(Stats {
+        model: worker.spec.model.to_string(),
+        device: worker.spec.device.to_string(),
+        uptime_s: worker.started.elapsed().as_secs_f64(),
+        context_length: health.context_length,
+        weight_bytes: health.weight_bytes,
+        engine: health.engine,
+        totals: worker.activity.totals(),
+    })
+}
+
+/// OpenAI's model object.
+#[derive(Serialize)]
+pub(super) struct Model {
+    id: String,
+    object: &'static str,
+    created: u64,
+    owned_by: &'static str,
+    context_length: Option<u64>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Models {
+    object: &'static str,
+    data: Vec<Model>,
+}
+
+fn served(worker: &Worker) -> Model {
+    let started = SystemTime::now().checked_sub(worker.started.elapsed()).unwrap_or(UNIX_EPOCH);
+    Model {
+        id: worker.spec.model.to_string(),
+        object: "model",
+        created: started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+        owned_by: "model-boss",
+        context_length: worker.health().context_length,
+    }
+}
+
+/// The one model.
+pub(super) async fn models(State(worker): State<Arc<Worker>>) -> Json<Models> {
+    Json(Models { object: "list", data: vec![served(&worker)] })
+}
+
+/// The one model by its name, which may have slashes in it.
+pub(super) async fn model(State(worker): State<Arc<Worker>>, Path(id): Path<String>) -> Result<Json<Model>, Failure> {
+    if id == worker.spec.model.as_str() {
+        return Ok(Json(served(&worker)));
+    }
+    let message = format!("this worker serves '{}', not '{id}'", worker.spec.model);
+    Err(Failure(ApiError::new(ErrorCode::ModelNotFound, message)))
+}

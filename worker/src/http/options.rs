@@ -1,0 +1,165 @@
+//! The fields that chat and text completions share: how to choose tokens, how many, and how to send them.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use model_boss_engine::Generate;
+use model_boss_engine::sampling::SamplingParams;
+use model_boss_protocol::{ApiError, ErrorCode};
+use serde::Deserialize;
+
+use crate::defaults::Defaults;
+
+use super::fields::Fields;
+
+/// Most stop strings in a request.
+const MOST_STOPS: usize = 16;
+
+/// Most answers to one prompt.
+const MOST_CHOICES: i64 = 128;
+
+/// Most alternatives to a token that can be asked for.
+pub(super) const MOST_LOGPROBS: i64 = 20;
+
+/// What a request says about its answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Options {
+    pub(super) max_tokens: Option<usize>,
+    pub(super) sampling: SamplingParams,
+    pub(super) stop: Vec<String>,
+    pub(super) choices: usize,
+    pub(super) ignore_eos: bool,
+    pub(super) stream: bool,
+    pub(super) include_usage: bool,
+}
+
+impl Options {
+    /// Reads and checks them. `fewest_tokens` is the least `max_tokens` that makes sense on the route.
+    pub(super) fn read(fields: &Fields<'_>, vocab_size: usize, fewest_tokens: i64) -> Result<Self, ApiError> {
+        refuse_grammars(fields)?;
+        let most = i64::from(u32::MAX);
+        let max_tokens = fields.whole(&["max_completion_tokens", "max_tokens"], fewest_tokens..=most)?;
+        Ok(Self {
+            max_tokens: max_tokens.and_then(|tokens| usize::try_from(tokens).ok()),
+            sampling: sampling(fields, vocab_size)?,
+            stop: stop(fields)?,
+            choices: choices(fields)?,
+            ignore_eos: fields.get("ignore_eos")?.unwrap_or(false),
+            stream: fields.get("stream")?.unwrap_or(false),
+            include_usage: fields
+                .get::<StreamOptions>("stream_options")?
+                .is_some_and(|o| o.include_usage == Some(true)),
+        })
+    }
+
+    /// One sequence of work for one answer.
+    pub(super) fn work(&self, prompt: std::sync::Arc<[u32]>, choice: usize, logprobs: Option<usize>) -> Generate {
+        Generate {
+            prompt,
+            max_tokens: self.max_tokens,
+            sampling: self.sampling.clone(),
+            choice: choice as u64,
+            stop: self.stop.clone(),
+            ignore_eos: self.ignore_eos,
+            logprobs,
+            prompt_logprobs: false,
+        }
+    }
+}
+
+/// Whether a manifest's fields could stand in a request.
+pub(crate) fn check_defaults(defaults: &Defaults) -> Result<(), ApiError> {
+    Options::read(&Fields::of_defaults(defaults), usize::MAX, 0).map(|_| ())
+}
+
+#[derive(Deserialize)]
+struct StreamOptions {
+    include_usage: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct ResponseFormat {
+    r#type: Option<String>,
+}
+
+/// An answer in a form that only a grammar can force would be a promise not kept.
+fn refuse_grammars(fields: &Fields<'_>) -> Result<(), ApiError> {
+    let Some(format) = fields.get::<ResponseFormat>("response_format")? else { return Ok(()) };
+    match format.r#type.as_deref() {
+        Some("text") => Ok(()),
+        Some(kind @ ("json_object" | "json_schema")) => {
+            let message = format!("this worker cannot force answers of type '{kind}' yet; leave 'response_format' out");
+            Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("response_format"))
+        }
+        _ => Err(ApiError::invalid("response_format.type", "'response_format.type' must be 'text'")),
+    }
+}
+
+fn sampling(fields: &Fields<'_>, vocab_size: usize) -> Result<SamplingParams, ApiError> {
+    let top_k = fields.whole(&["top_k"], -1..=i64::from(u32::MAX))?.unwrap_or(0);
+    // Any integer names a stream of random numbers; negative ones too.
+    let seed = fields.get::<i64>("seed")?.map_or_else(random_bits, i64::cast_unsigned);
+    Ok(SamplingParams {
+        temperature: fields.number(&["temperature"], 0.0..=2.0)?.unwrap_or(1.0),
+        top_p: fields.number(&["top_p"], 0.0..=1.0)?.unwrap_or(1.0),
+        top_k: usize::try_from(top_k).unwrap_or(0),
+        min_p: fields.number(&["min_p"], 0.0..=1.0)?.unwrap_or(0.0),
+        seed,
+        logit_bias: logit_bias(fields, vocab_size)?,
+        presence_penalty: fields.number(&["presence_penalty"], -2.0..=2.0)?.unwrap_or(0.0),
+        frequency_penalty: fields.number(&["frequency_penalty"], -2.0..=2.0)?.unwrap_or(0.0),
+        repetition_penalty: fields.number(&["repetition_penalty", "repeat_penalty"], 0.01..=10.0)?.unwrap_or(1.0),
+    })
+}
+
+/// 64 bits nobody can predict; the standard library's hash keys come from the system.
+pub(super) fn random_bits() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+fn logit_bias(fields: &Fields<'_>, vocab_size: usize) -> Result<Vec<(u32, f32)>, ApiError> {
+    let Some(bias) = fields.get::<BTreeMap<String, f64>>("logit_bias")? else { return Ok(Vec::new()) };
+    let wrong = |message: String| ApiError::invalid("logit_bias", message);
+    bias.into_iter()
+        .map(|(token, bias)| {
+            let id = token.parse().ok().filter(|id: &u32| (*id as usize) < vocab_size);
+            let id = id.ok_or_else(|| wrong(format!("'logit_bias': '{token}' is no token id of this model")))?;
+            if !(-100.0..=100.0).contains(&bias) {
+                return Err(wrong(format!("'logit_bias' of token {id} is {bias}; it must be from -100 to 100")));
+            }
+            Ok((id, bias as f32))
+        })
+        .collect()
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a text or a list of texts")]
+enum Stop {
+    One(String),
+    Many(Vec<String>),
+}
+
+fn stop(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
+    let stops = match fields.get("stop")? {
+        None => Vec::new(),
+        Some(Stop::One(stop)) => vec![stop],
+        Some(Stop::Many(stops)) => stops,
+    };
+    if stops.len() > MOST_STOPS {
+        let message = format!("'stop' has {} entries; at most {MOST_STOPS} are allowed", stops.len());
+        return Err(ApiError::invalid("stop", message));
+    }
+    if stops.iter().any(String::is_empty) {
+        return Err(ApiError::invalid("stop", "'stop' has an empty text, which would end every answer at once"));
+    }
+    Ok(stops)
+}
+
+fn choices(fields: &Fields<'_>) -> Result<usize, ApiError> {
+    let n = fields.whole(&["n"], 1..=MOST_CHOICES)?.unwrap_or(1);
+    // Choosing the best of several is not done here; asking for exactly as many as come back changes nothing.
+    if fields.whole(&["best_of"], 1..=MOST_CHOICES)?.is_some_and(|best_of| best_of != n) {
+        return Err(ApiError::invalid("best_of", "'best_of' is not supported; leave it out or set it to 'n'"));
+    }
+    Ok(usize::try_from(n).unwrap_or(1))
+}

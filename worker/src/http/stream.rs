@@ -1,0 +1,134 @@
+//! An answer as server-sent events: one HTTP chunk per event, written as soon as it is there.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use axum::body::Bytes;
+use http_body::{Body, Frame};
+use model_boss_engine::Event;
+use model_boss_protocol::{ApiError, ErrorSource};
+use serde::Serialize;
+
+use super::answer::{Choice, Envelope, Object, Tally, Whole, logprobs};
+use super::error::work_error;
+use super::generate::{Events, Plan, engine_gone};
+
+/// The body of a streamed answer. Dropped when the client goes away, which ends its sequences.
+pub(super) struct EventStream {
+    plan: Plan,
+    /// Per choice: whether log-probabilities are wanted.
+    wanted: Vec<bool>,
+    /// Per choice: characters of text so far.
+    offsets: Vec<usize>,
+    envelope: Envelope,
+    tally: Tally,
+    /// Choices that have not ended.
+    left: usize,
+    events: Events,
+    ready: VecDeque<Bytes>,
+}
+
+impl EventStream {
+    pub(super) fn new(
+        plan: Plan,
+        wanted: Vec<bool>,
+        envelope: Envelope,
+        (index, event): (usize, Event),
+        events: Events,
+    ) -> Self {
+        let (offsets, left) = (vec![0; wanted.len()], wanted.len());
+        let ready = VecDeque::new();
+        let mut stream = Self { plan, wanted, offsets, envelope, tally: Tally::default(), left, events, ready };
+        stream.take(index, event);
+        stream
+    }
+
+    /// Turns one event of a choice into what is to be written.
+    fn take(&mut self, index: usize, event: Event) {
+        let shape = &self.plan.shape;
+        let wanted = self.wanted[index];
+        let choice = match event {
+            Event::Started { prompt_logprobs } => {
+                let prompt_logprobs = (!prompt_logprobs.is_empty())
+                    .then(|| logprobs(shape, wanted, prompt_logprobs, &mut self.offsets[index]))
+                    .flatten();
+                Choice::first(shape, index, shape.echo(index / self.plan.choices_per_prompt), prompt_logprobs)
+            }
+            Event::Text { text, logprobs: tokens } => {
+                let logprobs = logprobs(shape, wanted, tokens, &mut self.offsets[index]);
+                Some(Choice::piece(shape, index, text, logprobs))
+            }
+            Event::Finished(finished) => {
+                self.tally.add(&finished, index.is_multiple_of(self.plan.choices_per_prompt));
+                self.left -= 1;
+                Some(Choice::last(shape, index, finished.reason))
+            }
+            Event::Failed(error) => return self.fail(&work_error(&error, shape.prompt_field())),
+        };
+        if let Some(choice) = choice {
+            self.write_choice(choice);
+        }
+        if self.left == 0 {
+            self.end();
+        }
+    }
+
+    fn write_choice(&mut self, choice: Choice) {
+        let mut object = self.envelope.object(&self.plan.shape, Whole::No, vec![choice]);
+        if self.plan.include_usage {
+            object.usage = Some(None);
+        } else if self.left == 0 {
+            object.timings = Some(self.tally.timings());
+        }
+        self.ready.push_back(event(&object));
+    }
+
+    fn end(&mut self) {
+        if self.plan.include_usage {
+            let mut object: Object<'_> = self.envelope.object(&self.plan.shape, Whole::No, Vec::new());
+            object.usage = Some(Some(self.tally.usage()));
+            object.timings = Some(self.tally.timings());
+            self.ready.push_back(event(&object));
+        }
+        self.ready.push_back(Bytes::from_static(b"data: [DONE]\n\n"));
+    }
+
+    /// Tells the error in the stream and ends it.
+    fn fail(&mut self, error: &ApiError) {
+        self.ready.push_back(event(&error.body(ErrorSource::Worker)));
+        self.left = 0;
+        self.events.close();
+    }
+}
+
+impl Body for EventStream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        loop {
+            if let Some(bytes) = self.ready.pop_front() {
+                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+            }
+            if self.left == 0 {
+                return Poll::Ready(None);
+            }
+            match ready!(self.events.poll_recv(context)) {
+                Some((index, event)) => self.take(index, event),
+                None => self.fail(&engine_gone()),
+            }
+        }
+    }
+}
+
+/// `data: {…}` and an empty line.
+fn event(value: &impl Serialize) -> Bytes {
+    // Objects of texts and numbers always serialise; should that ever change, the stream says so.
+    let json = serde_json::to_string(value).unwrap_or_else(|_| engine_gone().body(ErrorSource::Worker).to_json());
+    Bytes::from(format!("data: {json}\n\n"))
+}

@@ -1,0 +1,235 @@
+use super::rig::{Setup, chat};
+
+use model_boss_engine::fake::Script;
+use serde_json::{Value, json};
+
+fn joined(events: &[Value], index: usize) -> String {
+    let of_choice = |event: &&Value| event["choices"][0]["index"] == index;
+    let text = |event: &Value| event["choices"][0]["delta"]["content"].as_str().unwrap_or_default().to_owned();
+    events.iter().filter(of_choice).map(text).collect()
+}
+
+#[tokio::test]
+async fn rc_1_a_chat_answer_has_openais_shape() {
+    let rig = Setup::default().start().await;
+    let body = chat(json!({})).to_string();
+    let answer = rig.send("POST", "/v1/chat/completions", "x-request-id: r-1\r\n", body.as_bytes()).await;
+    assert_eq!((answer.status, answer.headers["x-request-id"].as_str()), (200, "r-1"));
+    let body = answer.json();
+    assert!(body["id"].as_str().unwrap().starts_with("chatcmpl-"));
+    assert_eq!((body["object"].as_str(), body["model"].as_str()), (Some("chat.completion"), Some("test/tiny")));
+    assert_eq!(
+        body["choices"],
+        json!([{"index": 0, "message": {"role": "assistant", "content": "hello", "refusal": null}, "logprobs": null,
+                "finish_reason": "stop"}])
+    );
+    // <|im_start|>, "user\nhi", <|im_end|>, "\n", <|im_start|>, "assistant\n".
+    let prompt = 1 + 7 + 1 + 1 + 1 + 10;
+    assert_eq!(
+        body["usage"],
+        json!({"prompt_tokens": prompt, "completion_tokens": 6, "total_tokens": prompt + 6,
+               "prompt_tokens_details": {"cached_tokens": 0}})
+    );
+    assert_eq!((body["timings"]["prompt_n"].as_u64(), body["timings"]["predicted_n"].as_u64()), (Some(21), Some(6)));
+}
+
+#[tokio::test]
+async fn a_stream_begins_with_the_role_and_ends_with_done() {
+    let rig = Setup::saying("né!").start().await;
+    let answer = rig.chat(json!({"stream": true})).await;
+    assert_eq!(answer.headers["content-type"], "text/event-stream");
+    assert_eq!(
+        (answer.headers["cache-control"].as_str(), answer.headers["x-accel-buffering"].as_str()),
+        ("no-cache", "no")
+    );
+    let events = answer.events();
+    assert_eq!(events[0]["choices"][0]["delta"], json!({"role": "assistant", "content": ""}));
+    let pieces: Vec<_> =
+        events[1..4].iter().map(|event| event["choices"][0]["delta"]["content"].as_str().unwrap()).collect();
+    assert_eq!(pieces, ["n", "é", "!"]);
+    assert_eq!(events[4]["choices"], json!([{"index": 0, "delta": {}, "logprobs": null, "finish_reason": "stop"}]));
+    assert_eq!((events.len(), events[4]["timings"]["predicted_n"].as_u64()), (5, Some(5)));
+    for event in &events {
+        assert_eq!((&event["id"], &event["created"]), (&events[0]["id"], &events[0]["created"]));
+        assert_eq!(event["object"], "chat.completion.chunk");
+        assert!(event.get("usage").is_none(), "nobody asked for it");
+    }
+}
+
+#[tokio::test]
+async fn usage_comes_in_a_stream_when_asked_for() {
+    let rig = Setup::default().start().await;
+    let events = rig.chat(json!({"stream": true, "stream_options": {"include_usage": true}})).await.events();
+    let (last, others) = events.split_last().unwrap();
+    assert_eq!(last["choices"], json!([]));
+    assert_eq!(last["usage"]["total_tokens"], 27);
+    assert_eq!(last["timings"]["prompt_n"], 21);
+    assert!(others.iter().all(|event| event["usage"].is_null() && event.get("usage").is_some()));
+    assert_eq!(others.last().unwrap()["choices"][0]["finish_reason"], "stop");
+}
+
+#[tokio::test]
+async fn limits_and_stops_end_answers() {
+    let rig = Setup::saying("one two three").start().await;
+    let said = async |extra| {
+        let body = rig.chat(extra).await.json();
+        let choice = &body["choices"][0];
+        (
+            choice["message"]["content"].as_str().unwrap().to_owned(),
+            choice["finish_reason"].as_str().unwrap().to_owned(),
+        )
+    };
+    let said_by = |text: &str, reason: &str| (text.to_owned(), reason.to_owned());
+    assert_eq!(said(json!({"max_tokens": 5})).await, said_by("one t", "length"));
+    assert_eq!(said(json!({"max_tokens": 5, "max_completion_tokens": 3})).await, said_by("one", "length"));
+    assert_eq!(said(json!({"stop": " t"})).await, said_by("one", "stop"));
+    assert_eq!(said(json!({"stop": ["xx", "o th"], "max_tokens": null})).await, said_by("one tw", "stop"));
+    assert_eq!(said(json!({"logit_bias": {"65": 100}, "max_tokens": 2})).await, said_by("AA", "length"));
+}
+
+#[tokio::test]
+async fn several_choices_have_their_own_random_numbers_and_seeds_repeat() {
+    let rig = Setup { script: Script::Hash(128), ..Setup::default() }.start().await;
+    let ask = json!({"n": 3, "seed": -7, "temperature": 1.5, "max_tokens": 12});
+    let texts = async |ask: &Value| {
+        let body = rig.chat(ask.clone()).await.json();
+        assert_eq!(body["usage"]["prompt_tokens"], 21, "one prompt counts once");
+        assert_eq!(body["usage"]["completion_tokens"], 36);
+        let choices = body["choices"].as_array().unwrap().iter();
+        choices.map(|choice| choice["message"]["content"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let first = texts(&ask).await;
+    assert!(first[0] != first[1] && first[1] != first[2]);
+    assert_eq!(texts(&ask).await, first);
+    let mut streamed = ask.clone();
+    streamed["stream"] = json!(true);
+    let events = rig.chat(streamed).await.events();
+    assert_eq!((0..3).map(|index| joined(&events, index)).collect::<Vec<_>>(), first, "streamed or not is the same");
+    let mut other = ask;
+    other["seed"] = json!(8);
+    assert_ne!(texts(&other).await, first);
+}
+
+#[tokio::test]
+async fn chat_logprobs_list_bytes_and_alternatives() {
+    let rig = Setup::saying("é").start().await;
+    let body = rig.chat(json!({"logprobs": true, "top_logprobs": 2})).await.json();
+    let tokens = body["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    assert_eq!((tokens.len(), &tokens[0]["bytes"], &tokens[1]["bytes"]), (2, &json!([195]), &json!([169])));
+    assert_eq!(tokens[0]["top_logprobs"].as_array().unwrap().len(), 2);
+    let events = rig.chat(json!({"logprobs": true, "stream": true})).await.events();
+    assert_eq!(events[1]["choices"][0]["logprobs"]["content"].as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn completions_take_texts_tokens_and_lists_of_them() {
+    let rig = Setup::saying("yes").start().await;
+    let ask = async |body: Value| rig.post("/v1/completions", &body).await.json();
+    let one = ask(json!({"prompt": "so?"})).await;
+    assert!(one["id"].as_str().unwrap().starts_with("cmpl-"));
+    assert_eq!(one["object"], "text_completion");
+    assert_eq!(one["choices"], json!([{"index": 0, "text": "yes", "logprobs": null, "finish_reason": "stop"}]));
+    assert_eq!(ask(json!({"prompt": [115, 111, 63]})).await["choices"], one["choices"]);
+    let two = ask(json!({"prompt": ["ab", "c"], "n": 2, "echo": true})).await;
+    let texts: Vec<_> = two["choices"].as_array().unwrap().iter().map(|c| c["text"].as_str().unwrap()).collect();
+    assert_eq!(texts, ["abyes", "abyes", "cyes", "cyes"]);
+    assert_eq!(two["usage"]["prompt_tokens"], 3);
+    let lists = ask(json!({"prompt": [[97], [98, 99]], "max_tokens": 1})).await;
+    assert_eq!(lists["choices"][1]["finish_reason"], "length");
+}
+
+#[tokio::test]
+async fn completions_report_the_prompt_when_echoed() {
+    let rig = Setup { script: Script::Hash(100), ..Setup::default() }.start().await;
+    let ask = json!({"prompt": "abc", "echo": true, "logprobs": 1, "max_tokens": 0});
+    let body = rig.post("/v1/completions", &ask).await.json();
+    let choice = &body["choices"][0];
+    assert_eq!((choice["text"].as_str(), choice["finish_reason"].as_str()), (Some("abc"), Some("length")));
+    let logprobs = &choice["logprobs"];
+    assert_eq!(logprobs["tokens"], json!(["a", "b", "c"]));
+    assert_eq!(logprobs["text_offset"], json!([0, 1, 2]));
+    assert!(logprobs["token_logprobs"][0].is_null() && logprobs["token_logprobs"][1].as_f64().unwrap() < 0.0);
+    assert!(logprobs["top_logprobs"][0].is_null() && logprobs["top_logprobs"][2]["c"].is_number());
+    let ask = json!({"prompt": "abc", "echo": true, "logprobs": 0, "max_tokens": 2, "stream": true});
+    let events = rig.post("/v1/completions", &ask).await.events();
+    assert_eq!(events[0]["choices"][0]["text"], "abc");
+    let offsets =
+        events.iter().flat_map(|e| e["choices"][0]["logprobs"]["text_offset"].as_array().cloned().unwrap_or_default());
+    assert_eq!(json!(offsets.collect::<Vec<_>>()), json!([0, 1, 2, 3, 4]));
+}
+
+#[tokio::test]
+async fn a_manifest_speaks_where_the_request_is_silent() {
+    let rig = Setup { params: json!({"temperature": 0, "max_tokens": 2, "stop": ["x"]}), ..Setup::saying("abxc") };
+    let rig = rig.start().await;
+    assert_eq!(rig.chat(json!({})).await.json()["choices"][0]["message"]["content"], "ab");
+    assert_eq!(rig.chat(json!({"max_tokens": null})).await.json()["usage"]["completion_tokens"], 2);
+    let more = rig.chat(json!({"max_tokens": 9, "stop": []})).await.json();
+    assert_eq!(more["choices"][0]["message"]["content"], "abxc");
+}
+
+#[tokio::test]
+async fn templates_see_roles_parts_and_tools() {
+    let rig = Setup::default().start().await;
+    // As text, because the order of keys matters to models and `json!` sorts them.
+    let body = r#"{"messages": [
+        {"role": "developer", "content": "be brief"},
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"role": "assistant", "content": null, "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"b\": 1, \"a\": 2}"}}]},
+        {"role": "tool", "tool_call_id": "1", "content": "4"}],
+        "tools": [{"type": "function", "function": {"name": "f", "description": "d"}}]}"#;
+    let prompt = rig.send("POST", "/apply-template", "", body.as_bytes()).await.json();
+    let turn = |role: &str, content: &str| format!("<|im_start|>{role}\n{content}<|im_end|>\n");
+    let turns = [
+        turn("system", "be brief"),
+        turn("user", "a\nb"),
+        turn("assistant", "C:{\"b\": 1, \"a\": 2}"),
+        turn("tool", "4"),
+    ]
+    .concat();
+    let tools = r#"T:[{"type": "function", "function": {"name": "f", "description": "d"}}]"#;
+    assert_eq!(prompt["prompt"], format!("{turns}{tools}<|im_start|>assistant\n"));
+}
+
+#[tokio::test]
+async fn rc_23_a_model_without_a_template_gets_a_plain_transcript() {
+    let rig = Setup { template: None, ..Setup::saying("fine\nuser: and you?") }.start().await;
+    let prompt = rig.post("/apply-template", &chat(json!({}))).await.json();
+    assert_eq!(prompt["prompt"], "user: hi\nassistant:");
+    assert_eq!(rig.chat(json!({})).await.json()["choices"][0]["message"]["content"], "fine");
+}
+
+#[tokio::test]
+async fn tokens_go_both_ways() {
+    let rig = Setup::default().start().await;
+    let tokens = rig.post("/tokenize", &json!({"content": "hé<s>"})).await.json();
+    assert_eq!(tokens, json!({"tokens": [104, 195, 169, 256], "count": 4, "max_model_len": 400}));
+    let text = rig.post("/v1/detokenize", &json!({"tokens": tokens["tokens"]})).await.json();
+    assert_eq!(text["content"], "hé<s>");
+    assert_eq!(rig.post("/v1/tokenize", &chat(json!({}))).await.json()["count"], 21);
+}
+
+#[tokio::test]
+async fn it_tells_about_itself() {
+    let rig = Setup::default().start().await;
+    rig.chat(json!({})).await;
+    assert_eq!(rig.get("/v1/models").await.json()["data"][0]["id"], "test/tiny");
+    assert_eq!(rig.get("/v1/models/test/tiny").await.json()["context_length"], 400);
+    assert_eq!(rig.get("/v1/models/test%2Ftiny").await.status, 200);
+    assert_eq!(rig.get("/v1/models/other").await.error().1, "model_not_found");
+    // The counts of a step are taken when it has ended, which is after its tokens were sent.
+    rig.until(|rig| rig.worker.activity.totals().finished == 1 && rig.worker.activity.stats().active == 0).await;
+    let stats = rig.get("/stats").await.json();
+    assert_eq!((&stats["totals"]["completion_tokens"], &stats["totals"]["finished"]), (&json!(6), &json!(1)));
+    let metrics = rig.get("/metrics").await.text();
+    for line in [
+        "model_boss_worker_completion_tokens_total 6",
+        "model_boss_worker_first_token_seconds_count 1",
+        "model_boss_worker_token_seconds_count 5",
+        "model_boss_worker_sequences_active 0",
+        "model_boss_worker_requests_total{route=\"/v1/chat/completions\",status=\"200\"} 1",
+    ] {
+        assert!(metrics.contains(line), "{line} is not in\n{metrics}");
+    }
+}

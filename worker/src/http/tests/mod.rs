@@ -1,0 +1,7 @@
+//! The worker's API over real sockets, with a scripted decoder.
+
+mod answers;
+mod failures;
+mod nonsense;
+mod rejections;
+mod rig;

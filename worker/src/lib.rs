@@ -1,0 +1,17 @@
+//! The worker: the process that serves one loaded model over local HTTP.
+//!
+//! Owns the process shell: the gate and the lifeline on standard input, the engine's thread, the HTTP API, exit codes.
+//! Knows no candle: whoever builds the binary hands in a [`LoadDecoder`]. Knows no other model and schedules nothing.
+
+mod args;
+mod by_hand;
+mod defaults;
+mod engine_thread;
+mod gate;
+mod http;
+mod inspect;
+mod metrics;
+mod process;
+mod state;
+
+pub use process::{LoadDecoder, LoadFailure, run};

@@ -1,0 +1,173 @@
+//! The life of the process: gate, port, engine, signals, exit code.
+
+use std::error::Error;
+use std::io::{self, IsTerminal};
+use std::net::Ipv4Addr;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Parser;
+use model_boss_engine::Decoder;
+use model_boss_protocol::{WorkerExit, WorkerSpec, WorkerSpecError};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing::info;
+use tracing_subscriber::EnvFilter;
+
+use crate::args::{Args, Command, Serve};
+use crate::defaults::Defaults;
+use crate::gate::GateError;
+use crate::state::{Access, Worker};
+use crate::{by_hand, engine_thread, gate, http};
+
+/// Loads the weights a start line names and says how far it is, as a share from 0 to 1.
+pub type LoadDecoder =
+    Box<dyn FnOnce(&WorkerSpec, &mut dyn FnMut(f32)) -> Result<Box<dyn Decoder>, LoadFailure> + Send>;
+
+/// Why the process has to end, in words for the operator and as an exit code for the coordinator.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct LoadFailure {
+    exit: WorkerExit,
+    message: String,
+}
+
+impl LoadFailure {
+    /// From an error, with everything that caused it.
+    pub fn new(exit: WorkerExit, error: &(dyn Error + 'static)) -> Self {
+        let mut message = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            let words = error.to_string();
+            // Transparent errors repeat their source.
+            if !message.ends_with(&words) {
+                message = format!("{message}: {words}");
+            }
+            cause = error.source();
+        }
+        Self { exit, message }
+    }
+
+    /// What the coordinator will be told.
+    pub fn exit(&self) -> WorkerExit {
+        self.exit
+    }
+
+    /// From words.
+    pub fn message(exit: WorkerExit, message: impl Into<String>) -> Self {
+        Self { exit, message: message.into() }
+    }
+}
+
+/// Runs a worker from its command line to its exit code. The last line on stderr says why it ended, if it failed.
+pub fn run(load: LoadDecoder) -> ExitCode {
+    let result = match Args::parse().command {
+        Command::Serve(serve) => {
+            log_to_stderr();
+            start(&serve, load)
+        }
+        Command::Inspect(inspect) => crate::inspect::run(&inspect)
+            .map(|facts| println!("{facts}"))
+            .map_err(|error| LoadFailure::new(WorkerExit::BadModel, &error)),
+    };
+    let exit = match result {
+        Ok(()) => WorkerExit::Clean,
+        Err(failure) => {
+            eprintln!("model-boss-worker: {failure}");
+            failure.exit()
+        }
+    };
+    ExitCode::from(u8::try_from(exit.code()).unwrap_or(1))
+}
+
+fn log_to_stderr() {
+    let filter = EnvFilter::try_from_env("MODEL_BOSS_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let colours = io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colours).init();
+}
+
+fn start(serve: &Serve, load: LoadDecoder) -> Result<(), LoadFailure> {
+    let (spec, access) = match &serve.model {
+        Some(model) => {
+            let spec = by_hand::spec(serve, model).map_err(|error| LoadFailure::new(WorkerExit::BadSpec, &error))?;
+            eprintln!("run by hand: this worker holds no lease and asks for no token");
+            (spec, Access::Open)
+        }
+        None => {
+            let spec = gate::wait_for_spec().map_err(|error| LoadFailure::new(gate_exit(&error), &error))?;
+            let token = spec.token.clone();
+            (spec, Access::Token(token))
+        }
+    };
+    let bad_spec = |message: String| LoadFailure::message(WorkerExit::BadSpec, message);
+    let defaults = Defaults::new(&spec.params).map_err(|error| bad_spec(format!("params: {error}")))?;
+    http::check_defaults(&defaults).map_err(|error| bad_spec(format!("the manifest's params: {}", error.message)))?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.map_err(|error| LoadFailure::new(WorkerExit::DeviceLost, &error))?;
+    let result = runtime.block_on(serve_until_told(Arc::new(Worker::new(spec, access, defaults)), load));
+    // Whatever still runs on the blocking threads is for clients that are gone.
+    runtime.shutdown_background();
+    result
+}
+
+fn gate_exit(error: &GateError) -> WorkerExit {
+    match error {
+        GateError::Spec(WorkerSpecError::Closed) => WorkerExit::Clean,
+        GateError::Spec(WorkerSpecError::Malformed(_)) | GateError::Read(_) | GateError::Thread(_) => {
+            WorkerExit::BadSpec
+        }
+    }
+}
+
+/// Takes the port, loads behind it, and serves until a signal or the engine's end.
+async fn serve_until_told(worker: Arc<Worker>, load: LoadDecoder) -> Result<(), LoadFailure> {
+    let port = worker.spec.port;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.map_err(|error| {
+        let exit = if error.kind() == io::ErrorKind::AddrInUse { WorkerExit::PortInUse } else { WorkerExit::BadSpec };
+        LoadFailure::message(exit, format!("cannot listen on 127.0.0.1:{port}: {error}"))
+    })?;
+    let address = listener.local_addr().map_err(|error| LoadFailure::new(WorkerExit::PortInUse, &error))?;
+    let mut signals = Signals::new().map_err(|error| LoadFailure::new(WorkerExit::BadSpec, &error))?;
+    info!(%address, model = %worker.spec.model, device = %worker.spec.device, "listening; loading the model");
+    let mut engine = engine_thread::start(Arc::clone(&worker), load)
+        .map_err(|error| LoadFailure::new(WorkerExit::OutOfMemory, &error))?;
+    let mut server = http::Server::start(listener, Arc::clone(&worker));
+    tokio::select! {
+        failure = &mut engine => return Err(ended(failure)),
+        () = signals.next() => {}
+    }
+    if worker.serving().is_err() {
+        info!("told to stop while loading");
+        return Ok(());
+    }
+    info!("draining: no new requests, those that run may end");
+    worker.drain();
+    tokio::select! {
+        () = server.drain() => Ok(()),
+        failure = &mut engine => Err(ended(failure)),
+        () = signals.next() => Ok(()),
+    }
+}
+
+fn ended(failure: Result<LoadFailure, tokio::sync::oneshot::error::RecvError>) -> LoadFailure {
+    failure.unwrap_or_else(|_| LoadFailure::message(WorkerExit::DeviceLost, "the engine's thread is gone"))
+}
+
+/// The two signals that ask a worker to end.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What the parts of a worker share: the start line, how far loading is, and, once loaded, the way to the engine.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use model_boss_engine::text::Text;
+use model_boss_engine::{Activity, EngineInfo, Reply, SequenceId, Work};
+use model_boss_protocol::{ApiError, ErrorCode, Readiness, SpawnToken, WorkerHealth, WorkerSpec};
+use tokio::sync::mpsc;
+
+use crate::defaults::Defaults;
+use crate::metrics::Metrics;
+
+/// One worker process.
+pub(crate) struct Worker {
+    pub(crate) spec: WorkerSpec,
+    pub(crate) access: Access,
+    pub(crate) defaults: Defaults,
+    pub(crate) activity: Arc<Activity>,
+    pub(crate) metrics: Metrics,
+    pub(crate) started: Instant,
+    progress: AtomicU32,
+    draining: AtomicBool,
+    serving: OnceLock<Serving>,
+}
+
+/// Who may call.
+#[derive(Debug)]
+pub(crate) enum Access {
+    /// Whoever presents the spawn's token.
+    Token(SpawnToken),
+    /// Anybody on this machine: run by hand.
+    Open,
+}
+
+/// A loaded model.
+pub(crate) struct Serving {
+    pub(crate) text: Text,
+    pub(crate) info: EngineInfo,
+    commands: mpsc::Sender<Submit>,
+    next_sequence: AtomicU64,
+}
+
+/// One sequence on its way to the engine's thread.
+pub(crate) struct Submit {
+    pub(crate) id: SequenceId,
+    pub(crate) work: Work,
+    pub(crate) reply: Box<dyn Reply>,
+}
+
+impl Worker {
+    pub(crate) fn new(spec: WorkerSpec, access: Access, defaults: Defaults) -> Self {
+        let metrics = Metrics::new();
+        let activity = Arc::new(Activity::new(metrics.histograms()));
+        Self {
+            spec,
+            access,
+            defaults,
+            activity,
+            metrics,
+            started: Instant::now(),
+            progress: AtomicU32::new(0.0_f32.to_bits()),
+            draining: AtomicBool::new(false),
+            serving: OnceLock::new(),
+        }
+    }
+
+    /// Notes the share of the weights that is read.
+    pub(crate) fn progressed(&self, share: f32) {
+        self.progress.store(share.clamp(0.0, 1.0).to_bits(), Ordering::Relaxed);
+    }
+
+    /// From now on the model answers.
+    pub(crate) fn serve(&self, serving: Serving) {
+        self.progressed(1.0);
+        // Loading happens once; a second call would change nothing.
+        let _ = self.serving.set(serving);
+    }
+
+    /// From now on new requests are refused.
+    pub(crate) fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// The loaded model, or why nothing can be asked of it now.
+    pub(crate) fn serving(&self) -> Result<&Serving, ApiError> {
+        if self.draining.load(Ordering::Relaxed) {
+            return Err(ApiError::new(ErrorCode::Draining, "this worker is going away"));
+        }
+        self.serving.get().ok_or_else(|| {
+            let percent = f32::from_bits(self.progress.load(Ordering::Relaxed)) * 100.0;
+            let message = format!("the model is being loaded ({percent:.0} %); try again soon");
+            ApiError::new(ErrorCode::NoCapacity, message).retry_after(std::time::Duration::from_secs(1))
+        })
+    }
+
+    /// The body of `GET /health`.
+    pub(crate) fn health(&self) -> WorkerHealth {
+        let serving = self.serving.get();
+        WorkerHealth {
+            status: if serving.is_some() { Readiness::Ok } else { Readiness::Loading },
+            generation: self.spec.generation,
+            proof: self.spec.proof.clone(),
+            progress: f32::from_bits(self.progress.load(Ordering::Relaxed)),
+            context_length: serving.map(|serving| serving.info.context_length as u64),
+            weight_bytes: serving.map(|serving| serving.info.weight_bytes),
+            engine: self.activity.stats(),
+        }
+    }
+}
+
+impl Serving {
+    pub(crate) fn new(text: Text, info: EngineInfo, commands: mpsc::Sender<Submit>) -> Self {
+        Self { text, info, commands, next_sequence: AtomicU64::new(0) }
+    }
+
+    /// Hands a sequence to the engine. Waits while the engine is busy and its inbox full.
+    pub(crate) async fn submit(&self, work: Work, reply: Box<dyn Reply>) -> Result<(), ApiError> {
+        let id = SequenceId(self.next_sequence.fetch_add(1, Ordering::Relaxed));
+        let gone = |_| ApiError::new(ErrorCode::Internal, "the engine has stopped; this worker is going away");
+        self.commands.send(Submit { id, work, reply }).await.map_err(gone)
+    }
+}
