@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""Writes the inputs that fuzzing starts from: fuzz/seeds.py FOLDER makes FOLDER/TARGET/NAME, each a few kB at most."""
+
+import json
+import struct
+import sys
+from pathlib import Path
+
+U8, I32, F32, BOOL, STRING, ARRAY, U64, F64 = 0, 5, 6, 7, 8, 9, 10, 12
+U32, I64 = 4, 11
+FORMATS = {U8: "<B", I32: "<i", F32: "<f", BOOL: "<?", U64: "<Q", F64: "<d", U32: "<I", I64: "<q"}
+
+
+def text(words):
+    raw = words.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def value(kind, what):
+    return text(what) if kind == STRING else struct.pack(FORMATS[kind], what)
+
+
+def entry(key, kind, what):
+    """One metadata key; a list becomes an array of `kind`."""
+    if isinstance(what, list):
+        head = struct.pack("<IIQ", ARRAY, kind, len(what))
+        return text(key) + head + b"".join(value(kind, item) for item in what)
+    return text(key) + struct.pack("<I", kind) + value(kind, what)
+
+
+def gguf(entries, tensors=(), alignment=32, version=3):
+    """`tensors`: (name, dimensions fastest first, type, bytes)."""
+    records, data = b"", b""
+    for name, dimensions, kind, stored in tensors:
+        records += text(name) + struct.pack("<I", len(dimensions)) + struct.pack(f"<{len(dimensions)}Q", *dimensions)
+        records += struct.pack("<IQ", kind, len(data))
+        data += stored + bytes(-len(stored) % alignment)
+    head = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(entries)) + b"".join(entries) + records
+    return head + bytes(-len(head) % alignment) + data
+
+
+def safetensors(header, data=b""):
+    raw = json.dumps(header).encode()
+    return struct.pack("<Q", len(raw)) + raw + data
+
+
+def tensor(dtype, shape, start, end):
+    return {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+
+
+# Number, elements and bytes of a block, as ggml defines them.
+BLOCKS = [(0, 1, 4), (1, 1, 2), (30, 1, 2), (2, 32, 18), (3, 32, 20), (6, 32, 22), (7, 32, 24), (8, 32, 34), (9, 32, 36)]
+BLOCKS += [(10, 256, 84), (11, 256, 110), (12, 256, 144), (13, 256, 176), (14, 256, 210), (15, 256, 292), (39, 32, 17)]
+
+KEYS = [
+    entry("general.architecture", STRING, "llama"),
+    entry("a.bool", BOOL, True),
+    entry("a.u64", U64, 2**63),
+    entry("a.f64", F64, 0.1),
+    entry("some.i32", I32, [1, -2, 3]),
+    entry("some.f32", F32, [0.5, -1.0]),
+    entry("some.strings", STRING, ["", "a", "übung"]),
+    entry("none", U8, []),
+]
+
+
+def spelled(byte):
+    """GPT-2's character for a byte."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    return chr(byte) if byte in plain else chr(0x100 + [b for b in range(256) if b not in plain].index(byte))
+
+
+def vocabulary(model, tokens, types, *more):
+    return gguf([
+        entry("tokenizer.ggml.model", STRING, model),
+        entry("tokenizer.ggml.tokens", STRING, tokens),
+        entry("tokenizer.ggml.token_type", I32, types),
+        entry("tokenizer.ggml.scores", F32, [-float(i) for i in range(len(tokens))]),
+        entry("tokenizer.chat_template", STRING, "{{ bos_token }}{{ messages[0].content }}"),
+        *more,
+    ])
+
+
+PIECES = ["<unk>", "<s>", "</s>", "\u2581", "h", "e", "l", "o", "he", "ll", "\u2581he", "llo", "<0xC3>", "<0xA9>", "<t>"]
+PIECE_TYPES = [2, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 6, 6, 4]
+PAIRS = [spelled(b) for b in b"Helo, wrd1\n"] + ["He", "ll", "Hell", "<|im_end|>"]
+PAIR_KEYS = [entry("tokenizer.ggml.merges", STRING, ["H e", "l l", "He ll"]), entry("tokenizer.ggml.eos_token_id", U32, 14)]
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "\u2581hello", "\u2581wor", "ld", "\u2581,"]
+WORD_KEYS = [
+    entry(f"tokenizer.ggml.{name}_token_id", U32, i)
+    for i, name in enumerate(["padding", "unknown", "bos", "seperator", "mask"])
+]
+
+
+def library(model, **parts):
+    """A tokenizer.json."""
+    return json.dumps({"version": "1.0", "added_tokens": [], **parts, "model": model}).encode()
+
+
+def added(id, content, **more):
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {"id": id, "content": content, **flags, **more}
+
+
+def replace(pattern, content):
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+REGEX = {"Regex": r"'s|'t| ?\p{L}+| ?\p{N}+|\s+(?!\S)|\s+"}
+SPLIT = {"type": "Split", "pattern": REGEX, "behavior": "Isolated", "invert": False}
+METASPACE = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}
+PAIR_VOCAB = {token: id for id, token in enumerate(PAIRS)}
+PAIR_MODEL = {"type": "BPE", "vocab": PAIR_VOCAB, "merges": [["H", "e"], ["l", "l"], ["He", "ll"]]}
+PIECE_VOCAB = {token: id for id, token in enumerate(PIECES)}
+STEPS = [replace({"String": "\u2581"}, " "), {"type": "ByteFallback"}, {"type": "Fuse"}]
+STEPS += [{"type": "Strip", "content": " ", "start": 1, "stop": 0}]
+TEMPLATE_PROCESSOR = {
+    "type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+    "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+    "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}},
+}
+BERT = {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True}
+
+CHATML = """{%- for message in messages %}
+{{- '<|im_start|>' + message.role + '\\n' + message.content | trim + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+TOOLS = """{% set ns = namespace(n=0) %}{% if tools %}{{ tools | tojson(indent=2) }}{% endif %}
+{% for m in messages if m.role in ['user', 'system'] %}{% set ns.n = ns.n + loop.index0 %}
+{{ m.content.split(' ')[-1] | upper }}{{ 'a' | safe + m['content'] }}{% endfor %}
+{% macro f(x) %}{{ x.items() | list | length }}{% endmacro %}{{ f({'a': [1, 2.5, none]}) }}{{ strftime_now('%Y-%m-%d') }}
+{% generation %}{{ messages | selectattr('role', 'equalto', 'user') | map(attribute='content') | join(', ') }}{% endgeneration %}
+{% if ns.n > 99 %}{{ raise_exception('no') }}{% endif %}"""
+
+SEEDS = {
+    "safetensors": {
+        "empty": safetensors({}),
+        "two": safetensors(
+            {"__metadata__": {"format": "pt"}, "a": tensor("F32", [2, 3], 0, 24), "b": tensor("F16", [4], 24, 32)},
+            bytes(range(32)),
+        ),
+        "odd": safetensors({"s": tensor("BF16", [], 0, 2), "z": tensor("U8", [0, 7], 2, 2), "f": tensor("F4", [6], 2, 5)}, b"12345"),
+        "pointer": b"version https://git-lfs.github.com/spec/v1\n",
+    },
+    "gguf": {
+        "empty": gguf([]),
+        "keys": gguf(KEYS),
+        "blocks": gguf(KEYS[:2], [(f"t{id}", [n, 2], id, bytes((7 * i) % 256 for i in range(2 * size))) for id, n, size in BLOCKS]),
+        "aligned": gguf([entry("general.alignment", U32, 64)], [("a", [3], 0, bytes(12)), ("b", [], 1, b"ab")], 64, 2),
+    },
+    "tokenizer": {
+        "pieces.gguf": vocabulary("llama", PIECES, PIECE_TYPES),
+        "pairs.gguf": vocabulary("gpt2", PAIRS, [1] * 14 + [3], *PAIR_KEYS, entry("tokenizer.ggml.pre", STRING, "qwen2")),
+        "characters.gguf": vocabulary("gemma4", PIECES, PIECE_TYPES, entry("tokenizer.ggml.merges", STRING, ["h e", "l l"])),
+        "words.gguf": vocabulary("bert", WORDS, [3] * 5 + [1] * 4, *WORD_KEYS),
+        "bytes.json": library(
+            PAIR_MODEL, pre_tokenizer=BYTE_LEVEL, post_processor=BYTE_LEVEL, decoder=BYTE_LEVEL,
+            added_tokens=[added(14, "<|im_end|>"), added(15, "<think>", special=False, lstrip=True)],
+        ),
+        "split.json": library(
+            PAIR_MODEL | {"ignore_merges": True, "dropout": None, "unk_token": None},
+            normalizer={"type": "NFC"}, decoder=BYTE_LEVEL,
+            pre_tokenizer={"type": "Sequence", "pretokenizers": [SPLIT, BYTE_LEVEL, {"type": "Digits", "individual_digits": True}]},
+        ),
+        "pieces.json": library(
+            {"type": "BPE", "vocab": PIECE_VOCAB, "merges": ["h e", "l l"], "byte_fallback": True, "fuse_unk": True, "unk_token": "<unk>"},
+            normalizer={"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"}, replace({"String": " "}, "\u2581")]},
+            decoder={"type": "Sequence", "decoders": STEPS}, post_processor=TEMPLATE_PROCESSOR,
+        ),
+        "unigram.json": library(
+            {"type": "Unigram", "unk_id": 0, "vocab": [[piece, -float(i)] for i, piece in enumerate(PIECES)], "byte_fallback": False},
+            normalizer={"type": "Sequence", "normalizers": [{"type": "NFKC"}, {"type": "Lowercase"}, replace({"Regex": " {2,}"}, " ")]},
+            pre_tokenizer=METASPACE, decoder=METASPACE,
+        ),
+        "words.json": library(
+            {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+             "vocab": {"[UNK]": 0, "hello": 1, "wor": 2, "##ld": 3, "[CLS]": 4, "[SEP]": 5}},
+            normalizer=BERT, pre_tokenizer={"type": "BertPreTokenizer"},
+            post_processor={"type": "BertProcessing", "sep": ["[SEP]", 5], "cls": ["[CLS]", 4]},
+            decoder={"type": "WordPiece", "prefix": "##", "cleanup": True},
+        ),
+        "levels.json": library(
+            {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0, "Hello": 1, "world": 2}},
+            pre_tokenizer={"type": "Sequence", "pretokenizers": [{"type": "Whitespace"}, {"type": "Punctuation", "behavior": "Isolated"}]},
+            padding={"strategy": {"Fixed": 8}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0, "pad_token": "?"},
+            truncation={"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0},
+        ),
+        "settings.json": json.dumps({
+            "bos_token": "<s>", "eos_token": {"content": "<|im_end|>"}, "add_bos_token": True, "chat_template": CHATML,
+        }).encode(),
+        "templates.json": json.dumps({
+            "chat_template": [{"name": "default", "template": "{{ messages }}"}, {"name": "tool_use", "template": TOOLS}],
+        }).encode(),
+        "chatml.jinja": CHATML.encode(),
+        "tools.jinja": TOOLS.encode(),
+    },
+}
+
+if __name__ == "__main__":
+    for target, inputs in SEEDS.items():
+        folder = Path(sys.argv[1]) / target
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in inputs.items():
+            (folder / name).write_bytes(content)

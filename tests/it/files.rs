@@ -1,0 +1,246 @@
+//! A model is a file: `run` and `show` with a path, with and without a coordinator, and loads by path.
+
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+
+use model_boss_tests::{Behaviour, Boss, FakeModel, PATIENCE, Processes, Sandbox, binary, own_ports, until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use crate::real_model::guide;
+
+/// `model-boss`, whose coordinator is `boss`, or would be one of its own with this worker.
+fn cli(boss: Option<&Boss>, sandbox: &Sandbox, worker: &str) -> Command {
+    let mut command = Command::new(binary("model-boss"));
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("MODEL_BOSS_")) {
+        command.env_remove(name);
+    }
+    let url =
+        boss.map_or_else(|| "http://127.0.0.1:9".to_owned(), |boss| format!("http://{}", boss.client().address()));
+    command.env("MODEL_BOSS_URL", url).env("MODEL_BOSS_RUNTIME_DIR", sandbox.path("run"));
+    command.env("MODEL_BOSS_WORKER_BINARY", binary(worker)).env("TMPDIR", sandbox.path("tmp"));
+    let ports = own_ports();
+    command.env("MODEL_BOSS_WORKER_PORTS", format!("{}-{}", ports.start(), ports.end()));
+    std::fs::create_dir_all(sandbox.path("tmp")).unwrap();
+    command.current_dir(sandbox.path("")).stdin(Stdio::null());
+    command
+}
+
+fn with(mut command: Command, args: &[&str]) -> Command {
+    command.args(args);
+    command
+}
+
+async fn output(mut command: Command) -> Output {
+    tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
+}
+
+fn text(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn error(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// A folder that looks like a model to the coordinator, with stand-in workers.
+fn folder(sandbox: &Sandbox, name: &str, behaviour: Behaviour) -> FakeModel {
+    let model = sandbox.fake_model(name, behaviour);
+    std::fs::remove_file(sandbox.path("manifests").join(format!("{name}.toml"))).unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::write(sandbox.path("models").join(name).join(file), "{}").unwrap();
+    }
+    model
+}
+
+fn says(reply: &str) -> Behaviour {
+    Behaviour { reply: Some(reply.to_owned()), ..Behaviour::default() }
+}
+
+/// Nothing of a private coordinator is left: no process below `parent` lived on, no folder stays.
+fn no_folder_stays(sandbox: &Sandbox) {
+    let left: Vec<_> = std::fs::read_dir(sandbox.path("tmp")).unwrap().flatten().map(|entry| entry.path()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[tokio::test]
+async fn op_1_a_folder_is_served_by_the_coordinator_that_runs() {
+    let sandbox = Sandbox::new();
+    let mut model = folder(&sandbox, "alpha", says("good day"));
+    let boss = sandbox.start().await;
+    let run = cli(Some(&boss), &sandbox, "fake-worker");
+    assert_eq!(text(&output(with(run, &["run", "./models/alpha", "hello"])).await).trim(), "good day");
+    let worker = model.worker().await;
+    assert_eq!(worker.spec["model"], "file:alpha");
+    let listed = boss.read("/v1/models").await;
+    assert_eq!(listed["data"][0]["id"], "file:alpha", "{listed}");
+    assert_eq!(listed["data"][0]["status"]["value"], "loaded", "{listed}");
+
+    // Any client may use it by its name, and the same path is the same model.
+    assert_eq!(boss.chat("file:alpha", "?").await.text(), "good day");
+    let path = sandbox.path("models/../models/alpha/");
+    let answer = boss.client().post("/api/v1/load", &json!({ "path": path })).await;
+    assert_eq!(answer.json(), json!({ "status": "loaded", "model_name": "file:alpha" }));
+    assert_eq!(model.spawns(), 1);
+
+    // It stays when manifests are read again.
+    sandbox.model("other", &sandbox.path("models/alpha"), "");
+    let both = async || (boss.read("/v1/models").await["data"].as_array()?.len() == 2).then_some(());
+    until(PATIENCE, "the new manifest is read", both).await;
+    assert_eq!(boss.chat("file:alpha", "?").await.text(), "good day");
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn op_5_a_path_outside_the_roots_is_refused_as_if_nothing_were_there() {
+    let sandbox = Sandbox::new();
+    let outside = Sandbox::new();
+    let model = folder(&outside, "alpha", Behaviour::default());
+    std::os::unix::fs::symlink(outside.path("models"), sandbox.path("models/link")).unwrap();
+    let mut launch = sandbox.launch(&binary("fake-worker"));
+    launch.command.args(["--model-roots", "."]);
+    let boss = launch.start().await;
+    let load = async |path: &Path| boss.client().post("/api/v1/load", &json!({ "path": path })).await;
+    for (there, absent) in [
+        (outside.path("models/alpha"), outside.path("models/ahpla")),
+        (sandbox.path("models/link/alpha"), sandbox.path("models/link/ahpla")),
+    ] {
+        let (there, absent) = (load(&there).await, load(&absent).await);
+        assert_eq!((there.status.as_u16(), absent.status.as_u16()), (404, 404));
+        let message = |answer: Value| answer["error"]["message"].as_str().unwrap().to_owned();
+        let (there, absent) = (message(there.json()), message(absent.json()));
+        assert!(there.contains("model_roots"), "{there}");
+        assert_eq!(there.replace("alpha", "ahpla"), absent);
+    }
+    let run = cli(Some(&boss), &sandbox, "fake-worker");
+    let told = error(&output(with(run, &["run", "models/link/alpha", "hello"])).await);
+    assert!(told.contains("--model-roots"), "{told}");
+    assert_eq!(model.spawns(), 0);
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn op_1_without_a_coordinator_run_brings_its_own_and_takes_it_away() {
+    let sandbox = Sandbox::new();
+    let mut model = folder(&sandbox, "alpha", says("good day"));
+    let run = cli(None, &sandbox, "fake-worker");
+    assert_eq!(text(&output(with(run, &["run", "./models/alpha", "hello"])).await).trim(), "good day");
+    model.worker().await.gone().await;
+    no_folder_stays(&sandbox);
+
+    for (path, words) in [
+        ("./models", "there is no model in"),
+        ("./models/alpha/config.json", "is not a model"),
+        ("./nowhere.gguf", "there is no file or folder"),
+    ] {
+        let run = cli(None, &sandbox, "fake-worker");
+        let told = error(&output(with(run, &["run", path, "hello"])).await);
+        assert!(told.contains(words), "{path}: {told}");
+    }
+    let broken = Behaviour { load_exit: Some(12), load_message: "no such tensor".to_owned(), ..Behaviour::default() };
+    model.behave(broken);
+    let run = cli(None, &sandbox, "fake-worker");
+    let told = error(&output(with(run, &["run", "./models/alpha", "hello"])).await);
+    assert!(told.contains("no such tensor"), "{told}");
+    no_folder_stays(&sandbox);
+}
+
+#[tokio::test]
+async fn a_coordinator_elsewhere_is_not_robbed_of_its_devices() {
+    let sandbox = Sandbox::new();
+    let _model = folder(&sandbox, "alpha", Behaviour::default());
+    let boss = sandbox.start().await;
+    let run = cli(None, &sandbox, "fake-worker");
+    let told = error(&output(with(run, &["run", "./models/alpha", "hello"])).await);
+    assert!(told.contains("is in use by") && told.contains("--url"), "{told}");
+    no_folder_stays(&sandbox);
+    boss.finish().await;
+}
+
+/// A chat whose answer never ends, once its worker works.
+async fn endless(sandbox: &Sandbox, model: &mut FakeModel) -> (Child, Processes) {
+    let mut run = cli(None, sandbox, "fake-worker");
+    let chat =
+        run.args(["run", "./models/alpha", "hello"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    model.worker().await.request().await;
+    let below = Processes::below(chat.id());
+    assert!(below.pids().count() >= 2, "a coordinator and a worker: {}", below.describe());
+    (chat, below)
+}
+
+async fn all_gone(mut chat: Child, below: Processes) -> ExitStatus {
+    let gone = async || below.alive().is_empty().then_some(());
+    until(PATIENCE, "nothing of the chat is left", gone).await;
+    chat.wait().unwrap()
+}
+
+fn signal(chat: &Child, signal: Signal) {
+    kill(Pid::from_raw(i32::try_from(chat.id()).unwrap()), signal).unwrap();
+}
+
+#[tokio::test]
+async fn a_private_coordinator_does_not_outlive_a_killed_chat() {
+    let sandbox = Sandbox::new();
+    let mut model = folder(&sandbox, "alpha", Behaviour { hold_after_tokens: Some(1), ..Behaviour::default() });
+    for way in [Signal::SIGKILL, Signal::SIGTERM, Signal::SIGHUP] {
+        let (chat, below) = endless(&sandbox, &mut model).await;
+        signal(&chat, way);
+        all_gone(chat, below).await;
+    }
+}
+
+#[tokio::test]
+async fn ctrl_c_ends_the_chat_and_its_coordinator() {
+    let sandbox = Sandbox::new();
+    let mut model = folder(&sandbox, "alpha", Behaviour { hold_after_tokens: Some(1), ..Behaviour::default() });
+    let (chat, below) = endless(&sandbox, &mut model).await;
+    signal(&chat, Signal::SIGINT);
+    let status = all_gone(chat, below).await;
+    assert_eq!(status.code(), Some(130));
+    no_folder_stays(&sandbox);
+}
+
+#[tokio::test]
+async fn the_guides_folder_answers_with_no_coordinator_and_no_manifest() {
+    let sandbox = Sandbox::new();
+    let copy = sandbox.path("models/some guide");
+    std::fs::create_dir(&copy).unwrap();
+    for entry in std::fs::read_dir(guide()).unwrap().flatten().filter(|entry| entry.file_name() != "model.toml") {
+        std::fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
+    }
+    for path in [copy.as_path(), &guide()] {
+        let mut run = cli(None, &sandbox, "model-boss-worker");
+        run.arg("run").arg(path).args(["--temperature", "0", "Which port does model-boss listen on?"]);
+        assert!(text(&output(run).await).contains("8210"), "{}", path.display());
+    }
+    no_folder_stays(&sandbox);
+}
+
+/// Which program reads files is the coordinator's setting; what it prints is the worker's business.
+#[tokio::test]
+async fn show_with_a_path_asks_the_worker() {
+    let sandbox = Sandbox::new();
+    std::fs::write(sandbox.path("x.gguf"), "").unwrap();
+    let mut show = with(cli(None, &sandbox, "fake-worker"), &["show", "x.gguf", "--json"]);
+    show.env("MODEL_BOSS_WORKER_BINARY", "/bin/echo");
+    let path = sandbox.path("x.gguf");
+    assert_eq!(text(&output(show).await), format!("inspect {} --json\n", path.display()));
+    let mut show = with(cli(None, &sandbox, "fake-worker"), &["show", "x.gguf"]);
+    show.env("MODEL_BOSS_WORKER_BINARY", "/bin/false");
+    assert_eq!(output(show).await.status.code(), Some(1));
+}
+
+#[tokio::test]
+async fn show_with_a_name_tells_where_a_model_is() {
+    let sandbox = Sandbox::new();
+    let _model = sandbox.fake_model("alpha", Behaviour::default());
+    let boss = sandbox.start().await;
+    let shown = text(&output(with(cli(Some(&boss), &sandbox, "fake-worker"), &["show", "alpha"])).await);
+    for part in ["manifests/alpha.toml", "models/alpha", "64.0 MiB", "manifest", "unloaded", "llm"] {
+        assert!(shown.contains(part), "{part} in\n{shown}");
+    }
+    boss.finish().await;
+}

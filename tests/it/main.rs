@@ -1,0 +1,22 @@
+//! Whole-process tests: the real coordinator with stand-in workers, and both real binaries with a tiny model.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs, reason = "tests, and helpers of tests")]
+
+mod bad_requests;
+mod chat;
+mod cli;
+mod comments;
+mod coordinator_death;
+mod disconnect;
+mod drain;
+mod files;
+mod isolation;
+mod load_failures;
+mod observability;
+mod ports;
+mod queue;
+mod real_model;
+mod residency;
+mod single_flight;
+mod views;
+mod worker_contract;
+mod worker_death;

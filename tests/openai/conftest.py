@@ -1,0 +1,101 @@
+"""Starts the real coordinator once: the built-in `guide` with the real worker, and stand-in workers beside it.
+
+Run by scripts/test, which builds the binaries and says where they are in MODEL_BOSS_TEST_BIN_DIR.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+
+import openai
+import pytest
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+
+
+def binary(name: str) -> pathlib.Path:
+    folders = os.environ.get("MODEL_BOSS_TEST_BIN_DIR", str(REPOSITORY / "target/debug")).split(os.pathsep)
+    for folder in folders:
+        if (path := pathlib.Path(folder) / name).is_file():
+            return path
+    pytest.exit(f"there is no '{name}' in {folders}; build it: cargo build --workspace --bins", 1)
+
+
+@contextlib.contextmanager
+def coordinator(folder: pathlib.Path, worker: str):
+    """A coordinator with the manifests and the configuration in `folder`; gives its base URL, ends it by SIGTERM."""
+    (folder / "state").mkdir()
+    first = 22_000 + os.getpid() % 200 * 40
+    (folder / "model-boss.toml").write_text(
+        f'runtime_dir = "{folder / "run"}"\nworker_ports = "{first}-{first + 39}"\n'
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MODEL_BOSS_")}
+    command = [binary("model-boss"), "serve", "--port", "0", "--config", folder / "model-boss.toml"]
+    command += ["--manifests", folder / "manifests", "--state-dir", folder / "state"]
+    command += ["--worker-binary", binary(worker)]
+    log = (folder / "output.txt").open("w+")
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=folder, env=environment)
+    try:
+        for line in process.stdout:
+            if found := re.search(r"http://127\.0\.0\.1:\d+", line):
+                break
+        else:
+            process.wait(10)
+            log.seek(0)
+            pytest.fail(f"the coordinator ended with {process.returncode}:\n{log.read()}")
+        yield found.group() + "/v1"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        log.close()
+
+
+@pytest.fixture(scope="session")
+def guide_url(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("guide")
+    shutil.copytree(REPOSITORY / "manifests/guide", folder / "manifests/guide")
+    with coordinator(folder, "model-boss-worker") as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def fake_url(tmp_path_factory):
+    """Stand-in workers: `echo` answers with what reached it, `slow` takes a minute, `broken` cannot load."""
+    folder = tmp_path_factory.mktemp("fake")
+    (folder / "manifests").mkdir()
+    behaviours = {
+        "echo": {"echo": True},
+        "slow": {"first_token_ms": 60_000},
+        "broken": {"load_exit": 65, "load_message": "model.safetensors is cut"},
+        "small": {"context_length": 5},
+    }
+    for name, behaviour in behaviours.items():
+        source = folder / "models" / name
+        source.mkdir(parents=True)
+        (source / "fake.json").write_text(json.dumps(behaviour))
+        manifest = f'name = "{name}"\nvram = "64MiB"\nsource = {{ path = "{source}" }}\n'
+        (folder / "manifests" / f"{name}.toml").write_text(manifest)
+    with coordinator(folder, "fake-worker") as url:
+        yield url
+
+
+def client_of(url: str, **options) -> openai.OpenAI:
+    # Retries of the client would hide what the server answers.
+    return openai.OpenAI(base_url=url, api_key="unused", max_retries=0, timeout=60, **options)
+
+
+@pytest.fixture(scope="session")
+def guide(guide_url):
+    return client_of(guide_url)
+
+
+@pytest.fixture(scope="session")
+def fake(fake_url):
+    return client_of(fake_url)

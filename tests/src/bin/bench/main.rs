@@ -1,0 +1,172 @@
+//! Measurements with real processes. Each prints what it measured and how, so that a figure can be made again.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement that fails ends with a line number")]
+
+mod proxy;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{Method, header};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use model_boss_tests::{Behaviour, Boss, LoneWorker, Sandbox, question};
+use tokio::net::TcpStream;
+
+const BENCHES: [(&str, &str); 3] = [
+    (
+        "first-byte",
+        "the built-in model: from process start to listening, from a cold and a warm request to the first token",
+    ),
+    (
+        "door",
+        "what the coordinator adds: whole answers of one token from a stand-in worker, one and 32 clients at a time",
+    ),
+    (
+        "proxy",
+        "CPU per request, added latency, a thousand streams: beside nginx and vllm-router where they are installed",
+    ),
+];
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    match std::env::args().nth(1).as_deref() {
+        Some("first-byte") => first_byte().await,
+        Some("door") => door().await,
+        Some("proxy") => return proxy::run(std::env::args().skip(2), processor()).await,
+        // How a coordinator starts a worker: this program is also what stands behind the gateways of `proxy`.
+        Some("serve") => proxy::backend::run().await,
+        None | Some("list") => BENCHES.iter().for_each(|(name, what)| println!("{name:<12} {what}")),
+        Some(other) => {
+            eprintln!("'{other}' is no measurement; scripts/bench list names them");
+            return ExitCode::from(2);
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+async fn first_byte() {
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/guide");
+    let sandbox = Sandbox::new();
+    sandbox.model("guide", &guide.canonicalize().expect("the built-in model is in manifests/guide"), "");
+    let (mut listening, mut cold, mut warm, mut gaps) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..5 {
+        let started = Instant::now();
+        let boss = sandbox.start_with_real_worker().await;
+        listening.push(started.elapsed());
+        cold.push(time_to_first_token(&boss, &mut Vec::new()).await);
+        for _ in 0..20 {
+            warm.push(time_to_first_token(&boss, &mut gaps).await);
+        }
+        boss.finish().await;
+    }
+    println!("guide, release build, {}", processor());
+    println!("  process start to listening   {}", figures(listening));
+    println!("  cold request to first token  {}   (worker start and load included)", figures(cold));
+    println!("  warm request to first token  {}", figures(warm));
+    println!("  between tokens               {}", figures(gaps));
+}
+
+/// Streams one greedy answer; pushes the times between its tokens.
+async fn time_to_first_token(boss: &Boss, gaps: &mut Vec<Duration>) -> Duration {
+    let mut body = question("guide", "Which port does model-boss listen on?");
+    body["stream"] = true.into();
+    body["temperature"] = 0.into();
+    let started = Instant::now();
+    let mut stream = boss.client().stream("/v1/chat/completions", &body).await;
+    stream.token().await;
+    let first = started.elapsed();
+    let mut last = Instant::now();
+    while let Some(event) = stream.next().await {
+        if !model_boss_tests::text_of_events(&[event]).is_empty() {
+            gaps.push(last.elapsed());
+            last = Instant::now();
+        }
+    }
+    first
+}
+
+/// The same requests to a stand-in worker through the coordinator, and straight to it.
+async fn door() {
+    let sandbox = Sandbox::new();
+    let behaviour = Behaviour { reply: Some("yes".to_owned()), ..Behaviour::default() };
+    // Told by its file, not over the control socket: reports would be part of the figure.
+    let folder = sandbox.path("models/alpha");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("fake.json"), serde_json::to_string(&behaviour).unwrap()).unwrap();
+    sandbox.model("alpha", &folder, "vram = \"64MiB\"\nmax_concurrent = 64");
+    let boss = sandbox.start().await;
+    assert_eq!(boss.chat("alpha", "?").await.text(), "yes");
+    let mut worker = LoneWorker::spawn("fake-worker");
+    worker.open_gate(&folder);
+    worker.ready().await;
+
+    println!("whole answers of one token, stand-in worker, keep-alive connections, release build, {}", processor());
+    for clients in [1, 32] {
+        for (where_to, address) in
+            [("straight to the worker", worker.address()), ("through the door", boss.client().address())]
+        {
+            let started = Instant::now();
+            let each = 4_000 / clients;
+            let tasks: Vec<_> = (0..clients).map(|_| tokio::spawn(ask_again_and_again(address, each))).collect();
+            let mut times = Vec::new();
+            for task in tasks {
+                times.extend(task.await.unwrap());
+            }
+            let rate = times.len() as f64 / started.elapsed().as_secs_f64();
+            println!("  {clients:>2} clients, {where_to:<22}  {}  {rate:>7.0} requests/s", figures(times));
+        }
+    }
+    boss.finish().await;
+}
+
+async fn ask_again_and_again(address: SocketAddr, times: usize) -> Vec<Duration> {
+    let stream = TcpStream::connect(address).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let body: Bytes = question("alpha", "?").to_string().into();
+    let mut measured = Vec::new();
+    for _ in 0..times {
+        let started = Instant::now();
+        ask_once(&mut sender, address, body.clone()).await;
+        measured.push(started.elapsed());
+    }
+    drop(sender);
+    connection.await.unwrap().unwrap();
+    measured
+}
+
+async fn ask_once(sender: &mut SendRequest<Full<Bytes>>, address: SocketAddr, body: Bytes) {
+    // The coordinator needs no key here, and passes none on.
+    let request = http::Request::builder()
+        .method(Method::POST)
+        .uri("/v1/chat/completions")
+        .header(header::HOST, address.to_string())
+        .header(header::AUTHORIZATION, format!("Bearer {}", LoneWorker::token().reveal()))
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(Full::new(body))
+        .unwrap();
+    sender.ready().await.unwrap();
+    let answer = sender.send_request(request).await.unwrap();
+    assert!(answer.status().is_success());
+    answer.into_body().collect().await.unwrap();
+}
+
+/// The middle, the hundredth and the worst, in milliseconds.
+fn figures(mut times: Vec<Duration>) -> String {
+    times.sort_unstable();
+    let at = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize].as_secs_f64() * 1e3;
+    format!("p50 {:>8.2} ms   p99 {:>8.2} ms   worst {:>8.2} ms   n = {}", at(0.5), at(0.99), at(1.0), times.len())
+}
+
+/// The processor, as the system names it.
+fn processor() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = text.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown processor");
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{cores} cores of {}", model.trim_start_matches([' ', '\t', ':']))
+}

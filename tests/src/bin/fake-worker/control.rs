@@ -1,0 +1,112 @@
+//! The line to a test: reports out, behaviour and commands in. Absent outside tests, and then costs nothing.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Mutex;
+
+use model_boss_protocol::WorkerSpec;
+use model_boss_tests::behaviour::{Behaviour, Command, Report};
+use tokio::sync::watch;
+
+/// The line to a test cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ControlError {
+    #[error("cannot connect")]
+    Connect(#[source] std::io::Error),
+    #[error("cannot read the behaviour")]
+    Read(#[source] std::io::Error),
+    #[error("the behaviour is malformed")]
+    Malformed(#[source] serde_json::Error),
+}
+
+/// Reports to the test, and what the test has allowed so far.
+pub(crate) struct Control {
+    stream: Option<Mutex<UnixStream>>,
+    finish_load: watch::Receiver<bool>,
+    decode: watch::Receiver<bool>,
+    // Without a test nobody sends; the receivers must not see a closed channel.
+    _senders: (watch::Sender<bool>, watch::Sender<bool>),
+}
+
+impl Control {
+    /// Connects when the behaviour names a socket, and takes the behaviour that the test sends.
+    pub(crate) fn open(own: Behaviour, spec: &WorkerSpec) -> Result<(Behaviour, Self), ControlError> {
+        let (finish_load, finish_load_seen) = watch::channel(false);
+        let (decode, decode_seen) = watch::channel(false);
+        let senders = (finish_load.clone(), decode.clone());
+        let Some(path) = &own.control else {
+            let control = Self { stream: None, finish_load: finish_load_seen, decode: decode_seen, _senders: senders };
+            return Ok((own, control));
+        };
+        let stream = UnixStream::connect(path).map_err(ControlError::Connect)?;
+        let mut commands = BufReader::new(stream.try_clone().map_err(ControlError::Connect)?);
+        let control = Self {
+            stream: Some(Mutex::new(stream)),
+            finish_load: finish_load_seen,
+            decode: decode_seen,
+            _senders: senders,
+        };
+        control.report(&spawned(spec));
+        let mut line = String::new();
+        commands.read_line(&mut line).map_err(ControlError::Read)?;
+        let behaviour = serde_json::from_str(&line).map_err(ControlError::Malformed)?;
+        std::thread::spawn(move || {
+            for line in commands.lines() {
+                match line.map(|line| serde_json::from_str(&line)) {
+                    Ok(Ok(Command::FinishLoad)) => _ = finish_load.send(true),
+                    Ok(Ok(Command::Decode)) => _ = decode.send(true),
+                    Ok(Err(error)) => eprintln!("fake-worker: unknown command: {error}"),
+                    // The test is gone; the lifeline decides about us, not this socket.
+                    Err(_) => return,
+                }
+            }
+        });
+        Ok((behaviour, control))
+    }
+
+    /// Whether a test listens; reports that cost something to make are made only then.
+    pub(crate) fn listens(&self) -> bool {
+        self.stream.is_some()
+    }
+
+    /// Tells the test. Written at once and blocking, so that it is out before a crash.
+    pub(crate) fn report(&self, report: &Report) {
+        let Some(stream) = &self.stream else { return };
+        let Ok(mut line) = serde_json::to_vec(report) else { return };
+        line.push(b'\n');
+        let mut stream = stream.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // A test that stopped listening is no reason to stop serving.
+        _ = stream.write_all(&line);
+    }
+
+    /// Waits for [`Command::FinishLoad`].
+    pub(crate) async fn finish_load(&self) {
+        _ = self.finish_load.clone().wait_for(|released| *released).await;
+    }
+
+    /// Waits for [`Command::Decode`].
+    pub(crate) async fn decode(&self) {
+        _ = self.decode.clone().wait_for(|released| *released).await;
+    }
+
+    /// Whether [`Command::Decode`] came.
+    pub(crate) fn may_decode(&self) -> bool {
+        *self.decode.borrow()
+    }
+}
+
+fn spawned(spec: &WorkerSpec) -> Report {
+    let mut shown = serde_json::to_value(spec).unwrap_or_default();
+    if let Some(fields) = shown.as_object_mut() {
+        fields.remove("token");
+        fields.remove("proof");
+    }
+    Report::Spawned {
+        pid: std::process::id(),
+        port: spec.port,
+        generation: spec.generation,
+        env: std::env::vars().collect::<BTreeMap<_, _>>(),
+        spec: shown,
+    }
+}

@@ -1,0 +1,186 @@
+//! Canned tokens at a set speed, and the count of what runs. Knows no HTTP.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use model_boss_protocol::EngineStats;
+use model_boss_tests::behaviour::{Behaviour, Report};
+use tokio::time::Instant;
+
+use crate::control::Control;
+use crate::exit_now;
+
+/// What the stand-in for an engine has done.
+#[derive(Default)]
+pub(crate) struct Counters {
+    requests: AtomicU64,
+    steps: AtomicU64,
+    active: AtomicU32,
+    cancelled: AtomicU64,
+    prompt_tokens: AtomicU64,
+    completion_tokens: AtomicU64,
+}
+
+impl Counters {
+    /// The part that health shows.
+    pub(crate) fn engine(&self) -> EngineStats {
+        EngineStats {
+            steps: self.steps.load(Ordering::Relaxed),
+            active: self.active.load(Ordering::Relaxed),
+            waiting: 0,
+        }
+    }
+
+    /// Counts a request; numbers start at 1.
+    pub(crate) fn next_request(&self) -> u64 {
+        self.requests.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Everything, as JSON.
+    pub(crate) fn to_json(&self) -> serde_json::Value {
+        let engine = self.engine();
+        serde_json::json!({
+            "requests": self.requests.load(Ordering::Relaxed),
+            "cancelled": self.cancelled.load(Ordering::Relaxed),
+            "prompt_tokens": self.prompt_tokens.load(Ordering::Relaxed),
+            "completion_tokens": self.completion_tokens.load(Ordering::Relaxed),
+            "steps": engine.steps, "active": engine.active, "waiting": engine.waiting,
+        })
+    }
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Finish {
+    /// The text was said.
+    Stop,
+    /// The limit came first.
+    Length,
+}
+
+/// One answer on its way. Dropped before [`Decode::finish`], it counts as cancelled: the client went away.
+pub(crate) struct Decode {
+    number: u64,
+    words: Vec<String>,
+    limit: u64,
+    sent: u64,
+    prompt_tokens: u64,
+    started: Instant,
+    first: Option<Instant>,
+    finished: bool,
+    behaviour: Arc<Behaviour>,
+    counters: Arc<Counters>,
+    control: Arc<Control>,
+}
+
+/// What an answer cost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cost {
+    pub(crate) prompt_tokens: u64,
+    pub(crate) completion_tokens: u64,
+    pub(crate) prompt: Duration,
+    pub(crate) predicted: Duration,
+}
+
+impl Decode {
+    /// Starts an answer of at most `limit` tokens that says `text`, or the canned words.
+    pub(crate) fn start(
+        number: u64,
+        prompt_tokens: u64,
+        limit: Option<u64>,
+        text: Option<&str>,
+        behaviour: Arc<Behaviour>,
+        counters: Arc<Counters>,
+        control: Arc<Control>,
+    ) -> Self {
+        let words = match text.or(behaviour.reply.as_deref()) {
+            Some(text) => text.split_inclusive(' ').map(str::to_owned).collect(),
+            None => canned(behaviour.tokens),
+        };
+        counters.active.fetch_add(1, Ordering::Relaxed);
+        counters.prompt_tokens.fetch_add(prompt_tokens, Ordering::Relaxed);
+        Self {
+            number,
+            limit: limit.unwrap_or(u64::MAX).min(words.len() as u64),
+            words,
+            sent: 0,
+            prompt_tokens,
+            started: Instant::now(),
+            first: None,
+            finished: false,
+            behaviour,
+            counters,
+            control,
+        }
+    }
+
+    /// The next token when its time has come; `None` behind the last.
+    pub(crate) async fn next(&mut self) -> Option<&str> {
+        if self.behaviour.crash_after_tokens == Some(self.sent) {
+            eprintln!("fake-worker: crash after {} tokens, as told", self.sent);
+            exit_now(self.behaviour.crash_exit);
+        }
+        if self.sent == self.limit {
+            return None;
+        }
+        if self.behaviour.hold_after_tokens == Some(self.sent) && !self.control.may_decode() {
+            self.control.report(&Report::Held { number: self.number });
+            self.control.decode().await;
+        }
+        if let Some(due) = self.due() {
+            tokio::time::sleep_until(due).await;
+        }
+        self.first.get_or_insert_with(Instant::now);
+        self.counters.steps.fetch_add(1, Ordering::Relaxed);
+        self.counters.completion_tokens.fetch_add(1, Ordering::Relaxed);
+        self.sent += 1;
+        self.words.get(usize::try_from(self.sent - 1).unwrap_or(usize::MAX)).map(String::as_str)
+    }
+
+    /// The answer is complete: why, and what it cost.
+    pub(crate) fn finish(&mut self) -> (Finish, Cost) {
+        self.finished = true;
+        let finish = if self.sent < self.words.len() as u64 { Finish::Length } else { Finish::Stop };
+        let now = Instant::now();
+        let first = self.first.unwrap_or(now);
+        let cost = Cost {
+            prompt_tokens: self.prompt_tokens,
+            completion_tokens: self.sent,
+            prompt: first - self.started,
+            predicted: now - first,
+        };
+        (finish, cost)
+    }
+
+    /// When the next token is due, counted from the start so that no error adds up; `None` is at once.
+    fn due(&self) -> Option<Instant> {
+        let first = Duration::from_millis(self.behaviour.first_token_ms);
+        let rate = self.behaviour.tokens_per_s;
+        let behind = if rate > 0.0 { Duration::from_secs_f64(self.sent as f64 / rate) } else { Duration::ZERO };
+        let after = first + behind;
+        (after > Duration::ZERO).then(|| self.started + after)
+    }
+}
+
+impl Drop for Decode {
+    fn drop(&mut self) {
+        self.counters.active.fetch_sub(1, Ordering::Relaxed);
+        if self.finished {
+            self.control.report(&Report::Answered { number: self.number });
+        } else {
+            self.counters.cancelled.fetch_add(1, Ordering::Relaxed);
+            self.control.report(&Report::Cancelled { number: self.number, tokens: self.sent });
+        }
+    }
+}
+
+/// `count` words, the same every time: `one two three … twelve one two …`.
+fn canned(count: u64) -> Vec<String> {
+    const WORDS: [&str; 12] =
+        ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"];
+    (0..count)
+        .zip(WORDS.iter().cycle())
+        .map(|(i, word)| if i == 0 { (*word).to_owned() } else { format!(" {word}") })
+        .collect()
+}

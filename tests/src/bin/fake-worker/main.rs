@@ -1,0 +1,99 @@
+//! The stand-in worker: the whole contract between coordinator and worker, with canned words in place of a model.
+//!
+//! Owns the process: gate, lifeline, exit codes. What it does besides is data (`fake.json` in the model's folder,
+//! `FAKE_WORKER_*`, or what a test sends over its control socket). It is also the worker of benchmarks, so its own cost
+//! per token is a few microseconds.
+
+mod control;
+mod decode;
+mod serve;
+mod shapes;
+
+use std::io::{BufRead, Read};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use model_boss_protocol::{WorkerExit, WorkerSpec, WorkerSpecError};
+use model_boss_tests::behaviour::Behaviour;
+
+use crate::control::Control;
+
+/// Why the process ends early.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{0}")]
+    Spec(#[from] WorkerSpecError),
+    #[error("the start line cannot be read")]
+    Gate(#[source] std::io::Error),
+    #[error("{0}")]
+    Behaviour(#[from] model_boss_tests::behaviour::BehaviourError),
+    #[error("the test's control socket does not answer")]
+    Control(#[from] control::ControlError),
+    #[error("cannot listen on 127.0.0.1:{port}")]
+    Port { port: u16, source: std::io::Error },
+    #[error("cannot start the runtime")]
+    Runtime(#[source] std::io::Error),
+}
+
+impl Failure {
+    fn exit(&self) -> WorkerExit {
+        match self {
+            // Whoever would have started us is gone: nothing is wrong here.
+            Self::Spec(WorkerSpecError::Closed) => WorkerExit::Clean,
+            Self::Port { .. } => WorkerExit::PortInUse,
+            _ => WorkerExit::BadSpec,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => exit_code(WorkerExit::Clean),
+        Err(failure) => {
+            let mut text = failure.to_string();
+            let mut cause = std::error::Error::source(&failure);
+            while let Some(error) = cause {
+                text = format!("{text}: {error}");
+                cause = error.source();
+            }
+            eprintln!("fake-worker: {text}");
+            exit_code(failure.exit())
+        }
+    }
+}
+
+fn exit_code(exit: WorkerExit) -> ExitCode {
+    ExitCode::from(u8::try_from(exit.code()).unwrap_or(1))
+}
+
+fn run() -> Result<(), Failure> {
+    let spec = gate()?;
+    watch_lifeline();
+    let behaviour = Behaviour::read(&spec.source, std::env::vars())?;
+    let (behaviour, control) = Control::open(behaviour, &spec)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
+    runtime.block_on(serve::serve(Arc::new(spec), Arc::new(behaviour), Arc::new(control)))
+}
+
+/// Waits for the start line. Reads byte by byte through std's own buffer, which the lifeline goes on reading.
+fn gate() -> Result<WorkerSpec, Failure> {
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line).map_err(Failure::Gate)?;
+    Ok(WorkerSpec::from_line(&line)?)
+}
+
+/// Ends the process as soon as standard input does: the coordinator is gone.
+fn watch_lifeline() {
+    std::thread::spawn(|| {
+        let mut rest = [0; 64];
+        while matches!(std::io::stdin().lock().read(&mut rest), Ok(n) if n > 0) {}
+        exit_now(WorkerExit::Clean.code());
+    });
+}
+
+/// Ends the process without running anything else, whatever its other threads hold.
+#[allow(unsafe_code)]
+pub(crate) fn exit_now(code: i32) -> ! {
+    // SAFETY: `_exit` takes any number, touches no memory of ours and does not return.
+    unsafe { nix::libc::_exit(code) }
+}

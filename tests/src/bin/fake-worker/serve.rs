@@ -1,0 +1,371 @@
+//! The worker's HTTP on loopback: accept loop, routes, drain.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::Ipv4Addr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use http_body::Frame;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use model_boss_protocol::{ApiError, ErrorCode, ErrorSource, Readiness, WorkerHealth, WorkerSpec, headers};
+use model_boss_tests::behaviour::{Behaviour, Malformed, Report};
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+
+use crate::control::Control;
+use crate::decode::{Counters, Decode};
+use crate::shapes::{Body, Route, Shape};
+use crate::{Failure, exit_now};
+
+/// The largest request body taken.
+const BODY_LIMIT: usize = 64 << 20;
+
+/// Everything a connection needs.
+struct Worker {
+    spec: Arc<WorkerSpec>,
+    behaviour: Arc<Behaviour>,
+    control: Arc<Control>,
+    counters: Arc<Counters>,
+    ready: AtomicBool,
+}
+
+/// Listens, loads, serves until SIGTERM, finishes what runs.
+pub(crate) async fn serve(
+    spec: Arc<WorkerSpec>,
+    behaviour: Arc<Behaviour>,
+    control: Arc<Control>,
+) -> Result<(), Failure> {
+    let port = spec.port;
+    let listener =
+        TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.map_err(|source| Failure::Port { port, source })?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::Runtime)?;
+    let worker = Arc::new(Worker { spec, behaviour, control, counters: Arc::default(), ready: AtomicBool::new(false) });
+    tokio::spawn(load(Arc::clone(&worker)));
+
+    // Connections hold a receiver each: when all are gone, everything is answered.
+    let (draining, drain) = watch::channel(false);
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                if let Ok((stream, _)) = accepted {
+                    tokio::spawn(connection(stream, Arc::clone(&worker), drain.clone()));
+                }
+            }
+            _ = terminate.recv() => {
+                worker.control.report(&Report::Terminating);
+                if !worker.behaviour.ignore_sigterm {
+                    break;
+                }
+            }
+        }
+    }
+    drop((listener, drain));
+    _ = draining.send(true);
+    draining.closed().await;
+    Ok(())
+}
+
+/// Pretends to read weights, really takes memory, and becomes ready or ends.
+async fn load(worker: Arc<Worker>) {
+    let behaviour = &worker.behaviour;
+    let weights = vec![1_u8; usize::try_from(behaviour.memory).unwrap_or(usize::MAX)];
+    tokio::time::sleep(Duration::from_millis(behaviour.load_ms)).await;
+    if behaviour.hold_load {
+        worker.control.finish_load().await;
+    }
+    if let Some(code) = behaviour.load_exit {
+        if !behaviour.load_message.is_empty() {
+            eprintln!("{}", behaviour.load_message);
+        }
+        exit_now(code);
+    }
+    worker.ready.store(true, Ordering::Release);
+    worker.control.report(&Report::Ready);
+    // Held for as long as the process lives, as weights are.
+    std::future::pending::<()>().await;
+    drop(weights);
+}
+
+async fn connection(stream: TcpStream, worker: Arc<Worker>, mut drain: watch::Receiver<bool>) {
+    _ = stream.set_nodelay(true);
+    if let Some(malformed @ (Malformed::NotHttp | Malformed::Hangup | Malformed::CutBody)) = worker.behaviour.malformed
+        && asks_for_inference(&stream).await
+    {
+        return answer_badly(stream, malformed).await;
+    }
+    let service = service_fn(|request| {
+        let worker = Arc::clone(&worker);
+        async move { Ok::<_, Infallible>(answer(request, worker).await) }
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    tokio::select! {
+        _ = connection.as_mut() => return,
+        _ = drain.wait_for(|draining| *draining) => connection.as_mut().graceful_shutdown(),
+    }
+    _ = connection.await;
+}
+
+/// Looks at the first bytes of a connection without taking them.
+async fn asks_for_inference(stream: &TcpStream) -> bool {
+    let mut first = [0; 4];
+    matches!(stream.peek(&mut first).await, Ok(n) if n > 0) && first.starts_with(b"POST")
+}
+
+async fn answer_badly(mut stream: TcpStream, malformed: Malformed) {
+    let bytes: &[u8] = match malformed {
+        Malformed::NotHttp => b"good day, this is not HTTP\r\n\r\n",
+        Malformed::CutBody => {
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 999\r\n\r\n{\"id\":"
+        }
+        Malformed::Hangup | Malformed::NotJson => b"",
+    };
+    // Taking the request first lets the answer arrive before the close does.
+    let mut request = vec![0; 1 << 16];
+    _ = tokio::io::AsyncReadExt::read(&mut stream, &mut request).await;
+    _ = stream.write_all(bytes).await;
+    _ = stream.shutdown().await;
+}
+
+type Answer = Response<Stream>;
+
+async fn answer(request: Request<Incoming>, worker: Arc<Worker>) -> Answer {
+    let bearer = request.headers().get(headers::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    if !bearer.and_then(|value| value.strip_prefix("Bearer ")).is_some_and(|token| worker.spec.token.matches(token)) {
+        return refuse(&ApiError::new(ErrorCode::InvalidApiKey, "this worker answers its coordinator only"));
+    }
+    let id = request.headers().get(headers::REQUEST_ID).cloned();
+    let mut answer = match (request.method(), request.uri().path()) {
+        (&Method::GET, "/health") => health(&worker).await,
+        (&Method::GET, "/v1/models") => whole(StatusCode::OK, models(&worker)),
+        (&Method::GET, "/stats") => whole(StatusCode::OK, worker.counters.to_json().to_string().into()),
+        (&Method::GET, "/metrics") => metrics(&worker),
+        (&Method::POST, "/v1/chat/completions") => infer(request, &worker, Route::Chat).await,
+        (&Method::POST, "/v1/completions") => infer(request, &worker, Route::Completion).await,
+        (&Method::POST, "/tokenize") => tokenize(request).await,
+        _ => refuse(&ApiError::new(ErrorCode::NotFound, "no such route")),
+    };
+    if let Some(id) = id {
+        answer.headers_mut().insert(headers::REQUEST_ID, id);
+    }
+    if worker.behaviour.malformed.is_some() {
+        // Bad answers are given by connection: the next request must come on one of its own.
+        answer.headers_mut().insert(header::CONNECTION, http::HeaderValue::from_static("close"));
+    }
+    answer
+}
+
+async fn health(worker: &Worker) -> Answer {
+    tokio::time::sleep(Duration::from_millis(worker.behaviour.health_ms)).await;
+    let ready = worker.ready.load(Ordering::Acquire);
+    let proof = if worker.behaviour.wrong_proof { worker.spec.token.clone() } else { worker.spec.proof.clone() };
+    let health = WorkerHealth {
+        status: if ready { Readiness::Ok } else { Readiness::Loading },
+        generation: worker.spec.generation,
+        proof,
+        progress: if ready { 1.0 } else { 0.5 },
+        context_length: ready.then_some(worker.behaviour.context_length),
+        weight_bytes: ready.then_some(worker.behaviour.memory),
+        engine: worker.counters.engine(),
+    };
+    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    whole(status, serde_json::to_vec(&health).unwrap_or_default().into())
+}
+
+fn models(worker: &Worker) -> Bytes {
+    let model = json!({ "id": worker.spec.model, "object": "model", "created": 0, "owned_by": "model-boss" });
+    json!({ "object": "list", "data": [model] }).to_string().into()
+}
+
+fn metrics(worker: &Worker) -> Answer {
+    let mut text = String::new();
+    if let Some(counts) = worker.counters.to_json().as_object() {
+        for (name, value) in counts {
+            text += &format!("fake_worker_{name} {value}\n");
+        }
+    }
+    let mut answer = whole(StatusCode::OK, text.into());
+    answer.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain; version=0.0.4"));
+    answer
+}
+
+async fn tokenize(request: Request<Incoming>) -> Answer {
+    let Ok(body) = Limited::new(request.into_body(), BODY_LIMIT).collect().await else {
+        return refuse(&ApiError::new(ErrorCode::RequestTooLarge, "the body is over the limit"));
+    };
+    let body: Value = serde_json::from_slice(&body.to_bytes()).unwrap_or_default();
+    let words = body["content"].as_str().unwrap_or_default().split_whitespace().count();
+    whole(StatusCode::OK, json!({ "tokens": (0..words).collect::<Vec<_>>() }).to_string().into())
+}
+
+async fn infer(request: Request<Incoming>, worker: &Worker, route: Route) -> Answer {
+    let (parts, body) = request.into_parts();
+    let number = worker.counters.next_request();
+    let Ok(bytes) = Limited::new(body, BODY_LIMIT).collect().await else {
+        return refuse(&ApiError::new(ErrorCode::RequestTooLarge, "the body is over the limit"));
+    };
+    let bytes = bytes.to_bytes();
+    if worker.control.listens() {
+        worker.control.report(&Report::Request {
+            number,
+            path: parts.uri.path().to_owned(),
+            headers: readable(&parts.headers),
+            body: json_or_text(&bytes),
+        });
+    }
+    if worker.behaviour.crash_at_request == Some(number) {
+        eprintln!("fake-worker: crash at request {number}, as told");
+        exit_now(worker.behaviour.crash_exit);
+    }
+    if !worker.ready.load(Ordering::Acquire) {
+        return refuse(&ApiError::new(ErrorCode::ModelNotLoaded, "the model is still loading"));
+    }
+    if let Some(refusal) = &worker.behaviour.refuse {
+        let error =
+            json!({ "message": refusal.message, "type": "invalid_request_error", "param": null, "code": refusal.code });
+        let status = StatusCode::from_u16(refusal.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        return whole(status, json!({ "error": error, "source": "worker" }).to_string().into());
+    }
+    if worker.behaviour.malformed == Some(Malformed::NotJson) {
+        return whole(StatusCode::OK, Bytes::from_static(b"<html>good day, this is not JSON</html>"));
+    }
+    let body: Body = match serde_json::from_slice(&bytes) {
+        Ok(body) => body,
+        Err(error) => {
+            return refuse(&ApiError::new(ErrorCode::InvalidRequest, format!("the body is malformed: {error}")));
+        }
+    };
+    let Some(prompt_tokens) = body.prompt_tokens(route) else {
+        let field = if route == Route::Chat { "messages" } else { "prompt" };
+        return refuse(&ApiError::invalid(field, format!("'{field}' is missing")));
+    };
+    if prompt_tokens >= worker.behaviour.context_length {
+        return refuse(&ApiError::new(ErrorCode::ContextLengthExceeded, "the prompt does not fit the context"));
+    }
+    let echo = worker.behaviour.echo.then(|| echo(&parts.headers, &bytes));
+    let decode = Decode::start(
+        number,
+        prompt_tokens,
+        body.limit(),
+        echo.as_deref(),
+        Arc::clone(&worker.behaviour),
+        Arc::clone(&worker.counters),
+        Arc::clone(&worker.control),
+    );
+    let created = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
+    let id = format!("{}-{number}", worker.spec.generation);
+    let shape = Shape::new(route, &id, &worker.spec.model, created, &body);
+    if body.stream { streamed(decode, shape, body.wants_usage()) } else { at_once(decode, shape).await }
+}
+
+/// The connection's end drops this future, and with it the decode: that is the cancel.
+async fn at_once(mut decode: Decode, shape: Shape) -> Answer {
+    let mut text = String::new();
+    while let Some(token) = decode.next().await {
+        text.push_str(token);
+    }
+    let (finish, cost) = decode.finish();
+    whole(StatusCode::OK, shape.whole(&text, finish, cost))
+}
+
+fn streamed(mut decode: Decode, shape: Shape, with_usage: bool) -> Answer {
+    let (frames, body) = mpsc::channel(16);
+    tokio::spawn(async move {
+        if let Some(first) = shape.first_chunk()
+            && frames.send(first).await.is_err()
+        {
+            return;
+        }
+        loop {
+            let frame = tokio::select! {
+                biased;
+                () = frames.closed() => return,
+                token = decode.next() => token.map(|token| shape.token_chunk(token)),
+            };
+            let Some(frame) = frame else { break };
+            if frames.send(frame).await.is_err() {
+                return;
+            }
+        }
+        let (finish, cost) = decode.finish();
+        _ = frames.send(shape.last_chunks(finish, cost, with_usage)).await;
+    });
+    let mut answer = Response::new(Stream::Frames(body));
+    let headers = answer.headers_mut();
+    headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, http::HeaderValue::from_static("no-cache"));
+    headers.insert("x-accel-buffering", http::HeaderValue::from_static("no"));
+    answer
+}
+
+fn refuse(error: &ApiError) -> Answer {
+    let status = StatusCode::from_u16(error.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    whole(status, error.body(ErrorSource::Worker).to_json().into())
+}
+
+fn whole(status: StatusCode, body: Bytes) -> Answer {
+    let mut answer = Response::new(Stream::Whole(Some(body)));
+    *answer.status_mut() = status;
+    answer.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    answer
+}
+
+fn echo(headers: &HeaderMap, body: &[u8]) -> String {
+    let env: BTreeMap<String, String> = std::env::vars().collect();
+    json!({ "body": json_or_text(body), "headers": readable(headers), "env": env }).to_string()
+}
+
+fn json_or_text(body: &[u8]) -> Value {
+    serde_json::from_slice(body).unwrap_or_else(|_| String::from_utf8_lossy(body).into())
+}
+
+/// The headers as texts, without the token.
+fn readable(headers: &HeaderMap) -> BTreeMap<String, String> {
+    headers
+        .iter()
+        .filter(|(name, _)| *name != header::AUTHORIZATION)
+        .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+        .collect()
+}
+
+/// An answer's body: at once, or frame by frame as written.
+enum Stream {
+    Whole(Option<Bytes>),
+    Frames(mpsc::Receiver<Bytes>),
+}
+
+impl http_body::Body for Stream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match &mut *self {
+            Self::Whole(body) => Poll::Ready(body.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Frames(frames) => frames.poll_recv(context).map(|frame| frame.map(|bytes| Ok(Frame::data(bytes)))),
+        }
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        match self {
+            Self::Whole(body) => http_body::SizeHint::with_exact(body.as_ref().map_or(0, Bytes::len) as u64),
+            Self::Frames(_) => http_body::SizeHint::default(),
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! OpenAI's shapes for chat and plain completions, streamed and not, and the fields read from a request.
+
+use bytes::Bytes;
+use model_boss_protocol::ModelId;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::decode::{Cost, Finish};
+
+/// Which of the two routes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    Chat,
+    Completion,
+}
+
+/// What of a request's body matters here.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Body {
+    #[serde(default)]
+    messages: Option<Vec<Message>>,
+    #[serde(default)]
+    prompt: Option<Value>,
+    #[serde(default)]
+    pub(crate) stream: bool,
+    #[serde(default)]
+    stream_options: Option<StreamOptions>,
+    #[serde(default)]
+    max_tokens: Option<u64>,
+    #[serde(default)]
+    max_completion_tokens: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Message {
+    #[serde(default)]
+    content: Value,
+}
+
+#[derive(Debug, Deserialize)]
+struct StreamOptions {
+    #[serde(default)]
+    include_usage: bool,
+}
+
+impl Body {
+    /// The number of words asked with, which stands for the number of tokens; `None` when the route's field is missing.
+    pub(crate) fn prompt_tokens(&self, route: Route) -> Option<u64> {
+        let words = |value: &Value| value.as_str().map_or(1, |text| text.split_whitespace().count() as u64);
+        match route {
+            Route::Chat => self.messages.as_ref().map(|all| all.iter().map(|m| words(&m.content)).sum()),
+            Route::Completion => self.prompt.as_ref().map(words),
+        }
+    }
+
+    /// The longest answer wanted.
+    pub(crate) fn limit(&self) -> Option<u64> {
+        self.max_completion_tokens.or(self.max_tokens)
+    }
+
+    /// Whether a usage chunk was asked for.
+    pub(crate) fn wants_usage(&self) -> bool {
+        self.stream_options.as_ref().is_some_and(|options| options.include_usage)
+    }
+}
+
+/// The shapes of one answer. What stays the same from chunk to chunk is written once.
+pub(crate) struct Shape {
+    route: Route,
+    head: String,
+    usage_null: &'static str,
+}
+
+impl Shape {
+    /// The shapes of answer `id`.
+    pub(crate) fn new(route: Route, id: &str, model: &ModelId, created: u64, body: &Body) -> Self {
+        let (prefix, object) = match (route, body.stream) {
+            (Route::Chat, true) => ("chatcmpl", "chat.completion.chunk"),
+            (Route::Chat, false) => ("chatcmpl", "chat.completion"),
+            (Route::Completion, _) => ("cmpl", "text_completion"),
+        };
+        let head = format!(
+            r#"{{"id":"{prefix}-{id}","object":"{object}","created":{created},"model":{}"#,
+            Value::from(model.as_str())
+        );
+        Self { route, head, usage_null: if body.wants_usage() { r#","usage":null"# } else { "" } }
+    }
+
+    /// The first chunk, which says who speaks; plain completions have none.
+    pub(crate) fn first_chunk(&self) -> Option<Bytes> {
+        (self.route == Route::Chat).then(|| self.chunk(r#""delta":{"role":"assistant","content":""}"#))
+    }
+
+    /// A chunk with one token.
+    pub(crate) fn token_chunk(&self, token: &str) -> Bytes {
+        let text = Value::from(token);
+        match self.route {
+            Route::Chat => self.chunk(&format!(r#""delta":{{"content":{text}}}"#)),
+            Route::Completion => self.chunk(&format!(r#""text":{text}"#)),
+        }
+    }
+
+    /// The chunks behind the last token: the reason with timings, the usage when asked for, and the end.
+    pub(crate) fn last_chunks(&self, finish: Finish, cost: Cost, with_usage: bool) -> Bytes {
+        let said = match self.route {
+            Route::Chat => r#""delta":{}"#,
+            Route::Completion => r#""text":"""#,
+        };
+        let (head, reason, timings) = (&self.head, word(finish), timings(cost));
+        let mut text = format!(
+            "data: {head},\"choices\":[{{\"index\":0,{said},\"logprobs\":null,\"finish_reason\":\"{reason}\"}}]{},\
+             \"timings\":{timings}}}\n\n",
+            self.usage_null
+        );
+        if with_usage {
+            text += &format!("data: {head},\"choices\":[],\"usage\":{},\"timings\":{timings}}}\n\n", usage(cost));
+        }
+        text += "data: [DONE]\n\n";
+        text.into()
+    }
+
+    /// The whole answer at once.
+    pub(crate) fn whole(&self, text: &str, finish: Finish, cost: Cost) -> Bytes {
+        let text = Value::from(text);
+        let said = match self.route {
+            Route::Chat => format!(r#""message":{{"role":"assistant","content":{text}}}"#),
+            Route::Completion => format!(r#""text":{text}"#),
+        };
+        format!(
+            r#"{},"choices":[{{"index":0,{said},"logprobs":null,"finish_reason":"{}"}}],"usage":{},"timings":{}}}"#,
+            self.head,
+            word(finish),
+            usage(cost),
+            timings(cost)
+        )
+        .into()
+    }
+
+    fn chunk(&self, said: &str) -> Bytes {
+        let (head, usage) = (&self.head, self.usage_null);
+        format!(
+            "data: {head},\"choices\":[{{\"index\":0,{said},\"logprobs\":null,\"finish_reason\":null}}]{usage}}}\n\n"
+        )
+        .into()
+    }
+}
+
+const fn word(finish: Finish) -> &'static str {
+    match finish {
+        Finish::Stop => "stop",
+        Finish::Length => "length",
+    }
+}
+
+fn usage(cost: Cost) -> Value {
+    json!({
+        "prompt_tokens": cost.prompt_tokens,
+        "completion_tokens": cost.completion_tokens,
+        "total_tokens": cost.prompt_tokens + cost.completion_tokens,
+        "prompt_tokens_details": { "cached_tokens": 0 },
+    })
+}
+
+fn timings(cost: Cost) -> Value {
+    let each = |span: std::time::Duration, n: u64| span.as_secs_f64() * 1e3 / (n.max(1) as f64);
+    let rate = |span: std::time::Duration, n: u64| n as f64 / span.as_secs_f64().max(1e-9);
+    json!({
+        "cache_n": 0,
+        "prompt_n": cost.prompt_tokens,
+        "prompt_ms": cost.prompt.as_secs_f64() * 1e3,
+        "prompt_per_token_ms": each(cost.prompt, cost.prompt_tokens),
+        "prompt_per_second": rate(cost.prompt, cost.prompt_tokens),
+        "predicted_n": cost.completion_tokens,
+        "predicted_ms": cost.predicted.as_secs_f64() * 1e3,
+        "predicted_per_token_ms": each(cost.predicted, cost.completion_tokens),
+        "predicted_per_second": rate(cost.predicted, cost.completion_tokens),
+    })
+}

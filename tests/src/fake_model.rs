@@ -1,0 +1,229 @@
+//! A model whose workers are stand-ins: the test sets how they behave and hears what they do. The other end of the
+//! control socket of `fake-worker`.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use model_boss_protocol::Generation;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use crate::behaviour::{Behaviour, Command, FILE, Report};
+use crate::wait::{PATIENCE, within};
+
+/// A model with stand-in workers.
+pub struct FakeModel {
+    name: String,
+    script: Arc<Mutex<Script>>,
+    spawned: mpsc::UnboundedReceiver<FakeWorker>,
+}
+
+/// How the coming workers behave, and how many came.
+struct Script {
+    next: VecDeque<Behaviour>,
+    then: Behaviour,
+    ports: Vec<u16>,
+}
+
+impl FakeModel {
+    /// Writes the source folder `folder`, with the socket `socket` beside it, and starts to listen.
+    pub(crate) fn create(name: &str, folder: &Path, socket: &Path, behaviour: Behaviour) -> Self {
+        std::fs::create_dir_all(folder).unwrap();
+        let own = serde_json::json!({ "control": socket });
+        std::fs::write(folder.join(FILE), own.to_string()).unwrap();
+        let listener = UnixListener::bind(socket).unwrap();
+        let script = Arc::new(Mutex::new(Script { next: VecDeque::new(), then: behaviour, ports: Vec::new() }));
+        let (send, spawned) = mpsc::unbounded_channel();
+        let answers = Arc::clone(&script);
+        // The thread ends with the test's process: it waits in `accept`, and holds nothing else.
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                if let Some(worker) = greet(stream, &answers) {
+                    _ = send.send(worker);
+                }
+            }
+        });
+        Self { name: name.to_owned(), script, spawned }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How workers behave from now on, once those of [`Self::behave_next`] are used up.
+    pub fn behave(&self, behaviour: Behaviour) {
+        self.script.lock().unwrap().then = behaviour;
+    }
+
+    /// How the next worker that has no behaviour yet behaves; called twice, the next two.
+    pub fn behave_next(&self, behaviour: Behaviour) {
+        self.script.lock().unwrap().next.push_back(behaviour);
+    }
+
+    /// The next worker that was started. Each is returned once.
+    pub async fn worker(&mut self) -> FakeWorker {
+        let what = format!("a worker of '{}' starts", self.name);
+        within(PATIENCE, &what, self.spawned.recv()).await.expect("the listening thread lives as long as the test")
+    }
+
+    /// How many workers were started so far.
+    pub fn spawns(&self) -> usize {
+        self.ports().len()
+    }
+
+    /// The port of every worker so far.
+    pub fn ports(&self) -> Vec<u16> {
+        self.script.lock().unwrap().ports.clone()
+    }
+}
+
+/// Takes the first report and answers with the behaviour.
+fn greet(mut stream: UnixStream, script: &Mutex<Script>) -> Option<FakeWorker> {
+    let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
+    let Report::Spawned { pid, port, generation, env, spec } = serde_json::from_str(&lines.next()?.ok()?).ok()? else {
+        return None;
+    };
+    let behaviour = {
+        let mut script = script.lock().unwrap();
+        script.ports.push(port);
+        script.next.pop_front().unwrap_or_else(|| script.then.clone())
+    };
+    writeln!(stream, "{}", serde_json::to_string(&behaviour).ok()?).ok()?;
+    let (send, reports) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        for report in lines.map_while(Result::ok).filter_map(|line| serde_json::from_str(&line).ok()) {
+            _ = send.send(report);
+        }
+    });
+    Some(FakeWorker { pid, port, generation, env, spec, stream, reports, unread: Vec::new() })
+}
+
+/// One stand-in worker process.
+pub struct FakeWorker {
+    /// The process.
+    pub pid: u32,
+    /// Where it listens.
+    pub port: u16,
+    /// Which filling of the slot it is.
+    pub generation: Generation,
+    /// Its environment.
+    pub env: BTreeMap<String, String>,
+    /// Its start line without the secrets.
+    pub spec: Value,
+    stream: UnixStream,
+    reports: mpsc::UnboundedReceiver<Report>,
+    unread: Vec<Report>,
+}
+
+/// A request as a worker got it.
+#[derive(Debug)]
+pub struct Received {
+    /// Counts the worker's requests from 1.
+    pub number: u64,
+    /// Its headers without the token.
+    pub headers: BTreeMap<String, String>,
+    /// Its body.
+    pub body: Value,
+}
+
+impl FakeWorker {
+    /// Waits until it serves.
+    pub async fn ready(&mut self) {
+        self.report("is ready", |report| matches!(report, Report::Ready).then_some(())).await;
+    }
+
+    /// The next request it got.
+    pub async fn request(&mut self) -> Received {
+        self.report("gets a request", |report| match report {
+            Report::Request { number, headers, body, .. } => {
+                Some(Received { number: *number, headers: headers.clone(), body: body.clone() })
+            }
+            _ => None,
+        })
+        .await
+    }
+
+    /// Waits until a request stands still at `hold_after_tokens`; its number.
+    pub async fn held(&mut self) -> u64 {
+        self.report("holds a request", |r| if let Report::Held { number } = r { Some(*number) } else { None }).await
+    }
+
+    /// Waits until it gave up a request whose client went away; its number.
+    pub async fn cancelled(&mut self) -> u64 {
+        self.report("cancels a request", |report| match report {
+            Report::Cancelled { number, .. } => Some(*number),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Waits until it gave a whole answer; the request's number.
+    pub async fn answered(&mut self) -> u64 {
+        self.report("answers a request", |report| match report {
+            Report::Answered { number } => Some(*number),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Waits until it got SIGTERM.
+    pub async fn terminating(&mut self) {
+        self.report("gets SIGTERM", |report| matches!(report, Report::Terminating).then_some(())).await;
+    }
+
+    /// Waits until its process is gone; the reports it left unread.
+    pub async fn gone(&mut self) -> Vec<Report> {
+        let what = format!("worker {} is gone", self.pid);
+        while let Some(report) = within(PATIENCE, &what, self.reports.recv()).await {
+            self.unread.push(report);
+        }
+        std::mem::take(&mut self.unread)
+    }
+
+    /// Ends `hold_load`.
+    pub fn finish_load(&self) {
+        self.tell(Command::FinishLoad);
+    }
+
+    /// Ends `hold_after_tokens`.
+    pub fn decode(&self) {
+        self.tell(Command::Decode);
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid.cast_signed()), signal).expect("the worker is there to be signalled");
+    }
+
+    /// `kill -9`.
+    pub fn kill(&self) {
+        self.signal(Signal::SIGKILL);
+    }
+
+    fn tell(&self, command: Command) {
+        writeln!(&self.stream, "{}", serde_json::to_string(&command).unwrap()).expect("the worker listens");
+    }
+
+    /// The first report that `pick` takes; others stay for later calls.
+    async fn report<T>(&mut self, what: &str, pick: impl Fn(&Report) -> Option<T>) -> T {
+        if let Some((at, found)) = self.unread.iter().enumerate().find_map(|(at, r)| Some((at, pick(r)?))) {
+            self.unread.remove(at);
+            return found;
+        }
+        let what = format!("worker {} {what}", self.pid);
+        loop {
+            let report = within(PATIENCE, &what, self.reports.recv()).await;
+            let report = report.unwrap_or_else(|| panic!("the worker is gone before: {what}; seen: {:?}", self.unread));
+            if let Some(found) = pick(&report) {
+                return found;
+            }
+            self.unread.push(report);
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Whole-system tests with real processes: the harness that starts them, watches them and shows that nothing stays.
+//!
+//! A test makes a [`Sandbox`] (a temporary folder with manifests and a state folder), starts the real coordinator in it
+//! as a [`Boss`], talks HTTP to it, and steers the stand-in workers it spawns through a [`FakeModel`]. It knows the
+//! processes from outside only: their HTTP, their output, `/proc`.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap here is a failed test with a line number")]
+
+pub mod behaviour;
+mod binaries;
+mod boss;
+mod client;
+mod fake_model;
+mod lone_worker;
+mod ports;
+mod processes;
+mod sandbox;
+mod wait;
+
+pub use behaviour::{Behaviour, Malformed, Refusal};
+pub use binaries::{BIN_DIR_VARIABLE, binary};
+pub use boss::{Boss, Launch, Output, question};
+pub use client::{Answer, Client, Event, Streamed, text_of_events};
+pub use fake_model::{FakeModel, FakeWorker, Received};
+pub use lone_worker::LoneWorker;
+pub use ports::own_ports;
+pub use processes::Processes;
+pub use sandbox::Sandbox;
+pub use wait::{PATIENCE, until, within};

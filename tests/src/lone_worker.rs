@@ -1,0 +1,161 @@
+//! One worker without a coordinator, started the way the coordinator starts one.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+
+use bytes::Bytes;
+use http::{Method, Request, header};
+use http_body_util::Full;
+use model_boss_protocol::{
+    Category, DeviceId, EngineStats, Generation, ReadyProof, SpawnToken, WorkerHealth, WorkerSpec,
+};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tokio::task::JoinHandle;
+
+use crate::binaries::binary;
+use crate::client::{Answer, Client};
+use crate::ports::own_ports;
+use crate::wait::{PATIENCE, until};
+
+/// A worker process. Killed when dropped.
+pub struct LoneWorker {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    address: SocketAddr,
+}
+
+impl LoneWorker {
+    /// Starts the program; its gate is still closed.
+    pub fn spawn(name: &str) -> Self {
+        let mut command = Command::new(binary(name));
+        command.arg("serve").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+        let stdin = child.stdin.take();
+        let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+        let port = own_ports().find(free).expect("a free port");
+        Self { child, stdin, address: SocketAddr::from((Ipv4Addr::LOCALHOST, port)) }
+    }
+
+    /// Lets it listen somewhere else.
+    #[must_use]
+    pub fn at(mut self, address: SocketAddr) -> Self {
+        self.address = address;
+        self
+    }
+
+    /// Opens the gate for the model at `source`.
+    pub fn open_gate(&mut self, source: &Path) {
+        let spec = WorkerSpec {
+            model: "tiny".into(),
+            category: Category::Llm,
+            source: source.to_owned(),
+            device: DeviceId::Cpu,
+            port: self.address.port(),
+            generation: self.generation(),
+            token: Self::token(),
+            proof: self.proof(),
+            context_length: None,
+            max_concurrent: 32,
+            params: [].into(),
+            chat_template: None,
+            thinking: None,
+        };
+        self.write(&spec.to_line().expect("a start line is JSON"));
+    }
+
+    /// Writes to its standard input.
+    pub fn write(&mut self, line: &str) {
+        self.stdin.as_mut().expect("the lifeline is not cut").write_all(line.as_bytes()).expect("it reads");
+    }
+
+    /// Closes its standard input, as the end of its coordinator would.
+    pub fn cut_lifeline(&mut self) {
+        self.stdin.take();
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id().cast_signed()), signal).expect("it is there to be signalled");
+    }
+
+    /// Where it listens.
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What callers must present.
+    pub fn token() -> SpawnToken {
+        SpawnToken::from_bits(11)
+    }
+
+    /// What its health must show.
+    pub fn proof(&self) -> ReadyProof {
+        SpawnToken::from_bits(12)
+    }
+
+    /// Which filling of a slot it believes to be.
+    pub const fn generation(&self) -> Generation {
+        Generation(4)
+    }
+
+    /// `GET` with the token.
+    pub async fn get(&self, path: &str) -> Answer {
+        let client = Client::new(self.address);
+        client.send(with_token(client.request(Method::GET, path, ""))).await
+    }
+
+    /// `POST /v1/chat/completions` with the token, in the background. Aborting the task closes the connection.
+    pub fn ask(&self, body: &Value) -> JoinHandle<Answer> {
+        let client = Client::new(self.address);
+        let request = with_token(client.request(Method::POST, "/v1/chat/completions", body.to_string()));
+        tokio::spawn(async move { client.send(request).await })
+    }
+
+    /// Waits until it listens.
+    pub async fn listens(&self) {
+        let client = Client::new(self.address);
+        until(PATIENCE, "the worker listens", async || client.listens().await.then_some(())).await;
+    }
+
+    /// Waits until it serves.
+    pub async fn ready(&self) {
+        self.listens().await;
+        let ready = async || self.get("/health").await.status.is_success().then_some(());
+        until(PATIENCE, "the worker is ready", ready).await;
+    }
+
+    /// Waits until what its engine says about itself is as `wanted`.
+    pub async fn engine(&self, what: &str, wanted: impl Fn(&EngineStats) -> bool) -> EngineStats {
+        let look = async || {
+            let health: WorkerHealth = serde_json::from_slice(&self.get("/health").await.body).expect("health");
+            Some(health.engine).filter(&wanted)
+        };
+        until(PATIENCE, what, look).await
+    }
+
+    /// Waits for its exit code; what it wrote to standard error besides.
+    pub async fn end(mut self) -> (Option<i32>, String) {
+        let status = until(PATIENCE, "the worker ends", async || self.child.try_wait().expect("our own child")).await;
+        let mut text = String::new();
+        let stderr = self.child.stderr.as_mut().expect("stderr is a pipe");
+        stderr.read_to_string(&mut text).expect("its last words are text");
+        (status.code(), text)
+    }
+}
+
+impl Drop for LoneWorker {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+fn with_token(mut request: Request<Full<Bytes>>) -> Request<Full<Bytes>> {
+    let bearer = format!("Bearer {}", LoneWorker::token().reveal());
+    request.headers_mut().insert(header::AUTHORIZATION, bearer.parse().expect("hexadecimal digits"));
+    request
+}

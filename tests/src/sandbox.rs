@@ -1,0 +1,107 @@
+//! A temporary home for one coordinator: manifests, state, configuration, stand-in models. Starts coordinators in it.
+
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tempfile::TempDir;
+
+use crate::behaviour::Behaviour;
+use crate::binaries::binary;
+use crate::boss::{Boss, Launch};
+use crate::fake_model::FakeModel;
+use crate::ports::own_ports;
+
+/// A temporary folder with everything a coordinator needs. It is removed when this value and the coordinators started in
+/// it are gone.
+pub struct Sandbox {
+    folder: Arc<TempDir>,
+    config: String,
+    ports: RangeInclusive<u16>,
+    mark: String,
+}
+
+impl Default for Sandbox {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Tells sandboxes of one process apart.
+static SANDBOXES: AtomicU32 = AtomicU32::new(0);
+
+impl Sandbox {
+    /// An empty one.
+    pub fn new() -> Self {
+        let folder = tempfile::Builder::new().prefix("model-boss-test-").tempdir().unwrap();
+        for name in ["manifests", "models", "run", "state"] {
+            std::fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        let number = SANDBOXES.fetch_add(1, Ordering::Relaxed);
+        let mark = format!("{}-{number}", std::process::id());
+        Self { folder: Arc::new(folder), config: String::new(), ports: own_ports(), mark }
+    }
+
+    /// Adds lines to `model-boss.toml`.
+    #[must_use]
+    pub fn with_config(mut self, lines: &str) -> Self {
+        self.config = format!("{}{lines}\n", self.config);
+        self
+    }
+
+    /// Sets the range that workers get their ports from.
+    #[must_use]
+    pub fn with_worker_ports(mut self, ports: RangeInclusive<u16>) -> Self {
+        self.ports = ports;
+        self
+    }
+
+    /// A model with stand-in workers that needs 64 MiB.
+    pub fn fake_model(&self, name: &str, behaviour: Behaviour) -> FakeModel {
+        self.fake_model_with(name, "vram = \"64MiB\"", behaviour)
+    }
+
+    /// A model with stand-in workers and these further lines in its manifest.
+    pub fn fake_model_with(&self, name: &str, manifest: &str, behaviour: Behaviour) -> FakeModel {
+        let folder = self.path("models").join(name);
+        self.model(name, &folder, manifest);
+        FakeModel::create(name, &folder, &self.path(&format!("{name}.sock")), behaviour)
+    }
+
+    /// A model whose files are at `source`, with these further lines in its manifest.
+    pub fn model(&self, name: &str, source: &Path, manifest: &str) {
+        let text = format!("name = \"{name}\"\nsource = {{ path = \"{}\" }}\n{manifest}\n", source.display());
+        std::fs::write(self.path("manifests").join(format!("{name}.toml")), text).unwrap();
+    }
+
+    /// Something inside the folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Starts a coordinator whose workers are stand-ins, and waits until it listens.
+    pub async fn start(&self) -> Boss {
+        self.launch(&binary("fake-worker")).start().await
+    }
+
+    /// Starts a coordinator with the real worker, and waits until it listens.
+    pub async fn start_with_real_worker(&self) -> Boss {
+        self.launch(&binary("model-boss-worker")).start().await
+    }
+
+    /// The command line of a coordinator in this sandbox, to be changed and started.
+    pub fn launch(&self, worker: &Path) -> Launch {
+        let config = self.path("model-boss.toml");
+        let (first, last, run) = (self.ports.start(), self.ports.end(), self.path("run"));
+        let own = format!("worker_ports = \"{first}-{last}\"\nruntime_dir = \"{}\"\n", run.display());
+        std::fs::write(&config, own + &self.config).unwrap();
+        let mut launch = Launch::new(&binary("model-boss"), &self.mark, Arc::clone(&self.folder));
+        launch.command.current_dir(self.folder.path()).arg("serve").args(["--port", "0"]);
+        launch.command.arg("--config").arg(config);
+        launch.command.arg("--manifests").arg(self.path("manifests"));
+        launch.command.arg("--state-dir").arg(self.path("state"));
+        launch.command.arg("--worker-binary").arg(worker);
+        launch
+    }
+}
