@@ -1,0 +1,276 @@
+"""Every row of the table. New GPU work adds its row here: a function with `@row`, nothing else.
+
+A row is measured on each of its devices, "cpu" or "cuda:0", top to bottom; rows of one model stand together, so that it
+is loaded once.
+"""
+
+import random
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from . import machine
+from .models import Models
+from .worker import Worker, Workers
+
+CPU, GPU = "cpu", "cuda:0"
+GIB = 1 << 30
+
+# Exit codes of a worker: protocol/src/worker.rs.
+OUT_OF_MEMORY, DEVICE_LOST = 71, 76
+
+QUESTIONS = [
+    "How do I start the coordinator?",
+    "What is a lease?",
+    "Where do models live?",
+    "Why is my request waiting?",
+    "How can I pin a model so that it stays loaded?",
+    "Which port does it listen on?",
+    "Can it run on a GPU?",
+    "What happens when a worker dies?",
+]
+
+# How far apart log-probabilities of prompt tokens may be between the CPU, which computes in f32 whatever is stored, and
+# the GPU, which computes in the stored type. A step of rounding is 2^-11 in f16 and 2^-8 in bf16, and errors add up over
+# the layers.
+TOLERANCE = {"F32": 1e-3, "F16": 0.05, "BF16": 0.4}
+
+
+@dataclass
+class Outcome:
+    """`value` is for the table, `numbers` for the JSON; `ok` is false when a promise is broken."""
+
+    value: str
+    ok: bool = True
+    numbers: dict = field(default_factory=dict)
+
+
+@dataclass
+class Row:
+    name: str
+    devices: tuple[str, ...]
+    measure: "Callable[[Bench, str], Outcome]"
+
+
+@dataclass
+class Bench:
+    """What a row measures with."""
+
+    workers: Workers
+    models: Models
+    gpu: machine.Gpu | None
+
+
+ROWS: list[Row] = []
+
+
+def row(name: str, *devices: str):
+    def register(measure):
+        ROWS.append(Row(name, devices, measure))
+        return measure
+
+    return register
+
+
+# ---- it starts, and says what is missing
+
+
+@row("no GPU visible: a clear error", CPU)
+def says_what_is_missing(bench: Bench, device: str) -> Outcome:
+    """Runs everywhere: with no GPU to be seen, a machine that has one is like one that has none."""
+    bench.workers.stop()
+    code, last = bench.workers.start(bench.models.guide, GPU, visible="-1").ended()
+    return Outcome(f"exit {code}: {last}", code == DEVICE_LOST and "no NVIDIA driver" in last, {"exit": code})
+
+
+@row("a model larger than memory: refused", CPU, GPU)
+def refuses_what_does_not_fit(bench: Bench, device: str) -> Outcome:
+    bench.workers.stop()
+    size = 2 * bench.gpu.memory if device == GPU else 4096 * GIB
+    code, last = bench.workers.start(bench.models.too_big(size), device).ended()
+    return Outcome(f"exit {code}: {last}", code == OUT_OF_MEMORY, {"exit": code})
+
+
+# ---- the same answers
+
+
+def same_as_cpu(bench: Bench, dtype: str) -> Outcome:
+    model = bench.models.guide_as(dtype)
+    on_cpu, on_gpu = (greedy(bench.workers.serving(model, device)) for device in (CPU, GPU))
+    apart = max(abs(a - b) for one, other in zip(on_cpu, on_gpu) for a, b in zip(one.prompt, other.prompt))
+    equal = sum(one.tokens == other.tokens for one, other in zip(on_cpu, on_gpu))
+    ok = apart <= TOLERANCE[dtype] and (dtype != "F32" or equal == len(QUESTIONS))
+    value = f"{equal} of {len(QUESTIONS)} answers equal; prompt log-probabilities {apart:.2g} apart ({TOLERANCE[dtype]} allowed)"
+    return Outcome(value, ok, {"equal_answers": equal, "answers": len(QUESTIONS), "logprob_difference": apart})
+
+
+@row("guide f32: greedy tokens as on the CPU", GPU)
+def same_in_f32(bench: Bench, device: str) -> Outcome:
+    return same_as_cpu(bench, "F32")
+
+
+@row("guide f16: greedy tokens as on the CPU", GPU)
+def same_in_f16(bench: Bench, device: str) -> Outcome:
+    return same_as_cpu(bench, "F16")
+
+
+@row("guide bf16: greedy tokens as on the CPU", GPU)
+def same_in_bf16(bench: Bench, device: str) -> Outcome:
+    return same_as_cpu(bench, "BF16")
+
+
+@row("guide f32: eight at once as one by one", CPU, GPU)
+def same_in_a_batch(bench: Bench, device: str) -> Outcome:
+    worker = bench.workers.serving(bench.models.guide_as("F32"), device)
+    questions = [question(worker, text) for text in QUESTIONS]
+    alone = [tokens(worker.complete(**body)) for body in questions]
+    together = [tokens(answer) for answer in worker.complete_together(questions)]
+    equal = sum(a == b for a, b in zip(alone, together))
+    return Outcome(f"{equal} of {len(QUESTIONS)} answers equal", equal == len(QUESTIONS), {"equal_answers": equal})
+
+
+# ---- speed and memory of the guide, to see that small models work
+
+
+@row("guide: load", CPU, GPU)
+def guide_load(bench: Bench, device: str) -> Outcome:
+    return load_time(bench.workers, bench.models.guide, device)
+
+
+@row("guide: decode, 1 stream", CPU, GPU)
+def guide_decode_1(bench: Bench, device: str) -> Outcome:
+    return decode(bench.workers.serving(bench.models.guide, device), 1)
+
+
+@row("guide: decode, 8 streams", CPU, GPU)
+def guide_decode_8(bench: Bench, device: str) -> Outcome:
+    return decode(bench.workers.serving(bench.models.guide, device), 8)
+
+
+@row("guide: prefill, 384 tokens", CPU, GPU)
+def guide_prefill(bench: Bench, device: str) -> Outcome:
+    return prefill(bench.workers.serving(bench.models.guide, device), 384)
+
+
+# ---- a model of the 1B kind in bf16, GPU only
+
+
+@row("1B bf16: load", GPU)
+def big_load(bench: Bench, device: str) -> Outcome:
+    return load_time(bench.workers, bench.models.big(), device)
+
+
+@row("1B bf16: memory, estimate and NVML", GPU)
+def big_memory(bench: Bench, device: str) -> Outcome:
+    """At its highest while eight sequences of 2304 tokens run."""
+    bench.workers.stop()
+    before = machine.used_memory(bench.gpu)
+    worker = bench.workers.serving(bench.models.big(), device)
+    questions = [{"prompt": any_tokens(2048), "max_tokens": 256} for _ in range(8)]
+    estimate = used = 0
+    with ThreadPoolExecutor() as pool:
+        answers = pool.submit(worker.complete_together, questions)
+        while not answers.done():
+            stats, now = worker.ask("GET", "/stats"), machine.used_memory(bench.gpu) - before
+            estimate, used = max(estimate, stats["weight_bytes"] + stats["totals"]["kv_bytes"]), max(used, now)
+        answers.result()
+    # Beyond the model's bytes: the context, kernels, the libraries' workspaces, the rows of a step, room for tokens to come.
+    value = f"{estimate / GIB:.2f} GiB of model, {used / GIB:.2f} GiB in use ({(used - estimate) / GIB:+.2f})"
+    return Outcome(value, 0 <= used - estimate < 2 * GIB, {"estimate_bytes": estimate, "used_bytes": used})
+
+
+@row("1B bf16: decode, 1 stream", GPU)
+def big_decode_1(bench: Bench, device: str) -> Outcome:
+    return decode(bench.workers.serving(bench.models.big(), device), 1)
+
+
+@row("1B bf16: decode, 8 streams", GPU)
+def big_decode_8(bench: Bench, device: str) -> Outcome:
+    return decode(bench.workers.serving(bench.models.big(), device), 8)
+
+
+@row("1B bf16: prefill, 2048 tokens", GPU)
+def big_prefill(bench: Bench, device: str) -> Outcome:
+    return prefill(bench.workers.serving(bench.models.big(), device), 2048)
+
+
+@row("1B bf16: a killed worker's memory comes back", GPU)
+def killed(bench: Bench, device: str) -> Outcome:
+    bench.workers.stop()
+    before = machine.used_memory(bench.gpu)
+    bench.workers.serving(bench.models.big(), device)
+    held = machine.used_memory(bench.gpu) - before
+    begun = time.monotonic()
+    bench.workers.stop()
+    while machine.used_memory(bench.gpu) - before > held // 50 and time.monotonic() - begun < 30:
+        time.sleep(0.05)
+    seconds, left = time.monotonic() - begun, machine.used_memory(bench.gpu) - before
+    value = f"{held / GIB:.2f} GiB held, {left / GIB:.2f} GiB left after {seconds:.2f} s"
+    return Outcome(value, left <= held // 50, {"held_bytes": held, "left_bytes": left, "seconds": seconds})
+
+
+# ---- how things are measured
+
+
+@dataclass
+class Greedy:
+    tokens: list[str]
+    prompt: list[float]  # log-probabilities of the prompt's tokens but the first, which has none
+
+
+def question(worker: Worker, text: str) -> dict:
+    """As in a chat: through the model's template."""
+    prompt = worker.ask("POST", "/tokenize", {"messages": [{"role": "user", "content": text}]})
+    return {"prompt": prompt["tokens"], "max_tokens": 48, "logprobs": 0}
+
+
+def tokens(answer: dict) -> list[str]:
+    return answer["choices"][0]["logprobs"]["tokens"]
+
+
+def greedy(worker: Worker) -> list[Greedy]:
+    answers = []
+    for text in QUESTIONS:
+        body = question(worker, text)
+        prompt = worker.complete(**body | {"max_tokens": 0, "echo": True})["choices"][0]["logprobs"]["token_logprobs"]
+        answers.append(Greedy(tokens(worker.complete(**body)), prompt[1:]))
+    return answers
+
+
+def any_tokens(count: int) -> list[int]:
+    """A prompt that no prefix cache has seen. Special tokens stand at the front of the guide's vocabulary."""
+    return [random.randrange(256, 2000) for _ in range(count)]
+
+
+def load_time(workers: Workers, model, device: str) -> Outcome:
+    """From the start of the process to the first good health, the files in the page cache."""
+    workers.stop()
+    worker = workers.serving(model, device)
+    seconds, size = worker.loaded_after, worker.ask("GET", "/stats")["weight_bytes"]
+    value = f"{seconds:.2f} s for {size / 1e6:.0f} MB of weights"
+    return Outcome(value, True, {"seconds": seconds, "weight_bytes": size})
+
+
+def decode(worker: Worker, streams: int) -> Outcome:
+    """Tokens per second over all streams; the median of three rounds after one to warm up."""
+
+    def once() -> float:
+        bodies = [{"prompt": any_tokens(16), "max_tokens": 128} for _ in range(streams)]
+        answers = [answer["timings"] for answer in worker.complete_together(bodies)]
+        return 1e3 * sum(t["predicted_n"] for t in answers) / max(t["predicted_ms"] for t in answers)
+
+    return per_second(once)
+
+
+def prefill(worker: Worker, count: int) -> Outcome:
+    """Prompt tokens per second; the median of three rounds after one to warm up."""
+    return per_second(lambda: worker.complete(prompt=any_tokens(count), max_tokens=1)["timings"]["prompt_per_second"])
+
+
+def per_second(once: Callable[[], float]) -> Outcome:
+    once()
+    rounds = [once() for _ in range(3)]
+    value = f"{statistics.median(rounds):,.0f} tokens/s ({min(rounds):,.0f} to {max(rounds):,.0f})"
+    return Outcome(value, True, {"tokens_per_second": rounds})
