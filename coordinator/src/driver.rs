@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use model_boss_core::{Effect, Event, ExitReport, Moment, Outcome, Scheduler, Submission};
+use model_boss_core::{Effect, Event, ExitReport, LoadOptions, Moment, Outcome, Scheduler, Submission};
 use model_boss_protocol::{
     ApiError, Category, ClientId, ErrorCode, Generation, KeepAlive, ModelId, Priority, RequestId, SlotId,
 };
@@ -148,7 +148,7 @@ impl Scheduling {
     /// Asks for a model to be loaded; the returned value answers when it is.
     pub(crate) fn load(&self, model: ModelId) -> Ticket {
         let request = self.next_id();
-        self.ask(request, Event::Load { request, model })
+        self.ask(request, Event::Load { request, model, options: LoadOptions::default() })
     }
 
     /// Asks for one model, or all, to be unloaded.
@@ -388,13 +388,15 @@ impl Driver {
                 self.leases.acquire(slot, generation, model, parts, priority);
             }
             Effect::ReleaseLease { slot, generation } => self.leases.release(slot, generation),
-            Effect::Spawn { slot, generation, model, device } => {
+            Effect::Spawn { slot, generation, model, parts, .. } => {
                 let Some(model) = self.catalog.current().get(&model).cloned() else {
                     let description = format!("could not be started: no manifest describes {model}");
                     let exit = ExitReport { reason: None, description, last_lines: Vec::new() };
                     return Some(Event::WorkerExited { slot, generation, exit });
                 };
-                let visible_gpus = self.devices.uuid_of(&device).unwrap_or_default();
+                let uuids: Vec<String> = parts.iter().filter_map(|(device, _)| self.devices.uuid_of(device)).collect();
+                let visible_gpus = uuids.join(",");
+                let device = parts.into_iter().map(|(device, _)| device).next().unwrap_or_default();
                 self.waiting.loads.insert(slot, Instant::now());
                 self.supervisor.spawn(SpawnOrder { slot, generation, model, device, visible_gpus });
             }
@@ -405,6 +407,8 @@ impl Driver {
                 };
                 self.reply(request, Verdict::Dispatched(Dispatched { worker, queued, loading }));
             }
+            // Learned again in every life of the process, as long as nothing keeps it.
+            Effect::Learned(_) => {}
             Effect::Done { request } => self.reply(request, Verdict::Done),
             Effect::Refuse { request, error } => self.reply(request, Verdict::Refused(error)),
             Effect::Drained => self.drained.cancel(),

@@ -333,7 +333,15 @@ impl Ledger {
         for sample in samples {
             let foreign = self.write_down(&sample)?;
             let DeviceSample { device, capacity, reserve, .. } = sample;
-            self.news.event(Event::DeviceObserved(DeviceObservation { device, capacity, reserve, foreign }));
+            let exclusive = device == DeviceId::Npu;
+            self.news.event(Event::DeviceObserved(DeviceObservation {
+                device,
+                capacity,
+                reserve,
+                foreign,
+                retention: None,
+                exclusive,
+            }));
         }
         Ok(())
     }

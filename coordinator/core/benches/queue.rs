@@ -36,6 +36,8 @@ fn main() {
                 capacity: Some(ByteCount::gib(80)),
                 reserve: ByteCount::ZERO,
                 foreign: Some(ByteCount::ZERO),
+                retention: None,
+                exclusive: false,
             }),
         );
     }
@@ -86,6 +88,9 @@ fn model(number: u64) -> ModelDescription {
         pin: false,
         keep_alive: None,
         revision: 1,
+        exclusive_devices: Vec::new(),
+        splittable: false,
+        context_length: None,
     }
 }
 
@@ -155,7 +160,7 @@ impl Bench {
                     self.after(50, "released", Event::LeaseReleased { slot, generation });
                 }
                 Effect::Dispatch { request, .. } => self.running.push_back(request),
-                Effect::Done { .. } | Effect::Refuse { .. } | Effect::Drained => {}
+                Effect::Learned(_) | Effect::Done { .. } | Effect::Refuse { .. } | Effect::Drained => {}
             }
         }
     }

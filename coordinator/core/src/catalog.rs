@@ -29,6 +29,8 @@ pub(crate) struct Model {
     pub(crate) description: ModelDescription,
     /// Whether the newest catalog has it.
     pub(crate) listed: bool,
+    /// An operator's word over the manifest's pin.
+    pub(crate) pinned: Option<bool>,
     /// The slot that serves it, or will once it is loaded. One at most (RC-14).
     pub(crate) serving: Option<SlotId>,
     /// All its slots, those on their way out included.
@@ -158,6 +160,7 @@ impl Model {
         Self {
             description,
             listed: true,
+            pinned: None,
             serving: None,
             slots: Vec::new(),
             failures: Failures::default(),
@@ -170,6 +173,11 @@ impl Model {
 
     pub(crate) fn id(&self) -> &ModelId {
         &self.description.id
+    }
+
+    /// Never evicted, never unloaded for idleness (RC-19).
+    pub(crate) fn is_pinned(&self) -> bool {
+        self.pinned.unwrap_or(self.description.pin)
     }
 
     /// Requests it works on at once; a manifest's zero is one.

@@ -17,6 +17,8 @@ pub(crate) struct Device {
     pub(crate) slots: BTreeSet<SlotId>,
     /// The slot that is loading here: loads happen one after another (MM-7).
     pub(crate) loading: Option<SlotId>,
+    /// An operator wants it for something else (RC-30).
+    pub(crate) closed: bool,
     /// For whom room is being made here.
     pub(crate) claim: Option<Claim>,
 }
@@ -82,6 +84,7 @@ impl Devices {
                     charged: ByteCount::ZERO,
                     slots: BTreeSet::new(),
                     loading: None,
+                    closed: false,
                     claim: None,
                 };
                 self.devices.insert(name, device);

@@ -7,7 +7,7 @@ use model_boss_protocol::{
     ApiError, ByteCount, Category, ClientId, DeviceId, Generation, KeepAlive, ModelId, Priority, RequestId, SlotId,
     WorkerExit,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Moment;
 
@@ -29,12 +29,59 @@ pub enum Event {
         /// How it ended.
         outcome: Outcome,
     },
-    /// An operator asks for a model to be loaded (`request` is answered with `Loaded` or `Refuse`).
+    /// An operator asks for a model to be loaded (`request` is answered with `Done` or `Refuse`).
     Load {
         /// Names the caller; shares the number space of inference requests.
         request: RequestId,
         /// Which model.
         model: ModelId,
+        /// How, where it differs from the manifest.
+        options: LoadOptions,
+    },
+    /// An operator asks for a loaded model to be moved (DM-5): loaded there, swapped, the old copy drained. Answered with
+    /// `Done` at the swap, or with `Refuse` while the old copy serves on. A caller that goes away does not cancel it.
+    Move {
+        /// Names the caller.
+        request: RequestId,
+        /// Which model.
+        model: ModelId,
+        /// Where to.
+        device: DeviceId,
+        /// Whether other models may be evicted for the second copy (RC-18).
+        evict: bool,
+        /// How important it is.
+        priority: Priority,
+    },
+    /// The loaded copy of a model is stale (BC-5): it leaves when idle, and the next load is a new one.
+    Invalidate {
+        /// Names the caller.
+        request: RequestId,
+        /// Which model.
+        model: ModelId,
+    },
+    /// An operator pins or unpins a model until the process ends.
+    Pin {
+        /// Names the caller.
+        request: RequestId,
+        /// Which model.
+        model: ModelId,
+        /// In place of what the manifest says; `None` gives the word back to the manifest.
+        pinned: Option<bool>,
+    },
+    /// An operator wants a device for something else (RC-30): it is closed to loads and its models leave. Answered with
+    /// `Done` when it is empty.
+    FreeDevice {
+        /// Names the caller.
+        request: RequestId,
+        /// Which device.
+        device: DeviceId,
+    },
+    /// The device may be used again.
+    OpenDevice {
+        /// Names the caller.
+        request: RequestId,
+        /// Which device.
+        device: DeviceId,
     },
     /// An operator asks for a model to be unloaded.
     Unload {
@@ -99,6 +146,18 @@ pub enum Event {
         /// How it ended.
         exit: ExitReport,
     },
+    /// What the probe shows for the worker's process tree once it is ready. Raises what is charged for the slot, and is
+    /// learned (RC-20).
+    Measured {
+        /// Which slot.
+        slot: SlotId,
+        /// Which filling of it.
+        generation: Generation,
+        /// The bytes used on each device; devices that are not among the slot's own are passed over.
+        parts: Vec<(DeviceId, ByteCount)>,
+    },
+    /// What was learned in earlier lives of the process.
+    Footprints(Vec<Footprint>),
     /// The lease is released and the driver shows the bytes back.
     LeaseReleased {
         /// Which slot.
@@ -136,8 +195,10 @@ pub enum Effect {
         generation: Generation,
         /// Which model.
         model: ModelId,
-        /// Where. Never `auto`.
-        device: DeviceId,
+        /// Where, and how much on each device. Never `auto`; more than one device is a split (RC-22).
+        parts: Vec<(DeviceId, ByteCount)>,
+        /// The context to serve, when a load asked for another one than the manifest's.
+        context: Option<u64>,
     },
     /// End the worker: SIGTERM, grace, SIGKILL, wait; answer with `WorkerExited`.
     Stop {
@@ -166,7 +227,9 @@ pub enum Effect {
         /// How much of that was a load it caused or shared.
         loading: Duration,
     },
-    /// The `Load` or `Unload` of this caller is done.
+    /// A footprint was learned: to be kept for the next life of the process ([`Event::Footprints`]).
+    Learned(Footprint),
+    /// What this operator asked for is done.
     Done {
         /// Which caller.
         request: RequestId,
@@ -203,6 +266,45 @@ pub struct ModelDescription {
     pub keep_alive: Option<KeepAlive>,
     /// Changes when the manifest or the weights change.
     pub revision: u64,
+    /// Devices that it needs for itself alone, besides the one it computes on (MM-5).
+    pub exclusive_devices: Vec<DeviceId>,
+    /// Whether its layers can be spread over several devices (RC-22).
+    pub splittable: bool,
+    /// The context it serves when a load asks for no other, in tokens.
+    pub context_length: Option<u64>,
+}
+
+/// What an operator's load asks for beyond the manifest. Holds until the model is unloaded, its manifest changes, or
+/// another load says otherwise.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LoadOptions {
+    /// Where, in place of the manifest's device.
+    pub device: Option<DeviceId>,
+    /// The context to serve, in tokens.
+    pub context: Option<u64>,
+    /// The memory it will need with that context.
+    pub size: Option<SizeEstimate>,
+    /// How long it stays after this load, if nobody uses it.
+    pub keep_alive: Option<KeepAlive>,
+    /// How important the load is; 2 when absent (MM-3).
+    pub priority: Option<Priority>,
+}
+
+/// The memory that a model was seen to use (RC-20).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Footprint {
+    /// Which model.
+    pub model: ModelId,
+    /// Which revision of it.
+    pub revision: u64,
+    /// The context that its load asked for; `None` is the manifest's.
+    pub context: Option<u64>,
+    /// Requests it took at once.
+    pub max_concurrent: u32,
+    /// Where; `auto` stands for a split over several devices.
+    pub device: DeviceId,
+    /// The bytes, in all.
+    pub bytes: ByteCount,
 }
 
 /// The memory a model will need, and how we know (RC-20).
@@ -256,6 +358,10 @@ pub struct DeviceObservation {
     pub reserve: ByteCount,
     /// Used by programs that hold no lease.
     pub foreign: Option<ByteCount>,
+    /// What models may keep here while nobody uses them (BC-1); `None` is no such limit.
+    pub retention: Option<ByteCount>,
+    /// Only one model at a time may use it (MM-5).
+    pub exclusive: bool,
 }
 
 /// A request for inference, as far as scheduling cares.

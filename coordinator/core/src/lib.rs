@@ -25,11 +25,12 @@ mod view;
 
 pub use decision::{Decision, Verdict};
 pub use event::{
-    DeviceObservation, Effect, Event, ExitReport, ModelDescription, Outcome, SizeEstimate, SizeRule, Submission,
+    DeviceObservation, Effect, Event, ExitReport, Footprint, LoadOptions, ModelDescription, Outcome, SizeEstimate,
+    SizeRule, Submission,
 };
 pub use reason::{Blocker, LeaveCause, Protection, WaitReason};
 pub use scheduler::Scheduler;
-pub use settings::Settings;
+pub use settings::{LoadFailurePolicy, MaxLoaded, Settings};
 pub use slot::{LoadPhase, ReadyPhase, SlotState, StopPhase};
 pub use time::Moment;
 pub use view::{DeviceView, ModelStatus, ModelView, QueuedView, RequestPurpose, SlotView};

@@ -11,6 +11,9 @@ pub(crate) enum PlacementError {
     /// Nothing has been observed that would tell; later it may.
     #[error("the memory of {device} is not known")]
     Unknown { device: DeviceId },
+    /// An operator wants it for something else; it may come back.
+    #[error("{device} was freed for something else; 'model-boss free {device} --back' opens it again")]
+    Closed { device: DeviceId },
     /// No such device here.
     #[error("device '{wanted}' is not there; known devices: {known}")]
     Absent { wanted: DeviceId, known: String },
@@ -23,7 +26,7 @@ impl PlacementError {
     /// What a client is told; `None` when waiting may help.
     pub(crate) fn refusal(&self, model: &ModelDescription) -> Option<ApiError> {
         let code = match self {
-            Self::Unknown { .. } => return None,
+            Self::Unknown { .. } | Self::Closed { .. } => return None,
             Self::Absent { .. } => ErrorCode::DeviceNotAvailable,
             Self::NeverFits { .. } => ErrorCode::ModelNeverFits,
         };
@@ -49,8 +52,10 @@ pub(crate) fn candidates(model: &ModelDescription, devices: &Devices) -> Result<
     let mut large_enough = Vec::new();
     let mut limits = Vec::new();
     let mut any_unknown = false;
+    let mut closed = None;
     for (name, device) in devices.iter().filter(|(name, _)| allowed(name)) {
         match device.ceiling() {
+            Some(ceiling) if device.closed && model.size.bytes <= ceiling => closed = Some(name.clone()),
             None => any_unknown = true,
             Some(ceiling) if model.size.bytes <= ceiling => large_enough.push(name.clone()),
             Some(ceiling) => limits.push(format!("{name} can give at most {ceiling}")),
@@ -64,6 +69,9 @@ pub(crate) fn candidates(model: &ModelDescription, devices: &Devices) -> Result<
     }
     if any_unknown {
         return unknown();
+    }
+    if let Some(device) = closed {
+        return Err(PlacementError::Closed { device });
     }
     if limits.is_empty() {
         limits.push("no device is there for it".to_owned());

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use model_boss_protocol::{ByteCount, DeviceId, ModelId, Priority};
+use model_boss_protocol::{ByteCount, Category, DeviceId, ModelId, Priority};
 use serde::Serialize;
 
 use crate::slot::LoadPhase;
@@ -82,6 +82,27 @@ pub enum WaitReason {
         #[serde(rename = "retry_in_ms", serialize_with = "as_millis")]
         retry_in: Duration,
     },
+    /// As many models of its category are loaded as may be (MM-1), and none that this request may take.
+    Limit {
+        /// Which category.
+        category: Category,
+        /// How many may be loaded.
+        limit: usize,
+        /// Those that are, and why they stay.
+        blockers: Vec<Blocker>,
+    },
+    /// It needs a device for itself alone that others use (MM-5).
+    Exclusive {
+        /// Which device.
+        device: DeviceId,
+        /// Who uses it, and why they stay.
+        blockers: Vec<Blocker>,
+    },
+    /// An operator freed its device for something else (RC-30).
+    DeviceClosed {
+        /// Which device.
+        device: DeviceId,
+    },
     /// The memory of the device could not be observed, and unknown is not zero (RC-21).
     DeviceUnknown {
         /// Which device.
@@ -145,6 +166,21 @@ pub enum LeaveCause {
     Replaced,
     /// Its manifest is gone.
     Removed,
+    /// Its device was freed for something else (RC-30).
+    Freed,
+    /// Idle models kept more memory than they may (BC-1, BC-2).
+    Retention,
+    /// Other programs used memory that it holds (RC-21).
+    Foreign,
+    /// It serves from another place now (DM-5).
+    Moved,
+    /// It comes back with other settings (RC-29).
+    Reload,
+    /// Room for another try of a load that failed (MM-4).
+    SecondTry {
+        /// Whose load.
+        room_for: ModelId,
+    },
     /// Its load went on for nobody, and another model wants the device.
     Unwanted,
     /// The process ends.
@@ -167,10 +203,7 @@ impl fmt::Display for WaitReason {
             Self::Turn { device, model } => write!(f, "waiting until {model} is loaded on {device}"),
             Self::Capacity { device, needs, free, blockers } => {
                 write!(f, "waiting for memory on {device}: needs {needs}, {free} free")?;
-                for (i, blocker) in blockers.iter().enumerate() {
-                    write!(f, "{}{blocker}", if i == 0 { "; " } else { ", " })?;
-                }
-                Ok(())
+                list(f, blockers)
             }
             Self::Reclaiming { device, victims } => {
                 write!(f, "making room on {device}: waiting for ")?;
@@ -186,11 +219,27 @@ impl fmt::Display for WaitReason {
                 "{model} failed {failures} times in a row, next try in {:.0} s: {detail}",
                 retry_in.as_secs_f64().ceil()
             ),
+            Self::Limit { category, limit, blockers } => {
+                write!(f, "at most {limit} {category} models may be loaded")?;
+                list(f, blockers)
+            }
+            Self::Exclusive { device, blockers } => {
+                write!(f, "needs {device} for itself")?;
+                list(f, blockers)
+            }
+            Self::DeviceClosed { device } => write!(f, "{device} was freed for something else"),
             Self::DeviceUnknown { device } => write!(f, "the memory of {device} is not known at the moment"),
             Self::WorkerLost { model } => write!(f, "the worker of {model} went away"),
             Self::Queued => f.write_str("queued"),
         }
     }
+}
+
+fn list(f: &mut fmt::Formatter<'_>, blockers: &[Blocker]) -> fmt::Result {
+    for (i, blocker) in blockers.iter().enumerate() {
+        write!(f, "{}{blocker}", if i == 0 { "; " } else { ", " })?;
+    }
+    Ok(())
 }
 
 impl fmt::Display for Blocker {
@@ -220,6 +269,12 @@ impl fmt::Display for LeaveCause {
             Self::Idle => f.write_str("idle"),
             Self::Replaced => f.write_str("its manifest or weights changed"),
             Self::Removed => f.write_str("its manifest is gone"),
+            Self::Freed => f.write_str("its device was freed"),
+            Self::Retention => f.write_str("idle, over the memory that idle models may keep"),
+            Self::Foreign => f.write_str("idle, and other programs need the memory"),
+            Self::Moved => f.write_str("moved"),
+            Self::Reload => f.write_str("loaded again with other settings"),
+            Self::SecondTry { room_for } => write!(f, "room for another try of {room_for}, whose load failed"),
             Self::Unwanted => f.write_str("nobody waits for it any more"),
             Self::Shutdown => f.write_str("shutting down"),
             Self::Crash => f.write_str("its worker went away"),

@@ -6,12 +6,8 @@ use model_boss_protocol::KeepAlive;
 
 use crate::{ModelDescription, Settings};
 
-/// How long the model stays after a use that ended with this `keep_alive` of the request or its task. `Forever` for a
-/// pinned one (RC-19).
+/// How long a model that is not pinned stays after a use that ended with this `keep_alive` of the request or its task.
 pub(crate) fn stay_warm(settings: &Settings, model: &ModelDescription, request: Option<KeepAlive>) -> KeepAlive {
-    if model.pin {
-        return KeepAlive::Forever;
-    }
     if let Some(asked) = request {
         return asked.at_most(settings.max_keep_alive);
     }
@@ -64,12 +60,8 @@ mod tests {
     }
 
     #[test]
-    fn bc_3_zero_turns_the_idle_sweep_off_and_rc_19_a_pin_does_too() {
-        let mut settings = Settings { model_idle: Some(Duration::ZERO), ..Settings::default() };
+    fn bc_3_zero_turns_the_idle_sweep_off() {
+        let settings = Settings { model_idle: Some(Duration::ZERO), ..Settings::default() };
         assert_eq!(stay_warm(&settings, &model("m", 1), None), KeepAlive::Forever);
-        settings.model_idle = None;
-        let mut m = model("m", 1);
-        m.pin = true;
-        assert_eq!(stay_warm(&settings, &m, Some(seconds(0))), KeepAlive::Forever);
     }
 }

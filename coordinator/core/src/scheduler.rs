@@ -1,7 +1,9 @@
 //! The scheduler: takes each event, keeps queue, pool and devices in step, and says what is to be done. Knows no clock
 //! and no I/O; the parts of it that are plain rules live in the modules beside it.
 
+mod devices;
 mod loading;
+mod moves;
 mod operator;
 mod requests;
 mod slots;
@@ -142,7 +144,12 @@ impl Scheduler {
             Event::Submit(submission) => self.submit(submission),
             Event::Cancel(request) => self.cancel(request),
             Event::Finished { request, outcome } => self.finished(request, outcome),
-            Event::Load { request, model } => self.load(request, &model),
+            Event::Load { request, model, options } => self.load(request, &model, &options),
+            Event::Move { request, model, device, .. } => self.move_model(request, &model, &device),
+            Event::Invalidate { request, model } => self.invalidate(request, &model),
+            Event::Pin { request, model, pinned } => self.pin(request, &model, pinned),
+            Event::FreeDevice { request, device } => self.free_device(request, &device),
+            Event::OpenDevice { request, device } => self.open_device(request, &device),
             Event::Unload { request, model } => self.unload(request, model.as_ref()),
             Event::LeaseGranted { slot, generation } => self.lease_granted(slot, generation),
             Event::LeaseRefused { slot, generation, reason, retry_after } => {
@@ -155,6 +162,8 @@ impl Scheduler {
             }
             Event::WorkerExited { slot, generation, exit } => self.worker_exited(slot, generation, &exit),
             Event::LeaseReleased { slot, generation } => self.lease_released(slot, generation),
+            // Sizes come from the description alone so far.
+            Event::Measured { .. } | Event::Footprints(_) => {}
             Event::Drain => self.drain(),
             Event::Tick => {}
         }

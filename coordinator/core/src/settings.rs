@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use model_boss_protocol::{Category, KeepAlive};
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The scheduler's settings. In text, durations are written as people write them (`250ms`, `30s`, `10m`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -48,8 +49,75 @@ pub struct Settings {
     /// A slot that lost a request gets no further one for this time, or until its worker is known to be gone.
     #[serde(with = "span_text")]
     pub lost_pause: Duration,
+    /// Models of each category that may be loaded at once (MM-1).
+    pub max_loaded: MaxLoaded,
+    /// What follows when a load fails for another reason than the model's files (MM-4).
+    pub load_failure_policy: LoadFailurePolicy,
     /// Decisions kept for [`crate::Scheduler::decisions`].
     pub decisions_kept: usize,
+}
+
+/// How many models of each category may be loaded at once (MM-1). In text `"auto"`, or a map such as `{ llm = 2 }`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum MaxLoaded {
+    /// Memory alone decides.
+    #[default]
+    Auto,
+    /// So many of each category; one of a category that is not named.
+    Per(BTreeMap<Category, usize>),
+}
+
+impl MaxLoaded {
+    /// The limit of a category; `None` is none.
+    pub fn of(&self, category: Category) -> Option<usize> {
+        match self {
+            Self::Auto => None,
+            Self::Per(limits) => Some(limits.get(&category).copied().unwrap_or(1).max(1)),
+        }
+    }
+}
+
+impl Serialize for MaxLoaded {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Auto => serializer.serialize_str("auto"),
+            Self::Per(limits) => limits.serialize(serializer),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for MaxLoaded {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "\"auto\" or a number of models by category such as { llm = 2, embedding = 1 }")]
+        enum Form {
+            Word(String),
+            Map(BTreeMap<Category, usize>),
+        }
+        match Form::deserialize(deserializer)? {
+            Form::Word(word) if word == "auto" => Ok(Self::Auto),
+            Form::Word(word) => Err(D::Error::custom(format!(
+                "'{word}' is no limit of loaded models; write \"auto\" or a number by category such as {{ llm = 2 }}"
+            ))),
+            Form::Map(limits) => match limits.iter().find(|(_, limit)| **limit == 0) {
+                Some((category, _)) => Err(D::Error::custom(format!(
+                    "at most 0 models of category {category} would be none at all; write 1 or more"
+                ))),
+                None => Ok(Self::Per(limits)),
+            },
+        }
+    }
+}
+
+/// What follows when a load fails (MM-4). Never for a model whose files or settings are at fault.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LoadFailurePolicy {
+    /// Busy models are drained, every model that is not pinned leaves, and the load is tried once more.
+    #[default]
+    EvictAllAndRetry,
+    /// Nobody leaves for it.
+    Fail,
 }
 
 impl Default for Settings {
@@ -69,6 +137,8 @@ impl Default for Settings {
             back_off_first: Duration::from_secs(1),
             back_off_limit: Duration::from_secs(300),
             lost_pause: Duration::from_secs(1),
+            max_loaded: MaxLoaded::Auto,
+            load_failure_policy: LoadFailurePolicy::EvictAllAndRetry,
             decisions_kept: 1_000,
         }
     }
@@ -116,5 +186,17 @@ mod tests {
         assert_eq!(serde_json::from_str::<Settings>("{}").unwrap(), Settings::default());
         assert!(serde_json::from_str::<Settings>(r#"{"ageing_step":"1s"}"#).is_err());
         assert!(serde_json::from_str::<Settings>(r#"{"aging_step":"30"}"#).is_err());
+    }
+
+    #[test]
+    fn mm_1_a_limit_is_auto_or_a_number_by_category_and_one_where_nothing_is_said() {
+        let read = |text: &str| serde_json::from_str::<MaxLoaded>(text);
+        assert_eq!(read(r#""auto""#).unwrap().of(Category::Llm), None);
+        let limits = read(r#"{"llm": 3, "tts": 2}"#).unwrap();
+        assert_eq!(limits.of(Category::Llm), Some(3));
+        assert_eq!(limits.of(Category::Embedding), Some(1));
+        assert_eq!(read(&serde_json::to_string(&limits).unwrap()).unwrap(), limits);
+        assert!(read(r#"{"llm": 0}"#).unwrap_err().to_string().contains("category llm"));
+        assert!(read(r#""none""#).unwrap_err().to_string().contains("'none'"));
     }
 }

@@ -135,6 +135,8 @@ pub(crate) struct ModelSlot {
     pub(crate) parts: Vec<(DeviceId, ByteCount)>,
     /// The model's revision when this filling began.
     pub(crate) revision: u64,
+    /// An operator said that what it holds is out of date (BC-5).
+    pub(crate) stale: bool,
     pub(crate) load_started: Moment,
     pub(crate) ready_at: Moment,
     pub(crate) progress: f32,
@@ -168,6 +170,7 @@ impl ModelSlot {
             generation: Generation(0),
             parts: Vec::new(),
             revision: 0,
+            stale: false,
             load_started: Moment::START,
             ready_at: Moment::START,
             progress: 0.0,

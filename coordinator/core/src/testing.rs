@@ -18,6 +18,9 @@ pub(crate) fn model(name: &str, gib: u64) -> ModelDescription {
         pin: false,
         keep_alive: None,
         revision: 1,
+        exclusive_devices: Vec::new(),
+        splittable: false,
+        context_length: None,
     }
 }
 
@@ -28,6 +31,8 @@ pub(crate) fn device(name: &str, gib: u64) -> DeviceObservation {
         capacity: Some(ByteCount::gib(gib)),
         reserve: ByteCount::ZERO,
         foreign: Some(ByteCount::ZERO),
+        retention: None,
+        exclusive: false,
     }
 }
 

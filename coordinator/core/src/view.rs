@@ -86,6 +86,10 @@ pub struct SlotView {
     pub completed: u64,
     /// Never evicted, never unloaded for idleness.
     pub pinned: bool,
+    /// Which revision of the model it holds.
+    pub revision: u64,
+    /// Whether that is out of date: it leaves when it is idle.
+    pub stale: bool,
     /// How important it is now (RC-18).
     pub rank: Priority,
     /// When it was used last.
@@ -160,6 +164,12 @@ pub struct DeviceView {
     pub models: Vec<ModelId>,
     /// The model that is loading here.
     pub loading: Option<ModelId>,
+    /// An operator freed it for something else (RC-30).
+    pub closed: bool,
+    /// What models may keep here while nobody uses them (BC-1).
+    pub retention: Option<ByteCount>,
+    /// Only one model at a time may use it (MM-5).
+    pub exclusive: bool,
     /// The model for which room is being made here.
     pub making_room_for: Option<ModelId>,
 }

@@ -82,6 +82,9 @@ pub(super) fn described(manifest: Manifest, file: PathBuf, source: PathBuf, file
         pin: manifest.pin,
         keep_alive: manifest.keep_alive,
         revision: size::revision(text, files),
+        exclusive_devices: Vec::new(),
+        splittable: false,
+        context_length: manifest.context_length,
     };
     let modified = std::fs::metadata(&file).and_then(|about| about.modified()).ok();
     let created = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map_or(0, |time| time.as_secs());

@@ -108,7 +108,11 @@ impl Scheduler {
             };
         }
         let Ok(devices) = placement::candidates(&known.description, &self.devices) else {
-            return WaitReason::DeviceUnknown { device: known.description.device.clone() };
+            let device = known.description.device.clone();
+            return match self.devices.get(&device) {
+                Some(found) if found.closed => WaitReason::DeviceClosed { device },
+                _ => WaitReason::DeviceUnknown { device },
+            };
         };
         let reason = |device: DeviceId| match self.room(model, &device) {
             Room::No(NoRoom::Unknown) => Some(WaitReason::DeviceUnknown { device }),
@@ -259,19 +263,19 @@ impl Scheduler {
     pub(super) fn is_unwanted(&self, id: SlotId) -> bool {
         let slot = &self.pool[id];
         let known = &self.catalog[slot.model];
-        matches!(slot.state, SlotState::Loading(_)) && !known.description.pin && self.queue.len_of(slot.model) == 0
+        matches!(slot.state, SlotState::Loading(_)) && !known.is_pinned() && self.queue.len_of(slot.model) == 0
     }
 
     fn candidate(&self, id: SlotId, device: &DeviceId) -> Candidate {
         let slot = &self.pool[id];
-        let description = &self.catalog[slot.model].description;
+        let pinned = self.catalog[slot.model].is_pinned();
         let mut queued: Option<(crate::queue::OrderKey, model_boss_protocol::Priority)> = None;
         for head in self.queue.heads(slot.model, self.now) {
             let (key, base) = queued.unwrap_or((head.key, head.base));
             queued = Some((key.min(head.key), base.min(head.base)));
         }
         let hold = match slot.state {
-            _ if description.pin => Hold::Always(Protection::Pinned),
+            _ if pinned => Hold::Always(Protection::Pinned),
             _ if self.is_unwanted(id) => Hold::Unwanted,
             SlotState::Ready(_) if slot.cause.is_none() => {
                 Hold::Until(slot.ready_at + slot.hold(self.settings.min_hold))

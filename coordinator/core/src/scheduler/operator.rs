@@ -8,7 +8,7 @@ use crate::catalog::ModelIndex;
 use crate::queue::{Purpose, Waiting};
 use crate::reason::LeaveCause;
 use crate::slot::{ReadyPhase, SlotState};
-use crate::{Effect, ModelDescription, Verdict};
+use crate::{Effect, LoadOptions, ModelDescription, Verdict};
 
 /// The client that load requests wait as.
 const OPERATOR: &str = "operator";
@@ -16,7 +16,7 @@ const OPERATOR: &str = "operator";
 impl Scheduler {
     /// A load waits in the queue like a request of priority 2 (MM-3), and without limit while its caller stays (MM-7).
     /// A model that failed gets another try.
-    pub(super) fn load(&mut self, request: RequestId, name: &ModelId) {
+    pub(super) fn load(&mut self, request: RequestId, name: &ModelId, options: &LoadOptions) {
         if self.is_known(request) {
             return;
         }
@@ -37,10 +37,10 @@ impl Scheduler {
             model,
             purpose: Purpose::Load,
             client: ClientId::from(OPERATOR),
-            priority: Priority::INTERACTIVE,
+            priority: options.priority.unwrap_or(Priority::INTERACTIVE),
             arrival,
             deadline: None,
-            keep_alive: None,
+            keep_alive: options.keep_alive,
             retries: 0,
         });
         self.arrived(model, request);
@@ -78,8 +78,44 @@ impl Scheduler {
         }
     }
 
+    /// What is loaded of the model is out of date: it serves what runs, leaves when idle, and the next load is new (BC-5).
+    pub(super) fn invalidate(&mut self, request: RequestId, name: &ModelId) {
+        let Some(model) = self.operate_on(request, name) else { return };
+        self.catalog[model].failures.forget();
+        self.timers.clear(Timer::Consider(model));
+        if let Some(slot) = self.catalog[model].serving {
+            self.pool[slot].stale = true;
+            self.rest_if_idle(slot);
+        }
+        self.reconsider_at_least(Reconsider::First);
+        self.out.push(Effect::Done { request });
+    }
+
+    /// Pins or unpins a model over its manifest, or gives the word back to it (RC-19).
+    pub(super) fn pin(&mut self, request: RequestId, name: &ModelId, pinned: Option<bool>) {
+        let Some(model) = self.operate_on(request, name) else { return };
+        self.catalog[model].pinned = pinned;
+        self.pins_changed(model);
+        self.reconsider_at_least(Reconsider::All);
+        self.out.push(Effect::Done { request });
+    }
+
+    /// The model an operator named; refuses the request when there is none.
+    fn operate_on(&mut self, request: RequestId, name: &ModelId) -> Option<ModelIndex> {
+        if self.is_known(request) {
+            return None;
+        }
+        match self.admit_model(name.as_str()) {
+            Ok(model) => Some(model),
+            Err(error) => {
+                self.refuse(request, error);
+                None
+            }
+        }
+    }
+
     /// Ends a loading or idle slot now, a busy one when its requests have ended.
-    fn send_away(&mut self, slot: SlotId, cause: LeaveCause) {
+    pub(super) fn send_away(&mut self, slot: SlotId, cause: LeaveCause) {
         match self.pool[slot].state {
             SlotState::Ready(_) => self.drain_slot(slot, cause),
             _ => self.stop_slot(slot, cause),
@@ -108,14 +144,20 @@ impl Scheduler {
         // Pins, stay-warm times and places at once may have changed with or without the revision.
         let serving: Vec<(ModelIndex, SlotId)> =
             self.catalog.iter().filter_map(|(index, model)| Some((index, model.serving?))).collect();
-        for (model, slot) in serving {
-            match self.pool[slot].state {
-                SlotState::Ready(ReadyPhase::Serving) => self.pump(model),
-                SlotState::Ready(ReadyPhase::Draining) if self.catalog[model].description.pin => self.keep_pinned(slot),
-                _ => {}
-            }
+        for (model, _) in serving {
+            self.pins_changed(model);
         }
         self.reconsider_at_least(Reconsider::All);
+    }
+
+    /// A model's pin, stay-warm time or places may be others now.
+    fn pins_changed(&mut self, model: ModelIndex) {
+        let Some(slot) = self.catalog[model].serving else { return };
+        match self.pool[slot].state {
+            SlotState::Ready(ReadyPhase::Serving) => self.pump(model),
+            SlotState::Ready(ReadyPhase::Draining) if self.catalog[model].is_pinned() => self.keep_pinned(slot),
+            _ => {}
+        }
     }
 
     /// A slot that drains for another model stays when it was pinned meanwhile (RC-19).

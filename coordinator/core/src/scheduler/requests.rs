@@ -138,10 +138,9 @@ impl Scheduler {
             return;
         }
         while let Some(request) = self.queue.first_load(model) {
-            if self.take_waiting(request).is_none() {
-                break;
-            }
+            let Some(load) = self.take_waiting(request) else { break };
             self.pool[slot].last_used = self.now;
+            self.pool[slot].keep_alive = load.keep_alive.or(self.pool[slot].keep_alive);
             self.out.push(Effect::Done { request });
         }
         if self.pool[slot].paused_until.is_none() {

@@ -142,12 +142,13 @@ impl Scheduler {
                 parts: slot.parts.clone(),
                 priority: slot.last_priority,
             },
-            SlotOrder::Spawn => {
-                // A filling has at least one part: it is made of the device that was chosen for it.
-                let Some((device, _)) = slot.parts.first() else { return };
-                let model = self.catalog[slot.model].id().clone();
-                Effect::Spawn { slot: id, generation, model, device: device.clone() }
-            }
+            SlotOrder::Spawn => Effect::Spawn {
+                slot: id,
+                generation,
+                model: self.catalog[slot.model].id().clone(),
+                parts: slot.parts.clone(),
+                context: None,
+            },
         };
         self.out.push(effect);
     }
@@ -224,10 +225,15 @@ impl Scheduler {
         if !known.listed {
             return Some(LeaveCause::Removed);
         }
-        if slot.revision != known.description.revision {
+        if slot.stale || slot.revision != known.description.revision {
             return Some(LeaveCause::Replaced);
         }
-        let unload_at = match stay_warm(&self.settings, &known.description, slot.keep_alive) {
+        let stays = if known.is_pinned() {
+            KeepAlive::Forever
+        } else {
+            stay_warm(&self.settings, &known.description, slot.keep_alive)
+        };
+        let unload_at = match stays {
             KeepAlive::Forever => None,
             KeepAlive::For(span) => Some(slot.last_used + span),
         };
@@ -272,6 +278,11 @@ impl Scheduler {
             }
         }
         self.pool.left();
+        self.departed(id);
+    }
+
+    /// Tells whoever waited for this slot to be empty.
+    fn departed(&mut self, id: SlotId) {
         let mut done = Vec::new();
         for (request, slots) in &mut self.unloads {
             if slots.remove(&id) && slots.is_empty() {

@@ -41,11 +41,11 @@ fn rc_1_the_way_of_a_request() {
     assert_eq!(world.fate(request), &Fate::Answered);
     let effects: Vec<&Effect> = world.log.iter().map(|(_, effect)| effect).collect();
     let (slot, generation) = (SlotId(0), Generation(1));
-    let [Effect::AcquireLease { parts, .. }, Effect::Spawn { device, .. }, dispatch] = effects[..] else {
+    let [Effect::AcquireLease { parts, .. }, Effect::Spawn { parts: spawned, .. }, dispatch] = effects[..] else {
         panic!("{effects:?}")
     };
     assert_eq!(parts[..], [(DeviceId::Cuda(0), ByteCount::gib(4))]);
-    assert_eq!(device, &DeviceId::Cuda(0));
+    assert_eq!(spawned, parts);
     let waited = Duration::from_millis(3_001);
     assert_eq!(dispatch, &Effect::Dispatch { request, slot, generation, queued: waited, loading: waited });
 }

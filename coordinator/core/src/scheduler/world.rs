@@ -10,7 +10,9 @@ use model_boss_protocol::{
 
 use super::Scheduler;
 use crate::testing::device;
-use crate::{Effect, Event, ExitReport, ModelDescription, Moment, Outcome, Settings, SlotState, Submission, Verdict};
+use crate::{
+    Effect, Event, ExitReport, LoadOptions, ModelDescription, Moment, Outcome, Settings, SlotState, Submission, Verdict,
+};
 
 /// A seeded source of numbers (splitmix64).
 #[derive(Clone, Debug)]
@@ -196,7 +198,7 @@ impl World {
     pub(super) fn load(&mut self, model: &str) -> RequestId {
         let request = self.number();
         self.fates.insert(request, Fate::Waiting);
-        self.tell(Event::Load { request, model: model.into() });
+        self.tell(Event::Load { request, model: model.into(), options: LoadOptions::default() });
         request
     }
 
@@ -448,6 +450,7 @@ impl World {
                 assert!(loading <= queued);
                 self.dispatch(request, (slot, generation));
             }
+            Effect::Learned(_) => {}
             Effect::Done { request } => self.end(request, Fate::Done),
             Effect::Refuse { request, error } => self.end(request, Fate::Refused(error)),
             Effect::Drained => {

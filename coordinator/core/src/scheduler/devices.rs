@@ -1,0 +1,67 @@
+//! Devices that an operator takes away from models and gives back (RC-30).
+
+use model_boss_protocol::{ApiError, DeviceId, ErrorCode, RequestId, SlotId};
+
+use super::Scheduler;
+use crate::reason::LeaveCause;
+use crate::slot::SlotState;
+use crate::{Effect, Verdict};
+
+impl Scheduler {
+    /// Closes a device to loads and sends its models away, the pinned ones too; busy ones end their requests first.
+    pub(super) fn free_device(&mut self, request: RequestId, name: &DeviceId) {
+        if self.is_known(request) {
+            return;
+        }
+        let Some(device) = self.devices.get_mut(name) else {
+            let error = self.no_such_device(name);
+            return self.refuse(request, error);
+        };
+        device.closed = true;
+        let slots: Vec<SlotId> = device.slots.iter().copied().collect();
+        if let Some(claim) = &device.claim {
+            let model = claim.model;
+            self.drop_claim(model);
+        }
+        for &slot in &slots {
+            if matches!(self.pool[slot].state, SlotState::Loading(_) | SlotState::Ready(_)) {
+                let model = self.catalog[self.pool[slot].model].id().clone();
+                let reason = format!("{name} was freed for something else");
+                self.decisions.record(self.now, Verdict::Unload, &model, Some(request), vec![reason]);
+                self.send_away(slot, LeaveCause::Freed);
+            }
+        }
+        let left: std::collections::BTreeSet<SlotId> =
+            slots.into_iter().filter(|&slot| self.pool[slot].state != SlotState::Idle).collect();
+        if left.is_empty() {
+            self.out.push(Effect::Done { request });
+        } else {
+            self.unloads.insert(request, left);
+        }
+        self.memory_changed();
+    }
+
+    /// Lets models onto the device again.
+    pub(super) fn open_device(&mut self, request: RequestId, name: &DeviceId) {
+        if self.is_known(request) {
+            return;
+        }
+        match self.devices.get_mut(name) {
+            Some(device) => {
+                device.closed = false;
+                self.out.push(Effect::Done { request });
+                self.memory_changed();
+            }
+            None => {
+                let error = self.no_such_device(name);
+                self.refuse(request, error);
+            }
+        }
+    }
+
+    pub(super) fn no_such_device(&self, name: &DeviceId) -> ApiError {
+        let known: Vec<String> = self.devices.iter().map(|(name, _)| name.to_string()).collect();
+        let message = format!("device '{name}' is not there; known devices: {}", known.join(", "));
+        ApiError::new(ErrorCode::DeviceNotAvailable, message).with_param("device")
+    }
+}
