@@ -43,8 +43,8 @@ pub(crate) struct Wish {
     pub(crate) category: Category,
     /// Who asks.
     pub(crate) client: ClientId,
-    /// How important it is.
-    pub(crate) priority: Priority,
+    /// How important it is, if it says so.
+    pub(crate) priority: Option<Priority>,
     /// When its answer is worth nothing any more.
     pub(crate) deadline: Option<Instant>,
     /// How long the model should stay loaded after it.
@@ -222,14 +222,14 @@ impl Ticket {
         let (reply, verdict) = oneshot::channel();
         self.verdict = verdict;
         self.stage = Stage::Waiting;
-        let event = Event::Finished { request: self.request, outcome: Outcome::LostBeforeAnswer };
+        let event = Event::Finished { request: self.request, outcome: Outcome::LostBeforeAnswer, tokens: None };
         self.news.send(Message::Ask { request: self.request, reply, event });
     }
 
-    /// The request ended.
-    pub(crate) fn finish(mut self, outcome: Outcome) {
+    /// The request ended, after so many tokens of prompt and answer, if they were counted.
+    pub(crate) fn finish(mut self, outcome: Outcome, tokens: Option<u64>) {
         self.stage = Stage::Ended;
-        self.news.event(Event::Finished { request: self.request, outcome });
+        self.news.event(Event::Finished { request: self.request, outcome, tokens });
     }
 
     async fn verdict(&mut self) -> Result<Option<Dispatched>, ApiError> {
@@ -257,7 +257,7 @@ impl Drop for Ticket {
         match self.stage {
             Stage::Waiting => self.news.event(Event::Cancel(self.request)),
             Stage::Dispatched => {
-                self.news.event(Event::Finished { request: self.request, outcome: Outcome::ClientGone });
+                self.news.event(Event::Finished { request: self.request, outcome: Outcome::ClientGone, tokens: None });
             }
             Stage::Ended => {}
         }
@@ -403,7 +403,7 @@ impl Driver {
             Effect::Stop { slot, generation } => self.supervisor.stop(slot, generation),
             Effect::Dispatch { request, slot, generation, queued, loading } => {
                 let Some(worker) = self.supervisor.worker(slot, generation).cloned() else {
-                    return Some(Event::Finished { request, outcome: Outcome::LostBeforeAnswer });
+                    return Some(Event::Finished { request, outcome: Outcome::LostBeforeAnswer, tokens: None });
                 };
                 self.reply(request, Verdict::Dispatched(Dispatched { worker, queued, loading }));
             }

@@ -120,7 +120,7 @@ impl Bench {
                 model: format!("model-{number:04}"),
                 category: Category::Llm,
                 client: format!("client-{}", id.0 % 50).into(),
-                priority: Priority::new(priority).unwrap_or_default(),
+                priority: Some(Priority::new(priority).unwrap_or_default()),
                 deadline: None,
                 keep_alive: None,
             }),
@@ -129,7 +129,7 @@ impl Bench {
 
     fn finish_one(&mut self) {
         if let Some(request) = self.running.pop_front() {
-            self.tell("finished", Event::Finished { request, outcome: Outcome::Answered });
+            self.tell("finished", Event::Finished { request, outcome: Outcome::Answered, tokens: Some(500) });
         }
     }
 

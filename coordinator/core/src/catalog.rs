@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 use std::ops::{Index, IndexMut};
-use std::time::Duration;
 
 use model_boss_protocol::{DeviceId, ModelId, SlotId};
 
+use crate::admission::History;
 use crate::failure::Failures;
 use crate::{ModelDescription, Moment};
 
@@ -42,8 +42,8 @@ pub(crate) struct Model {
     pub(crate) lease_refusal: Option<LeaseRefusal>,
     /// How its worker last went away by itself.
     pub(crate) last_exit: Option<String>,
-    /// The mean time from dispatch to the end of an answer, newest ones weigh most.
-    pub(crate) service: Duration,
+    /// How long its loads and answers took.
+    pub(crate) history: History,
 }
 
 #[derive(Clone, Debug)]
@@ -167,7 +167,7 @@ impl Model {
             claim: None,
             lease_refusal: None,
             last_exit: None,
-            service: Duration::ZERO,
+            history: History::default(),
         }
     }
 
@@ -183,11 +183,6 @@ impl Model {
     /// Requests it works on at once; a manifest's zero is one.
     pub(crate) fn max_concurrent(&self) -> usize {
         self.description.max_concurrent.max(1) as usize
-    }
-
-    /// Takes one answer's time into the mean.
-    pub(crate) fn served_in(&mut self, took: Duration) {
-        self.service = if self.service.is_zero() { took } else { (self.service * 7 + took) / 8 };
     }
 }
 

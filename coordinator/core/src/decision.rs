@@ -80,6 +80,14 @@ impl Decisions {
         self.ring.push_back(Decision { seq, at, what, model: model.clone(), request, reasons });
     }
 
+    /// Keeps so many from now on.
+    pub(crate) fn keep(&mut self, kept: usize) {
+        self.kept = kept;
+        while self.ring.len() > kept {
+            self.ring.pop_front();
+        }
+    }
+
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &Decision> + ExactSizeIterator {
         self.ring.iter()
     }

@@ -9,7 +9,7 @@ use model_boss_protocol::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::Moment;
+use crate::{Moment, Settings};
 
 /// News for the scheduler. News about a slot carries the generation it is about; older generations are ignored.
 #[derive(Clone, Debug)]
@@ -28,7 +28,11 @@ pub enum Event {
         request: RequestId,
         /// How it ended.
         outcome: Outcome,
+        /// Tokens of prompt and answer, when the answer said so.
+        tokens: Option<u64>,
     },
+    /// The settings were changed while the process runs.
+    Settings(Box<Settings>),
     /// An operator asks for a model to be loaded (`request` is answered with `Done` or `Refuse`).
     Load {
         /// Names the caller; shares the number space of inference requests.
@@ -375,8 +379,8 @@ pub struct Submission {
     pub category: Category,
     /// Who asks.
     pub client: ClientId,
-    /// How important it is.
-    pub priority: Priority,
+    /// How important it is; its client's default when it does not say.
+    pub priority: Option<Priority>,
     /// When its answer is worth nothing any more.
     pub deadline: Option<Moment>,
     /// How long the model should stay loaded after it.
@@ -384,7 +388,8 @@ pub struct Submission {
 }
 
 /// How a dispatched request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// The worker gave its whole answer, whatever its status.
     Answered,

@@ -3,7 +3,9 @@
 //! Knows no clock, no sockets, no processes, no Redis: [`Event`]s come in with the moment they happened, [`Effect`]s go
 //! out, and the same events give the same effects.
 
+mod admission;
 mod catalog;
+mod client;
 mod decision;
 mod device;
 mod event;
@@ -30,7 +32,7 @@ pub use event::{
 };
 pub use reason::{Blocker, LeaveCause, Protection, WaitReason};
 pub use scheduler::Scheduler;
-pub use settings::{LoadFailurePolicy, MaxLoaded, Settings};
+pub use settings::{ClientRule, ClientRules, LoadFailurePolicy, MaxLoaded, Settings};
 pub use slot::{LoadPhase, ReadyPhase, SlotState, StopPhase};
 pub use time::Moment;
-pub use view::{DeviceView, ModelStatus, ModelView, QueuedView, RequestPurpose, SlotView};
+pub use view::{ClientView, DeviceView, ModelStatus, ModelView, QueuedView, RecentView, RequestPurpose, SlotView};

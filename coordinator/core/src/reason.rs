@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use model_boss_protocol::{ByteCount, Category, DeviceId, ModelId, Priority};
+use model_boss_protocol::{ByteCount, Category, ClientId, DeviceId, ModelId, Priority};
 use serde::Serialize;
 
 use crate::slot::LoadPhase;
@@ -112,6 +112,23 @@ pub enum WaitReason {
     WorkerLost {
         /// Which model.
         model: ModelId,
+    },
+    /// As many requests of its client run as may.
+    ClientLimit {
+        /// Which client.
+        client: ClientId,
+        /// Its requests that run.
+        running: u32,
+        /// How many may.
+        limit: u32,
+    },
+    /// The pause after the last request of its client is not over.
+    Cooldown {
+        /// Which client.
+        client: ClientId,
+        /// When it is.
+        #[serde(rename = "retry_in_ms", serialize_with = "as_millis")]
+        retry_in: Duration,
     },
     /// Accepted in this very moment.
     Queued,
@@ -230,6 +247,12 @@ impl fmt::Display for WaitReason {
             Self::DeviceClosed { device } => write!(f, "{device} was freed for something else"),
             Self::DeviceUnknown { device } => write!(f, "the memory of {device} is not known at the moment"),
             Self::WorkerLost { model } => write!(f, "the worker of {model} went away"),
+            Self::ClientLimit { client, running, limit } => {
+                write!(f, "client {client} has {running} of {limit} requests running")
+            }
+            Self::Cooldown { client, retry_in } => {
+                write!(f, "client {client} pauses between requests, {:.0} s more", retry_in.as_secs_f64().ceil())
+            }
             Self::Queued => f.write_str("queued"),
         }
     }

@@ -1,6 +1,8 @@
 //! The scheduler: takes each event, keeps queue, pool and devices in step, and says what is to be done. Knows no clock
 //! and no I/O; the parts of it that are plain rules live in the modules beside it.
 
+mod budget;
+mod clients;
 mod devices;
 mod loading;
 mod moves;
@@ -15,6 +17,7 @@ use std::time::Duration;
 use model_boss_protocol::{ApiError, Generation, RequestId, SlotId};
 
 use crate::catalog::{Catalog, ModelIndex};
+use crate::client::{ClientIndex, Clients};
 use crate::decision::Decisions;
 use crate::device::Devices;
 use crate::pool::ModelPool;
@@ -36,6 +39,7 @@ pub struct Scheduler {
     now: Moment,
     catalog: Catalog,
     queue: InferenceQueue,
+    clients: Clients,
     pool: ModelPool,
     devices: Devices,
     /// Looked up by id only, never iterated where order shows.
@@ -71,6 +75,8 @@ enum Timer {
     Resume(SlotId),
     /// A back-off ends, a lease may be asked for again, or a right to evict may have come about.
     Consider(ModelIndex),
+    /// The client's pause between requests is over.
+    Client(ClientIndex),
     /// Everything that waits is looked at.
     Reevaluate,
 }
@@ -98,11 +104,12 @@ enum Reconsider {
 impl Scheduler {
     /// A scheduler that knows no models and no devices yet.
     pub fn new(settings: Settings, now: Moment) -> Self {
-        let limits = QueueLimits { per_model: settings.max_queued_per_model, in_all: settings.max_queued };
+        let limits = queue_limits(&settings);
         Self {
             now,
             catalog: Catalog::default(),
             queue: InferenceQueue::new(limits, settings.aging_step),
+            clients: Clients::new(settings.clients.clone(), settings.service_step),
             pool: ModelPool::default(),
             devices: Devices::default(),
             running: HashMap::new(),
@@ -143,7 +150,8 @@ impl Scheduler {
             }
             Event::Submit(submission) => self.submit(submission),
             Event::Cancel(request) => self.cancel(request),
-            Event::Finished { request, outcome } => self.finished(request, outcome),
+            Event::Finished { request, outcome, tokens } => self.finished(request, outcome, tokens),
+            Event::Settings(settings) => self.reconfigure(*settings),
             Event::Load { request, model, options } => self.load(request, &model, &options),
             Event::Move { request, model, device, .. } => self.move_model(request, &model, &device),
             Event::Invalidate { request, model } => self.invalidate(request, &model),
@@ -175,6 +183,7 @@ impl Scheduler {
                 Timer::Unload(slot) => self.rest_if_idle(slot),
                 Timer::Resume(slot) => self.resume(slot),
                 Timer::Consider(model) => self.consider(model),
+                Timer::Client(client) => self.client_changed(client),
                 Timer::Reevaluate => self.reconsider_at_least(Reconsider::All),
             }
         }
@@ -226,6 +235,10 @@ impl Scheduler {
     fn refuse(&mut self, request: RequestId, error: ApiError) {
         self.out.push(Effect::Refuse { request, error });
     }
+}
+
+fn queue_limits(settings: &Settings) -> QueueLimits {
+    QueueLimits { per_model: settings.max_queued_per_model, in_all: settings.max_queued }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use model_boss_protocol::{Category, KeepAlive};
+use model_boss_protocol::{Category, ClientId, KeepAlive, Priority};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -55,6 +55,60 @@ pub struct Settings {
     pub load_failure_policy: LoadFailurePolicy,
     /// Decisions kept for [`crate::Scheduler::decisions`].
     pub decisions_kept: usize,
+    /// What clients may do (RC-9, RC-24).
+    pub clients: ClientRules,
+    /// At equal importance a client goes behind others for each of these steps of service that it got more (RC-4). In
+    /// tokens, or hundredths of a second where nobody counts tokens.
+    pub service_step: u64,
+}
+
+/// What clients may do: one rule for everybody, and rules in its place for those who are named.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ClientRules {
+    /// For every client without a rule of its own.
+    pub default: ClientRule,
+    /// By name.
+    pub named: BTreeMap<ClientId, ClientRule>,
+}
+
+impl ClientRules {
+    /// The rule for this client.
+    pub fn of(&self, client: &ClientId) -> &ClientRule {
+        self.named.get(client).unwrap_or(&self.default)
+    }
+}
+
+/// What one client may do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ClientRule {
+    /// The most important priority it gets, whatever it asks for (RC-3).
+    pub max_priority: Priority,
+    /// The priority of its requests that name none.
+    pub default_priority: Priority,
+    /// Requests of it that run at once; more of them wait.
+    pub max_concurrent: Option<u32>,
+    /// The least time between the end of one of its requests and the start of the next.
+    #[serde(with = "span_text")]
+    pub cooldown: Duration,
+    /// Requests it may send in a minute; more are refused.
+    pub rate_per_minute: Option<u32>,
+    /// Requests of it that may wait; more are refused.
+    pub max_queued: Option<u32>,
+}
+
+impl Default for ClientRule {
+    fn default() -> Self {
+        Self {
+            max_priority: Priority::INTERACTIVE,
+            default_priority: Priority::NORMAL,
+            max_concurrent: None,
+            cooldown: Duration::ZERO,
+            rate_per_minute: None,
+            max_queued: None,
+        }
+    }
 }
 
 /// How many models of each category may be loaded at once (MM-1). In text `"auto"`, or a map such as `{ llm = 2 }`.
@@ -140,6 +194,8 @@ impl Default for Settings {
             max_loaded: MaxLoaded::Auto,
             load_failure_policy: LoadFailurePolicy::EvictAllAndRetry,
             decisions_kept: 1_000,
+            clients: ClientRules::default(),
+            service_step: 1_000,
         }
     }
 }

@@ -215,7 +215,7 @@ impl ModelSlot {
             load_started: now,
             last_used: now,
             last_priority: cause.priority,
-            cause: Some(cause.request),
+            cause: cause.request,
             ..Self::new(self.id, self.model)
         };
         Some(order)
@@ -258,7 +258,8 @@ impl ModelSlot {
 /// For what a slot is filled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Filling {
-    pub(crate) request: RequestId,
+    /// `None` when nobody waits for it yet.
+    pub(crate) request: Option<RequestId>,
     pub(crate) priority: Priority,
     pub(crate) revision: u64,
 }
@@ -352,7 +353,7 @@ mod tests {
     #[test]
     fn a_refused_filling_keeps_its_generation_and_a_granted_one_does_not() {
         let mut slot = ModelSlot::new(SlotId(0), ModelIndex::new(0));
-        let filling = Filling { request: RequestId(1), priority: Priority::NORMAL, revision: 1 };
+        let filling = Filling { request: Some(RequestId(1)), priority: Priority::NORMAL, revision: 1 };
         slot.fill(Moment::START, Vec::new(), filling).unwrap();
         assert_eq!(slot.generation, Generation(1));
         slot.apply(SlotEvent::LeaseRefused).unwrap();

@@ -1,11 +1,12 @@
 //! What the scheduler shows to the API, the metrics and the command line: plain values, made on demand.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use model_boss_protocol::{ByteCount, Category, ClientId, DeviceId, Generation, ModelId, Priority, RequestId, SlotId};
 use serde::{Serialize, Serializer};
 
-use crate::{LeaveCause, Moment, SizeRule, SlotState, WaitReason};
+use crate::{ClientRule, LeaveCause, Moment, Outcome, SizeRule, SlotState, WaitReason};
 
 /// A model of the catalog.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -183,4 +184,53 @@ fn optional_millis<S: Serializer>(span: &Option<Duration>, serializer: S) -> Res
         Some(span) => millis(span, serializer),
         None => serializer.serialize_none(),
     }
+}
+
+/// A client and what it got (RC-9).
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ClientView {
+    /// Its name.
+    pub id: ClientId,
+    /// Its requests that wait.
+    pub queued: u32,
+    /// Its requests that run.
+    pub running: u32,
+    /// Requests taken in.
+    pub requests: u64,
+    /// Requests refused because of its limits.
+    pub refused: u64,
+    /// Tokens of its prompts and answers.
+    pub tokens: u64,
+    /// Requests a minute, averaged over about the last one.
+    pub requests_per_minute: f64,
+    /// What it got beyond the least-served client that waits or runs (RC-4).
+    pub service_ahead: u64,
+    /// Why it may start nothing now.
+    pub held_back: Option<WaitReason>,
+    /// When it was seen last.
+    pub last_seen: Moment,
+    /// Answers by model.
+    pub models: BTreeMap<ModelId, u64>,
+    /// Its last requests that ended, oldest first.
+    pub recent: Vec<RecentView>,
+    /// What it may do.
+    pub rule: ClientRule,
+}
+
+/// A request that ended.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RecentView {
+    /// Which request.
+    pub id: RequestId,
+    /// Which model.
+    pub model: ModelId,
+    /// When it ended.
+    pub ended: Moment,
+    /// From dispatch to its end.
+    #[serde(rename = "took_ms", serialize_with = "millis")]
+    pub took: Duration,
+    /// Tokens of prompt and answer, when known.
+    pub tokens: Option<u64>,
+    /// How it ended.
+    pub outcome: Outcome,
 }

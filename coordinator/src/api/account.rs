@@ -71,6 +71,11 @@ impl Account {
         self.usage = Some(usage);
     }
 
+    /// Tokens of prompt and answer, if the answer counted them.
+    pub(super) fn tokens(&self) -> Option<u64> {
+        self.usage.as_ref().map(|usage| usage.prompt_tokens.saturating_add(usage.completion_tokens))
+    }
+
     /// The time since the request came.
     pub(super) fn age(&self) -> Duration {
         self.arrived.elapsed()

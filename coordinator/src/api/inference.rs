@@ -8,7 +8,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use model_boss_core::{Outcome, Scheduler};
-use model_boss_protocol::{ApiError, Category, ClientId, ErrorCode, Priority};
+use model_boss_protocol::{ApiError, Category, ClientId, ErrorCode};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
@@ -27,8 +27,6 @@ use crate::driver::{Ticket, Wish};
 const DEFAULT_MODEL: &str = "default";
 /// Larger bodies are looked at on a thread of their own: every stream waits for the one that serves sockets.
 const LARGE_BODY: usize = 256 * 1024;
-/// Nobody may be more important than this without leave (RC-3).
-const MAX_PRIORITY: Priority = Priority::INTERACTIVE;
 
 const SERVED_MODEL: HeaderName = HeaderName::from_static("x-served-model");
 const QUEUE_MS: HeaderName = HeaderName::from_static("x-queue-ms");
@@ -96,7 +94,7 @@ fn submit(
         model,
         category,
         client: peeked.client.unwrap_or_else(|| ClientId::from("anonymous")),
-        priority: peeked.priority.unwrap_or_default().max(MAX_PRIORITY),
+        priority: peeked.priority,
         deadline,
         keep_alive: peeked.keep_alive,
     });
@@ -157,7 +155,7 @@ fn respond(mut answer: Answer, marks: &Marks, times: CommentTimes) -> Response {
         Content::Whole(body) => {
             answer.account.used(usage_in(&body));
             answer.account.status(answer.status.as_u16());
-            answer.ticket.finish(Outcome::Answered);
+            answer.ticket.finish(Outcome::Answered, answer.account.tokens());
             *response.body_mut() = Body::from(body);
         }
     }

@@ -107,7 +107,7 @@ impl State {
             }
             Content::Whole(_) => {
                 account.status(status.as_u16());
-                ticket.finish(Outcome::Answered);
+                ticket.finish(Outcome::Answered, None);
                 Self::Ended
             }
         }
@@ -196,7 +196,7 @@ impl StreamBody {
             relay.account.used(relay.tail.usage());
             let crashed = outcome == Outcome::LostMidAnswer;
             relay.account.status(if crashed { ErrorCode::WorkerCrashed.status() } else { relay.status });
-            relay.ticket.finish(outcome);
+            relay.ticket.finish(outcome, relay.account.tokens());
         }
     }
 }
@@ -272,7 +272,7 @@ fn first_bytes(answer: Result<Answer, ApiError>) -> (State, Option<Bytes>) {
             };
             let event = worker_error_event(answer.status, body);
             answer.account.status(answer.status.as_u16());
-            answer.ticket.finish(Outcome::Answered);
+            answer.ticket.finish(Outcome::Answered, None);
             (State::Ended, Some(event))
         }
         Ok(mut answer) => {

@@ -1,10 +1,11 @@
 //! RC-18 case by case, on plain numbers.
 
-use model_boss_protocol::{ClientId, KeepAlive, RequestId};
+use model_boss_protocol::{KeepAlive, RequestId};
 use proptest::prelude::*;
 
 use super::*;
 use crate::catalog::ModelIndex;
+use crate::client::ClientIndex;
 use crate::queue::{Arrival, InferenceQueue, Purpose, QueueLimits, Waiting};
 use crate::testing::s;
 
@@ -23,7 +24,7 @@ fn place(base: u8, at: Moment, now: Moment) -> (OrderKey, Priority) {
     let arrival: Arrival = queue.arrive(at);
     let priority = Priority::new(base).unwrap();
     let model = ModelIndex::new(0);
-    let client = ClientId::from("c");
+    let client = ClientIndex::new(0);
     let keep_alive: Option<KeepAlive> = None;
     let purpose = Purpose::Inference;
     let id = RequestId(1);

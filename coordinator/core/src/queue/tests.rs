@@ -11,13 +11,13 @@ fn queue() -> InferenceQueue {
     InferenceQueue::new(QueueLimits { per_model: 512, in_all: 4_096 }, STEP)
 }
 
-fn push(queue: &mut InferenceQueue, at: Moment, id: u64, model: usize, priority: u8, client: &str) -> Waiting {
+fn push(queue: &mut InferenceQueue, at: Moment, id: u64, model: usize, priority: u8, client: usize) -> Waiting {
     let arrival = queue.arrive(at);
     let waiting = Waiting {
         id: RequestId(id),
         model: ModelIndex::new(model),
         purpose: Purpose::Inference,
-        client: client.into(),
+        client: ClientIndex::new(client),
         priority: Priority::new(priority).unwrap(),
         arrival,
         deadline: None,
@@ -41,7 +41,7 @@ fn drain(queue: &mut InferenceQueue, model: usize, now: Moment) -> Vec<u64> {
 fn rc_4_priority_first_then_arrival() {
     let mut q = queue();
     for (id, priority) in [(1, 5), (2, 2), (3, 5), (4, 0), (5, 2)] {
-        push(&mut q, s(0), id, 0, priority, if id % 2 == 0 { "a" } else { "b" });
+        push(&mut q, s(0), id, 0, priority, usize::from(id % 2 == 0));
     }
     assert_eq!(drain(&mut q, 0, s(1)), [4, 2, 5, 1, 3]);
     assert_eq!(q.len(), 0);
@@ -50,9 +50,9 @@ fn rc_4_priority_first_then_arrival() {
 #[test]
 fn rc_4_at_equal_priority_a_resident_model_goes_first() {
     let mut q = queue();
-    push(&mut q, s(0), 1, 0, 5, "a");
-    push(&mut q, s(1), 2, 1, 5, "a");
-    push(&mut q, s(2), 3, 0, 2, "a");
+    push(&mut q, s(0), 1, 0, 5, 0);
+    push(&mut q, s(1), 2, 1, 5, 0);
+    push(&mut q, s(2), 3, 0, 2, 0);
     q.set_residency(ModelIndex::new(1), Residency::Resident);
     let order: Vec<u64> = q.in_order(s(3)).iter().map(|(_, waiting)| waiting.id.0).collect();
     assert_eq!(order, [3, 2, 1]);
@@ -61,23 +61,23 @@ fn rc_4_at_equal_priority_a_resident_model_goes_first() {
 #[test]
 fn rc_5_aging_moves_the_old_ahead_and_never_past_zero() {
     let mut q = queue();
-    push(&mut q, s(0), 1, 0, 8, "a");
-    push(&mut q, s(89), 2, 0, 5, "a");
-    push(&mut q, s(89), 3, 0, 0, "a");
+    push(&mut q, s(0), 1, 0, 8, 0);
+    push(&mut q, s(89), 2, 0, 5, 0);
+    push(&mut q, s(89), 3, 0, 0, 0);
     assert_eq!(q.best(ModelIndex::new(0), s(89)).unwrap().id, RequestId(3));
     q.remove(RequestId(3)).unwrap();
     assert_eq!(q.best(ModelIndex::new(0), s(89)).unwrap().id, RequestId(2));
     // At 90 s the batch request stands at 5 and came first.
     assert_eq!(q.best(ModelIndex::new(0), s(90)).unwrap().id, RequestId(1));
-    push(&mut q, s(100_000), 4, 0, 0, "a");
+    push(&mut q, s(100_000), 4, 0, 0, 0);
     assert_eq!(q.best(ModelIndex::new(0), s(200_000)).unwrap().id, RequestId(4));
 }
 
 #[test]
 fn a_request_tried_again_stands_where_it_stood() {
     let mut q = queue();
-    let first = push(&mut q, s(0), 1, 0, 5, "a");
-    push(&mut q, s(1), 2, 0, 5, "a");
+    let first = push(&mut q, s(0), 1, 0, 5, 0);
+    push(&mut q, s(1), 2, 0, 5, 0);
     q.remove(first.id).unwrap();
     q.push(first);
     assert_eq!(drain(&mut q, 0, s(2)), [1, 2]);
@@ -86,11 +86,11 @@ fn a_request_tried_again_stands_where_it_stood() {
 #[test]
 fn rc_10_the_queue_is_bounded_per_model_and_in_all() {
     let mut q = InferenceQueue::new(QueueLimits { per_model: 2, in_all: 3 }, STEP);
-    push(&mut q, s(0), 1, 0, 5, "a");
-    push(&mut q, s(0), 2, 0, 5, "a");
+    push(&mut q, s(0), 1, 0, 5, 0);
+    push(&mut q, s(0), 2, 0, 5, 0);
     assert_eq!(q.admit(ModelIndex::new(0)), Err(QueueFull::ForModel { limit: 2 }));
     assert_eq!(q.admit(ModelIndex::new(1)), Ok(()));
-    push(&mut q, s(0), 3, 1, 5, "a");
+    push(&mut q, s(0), 3, 1, 5, 0);
     assert_eq!(q.admit(ModelIndex::new(2)), Err(QueueFull::InAll { limit: 3 }));
     q.remove(RequestId(2)).unwrap();
     assert_eq!(q.admit(ModelIndex::new(0)), Ok(()));
@@ -99,9 +99,9 @@ fn rc_10_the_queue_is_bounded_per_model_and_in_all() {
 #[test]
 fn only_absent_models_want_a_load_most_urgent_first() {
     let mut q = queue();
-    push(&mut q, s(0), 1, 0, 5, "a");
-    push(&mut q, s(1), 2, 1, 2, "a");
-    push(&mut q, s(2), 3, 2, 5, "a");
+    push(&mut q, s(0), 1, 0, 5, 0);
+    push(&mut q, s(1), 2, 1, 2, 0);
+    push(&mut q, s(2), 3, 2, 5, 0);
     let (a, b, c) = (ModelIndex::new(0), ModelIndex::new(1), ModelIndex::new(2));
     assert_eq!(q.wanting(s(2), usize::MAX), [b, a, c]);
     assert_eq!(q.wanting(s(2), 1), [b]);
@@ -120,7 +120,7 @@ fn only_absent_models_want_a_load_most_urgent_first() {
 fn deadlines_come_in_order_and_leave_with_their_request() {
     let mut q = queue();
     for (id, deadline) in [(1, 20), (2, 10), (3, 30)] {
-        let mut waiting = push(&mut q, s(0), id, 0, 5, "a");
+        let mut waiting = push(&mut q, s(0), id, 0, 5, 0);
         q.remove(waiting.id).unwrap();
         waiting.deadline = Some(s(deadline));
         q.push(waiting);
@@ -139,6 +139,8 @@ enum Op {
     Pop(usize),
     Wait(u64),
     Residency(usize, bool),
+    Serve(usize, u64),
+    HoldBack(usize, bool),
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
@@ -148,8 +150,41 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         2 => (0..3usize).prop_map(Op::Pop),
         1 => (0..100u64).prop_map(Op::Wait),
         1 => (0..3usize, any::<bool>()).prop_map(|(model, absent)| Op::Residency(model, absent)),
+        2 => (0..3usize, 0..3u64).prop_map(|(client, steps)| Op::Serve(client, steps)),
+        1 => (0..3usize, any::<bool>()).prop_map(|(client, held_back)| Op::HoldBack(client, held_back)),
     ];
     prop::collection::vec(op, 1..120)
+}
+
+#[test]
+fn rc_4_at_equal_importance_the_client_that_got_less_goes_first() {
+    let mut q = queue();
+    for id in 1..=3 {
+        push(&mut q, s(0), id, 0, 5, 0);
+    }
+    push(&mut q, s(1), 4, 0, 5, 1);
+    push(&mut q, s(1), 5, 1, 5, 1);
+    q.set_standing(ClientIndex::new(0), ClientStanding { service: 2, held_back: false });
+    assert_eq!(q.wanting(s(1), usize::MAX), [ModelIndex::new(0), ModelIndex::new(1)]);
+    // Thirty seconds on, all of the first client's requests are more important than the other's.
+    assert_eq!(q.best(ModelIndex::new(0), s(30)).unwrap().id, RequestId(1));
+    assert_eq!(drain(&mut q, 0, s(1)), [4, 1, 2, 3]);
+}
+
+#[test]
+fn rc_9_requests_of_a_client_that_is_held_back_keep_their_places() {
+    let mut q = queue();
+    push(&mut q, s(0), 1, 0, 5, 0);
+    push(&mut q, s(1), 2, 0, 5, 1);
+    push(&mut q, s(2), 3, 1, 5, 0);
+    let held_back = ClientStanding { service: 0, held_back: true };
+    assert!(!q.set_standing(ClientIndex::new(0), held_back));
+    assert_eq!(q.wanting(s(2), usize::MAX), [ModelIndex::new(0)]);
+    assert_eq!(q.best(ModelIndex::new(0), s(2)).unwrap().id, RequestId(2));
+    assert_eq!(q.len_of(ModelIndex::new(1)), 1);
+    assert!(q.set_standing(ClientIndex::new(0), ClientStanding::default()));
+    assert_eq!(q.wanting(s(2), usize::MAX), [ModelIndex::new(0), ModelIndex::new(1)]);
+    assert_eq!(drain(&mut q, 0, s(2)), [1, 2]);
 }
 
 proptest! {
@@ -160,13 +195,16 @@ proptest! {
         let mut list: Vec<Waiting> = Vec::new();
         let mut absent = [true; 3];
         let mut now = s(0);
-        let key = |w: &Waiting, now: Moment| {
-            (w.priority.aged(now.since(w.arrival.at).as_secs() / STEP.as_secs()), w.arrival)
+        let mut standings = [ClientStanding::default(); 3];
+        let key = |w: &Waiting, now: Moment, standings: &[ClientStanding; 3]| {
+            let effective = w.priority.aged(now.since(w.arrival.at).as_secs() / STEP.as_secs());
+            (effective, standings[w.client.get()].service, w.arrival)
         };
+        let may_start = |w: &&Waiting, standings: &[ClientStanding; 3]| !standings[w.client.get()].held_back;
         for (number, op) in ops.into_iter().enumerate() {
             match op {
                 Op::Push { model, priority, client } => {
-                    list.push(push(&mut q, now, number as u64, model, priority, &client.to_string()));
+                    list.push(push(&mut q, now, number as u64, model, priority, usize::from(client)));
                 }
                 Op::Remove(place) if !list.is_empty() => {
                     let gone = list.swap_remove(place % list.len());
@@ -174,7 +212,10 @@ proptest! {
                     prop_assert!(q.remove(gone.id).is_none());
                 }
                 Op::Pop(model) => {
-                    let first = list.iter().filter(|w| w.model == ModelIndex::new(model)).min_by_key(|w| key(w, now));
+                    let first = list
+                        .iter()
+                        .filter(|w| w.model == ModelIndex::new(model) && may_start(w, &standings))
+                        .min_by_key(|w| key(w, now, &standings));
                     let first = first.map(|w| w.id);
                     prop_assert_eq!(q.best(ModelIndex::new(model), now).map(|head| head.id), first);
                     if let Some(id) = first {
@@ -188,12 +229,25 @@ proptest! {
                     let residency = if is_absent { Residency::Absent } else { Residency::Resident };
                     q.set_residency(ModelIndex::new(model), residency);
                 }
+                Op::Serve(client, steps) => {
+                    standings[client].service += steps;
+                    prop_assert!(!q.set_standing(ClientIndex::new(client), standings[client]));
+                }
+                Op::HoldBack(client, held_back) => {
+                    let freed = standings[client].held_back && !held_back;
+                    standings[client].held_back = held_back;
+                    prop_assert_eq!(q.set_standing(ClientIndex::new(client), standings[client]), freed);
+                }
                 Op::Remove(_) => {}
             }
             let mut wanting: Vec<(_, ModelIndex)> = (0..3usize)
                 .filter(|&m| absent[m])
                 .filter_map(|m| {
-                    let first = list.iter().filter(|w| w.model == ModelIndex::new(m)).map(|w| key(w, now)).min();
+                    let first = list
+                        .iter()
+                        .filter(|w| w.model == ModelIndex::new(m) && may_start(w, &standings))
+                        .map(|w| key(w, now, &standings))
+                        .min();
                     first.map(|first| (first, ModelIndex::new(m)))
                 })
                 .collect();

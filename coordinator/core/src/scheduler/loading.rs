@@ -1,6 +1,6 @@
 //! How a cold model gets its memory: where it is loaded, whose turn it is, who leaves for it (RC-6, RC-7, RC-18, MM-7).
 
-use model_boss_protocol::{ApiError, DeviceId, ErrorCode, ModelId, SlotId};
+use model_boss_protocol::{ApiError, DeviceId, ErrorCode, ModelId, Priority, RequestId, SlotId};
 
 use super::{Life, Reconsider, Scheduler, Timer};
 use crate::catalog::ModelIndex;
@@ -13,7 +13,7 @@ use crate::slot::{Filling, SlotState};
 use crate::{Verdict, WaitReason};
 
 /// What a device offers a model now.
-enum Room {
+pub(super) enum Room {
     /// It fits; this much is left beside it.
     Now { left: i128 },
     /// It fits when these have left.
@@ -23,7 +23,7 @@ enum Room {
 }
 
 /// Why a device offers nothing now.
-enum NoRoom {
+pub(super) enum NoRoom {
     /// Its memory is not known.
     Unknown,
     /// Another model has its turn there.
@@ -54,7 +54,7 @@ impl Scheduler {
     /// `get_or_load`'s second half: a model that somebody waits for and no slot serves gets a load, or room for one, or
     /// waits on. Why it waits is worked out when somebody asks ([`Self::why_no_load`]).
     pub(super) fn consider(&mut self, model: ModelIndex) {
-        let wanted = self.queue.residency(model) == Residency::Absent && self.queue.len_of(model) > 0;
+        let wanted = self.queue.residency(model) == Residency::Absent && self.queue.best(model, self.now).is_some();
         if !wanted || self.life != Life::Serving || self.must_rest(model) {
             return;
         }
@@ -137,7 +137,7 @@ impl Scheduler {
     }
 
     /// A failed model and a refused lease are not tried again before their time.
-    fn must_rest(&mut self, model: ModelIndex) -> bool {
+    pub(super) fn must_rest(&mut self, model: ModelIndex) -> bool {
         let known = &mut self.catalog[model];
         let failed = known.failures.waits_until(self.now);
         if known.lease_refusal.as_ref().is_some_and(|refusal| refusal.until <= self.now) {
@@ -198,7 +198,7 @@ impl Scheduler {
         self.refuse_all(model, error);
     }
 
-    fn room(&self, model: ModelIndex, name: &DeviceId) -> Room {
+    pub(super) fn room(&self, model: ModelIndex, name: &DeviceId) -> Room {
         let Some(device) = self.devices.get(name) else { return Room::No(NoRoom::Unknown) };
         let Some(balance) = device.balance() else { return Room::No(NoRoom::Unknown) };
         let need = i128::from(self.catalog[model].description.size.bytes.0);
@@ -211,7 +211,9 @@ impl Scheduler {
             Some(slot) if !self.is_unwanted(slot) => return Room::No(NoRoom::Turn(self.pool[slot].model)),
             // A load for nobody makes way for whoever wants the device (RC-11).
             Some(slot) if left >= 0 => {
-                let Some(asker) = self.queue.best(model, self.now) else { return Room::Now { left } };
+                let Some(asker) = self.queue.best(model, self.now) else {
+                    return Room::No(NoRoom::Turn(self.pool[slot].model));
+                };
                 let victim = Victim { slot, usage: Usage::Idle, right: eviction::Right::Unwanted };
                 return Room::After { asker, victims: vec![victim] };
             }
@@ -387,12 +389,24 @@ impl Scheduler {
     }
 
     fn start_load(&mut self, model: ModelIndex, device: &DeviceId) {
-        let Some(cause) = self.queue.best(model, self.now) else { return };
+        if let Some(cause) = self.queue.best(model, self.now) {
+            self.begin_load(model, device, Some(cause.id), cause.base);
+        }
+    }
+
+    /// Begins a load where there is room, for a request or for nobody yet.
+    pub(super) fn begin_load(
+        &mut self,
+        model: ModelIndex,
+        device: &DeviceId,
+        cause: Option<RequestId>,
+        priority: Priority,
+    ) {
         self.drop_claim(model);
         self.timers.clear(Timer::Consider(model));
         let description = &self.catalog[model].description;
         let size = description.size.clone();
-        let filling = Filling { request: cause.id, priority: cause.base, revision: description.revision };
+        let filling = Filling { request: cause, priority, revision: description.revision };
         let free = self.devices.get(device).and_then(Device::free).unwrap_or_default();
         let id = self.pool.vacant(model, &self.catalog[model].slots);
         let parts = vec![(device.clone(), size.bytes)];
@@ -406,10 +420,13 @@ impl Scheduler {
         known.serving = Some(id);
         self.queue.set_residency(model, Residency::Coming);
         let reasons = vec![
-            format!("a request of priority {} waits for it", cause.base),
+            match cause {
+                Some(_) => format!("a request of priority {priority} waits for it"),
+                None => format!("a request of priority {priority} came too late for it, the next may be in time"),
+            },
             format!("{} on {device} (size by rule '{}'), {free} free there", size.bytes, size.rule),
         ];
-        self.decisions.record(self.now, Verdict::Load, self.catalog[model].id(), Some(cause.id), reasons);
+        self.decisions.record(self.now, Verdict::Load, self.catalog[model].id(), cause, reasons);
         self.give_order(id, order);
     }
 }

@@ -32,11 +32,12 @@ impl Scheduler {
         self.catalog[model].lease_refusal = None;
         self.timers.clear(Timer::Consider(model));
         let arrival = self.queue.arrive(self.now);
-        self.queue.push(Waiting {
+        let client = self.clients.named(&ClientId::from(OPERATOR), self.now);
+        self.enqueue(Waiting {
             id: request,
             model,
             purpose: Purpose::Load,
-            client: ClientId::from(OPERATOR),
+            client,
             priority: options.priority.unwrap_or(Priority::INTERACTIVE),
             arrival,
             deadline: None,
@@ -192,9 +193,14 @@ impl Scheduler {
 
     /// While the process ends: tells those who wait for a model that is not ready.
     pub(super) fn refuse_what_cannot_run(&mut self, model: ModelIndex) {
-        let state = self.catalog[model].serving.map(|slot| self.pool[slot].state);
-        if state != Some(SlotState::Ready(ReadyPhase::Serving)) {
+        if !self.is_serving(model) {
             self.refuse_all(model, &draining());
         }
+    }
+
+    /// Whether a slot of this model takes requests.
+    pub(super) fn is_serving(&self, model: ModelIndex) -> bool {
+        let state = self.catalog[model].serving.map(|slot| self.pool[slot].state);
+        state == Some(SlotState::Ready(ReadyPhase::Serving))
     }
 }

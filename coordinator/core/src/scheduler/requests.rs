@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use model_boss_protocol::{ApiError, ErrorCode, RequestId, SlotId};
+use model_boss_protocol::{ApiError, ErrorCode, Priority, RequestId, SlotId};
 
 use super::{Life, Reconsider, Running, Scheduler, Timer};
 use crate::catalog::ModelIndex;
+use crate::client::ClientIndex;
 use crate::queue::{Purpose, QueueFull, Waiting};
 use crate::reason::LeaveCause;
 use crate::slot::{ReadyPhase, SlotState};
@@ -17,16 +18,17 @@ impl Scheduler {
             // A number in use twice is the shell's mistake; two answers to one request would be worse.
             return;
         }
-        match self.admit(&submission) {
+        let (client, priority) = self.client_and_priority(&submission.client, submission.priority);
+        match self.admit(&submission, client, priority) {
             Err(error) => self.refuse(submission.id, error),
             Ok(model) => {
                 let arrival = self.queue.arrive(self.now);
-                self.queue.push(Waiting {
+                self.enqueue(Waiting {
                     id: submission.id,
                     model,
                     purpose: Purpose::Inference,
-                    client: submission.client,
-                    priority: submission.priority,
+                    client,
+                    priority,
                     arrival,
                     deadline: submission.deadline,
                     keep_alive: submission.keep_alive,
@@ -41,7 +43,12 @@ impl Scheduler {
         self.queue.get(request).is_some() || self.running.contains_key(&request) || self.unloads.contains_key(&request)
     }
 
-    fn admit(&self, submission: &Submission) -> Result<ModelIndex, ApiError> {
+    fn admit(
+        &mut self,
+        submission: &Submission,
+        client: ClientIndex,
+        priority: Priority,
+    ) -> Result<ModelIndex, ApiError> {
         let model = self.admit_model(&submission.model)?;
         let description = &self.catalog[model].description;
         if description.category != submission.category {
@@ -58,6 +65,8 @@ impl Scheduler {
             return Err(deadline_exceeded(Duration::ZERO));
         }
         self.admit_to_queue(model)?;
+        self.admit_client(client)?;
+        self.admit_by_budget(model, priority, submission.deadline)?;
         Ok(model)
     }
 
@@ -82,7 +91,7 @@ impl Scheduler {
         };
         // About the time in which an eighth of those before it are through.
         let turns = self.queue.len_of(model) / (8 * self.catalog[model].max_concurrent()) + 1;
-        let wait = self.catalog[model].service.saturating_mul(u32::try_from(turns).unwrap_or(u32::MAX));
+        let wait = self.catalog[model].history.mean_answer().saturating_mul(u32::try_from(turns).unwrap_or(u32::MAX));
         let wait = wait.clamp(Duration::from_secs(1), Duration::from_secs(60));
         Err(ApiError::new(ErrorCode::QueueFull, message).retry_after(wait))
     }
@@ -146,7 +155,7 @@ impl Scheduler {
         if self.pool[slot].paused_until.is_none() {
             let room = self.catalog[model].max_concurrent();
             while self.pool[slot].running.len() < room {
-                let next = self.queue.best(model, self.now).and_then(|head| self.queue.remove(head.id));
+                let next = self.queue.best(model, self.now).and_then(|head| self.dequeue(head.id));
                 let Some(request) = next else { break };
                 self.dispatch(slot, request);
             }
@@ -177,16 +186,19 @@ impl Scheduler {
             queued: self.now.since(arrived),
             loading,
         });
+        self.client_started(request.client);
         let running = Running { slot: slot_id, generation, started: self.now, cancelled: false, request };
         self.running.insert(running.request.id, running);
     }
 
-    pub(super) fn finished(&mut self, request: RequestId, outcome: Outcome) {
+    pub(super) fn finished(&mut self, request: RequestId, outcome: Outcome, tokens: Option<u64>) {
         let Some(run) = self.running.remove(&request) else { return };
         let model = run.request.model;
+        let client = run.request.client;
+        self.client_ended(&run, outcome, tokens);
         if outcome == Outcome::Answered {
             self.catalog[model].failures.forget();
-            self.catalog[model].served_in(self.now.since(run.started));
+            self.catalog[model].history.answered_in(self.now.since(run.started));
         }
         if let Some(slot) = self.pool.current(run.slot, run.generation) {
             let rank = slot.rank(self.now, self.settings.aging_step);
@@ -205,6 +217,7 @@ impl Scheduler {
                 }
             }
             let slot = run.slot;
+            self.client_changed(client);
             if outcome == Outcome::LostBeforeAnswer {
                 self.try_again(run);
             } else {
@@ -213,8 +226,11 @@ impl Scheduler {
             let slot = &self.pool[slot];
             let as_before = slot.is_busy() && slot.rank(self.now, self.settings.aging_step) == rank;
             self.reconsider_at_least(if as_before { Reconsider::Next } else { Reconsider::First });
-        } else if outcome == Outcome::LostBeforeAnswer {
-            self.try_again(run);
+        } else {
+            self.client_changed(client);
+            if outcome == Outcome::LostBeforeAnswer {
+                self.try_again(run);
+            }
         }
     }
 
@@ -243,7 +259,7 @@ impl Scheduler {
             self.refuse(id, error);
         } else {
             request.retries += 1;
-            self.queue.push(request);
+            self.enqueue(request);
             self.arrived(model, id);
         }
         if self.pool.current(slot, generation).is_some() {
@@ -256,7 +272,7 @@ impl Scheduler {
         if !known.listed {
             return Some(self.not_found(known.id().as_str()));
         }
-        if self.life != Life::Serving && known.serving.is_none() {
+        if self.life != Life::Serving && !self.is_serving(model) {
             return Some(draining());
         }
         known.failures.refusal(known.id(), self.now, &self.settings).map(|_| known.failures.error(known.id()))
@@ -292,7 +308,7 @@ impl Scheduler {
 
     /// Takes a request out of the queue that will not be dispatched, and ends what only it stood for.
     pub(super) fn take_waiting(&mut self, request: RequestId) -> Option<Waiting> {
-        let waiting = self.queue.remove(request)?;
+        let waiting = self.dequeue(request)?;
         let model = waiting.model;
         if self.claim_of(model).is_some_and(|claim| claim.asker == request) {
             self.drop_claim(model);
@@ -304,9 +320,13 @@ impl Scheduler {
                     self.pool[slot].cause = None;
                     self.reconsider_at_least(Reconsider::First);
                 }
-                let loading = matches!(self.pool[slot].state, SlotState::Loading(_));
-                if loading && self.queue.len_of(model) == 0 {
-                    self.reconsider_at_least(Reconsider::First);
+                if self.queue.len_of(model) == 0 {
+                    match self.pool[slot].state {
+                        SlotState::Loading(_) => self.reconsider_at_least(Reconsider::First),
+                        // The last one was held back by its client's limits: the slot waited for it, idle.
+                        SlotState::Ready(_) => self.rest_if_idle(slot),
+                        _ => {}
+                    }
                 }
             }
             None => {

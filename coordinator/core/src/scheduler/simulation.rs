@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-use model_boss_protocol::{ByteCount, DeviceId, RequestId};
+use model_boss_protocol::{ByteCount, DeviceId, Priority, RequestId};
 
 use super::world::{Behaviour, Fate, Rng, World};
 use crate::Verdict::{self, Crash, Drain, Evict, Keep, LeaseRefused, Load, Ready, Refuse, Unload};
 use crate::testing::{device, model};
-use crate::{Event, ModelDescription, Settings};
+use crate::{ClientRule, Event, ModelDescription, Settings};
 
 const SEEDS: u64 = 300;
 const STEPS: u64 = 150;
@@ -117,6 +117,7 @@ fn act(world: &mut World, rng: &mut Rng, devices: &[(String, u64)]) {
             seen.foreign = (!rng.chance(100)).then(|| ByteCount::gib(rng.below(gib / 2 + 1)));
             world.tell(Event::DeviceObserved(seen));
         }
+        98 if rng.chance(300) => world.tell(Event::Settings(Box::new(settings(rng)))),
         _ => {
             let mut models = world.models().to_vec();
             let place = usize::try_from(rng.below(models.len() as u64)).unwrap();
@@ -145,6 +146,20 @@ fn settings(rng: &mut Rng) -> Settings {
     }
     settings.aging_step = Duration::from_secs(rng.below(31));
     settings.decisions_kept = 50;
+    settings.clients.default.max_priority = Priority::HIGHEST;
+    if rng.chance(300) {
+        let up_to =
+            |rng: &mut Rng, chance, most| rng.chance(chance).then(|| u32::try_from(rng.between(1, most)).unwrap());
+        let rule = ClientRule {
+            max_concurrent: up_to(rng, 500, 3),
+            cooldown: Duration::from_millis(rng.below(3) * rng.below(5_000)),
+            max_queued: up_to(rng, 300, 5),
+            rate_per_minute: up_to(rng, 300, 60),
+            ..ClientRule::default()
+        };
+        settings.clients.named.insert("c1".into(), rule.clone());
+        settings.clients.named.insert("c2".into(), rule);
+    }
     settings
 }
 

@@ -64,7 +64,9 @@ impl Scheduler {
         let model = slot.model;
         self.devices.end_turn(id, &slot.parts);
         self.queue.set_residency(model, Residency::Resident);
-        let took = format!("loaded in {:.3} s", slot.load_time().as_secs_f64());
+        let load_time = slot.load_time();
+        self.catalog[model].history.loaded_in(load_time);
+        let took = format!("loaded in {:.3} s", load_time.as_secs_f64());
         self.decisions.record(self.now, Verdict::Ready, self.catalog[model].id(), None, vec![took]);
         self.pump(model);
         self.reconsider_at_least(Reconsider::All);

@@ -2,12 +2,17 @@
 
 use std::time::Duration;
 
-use model_boss_protocol::{ByteCount, Category, DeviceId, ErrorCode, Generation, KeepAlive, RequestId, SlotId};
+use model_boss_protocol::{
+    ByteCount, Category, DeviceId, ErrorCode, Generation, KeepAlive, Priority, RequestId, SlotId,
+};
 
 use super::world::{Behaviour, Fate, Rng, World};
 use crate::testing::{device, model, ms, s};
-use crate::{Effect, Event, ModelDescription, ModelStatus, Moment, Outcome, Settings, SlotState, Verdict, WaitReason};
+use crate::{
+    Effect, Event, ModelDescription, ModelStatus, Moment, Outcome, Settings, SlotState, Submission, Verdict, WaitReason,
+};
 
+mod clients;
 mod fairness;
 mod recovery;
 
@@ -440,7 +445,7 @@ fn rc_14_news_of_an_earlier_filling_means_nothing() {
     world.tell(Event::WorkerReady { slot, generation, context_length: None });
     world.tell(Event::LeaseReleased { slot, generation });
     world.tell(Event::WorkerReady { slot: SlotId(77), generation, context_length: None });
-    world.tell(Event::Finished { request: RequestId(4_711), outcome: Outcome::Answered });
+    world.tell(Event::Finished { request: RequestId(4_711), outcome: Outcome::Answered, tokens: None });
     assert!(matches!(world.state_of("m"), Some(SlotState::Loading(_))));
     world.run_until(s(20));
     assert_eq!(world.fate(again), &Fate::Answered);

@@ -38,7 +38,7 @@ impl Scheduler {
                 let wait = self.wait_reason(waiting);
                 QueuedView {
                     id: waiting.id,
-                    client: waiting.client.clone(),
+                    client: self.clients.get(waiting.client).id.clone(),
                     model: self.catalog[waiting.model].id().clone(),
                     purpose: match waiting.purpose {
                         Purpose::Inference => RequestPurpose::Inference,
@@ -102,6 +102,11 @@ impl Scheduler {
     fn wait_reason(&self, waiting: &Waiting) -> WaitReason {
         let known = &self.catalog[waiting.model];
         let model = known.id().clone();
+        if waiting.purpose == Purpose::Inference
+            && let Some(held_back) = self.why_held_back(waiting.client, self.now)
+        {
+            return held_back;
+        }
         if let Some(slot) = known.serving.map(|slot| &self.pool[slot]) {
             return match slot.state {
                 SlotState::Loading(phase) => WaitReason::Loading { model, phase, progress: slot.progress },

@@ -111,6 +111,8 @@ pub(super) struct World {
     pub(super) fates: BTreeMap<RequestId, Fate>,
     pub(super) log: Vec<(Moment, Effect)>,
     pub(super) drained: bool,
+    /// What answers say of their tokens.
+    pub(super) tokens: Option<u64>,
     agenda: BTreeMap<(Moment, u64), Coming>,
     leases: BTreeMap<Filling, (Vec<(DeviceId, ByteCount)>, Lease)>,
     workers: BTreeMap<Filling, Worker>,
@@ -140,6 +142,7 @@ impl World {
             fates: BTreeMap::new(),
             log: Vec::new(),
             drained: false,
+            tokens: None,
             agenda: BTreeMap::new(),
             leases: BTreeMap::new(),
             workers: BTreeMap::new(),
@@ -154,7 +157,9 @@ impl World {
 
     /// One GPU of this size and these models; nothing fails.
     pub(super) fn calm(gib: u64, models: Vec<ModelDescription>) -> Self {
-        let mut world = Self::new(Settings::default(), Behaviour::default(), 1);
+        let mut settings = Settings::default();
+        settings.clients.default.max_priority = Priority::HIGHEST;
+        let mut world = Self::new(settings, Behaviour::default(), 1);
         world.tell(Event::DeviceObserved(device("cuda:0", gib)));
         world.catalog(models);
         world
@@ -181,7 +186,7 @@ impl World {
             model: model.to_owned(),
             category: Category::Llm,
             client: "c".into(),
-            priority: Priority::new(priority).unwrap(),
+            priority: Some(Priority::new(priority).unwrap()),
             deadline: None,
             keep_alive: None,
         };
@@ -224,7 +229,7 @@ impl World {
                 self.tell(Event::Cancel(request));
                 self.after(
                     Duration::from_millis(5),
-                    Coming::Event(Event::Finished { request, outcome: Outcome::ClientGone }),
+                    Coming::Event(Event::Finished { request, outcome: Outcome::ClientGone, tokens: None }),
                 );
             }
             _ => {}
@@ -254,7 +259,10 @@ impl World {
     pub(super) fn run_to_the_end(&mut self) {
         let end = self.now + Duration::from_secs(86_400);
         while !self.drained {
-            let at = self.next_moment().filter(|at| *at < end).expect("the world to come to its end within a day");
+            let Some(at) = self.next_moment().filter(|at| *at < end) else {
+                let (queue, slots) = (self.core.queue(self.now), self.core.slots());
+                panic!("the world does not come to its end within a day: waiting {queue:#?}, slots {slots:#?}");
+            };
             self.step(at);
         }
         assert!(self.leases.is_empty(), "leases left: {:?}", self.leases);
@@ -349,7 +357,7 @@ impl World {
                 }
                 self.fates.insert(request, Fate::Answered);
                 self.answered_at.insert(request, self.now);
-                self.tell(Event::Finished { request, outcome: Outcome::Answered });
+                self.tell(Event::Finished { request, outcome: Outcome::Answered, tokens: self.tokens });
             }
         }
     }
@@ -409,7 +417,7 @@ impl World {
             let outcome = if before { Outcome::LostBeforeAnswer } else { Outcome::LostMidAnswer };
             self.fates.insert(request, if before { Fate::Waiting } else { Fate::Cut });
             let delay = Duration::from_millis(self.rng.below(40));
-            self.after(delay, Coming::Event(Event::Finished { request, outcome }));
+            self.after(delay, Coming::Event(Event::Finished { request, outcome, tokens: None }));
         }
     }
 
@@ -494,7 +502,7 @@ impl World {
         assert!(worker.ready, "dispatch to a worker that is not ready");
         if !worker.alive {
             self.fates.insert(request, Fate::Waiting);
-            let lost = Event::Finished { request, outcome: Outcome::LostBeforeAnswer };
+            let lost = Event::Finished { request, outcome: Outcome::LostBeforeAnswer, tokens: None };
             self.after(Duration::from_millis(1), Coming::Event(lost));
             return;
         }

@@ -51,7 +51,7 @@ fn lost_in_order(exit_first: bool) {
         model: "m".into(),
         category: Category::Llm,
         client: "c".into(),
-        priority: model_boss_protocol::Priority::NORMAL,
+        priority: None,
         deadline: None,
         keep_alive: None,
     };
@@ -62,7 +62,7 @@ fn lost_in_order(exit_first: bool) {
     assert!(matches!(effects[..], [Effect::Dispatch { .. }]));
     let exit = crate::ExitReport { reason: None, description: "killed by signal 9".into(), last_lines: Vec::new() };
     let exited = Event::WorkerExited { slot, generation, exit };
-    let lost = Event::Finished { request, outcome: Outcome::LostBeforeAnswer };
+    let lost = Event::Finished { request, outcome: Outcome::LostBeforeAnswer, tokens: None };
     let release = Effect::ReleaseLease { slot, generation };
     if exit_first {
         assert_eq!(core.handle(s(3), exited), [release]);
@@ -193,7 +193,7 @@ fn a_lost_connection_to_a_worker_that_lives_pauses_its_slot_and_no_more() {
     world.run_until(s(4));
     let Fate::Running(slot, _) = *world.fate(request) else { panic!() };
     world.fates.insert(request, Fate::Waiting);
-    world.tell(Event::Finished { request, outcome: Outcome::LostBeforeAnswer });
+    world.tell(Event::Finished { request, outcome: Outcome::LostBeforeAnswer, tokens: None });
     assert_eq!(world.dispatched().len(), 1);
     world.run_until(s(6));
     assert_eq!(world.dispatched(), [request, request]);

@@ -1,0 +1,321 @@
+//! Who asks: what each client got, how much of it counts in the order, and what its rules let it do now (RC-4, RC-9,
+//! RC-24). Knows no models beyond their numbers, no slots and no order.
+//!
+//! Service is counted like start-time fair queueing counts it (Goyal, Vin, Cheng 1996): a client that comes back after a
+//! rest begins where the least-served active client stands. So nobody saves up a right to push others aside by having
+//! been away, and nobody is held back for what it got while nobody else wanted anything.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+
+use model_boss_protocol::{ClientId, RequestId};
+
+use crate::catalog::ModelIndex;
+use crate::queue::ClientStanding;
+use crate::settings::{ClientRule, ClientRules};
+use crate::{Moment, Outcome};
+
+/// Clients remembered; beyond it the one that was away longest is forgotten. Names come from strangers.
+const REMEMBERED: usize = 4_096;
+
+/// Last requests remembered for each client.
+const RECENT: usize = 8;
+
+/// The span over which a client's rate is averaged.
+const RATE_SPAN: Duration = Duration::from_secs(60);
+
+/// One second of a device counts as so much service when nobody counted tokens: about what a small GPU decodes.
+const SERVICE_PER_SECOND: u64 = 100;
+
+/// A client's place in [`Clients`]. Used again for another client when this one is forgotten, which happens only while
+/// nothing of it waits or runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ClientIndex(u32);
+
+impl ClientIndex {
+    pub(crate) fn new(index: usize) -> Self {
+        Self(u32::try_from(index).unwrap_or(u32::MAX))
+    }
+
+    pub(crate) const fn get(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// All clients that were seen lately.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    rules: ClientRules,
+    service_step: u64,
+    all: Vec<Client>,
+    /// Looked up by name only, never iterated where order shows.
+    ids: HashMap<ClientId, ClientIndex>,
+    /// Those with requests that wait or run, by what they got.
+    active: BTreeSet<(u64, ClientIndex)>,
+    /// The others, by when they were seen last.
+    resting: BTreeSet<(Moment, ClientIndex)>,
+    /// What the least-served active client got, or had when the last one left. Never falls.
+    floor: u64,
+}
+
+/// One client.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) id: ClientId,
+    pub(crate) rule: ClientRule,
+    /// What it got, on the scale of the order.
+    pub(crate) service: u64,
+    pub(crate) waiting: u32,
+    pub(crate) running: u32,
+    pub(crate) seen: Moment,
+    last_end: Option<Moment>,
+    /// Requests of the last minute, fading.
+    rate: f64,
+    rated_at: Moment,
+    /// Starts that its rate limit still allows; refills with time.
+    allowance: f64,
+    pub(crate) requests: u64,
+    pub(crate) refused: u64,
+    pub(crate) tokens: u64,
+    pub(crate) models: BTreeMap<ModelIndex, u64>,
+    pub(crate) recent: VecDeque<RecentRequest>,
+}
+
+/// A request that ended.
+#[derive(Clone, Debug)]
+pub(crate) struct RecentRequest {
+    pub(crate) request: RequestId,
+    pub(crate) model: ModelIndex,
+    pub(crate) ended: Moment,
+    pub(crate) took: Duration,
+    pub(crate) tokens: Option<u64>,
+    pub(crate) outcome: Outcome,
+}
+
+/// Why a client may start nothing now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeldBack {
+    /// As many as it may have run.
+    Concurrency { running: u32, limit: u32 },
+    /// The pause after its last request is not over.
+    Cooldown { until: Moment },
+}
+
+/// Why a client's request may not even wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OverLimit {
+    /// It sent too many within a minute.
+    Rate { per_minute: u32, retry_after: Duration },
+    /// Too many of its requests wait.
+    Queued { limit: u32 },
+}
+
+impl Clients {
+    pub(crate) fn new(rules: ClientRules, service_step: u64) -> Self {
+        Self {
+            rules,
+            service_step: service_step.max(1),
+            all: Vec::new(),
+            ids: HashMap::new(),
+            active: BTreeSet::new(),
+            resting: BTreeSet::new(),
+            floor: 0,
+        }
+    }
+
+    /// Other rules from now on.
+    pub(crate) fn reconfigure(&mut self, rules: ClientRules, service_step: u64) {
+        self.rules = rules;
+        self.service_step = service_step.max(1);
+        for client in &mut self.all {
+            client.rule = self.rules.of(&client.id).clone();
+        }
+    }
+
+    /// The client of this name, made when it is new.
+    pub(crate) fn named(&mut self, id: &ClientId, now: Moment) -> ClientIndex {
+        if let Some(&index) = self.ids.get(id) {
+            return index;
+        }
+        let client = Client::new(id.clone(), self.rules.of(id).clone(), now);
+        let place = if self.all.len() < REMEMBERED { None } else { self.resting.pop_first() };
+        let index = match place {
+            Some((_, index)) => {
+                let forgotten = std::mem::replace(&mut self.all[index.get()], client);
+                self.ids.remove(&forgotten.id);
+                index
+            }
+            None => {
+                self.all.push(client);
+                ClientIndex::new(self.all.len() - 1)
+            }
+        };
+        self.ids.insert(id.clone(), index);
+        self.resting.insert((now, index));
+        index
+    }
+
+    /// Takes a request in if its client's limits let it wait (RC-9).
+    pub(crate) fn admit(&mut self, index: ClientIndex, now: Moment) -> Result<(), OverLimit> {
+        let client = &mut self.all[index.get()];
+        client.note_arrival(now);
+        if let Some(limit) = client.rule.max_queued
+            && client.waiting >= limit
+        {
+            client.refused += 1;
+            return Err(OverLimit::Queued { limit });
+        }
+        if let Some(per_minute) = client.rule.rate_per_minute {
+            if client.allowance < 1.0 {
+                client.refused += 1;
+                let missing = (1.0 - client.allowance) / f64::from(per_minute.max(1)) * 60.0;
+                return Err(OverLimit::Rate { per_minute, retry_after: Duration::from_secs_f64(missing) });
+            }
+            client.allowance -= 1.0;
+        }
+        client.requests += 1;
+        Ok(())
+    }
+
+    /// A request of it waits.
+    pub(crate) fn waits(&mut self, index: ClientIndex, now: Moment) {
+        self.change(index, now, |client| client.waiting += 1);
+    }
+
+    /// A request of it does not wait any more.
+    pub(crate) fn left(&mut self, index: ClientIndex, now: Moment) {
+        self.change(index, now, |client| client.waiting = client.waiting.saturating_sub(1));
+    }
+
+    /// A request of it is dispatched.
+    pub(crate) fn started(&mut self, index: ClientIndex, now: Moment) {
+        self.change(index, now, |client| client.running += 1);
+    }
+
+    /// A dispatched request of it ended.
+    pub(crate) fn ended(&mut self, index: ClientIndex, now: Moment, what: RecentRequest) {
+        let service = match (what.outcome, what.tokens) {
+            // It got nothing.
+            (Outcome::LostBeforeAnswer, _) => 0,
+            (_, Some(tokens)) => tokens,
+            (_, None) => u64::try_from(what.took.as_millis()).unwrap_or(u64::MAX) / (1_000 / SERVICE_PER_SECOND),
+        };
+        self.change(index, now, |client| {
+            client.running = client.running.saturating_sub(1);
+            client.service = client.service.saturating_add(service);
+            if what.outcome == Outcome::LostBeforeAnswer {
+                return;
+            }
+            client.last_end = Some(now);
+            client.tokens = client.tokens.saturating_add(what.tokens.unwrap_or(0));
+            *client.models.entry(what.model).or_default() += 1;
+            if client.recent.len() == RECENT {
+                client.recent.pop_front();
+            }
+            client.recent.push_back(what);
+        });
+    }
+
+    /// What the order has to know.
+    pub(crate) fn standing(&self, index: ClientIndex, now: Moment) -> ClientStanding {
+        let client = &self.all[index.get()];
+        ClientStanding { service: client.service / self.service_step, held_back: client.held_back(now).is_some() }
+    }
+
+    /// What it got beyond the least-served active client.
+    pub(crate) fn ahead(&self, index: ClientIndex) -> u64 {
+        self.all[index.get()].service.saturating_sub(self.floor)
+    }
+
+    pub(crate) fn get(&self, index: ClientIndex) -> &Client {
+        &self.all[index.get()]
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ClientIndex, &Client)> {
+        self.all.iter().enumerate().map(|(number, client)| (ClientIndex::new(number), client))
+    }
+
+    /// Changes a client and keeps the sets in step.
+    fn change(&mut self, index: ClientIndex, now: Moment, how: impl FnOnce(&mut Client)) {
+        let client = &mut self.all[index.get()];
+        let (was_active, service, seen) = (client.is_active(), client.service, client.seen);
+        how(client);
+        client.seen = now;
+        if !was_active && client.is_active() {
+            client.service = client.service.max(self.floor);
+        }
+        let after = (client.is_active(), client.service);
+        if was_active {
+            self.active.remove(&(service, index));
+        } else {
+            self.resting.remove(&(seen, index));
+        }
+        if after.0 {
+            self.active.insert((after.1, index));
+        } else {
+            self.resting.insert((now, index));
+        }
+        let least = self.active.first().map_or(after.1, |&(service, _)| service);
+        self.floor = self.floor.max(least);
+    }
+}
+
+impl Client {
+    fn new(id: ClientId, rule: ClientRule, now: Moment) -> Self {
+        Self {
+            id,
+            allowance: f64::from(rule.rate_per_minute.unwrap_or(0)),
+            rule,
+            service: 0,
+            waiting: 0,
+            running: 0,
+            seen: now,
+            last_end: None,
+            rate: 0.0,
+            rated_at: now,
+            requests: 0,
+            refused: 0,
+            tokens: 0,
+            models: BTreeMap::new(),
+            recent: VecDeque::new(),
+        }
+    }
+
+    fn is_active(&self) -> bool {
+        self.waiting > 0 || self.running > 0
+    }
+
+    /// Why it may start nothing now.
+    pub(crate) fn held_back(&self, now: Moment) -> Option<HeldBack> {
+        if let Some(limit) = self.rule.max_concurrent
+            && self.running >= limit.max(1)
+        {
+            return Some(HeldBack::Concurrency { running: self.running, limit: limit.max(1) });
+        }
+        let until = self.last_end? + self.rule.cooldown;
+        (until > now).then_some(HeldBack::Cooldown { until })
+    }
+
+    /// Requests a minute, averaged over about the last one.
+    pub(crate) fn requests_per_minute(&self, now: Moment) -> f64 {
+        self.rate * faded(now.since(self.rated_at))
+    }
+
+    fn note_arrival(&mut self, now: Moment) {
+        let span = now.since(self.rated_at);
+        if let Some(per_minute) = self.rule.rate_per_minute {
+            let most = f64::from(per_minute);
+            self.allowance = (self.allowance + most * span.as_secs_f64() / 60.0).min(most);
+        }
+        self.rate = self.rate * faded(span) + 1.0;
+        self.rated_at = now;
+    }
+}
+
+/// What is left of a minute's count after `span`.
+fn faded(span: Duration) -> f64 {
+    (-span.as_secs_f64() / RATE_SPAN.as_secs_f64()).exp()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+//! What clients may start, kept in step between their accounts and the order of the queue; other settings at run time.
+
+use std::time::Duration;
+
+use model_boss_protocol::{ApiError, ClientId, ErrorCode, Priority, RequestId};
+
+use super::{Reconsider, Running, Scheduler, Timer, queue_limits};
+use crate::catalog::ModelIndex;
+use crate::client::{ClientIndex, HeldBack, OverLimit, RecentRequest};
+use crate::queue::Waiting;
+use crate::view::{ClientView, RecentView};
+use crate::{Moment, Outcome, Settings, WaitReason};
+
+impl Scheduler {
+    /// The client's place, and the priority its request gets (RC-3).
+    pub(super) fn client_and_priority(
+        &mut self,
+        client: &ClientId,
+        asked: Option<Priority>,
+    ) -> (ClientIndex, Priority) {
+        let index = self.clients.named(client, self.now);
+        let rule = &self.clients.get(index).rule;
+        // The order of priorities puts the most important first.
+        (index, asked.unwrap_or(rule.default_priority).max(rule.max_priority))
+    }
+
+    pub(super) fn admit_client(&mut self, client: ClientIndex) -> Result<(), ApiError> {
+        let over = match self.clients.admit(client, self.now) {
+            Ok(()) => return Ok(()),
+            Err(over) => over,
+        };
+        let name = &self.clients.get(client).id;
+        let (message, wait) = match over {
+            OverLimit::Rate { per_minute, retry_after } => {
+                (format!("client '{name}' may send {per_minute} requests a minute"), retry_after)
+            }
+            OverLimit::Queued { limit } => {
+                (format!("{limit} requests of client '{name}' wait already, as many as may"), Duration::from_secs(1))
+            }
+        };
+        let message = format!("{message}; the limit is set under [clients]");
+        Err(ApiError::new(ErrorCode::ClientLimit, message).retry_after(wait))
+    }
+
+    /// Puts a request into the queue at the place of its arrival.
+    pub(super) fn enqueue(&mut self, request: Waiting) {
+        let client = request.client;
+        self.queue.push(request);
+        self.clients.waits(client, self.now);
+        self.tell_the_queue(client);
+    }
+
+    /// Takes a request out of the queue.
+    pub(super) fn dequeue(&mut self, request: RequestId) -> Option<Waiting> {
+        let waiting = self.queue.remove(request)?;
+        self.clients.left(waiting.client, self.now);
+        Some(waiting)
+    }
+
+    pub(super) fn client_started(&mut self, client: ClientIndex) {
+        self.clients.started(client, self.now);
+        self.tell_the_queue(client);
+    }
+
+    /// Writes down what a dispatched request got. [`Self::client_changed`] has to follow once its slot is free again.
+    pub(super) fn client_ended(&mut self, run: &Running, outcome: Outcome, tokens: Option<u64>) {
+        let what = RecentRequest {
+            request: run.request.id,
+            model: run.request.model,
+            ended: self.now,
+            took: self.now.since(run.started),
+            tokens,
+            outcome,
+        };
+        self.clients.ended(run.request.client, self.now, what);
+    }
+
+    /// The client may be able to start something that it could not before.
+    pub(super) fn client_changed(&mut self, client: ClientIndex) {
+        if self.tell_the_queue(client) {
+            for model in self.queue.models_of(client) {
+                self.pump(model);
+            }
+            self.reconsider_at_least(Reconsider::First);
+        }
+    }
+
+    /// Whether the client was held back before and is not any more.
+    fn tell_the_queue(&mut self, client: ClientIndex) -> bool {
+        match self.clients.get(client).held_back(self.now) {
+            Some(HeldBack::Cooldown { until }) => self.timers.set(Timer::Client(client), until),
+            _ => self.timers.clear(Timer::Client(client)),
+        }
+        self.queue.set_standing(client, self.clients.standing(client, self.now))
+    }
+
+    /// Takes other settings from now on: what waits and what is loaded stays, and everything is looked at again.
+    pub(super) fn reconfigure(&mut self, settings: Settings) {
+        self.queue.reconfigure(queue_limits(&settings), settings.aging_step);
+        self.clients.reconfigure(settings.clients.clone(), settings.service_step);
+        self.decisions.keep(settings.decisions_kept);
+        self.settings = settings;
+        let clients: Vec<ClientIndex> = self.clients.iter().map(|(index, _)| index).collect();
+        for client in clients {
+            self.client_changed(client);
+        }
+        let models: Vec<ModelIndex> = self.catalog.iter().map(|(index, _)| index).collect();
+        for model in models {
+            // Stay-warm times may be others now.
+            self.pump(model);
+        }
+        self.reconsider_at_least(Reconsider::All);
+    }
+
+    /// Why a client may start nothing now.
+    pub(super) fn why_held_back(&self, client: ClientIndex, now: Moment) -> Option<WaitReason> {
+        let known = self.clients.get(client);
+        let client = known.id.clone();
+        Some(match known.held_back(now)? {
+            HeldBack::Concurrency { running, limit } => WaitReason::ClientLimit { client, running, limit },
+            HeldBack::Cooldown { until } => WaitReason::Cooldown { client, retry_in: until.since(now) },
+        })
+    }
+
+    /// Every client that was seen lately, by name.
+    pub fn clients(&self, now: Moment) -> Vec<ClientView> {
+        let name = |model: ModelIndex| self.catalog[model].id().clone();
+        let mut views: Vec<ClientView> = self
+            .clients
+            .iter()
+            .map(|(index, client)| ClientView {
+                id: client.id.clone(),
+                queued: client.waiting,
+                running: client.running,
+                requests: client.requests,
+                refused: client.refused,
+                tokens: client.tokens,
+                requests_per_minute: client.requests_per_minute(now),
+                service_ahead: self.clients.ahead(index),
+                held_back: self.why_held_back(index, now),
+                last_seen: client.seen,
+                models: client.models.iter().map(|(&model, &count)| (name(model), count)).collect(),
+                recent: client
+                    .recent
+                    .iter()
+                    .map(|recent| RecentView {
+                        id: recent.request,
+                        model: name(recent.model),
+                        ended: recent.ended,
+                        took: recent.took,
+                        tokens: recent.tokens,
+                        outcome: recent.outcome,
+                    })
+                    .collect(),
+                rule: client.rule.clone(),
+            })
+            .collect();
+        views.sort_unstable_by(|a, b| a.id.cmp(&b.id));
+        views
+    }
+}

@@ -1,0 +1,159 @@
+//! What clients may do, and whether their time is enough (RC-3, RC-4, RC-9, RC-13).
+
+use super::*;
+use crate::{ClientRule, ClientRules};
+
+fn world_with(rules: ClientRules, models: Vec<ModelDescription>) -> World {
+    let settings = Settings { clients: rules, ..Settings::default() };
+    let mut world = World::new(settings, Default::default(), 1);
+    world.tell(Event::DeviceObserved(device("cuda:0", 8)));
+    world.catalog(models);
+    world
+}
+
+fn everyone(rule: ClientRule) -> ClientRules {
+    ClientRules { default: rule, ..ClientRules::default() }
+}
+
+fn of(client: &str) -> impl FnOnce(&mut Submission) {
+    let client = client.into();
+    move |submission| submission.client = client
+}
+
+fn priority_of(world: &World, request: RequestId) -> u8 {
+    let queue = world.core.queue(world.now);
+    queue.iter().find(|view| view.id == request).map(|view| view.priority.number()).unwrap()
+}
+
+#[test]
+fn rc_3_only_who_may_gets_the_highest_priorities() {
+    let boss = ClientRule { max_priority: Priority::HIGHEST, ..ClientRule::default() };
+    let script = ClientRule { default_priority: Priority::BATCH, ..ClientRule::default() };
+    let named = [("boss".into(), boss), ("script".into(), script)].into();
+    let mut world = world_with(ClientRules { named, ..ClientRules::default() }, vec![model("m", 4)]);
+    let plain = world.submit_with("m", 0, of("somebody"));
+    let boss = world.submit_with("m", 0, of("boss"));
+    let script = world.submit_with("m", 0, |submission| {
+        submission.client = "script".into();
+        submission.priority = None;
+    });
+    assert_eq!([plain, boss, script].map(|request| priority_of(&world, request)), [2, 0, 8]);
+}
+
+#[test]
+fn rc_4_two_clients_share_a_model_whatever_one_of_them_sends() {
+    let mut world = world_with(ClientRules::default(), vec![model("m", 4)]);
+    world.tokens = Some(1_000);
+    let many: Vec<RequestId> = (0..20).map(|_| world.submit_with("m", 5, of("flood"))).collect();
+    world.run_for(SECOND);
+    let few: Vec<RequestId> = (0..3).map(|_| world.submit_with("m", 5, of("modest"))).collect();
+    world.run_until(s(22));
+    assert!(few.iter().all(|&request| world.answered_at(request).is_some()), "the modest one waits behind the flood");
+    let answered = many.iter().filter(|&&request| world.answered_at(request).is_some()).count();
+    assert!((4..=6).contains(&answered), "{answered} of the flood");
+}
+
+#[test]
+fn rc_9_a_client_at_its_limit_waits_and_holds_up_nobody() {
+    let rule = ClientRule { max_concurrent: Some(1), ..ClientRule::default() };
+    let mut world = world_with(everyone(rule), vec![concurrent(model("m", 4), 8), model("n", 4)]);
+    let first = world.submit_with("m", 5, of("a"));
+    let second = world.submit_with("m", 5, of("a"));
+    let elsewhere = world.submit_with("n", 5, of("a"));
+    let other = world.submit_with("m", 5, of("b"));
+    world.run_until(s(4));
+    assert!(matches!(world.fate(first), Fate::Running(..)));
+    assert!(matches!(world.fate(other), Fate::Running(..)));
+    let why = world.core.why(second).unwrap();
+    assert_eq!(why.to_string(), "client a has 1 of 1 requests running");
+    // No load for a request that may not run (RC-9).
+    assert!(world.core.slots().iter().all(|slot| slot.model.as_str() == "m"), "{:?}", world.core.slots());
+    assert!(matches!(world.core.why(elsewhere), Some(WaitReason::ClientLimit { .. })));
+    world.run_until(s(30));
+    for request in [first, second, elsewhere, other] {
+        assert_eq!(world.fate(request), &Fate::Answered);
+    }
+}
+
+#[test]
+fn rc_9_the_pause_between_two_requests_of_a_client() {
+    let rule = ClientRule { cooldown: Duration::from_secs(4), ..ClientRule::default() };
+    let mut world = world_with(everyone(rule), vec![model("m", 4)]);
+    let first = world.submit_with("m", 5, of("a"));
+    let second = world.submit_with("m", 5, of("a"));
+    world.run_until(s(6));
+    let ended = world.answered_at(first).unwrap();
+    assert!(matches!(world.core.why(second), Some(WaitReason::Cooldown { .. })));
+    world.run_until(s(20));
+    assert_eq!(world.answered_at(second).unwrap().since(ended), Duration::from_secs(6));
+}
+
+#[test]
+fn rc_9_too_many_in_a_minute_are_refused_with_a_time() {
+    let rule = ClientRule { rate_per_minute: Some(2), max_queued: None, ..ClientRule::default() };
+    let mut world = world_with(everyone(rule), vec![model("m", 4)]);
+    world.submit_with("m", 5, of("a"));
+    world.submit_with("m", 5, of("a"));
+    let third = world.submit_with("m", 5, of("a"));
+    let Fate::Refused(error) = world.fate(third) else { panic!("a third was taken") };
+    assert_eq!(error.code, ErrorCode::ClientLimit);
+    assert_eq!(error.retry_after, Some(Duration::from_secs(30)));
+    let view = world.core.clients(world.now);
+    assert_eq!((view[0].id.as_str(), view[0].requests, view[0].refused), ("a", 2, 1));
+}
+
+#[test]
+fn rc_13_a_budget_shorter_than_the_cold_start_is_told_at_once_and_the_load_begins() {
+    let mut world = world_with(ClientRules::default(), vec![model("m", 4)]);
+    // Nothing measured yet: nobody is refused on a guess.
+    let first = world.submit_with("m", 5, |submission| submission.deadline = Some(ms(3_500)));
+    world.run_until(s(4));
+    assert!(matches!(world.fate(first), Fate::Running(..)));
+    world.run_until(s(6));
+    world.unload(None);
+    world.run_until(s(7));
+    let late = world.submit_with("m", 5, |submission| submission.deadline = Some(s(9)));
+    let Fate::Refused(error) = world.fate(late) else { panic!("taken although it cannot be in time") };
+    assert_eq!(error.code, ErrorCode::ColdStartExceedsBudget);
+    assert_eq!(error.retry_after.map(|wait| wait.as_secs()), Some(3));
+    assert!(error.message.contains("a load is expected to take 3.0 s"), "{}", error.message);
+    assert_eq!(world.core.model("m").unwrap().status, crate::ModelStatus::Loading);
+    assert!(world.core.decisions().any(|decision| decision.what == Verdict::Load && decision.request.is_none()));
+    // While it loads, what is left of the load counts.
+    world.run_until(s(9));
+    let in_time = world.submit_with("m", 5, |submission| submission.deadline = Some(s(14)));
+    world.run_until(s(14));
+    assert_eq!(world.fate(in_time), &Fate::Answered);
+}
+
+#[test]
+fn rc_13_a_load_ahead_sends_nobody_away() {
+    let mut world = world_with(ClientRules::default(), vec![model("m", 8), model("n", 8)]);
+    for name in ["m", "n"] {
+        let request = world.submit(name, 5);
+        world.run_for(Duration::from_secs(30));
+        assert_eq!(world.fate(request), &Fate::Answered);
+    }
+    let soon = world.now + SECOND;
+    let late = world.submit_with("m", 2, |submission| submission.deadline = Some(soon));
+    assert!(matches!(world.fate(late), Fate::Refused(_)));
+    assert_eq!(world.core.model("n").unwrap().status, crate::ModelStatus::Loaded);
+    assert_eq!(world.core.model("m").unwrap().status, crate::ModelStatus::Unloaded);
+}
+
+#[test]
+fn other_settings_count_at_once() {
+    let rule = ClientRule { max_concurrent: Some(1), ..ClientRule::default() };
+    let mut world = world_with(everyone(rule), vec![concurrent(model("m", 4), 8)]);
+    let held = [world.submit("m", 5), world.submit("m", 5)];
+    world.run_until(s(4));
+    assert!(matches!(world.fate(held[1]), Fate::Waiting));
+    world.tell(Event::Settings(Box::new(Settings { max_queued: 1, ..Settings::default() })));
+    assert!(matches!(world.fate(held[1]), Fate::Running(..)));
+    for _ in 0..6 {
+        world.submit("m", 5);
+    }
+    world.submit("m", 5);
+    let refused = world.submit("m", 5);
+    assert!(matches!(world.fate(refused), Fate::Refused(error) if error.code == ErrorCode::QueueFull));
+}
