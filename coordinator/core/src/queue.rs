@@ -3,8 +3,8 @@
 //!
 //! One FIFO per (model, priority, client). Within a FIFO the oldest is always first, and among requests of one base
 //! priority the older one is never aged less, so the order at any moment is a merge of few heads: nothing is ever sorted
-//! again as time passes. What a client got moves all its requests at once and is looked up when heads are compared. Every
-//! change is logarithmic; finding the first request of a model looks at one head per client that waits for it.
+//! again as time passes. What a client got moves all its requests at once; it only grows, so places are kept by a lower bound
+//! of it and put right when they come first. Every change is logarithmic on average.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
@@ -64,6 +64,7 @@ pub(crate) struct Head {
     pub(crate) key: OrderKey,
     pub(crate) id: RequestId,
     pub(crate) base: Priority,
+    pub(crate) client: ClientIndex,
 }
 
 /// Where a model is, as far as the order cares.
@@ -127,8 +128,8 @@ struct ModelQueue {
     lanes: [Lane; PRIORITIES],
     length: usize,
     loads: BTreeSet<RequestId>,
-    /// What stands for this model in `wanting`, and whose request it is.
-    wanting: Option<(OrderKey, RequestId)>,
+    /// What stands for this model in `wanting`.
+    wanting: Option<OrderKey>,
     /// What stands for this model in `aging`.
     ages_at: Option<Moment>,
 }
@@ -136,9 +137,23 @@ struct ModelQueue {
 /// The waiting requests of one (model, base priority).
 #[derive(Debug, Default)]
 struct Lane {
-    fifos: BTreeMap<ClientIndex, BTreeSet<(Arrival, RequestId)>>,
+    fifos: BTreeMap<ClientIndex, Fifo>,
     /// The first of each FIFO, oldest first.
-    heads: BTreeSet<(Arrival, RequestId, ClientIndex)>,
+    by_arrival: BTreeSet<(Arrival, ClientIndex)>,
+    /// The same by what their clients got when they were listed: never more than the truth.
+    by_service: BTreeSet<(u64, Arrival, ClientIndex)>,
+    /// The one that goes first, or went first when it was last looked at: its key is never larger than the truth.
+    first: Option<Head>,
+    /// When aging may put another one first.
+    ages_at: Option<Moment>,
+}
+
+/// The waiting requests of one client in a lane.
+#[derive(Debug, Default)]
+struct Fifo {
+    requests: BTreeSet<(Arrival, RequestId)>,
+    /// Where its first one stands in the lane's lists.
+    listed: Option<(u64, Arrival)>,
 }
 
 /// What a client waits for.
@@ -200,17 +215,14 @@ impl InferenceQueue {
         if entry.purpose == Purpose::Load {
             queue.loads.insert(entry.id);
         }
-        let lane = &mut queue.lanes[usize::from(entry.priority.number())];
-        let fifo = lane.fifos.entry(entry.client).or_default();
-        let before = fifo.first().copied();
-        fifo.insert((entry.arrival, entry.id));
-        let after = fifo.first().copied();
-        lane.replace_head(entry.client, before, after);
+        let number = usize::from(entry.priority.number());
+        let lane = &mut queue.lanes[number];
+        lane.fifos.entry(entry.client).or_default().requests.insert((entry.arrival, entry.id));
         if let Some(deadline) = entry.deadline {
             self.deadlines.insert((deadline, entry.id));
         }
-        if before != after {
-            self.index_head(&entry);
+        if self.list(&entry) {
+            self.head_came(&entry);
         }
         self.waiting.insert(entry.id, entry);
     }
@@ -233,18 +245,16 @@ impl InferenceQueue {
         if entry.purpose == Purpose::Load {
             queue.loads.remove(&id);
         }
-        let lane = &mut queue.lanes[usize::from(entry.priority.number())];
+        let number = usize::from(entry.priority.number());
+        let lane = &mut queue.lanes[number];
+        let was_first = lane.first.is_some_and(|first| first.id == id);
         if let Some(fifo) = lane.fifos.get_mut(&entry.client) {
-            let before = fifo.first().copied();
-            fifo.remove(&(entry.arrival, id));
-            let after = fifo.first().copied();
-            if fifo.is_empty() {
-                lane.fifos.remove(&entry.client);
-            }
-            lane.replace_head(entry.client, before, after);
+            fifo.requests.remove(&(entry.arrival, id));
         }
-        if queue.wanting.is_some_and(|(_, first)| first == id) {
-            self.index(entry.model);
+        self.list(&entry);
+        if was_first {
+            self.index_lane(entry.model, number);
+            self.place(entry.model);
         }
         Some(entry)
     }
@@ -257,25 +267,44 @@ impl InferenceQueue {
     /// The first request of each base priority for `model`, of those whose clients may start something.
     pub(crate) fn heads(&self, model: ModelIndex, now: Moment) -> impl Iterator<Item = Head> {
         let lanes = self.models.get(model.get()).filter(|q| q.length > 0).map(|q| &q.lanes);
-        lanes.into_iter().flatten().enumerate().filter_map(move |(number, lane)| self.first(lane, number, now))
+        lanes.into_iter().flatten().enumerate().filter_map(move |(number, lane)| {
+            let first = lane.first?;
+            if self.is_true(lane, &first, now) { Some(first) } else { self.search(lane, number, now) }
+        })
     }
 
-    /// Models that need a load for somebody, in the order of their first request, at most `limit` of them.
-    pub(crate) fn wanting(&mut self, now: Moment, limit: usize) -> Vec<ModelIndex> {
+    /// Puts right what changed since the model was last looked at, so that looking at it costs little.
+    pub(crate) fn refresh(&mut self, model: ModelIndex, now: Moment) {
         self.advance(now);
-        let mut found = Vec::new();
-        let mut from = Bound::Unbounded;
-        while found.len() < limit {
-            let Some(&(key, model)) = self.wanting.range((from, Bound::Unbounded)).next() else { break };
-            if self.best(model, self.now).is_some_and(|best| best.key == key) {
-                found.push(model);
-            } else {
-                // It stands further back by now, and is met there.
-                self.index(model);
+        let Some(queue) = self.models.get(model.get()) else { return };
+        let stale = |lane: &Lane| lane.first.is_some_and(|first| !self.is_true(lane, &first, self.now));
+        let lanes: Vec<usize> = (0..PRIORITIES).filter(|&number| stale(&queue.lanes[number])).collect();
+        if lanes.is_empty() {
+            return;
+        }
+        for number in lanes {
+            self.index_lane(model, number);
+        }
+        self.place(model);
+    }
+
+    /// The next model that needs a load for somebody, in the order of their first requests; `after` is the one before.
+    pub(crate) fn next_wanting(
+        &mut self,
+        now: Moment,
+        after: Option<(OrderKey, ModelIndex)>,
+    ) -> Option<(OrderKey, ModelIndex)> {
+        self.advance(now);
+        let mut from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        loop {
+            let &(key, model) = self.wanting.range((from, Bound::Unbounded)).next()?;
+            self.refresh(model, now);
+            if self.models[model.get()].wanting == Some(key) {
+                return Some((key, model));
             }
+            // It stands further back by now, and is met there.
             from = Bound::Excluded((key, model));
         }
-        found
     }
 
     pub(crate) fn anyone_wants_a_load(&self) -> bool {
@@ -285,7 +314,7 @@ impl InferenceQueue {
     /// Says where a model is; absent ones with waiting requests become candidates for a load.
     pub(crate) fn set_residency(&mut self, model: ModelIndex, residency: Residency) {
         self.entry(model).residency = residency;
-        self.index(model);
+        self.place(model);
     }
 
     pub(crate) fn residency(&self, model: ModelIndex) -> Residency {
@@ -338,7 +367,11 @@ impl InferenceQueue {
     /// The requests that wait for `model`, most important base priority first, then by client.
     pub(crate) fn ids_of(&self, model: ModelIndex) -> Vec<RequestId> {
         let lanes = self.models.get(model.get()).map(|q| &q.lanes);
-        lanes.into_iter().flatten().flat_map(|lane| lane.fifos.values().flatten().map(|&(_, id)| id)).collect()
+        lanes
+            .into_iter()
+            .flatten()
+            .flat_map(|lane| lane.fifos.values().flat_map(|fifo| &fifo.requests).map(|&(_, id)| id))
+            .collect()
     }
 
     /// Everybody in RC-4's order. For people: sorts all of them.
@@ -361,23 +394,32 @@ impl InferenceQueue {
         self.clients.get(client.get()).map(|places| places.standing).unwrap_or_default()
     }
 
-    /// The one of a lane that goes first: of those that aged as far as the oldest, the one whose client got least.
-    fn first(&self, lane: &Lane, number: usize, now: Moment) -> Option<Head> {
+    /// Whether the first of a lane that was found before still stands where it stood, and nobody aged meanwhile. Apart
+    /// from aging keys only grow, so it is the first then.
+    fn is_true(&self, lane: &Lane, first: &Head, now: Moment) -> bool {
+        let standing = self.standing(first.client);
+        !standing.held_back && standing.service == first.key.service && lane.ages_at.is_none_or(|at| now < at)
+    }
+
+    /// The one of a lane that goes first, found the slow way: of those that aged as far as the oldest, the one whose
+    /// client got least.
+    fn search(&self, lane: &Lane, number: usize, now: Moment) -> Option<Head> {
         let base = priority(number);
-        let mut first: Option<Head> = None;
-        for &(arrival, id, client) in &lane.heads {
+        let mut first: Option<(OrderKey, ClientIndex)> = None;
+        for &(arrival, client) in &lane.by_arrival {
             if self.standing(client).held_back {
                 continue;
             }
             let key = self.key(base, arrival, client, now);
             match first {
                 // From here on all are younger.
-                Some(best) if key.effective > best.key.effective => break,
-                Some(best) if key > best.key => {}
-                _ => first = Some(Head { key, id, base }),
+                Some((best, _)) if key.effective > best.effective => break,
+                Some((best, _)) if key > best => {}
+                _ => first = Some((key, client)),
             }
         }
-        first
+        let (key, client) = first?;
+        lane.head(key, client, base)
     }
 
     /// Time goes on: what aged gets its new place.
@@ -402,40 +444,112 @@ impl InferenceQueue {
         &mut self.clients[client.get()]
     }
 
-    /// Brings a model's place in `wanting` up to date.
+    /// Brings the lists of a lane up to date after a change to one FIFO; whether another request is its first now.
+    fn list(&mut self, changed: &Waiting) -> bool {
+        let service = self.standing(changed.client).service;
+        let lane = &mut self.models[changed.model.get()].lanes[usize::from(changed.priority.number())];
+        let Some(fifo) = lane.fifos.get_mut(&changed.client) else { return false };
+        let before = fifo.listed;
+        let first = fifo.requests.first().map(|&(arrival, _)| arrival);
+        if first == before.map(|(_, arrival)| arrival) {
+            return false;
+        }
+        let after = first.map(|arrival| (service, arrival));
+        fifo.listed = after;
+        if fifo.requests.is_empty() {
+            lane.fifos.remove(&changed.client);
+        }
+        lane.relist(changed.client, before, after);
+        true
+    }
+
+    /// A new head may only bring its lane and its model forward.
+    fn head_came(&mut self, entry: &Waiting) {
+        if self.standing(entry.client).held_back {
+            return;
+        }
+        let key = self.key(entry.priority, entry.arrival, entry.client, self.now);
+        let ages_at = self.ages_at(entry.priority, entry.arrival);
+        let lane = &mut self.models[entry.model.get()].lanes[usize::from(entry.priority.number())];
+        let head = Head { key, id: entry.id, base: entry.priority, client: entry.client };
+        let comes_first = lane.first.is_none_or(|first| key < first.key);
+        let ages_earlier = ages_at.is_some_and(|at| lane.ages_at.is_none_or(|before| at < before));
+        if comes_first {
+            lane.first = Some(head);
+        }
+        if ages_earlier {
+            lane.ages_at = ages_at;
+        }
+        if comes_first || ages_earlier {
+            self.place(entry.model);
+        }
+    }
+
+    /// Finds the first of every lane of a model anew.
     fn index(&mut self, model: ModelIndex) {
         if self.models.len() <= model.get() {
             return;
         }
-        let queue = &self.models[model.get()];
-        let absent = queue.residency == Residency::Absent && queue.length > 0;
-        let first = if absent { self.best(model, self.now) } else { None };
-        let lanes = self.models[model.get()].lanes.iter().enumerate().filter(|_| first.is_some());
-        let ages_at = lanes.filter_map(|(number, lane)| self.lane_ages_at(lane, number)).min();
-        self.place(model, first.map(|head| (head.key, head.id)), ages_at);
-    }
-
-    /// The same when all that changed is a new head: cheaper, and it may only come forward by it.
-    fn index_head(&mut self, entry: &Waiting) {
-        if self.standing(entry.client).held_back || self.residency(entry.model) != Residency::Absent {
-            return;
+        for number in 0..PRIORITIES {
+            self.index_lane(model, number);
         }
-        let key = self.key(entry.priority, entry.arrival, entry.client, self.now);
-        let queue = &self.models[entry.model.get()];
-        let first = queue.wanting.filter(|(first, _)| *first <= key).unwrap_or((key, entry.id));
-        let ages_at = [queue.ages_at, self.ages_at(entry.priority, entry.arrival)].into_iter().flatten().min();
-        self.place(entry.model, Some(first), ages_at);
+        self.place(model);
     }
 
-    fn place(&mut self, model: ModelIndex, first: Option<(OrderKey, RequestId)>, ages_at: Option<Moment>) {
+    /// Finds the first of a lane anew: of those that aged as far as the oldest, the one whose client got least. Heads
+    /// that are met and whose clients got more since they were listed are listed again.
+    fn index_lane(&mut self, model: ModelIndex, number: usize) {
+        let base = priority(number);
+        let (mut first, mut moved) = (None, Vec::new());
+        loop {
+            let lane = &self.models[model.get()].lanes[number];
+            let aged = |arrival: Arrival| base.aged(steps(self.now.since(arrival.at), self.aging_step));
+            let mut may_start = lane.by_arrival.iter().filter(|(_, client)| !self.standing(*client).held_back);
+            let Some(&(oldest, _)) = may_start.next() else { break };
+            let tier = aged(oldest);
+            for &(listed, arrival, client) in &lane.by_service {
+                let standing = self.standing(client);
+                if standing.service != listed {
+                    moved.push((client, (listed, arrival), (standing.service, arrival)));
+                } else if !standing.held_back && aged(arrival) == tier {
+                    first = Some((OrderKey { effective: tier, service: listed, arrival }, client));
+                    break;
+                }
+            }
+            if moved.is_empty() {
+                break;
+            }
+            first = None;
+            let lane = &mut self.models[model.get()].lanes[number];
+            for (client, before, after) in moved.drain(..) {
+                if let Some(fifo) = lane.fifos.get_mut(&client) {
+                    fifo.listed = Some(after);
+                }
+                lane.relist(client, Some(before), Some(after));
+            }
+        }
+        let ages_at = self.lane_ages_at(&self.models[model.get()].lanes[number], base);
+        let lane = &mut self.models[model.get()].lanes[number];
+        lane.first = first.and_then(|(key, client)| lane.head(key, client, base));
+        lane.ages_at = ages_at;
+    }
+
+    /// Brings a model's places in `wanting` and `aging` up to date with its lanes.
+    fn place(&mut self, model: ModelIndex) {
         let queue = &mut self.models[model.get()];
+        let (mut first, mut ages_at) = (None, None);
+        if queue.residency == Residency::Absent && queue.length > 0 {
+            let smaller = |a: Option<OrderKey>, b: OrderKey| Some(a.map_or(b, |a| a.min(b)));
+            first = queue.lanes.iter().filter_map(|lane| lane.first).fold(None, |least, head| smaller(least, head.key));
+            ages_at = queue.lanes.iter().filter(|lane| lane.first.is_some()).filter_map(|lane| lane.ages_at).min();
+        }
         let before = std::mem::replace(&mut queue.wanting, first);
         let aged_at = std::mem::replace(&mut queue.ages_at, ages_at);
-        if before.map(|(key, _)| key) != first.map(|(key, _)| key) {
-            if let Some((key, _)) = before {
+        if before != first {
+            if let Some(key) = before {
                 self.wanting.remove(&(key, model));
             }
-            if let Some((key, _)) = first {
+            if let Some(key) = first {
                 self.wanting.insert((key, model));
             }
         }
@@ -451,14 +565,18 @@ impl InferenceQueue {
 
     /// When the first of a lane may be another one by aging: the oldest gets more important, or the first of those who
     /// are less aged than the oldest may come to stand beside it, with less service.
-    fn lane_ages_at(&self, lane: &Lane, number: usize) -> Option<Moment> {
-        let base = priority(number);
-        let aged = |arrival: Arrival| base.aged(steps(self.now.since(arrival.at), self.aging_step));
-        let mut may_start = lane.heads.iter().filter(|(_, _, client)| !self.standing(*client).held_back);
-        let &(oldest, _, _) = may_start.next()?;
-        let younger = may_start.find(|&&(arrival, _, _)| aged(arrival) != aged(oldest)).map(|&(arrival, _, _)| arrival);
-        let moments = [Some(oldest), younger].into_iter().flatten().filter_map(|arrival| self.ages_at(base, arrival));
-        moments.min()
+    fn lane_ages_at(&self, lane: &Lane, base: Priority) -> Option<Moment> {
+        let mut may_start = lane.by_arrival.iter().filter(|(_, client)| !self.standing(*client).held_back);
+        let &(oldest, _) = may_start.next()?;
+        let next_step = self.ages_at(base, oldest);
+        // Whoever is less aged than the oldest came after this moment.
+        let steps_that_count = u64::from(base.number().saturating_sub(1));
+        let aged = steps(self.now.since(oldest.at), self.aging_step).min(steps_that_count);
+        let since = self.now - self.aging_step.saturating_mul(u32::try_from(aged).unwrap_or(u32::MAX));
+        let after = (Arrival { at: since, number: u64::MAX }, ClientIndex::new(usize::MAX));
+        let mut later = lane.by_arrival.range((Bound::Excluded(after), Bound::Unbounded));
+        let younger = later.find(|(_, client)| !self.standing(*client).held_back);
+        [next_step, younger.and_then(|&(arrival, _)| self.ages_at(base, arrival))].into_iter().flatten().min()
     }
 
     fn ages_at(&self, base: Priority, arrival: Arrival) -> Option<Moment> {
@@ -472,21 +590,20 @@ impl InferenceQueue {
 }
 
 impl Lane {
-    fn replace_head(
-        &mut self,
-        client: ClientIndex,
-        before: Option<(Arrival, RequestId)>,
-        after: Option<(Arrival, RequestId)>,
-    ) {
-        if before == after {
-            return;
+    fn relist(&mut self, client: ClientIndex, before: Option<(u64, Arrival)>, after: Option<(u64, Arrival)>) {
+        if let Some((service, arrival)) = before {
+            self.by_service.remove(&(service, arrival, client));
+            self.by_arrival.remove(&(arrival, client));
         }
-        if let Some((arrival, id)) = before {
-            self.heads.remove(&(arrival, id, client));
+        if let Some((service, arrival)) = after {
+            self.by_service.insert((service, arrival, client));
+            self.by_arrival.insert((arrival, client));
         }
-        if let Some((arrival, id)) = after {
-            self.heads.insert((arrival, id, client));
-        }
+    }
+
+    fn head(&self, key: OrderKey, client: ClientIndex, base: Priority) -> Option<Head> {
+        let &(_, id) = self.fifos.get(&client)?.requests.first()?;
+        Some(Head { key, id, base, client })
     }
 }
 

@@ -200,11 +200,14 @@ impl Scheduler {
                 Reconsider::First => LOOK_AHEAD,
                 Reconsider::All => usize::MAX,
             };
-            if self.devices.iter().all(|(_, device)| device.loading.is_some_and(|slot| !self.is_unwanted(slot))) {
-                // Every turn is taken; the end of each brings the next look.
-                continue;
-            }
-            for model in self.queue.wanting(self.now, limit) {
+            let mut last = None;
+            for _ in 0..limit {
+                if self.devices.iter().all(|(_, device)| device.loading.is_some_and(|slot| !self.is_unwanted(slot))) {
+                    // Every turn is taken; the end of each brings the next look.
+                    break;
+                }
+                last = self.queue.next_wanting(self.now, last);
+                let Some((_, model)) = last else { break };
                 self.consider(model);
             }
         }

@@ -54,6 +54,7 @@ impl Scheduler {
     /// `get_or_load`'s second half: a model that somebody waits for and no slot serves gets a load, or room for one, or
     /// waits on. Why it waits is worked out when somebody asks ([`Self::why_no_load`]).
     pub(super) fn consider(&mut self, model: ModelIndex) {
+        self.queue.refresh(model, self.now);
         let wanted = self.queue.residency(model) == Residency::Absent && self.queue.best(model, self.now).is_some();
         if !wanted || self.life != Life::Serving || self.must_rest(model) {
             return;

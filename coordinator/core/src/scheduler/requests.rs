@@ -109,6 +109,7 @@ impl Scheduler {
     /// A request was put into the queue: does something follow from it?
     pub(super) fn arrived(&mut self, model: ModelIndex, request: RequestId) {
         let Some(slot) = self.catalog[model].serving else {
+            self.queue.refresh(model, self.now);
             // One that stands behind others of its model and importance changes nothing for them.
             if self.queue.heads(model, self.now).any(|head| head.id == request) {
                 self.consider(model);
@@ -155,6 +156,7 @@ impl Scheduler {
         if self.pool[slot].paused_until.is_none() {
             let room = self.catalog[model].max_concurrent();
             while self.pool[slot].running.len() < room {
+                self.queue.refresh(model, self.now);
                 let next = self.queue.best(model, self.now).and_then(|head| self.dequeue(head.id));
                 let Some(request) = next else { break };
                 self.dispatch(slot, request);
