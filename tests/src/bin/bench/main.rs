@@ -16,7 +16,9 @@ use hyper_util::rt::TokioIo;
 use model_boss_tests::{Behaviour, Boss, LoneWorker, Sandbox, question};
 use tokio::net::TcpStream;
 
-const BENCHES: [(&str, &str); 3] = [
+const BENCHES: [(&str, &str); 5] = [
+    ("queue", "one event of the scheduler with 100,000 requests waiting for 1,000 models (no processes)"),
+    ("swap-order", "an hour of models that take turns in memory, against first come, first served (simulated)"),
     (
         "first-byte",
         "the built-in model: from process start to listening, from a cold and a warm request to the first token",
