@@ -18,7 +18,7 @@ pub use category::{Category, ParseCategoryError};
 pub use device::{DeviceId, ParseDeviceError};
 pub use error::{ApiError, ErrorBody, ErrorCode, ErrorObject, ErrorSource};
 pub use ids::{ClientId, Generation, ModelId, RequestId, SlotId, SpawnToken, Tokens};
-pub use manifest::{Backend, Manifest, ManifestError, Source, Thinking};
+pub use manifest::{Backend, Manifest, ManifestError, Recipe, Source, Thinking};
 pub use priority::{ParsePriorityError, Priority};
 pub use span::{KeepAlive, ParseSpanError, parse_span};
 pub use worker::{EngineStats, Readiness, ReadyProof, WorkerExit, WorkerHealth, WorkerSpec, WorkerSpecError, headers};

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Category, DeviceId, Generation, ModelId, SpawnToken, Thinking};
+use crate::{ByteCount, Category, DeviceId, Generation, ModelId, SpawnToken, Thinking};
 
 /// Header names on the private connection between coordinator and worker.
 pub mod headers {
@@ -30,6 +30,9 @@ pub struct WorkerSpec {
     pub source: PathBuf,
     /// Where to run. Never `auto`: the coordinator has decided. A GPU is index 0 of what the worker may see.
     pub device: DeviceId,
+    /// The bytes of its lease on each device, by the names the coordinator uses.
+    #[serde(default)]
+    pub parts: Vec<(DeviceId, ByteCount)>,
     /// Where to listen, on 127.0.0.1.
     pub port: u16,
     /// Which filling of the slot this is.
@@ -52,6 +55,9 @@ pub struct WorkerSpec {
     /// Whether a model that can think aloud does.
     #[serde(default)]
     pub thinking: Option<Thinking>,
+    /// What the manifest says to this kind of worker alone: its own table below `[custom]`.
+    #[serde(default)]
+    pub settings: BTreeMap<String, serde_json::Value>,
 }
 
 /// A second secret of the spawn. It shows that whoever answers on the port is the process that read the start line, and
@@ -113,6 +119,9 @@ pub struct WorkerHealth {
     /// Bytes of weights it holds; known when ready.
     #[serde(default)]
     pub weight_bytes: Option<u64>,
+    /// The bytes it holds on each device of [`WorkerSpec::parts`], by the same names, when it can tell.
+    #[serde(default)]
+    pub held: Vec<(DeviceId, ByteCount)>,
     /// What the engine has done.
     #[serde(default)]
     pub engine: EngineStats,
@@ -177,6 +186,7 @@ mod tests {
             category: Category::Llm,
             source: "/models/guide".into(),
             device: DeviceId::Cpu,
+            parts: vec![(DeviceId::Cpu, ByteCount::gib(1))],
             port: 8300,
             generation: Generation(3),
             token: SpawnToken::from_bits(7),
@@ -186,6 +196,7 @@ mod tests {
             params: BTreeMap::new(),
             chat_template: None,
             thinking: None,
+            settings: BTreeMap::new(),
         }
     }
 

@@ -71,7 +71,7 @@ async fn op_1_a_folder_is_served_by_the_coordinator_that_runs() {
     let sandbox = Sandbox::new();
     let mut model = folder(&sandbox, "alpha", says("good day"));
     let boss = sandbox.start().await;
-    let run = cli(Some(&boss), &sandbox, "fake-worker");
+    let run = cli(Some(&boss), &sandbox, "model-boss-fake-worker");
     assert_eq!(text(&output(with(run, &["run", "./models/alpha", "hello"])).await).trim(), "good day");
     let worker = model.worker().await;
     assert_eq!(worker.spec["model"], "file:alpha");
@@ -100,7 +100,7 @@ async fn op_5_a_path_outside_the_roots_is_refused_as_if_nothing_were_there() {
     let outside = Sandbox::new();
     let model = folder(&outside, "alpha", Behaviour::default());
     std::os::unix::fs::symlink(outside.path("models"), sandbox.path("models/link")).unwrap();
-    let mut launch = sandbox.launch(&binary("fake-worker"));
+    let mut launch = sandbox.launch(&binary("model-boss-fake-worker"));
     launch.command.args(["--model-roots", "."]);
     let boss = launch.start().await;
     let load = async |path: &Path| boss.client().post("/api/v1/load", &json!({ "path": path })).await;
@@ -115,7 +115,7 @@ async fn op_5_a_path_outside_the_roots_is_refused_as_if_nothing_were_there() {
         assert!(there.contains("model_roots"), "{there}");
         assert_eq!(there.replace("alpha", "ahpla"), absent);
     }
-    let run = cli(Some(&boss), &sandbox, "fake-worker");
+    let run = cli(Some(&boss), &sandbox, "model-boss-fake-worker");
     let told = error(&output(with(run, &["run", "models/link/alpha", "hello"])).await);
     assert!(told.contains("--model-roots"), "{told}");
     assert_eq!(model.spawns(), 0);
@@ -126,7 +126,7 @@ async fn op_5_a_path_outside_the_roots_is_refused_as_if_nothing_were_there() {
 async fn op_1_without_a_coordinator_run_brings_its_own_and_takes_it_away() {
     let sandbox = Sandbox::new();
     let mut model = folder(&sandbox, "alpha", says("good day"));
-    let run = cli(None, &sandbox, "fake-worker");
+    let run = cli(None, &sandbox, "model-boss-fake-worker");
     assert_eq!(text(&output(with(run, &["run", "./models/alpha", "hello"])).await).trim(), "good day");
     model.worker().await.gone().await;
     no_folder_stays(&sandbox);
@@ -136,13 +136,13 @@ async fn op_1_without_a_coordinator_run_brings_its_own_and_takes_it_away() {
         ("./models/alpha/config.json", "is not a model"),
         ("./nowhere.gguf", "there is no file or folder"),
     ] {
-        let run = cli(None, &sandbox, "fake-worker");
+        let run = cli(None, &sandbox, "model-boss-fake-worker");
         let told = error(&output(with(run, &["run", path, "hello"])).await);
         assert!(told.contains(words), "{path}: {told}");
     }
     let broken = Behaviour { load_exit: Some(12), load_message: "no such tensor".to_owned(), ..Behaviour::default() };
     model.behave(broken);
-    let run = cli(None, &sandbox, "fake-worker");
+    let run = cli(None, &sandbox, "model-boss-fake-worker");
     let told = error(&output(with(run, &["run", "./models/alpha", "hello"])).await);
     assert!(told.contains("no such tensor"), "{told}");
     no_folder_stays(&sandbox);
@@ -153,7 +153,7 @@ async fn a_coordinator_elsewhere_is_not_robbed_of_its_devices() {
     let sandbox = Sandbox::new();
     let _model = folder(&sandbox, "alpha", Behaviour::default());
     let boss = sandbox.start().await;
-    let run = cli(None, &sandbox, "fake-worker");
+    let run = cli(None, &sandbox, "model-boss-fake-worker");
     let told = error(&output(with(run, &["run", "./models/alpha", "hello"])).await);
     assert!(told.contains("is in use by") && told.contains("--url"), "{told}");
     no_folder_stays(&sandbox);
@@ -162,7 +162,7 @@ async fn a_coordinator_elsewhere_is_not_robbed_of_its_devices() {
 
 /// A chat whose answer never ends, once its worker works.
 async fn endless(sandbox: &Sandbox, model: &mut FakeModel) -> (Child, Processes) {
-    let mut run = cli(None, sandbox, "fake-worker");
+    let mut run = cli(None, sandbox, "model-boss-fake-worker");
     let chat =
         run.args(["run", "./models/alpha", "hello"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     model.worker().await.request().await;
@@ -224,11 +224,11 @@ async fn the_guides_folder_answers_with_no_coordinator_and_no_manifest() {
 async fn show_with_a_path_asks_the_worker() {
     let sandbox = Sandbox::new();
     std::fs::write(sandbox.path("x.gguf"), "").unwrap();
-    let mut show = with(cli(None, &sandbox, "fake-worker"), &["show", "x.gguf", "--json"]);
+    let mut show = with(cli(None, &sandbox, "model-boss-fake-worker"), &["show", "x.gguf", "--json"]);
     show.env("MODEL_BOSS_WORKER_BINARY", "/bin/echo");
     let path = sandbox.path("x.gguf");
     assert_eq!(text(&output(show).await), format!("inspect {} --json\n", path.display()));
-    let mut show = with(cli(None, &sandbox, "fake-worker"), &["show", "x.gguf"]);
+    let mut show = with(cli(None, &sandbox, "model-boss-fake-worker"), &["show", "x.gguf"]);
     show.env("MODEL_BOSS_WORKER_BINARY", "/bin/false");
     assert_eq!(output(show).await.status.code(), Some(1));
 }
@@ -238,7 +238,7 @@ async fn show_with_a_name_tells_where_a_model_is() {
     let sandbox = Sandbox::new();
     let _model = sandbox.fake_model("alpha", Behaviour::default());
     let boss = sandbox.start().await;
-    let shown = text(&output(with(cli(Some(&boss), &sandbox, "fake-worker"), &["show", "alpha"])).await);
+    let shown = text(&output(with(cli(Some(&boss), &sandbox, "model-boss-fake-worker"), &["show", "alpha"])).await);
     for part in ["manifests/alpha.toml", "models/alpha", "64.0 MiB", "manifest", "unloaded", "llm"] {
         assert!(shown.contains(part), "{part} in\n{shown}");
     }

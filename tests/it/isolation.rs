@@ -59,7 +59,7 @@ async fn a_clients_credentials_and_hop_headers_stay_outside() {
 async fn rc_16_a_worker_on_the_cpu_sees_no_gpu() {
     let sandbox = Sandbox::new();
     let mut model = sandbox.fake_model_with("alpha", "device = \"cpu\"\nvram = \"64MiB\"", Behaviour::default());
-    let mut launch = sandbox.launch(&model_boss_tests::binary("fake-worker"));
+    let mut launch = sandbox.launch(&model_boss_tests::binary("model-boss-fake-worker"));
     // What the operator's shell says is about the operator's programs.
     launch.command.env("CUDA_VISIBLE_DEVICES", "0,1");
     let boss = launch.start().await;

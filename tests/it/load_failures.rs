@@ -109,7 +109,7 @@ async fn a_worker_program_that_went_away_is_named() {
     let sandbox = Sandbox::new();
     let _model = sandbox.fake_model("alpha", Behaviour::default());
     let program = sandbox.path("worker");
-    std::fs::copy(binary("fake-worker"), &program).unwrap();
+    std::fs::copy(binary("model-boss-fake-worker"), &program).unwrap();
     let boss = sandbox.launch(&program).start().await;
     std::fs::remove_file(&program).unwrap();
     let answer = boss.chat("alpha", "?").await;

@@ -124,7 +124,7 @@ async fn the_first_lines_say_where_what_and_how() {
 #[tokio::test]
 async fn op_5_another_address_needs_keys() {
     let sandbox = Sandbox::new();
-    let mut launch = sandbox.launch(&binary("fake-worker"));
+    let mut launch = sandbox.launch(&binary("model-boss-fake-worker"));
     launch.command.args(["--host", "0.0.0.0"]);
     let (status, output) = launch.end().await;
     assert!(!status.success(), "{output}");

@@ -9,7 +9,7 @@ use model_boss_tests::{Behaviour, Client, LoneWorker};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-const BINARIES: [&str; 2] = ["fake-worker", "model-boss-worker"];
+const BINARIES: [&str; 2] = ["model-boss-fake-worker", "model-boss-worker"];
 #[tokio::test]
 async fn standard_input_that_ends_before_the_start_line_is_a_clean_end() {
     for name in BINARIES {
@@ -68,7 +68,7 @@ fn endless_load() -> tempfile::TempDir {
 #[tokio::test]
 async fn it_listens_while_it_loads_and_answers_only_its_token() {
     let folder = endless_load();
-    let mut worker = LoneWorker::spawn("fake-worker");
+    let mut worker = LoneWorker::spawn("model-boss-fake-worker");
     worker.open_gate(folder.path());
     worker.listens().await;
     let health = worker.get("/health").await;
@@ -84,7 +84,7 @@ async fn it_listens_while_it_loads_and_answers_only_its_token() {
 #[tokio::test]
 async fn the_lifelines_end_is_the_workers_end() {
     let folder = endless_load();
-    let mut worker = LoneWorker::spawn("fake-worker");
+    let mut worker = LoneWorker::spawn("model-boss-fake-worker");
     worker.open_gate(folder.path());
     worker.listens().await;
     worker.cut_lifeline();
@@ -94,7 +94,7 @@ async fn the_lifelines_end_is_the_workers_end() {
 #[tokio::test]
 async fn sigterm_lets_an_answer_finish() {
     let folder = model_of(&Behaviour { tokens: 3, tokens_per_s: 20.0, ..Behaviour::default() });
-    let mut worker = LoneWorker::spawn("fake-worker");
+    let mut worker = LoneWorker::spawn("model-boss-fake-worker");
     worker.open_gate(folder.path());
     worker.ready().await;
     let answer = worker.ask(&json!({ "messages": [{ "role": "user", "content": "count" }] }));
@@ -123,7 +123,7 @@ async fn rc_11_a_connection_that_closes_stops_the_real_engine() {
 
 #[tokio::test]
 async fn a_failing_worker_says_why_on_its_last_line() {
-    let mut worker = LoneWorker::spawn("fake-worker");
+    let mut worker = LoneWorker::spawn("model-boss-fake-worker");
     let message = "tensor 'x' ends behind the end of the file".to_owned();
     let load_exit = Some(WorkerExit::BadModel.code());
     let folder = model_of(&Behaviour { load_exit, load_message: message.clone(), ..Behaviour::default() });

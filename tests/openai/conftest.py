@@ -82,7 +82,7 @@ def fake_url(tmp_path_factory):
         (source / "fake.json").write_text(json.dumps(behaviour))
         manifest = f'name = "{name}"\nvram = "64MiB"\nsource = {{ path = "{source}" }}\n'
         (folder / "manifests" / f"{name}.toml").write_text(manifest)
-    with coordinator(folder, "fake-worker") as url:
+    with coordinator(folder, "model-boss-fake-worker") as url:
         yield url
 
 

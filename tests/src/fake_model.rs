@@ -1,5 +1,5 @@
 //! A model whose workers are stand-ins: the test sets how they behave and hears what they do. The other end of the
-//! control socket of `fake-worker`.
+//! control socket of `model-boss-fake-worker`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Write};
@@ -13,8 +13,8 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::behaviour::{Behaviour, Command, FILE, Report};
 use crate::wait::{PATIENCE, within};
+use model_boss_fake_worker::behaviour::{Behaviour, Command, FILE, Report};
 
 /// A model with stand-in workers.
 pub struct FakeModel {

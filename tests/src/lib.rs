@@ -5,7 +5,6 @@
 //! processes from outside only: their HTTP, their output, `/proc`.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap here is a failed test with a line number")]
 
-pub mod behaviour;
 mod binaries;
 mod boss;
 mod client;
@@ -16,12 +15,12 @@ mod processes;
 mod sandbox;
 mod wait;
 
-pub use behaviour::{Behaviour, Malformed, Refusal};
 pub use binaries::{BIN_DIR_VARIABLE, binary};
 pub use boss::{Boss, Launch, Output, question};
 pub use client::{Answer, Client, Event, Streamed, text_of_events};
 pub use fake_model::{FakeModel, FakeWorker, Received};
 pub use lone_worker::LoneWorker;
+pub use model_boss_fake_worker::behaviour::{Behaviour, Malformed, Refusal};
 pub use ports::own_ports;
 pub use processes::Processes;
 pub use sandbox::Sandbox;

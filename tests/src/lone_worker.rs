@@ -54,6 +54,7 @@ impl LoneWorker {
             category: Category::Llm,
             source: source.to_owned(),
             device: DeviceId::Cpu,
+            parts: Vec::new(),
             port: self.address.port(),
             generation: self.generation(),
             token: Self::token(),
@@ -63,6 +64,7 @@ impl LoneWorker {
             params: [].into(),
             chat_template: None,
             thinking: None,
+            settings: [].into(),
         };
         self.write(&spec.to_line().expect("a start line is JSON"));
     }

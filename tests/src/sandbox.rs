@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tempfile::TempDir;
 
-use crate::behaviour::Behaviour;
 use crate::binaries::binary;
 use crate::boss::{Boss, Launch};
 use crate::fake_model::FakeModel;
 use crate::ports::own_ports;
+use model_boss_fake_worker::behaviour::Behaviour;
 
 /// A temporary folder with everything a coordinator needs. It is removed when this value and the coordinators started in
 /// it are gone.
@@ -82,7 +82,7 @@ impl Sandbox {
 
     /// Starts a coordinator whose workers are stand-ins, and waits until it listens.
     pub async fn start(&self) -> Boss {
-        self.launch(&binary("fake-worker")).start().await
+        self.launch(&binary("model-boss-fake-worker")).start().await
     }
 
     /// Starts a coordinator with the real worker, and waits until it listens.

@@ -1,5 +1,6 @@
 //! A start line made from the command line, for a worker that is run by hand.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -55,6 +56,7 @@ pub(crate) fn spec(serve: &Serve, model: &Path) -> Result<WorkerSpec, ByHandErro
         category: manifest.category(),
         source,
         device,
+        parts: Vec::new(),
         port: serve.port,
         generation: Generation(0),
         token: SpawnToken::from_bits(0),
@@ -64,6 +66,7 @@ pub(crate) fn spec(serve: &Serve, model: &Path) -> Result<WorkerSpec, ByHandErro
         params: manifest.params,
         chat_template: manifest.chat_template,
         thinking: manifest.thinking,
+        settings: BTreeMap::new(),
     })
 }
 

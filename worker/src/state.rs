@@ -105,6 +105,7 @@ impl Worker {
             progress: f32::from_bits(self.progress.load(Ordering::Relaxed)),
             context_length: serving.map(|serving| serving.info.context_length as u64),
             weight_bytes: serving.map(|serving| serving.info.weight_bytes),
+            held: Vec::new(),
             engine: self.activity.stats(),
         }
     }

@@ -102,7 +102,7 @@ async fn door() {
     sandbox.model("alpha", &folder, "vram = \"64MiB\"\nmax_concurrent = 64");
     let boss = sandbox.start().await;
     assert_eq!(boss.chat("alpha", "?").await.text(), "yes");
-    let mut worker = LoneWorker::spawn("fake-worker");
+    let mut worker = LoneWorker::spawn("model-boss-fake-worker");
     worker.open_gate(&folder);
     worker.ready().await;
 

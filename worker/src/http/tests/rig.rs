@@ -82,6 +82,7 @@ impl Setup {
             category: Category::Llm,
             source: folder.path().to_owned(),
             device: DeviceId::Cpu,
+            parts: Vec::new(),
             port: 0,
             generation: Generation(3),
             token: SpawnToken::from_bits(1),
@@ -91,6 +92,7 @@ impl Setup {
             params,
             chat_template: None,
             thinking: None,
+            settings: [].into(),
         };
         let defaults = Defaults::new(&spec.params).unwrap();
         let access = self.token.map_or(Access::Open, Access::Token);

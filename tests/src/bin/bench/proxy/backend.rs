@@ -72,6 +72,7 @@ fn health(spec: &WorkerSpec) -> WorkerHealth {
         progress: 1.0,
         context_length: Some(8192),
         weight_bytes: Some(0),
+        held: Vec::new(),
         engine: Default::default(),
     }
 }

@@ -217,6 +217,7 @@ fn backend() -> (Process, SocketAddr) {
         category: Category::Llm,
         source: PathBuf::from("/"),
         device: DeviceId::Cpu,
+        parts: Vec::new(),
         port: 0,
         generation: Generation(1),
         token: SpawnToken::from_bits(1),
@@ -226,6 +227,7 @@ fn backend() -> (Process, SocketAddr) {
         params: Default::default(),
         chat_template: None,
         thinking: None,
+        settings: [].into(),
     };
     let mut command = Command::new(std::env::current_exe().unwrap());
     let mut child = command.arg("serve").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

@@ -16,13 +16,16 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use model_boss_protocol::{ApiError, ErrorCode, ErrorSource, Readiness, WorkerHealth, WorkerSpec, headers};
-use model_boss_tests::behaviour::{Behaviour, Malformed, Report};
+use model_boss_fake_worker::behaviour::{Behaviour, Malformed, Report};
+use model_boss_protocol::{
+    ApiError, ByteCount, DeviceId, ErrorCode, ErrorSource, Readiness, WorkerHealth, WorkerSpec, headers,
+};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 use crate::control::Control;
 use crate::decode::{Counters, Decode};
@@ -39,6 +42,30 @@ struct Worker {
     control: Arc<Control>,
     counters: Arc<Counters>,
     ready: AtomicBool,
+    started: Instant,
+}
+
+impl Worker {
+    /// Share of the pretended load that is done.
+    fn progress(&self) -> f32 {
+        if self.ready.load(Ordering::Acquire) {
+            return 1.0;
+        }
+        let whole = Duration::from_millis(self.behaviour.load_ms);
+        if whole.is_zero() { 0.5 } else { (self.started.elapsed().as_secs_f32() / whole.as_secs_f32()).min(0.99) }
+    }
+
+    /// What it holds on each device by now.
+    fn held(&self) -> Vec<(DeviceId, ByteCount)> {
+        let leased: ByteCount = self.spec.parts.iter().map(|(_, bytes)| *bytes).sum();
+        let holds = self.behaviour.holds.unwrap_or(leased).0 as f64 / leased.0.max(1) as f64;
+        let share = holds * f64::from(self.progress());
+        self.spec.parts.iter().map(|(device, bytes)| (device.clone(), bytes.scaled(share))).collect()
+    }
+
+    fn context_length(&self) -> u64 {
+        self.spec.context_length.unwrap_or(self.behaviour.context_length)
+    }
 }
 
 /// Listens, loads, serves until SIGTERM, finishes what runs.
@@ -51,7 +78,14 @@ pub(crate) async fn serve(
     let listener =
         TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.map_err(|source| Failure::Port { port, source })?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Failure::Runtime)?;
-    let worker = Arc::new(Worker { spec, behaviour, control, counters: Arc::default(), ready: AtomicBool::new(false) });
+    let worker = Arc::new(Worker {
+        spec,
+        behaviour,
+        control,
+        counters: Arc::default(),
+        ready: AtomicBool::new(false),
+        started: Instant::now(),
+    });
     tokio::spawn(load(Arc::clone(&worker)));
 
     // Connections hold a receiver each: when all are gone, everything is answered.
@@ -177,9 +211,10 @@ async fn health(worker: &Worker) -> Answer {
         status: if ready { Readiness::Ok } else { Readiness::Loading },
         generation: worker.spec.generation,
         proof,
-        progress: if ready { 1.0 } else { 0.5 },
-        context_length: ready.then_some(worker.behaviour.context_length),
+        progress: worker.progress(),
+        context_length: ready.then(|| worker.context_length()),
         weight_bytes: ready.then_some(worker.behaviour.memory),
+        held: worker.held(),
         engine: worker.counters.engine(),
     };
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
@@ -228,7 +263,7 @@ async fn infer(request: Request<Incoming>, worker: &Worker, route: Route) -> Ans
         });
     }
     if worker.behaviour.crash_at_request == Some(number) {
-        eprintln!("fake-worker: crash at request {number}, as told");
+        eprintln!("model-boss-fake-worker: crash at request {number}, as told");
         exit_now(worker.behaviour.crash_exit);
     }
     if !worker.ready.load(Ordering::Acquire) {
@@ -253,7 +288,7 @@ async fn infer(request: Request<Incoming>, worker: &Worker, route: Route) -> Ans
         let field = if route == Route::Chat { "messages" } else { "prompt" };
         return refuse(&ApiError::invalid(field, format!("'{field}' is missing")));
     };
-    if prompt_tokens >= worker.behaviour.context_length {
+    if prompt_tokens >= worker.context_length() {
         return refuse(&ApiError::new(ErrorCode::ContextLengthExceeded, "the prompt does not fit the context"));
     }
     let echo = worker.behaviour.echo.then(|| echo(&parts.headers, &bytes));

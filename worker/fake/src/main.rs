@@ -1,7 +1,7 @@
 //! The stand-in worker: the whole contract between coordinator and worker, with canned words in place of a model.
 //!
-//! Owns the process: gate, lifeline, exit codes. What it does besides is data (`fake.json` in the model's folder,
-//! `FAKE_WORKER_*`, or what a test sends over its control socket). It is also the worker of benchmarks, so its own cost
+//! Owns the process: gate, lifeline, exit codes. What it does besides is data (`[custom.fake]` of the manifest, `fake.json`
+//! in the model's folder, `FAKE_WORKER_*`, or what a test sends over its control socket). It is also the worker of benchmarks, so its own cost
 //! per token is a few microseconds.
 
 mod control;
@@ -13,8 +13,8 @@ use std::io::{BufRead, Read};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use model_boss_fake_worker::behaviour::Behaviour;
 use model_boss_protocol::{WorkerExit, WorkerSpec, WorkerSpecError};
-use model_boss_tests::behaviour::Behaviour;
 
 use crate::control::Control;
 
@@ -26,7 +26,7 @@ enum Failure {
     #[error("the start line cannot be read")]
     Gate(#[source] std::io::Error),
     #[error("{0}")]
-    Behaviour(#[from] model_boss_tests::behaviour::BehaviourError),
+    Behaviour(#[from] model_boss_fake_worker::behaviour::BehaviourError),
     #[error("the test's control socket does not answer")]
     Control(#[from] control::ControlError),
     #[error("cannot listen on 127.0.0.1:{port}")]
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
                 text = format!("{text}: {error}");
                 cause = error.source();
             }
-            eprintln!("fake-worker: {text}");
+            eprintln!("model-boss-fake-worker: {text}");
             exit_code(failure.exit())
         }
     }
@@ -69,7 +69,7 @@ fn exit_code(exit: WorkerExit) -> ExitCode {
 fn run() -> Result<(), Failure> {
     let spec = gate()?;
     watch_lifeline();
-    let behaviour = Behaviour::read(&spec.source, std::env::vars())?;
+    let behaviour = Behaviour::read(&spec.settings, &spec.source, std::env::vars())?;
     let (behaviour, control) = Control::open(behaviour, &spec)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
     runtime.block_on(serve::serve(Arc::new(spec), Arc::new(behaviour), Arc::new(control)))

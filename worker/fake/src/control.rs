@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 
+use model_boss_fake_worker::behaviour::{Behaviour, Command, Report};
 use model_boss_protocol::WorkerSpec;
-use model_boss_tests::behaviour::{Behaviour, Command, Report};
 use tokio::sync::watch;
 
 /// The line to a test cannot be used.
@@ -56,7 +56,7 @@ impl Control {
                 match line.map(|line| serde_json::from_str(&line)) {
                     Ok(Ok(Command::FinishLoad)) => _ = finish_load.send(true),
                     Ok(Ok(Command::Decode)) => _ = decode.send(true),
-                    Ok(Err(error)) => eprintln!("fake-worker: unknown command: {error}"),
+                    Ok(Err(error)) => eprintln!("model-boss-fake-worker: unknown command: {error}"),
                     // The test is gone; the lifeline decides about us, not this socket.
                     Err(_) => return,
                 }

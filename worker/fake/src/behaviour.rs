@@ -1,9 +1,12 @@
 //! What a stand-in worker does, and what it and a test say to each other. Knows no sockets and no processes.
+//!
+//! A manifest sets it in `[custom.fake]`, a file beside the (absent) weights or the environment over that.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use model_boss_protocol::Generation;
+use model_boss_protocol::{ByteCount, Generation};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -27,6 +30,8 @@ pub struct Behaviour {
     pub hold_load: bool,
     /// Bytes to allocate and touch while loading.
     pub memory: u64,
+    /// What it says it holds in all once it is loaded, spread over its devices as its lease is; absent: its lease.
+    pub holds: Option<ByteCount>,
     /// Exit with this code where readiness would be.
     pub load_exit: Option<i32>,
     /// What to write to standard error before `load_exit`.
@@ -35,7 +40,7 @@ pub struct Behaviour {
     pub wrong_proof: bool,
     /// Delay of every health answer, in milliseconds.
     pub health_ms: u64,
-    /// The context it says it serves, in tokens.
+    /// The context it says it serves, in tokens, unless it is started with another one.
     pub context_length: u64,
 
     /// The answer's text; without it, `tokens` canned words.
@@ -71,6 +76,7 @@ impl Default for Behaviour {
             load_ms: 0,
             hold_load: false,
             memory: 0,
+            holds: None,
             load_exit: None,
             load_message: String::new(),
             wrong_proof: false,
@@ -130,7 +136,7 @@ pub enum BehaviourError {
         source: std::io::Error,
     },
     /// A value is wrong, from the file or from the environment.
-    #[error("cannot use the behaviour from {path} and FAKE_WORKER_*")]
+    #[error("cannot use the behaviour from [custom.fake] of the manifest, {path} and FAKE_WORKER_*")]
     Malformed {
         /// Which file.
         path: PathBuf,
@@ -140,16 +146,24 @@ pub enum BehaviourError {
 }
 
 impl Behaviour {
-    /// The behaviour for the model at `source`: [`FILE`] in that folder if there is one, then the variables.
-    pub fn read(source: &Path, variables: impl Iterator<Item = (String, String)>) -> Result<Self, BehaviourError> {
+    /// The behaviour for the model at `source`: what its manifest says, then [`FILE`] in that folder if there is one, then
+    /// the variables.
+    pub fn read(
+        manifest: &BTreeMap<String, Value>,
+        source: &Path,
+        variables: impl Iterator<Item = (String, String)>,
+    ) -> Result<Self, BehaviourError> {
         let path = source.join(FILE);
-        let mut fields = match std::fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice::<BTreeMap<String, Value>>(&bytes)
-                .map_err(|source| BehaviourError::Malformed { path: path.clone(), source })?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => BTreeMap::new(),
-            Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => BTreeMap::new(),
+        let mut fields = manifest.clone();
+        match std::fs::read(&path) {
+            Ok(bytes) => fields.extend(
+                serde_json::from_slice::<BTreeMap<String, Value>>(&bytes)
+                    .map_err(|source| BehaviourError::Malformed { path: path.clone(), source })?,
+            ),
+            // Nothing is loaded from there: whether there are weights does not matter.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
             Err(source) => return Err(BehaviourError::Read { path, source }),
-        };
+        }
         for (name, text) in variables {
             if let Some(field) = name.strip_prefix(VARIABLE_PREFIX) {
                 let value = serde_json::from_str(&text).unwrap_or(Value::String(text));
@@ -227,13 +241,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_win_over_the_file_and_texts_need_no_quotes() {
+    fn variables_win_over_the_file_the_file_over_the_manifest_and_texts_need_no_quotes() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join(FILE), r#"{"load_ms": 5, "tokens": 3}"#).unwrap();
         let variables = [("FAKE_WORKER_TOKENS", "7"), ("FAKE_WORKER_REPLY", "good day"), ("HOME", "/")];
-        let read =
-            Behaviour::read(folder.path(), variables.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned()))).unwrap();
-        let expected = Behaviour { load_ms: 5, tokens: 7, reply: Some("good day".to_owned()), ..Behaviour::default() };
+        let variables = variables.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned()));
+        let manifest = [("load_ms", Value::from(1)), ("holds", Value::from("2GiB"))];
+        let manifest = manifest.into_iter().map(|(k, v)| (k.to_owned(), v)).collect();
+        let read = Behaviour::read(&manifest, folder.path(), variables).unwrap();
+        let holds = Some(ByteCount::gib(2));
+        let reply = Some("good day".to_owned());
+        let expected = Behaviour { load_ms: 5, holds, tokens: 7, reply, ..Behaviour::default() };
         assert_eq!(read, expected);
     }
 
@@ -241,6 +259,9 @@ mod tests {
     fn a_misspelt_field_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join(FILE), r#"{"laod_ms": 5}"#).unwrap();
-        assert!(matches!(Behaviour::read(folder.path(), std::iter::empty()), Err(BehaviourError::Malformed { .. })));
+        assert!(matches!(
+            Behaviour::read(&BTreeMap::new(), folder.path(), std::iter::empty()),
+            Err(BehaviourError::Malformed { .. })
+        ));
     }
 }

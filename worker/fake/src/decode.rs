@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use model_boss_fake_worker::behaviour::{Behaviour, Report};
 use model_boss_protocol::EngineStats;
-use model_boss_tests::behaviour::{Behaviour, Report};
 use tokio::time::Instant;
 
 use crate::control::Control;
@@ -118,7 +118,7 @@ impl Decode {
     /// The next token when its time has come; `None` behind the last.
     pub(crate) async fn next(&mut self) -> Option<&str> {
         if self.behaviour.crash_after_tokens == Some(self.sent) {
-            eprintln!("fake-worker: crash after {} tokens, as told", self.sent);
+            eprintln!("model-boss-fake-worker: crash after {} tokens, as told", self.sent);
             exit_now(self.behaviour.crash_exit);
         }
         if self.sent == self.limit {
