@@ -3,18 +3,19 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use model_boss_core::{Effect, Event, ExitReport, LoadOptions, Moment, Outcome, Scheduler, Submission};
 use model_boss_protocol::{
     ApiError, Category, ClientId, ErrorCode, Generation, KeepAlive, ModelId, Priority, RequestId, SlotId,
 };
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::catalog::LiveCatalog;
+use crate::footprints::Footprints;
 use crate::leases::{DeviceTable, Leases};
 use crate::metrics::Metrics;
 use crate::supervisor::{SpawnOrder, Supervisor, Worker};
@@ -32,6 +33,31 @@ pub(crate) struct Scheduling {
     news: News,
     ids: Arc<AtomicU64>,
     started: Instant,
+}
+
+/// Says that something may have changed, to the one task that asked to hear it. Costs a flag while nobody asks.
+#[derive(Debug, Default)]
+pub(crate) struct Pulse {
+    heard: AtomicBool,
+    beat: Notify,
+}
+
+impl Pulse {
+    /// Whether somebody wants to hear it.
+    pub(crate) fn listen(&self, heard: bool) {
+        self.heard.store(heard, Ordering::Release);
+    }
+
+    /// Waits until something may have changed since the last time.
+    pub(crate) async fn beat(&self) {
+        self.beat.notified().await;
+    }
+
+    fn changed(&self) {
+        if self.heard.load(Ordering::Acquire) {
+            self.beat.notify_one();
+        }
+    }
 }
 
 /// What a client wants, in the scheduler's words.
@@ -146,15 +172,19 @@ impl Scheduling {
     }
 
     /// Asks for a model to be loaded; the returned value answers when it is.
-    pub(crate) fn load(&self, model: ModelId) -> Ticket {
-        let request = self.next_id();
-        self.ask(request, Event::Load { request, model, options: LoadOptions::default() })
+    pub(crate) fn load(&self, model: ModelId, options: LoadOptions) -> Ticket {
+        self.order(|request| Event::Load { request, model, options })
     }
 
     /// Asks for one model, or all, to be unloaded.
     pub(crate) fn unload(&self, model: Option<ModelId>) -> Ticket {
+        self.order(|request| Event::Unload { request, model })
+    }
+
+    /// Asks for an operator's wish, which carries the number it is given; the returned value answers when it is done.
+    pub(crate) fn order(&self, event: impl FnOnce(RequestId) -> Event) -> Ticket {
         let request = self.next_id();
-        self.ask(request, Event::Unload { request, model })
+        self.ask(request, event(request))
     }
 
     /// Begins the end: what is new is refused, what runs is finished, then every worker is stopped.
@@ -278,10 +308,14 @@ pub(crate) struct Driver {
     pub(crate) leases: Leases,
     /// The devices, for the UUIDs behind their names.
     pub(crate) devices: DeviceTable,
+    /// Where learned sizes are kept.
+    pub(crate) footprints: Footprints,
     /// What is counted.
     pub(crate) metrics: Arc<Metrics>,
     /// Set when everything is stopped after a drain.
     pub(crate) drained: CancellationToken,
+    /// Says that something may have changed.
+    pub(crate) pulse: Arc<Pulse>,
     /// Who waits for which verdict.
     pub(crate) waiting: Waiting,
 }
@@ -350,6 +384,7 @@ impl Driver {
             next = self.waiting.events.pop_front();
         }
         self.count_decisions();
+        self.pulse.changed();
     }
 
     fn count_decisions(&mut self) {
@@ -388,17 +423,16 @@ impl Driver {
                 self.leases.acquire(slot, generation, model, parts, priority);
             }
             Effect::ReleaseLease { slot, generation } => self.leases.release(slot, generation),
-            Effect::Spawn { slot, generation, model, parts, .. } => {
+            Effect::Spawn { slot, generation, model, parts, context } => {
                 let Some(model) = self.catalog.current().get(&model).cloned() else {
                     let description = format!("could not be started: no manifest describes {model}");
                     let exit = ExitReport { reason: None, description, last_lines: Vec::new() };
                     return Some(Event::WorkerExited { slot, generation, exit });
                 };
-                let uuids: Vec<String> = parts.iter().filter_map(|(device, _)| self.devices.uuid_of(device)).collect();
-                let visible_gpus = uuids.join(",");
-                let device = parts.into_iter().map(|(device, _)| device).next().unwrap_or_default();
+                let uuids: Vec<_> = parts.iter().filter_map(|(device, _)| self.devices.uuid_of(device)).collect();
+                let (backend, visible_gpus) = (self.catalog.backend(&model), uuids.join(","));
                 self.waiting.loads.insert(slot, Instant::now());
-                self.supervisor.spawn(SpawnOrder { slot, generation, model, device, visible_gpus });
+                self.supervisor.spawn(SpawnOrder { slot, generation, model, backend, parts, context, visible_gpus });
             }
             Effect::Stop { slot, generation } => self.supervisor.stop(slot, generation),
             Effect::Dispatch { request, slot, generation, queued, loading } => {
@@ -407,8 +441,7 @@ impl Driver {
                 };
                 self.reply(request, Verdict::Dispatched(Dispatched { worker, queued, loading }));
             }
-            // Learned again in every life of the process, as long as nothing keeps it.
-            Effect::Learned(_) => {}
+            Effect::Learned(footprint) => self.footprints.learn(footprint),
             Effect::Done { request } => self.reply(request, Verdict::Done),
             Effect::Refuse { request, error } => self.reply(request, Verdict::Refused(error)),
             Effect::Drained => self.drained.cancel(),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use model_boss_core::{DeviceObservation, Event};
 use model_boss_lease_store::{
     AcquireRequest, Acquired, DeviceDeclaration, DeviceKey, Evidence, Holder, LeaseHandle, LeaseView, Leftover, Owner,
-    OwnerKind, Process, StoreError, Terms, is_gone, this_process,
+    OwnerKind, PartView, Process, StoreError, Terms, is_gone, this_process,
 };
 use model_boss_lease_store::{Observation, process};
 use model_boss_protocol::{ByteCount, DeviceId, Generation, ModelId, Priority, SlotId};
@@ -207,6 +207,8 @@ struct Ledger {
 struct Held {
     handle: LeaseHandle,
     pid: Option<u32>,
+    /// The most that the scheduler was told of its use.
+    told: Vec<(DeviceId, ByteCount)>,
 }
 
 impl Ledger {
@@ -286,7 +288,7 @@ impl Ledger {
         self.look_or_log();
         let (reason, retry_after) = match self.holder.acquire(request) {
             Ok(Acquired::Granted(handle)) => {
-                self.held.insert(filling, Held { handle, pid: None });
+                self.held.insert(filling, Held { handle, pid: None, told: Vec::new() });
                 let (slot, generation) = filling;
                 self.news.event(Event::LeaseGranted { slot, generation });
                 return;
@@ -332,18 +334,36 @@ impl Ledger {
         self.table.set(samples.clone());
         for sample in samples {
             let foreign = self.write_down(&sample)?;
-            let DeviceSample { device, capacity, reserve, .. } = sample;
-            let exclusive = device == DeviceId::Npu;
-            self.news.event(Event::DeviceObserved(DeviceObservation {
-                device,
-                capacity,
-                reserve,
-                foreign,
-                retention: None,
-                exclusive,
-            }));
+            let DeviceSample { device, capacity, reserve, retention, exclusive, .. } = sample;
+            let observation = DeviceObservation { device, capacity, reserve, foreign, retention, exclusive };
+            self.news.event(Event::DeviceObserved(observation));
         }
+        self.tell_measured();
         Ok(())
+    }
+
+    /// Tells the scheduler what the workers were seen to use, when that is more than it was told.
+    fn tell_measured(&mut self) {
+        if self.held.values().all(|held| held.pid.is_none()) {
+            return;
+        }
+        let leases = self.holder.leases();
+        for (&(slot, generation), held) in &mut self.held {
+            let Some(lease) = leases.iter().find(|lease| lease.lease == held.handle.lease) else { continue };
+            let part = |part: &PartView| {
+                // A driver that does not tell processes apart shows nothing, which is not zero (RC-21).
+                let bytes = part.measured.filter(|bytes| *bytes > ByteCount::ZERO)?;
+                Some((part.device.parse().ok()?, bytes))
+            };
+            let parts: Vec<(DeviceId, ByteCount)> = lease.parts.iter().filter_map(part).collect();
+            let more = |(device, bytes): &(DeviceId, ByteCount)| {
+                held.told.iter().find(|(told, _)| told == device).is_none_or(|(_, told)| bytes > told)
+            };
+            if parts.iter().any(more) {
+                held.told.clone_from(&parts);
+                self.news.event(Event::Measured { slot, generation, parts });
+            }
+        }
     }
 
     fn write_down(&mut self, sample: &DeviceSample) -> Result<Option<ByteCount>, StoreError> {
@@ -351,6 +371,8 @@ impl Ledger {
         let key = match (&sample.uuid, &device) {
             (Some(uuid), _) => DeviceKey::gpu(uuid.as_str()),
             (None, DeviceId::Cpu) => DeviceKey::cpu(),
+            // Declared ones are known by the name the operator gave.
+            (None, DeviceId::Npu | DeviceId::Custom(_)) => DeviceKey::gpu(format!("declared-{device}")),
             // A GPU that cannot be told from another cannot be leased.
             (None, _) => return Ok(None),
         };

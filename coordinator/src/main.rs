@@ -6,6 +6,7 @@ mod cli;
 mod config;
 mod driver;
 mod error_chain;
+mod footprints;
 mod leases;
 mod metrics;
 mod probe;

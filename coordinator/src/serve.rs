@@ -2,31 +2,31 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use model_boss_core::{Moment, Scheduler, Settings};
-use model_boss_protocol::Category;
+use model_boss_core::{Event, Moment, Scheduler, Settings};
+use model_boss_protocol::{Backend, ByteCount, Category};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{self, AllowedHosts, Context, Door, Patience, Server, ServerLimits};
-use crate::catalog::{LiveCatalog, ModelRoots};
+use crate::api::{self, AllowedHosts, Changes, Clock, Context, Door, Patience, Server, ServerLimits};
+use crate::catalog::{Backends, LiveCatalog, ModelRoots};
 use crate::config::{ApiKeys, ApiKeysError, Config};
-use crate::driver::{Driver, News, Scheduling, Waiting};
+use crate::driver::{Driver, News, Pulse, Scheduling, Waiting};
+use crate::footprints::Footprints;
 use crate::leases::{LeaseSetup, LeaseStart, LeaseStartError, Leases};
 use crate::metrics::Metrics;
-use crate::probe::{HostProbe, NvidiaProbe, Probe};
+use crate::probe::{DeclaredProbe, HostProbe, NvidiaProbe, Probe, SimulatedMachine, SimulationError};
 use crate::startup::Startup;
-use crate::supervisor::{Ports, Spawner, Supervisor, SupervisorSettings, Tools};
+use crate::supervisor::{Ports, ProgramError, Programs, Spawner, Supervisor, SupervisorSettings, Tools};
 
-/// The worker's program, when nothing else is configured.
-const WORKER: &str = "model-boss-worker";
+/// Where in the state folder the output of workers is kept.
+const LOGS: &str = "logs";
 /// Recorded samples are moved into their buckets this often.
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 /// After drain_grace the workers are killed, and their requests get this long to hear of it.
@@ -42,11 +42,11 @@ pub(crate) enum ServeError {
     #[error("the API keys cannot be used")]
     Keys(#[from] ApiKeysError),
     /// No worker program.
-    #[error("the worker program '{WORKER}' is neither beside this program nor on PATH; build it, or set worker_binary")]
-    NoWorker,
-    /// The configured worker program.
-    #[error("worker_binary {0} is not a file")]
-    BadWorker(PathBuf),
+    #[error("models cannot be run")]
+    Program(#[from] ProgramError),
+    /// The machine to play.
+    #[error("the machine to play cannot be used")]
+    Simulation(#[from] SimulationError),
     /// The address.
     #[error("cannot listen on {0}; is another coordinator running? --port takes another port")]
     Bind(SocketAddr, #[source] io::Error),
@@ -65,16 +65,25 @@ pub(crate) enum ServeError {
 }
 
 /// Runs the coordinator until it is asked to end.
-pub(crate) async fn serve(config: Config) -> Result<ExitCode, ServeError> {
+pub(crate) async fn serve(mut config: Config) -> Result<ExitCode, ServeError> {
+    let machine = config.simulate.as_deref().map(|file| SimulatedMachine::read(file, cache(&config))).transpose()?;
+    if machine.is_some() {
+        config = beside_the_real_one(config);
+    }
     let keys = keys(&config)?;
     let mut asked = Asked::new()?;
     let listener = bind(&config).await?;
     let (news, inbox) = News::channel();
     let metrics = Arc::new(Metrics::new()?);
     let roots = ModelRoots::new(&config.model_roots);
-    let live = Arc::new(LiveCatalog::read(&config.manifests, roots, news.clone(), Arc::clone(&metrics)));
+    let backends = if machine.is_some() { Backends::AllFake } else { Backends::Own };
+    let live = Arc::new(LiveCatalog::read(&config.manifests, roots, backends, news.clone(), Arc::clone(&metrics)));
     let catalog = live.current();
-    let (probes, no_gpu) = probes();
+    let (mut probes, no_gpu) = match &machine {
+        Some(machine) => (vec![machine.probe()], None),
+        None => probes(&config),
+    };
+    probes.push(Box::new(DeclaredProbe::new(config.devices.clone())));
     let LeaseStart { leases, devices, store, ended } = Leases::start(LeaseSetup {
         state_dir: config.state_dir.clone(),
         runtime_dir: config.runtime_dir.clone(),
@@ -83,22 +92,28 @@ pub(crate) async fn serve(config: Config) -> Result<ExitCode, ServeError> {
         news: news.clone(),
     })
     .await?;
-    let scheduling = Scheduling::new(news.clone());
+    let (footprints, learned) = Footprints::open(&config.state_dir);
+    news.event(Event::Footprints(learned));
+    let (scheduling, clock) = (Scheduling::new(news.clone()), Clock::start());
+    let (pulse, changes) = (Arc::new(Pulse::default()), Arc::new(Changes::new()));
     let (drained, draining) = (CancellationToken::new(), CancellationToken::new());
     let driver = Driver {
         scheduler: Scheduler::new(settings(&config), Moment::START),
         scheduling: scheduling.clone(),
         catalog: Arc::clone(&live),
-        supervisor: supervisor(&config, leases.clone(), news)?,
+        supervisor: supervisor(&config, leases.clone(), news, machine)?,
         leases: leases.clone(),
         devices: devices.clone(),
+        footprints,
         metrics: Arc::clone(&metrics),
         drained: drained.clone(),
+        pulse: Arc::clone(&pulse),
         waiting: Waiting::default(),
     };
     let mut driver = tokio::spawn(driver.run(inbox));
     tokio::spawn(keep_up(Arc::clone(&metrics)));
     tokio::spawn(Arc::clone(&live).follow());
+    tokio::spawn(Arc::clone(&changes).follow(scheduling.clone(), pulse, clock));
 
     let context = Arc::new(Context {
         scheduling: scheduling.clone(),
@@ -110,8 +125,11 @@ pub(crate) async fn serve(config: Config) -> Result<ExitCode, ServeError> {
         keys,
         limits: config.limits.clone(),
         sse: config.sse.clone(),
+        logs: config.state_dir.join(LOGS),
         draining: draining.clone(),
-        started: (Instant::now(), SystemTime::now()),
+        started: Instant::now(),
+        clock,
+        changes,
         id_prefix: id_prefix(),
     });
     let limits = ServerLimits {
@@ -183,8 +201,8 @@ async fn bind(config: &Config) -> Result<TcpListener, ServeError> {
 }
 
 /// The eyes on the machine's devices, and why there are no NVIDIA GPUs among them.
-fn probes() -> (Vec<Box<dyn Probe>>, Option<String>) {
-    let mut probes: Vec<Box<dyn Probe>> = vec![Box::new(HostProbe::new())];
+fn probes(config: &Config) -> (Vec<Box<dyn Probe>>, Option<String>) {
+    let mut probes: Vec<Box<dyn Probe>> = vec![Box::new(HostProbe::new(cache(config)))];
     match NvidiaProbe::new() {
         Ok(nvidia) => {
             probes.push(Box::new(nvidia));
@@ -194,37 +212,61 @@ fn probes() -> (Vec<Box<dyn Probe>>, Option<String>) {
     }
 }
 
-fn supervisor(config: &Config, leases: Leases, news: News) -> Result<Supervisor, ServeError> {
+/// What runs models. The program that runs every one of them must be there from the start.
+fn programs(config: &Config) -> Result<Programs, ProgramError> {
+    let programs = Programs::find(config.worker_binary.as_deref())?;
+    programs.of(if config.simulate.is_some() { Backend::Fake } else { Backend::Candle })?;
+    Ok(programs)
+}
+
+/// A played machine has a ledger, learned sizes and locks of its own, so that it says nothing about the real one and both
+/// can run beside each other.
+fn beside_the_real_one(config: Config) -> Config {
+    let state_dir = config.state_dir.join("simulation");
+    Config { runtime_dir: state_dir.join("run"), state_dir, ..config }
+}
+
+/// `MODEL_BOSS_MODEL_CACHE_MB`.
+fn cache(config: &Config) -> Option<ByteCount> {
+    config.model_cache_mb.map(|mb| ByteCount(mb.saturating_mul(1 << 20)))
+}
+
+fn supervisor(
+    config: &Config,
+    leases: Leases,
+    news: News,
+    machine: Option<Arc<SimulatedMachine>>,
+) -> Result<Supervisor, ServeError> {
     let spawner =
         Spawner::start(Handle::current()).map_err(|error| ServeError::System("the spawning thread", error))?;
     let settings = SupervisorSettings {
-        program: worker_program(config.worker_binary.as_deref())?,
-        logs: config.state_dir.join("logs"),
+        programs: programs(config)?,
+        logs: config.state_dir.join(LOGS),
         load_timeout: config.load_timeout,
         stop_grace: config.stop_grace,
         hang_timeout: config.hang_timeout,
     };
     let ports = Ports::new(config.worker_ports.clone());
-    Ok(Supervisor::new(Tools { settings, spawner, ports, leases, news }))
-}
-
-/// The configured program, else the one beside this one, else the one on PATH.
-pub(crate) fn worker_program(configured: Option<&Path>) -> Result<PathBuf, ServeError> {
-    if let Some(program) = configured {
-        return if program.is_file() { Ok(program.to_owned()) } else { Err(ServeError::BadWorker(program.to_owned())) };
-    }
-    let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(WORKER)));
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let on_path = std::env::split_paths(&path).map(|folder| folder.join(WORKER));
-    beside.into_iter().chain(on_path).find(|program| program.is_file()).ok_or(ServeError::NoWorker)
+    Ok(Supervisor::new(Tools { settings, spawner, ports, leases, news, machine }))
 }
 
 fn settings(config: &Config) -> Settings {
     let stay_warm = Category::ALL.into_iter().map(|category| (category, config.stay_warm(category))).collect();
+    let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     Settings {
         max_queued_per_model: config.limits.queue_per_model,
         max_queued: config.limits.queue_total,
         aging_step: config.aging_step,
+        min_hold: config.min_hold,
+        max_wait: config.max_wait,
+        reevaluate_every: config.reevaluate_every,
+        max_retries: small(config.max_retries),
+        max_load_attempts: small(config.max_load_attempts),
+        back_off_first: config.back_off_first,
+        back_off_limit: config.back_off_limit,
+        lost_pause: config.lost_pause,
+        max_loaded: config.max_loaded_models.clone(),
+        load_failure_policy: config.load_failure_policy,
         max_keep_alive: config.max_keep_alive,
         stay_warm,
         ..Settings::default()

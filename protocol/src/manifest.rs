@@ -26,6 +26,9 @@ pub struct Manifest {
     /// What runs the model; inferred when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<Backend>,
+    /// The engine behind a foreign backend, by the names of Lemonade's catalogues: it sets which devices it needs (MM-5).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recipe: Option<Recipe>,
     /// Where the weights are. A package needs none: its own folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
@@ -112,6 +115,21 @@ impl Manifest {
         self.vram.or(self.vram_mb.map(ByteCount::mib))
     }
 
+    /// Where it should run: stated, else what its recipe needs.
+    pub fn place(&self) -> DeviceId {
+        match (&self.device, self.recipe) {
+            (DeviceId::Auto, Some(Recipe::OgaNpu | Recipe::Flm)) => DeviceId::Npu,
+            (DeviceId::Auto, Some(Recipe::OgaCpu)) => DeviceId::Cpu,
+            (device, _) => device.clone(),
+        }
+    }
+
+    /// Devices that it needs for itself alone (MM-5).
+    pub fn exclusive_devices(&self) -> Vec<DeviceId> {
+        let needs_npu = matches!(self.recipe, Some(Recipe::OgaHybrid | Recipe::OgaNpu | Recipe::Flm));
+        if needs_npu || self.device == DeviceId::Npu { vec![DeviceId::Npu] } else { Vec::new() }
+    }
+
     /// Whether the fields make sense together.
     pub fn check(&self) -> Result<(), ManifestError> {
         if self.name.is_empty() {
@@ -143,6 +161,40 @@ pub enum Backend {
     /// Our own worker.
     #[serde(alias = "diffusers")]
     Candle,
+    /// The stand-in worker: canned words and pretended memory, to play with (`serve --simulate`).
+    Fake,
+}
+
+impl Backend {
+    /// The word used in manifests and the API, and the name of its table below `[custom]`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Candle => "candle",
+            Self::Fake => "fake",
+        }
+    }
+
+    /// Whether one model's layers may be spread over several devices (RC-22).
+    pub const fn splits(self) -> bool {
+        matches!(self, Self::Fake)
+    }
+}
+
+/// A foreign engine, by the devices it needs (MM-5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Recipe {
+    /// llama.cpp: a GPU.
+    #[serde(rename = "llamacpp")]
+    LlamaCpp,
+    /// ONNX Runtime GenAI on GPU and NPU.
+    OgaHybrid,
+    /// ONNX Runtime GenAI on the NPU.
+    OgaNpu,
+    /// ONNX Runtime GenAI on the CPU.
+    OgaCpu,
+    /// FastFlowLM: the NPU.
+    Flm,
 }
 
 /// Where a model's files are.
@@ -198,6 +250,23 @@ mod tests {
     fn mm_2_labels_set_the_category() {
         let manifest: Manifest = toml::from_str("name = \"e\"\nlabels = [\"embedding\"]").unwrap();
         assert_eq!(manifest.category(), Category::Embedding);
+    }
+
+    #[test]
+    fn mm_5_a_recipe_says_which_devices_it_needs() {
+        let manifest = |text: &str| toml::from_str::<Manifest>(&format!("name = \"x\"\n{text}")).unwrap();
+        for (text, place, exclusive) in [
+            ("recipe = \"llamacpp\"", DeviceId::Auto, vec![]),
+            ("recipe = \"oga-hybrid\"", DeviceId::Auto, vec![DeviceId::Npu]),
+            ("recipe = \"oga-npu\"", DeviceId::Npu, vec![DeviceId::Npu]),
+            ("recipe = \"oga-cpu\"", DeviceId::Cpu, vec![]),
+            ("recipe = \"flm\"\ndevice = \"npu\"", DeviceId::Npu, vec![DeviceId::Npu]),
+            ("device = \"npu\"", DeviceId::Npu, vec![DeviceId::Npu]),
+        ] {
+            let manifest = manifest(text);
+            assert_eq!((manifest.place(), manifest.exclusive_devices()), (place, exclusive), "{text}");
+        }
+        assert!(toml::from_str::<Manifest>("name = \"x\"\nrecipe = \"oga\"").is_err());
     }
 
     #[test]

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use model_boss_core::Event;
-use model_boss_protocol::ModelId;
+use model_boss_protocol::{Backend, ModelId};
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::by_path::{self, ByPath, PathError};
-use super::{Catalog, ModelRoots, Problem};
+use super::{Backends, Catalog, Model, ModelRoots, Problem};
 use crate::driver::News;
 use crate::metrics::Metrics;
 
@@ -23,6 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(400);
 pub(crate) struct LiveCatalog {
     folder: PathBuf,
     roots: ModelRoots,
+    backends: Backends,
     current: RwLock<Arc<Catalog>>,
     /// Held while the catalog changes: two changes at once would lose one.
     by_path: Mutex<Vec<ByPath>>,
@@ -32,12 +33,19 @@ pub(crate) struct LiveCatalog {
 
 impl LiveCatalog {
     /// Reads the folder. `news` hears of this catalog and of every later one.
-    pub(crate) fn read(folder: &Path, roots: ModelRoots, news: News, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn read(
+        folder: &Path,
+        roots: ModelRoots,
+        backends: Backends,
+        news: News,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         let current = Arc::new(Catalog::read(folder));
         let by_path = Mutex::default();
         let live = Self {
             folder: folder.to_owned(),
             roots,
+            backends,
             current: RwLock::new(Arc::clone(&current)),
             by_path,
             news,
@@ -50,6 +58,11 @@ impl LiveCatalog {
     /// The catalog now. Whoever holds it keeps it as it is, whatever is edited meanwhile.
     pub(crate) fn current(&self) -> Arc<Catalog> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What runs a model.
+    pub(crate) fn backend(&self, model: &Model) -> Backend {
+        self.backends.of(model)
     }
 
     /// The model at an absolute path: one that is in the catalog already, else a new one for as long as its files are there
@@ -148,7 +161,7 @@ impl LiveCatalog {
 
     fn announce(&self, catalog: &Catalog) {
         self.metrics.know(catalog.models().map(|model| &model.description.id));
-        self.news.event(Event::Catalog(catalog.descriptions()));
+        self.news.event(Event::Catalog(catalog.descriptions(self.backends)));
     }
 }
 
@@ -164,7 +177,7 @@ mod tests {
 
     fn live(folder: &Path) -> LiveCatalog {
         let roots = ModelRoots::new(&[folder.to_owned()]);
-        LiveCatalog::read(folder, roots, News::channel().0, Arc::new(Metrics::new().unwrap()))
+        LiveCatalog::read(folder, roots, Backends::Own, News::channel().0, Arc::new(Metrics::new().unwrap()))
     }
 
     fn manifest(name: &str) -> String {
@@ -254,7 +267,7 @@ mod tests {
         fs::write(root.path().join("manifests/known.toml"), text).unwrap();
         let roots = ModelRoots::new(&[root.path().join("models")]);
         let metrics = Arc::new(Metrics::new().unwrap());
-        let live = LiveCatalog::read(&root.path().join("manifests"), roots, News::channel().0, metrics);
+        let live = LiveCatalog::read(&root.path().join("manifests"), roots, Backends::Own, News::channel().0, metrics);
         (root, live)
     }
 

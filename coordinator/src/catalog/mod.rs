@@ -13,8 +13,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use model_boss_core::ModelDescription;
-use model_boss_protocol::{Manifest, ModelId};
+use model_boss_core::{ModelDescription, SizeEstimate};
+use model_boss_protocol::{Backend, Manifest, ModelId};
 
 pub(crate) use by_path::PathError;
 pub(crate) use live::LiveCatalog;
@@ -22,6 +22,25 @@ pub(crate) use roots::ModelRoots;
 
 /// Requests a model works on at once when its manifest does not say.
 const DEFAULT_CONCURRENCY: u32 = 8;
+
+/// What runs models.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Backends {
+    /// What each manifest says, or what is inferred.
+    Own,
+    /// The stand-in worker, whatever manifests say: a machine is played.
+    AllFake,
+}
+
+impl Backends {
+    /// What runs this model.
+    pub(crate) fn of(self, model: &Model) -> Backend {
+        match self {
+            Self::Own => model.manifest.backend.unwrap_or(Backend::Candle),
+            Self::AllFake => Backend::Fake,
+        }
+    }
+}
 
 /// All models, and what could not be read.
 #[derive(Clone, Debug, Default)]
@@ -57,6 +76,20 @@ pub(crate) struct Problem {
     pub(crate) line: Option<usize>,
     /// What is wrong, naming the field.
     pub(crate) message: String,
+}
+
+impl Model {
+    /// The memory it will need with another context. Looks at files, so it may block.
+    pub(crate) fn size_with(&self, context: u64) -> SizeEstimate {
+        let manifest = Manifest { context_length: Some(context), ..self.manifest.clone() };
+        size::estimate(&manifest, &self.source, &size::model_files(&self.source))
+    }
+
+    /// What the manifest says to this backend alone.
+    pub(crate) fn settings_of(&self, backend: Backend) -> BTreeMap<String, serde_json::Value> {
+        let table = self.manifest.custom.get(backend.as_str()).and_then(serde_json::Value::as_object);
+        table.map(|table| table.clone().into_iter().collect()).unwrap_or_default()
+    }
 }
 
 impl fmt::Display for Problem {
@@ -136,8 +169,12 @@ impl Catalog {
     }
 
     /// What the scheduler is told.
-    pub(crate) fn descriptions(&self) -> Vec<ModelDescription> {
-        self.models().map(|model| model.description.clone()).collect()
+    pub(crate) fn descriptions(&self, backends: Backends) -> Vec<ModelDescription> {
+        let describe = |model: &Arc<Model>| ModelDescription {
+            splittable: backends.of(model).splits(),
+            ..model.description.clone()
+        };
+        self.models().map(describe).collect()
     }
 }
 

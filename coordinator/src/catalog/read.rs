@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use model_boss_core::ModelDescription;
-use model_boss_protocol::{Manifest, ManifestError, ModelId};
+use model_boss_protocol::{Backend, Manifest, ManifestError, ModelId};
 
 use super::size::{self, ModelFile};
 use super::{DEFAULT_CONCURRENCY, Model, Problem};
@@ -63,6 +63,8 @@ pub(super) fn model(file: &Path) -> Result<Model, Problem> {
     let source = match &manifest.source {
         Some(source) => folder.join(&source.path),
         None if is_package => folder,
+        // The stand-in needs no weights; a folder of its name may hold its behaviour.
+        None if manifest.backend == Some(Backend::Fake) => folder.join(&manifest.name),
         None => return Err(problem(None, "'source' is missing: write source = { path = \"…\" }".to_owned())),
     };
 
@@ -76,13 +78,14 @@ pub(super) fn described(manifest: Manifest, file: PathBuf, source: PathBuf, file
         id: ModelId::from(manifest.name.as_str()),
         aliases: manifest.aliases.iter().map(|alias| ModelId::from(alias.as_str())).collect(),
         category: manifest.category(),
-        device: manifest.device.clone(),
+        device: manifest.place(),
         size: size::estimate(&manifest, &source, files),
         max_concurrent: manifest.max_concurrent.unwrap_or(DEFAULT_CONCURRENCY),
         pin: manifest.pin,
         keep_alive: manifest.keep_alive,
         revision: size::revision(text, files),
-        exclusive_devices: Vec::new(),
+        exclusive_devices: manifest.exclusive_devices(),
+        // What runs it is decided later.
         splittable: false,
         context_length: manifest.context_length,
     };

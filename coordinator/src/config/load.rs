@@ -50,6 +50,9 @@ pub(crate) struct Shown {
     pub(crate) origin: String,
     /// What it means.
     pub(crate) help: String,
+    /// How many words it takes on the command line.
+    #[serde(skip)]
+    pub(crate) words: std::ops::RangeInclusive<usize>,
 }
 
 /// Who decided a value.
@@ -140,7 +143,8 @@ impl Loaded {
         let mut shown = Vec::new();
         self.config.clone().walk("", &mut |path, setting, help| {
             let origin = self.origins.get(path).unwrap_or(&Origin::Default).to_string();
-            shown.push(Shown { path: path.to_owned(), value: setting.show(), origin, help: help.to_owned() });
+            let (path, words) = (path.to_owned(), setting.words());
+            shown.push(Shown { path, value: setting.show(), origin, help: help.to_owned(), words });
         });
         shown
     }
@@ -294,7 +298,7 @@ fn file_entries(path: &Path, problems: &mut Vec<String>) -> Vec<Entry> {
     entries
 }
 
-/// A value of the file in figment's words; what no setting can be (a table, a date) becomes its text.
+/// A value of the file in figment's words; what no setting can be (a date) becomes its text.
 fn figment_value(value: DeValue<'_>) -> Value {
     match value {
         DeValue::String(text) => Value::from(text.into_owned()),
@@ -310,7 +314,13 @@ fn figment_value(value: DeValue<'_>) -> Value {
         DeValue::Array(items) => {
             Value::from(items.into_iter().map(|item| figment_value(item.into_inner())).collect::<Vec<_>>())
         }
-        DeValue::Table(_) => Value::from(Dict::new()),
+        DeValue::Table(fields) => {
+            let field = |(key, value): (toml::Spanned<_>, toml::Spanned<DeValue<'_>>)| {
+                let key: std::borrow::Cow<'_, str> = key.into_inner();
+                (key.into_owned(), figment_value(value.into_inner()))
+            };
+            Value::from(fields.into_iter().map(field).collect::<Dict>())
+        }
         DeValue::Datetime(moment) => Value::from(moment.to_string()),
     }
 }

@@ -6,15 +6,18 @@
 mod keys;
 mod load;
 mod setting;
+mod tables;
 
 pub(crate) use keys::{ApiKeys, ApiKeysError};
 pub(crate) use load::{ConfigError, Shown, Sources, catalogue, flag, variable};
+pub(crate) use tables::{DeclaredDevice, DeclaredDevices};
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use model_boss_core::{LoadFailurePolicy, MaxLoaded};
 use model_boss_lease_store::Terms;
 use model_boss_protocol::{ByteCount, Category, KeepAlive};
 
@@ -37,6 +40,8 @@ section! {
         runtime_dir: PathBuf = default_runtime_dir(),
         /// The worker program; unset: `model-boss-worker` beside this program, else on PATH.
         worker_binary: Option<PathBuf> = None,
+        /// Play a machine: a TOML file with its GPUs. Every model is then run by the stand-in worker.
+        simulate: Option<PathBuf> = None,
         /// The ports given to workers, in sequence; busy ones are skipped.
         worker_ports: RangeInclusive<u16> = 8300..=8499,
         /// A file with one API key per line. When set, every request needs one.
@@ -53,10 +58,34 @@ section! {
         hang_timeout: Duration = Duration::from_secs(60),
         /// Waiting this long makes a request one step more important.
         aging_step: Duration = Duration::from_secs(30),
+        /// A request that waited this long may take the place of any model that is not pinned; 0 = never.
+        max_wait: Duration = Duration::from_secs(600),
+        /// The least time a model serves before an equally important request may take its place while it is used.
+        min_hold: Duration = Duration::from_secs(10),
+        /// Waiting requests are looked at again at least this often.
+        reevaluate_every: Duration = Duration::from_secs(5),
+        /// How often a request whose worker died before any byte of its answer is tried again.
+        max_retries: usize = 3,
+        /// Failed loads of a model in a row after which those who wait for it are told.
+        max_load_attempts: usize = 3,
+        /// The wait before a failed model is loaded again; doubles with each failure in a row.
+        back_off_first: Duration = Duration::from_secs(1),
+        /// The longest such wait.
+        back_off_limit: Duration = Duration::from_secs(300),
+        /// A worker that lost a request gets no further one for this time, or until it is known to be gone.
+        lost_pause: Duration = Duration::from_secs(1),
+        /// What follows a failed load: `evict_all_and_retry` once, or `fail`. Never where the model's files are at fault.
+        load_failure_policy: LoadFailurePolicy = LoadFailurePolicy::default(),
+        /// Models loaded at once: `auto` (memory decides), or LLM [EMBEDDING [RERANKING]], or e.g. `llm=2 tts=1`; else 1.
+        max_loaded_models: MaxLoaded = MaxLoaded::Auto,
+        /// What models on `cpu` may keep while idle, in MiB; 0 = every request loads and unloads; unset: 60 % of usable RAM.
+        model_cache_mb: Option<u64> = None,
         /// How long an unneeded model stays loaded, in place of `stay_warm`: seconds, or a text with a unit; 0 = for ever.
         model_idle_secs: Option<IdleTime> = None,
         /// The longest `keep_alive` that a request may ask for.
         max_keep_alive: Duration = Duration::from_secs(86_400),
+        /// Devices that are not found by themselves: `[devices.NAME]` with `memory`, `exclusive`, `backend`.
+        devices: DeclaredDevices = DeclaredDevices::default(),
         /// How long an unneeded model of each category stays loaded after its last use.
         stay_warm: StayWarm = StayWarm::default(),
         /// What a request may be, and how many may wait.

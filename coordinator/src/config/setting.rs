@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use figment::value::{Num, Value};
+use model_boss_core::{LoadFailurePolicy, MaxLoaded};
 use model_boss_protocol::{ByteCount, KeepAlive, parse_span};
 
-use super::{IdleTime, LogFormat, LogLevel};
+use super::{DeclaredDevices, IdleTime, LogFormat, LogLevel};
 
 /// A value that can be set. Environment and command line give text, the file gives text, numbers, booleans and lists.
 pub(super) trait Setting {
@@ -18,6 +19,11 @@ pub(super) trait Setting {
 
     /// The value as it would be written in the file.
     fn show(&self) -> String;
+
+    /// How many words it takes on the command line.
+    fn words(&self) -> RangeInclusive<usize> {
+        1..=1
+    }
 
     /// A relative path in a file starts at the file's folder.
     fn resolve(&mut self, _folder: &Path) {}
@@ -96,10 +102,14 @@ leaf!(
     ByteCount,
     LogLevel,
     LogFormat,
+    Option<u64>,
+    LoadFailurePolicy,
+    MaxLoaded,
+    DeclaredDevices,
 );
 
 /// A value quoted the way a person would recognise it.
-struct Quoted<'a>(&'a Value);
+pub(super) struct Quoted<'a>(pub(super) &'a Value);
 
 impl fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -118,12 +128,12 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-fn text(value: &Value) -> Option<&str> {
+pub(super) fn text(value: &Value) -> Option<&str> {
     if let Value::String(_, text) = value { Some(text.trim()) } else { None }
 }
 
 /// A whole number, written as a number or as text.
-fn whole(value: &Value) -> Option<u64> {
+pub(super) fn whole(value: &Value) -> Option<u64> {
     match value {
         Value::Num(_, number) => whole_number(*number),
         other => text(other)?.parse().ok(),
@@ -137,7 +147,7 @@ fn whole_number(number: Num) -> Option<u64> {
         .and_then(|n| u64::try_from(n).ok())
 }
 
-fn quote(text: &str) -> String {
+pub(super) fn quote(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
@@ -253,6 +263,18 @@ impl Setting for Vec<PathBuf> {
         for path in self.iter_mut().filter(|path| !path.starts_with("~")) {
             path.resolve(folder);
         }
+    }
+}
+
+impl Setting for Option<u64> {
+    fn read(&mut self, value: &Value) -> Result<(), String> {
+        let number = whole(value).ok_or_else(|| format!("{} is not a whole number", Quoted(value)))?;
+        *self = Some(number);
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        self.map_or_else(|| "unset".to_owned(), |number| number.to_string())
     }
 }
 
@@ -381,13 +403,6 @@ impl Setting for ByteCount {
 
 macro_rules! words {
     ($kind:ident { $($variant:ident = $word:literal),* $(,)? }) => {
-        impl $kind {
-            /// The word that sets it.
-            pub(crate) const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $word,)* }
-            }
-        }
-
         impl Setting for $kind {
             fn read(&mut self, value: &Value) -> Result<(), String> {
                 *self = match text(value) {
@@ -398,10 +413,11 @@ macro_rules! words {
             }
 
             fn show(&self) -> String {
-                quote(self.as_str())
+                quote(match self { $(Self::$variant => $word,)* })
             }
         }
     };
 }
 words!(LogLevel { Off = "off", Error = "error", Warn = "warn", Info = "info", Debug = "debug", Trace = "trace" });
 words!(LogFormat { Text = "text", Json = "json" });
+words!(LoadFailurePolicy { EvictAllAndRetry = "evict_all_and_retry", Fail = "fail" });

@@ -12,12 +12,26 @@ use super::{DeviceSample, Probe, cgroup};
 pub(crate) struct HostProbe {
     proc: PathBuf,
     cgroup: PathBuf,
+    /// What idle models may keep, where the operator says.
+    cache: Option<ByteCount>,
+}
+
+/// What idle models may keep of the memory that models may use, where nobody says.
+const CACHE_SHARE: f64 = 0.6;
+
+/// The retention budget (BC-1): what the operator says, else a share of what models may use.
+pub(super) fn retention(
+    cache: Option<ByteCount>,
+    capacity: Option<ByteCount>,
+    reserve: ByteCount,
+) -> Option<ByteCount> {
+    cache.or_else(|| Some((capacity? - reserve).scaled(CACHE_SHARE)))
 }
 
 impl HostProbe {
     /// The probe of this machine.
-    pub(crate) fn new() -> Self {
-        Self { proc: "/proc".into(), cgroup: "/sys/fs/cgroup".into() }
+    pub(crate) fn new(cache: Option<ByteCount>) -> Self {
+        Self { proc: "/proc".into(), cgroup: "/sys/fs/cgroup".into(), cache }
     }
 }
 
@@ -35,14 +49,17 @@ impl Probe for HostProbe {
                 available = available.map(|free| free.min(limit.limit.saturating_sub(used)));
             }
         }
+        let reserve = capacity.map_or(ByteCount::gib(1), |total| total.scaled(0.1).max(ByteCount::gib(1)));
         vec![DeviceSample {
             device: DeviceId::Cpu,
             name: processor(&self.proc),
             uuid: None,
             capacity,
-            reserve: capacity.map_or(ByteCount::gib(1), |total| total.scaled(0.1).max(ByteCount::gib(1))),
+            reserve,
             used: capacity.zip(available).map(|(total, free)| total.saturating_sub(free)),
             processes: anonymous_memory(&self.proc, leased),
+            retention: retention(self.cache, capacity, reserve),
+            exclusive: false,
             sampled_at,
         }]
     }
@@ -98,7 +115,7 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        let probe = HostProbe { proc: root.path().join("proc"), cgroup: root.path().join("cg") };
+        let probe = HostProbe { proc: root.path().join("proc"), cgroup: root.path().join("cg"), cache: None };
         (root, probe)
     }
 
@@ -111,6 +128,9 @@ mod tests {
         assert_eq!(sample.capacity, Some(ByteCount::gib(32)));
         assert_eq!(sample.used, Some(ByteCount::gib(12)));
         assert_eq!(sample.reserve, ByteCount::gib(32).scaled(0.1));
+        assert_eq!(sample.retention, Some((ByteCount::gib(32) - sample.reserve).scaled(0.6)));
+        probe.cache = Some(ByteCount::ZERO);
+        assert_eq!(probe.sample(&[]).remove(0).retention, Some(ByteCount::ZERO));
     }
 
     #[test]
@@ -153,7 +173,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_memory() {
-        let sample = HostProbe::new().sample(&[]).remove(0);
+        let sample = HostProbe::new(None).sample(&[]).remove(0);
         assert!(sample.capacity.is_some_and(|bytes| bytes > ByteCount::ZERO));
         assert!(sample.used.is_some());
     }

@@ -2,8 +2,10 @@
 //! makes its devices unknown, and nothing else. Unknown is never zero (RC-21). Knows no leases beyond the pids it is given.
 
 mod cgroup;
+mod declared;
 mod host;
 mod nvidia;
+mod simulated;
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
@@ -11,8 +13,10 @@ use std::time::{Duration, Instant};
 use model_boss_protocol::{ByteCount, DeviceId};
 use serde::Serialize;
 
+pub(crate) use declared::DeclaredProbe;
 pub(crate) use host::HostProbe;
 pub(crate) use nvidia::NvidiaProbe;
+pub(crate) use simulated::{SimulatedMachine, SimulationError};
 
 /// Looks at one kind of device. May block; never panics on what the system says.
 pub(crate) trait Probe: Send + 'static {
@@ -38,6 +42,12 @@ pub(crate) struct DeviceSample {
     /// In use by each process that could be told apart; of the leased ones, all that could.
     #[serde(skip)]
     pub(crate) processes: Vec<(u32, ByteCount)>,
+    /// What models may keep here while idle (BC-1).
+    #[serde(skip)]
+    pub(crate) retention: Option<ByteCount>,
+    /// Only one model at a time may use it (MM-5).
+    #[serde(skip)]
+    pub(crate) exclusive: bool,
     /// When this was seen.
     #[serde(skip)]
     pub(crate) sampled_at: Instant,
@@ -126,6 +136,8 @@ mod tests {
             reserve: ByteCount(100),
             used: Some(ByteCount(used)),
             processes: Vec::new(),
+            retention: None,
+            exclusive: false,
             sampled_at: Instant::now(),
         }
     }

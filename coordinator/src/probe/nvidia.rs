@@ -62,6 +62,8 @@ fn sample(index: u32, gpu: &Device<'_>) -> DeviceSample {
         reserve: RESERVE,
         used: memory.as_ref().map(|memory| ByteCount(memory.used)),
         processes: by_process(gpu),
+        retention: None,
+        exclusive: false,
         sampled_at,
     }
 }

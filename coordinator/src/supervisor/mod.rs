@@ -3,6 +3,7 @@
 
 mod output;
 mod ports;
+mod programs;
 mod runner;
 mod spawner;
 
@@ -11,15 +12,18 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use model_boss_protocol::{ByteCount, DeviceId, Generation, ModelId, SlotId};
+use model_boss_protocol::{Backend, ByteCount, DeviceId, Generation, ModelId, SlotId};
 use tokio_util::sync::CancellationToken;
 
 use crate::catalog::Model;
 use crate::driver::News;
 use crate::leases::Leases;
+use crate::probe::SimulatedMachine;
 use crate::upstream::Upstream;
 
+pub(crate) use output::log_path;
 pub(crate) use ports::Ports;
+pub(crate) use programs::{ProgramError, Programs};
 use runner::WorkerRunner;
 pub(crate) use spawner::{Spawner, die_with_us};
 
@@ -41,13 +45,15 @@ pub(crate) struct Tools {
     pub(crate) leases: Leases,
     /// Where reports go.
     pub(crate) news: News,
+    /// The machine that is played, if one is: workers' memory is what they say.
+    pub(crate) machine: Option<Arc<SimulatedMachine>>,
 }
 
 /// How long things may take, and where things are.
 #[derive(Clone, Debug)]
 pub(crate) struct SupervisorSettings {
-    /// The worker's program.
-    pub(crate) program: PathBuf,
+    /// The workers' programs.
+    pub(crate) programs: Programs,
     /// Where the logs of workers go.
     pub(crate) logs: PathBuf,
     /// How long a load may take; by size when absent.
@@ -66,8 +72,12 @@ pub(crate) struct SpawnOrder {
     pub(crate) generation: Generation,
     /// What to load.
     pub(crate) model: Arc<Model>,
-    /// Where. Never `auto`.
-    pub(crate) device: DeviceId,
+    /// What runs it.
+    pub(crate) backend: Backend,
+    /// Where, and how much on each device. Never `auto`, never empty.
+    pub(crate) parts: Vec<(DeviceId, ByteCount)>,
+    /// The context to serve, when a load asked for one.
+    pub(crate) context: Option<u64>,
     /// The UUIDs of the GPUs of its lease, joined by commas; empty on `cpu`.
     pub(crate) visible_gpus: String,
 }

@@ -117,7 +117,7 @@ async fn open_log(folder: &Path, model: &ModelId) -> Option<File> {
 }
 
 /// `logs/NAME.log`, with every character that means something to a file system replaced.
-fn log_path(folder: &Path, model: &ModelId) -> PathBuf {
+pub(crate) fn log_path(folder: &Path, model: &ModelId) -> PathBuf {
     let safe = |c: char| if c.is_ascii_alphanumeric() || "._-+@".contains(c) { c } else { '_' };
     let name: String = model.as_str().chars().map(safe).collect();
     folder.join(format!("{}.log", name.trim_start_matches('.')))

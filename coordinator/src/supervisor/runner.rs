@@ -94,14 +94,15 @@ impl WorkerRunner {
             Err(error) => return Ending::Final(not_started(&error.to_string())),
         };
         let settings = &self.tools.settings;
-        let launch = Launch { program: settings.program.clone(), visible_gpus: self.order.visible_gpus.clone() };
+        let program = match settings.programs.of(self.order.backend) {
+            Ok(program) => program,
+            Err(error) => return Ending::Final(not_started(&error.to_string())),
+        };
+        let launch = Launch { program: program.clone(), visible_gpus: self.order.visible_gpus.clone() };
         let mut child = match self.tools.spawner.spawn(launch).await {
             Ok(child) => child,
             Err(error) => {
-                return Ending::Final(not_started(&format!(
-                    "{} could not be started: {error}",
-                    settings.program.display()
-                )));
+                return Ending::Final(not_started(&format!("{} could not be started: {error}", program.display())));
             }
         };
         // A child that has not been waited for has its pid.
@@ -128,6 +129,9 @@ impl WorkerRunner {
                 (child.wait().await, Some(why))
             }
         };
+        if let Some(machine) = &self.tools.machine {
+            machine.gone(pid);
+        }
         let exit = report(status, why, output.last_lines().await);
         drop(lifeline);
         tracing::info!(%model, pid, "worker ended: {}", exit.description);
@@ -160,23 +164,24 @@ impl WorkerRunner {
             .settings
             .load_timeout
             .unwrap_or_else(|| load_timeout_for(self.order.model.description.size.bytes));
-        match timeout(limit, self.until_ready(spec, upstream)).await {
+        match timeout(limit, self.until_ready(pid, spec, upstream)).await {
             Ok(health) => {
                 let _ = self.worker.upstream.set(Arc::clone(upstream));
                 let context_length = health.context_length;
                 self.tools.news.event(Event::WorkerReady { slot, generation, context_length });
-                self.until_hung(spec, upstream).await
+                self.until_hung(pid, spec, upstream).await
             }
             Err(_) => format!("it was not ready within {} s", limit.as_secs_f64()),
         }
     }
 
-    async fn until_ready(&self, spec: &WorkerSpec, upstream: &Arc<Upstream>) -> WorkerHealth {
+    async fn until_ready(&self, pid: u32, spec: &WorkerSpec, upstream: &Arc<Upstream>) -> WorkerHealth {
         let (slot, generation) = (self.order.slot, self.order.generation);
         let mut pause = FIRST_POLL;
         let mut told = 0.0;
         loop {
             if let Some((status, health)) = health(spec, upstream, HEALTH_LIMIT).await {
+                self.holds(pid, &health);
                 if status == StatusCode::OK {
                     return health;
                 }
@@ -191,7 +196,7 @@ impl WorkerRunner {
     }
 
     /// A worker hangs when it has work and makes no step, or does not answer its health check at all.
-    async fn until_hung(&self, spec: &WorkerSpec, upstream: &Arc<Upstream>) -> String {
+    async fn until_hung(&self, pid: u32, spec: &WorkerSpec, upstream: &Arc<Upstream>) -> String {
         let limit = self.tools.settings.hang_timeout;
         let interval = (limit / 8).clamp(Duration::from_millis(20), Duration::from_secs(5));
         let mut last_sign = Instant::now();
@@ -200,6 +205,7 @@ impl WorkerRunner {
             sleep(interval).await;
             match health(spec, upstream, interval).await {
                 Some((_, health)) => {
+                    self.holds(pid, &health);
                     let engine = health.engine;
                     if engine.active == 0 || last_steps != Some(engine.steps) {
                         last_sign = Instant::now();
@@ -223,6 +229,13 @@ impl WorkerRunner {
         }
     }
 
+    /// On a played machine memory is what workers say.
+    fn holds(&self, pid: u32, health: &WorkerHealth) {
+        if let Some(machine) = &self.tools.machine {
+            machine.holds(pid, health.held.clone());
+        }
+    }
+
     /// SIGTERM → grace → SIGKILL → wait.
     async fn terminate(&self, child: &mut Child, pid: u32) -> std::io::Result<ExitStatus> {
         signal(pid, Signal::SIGTERM);
@@ -240,25 +253,28 @@ impl WorkerRunner {
 
     fn spec(&self, port: u16, token: SpawnToken, proof: SpawnToken) -> WorkerSpec {
         let (manifest, description) = (&self.order.model.manifest, &self.order.model.description);
-        let device = match &self.order.device {
+        let device = match self.order.parts.first() {
             // It sees only the GPUs of its lease, counted from 0.
-            DeviceId::Cuda(_) => DeviceId::Cuda(0),
-            other => other.clone(),
+            Some((DeviceId::Cuda(_), _)) => DeviceId::Cuda(0),
+            Some((other, _)) => other.clone(),
+            None => DeviceId::Cpu,
         };
         WorkerSpec {
             model: description.id.clone(),
             category: description.category,
             source: self.order.model.source.clone(),
             device,
+            parts: self.order.parts.clone(),
             port,
             generation: self.order.generation,
             token,
             proof,
-            context_length: manifest.context_length,
+            context_length: self.order.context.or(manifest.context_length),
             max_concurrent: description.max_concurrent,
             params: manifest.params.clone(),
             chat_template: manifest.chat_template.clone(),
             thinking: manifest.thinking,
+            settings: self.order.model.settings_of(self.order.backend),
         }
     }
 }

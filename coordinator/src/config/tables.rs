@@ -1,0 +1,213 @@
+//! Settings that are tables with names of the operator's own choice: clients, devices, limits by category. In the file they
+//! are tables; the environment and the command line write them as TOML in one line.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use figment::value::{Dict, Value};
+use model_boss_core::MaxLoaded;
+use model_boss_protocol::{Backend, ByteCount, Category, DeviceId};
+use serde::{Deserialize, Serialize};
+
+use super::setting::{Quoted, Setting, quote, text, whole};
+
+/// The categories that `--max-loaded-models 2 1 1` means, in their order.
+const POSITIONS: [Category; 3] = [Category::Llm, Category::Embedding, Category::Reranking];
+
+/// A device that cannot be found by looking, as the operator declares it (DM-1).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DeclaredDevice {
+    /// All of it that models may use.
+    pub(crate) memory: ByteCount,
+    /// Only one model at a time; an `npu` is always so.
+    #[serde(default)]
+    pub(crate) exclusive: bool,
+    /// What runs models there, when a manifest does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) backend: Option<Backend>,
+}
+
+/// All of them, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DeclaredDevices(pub(crate) BTreeMap<DeviceId, DeclaredDevice>);
+
+/// A table as it stands in the file, or as text.
+fn table(value: &Value, example: &str) -> Result<Dict, String> {
+    let wrong = || format!("{} is not a table; write one such as {example}", Quoted(value));
+    match value {
+        Value::Dict(_, dict) => Ok(dict.clone()),
+        other => {
+            let line = format!("table = {}", text(other).ok_or_else(wrong)?);
+            let parsed: toml::Table = line.parse().map_err(|_| wrong())?;
+            match parsed.get("table").map(Value::serialize) {
+                Some(Ok(Value::Dict(_, dict))) => Ok(dict),
+                _ => Err(wrong()),
+            }
+        }
+    }
+}
+
+/// An entry of a table; an error says which.
+fn entry<T: for<'de> Deserialize<'de>>(name: &str, dict: Dict) -> Result<T, String> {
+    Value::from(dict).deserialize().map_err(|error: figment::Error| {
+        let path = error.path.join(".");
+        let place = if path.is_empty() { format!("'{name}'") } else { format!("'{name}.{path}'") };
+        format!("{place}: {}", error.kind)
+    })
+}
+
+fn as_toml(value: &impl Serialize) -> String {
+    toml::Value::try_from(value).map_or_else(|_| "{}".to_owned(), |value| value.to_string())
+}
+
+impl Setting for DeclaredDevices {
+    fn read(&mut self, value: &Value) -> Result<(), String> {
+        let mut devices = BTreeMap::new();
+        for (name, value) in table(value, "{ npu = { memory = \"16GiB\", exclusive = true } }")? {
+            let device: DeviceId =
+                name.parse().map_err(|error: model_boss_protocol::ParseDeviceError| error.to_string())?;
+            if !matches!(device, DeviceId::Npu | DeviceId::Custom(_)) {
+                return Err(format!("'{name}' is looked for, not declared; declare npu or a name of your own"));
+            }
+            let Value::Dict(_, dict) = value else {
+                return Err(format!("'{name}' must be a table with 'memory'"));
+            };
+            let declared: DeclaredDevice = entry(&name, dict)?;
+            let exclusive = declared.exclusive || device == DeviceId::Npu;
+            devices.insert(device, DeclaredDevice { exclusive, ..declared });
+        }
+        *self = Self(devices);
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        let all: BTreeMap<String, &DeclaredDevice> =
+            self.0.iter().map(|(name, device)| (name.to_string(), device)).collect();
+        as_toml(&all)
+    }
+}
+
+impl Setting for MaxLoaded {
+    fn read(&mut self, value: &Value) -> Result<(), String> {
+        let wrong = || {
+            format!(
+                "{} does not say how many models; write auto, numbers for LLM [EMBEDDING [RERANKING]], or llm=2 tts=1",
+                Quoted(value)
+            )
+        };
+        let count = |value: &Value| whole(value).and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
+        let by_position = |counts: Vec<Option<usize>>| -> Result<Self, String> {
+            if counts.is_empty() || counts.len() > POSITIONS.len() {
+                return Err(wrong());
+            }
+            let counts: Vec<usize> = counts.into_iter().collect::<Option<_>>().ok_or_else(wrong)?;
+            Ok(Self::Per(POSITIONS.into_iter().zip(counts.into_iter().chain([1, 1, 1])).collect()))
+        };
+        let by_name = |name: &str, value: &Value| -> Result<(Category, usize), String> {
+            let category = name.parse().map_err(|error: model_boss_protocol::ParseCategoryError| error.to_string())?;
+            Ok((category, count(value).ok_or_else(wrong)?))
+        };
+        *self = match value {
+            Value::Num(..) => by_position(vec![count(value)])?,
+            Value::Array(_, items) => by_position(items.iter().map(count).collect())?,
+            Value::Dict(_, dict) => {
+                Self::Per(dict.iter().map(|(name, value)| by_name(name, value)).collect::<Result<_, _>>()?)
+            }
+            other => {
+                let line = text(other).ok_or_else(wrong)?;
+                let words: Vec<&str> = line.split([' ', ',']).filter(|word| !word.is_empty()).collect();
+                match words.as_slice() {
+                    ["auto"] => Self::Auto,
+                    words if words.iter().any(|word| word.contains('=')) => {
+                        let pair = |word: &&str| {
+                            let (name, number) = word.split_once('=').ok_or_else(wrong)?;
+                            by_name(name, &Value::from(number))
+                        };
+                        Self::Per(words.iter().map(pair).collect::<Result<_, _>>()?)
+                    }
+                    words => by_position(words.iter().map(|word| count(&Value::from(*word))).collect())?,
+                }
+            }
+        };
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        match self {
+            Self::Auto => quote("auto"),
+            Self::Per(_) => {
+                let limits = Category::ALL.into_iter().filter_map(|category| Some((category, self.of(category)?)));
+                let shown: Vec<String> = limits
+                    .filter(|(_, limit)| *limit > 1)
+                    .map(|(category, limit)| format!("{category}={limit}"))
+                    .collect();
+                quote(&if shown.is_empty() { "1".to_owned() } else { shown.join(" ") })
+            }
+        }
+    }
+
+    fn words(&self) -> RangeInclusive<usize> {
+        1..=Category::ALL.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(toml: &str) -> Value {
+        let table: toml::Table = format!("v = {toml}").parse().unwrap();
+        Value::serialize(&table["v"]).unwrap()
+    }
+
+    fn limits(value: &Value) -> Result<Vec<Option<usize>>, String> {
+        let mut limits = MaxLoaded::Auto;
+        limits.read(value)?;
+        let shown = Value::from(limits.show().trim_matches('"'));
+        let mut again = MaxLoaded::Auto;
+        again.read(&shown).unwrap();
+        assert!(Category::ALL.into_iter().all(|category| limits.of(category) == again.of(category)), "{shown:?}");
+        Ok(POSITIONS.map(|category| limits.of(category)).into())
+    }
+
+    #[test]
+    fn mm_1_limits_are_written_in_several_ways() {
+        for (written, expected) in [
+            ("\"auto\"", [None, None, None]),
+            ("1", [Some(1), Some(1), Some(1)]),
+            ("\"1\"", [Some(1), Some(1), Some(1)]),
+            ("\"3 2\"", [Some(3), Some(2), Some(1)]),
+            ("[3, 2, 4]", [Some(3), Some(2), Some(4)]),
+            ("\"embedding=2, tts=3\"", [Some(1), Some(2), Some(1)]),
+            ("{ llm = 2 }", [Some(2), Some(1), Some(1)]),
+        ] {
+            assert_eq!(limits(&value(written)), Ok(expected.into()), "{written}");
+        }
+        for written in ["0", "\"\"", "\"many\"", "[1, 1, 1, 1]", "{ llms = 2 }", "{ llm = 0 }", "-1", "\"llm=x\""] {
+            assert!(limits(&value(written)).is_err(), "{written}");
+        }
+    }
+
+    #[test]
+    fn dm_1_devices_are_declared_by_name() {
+        let mut devices = DeclaredDevices::default();
+        devices
+            .read(&value(r#"{ npu = { memory = "16GiB" }, hailo = { memory = "4GiB", backend = "fake" } }"#))
+            .unwrap();
+        assert!(devices.0[&DeviceId::Npu].exclusive);
+        assert!(!devices.0[&DeviceId::Custom("hailo".into())].exclusive);
+        let mut again = DeclaredDevices::default();
+        again.read(&Value::from(devices.show())).unwrap();
+        assert_eq!(again, devices);
+        for (wrong, word) in [
+            ("{ \"cuda:0\" = { memory = \"1GiB\" } }", "looked for"),
+            ("{ npu = { } }", "memory"),
+            ("{ npu = { memory = \"much\" } }", "much"),
+            ("{ \"cuda:x\" = { memory = 1 } }", "cuda:x"),
+        ] {
+            let error = devices.read(&value(wrong)).unwrap_err();
+            assert!(error.contains(word), "{wrong}: {error}");
+        }
+    }
+}
