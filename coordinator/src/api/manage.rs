@@ -1,18 +1,22 @@
-//! `POST /api/v1/load` (by name, or by the path of a model's files) and `/api/v1/unload`.
+//! What operators order: load (by name, or by the path of a model's files), unload, move, pin, call stale, free a device.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::response::Response;
 use http::StatusCode;
-use model_boss_protocol::{ApiError, ErrorCode, ModelId};
+use model_boss_core::{Event, LoadOptions};
+use model_boss_protocol::{ApiError, DeviceId, ErrorCode, KeepAlive, ModelId, Priority};
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use tokio::task::spawn_blocking;
 
 use super::Context;
 use super::body::{json, json_with, parse};
+use super::models::{percent_decode, unknown_model};
 use super::route::Call;
 use crate::catalog::PathError;
+use crate::driver::Ticket;
 
 /// Exactly one of name and path.
 #[derive(Deserialize)]
@@ -24,6 +28,15 @@ struct LoadRequest {
     /// Answer when the model serves, and not already when it is known.
     #[serde(default = "yes")]
     wait: bool,
+    /// The context to serve, in tokens.
+    ctx_size: Option<u64>,
+    device: Option<String>,
+    /// How long it stays if nobody uses it.
+    keep_alive: Option<KeepAlive>,
+    priority: Option<Priority>,
+    /// For a backend that is not in this build.
+    llamacpp_args: Option<serde_json::Value>,
+    llamacpp_backend: Option<serde_json::Value>,
 }
 
 fn yes() -> bool {
@@ -36,30 +49,80 @@ struct UnloadRequest {
     model_name: Option<String>,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MoveRequest {
+    device: String,
+    /// Whether other models may leave for it.
+    #[serde(default)]
+    evict: bool,
+    priority: Option<Priority>,
+    #[serde(default = "yes")]
+    wait: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PinRequest {
+    /// `null`: as the manifest says.
+    #[serde(default = "pinned")]
+    pinned: Option<bool>,
+}
+
+fn pinned() -> Option<bool> {
+    Some(true)
+}
+
 #[derive(Serialize)]
 struct Done<'a> {
     status: &'static str,
     model_name: Option<&'a ModelId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    device: Option<&'a DeviceId>,
+}
+
+impl<'a> Done<'a> {
+    fn with(status: &'static str, model: &'a ModelId) -> Self {
+        Self { status, model_name: Some(model), device: None }
+    }
 }
 
 /// Waits as long as its caller stays connected (MM-7), or not at all.
 pub(super) async fn load(mut call: Call) -> Result<Response, ApiError> {
+    let wait = waits(&call)?;
     let body = call.body().await?;
-    let request: LoadRequest = parse(&body)?;
-    let model = match (request.model_name, request.path) {
+    let mut request: LoadRequest = parse(&body)?;
+    for (field, given) in [("llamacpp_args", &request.llamacpp_args), ("llamacpp_backend", &request.llamacpp_backend)] {
+        if given.as_ref().is_some_and(|value| !value.is_null()) {
+            let message =
+                format!("'{field}' is for the llama-server backend, which this build does not have; leave it out");
+            return Err(ApiError::invalid(field, message));
+        }
+    }
+    if request.ctx_size == Some(0) {
+        return Err(ApiError::invalid("ctx_size", "'ctx_size' must be at least 1 token"));
+    }
+    let device = request.device.as_deref().map(device).transpose()?;
+    let model = match (request.model_name.take(), request.path.take()) {
         (Some(name), None) => known(&call.context, &name)?,
         (None, Some(path)) => at_path(&call.context, path).await?,
         (Some(_), Some(_)) => return Err(ApiError::invalid("path", "give 'model_name' or 'path', not both")),
         (None, None) => return Err(ApiError::invalid("model_name", "give 'model_name', or 'path' of a model's files")),
     };
-    let loading = call.context.scheduling.load(model.clone());
-    if request.wait {
+    let size = match request.ctx_size {
+        Some(context) => size_with(&call.context, &model, context).await,
+        None => None,
+    };
+    let (context, keep_alive, priority) = (request.ctx_size, request.keep_alive, request.priority);
+    let options = LoadOptions { device, context, size, keep_alive, priority };
+    let loading = call.context.scheduling.load(model.clone(), options);
+    if request.wait && wait {
         loading.done().await?;
-        return json(&Done { status: "loaded", model_name: Some(&model) });
+        return json(&Done::with("loaded", &model));
     }
     // How it ends shows in the model's status, and to whoever uses the model.
     tokio::spawn(loading.done());
-    json_with(StatusCode::ACCEPTED, &Done { status: "loading", model_name: Some(&model) })
+    json_with(StatusCode::ACCEPTED, &Done::with("loading", &model))
 }
 
 /// The model at a path, which is one of the catalog from now on.
@@ -76,20 +139,163 @@ async fn at_path(context: &Context, path: PathBuf) -> Result<ModelId, ApiError> 
     })
 }
 
+/// The memory a model will need with another context than its manifest's.
+pub(super) async fn size_with(
+    context: &Context,
+    model: &ModelId,
+    tokens: u64,
+) -> Option<model_boss_core::SizeEstimate> {
+    let model = Arc::clone(context.catalog.current().get(model)?);
+    spawn_blocking(move || model.size_with(tokens)).await.ok()
+}
+
 /// One model, or all of them without a name (MM-10).
 pub(super) async fn unload(mut call: Call) -> Result<Response, ApiError> {
     let body = call.body().await?;
     let request: UnloadRequest = if body.is_empty() { UnloadRequest::default() } else { parse(&body)? };
     let model = request.model_name.map(|name| known(&call.context, &name)).transpose()?;
     call.context.scheduling.unload(model.clone()).done().await?;
-    json(&Done { status: "unloaded", model_name: model.as_ref() })
+    json(&Done { status: "unloaded", model_name: model.as_ref(), device: None })
 }
 
-fn known(context: &Context, name: &str) -> Result<ModelId, ApiError> {
-    let catalog = context.catalog.current();
-    let model = catalog.find(name).ok_or_else(|| {
-        ApiError::new(ErrorCode::ModelNotFound, format!("there is no model '{name}'; GET /v1/models lists them"))
-            .with_param("model_name")
+/// `POST /api/v1/models/{id}/VERB`: the id may contain `/`, so the verb is the last segment.
+pub(super) async fn model(call: Call) -> Result<Response, ApiError> {
+    let path = call.request.uri().path();
+    let rest = path.split_once("/models/").map_or("", |(_, rest)| rest);
+    let (id, verb) = rest.rsplit_once('/').unwrap_or((rest, ""));
+    let verb = match verb {
+        "device" => Verb::Move,
+        "invalidate" => Verb::Invalidate,
+        "pin" => Verb::Pin,
+        _ => {
+            let message = format!("there is no POST {path}; a model takes device, invalidate or pin behind its name");
+            return Err(ApiError::new(ErrorCode::NotFound, message));
+        }
+    };
+    let model = percent_decode(id).ok_or_else(|| unknown_model(id)).and_then(|id| {
+        let catalog = call.context.catalog.current();
+        catalog.find(&id).map(|model| model.description.id.clone()).ok_or_else(|| unknown_model(&id))
     })?;
+    match verb {
+        Verb::Move => move_to(call, model).await,
+        Verb::Invalidate => invalidate(call, model).await,
+        Verb::Pin => pin(call, model).await,
+    }
+}
+
+enum Verb {
+    Move,
+    Invalidate,
+    Pin,
+}
+
+/// DM-5. Answers when the swap is done; a caller that goes away does not stop it.
+async fn move_to(mut call: Call, model: ModelId) -> Result<Response, ApiError> {
+    let wait = waits(&call)?;
+    let body = call.body().await?;
+    let request: MoveRequest = parse(&body)?;
+    let to = device(&request.device)?;
+    let (evict, priority) = (request.evict, request.priority.unwrap_or(Priority::INTERACTIVE));
+    let context = Arc::clone(&call.context);
+    let (name, target) = (model.clone(), to.clone());
+    let moving =
+        context.scheduling.order(|request| Event::Move { request, model: name, device: target, evict, priority });
+    let ended = tokio::spawn(moved(Arc::clone(&context), moving, model.clone(), to.clone()));
+    if request.wait && wait {
+        let ended = ended.await;
+        ended.map_err(|_| ApiError::new(ErrorCode::Internal, "nobody could wait for the move"))??;
+        return json(&Done { device: Some(&to), ..Done::with("moved", &model) });
+    }
+    json_with(StatusCode::ACCEPTED, &Done { device: Some(&to), ..Done::with("moving", &model) })
+}
+
+/// Waits for a move's end and tells those who follow the events.
+async fn moved(context: Arc<Context>, moving: Ticket, model: ModelId, to: DeviceId) -> Result<(), ApiError> {
+    let ended = moving.done().await;
+    let error = ended.as_ref().err().map(|error| json!({ "code": error.code.as_str(), "message": error.message }));
+    let outcome = if error.is_none() { "done" } else { "failed" };
+    context.changes.tell("move", &json!({ "model": model, "device": to, "outcome": outcome, "error": error }));
+    ended
+}
+
+/// BC-5: what is loaded is stale; it leaves when idle, and the next load reads the files again.
+async fn invalidate(mut call: Call, model: ModelId) -> Result<Response, ApiError> {
+    nothing_in(&call.body().await?)?;
+    let name = model.clone();
+    call.context.scheduling.order(|request| Event::Invalidate { request, model: name }).done().await?;
+    json(&Done::with("invalidated", &model))
+}
+
+/// RC-19 at run time; `{"pinned": null}` gives the word back to the manifest.
+async fn pin(mut call: Call, model: ModelId) -> Result<Response, ApiError> {
+    let body = call.body().await?;
+    let PinRequest { pinned } = if body.is_empty() { PinRequest { pinned: Some(true) } } else { parse(&body)? };
+    let name = model.clone();
+    call.context.scheduling.order(|request| Event::Pin { request, model: name, pinned }).done().await?;
+    let status = match pinned {
+        Some(true) => "pinned",
+        Some(false) => "unpinned",
+        None => "as_manifest",
+    };
+    json(&Done::with(status, &model))
+}
+
+/// `POST /api/v1/devices/{id}/drain` and `/open` (RC-30). Draining answers when the device is empty.
+pub(super) async fn device_order(mut call: Call) -> Result<Response, ApiError> {
+    let wait = waits(&call)?;
+    let path = call.request.uri().path().to_owned();
+    let rest = path.split_once("/devices/").map_or("", |(_, rest)| rest);
+    let (id, verb) = rest.rsplit_once('/').unwrap_or((rest, ""));
+    let drain = match verb {
+        "drain" => true,
+        "open" => false,
+        _ => {
+            let message = format!("there is no POST {path}; a device takes drain or open behind its name");
+            return Err(ApiError::new(ErrorCode::NotFound, message));
+        }
+    };
+    nothing_in(&call.body().await?)?;
+    let device = device(&percent_decode(id).unwrap_or_else(|| id.to_owned()))?;
+    let target = device.clone();
+    let order = call.context.scheduling.order(|request| match drain {
+        true => Event::FreeDevice { request, device: target },
+        false => Event::OpenDevice { request, device: target },
+    });
+    if !wait {
+        tokio::spawn(order.done());
+        return json_with(StatusCode::ACCEPTED, &json!({ "status": "draining", "device": device }));
+    }
+    order.done().await?;
+    json(&json!({ "status": if drain { "free" } else { "open" }, "device": device }))
+}
+
+/// `?wait=false` answers at once.
+fn waits(call: &Call) -> Result<bool, ApiError> {
+    let query = call.request.uri().query().unwrap_or_default();
+    let mut values = query.split('&').filter_map(|pair| pair.strip_prefix("wait="));
+    match values.next_back() {
+        None | Some("true" | "1") => Ok(true),
+        Some("false" | "0") => Ok(false),
+        Some(other) => Err(ApiError::invalid("wait", format!("'wait' must be true or false, not '{other}'"))),
+    }
+}
+
+fn nothing_in(body: &[u8]) -> Result<(), ApiError> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Nothing {}
+    if body.is_empty() { Ok(()) } else { parse::<Nothing>(body).map(|_| ()) }
+}
+
+/// DM-7: a text that names no device is quoted.
+pub(super) fn device(text: &str) -> Result<DeviceId, ApiError> {
+    text.parse().map_err(|error: model_boss_protocol::ParseDeviceError| {
+        ApiError::new(ErrorCode::InvalidDevice, error.to_string()).with_param("device")
+    })
+}
+
+pub(super) fn known(context: &Context, name: &str) -> Result<ModelId, ApiError> {
+    let catalog = context.catalog.current();
+    let model = catalog.find(name).ok_or_else(|| unknown_model(name).with_param("model_name"))?;
     Ok(model.description.id.clone())
 }

@@ -5,9 +5,12 @@ mod accept;
 mod account;
 mod answer;
 mod body;
+mod clock;
 mod door;
 mod error;
+mod events;
 mod inference;
+mod logs;
 mod manage;
 mod models;
 mod origin;
@@ -19,8 +22,8 @@ mod status;
 mod stream;
 mod usage;
 
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use axum::Router;
 use tokio::time::Instant;
@@ -33,7 +36,9 @@ use crate::leases::{DeviceTable, Leases};
 use crate::metrics::Metrics;
 
 pub(crate) use accept::{Server, ServerLimits};
+pub(crate) use clock::Clock;
 pub(crate) use door::Door;
+pub(crate) use events::Changes;
 pub(crate) use origin::AllowedHosts;
 pub(crate) use patience::Patience;
 use route::{Routes, Scope};
@@ -58,10 +63,16 @@ pub(crate) struct Context {
     pub(crate) limits: Limits,
     /// When comments keep a stream alive.
     pub(crate) sse: Sse,
+    /// Where the output of workers is kept.
+    pub(crate) logs: PathBuf,
     /// Set when the process is asked to end.
     pub(crate) draining: CancellationToken,
-    /// When the process began, by both clocks.
-    pub(crate) started: (Instant, SystemTime),
+    /// When the process began.
+    pub(crate) started: Instant,
+    /// The scheduler's time as people know it.
+    pub(crate) clock: Clock,
+    /// What changed lately.
+    pub(crate) changes: Arc<Changes>,
     /// The beginning of every request id made here.
     pub(crate) id_prefix: String,
 }
@@ -86,8 +97,12 @@ pub(crate) fn router(context: Arc<Context>) -> Router {
         .get("/api/v1/devices", Read, status::devices)
         .get("/api/v1/decisions", Read, status::decisions)
         .get("/api/v1/leases", Read, status::leases)
+        .get("/api/v1/events", Read, events::events)
+        .get("/api/v1/logs/{*id}", Read, logs::logs)
         .post("/api/v1/load", Manage, manage::load)
         .post("/api/v1/unload", Manage, manage::unload)
+        .post("/api/v1/models/{*id}", Manage, manage::model)
+        .post("/api/v1/devices/{*id}", Manage, manage::device_order)
         .into_router()
 }
 

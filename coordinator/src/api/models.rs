@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::response::Response;
 use model_boss_core::{ModelStatus, ModelView, SizeRule, SlotView};
-use model_boss_protocol::{ApiError, ByteCount, Category, DeviceId, ErrorCode, KeepAlive, ModelId, Thinking};
+use model_boss_protocol::{ApiError, Backend, ByteCount, Category, DeviceId, ErrorCode, KeepAlive, ModelId, Thinking};
 use serde::Serialize;
 
 use super::Context;
@@ -74,7 +74,13 @@ pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
     let context = call.context;
     let (views, slots) = look(&context).await;
     let catalog = context.catalog.current();
-    let data = views.iter().filter_map(|view| Some(object(view, &slots, catalog.get(&view.id)?))).collect();
+    let data = views
+        .iter()
+        .filter_map(|view| {
+            let model = catalog.get(&view.id)?;
+            Some(object(view, &slots, model, context.catalog.backend(model)))
+        })
+        .collect();
     json(&List { object: "list", data })
 }
 
@@ -83,18 +89,14 @@ pub(super) async fn show(call: Call) -> Result<Response, ApiError> {
     let context = call.context;
     let path = call.request.uri().path();
     let id = path.split_once("/models/").map_or("", |(_, id)| id);
-    let unknown = |id: &str| {
-        ApiError::new(ErrorCode::ModelNotFound, format!("there is no model '{id}'; GET /v1/models lists them"))
-            .with_param("model")
-    };
-    let id = percent_decode(id).ok_or_else(|| unknown(id))?;
+    let id = percent_decode(id).ok_or_else(|| unknown_model(id))?;
     let catalog = context.catalog.current();
-    let model = catalog.find(&id).ok_or_else(|| unknown(&id))?;
+    let model = catalog.find(&id).ok_or_else(|| unknown_model(&id))?;
     let (views, slots) = look(&context).await;
-    let view = views.iter().find(|view| view.id == model.description.id).ok_or_else(|| unknown(&id))?;
+    let view = views.iter().find(|view| view.id == model.description.id).ok_or_else(|| unknown_model(&id))?;
     let manifest = &model.manifest;
     json(&Details {
-        object: object(view, &slots, model),
+        object: object(view, &slots, model, context.catalog.backend(model)),
         file: model.file.display().to_string(),
         source: model.source.display().to_string(),
         labels: &manifest.labels,
@@ -115,7 +117,7 @@ async fn look(context: &Context) -> (Vec<ModelView>, Vec<SlotView>) {
     context.scheduling.view(|scheduler, _| (scheduler.models(), scheduler.slots())).await.unwrap_or_default()
 }
 
-fn object<'a>(view: &'a ModelView, slots: &'a [SlotView], model: &'a Model) -> ModelObject<'a> {
+fn object<'a>(view: &'a ModelView, slots: &'a [SlotView], model: &'a Model, backend: Backend) -> ModelObject<'a> {
     let slot = slots.iter().find(|slot| Some(slot.id) == view.slot);
     ModelObject {
         id: &view.id,
@@ -126,7 +128,7 @@ fn object<'a>(view: &'a ModelView, slots: &'a [SlotView], model: &'a Model) -> M
         status: Status { value: view.status, progress: view.progress, failure: view.failure.as_deref() },
         category: view.category,
         device: slot.and_then(|slot| slot.parts.first()).map_or(&view.device, |(device, _)| device),
-        backend: "candle",
+        backend: backend.as_str(),
         context_length: view.context_length.or(model.manifest.context_length),
         size: view.size,
         size_rule: view.size_rule,
@@ -134,8 +136,13 @@ fn object<'a>(view: &'a ModelView, slots: &'a [SlotView], model: &'a Model) -> M
     }
 }
 
+pub(super) fn unknown_model(id: &str) -> ApiError {
+    ApiError::new(ErrorCode::ModelNotFound, format!("there is no model '{id}'; GET /v1/models lists them"))
+        .with_param("model")
+}
+
 /// The text behind `%2F` and the like; `None` when it is no UTF-8 or a sign is cut off.
-fn percent_decode(text: &str) -> Option<String> {
+pub(super) fn percent_decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, tail)) = rest.split_first() {

@@ -1,13 +1,11 @@
 //! What the process says about itself: liveness, health, figures, and every list an operator looks at. Nothing here wakes
 //! or keeps a model (OP-4).
 
-use std::time::UNIX_EPOCH;
-
 use axum::response::Response;
 use http::StatusCode;
-use model_boss_core::{Moment, SlotState, SlotView};
+use model_boss_core::{SlotState, SlotView};
 use model_boss_protocol::{ApiError, Category, DeviceId, ModelId};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::Context;
 use super::body::{json, json_with};
@@ -73,20 +71,17 @@ pub(super) async fn health(call: Call) -> Result<Response, ApiError> {
 }
 
 fn loaded_model(context: &Context, slot: SlotView) -> LoadedModel {
+    let catalog = context.catalog.current();
+    let model = catalog.get(&slot.model);
     LoadedModel {
-        checkpoint: context.catalog.current().get(&slot.model).map(|model| model.source.display().to_string()),
-        last_use: wall_clock(context, slot.last_used),
+        checkpoint: model.map(|model| model.source.display().to_string()),
+        last_use: context.clock.seconds(slot.last_used),
         category: slot.category,
         device: slot.parts.into_iter().next().map(|(device, _)| device),
-        backend: "candle",
+        backend: model.map_or("unknown", |model| context.catalog.backend(model).as_str()),
         backend_url: slot.port.map(|port| format!("http://127.0.0.1:{port}")),
         model_name: slot.model,
     }
-}
-
-fn wall_clock(context: &Context, moment: Moment) -> f64 {
-    let at = context.started.1 + moment.since_start();
-    at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
 /// `GET /api/v1/stats` (MM-9).
@@ -134,7 +129,7 @@ pub(super) async fn stats(call: Call) -> Result<Response, ApiError> {
     };
     let totals = context.metrics.totals().into_iter();
     json(&Stats {
-        uptime_s: context.started.0.elapsed().as_secs_f64(),
+        uptime_s: context.started.elapsed().as_secs_f64(),
         recent: context.metrics.recent().map_or(none, Recent::Some),
         models: totals.map(|(model_name, totals)| ModelTotals { model_name, totals }).collect(),
         queued,
@@ -145,13 +140,13 @@ pub(super) async fn stats(call: Call) -> Result<Response, ApiError> {
 /// `GET /api/v1/slots`.
 pub(super) async fn slots(call: Call) -> Result<Response, ApiError> {
     let slots = call.context.scheduling.view(|scheduler, _| scheduler.slots()).await.unwrap_or_default();
-    dated(&call.context, serde_json::json!({ "slots": slots }))
+    json(&call.context.clock.dated(serde_json::json!({ "slots": slots })))
 }
 
 /// `GET /api/v1/queue`: every waiting request with what it waits for.
 pub(super) async fn queue(call: Call) -> Result<Response, ApiError> {
     let queue = call.context.scheduling.view(|scheduler, now| scheduler.queue(now)).await.unwrap_or_default();
-    dated(&call.context, serde_json::json!({ "queue": queue }))
+    json(&call.context.clock.dated(serde_json::json!({ "queue": queue })))
 }
 
 /// `GET /api/v1/devices` (DM-3).
@@ -186,32 +181,8 @@ pub(super) async fn devices(call: Call) -> Result<Response, ApiError> {
 pub(super) async fn decisions(call: Call) -> Result<Response, ApiError> {
     let look = |scheduler: &model_boss_core::Scheduler, _| scheduler.decisions().cloned().collect::<Vec<_>>();
     let decisions = call.context.scheduling.view(look).await.unwrap_or_default();
-    dated(&call.context, serde_json::json!({ "decisions": decisions }))
+    json(&call.context.clock.dated(serde_json::json!({ "decisions": decisions })))
 }
-
-/// The scheduler counts from its own start; people outside know only seconds since 1970.
-fn dated(context: &Context, mut value: serde_json::Value) -> Result<Response, ApiError> {
-    fn date(context: &Context, value: &mut serde_json::Value) {
-        match value {
-            serde_json::Value::Array(items) => items.iter_mut().for_each(|item| date(context, item)),
-            serde_json::Value::Object(fields) => {
-                for (name, field) in fields.iter_mut() {
-                    let moment = MOMENTS.contains(&name.as_str()).then(|| Moment::deserialize(&*field).ok()).flatten();
-                    match moment {
-                        Some(moment) => *field = wall_clock(context, moment).into(),
-                        None => date(context, field),
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-    date(context, &mut value);
-    json(&value)
-}
-
-/// The fields of the core's views that are moments.
-const MOMENTS: [&str; 5] = ["at", "last_used", "ready_at", "unload_at", "deadline"];
 
 /// `GET /api/v1/leases`: what the ledger promises to whom.
 pub(super) async fn leases(call: Call) -> Result<Response, ApiError> {

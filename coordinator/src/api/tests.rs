@@ -1,6 +1,6 @@
 //! The API over a real scheduler, ledger and driver, with a worker program that does not exist.
 
-use std::time::{Duration, Instant as StdInstant};
+use std::time::{Duration, Instant as StdInstant, SystemTime};
 
 use axum::response::Response;
 use bytes::Bytes;
@@ -13,11 +13,12 @@ use model_boss_protocol::{ByteCount, DeviceId};
 use serde_json::Value;
 
 use super::*;
-use crate::catalog::ModelRoots;
-use crate::driver::{Driver, News, Waiting};
+use crate::catalog::{Backends, ModelRoots};
+use crate::driver::{Driver, News, Pulse, Waiting};
+use crate::footprints::Footprints;
 use crate::leases::{LeaseSetup, LeaseStart};
 use crate::probe::{DeviceSample, Probe};
-use crate::supervisor::{Ports, Spawner, Supervisor, SupervisorSettings, Tools};
+use crate::supervisor::{Ports, Programs, Spawner, Supervisor, SupervisorSettings, Tools};
 
 /// A machine with 8 GiB, one of them in use.
 struct FakeProbe;
@@ -32,6 +33,8 @@ impl Probe for FakeProbe {
             reserve: ByteCount::gib(1),
             used: Some(ByteCount::gib(1)),
             processes: Vec::new(),
+            retention: None,
+            exclusive: false,
             sampled_at: StdInstant::now(),
         }]
     }
@@ -68,7 +71,7 @@ async fn fixture_with(keys: Option<&str>) -> Fixture {
     let (news, inbox) = News::channel();
     let metrics = Arc::new(Metrics::new().unwrap());
     let roots = ModelRoots::new(&[folder.path().join("models")]);
-    let live = Arc::new(LiveCatalog::read(&manifests, roots, news.clone(), Arc::clone(&metrics)));
+    let live = Arc::new(LiveCatalog::read(&manifests, roots, Backends::Own, news.clone(), Arc::clone(&metrics)));
     let catalog = live.current();
     assert!(catalog.problems.is_empty(), "{:?}", catalog.problems);
     let setup = LeaseSetup {
@@ -82,7 +85,7 @@ async fn fixture_with(keys: Option<&str>) -> Fixture {
     let scheduling = Scheduling::new(news.clone());
     let tools = Tools {
         settings: SupervisorSettings {
-            program: folder.path().join("no-such-worker"),
+            programs: Programs::at(folder.path().join("no-such-worker")),
             logs: folder.path().join("logs"),
             load_timeout: None,
             stop_grace: Duration::from_secs(1),
@@ -92,7 +95,11 @@ async fn fixture_with(keys: Option<&str>) -> Fixture {
         ports: Ports::new(8300..=8499),
         leases: leases.clone(),
         news,
+        machine: None,
     };
+    let (pulse, changes) = (Arc::new(Pulse::default()), Arc::new(Changes::new()));
+    let clock = Clock::start();
+    tokio::spawn(Arc::clone(&changes).follow(scheduling.clone(), Arc::clone(&pulse), clock));
     let driver = Driver {
         scheduler: Scheduler::new(Settings { max_load_attempts: 1, ..Settings::default() }, Moment::START),
         scheduling: scheduling.clone(),
@@ -100,8 +107,10 @@ async fn fixture_with(keys: Option<&str>) -> Fixture {
         supervisor: Supervisor::new(tools),
         leases: leases.clone(),
         devices: devices.clone(),
+        footprints: Footprints::open(folder.path()).0,
         metrics: Arc::clone(&metrics),
         drained: CancellationToken::new(),
+        pulse,
         waiting: Waiting::default(),
     };
     tokio::spawn(driver.run(inbox));
@@ -115,8 +124,11 @@ async fn fixture_with(keys: Option<&str>) -> Fixture {
         keys,
         limits: Limits { inference_body: ByteCount(2_000), management_body: ByteCount(200), ..Limits::default() },
         sse: Sse::default(),
+        logs: folder.path().join("logs"),
         draining: CancellationToken::new(),
-        started: (Instant::now(), SystemTime::now()),
+        started: Instant::now(),
+        clock,
+        changes,
         id_prefix: "req-test".to_owned(),
     });
     let door = Door::new(Arc::clone(&context), router(Arc::clone(&context)));

@@ -65,6 +65,12 @@ impl Client {
         Ok(Events { url: self.url.clone(), body, buffer: Vec::new() })
     }
 
+    /// The text behind `GET path`, as it comes.
+    pub(super) async fn read(&self, path: &str) -> Result<Pieces, CliError> {
+        let body = self.send(Method::GET, path, None).await?.into_body();
+        Ok(Pieces { url: self.url.clone(), body })
+    }
+
     async fn json(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, CliError> {
         let answer = self.send(method, path, body).await?;
         let bytes = self.collect(answer).await?;
@@ -103,6 +109,25 @@ impl Client {
     async fn collect(&self, answer: Response<Incoming>) -> Result<Bytes, CliError> {
         let collected = answer.into_body().collect().await;
         Ok(collected.map_err(|error| CliError::Connection(self.url.clone(), error))?.to_bytes())
+    }
+}
+
+/// An answer piece by piece.
+pub(super) struct Pieces {
+    url: String,
+    body: Incoming,
+}
+
+impl Pieces {
+    /// The next piece; `None` at the end.
+    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, CliError> {
+        while let Some(frame) = self.body.frame().await {
+            let frame = frame.map_err(|error| CliError::Connection(self.url.clone(), error))?;
+            if let Ok(data) = frame.into_data() {
+                return Ok(Some(data));
+            }
+        }
+        Ok(None)
     }
 }
 

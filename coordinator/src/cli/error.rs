@@ -7,6 +7,7 @@ use model_boss_protocol::ErrorBody;
 
 use crate::config::ConfigError;
 use crate::serve::ServeError;
+use crate::supervisor::ProgramError;
 
 use super::private::PrivateError;
 
@@ -57,6 +58,9 @@ pub(super) enum CliError {
     /// A coordinator for one chat.
     #[error(transparent)]
     Private(#[from] PrivateError),
+    /// No program of the worker's.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
     /// The worker that would tell what a file is.
     #[error("{0} cannot be started")]
     Worker(PathBuf, #[source] io::Error),

@@ -4,13 +4,13 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use model_boss_protocol::ErrorCode;
+use model_boss_protocol::{Backend, ErrorCode};
 use serde_json::{Value, json};
 
 use super::client::{Client, in_path};
 use super::error::CliError;
 use super::flags::SettingFlags;
-use crate::serve::worker_program;
+use crate::supervisor::Programs;
 
 /// The absolute path that is meant by `text`, or `None` if it is the name of a model. What begins like a path is one. What
 /// merely could be one (a folder of that name is here, it ends in `.gguf`) is a name where the coordinator knows it.
@@ -51,13 +51,14 @@ pub(super) async fn load(client: &Client, path: &Path) -> Result<String, CliErro
 /// What is in the files, in the words of the worker, which is the program that reads them.
 pub(super) fn inspect(path: &Path, as_json: bool) -> Result<ExitCode, CliError> {
     let config = SettingFlags::default().sources().load()?.config;
-    let worker = worker_program(config.worker_binary.as_deref())?;
-    let mut command = Command::new(&worker);
+    let programs = Programs::find(config.worker_binary.as_deref())?;
+    let worker = programs.of(Backend::Candle)?;
+    let mut command = Command::new(worker);
     command.arg("inspect").arg(path);
     if as_json {
         command.arg("--json");
     }
-    let status = command.status().map_err(|error| CliError::Worker(worker, error))?;
+    let status = command.status().map_err(|error| CliError::Worker(worker.clone(), error))?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -41,7 +41,8 @@ impl Args for SettingFlags {
                 setting.value.trim_matches('"'),
                 variable(&setting.path)
             );
-            command.arg(Arg::new(setting.path.clone()).long(flag(&setting.path)).value_name("VALUE").help(help))
+            let arg = Arg::new(setting.path.clone()).long(flag(&setting.path)).value_name("VALUE").help(help);
+            command.arg(arg.num_args(setting.words))
         })
     }
 
@@ -61,7 +62,10 @@ impl FromArgMatches for SettingFlags {
         self.file = matches.get_one::<PathBuf>("config").cloned();
         self.given = catalogue()
             .into_iter()
-            .filter_map(|setting| Some((setting.path.clone(), matches.get_one::<String>(&setting.path)?.clone())))
+            .filter_map(|setting| {
+                let words: Vec<&str> = matches.get_many::<String>(&setting.path)?.map(String::as_str).collect();
+                Some((setting.path, words.join(" ")))
+            })
             .collect();
         Ok(())
     }

@@ -6,9 +6,13 @@ mod client;
 mod error;
 mod files;
 mod flags;
+mod logs;
+mod orders;
 mod private;
 mod show_config;
 mod tables;
+mod views;
+mod watch;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -49,7 +53,11 @@ Examples:
   model-boss run guide \"What is a lease?\"           one question, one answer
   model-boss run ./qwen3-0.6b-q8_0.gguf \"Hello\"    a file, or a folder; needs no manifest and no coordinator
   git diff | model-boss run guide                   the question comes from a pipe
-  model-boss ps                                     what is loaded, where, and until when
+  model-boss ps --watch                             what is loaded, where, and until when
+  model-boss queue                                  who waits, and for what
+  model-boss plan qwen3-32b --priority 2            where it would go, and who would leave for it
+  model-boss move qwen3-8b cuda:1                   to another GPU, while it serves
+  model-boss free cuda:0                            have a GPU for yourself; --back gives it to the models again
   model-boss config show --origin                   every setting and who decided it
   source <(model-boss completions bash)             completion in this shell
 
@@ -62,7 +70,7 @@ enum Command {
     /// Ask a model, or chat with it. Ctrl-C stops an answer; Ctrl-D or /bye leaves.
     Run(chat::RunArgs),
     /// The loaded models: size, device, state, and when each leaves.
-    Ps(ReadArgs),
+    Ps(WatchArgs),
     /// All models.
     List(ReadArgs),
     /// One model: what describes it, its context, size and state. Of a file or folder: what is in it.
@@ -73,8 +81,53 @@ enum Command {
         #[command(flatten)]
         read: ReadArgs,
     },
+    /// Who waits, at which place, and for what.
+    Queue(WatchArgs),
+    /// The devices: memory, who holds it, and which are closed.
+    Devices(WatchArgs),
+    /// Who asks: requests, tokens, limits.
+    Clients(WatchArgs),
+    /// The last decisions and their reasons.
+    Decisions {
+        /// How many.
+        #[arg(short = 'n', long, default_value_t = 30)]
+        lines: usize,
+        #[command(flatten)]
+        read: WatchArgs,
+    },
+    /// What loading a model would do: where it goes, who would leave, what it waits for. Changes nothing.
+    Plan {
+        /// Its name or alias.
+        model: String,
+        /// With this context, in tokens.
+        #[arg(long, value_name = "TOKENS")]
+        ctx_size: Option<u64>,
+        /// For a request of this importance, 0 to 9, or interactive, normal, batch.
+        #[arg(long)]
+        priority: Option<String>,
+        /// On this device.
+        #[arg(long)]
+        device: Option<String>,
+        #[command(flatten)]
+        read: ReadArgs,
+    },
     /// Load a model now and wait until it serves.
-    Load {
+    Load(orders::LoadArgs),
+    /// Move a loaded model to another device. No request fails; the old copy serves until the new one does.
+    Move(orders::MoveArgs),
+    /// Keep a model loaded whatever else wants its memory, until the coordinator ends.
+    Pin(orders::PinArgs),
+    /// Call a loaded model's copy stale: it is loaded anew after its requests have ended.
+    Invalidate {
+        /// Its name or alias.
+        model: String,
+    },
+    /// Have a device for yourself: its models leave, and no other comes until you give it back.
+    Free(orders::FreeArgs),
+    /// What the workers of a model wrote.
+    Logs(logs::LogsArgs),
+    /// Unload a model, as `ollama stop` does.
+    Stop {
         /// Its name or alias.
         model: String,
     },
@@ -111,6 +164,16 @@ struct ReadArgs {
     json: bool,
 }
 
+/// What reads take that are worth following.
+#[derive(Clone, Copy, Debug, Args)]
+struct WatchArgs {
+    #[command(flatten)]
+    read: ReadArgs,
+    /// Show it again every second until Ctrl-C.
+    #[arg(short, long)]
+    watch: bool,
+}
+
 /// Does what the command line says; its exit code tells how that went: 1 for an error, 2 for a command line that makes
 /// no sense, 130 for an answer stopped by Ctrl-C.
 pub(crate) fn run() -> ExitCode {
@@ -141,7 +204,29 @@ impl Command {
                 return Ok(runtime.block_on(Box::pin(serve(config)))?);
             }
             Self::Run(args) => return chat::run(&client()?, args, &small_runtime()?),
-            Self::Ps(read) => print(&small_runtime()?.block_on(tables::ps(&client()?, read.json))?)?,
+            Self::Ps(args) => watch::show(&client()?, args, async |client| tables::ps(client, args.read.json).await)?,
+            Self::Queue(args) => {
+                watch::show(&client()?, args, async |client| views::queue(client, args.read.json).await)?;
+            }
+            Self::Devices(args) => {
+                watch::show(&client()?, args, async |client| views::devices(client, args.read.json).await)?;
+            }
+            Self::Clients(args) => {
+                watch::show(&client()?, args, async |client| views::clients(client, args.read.json).await)?;
+            }
+            Self::Decisions { lines, read } => {
+                watch::show(&client()?, read, async |client| views::decisions(client, lines, read.read.json).await)?;
+            }
+            Self::Plan { model, ctx_size, priority, device, read } => {
+                let question = views::plan_question(&model, ctx_size, priority.as_deref(), device.as_deref());
+                print(&small_runtime()?.block_on(views::plan(&client()?, &question, read.json))?)?;
+            }
+            Self::Move(args) => print(&small_runtime()?.block_on(orders::move_to(&client()?, &args))?)?,
+            Self::Pin(args) => print(&small_runtime()?.block_on(orders::pin(&client()?, &args))?)?,
+            Self::Invalidate { model } => print(&small_runtime()?.block_on(orders::invalidate(&client()?, &model))?)?,
+            Self::Free(args) => print(&small_runtime()?.block_on(orders::free(&client()?, &args))?)?,
+            Self::Logs(args) => small_runtime()?.block_on(logs::logs(&client()?, &args))?,
+            Self::Stop { model } => print(&small_runtime()?.block_on(orders::unload(&client()?, Some(&model)))?)?,
             Self::List(read) => print(&small_runtime()?.block_on(tables::list(&client()?, read.json))?)?,
             Self::Show { model, read } => {
                 let (client, runtime) = (client()?, small_runtime()?);
@@ -150,9 +235,9 @@ impl Command {
                     None => print(&runtime.block_on(tables::show(&client, &model, read.json))?)?,
                 }
             }
-            Self::Load { model } => print(&small_runtime()?.block_on(tables::load(&client()?, &model))?)?,
+            Self::Load(args) => print(&small_runtime()?.block_on(orders::load(&client()?, &args))?)?,
             Self::Unload { model, .. } => {
-                print(&small_runtime()?.block_on(tables::unload(&client()?, model.as_deref()))?)?;
+                print(&small_runtime()?.block_on(orders::unload(&client()?, model.as_deref()))?)?;
             }
             Self::Config(ConfigCommand::Show(args)) => print(&show_config::show(args)?)?,
             Self::Completions { shell } => {

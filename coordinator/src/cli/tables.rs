@@ -1,9 +1,9 @@
-//! What a coordinator has and does, as tables for people or as its own JSON; and the two commands that change it.
+//! What a coordinator has and does, as tables for people or as its own JSON.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use model_boss_protocol::ByteCount;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::client::{Client, in_path};
 use super::error::CliError;
@@ -74,34 +74,20 @@ pub(super) async fn show(client: &Client, model: &str, as_json: bool) -> Result<
     Ok(table(["FIELD", "VALUE"], fields))
 }
 
-/// `model-boss load`.
-pub(super) async fn load(client: &Client, model: &str) -> Result<String, CliError> {
-    let done = client.post("/api/v1/load", &json!({ "model_name": model })).await?;
-    Ok(format!("{} is loaded\n", done["model_name"].as_str().unwrap_or(model)))
-}
-
-/// `model-boss unload`; every model without a name.
-pub(super) async fn unload(client: &Client, model: Option<&str>) -> Result<String, CliError> {
-    let body = model.map_or_else(|| json!({}), |model| json!({ "model_name": model }));
-    let done = client.post("/api/v1/unload", &body).await?;
-    let name = done["model_name"].as_str().or(model);
-    Ok(name.map_or_else(|| "every model is unloaded\n".to_owned(), |name| format!("{name} is unloaded\n")))
-}
-
-fn pretty(value: &Value) -> String {
+pub(super) fn pretty(value: &Value) -> String {
     format!("{value:#}\n")
 }
 
-fn items<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
+pub(super) fn items<'a>(value: &'a Value, field: &str) -> impl Iterator<Item = &'a Value> {
     value[field].as_array().into_iter().flatten()
 }
 
 /// A string without its quotes; anything else as JSON.
-fn text(value: &Value) -> String {
+pub(super) fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-fn bytes(value: &Value) -> String {
+pub(super) fn bytes(value: &Value) -> String {
     value.as_u64().map_or_else(|| "-".to_owned(), |bytes| ByteCount(bytes).to_string())
 }
 
@@ -133,7 +119,7 @@ fn until(slot: &Value, now: f64) -> String {
 }
 
 /// Columns as wide as their widest cell, two spaces between them.
-fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+pub(super) fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
     let rows: Vec<[String; N]> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
     let mut widths = [0; N];
     for row in &rows {
@@ -150,6 +136,8 @@ fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

@@ -139,12 +139,46 @@ async fn show_takes_any_name_and_skips_what_is_empty() {
     }
 }
 
+/// The arguments of one command.
+fn args<T>(words: &[&str], pick: impl Fn(Command) -> Option<T>) -> T {
+    pick(parse(words).unwrap().command).unwrap()
+}
+
 #[tokio::test]
-async fn load_and_unload_name_the_model() {
+async fn orders_carry_what_was_said() {
+    let load =
+        |words: &[&str]| args(words, |command| if let Command::Load(load) = command { Some(load) } else { None });
     let (asked, client) = fake(json!({ "status": "loaded", "model_name": "guide" })).await;
-    assert_eq!(tables::load(&client, "default").await.unwrap(), "guide is loaded\n");
-    assert_eq!(asked.asked()[0].body, json!({ "model_name": "default" }));
+    assert_eq!(orders::load(&client, &load(&["load", "default"])).await.unwrap(), "guide is loaded\n");
+    assert_eq!(asked.asked()[0].body, json!({ "model_name": "default", "priority": 2 }));
+
+    let (asked, client) = fake(json!({ "status": "loading", "model_name": "guide" })).await;
+    let words = ["load", "guide", "--device", "cuda:1", "--ctx-size", "8192", "--keep-alive", "-1", "--no-wait"];
+    assert_eq!(orders::load(&client, &load(&words)).await.unwrap(), "guide is loading\n");
+    let asked = &asked.asked()[0];
+    assert_eq!(asked.line, "POST /api/v1/load?wait=false");
+    let body =
+        json!({ "model_name": "guide", "priority": 2, "device": "cuda:1", "ctx_size": 8192, "keep_alive": -1.0 });
+    assert_eq!(asked.body, body);
+
     let (asked, client) = fake(json!({ "status": "unloaded", "model_name": null })).await;
-    assert_eq!(tables::unload(&client, None).await.unwrap(), "every model is unloaded\n");
+    assert_eq!(orders::unload(&client, None).await.unwrap(), "every model is unloaded\n");
     assert_eq!(asked.asked()[0].body, json!({}));
+
+    let moved =
+        |words: &[&str]| args(words, |command| if let Command::Move(args) = command { Some(args) } else { None });
+    let (asked, client) = fake(json!({ "status": "moved", "model_name": "team/m 1", "device": "cuda:1" })).await;
+    let told = orders::move_to(&client, &moved(&["move", "team/m 1", "cuda:1", "--evict"])).await.unwrap();
+    assert_eq!(told, "team/m 1 serves from cuda:1\n");
+    assert_eq!(asked.asked()[0].line, "POST /api/v1/models/team/m%201/device");
+    assert_eq!(asked.asked()[0].body, json!({ "device": "cuda:1", "evict": true, "priority": 2 }));
+
+    let free =
+        |words: &[&str]| args(words, |command| if let Command::Free(args) = command { Some(args) } else { None });
+    let (asked, client) = fake(json!({ "status": "free", "device": "cuda:0" })).await;
+    assert!(orders::free(&client, &free(&["free", "cuda"])).await.unwrap().starts_with("cuda:0 is free"));
+    assert_eq!(asked.asked()[0].line, "POST /api/v1/devices/cuda/drain");
+    let (asked, client) = fake(json!({ "status": "open", "device": "cuda:0" })).await;
+    orders::free(&client, &free(&["free", "cuda:0", "--back"])).await.unwrap();
+    assert_eq!(asked.asked()[0].line, "POST /api/v1/devices/cuda:0/open");
 }

@@ -1,0 +1,247 @@
+//! What waits, who asks, what the devices hold, what was decided and what would be: as tables for people or as the API's
+//! own JSON.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde_json::{Value, json};
+
+use super::client::Client;
+use super::error::CliError;
+use super::tables::{bytes, items, pretty, table, text};
+
+/// `model-boss queue`.
+pub(super) async fn queue(client: &Client, as_json: bool) -> Result<String, CliError> {
+    let answer = client.get("/api/v1/queue").await?;
+    if as_json {
+        return Ok(pretty(&answer));
+    }
+    let rows = items(&answer, "queue").map(|entry| {
+        [
+            text(&entry["position"]),
+            text(&entry["model"]),
+            priority(entry),
+            text(&entry["client"]),
+            millis(&entry["waited_ms"]),
+            text(&entry["message"]),
+        ]
+    });
+    Ok(or_nothing(table(["PLACE", "MODEL", "PRIORITY", "CLIENT", "WAITED", "FOR"], rows), "nothing waits"))
+}
+
+/// `model-boss clients`.
+pub(super) async fn clients(client: &Client, as_json: bool) -> Result<String, CliError> {
+    let answer = client.get("/api/v1/clients").await?;
+    if as_json {
+        return Ok(pretty(&answer));
+    }
+    let now = now();
+    let rows = items(&answer, "clients").map(|entry| {
+        let seen = entry["last_seen"].as_f64().map_or_else(|| "-".to_owned(), |at| format!("{} ago", span(now - at)));
+        let held = &entry["held_back"];
+        [
+            text(&entry["id"]),
+            text(&entry["running"]),
+            text(&entry["queued"]),
+            text(&entry["requests"]),
+            text(&entry["refused"]),
+            text(&entry["tokens"]),
+            entry["requests_per_minute"].as_f64().map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}")),
+            seen,
+            if held.is_null() { "-".to_owned() } else { text(&held["reason"]) },
+        ]
+    });
+    let head = ["CLIENT", "RUNNING", "QUEUED", "REQUESTS", "REFUSED", "TOKENS", "PER MIN", "SEEN", "HELD BACK"];
+    Ok(or_nothing(table(head, rows), "nobody has asked yet"))
+}
+
+/// `model-boss devices`.
+pub(super) async fn devices(client: &Client, as_json: bool) -> Result<String, CliError> {
+    let answer = client.get("/api/v1/devices").await?;
+    if as_json {
+        return Ok(pretty(&answer));
+    }
+    let rows = items(&answer, "devices").map(|device| {
+        let models: Vec<String> = items(device, "models").map(text).collect();
+        let mut state = match device["available"].as_bool() {
+            Some(false) => "does not answer".to_owned(),
+            _ if device["closed"] == true => "closed".to_owned(),
+            _ => "open".to_owned(),
+        };
+        if device["leaking"].as_u64().is_some_and(|leaking| leaking > 0) {
+            state.push_str(&format!(", {} not given back", bytes(&device["leaking"])));
+        }
+        [
+            text(&device["id"]),
+            device["name"].as_str().unwrap_or("-").to_owned(),
+            bytes(&device["total"]),
+            bytes(&device["used"]),
+            bytes(&device["foreign"]),
+            bytes(&device["charged"]),
+            bytes(&device["free"]),
+            state,
+            if models.is_empty() { "-".to_owned() } else { models.join(", ") },
+        ]
+    });
+    let head = ["DEVICE", "NAME", "TOTAL", "USED", "OTHERS", "MODELS'", "FREE", "STATE", "MODELS"];
+    Ok(table(head, rows))
+}
+
+/// `model-boss decisions`: the last `count`, oldest first.
+pub(super) async fn decisions(client: &Client, count: usize, as_json: bool) -> Result<String, CliError> {
+    let mut answer = client.get("/api/v1/decisions").await?;
+    if let Some(all) = answer["decisions"].as_array_mut() {
+        all.drain(..all.len().saturating_sub(count));
+    }
+    if as_json {
+        return Ok(pretty(&answer));
+    }
+    let now = now();
+    let rows = items(&answer, "decisions").map(|decision| {
+        let reasons: Vec<String> = items(decision, "reasons").map(text).collect();
+        let request = &decision["request"];
+        [
+            decision["at"].as_f64().map_or_else(|| "-".to_owned(), |at| format!("{} ago", span(now - at))),
+            text(&decision["what"]),
+            text(&decision["model"]),
+            if request.is_null() { "-".to_owned() } else { text(request) },
+            reasons.join("; "),
+        ]
+    });
+    Ok(or_nothing(table(["WHEN", "WHAT", "MODEL", "REQUEST", "WHY"], rows), "nothing was decided yet"))
+}
+
+/// `model-boss plan MODEL`.
+pub(super) async fn plan(client: &Client, question: &Value, as_json: bool) -> Result<String, CliError> {
+    let answer = client.post("/api/v1/plan", question).await?;
+    if as_json {
+        return Ok(pretty(&answer));
+    }
+    let mut lines = vec![format!("{}: {}", text(&answer["model"]), text(&answer["summary"]))];
+    let size = &answer["size"];
+    if !size.is_null() {
+        lines.push(format!("  needs      {} (by {})", bytes(&size["bytes"]), text(&size["rule"])));
+    }
+    let parts: Vec<String> =
+        items(&answer, "parts").map(|part| format!("{} on {}", bytes(&part[1]), text(&part[0]))).collect();
+    if !parts.is_empty() {
+        lines.push(format!("  where      {}", parts.join(", ")));
+    }
+    for victim in items(&answer, "evicts") {
+        lines.push(format!("  evicts     {}: {}", text(&victim["model"]), text(&victim["reason"])));
+    }
+    if let Some(wait) = answer["blocked"].as_str() {
+        lines.push(format!("  waits      {wait}"));
+    }
+    if let Some(ms) = answer["expected_load_ms"].as_u64() {
+        lines.push(format!("  load       about {}", span(ms as f64 / 1e3)));
+    }
+    Ok(lines.join("\n") + "\n")
+}
+
+/// The question of `plan`, with what was given.
+pub(super) fn plan_question(model: &str, context: Option<u64>, priority: Option<&str>, device: Option<&str>) -> Value {
+    let mut question = json!({ "model": model });
+    let mut give = |name: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            question[name] = value;
+        }
+    };
+    give("ctx_size", context.map(Value::from));
+    give("priority", priority.map(number_or_word));
+    give("device", device.map(Value::from));
+    question
+}
+
+/// A priority as the API takes it: a number, or a word.
+pub(super) fn number_or_word(text: &str) -> Value {
+    text.parse::<u64>().map_or_else(|_| Value::from(text), Value::from)
+}
+
+/// `5`, or `5 (3 now)` after aging.
+fn priority(entry: &Value) -> String {
+    let (own, now) = (text(&entry["priority"]), text(&entry["effective_priority"]));
+    if own == now { own } else { format!("{own} ({now} now)") }
+}
+
+fn or_nothing(table: String, nothing: &str) -> String {
+    if table.lines().count() > 1 { table } else { format!("{nothing}\n") }
+}
+
+fn millis(value: &Value) -> String {
+    value.as_u64().map_or_else(|| "-".to_owned(), |ms| span(Duration::from_millis(ms).as_secs_f64()))
+}
+
+/// `0.4s`, `12s`, `3m 20s`, `2h 5m`.
+fn span(seconds: f64) -> String {
+    let seconds = seconds.max(0.0);
+    let whole = seconds.round() as u64;
+    match (whole / 3_600, whole / 60 % 60, whole % 60) {
+        _ if seconds < 9.95 => format!("{seconds:.1}s"),
+        (0, 0, seconds) => format!("{seconds}s"),
+        (0, minutes, seconds) => format!("{minutes}m {seconds}s"),
+        (hours, minutes, _) => format!("{hours}h {minutes}m"),
+    }
+}
+
+fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::testing::{Answer, FakeCoordinator};
+
+    async fn fake(answer: Value) -> (FakeCoordinator, Client) {
+        let fake = FakeCoordinator::answering(vec![Answer::json(200, &answer)]).await.unwrap();
+        let client = Client::new(&fake.url, None).unwrap();
+        (fake, client)
+    }
+
+    #[test]
+    fn spans_are_said_for_people() {
+        for (seconds, said) in [(0.04, "0.0s"), (2.34, "2.3s"), (59.0, "59s"), (200.0, "3m 20s"), (7_500.0, "2h 5m")] {
+            assert_eq!(span(seconds), said);
+        }
+    }
+
+    #[tokio::test]
+    async fn the_queue_says_who_waits_for_what() {
+        let entry = json!({ "position": 1, "model": "alpha", "priority": 5, "effective_priority": 3, "client": "me",
+            "waited_ms": 1_500, "message": "alpha works on 1 of 1 requests" });
+        let (_fake, client) = fake(json!({ "queue": [entry] })).await;
+        let shown = queue(&client, false).await.unwrap();
+        assert!(shown.contains("5 (3 now)") && shown.contains("1.5s") && shown.contains("works on"), "{shown}");
+        let (_fake, client) = fake(json!({ "queue": [] })).await;
+        assert_eq!(queue(&client, false).await.unwrap(), "nothing waits\n");
+    }
+
+    #[tokio::test]
+    async fn an_unknown_size_is_no_zero() {
+        let device = json!({ "id": "cuda:0", "name": "x", "available": false, "total": 1024, "used": null,
+            "foreign": null, "charged": 0, "free": null, "closed": false, "models": ["a", "b"] });
+        let (_fake, client) = fake(json!({ "devices": [device] })).await;
+        let shown = devices(&client, false).await.unwrap();
+        assert!(shown.contains("does not answer") && shown.contains("a, b"), "{shown}");
+        assert_eq!(shown.lines().nth(1).unwrap().matches(" -").count(), 3, "{shown}");
+    }
+
+    #[tokio::test]
+    async fn the_last_decisions_are_shown() {
+        let decision = |seq: u64| {
+            json!({ "seq": seq, "at": 0.0, "what": "evict", "model": format!("m{seq}"),
+            "request": null, "reasons": ["room for 'x'", "idle"] })
+        };
+        let (_fake, client) = fake(json!({ "decisions": [decision(1), decision(2), decision(3)] })).await;
+        let shown = decisions(&client, 2, false).await.unwrap();
+        assert!(!shown.contains("m1") && shown.contains("m2") && shown.contains("room for 'x'; idle"), "{shown}");
+    }
+
+    #[test]
+    fn a_plan_asks_for_what_was_given() {
+        assert_eq!(plan_question("m", None, None, None), json!({ "model": "m" }));
+        let asked = plan_question("m", Some(8), Some("2"), Some("cuda:1"));
+        assert_eq!(asked, json!({ "model": "m", "ctx_size": 8, "priority": 2, "device": "cuda:1" }));
+        assert_eq!(plan_question("m", None, Some("batch"), None)["priority"], "batch");
+    }
+}
