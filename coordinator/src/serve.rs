@@ -267,6 +267,8 @@ fn settings(config: &Config) -> Settings {
         lost_pause: config.lost_pause,
         max_loaded: config.max_loaded_models.clone(),
         load_failure_policy: config.load_failure_policy,
+        clients: config.clients.clone(),
+        service_step: config.service_step as u64,
         max_keep_alive: config.max_keep_alive,
         stay_warm,
         ..Settings::default()

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 /// The fields of the core's views that are moments.
-const MOMENTS: [&str; 6] = ["at", "last_used", "ready_at", "unload_at", "deadline", "last_seen"];
+const MOMENTS: [&str; 7] = ["at", "last_used", "ready_at", "unload_at", "deadline", "last_seen", "ended"];
 
 /// When the scheduler's time began.
 #[derive(Clone, Copy, Debug)]

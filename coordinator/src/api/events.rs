@@ -76,7 +76,9 @@ impl Changes {
 
     /// Compares as long as the process lives; looks only while somebody listens.
     pub(crate) async fn follow(self: Arc<Self>, scheduling: Scheduling, pulse: Arc<Pulse>, clock: Clock) {
-        let mut shown = Shown::default();
+        // What there is at the start is no change.
+        let Some(first) = scheduling.view(move |scheduler, _| look(scheduler, 0, clock)).await else { return };
+        let mut shown = first.shown;
         loop {
             while self.listeners.load(Ordering::Acquire) == 0 {
                 pulse.listen(false);

@@ -94,6 +94,7 @@ pub(crate) fn router(context: Arc<Context>) -> Router {
         .get("/api/v1/stats", Read, status::stats)
         .get("/api/v1/slots", Read, status::slots)
         .get("/api/v1/queue", Read, status::queue)
+        .get("/api/v1/clients", Read, status::clients)
         .get("/api/v1/devices", Read, status::devices)
         .get("/api/v1/decisions", Read, status::decisions)
         .get("/api/v1/leases", Read, status::leases)

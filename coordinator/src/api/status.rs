@@ -3,8 +3,8 @@
 
 use axum::response::Response;
 use http::StatusCode;
-use model_boss_core::{SlotState, SlotView};
-use model_boss_protocol::{ApiError, Category, DeviceId, ModelId};
+use model_boss_core::{Scheduler, SlotState, SlotView};
+use model_boss_protocol::{ApiError, ByteCount, Category, DeviceId, ModelId};
 use serde::Serialize;
 
 use super::Context;
@@ -92,6 +92,15 @@ pub(super) async fn stats(call: Call) -> Result<Response, ApiError> {
         #[serde(flatten)]
         totals: crate::metrics::Totals,
     }
+    /// BC-6.
+    #[derive(Serialize)]
+    struct DeviceTotals {
+        device: DeviceId,
+        entries: usize,
+        bytes: ByteCount,
+        /// What models may keep there while idle; `null` is no such limit.
+        budget: Option<ByteCount>,
+    }
     #[derive(Serialize)]
     struct Stats {
         uptime_s: f64,
@@ -99,6 +108,7 @@ pub(super) async fn stats(call: Call) -> Result<Response, ApiError> {
         #[serde(flatten)]
         recent: Recent,
         models: Vec<ModelTotals>,
+        devices: Vec<DeviceTotals>,
         queued: usize,
         running: usize,
     }
@@ -117,8 +127,14 @@ pub(super) async fn stats(call: Call) -> Result<Response, ApiError> {
         },
     }
     let context = call.context;
-    let counts = context.scheduling.view(|scheduler, _| (scheduler.queued(), scheduler.running())).await;
-    let (queued, running) = counts.unwrap_or_default();
+    let look = |scheduler: &Scheduler, _| (scheduler.queued(), scheduler.running(), scheduler.devices());
+    let (queued, running, devices) = context.scheduling.view(look).await.unwrap_or_default();
+    let devices = devices.into_iter().map(|device| DeviceTotals {
+        entries: device.models.len(),
+        bytes: device.charged,
+        budget: device.retention,
+        device: device.id,
+    });
     let none = Recent::None {
         input_tokens: None,
         output_tokens: None,
@@ -132,6 +148,7 @@ pub(super) async fn stats(call: Call) -> Result<Response, ApiError> {
         uptime_s: context.started.elapsed().as_secs_f64(),
         recent: context.metrics.recent().map_or(none, Recent::Some),
         models: totals.map(|(model_name, totals)| ModelTotals { model_name, totals }).collect(),
+        devices: devices.collect(),
         queued,
         running,
     })
@@ -147,6 +164,12 @@ pub(super) async fn slots(call: Call) -> Result<Response, ApiError> {
 pub(super) async fn queue(call: Call) -> Result<Response, ApiError> {
     let queue = call.context.scheduling.view(|scheduler, now| scheduler.queue(now)).await.unwrap_or_default();
     json(&call.context.clock.dated(serde_json::json!({ "queue": queue })))
+}
+
+/// `GET /api/v1/clients`: who asked lately, what they got, and what holds them back (RC-9).
+pub(super) async fn clients(call: Call) -> Result<Response, ApiError> {
+    let clients = call.context.scheduling.view(|scheduler, now| scheduler.clients(now)).await.unwrap_or_default();
+    json(&call.context.clock.dated(serde_json::json!({ "clients": clients })))
 }
 
 /// `GET /api/v1/devices` (DM-3).
@@ -179,7 +202,7 @@ pub(super) async fn devices(call: Call) -> Result<Response, ApiError> {
 
 /// `GET /api/v1/decisions`: what was decided lately and why, newest last.
 pub(super) async fn decisions(call: Call) -> Result<Response, ApiError> {
-    let look = |scheduler: &model_boss_core::Scheduler, _| scheduler.decisions().cloned().collect::<Vec<_>>();
+    let look = |scheduler: &Scheduler, _| scheduler.decisions().cloned().collect::<Vec<_>>();
     let decisions = call.context.scheduling.view(look).await.unwrap_or_default();
     json(&call.context.clock.dated(serde_json::json!({ "decisions": decisions })))
 }

@@ -382,6 +382,7 @@ async fn op_4_looking_wakes_no_model_and_every_list_answers() {
         "/api/v1/stats",
         "/api/v1/slots",
         "/api/v1/queue",
+        "/api/v1/clients",
         "/api/v1/devices",
         "/api/v1/decisions",
         "/api/v1/leases",

@@ -17,7 +17,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use model_boss_core::{LoadFailurePolicy, MaxLoaded};
+use model_boss_core::{ClientRules, LoadFailurePolicy, MaxLoaded};
 use model_boss_lease_store::Terms;
 use model_boss_protocol::{ByteCount, Category, KeepAlive};
 
@@ -64,6 +64,8 @@ section! {
         min_hold: Duration = Duration::from_secs(10),
         /// Waiting requests are looked at again at least this often.
         reevaluate_every: Duration = Duration::from_secs(5),
+        /// At equal importance a client goes behind others for each of these steps of service, in tokens, that it got more.
+        service_step: usize = 1_000,
         /// How often a request whose worker died before any byte of its answer is tried again.
         max_retries: usize = 3,
         /// Failed loads of a model in a row after which those who wait for it are told.
@@ -86,6 +88,8 @@ section! {
         max_keep_alive: Duration = Duration::from_secs(86_400),
         /// Devices that are not found by themselves: `[devices.NAME]` with `memory`, `exclusive`, `backend`.
         devices: DeclaredDevices = DeclaredDevices::default(),
+        /// What clients may do: `[clients.default]` for everybody, `[clients.NAME]` over that; docs/clients.md has the keys.
+        clients: ClientRules = ClientRules::default(),
         /// How long an unneeded model of each category stays loaded after its last use.
         stay_warm: StayWarm = StayWarm::default(),
         /// What a request may be, and how many may wait.

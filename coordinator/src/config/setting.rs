@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use figment::value::{Num, Value};
-use model_boss_core::{LoadFailurePolicy, MaxLoaded};
+use model_boss_core::{ClientRules, LoadFailurePolicy, MaxLoaded};
 use model_boss_protocol::{ByteCount, KeepAlive, parse_span};
 
 use super::{DeclaredDevices, IdleTime, LogFormat, LogLevel};
@@ -105,6 +105,7 @@ leaf!(
     Option<u64>,
     LoadFailurePolicy,
     MaxLoaded,
+    ClientRules,
     DeclaredDevices,
 );
 

@@ -5,12 +5,14 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use figment::value::{Dict, Value};
-use model_boss_core::MaxLoaded;
-use model_boss_protocol::{Backend, ByteCount, Category, DeviceId};
+use model_boss_core::{ClientRule, ClientRules, MaxLoaded};
+use model_boss_protocol::{Backend, ByteCount, Category, ClientId, DeviceId};
 use serde::{Deserialize, Serialize};
 
 use super::setting::{Quoted, Setting, quote, text, whole};
 
+/// The name of the rule for everybody.
+const DEFAULT_CLIENT: &str = "default";
 /// The categories that `--max-loaded-models 2 1 1` means, in their order.
 const POSITIONS: [Category; 3] = [Category::Llm, Category::Embedding, Category::Reranking];
 
@@ -59,6 +61,35 @@ fn entry<T: for<'de> Deserialize<'de>>(name: &str, dict: Dict) -> Result<T, Stri
 
 fn as_toml(value: &impl Serialize) -> String {
     toml::Value::try_from(value).map_or_else(|_| "{}".to_owned(), |value| value.to_string())
+}
+
+impl Setting for ClientRules {
+    fn read(&mut self, value: &Value) -> Result<(), String> {
+        const EXAMPLE: &str = "{ default = { max_concurrent = 4 }, my-agent = { cooldown = \"2s\" } }";
+        let mut dict = table(value, EXAMPLE)?;
+        let rule = |name: &str, value: Value, base: &Dict| -> Result<(Dict, ClientRule), String> {
+            let Value::Dict(_, own) = value else {
+                return Err(format!("'{name}' must be a table of what this client may do, e.g. {EXAMPLE}"));
+            };
+            let mut whole = base.clone();
+            whole.extend(own);
+            Ok((whole.clone(), entry(name, whole)?))
+        };
+        let everybody = dict.remove(DEFAULT_CLIENT).unwrap_or_else(|| Value::from(Dict::new()));
+        let (base, default) = rule(DEFAULT_CLIENT, everybody, &Dict::new())?;
+        let mut named = BTreeMap::new();
+        for (name, value) in dict {
+            named.insert(ClientId::from(name.as_str()), rule(&name, value, &base)?.1);
+        }
+        *self = Self { default, named };
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        let named = self.named.iter().map(|(name, rule)| (name.as_str(), rule));
+        let all: BTreeMap<&str, &ClientRule> = named.chain([(DEFAULT_CLIENT, &self.default)]).collect();
+        as_toml(&all)
+    }
 }
 
 impl Setting for DeclaredDevices {
@@ -154,6 +185,10 @@ impl Setting for MaxLoaded {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use model_boss_protocol::Priority;
+
     use super::*;
 
     fn value(toml: &str) -> Value {
@@ -186,6 +221,29 @@ mod tests {
         }
         for written in ["0", "\"\"", "\"many\"", "[1, 1, 1, 1]", "{ llms = 2 }", "{ llm = 0 }", "-1", "\"llm=x\""] {
             assert!(limits(&value(written)).is_err(), "{written}");
+        }
+    }
+
+    #[test]
+    fn rc_24_a_named_client_begins_with_what_everybody_may() {
+        let mut rules = ClientRules::default();
+        let text = r#"{ default = { max_concurrent = 4, cooldown = "2s" }, agent = { max_concurrent = 1, max_priority = 0 } }"#;
+        rules.read(&value(text)).unwrap();
+        let agent = rules.of(&"agent".into());
+        assert_eq!((agent.max_concurrent, agent.cooldown), (Some(1), Duration::from_secs(2)));
+        assert_eq!(agent.max_priority, Priority::HIGHEST);
+        assert_eq!(rules.of(&"stranger".into()).max_concurrent, Some(4));
+        let mut again = ClientRules::default();
+        again.read(&Value::from(rules.show())).unwrap();
+        assert_eq!(again, rules);
+        for (wrong, word) in [
+            ("{ agent = 3 }", "agent"),
+            ("{ agent = { max_conc = 3 } }", "max_conc"),
+            ("{ default = { cooldown = \"soon\" } }", "soon"),
+            ("7", "7"),
+        ] {
+            let error = rules.read(&value(wrong)).unwrap_err();
+            assert!(error.contains(word), "{wrong}: {error}");
         }
     }
 
