@@ -262,6 +262,8 @@ fn word(what: Verdict) -> &'static str {
         Verdict::Drain => "drain",
         Verdict::Keep => "keep",
         Verdict::Unload => "unload",
+        Verdict::Move => "move",
+        Verdict::MoveFailed => "move_failed",
         Verdict::Crash => "crash",
         Verdict::LeaseRefused => "lease_refused",
         Verdict::Refuse => "refuse",

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use model_boss_core::{
-    DeviceObservation, Effect, Event, ExitReport, ModelDescription, Moment, Outcome, Scheduler, Settings,
-    SizeEstimate, SizeRule, Submission,
+    DeviceObservation, Effect, Event, ExitReport, ModelDescription, Moment, Outcome, Scheduler, Settings, SizeEstimate,
+    SizeRule, Submission,
 };
 use model_boss_protocol::{ByteCount, Category, DeviceId, Priority, RequestId};
 
@@ -73,7 +73,8 @@ fn main() {
         let strict = fifo_lru(scenario, Passing::Never);
         let passing = fifo_lru(scenario, Passing::WhenResident);
         let ours = scheduler(scenario);
-        let rows = [("first in, first out + LRU", &strict), ("the same, resident ones pass", &passing), ("model-boss", &ours)];
+        let rows =
+            [("first in, first out + LRU", &strict), ("the same, resident ones pass", &passing), ("model-boss", &ours)];
         for (order, result) in rows {
             println!(
                 "{:<22} {order:<34} {:>8} {:>6} {:>11.1} s {:>6.2}x",

@@ -7,7 +7,7 @@ use model_boss_protocol::{DeviceId, ModelId, SlotId};
 
 use crate::admission::History;
 use crate::failure::Failures;
-use crate::{ModelDescription, Moment};
+use crate::{ModelDescription, Moment, SizeEstimate};
 
 /// A model's place in the catalog; stays the same as long as the process lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,14 +36,27 @@ pub(crate) struct Model {
     /// All its slots, those on their way out included.
     pub(crate) slots: Vec<SlotId>,
     pub(crate) failures: Failures,
-    /// Where room is being made for it.
-    pub(crate) claim: Option<DeviceId>,
+    /// What its last load asked for beyond the manifest.
+    pub(crate) wish: LoadWish,
+    /// When all others were sent away for another try of its load (MM-4).
+    pub(crate) second_try_at: Option<Moment>,
+    /// Loads in a row that ended because somebody else listened on the port.
+    pub(crate) port_clashes: u32,
     /// The ledger's last refusal, until when it is respected.
     pub(crate) lease_refusal: Option<LeaseRefusal>,
     /// How its worker last went away by itself.
     pub(crate) last_exit: Option<String>,
     /// How long its loads and answers took.
     pub(crate) history: History,
+}
+
+/// What a load asked for in place of the manifest's word. Holds until the model is unloaded, left idle or changed, or
+/// another load says otherwise.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct LoadWish {
+    pub(crate) device: Option<DeviceId>,
+    pub(crate) context: Option<u64>,
+    pub(crate) size: Option<SizeEstimate>,
 }
 
 #[derive(Clone, Debug)]
@@ -164,7 +177,9 @@ impl Model {
             serving: None,
             slots: Vec::new(),
             failures: Failures::default(),
-            claim: None,
+            wish: LoadWish::default(),
+            second_try_at: None,
+            port_clashes: 0,
             lease_refusal: None,
             last_exit: None,
             history: History::default(),

@@ -40,6 +40,10 @@ pub enum Verdict {
     Keep,
     /// A slot leaves for another reason than another model.
     Unload,
+    /// A model serves from another place now (DM-5, RC-29).
+    Move,
+    /// It does not, and stays where it was.
+    MoveFailed,
     /// A worker went away by itself.
     Crash,
     /// The ledger did not give the memory.

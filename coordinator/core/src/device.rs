@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use model_boss_protocol::{ByteCount, DeviceId, Priority, RequestId, SlotId};
 
 use crate::DeviceObservation;
-use crate::catalog::ModelIndex;
 
 /// One device.
 #[derive(Debug)]
@@ -19,19 +18,22 @@ pub(crate) struct Device {
     pub(crate) loading: Option<SlotId>,
     /// An operator wants it for something else (RC-30).
     pub(crate) closed: bool,
-    /// For whom room is being made here.
-    pub(crate) claim: Option<Claim>,
+    /// The slot that became ready here last.
+    pub(crate) newest: Option<SlotId>,
 }
 
-/// Room being made for a model: it has the next turn on the device, and what is free now is not given away beneath it.
+/// Room being made for a model: it has the next turn on its devices, and what is free now is not given away beneath it.
 #[derive(Clone, Debug)]
 pub(crate) struct Claim {
-    pub(crate) model: ModelIndex,
     /// The request whose right it is; without it the claim ends.
     pub(crate) asker: RequestId,
     /// A request more important than this may take the turn, and one for a draining victim keeps the victim.
     pub(crate) standing: Priority,
-    pub(crate) need: ByteCount,
+    /// Where it will be loaded.
+    pub(crate) site: Vec<DeviceId>,
+    /// What it will take on each device of the site.
+    pub(crate) takes: Vec<i128>,
+    /// Those that leave for it or are waited for, wherever they are.
     pub(crate) victims: Vec<SlotId>,
 }
 
@@ -85,7 +87,7 @@ impl Devices {
                     slots: BTreeSet::new(),
                     loading: None,
                     closed: false,
-                    claim: None,
+                    newest: None,
                 };
                 self.devices.insert(name, device);
                 true
@@ -101,6 +103,13 @@ impl Devices {
                 device.slots.insert(slot);
                 device.loading = Some(slot);
             }
+        }
+    }
+
+    /// A slot was seen to hold more than was counted; counts that from now on.
+    pub(crate) fn raise(&mut self, device: &DeviceId, more: ByteCount) {
+        if let Some(device) = self.devices.get_mut(device) {
+            device.charged = device.charged + more;
         }
     }
 

@@ -9,13 +9,34 @@ use model_boss_protocol::{Priority, SlotId};
 
 use crate::queue::{Head, OrderKey};
 use crate::reason::Protection;
-use crate::{Moment, Settings};
+use crate::{Moment, Settings, split};
 
-/// A slot with bytes on the device, as eviction sees it.
+/// What has to be reached by sending slots away.
+#[derive(Clone, Debug)]
+pub(crate) struct Goal {
+    /// The bytes wanted in all.
+    pub(crate) need: i128,
+    /// What is left on each device of the site without sending anybody away; negative where others took what was
+    /// promised.
+    pub(crate) rooms: Vec<i128>,
+    /// How many models of the limited category have to leave (MM-1).
+    pub(crate) places: usize,
+}
+
+/// A slot in somebody's way, as eviction sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
     pub(crate) slot: SlotId,
+    /// What it holds on the goal's first device.
     pub(crate) bytes: i128,
+    /// What it holds on each further device of a split.
+    pub(crate) further: Vec<i128>,
+    /// It uses a device that is wanted for one alone (MM-5): it has to leave.
+    pub(crate) excluded: bool,
+    /// It is of the limited category: its leaving frees a place (MM-1).
+    pub(crate) frees_place: bool,
+    /// It leaves for a claim of this standing already.
+    pub(crate) claimed: Option<Priority>,
     pub(crate) hold: Hold,
     pub(crate) rank: Priority,
     pub(crate) usage: Usage,
@@ -66,19 +87,79 @@ pub(crate) enum Right {
     Unwanted,
 }
 
+/// What cannot be reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Lacking {
+    /// Bytes.
+    #[default]
+    Memory,
+    /// A place among the models of its category (MM-1).
+    Place,
+    /// A device for itself alone (MM-5).
+    Device,
+}
+
 /// Nothing is evicted: the whole set would not make room.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Blocked {
+    pub(crate) lacking: Lacking,
     pub(crate) blockers: Vec<(SlotId, Protection)>,
     /// When a right may come about by time alone.
     pub(crate) look_again: Option<Moment>,
 }
 
-/// Chooses victims worth at least `missing` bytes for `asker`: idle ones first, then the least important, then the least
-/// recently used, and no more than needed. The whole set is checked before the first is named.
+/// How near the goal is with those who leave so far.
+struct Tally<'g> {
+    goal: &'g Goal,
+    free: Vec<i128>,
+    places: usize,
+}
+
+impl<'g> Tally<'g> {
+    fn new(goal: &'g Goal) -> Self {
+        Self { goal, free: goal.rooms.clone(), places: 0 }
+    }
+
+    fn leaves(&mut self, candidate: &Candidate) {
+        self.count(candidate, 1);
+        self.places += usize::from(candidate.frees_place);
+    }
+
+    fn stays(&mut self, candidate: &Candidate) {
+        self.count(candidate, -1);
+        self.places -= usize::from(candidate.frees_place);
+    }
+
+    fn count(&mut self, candidate: &Candidate, sign: i128) {
+        for (free, bytes) in self.free.iter_mut().zip(candidate.held()) {
+            *free += sign * bytes;
+        }
+    }
+
+    fn has_places(&self) -> bool {
+        self.places >= self.goal.places
+    }
+
+    fn has_memory(&self) -> bool {
+        split::holds(self.goal.need, &self.free)
+    }
+}
+
+impl Candidate {
+    fn held(&self) -> impl Iterator<Item = i128> {
+        std::iter::once(self.bytes).chain(self.further.iter().copied())
+    }
+
+    fn holds_memory(&self) -> bool {
+        self.held().any(|bytes| bytes > 0)
+    }
+}
+
+/// Chooses victims that reach the goal for `asker`: idle ones first, then the least important, then the least recently
+/// used, and no more than needed. The whole set is checked before the first is named.
 pub(crate) fn plan(
     asker: &Head,
-    missing: i128,
+    goal: &Goal,
     candidates: &[Candidate],
     now: Moment,
     settings: &Settings,
@@ -94,26 +175,62 @@ pub(crate) fn plan(
             }
         }
     }
-    if allowed.iter().map(|(candidate, _)| candidate.bytes).sum::<i128>() < missing {
-        return Err(blocked);
+    let mut all = Tally::new(goal);
+    for (candidate, _) in &allowed {
+        all.leaves(candidate);
+    }
+    let excluded = |c: &&Candidate| c.excluded;
+    let lacking = if candidates.iter().filter(excluded).count() > allowed.iter().filter(|(c, _)| c.excluded).count() {
+        Some(Lacking::Device)
+    } else if !all.has_places() {
+        Some(Lacking::Place)
+    } else if !all.has_memory() {
+        Some(Lacking::Memory)
+    } else {
+        None
+    };
+    if let Some(lacking) = lacking {
+        let is_in_the_way = |slot| {
+            candidates.iter().filter(|c| c.slot == slot).any(|c| match lacking {
+                Lacking::Device => c.excluded,
+                Lacking::Place => c.frees_place,
+                Lacking::Memory => c.holds_memory(),
+            })
+        };
+        blocked.blockers.retain(|&(slot, _)| is_in_the_way(slot));
+        return Err(Blocked { lacking, ..blocked });
     }
     allowed.sort_by_key(|(c, _)| (c.usage, Reverse(c.rank), c.last_used, c.slot));
-    let mut sum = 0;
-    let enough = allowed.iter().take_while(|(c, _)| {
-        let more = sum < missing;
-        sum += if more { c.bytes } else { 0 };
-        more
-    });
-    let mut chosen: Vec<_> = enough.cloned().collect();
+    Ok(fewest(goal, &allowed))
+}
+
+/// The first of the allowed ones that reach the goal together, without those that others make superfluous.
+fn fewest(goal: &Goal, allowed: &[(&Candidate, Right)]) -> Vec<Victim> {
+    let mut tally = Tally::new(goal);
+    let mut chosen = vec![false; allowed.len()];
+    let mut choose = |tally: &mut Tally<'_>, wanted: &dyn Fn(&Candidate, &Tally<'_>) -> bool| {
+        for ((candidate, _), chosen) in allowed.iter().zip(&mut chosen) {
+            if !*chosen && wanted(candidate, tally) {
+                *chosen = true;
+                tally.leaves(candidate);
+            }
+        }
+    };
+    choose(&mut tally, &|candidate, _| candidate.excluded);
+    choose(&mut tally, &|candidate, tally| candidate.frees_place && !tally.has_places());
+    choose(&mut tally, &|candidate, tally| candidate.holds_memory() && !tally.has_memory());
     // The last ones are worth most and were needed; an earlier, smaller one may have become superfluous.
-    for i in (0..chosen.len()).rev() {
-        let bytes = chosen[i].0.bytes;
-        if sum - bytes >= missing {
-            sum -= bytes;
-            chosen.remove(i);
+    for ((candidate, _), chosen) in allowed.iter().zip(&mut chosen).rev().filter(|((c, _), _)| !c.excluded) {
+        if *chosen {
+            tally.stays(candidate);
+            *chosen = !(tally.has_places() && tally.has_memory());
+            if *chosen {
+                tally.leaves(candidate);
+            }
         }
     }
-    Ok(chosen.into_iter().map(|(c, right)| Victim { slot: c.slot, usage: c.usage, right }).collect())
+    let victims = allowed.iter().zip(chosen).filter(|(_, is_chosen)| *is_chosen);
+    victims.map(|((c, right), _)| Victim { slot: c.slot, usage: c.usage, right: *right }).collect()
 }
 
 /// The priority that a claim by this right holds its turn with: aging never gives the right to evict (RC-5), but one that
@@ -135,6 +252,9 @@ fn may_take(
         Hold::Unwanted => return Ok(Right::Unwanted),
         Hold::Until(moment) => moment,
     };
+    if slot.claimed.is_some_and(|standing| standing <= asker.base) {
+        return Err((Protection::Claimed, None));
+    }
     let rank = slot.rank;
     let overdue_at = (!settings.max_wait.is_zero()).then(|| asker.key.arrival.at + settings.max_wait);
     let overdue = overdue_at.is_some_and(|at| at <= now);

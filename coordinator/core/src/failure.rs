@@ -69,6 +69,11 @@ impl Failures {
         }
     }
 
+    /// There is reason to try again without waiting.
+    pub(crate) fn try_at_once(&mut self) {
+        self.until = Moment::START;
+    }
+
     /// When the model may be loaded again, while that is in the future. Hopeless ones are not tried at all.
     pub(crate) fn waits_until(&self, now: Moment) -> Option<Moment> {
         (self.in_a_row > 0 && self.until > now).then_some(self.until)

@@ -11,6 +11,7 @@ mod device;
 mod event;
 mod eviction;
 mod failure;
+mod footprint;
 mod placement;
 mod pool;
 mod queue;
@@ -19,6 +20,7 @@ mod residency;
 mod scheduler;
 mod settings;
 mod slot;
+mod split;
 #[cfg(test)]
 mod testing;
 mod time;

@@ -1,9 +1,11 @@
 //! Where a model could run at all, by what the devices are, not by who holds what at the moment. Pure.
 
-use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode};
+use std::cmp::Reverse;
 
-use crate::ModelDescription;
-use crate::device::Devices;
+use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode, ModelId};
+
+use crate::device::{Device, Devices};
+use crate::split;
 
 /// Why a model can be placed nowhere.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -12,7 +14,7 @@ pub(crate) enum PlacementError {
     #[error("the memory of {device} is not known")]
     Unknown { device: DeviceId },
     /// An operator wants it for something else; it may come back.
-    #[error("{device} was freed for something else; 'model-boss free {device} --back' opens it again")]
+    #[error("{device} was freed for something else")]
     Closed { device: DeviceId },
     /// No such device here.
     #[error("device '{wanted}' is not there; known devices: {known}")]
@@ -24,65 +26,122 @@ pub(crate) enum PlacementError {
 
 impl PlacementError {
     /// What a client is told; `None` when waiting may help.
-    pub(crate) fn refusal(&self, model: &ModelDescription) -> Option<ApiError> {
+    pub(crate) fn refusal(&self, model: &ModelId) -> Option<ApiError> {
         let code = match self {
             Self::Unknown { .. } | Self::Closed { .. } => return None,
             Self::Absent { .. } => ErrorCode::DeviceNotAvailable,
             Self::NeverFits { .. } => ErrorCode::ModelNeverFits,
         };
-        Some(ApiError::new(code, format!("model '{}' cannot be placed: {self}", model.id)))
+        Some(ApiError::new(code, format!("model '{model}' cannot be placed: {self}")))
     }
 }
 
-/// The devices that can hold the model when they are empty. `auto` takes accelerators when there are any large enough,
-/// the host's memory otherwise; never an NPU or a declared device, which want to be named.
-pub(crate) fn candidates(model: &ModelDescription, devices: &Devices) -> Result<Vec<DeviceId>, PlacementError> {
-    let unknown = || Err(PlacementError::Unknown { device: model.device.clone() });
+/// Devices that a model is loaded onto together: one, or several that share it (RC-22).
+pub(crate) type Site = Vec<DeviceId>;
+
+/// What is to be placed.
+pub(crate) struct Wanted<'a> {
+    /// Where; `auto` lets the placement choose.
+    pub(crate) device: &'a DeviceId,
+    /// The memory it needs, by where it would be; `auto` stands for several devices.
+    pub(crate) bytes: &'a dyn Fn(&DeviceId) -> ByteCount,
+    /// Whether it can be spread over several devices.
+    pub(crate) splittable: bool,
+}
+
+/// The sites that can hold the model when they are empty. `auto` takes accelerators when there are any large enough,
+/// then several of one kind together, then the host's memory; never an NPU or a declared device, which want to be named.
+pub(crate) fn sites(wanted: &Wanted<'_>, devices: &Devices) -> Result<Vec<Site>, PlacementError> {
     if devices.is_empty() {
-        return unknown();
+        return Err(PlacementError::Unknown { device: wanted.device.clone() });
     }
-    if model.device != DeviceId::Auto && devices.get(&model.device).is_none() {
+    if *wanted.device != DeviceId::Auto && devices.get(wanted.device).is_none() {
         let known: Vec<String> = devices.iter().map(|(name, _)| name.to_string()).collect();
-        return Err(PlacementError::Absent { wanted: model.device.clone(), known: known.join(", ") });
+        return Err(PlacementError::Absent { wanted: wanted.device.clone(), known: known.join(", ") });
     }
-    let allowed = |name: &DeviceId| match &model.device {
-        DeviceId::Auto => matches!(name, DeviceId::Cpu | DeviceId::Cuda(_) | DeviceId::Metal(_)),
-        named => named == name,
-    };
-    let mut large_enough = Vec::new();
-    let mut limits = Vec::new();
-    let mut any_unknown = false;
-    let mut closed = None;
-    for (name, device) in devices.iter().filter(|(name, _)| allowed(name)) {
-        match device.ceiling() {
-            Some(ceiling) if device.closed && model.size.bytes <= ceiling => closed = Some(name.clone()),
-            None => any_unknown = true,
-            Some(ceiling) if model.size.bytes <= ceiling => large_enough.push(name.clone()),
-            Some(ceiling) => limits.push(format!("{name} can give at most {ceiling}")),
-        }
+    let open = holding(wanted, devices, |device| !device.closed);
+    if !open.is_empty() {
+        return Ok(open);
     }
-    if large_enough.iter().any(|name| *name != DeviceId::Cpu) {
-        large_enough.retain(|name| *name != DeviceId::Cpu);
+    let allowed = || devices.iter().filter(|(name, _)| is_allowed(wanted.device, name));
+    if allowed().any(|(_, device)| !device.closed && device.ceiling().is_none()) {
+        return Err(PlacementError::Unknown { device: wanted.device.clone() });
     }
-    if !large_enough.is_empty() {
-        return Ok(large_enough);
-    }
-    if any_unknown {
-        return unknown();
-    }
-    if let Some(device) = closed {
+    let closed = holding(wanted, devices, |_| true).into_iter().flatten();
+    if let Some(device) = closed.into_iter().find(|name| devices.get(name).is_some_and(|device| device.closed)) {
         return Err(PlacementError::Closed { device });
     }
+    let mut limits: Vec<String> =
+        allowed().filter_map(|(name, device)| Some(format!("{name} can give at most {}", device.ceiling()?))).collect();
     if limits.is_empty() {
         limits.push("no device is there for it".to_owned());
     }
-    Err(PlacementError::NeverFits { needs: model.size.bytes, limits: limits.join(", ") })
+    if wanted.splittable && *wanted.device == DeviceId::Auto && allowed().filter(|(name, _)| is_gpu(name)).count() > 1 {
+        limits.push("it is too large for the GPUs together".to_owned());
+    }
+    // The least it would need anywhere.
+    let needs = allowed().map(|(name, _)| (wanted.bytes)(name)).min().unwrap_or_else(|| (wanted.bytes)(wanted.device));
+    Err(PlacementError::NeverFits { needs, limits: limits.join(", ") })
+}
+
+/// The sites of `usable` devices that can hold the model when they are empty.
+fn holding(wanted: &Wanted<'_>, devices: &Devices, usable: impl Fn(&Device) -> bool) -> Vec<Site> {
+    let usable = || devices.iter().filter(|(name, device)| is_allowed(wanted.device, name) && usable(device));
+    let large_enough = |&(name, device): &(&DeviceId, &Device)| {
+        device.ceiling().is_some_and(|ceiling| (wanted.bytes)(name) <= ceiling)
+    };
+    let mut alone: Vec<Site> = usable().filter(large_enough).map(|(name, _)| vec![name.clone()]).collect();
+    let is_host = |site: &Site| site[..] == [DeviceId::Cpu];
+    if alone.iter().any(|site| !is_host(site)) {
+        alone.retain(|site| !is_host(site));
+        return alone;
+    }
+    if *wanted.device == DeviceId::Auto && wanted.splittable {
+        let kinds: [fn(&DeviceId) -> bool; 2] =
+            [|name| matches!(name, DeviceId::Cuda(_)), |name| matches!(name, DeviceId::Metal(_))];
+        let need = i128::from((wanted.bytes)(&DeviceId::Auto).0);
+        let together: Vec<Site> = kinds
+            .into_iter()
+            .flat_map(|kind| spreads(need, usable().filter(|(name, _)| kind(name)).collect()))
+            .collect();
+        if !together.is_empty() {
+            return together;
+        }
+    }
+    alone
+}
+
+/// The emptiest devices that hold `need` together: as few as can, then one more, up to all of them.
+fn spreads(need: i128, mut devices: Vec<(&DeviceId, &Device)>) -> Vec<Site> {
+    devices.retain(|(_, device)| device.ceiling().is_some());
+    devices.sort_by_key(|(name, device)| (Reverse(device.balance()), (*name).clone()));
+    let ceilings: Vec<i128> =
+        devices.iter().map(|(_, device)| device.ceiling().map_or(0, |ceiling| i128::from(ceiling.0))).collect();
+    (2..=devices.len())
+        .filter(|&count| split::holds(need, &ceilings[..count]))
+        .map(|count| {
+            let mut site: Site = devices[..count].iter().map(|(name, _)| (*name).clone()).collect();
+            site.sort_unstable();
+            site
+        })
+        .collect()
+}
+
+fn is_allowed(wanted: &DeviceId, name: &DeviceId) -> bool {
+    match wanted {
+        DeviceId::Auto => *name == DeviceId::Cpu || is_gpu(name),
+        named => named == name,
+    }
+}
+
+fn is_gpu(name: &DeviceId) -> bool {
+    matches!(name, DeviceId::Cuda(_) | DeviceId::Metal(_))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{device, model};
+    use crate::testing::device;
 
     fn devices(list: &[(&str, u64)]) -> Devices {
         let mut devices = Devices::default();
@@ -93,9 +152,13 @@ mod tests {
     }
 
     fn place(wanted: &str, gib: u64, on: &Devices) -> Result<Vec<DeviceId>, PlacementError> {
-        let mut m = model("m", gib);
-        m.device = wanted.parse().unwrap();
-        candidates(&m, on)
+        let found = sites_of(wanted, gib, false, on)?;
+        Ok(found.into_iter().map(|site| site[0].clone()).collect())
+    }
+
+    fn sites_of(wanted: &str, gib: u64, splittable: bool, on: &Devices) -> Result<Vec<Site>, PlacementError> {
+        let device = wanted.parse().unwrap();
+        sites(&Wanted { device: &device, bytes: &|_| ByteCount::gib(gib), splittable }, on)
     }
 
     #[test]
@@ -110,9 +173,35 @@ mod tests {
     }
 
     #[test]
+    fn rc_22_only_what_is_larger_than_one_gpu_is_spread_over_as_few_as_can() {
+        let cuda = |n: &[u32]| n.iter().map(|&n| DeviceId::Cuda(n)).collect::<Site>();
+        let four = devices(&[("cpu", 99), ("cuda:0", 24), ("cuda:1", 8), ("cuda:2", 24), ("cuda:3", 12)]);
+        assert_eq!(sites_of("auto", 24, true, &four), Ok(vec![cuda(&[0]), cuda(&[2])]));
+        // Two of 24 GiB hold it beside their margins; three and four do as well.
+        assert_eq!(sites_of("auto", 47, true, &four), Ok(vec![cuda(&[0, 2]), cuda(&[0, 2, 3]), cuda(&[0, 1, 2, 3])]));
+        assert_eq!(sites_of("auto", 48, true, &four), Ok(vec![cuda(&[0, 2, 3]), cuda(&[0, 1, 2, 3])]));
+        assert_eq!(sites_of("auto", 80, true, &four), Ok(vec![vec![DeviceId::Cpu]]));
+        assert_eq!(sites_of("auto", 40, false, &four), Ok(vec![vec![DeviceId::Cpu]]));
+        assert!(matches!(sites_of("cuda:0", 40, true, &four), Err(PlacementError::NeverFits { .. })));
+    }
+
+    #[test]
+    fn rc_30_a_closed_device_is_passed_over_and_waited_for_when_nothing_else_holds_it() {
+        let mut on = devices(&[("cpu", 16), ("cuda:0", 24)]);
+        on.get_mut(&DeviceId::Cuda(0)).unwrap().closed = true;
+        assert_eq!(place("auto", 8, &on), Ok(vec![DeviceId::Cpu]));
+        for (wanted, gib) in [("auto", 20), ("cuda:0", 8)] {
+            let error = place(wanted, gib, &on).unwrap_err();
+            assert_eq!(error, PlacementError::Closed { device: DeviceId::Cuda(0) });
+            assert_eq!(error.refusal(&"m".into()), None);
+        }
+        assert!(matches!(place("auto", 30, &on), Err(PlacementError::NeverFits { .. })));
+    }
+
+    #[test]
     fn what_never_fits_says_the_numbers() {
         let error = place("auto", 80, &devices(&[("cpu", 64), ("cuda:0", 8)])).unwrap_err();
-        let refusal = error.refusal(&model("m", 80)).unwrap();
+        let refusal = error.refusal(&"m".into()).unwrap();
         assert_eq!(refusal.code, ErrorCode::ModelNeverFits);
         for part in ["80.0 GiB", "cpu can give at most 64.0 GiB", "cuda:0 can give at most 8.00 GiB"] {
             assert!(refusal.message.contains(part), "{}", refusal.message);
@@ -122,7 +211,7 @@ mod tests {
     #[test]
     fn dm_1_an_absent_device_lists_the_known_ones() {
         let error = place("cuda:3", 1, &devices(&[("cpu", 64), ("cuda:0", 8)])).unwrap_err();
-        let refusal = error.refusal(&model("m", 1)).unwrap();
+        let refusal = error.refusal(&"m".into()).unwrap();
         assert_eq!(refusal.code, ErrorCode::DeviceNotAvailable);
         assert!(refusal.message.contains("cpu, cuda:0"), "{}", refusal.message);
     }
@@ -132,8 +221,8 @@ mod tests {
         let mut on = devices(&[("cpu", 4)]);
         on.observe(DeviceObservationUnknown::of("cuda:0"));
         assert!(matches!(place("auto", 8, &on), Err(PlacementError::Unknown { .. })));
-        assert_eq!(place("auto", 8, &on).unwrap_err().refusal(&model("m", 8)), None);
-        assert_eq!(place("auto", 8, &Devices::default()).unwrap_err().refusal(&model("m", 8)), None);
+        assert_eq!(place("auto", 8, &on).unwrap_err().refusal(&"m".into()), None);
+        assert_eq!(place("auto", 8, &Devices::default()).unwrap_err().refusal(&"m".into()), None);
     }
 
     struct DeviceObservationUnknown;

@@ -1,6 +1,7 @@
 //! All slots. Knows which slot belongs to which model and how many are in use; knows no rights, no memory, no requests
 //! beyond their numbers.
 
+use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};
 
 use model_boss_protocol::{Generation, SlotId};
@@ -12,7 +13,7 @@ use crate::slot::{ModelSlot, SlotState};
 #[derive(Debug, Default)]
 pub(crate) struct ModelPool {
     slots: Vec<ModelSlot>,
-    in_use: usize,
+    in_use: BTreeSet<SlotId>,
 }
 
 impl ModelPool {
@@ -33,21 +34,22 @@ impl ModelPool {
     }
 
     /// A slot left IDLE.
-    pub(crate) fn entered(&mut self) {
-        self.in_use += 1;
+    pub(crate) fn entered(&mut self, slot: SlotId) {
+        self.in_use.insert(slot);
     }
 
     /// A slot is IDLE again.
-    pub(crate) fn left(&mut self) {
-        self.in_use = self.in_use.saturating_sub(1);
+    pub(crate) fn left(&mut self, slot: SlotId) {
+        self.in_use.remove(&slot);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.in_use == 0
+        self.in_use.is_empty()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &ModelSlot> {
-        self.slots.iter()
+    /// Every slot that is not IDLE.
+    pub(crate) fn in_use(&self) -> impl Iterator<Item = &ModelSlot> {
+        self.in_use.iter().map(|&slot| &self[slot])
     }
 }
 

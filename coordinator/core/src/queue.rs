@@ -196,6 +196,19 @@ impl InferenceQueue {
         Arrival { at: now, number: self.arrivals }
     }
 
+    /// What stands for a caller that waits outside the queue, such as a move.
+    pub(crate) fn stand_in(
+        &self,
+        id: RequestId,
+        client: ClientIndex,
+        base: Priority,
+        arrival: Arrival,
+        now: Moment,
+    ) -> Head {
+        let effective = base.aged(steps(now.since(arrival.at), self.aging_step));
+        Head { key: OrderKey { effective, service: 0, arrival }, id, base, client }
+    }
+
     /// Whether one more request for `model` may wait (RC-10).
     pub(crate) fn admit(&self, model: ModelIndex) -> Result<(), QueueFull> {
         if self.len_of(model) >= self.limits.per_model {

@@ -98,6 +98,13 @@ pub enum WaitReason {
         /// Who uses it, and why they stay.
         blockers: Vec<Blocker>,
     },
+    /// A load that failed is tried once more with nothing else loaded; until then no other load begins (MM-4).
+    SecondTry {
+        /// Whose load failed.
+        model: ModelId,
+        /// Those that still leave.
+        victims: Vec<ModelId>,
+    },
     /// An operator freed its device for something else (RC-30).
     DeviceClosed {
         /// Which device.
@@ -164,6 +171,8 @@ pub enum Protection {
     Hold,
     /// It is as important, and requests that came before wait for it.
     QueuedBefore,
+    /// It leaves for a request that is no less important.
+    Claimed,
 }
 
 /// Why a slot leaves or left.
@@ -244,6 +253,13 @@ impl fmt::Display for WaitReason {
                 write!(f, "needs {device} for itself")?;
                 list(f, blockers)
             }
+            Self::SecondTry { model, victims } => {
+                write!(f, "{model} failed to load and is tried once more with nothing else loaded")?;
+                for (i, victim) in victims.iter().enumerate() {
+                    write!(f, "{}{victim}", if i == 0 { "; waiting for " } else { ", " })?;
+                }
+                Ok(())
+            }
             Self::DeviceClosed { device } => write!(f, "{device} was freed for something else"),
             Self::DeviceUnknown { device } => write!(f, "the memory of {device} is not known at the moment"),
             Self::WorkerLost { model } => write!(f, "the worker of {model} went away"),
@@ -279,6 +295,7 @@ impl fmt::Display for Protection {
             Self::CauseWaits => f.write_str("loaded for a request that has not started"),
             Self::MoreImportant { rank } => write!(f, "more important, rank {rank}"),
             Self::Hold => f.write_str("as important, within its hold"),
+            Self::Claimed => f.write_str("leaves for another model already"),
             Self::QueuedBefore => f.write_str("as important, earlier requests wait for it"),
         }
     }

@@ -2,12 +2,17 @@
 //! and no I/O; the parts of it that are plain rules live in the modules beside it.
 
 mod budget;
+mod claims;
 mod clients;
 mod devices;
 mod loading;
+mod measure;
 mod moves;
 mod operator;
+mod pressure;
 mod requests;
+mod room;
+mod second_try;
 mod slots;
 mod views;
 
@@ -16,10 +21,13 @@ use std::time::Duration;
 
 use model_boss_protocol::{ApiError, Generation, RequestId, SlotId};
 
+use self::moves::Move;
+use self::second_try::SecondTry;
 use crate::catalog::{Catalog, ModelIndex};
 use crate::client::{ClientIndex, Clients};
 use crate::decision::Decisions;
-use crate::device::Devices;
+use crate::device::{Claim, Devices};
+use crate::footprint::Footprints;
 use crate::pool::ModelPool;
 use crate::queue::{InferenceQueue, QueueLimits, Waiting};
 use crate::timer::Timers;
@@ -46,6 +54,15 @@ pub struct Scheduler {
     running: HashMap<RequestId, Running>,
     timers: Timers<Timer>,
     decisions: Decisions,
+    /// Room being made, by the model it is for.
+    claims: BTreeMap<ModelIndex, Claim>,
+    moves: BTreeMap<ModelIndex, Move>,
+    second_try: Option<SecondTry>,
+    footprints: Footprints,
+    /// What idle models hold may be more than they may keep.
+    accounts_changed: bool,
+    /// Models that left because nobody used them.
+    idle_sweeps: u64,
     /// Who waits for which slots to be empty.
     unloads: BTreeMap<RequestId, BTreeSet<SlotId>>,
     /// Models whose last lease was refused; asked again at any lease change.
@@ -77,6 +94,8 @@ enum Timer {
     Consider(ModelIndex),
     /// The client's pause between requests is over.
     Client(ClientIndex),
+    /// The ledger may be asked again for the second copy of a model that moves.
+    Move(ModelIndex),
     /// Everything that waits is looked at.
     Reevaluate,
 }
@@ -115,6 +134,12 @@ impl Scheduler {
             running: HashMap::new(),
             timers: Timers::new(),
             decisions: Decisions::new(settings.decisions_kept),
+            claims: BTreeMap::new(),
+            moves: BTreeMap::new(),
+            second_try: None,
+            footprints: Footprints::default(),
+            accounts_changed: false,
+            idle_sweeps: 0,
             unloads: BTreeMap::new(),
             refused_leases: BTreeSet::new(),
             life: Life::Serving,
@@ -145,6 +170,7 @@ impl Scheduler {
             Event::Catalog(models) => self.catalog_changed(models),
             Event::DeviceObserved(observation) => {
                 if self.devices.observe(observation) {
+                    self.accounts_changed = true;
                     self.memory_changed();
                 }
             }
@@ -153,7 +179,9 @@ impl Scheduler {
             Event::Finished { request, outcome, tokens } => self.finished(request, outcome, tokens),
             Event::Settings(settings) => self.reconfigure(*settings),
             Event::Load { request, model, options } => self.load(request, &model, &options),
-            Event::Move { request, model, device, .. } => self.move_model(request, &model, &device),
+            Event::Move { request, model, device, evict, priority } => {
+                self.move_model(request, &model, &device, evict, priority);
+            }
             Event::Invalidate { request, model } => self.invalidate(request, &model),
             Event::Pin { request, model, pinned } => self.pin(request, &model, pinned),
             Event::FreeDevice { request, device } => self.free_device(request, &device),
@@ -170,8 +198,8 @@ impl Scheduler {
             }
             Event::WorkerExited { slot, generation, exit } => self.worker_exited(slot, generation, &exit),
             Event::LeaseReleased { slot, generation } => self.lease_released(slot, generation),
-            // Sizes come from the description alone so far.
-            Event::Measured { .. } | Event::Footprints(_) => {}
+            Event::Measured { slot, generation, parts } => self.measured(slot, generation, &parts),
+            Event::Footprints(footprints) => self.remember(footprints),
             Event::Drain => self.drain(),
             Event::Tick => {}
         }
@@ -184,6 +212,7 @@ impl Scheduler {
                 Timer::Resume(slot) => self.resume(slot),
                 Timer::Consider(model) => self.consider(model),
                 Timer::Client(client) => self.client_changed(client),
+                Timer::Move(model) => self.consider_move(model),
                 Timer::Reevaluate => self.reconsider_at_least(Reconsider::All),
             }
         }
@@ -194,6 +223,11 @@ impl Scheduler {
         // Each round either starts something or ends; the bound is a fence against a mistake in that reasoning, and
         // what it cuts off is taken up by the next re-evaluation.
         for _ in 0..8 {
+            self.relieve();
+            if self.second_try.as_ref().is_some_and(|second| self.queue.len_of(second.model) == 0) {
+                self.second_try = None;
+                self.reconsider = Reconsider::All;
+            }
             let limit = match std::mem::replace(&mut self.reconsider, Reconsider::Nothing) {
                 Reconsider::Nothing => break,
                 Reconsider::Next => 1,
@@ -210,6 +244,7 @@ impl Scheduler {
                 let Some((_, model)) = last else { break };
                 self.consider(model);
             }
+            self.consider_moves();
         }
         if self.queue.anyone_wants_a_load() {
             self.timers.set_if_unset(Timer::Reevaluate, self.now + self.settings.reevaluate_every.max(LEAST_WAIT));

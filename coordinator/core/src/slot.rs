@@ -8,10 +8,10 @@ use std::time::Duration;
 use model_boss_protocol::{ByteCount, DeviceId, Generation, KeepAlive, Priority, RequestId, SlotId};
 use serde::Serialize;
 
-use crate::Moment;
 use crate::catalog::ModelIndex;
 use crate::queue::steps;
 use crate::reason::LeaveCause;
+use crate::{Moment, SizeRule};
 
 /// Where a slot is in `IDLE → LOADING → READY → STOPPING → IDLE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -137,6 +137,12 @@ pub(crate) struct ModelSlot {
     pub(crate) revision: u64,
     /// An operator said that what it holds is out of date (BC-5).
     pub(crate) stale: bool,
+    /// The context asked for, when it is not the manifest's.
+    pub(crate) context: Option<u64>,
+    /// Devices it has for itself alone (MM-5).
+    pub(crate) exclusive: Vec<DeviceId>,
+    /// The rule that gave its size (RC-20).
+    pub(crate) size_rule: SizeRule,
     pub(crate) load_started: Moment,
     pub(crate) ready_at: Moment,
     pub(crate) progress: f32,
@@ -158,6 +164,8 @@ pub(crate) struct ModelSlot {
     pub(crate) leaving: Option<LeaveCause>,
     /// It lost a request and gets no other before this moment.
     pub(crate) paused_until: Option<Moment>,
+    /// When its process was gone and its bytes were not back yet.
+    pub(crate) exited_at: Option<Moment>,
     refused: bool,
 }
 
@@ -171,6 +179,9 @@ impl ModelSlot {
             parts: Vec::new(),
             revision: 0,
             stale: false,
+            context: None,
+            exclusive: Vec::new(),
+            size_rule: SizeRule::Manifest,
             load_started: Moment::START,
             ready_at: Moment::START,
             progress: 0.0,
@@ -186,6 +197,7 @@ impl ModelSlot {
             cause: None,
             leaving: None,
             paused_until: None,
+            exited_at: None,
             refused: false,
         }
     }
@@ -212,6 +224,9 @@ impl ModelSlot {
             generation,
             parts,
             revision: cause.revision,
+            context: cause.context,
+            exclusive: cause.exclusive,
+            size_rule: cause.size_rule,
             load_started: now,
             last_used: now,
             last_priority: cause.priority,
@@ -256,12 +271,15 @@ impl ModelSlot {
 }
 
 /// For what a slot is filled.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Filling {
     /// `None` when nobody waits for it yet.
     pub(crate) request: Option<RequestId>,
     pub(crate) priority: Priority,
     pub(crate) revision: u64,
+    pub(crate) context: Option<u64>,
+    pub(crate) exclusive: Vec<DeviceId>,
+    pub(crate) size_rule: SizeRule,
 }
 
 impl fmt::Display for SlotState {
@@ -353,16 +371,23 @@ mod tests {
     #[test]
     fn a_refused_filling_keeps_its_generation_and_a_granted_one_does_not() {
         let mut slot = ModelSlot::new(SlotId(0), ModelIndex::new(0));
-        let filling = Filling { request: Some(RequestId(1)), priority: Priority::NORMAL, revision: 1 };
-        slot.fill(Moment::START, Vec::new(), filling).unwrap();
+        let filling = Filling {
+            request: Some(RequestId(1)),
+            priority: Priority::NORMAL,
+            revision: 1,
+            context: None,
+            exclusive: Vec::new(),
+            size_rule: SizeRule::Manifest,
+        };
+        slot.fill(Moment::START, Vec::new(), filling.clone()).unwrap();
         assert_eq!(slot.generation, Generation(1));
         slot.apply(SlotEvent::LeaseRefused).unwrap();
-        slot.fill(Moment::START, Vec::new(), filling).unwrap();
+        slot.fill(Moment::START, Vec::new(), filling.clone()).unwrap();
         assert_eq!(slot.generation, Generation(1));
         slot.apply(SlotEvent::LeaseGranted).unwrap();
         slot.apply(SlotEvent::Exited).unwrap();
         slot.apply(SlotEvent::Released).unwrap();
-        slot.fill(Moment::START, Vec::new(), filling).unwrap();
+        slot.fill(Moment::START, Vec::new(), filling.clone()).unwrap();
         assert_eq!(slot.generation, Generation(2));
     }
 

@@ -79,6 +79,10 @@ pub struct SlotView {
     pub port: Option<u16>,
     /// The context it serves.
     pub context_length: Option<u64>,
+    /// The rule that gave its size (RC-20).
+    pub size_rule: SizeRule,
+    /// It is a second copy on its way to take over (DM-5).
+    pub moving: bool,
     /// Requests in flight.
     pub running: usize,
     /// Requests it takes at once.
@@ -159,6 +163,8 @@ pub struct DeviceView {
     pub foreign: Option<ByteCount>,
     /// Held by slots, those on their way out included.
     pub charged: ByteCount,
+    /// Held by processes that are gone, and not shown back by the driver for 10 s.
+    pub leaking: ByteCount,
     /// What a load could take now; `null` is unknown.
     pub free: Option<ByteCount>,
     /// Models with bytes here.

@@ -37,6 +37,10 @@ fn idle(slot: u64, rank: u8) -> Candidate {
     Candidate {
         slot: SlotId(slot),
         bytes: 4 * GIB,
+        further: Vec::new(),
+        excluded: false,
+        frees_place: false,
+        claimed: None,
         hold: Hold::Until(s(10)),
         rank: Priority::new(rank).unwrap(),
         usage: Usage::Idle,
@@ -50,8 +54,14 @@ fn busy(slot: u64, rank: u8) -> Candidate {
     Candidate { usage: Usage::Busy, ..idle(slot, rank) }
 }
 
+/// So many bytes of one device.
+fn memory(missing: i128) -> Goal {
+    Goal { need: missing, rooms: vec![0], places: 0 }
+}
+
 fn take(asker: &Head, missing: i128, from: &[Candidate], now: Moment) -> Result<Vec<u64>, Blocked> {
-    plan(asker, missing, from, now, &Settings::default()).map(|v| v.iter().map(|victim| victim.slot.0).collect())
+    plan(asker, &memory(missing), from, now, &Settings::default())
+        .map(|v| v.iter().map(|victim| victim.slot.0).collect())
 }
 
 fn protection(asker: &Head, of: Candidate, now: Moment) -> (Protection, Option<Moment>) {
@@ -115,7 +125,7 @@ fn rc_18_c_after_max_wait_any_rank_is_taken_under_the_hold() {
     assert_eq!(protection(&mine, fresh.clone(), now), (Protection::Hold, Some(s(605))));
     assert_eq!(take(&mine, GIB, &[fresh], s(605)), Ok(vec![1]));
     let never = Settings { max_wait: Duration::ZERO, ..Settings::default() };
-    assert!(plan(&mine, GIB, &[busy(1, 2)], s(6_000), &never).is_err());
+    assert!(plan(&mine, &memory(GIB), &[busy(1, 2)], s(6_000), &never).is_err());
 }
 
 #[test]
@@ -165,6 +175,59 @@ fn rc_18_a_small_victim_that_a_large_one_makes_superfluous_stays() {
     assert_eq!(take(&mine, 10 * GIB, &[idle(1, 5), large], s(9)), Ok(vec![2]));
 }
 
+#[test]
+fn mm_3_a_full_category_gives_up_its_least_recently_used_and_no_more() {
+    let mine = asker(5, s(9), s(9));
+    let of_type = |n, used| Candidate { frees_place: true, last_used: s(used), bytes: 0, ..idle(n, 5) };
+    let goal = Goal { need: 0, rooms: vec![0], places: 1 };
+    let other = Candidate { last_used: s(0), ..idle(7, 9) };
+    let all = [of_type(1, 3), of_type(2, 2), of_type(3, 4), other];
+    let victims = plan(&mine, &goal, &all, s(9), &Settings::default()).unwrap();
+    assert_eq!(victims.iter().map(|v| v.slot.0).collect::<Vec<_>>(), [2]);
+    let busy_one = Candidate { frees_place: true, hold: Hold::Until(s(20)), ..busy(1, 5) };
+    let blocked = plan(&mine, &goal, &[busy_one], s(9), &Settings::default()).unwrap_err();
+    assert_eq!(blocked.lacking, Lacking::Place);
+    assert_eq!(blocked.blockers, [(SlotId(1), Protection::Hold)]);
+}
+
+#[test]
+fn mm_5_every_user_of_an_exclusive_device_leaves_or_none_does() {
+    let mine = asker(5, s(9), s(9));
+    let user = |n, rank| Candidate { excluded: true, bytes: 0, ..idle(n, rank) };
+    let goal = Goal { need: 0, rooms: vec![0], places: 0 };
+    let victims = plan(&mine, &goal, &[user(1, 5), user(2, 9), idle(3, 9)], s(9), &Settings::default()).unwrap();
+    assert_eq!(victims.iter().map(|v| v.slot.0).collect::<Vec<_>>(), [2, 1]);
+    let blocked = plan(&mine, &goal, &[user(1, 5), user(2, 1)], s(9), &Settings::default()).unwrap_err();
+    assert_eq!((blocked.lacking, blocked.blockers.len()), (Lacking::Device, 1));
+}
+
+#[test]
+fn rc_22_victims_on_several_devices_are_counted_together() {
+    let mine = asker(5, s(9), s(9));
+    let margin = split::MARGIN;
+    let on = |n, a: i128, b: i128, used| Candidate {
+        bytes: a * GIB,
+        further: vec![b * GIB],
+        last_used: s(used),
+        ..idle(n, 9)
+    };
+    // 12 GiB over two devices that have 4 GiB and 2 GiB to spare beside the margin.
+    let goal = Goal { need: 12 * GIB, rooms: vec![4 * GIB + margin, 2 * GIB + margin], places: 0 };
+    let all = [on(1, 1, 0, 1), on(2, 0, 6, 2), on(3, 6, 0, 3)];
+    let victims = plan(&mine, &goal, &all, s(9), &Settings::default()).unwrap();
+    assert_eq!(victims.iter().map(|v| v.slot.0).collect::<Vec<_>>(), [2]);
+    // What one device lacks another cannot give: below zero counts as nothing, not as a debt.
+    let debt = Goal { need: 5 * GIB, rooms: vec![4 * GIB + margin, -9 * GIB], places: 0 };
+    assert!(plan(&mine, &debt, &[on(1, 0, 6, 1)], s(9), &Settings::default()).is_err());
+}
+
+#[test]
+fn rc_18_what_leaves_for_another_request_is_taken_by_a_more_important_one_only() {
+    let claimed = Candidate { claimed: Some(Priority::NORMAL), ..busy(1, 9) };
+    assert_eq!(protection(&asker(5, s(1), s(1)), claimed.clone(), s(1)).0, Protection::Claimed);
+    assert_eq!(take(&asker(4, s(1), s(1)), GIB, &[claimed], s(1)), Ok(vec![1]));
+}
+
 proptest! {
     /// Whatever is there: the victims suffice, and none of them is superfluous.
     #[test]
@@ -181,7 +244,7 @@ proptest! {
         let bytes = |slot: SlotId| candidates[usize::try_from(slot.0).unwrap()].bytes;
         let right = |c: &Candidate| c.rank.number() > 5 || (c.rank.number() == 5 && c.usage == Usage::Idle);
         let most: i128 = candidates.iter().filter(|c| right(c)).map(|c| c.bytes).sum();
-        match plan(&mine, missing * GIB, &candidates, s(9), &Settings::default()) {
+        match plan(&mine, &memory(missing * GIB), &candidates, s(9), &Settings::default()) {
             Err(_) => prop_assert!(most < missing * GIB),
             Ok(victims) => {
                 let sum: i128 = victims.iter().map(|v| bytes(v.slot)).sum();

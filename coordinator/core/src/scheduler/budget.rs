@@ -2,12 +2,11 @@
 
 use model_boss_protocol::{ApiError, ErrorCode, Priority};
 
-use super::loading::Room;
+use super::room::{Ask, Offer};
 use super::{Life, Scheduler};
 use crate::Moment;
 use crate::admission::Estimate;
 use crate::catalog::ModelIndex;
-use crate::placement;
 use crate::queue::Residency;
 use crate::slot::SlotState;
 
@@ -58,13 +57,13 @@ impl Scheduler {
     /// Begins a load for nobody. It gives way to whoever wants the memory (RC-11).
     fn load_ahead(&mut self, model: ModelIndex, priority: Priority) {
         let idle = self.queue.residency(model) == Residency::Absent && !self.queue.anyone_wants_a_load();
-        if !idle || self.life != Life::Serving || self.must_rest(model) {
+        if !idle || self.life != Life::Serving || self.must_rest(model) || self.is_held_up(model) {
             return;
         }
-        let Ok(devices) = placement::candidates(&self.catalog[model].description, &self.devices) else { return };
-        let free = devices.into_iter().find(|device| matches!(self.room(model, device), Room::Now { .. }));
-        if let Some(device) = free {
-            self.begin_load(model, &device, None, priority);
+        let ask = Ask { heads: Vec::new(), ..self.ask_of(model) };
+        if let Ok(Offer::Now(parts)) = self.offer(&ask) {
+            let reason = format!("a request of priority {priority} came too late for it, the next may be in time");
+            self.begin_load(&ask, parts, None, priority, reason);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Devices that an operator takes away from models and gives back (RC-30).
 
+use std::collections::BTreeSet;
+
 use model_boss_protocol::{ApiError, DeviceId, ErrorCode, RequestId, SlotId};
 
 use super::Scheduler;
@@ -19,10 +21,8 @@ impl Scheduler {
         };
         device.closed = true;
         let slots: Vec<SlotId> = device.slots.iter().copied().collect();
-        if let Some(claim) = &device.claim {
-            let model = claim.model;
-            self.drop_claim(model);
-        }
+        self.drop_claims_on(name);
+        self.fail_moves_to(name, "the device was freed for something else");
         for &slot in &slots {
             if matches!(self.pool[slot].state, SlotState::Loading(_) | SlotState::Ready(_)) {
                 let model = self.catalog[self.pool[slot].model].id().clone();
@@ -31,7 +31,7 @@ impl Scheduler {
                 self.send_away(slot, LeaveCause::Freed);
             }
         }
-        let left: std::collections::BTreeSet<SlotId> =
+        let left: BTreeSet<SlotId> =
             slots.into_iter().filter(|&slot| self.pool[slot].state != SlotState::Idle).collect();
         if left.is_empty() {
             self.out.push(Effect::Done { request });

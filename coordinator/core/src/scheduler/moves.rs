@@ -1,35 +1,356 @@
-//! Moves of loaded models from one device to another (DM-5).
+//! Moves of loaded models (DM-5): a second copy is loaded, takes over in one step, and the first one ends what it has
+//! and leaves. The same way serves a load with a larger context (RC-29). Whatever fails, the first copy serves on.
 
-use model_boss_protocol::{ApiError, DeviceId, ErrorCode, ModelId, RequestId};
+use std::time::Duration;
 
-use super::Scheduler;
-use crate::Effect;
+use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode, ModelId, Priority, RequestId, SlotId};
+
+use super::requests::draining;
+use super::room::{Ask, NoRoom, Offer};
+use super::{Life, Reconsider, Scheduler, Timer};
+use crate::catalog::{LoadWish, ModelIndex};
+use crate::client::ClientIndex;
+use crate::queue::Arrival;
+use crate::reason::LeaveCause;
 use crate::slot::SlotState;
+use crate::{Effect, Moment, SizeEstimate, Verdict};
+
+/// A ledger that keeps refusing the second copy is asked for this long.
+const LEASE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// A model on its way to another place.
+#[derive(Debug)]
+pub(super) struct Move {
+    /// Those who are told; the move goes on without them.
+    callers: Vec<RequestId>,
+    asker: RequestId,
+    client: ClientIndex,
+    priority: Priority,
+    arrival: Arrival,
+    device: DeviceId,
+    context: Option<u64>,
+    estimate: SizeEstimate,
+    /// Whether others may be evicted for it.
+    evict: bool,
+    began: Moment,
+    /// The ledger refused; it is asked again then.
+    again_at: Option<Moment>,
+    /// The second copy, once it is being loaded.
+    pub(super) slot: Option<SlotId>,
+    /// For a load with other options: what held before.
+    reload: Option<LoadWish>,
+}
 
 impl Scheduler {
-    pub(super) fn move_model(&mut self, request: RequestId, name: &ModelId, device: &DeviceId) {
-        if self.is_known(request) {
-            return;
-        }
-        let model = match self.admit_model(name.as_str()) {
-            Ok(model) => model,
+    pub(super) fn move_model(
+        &mut self,
+        request: RequestId,
+        name: &ModelId,
+        device: &DeviceId,
+        evict: bool,
+        priority: Priority,
+    ) {
+        let Some(model) = self.operate_on(request, name) else { return };
+        match self.admit_move(model, device) {
             Err(error) => return self.refuse(request, error),
-        };
-        let ready = |slot: &model_boss_protocol::SlotId| matches!(self.pool[*slot].state, SlotState::Ready(_));
-        let Some(slot) = self.catalog[model].serving.filter(ready) else {
-            let message = format!("model '{name}' is not loaded");
-            return self.refuse(request, ApiError::new(ErrorCode::ModelNotLoaded, message).with_param("model"));
-        };
-        if self.devices.get(device).is_none() {
-            let error = self.no_such_device(device);
-            return self.refuse(request, error);
+            Ok(Admitted::IsThere) => return self.out.push(Effect::Done { request }),
+            Ok(Admitted::Needed) => {}
         }
-        let parts = &self.pool[slot].parts;
-        if parts.len() == 1 && parts[0].0 == *device {
-            self.out.push(Effect::Done { request });
+        if let Some(moving) = self.moves.get_mut(&model) {
+            moving.callers.push(request);
+            moving.evict |= evict;
+            moving.priority = moving.priority.min(priority);
+        } else {
+            let known = &self.catalog[model];
+            let context = known.serving.and_then(|slot| self.pool[slot].context);
+            let estimate = known.wish.size.as_ref().unwrap_or(&known.description.size).clone();
+            let arrival = self.queue.arrive(self.now);
+            let client = self.operator();
+            let moving = Move {
+                callers: vec![request],
+                asker: request,
+                client,
+                priority,
+                arrival,
+                device: device.clone(),
+                context,
+                estimate,
+                evict,
+                began: self.now,
+                again_at: None,
+                slot: None,
+                reload: None,
+            };
+            self.moves.insert(model, moving);
+        }
+        self.consider_move(model);
+    }
+
+    fn admit_move(&self, model: ModelIndex, device: &DeviceId) -> Result<Admitted, ApiError> {
+        let name = self.catalog[model].id();
+        let error = |code, message: String, param: &str| Err(ApiError::new(code, message).with_param(param));
+        if *device == DeviceId::Auto {
+            let message = "a move needs the name of a device; 'auto' names none".to_owned();
+            return error(ErrorCode::InvalidDevice, message, "device");
+        }
+        let Some(slot) = self.catalog[model].serving.filter(|&slot| !self.is_leaving(slot)) else {
+            return error(ErrorCode::ModelNotLoaded, format!("model '{name}' is not loaded"), "model");
+        };
+        match self.devices.get(device) {
+            None => return Err(self.no_such_device(device)),
+            Some(found) if found.closed => {
+                let message = format!("device '{device}' was freed for something else");
+                return error(ErrorCode::DeviceNotAvailable, message, "device");
+            }
+            Some(_) => {}
+        }
+        match self.moves.get(&model) {
+            Some(moving) if moving.reload.is_some() || moving.device != *device => {
+                let message = format!(
+                    "model '{name}' is on its way to {} already and still on {}; try again when it is there",
+                    moving.device,
+                    self.place_of(slot)
+                );
+                error(ErrorCode::MigrationFailed, message, "device")
+            }
+            Some(_) => Ok(Admitted::Needed),
+            None if matches!(&self.pool[slot].parts[..], [(only, _)] if only == device) => Ok(Admitted::IsThere),
+            None => Ok(Admitted::Needed),
+        }
+    }
+
+    /// Begins a move that has room, makes room where it may, and ends one that has none.
+    pub(super) fn consider_move(&mut self, model: ModelIndex) {
+        let Some(moving) = self.moves.get(&model) else { return };
+        let rests = moving.again_at.is_some_and(|at| at > self.now);
+        if moving.slot.is_some() || rests || self.life != Life::Serving || self.second_try.is_some() {
             return;
         }
-        let message = format!("model '{name}' stays where it is: there is no second copy of it");
-        self.refuse(request, ApiError::new(ErrorCode::MigrationFailed, message).with_param("device"));
+        match self.catalog[model].serving.map(|slot| self.pool[slot].state) {
+            Some(SlotState::Ready(_)) => {}
+            Some(_) => return,
+            None => return self.fail_move(model, "it is not loaded any more"),
+        }
+        let asker = self.queue.stand_in(moving.asker, moving.client, moving.priority, moving.arrival, self.now);
+        let ask = Ask {
+            model,
+            device: moving.device.clone(),
+            context: moving.context,
+            estimate: moving.estimate.clone(),
+            heads: if moving.evict { vec![asker] } else { Vec::new() },
+        };
+        match self.offer(&ask) {
+            Err(error) => self.fail_move(model, &error.to_string()),
+            Ok(Offer::Now(parts)) => self.begin_move(&ask, parts),
+            Ok(_) if self.is_room_coming(&ask) => {}
+            Ok(Offer::After(plan)) => self.make_room(&ask, plan),
+            Ok(Offer::No(blocked)) => {
+                let stays = blocked.into_iter().find(|(_, why)| !matches!(why, NoRoom::Turn(..) | NoRoom::Coming));
+                if let Some((site, why)) = stays {
+                    let hint = if ask.heads.is_empty() { "; evict = true would make room if it may" } else { "" };
+                    let text = format!("{}{hint}", self.reason(&ask, &site, why));
+                    self.fail_move(model, &text);
+                }
+            }
+        }
     }
+
+    fn begin_move(&mut self, ask: &Ask, parts: Vec<(DeviceId, ByteCount)>) {
+        let model = ask.model;
+        let Some(moving) = self.moves.get(&model) else { return };
+        let priority = moving.priority;
+        let from = self.catalog[model].serving.map(|slot| self.place_of(slot)).unwrap_or_default();
+        let reason = match &moving.reload {
+            Some(_) => format!("a load asks for other settings; it serves on {from} until then"),
+            None => format!("an operator moves it; it serves on {from} until then"),
+        };
+        let slot = self.begin_filling(ask, parts, None, priority, reason);
+        if let Some(moving) = self.moves.get_mut(&model) {
+            moving.slot = slot;
+        }
+    }
+
+    /// Loads a model that serves with too little context, or elsewhere than wanted, again (RC-29): beside its first copy
+    /// where both fit. Says whether that was begun; if not, the first copy has to leave before.
+    pub(super) fn reload_beside(
+        &mut self,
+        request: RequestId,
+        ask: &Ask,
+        priority: Priority,
+        before: LoadWish,
+    ) -> bool {
+        let Ok(Offer::Now(parts)) = self.offer(ask) else { return false };
+        let client = self.operator();
+        let arrival = self.queue.arrive(self.now);
+        let moving = Move {
+            callers: vec![request],
+            asker: request,
+            client,
+            priority,
+            arrival,
+            device: ask.device.clone(),
+            context: ask.context,
+            estimate: ask.estimate.clone(),
+            evict: false,
+            began: self.now,
+            again_at: None,
+            slot: None,
+            reload: Some(before),
+        };
+        self.moves.insert(ask.model, moving);
+        self.begin_move(ask, parts);
+        true
+    }
+
+    /// The slot became ready: if it is a second copy, it takes over in this step and the first one drains.
+    pub(super) fn take_over(&mut self, id: SlotId) {
+        let model = self.pool[id].model;
+        let Some(moving) = self.moves.get(&model).filter(|moving| moving.slot == Some(id)) else { return };
+        let reload = moving.reload.is_some();
+        if !reload {
+            // Where it was moved is where it comes back after a crash.
+            self.catalog[model].wish.device = Some(moving.device.clone());
+        }
+        let callers = self.moves.remove(&model).map(|moving| moving.callers).unwrap_or_default();
+        let old = self.catalog[model].serving.replace(id).filter(|old| *old != id);
+        let mut reasons = vec![format!("serves on {} now", self.place_of(id))];
+        if let Some(old) = old {
+            reasons.push(format!("its copy on {} ends {} requests", self.place_of(old), self.pool[old].running.len()));
+            let first = &self.pool[old];
+            let (priority, keep_alive) = (first.last_priority, first.keep_alive);
+            self.pool[id].last_priority = priority;
+            self.pool[id].keep_alive = keep_alive;
+        }
+        self.decisions.record(self.now, Verdict::Move, self.catalog[model].id(), callers.first().copied(), reasons);
+        if let Some(old) = old {
+            self.drain_slot(old, if reload { LeaveCause::Reload } else { LeaveCause::Moved });
+        }
+        self.out.extend(callers.into_iter().map(|request| Effect::Done { request }));
+    }
+
+    /// While a model moves, a load with other settings has to wait for the outcome.
+    pub(super) fn refuse_during_move(&self, model: ModelIndex) -> Option<ApiError> {
+        let moving = self.moves.get(&model)?;
+        let name = self.catalog[model].id();
+        let message = format!("model '{name}' is on its way to {} already; try again when it is there", moving.device);
+        Some(ApiError::new(ErrorCode::MigrationFailed, message))
+    }
+
+    /// Ends a move that cannot be done; the first copy serves on.
+    pub(super) fn fail_move(&mut self, model: ModelIndex, why: &str) {
+        let error = self.moves.get(&model).map(|moving| self.move_error(model, moving, why));
+        if let Some(error) = error {
+            self.end_move(model, &error);
+        }
+    }
+
+    fn end_move(&mut self, model: ModelIndex, error: &ApiError) {
+        let Some(moving) = self.moves.remove(&model) else { return };
+        self.drop_claim(model);
+        self.timers.clear(Timer::Move(model));
+        if let Some(before) = moving.reload {
+            self.catalog[model].wish = before;
+        }
+        let reasons = vec![error.message.clone()];
+        self.decisions.record(self.now, Verdict::MoveFailed, self.catalog[model].id(), Some(moving.asker), reasons);
+        if let Some(slot) = moving.slot.filter(|slot| self.load_phase(*slot).is_some()) {
+            self.stop_slot(slot, LeaveCause::Moved);
+        }
+        for request in moving.callers {
+            self.refuse(request, error.clone());
+        }
+        self.reconsider_at_least(Reconsider::First);
+    }
+
+    fn move_error(&self, model: ModelIndex, moving: &Move, why: &str) -> ApiError {
+        let name = self.catalog[model].id();
+        let serving = self.catalog[model].serving.filter(|slot| moving.slot != Some(*slot) && !self.is_leaving(*slot));
+        let still_on = match serving {
+            Some(slot) => format!("; it is still on {}", self.place_of(slot)),
+            None => String::new(),
+        };
+        let error = match moving.reload {
+            Some(_) => ApiError::new(
+                ErrorCode::ModelLoadFailed,
+                format!("model '{name}' could not be loaded with other settings: {why}{still_on}, as it was"),
+            ),
+            None => ApiError::new(
+                ErrorCode::MigrationFailed,
+                format!("model '{name}' was not moved to {}: {why}{still_on}", moving.device),
+            ),
+        };
+        error.with_param("device")
+    }
+
+    /// The ledger did not give the bytes of the second copy now.
+    pub(super) fn move_lease_refused(&mut self, model: ModelIndex, reason: &str, again: Duration) {
+        let Some(moving) = self.moves.get_mut(&model) else { return };
+        moving.slot = None;
+        if self.now.since(moving.began) >= LEASE_PATIENCE {
+            return self.fail_move(model, &format!("the lease ledger does not give the memory: {reason}"));
+        }
+        moving.again_at = Some(self.now + again);
+        self.timers.set(Timer::Move(model), self.now + again);
+    }
+
+    /// The second copy is lost before it was ready and may be tried again at once.
+    pub(super) fn try_move_again(&mut self, model: ModelIndex) {
+        if let Some(moving) = self.moves.get_mut(&model) {
+            moving.slot = None;
+        }
+        self.reconsider_at_least(Reconsider::All);
+    }
+
+    /// The slot that is being loaded to take over from the model's first copy.
+    pub(super) fn second_copy(&self, model: ModelIndex) -> Option<SlotId> {
+        self.moves.get(&model)?.slot
+    }
+
+    /// Moves to this device cannot be done any more.
+    pub(super) fn fail_moves_to(&mut self, device: &DeviceId, why: &str) {
+        let there = |id: SlotId| self.pool[id].parts.iter().any(|(part, _)| part == device);
+        let to_it = self.moves.iter().filter(|(_, moving)| moving.device == *device || moving.slot.is_some_and(there));
+        let models: Vec<ModelIndex> = to_it.map(|(model, _)| *model).collect();
+        for model in models {
+            self.fail_move(model, why);
+        }
+    }
+
+    pub(super) fn consider_moves(&mut self) {
+        let models: Vec<ModelIndex> = self.moves.keys().copied().collect();
+        for model in models {
+            self.consider_move(model);
+        }
+    }
+
+    /// The process ends.
+    pub(super) fn end_moves(&mut self) {
+        let models: Vec<ModelIndex> = self.moves.keys().copied().collect();
+        for model in models {
+            self.end_move(model, &draining());
+        }
+    }
+
+    /// A caller went away: its move goes on.
+    pub(super) fn forget_caller(&mut self, request: RequestId) {
+        for moving in self.moves.values_mut() {
+            moving.callers.retain(|caller| *caller != request);
+        }
+    }
+
+    pub(super) fn is_moving_for(&self, request: RequestId) -> bool {
+        self.moves.values().any(|moving| moving.asker == request || moving.callers.contains(&request))
+    }
+
+    /// Where a slot is, for people.
+    pub(super) fn place_of(&self, id: SlotId) -> String {
+        let devices: Vec<String> = self.pool[id].parts.iter().map(|(device, _)| device.to_string()).collect();
+        devices.join(" + ")
+    }
+}
+
+/// What follows for a caller who wants a model somewhere.
+enum Admitted {
+    IsThere,
+    Needed,
 }

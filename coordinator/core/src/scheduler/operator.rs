@@ -1,10 +1,11 @@
 //! What operators ask for: load, unload, another catalog, the end of the process.
 
-use model_boss_protocol::{ApiError, ClientId, ErrorCode, ModelId, Priority, RequestId, SlotId};
+use model_boss_protocol::{ApiError, ClientId, DeviceId, ErrorCode, ModelId, Priority, RequestId, SlotId};
 
 use super::requests::draining;
 use super::{Life, Reconsider, Scheduler, Timer};
-use crate::catalog::ModelIndex;
+use crate::catalog::{LoadWish, ModelIndex};
+use crate::client::ClientIndex;
 use crate::queue::{Purpose, Waiting};
 use crate::reason::LeaveCause;
 use crate::slot::{ReadyPhase, SlotState};
@@ -31,8 +32,24 @@ impl Scheduler {
         self.catalog[model].failures.forget();
         self.catalog[model].lease_refusal = None;
         self.timers.clear(Timer::Consider(model));
+        let slot = self.catalog[model].serving;
+        if slot.is_none_or(|slot| self.serves_with(slot, options)) {
+            if slot.is_none() {
+                self.wish_for(model, options);
+            }
+            return self.wait_for_load(request, model, options);
+        }
+        self.load_otherwise(request, model, options);
+    }
+
+    fn wait_for_load(&mut self, request: RequestId, model: ModelIndex, options: &LoadOptions) {
+        self.enqueue_load(request, model, options);
+        self.arrived(model, request);
+    }
+
+    fn enqueue_load(&mut self, request: RequestId, model: ModelIndex, options: &LoadOptions) {
         let arrival = self.queue.arrive(self.now);
-        let client = self.clients.named(&ClientId::from(OPERATOR), self.now);
+        let client = self.operator();
         self.enqueue(Waiting {
             id: request,
             model,
@@ -44,7 +61,73 @@ impl Scheduler {
             keep_alive: options.keep_alive,
             retries: 0,
         });
-        self.arrived(model, request);
+    }
+
+    /// Whether what is loaded, or being loaded, is all that a load asks for: never reload for less (RC-29).
+    fn serves_with(&self, id: SlotId, options: &LoadOptions) -> bool {
+        let slot = &self.pool[id];
+        let given = self.catalog[slot.model].description.context_length;
+        // A worker may serve less than it was asked for; asking again would change nothing.
+        let context = slot.context.or(given).max(slot.context_length);
+        let there = |device: &DeviceId| *device == DeviceId::Auto || slot.parts.iter().any(|(part, _)| part == device);
+        options.context.is_none_or(|wanted| context.is_some_and(|context| context >= wanted))
+            && options.device.as_ref().is_none_or(there)
+    }
+
+    /// Takes over what a load asks for; returns what held before.
+    fn wish_for(&mut self, model: ModelIndex, options: &LoadOptions) -> LoadWish {
+        let wish = &mut self.catalog[model].wish;
+        let before = wish.clone();
+        if let Some(device) = &options.device {
+            wish.device = Some(device.clone());
+        }
+        if options.context > wish.context {
+            wish.context = options.context;
+            wish.size.clone_from(&options.size);
+        }
+        before
+    }
+
+    /// A load that asks for more context than there is, or another device: a second copy takes over where there is room
+    /// for both; otherwise the first one ends what it has and leaves first (RC-29).
+    fn load_otherwise(&mut self, request: RequestId, model: ModelIndex, options: &LoadOptions) {
+        let Some(slot) = self.catalog[model].serving else { return };
+        if let Some(error) = self.refuse_during_move(model) {
+            return self.refuse(request, error);
+        }
+        let before = self.wish_for(model, options);
+        let mut ask = self.ask_of(model);
+        ask.heads.clear();
+        if let (None, [(device, _)]) = (&options.device, &self.pool[slot].parts[..]) {
+            ask.device = device.clone();
+        }
+        if let Err(error) = self.sites(&ask) {
+            self.catalog[model].wish = before;
+            let refusal = error.refusal(self.catalog[model].id());
+            let name = self.catalog[model].id();
+            let later = || ApiError::new(ErrorCode::DeviceNotAvailable, format!("model '{name}': {error}"));
+            let refusal = refusal.unwrap_or_else(later);
+            return self.refuse(request, refusal);
+        }
+        match self.pool[slot].state {
+            SlotState::Ready(ReadyPhase::Serving) => {
+                let priority = options.priority.unwrap_or(Priority::INTERACTIVE);
+                if self.reload_beside(request, &ask, priority, before) {
+                    return;
+                }
+                self.enqueue_load(request, model, options);
+                let reason = LeaveCause::Reload.to_string();
+                let id = self.catalog[model].id().clone();
+                self.decisions.record(self.now, Verdict::Unload, &id, Some(request), vec![reason]);
+                self.send_away(slot, LeaveCause::Reload);
+            }
+            SlotState::Loading(_) => {
+                self.enqueue_load(request, model, options);
+                self.stop_slot(slot, LeaveCause::Reload);
+            }
+            // It leaves already; the next load is by the new wish.
+            _ => self.wait_for_load(request, model, options),
+        }
     }
 
     /// Unloads one model, or all; what runs on it is finished first. Those who wait for the model wait for its next load.
@@ -52,7 +135,7 @@ impl Scheduler {
         if self.is_known(request) {
             return;
         }
-        let slots = match name {
+        let mut slots: Vec<SlotId> = match name {
             None => self.catalog.iter().filter_map(|(_, model)| model.serving).collect(),
             Some(name) => match self.catalog.resolve(name.as_str()).and_then(|model| self.catalog[model].serving) {
                 Some(slot) => vec![slot],
@@ -70,6 +153,13 @@ impl Scheduler {
             self.out.push(Effect::Done { request });
             return;
         }
+        let models: Vec<ModelIndex> = slots.iter().map(|&slot| self.pool[slot].model).collect();
+        for model in models {
+            self.catalog[model].wish = LoadWish::default();
+            slots.extend(self.second_copy(model).filter(|copy| !slots.contains(copy)));
+            self.fail_move(model, "it was unloaded");
+        }
+        slots.retain(|&slot| self.pool[slot].state != SlotState::Idle);
         self.unloads.insert(request, slots.iter().copied().collect());
         for slot in slots {
             let model = self.catalog[self.pool[slot].model].id().clone();
@@ -101,8 +191,13 @@ impl Scheduler {
         self.out.push(Effect::Done { request });
     }
 
+    /// Whom orders of operators wait as.
+    pub(super) fn operator(&mut self) -> ClientIndex {
+        self.clients.named(&ClientId::from(OPERATOR), self.now)
+    }
+
     /// The model an operator named; refuses the request when there is none.
-    fn operate_on(&mut self, request: RequestId, name: &ModelId) -> Option<ModelIndex> {
+    pub(super) fn operate_on(&mut self, request: RequestId, name: &ModelId) -> Option<ModelIndex> {
         if self.is_known(request) {
             return None;
         }
@@ -128,6 +223,7 @@ impl Scheduler {
         let change = self.catalog.replace(models);
         for model in change.changed {
             self.catalog[model].failures.forget();
+            self.catalog[model].wish = LoadWish::default();
             self.timers.clear(Timer::Consider(model));
             // Room may be needed elsewhere now.
             self.drop_claim(model);
@@ -136,6 +232,8 @@ impl Scheduler {
             let name = self.catalog[model].id().clone();
             let message = format!("model '{name}' was removed while the request waited for it");
             self.refuse_all(model, &ApiError::new(ErrorCode::ModelNotFound, message).with_param("model"));
+            self.catalog[model].wish = LoadWish::default();
+            self.fail_move(model, "it was removed");
             if let Some(slot) = self.catalog[model].serving {
                 let reason = LeaveCause::Removed.to_string();
                 self.decisions.record(self.now, Verdict::Unload, &name, None, vec![reason]);
@@ -176,6 +274,8 @@ impl Scheduler {
             return;
         }
         self.life = Life::Draining;
+        self.end_moves();
+        self.second_try = None;
         let models: Vec<ModelIndex> = self.catalog.iter().map(|(index, _)| index).collect();
         for &model in &models {
             self.drop_claim(model);

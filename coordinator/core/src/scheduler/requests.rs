@@ -40,7 +40,10 @@ impl Scheduler {
     }
 
     pub(super) fn is_known(&self, request: RequestId) -> bool {
-        self.queue.get(request).is_some() || self.running.contains_key(&request) || self.unloads.contains_key(&request)
+        self.queue.get(request).is_some()
+            || self.running.contains_key(&request)
+            || self.unloads.contains_key(&request)
+            || self.is_moving_for(request)
     }
 
     fn admit(
@@ -295,6 +298,7 @@ impl Scheduler {
             run.cancelled = true;
         }
         self.unloads.remove(&request);
+        self.forget_caller(request);
     }
 
     pub(super) fn expire_deadlines(&mut self) {

@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-use model_boss_protocol::{ByteCount, DeviceId, Priority, RequestId};
+use model_boss_protocol::{ByteCount, Category, Priority, RequestId};
 
 use super::world::{Behaviour, Fate, Rng, World};
-use crate::Verdict::{self, Crash, Drain, Evict, Keep, LeaseRefused, Load, Ready, Refuse, Unload};
+use crate::Verdict::{self, Crash, Drain, Evict, Keep, LeaseRefused, Load, Move, MoveFailed, Ready, Refuse, Unload};
 use crate::testing::{device, model};
-use crate::{ClientRule, Event, ModelDescription, Settings};
+use crate::{
+    ClientRule, DeviceObservation, Event, LoadFailurePolicy, LoadOptions, MaxLoaded, ModelDescription, Settings,
+    SizeEstimate, SizeRule,
+};
 
 const SEEDS: u64 = 300;
 const STEPS: u64 = 150;
@@ -40,7 +43,7 @@ fn whatever_happens_the_invariants_hold() {
     }
     eprintln!("decisions: {seen:?}");
     // A simulation in which something never happens proves nothing about it.
-    let kinds = [Load, Ready, Evict, Drain, Keep, Unload, Crash, LeaseRefused, Refuse];
+    let kinds = [Load, Ready, Evict, Drain, Keep, Unload, Move, MoveFailed, Crash, LeaseRefused, Refuse];
     assert!(!many || kinds.iter().all(|kind| seen.contains_key(kind)), "{seen:?}");
 }
 
@@ -56,8 +59,8 @@ fn run(seed: u64) -> World {
     let mut rng = Rng(seed.wrapping_mul(0x5851_F42D_4C95_7F2D) ^ 0xA5A5);
     let mut world = World::new(settings(&mut rng), behaviour(&mut rng), seed);
     let devices = machine(&mut rng);
-    for (name, gib) in &devices {
-        world.tell(Event::DeviceObserved(device(name, *gib)));
+    for machine in &devices {
+        world.tell(Event::DeviceObserved(machine.clone()));
     }
     let models = catalog(&mut rng, &devices);
     world.catalog(models);
@@ -69,6 +72,9 @@ fn run(seed: u64) -> World {
             act(&mut world, &mut rng, &devices);
         }
     }
+    if rng.chance(500) {
+        everybody_is_served(&mut world, &devices);
+    }
     world.tell(Event::Drain);
     let late = world.submit("m0", 5);
     assert!(matches!(world.fate(late), Fate::Refused(_)));
@@ -76,7 +82,77 @@ fn run(seed: u64) -> World {
     world
 }
 
-fn act(world: &mut World, rng: &mut Rng, devices: &[(String, u64)]) {
+/// When nothing fails any more and nothing is held back, nobody waits for ever.
+fn everybody_is_served(world: &mut World, devices: &[DeviceObservation]) {
+    world.behaviour = Behaviour::default();
+    let mut settings = Settings { max_wait: Duration::from_secs(60), ..Settings::default() };
+    settings.clients.default.max_priority = Priority::HIGHEST;
+    world.tell(Event::Settings(Box::new(settings)));
+    for device in devices {
+        world.tell(Event::DeviceObserved(device.clone()));
+        world.operate(|request| Event::OpenDevice { request, device: device.device.clone() });
+    }
+    let names: Vec<_> = world.models().iter().map(|model| model.id.clone()).collect();
+    for model in names {
+        world.operate(|request| Event::Pin { request, model, pinned: Some(false) });
+    }
+    world.run_for(Duration::from_secs(6 * 3_600));
+    for (request, fate) in &world.fates {
+        let ended = !matches!(fate, Fate::Waiting | Fate::Running(..));
+        assert!(ended, "request {request} waits for ever: {fate:?}, {:?}", world.core.why(*request));
+    }
+}
+
+fn any<'a>(rng: &mut Rng, devices: &'a [DeviceObservation]) -> &'a DeviceObservation {
+    &devices[usize::try_from(rng.below(devices.len() as u64)).unwrap()]
+}
+
+/// What an operator may want.
+fn operate(world: &mut World, rng: &mut Rng, devices: &[DeviceObservation]) {
+    let name = format!("m{}", rng.below(world.models().len() as u64 + 1));
+    let model = || name.as_str().into();
+    match rng.below(100) {
+        0..=24 => {
+            let mut options = LoadOptions::default();
+            if rng.chance(400) {
+                options.context = Some(1 << rng.between(9, 13));
+                options.size = rng
+                    .chance(500)
+                    .then(|| SizeEstimate { bytes: ByteCount::gib(rng.between(1, 12)), rule: SizeRule::Headers });
+            }
+            options.device = rng.chance(200).then(|| any(rng, devices).device.clone());
+            world.load_with(&name, options);
+        }
+        25..=44 => {
+            world.unload(rng.chance(800).then_some(name.as_str()));
+        }
+        45..=74 => {
+            let device = any(rng, devices).device.to_string();
+            let priority = u8::try_from(rng.below(10)).unwrap();
+            let caller = world.move_to(&name, &device, rng.chance(500), priority);
+            if rng.chance(200) {
+                world.cancel(caller);
+            }
+        }
+        75..=80 => {
+            world.operate(|request| Event::Invalidate { request, model: model() });
+        }
+        81..=86 => {
+            let pinned = [None, Some(true), Some(false), Some(false)][usize::try_from(rng.below(4)).unwrap()];
+            world.operate(|request| Event::Pin { request, model: model(), pinned });
+        }
+        87..=91 => {
+            let device = any(rng, devices).device.clone();
+            world.operate(|request| Event::FreeDevice { request, device });
+        }
+        _ => {
+            let device = any(rng, devices).device.clone();
+            world.operate(|request| Event::OpenDevice { request, device });
+        }
+    }
+}
+
+fn act(world: &mut World, rng: &mut Rng, devices: &[DeviceObservation]) {
     match rng.below(100) {
         0..=69 => {
             let name = format!("m{}", rng.below(world.models().len() as u64 + 1));
@@ -103,17 +179,10 @@ fn act(world: &mut World, rng: &mut Rng, devices: &[(String, u64)]) {
                 world.cancel(living[usize::try_from(rng.below(living.len() as u64)).unwrap()]);
             }
         }
-        85..=88 => {
-            let name = format!("m{}", rng.below(world.models().len() as u64 + 1));
-            world.load(&name);
-        }
-        89..=91 => {
-            let name = format!("m{}", rng.below(world.models().len() as u64 + 1));
-            world.unload(rng.chance(800).then_some(name.as_str()));
-        }
-        92..=97 => {
-            let (name, gib) = &devices[usize::try_from(rng.below(devices.len() as u64)).unwrap()];
-            let mut seen = device(name, *gib);
+        85..=93 => operate(world, rng, devices),
+        94..=97 => {
+            let mut seen = any(rng, devices).clone();
+            let gib = seen.capacity.unwrap_or_default().0 >> 30;
             seen.foreign = (!rng.chance(100)).then(|| ByteCount::gib(rng.below(gib / 2 + 1)));
             world.tell(Event::DeviceObserved(seen));
         }
@@ -143,6 +212,14 @@ fn settings(rng: &mut Rng) -> Settings {
     }
     if rng.chance(200) {
         settings.model_idle = Some(Duration::from_secs(rng.below(10)));
+    }
+    if rng.chance(300) {
+        let limit = |rng: &mut Rng| usize::try_from(rng.between(1, 3)).unwrap();
+        settings.max_loaded =
+            MaxLoaded::Per([(Category::Llm, limit(rng)), (Category::Embedding, limit(rng))].into_iter().collect());
+    }
+    if rng.chance(200) {
+        settings.load_failure_policy = LoadFailurePolicy::Fail;
     }
     settings.aging_step = Duration::from_secs(rng.below(31));
     settings.decisions_kept = 50;
@@ -174,29 +251,53 @@ fn behaviour(rng: &mut Rng) -> Behaviour {
         refuse_lease: faults * rng.below(400),
         fail_load: faults * rng.below(400),
         crash: faults * rng.below(300),
+        port_clash: faults * rng.below(100),
+        footprint: rng.chance(500).then(|| (500, rng.between(600, 1_300))),
         bad: if rng.chance(300) { ["m0".into()].into() } else { Default::default() },
     }
 }
 
-fn machine(rng: &mut Rng) -> Vec<(String, u64)> {
-    let mut devices = vec![("cpu".to_owned(), rng.between(4, 32))];
+fn machine(rng: &mut Rng) -> Vec<DeviceObservation> {
+    let mut host = device("cpu", rng.between(4, 32));
+    host.retention = rng.chance(300).then(|| ByteCount::gib(rng.below(12)));
+    let mut devices = vec![host];
     for gpu in 0..rng.below(4) {
-        devices.push((format!("cuda:{gpu}"), rng.between(4, 48)));
+        let mut seen = device(&format!("cuda:{gpu}"), rng.between(4, 48));
+        seen.reserve = ByteCount::mib(rng.below(2) * 512);
+        devices.push(seen);
+    }
+    if rng.chance(300) {
+        let mut npu = device("npu", rng.between(4, 16));
+        npu.exclusive = true;
+        devices.push(npu);
     }
     devices
 }
 
-fn catalog(rng: &mut Rng, devices: &[(String, u64)]) -> Vec<ModelDescription> {
-    let most = devices.iter().map(|(_, gib)| *gib).max().unwrap_or(4);
+fn catalog(rng: &mut Rng, devices: &[DeviceObservation]) -> Vec<ModelDescription> {
+    let gib = |device: &DeviceObservation| device.capacity.unwrap_or_default().0 >> 30;
+    let most = devices.iter().map(gib).max().unwrap_or(4);
+    let splits = rng.chance(300);
     (0..rng.between(1, 7))
         .map(|n| {
             let mut one = model(&format!("m{n}"), rng.between(1, most + 1));
             one.max_concurrent = u32::try_from(rng.between(1, 4)).unwrap();
             one.pin = rng.chance(100);
             if rng.chance(250) {
-                let (name, _) = &devices[usize::try_from(rng.below(devices.len() as u64)).unwrap()];
-                one.device = name.parse::<DeviceId>().unwrap();
+                one.device = any(rng, devices).device.clone();
             }
+            one.category = [Category::Llm, Category::Llm, Category::Embedding][usize::try_from(rng.below(3)).unwrap()];
+            if rng.chance(500) {
+                one.size.rule = SizeRule::Headers;
+            }
+            if splits {
+                one.splittable = true;
+                one.size.bytes = ByteCount::gib(rng.between(1, most * 2));
+            }
+            if rng.chance(100) {
+                one.exclusive_devices = vec![any(rng, devices).device.clone()];
+            }
+            one.context_length = rng.chance(500).then_some(2_048);
             one
         })
         .collect()

@@ -2,16 +2,19 @@
 
 use std::time::Duration;
 
-use model_boss_protocol::{Generation, KeepAlive, SlotId};
+use model_boss_protocol::{Generation, KeepAlive, SlotId, WorkerExit};
 
 use super::{Life, Reconsider, Scheduler, Timer};
-use crate::catalog::{LeaseRefusal, ModelIndex};
+use crate::catalog::{LeaseRefusal, LoadWish, ModelIndex};
 use crate::failure::{FailedWhen, FailurePolicy, describe};
 use crate::queue::Residency;
 use crate::reason::LeaveCause;
 use crate::residency::stay_warm;
-use crate::slot::{LoadPhase, ReadyPhase, SlotEvent, SlotOrder, SlotState, StopPhase};
+use crate::slot::{LoadPhase, ReadyPhase, SlotEvent, SlotOrder, SlotState};
 use crate::{Effect, ExitReport, Verdict};
+
+/// Loads of a model in a row that may end in a port that somebody else has before that counts as a failure.
+const PORT_CLASHES: u32 = 8;
 
 /// A ledger that says "again at once" is asked again after this.
 const LEAST_LEASE_WAIT: Duration = Duration::from_millis(50);
@@ -26,15 +29,21 @@ impl Scheduler {
         let model = self.pool[id].model;
         self.emptied(id);
         if before == SlotState::Loading(LoadPhase::AwaitingLease) {
-            self.vacate(id);
             let again = retry_after.max(LEAST_LEASE_WAIT);
+            let moving = self.second_copy(model) == Some(id);
+            if moving {
+                self.move_lease_refused(model, &reason, again);
+            }
+            let serving = self.catalog[model].serving == Some(id);
+            self.vacate(id);
             let known = &mut self.catalog[model];
             let text = format!("asked again in {} ms: {reason}", again.as_millis());
             self.decisions.record(self.now, Verdict::LeaseRefused, known.id(), None, vec![text]);
-            let known = &mut self.catalog[model];
-            known.lease_refusal = Some(LeaseRefusal { reason, until: self.now + again });
-            self.refused_leases.insert(model);
-            self.consider(model);
+            if serving {
+                self.catalog[model].lease_refusal = Some(LeaseRefusal { reason, until: self.now + again });
+                self.refused_leases.insert(model);
+                self.consider(model);
+            }
         }
         self.reconsider_at_least(Reconsider::First);
     }
@@ -63,11 +72,21 @@ impl Scheduler {
         slot.last_used = self.now;
         let model = slot.model;
         self.devices.end_turn(id, &slot.parts);
-        self.queue.set_residency(model, Residency::Resident);
+        for (device, _) in &slot.parts {
+            if let Some(device) = self.devices.get_mut(device) {
+                device.newest = Some(id);
+            }
+        }
+        self.accounts_changed = true;
+        let known = &mut self.catalog[model];
+        known.port_clashes = 0;
         let load_time = slot.load_time();
-        self.catalog[model].history.loaded_in(load_time);
+        known.history.loaded_in(load_time);
         let took = format!("loaded in {:.3} s", load_time.as_secs_f64());
+        self.end_second_try(model);
         self.decisions.record(self.now, Verdict::Ready, self.catalog[model].id(), None, vec![took]);
+        self.take_over(id);
+        self.queue.set_residency(model, Residency::Resident);
         self.pump(model);
         self.reconsider_at_least(Reconsider::All);
     }
@@ -86,17 +105,45 @@ impl Scheduler {
             SlotState::Ready(_) if completed == 0 => Some(FailedWhen::BeforeFirstAnswer),
             _ => None,
         };
+        self.pool[id].exited_at = Some(self.now);
         if matches!(before, SlotState::Stopping(_)) {
+            // A place among the models of its category is free, if not yet its memory (MM-1).
+            self.reconsider_at_least(Reconsider::All);
             return;
         }
         self.pool[id].leaving.get_or_insert(LeaveCause::Crash);
         self.devices.end_turn(id, &self.pool[id].parts);
-        self.vacate(id);
-        let known = &mut self.catalog[model];
+        if when == Some(FailedWhen::Loading) && exit.reason == Some(WorkerExit::OutOfMemory) {
+            self.learn_from_out_of_memory(id);
+        }
         let text = describe(exit);
         let mut reasons = vec![text.clone(), format!("while {before}, {lost} requests in flight")];
-        known.last_exit = Some(text);
-        let policy = when.map(|when| known.failures.record(self.now, when, exit, &self.settings));
+        let clash = self.is_mere_port_clash(id, exit);
+        if self.second_copy(model) == Some(id) {
+            if clash {
+                self.try_move_again(model);
+            } else {
+                self.fail_move(model, &text);
+            }
+        }
+        let serving = self.catalog[model].serving == Some(id);
+        self.vacate(id);
+        let known = &mut self.catalog[model];
+        if serving {
+            known.last_exit = Some(text);
+        }
+        // A second copy, or a first one that another took over from, says nothing about the model's next load.
+        let when = when.filter(|_| serving && !clash);
+        let mut policy = when.map(|when| known.failures.record(self.now, when, exit, &self.settings));
+        if when == Some(FailedWhen::Loading) {
+            if self.end_second_try(model) {
+                policy = Some(FailurePolicy::GiveUp);
+            } else if self.try_without_others(model, before, exit) {
+                self.catalog[model].failures.try_at_once();
+                policy = None;
+            }
+        }
+        let known = &self.catalog[model];
         if let Some(until) = known.failures.waits_until(self.now) {
             let wait = until.since(self.now).as_secs_f64();
             reasons.push(format!("failed {} times in a row, next try in {wait:.0} s", known.failures.in_a_row()));
@@ -118,6 +165,16 @@ impl Scheduler {
             self.emptied(id);
             self.memory_changed();
         }
+    }
+
+    /// Somebody else listened on the worker's port: no fault of the model's, unless it goes on and on.
+    fn is_mere_port_clash(&mut self, id: SlotId, exit: &ExitReport) -> bool {
+        if exit.reason != Some(WorkerExit::PortInUse) {
+            return false;
+        }
+        let known = &mut self.catalog[self.pool[id].model];
+        known.port_clashes += 1;
+        known.port_clashes <= PORT_CLASHES
     }
 
     /// Takes news about a slot along the table and gives the order that follows; says in which state it came, or `None`
@@ -149,7 +206,7 @@ impl Scheduler {
                 generation,
                 model: self.catalog[slot.model].id().clone(),
                 parts: slot.parts.clone(),
-                context: None,
+                context: slot.context,
             },
         };
         self.out.push(effect);
@@ -208,9 +265,16 @@ impl Scheduler {
             // Somebody waits while the slot rests after a loss; it goes on by `resume`.
             SlotState::Ready(ReadyPhase::Serving) if self.queue.len_of(model) == 0 => {
                 if let Some(cause) = self.why_leave(model, id) {
-                    let reason = cause.to_string();
-                    self.decisions.record(self.now, Verdict::Unload, self.catalog[model].id(), None, vec![reason]);
+                    let mut reasons = vec![cause.to_string()];
+                    if cause == LeaveCause::Idle {
+                        self.idle_sweeps += 1;
+                        reasons.push(format!("{} models left for idleness so far", self.idle_sweeps));
+                    }
+                    self.decisions.record(self.now, Verdict::Unload, self.catalog[model].id(), None, reasons);
+                    self.catalog[model].wish = LoadWish::default();
                     self.stop_slot(id, cause);
+                } else {
+                    self.accounts_changed = true;
                 }
             }
             _ => {}
@@ -257,12 +321,17 @@ impl Scheduler {
         }
     }
 
-    /// The slot does not serve its model any more.
+    /// The slot does not serve its model any more. A second copy on its way is the model's load from now on.
     fn vacate(&mut self, id: SlotId) {
         let model = self.pool[id].model;
-        if self.catalog[model].serving == Some(id) {
-            self.catalog[model].serving = None;
-            self.queue.set_residency(model, Residency::Absent);
+        if self.catalog[model].serving != Some(id) {
+            return;
+        }
+        let coming = self.second_copy(model).filter(|copy| *copy != id);
+        self.catalog[model].serving = coming;
+        self.queue.set_residency(model, if coming.is_some() { Residency::Coming } else { Residency::Absent });
+        if coming.is_none() {
+            self.fail_move(model, "its copy went away");
         }
     }
 
@@ -273,14 +342,15 @@ impl Scheduler {
         slot.leaving = None;
         slot.pid = None;
         slot.port = None;
+        slot.exited_at = None;
+        slot.exclusive.clear();
         self.devices.discharge(id, &parts);
-        for (device, _) in &parts {
-            if let Some(claim) = self.devices.get_mut(device).and_then(|device| device.claim.as_mut()) {
-                claim.victims.retain(|victim| *victim != id);
-            }
+        for claim in self.claims.values_mut() {
+            claim.victims.retain(|victim| *victim != id);
         }
-        self.pool.left();
+        self.pool.left(id);
         self.departed(id);
+        self.gone_for_second_try(id);
     }
 
     /// Tells whoever waited for this slot to be empty.
@@ -294,16 +364,6 @@ impl Scheduler {
         for request in done {
             self.unloads.remove(&request);
             self.out.push(Effect::Done { request });
-        }
-    }
-
-    /// Whether bytes of this slot come back without anybody doing anything more.
-    pub(super) fn is_leaving(&self, id: SlotId) -> bool {
-        let slot = &self.pool[id];
-        match slot.state {
-            SlotState::Stopping(StopPhase::AwaitingLease | StopPhase::Terminating | StopPhase::Releasing) => true,
-            SlotState::Ready(ReadyPhase::Draining) => !matches!(slot.leaving, Some(LeaveCause::Eviction { .. })),
-            _ => false,
         }
     }
 }

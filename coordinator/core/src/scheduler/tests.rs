@@ -14,6 +14,8 @@ use crate::{
 
 mod clients;
 mod fairness;
+mod moves;
+mod pool;
 mod recovery;
 
 const SECOND: Duration = Duration::from_secs(1);

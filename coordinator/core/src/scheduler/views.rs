@@ -1,5 +1,7 @@
 //! What the scheduler shows. Reads everything, changes nothing.
 
+use std::time::Duration;
+
 use model_boss_protocol::RequestId;
 
 use super::Scheduler;
@@ -7,7 +9,10 @@ use crate::catalog::{Model, ModelIndex};
 use crate::queue::{Purpose, Waiting};
 use crate::slot::{ModelSlot, ReadyPhase, SlotState};
 use crate::view::{DeviceView, ModelStatus, ModelView, QueuedView, RequestPurpose, SlotView};
-use crate::{Decision, LeaveCause, Moment, WaitReason};
+use crate::{Decision, LeaveCause, Moment, SizeEstimate, WaitReason};
+
+/// Bytes that the driver does not show back this long after their process is gone are called leaking (RC-18).
+const LEAK_AFTER: Duration = Duration::from_secs(10);
 
 impl Scheduler {
     /// Every model of the catalog, in the order it first named them.
@@ -27,7 +32,7 @@ impl Scheduler {
 
     /// Every slot that is not idle.
     pub fn slots(&self) -> Vec<SlotView> {
-        self.pool.iter().filter(|slot| slot.state != SlotState::Idle).map(|slot| self.slot_view(slot)).collect()
+        self.pool.in_use().map(|slot| self.slot_view(slot)).collect()
     }
 
     /// Every waiting request in the order of RC-4 at `now`. Sorts all of them: for people, not for the request path.
@@ -69,12 +74,23 @@ impl Scheduler {
                 foreign: device.observation.foreign,
                 charged: device.charged(),
                 free: device.free(),
+                leaking: device
+                    .slots
+                    .iter()
+                    .map(|&slot| &self.pool[slot])
+                    .filter(|slot| slot.exited_at.is_some_and(|at| self.now.since(at) >= LEAK_AFTER))
+                    .map(|slot| slot.bytes_on(id))
+                    .sum(),
                 models: device.slots.iter().map(|&slot| name(self.pool[slot].model)).collect(),
                 loading: device.loading.map(|slot| name(self.pool[slot].model)),
                 closed: device.closed,
                 retention: device.observation.retention,
                 exclusive: device.observation.exclusive,
-                making_room_for: device.claim.as_ref().map(|claim| name(claim.model)),
+                making_room_for: self
+                    .claims
+                    .iter()
+                    .find(|(_, claim)| claim.site.contains(id))
+                    .map(|(&model, _)| name(model)),
             })
             .collect()
     }
@@ -147,13 +163,21 @@ impl Scheduler {
             _ => ModelStatus::Unloaded,
         };
         let description = &known.description;
+        let ask = self.ask_of(index);
+        let size = match slot.map(|slot| (slot.size_rule, slot.parts.iter().map(|&(_, bytes)| bytes).sum())) {
+            Some((rule, bytes)) => SizeEstimate { bytes, rule },
+            None => match self.sites(&ask).ok().and_then(|sites| sites.into_iter().next()) {
+                Some(site) => self.size_at(&ask, &site),
+                None => self.size_on(&ask, &ask.device),
+            },
+        };
         ModelView {
             id: description.id.clone(),
             aliases: description.aliases.clone(),
             category: description.category,
             device: description.device.clone(),
-            size: description.size.bytes,
-            size_rule: description.size.rule,
+            size: size.bytes,
+            size_rule: size.rule,
             pin: known.is_pinned(),
             status,
             progress: slot.filter(|_| status == ModelStatus::Loading).map(|slot| slot.progress),
@@ -179,6 +203,8 @@ impl Scheduler {
             pid: slot.pid,
             port: slot.port,
             context_length: slot.context_length,
+            size_rule: slot.size_rule,
+            moving: self.second_copy(slot.model) == Some(slot.id) && known.serving != Some(slot.id),
             running: slot.running.len(),
             max_concurrent: known.max_concurrent(),
             completed: slot.completed,

@@ -9,9 +9,11 @@ use model_boss_protocol::{
 };
 
 use super::Scheduler;
+use crate::slot::{ReadyPhase, StopPhase};
 use crate::testing::device;
 use crate::{
-    Effect, Event, ExitReport, LoadOptions, ModelDescription, Moment, Outcome, Settings, SlotState, Submission, Verdict,
+    Effect, Event, ExitReport, Footprint, LeaveCause, LoadOptions, ModelDescription, Moment, Outcome, Settings,
+    SlotState, SlotView, Submission, Verdict,
 };
 
 /// A seeded source of numbers (splitmix64).
@@ -50,6 +52,10 @@ pub(super) struct Behaviour {
     pub(super) refuse_lease: u64,
     pub(super) fail_load: u64,
     pub(super) crash: u64,
+    /// Loads that end in a port that somebody else has.
+    pub(super) port_clash: u64,
+    /// What a worker really uses of what it was given, per thousand; `None`: nobody looks.
+    pub(super) footprint: Option<(u64, u64)>,
     /// Models whose file is bad.
     pub(super) bad: BTreeSet<ModelId>,
 }
@@ -65,6 +71,8 @@ impl Default for Behaviour {
             refuse_lease: 0,
             fail_load: 0,
             crash: 0,
+            port_clash: 0,
+            footprint: None,
             bad: BTreeSet::new(),
         }
     }
@@ -111,6 +119,7 @@ pub(super) struct World {
     pub(super) fates: BTreeMap<RequestId, Fate>,
     pub(super) log: Vec<(Moment, Effect)>,
     pub(super) drained: bool,
+    settings: Settings,
     /// What answers say of their tokens.
     pub(super) tokens: Option<u64>,
     agenda: BTreeMap<(Moment, u64), Coming>,
@@ -121,6 +130,8 @@ pub(super) struct World {
     next_request: u64,
     next_coming: u64,
     decisions_seen: u64,
+    /// What the scheduler learned.
+    pub(super) learned: Vec<Footprint>,
     /// How often each kind of decision was taken.
     pub(super) verdict_counts: BTreeMap<Verdict, u64>,
 }
@@ -135,7 +146,8 @@ enum Lease {
 impl World {
     pub(super) fn new(settings: Settings, behaviour: Behaviour, seed: u64) -> Self {
         Self {
-            core: Scheduler::new(settings, Moment::START),
+            core: Scheduler::new(settings.clone(), Moment::START),
+            settings,
             now: Moment::START,
             behaviour,
             rng: Rng(seed),
@@ -151,6 +163,7 @@ impl World {
             next_request: 1,
             next_coming: 0,
             decisions_seen: 0,
+            learned: Vec::new(),
             verdict_counts: BTreeMap::new(),
         }
     }
@@ -184,7 +197,7 @@ impl World {
         let mut submission = Submission {
             id,
             model: model.to_owned(),
-            category: Category::Llm,
+            category: self.models.iter().find(|m| m.id.as_str() == model).map_or(Category::Llm, |m| m.category),
             client: "c".into(),
             priority: Some(Priority::new(priority).unwrap()),
             deadline: None,
@@ -201,16 +214,27 @@ impl World {
     }
 
     pub(super) fn load(&mut self, model: &str) -> RequestId {
-        let request = self.number();
-        self.fates.insert(request, Fate::Waiting);
-        self.tell(Event::Load { request, model: model.into(), options: LoadOptions::default() });
-        request
+        self.load_with(model, LoadOptions::default())
+    }
+
+    pub(super) fn load_with(&mut self, model: &str, options: LoadOptions) -> RequestId {
+        self.operate(|request| Event::Load { request, model: model.into(), options })
     }
 
     pub(super) fn unload(&mut self, model: Option<&str>) -> RequestId {
+        self.operate(|request| Event::Unload { request, model: model.map(Into::into) })
+    }
+
+    pub(super) fn move_to(&mut self, model: &str, device: &str, evict: bool, priority: u8) -> RequestId {
+        let (device, priority) = (device.parse().unwrap(), Priority::new(priority).unwrap());
+        self.operate(|request| Event::Move { request, model: model.into(), device, evict, priority })
+    }
+
+    /// An operator's order, by the number of its caller.
+    pub(super) fn operate(&mut self, order: impl FnOnce(RequestId) -> Event) -> RequestId {
         let request = self.number();
         self.fates.insert(request, Fate::Waiting);
-        self.tell(Event::Unload { request, model: model.map(Into::into) });
+        self.tell(order(request));
         request
     }
 
@@ -241,6 +265,22 @@ impl World {
         let alive = self.workers.iter().find(|(_, worker)| worker.alive && worker.model.as_str() == model);
         let filling = alive.map(|(filling, _)| *filling).expect("a live worker of the model");
         self.worker_dies(filling, None);
+    }
+
+    /// The worker of this model ends by itself, for this reason.
+    pub(super) fn exit(&mut self, model: &str, reason: Option<WorkerExit>) {
+        assert!(self.exit_if_loading(model, reason), "no worker of {model} loads");
+    }
+
+    /// The same, if one of its workers is loading.
+    pub(super) fn exit_if_loading(&mut self, model: &str, reason: Option<WorkerExit>) -> bool {
+        let mut workers = self.workers.iter();
+        let Some((&filling, _)) = workers.find(|(_, w)| w.alive && !w.ready && w.model.as_str() == model) else {
+            return false;
+        };
+        self.worker_dies(filling, reason);
+        self.run_for(Duration::from_millis(50));
+        true
     }
 
     /// Lets everything happen up to `moment`.
@@ -313,6 +353,9 @@ impl World {
     }
 
     pub(super) fn tell(&mut self, event: Event) {
+        if let Event::Settings(settings) = &event {
+            self.settings.clone_from(settings);
+        }
         let effects = self.core.handle(self.now, event);
         for effect in effects {
             self.log.push((self.now, effect.clone()));
@@ -366,7 +409,10 @@ impl World {
     fn report(&mut self, event: Event) {
         match &event {
             Event::WorkerReady { slot, generation, .. } => match self.workers.get_mut(&(*slot, *generation)) {
-                Some(worker) if worker.alive => worker.ready = true,
+                Some(worker) if worker.alive => {
+                    worker.ready = true;
+                    self.measure(*slot, *generation);
+                }
                 _ => return,
             },
             Event::WorkerStarted { slot, generation, .. } | Event::WorkerProgress { slot, generation, .. }
@@ -387,6 +433,15 @@ impl World {
             _ => {}
         }
         self.tell(event);
+    }
+
+    /// The probe looks at a worker that became ready.
+    fn measure(&mut self, slot: SlotId, generation: Generation) {
+        let Some((low, high)) = self.behaviour.footprint else { return };
+        let Some((parts, _)) = self.leases.get(&(slot, generation)) else { return };
+        let share = self.rng.between(low, high);
+        let parts = parts.iter().map(|(device, bytes)| (device.clone(), ByteCount(bytes.0 / 1_000 * share))).collect();
+        self.after(Duration::from_millis(20), Coming::Event(Event::Measured { slot, generation, parts }));
     }
 
     fn after(&mut self, span: Duration, coming: Coming) {
@@ -424,8 +479,9 @@ impl World {
     fn act(&mut self, effect: Effect) {
         let millis = Duration::from_millis;
         match effect {
-            Effect::AcquireLease { slot, generation, parts, .. } => {
+            Effect::AcquireLease { slot, generation, parts, model, .. } => {
                 self.check_promise(&parts);
+                self.check_limits(slot, &model, &parts);
                 let asked = self.leases.insert((slot, generation), (parts, Lease::Asked));
                 assert!(asked.is_none(), "a second lease for slot {slot} generation {generation}");
                 let refused = self.rng.chance(self.behaviour.refuse_lease);
@@ -458,7 +514,7 @@ impl World {
                 assert!(loading <= queued);
                 self.dispatch(request, (slot, generation));
             }
-            Effect::Learned(_) => {}
+            Effect::Learned(footprint) => self.learned.push(footprint),
             Effect::Done { request } => self.end(request, Fate::Done),
             Effect::Refuse { request, error } => self.end(request, Fate::Refused(error)),
             Effect::Drained => {
@@ -483,7 +539,9 @@ impl World {
         assert!(self.workers.insert(filling, worker).is_none(), "two workers in one filling");
         let news = |event| Coming::Event(event);
         self.after(load / 10, news(Event::WorkerStarted { slot, generation, pid: 1, port: 8300 }));
-        if bad || self.rng.chance(self.behaviour.fail_load) {
+        if !bad && self.rng.chance(self.behaviour.port_clash) {
+            self.after(load / 9, Coming::WorkerDies(filling, Some(WorkerExit::PortInUse)));
+        } else if bad || self.rng.chance(self.behaviour.fail_load) {
             let oom = self.rng.chance(300);
             let reason = if bad { Some(WorkerExit::BadModel) } else { oom.then_some(WorkerExit::OutOfMemory) };
             let at = load.mul_f64(self.rng.below(100) as f64 / 100.0);
@@ -521,15 +579,31 @@ impl World {
         let slots = self.core.slots();
         let devices = self.core.devices();
         let mut serving = BTreeSet::new();
+        let mut moving = BTreeSet::new();
         let mut loading = BTreeSet::new();
         for slot in &slots {
-            if matches!(slot.state, SlotState::Loading(_) | SlotState::Ready(_)) {
+            let replaced = slot.state == SlotState::Ready(ReadyPhase::Draining)
+                && matches!(slot.leaving, Some(LeaveCause::Moved | LeaveCause::Reload));
+            if slot.moving {
+                assert!(
+                    matches!(slot.state, SlotState::Loading(_)),
+                    "a second copy of {} in {:?}",
+                    slot.model,
+                    slot.state
+                );
+                assert!(moving.insert(&slot.model), "a third copy of {}", slot.model);
+            } else if matches!(slot.state, SlotState::Loading(_) | SlotState::Ready(_)) && !replaced {
                 assert!(serving.insert(&slot.model), "two slots serve {}", slot.model);
             }
             for (device, _) in &slot.parts {
                 let turn = matches!(slot.state, SlotState::Loading(_));
                 assert!(!turn || loading.insert(device), "two loads at once on {device}");
             }
+        }
+        assert!(moving.is_subset(&serving), "a second copy without a first: {moving:?}");
+        for (model, claim) in &self.core.claims {
+            let asks = self.core.queue.get(claim.asker).is_some() || self.core.is_moving_for(claim.asker);
+            assert!(asks, "room is made for {model:?} and nobody asks for it");
         }
         for device in &devices {
             let held: ByteCount =
@@ -538,9 +612,10 @@ impl World {
             let leased: ByteCount =
                 self.leases.values().flat_map(|(parts, _)| parts).filter(|(d, _)| *d == device.id).map(|p| p.1).sum();
             assert!(leased <= device.charged, "{} holds leases that are not in its account", device.id);
-            // Foreign programs may take what was promised; the scheduler's own promises never exceed the device.
+            // Foreign programs may take what was promised, and workers may use more than they were promised; the
+            // scheduler's own promises never exceed the device.
             let ceiling = device.capacity.unwrap_or_default() - device.reserve;
-            assert!(device.charged <= ceiling, "{} is promised beyond its capacity", device.id);
+            assert!(leased <= ceiling, "{} is promised beyond its capacity", device.id);
         }
         self.check_decisions();
     }
@@ -551,6 +626,42 @@ impl World {
             let most = device.capacity.and_then(|c| Some(c - device.reserve - device.foreign?));
             let most = most.expect("a load only where the memory is known");
             assert!(device.charged <= most, "{} is promised what others use", device.id);
+            let margin = if parts.len() > 1 { ByteCount::mib(512) } else { ByteCount::ZERO };
+            assert!(device.charged + margin <= most, "a part of a split eats its margin on {}", device.id);
+        }
+    }
+
+    /// A load is begun only on open devices, within the limit of its category, and alone where it needs to be.
+    fn check_limits(&self, filling: SlotId, model: &ModelId, parts: &[(DeviceId, ByteCount)]) {
+        let slots = self.core.slots();
+        let devices = self.core.devices();
+        let device = |name: &DeviceId| devices.iter().find(|device| device.id == *name);
+        for (name, _) in parts {
+            assert!(device(name).is_some_and(|device| !device.closed), "a load of {model} on the closed {name}");
+        }
+        let about = |model: &ModelId| self.models.iter().find(|m| m.id == *model);
+        let Some(description) = about(model) else { return };
+        let living = |slot: &&SlotView| !matches!(slot.state, SlotState::Stopping(StopPhase::Releasing));
+        if let Some(limit) = self.settings.max_loaded.of(description.category) {
+            let of_it = slots.iter().filter(living).filter(|slot| slot.category == description.category);
+            let models: BTreeSet<&ModelId> = of_it.map(|slot| &slot.model).collect();
+            assert!(models.len() <= limit, "{models:?} are loaded where {limit} may be");
+        }
+        let alone = |model: &ModelId, parts: &[(DeviceId, ByteCount)]| -> BTreeSet<DeviceId> {
+            let flagged = about(model).map(|m| m.exclusive_devices.clone()).unwrap_or_default();
+            let exclusive = parts.iter().filter(|(name, _)| device(name).is_some_and(|device| device.exclusive));
+            flagged.into_iter().chain(exclusive.map(|(name, _)| name.clone())).collect()
+        };
+        let mine = alone(model, parts);
+        for other in slots.iter().filter(|slot| slot.id != filling) {
+            let theirs = alone(&other.model, &other.parts);
+            let uses =
+                |parts: &[(DeviceId, ByteCount)], of: &BTreeSet<DeviceId>| parts.iter().any(|(d, _)| of.contains(d));
+            let clash = !mine.is_disjoint(&theirs) || uses(&other.parts, &mine) || uses(parts, &theirs);
+            assert!(
+                !clash || other.revision != about(&other.model).map_or(0, |m| m.revision),
+                "{model} beside {other:?}"
+            );
         }
     }
 
@@ -562,7 +673,7 @@ impl World {
             *self.verdict_counts.entry(decision.what).or_default() += 1;
             assert!(!decision.reasons.is_empty(), "a decision without a reason: {decision:?}");
             if matches!(decision.what, Verdict::Evict | Verdict::Drain) {
-                let pinned = self.models.iter().any(|model| model.id == decision.model && model.pin);
+                let pinned = self.core.model(decision.model.as_str()).is_some_and(|model| model.pin);
                 assert!(!pinned, "the pinned {} was evicted", decision.model);
             }
         }

@@ -1,0 +1,83 @@
+//! Room being made for a model: who leaves for it, and whose turn it is while they do (RC-18).
+
+use model_boss_protocol::{DeviceId, SlotId};
+
+use super::room::{Ask, Plan};
+use super::{Reconsider, Scheduler};
+use crate::Verdict;
+use crate::catalog::ModelIndex;
+use crate::device::Claim;
+use crate::eviction::{self, Right, Usage};
+use crate::reason::LeaveCause;
+
+impl Scheduler {
+    /// Sends the victims away and keeps the turn and the room for this model.
+    pub(super) fn make_room(&mut self, ask: &Ask, plan: Plan) {
+        let Plan { asker, site, takes, victims, coming } = plan;
+        let model = ask.model;
+        self.drop_claim(model);
+        let asking = self.catalog[model].id().clone();
+        let mut leaving: Vec<SlotId> = victims.iter().map(|victim| victim.slot).collect();
+        let ousted = self.oust(model, &site, &leaving);
+        leaving.extend(coming);
+        let standing = eviction::standing(&asker, &victims);
+        self.claims.insert(model, Claim { asker: asker.id, standing, site, takes, victims: leaving.clone() });
+        for victim in &victims {
+            let name = self.name_of(victim.slot);
+            let what = if victim.usage == Usage::Busy { Verdict::Drain } else { Verdict::Evict };
+            let reasons = vec![format!("room for '{asking}' (priority {})", asker.base), victim.right.to_string()];
+            self.decisions.record(self.now, what, &name, Some(asker.id), reasons);
+            let cause = match victim.right {
+                Right::Unwanted => LeaveCause::Unwanted,
+                _ => LeaveCause::Eviction { room_for: asking.clone() },
+            };
+            match victim.usage {
+                Usage::Idle => self.stop_slot(victim.slot, cause),
+                Usage::Busy => self.drain_slot(victim.slot, cause),
+            }
+        }
+        for (other, claim) in ousted {
+            for slot in claim.victims {
+                if !leaving.contains(&slot) {
+                    self.keep_slot(slot, other);
+                }
+            }
+            self.reconsider_at_least(Reconsider::First);
+            self.consider_move(other);
+        }
+    }
+
+    /// Ends the claims that a plan for this site with these victims passes over.
+    fn oust(&mut self, model: ModelIndex, site: &[DeviceId], victims: &[SlotId]) -> Vec<(ModelIndex, Claim)> {
+        let alone = self.exclusive_on(model, site);
+        let passed_over = |claimant: ModelIndex, claim: &Claim| {
+            claim.victims.iter().any(|victim| victims.contains(victim))
+                || claim.site.iter().any(|device| site.contains(device) || alone.contains(device))
+                || self.exclusive_on(claimant, &claim.site).iter().any(|d| site.contains(d) || alone.contains(d))
+        };
+        let claims = self.claims.iter().filter(|(claimant, claim)| passed_over(**claimant, claim));
+        let models: Vec<ModelIndex> = claims.map(|(claimant, _)| *claimant).collect();
+        models.into_iter().filter_map(|claimant| Some((claimant, self.claims.remove(&claimant)?))).collect()
+    }
+
+    /// Gives up the turn; victims that still drain for it stay.
+    pub(super) fn drop_claim(&mut self, model: ModelIndex) {
+        let Some(claim) = self.claims.remove(&model) else { return };
+        for victim in claim.victims {
+            self.keep_slot(victim, model);
+        }
+    }
+
+    /// Gives up every claim on a device.
+    pub(super) fn drop_claims_on(&mut self, device: &DeviceId) {
+        let on_it = self.claims.iter().filter(|(_, claim)| claim.site.contains(device));
+        let models: Vec<ModelIndex> = on_it.map(|(model, _)| *model).collect();
+        for model in models {
+            self.drop_claim(model);
+        }
+    }
+
+    pub(super) fn claim_of(&self, model: ModelIndex) -> Option<&Claim> {
+        self.claims.get(&model)
+    }
+}

@@ -1,0 +1,88 @@
+//! What workers really use: charged, and learned for the next load (RC-20).
+
+use model_boss_protocol::{ByteCount, DeviceId, Generation, SlotId};
+
+use super::Scheduler;
+use crate::device::Device;
+use crate::slot::SlotState;
+use crate::{Effect, Footprint, SizeRule, split};
+
+/// Footprints are learned in whole steps, so that the noise of a probe is no news.
+const STEP: u64 = 16 << 20;
+
+/// What a load that ran out of memory is taken to need beyond what it had.
+const MORE_AFTER_OUT_OF_MEMORY: f64 = 1.25;
+
+impl Scheduler {
+    /// The probe's figures for a worker that is ready.
+    pub(super) fn measured(&mut self, id: SlotId, generation: Generation, seen: &[(DeviceId, ByteCount)]) {
+        let Some(slot) = self.pool.current(id, generation) else { return };
+        if !matches!(slot.state, SlotState::Ready(_)) {
+            return;
+        }
+        let mut raised = Vec::new();
+        for (device, charged) in &mut slot.parts {
+            let used = seen.iter().filter(|(seen, _)| seen == device).map(|&(_, bytes)| bytes).sum::<ByteCount>();
+            if used > *charged {
+                raised.push((device.clone(), used - *charged));
+                *charged = used;
+            }
+        }
+        let all_seen = slot.parts.iter().all(|(device, _)| seen.iter().any(|(seen, _)| seen == device));
+        let own = |device: &DeviceId| slot.parts.iter().any(|(own, _)| own == device);
+        let used: ByteCount = seen.iter().filter(|(device, _)| own(device)).map(|&(_, bytes)| bytes).sum();
+        for (device, more) in raised {
+            self.devices.raise(&device, more);
+            self.accounts_changed = true;
+        }
+        if all_seen && used > ByteCount::ZERO {
+            self.learn(id, used);
+        }
+    }
+
+    /// What was learned in earlier lives of the process.
+    pub(super) fn remember(&mut self, footprints: Vec<Footprint>) {
+        for footprint in footprints {
+            self.footprints.learn(footprint);
+        }
+        self.memory_changed();
+    }
+
+    /// A load ran out of memory: it needs more than it was given, at most all there is.
+    pub(super) fn learn_from_out_of_memory(&mut self, id: SlotId) {
+        let slot = &self.pool[id];
+        if slot.size_rule == SizeRule::Manifest {
+            return;
+        }
+        let had: ByteCount = slot.parts.iter().map(|&(_, bytes)| bytes).sum();
+        self.learn(id, had.scaled(MORE_AFTER_OUT_OF_MEMORY));
+    }
+
+    /// Never more than its devices have: then the next load is tried with all of it.
+    fn learn(&mut self, id: SlotId, bytes: ByteCount) {
+        let slot = &self.pool[id];
+        let known = &self.catalog[slot.model];
+        if slot.revision != known.description.revision {
+            return;
+        }
+        let device = match &slot.parts[..] {
+            [(only, _)] => only.clone(),
+            _ => DeviceId::Auto,
+        };
+        let margin = ByteCount(if slot.parts.len() > 1 { split::MARGIN.unsigned_abs() as u64 } else { 0 });
+        let ceiling = |device: &DeviceId| self.devices.get(device).and_then(Device::ceiling).unwrap_or_default();
+        let most: ByteCount = slot.parts.iter().map(|(device, _)| ceiling(device) - margin).sum();
+        let bytes = ByteCount(bytes.0.div_ceil(STEP).saturating_mul(STEP)).min(most);
+        let seen = Footprint {
+            model: known.id().clone(),
+            revision: slot.revision,
+            context: slot.context,
+            max_concurrent: known.description.max_concurrent,
+            device,
+            bytes,
+        };
+        if let Some(news) = self.footprints.learn(seen) {
+            self.out.push(Effect::Learned(news));
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Memory that idle models give back without anybody asking for it: over their retention budget (BC-1, BC-2), and when
+//! other programs need it (RC-21).
+
+use std::cmp::Reverse;
+
+use model_boss_protocol::{ByteCount, DeviceId, SlotId};
+
+use super::Scheduler;
+use crate::Verdict;
+use crate::device::Device;
+use crate::reason::LeaveCause;
+use crate::slot::{ReadyPhase, SlotState};
+
+impl Scheduler {
+    /// Looks at every device after its accounts changed.
+    pub(super) fn relieve(&mut self) {
+        if !std::mem::take(&mut self.accounts_changed) {
+            return;
+        }
+        let under_pressure = |device: &Device| {
+            device.observation.retention.is_some() || device.balance().is_some_and(|balance| balance < 0)
+        };
+        let devices: Vec<DeviceId> =
+            self.devices.iter().filter(|(_, device)| under_pressure(device)).map(|(name, _)| name.clone()).collect();
+        for device in devices {
+            self.keep_to_retention(&device);
+            self.yield_to_foreign(&device);
+        }
+    }
+
+    /// Over the budget, idle models leave, the least recently used first; not the one that was loaded last, unless
+    /// nothing at all may be retained.
+    fn keep_to_retention(&mut self, name: &DeviceId) {
+        let Some(device) = self.devices.get(name) else { return };
+        let Some(budget) = device.observation.retention else { return };
+        let ready = device.slots.iter().filter(|slot| self.pool[**slot].state == SlotState::Ready(ReadyPhase::Serving));
+        let mut held: i128 = ready.map(|&slot| self.bytes(slot, name)).sum();
+        let newest = device.newest.filter(|_| budget > ByteCount::ZERO);
+        let mut idle = self.idle_on(name);
+        idle.retain(|slot| Some(*slot) != newest);
+        idle.sort_by_key(|&slot| (self.pool[slot].last_used, slot));
+        for slot in idle {
+            if held <= i128::from(budget.0) {
+                return;
+            }
+            let bytes = self.bytes(slot, name);
+            let text = format!("models keep {} on {name} and may keep {budget}", ByteCount(clamped(held)));
+            held -= bytes;
+            self.leave_idle(slot, LeaveCause::Retention, text);
+        }
+    }
+
+    /// When others use what was promised to models, idle ones leave, the least important first.
+    fn yield_to_foreign(&mut self, name: &DeviceId) {
+        let Some(device) = self.devices.get(name) else { return };
+        let Some(balance) = device.balance() else { return };
+        let leaving = device.slots.iter().filter(|slot| self.is_leaving(**slot));
+        let mut lacking = -balance - leaving.map(|&slot| self.bytes(slot, name)).sum::<i128>();
+        if lacking <= 0 {
+            return;
+        }
+        let foreign = device.observation.foreign.unwrap_or_default();
+        let rank = |slot: SlotId| self.pool[slot].rank(self.now, self.settings.aging_step);
+        let mut idle = self.idle_on(name);
+        idle.sort_by_key(|&slot| (Reverse(rank(slot)), self.pool[slot].last_used, slot));
+        for slot in idle {
+            if lacking <= 0 {
+                return;
+            }
+            let short = ByteCount(clamped(lacking));
+            lacking -= self.bytes(slot, name);
+            let text = format!("other programs use {foreign} on {name}, {short} of it promised to models");
+            self.leave_idle(slot, LeaveCause::Foreign, text);
+        }
+    }
+
+    /// Slots with memory there that serve nobody and that nobody waits for, the pinned ones left out.
+    fn idle_on(&self, name: &DeviceId) -> Vec<SlotId> {
+        let Some(device) = self.devices.get(name) else { return Vec::new() };
+        let is_idle = |id: &SlotId| {
+            let slot = &self.pool[*id];
+            slot.state == SlotState::Ready(ReadyPhase::Serving)
+                && !slot.is_busy()
+                && self.queue.len_of(slot.model) == 0
+                && !self.catalog[slot.model].is_pinned()
+                && self.bytes(*id, name) > 0
+        };
+        device.slots.iter().copied().filter(is_idle).collect()
+    }
+
+    fn leave_idle(&mut self, slot: SlotId, cause: LeaveCause, text: String) {
+        let reasons = vec![cause.to_string(), text];
+        self.decisions.record(self.now, Verdict::Unload, &self.name_of(slot), None, reasons);
+        self.stop_slot(slot, cause);
+    }
+}
+
+fn clamped(bytes: i128) -> u64 {
+    u64::try_from(bytes).unwrap_or(if bytes < 0 { 0 } else { u64::MAX })
+}

@@ -1,0 +1,472 @@
+//! What the devices offer a model now: room at once, room when others have left, or a reason to wait (RC-6, RC-18,
+//! RC-22, MM-1, MM-5, MM-7). Reads everything, changes nothing.
+
+use std::collections::BTreeSet;
+
+use model_boss_protocol::{ByteCount, DeviceId, Priority, SlotId};
+
+use super::Scheduler;
+use crate::catalog::ModelIndex;
+use crate::device::Claim;
+use crate::eviction::{self, Candidate, Goal, Hold, Right, Usage, Victim};
+use crate::placement::{self, PlacementError, Site, Wanted};
+use crate::queue::{Head, OrderKey};
+use crate::reason::{LeaveCause, Protection};
+use crate::slot::{LoadPhase, ReadyPhase, SlotState, StopPhase};
+use crate::{SizeEstimate, split};
+
+/// A model that looks for a place.
+#[derive(Clone, Debug)]
+pub(super) struct Ask {
+    pub(super) model: ModelIndex,
+    /// Where; `auto` is anywhere.
+    pub(super) device: DeviceId,
+    /// With which context, if not the manifest's.
+    pub(super) context: Option<u64>,
+    /// Its size where nothing was learned.
+    pub(super) estimate: SizeEstimate,
+    /// The requests it asks for, the first first. Without any, nobody is sent away.
+    pub(super) heads: Vec<Head>,
+}
+
+/// How much on which device.
+type Parts = Vec<(DeviceId, ByteCount)>;
+
+/// The best that the devices offer.
+pub(super) enum Offer {
+    /// It fits.
+    Now(Parts),
+    /// It fits when these have left.
+    After(Plan),
+    /// It has to wait, by site.
+    No(Vec<(Site, NoRoom)>),
+}
+
+/// Why a site offers nothing now.
+pub(super) enum NoRoom {
+    /// Its memory is not known.
+    Unknown(DeviceId),
+    /// Another model has its turn there.
+    Turn(DeviceId, ModelIndex),
+    /// What is leaving already will make room.
+    Coming,
+    /// Nobody may be sent away, or too few.
+    Blocked {
+        by: eviction::Blocked,
+        /// Without these pinned models there would be room.
+        pins: Vec<SlotId>,
+    },
+}
+
+/// Who leaves which site for whose request.
+pub(super) struct Plan {
+    pub(super) asker: Head,
+    pub(super) site: Site,
+    /// What it will take on each device of the site, margins included.
+    pub(super) takes: Vec<i128>,
+    pub(super) victims: Vec<Victim>,
+    /// Those that are leaving already and are waited for.
+    pub(super) coming: Vec<SlotId>,
+}
+
+enum Room {
+    Now { parts: Parts, left: i128 },
+    After(Plan),
+    No(NoRoom),
+}
+
+impl Plan {
+    /// Requests that have to end first weigh most, then the models that have to be loaded again.
+    fn cost(&self) -> (usize, usize) {
+        (self.victims.iter().filter(|victim| victim.usage == Usage::Busy).count(), self.victims.len())
+    }
+}
+
+impl Scheduler {
+    /// What the model's waiting requests ask for.
+    pub(super) fn ask_of(&self, model: ModelIndex) -> Ask {
+        let mut heads: Vec<Head> = self.queue.heads(model, self.now).collect();
+        heads.sort_unstable_by_key(|head| head.key);
+        let known = &self.catalog[model];
+        Ask {
+            model,
+            device: known.wish.device.as_ref().unwrap_or(&known.description.device).clone(),
+            context: known.wish.context,
+            estimate: known.wish.size.as_ref().unwrap_or(&known.description.size).clone(),
+            heads,
+        }
+    }
+
+    /// The size of what is asked for on this device; `auto` is a split.
+    pub(super) fn size_on(&self, ask: &Ask, device: &DeviceId) -> SizeEstimate {
+        self.footprints.size(&self.catalog[ask.model].description, ask.context, device, &ask.estimate)
+    }
+
+    pub(super) fn size_at(&self, ask: &Ask, site: &[DeviceId]) -> SizeEstimate {
+        match site {
+            [device] => self.size_on(ask, device),
+            _ => self.size_on(ask, &DeviceId::Auto),
+        }
+    }
+
+    /// The sites where it could run at all.
+    pub(super) fn sites(&self, ask: &Ask) -> Result<Vec<Site>, PlacementError> {
+        let bytes = |device: &DeviceId| self.size_on(ask, device).bytes;
+        let splittable = self.catalog[ask.model].description.splittable;
+        placement::sites(&Wanted { device: &ask.device, bytes: &bytes, splittable }, &self.devices)
+    }
+
+    /// The best offer for an ask. The room it fills best goes first, then the least eviction.
+    pub(super) fn offer(&self, ask: &Ask) -> Result<Offer, PlacementError> {
+        let mut now: Option<(usize, i128, Parts)> = None;
+        let mut after: Option<Plan> = None;
+        let mut blocked = Vec::new();
+        for site in self.sites(ask)? {
+            match self.room(ask, &site) {
+                Room::Now { parts, left } => {
+                    let offer = (site.len(), left, parts);
+                    if now.as_ref().is_none_or(|best| offer < *best) {
+                        now = Some(offer);
+                    }
+                }
+                Room::After(plan) => {
+                    if after.as_ref().is_none_or(|least| plan.cost() < least.cost()) {
+                        after = Some(plan);
+                    }
+                }
+                Room::No(why) => blocked.push((site, why)),
+            }
+        }
+        Ok(match (now, after) {
+            (Some((_, _, parts)), _) => Offer::Now(parts),
+            (None, Some(plan)) => Offer::After(plan),
+            (None, None) => Offer::No(blocked),
+        })
+    }
+
+    fn room(&self, ask: &Ask, site: &[DeviceId]) -> Room {
+        let mut rooms = Vec::with_capacity(site.len());
+        let mut unwanted = Vec::new();
+        let mut turn = None;
+        for name in site {
+            let Some((device, balance)) = self.devices.get(name).and_then(|d| Some((d, d.balance()?))) else {
+                return Room::No(NoRoom::Unknown(name.clone()));
+            };
+            rooms.push(balance);
+            match device.loading {
+                Some(slot) if self.is_unwanted(slot) => unwanted.push(slot),
+                Some(slot) => turn = turn.or(Some(NoRoom::Turn(name.clone(), self.pool[slot].model))),
+                None => {}
+            }
+        }
+        if let Some(turn) = turn {
+            return Room::No(turn);
+        }
+        let size = self.size_at(ask, site);
+        let need = i128::from(size.bytes.0);
+        let alone = self.exclusive_on(ask.model, site);
+        let rivals = self.rivals(ask.model, site, &alone);
+        let free: Vec<i128> = site.iter().zip(&rooms).map(|(name, room)| room - self.promised(&rivals, name)).collect();
+        let conflicts = self.conflicts(site, &alone);
+        let parts = split::shares(size.bytes, &free).filter(|_| {
+            conflicts.is_empty()
+                && !rivals.iter().any(|rival| rival.excludes)
+                && self.places_missing(ask.model, |_| false) == 0
+        });
+        if let Some(parts) = parts {
+            if unwanted.is_empty() {
+                let left = free.iter().sum::<i128>() - need;
+                let parts = site.iter().cloned().zip(parts).filter(|(_, part)| site.len() == 1 || part.0 > 0);
+                return Room::Now { parts: parts.collect(), left };
+            }
+            // A load for nobody makes way for whoever wants the device (RC-11).
+            let Some(&asker) = ask.heads.first() else {
+                return Room::No(NoRoom::Turn(site[0].clone(), self.pool[unwanted[0]].model));
+            };
+            let usage = Usage::Idle;
+            let victims = unwanted.into_iter().map(|slot| Victim { slot, usage, right: Right::Unwanted }).collect();
+            let takes = takes(&parts);
+            return Room::After(Plan { asker, site: site.to_vec(), takes, victims, coming: Vec::new() });
+        }
+        let first = |head: &Head| rivals.iter().all(|rival| head.base < rival.claim.standing);
+        let heads: Vec<Head> = ask.heads.iter().copied().filter(first).collect();
+        if let Some(rival) = rivals.first().filter(|_| heads.is_empty()) {
+            return Room::No(NoRoom::Turn(site[0].clone(), rival.model));
+        }
+        self.plan(ask, site, rooms, &conflicts, &heads)
+    }
+
+    /// Whom the requests of a model may send away for it.
+    fn plan(&self, ask: &Ask, site: &[DeviceId], mut rooms: Vec<i128>, conflicts: &[SlotId], heads: &[Head]) -> Room {
+        let need = i128::from(self.size_at(ask, site).bytes.0);
+        let places = self.places_missing(ask.model, |slot| self.is_leaving(slot));
+        let of_category = if self.limit_of(ask.model).is_some() { self.loaded_beside(ask.model) } else { Vec::new() };
+        let on_site = site.iter().filter_map(|name| self.devices.get(name)).flat_map(|device| &device.slots).copied();
+        let mut involved: Vec<SlotId> = on_site.chain(conflicts.iter().copied()).collect();
+        involved.extend(of_category.iter().copied());
+        involved.sort_unstable();
+        involved.dedup();
+        let mut coming = Vec::new();
+        let mut candidates = Vec::with_capacity(involved.len());
+        for slot in involved {
+            if self.is_leaving(slot) {
+                for (room, name) in rooms.iter_mut().zip(site) {
+                    *room += self.bytes(slot, name);
+                }
+                coming.push(slot);
+            } else if self.pool[slot].model != ask.model || conflicts.contains(&slot) {
+                let mut candidate = self.candidate(slot, site);
+                candidate.excluded = conflicts.contains(&slot);
+                candidate.frees_place = of_category.contains(&slot) && !self.has_second_copy(slot);
+                candidates.push(candidate);
+            }
+        }
+        let goal = Goal { need, rooms, places };
+        let mut by = eviction::Blocked::default();
+        for asker in heads {
+            match eviction::plan(asker, &goal, &candidates, self.now, &self.settings) {
+                Ok(victims) => {
+                    let after = |place: usize, name| {
+                        goal.rooms[place] + victims.iter().map(|v| self.bytes(v.slot, name)).sum::<i128>()
+                    };
+                    let free: Vec<i128> = site.iter().enumerate().map(|(place, name)| after(place, name)).collect();
+                    let parts = split::shares(self.size_at(ask, site).bytes, &free).unwrap_or_default();
+                    return Room::After(Plan {
+                        asker: *asker,
+                        site: site.to_vec(),
+                        takes: takes(&parts),
+                        victims,
+                        coming,
+                    });
+                }
+                Err(blocked) => {
+                    by.look_again = [by.look_again, blocked.look_again].into_iter().flatten().min();
+                    // What stands in the way of the first request is what is shown.
+                    if by.blockers.is_empty() {
+                        (by.blockers, by.lacking) = (blocked.blockers, blocked.lacking);
+                    }
+                }
+            }
+        }
+        let nobody_else = heads.is_empty() && !candidates.iter().any(|candidate| candidate.excluded);
+        if nobody_else && goal.places == 0 && split::holds(goal.need, &goal.rooms) {
+            return Room::No(NoRoom::Coming);
+        }
+        let pins = self.pins_in_the_way(ask, site, need, &candidates);
+        Room::No(NoRoom::Blocked { by, pins })
+    }
+
+    /// The pinned slots without which there would be room, if nobody else's leaving could make it.
+    fn pins_in_the_way(&self, ask: &Ask, site: &[DeviceId], need: i128, candidates: &[Candidate]) -> Vec<SlotId> {
+        let pinned: Vec<&Candidate> =
+            candidates.iter().filter(|candidate| candidate.hold == Hold::Always(Protection::Pinned)).collect();
+        let without = |pins: &[&Candidate]| -> Option<Vec<i128>> {
+            let held = |name| pins.iter().map(|pin| self.bytes(pin.slot, name)).sum::<i128>();
+            site.iter().map(|name| Some(self.devices.get(name)?.room_for_models()? - held(name))).collect()
+        };
+        let holds = |rooms: Option<Vec<i128>>| rooms.is_some_and(|rooms| split::holds(need, &rooms));
+        let no_memory = holds(without(&[])) && !holds(without(&pinned));
+        let of_category = pinned.iter().filter(|pin| pin.frees_place).count();
+        let no_place = self.limit_of(ask.model).is_some_and(|limit| of_category >= limit);
+        let slots = |wanted: &dyn Fn(&Candidate) -> bool| -> Vec<SlotId> {
+            pinned.iter().filter(|pin| wanted(pin)).map(|pin| pin.slot).collect()
+        };
+        let excluded = slots(&|pin| pin.excluded);
+        if !excluded.is_empty() {
+            excluded
+        } else if no_place {
+            slots(&|pin| pin.frees_place)
+        } else if no_memory {
+            slots(&|pin| site.iter().any(|name| self.bytes(pin.slot, name) > 0))
+        } else {
+            Vec::new()
+        }
+    }
+
+    fn candidate(&self, id: SlotId, site: &[DeviceId]) -> Candidate {
+        let slot = &self.pool[id];
+        let known = &self.catalog[slot.model];
+        let mut queued: Option<(OrderKey, Priority)> = None;
+        for head in self.queue.heads(slot.model, self.now) {
+            let (key, base) = queued.unwrap_or((head.key, head.base));
+            queued = Some((key.min(head.key), base.min(head.base)));
+        }
+        let hold = match slot.state {
+            _ if known.is_pinned() => Hold::Always(Protection::Pinned),
+            _ if self.is_unwanted(id) => Hold::Unwanted,
+            SlotState::Ready(_) if slot.cause.is_none() => {
+                Hold::Until(slot.ready_at + slot.hold(self.settings.min_hold))
+            }
+            SlotState::Ready(_) => Hold::Always(Protection::CauseWaits),
+            _ => Hold::Always(Protection::Loading),
+        };
+        let claims = self.claims.values().filter(|claim| claim.victims.contains(&id));
+        Candidate {
+            slot: id,
+            bytes: site.first().map_or(0, |name| self.bytes(id, name)),
+            further: site.iter().skip(1).map(|name| self.bytes(id, name)).collect(),
+            excluded: false,
+            frees_place: false,
+            claimed: claims.map(|claim| claim.standing).min(),
+            hold,
+            rank: slot.rank(self.now, self.settings.aging_step),
+            usage: if slot.is_busy() { Usage::Busy } else { Usage::Idle },
+            last_used: slot.last_used,
+            last_priority: slot.last_priority,
+            queued,
+        }
+    }
+
+    pub(super) fn bytes(&self, slot: SlotId, device: &DeviceId) -> i128 {
+        i128::from(self.pool[slot].bytes_on(device).0)
+    }
+
+    /// Whether a slot is being loaded and nobody waits for it any more.
+    pub(super) fn is_unwanted(&self, id: SlotId) -> bool {
+        let slot = &self.pool[id];
+        let known = &self.catalog[slot.model];
+        matches!(slot.state, SlotState::Loading(_))
+            && !known.is_pinned()
+            && self.queue.len_of(slot.model) == 0
+            && self.second_copy(slot.model) != Some(id)
+    }
+
+    /// Whether bytes of this slot come back without anybody doing anything more.
+    pub(super) fn is_leaving(&self, id: SlotId) -> bool {
+        let slot = &self.pool[id];
+        match slot.state {
+            SlotState::Stopping(StopPhase::AwaitingLease | StopPhase::Terminating | StopPhase::Releasing) => true,
+            SlotState::Ready(ReadyPhase::Draining) => !matches!(slot.leaving, Some(LeaveCause::Eviction { .. })),
+            _ => false,
+        }
+    }
+
+    /// Whether what is leaving already will meet this model's claim.
+    pub(super) fn is_room_coming(&self, ask: &Ask) -> bool {
+        let Some(claim) = self.claims.get(&ask.model) else { return false };
+        let mut free = Vec::with_capacity(claim.site.len());
+        for name in &claim.site {
+            let Some((device, balance)) = self.devices.get(name).and_then(|d| Some((d, d.balance()?))) else {
+                return false;
+            };
+            if device.loading.is_some_and(|slot| self.is_unwanted(slot)) {
+                return false;
+            }
+            free.push(balance + claim.victims.iter().map(|&victim| self.bytes(victim, name)).sum::<i128>());
+        }
+        let alone = self.exclusive_on(ask.model, &claim.site);
+        split::holds(i128::from(self.size_at(ask, &claim.site).bytes.0), &free)
+            && self.conflicts(&claim.site, &alone).iter().all(|slot| claim.victims.contains(slot))
+            && self.places_missing(ask.model, |slot| claim.victims.contains(&slot)) == 0
+    }
+
+    /// The category limit that this model comes under (MM-1).
+    pub(super) fn limit_of(&self, model: ModelIndex) -> Option<usize> {
+        self.settings.max_loaded.of(self.catalog[model].description.category)
+    }
+
+    /// Slots of other models of its category that count against the limit: until their process is gone.
+    pub(super) fn loaded_beside(&self, model: ModelIndex) -> Vec<SlotId> {
+        let category = self.catalog[model].description.category;
+        let counts = |slot: &&crate::slot::ModelSlot| {
+            slot.model != model
+                && !matches!(slot.state, SlotState::Idle | SlotState::Stopping(StopPhase::Releasing))
+                && self.catalog[slot.model].description.category == category
+        };
+        self.pool.in_use().filter(counts).map(|slot| slot.id).collect()
+    }
+
+    /// How many models of its category have to leave before it may be loaded, once those for which `leaving` holds are
+    /// gone (MM-1). A claim of another model has its place already.
+    fn places_missing(&self, model: ModelIndex, leaving: impl Fn(SlotId) -> bool) -> usize {
+        let Some(limit) = self.limit_of(model) else { return 0 };
+        let category = self.catalog[model].description.category;
+        let staying: Vec<SlotId> = self.loaded_beside(model).into_iter().filter(|&slot| !leaving(slot)).collect();
+        let models: BTreeSet<ModelIndex> = staying.iter().map(|&slot| self.pool[slot].model).collect();
+        let promised = self.claims.iter().filter(|(claimant, claim)| {
+            **claimant != model
+                && self.catalog[**claimant].description.category == category
+                && !models.contains(*claimant)
+                && !claim.victims.iter().any(|victim| staying.contains(victim))
+        });
+        (models.len() + promised.count() + 1).saturating_sub(limit)
+    }
+
+    fn has_second_copy(&self, id: SlotId) -> bool {
+        let model = self.pool[id].model;
+        let live = |slot: &&SlotId| {
+            **slot != id
+                && !matches!(self.pool[**slot].state, SlotState::Idle | SlotState::Stopping(StopPhase::Releasing))
+        };
+        self.catalog[model].slots.iter().any(|slot| live(&slot))
+    }
+
+    /// The devices that a model at this site needs for itself alone (MM-5).
+    pub(super) fn exclusive_on(&self, model: ModelIndex, site: &[DeviceId]) -> Vec<DeviceId> {
+        let alone = |name: &&DeviceId| self.devices.get(name).is_some_and(|device| device.observation.exclusive);
+        let mut devices: Vec<DeviceId> = site.iter().filter(alone).cloned().collect();
+        for device in &self.catalog[model].description.exclusive_devices {
+            if !devices.contains(device) {
+                devices.push(device.clone());
+            }
+        }
+        devices
+    }
+
+    /// Slots that cannot be there together with a model at this site that needs `alone` for itself (MM-5).
+    fn conflicts(&self, site: &[DeviceId], alone: &[DeviceId]) -> Vec<SlotId> {
+        let clashes = |slot: &&crate::slot::ModelSlot| {
+            let held = || slot.parts.iter().map(|(device, _)| device);
+            alone.iter().any(|device| slot.exclusive.contains(device) || held().any(|held| held == device))
+                || slot.exclusive.iter().any(|device| site.contains(device))
+        };
+        self.pool.in_use().filter(clashes).map(|slot| slot.id).collect()
+    }
+
+    /// Claims of other models that this site would have to pass.
+    fn rivals(&self, model: ModelIndex, site: &[DeviceId], alone: &[DeviceId]) -> Vec<Rival<'_>> {
+        let others = self.claims.iter().filter(|(claimant, _)| **claimant != model);
+        others
+            .filter_map(|(&model, claim)| {
+                let theirs = self.exclusive_on(model, &claim.site);
+                let excludes = alone.iter().any(|device| theirs.contains(device) || claim.site.contains(device))
+                    || theirs.iter().any(|device| site.contains(device));
+                let shares = claim.site.iter().any(|device| site.contains(device));
+                (excludes || shares).then_some(Rival { model, claim, excludes })
+            })
+            .collect()
+    }
+
+    /// How much of what is free on a device now the claims need beside what their victims will give back.
+    fn promised(&self, rivals: &[Rival<'_>], device: &DeviceId) -> i128 {
+        let counts_on = |rival: &Rival<'_>| {
+            let place = rival.claim.site.iter().position(|name| name == device)?;
+            let takes = rival.claim.takes.get(place).copied().unwrap_or_default();
+            let coming: i128 = rival.claim.victims.iter().map(|&victim| self.bytes(victim, device)).sum();
+            Some((takes - coming).max(0))
+        };
+        rivals.iter().filter_map(counts_on).sum()
+    }
+
+    /// Which phase of a load a slot is in.
+    pub(super) fn load_phase(&self, id: SlotId) -> Option<LoadPhase> {
+        match self.pool[id].state {
+            SlotState::Loading(phase) => Some(phase),
+            _ => None,
+        }
+    }
+}
+
+/// A claim of another model that is in the way.
+struct Rival<'a> {
+    model: ModelIndex,
+    claim: &'a Claim,
+    /// Both cannot be there at once (MM-5), whatever the memory.
+    excludes: bool,
+}
+
+/// What the parts take from their devices, with the margins of a split.
+fn takes(parts: &[ByteCount]) -> Vec<i128> {
+    let margin = if parts.len() > 1 { split::MARGIN } else { 0 };
+    parts.iter().map(|part| i128::from(part.0) + if part.0 > 0 { margin } else { 0 }).collect()
+}

@@ -1,0 +1,96 @@
+//! Another try of a load that failed, with everybody else out of the way (MM-4).
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use model_boss_protocol::{SlotId, WorkerExit};
+
+use super::{Reconsider, Scheduler};
+use crate::catalog::ModelIndex;
+use crate::reason::LeaveCause;
+use crate::settings::LoadFailurePolicy;
+use crate::slot::{LoadPhase, SlotState};
+use crate::{ExitReport, Verdict, WaitReason};
+
+/// The least time between two such tries of one model.
+const AT_MOST_EVERY: Duration = Duration::from_secs(600);
+
+/// A second try under way. While it lasts no other load begins, so that what leaves for it is not taken by others.
+#[derive(Debug)]
+pub(super) struct SecondTry {
+    pub(super) model: ModelIndex,
+    /// Those that have to be gone first.
+    pub(super) leaving: BTreeSet<SlotId>,
+}
+
+impl Scheduler {
+    /// Sends every model away that is not pinned, busy ones when they have ended, if that may help a load that failed
+    /// in `before`. Says whether there will be another try.
+    pub(super) fn try_without_others(&mut self, model: ModelIndex, before: SlotState, exit: &ExitReport) -> bool {
+        let at_fault = matches!(
+            exit.reason,
+            Some(WorkerExit::BadModel | WorkerExit::BadSpec | WorkerExit::PortInUse | WorkerExit::DeviceLost)
+        );
+        let lately = self.catalog[model].second_try_at.is_some_and(|at| self.now < at + AT_MOST_EVERY);
+        // A process that could not even be started did not fail for want of memory.
+        let loading = before == SlotState::Loading(LoadPhase::Weights);
+        if self.settings.load_failure_policy == LoadFailurePolicy::Fail
+            || at_fault
+            || lately
+            || !loading
+            || self.second_try.is_some()
+            || self.queue.len_of(model) == 0
+        {
+            return false;
+        }
+        let others = |slot: &&crate::slot::ModelSlot| {
+            slot.model != model && !self.catalog[slot.model].is_pinned() && matches!(slot.state, SlotState::Ready(_))
+        };
+        let leaving: BTreeSet<SlotId> = self.pool.in_use().filter(others).map(|slot| slot.id).collect();
+        if leaving.is_empty() {
+            return false;
+        }
+        self.catalog[model].second_try_at = Some(self.now);
+        let room_for = self.catalog[model].id().clone();
+        self.second_try = Some(SecondTry { model, leaving: leaving.clone() });
+        for slot in leaving {
+            let what = if self.pool[slot].is_busy() { Verdict::Drain } else { Verdict::Evict };
+            let reason = format!("'{room_for}' failed to load and is tried once more with nothing else loaded");
+            self.decisions.record(self.now, what, &self.name_of(slot), None, vec![reason]);
+            self.send_away(slot, LeaveCause::SecondTry { room_for: room_for.clone() });
+        }
+        true
+    }
+
+    /// Whether this model's load has to wait for a second try, its own or another model's.
+    pub(super) fn is_held_up(&self, model: ModelIndex) -> bool {
+        self.second_try.as_ref().is_some_and(|second| second.model != model || !second.leaving.is_empty())
+    }
+
+    pub(super) fn why_held_up(&self, model: ModelIndex) -> Option<WaitReason> {
+        let second = self.second_try.as_ref().filter(|_| self.is_held_up(model))?;
+        let victims = second.leaving.iter().map(|&slot| self.name_of(slot)).collect();
+        Some(WaitReason::SecondTry { model: self.catalog[second.model].id().clone(), victims })
+    }
+
+    /// A slot is empty that a second try may have waited for.
+    pub(super) fn gone_for_second_try(&mut self, slot: SlotId) {
+        if let Some(second) = &mut self.second_try
+            && second.leaving.remove(&slot)
+            && second.leaving.is_empty()
+        {
+            let model = second.model;
+            self.consider(model);
+        }
+    }
+
+    /// The second try of this model ended, one way or the other; says whether there was one.
+    pub(super) fn end_second_try(&mut self, model: ModelIndex) -> bool {
+        if self.second_try.as_ref().is_none_or(|second| second.model != model) {
+            return false;
+        }
+        self.second_try = None;
+        self.reconsider_at_least(Reconsider::All);
+        true
+    }
+}

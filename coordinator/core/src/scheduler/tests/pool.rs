@@ -1,0 +1,435 @@
+//! Splits, limits, exclusive devices, second tries, learned sizes and budgets.
+
+use super::*;
+use crate::{Footprint, MaxLoaded, ModelStatus as Status, SizeRule};
+use model_boss_protocol::WorkerExit;
+
+const CPU: DeviceId = DeviceId::Cpu;
+
+fn of(mut one: ModelDescription, category: Category) -> ModelDescription {
+    one.category = category;
+    one
+}
+
+fn estimated(mut one: ModelDescription) -> ModelDescription {
+    one.size.rule = SizeRule::Headers;
+    one
+}
+
+fn splittable(mut one: ModelDescription) -> ModelDescription {
+    one.splittable = true;
+    one
+}
+
+fn alone_on(mut one: ModelDescription, device: &str) -> ModelDescription {
+    one.exclusive_devices = vec![device.parse().unwrap()];
+    one
+}
+
+fn limited(limits: &[(Category, usize)], models: Vec<ModelDescription>) -> World {
+    let mut settings = Settings { max_loaded: MaxLoaded::Per(limits.iter().copied().collect()), ..Settings::default() };
+    settings.clients.default.max_priority = model_boss_protocol::Priority::HIGHEST;
+    let mut world = World::new(settings, Behaviour::default(), 1);
+    world.tell(Event::DeviceObserved(device("cuda:0", 80)));
+    world.catalog(models);
+    world
+}
+
+fn loaded(world: &World) -> Vec<String> {
+    let mut names: Vec<String> = world.core.slots().iter().map(|slot| slot.model.to_string()).collect();
+    names.sort();
+    names
+}
+
+fn parts(world: &World, model: &str) -> Vec<(DeviceId, ByteCount)> {
+    world.core.slots().into_iter().find(|slot| slot.model.as_str() == model).map(|slot| slot.parts).unwrap_or_default()
+}
+
+#[test]
+fn rc_22_a_model_larger_than_one_gpu_is_split_in_proportion_to_what_each_has_free() {
+    let mut world = World::calm(24, vec![splittable(model("big", 30)), on(model("small", 8), "cuda:1")]);
+    world.tell(Event::DeviceObserved(device("cuda:1", 24)));
+    world.submit("small", 5);
+    world.run_until(s(10));
+    world.submit("big", 5);
+    world.run_until(s(20));
+    // 23.5 GiB and 15.5 GiB are to spare beside the margins.
+    let split = parts(&world, "big");
+    assert_eq!(split.iter().map(|&(_, bytes)| bytes).sum::<ByteCount>(), ByteCount::gib(30));
+    let share = split[0].1.0 as f64 / ByteCount::gib(30).0 as f64;
+    assert!((share - 23.5 / 39.0).abs() < 1e-6, "{split:?}");
+    let spawned = world.log.iter().rev().find_map(|(_, effect)| match effect {
+        Effect::Spawn { parts, .. } => Some(parts.clone()),
+        _ => None,
+    });
+    assert_eq!(spawned, Some(split));
+}
+
+#[test]
+fn rc_22_a_split_takes_its_turn_on_every_device_and_evicts_on_several() {
+    let models = vec![splittable(model("big", 40)), on(model("a", 20), "cuda:0"), on(model("b", 20), "cuda:1")];
+    let mut world = World::calm(24, models);
+    world.tell(Event::DeviceObserved(device("cuda:1", 24)));
+    world.submit("a", 9);
+    world.submit("b", 9);
+    world.run_until(s(10));
+    let big = world.submit("big", 2);
+    assert_eq!(world.core.why(big).unwrap().to_string(), "making room on cuda:0: waiting for a, b");
+    world.run_until(s(11));
+    let other = world.submit("a", 0);
+    assert_eq!(world.core.why(other).unwrap().to_string(), "waiting until big is loaded on cuda:0");
+    world.run_until(s(60));
+    assert_eq!(world.fate(big), &Fate::Answered);
+}
+
+#[test]
+fn mm_1_the_limit_of_a_category_holds_where_memory_would_allow_more() {
+    let models = vec![model("a", 1), model("b", 1), of(model("e", 1), Category::Embedding)];
+    let mut world = limited(&[(Category::Llm, 1)], models);
+    world.submit("a", 5);
+    world.submit("e", 5);
+    world.run_until(s(10));
+    assert_eq!(loaded(&world), ["a", "e"]);
+    world.submit("b", 5);
+    world.run_until(s(20));
+    assert_eq!(loaded(&world), ["b", "e"]);
+    let evicted = world.core.decisions().find(|decision| decision.what == Verdict::Evict).unwrap();
+    assert_eq!(evicted.model.as_str(), "a");
+}
+
+#[test]
+fn mm_1_a_full_category_is_named_as_what_a_request_waits_for() {
+    let mut world = limited(&[], vec![model("a", 1), model("b", 1)]);
+    world.submit("a", 2);
+    world.run_until(s(4));
+    let waiting = world.submit("b", 5);
+    let why = world.core.why(waiting).unwrap();
+    assert!(matches!(why, WaitReason::Limit { category: Category::Llm, limit: 1, .. }), "{why:?}");
+    assert_eq!(why.to_string(), "at most 1 llm models may be loaded; a holds 1.00 GiB (more important, rank 2)");
+}
+
+#[test]
+fn mm_3_the_least_recently_used_of_the_type_leaves() {
+    let mut world = limited(&[(Category::Llm, 2)], vec![model("a", 1), model("b", 1), model("c", 1)]);
+    world.submit("a", 5);
+    world.run_until(s(10));
+    world.submit("b", 5);
+    world.run_until(s(20));
+    world.submit("a", 5);
+    world.run_until(s(29));
+    world.submit("c", 5);
+    world.run_until(s(40));
+    assert_eq!(loaded(&world), ["a", "c"]);
+}
+
+#[test]
+fn mm_3_a_busy_model_of_a_full_type_is_drained_and_pins_alone_are_told() {
+    let mut world = limited(&[], vec![model("a", 1), model("b", 1), model("c", 1)]);
+    world.behaviour.answer = (20 * SECOND, 20 * SECOND);
+    let running = world.submit("a", 8);
+    world.run_until(s(5));
+    let urgent = world.submit("b", 2);
+    world.run_until(s(60));
+    assert_eq!(world.dispatched(), [running, urgent]);
+    world.operate(|request| Event::Pin { request, model: "b".into(), pinned: Some(true) });
+    let refused = world.submit("c", 0);
+    assert_eq!(world.refusal(refused).code, ErrorCode::SlotsPinned);
+    world.operate(|request| Event::Pin { request, model: "b".into(), pinned: None });
+    let served = world.submit("c", 0);
+    world.run_until(s(120));
+    assert_eq!(world.fate(served), &Fate::Answered);
+}
+
+#[test]
+fn mm_1_a_place_that_is_being_made_is_not_given_to_somebody_else() {
+    let models =
+        vec![model("a", 1), on(model("b", 1), "cuda:0"), on(model("c", 1), "cuda:1"), on(model("d", 1), "cuda:1")];
+    let mut world = limited(&[(Category::Llm, 2)], models);
+    world.tell(Event::DeviceObserved(device("cuda:1", 80)));
+    world.submit("a", 8);
+    world.submit("d", 1);
+    world.run_until(s(10));
+    world.behaviour.answer = (20 * SECOND, 20 * SECOND);
+    world.submit("a", 8);
+    world.submit("d", 1);
+    let first = world.submit("b", 5);
+    let second = world.submit("c", 5);
+    assert_eq!(world.core.why(first).unwrap().to_string(), "making room on cuda:0: waiting for a");
+    // `a` leaves for `b`; its place is not one for `c`.
+    assert!(matches!(world.core.why(second), Some(WaitReason::Limit { .. })), "{:?}", world.core.why(second));
+    world.run_for(60 * SECOND);
+    assert_eq!(world.fate(first), &Fate::Answered);
+}
+
+#[test]
+fn mm_5_an_exclusive_device_has_one_user_whatever_the_memory() {
+    let models = vec![alone_on(on(model("hybrid", 2), "cuda:0"), "npu"), on(model("flm", 2), "npu"), model("free", 2)];
+    let mut world = World::calm(24, models);
+    let mut npu = device("npu", 16);
+    npu.exclusive = true;
+    world.tell(Event::DeviceObserved(npu));
+    world.submit("flm", 5);
+    world.submit("free", 5);
+    world.run_until(s(10));
+    world.submit("hybrid", 5);
+    world.run_until(s(20));
+    assert_eq!(loaded(&world), ["free", "hybrid"]);
+    world.behaviour.answer = (60 * SECOND, 60 * SECOND);
+    world.submit("hybrid", 2);
+    let waiting = world.submit("flm", 5);
+    let why = world.core.why(waiting).unwrap();
+    assert!(matches!(why, WaitReason::Exclusive { device: DeviceId::Npu, .. }), "{why:?}");
+}
+
+/// `m` fails to load while `idle`, `busy` and `pinned` are there.
+fn failing_load(reason: Option<WorkerExit>) -> (World, RequestId, RequestId) {
+    let models = vec![model("m", 2), model("idle", 2), model("busy", 2), pinned(model("pinned", 2))];
+    let mut world = World::calm(24, models);
+    for name in ["idle", "busy", "pinned"] {
+        world.load(name);
+    }
+    world.run_until(s(20));
+    world.behaviour.answer = (30 * SECOND, 30 * SECOND);
+    let running = world.submit("busy", 5);
+    let request = world.submit("m", 5);
+    world.run_for(2 * SECOND);
+    world.exit("m", reason);
+    world.run_for(SECOND);
+    (world, running, request)
+}
+
+#[test]
+fn mm_4_a_failed_load_is_tried_once_more_with_nothing_unpinned_beside_it() {
+    let (mut world, running, request) = failing_load(Some(WorkerExit::OutOfMemory));
+    assert_eq!(loaded(&world), ["busy", "pinned"]);
+    let why = world.core.why(request).unwrap().to_string();
+    assert_eq!(why, "m failed to load and is tried once more with nothing else loaded; waiting for busy");
+    let waiting = world.submit("idle", 0);
+    assert!(matches!(world.core.why(waiting), Some(WaitReason::SecondTry { .. })));
+    world.run_for(33 * SECOND);
+    assert_eq!(world.fate(running), &Fate::Answered);
+    assert_eq!(world.core.model("m").unwrap().status, Status::Loaded);
+    world.run_for(60 * SECOND);
+    assert_eq!((world.fate(request), world.fate(waiting)), (&Fate::Answered, &Fate::Answered));
+}
+
+#[test]
+fn mm_4_a_second_failure_is_told_and_the_next_ten_minutes_nobody_is_sent_away() {
+    let (mut world, _, request) = failing_load(None);
+    world.run_for(28 * SECOND);
+    world.exit("m", None);
+    world.run_for(SECOND);
+    assert_eq!(world.refusal(request).code, ErrorCode::ModelLoadFailed);
+    world.submit("idle", 5);
+    world.run_for(40 * SECOND);
+    world.submit("m", 5);
+    world.run_for(2 * SECOND);
+    world.exit("m", None);
+    world.run_for(SECOND);
+    assert!(loaded(&world).contains(&"idle".to_owned()));
+}
+
+#[test]
+fn mm_4_a_bad_file_or_setting_sends_nobody_away() {
+    for reason in [WorkerExit::BadModel, WorkerExit::BadSpec] {
+        let (world, _, request) = failing_load(Some(reason));
+        assert_eq!(world.refusal(request).code, ErrorCode::ModelLoadFailed);
+        assert_eq!(loaded(&world), ["busy", "idle", "pinned"]);
+    }
+}
+
+#[test]
+fn mm_4_the_policy_may_be_to_send_nobody_away() {
+    let settings = Settings { load_failure_policy: crate::LoadFailurePolicy::Fail, ..Settings::default() };
+    let mut world = World::new(settings, Behaviour::default(), 1);
+    world.tell(Event::DeviceObserved(device("cuda:0", 24)));
+    world.catalog(vec![model("m", 2), model("idle", 2)]);
+    world.load("idle");
+    world.run_until(s(5));
+    world.submit("m", 5);
+    world.run_for(2 * SECOND);
+    world.exit("m", None);
+    world.run_for(SECOND / 2);
+    assert!(loaded(&world).contains(&"idle".to_owned()));
+}
+
+#[test]
+fn a_port_clash_is_tried_again_at_once_and_is_not_the_models_failure() {
+    let mut world = World::calm(24, vec![model("m", 2)]);
+    let request = world.submit("m", 5);
+    for _ in 0..5 {
+        world.run_for(SECOND);
+        world.exit("m", Some(WorkerExit::PortInUse));
+    }
+    world.run_for(10 * SECOND);
+    assert_eq!(world.fate(request), &Fate::Answered);
+    assert_eq!(world.core.model("m").unwrap().failure, None);
+    // One that never ends is told all the same.
+    world.unload(None);
+    world.behaviour.port_clash = 1_000;
+    let request = world.submit("m", 5);
+    world.run_for(60 * SECOND);
+    assert_eq!(world.refusal(request).code, ErrorCode::ModelLoadFailed);
+}
+
+#[test]
+fn rc_20_what_was_measured_is_charged_learned_and_used_at_the_next_load() {
+    let mut world = World::calm(24, vec![estimated(model("m", 4))]);
+    world.behaviour.footprint = Some((1_250, 1_250));
+    world.submit("m", 5);
+    world.run_until(s(10));
+    let measured = ByteCount::gib(5).0 / 1_000_000;
+    assert_eq!(parts(&world, "m")[0].1.0 / 1_000_000, measured);
+    assert_eq!(world.core.devices()[0].charged.0 / 1_000_000, measured);
+    let [learned] = &world.learned.clone()[..] else { panic!("{:?}", world.learned) };
+    assert_eq!((learned.model.as_str(), &learned.device, learned.context), ("m", &DeviceId::Cuda(0), None));
+    world.unload(None);
+    world.run_for(SECOND);
+    let view = world.core.model("m").unwrap();
+    assert_eq!((view.size_rule, view.size), (SizeRule::Learned, learned.bytes));
+    world.submit("m", 5);
+    assert_eq!(parts(&world, "m")[0].1, learned.bytes);
+    let load = world.core.decisions().rfind(|decision| decision.what == Verdict::Load).unwrap();
+    assert!(load.reasons[1].contains("(size by rule 'learned')"), "{:?}", load.reasons);
+}
+
+#[test]
+fn rc_20_footprints_of_an_earlier_life_are_used_and_a_manifests_word_is_not_overruled() {
+    let mut world = World::calm(24, vec![estimated(model("m", 4)), model("said", 4)]);
+    let footprint = |name: &str| Footprint {
+        model: name.into(),
+        revision: 1,
+        context: None,
+        max_concurrent: 1,
+        device: DeviceId::Cuda(0),
+        bytes: ByteCount::gib(7),
+    };
+    world.tell(Event::Footprints(vec![footprint("m"), footprint("said")]));
+    world.submit("m", 5);
+    world.run_until(s(10));
+    world.submit("said", 5);
+    assert_eq!(parts(&world, "m")[0].1, ByteCount::gib(7));
+    assert_eq!(parts(&world, "said")[0].1, ByteCount::gib(4));
+}
+
+#[test]
+fn rc_20_out_of_memory_raises_the_footprint_and_never_beyond_the_device() {
+    let mut world = World::calm(12, vec![estimated(model("m", 8))]);
+    world.submit("m", 5);
+    for gib in [10, 12, 12] {
+        while !world.exit_if_loading("m", Some(WorkerExit::OutOfMemory)) {
+            world.run_for(SECOND / 10);
+        }
+        assert_eq!(world.core.model("m").unwrap().size, ByteCount::gib(gib));
+    }
+}
+
+#[test]
+fn rc_21_foreign_growth_makes_idle_models_leave_the_less_important_first() {
+    let mut world = World::calm(24, vec![model("a", 8), model("b", 8), pinned(model("p", 4))]);
+    world.submit("a", 2);
+    world.submit("b", 5);
+    world.submit("p", 9);
+    world.run_until(s(30));
+    let mut seen = device("cuda:0", 24);
+    seen.foreign = Some(ByteCount::gib(5));
+    world.tell(Event::DeviceObserved(seen.clone()));
+    world.run_for(SECOND);
+    assert_eq!(loaded(&world), ["a", "p"]);
+    let reason = world.core.decisions().next_back().unwrap().reasons.join("; ");
+    assert!(reason.starts_with("idle, and other programs need the memory; other programs use 5.00 GiB"), "{reason}");
+    // A busy one and a pinned one stay whatever happens.
+    world.behaviour.answer = (60 * SECOND, 60 * SECOND);
+    let running = world.submit("a", 5);
+    seen.foreign = Some(ByteCount::gib(20));
+    world.tell(Event::DeviceObserved(seen));
+    assert_eq!(loaded(&world), ["a", "p"]);
+    world.run_for(61 * SECOND);
+    assert_eq!(world.fate(running), &Fate::Answered);
+    assert_eq!(loaded(&world), ["p"]);
+}
+
+fn on_host(retention: ByteCount, models: Vec<ModelDescription>) -> World {
+    let mut world = World::calm(24, models);
+    let mut host = device("cpu", 32);
+    host.retention = Some(retention);
+    world.tell(Event::DeviceObserved(host));
+    world
+}
+
+#[test]
+fn bc_2_over_the_budget_the_least_recently_used_leaves_and_never_the_one_just_loaded() {
+    let host = |name, gib| on(model(name, gib), "cpu");
+    let mut world = on_host(ByteCount::gib(10), vec![host("a", 4), host("b", 4), host("large", 14), host("c", 4)]);
+    for name in ["a", "b", "c"] {
+        world.submit(name, 5);
+        world.run_for(10 * SECOND);
+    }
+    assert_eq!(loaded(&world), ["b", "c"]);
+    let large = world.submit("large", 5);
+    world.run_for(10 * SECOND);
+    assert_eq!(world.fate(large), &Fate::Answered);
+    assert_eq!(loaded(&world), ["large"]);
+    assert_eq!(world.core.devices().iter().find(|d| d.id == CPU).unwrap().retention, Some(ByteCount::gib(10)));
+}
+
+#[test]
+fn bc_1_nothing_retained_means_every_request_loads_and_unloads() {
+    let mut world = on_host(ByteCount::ZERO, vec![on(model("m", 4), "cpu")]);
+    for loads in 1..=2 {
+        let request = world.submit("m", 5);
+        world.run_for(10 * SECOND);
+        assert_eq!(world.fate(request), &Fate::Answered);
+        assert_eq!(world.loads(), loads);
+        assert!(world.core.slots().is_empty());
+    }
+}
+
+#[test]
+fn bc_3_the_sweep_counts_what_it_unloads() {
+    let mut world = World::calm(24, vec![model("a", 4), model("b", 4)]);
+    world.submit("a", 5);
+    world.submit("b", 5);
+    world.run_until(s(400));
+    let reasons: Vec<&str> = world.core.decisions().rev().take(2).map(|d| d.reasons[1].as_str()).collect();
+    assert_eq!(reasons, ["2 models left for idleness so far", "1 models left for idleness so far"]);
+}
+
+#[test]
+fn bc_5_a_stale_copy_serves_what_runs_and_the_next_load_is_new() {
+    let mut world = World::calm(24, vec![model("m", 4)]);
+    let running = world.submit("m", 5);
+    world.run_until(s(4));
+    let done = world.operate(|request| Event::Invalidate { request, model: "m".into() });
+    assert_eq!(world.fate(done), &Fate::Done);
+    assert!(world.core.slots()[0].stale);
+    world.run_until(s(6));
+    assert_eq!(world.fate(running), &Fate::Answered);
+    assert!(world.core.slots().is_empty());
+    world.submit("m", 5);
+    world.run_until(s(20));
+    assert_eq!((world.loads(), world.core.slots()[0].stale), (2, false));
+    let unknown = world.operate(|request| Event::Invalidate { request, model: "x".into() });
+    assert_eq!(world.refusal(unknown).code, ErrorCode::ModelNotFound);
+}
+
+#[test]
+fn rc_30_a_freed_device_empties_stays_closed_and_comes_back() {
+    let mut world = World::calm(24, vec![on(model("m", 4), "cuda:0"), pinned(model("p", 4))]);
+    world.submit("p", 5);
+    let running = world.submit("m", 5);
+    world.run_until(s(7));
+    let free = world.operate(|request| Event::FreeDevice { request, device: DeviceId::Cuda(0) });
+    assert_eq!(world.fate(free), &Fate::Waiting);
+    let waiting = world.submit("m", 0);
+    world.run_until(s(12));
+    assert_eq!((world.fate(running), world.fate(free)), (&Fate::Answered, &Fate::Done));
+    assert!(world.core.slots().is_empty() && world.core.devices()[0].closed);
+    assert_eq!(world.core.why(waiting), Some(WaitReason::DeviceClosed { device: DeviceId::Cuda(0) }));
+    world.operate(|request| Event::OpenDevice { request, device: DeviceId::Cuda(0) });
+    world.run_until(s(20));
+    assert_eq!(world.fate(waiting), &Fate::Answered);
+    let unknown = world.operate(|request| Event::FreeDevice { request, device: DeviceId::Cuda(7) });
+    assert_eq!(world.refusal(unknown).code, ErrorCode::DeviceNotAvailable);
+    assert!(world.refusal(unknown).message.contains("known devices: cuda:0"));
+}
