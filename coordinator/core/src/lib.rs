@@ -37,4 +37,7 @@ pub use scheduler::Scheduler;
 pub use settings::{ClientRule, ClientRules, LoadFailurePolicy, MaxLoaded, Settings};
 pub use slot::{LoadPhase, ReadyPhase, SlotState, StopPhase};
 pub use time::Moment;
-pub use view::{ClientView, DeviceView, ModelStatus, ModelView, QueuedView, RecentView, RequestPurpose, SlotView};
+pub use view::{
+    ClientView, DeviceView, Eviction, ModelStatus, ModelView, PlanQuestion, PlanView, PlannedStep, QueuedView,
+    RecentView, RequestPurpose, SlotView,
+};

@@ -67,6 +67,15 @@ pub(crate) struct Head {
     pub(crate) client: ClientIndex,
 }
 
+impl Head {
+    /// The head of a request that somebody thinks of: the last to arrive, of a client that got nothing yet.
+    pub(crate) fn imagined(id: RequestId, base: Priority, now: Moment) -> Self {
+        let arrival = Arrival { at: now, number: u64::MAX };
+        let key = OrderKey { effective: base, service: 0, arrival };
+        Self { key, id, base, client: ClientIndex::new(usize::MAX) }
+    }
+}
+
 /// Where a model is, as far as the order cares.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Residency {
@@ -396,6 +405,13 @@ impl InferenceQueue {
             (key.effective, warm_bump, key.service, key.arrival)
         });
         all
+    }
+
+    /// How many requests for `model` would go before one of this priority that came now. For people: looks at all of them.
+    pub(crate) fn stand_before(&self, model: ModelIndex, base: Priority, now: Moment) -> usize {
+        let aged = |waiting: &&Waiting| waiting.priority.aged(steps(now.since(waiting.arrival.at), self.aging_step));
+        let of_model = self.waiting.values().filter(|waiting| waiting.model == model);
+        of_model.filter(|waiting| aged(waiting) <= base).count()
     }
 
     fn key(&self, base: Priority, arrival: Arrival, client: ClientIndex, now: Moment) -> OrderKey {

@@ -9,6 +9,7 @@ mod loading;
 mod measure;
 mod moves;
 mod operator;
+mod plan;
 mod pressure;
 mod requests;
 mod room;

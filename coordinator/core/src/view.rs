@@ -1,12 +1,13 @@
 //! What the scheduler shows to the API, the metrics and the command line: plain values, made on demand.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use model_boss_protocol::{ByteCount, Category, ClientId, DeviceId, Generation, ModelId, Priority, RequestId, SlotId};
 use serde::{Serialize, Serializer};
 
-use crate::{ClientRule, LeaveCause, Moment, Outcome, SizeRule, SlotState, WaitReason};
+use crate::{ClientRule, LeaveCause, Moment, Outcome, SizeEstimate, SizeRule, SlotState, WaitReason};
 
 /// A model of the catalog.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -181,6 +182,131 @@ pub struct DeviceView {
     pub making_room_for: Option<ModelId>,
 }
 
+/// A request that somebody thinks of (`POST /api/v1/plan`).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PlanQuestion {
+    /// A name or an alias.
+    pub model: String,
+    /// With which context, if not the manifest's.
+    pub context: Option<u64>,
+    /// The size with that context.
+    pub size: Option<SizeEstimate>,
+    /// How important it would be; 5 when nothing is said.
+    pub priority: Option<Priority>,
+    /// Where it would have to run.
+    pub device: Option<DeviceId>,
+}
+
+/// What would happen to it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PlanView {
+    /// Which model.
+    pub model: ModelId,
+    /// How important the request would be.
+    pub priority: Priority,
+    /// The memory the model needs there.
+    pub size: ByteCount,
+    /// The rule that says so.
+    pub size_rule: SizeRule,
+    /// What would be done.
+    #[serde(flatten)]
+    pub step: PlannedStep,
+    /// The same in words.
+    pub message: String,
+    /// Requests for this model that would go first.
+    pub before_it: usize,
+    /// How long a load is expected to take; `null` when the model is loaded, or when none was measured.
+    #[serde(rename = "expected_load_s", serialize_with = "optional_seconds")]
+    pub expected_load: Option<Duration>,
+    /// How long an answer takes at most, 19 times of 20; `null` with too few samples.
+    #[serde(rename = "expected_answer_s", serialize_with = "optional_seconds")]
+    pub expected_answer: Option<Duration>,
+}
+
+/// What would be done for a request that somebody thinks of.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "step", rename_all = "snake_case")]
+pub enum PlannedStep {
+    /// Its model is loaded and takes it at once.
+    Serve {
+        /// Where it is.
+        parts: Vec<(DeviceId, ByteCount)>,
+    },
+    /// Its model is loaded at once: there is room.
+    Load {
+        /// Where to.
+        parts: Vec<(DeviceId, ByteCount)>,
+    },
+    /// Its model is loaded when others have left.
+    Evict {
+        /// Where to.
+        parts: Vec<(DeviceId, ByteCount)>,
+        /// Who leaves.
+        evictions: Vec<Eviction>,
+    },
+    /// It waits.
+    Wait {
+        /// Where its model is, if it is anywhere.
+        parts: Vec<(DeviceId, ByteCount)>,
+        /// For what.
+        wait: WaitReason,
+    },
+}
+
+/// A model that would leave.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Eviction {
+    /// Which one.
+    pub model: ModelId,
+    /// Whether it would end its requests first.
+    pub drains: bool,
+    /// By which right.
+    pub why: String,
+}
+
+impl PlannedStep {
+    /// Where the model is or would be.
+    pub fn parts(&self) -> &[(DeviceId, ByteCount)] {
+        match self {
+            Self::Serve { parts } | Self::Load { parts } | Self::Evict { parts, .. } | Self::Wait { parts, .. } => {
+                parts
+            }
+        }
+    }
+}
+
+impl fmt::Display for PlannedStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let places = |f: &mut fmt::Formatter<'_>| {
+            for (place, (device, bytes)) in self.parts().iter().enumerate() {
+                write!(f, "{}{bytes} on {device}", if place == 0 { "" } else { ", " })?;
+            }
+            Ok(())
+        };
+        match self {
+            Self::Serve { .. } => {
+                f.write_str("answered at once: the model is loaded, ")?;
+                places(f)
+            }
+            Self::Load { .. } => {
+                f.write_str("loaded at once: ")?;
+                places(f)
+            }
+            Self::Evict { evictions, .. } => {
+                f.write_str("loaded, ")?;
+                places(f)?;
+                f.write_str(", when ")?;
+                for (place, eviction) in evictions.iter().enumerate() {
+                    let how = if eviction.drains { "has ended its requests and left" } else { "has left" };
+                    write!(f, "{}{} {how} ({})", if place == 0 { "" } else { ", " }, eviction.model, eviction.why)?;
+                }
+                Ok(())
+            }
+            Self::Wait { wait, .. } => write!(f, "{wait}"),
+        }
+    }
+}
+
 fn millis<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_u64(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
 }
@@ -239,4 +365,8 @@ pub struct RecentView {
     pub tokens: Option<u64>,
     /// How it ended.
     pub outcome: Outcome,
+}
+
+fn optional_seconds<S: Serializer>(span: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    span.map(|span| span.as_secs_f64()).serialize(serializer)
 }

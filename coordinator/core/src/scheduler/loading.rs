@@ -55,14 +55,21 @@ impl Scheduler {
             };
         }
         match self.offer(&ask) {
-            Err(PlacementError::Closed { device }) => WaitReason::DeviceClosed { device },
-            Err(_) => WaitReason::DeviceUnknown { device: ask.device },
+            Err(error) => self.why_no_place(&ask, error),
             Ok(Offer::No(blocked)) => {
                 let reason = blocked.into_iter().next().map(|(site, why)| self.reason(&ask, &site, why));
                 reason.unwrap_or(WaitReason::Queued)
             }
             // Time has passed since it was looked at; the next look takes it.
             Ok(Offer::Now(_) | Offer::After(_)) => WaitReason::Queued,
+        }
+    }
+
+    /// What is waited for where no device can take the model as it stands.
+    pub(super) fn why_no_place(&self, ask: &Ask, error: PlacementError) -> WaitReason {
+        match error {
+            PlacementError::Closed { device } => WaitReason::DeviceClosed { device },
+            _ => WaitReason::DeviceUnknown { device: ask.device.clone() },
         }
     }
 

@@ -30,7 +30,7 @@ pub(super) struct Ask {
 }
 
 /// How much on which device.
-type Parts = Vec<(DeviceId, ByteCount)>;
+pub(super) type Parts = Vec<(DeviceId, ByteCount)>;
 
 /// The best that the devices offer.
 pub(super) enum Offer {
@@ -76,6 +76,14 @@ enum Room {
 }
 
 impl Plan {
+    /// What the model will hold on each device.
+    pub(super) fn parts(&self) -> Parts {
+        let margin = if self.takes.len() > 1 { split::MARGIN } else { 0 };
+        let part = |takes: i128| ByteCount(u64::try_from(takes - margin).unwrap_or(0));
+        let parts = self.site.iter().cloned().zip(self.takes.iter().map(|&takes| part(takes)));
+        parts.filter(|(_, bytes)| bytes.0 > 0).collect()
+    }
+
     /// Requests that have to end first weigh most, then the models that have to be loaded again.
     fn cost(&self) -> (usize, usize) {
         (self.victims.iter().filter(|victim| victim.usage == Usage::Busy).count(), self.victims.len())
@@ -193,11 +201,18 @@ impl Scheduler {
         if let Some(rival) = rivals.first().filter(|_| heads.is_empty()) {
             return Room::No(NoRoom::Turn(site[0].clone(), rival.model));
         }
-        self.plan(ask, site, rooms, &conflicts, &heads)
+        self.room_after(ask, site, rooms, &conflicts, &heads)
     }
 
     /// Whom the requests of a model may send away for it.
-    fn plan(&self, ask: &Ask, site: &[DeviceId], mut rooms: Vec<i128>, conflicts: &[SlotId], heads: &[Head]) -> Room {
+    fn room_after(
+        &self,
+        ask: &Ask,
+        site: &[DeviceId],
+        mut rooms: Vec<i128>,
+        conflicts: &[SlotId],
+        heads: &[Head],
+    ) -> Room {
         let need = i128::from(self.size_at(ask, site).bytes.0);
         let places = self.places_missing(ask.model, |slot| self.is_leaving(slot));
         let of_category = if self.limit_of(ask.model).is_some() { self.loaded_beside(ask.model) } else { Vec::new() };

@@ -15,6 +15,7 @@ use crate::{
 mod clients;
 mod fairness;
 mod moves;
+mod plan;
 mod pool;
 mod recovery;
 

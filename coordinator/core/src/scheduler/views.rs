@@ -124,18 +124,7 @@ impl Scheduler {
             return held_back;
         }
         if let Some(slot) = known.serving.map(|slot| &self.pool[slot]) {
-            return match slot.state {
-                SlotState::Loading(phase) => WaitReason::Loading { model, phase, progress: slot.progress },
-                SlotState::Ready(ReadyPhase::Draining) => {
-                    WaitReason::Leaving { model, cause: slot.leaving.clone().unwrap_or(LeaveCause::Unload) }
-                }
-                _ if slot.paused_until.is_some() => WaitReason::WorkerLost { model },
-                _ => WaitReason::Busy {
-                    model,
-                    running: slot.running.len(),
-                    max_concurrent: known.description.max_concurrent.max(1),
-                },
-            };
+            return self.why_not_taken(slot);
         }
         if let Some(until) = known.failures.waits_until(self.now) {
             return WaitReason::BackingOff {
@@ -152,6 +141,24 @@ impl Scheduler {
             };
         }
         self.why_no_load(waiting.model)
+    }
+
+    /// Why a slot that serves a model, or will, does not take its requests now.
+    pub(super) fn why_not_taken(&self, slot: &ModelSlot) -> WaitReason {
+        let known = &self.catalog[slot.model];
+        let model = known.id().clone();
+        match slot.state {
+            SlotState::Loading(phase) => WaitReason::Loading { model, phase, progress: slot.progress },
+            SlotState::Ready(ReadyPhase::Draining) => {
+                WaitReason::Leaving { model, cause: slot.leaving.clone().unwrap_or(LeaveCause::Unload) }
+            }
+            _ if slot.paused_until.is_some() => WaitReason::WorkerLost { model },
+            _ => WaitReason::Busy {
+                model,
+                running: slot.running.len(),
+                max_concurrent: known.description.max_concurrent.max(1),
+            },
+        }
     }
 
     fn model_view(&self, index: ModelIndex, known: &Model) -> ModelView {
