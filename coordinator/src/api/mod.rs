@@ -16,6 +16,7 @@ mod models;
 mod origin;
 mod patience;
 mod peek;
+mod plan;
 mod prometheus;
 mod route;
 mod status;
@@ -102,6 +103,7 @@ pub(crate) fn router(context: Arc<Context>) -> Router {
         .get("/api/v1/logs/{*id}", Read, logs::logs)
         .post("/api/v1/load", Manage, manage::load)
         .post("/api/v1/unload", Manage, manage::unload)
+        .post("/api/v1/plan", Manage, plan::plan)
         .post("/api/v1/models/{*id}", Manage, manage::model)
         .post("/api/v1/devices/{*id}", Manage, manage::device_order)
         .into_router()

@@ -116,24 +116,25 @@ pub(super) async fn plan(client: &Client, question: &Value, as_json: bool) -> Re
     if as_json {
         return Ok(pretty(&answer));
     }
-    let mut lines = vec![format!("{}: {}", text(&answer["model"]), text(&answer["summary"]))];
-    let size = &answer["size"];
-    if !size.is_null() {
-        lines.push(format!("  needs      {} (by {})", bytes(&size["bytes"]), text(&size["rule"])));
-    }
+    let mut lines = vec![format!("{}: {}", text(&answer["model"]), text(&answer["message"]))];
+    lines.push(format!("  needs      {} (size by rule '{}')", bytes(&answer["size"]), text(&answer["size_rule"])));
     let parts: Vec<String> =
         items(&answer, "parts").map(|part| format!("{} on {}", bytes(&part[1]), text(&part[0]))).collect();
     if !parts.is_empty() {
         lines.push(format!("  where      {}", parts.join(", ")));
     }
-    for victim in items(&answer, "evicts") {
-        lines.push(format!("  evicts     {}: {}", text(&victim["model"]), text(&victim["reason"])));
+    for victim in items(&answer, "evictions") {
+        let how = if victim["drains"] == true { "drains" } else { "evicts" };
+        lines.push(format!("  {how:<10} {}: {}", text(&victim["model"]), text(&victim["why"])));
     }
-    if let Some(wait) = answer["blocked"].as_str() {
-        lines.push(format!("  waits      {wait}"));
+    match answer["before_it"].as_u64() {
+        None | Some(0) => {}
+        Some(before) => lines.push(format!("  after      {before} requests that wait for it already")),
     }
-    if let Some(ms) = answer["expected_load_ms"].as_u64() {
-        lines.push(format!("  load       about {}", span(ms as f64 / 1e3)));
+    for (name, what) in [("load", "expected_load_s"), ("answer", "expected_answer_s")] {
+        if let Some(seconds) = answer[what].as_f64() {
+            lines.push(format!("  {name:<10} about {}", span(seconds)));
+        }
     }
     Ok(lines.join("\n") + "\n")
 }
@@ -235,6 +236,21 @@ mod tests {
         let (_fake, client) = fake(json!({ "decisions": [decision(1), decision(2), decision(3)] })).await;
         let shown = decisions(&client, 2, false).await.unwrap();
         assert!(!shown.contains("m1") && shown.contains("m2") && shown.contains("room for 'x'; idle"), "{shown}");
+    }
+
+    #[tokio::test]
+    async fn a_plan_says_who_would_leave_and_by_which_right() {
+        let answer = json!({ "model": "large", "priority": 2, "size": 6_442_450_944_u64, "size_rule": "manifest", "step": "evict",
+            "parts": [["cuda:0", 6_442_450_944_u64]], "evictions": [{ "model": "small", "drains": true, "why": "its rank is 5" }],
+            "message": "loaded when small has left", "before_it": 3, "expected_load_s": 12.0, "expected_answer_s": null });
+        let (_fake, client) = fake(answer).await;
+        let shown = plan(&client, &plan_question("large", None, None, None), false).await.unwrap();
+        for part in
+            ["6.00 GiB on cuda:0", "drains     small: its rank is 5", "after      3 requests", "load       about 12"]
+        {
+            assert!(shown.contains(part), "{shown}");
+        }
+        assert!(!shown.contains("\n  answer"), "{shown}");
     }
 
     #[test]
