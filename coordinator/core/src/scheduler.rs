@@ -59,6 +59,8 @@ pub struct Scheduler {
     claims: BTreeMap<ModelIndex, Claim>,
     moves: BTreeMap<ModelIndex, Move>,
     second_try: Option<SecondTry>,
+    /// Slots that have devices for themselves alone (MM-5).
+    alone: BTreeSet<SlotId>,
     footprints: Footprints,
     /// What idle models hold may be more than they may keep.
     accounts_changed: bool,
@@ -138,6 +140,7 @@ impl Scheduler {
             claims: BTreeMap::new(),
             moves: BTreeMap::new(),
             second_try: None,
+            alone: BTreeSet::new(),
             footprints: Footprints::default(),
             accounts_changed: false,
             idle_sweeps: 0,

@@ -29,8 +29,7 @@ impl Scheduler {
                 None => self.drop_claim(model),
             },
             Ok(Offer::Now(parts)) => self.start_load(&ask, parts),
-            // What was asked to leave is still leaving.
-            Ok(_) if self.is_room_coming(&ask) => {}
+            Ok(Offer::Coming) => {}
             Ok(Offer::After(plan)) => self.make_room(&ask, plan),
             Ok(Offer::No(blocked)) => {
                 self.drop_claim(model);
@@ -61,7 +60,7 @@ impl Scheduler {
                 reason.unwrap_or(WaitReason::Queued)
             }
             // Time has passed since it was looked at; the next look takes it.
-            Ok(Offer::Now(_) | Offer::After(_)) => WaitReason::Queued,
+            Ok(Offer::Now(_) | Offer::Coming | Offer::After(_)) => WaitReason::Queued,
         }
     }
 
@@ -228,6 +227,9 @@ impl Scheduler {
         let id = self.pool.vacant(model, &self.catalog[model].slots);
         let order = self.pool[id].fill(self.now, parts, filling)?;
         self.pool.entered(id);
+        if !self.pool[id].exclusive.is_empty() {
+            self.alone.insert(id);
+        }
         self.devices.charge(id, &self.pool[id].parts);
         let known = &mut self.catalog[model];
         if !known.slots.contains(&id) {

@@ -142,7 +142,7 @@ impl Scheduler {
         match self.offer(&ask) {
             Err(error) => self.fail_move(model, &error.to_string()),
             Ok(Offer::Now(parts)) => self.begin_move(&ask, parts),
-            Ok(_) if self.is_room_coming(&ask) => {}
+            Ok(Offer::Coming) => {}
             Ok(Offer::After(plan)) => self.make_room(&ask, plan),
             Ok(Offer::No(blocked)) => {
                 let stays = blocked.into_iter().find(|(_, why)| !matches!(why, NoRoom::Turn(..) | NoRoom::Coming));

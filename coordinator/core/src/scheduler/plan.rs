@@ -80,6 +80,7 @@ impl Scheduler {
         };
         Ok(match offer {
             Offer::Now(parts) => PlannedStep::Load { parts },
+            Offer::Coming => PlannedStep::Wait { parts: Vec::new(), wait: self.why_no_load(model) },
             Offer::After(plan) => self.evictions(&plan),
             Offer::No(blocked) => {
                 let why = blocked.into_iter().next().map(|(site, why)| self.reason(ask, &site, why));

@@ -36,6 +36,8 @@ pub(super) type Parts = Vec<(DeviceId, ByteCount)>;
 pub(super) enum Offer {
     /// It fits.
     Now(Parts),
+    /// What was asked to leave for it is still leaving.
+    Coming,
     /// It fits when these have left.
     After(Plan),
     /// It has to wait, by site.
@@ -69,10 +71,16 @@ pub(super) struct Plan {
     pub(super) coming: Vec<SlotId>,
 }
 
-enum Room {
-    Now { parts: Parts, left: i128 },
-    After(Plan),
-    No(NoRoom),
+/// What a site has as it is.
+struct Footing<'a> {
+    /// What is left on each of its devices.
+    rooms: Vec<i128>,
+    /// Loads there that nobody waits for.
+    unwanted: Vec<SlotId>,
+    rivals: Vec<Rival<'a>>,
+    conflicts: Vec<SlotId>,
+    /// How it would fit without anybody leaving, and what would be left.
+    room: Option<(i128, Parts)>,
 }
 
 impl Plan {
@@ -127,79 +135,85 @@ impl Scheduler {
     /// The best offer for an ask. The room it fills best goes first, then the least eviction.
     pub(super) fn offer(&self, ask: &Ask) -> Result<Offer, PlacementError> {
         let mut now: Option<(usize, i128, Parts)> = None;
-        let mut after: Option<Plan> = None;
+        let mut full = Vec::new();
         let mut blocked = Vec::new();
         for site in self.sites(ask)? {
-            match self.room(ask, &site) {
-                Room::Now { parts, left } => {
+            match self.footing(ask, &site) {
+                Err(why) => blocked.push((site, why)),
+                Ok(Footing { room: Some((left, parts)), unwanted, .. }) if unwanted.is_empty() => {
                     let offer = (site.len(), left, parts);
                     if now.as_ref().is_none_or(|best| offer < *best) {
                         now = Some(offer);
                     }
                 }
-                Room::After(plan) => {
-                    if after.as_ref().is_none_or(|least| plan.cost() < least.cost()) {
-                        after = Some(plan);
-                    }
-                }
-                Room::No(why) => blocked.push((site, why)),
+                Ok(footing) => full.push((site, footing)),
             }
         }
-        Ok(match (now, after) {
-            (Some((_, _, parts)), _) => Offer::Now(parts),
-            (None, Some(plan)) => Offer::After(plan),
-            (None, None) => Offer::No(blocked),
-        })
+        if let Some((_, _, parts)) = now {
+            return Ok(Offer::Now(parts));
+        }
+        if self.is_room_coming(ask) {
+            return Ok(Offer::Coming);
+        }
+        let mut after: Option<Plan> = None;
+        for (site, footing) in full {
+            match self.make_plan(ask, &site, footing) {
+                Ok(plan) if after.as_ref().is_none_or(|least| plan.cost() < least.cost()) => after = Some(plan),
+                Ok(_) => {}
+                Err(why) => blocked.push((site, why)),
+            }
+        }
+        Ok(after.map_or(Offer::No(blocked), Offer::After))
     }
 
-    fn room(&self, ask: &Ask, site: &[DeviceId]) -> Room {
+    /// What a site has for an ask, as it is.
+    fn footing(&self, ask: &Ask, site: &[DeviceId]) -> Result<Footing<'_>, NoRoom> {
         let mut rooms = Vec::with_capacity(site.len());
         let mut unwanted = Vec::new();
-        let mut turn = None;
         for name in site {
-            let Some((device, balance)) = self.devices.get(name).and_then(|d| Some((d, d.balance()?))) else {
-                return Room::No(NoRoom::Unknown(name.clone()));
-            };
-            rooms.push(balance);
+            let Some(device) = self.devices.get(name) else { return Err(NoRoom::Unknown(name.clone())) };
             match device.loading {
                 Some(slot) if self.is_unwanted(slot) => unwanted.push(slot),
-                Some(slot) => turn = turn.or(Some(NoRoom::Turn(name.clone(), self.pool[slot].model))),
+                Some(slot) => return Err(NoRoom::Turn(name.clone(), self.pool[slot].model)),
                 None => {}
             }
+            rooms.push(device.balance().ok_or_else(|| NoRoom::Unknown(name.clone()))?);
         }
-        if let Some(turn) = turn {
-            return Room::No(turn);
-        }
-        let size = self.size_at(ask, site);
-        let need = i128::from(size.bytes.0);
+        let bytes = self.size_at(ask, site).bytes;
         let alone = self.exclusive_on(ask.model, site);
         let rivals = self.rivals(ask.model, site, &alone);
-        let free: Vec<i128> = site.iter().zip(&rooms).map(|(name, room)| room - self.promised(&rivals, name)).collect();
         let conflicts = self.conflicts(site, &alone);
-        let parts = split::shares(size.bytes, &free).filter(|_| {
+        let free: Vec<i128> = site.iter().zip(&rooms).map(|(name, room)| room - self.promised(&rivals, name)).collect();
+        let parts = split::shares(bytes, &free).filter(|_| {
             conflicts.is_empty()
                 && !rivals.iter().any(|rival| rival.excludes)
                 && self.places_missing(ask.model, |_| false) == 0
         });
-        if let Some(parts) = parts {
-            if unwanted.is_empty() {
-                let left = free.iter().sum::<i128>() - need;
-                let parts = site.iter().cloned().zip(parts).filter(|(_, part)| site.len() == 1 || part.0 > 0);
-                return Room::Now { parts: parts.collect(), left };
-            }
+        let room = parts.map(|parts| {
+            let left = free.iter().sum::<i128>() - i128::from(bytes.0);
+            let parts = site.iter().cloned().zip(parts).filter(|(_, part)| site.len() == 1 || part.0 > 0);
+            (left, parts.collect())
+        });
+        Ok(Footing { rooms, unwanted, rivals, conflicts, room })
+    }
+
+    /// Who would have to leave a site that is full.
+    fn make_plan(&self, ask: &Ask, site: &[DeviceId], footing: Footing<'_>) -> Result<Plan, NoRoom> {
+        let Footing { rooms, unwanted, rivals, conflicts, room } = footing;
+        if let Some((_, parts)) = room {
             // A load for nobody makes way for whoever wants the device (RC-11).
             let Some(&asker) = ask.heads.first() else {
-                return Room::No(NoRoom::Turn(site[0].clone(), self.pool[unwanted[0]].model));
+                return Err(NoRoom::Turn(site[0].clone(), self.pool[unwanted[0]].model));
             };
             let usage = Usage::Idle;
             let victims = unwanted.into_iter().map(|slot| Victim { slot, usage, right: Right::Unwanted }).collect();
-            let takes = takes(&parts);
-            return Room::After(Plan { asker, site: site.to_vec(), takes, victims, coming: Vec::new() });
+            let (site, parts): (Site, Vec<ByteCount>) = parts.into_iter().unzip();
+            return Ok(Plan { asker, takes: takes(&parts), site, victims, coming: Vec::new() });
         }
         let first = |head: &Head| rivals.iter().all(|rival| head.base < rival.claim.standing);
         let heads: Vec<Head> = ask.heads.iter().copied().filter(first).collect();
         if let Some(rival) = rivals.first().filter(|_| heads.is_empty()) {
-            return Room::No(NoRoom::Turn(site[0].clone(), rival.model));
+            return Err(NoRoom::Turn(site[0].clone(), rival.model));
         }
         self.room_after(ask, site, rooms, &conflicts, &heads)
     }
@@ -212,7 +226,7 @@ impl Scheduler {
         mut rooms: Vec<i128>,
         conflicts: &[SlotId],
         heads: &[Head],
-    ) -> Room {
+    ) -> Result<Plan, NoRoom> {
         let need = i128::from(self.size_at(ask, site).bytes.0);
         let places = self.places_missing(ask.model, |slot| self.is_leaving(slot));
         let of_category = if self.limit_of(ask.model).is_some() { self.loaded_beside(ask.model) } else { Vec::new() };
@@ -246,13 +260,7 @@ impl Scheduler {
                     };
                     let free: Vec<i128> = site.iter().enumerate().map(|(place, name)| after(place, name)).collect();
                     let parts = split::shares(self.size_at(ask, site).bytes, &free).unwrap_or_default();
-                    return Room::After(Plan {
-                        asker: *asker,
-                        site: site.to_vec(),
-                        takes: takes(&parts),
-                        victims,
-                        coming,
-                    });
+                    return Ok(Plan { asker: *asker, site: site.to_vec(), takes: takes(&parts), victims, coming });
                 }
                 Err(blocked) => {
                     by.look_again = [by.look_again, blocked.look_again].into_iter().flatten().min();
@@ -265,10 +273,10 @@ impl Scheduler {
         }
         let nobody_else = heads.is_empty() && !candidates.iter().any(|candidate| candidate.excluded);
         if nobody_else && goal.places == 0 && split::holds(goal.need, &goal.rooms) {
-            return Room::No(NoRoom::Coming);
+            return Err(NoRoom::Coming);
         }
         let pins = self.pins_in_the_way(ask, site, need, &candidates);
-        Room::No(NoRoom::Blocked { by, pins })
+        Err(NoRoom::Blocked { by, pins })
     }
 
     /// The pinned slots without which there would be room, if nobody else's leaving could make it.
@@ -430,6 +438,9 @@ impl Scheduler {
 
     /// Slots that cannot be there together with a model at this site that needs `alone` for itself (MM-5).
     fn conflicts(&self, site: &[DeviceId], alone: &[DeviceId]) -> Vec<SlotId> {
+        if alone.is_empty() && self.alone.is_empty() {
+            return Vec::new();
+        }
         let clashes = |slot: &&crate::slot::ModelSlot| {
             let held = || slot.parts.iter().map(|(device, _)| device);
             alone.iter().any(|device| slot.exclusive.contains(device) || held().any(|held| held == device))

@@ -11,7 +11,7 @@ use crate::queue::Residency;
 use crate::reason::LeaveCause;
 use crate::residency::stay_warm;
 use crate::slot::{LoadPhase, ReadyPhase, SlotEvent, SlotOrder, SlotState};
-use crate::{Effect, ExitReport, Verdict};
+use crate::{Effect, ExitReport, MaxLoaded, Verdict};
 
 /// Loads of a model in a row that may end in a port that somebody else has before that counts as a failure.
 const PORT_CLASHES: u32 = 8;
@@ -108,7 +108,9 @@ impl Scheduler {
         self.pool[id].exited_at = Some(self.now);
         if matches!(before, SlotState::Stopping(_)) {
             // A place among the models of its category is free, if not yet its memory (MM-1).
-            self.reconsider_at_least(Reconsider::All);
+            if self.settings.max_loaded != MaxLoaded::Auto {
+                self.reconsider_at_least(Reconsider::All);
+            }
             return;
         }
         self.pool[id].leaving.get_or_insert(LeaveCause::Crash);
@@ -344,6 +346,7 @@ impl Scheduler {
         slot.port = None;
         slot.exited_at = None;
         slot.exclusive.clear();
+        self.alone.remove(&id);
         self.devices.discharge(id, &parts);
         for claim in self.claims.values_mut() {
             claim.victims.retain(|victim| *victim != id);
