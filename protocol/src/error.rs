@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::DeviceId;
+
 macro_rules! error_codes {
     ($($(#[$doc:meta])* $variant:ident = $text:literal, $status:literal, $kind:literal;)*) => {
         /// A stable code that programs may branch on.
@@ -123,12 +125,16 @@ pub struct ApiError {
     pub param: Option<String>,
     /// When to try again.
     pub retry_after: Option<Duration>,
+    /// The HTTP status, where it is not the code's own.
+    pub status: Option<u16>,
+    /// Where a model still serves whose move failed.
+    pub still_on: Option<DeviceId>,
 }
 
 impl ApiError {
     /// An error with this code and message.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), param: None, retry_after: None }
+        Self { code, message: message.into(), param: None, retry_after: None, status: None, still_on: None }
     }
 
     /// A 400 that names the field.
@@ -150,6 +156,25 @@ impl ApiError {
         self
     }
 
+    /// The same error with another status than the code's own.
+    #[must_use]
+    pub fn with_status(mut self, status: u16) -> Self {
+        self.status = Some(status);
+        self
+    }
+
+    /// The same error with the device on which the model still serves.
+    #[must_use]
+    pub fn still_on(mut self, device: DeviceId) -> Self {
+        self.still_on = Some(device);
+        self
+    }
+
+    /// The HTTP status.
+    pub fn status(&self) -> u16 {
+        self.status.unwrap_or_else(|| self.code.status())
+    }
+
     /// The JSON body of this error.
     pub fn body(&self, source: ErrorSource) -> ErrorBody {
         ErrorBody {
@@ -158,6 +183,7 @@ impl ApiError {
                 kind: self.code.kind().to_owned(),
                 param: self.param.clone(),
                 code: Some(self.code.as_str().to_owned()),
+                still_on: self.still_on.clone().map(Box::new),
             },
             source: Some(source),
         }
@@ -196,6 +222,9 @@ pub struct ErrorObject {
     /// The stable code.
     #[serde(default)]
     pub code: Option<String>,
+    /// Where a model still serves whose move failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub still_on: Option<Box<DeviceId>>,
 }
 
 impl ErrorBody {

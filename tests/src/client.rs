@@ -45,7 +45,12 @@ impl Client {
 
     /// `POST` that is answered piece by piece. Returns when the answer's head is there.
     pub async fn stream(&self, path: &str, body: &Value) -> Streamed {
-        let (answer, connection) = self.open(self.request(Method::POST, path, body.to_string())).await;
+        self.follow(self.request(Method::POST, path, body.to_string())).await
+    }
+
+    /// Sends a request whose answer comes piece by piece. Returns when the answer's head is there.
+    pub async fn follow(&self, request: Request<Full<Bytes>>) -> Streamed {
+        let (answer, connection) = self.open(request).await;
         let (parts, body) = answer.into_parts();
         let (status, headers) = (parts.status, parts.headers);
         Streamed { status, headers, body, unread: BytesMut::new(), _connection: connection }
@@ -168,6 +173,15 @@ pub enum Event {
     Comment(String),
     /// A chunk.
     Data(Value),
+    /// An event with a name, as `/api/v1/events` sends them.
+    Named {
+        /// Its number.
+        id: u64,
+        /// What kind of event.
+        kind: String,
+        /// What it says.
+        data: Value,
+    },
     /// `[DONE]`.
     Done,
 }
@@ -192,6 +206,9 @@ impl Streamed {
                 let text = std::str::from_utf8(&event).expect("events are UTF-8").trim_end();
                 if let Some(comment) = text.strip_prefix(':') {
                     return Some(Event::Comment(comment.trim().to_owned()));
+                }
+                if let Some(named) = named(text) {
+                    return Some(named);
                 }
                 let data = text.strip_prefix("data: ").unwrap_or_else(|| panic!("neither data nor comment: {text:?}"));
                 return Some(match data {
@@ -219,7 +236,7 @@ impl Streamed {
             match self.next().await {
                 Some(Event::Data(chunk)) => return chunk,
                 Some(Event::Comment(_)) => {}
-                end @ (Some(Event::Done) | None) => panic!("a chunk was expected, not {end:?}"),
+                end @ (Some(Event::Done | Event::Named { .. }) | None) => panic!("a chunk was expected, not {end:?}"),
             }
         }
     }
@@ -251,6 +268,14 @@ impl Streamed {
         bytes.extend_from_slice(&body);
         Answer { status: self.status, headers: self.headers, body: bytes.freeze() }
     }
+}
+
+/// The fields of an event with a name.
+fn named(text: &str) -> Option<Event> {
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+    let (id, kind, data) = (field("id")?.parse().ok()?, field("event")?.to_owned(), field("data")?);
+    let data = serde_json::from_str(data).unwrap_or_else(|error| panic!("{error} in {data:?}"));
+    Some(Event::Named { id, kind, data })
 }
 
 /// The text that a chunk of a chat or plain completion adds.

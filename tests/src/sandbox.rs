@@ -57,6 +57,14 @@ impl Sandbox {
         self
     }
 
+    /// Plays this machine instead of using the real one; gives the file, which may be edited later.
+    pub fn play(&mut self, machine: &str) -> PathBuf {
+        let file = self.path("gpus.toml");
+        std::fs::write(&file, machine).unwrap();
+        self.config = format!("{}simulate = \"gpus.toml\"\n", self.config);
+        file
+    }
+
     /// A model with stand-in workers that needs 64 MiB.
     pub fn fake_model(&self, name: &str, behaviour: Behaviour) -> FakeModel {
         self.fake_model_with(name, "vram = \"64MiB\"", behaviour)

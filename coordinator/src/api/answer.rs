@@ -93,7 +93,7 @@ pub(super) async fn obtain(mut ticket: Ticket, forward: Forward, mut account: Ac
             Ok(Answer { ticket, worker, queued, loading, status, headers, content, account, deadline })
         }
         Err(error) => {
-            account.status(error.code.status());
+            account.status(error.status());
             Err(error)
         }
     }

@@ -117,12 +117,20 @@ pub(super) async fn load(mut call: Call) -> Result<Response, ApiError> {
     let options = LoadOptions { device, context, size, keep_alive, priority };
     let loading = call.context.scheduling.load(model.clone(), options);
     if request.wait && wait {
-        loading.done().await?;
+        loading.done().await.map_err(about_the_device)?;
         return json(&Done::with("loaded", &model));
     }
     // How it ends shows in the model's status, and to whoever uses the model.
     tokio::spawn(loading.done());
     json_with(StatusCode::ACCEPTED, &Done::with("loading", &model))
+}
+
+/// The scheduler does not know which field named the device.
+fn about_the_device(error: ApiError) -> ApiError {
+    match error.code {
+        ErrorCode::DeviceNotAvailable if error.param.is_none() => error.with_param("device"),
+        _ => error,
+    }
 }
 
 /// The model at a path, which is one of the catalog from now on.

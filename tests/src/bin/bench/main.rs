@@ -1,6 +1,7 @@
 //! Measurements with real processes. Each prints what it measured and how, so that a figure can be made again.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement that fails ends with a line number")]
 
+mod kill;
 mod proxy;
 
 use std::net::SocketAddr;
@@ -16,7 +17,7 @@ use hyper_util::rt::TokioIo;
 use model_boss_tests::{Behaviour, Boss, LoneWorker, Sandbox, question};
 use tokio::net::TcpStream;
 
-const BENCHES: [(&str, &str); 5] = [
+const BENCHES: [(&str, &str); 6] = [
     ("queue", "one event of the scheduler with 100,000 requests waiting for 1,000 models (no processes)"),
     ("swap-order", "an hour of models that take turns in memory, against first come, first served (simulated)"),
     (
@@ -31,6 +32,10 @@ const BENCHES: [(&str, &str); 5] = [
         "proxy",
         "CPU per request, added latency, a thousand streams: beside nginx and vllm-router where they are installed",
     ),
+    (
+        "kill",
+        "10,000 requests (or as many as named) while every worker is killed each 2 s: fails if one gets no final answer",
+    ),
 ];
 
 #[tokio::main(flavor = "current_thread")]
@@ -38,6 +43,7 @@ async fn main() -> ExitCode {
     match std::env::args().nth(1).as_deref() {
         Some("first-byte") => first_byte().await,
         Some("door") => door().await,
+        Some("kill") => return kill::run(std::env::args().nth(2)).await,
         Some("proxy") => return proxy::run(std::env::args().skip(2), processor()).await,
         // How a coordinator starts a worker: this program is also what stands behind the gateways of `proxy`.
         Some("serve") => proxy::backend::run().await,

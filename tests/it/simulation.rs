@@ -1,0 +1,59 @@
+//! `serve --simulate`: a machine with four GPUs of 24 GB, played by stand-in workers.
+
+use model_boss_tests::{Behaviour, Boss, PATIENCE, Sandbox, until};
+use serde_json::{Value, json};
+
+const FOUR: &str = "[[gpu]]\nname = \"Played\"\nmemory = \"24GiB\"\ncount = 4\n";
+const GIB: u64 = 1 << 30;
+
+async fn device(boss: &Boss, id: &str) -> Value {
+    let all = boss.read("/api/v1/devices").await;
+    let found = all["devices"].as_array().into_iter().flatten().find(|device| device["id"] == id);
+    found.unwrap_or_else(|| panic!("no '{id}' in {all}")).clone()
+}
+
+#[tokio::test]
+async fn four_models_go_to_four_gpus_and_what_they_hold_shows() {
+    let mut sandbox = Sandbox::new();
+    sandbox.play(FOUR);
+    let names = ["alpha", "beta", "gamma", "delta"];
+    let _models = names.map(|name| sandbox.fake_model_with(name, "vram = \"18GiB\"", Behaviour::default()));
+    let boss = sandbox.start().await;
+    for name in names {
+        assert!(boss.chat(name, "?").await.status.is_success(), "{name}");
+    }
+    let slots = boss.read("/api/v1/slots").await;
+    let mut places: Vec<&str> =
+        slots["slots"].as_array().unwrap().iter().map(|slot| slot["parts"][0][0].as_str().unwrap()).collect();
+    places.sort_unstable();
+    assert_eq!(places, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]);
+    let used = async || (device(&boss, "cuda:2").await["used"] == 18 * GIB).then_some(());
+    until(PATIENCE, "the probe sees what the worker holds", used).await;
+    let shown = device(&boss, "cuda:2").await;
+    assert_eq!((&shown["total"], &shown["name"], &shown["foreign"]), (&json!(24 * GIB), &"Played".into(), &0.into()));
+    let models = boss.read("/v1/models/alpha").await;
+    assert_eq!((&models["backend"], &models["device"]), (&"fake".into(), &slots["slots"][0]["parts"][0][0]));
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn a_foreign_program_is_played_by_an_edit() {
+    let mut sandbox = Sandbox::new();
+    let file = sandbox.play("[[gpu]]\nmemory = \"24GiB\"\n");
+    let _model = sandbox.fake_model_with("alpha", "vram = \"2GiB\"\ndevice = \"cuda:0\"", Behaviour::default());
+    let boss = sandbox.start().await;
+    assert!(boss.chat("alpha", "?").await.status.is_success());
+    std::fs::write(&file, "[[gpu]]\nmemory = \"24GiB\"\nforeign = \"5GiB\"\n").unwrap();
+    let seen = async || (device(&boss, "cuda:0").await["foreign"] == 5 * GIB).then_some(());
+    until(PATIENCE, "the foreign memory is seen", seen).await;
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn a_machine_that_makes_no_sense_is_named() {
+    let mut sandbox = Sandbox::new();
+    sandbox.play("[[gpu]]\nmemory = \"much\"\n");
+    let (status, output) = sandbox.launch(&model_boss_tests::binary("model-boss-fake-worker")).end().await;
+    assert!(!status.success());
+    assert!(output.contains("gpus.toml") && output.contains("much"), "{output}");
+}
