@@ -17,9 +17,12 @@ async fn rc_12_comments_say_what_the_request_waits_for() {
     let mut model = sandbox.fake_model("alpha", loading());
     let boss = sandbox.start().await;
     let mut stream = boss.chat_streamed("alpha", "?").await;
-    for _ in 0..3 {
+    // On a busy machine the first may say that its worker is only starting.
+    let mut loading = 0;
+    while loading < 3 {
         let Some(Event::Comment(comment)) = stream.next().await else { panic!("a comment comes first") };
-        assert!(comment.contains("loading") && comment.contains("alpha"), "{comment}");
+        assert!(comment.contains("alpha"), "{comment}");
+        loading += usize::from(comment.contains("loading"));
     }
     model.worker().await.finish_load();
     let events = stream.rest().await;

@@ -279,7 +279,11 @@ impl Scheduler {
                 format!("model '{name}' was not moved to {}: {why}{still_on}", moving.device),
             ),
         };
-        error.with_param("device")
+        let device = serving.and_then(|slot| Some(self.pool[slot].parts.first()?.0.clone()));
+        match device {
+            Some(device) => error.with_param("device").still_on(device),
+            None => error.with_param("device"),
+        }
     }
 
     /// The ledger did not give the bytes of the second copy now.
