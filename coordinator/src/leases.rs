@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use model_boss_core::{DeviceObservation, Event};
 use model_boss_lease_store::{
-    AcquireRequest, Acquired, DeviceDeclaration, DeviceKey, Evidence, Holder, LeaseHandle, LeaseView, Leftover, Owner,
-    OwnerKind, PartView, Process, StoreError, Terms, is_gone, this_process,
+    Accounting, AcquireRequest, Acquired, DeviceDeclaration, DeviceKey, Evidence, Holder, LeaseHandle, LeaseView,
+    Leftover, Owner, OwnerKind, PartView, Process, StoreError, Terms, is_gone, this_process,
 };
 use model_boss_lease_store::{Observation, process};
 use model_boss_protocol::{ByteCount, DeviceId, Generation, ModelId, Priority, SlotId};
@@ -137,7 +137,7 @@ impl Leases {
     ) {
         // The ledger's thread makes the request id unique among everything ever asked.
         let request_id = format!("{slot}-{generation}");
-        let request = AcquireRequest { request_id, label: model.as_str().to_owned(), priority, parts };
+        let request = AcquireRequest::new(request_id, model.as_str(), priority, parts);
         self.send(LeaseCommand::Acquire { slot, generation, request });
     }
 
@@ -293,7 +293,7 @@ impl Ledger {
                 self.news.event(Event::LeaseGranted { slot, generation });
                 return;
             }
-            Ok(Acquired::Wait { reason, retry_after }) => (reason, retry_after),
+            Ok(Acquired::Wait { reason, retry_after, .. }) => (reason, retry_after),
             Ok(Acquired::NeverFits { reason }) => (reason, RELEASE_LIMIT),
             Err(error) => (chain(&error), STORE_RETRY),
         };
@@ -303,8 +303,8 @@ impl Ledger {
 
     fn renew(&mut self) {
         match self.holder.renew() {
-            Ok(lost) => {
-                for lease in lost {
+            Ok(kept) => {
+                for lease in kept.lost {
                     if let Some((filling, _)) = self.held.iter().find(|(_, held)| held.handle == lease) {
                         tracing::error!(lease = %lease.lease, "lease lost, its worker is ended");
                         self.news.lease_lost(filling.0, filling.1);
@@ -378,7 +378,8 @@ impl Ledger {
         };
         let Some(capacity) = sample.capacity else { return Ok(None) };
         if self.declared.get(&device) != Some(&(capacity, reserve)) {
-            self.holder.declare(&DeviceDeclaration { device: device.clone(), key, capacity, reserve })?;
+            let accounting = Accounting::PerProcess;
+            self.holder.declare(&DeviceDeclaration { device: device.clone(), key, capacity, reserve, accounting })?;
             self.declared.insert(device.clone(), (capacity, reserve));
         }
         self.holder.observe(&Observation {

@@ -9,13 +9,16 @@ use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use crate::StoreError;
 use crate::host;
 use crate::lock::{LockFile, private_folder};
-use crate::store::{Etag, LedgerStore, Snapshot, Swap};
+use crate::store::{Document, DocumentStore, Etag, LedgerStore, Snapshot, Swap};
 
 /// Boot id → etag, and the ledger as JSON. At most one row: opening drops the rows of other boots.
 const LEDGERS: TableDefinition<'_, &str, (u128, &str)> = TableDefinition::new("ledgers");
 
 /// What the ledger of an earlier boot leaves behind: the largest token, so that tokens grow across boots too.
 const FENCE: TableDefinition<'_, (), u64> = TableDefinition::new("fence");
+
+/// Name → etag, and the content of a small document.
+const DOCUMENTS: TableDefinition<'_, &str, (u128, &str)> = TableDefinition::new("documents");
 
 /// A document read longer ago than this is read again before anything is decided on it.
 const READ_IS_OLD: Duration = Duration::from_secs(1);
@@ -79,8 +82,32 @@ impl EmbeddedStore {
             }
             ledgers.retain(|boot, _| boot == self.boot_id).map_err(|error| failed(error.into()))?;
             fences.insert((), reached).map_err(|error| failed(error.into()))?;
+            // Makes the table, so that it can be read.
+            transaction.open_table(DOCUMENTS).map_err(|error| failed(error.into()))?;
         }
         transaction.commit().map_err(|error| failed(error.into()))
+    }
+
+    fn swap(
+        &self,
+        table: TableDefinition<'_, &str, (u128, &str)>,
+        key: &str,
+        expected: Etag,
+        content: &str,
+    ) -> Result<Swap, StoreError> {
+        let failed = |error: redb::Error| self.failed(error);
+        let next = Etag::random()?;
+        let transaction = self.database.begin_write().map_err(|error| failed(error.into()))?;
+        {
+            let mut table = transaction.open_table(table).map_err(|error| failed(error.into()))?;
+            let current = table.get(key).map_err(|error| failed(error.into()))?.map_or(0, |row| row.value().0);
+            if current != expected.0 {
+                return Ok(Swap::Conflict);
+            }
+            table.insert(key, (next.0, content)).map_err(|error| failed(error.into()))?;
+        }
+        transaction.commit().map_err(|error| failed(error.into()))?;
+        Ok(Swap::Done)
     }
 
     fn failed(&self, error: redb::Error) -> StoreError {
@@ -96,28 +123,18 @@ impl LedgerStore for EmbeddedStore {
         let table = transaction.open_table(LEDGERS).map_err(|error| failed(error.into()))?;
         let row = table.get(self.boot_id.as_str()).map_err(|error| failed(error.into()))?;
         Ok(match row.as_ref().map(redb::AccessGuard::value) {
-            Some((etag, document)) => Snapshot { document: Some(document.to_owned()), etag: Etag(etag), now },
-            None => Snapshot { document: None, etag: Etag(0), now },
+            Some((etag, document)) => {
+                Snapshot { document: Some(document.to_owned()), etag: Etag(etag), now, run_id: None }
+            }
+            None => Snapshot { document: None, etag: Etag(0), now, run_id: None },
         })
     }
 
     fn compare_and_swap(&mut self, loaded: &Snapshot, document: &str) -> Result<Swap, StoreError> {
-        let failed = |error: redb::Error| self.failed(error);
         if host::time_since_boot()?.since(loaded.now) > READ_IS_OLD {
             return Ok(Swap::Stale);
         }
-        let next = random_etag()?;
-        let transaction = self.database.begin_write().map_err(|error| failed(error.into()))?;
-        {
-            let mut table = transaction.open_table(LEDGERS).map_err(|error| failed(error.into()))?;
-            let current = table.get(self.boot_id.as_str()).map_err(|error| failed(error.into()))?;
-            if current.map_or(0, |row| row.value().0) != loaded.etag.0 {
-                return Ok(Swap::Conflict);
-            }
-            table.insert(self.boot_id.as_str(), (next, document)).map_err(|error| failed(error.into()))?;
-        }
-        transaction.commit().map_err(|error| failed(error.into()))?;
-        Ok(Swap::Done)
+        self.swap(LEDGERS, &self.boot_id, loaded.etag, document)
     }
 
     fn describe(&self) -> String {
@@ -129,11 +146,21 @@ fn describe(path: &Path) -> String {
     format!("embedded store, {}", path.display())
 }
 
-/// 128 random bits, never 0: that is the etag of a register that holds nothing.
-fn random_etag() -> Result<u128, StoreError> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|_| StoreError::Host("random numbers"))?;
-    Ok(u128::from_ne_bytes(bytes).max(1))
+impl DocumentStore for EmbeddedStore {
+    fn load_document(&mut self, name: &str) -> Result<Document, StoreError> {
+        let failed = |error: redb::Error| self.failed(error);
+        let transaction = self.database.begin_read().map_err(|error| failed(error.into()))?;
+        let table = transaction.open_table(DOCUMENTS).map_err(|error| failed(error.into()))?;
+        let row = table.get(name).map_err(|error| failed(error.into()))?;
+        Ok(match row.as_ref().map(redb::AccessGuard::value) {
+            Some((etag, content)) => Document { content: Some(content.to_owned()), etag: Etag(etag) },
+            None => Document { content: None, etag: Etag(0) },
+        })
+    }
+
+    fn swap_document(&mut self, name: &str, loaded: &Document, content: &str) -> Result<Swap, StoreError> {
+        self.swap(DOCUMENTS, name, loaded.etag, content)
+    }
 }
 
 /// Opens the file and checks every page, so that a damaged one is found now and not in the middle of a load.
@@ -203,6 +230,23 @@ mod tests {
         loaded.now.0 += 1_100_000;
         assert_eq!(store.compare_and_swap(&loaded, "two").unwrap(), Swap::Done);
         assert_eq!(store.load().unwrap().document.as_deref(), Some("two"));
+    }
+
+    #[test]
+    fn small_documents_survive_a_reopen_and_other_boots() {
+        let dir = tempfile::tempdir().unwrap();
+        {
+            let mut store = store(dir.path(), "first");
+            let empty = store.load_document("settings").unwrap();
+            assert_eq!(empty.content, None);
+            assert_eq!(store.swap_document("settings", &empty, "one").unwrap(), Swap::Done);
+            assert_eq!(store.swap_document("settings", &empty, "two").unwrap(), Swap::Conflict);
+        }
+        let mut store = store(dir.path(), "second");
+        let loaded = store.load_document("settings").unwrap();
+        assert_eq!(loaded.content.as_deref(), Some("one"));
+        assert_eq!(store.swap_document("settings", &loaded, "two").unwrap(), Swap::Done);
+        assert_eq!(store.load_document("other").unwrap().content, None);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use model_boss_lease::{LeaseId, Refusal};
 use model_boss_protocol::DeviceId;
@@ -33,6 +34,49 @@ pub enum StoreError {
     /// The folder for locks is somebody else's.
     #[error("{0} belongs to another user; set runtime_dir to a folder of your own")]
     ForeignFolder(PathBuf),
+    /// The store cannot be reached. Nothing is granted; what is held is kept.
+    #[error("the lease store at {server} cannot be reached; nothing new is started until it is back")]
+    Unavailable {
+        /// Where, without credentials.
+        server: String,
+        /// Why.
+        #[source]
+        source: Unreachable,
+    },
+    /// The store would throw the ledger away when memory gets short.
+    #[error(
+        "the Redis server at {server} may evict keys (maxmemory-policy is {policy}): it would lose leases; set maxmemory-policy to noeviction"
+    )]
+    Evicts {
+        /// Where, without credentials.
+        server: String,
+        /// Its policy.
+        policy: String,
+    },
+    /// The store lacks what is needed.
+    #[error("the Redis server at {server} is version {version}; leases need Redis 6.2 or newer, or Valkey")]
+    TooOld {
+        /// Where, without credentials.
+        server: String,
+        /// Its version.
+        version: String,
+    },
+    /// The URL of the store makes no sense.
+    #[error("'{url}' is no address of a Redis server: {detail}")]
+    BadUrl {
+        /// What was given, without credentials.
+        url: String,
+        /// What is wrong and what would be right.
+        detail: String,
+    },
+    /// The store answered something that does not belong to the question.
+    #[error("the lease store at {server} gave an answer that was not expected: {detail}")]
+    BadAnswer {
+        /// Where, without credentials.
+        server: String,
+        /// What.
+        detail: String,
+    },
     /// The file is there and is not what it should be.
     #[error(
         "the lease ledger ({what}) cannot be understood: {detail}; make sure that no worker runs any more, move the file away and start again"
@@ -67,6 +111,9 @@ pub enum StoreError {
     /// The lease is gone: its process must not touch the device.
     #[error("{0} is not held any more; its process must not touch the device")]
     Lost(LeaseId),
+    /// Records may have been lost: holders state theirs first.
+    #[error("the lease store may have lost records; nothing is granted for {} ms", .0.as_millis())]
+    Recovering(Duration),
     /// The device was never declared to this holder.
     #[error("device {0} was not declared to the lease ledger")]
     Undeclared(DeviceId),
@@ -76,4 +123,40 @@ pub enum StoreError {
     /// The rules gave an answer that does not belong to the operation.
     #[error("the lease rules gave an answer that does not fit '{0}'")]
     Unexpected(&'static str),
+}
+
+/// Why a store cannot be reached.
+#[derive(Debug, thiserror::Error)]
+pub enum Unreachable {
+    /// No connection.
+    #[error("no connection")]
+    Connect(#[source] redis::RedisError),
+    /// The connection broke, or the answer did not come in time. Whether a change was made is not known.
+    #[error("no answer")]
+    Answer(#[source] redis::RedisError),
+    /// None of the sentinels knows a master.
+    #[error("no sentinel names a master for '{0}'")]
+    NoMaster(String),
+    /// It was tried a moment ago.
+    #[error("{0}; tried a moment ago")]
+    JustTried(String),
+}
+
+impl StoreError {
+    /// Whether the store is out of reach or in no state to be used: what is held is kept, nothing new is begun.
+    pub fn is_outage(&self) -> bool {
+        matches!(self, Self::Unavailable { .. } | Self::Evicts { .. } | Self::Contended(_) | Self::Recovering(_))
+    }
+}
+
+/// An error with its causes in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
 }

@@ -4,12 +4,10 @@ use std::fs;
 use std::io;
 
 use model_boss_lease::{Process, StoreTime};
-use nix::errno::Errno;
-use nix::sys::signal::kill;
 use nix::time::{ClockId, clock_gettime};
-use nix::unistd::Pid;
 
 use crate::StoreError;
+use crate::tree::ProcessTree;
 
 /// The id of this boot.
 pub fn boot_id() -> Result<String, StoreError> {
@@ -47,48 +45,23 @@ pub(crate) fn pid_namespace() -> Result<String, StoreError> {
     Ok(link.to_string_lossy().into_owned())
 }
 
-/// Whether the process is gone, and with it every process that it left in its process group or session. A zombie has
-/// given its memory back and counts as gone. When in doubt the answer is no.
+/// Whether the process is gone with everything that it left behind. See [`ProcessTree::is_gone`].
 pub fn is_gone(process: &Process) -> bool {
-    match Stat::of(process.pid) {
-        Some(stat) if stat.start_time == process.start_time && !stat.is_zombie() => return false,
-        // The kernel gives a number to a new process only when no group or session bears it any more.
-        Some(stat) if stat.start_time != process.start_time => return true,
-        Some(_) => {}
-        // /proc may hide other people's processes.
-        None if i32::try_from(process.pid).is_ok_and(|pid| kill(Pid::from_raw(pid), None) != Err(Errno::ESRCH)) => {
-            return false;
-        }
-        None => {}
-    }
-    let Ok(entries) = fs::read_dir("/proc") else { return false };
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let left_behind = |stat: &Stat| !stat.is_zombie() && (stat.group == process.pid || stat.session == process.pid);
-    !pids.filter_map(Stat::of).any(|stat| left_behind(&stat))
-}
-
-/// The process and its ancestors, as long as they can be followed.
-pub(crate) fn lineage(pid: u32, pid_ns: &str) -> Vec<Process> {
-    let mut line = Vec::new();
-    let mut next = Some(pid);
-    while let Some((pid, stat)) = next.and_then(|pid| Some((pid, Stat::of(pid)?))) {
-        line.push(Process { pid, start_time: stat.start_time, pid_ns: pid_ns.to_owned() });
-        next = (stat.parent > 1 && line.len() < 64).then_some(stat.parent);
-    }
-    line
+    pid_namespace().is_ok_and(|namespace| ProcessTree::of_this_host(namespace).is_gone(process))
 }
 
 /// The fields of `/proc/PID/stat` that matter here (proc_pid_stat(5)).
-struct Stat {
-    state: u8,
-    parent: u32,
-    group: u32,
-    session: u32,
-    start_time: u64,
+#[derive(Clone, Copy)]
+pub(crate) struct Stat {
+    pub(crate) state: u8,
+    pub(crate) parent: u32,
+    pub(crate) group: u32,
+    pub(crate) session: u32,
+    pub(crate) start_time: u64,
 }
 
 impl Stat {
-    fn of(pid: u32) -> Option<Self> {
+    pub(crate) fn of(pid: u32) -> Option<Self> {
         let text: io::Result<String> = fs::read_to_string(format!("/proc/{pid}/stat"));
         Self::parse(&text.ok()?)
     }
@@ -107,8 +80,13 @@ impl Stat {
         })
     }
 
-    fn is_zombie(&self) -> bool {
+    pub(crate) fn is_zombie(&self) -> bool {
         matches!(self.state, b'Z' | b'X' | b'x')
+    }
+
+    /// `kthreadd` and its children have no memory of their own.
+    pub(crate) fn is_kernel_thread(&self, pid: u32) -> bool {
+        pid == 2 || self.parent == 2
     }
 }
 
@@ -129,7 +107,7 @@ mod tests {
     fn this_process_lives_and_has_a_line() {
         let me = this_process().unwrap();
         assert!(!is_gone(&me));
-        let line = lineage(me.pid, &me.pid_ns);
+        let line = ProcessTree::of_this_host(me.pid_ns.clone()).lineage(me.pid, &[]);
         assert_eq!(line.first(), Some(&me));
     }
 
@@ -150,6 +128,9 @@ mod tests {
         use std::io::{BufRead, BufReader};
         use std::os::unix::process::CommandExt;
         use std::process::Stdio;
+
+        use nix::sys::signal::kill;
+        use nix::unistd::Pid;
         let mut leader = Command::new("sh")
             .args(["-c", "tail -f /dev/null >/dev/null & echo $!; read -r line"])
             .stdin(Stdio::piped())

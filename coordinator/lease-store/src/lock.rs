@@ -10,6 +10,15 @@ use nix::unistd::getuid;
 
 use crate::StoreError;
 
+/// For whom something is locked.
+#[derive(Clone, Debug)]
+pub(crate) enum Claim {
+    /// For this process alone, with what tells it apart.
+    Alone(String),
+    /// For every process that uses this ledger.
+    Shared(String),
+}
+
 /// A locked file; the lock ends with this value or with the process.
 #[derive(Debug)]
 pub(crate) struct LockFile {
@@ -20,28 +29,25 @@ impl LockFile {
     /// Locks a state folder.
     pub(crate) fn of_state_dir(state_dir: &Path) -> Result<Self, StoreError> {
         let what = format!("the state folder {}", state_dir.display());
-        Self::take(&state_dir.join("lock"), state_dir, what, "stop it, or give this one another state_dir")
+        let claim = Claim::Alone(format!("state folder {}", state_dir.display()));
+        Self::take(&state_dir.join("lock"), &claim, what, "stop it, or give this one another state_dir")
     }
 
-    /// Locks a device for this host: two state folders never count one device twice.
+    /// Locks a device for this host's ledger: two ledgers never count one device twice.
     pub(crate) fn of_device(
         runtime_dir: &Path,
         device: &DeviceKey,
         name: &str,
-        state_dir: &Path,
+        claim: &Claim,
     ) -> Result<Self, StoreError> {
         let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
         let file: String = device.as_str().chars().map(safe).collect();
         let path = runtime_dir.join(format!("device-{file}.lock"));
-        Self::take(
-            &path,
-            state_dir,
-            format!("device {name}"),
-            "stop it: two ledgers would promise the same memory twice",
-        )
+        let advice = "stop it, or use the same ledger: two would promise the same memory twice";
+        Self::take(&path, claim, format!("device {name}"), advice)
     }
 
-    fn take(path: &Path, state_dir: &Path, what: String, advice: &'static str) -> Result<Self, StoreError> {
+    fn take(path: &Path, claim: &Claim, what: String, advice: &'static str) -> Result<Self, StoreError> {
         let io = |act| move |source| StoreError::Io { act, path: path.to_owned(), source };
         let mut file = OpenOptions::new()
             .read(true)
@@ -51,26 +57,50 @@ impl LockFile {
             .mode(0o600)
             .open(path)
             .map_err(io("open"))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut holder = String::new();
-                let read = file.read_to_string(&mut holder);
-                let holder = match read {
-                    Ok(_) if !holder.trim().is_empty() => holder.trim().to_owned(),
-                    _ => "another process".to_owned(),
-                };
-                return Err(StoreError::InUse { what, holder, advice });
-            }
-            Err(TryLockError::Error(source)) => return Err(io("lock")(source)),
+        let locked = |locked: Result<(), TryLockError>| match locked {
+            Ok(()) => Ok(true),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(source)) => Err(io("lock")(source)),
+        };
+        let alone = locked(file.try_lock())?;
+        if alone {
+            let holder = claim.line();
+            file.set_len(0)
+                .and_then(|()| file.rewind())
+                .and_then(|()| file.write_all(holder.as_bytes()))
+                .map_err(io("write"))?;
         }
-        let holder = format!("process {} (state folder {})\n", std::process::id(), state_dir.display());
-        file.set_len(0)
-            .and_then(|()| file.rewind())
-            .and_then(|()| file.write_all(holder.as_bytes()))
-            .map_err(io("write"))?;
-        Ok(Self { _file: file })
+        let held = match claim {
+            Claim::Alone(_) => alone,
+            // Turning an exclusive lock into a shared one may let somebody in between: what the file says then counts.
+            Claim::Shared(_) => locked(file.try_lock_shared())? && read(&mut file).map_err(io("read"))? == claim.line(),
+        };
+        if held {
+            return Ok(Self { _file: file });
+        }
+        let holder = match read(&mut file) {
+            Ok(line) if !line.trim().is_empty() => line.trim().to_owned(),
+            _ => "another process".to_owned(),
+        };
+        Err(StoreError::InUse { what, holder, advice })
     }
+}
+
+impl Claim {
+    /// What the lock file says.
+    fn line(&self) -> String {
+        match self {
+            Self::Alone(whose) => format!("process {} ({whose})\n", std::process::id()),
+            Self::Shared(ledger) => format!("the {ledger}\n"),
+        }
+    }
+}
+
+fn read(file: &mut File) -> std::io::Result<String> {
+    let mut line = String::new();
+    file.rewind()?;
+    file.read_to_string(&mut line)?;
+    Ok(line)
 }
 
 /// Makes the folder if it is not there, for this user alone.

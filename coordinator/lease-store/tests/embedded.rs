@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use model_boss_lease_store::{
-    AcquireRequest, Acquired, DeviceDeclaration, DeviceKey, EmbeddedStore, Evidence, Holder, LeaseHandle, LedgerStore,
-    Observation, Owner, OwnerKind, StoreError, Terms, this_process,
+    Accounting, AcquireRequest, Acquired, DeviceDeclaration, DeviceKey, EmbeddedStore, Evidence, Holder, LeaseHandle,
+    LedgerStore, Observation, Owner, OwnerKind, StoreError, Terms, this_process,
 };
 use model_boss_protocol::{ByteCount, DeviceId, Priority};
 
@@ -19,14 +19,14 @@ fn open(state_dir: &Path, runtime_dir: &Path) -> Result<Holder, StoreError> {
 
 fn declare(holder: &mut Holder) -> Result<(), StoreError> {
     let (device, key) = (DeviceId::Cpu, DeviceKey::cpu());
-    holder.declare(&DeviceDeclaration { device, key, capacity: ByteCount::gib(8), reserve: ByteCount::ZERO })
+    let (capacity, reserve, accounting) = (ByteCount::gib(8), ByteCount::ZERO, Accounting::PerProcess);
+    holder.declare(&DeviceDeclaration { device, key, capacity, reserve, accounting })
 }
 
 fn acquire(holder: &mut Holder, request_id: &str, bytes: ByteCount) -> Result<Acquired, StoreError> {
     let (used, sampled_at) = (Some(ByteCount::ZERO), Instant::now());
     holder.observe(&Observation { device: DeviceId::Cpu, used, processes: Vec::new(), sampled_at })?;
-    let (request_id, label, priority) = (request_id.to_owned(), "guide".to_owned(), Priority::NORMAL);
-    holder.acquire(AcquireRequest { request_id, label, priority, parts: vec![(DeviceId::Cpu, bytes)] })
+    holder.acquire(AcquireRequest::new(request_id, "guide", Priority::NORMAL, vec![(DeviceId::Cpu, bytes)]))
 }
 
 fn granted(acquired: Acquired) -> LeaseHandle {

@@ -2,8 +2,13 @@
 
 use std::sync::{Arc, Mutex};
 
+use std::time::{Duration, Instant};
+
+use model_boss_lease::{Accounting, Evidence, LeaseState, Mode, Token, Yielding};
+use model_boss_protocol::Priority;
+
 use super::*;
-use crate::store::{Etag, Snapshot};
+use crate::store::{DocumentStore, Etag, LedgerStore, Snapshot};
 
 /// A register in memory. Counts swaps, loses the next few races, and can be cut off.
 #[derive(Clone, Default)]
@@ -16,6 +21,10 @@ struct Register {
     swaps: u32,
     answers: Vec<Swap>,
     cut_off: bool,
+    /// Set: a store that can lose what it acknowledged.
+    run_id: Option<String>,
+    /// The store's clock is ahead of this host's by so much.
+    ahead: Duration,
 }
 
 impl LedgerStore for Memory {
@@ -25,7 +34,8 @@ impl LedgerStore for Memory {
             return Err(StoreError::Host("a store"));
         }
         let (document, etag) = (register.document.clone(), Etag(register.etag));
-        Ok(Snapshot { document, etag, now: host::time_since_boot()? })
+        let now = host::time_since_boot()?.after(register.ahead);
+        Ok(Snapshot { document, etag, now, run_id: register.run_id.clone() })
     }
 
     fn compare_and_swap(&mut self, loaded: &Snapshot, document: &str) -> Result<Swap, StoreError> {
@@ -45,22 +55,46 @@ impl LedgerStore for Memory {
     }
 }
 
+impl DocumentStore for Memory {
+    fn load_document(&mut self, _name: &str) -> Result<Document, StoreError> {
+        Ok(Document { content: None, etag: Etag(0) })
+    }
+
+    fn swap_document(&mut self, _name: &str, _loaded: &Document, _content: &str) -> Result<Swap, StoreError> {
+        Ok(Swap::Conflict)
+    }
+}
+
 struct Bench {
     memory: Memory,
     holder: Holder,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 fn bench() -> Bench {
-    let folder = tempfile::tempdir().unwrap();
+    over(Memory::default(), tempfile::tempdir().unwrap())
+}
+
+/// A holder over a store that can lose what it acknowledged.
+fn fragile() -> Bench {
     let memory = Memory::default();
+    memory.0.lock().unwrap().run_id = Some("run-1".to_owned());
+    over(memory, tempfile::tempdir().unwrap())
+}
+
+fn over(memory: Memory, folder: tempfile::TempDir) -> Bench {
+    let mut holder = holder(&memory, &folder);
+    let (device, key, accounting) = (DeviceId::Cpu, DeviceKey::cpu(), Accounting::PerProcess);
+    let (capacity, reserve) = (ByteCount::gib(10), ByteCount::gib(1));
+    holder.declare(&DeviceDeclaration { device, key, capacity, reserve, accounting }).unwrap();
+    Bench { memory, holder, folder }
+}
+
+fn holder(memory: &Memory, folder: &tempfile::TempDir) -> Holder {
     let owner = Owner::new(host::this_process().unwrap(), "test", OwnerKind::Coordinator);
     let empty = Ledger::new("boot", Token(0), Terms::default());
-    let mut holder = Holder::over(Box::new(memory.clone()), empty, (folder.path(), folder.path()), owner).unwrap();
-    let (device, key) = (DeviceId::Cpu, DeviceKey::cpu());
-    let declaration = DeviceDeclaration { device, key, capacity: ByteCount::gib(10), reserve: ByteCount::gib(1) };
-    holder.declare(&declaration).unwrap();
-    Bench { memory, holder, _folder: folder }
+    let claim = Claim::Shared("ledger".to_owned());
+    Holder::over(Box::new(memory.clone()), empty, claim, folder.path(), owner).unwrap()
 }
 
 fn observation(used: ByteCount, sampled_at: Instant) -> Observation {
@@ -68,8 +102,7 @@ fn observation(used: ByteCount, sampled_at: Instant) -> Observation {
 }
 
 fn wish(request_id: &str, bytes: ByteCount) -> AcquireRequest {
-    let parts = vec![(DeviceId::Cpu, bytes)];
-    AcquireRequest { request_id: request_id.to_owned(), label: "m".to_owned(), priority: Priority::NORMAL, parts }
+    AcquireRequest::new(request_id, "m", Priority::NORMAL, vec![(DeviceId::Cpu, bytes)])
 }
 
 impl Bench {
@@ -100,7 +133,7 @@ fn little_is_written() {
     bench.holder.observe(&observation(nearly + ByteCount(1), start + Duration::from_millis(1))).unwrap();
     assert_eq!(bench.swaps(), before + 2, "not small");
     assert!(matches!(bench.holder.acquire(wish("a", ByteCount::gib(20))).unwrap(), Acquired::NeverFits { .. }));
-    assert!(bench.holder.renew().unwrap().is_empty());
+    assert_eq!(bench.holder.renew().unwrap(), Kept::default());
     assert_eq!(bench.swaps(), before + 2, "nothing changed");
 }
 
@@ -136,7 +169,7 @@ fn without_the_store_there_are_no_leases() {
     assert!(bench.holder.acquire(wish("b", ByteCount(1))).is_err());
     assert!(bench.holder.renew().is_err());
     bench.memory.0.lock().unwrap().cut_off = false;
-    assert!(bench.holder.renew().unwrap().is_empty(), "a cut-off holder loses nothing");
+    assert_eq!(bench.holder.renew().unwrap(), Kept::default(), "a cut-off holder loses nothing");
 }
 
 #[test]
@@ -150,13 +183,131 @@ fn a_lease_that_somebody_ended_is_reported_as_lost() {
     assert!(matches!(&error, StoreError::Lost(lease) if *lease == handle.lease), "{error}");
     let handle = bench.granted("b", ByteCount::gib(1));
     bench.memory.0.lock().unwrap().document = Some(serde_json::to_string(&ledger).unwrap());
-    assert_eq!(bench.holder.renew().unwrap(), vec![handle]);
+    assert_eq!(bench.holder.renew().unwrap().lost, vec![handle]);
 }
 
 #[test]
 fn a_device_must_be_declared_first() {
     let mut bench = bench();
-    let parts = vec![(DeviceId::Cuda(0), ByteCount(1))];
-    let error = bench.holder.acquire(AcquireRequest { parts, ..wish("a", ByteCount(1)) }).unwrap_err();
+    let wish = AcquireRequest { wish: Wish::Parts(vec![(DeviceId::Cuda(0), ByteCount(1))]), ..wish("a", ByteCount(1)) };
+    let error = bench.holder.acquire(wish).unwrap_err();
     assert_eq!(error.to_string(), "device cuda:0 was not declared to the lease ledger");
+}
+
+fn live_child() -> std::process::Child {
+    std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap()
+}
+
+fn end(mut child: std::process::Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn what_is_held_is_stated_again_after_the_store_lost_everything() {
+    let mut bench = fragile();
+    let handle = bench.granted("a", ByteCount::gib(5));
+    let child = live_child();
+    bench.holder.attach(&handle, child.id()).unwrap();
+    bench.memory.0.lock().unwrap().document = None;
+    assert_eq!(bench.holder.renew().unwrap(), Kept::default());
+    assert_eq!(bench.holder.leases().len(), 1);
+    assert!(bench.holder.recovering().is_some());
+    // The devices are unknown until they are declared again, which the next look does.
+    bench.holder.observe(&observation(ByteCount::gib(6), Instant::now())).unwrap();
+    let Acquired::Wait { reason, .. } = bench.holder.acquire(wish("b", ByteCount(1))).unwrap() else { panic!() };
+    assert!(reason.contains("may have lost records"), "{reason}");
+    let attached = bench.holder.attach(&handle, std::process::id()).unwrap_err();
+    assert!(attached.is_outage(), "{attached}");
+    // After the window others are granted beside it, not over it.
+    bench.memory.0.lock().unwrap().ahead = Duration::from_secs(22);
+    bench.holder.renew().unwrap();
+    bench.holder.observe(&observation(ByteCount::ZERO, Instant::now())).unwrap();
+    assert!(matches!(bench.holder.acquire(wish("b", ByteCount::gib(5))).unwrap(), Acquired::Wait { .. }));
+    assert!(matches!(bench.holder.acquire(wish("c", ByteCount::gib(4))).unwrap(), Acquired::Granted(_)));
+    end(child);
+}
+
+#[test]
+fn a_lost_ledger_is_not_taken_for_a_first_start() {
+    let bench = fragile();
+    assert_eq!(bench.holder.recovering(), None, "the first start of this boot");
+    let Bench { memory, folder, holder: first } = bench;
+    drop(first);
+    memory.0.lock().unwrap().document = None;
+    let second = holder(&memory, &folder);
+    assert!(second.recovering().is_some());
+}
+
+#[test]
+fn a_lease_that_the_store_remembers_smaller_is_stated_again() {
+    let mut bench = fragile();
+    let handle = bench.granted("a", ByteCount::gib(2));
+    let child = live_child();
+    bench.holder.attach(&handle, child.id()).unwrap();
+    bench.holder.observe(&observation(ByteCount::gib(1), Instant::now())).unwrap();
+    let before = bench.memory.0.lock().unwrap().document.clone();
+    let grown = [(DeviceId::Cpu, ByteCount::gib(6))];
+    assert_eq!(bench.holder.resize(&handle, &grown).unwrap(), None);
+    {
+        let mut register = bench.memory.0.lock().unwrap();
+        register.document = before;
+        register.run_id = Some("run-2".to_owned());
+    }
+    bench.holder.renew().unwrap();
+    assert_eq!(bench.holder.leases()[0].parts[0].bytes, ByteCount::gib(6));
+    end(child);
+}
+
+#[test]
+fn le_3_a_holder_hears_that_its_bytes_are_asked_back() {
+    let mut bench = bench();
+    let yielding = Yielding { preemptible: true, min_hold: Duration::ZERO, ..Yielding::default() };
+    bench.holder.observe(&observation(ByteCount::gib(1), Instant::now())).unwrap();
+    let soft = AcquireRequest { yielding, ..wish("soft", ByteCount::gib(8)) };
+    let Acquired::Granted(soft) = bench.holder.acquire(soft).unwrap() else { panic!() };
+    bench.holder.attach(&soft, std::process::id()).unwrap();
+    bench.holder.observe(&observation(ByteCount::gib(1), Instant::now())).unwrap();
+    let urgent = AcquireRequest { mode: Mode::Preempt, priority: Priority::HIGHEST, ..wish("u", ByteCount::gib(3)) };
+    let Acquired::Wait { position, asked, .. } = bench.holder.acquire(urgent.clone()).unwrap() else { panic!() };
+    assert_eq!((position, asked.len()), (1, 1));
+    assert_eq!(bench.holder.waiters().len(), 1);
+    let kept = bench.holder.renew().unwrap();
+    assert_eq!(kept.revoked.len(), 1);
+    let revoked = &kept.revoked[0];
+    assert_eq!((&revoked.handle, &revoked.wanted), (&soft, &vec![(DeviceId::Cpu, ByteCount::gib(3))]));
+    assert!(revoked.remaining > Duration::from_secs(50) && revoked.remaining <= Duration::from_secs(60));
+    assert_eq!(bench.holder.leases()[0].state, LeaseState::Revoking);
+    bench.holder.resize(&soft, &[(DeviceId::Cpu, ByteCount::gib(2))]).unwrap();
+    bench.holder.observe(&observation(ByteCount::gib(1), Instant::now())).unwrap();
+    assert!(matches!(bench.holder.acquire(urgent).unwrap(), Acquired::Granted(_)));
+    assert_eq!(bench.holder.renew().unwrap(), Kept::default());
+}
+
+#[test]
+fn a_request_that_is_taken_back_leaves_the_queue() {
+    let mut bench = bench();
+    bench.granted("a", ByteCount::gib(8));
+    let waits = AcquireRequest { mode: Mode::Wait, ..wish("b", ByteCount::gib(3)) };
+    assert!(matches!(bench.holder.acquire(waits).unwrap(), Acquired::Wait { .. }));
+    assert_eq!(bench.holder.waiters()[0].label, "m");
+    bench.holder.cancel("b").unwrap();
+    assert!(bench.holder.waiters().is_empty());
+    bench.holder.cancel("a").unwrap();
+    assert!(bench.holder.leases().is_empty(), "nobody went through its gate");
+}
+
+#[test]
+fn only_a_coordinator_changes_the_terms() {
+    let memory = Memory::default();
+    let folder = tempfile::tempdir().unwrap();
+    let coordinator = holder(&memory, &folder);
+    let owner = Owner::new(host::this_process().unwrap(), "job", OwnerKind::Job);
+    let mut terms = Terms::default();
+    terms.lease = Duration::from_secs(1);
+    let empty = Ledger::new("boot", Token(0), terms);
+    let claim = Claim::Shared("ledger".to_owned());
+    let mut job = Holder::over(Box::new(memory.clone()), empty, claim, folder.path(), owner).unwrap();
+    job.refresh().unwrap();
+    assert_eq!(job.seen.terms, coordinator.seen.terms);
 }

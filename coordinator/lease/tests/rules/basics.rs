@@ -1,74 +1,22 @@
-//! Single rules of the protocol, each as a short story.
+//! Grants, the gate, expiry, release and what is counted.
 
 use std::time::Duration;
 
 use model_boss_lease::{
-    DeviceKey, Evidence, Grant, LeaseId, LeaseState, Ledger, NeverFits, Op, Outcome, Owner, OwnerKind, Process,
-    ProcessUse, Refusal, SCHEMA, StoreTime, Terms, Token, WaitReason, apply,
+    Accounting, DeviceKey, Evidence, LeaseId, LeaseState, Ledger, NeverFits, Op, Outcome, Owner, OwnerKind, Process,
+    ProcessUse, Refusal, Renewal, Request, SCHEMA, Terms, Token, Wait, WaitReason, apply,
 };
-use model_boss_protocol::{ByteCount, Priority};
+use model_boss_protocol::ByteCount;
 
-fn at(seconds: u64) -> StoreTime {
-    StoreTime(seconds * 1_000_000)
-}
-
-fn process(pid: u32) -> Process {
-    Process { pid, start_time: 5, pid_ns: "pid:[1]".to_owned() }
-}
-
-fn ledger() -> Ledger {
-    let mut ledger = Ledger::new("boot", Token(0), Terms::default());
-    for (device, capacity) in [(DeviceKey::cpu(), 100), (DeviceKey::gpu("GPU-1"), 50)] {
-        let name = device.to_string();
-        let declare = Op::Declare { device, name, capacity: ByteCount(capacity), reserve: ByteCount(10) };
-        assert_eq!(apply(&mut ledger, at(1), declare), Outcome::Noted);
-    }
-    ledger
-}
-
-fn look(ledger: &mut Ledger, when: StoreTime, device: DeviceKey, used: u64, processes: &[(u32, u64)]) {
-    let processes =
-        processes.iter().map(|(pid, n)| ProcessUse { lineage: vec![process(*pid)], bytes: ByteCount(*n) }).collect();
-    let observe = Op::Observe { device, used: Some(ByteCount(used)), processes, sampled_at: when };
-    assert_eq!(apply(ledger, when, observe), Outcome::Noted);
-}
-
-fn ask(request: &str, parts: &[(DeviceKey, u64)]) -> Op {
-    Op::Acquire {
-        request_id: request.to_owned(),
-        owner: Owner::new(process(1), "test", OwnerKind::Coordinator),
-        priority: Priority::NORMAL,
-        parts: parts.iter().map(|(device, bytes)| (device.clone(), ByteCount(*bytes))).collect(),
-    }
-}
-
-fn granted(outcome: Outcome) -> Grant {
-    match outcome {
-        Outcome::Granted(grant) => grant,
-        other => panic!("not granted: {other:?}"),
-    }
-}
-
-fn attach(grant: &Grant, pid: u32) -> Op {
-    Op::Attach { lease: grant.lease.clone(), token: grant.token, process: process(pid), boot_id: "boot".to_owned() }
-}
-
-fn release(grant: &Grant, evidence: Evidence) -> Op {
-    Op::Release { lease: grant.lease.clone(), token: grant.token, evidence }
-}
-
-fn state(ledger: &Ledger, grant: &Grant) -> Option<LeaseState> {
-    ledger.leases.get(&grant.lease).map(|lease| lease.state.clone())
-}
+use crate::story::{
+    ask, at, attach, declare, gpu, granted, ledger, look, process, release, renew, request, state, waits,
+};
 
 #[test]
 fn what_is_unknown_outdated_or_unsettled_is_never_free() {
     let mut ledger = ledger();
     let cpu = DeviceKey::cpu;
-    let reason = |outcome| match outcome {
-        Outcome::Wait(reason) => reason,
-        other => panic!("{other:?}"),
-    };
+    let reason = |outcome| waits(outcome).reason;
     let unobserved = WaitReason::Unobserved { device: "cpu".to_owned() };
     assert_eq!(reason(apply(&mut ledger, at(2), ask("a", &[(cpu(), 1)]))), unobserved);
     let unknown = Op::Observe { device: cpu(), used: None, processes: Vec::new(), sampled_at: at(2) };
@@ -89,8 +37,10 @@ fn what_is_unknown_outdated_or_unsettled_is_never_free() {
     assert_eq!(reason(apply(&mut ledger, at(15), ask("b", &[(cpu(), 1)]))), unsettled, "sampled before, not after");
     look(&mut ledger, at(16), cpu(), 50, &[(7, 30)]);
     granted(apply(&mut ledger, at(16), ask("b", &[(cpu(), 40)])));
-    let full = WaitReason::Capacity { device: "cpu".to_owned(), needs: ByteCount(1), free: ByteCount(0) };
-    assert_eq!(reason(apply(&mut ledger, at(16), ask("c", &[(cpu(), 1)]))), full);
+    let full = reason(apply(&mut ledger, at(16), ask("c", &[(cpu(), 1)])));
+    let text =
+        "cpu has 0 B free and 1 B are needed; held by b 40 B (priority 5), a 30 B (priority 5), other programs 20 B";
+    assert_eq!(full.to_string(), text);
 }
 
 #[test]
@@ -123,16 +73,19 @@ fn descendants_belong_to_the_lease() {
 fn le_4_all_parts_or_none() {
     let mut ledger = ledger();
     look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
-    look(&mut ledger, at(2), DeviceKey::gpu("GPU-1"), 35, &[]);
-    let both = [(DeviceKey::cpu(), 50), (DeviceKey::gpu("GPU-1"), 10)];
-    assert!(matches!(apply(&mut ledger, at(2), ask("a", &both)), Outcome::Wait(WaitReason::Capacity { .. })));
+    look(&mut ledger, at(2), gpu(1), 35, &[]);
+    let both = [(DeviceKey::cpu(), 50), (gpu(1), 10)];
+    assert!(matches!(
+        apply(&mut ledger, at(2), ask("a", &both)),
+        Outcome::Wait(Wait { reason: WaitReason::Capacity { .. }, .. })
+    ));
     assert_eq!(ledger.charged(&DeviceKey::cpu()), ByteCount::ZERO);
 }
 
 #[test]
 fn what_can_never_fit_is_said_before_anything_else() {
     let mut ledger = ledger();
-    let outcome = apply(&mut ledger, at(2), ask("a", &[(DeviceKey::gpu("GPU-1"), 41)]));
+    let outcome = apply(&mut ledger, at(2), ask("a", &[(gpu(1), 41)]));
     let never = NeverFits { device: "GPU-1".to_owned(), needs: ByteCount(41), leasable: ByteCount(40) };
     assert_eq!(outcome, Outcome::NeverFits(never));
 }
@@ -157,9 +110,9 @@ fn a_request_id_is_not_shared_between_holders() {
     let mut ledger = ledger();
     look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
     granted(apply(&mut ledger, at(2), ask("a", &[(DeviceKey::cpu(), 30)])));
-    let Op::Acquire { request_id, priority, parts, .. } = ask("a", &[(DeviceKey::cpu(), 30)]) else { return };
     let owner = Owner::new(process(2), "somebody else", OwnerKind::Job);
-    let outcome = apply(&mut ledger, at(2), Op::Acquire { request_id, owner, priority, parts });
+    let other = Request { owner, ..request("a", 5, &[(DeviceKey::cpu(), 30)]) };
+    let outcome = apply(&mut ledger, at(2), Op::Acquire(other));
     assert_eq!(outcome, Outcome::Refused(Refusal::NotYours("a".to_owned())));
 }
 
@@ -175,10 +128,8 @@ fn expiry_drops_only_what_no_process_was_attached_to() {
     assert_eq!(state(&ledger, &attached), Some(LeaseState::Limbo));
     assert_eq!(ledger.charged(&DeviceKey::cpu()), ByteCount(10));
     assert_eq!(apply(&mut ledger, at(60), attach(&never_attached, 8)), Outcome::Lost);
-    let renew = Op::Renew {
-        leases: vec![(attached.lease.clone(), attached.token), (never_attached.lease.clone(), never_attached.token)],
-    };
-    assert_eq!(apply(&mut ledger, at(61), renew), Outcome::Renewed { lost: vec![never_attached.lease.clone()] });
+    let lost = Outcome::Renewed { lost: vec![never_attached.lease.clone()], revoked: Vec::new() };
+    assert_eq!(apply(&mut ledger, at(61), renew(&[&attached, &never_attached])), lost);
     assert_eq!(state(&ledger, &attached), Some(LeaseState::Active));
 }
 
@@ -190,8 +141,11 @@ fn a_release_without_evidence_frees_nothing() {
     apply(&mut ledger, at(2), attach(&grant, 7));
     assert_eq!(apply(&mut ledger, at(3), release(&grant, Evidence::None)), Outcome::InLimbo);
     assert_eq!(ledger.charged(&DeviceKey::cpu()), ByteCount(10));
-    let dead =
-        |gone, seen_from: &str| Op::ConfirmDead { lease: grant.lease.clone(), gone, seen_from: seen_from.to_owned() };
+    let dead = |gone, seen_from: &str| Op::ConfirmDead {
+        lease: grant.lease.clone(),
+        gone,
+        seen_from: vec![seen_from.to_owned()],
+    };
     let reused = Process { start_time: 6, ..process(7) };
     assert_eq!(apply(&mut ledger, at(3), dead(vec![reused], "pid:[1]")), Outcome::NotShown);
     assert_eq!(apply(&mut ledger, at(3), dead(vec![process(7)], "pid:[2]")), Outcome::NotShown);
@@ -204,7 +158,7 @@ fn a_promise_ends_with_its_owner_when_nobody_is_attached() {
     let mut ledger = ledger();
     look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
     let grant = granted(apply(&mut ledger, at(2), ask("a", &[(DeviceKey::cpu(), 10)])));
-    let dead = |gone| Op::ConfirmDead { lease: grant.lease.clone(), gone, seen_from: "pid:[1]".to_owned() };
+    let dead = |gone| Op::ConfirmDead { lease: grant.lease.clone(), gone, seen_from: vec!["pid:[1]".to_owned()] };
     assert_eq!(apply(&mut ledger, at(3), dead(Vec::new())), Outcome::NotShown);
     assert_eq!(apply(&mut ledger, at(3), dead(vec![process(1)])), Outcome::Released);
 }
@@ -230,10 +184,16 @@ fn a_shrunk_lease_gives_room_after_the_next_look() {
         parts: vec![(DeviceKey::cpu(), ByteCount(bytes))],
     };
     assert_eq!(apply(&mut ledger, at(3), resize(30)), Outcome::Resized);
-    assert!(matches!(apply(&mut ledger, at(3), resize(40)), Outcome::Wait(WaitReason::Unsettled { .. })));
+    assert!(matches!(
+        apply(&mut ledger, at(3), resize(40)),
+        Outcome::Wait(Wait { reason: WaitReason::Unsettled { .. }, .. })
+    ));
     look(&mut ledger, at(4), DeviceKey::cpu(), 0, &[]);
     granted(apply(&mut ledger, at(4), ask("b", &[(DeviceKey::cpu(), 50)])));
-    assert!(matches!(apply(&mut ledger, at(4), resize(50)), Outcome::Wait(WaitReason::Capacity { .. })));
+    assert!(matches!(
+        apply(&mut ledger, at(4), resize(50)),
+        Outcome::Wait(Wait { reason: WaitReason::Capacity { .. }, .. })
+    ));
     assert_eq!(apply(&mut ledger, at(4), resize(40)), Outcome::Resized);
     assert_eq!(
         apply(&mut ledger, at(4), resize(91)),
@@ -244,8 +204,7 @@ fn a_shrunk_lease_gives_room_after_the_next_look() {
 #[test]
 fn tokens_grow_past_a_clock_that_stands_still_or_starts_again() {
     let mut ledger = Ledger::new("boot", Token(at(500).0), Terms::default());
-    let (name, capacity, reserve) = ("cpu".to_owned(), ByteCount(100), ByteCount::ZERO);
-    apply(&mut ledger, at(2), Op::Declare { device: DeviceKey::cpu(), name, capacity, reserve });
+    declare(&mut ledger, DeviceKey::cpu(), 100, 0, Accounting::PerProcess);
     look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
     let first = granted(apply(&mut ledger, at(2), ask("a", &[(DeviceKey::cpu(), 1)])));
     let second = granted(apply(&mut ledger, at(1), ask("b", &[(DeviceKey::cpu(), 1)])));
@@ -269,12 +228,12 @@ fn what_a_newer_program_wrote_survives_and_is_respected() {
     look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
     let grant = granted(apply(&mut ledger, at(2), ask("a", &[(DeviceKey::cpu(), 10)])));
     let mut document = serde_json::to_value(&ledger).unwrap();
-    document["waiters"] = serde_json::json!([{ "request_id": "w" }]);
-    document["terms"]["grace"] = serde_json::json!(60);
+    document["queues"] = serde_json::json!([{ "request_id": "w" }]);
+    document["terms"]["patience"] = serde_json::json!(60);
     document["devices"]["cpu"]["exclusive"] = serde_json::json!(true);
     let lease = grant.lease.to_string();
-    document["leases"][&lease]["state"] = serde_json::json!("REVOKING");
-    document["leases"][&lease]["preemptor"] = serde_json::json!("x");
+    document["leases"][&lease]["state"] = serde_json::json!("SUSPENDED");
+    document["leases"][&lease]["by"] = serde_json::json!("x");
     document["leases"][&lease]["parts"][0]["numa"] = serde_json::json!(1);
     document["leases"][&lease]["owner"]["cgroup"] = serde_json::json!("/a");
     document["leases"][&lease]["owner"]["kind"] = serde_json::json!("notebook");
@@ -283,10 +242,13 @@ fn what_a_newer_program_wrote_survives_and_is_respected() {
     assert_eq!(newer.charged(&DeviceKey::cpu()), ByteCount(10), "a state nobody knows is counted");
 
     newer.schema = SCHEMA + 1;
+    let before = newer.clone();
+    model_boss_lease::read_from(&mut newer, at(3), "another run");
+    assert_eq!(newer, before);
     let refused = Outcome::Refused(Refusal::NewerSchema(SCHEMA + 1));
     assert_eq!(apply(&mut newer, at(3), ask("b", &[(DeviceKey::cpu(), 1)])), refused);
-    let renew = Op::Renew { leases: vec![(grant.lease.clone(), grant.token)] };
-    assert_eq!(apply(&mut newer, at(3), renew), Outcome::Renewed { lost: Vec::new() });
+    let renewed = Outcome::Renewed { lost: Vec::new(), revoked: Vec::new() };
+    assert_eq!(apply(&mut newer, at(3), renew(&[&grant])), renewed);
     assert_eq!(apply(&mut newer, at(3), release(&grant, Evidence::Gone)), Outcome::Released);
 }
 
@@ -297,8 +259,8 @@ fn a_stranger_lease_is_lost() {
     let release = Op::Release { lease: lease.clone(), token: Token(9), evidence: Evidence::Gone };
     assert_eq!(apply(&mut ledger, at(2), release), Outcome::Lost);
     assert_eq!(
-        apply(&mut ledger, at(2), Op::Renew { leases: vec![(lease.clone(), Token(9))] }),
-        Outcome::Renewed { lost: vec![lease] }
+        apply(&mut ledger, at(2), Op::Renew { leases: vec![Renewal::plain(lease.clone(), Token(9))] }),
+        Outcome::Renewed { lost: vec![lease], revoked: Vec::new() }
     );
 }
 
@@ -309,7 +271,82 @@ fn parts_that_make_no_sense_are_refused() {
     for parts in [vec![], vec![(cpu(), 0)], vec![(cpu(), 1), (cpu(), 2)]] {
         assert_eq!(apply(&mut ledger, at(2), ask("a", &parts)), Outcome::Refused(Refusal::BadParts));
     }
-    let unknown = DeviceKey::gpu("GPU-9");
+    let unknown = gpu(9);
     let outcome = apply(&mut ledger, at(2), ask("a", &[(unknown.clone(), 1)]));
     assert_eq!(outcome, Outcome::Refused(Refusal::UnknownDevice(unknown)));
+}
+
+#[test]
+fn what_a_lease_uses_on_a_device_it_was_not_promised_is_counted() {
+    let mut ledger = ledger();
+    look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
+    let grant = granted(apply(&mut ledger, at(2), ask("a", &[(DeviceKey::cpu(), 30)])));
+    apply(&mut ledger, at(2), attach(&grant, 7));
+    look(&mut ledger, at(3), gpu(1), 30, &[(7, 25)]);
+    assert_eq!(ledger.charged(&gpu(1)), ByteCount(25));
+    let wait = waits(apply(&mut ledger, at(3), ask("b", &[(gpu(1), 11)])));
+    assert!(matches!(wait.reason, WaitReason::Capacity { free: ByteCount(10), .. }), "{wait:?}");
+    look(&mut ledger, at(4), DeviceKey::cpu(), 0, &[]);
+    let resize =
+        Op::Resize { lease: grant.lease.clone(), token: grant.token, parts: vec![(DeviceKey::cpu(), ByteCount(40))] };
+    assert_eq!(apply(&mut ledger, at(4), resize), Outcome::Resized, "a resize names what was promised");
+}
+
+#[test]
+fn a_descendant_that_outlives_its_parents_keeps_the_bytes_counted() {
+    let mut ledger = ledger();
+    look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
+    let grant = granted(apply(&mut ledger, at(2), ask("a", &[(DeviceKey::cpu(), 30)])));
+    apply(&mut ledger, at(2), attach(&grant, 7));
+    let rank = |lineage| ProcessUse { lineage, bytes: ByteCount(25) };
+    let sample = |rank, when| Op::Observe {
+        device: DeviceKey::cpu(),
+        used: Some(ByteCount(25)),
+        processes: vec![rank],
+        sampled_at: when,
+    };
+    apply(&mut ledger, at(3), sample(rank(vec![process(9), process(8), process(7)]), at(3)));
+    // Its parents are gone and it belongs to init now; it was seen before.
+    apply(&mut ledger, at(4), sample(rank(vec![process(9)]), at(4)));
+    assert_eq!(ledger.devices[&DeviceKey::cpu()].foreign, Some(ByteCount::ZERO));
+    let dead = |gone: &[u32]| Op::ConfirmDead {
+        lease: grant.lease.clone(),
+        gone: gone.iter().map(|pid| process(*pid)).collect(),
+        seen_from: vec!["pid:[1]".to_owned()],
+    };
+    assert_eq!(apply(&mut ledger, at(5), dead(&[7])), Outcome::NotShown);
+    assert_eq!(apply(&mut ledger, at(5), dead(&[7, 9])), Outcome::Released);
+}
+
+#[test]
+fn only_a_coordinator_changes_what_a_device_has() {
+    let mut ledger = ledger();
+    let declare = |by| Op::Declare {
+        device: DeviceKey::cpu(),
+        name: "cpu".to_owned(),
+        capacity: ByteCount(1_000),
+        reserve: ByteCount::ZERO,
+        accounting: Accounting::PerProcess,
+        by,
+    };
+    apply(&mut ledger, at(2), declare(OwnerKind::Job));
+    assert_eq!(ledger.devices[&DeviceKey::cpu()].capacity, ByteCount(100));
+    apply(&mut ledger, at(2), declare(OwnerKind::Coordinator));
+    assert_eq!(ledger.devices[&DeviceKey::cpu()].capacity, ByteCount(1_000));
+}
+
+#[test]
+fn a_request_that_is_taken_back_gives_back_what_was_not_touched() {
+    let mut ledger = ledger();
+    look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
+    let promised = granted(apply(&mut ledger, at(2), ask("a", &[(DeviceKey::cpu(), 30)])));
+    let cancel = |id: &str, pid| Op::Cancel { request_id: id.to_owned(), owner: process(pid) };
+    apply(&mut ledger, at(2), cancel("a", 2));
+    assert!(ledger.leases.contains_key(&promised.lease), "somebody else's word counts for nothing");
+    apply(&mut ledger, at(2), cancel("a", 1));
+    assert!(ledger.leases.is_empty());
+    let attached = granted(apply(&mut ledger, at(2), ask("b", &[(DeviceKey::cpu(), 30)])));
+    apply(&mut ledger, at(2), attach(&attached, 7));
+    apply(&mut ledger, at(2), cancel("b", 1));
+    assert!(ledger.leases.contains_key(&attached.lease), "what was touched takes a release");
 }

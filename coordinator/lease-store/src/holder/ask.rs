@@ -1,0 +1,99 @@
+//! Asking for bytes, and the gate.
+
+use std::time::Duration;
+
+use model_boss_lease::{Op, Outcome, Request, Want};
+
+use super::{AcquireRequest, Acquired, Asked, Held, Holder, LeaseHandle, Wish, unexpected};
+use crate::{StoreError, host};
+
+/// When asking again makes sense. Shorter than the lease time, so that the place in the queue is kept.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+impl Holder {
+    /// Asks for bytes: all parts or none. Look at the devices first: nothing is granted on old figures.
+    pub fn acquire(&mut self, request: AcquireRequest) -> Result<Acquired, StoreError> {
+        let AcquireRequest { request_id, label, priority, wish, yielding, mode } = request;
+        let mut owner = self.owner.clone();
+        owner.label = label;
+        let want = match wish {
+            Wish::Parts(parts) => Want::Parts(self.keyed(&parts)?),
+            Wish::AnyOf { count, bytes, devices } => {
+                let devices = devices.iter().map(|device| self.key(device)).collect::<Result<_, _>>()?;
+                Want::AnyOf { count, bytes, devices }
+            }
+        };
+        let request = Request { request_id, owner, priority, yielding, want, mode };
+        let wait = |wait: model_boss_lease::Wait, asked| Acquired::Wait {
+            position: wait.position,
+            reason: wait.reason.to_string(),
+            asked,
+            retry_after: ASK_AGAIN,
+        };
+        Ok(match self.apply(&|_| Op::Acquire(request.clone()))? {
+            Outcome::Granted(grant) => {
+                let handle = LeaseHandle { lease: grant.lease.clone(), token: grant.token };
+                self.held.entry(grant.lease).or_insert_with(|| Held::new(handle.clone(), request, grant.parts));
+                Acquired::Granted(handle)
+            }
+            Outcome::Wait(reason) => wait(reason, Vec::new()),
+            Outcome::Revoking { victims, wait: reason } => {
+                let asked = victims.into_iter().map(|v| Asked { label: v.label, remaining: v.remaining }).collect();
+                wait(reason, asked)
+            }
+            Outcome::Recovering { retry_after } => {
+                let reason = StoreError::Recovering(retry_after).to_string();
+                Acquired::Wait { position: 1, reason, asked: Vec::new(), retry_after: retry_after.min(ASK_AGAIN) }
+            }
+            Outcome::NeverFits(reason) => Acquired::NeverFits { reason: reason.to_string() },
+            other => return Err(unexpected("acquire", other)),
+        })
+    }
+
+    /// Takes a request back: its place in the queue, and its lease if no process was let through the gate.
+    pub fn cancel(&mut self, request_id: &str) -> Result<(), StoreError> {
+        let owner = self.owner.process.clone();
+        let outcome = self.apply(&|_| Op::Cancel { request_id: request_id.to_owned(), owner: owner.clone() })?;
+        self.held.retain(|_, held| !(held.request.request_id == request_id && held.pids.is_empty()));
+        match outcome {
+            Outcome::Noted => Ok(()),
+            other => Err(unexpected("cancel", other)),
+        }
+    }
+
+    /// Where a granted lease is.
+    pub fn parts(&self, handle: &LeaseHandle) -> Vec<(model_boss_protocol::DeviceId, model_boss_protocol::ByteCount)> {
+        self.held.get(&handle.lease).map(|held| self.named(&held.parts)).unwrap_or_default()
+    }
+
+    /// The gate: only after this may the process touch the device. After [`StoreError::Lost`] it must not.
+    pub fn attach(&mut self, handle: &LeaseHandle, pid: u32) -> Result<(), StoreError> {
+        let process = host::process(pid)?;
+        let LeaseHandle { lease, token } = handle.clone();
+        let boot_id = self.empty.boot_id.clone();
+        let op = Op::Attach { lease, token, process: process.clone(), boot_id };
+        match self.apply(&|_| op.clone())? {
+            Outcome::Attached => {
+                if let Some(held) = self.held.get_mut(&handle.lease) {
+                    held.pids.push(process);
+                }
+                Ok(())
+            }
+            Outcome::Lost => {
+                self.held.remove(&handle.lease);
+                Err(StoreError::Lost(handle.lease.clone()))
+            }
+            other => Err(unexpected("attach", other)),
+        }
+    }
+
+    /// States that the load of a lease is complete. Matters on devices where processes cannot be told apart.
+    pub fn loaded(&mut self, handle: &LeaseHandle) -> Result<(), StoreError> {
+        let LeaseHandle { lease, token } = handle.clone();
+        match self.apply(&|_| Op::Settle { lease: lease.clone(), token })? {
+            Outcome::Noted => Ok(()),
+            Outcome::Lost => Err(StoreError::Lost(handle.lease.clone())),
+            other => Err(unexpected("settle", other)),
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Keeping what is held: the heartbeat, and stating it again after the store lost it.
+
+use model_boss_lease::{DeviceKey, Evidence, LeaseId, Op, Outcome, Process, Record, Renewal, Request, Revocation};
+use model_boss_protocol::{ByteCount, DeviceId, Priority};
+
+use super::{Holder, Kept, LeaseHandle, Revoked, unexpected};
+use crate::{StoreError, host};
+
+/// A lease as this process remembers it.
+pub(super) struct Held {
+    pub(super) handle: LeaseHandle,
+    pub(super) request: Request,
+    pub(super) parts: Vec<(DeviceKey, ByteCount)>,
+    pub(super) pids: Vec<Process>,
+    /// Whether it was used since the last heartbeat.
+    used: bool,
+}
+
+impl Held {
+    pub(super) fn new(handle: LeaseHandle, request: Request, parts: Vec<(DeviceKey, ByteCount)>) -> Self {
+        Self { handle, request, parts, pids: Vec::new(), used: false }
+    }
+
+    fn record(&self, boot_id: &str) -> Record {
+        let Request { request_id, owner, priority, yielding, .. } = self.request.clone();
+        let LeaseHandle { lease, token } = self.handle.clone();
+        let pids = self.pids.iter().filter(|process| !host::is_gone(process)).cloned().collect();
+        let (parts, boot_id) = (self.parts.clone(), boot_id.to_owned());
+        Record { lease, token, request_id, owner, priority, yielding, parts, pids, boot_id }
+    }
+}
+
+fn counts_for(parts: &[(DeviceKey, ByteCount)], device: &DeviceKey) -> ByteCount {
+    parts.iter().filter(|(key, _)| key == device).map(|(_, bytes)| *bytes).sum()
+}
+
+/// What came of stating a lease again.
+enum Stated {
+    Kept,
+    Reduced,
+    Lost,
+}
+
+impl Holder {
+    /// The heartbeat: keeps every held lease alive and tells what has become of them.
+    pub fn renew(&mut self) -> Result<Kept, StoreError> {
+        if self.held.is_empty() {
+            return Ok(Kept::default());
+        }
+        let renewal = |held: &Held| Renewal {
+            lease: held.handle.lease.clone(),
+            token: held.handle.token,
+            priority: Some(held.request.priority),
+            used: held.used,
+        };
+        let leases: Vec<_> = self.held.values().map(renewal).collect();
+        let (lost, revoked) = match self.apply(&|_| Op::Renew { leases: leases.clone() })? {
+            Outcome::Renewed { lost, revoked } => (lost, revoked),
+            other => return Err(unexpected("renew", other)),
+        };
+        self.held.values_mut().for_each(|held| held.used = false);
+        let mut kept =
+            Kept { revoked: revoked.into_iter().filter_map(|r| self.revoked(r)).collect(), ..Kept::default() };
+        // A store that went back in time may know a lease not at all, or smaller than it is.
+        let whole = |held: &Held| {
+            let known = self.seen.leases.get(&held.handle.lease).map(model_boss_lease::Lease::promised);
+            known.is_some_and(|known| held.parts.iter().all(|(device, bytes)| counts_for(&known, device) >= *bytes))
+        };
+        let again: Vec<LeaseId> =
+            self.held.values().filter(|held| !whole(held)).map(|held| held.handle.lease.clone()).collect();
+        for id in again {
+            match self.state_again(&id)? {
+                Stated::Kept => {}
+                Stated::Reduced => {
+                    if let Some(held) = self.held.get(&id) {
+                        kept.reduced.push((held.handle.clone(), self.named(&held.parts)));
+                    }
+                }
+                Stated::Lost if lost.contains(&id) => kept.lost.extend(self.held.remove(&id).map(|held| held.handle)),
+                Stated::Lost => {}
+            }
+        }
+        Ok(kept)
+    }
+
+    /// A lease that was lost is defended once: if its processes hold memory, it is counted again.
+    fn state_again(&mut self, id: &LeaseId) -> Result<Stated, StoreError> {
+        let Some(record) = self.held.get(id).map(|held| held.record(&self.empty.boot_id)) else {
+            return Ok(Stated::Lost);
+        };
+        if record.pids.is_empty() {
+            return Ok(Stated::Lost);
+        }
+        match self.apply(&|_| Op::Reassert(record.clone()))? {
+            Outcome::Reasserted { parts } => {
+                let Some(held) = self.held.get_mut(id) else { return Ok(Stated::Lost) };
+                let smaller = held.parts != parts;
+                held.parts = parts;
+                Ok(if smaller { Stated::Reduced } else { Stated::Kept })
+            }
+            // Nobody can say yet what it holds: asked again at the next heartbeat.
+            Outcome::Wait(_) => Ok(Stated::Kept),
+            Outcome::Lost => Ok(Stated::Lost),
+            other => Err(unexpected("reassert", other)),
+        }
+    }
+
+    fn revoked(&self, revocation: Revocation) -> Option<Revoked> {
+        let Revocation { lease, remaining, wanted_by, priority, wanted } = revocation;
+        let handle = self.held.get(&lease)?.handle.clone();
+        Some(Revoked { handle, remaining, wanted_by, priority, wanted: self.named(&wanted) })
+    }
+
+    /// States that a lease is in use, and how important it is now. Written with the next heartbeat.
+    pub fn in_use(&mut self, handle: &LeaseHandle, priority: Priority) {
+        if let Some(held) = self.held.get_mut(&handle.lease) {
+            (held.used, held.request.priority) = (true, priority);
+        }
+    }
+
+    /// Makes a lease smaller or, where there is room, larger. `None` means done; otherwise why not, for people.
+    pub fn resize(
+        &mut self,
+        handle: &LeaseHandle,
+        parts: &[(DeviceId, ByteCount)],
+    ) -> Result<Option<String>, StoreError> {
+        let parts = self.keyed(parts)?;
+        let LeaseHandle { lease, token } = handle.clone();
+        match self.apply(&|_| Op::Resize { lease: lease.clone(), token, parts: parts.clone() })? {
+            Outcome::Resized => {
+                if let Some(held) = self.held.get_mut(&handle.lease) {
+                    held.parts = parts;
+                }
+                Ok(None)
+            }
+            Outcome::Wait(wait) => Ok(Some(wait.reason.to_string())),
+            Outcome::NeverFits(reason) => Ok(Some(reason.to_string())),
+            Outcome::Recovering { retry_after } => Ok(Some(StoreError::Recovering(retry_after).to_string())),
+            Outcome::Lost => Err(StoreError::Lost(handle.lease.clone())),
+            other => Err(unexpected("resize", other)),
+        }
+    }
+
+    /// Gives the bytes back. Without evidence they stay counted until [`Holder::settle`] finds the processes gone.
+    /// Releasing what is no longer held is no error.
+    pub fn release(&mut self, handle: &LeaseHandle, evidence: Evidence) -> Result<(), StoreError> {
+        let LeaseHandle { lease, token } = handle.clone();
+        let outcome = self.apply(&|_| Op::Release { lease: lease.clone(), token, evidence })?;
+        self.held.remove(&handle.lease);
+        match outcome {
+            Outcome::Released | Outcome::InLimbo | Outcome::Lost => Ok(()),
+            other => Err(unexpected("release", other)),
+        }
+    }
+}

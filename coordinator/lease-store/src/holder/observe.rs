@@ -1,0 +1,105 @@
+//! Saying what devices have and show.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use model_boss_lease::{Op, Outcome, ProcessUse, StoreTime};
+use model_boss_protocol::ByteCount;
+
+use super::{Claimed, DeviceDeclaration, Holder, Observation, unexpected};
+use crate::StoreError;
+use crate::lock::LockFile;
+use crate::tree::ProcessTree;
+
+/// An observation that differs by less is not written again while it is fresh.
+const SMALL_CHANGE: ByteCount = ByteCount::mib(64);
+
+/// The last observation that was written.
+pub(super) struct Written {
+    at: Instant,
+    used: Option<ByteCount>,
+    processes: BTreeMap<u32, ByteCount>,
+}
+
+impl Holder {
+    /// Locks a device for this host's ledger, if it is not yet, and states what it has.
+    pub fn declare(&mut self, declaration: &DeviceDeclaration) -> Result<(), StoreError> {
+        let device = &declaration.device;
+        if self.devices.get(device).is_none_or(|claimed| claimed.declaration.key != declaration.key) {
+            let lock = LockFile::of_device(&self.runtime_dir, &declaration.key, &device.to_string(), &self.claim)?;
+            let claimed = Claimed { declaration: declaration.clone(), written: None, _lock: lock };
+            self.devices.insert(device.clone(), claimed);
+        } else if let Some(claimed) = self.devices.get_mut(device) {
+            claimed.declaration = declaration.clone();
+        }
+        let DeviceDeclaration { device, key, capacity, reserve, accounting } = declaration;
+        let op = Op::Declare {
+            device: key.clone(),
+            name: device.to_string(),
+            capacity: *capacity,
+            reserve: *reserve,
+            accounting: accounting.clone(),
+            by: self.owner.kind.clone(),
+        };
+        match self.apply(&|_| op.clone())? {
+            Outcome::Noted => Ok(()),
+            other => Err(unexpected("declare", other)),
+        }
+    }
+
+    /// Whether this was said already, so that it need not be said at every look.
+    pub fn has_declared(&self, declaration: &DeviceDeclaration) -> bool {
+        self.devices.get(&declaration.device).is_some_and(|claimed| claimed.declaration == *declaration)
+    }
+
+    /// Writes down what a device shows, unless it shows what was written a moment ago. Gives the bytes in use by
+    /// programs that hold no lease, where known.
+    pub fn observe(&mut self, observation: &Observation) -> Result<Option<ByteCount>, StoreError> {
+        let Observation { device, used, processes, sampled_at } = observation;
+        let key = self.key(device)?;
+        // A ledger that was lost knows no devices.
+        if !self.seen.devices.contains_key(&key)
+            && let Some(claimed) = self.devices.get(device)
+        {
+            self.declare(&claimed.declaration.clone())?;
+        }
+        let known = self.seen.devices.get(&key);
+        let unsettled = known.is_none_or(|device| device.unsettled_since.is_some() || device.observed_at.is_none());
+        let fresh = Written { at: *sampled_at, used: *used, processes: processes.iter().copied().collect() };
+        let written = self.devices.get(device).and_then(|claimed| claimed.written.as_ref());
+        if unsettled || written.is_none_or(|written| written.differs(&fresh, self.seen.terms.heartbeat)) {
+            let tree = ProcessTree::of_this_host(self.owner.process.pid_ns.clone());
+            let attached: Vec<_> = self.seen.leases.values().flat_map(|lease| lease.pids.clone()).collect();
+            let processes: Vec<ProcessUse> = processes
+                .iter()
+                .map(|(pid, bytes)| ProcessUse { lineage: tree.lineage(*pid, &attached), bytes: *bytes })
+                .collect();
+            // Only the age travels from this process's clock to the store's.
+            let outcome = self.apply(&|now| {
+                let age = u64::try_from(sampled_at.elapsed().as_micros()).unwrap_or(u64::MAX);
+                let sampled_at = StoreTime(now.0.saturating_sub(age));
+                Op::Observe { device: key.clone(), used: *used, processes: processes.clone(), sampled_at }
+            })?;
+            if outcome != Outcome::Noted {
+                return Err(unexpected("observe", outcome));
+            }
+            if let Some(claimed) = self.devices.get_mut(device) {
+                claimed.written = Some(fresh);
+            }
+        }
+        Ok(self.seen.devices.get(&key).and_then(|device| device.foreign))
+    }
+}
+
+impl Written {
+    fn differs(&self, fresh: &Self, heartbeat: Duration) -> bool {
+        let far = |a: Option<ByteCount>, b: Option<ByteCount>| match (a, b) {
+            (Some(a), Some(b)) => a.saturating_sub(b).max(b.saturating_sub(a)) > SMALL_CHANGE,
+            (a, b) => a.is_some() != b.is_some(),
+        };
+        let pids: BTreeSet<_> = self.processes.keys().chain(fresh.processes.keys()).collect();
+        fresh.at.saturating_duration_since(self.at) >= heartbeat
+            || far(self.used, fresh.used)
+            || pids.into_iter().any(|pid| far(self.processes.get(pid).copied(), fresh.processes.get(pid).copied()))
+    }
+}

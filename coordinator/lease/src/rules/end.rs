@@ -1,0 +1,46 @@
+//! The ways in which bytes leave the ledger. There are no others, save dropping what was never touched.
+
+use super::{held, unsettle};
+use crate::{Evidence, LeaseId, LeaseState, Ledger, Outcome, Process, StoreTime, Token};
+
+/// The holder gives its bytes back. Without evidence they stay counted.
+pub(super) fn release(ledger: &mut Ledger, now: StoreTime, id: &LeaseId, token: Token, evidence: Evidence) -> Outcome {
+    let Some(lease) = held(ledger, id, token) else { return Outcome::Lost };
+    if evidence == Evidence::None && !lease.pids.is_empty() {
+        lease.state = LeaseState::Limbo;
+        (lease.revoke_deadline, lease.preemptor) = (None, None);
+        return Outcome::InLimbo;
+    }
+    end(ledger, id, now);
+    Outcome::Released
+}
+
+/// Somebody shows that every process of the lease is gone. Only who sees its pid namespace can know.
+pub(super) fn confirm_dead(
+    ledger: &mut Ledger,
+    now: StoreTime,
+    id: &LeaseId,
+    gone: &[Process],
+    seen_from: &[String],
+) -> Outcome {
+    let Some(lease) = ledger.leases.get(id) else { return Outcome::Lost };
+    let shown = |process: &Process| seen_from.contains(&process.pid_ns) && gone.contains(process);
+    // Nobody else can attach to a promise whose owner is gone.
+    let dead = if lease.pids.is_empty() { shown(&lease.owner.process) } else { lease.family().all(shown) };
+    if !dead {
+        return Outcome::NotShown;
+    }
+    end(ledger, id, now);
+    Outcome::Released
+}
+
+/// Takes the lease out of the ledger. Its devices count as unsettled: the driver may show its bytes for a while.
+pub(super) fn end(ledger: &mut Ledger, id: &LeaseId, now: StoreTime) {
+    let touched = ledger.leases.get(id).is_some_and(|lease| !lease.pids.is_empty());
+    if touched {
+        unsettle(ledger, id, now);
+    }
+    if let Some(lease) = ledger.leases.remove(id) {
+        ledger.done.insert(lease.request_id, now);
+    }
+}

@@ -1,0 +1,19 @@
+//! What time alone does. Expiry is not release.
+
+use crate::{LeaseState, Ledger, StoreTime};
+
+/// Drops promises that no process was ever attached to, places in the queue that nobody asks for any more, and request
+/// ids that ended long ago. A lease that is not renewed goes to `LIMBO`, where it is counted as before.
+pub(super) fn expire(ledger: &mut Ledger, now: StoreTime) {
+    ledger.leases.retain(|_, lease| !(lease.is_untouched() && lease.deadline <= now));
+    for lease in ledger.leases.values_mut() {
+        if matches!(lease.state, LeaseState::Active | LeaseState::Revoking) && lease.deadline <= now {
+            lease.state = LeaseState::Limbo;
+            (lease.revoke_deadline, lease.preemptor) = (None, None);
+        }
+    }
+    ledger.waiters.retain(|_, waiter| waiter.deadline > now);
+    let remembered = ledger.terms.remembered;
+    ledger.done.retain(|_, ended| ended.after(remembered) > now);
+    ledger.recovering_until = ledger.recovering_until.filter(|until| *until > now);
+}

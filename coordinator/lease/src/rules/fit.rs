@@ -1,0 +1,107 @@
+//! Whether bytes can be given now, and if not, why.
+
+use model_boss_protocol::ByteCount;
+
+use super::nominate::Nominated;
+use crate::{Accounting, Device, DeviceKey, Ledger, NeverFits, Outcome, Refusal, Share, StoreTime, Wait, WaitReason};
+
+/// Holders named in a reason.
+const NAMED: usize = 3;
+
+/// What is asked of one device.
+pub(super) struct Demand<'a> {
+    pub(super) device: &'a DeviceKey,
+    /// The size in all.
+    pub(super) size: ByteCount,
+    /// The part of it that has to be found.
+    pub(super) more: ByteCount,
+}
+
+/// Whether every demand can be met now, after those who come first have theirs.
+pub(super) fn fits(ledger: &Ledger, now: StoreTime, demands: &[Demand<'_>], first: &Nominated) -> Result<(), Outcome> {
+    for demand in demands {
+        can_ever_fit(ledger, demand.device, demand.size)?;
+    }
+    for Demand { device, more, .. } in demands {
+        let taken = first.on(device);
+        let wait = |reason| Outcome::Wait(Wait { position: first.count + 1, reason });
+        let free = free(ledger, now, device).map_err(wait)?;
+        let left = free.saturating_sub(taken);
+        if *more > left {
+            return Err(wait(shortage(ledger, device, *more, (free, left), first)));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the device exists and is large enough.
+pub(super) fn can_ever_fit(ledger: &Ledger, key: &DeviceKey, needs: ByteCount) -> Result<(), Outcome> {
+    let device = ledger.devices.get(key).ok_or_else(|| Outcome::Refused(Refusal::UnknownDevice(key.clone())))?;
+    if needs > device.leasable() {
+        let (device, leasable) = (device.name.clone(), device.leasable());
+        return Err(Outcome::NeverFits(NeverFits { device, needs, leasable }));
+    }
+    Ok(())
+}
+
+/// What the device can still lease. Unknown, outdated or unsettled figures are a reason to wait, never a zero.
+pub(super) fn free(ledger: &Ledger, now: StoreTime, key: &DeviceKey) -> Result<ByteCount, WaitReason> {
+    let unobserved = |device: String| WaitReason::Unobserved { device };
+    let device = ledger.devices.get(key).ok_or_else(|| unobserved(key.to_string()))?;
+    let name = || device.name.clone();
+    let (Some(used), Some(foreign), Some(observed_at)) = (device.used, device.foreign, device.observed_at) else {
+        return Err(unobserved(name()));
+    };
+    let age = now.since(observed_at);
+    if age > ledger.terms.stale {
+        return Err(WaitReason::Stale { device: name(), age });
+    }
+    if device.unsettled_since.is_some() {
+        return Err(WaitReason::Unsettled { device: name() });
+    }
+    let free = device.leasable().saturating_sub(foreign).saturating_sub(ledger.charged(key));
+    match device.accounting {
+        Accounting::PerProcess => Ok(free),
+        Accounting::Degraded { .. } => Ok(free.min(shown_free(ledger, key, device, used)?)),
+        Accounting::Other(_) => Err(unobserved(name())),
+    }
+}
+
+/// Degraded accounting: what the driver shows as free, less what complete loads may still take of their promise. While
+/// a load is not complete, nobody can say whose the bytes are.
+fn shown_free(ledger: &Ledger, key: &DeviceKey, device: &Device, used: ByteCount) -> Result<ByteCount, WaitReason> {
+    let mut outstanding = ByteCount::ZERO;
+    for lease in ledger.leases.values() {
+        for part in lease.parts.iter().filter(|part| part.device == *key) {
+            let Some(seen) = part.settled else {
+                let (device, label) = (device.name.clone(), lease.owner.label.clone());
+                return Err(WaitReason::Loading { device, label });
+            };
+            outstanding = outstanding + part.bytes.saturating_sub(seen);
+        }
+    }
+    Ok(device.capacity.saturating_sub(used).saturating_sub(outstanding))
+}
+
+fn shortage(
+    ledger: &Ledger,
+    key: &DeviceKey,
+    needs: ByteCount,
+    (free, left): (ByteCount, ByteCount),
+    first: &Nominated,
+) -> WaitReason {
+    let device = ledger.name_of(key);
+    if needs <= free {
+        return WaitReason::Behind { device, needs, left, first: first.label.clone().unwrap_or_default() };
+    }
+    let mut holders: Vec<Share> = ledger
+        .leases
+        .values()
+        .map(|lease| Share { label: lease.owner.label.clone(), bytes: lease.charged(key), priority: lease.priority })
+        .filter(|share| share.bytes > ByteCount::ZERO)
+        .collect();
+    holders.sort_by_key(|share| std::cmp::Reverse(share.bytes));
+    holders.truncate(NAMED);
+    let foreign = ledger.devices.get(key).and_then(|device| device.foreign).unwrap_or_default();
+    WaitReason::Capacity { device, needs, free, holders, foreign }
+}

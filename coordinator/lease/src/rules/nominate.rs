@@ -1,0 +1,106 @@
+//! Who comes first: nominations, recomputed at each operation in one total order (priority, arrival). The first waiter
+//! takes its full set, the next what remains. One order for all devices: no cycles, and nobody is passed.
+
+use std::collections::BTreeMap;
+
+use model_boss_protocol::{ByteCount, Priority};
+
+use super::fit;
+use super::preempt::{self, Importance};
+use crate::{DeviceKey, Ledger, Mode, StoreTime, Want};
+
+/// What those who come before somebody are nominated for.
+#[derive(Debug, Default)]
+pub(super) struct Nominated {
+    bytes: BTreeMap<DeviceKey, ByteCount>,
+    /// How many they are.
+    pub(super) count: usize,
+    /// The first of them, for people.
+    pub(super) label: Option<String>,
+}
+
+/// A place in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place<'a> {
+    pub(super) priority: Priority,
+    pub(super) arrived: StoreTime,
+    pub(super) request_id: &'a str,
+}
+
+impl Nominated {
+    pub(super) fn on(&self, device: &DeviceKey) -> ByteCount {
+        self.bytes.get(device).copied().unwrap_or_default()
+    }
+
+    fn take(&mut self, parts: Vec<(DeviceKey, ByteCount)>) {
+        for (device, bytes) in parts {
+            let taken = self.bytes.entry(device).or_default();
+            *taken = *taken + bytes;
+        }
+    }
+}
+
+/// When somebody comes who comes now: after everybody who waits, also when the clock stood still or was set back.
+pub(super) fn arrival(ledger: &Ledger, now: StoreTime) -> StoreTime {
+    let last = ledger.waiters.values().map(|waiter| waiter.arrived.0).max();
+    StoreTime(now.0.max(last.map_or(0, |last| last + 1)))
+}
+
+/// What everybody before this place is nominated for.
+pub(super) fn before(ledger: &Ledger, now: StoreTime, place: Place<'_>) -> Nominated {
+    let mut queue: Vec<_> = ledger
+        .waiters
+        .iter()
+        .map(|(id, waiter)| {
+            (Place { priority: waiter.priority, arrived: waiter.arrived, request_id: id.as_str() }, waiter)
+        })
+        .filter(|(earlier, _)| *earlier < place && earlier.request_id != place.request_id)
+        .collect();
+    queue.sort_by_key(|(earlier, _)| *earlier);
+    let mut nominated = Nominated::default();
+    for (earlier, waiter) in queue {
+        let asker = Importance { priority: earlier.priority, mode: &waiter.mode };
+        let parts = choose(ledger, now, &waiter.want, &asker, &nominated);
+        nominated.take(parts);
+        nominated.count += 1;
+        nominated.label.get_or_insert_with(|| waiter.owner.label.clone());
+    }
+    nominated
+}
+
+/// Which devices a wish falls on. Of "any k of" those where it fits now, the fullest first, so that large holes stay;
+/// then those where it will fit with what is coming free, then those where it would if others were asked, then those
+/// with most room.
+pub(super) fn choose(
+    ledger: &Ledger,
+    now: StoreTime,
+    want: &Want,
+    asker: &Importance<'_>,
+    first: &Nominated,
+) -> Vec<(DeviceKey, ByteCount)> {
+    let (count, bytes, devices) = match want {
+        Want::Parts(parts) => return parts.clone(),
+        Want::AnyOf { count, bytes, devices } => (*count, *bytes, devices),
+        Want::Other(_) => return Vec::new(),
+    };
+    let mut ranked: Vec<_> = devices
+        .iter()
+        .filter(|device| fit::can_ever_fit(ledger, device, bytes).is_ok())
+        .map(|device| {
+            let taken = first.on(device);
+            let free = fit::free(ledger, now, device).map(|free| free.saturating_sub(taken));
+            let room = preempt::headroom(ledger, device, taken);
+            let reach = room + preempt::could_yield(ledger, now, device, asker);
+            let needs = i128::from(bytes.0);
+            let rank = match free {
+                Ok(free) if free >= bytes => (0, i128::from(free.0)),
+                _ if room + preempt::coming(ledger, device) >= needs => (1, room),
+                _ if *asker.mode == Mode::Preempt && reach >= needs => (2, -reach),
+                _ => (3, -room),
+            };
+            (rank, device)
+        })
+        .collect();
+    ranked.sort();
+    ranked.into_iter().take(count).map(|(_, device)| (device.clone(), bytes)).collect()
+}

@@ -1,0 +1,137 @@
+//! Preemption asks first. A lease that declared itself preemptible, is less important and was left alone for its
+//! minimum hold is asked to give its bytes back; nobody is ever killed for another.
+
+use model_boss_protocol::{ByteCount, Priority};
+
+use super::nominate::Nominated;
+use crate::{DeviceKey, Lease, LeaseId, LeaseState, Ledger, Mode, StoreTime, Victim};
+
+/// How important the asker is, and whether others are asked for it.
+pub(super) struct Importance<'a> {
+    pub(super) priority: Priority,
+    pub(super) mode: &'a Mode,
+}
+
+/// Closes what is settled: a grace that has ended puts the lease in default, and a lease whose bytes nobody waits for
+/// any more is left in peace.
+pub(super) fn review(ledger: &mut Ledger, now: StoreTime) {
+    let waiters = &ledger.waiters;
+    for lease in ledger.leases.values_mut().filter(|lease| lease.state == LeaseState::Revoking) {
+        if lease.preemptor.as_ref().is_none_or(|preemptor| !waiters.contains_key(preemptor)) {
+            lease.state = LeaseState::Active;
+            (lease.revoke_deadline, lease.preemptor) = (None, None);
+        } else if lease.revoke_deadline.is_some_and(|until| until <= now) {
+            lease.in_default = true;
+        }
+    }
+}
+
+/// Finds the fewest leases that have to yield so that these parts fit once they have, and those who were asked before.
+/// `None`: it would not fit even then. An empty set: enough is coming already.
+pub(super) fn plan(
+    ledger: &Ledger,
+    now: StoreTime,
+    parts: &[(DeviceKey, ByteCount)],
+    asker: &Importance<'_>,
+    first: &Nominated,
+) -> Option<Vec<LeaseId>> {
+    let coming: Vec<&Lease> = ledger.leases.values().filter(|lease| is_yielding(lease)).collect();
+    let enough = |chosen: &[(&LeaseId, &Lease)]| {
+        parts.iter().all(|(device, bytes)| {
+            let yielding = coming.iter().copied().chain(chosen.iter().map(|(_, lease)| *lease));
+            let yielded = yielding.map(|lease| i128::from(lease.charged(device).0)).sum::<i128>();
+            headroom(ledger, device, first.on(device)) + yielded >= i128::from(bytes.0)
+        })
+    };
+    if enough(&[]) {
+        return Some(Vec::new());
+    }
+    let mut candidates: Vec<(&LeaseId, &Lease)> = ledger
+        .leases
+        .iter()
+        .filter(|(_, lease)| may_be_asked(lease, now, asker))
+        .filter(|(_, lease)| parts.iter().any(|(device, _)| lease.charged(device) > ByteCount::ZERO))
+        .collect();
+    // Least important, cheapest to bring back, least recently used.
+    candidates.sort_by_key(|(id, lease)| {
+        (std::cmp::Reverse(lease.priority), lease.yielding.reload, lease.used_at, (*id).clone())
+    });
+    let mut chosen: Vec<(&LeaseId, &Lease)> = Vec::new();
+    for candidate in candidates {
+        chosen.push(candidate);
+        if enough(&chosen) {
+            break;
+        }
+    }
+    if !enough(&chosen) {
+        return None;
+    }
+    // Add back in reverse: whoever is not needed after all is not asked.
+    for index in (0..chosen.len()).rev() {
+        let mut fewer = chosen.clone();
+        fewer.remove(index);
+        if enough(&fewer) {
+            chosen = fewer;
+        }
+    }
+    Some(chosen.into_iter().map(|(id, _)| id.clone()).collect())
+}
+
+/// Asks these leases to yield to a request.
+pub(super) fn revoke(ledger: &mut Ledger, now: StoreTime, victims: &[LeaseId], preemptor: &str) {
+    let longest = ledger.terms.longest_grace;
+    for id in victims {
+        if let Some(lease) = ledger.leases.get_mut(id) {
+            lease.state = LeaseState::Revoking;
+            lease.revoke_deadline = Some(now.after(lease.yielding.grace.min(longest)));
+            lease.preemptor = Some(preemptor.to_owned());
+        }
+    }
+}
+
+/// Who was asked to yield to a request, and has time left.
+pub(super) fn victims_of(ledger: &Ledger, now: StoreTime, preemptor: &str) -> Vec<Victim> {
+    ledger
+        .leases
+        .iter()
+        .filter(|(_, lease)| is_yielding(lease) && lease.preemptor.as_deref() == Some(preemptor))
+        .map(|(id, lease)| Victim {
+            lease: id.clone(),
+            label: lease.owner.label.clone(),
+            remaining: lease.revoke_deadline.map(|until| until.since(now)).unwrap_or_default(),
+        })
+        .collect()
+}
+
+/// Room on a device, looking at the newest figures however old they are; negative when it is over-full.
+pub(super) fn headroom(ledger: &Ledger, key: &DeviceKey, taken: ByteCount) -> i128 {
+    let Some(device) = ledger.devices.get(key) else { return 0 };
+    let foreign = device.foreign.unwrap_or_default();
+    let minus = [foreign, ledger.charged(key), taken].iter().map(|bytes| i128::from(bytes.0)).sum::<i128>();
+    i128::from(device.leasable().0) - minus
+}
+
+/// How much of a device comes free if everybody yields who was asked or may be.
+pub(super) fn could_yield(ledger: &Ledger, now: StoreTime, key: &DeviceKey, asker: &Importance<'_>) -> i128 {
+    let leases = ledger.leases.values().filter(|lease| is_yielding(lease) || may_be_asked(lease, now, asker));
+    leases.map(|lease| i128::from(lease.charged(key).0)).sum()
+}
+
+/// How much of a device those will give back who were asked.
+pub(super) fn coming(ledger: &Ledger, key: &DeviceKey) -> i128 {
+    ledger.leases.values().filter(|lease| is_yielding(lease)).map(|lease| i128::from(lease.charged(key).0)).sum()
+}
+
+/// Asked, and still in time.
+fn is_yielding(lease: &Lease) -> bool {
+    lease.state == LeaseState::Revoking && !lease.in_default
+}
+
+fn may_be_asked(lease: &Lease, now: StoreTime, asker: &Importance<'_>) -> bool {
+    *asker.mode == Mode::Preempt
+        && lease.yielding.preemptible
+        && lease.state == LeaseState::Active
+        && !lease.in_default
+        && lease.priority > asker.priority
+        && now >= lease.granted_at.after(lease.yielding.min_hold)
+}

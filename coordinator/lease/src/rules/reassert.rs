@@ -1,0 +1,135 @@
+//! A holder states again what it holds, after the store may have lost it: its memory is a fact, whatever the ledger says.
+
+use model_boss_protocol::ByteCount;
+
+use super::fit::{self, Demand};
+use super::nominate::{self, Place};
+use super::{unsettle, well_formed};
+use crate::{
+    Accounting, DeviceKey, Lease, LeaseId, LeaseState, Ledger, Outcome, Part, Record, Refusal, StoreTime, Wait,
+    WaitReason,
+};
+
+/// In the recovery window the record is taken as stated. At any other time as far as the newest observation shows the
+/// record's own processes to hold it; only the rest needs room.
+pub(super) fn reassert(ledger: &mut Ledger, now: StoreTime, record: Record) -> Outcome {
+    // Without an attached process nothing was touched: there is nothing to defend.
+    if ledger.boot_id != record.boot_id || record.pids.is_empty() || ledger.done.contains_key(&record.request_id) {
+        return Outcome::Lost;
+    }
+    if !well_formed(&record.parts) {
+        return Outcome::Refused(Refusal::BadParts);
+    }
+    if ledger.leases.get(&record.lease).is_some_and(|lease| lease.token != record.token) {
+        return Outcome::Lost;
+    }
+    let namesake = ledger
+        .leases
+        .iter()
+        .find(|(id, lease)| **id != record.lease && lease.request_id == record.request_id)
+        .map(|(id, lease)| (id.clone(), lease.is_untouched()));
+    match namesake {
+        Some((_, false)) => return Outcome::Lost,
+        // The request was repeated and granted anew; nobody went through that gate.
+        Some((id, true)) => drop(ledger.leases.remove(&id)),
+        None => {}
+    }
+    let sizes = match sizes(ledger, now, &record) {
+        Ok(sizes) => sizes,
+        Err(outcome) => return outcome,
+    };
+    ledger.fence = ledger.fence.max(record.token);
+    ledger.waiters.remove(&record.request_id);
+    let parts = sizes.iter().map(|(device, bytes, _)| (device.clone(), *bytes)).collect();
+    write(ledger, now, record, sizes);
+    Outcome::Reasserted { parts }
+}
+
+/// Device, size, and how much of it the newest observation takes for foreign.
+type Sized = (DeviceKey, ByteCount, ByteCount);
+
+fn sizes(ledger: &Ledger, now: StoreTime, record: &Record) -> Result<Vec<Sized>, Outcome> {
+    let recovering = ledger.recovering().is_some();
+    let known = ledger.leases.get(&record.lease);
+    let place =
+        Place { priority: record.priority, arrived: nominate::arrival(ledger, now), request_id: &record.request_id };
+    let first = nominate::before(ledger, now, place);
+    let mut sizes: Vec<Sized> = Vec::new();
+    for (device, stated) in &record.parts {
+        let counted = known.map(|lease| lease.charged(device)).unwrap_or_default();
+        let shown = shown(ledger, record, device);
+        let bytes = if recovering {
+            *stated
+        } else {
+            let physical = counted + shown;
+            let more = stated.saturating_sub(physical);
+            let demand = Demand { device, size: *stated, more };
+            match fit::fits(ledger, now, &[demand], &first) {
+                _ if more == ByteCount::ZERO => *stated,
+                Ok(()) => *stated,
+                // Nobody can say what it holds: it keeps what it has, and asks again.
+                Err(Outcome::Wait(Wait { reason, position })) if unclear(ledger, device, &reason) => {
+                    return Err(Outcome::Wait(Wait { position, reason }));
+                }
+                Err(_) => physical.min(*stated),
+            }
+        };
+        if bytes > ByteCount::ZERO {
+            sizes.push((device.clone(), bytes, shown));
+        }
+    }
+    if sizes.is_empty() { Err(Outcome::Lost) } else { Ok(sizes) }
+}
+
+/// Whether the newest observation cannot show whose the bytes are.
+fn unclear(ledger: &Ledger, device: &DeviceKey, reason: &WaitReason) -> bool {
+    let told = ledger.devices.get(device).is_some_and(|device| device.accounting == Accounting::PerProcess);
+    !told || matches!(reason, WaitReason::Unobserved { .. } | WaitReason::Stale { .. } | WaitReason::Unsettled { .. })
+}
+
+/// What the newest observation shows the record's processes to hold, beyond any lease.
+fn shown(ledger: &Ledger, record: &Record, device: &DeviceKey) -> ByteCount {
+    let strangers = ledger.devices.get(device).map(|device| device.strangers.as_slice()).unwrap_or_default();
+    let own = strangers.iter().filter(|usage| usage.lineage.iter().any(|process| record.pids.contains(process)));
+    own.map(|usage| usage.bytes).sum()
+}
+
+fn write(ledger: &mut Ledger, now: StoreTime, record: Record, sizes: Vec<Sized>) {
+    let deadline = now.after(ledger.terms.lease);
+    let Record { lease: id, token, request_id, owner, priority, yielding, pids, .. } = record;
+    let lease = ledger
+        .leases
+        .entry(id.clone())
+        .or_insert_with(|| Lease::new(token, request_id, (owner, priority, yielding), Vec::new(), (now, deadline)));
+    lease.deadline = deadline;
+    lease.attached_at.get_or_insert(now);
+    if lease.state != LeaseState::Revoking {
+        lease.state = LeaseState::Active;
+    }
+    for (device, bytes, _) in &sizes {
+        match lease.parts.iter_mut().find(|part| part.device == *device) {
+            Some(part) => part.bytes = part.bytes.max(*bytes),
+            None => lease.parts.push(Part::new(device.clone(), *bytes)),
+        }
+    }
+    for process in &pids {
+        if !lease.pids.contains(process) {
+            lease.pids.push(process.clone());
+        }
+    }
+    for (device, _, shown) in sizes {
+        claim(ledger, &id, &device, shown);
+    }
+    unsettle(ledger, &id, now);
+}
+
+/// What was taken for foreign is the lease's own.
+fn claim(ledger: &mut Ledger, id: &LeaseId, key: &DeviceKey, shown: ByteCount) {
+    let (Some(device), Some(lease)) = (ledger.devices.get_mut(key), ledger.leases.get_mut(id)) else { return };
+    device.foreign = device.foreign.map(|foreign| foreign.saturating_sub(shown));
+    let pids = &lease.pids;
+    device.strangers.retain(|usage| !usage.lineage.iter().any(|process| pids.contains(process)));
+    for part in lease.parts.iter_mut().filter(|part| part.device == *key) {
+        part.measured = Some(part.measured.unwrap_or_default() + shown);
+    }
+}

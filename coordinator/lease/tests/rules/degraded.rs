@@ -1,0 +1,70 @@
+//! Devices on which processes cannot be told apart.
+
+use model_boss_lease::{Accounting, Grant, Ledger, Op, Outcome, StoreTime, WaitReason, apply};
+use model_boss_protocol::ByteCount;
+
+use crate::story::{ask, at, attach, declare, gpu, granted, ledger, look, renew, waits};
+
+/// `GPU-1` with 100 bytes, of which others use 10 as the operator says.
+fn blind() -> Ledger {
+    let mut ledger = ledger();
+    declare(&mut ledger, gpu(1), 100, 0, Accounting::Degraded { foreign: ByteCount(10) });
+    look(&mut ledger, at(2), gpu(1), 5, &[]);
+    ledger
+}
+
+fn settle(grant: &Grant) -> Op {
+    Op::Settle { lease: grant.lease.clone(), token: grant.token }
+}
+
+#[test]
+fn one_load_runs_at_a_time() {
+    let mut ledger = blind();
+    let one = granted(apply(&mut ledger, at(2), ask("one", &[(gpu(1), 40)])));
+    assert!(matches!(waits(apply(&mut ledger, at(2), ask("two", &[(gpu(1), 1)]))).reason, WaitReason::Loading { .. }));
+    apply(&mut ledger, at(3), attach(&one, 7));
+    look(&mut ledger, at(4), gpu(1), 30, &[]);
+    let reason = waits(apply(&mut ledger, at(4), ask("two", &[(gpu(1), 1)]))).reason;
+    assert_eq!(reason.to_string(), "one is being loaded on GPU-1, where one load runs at a time");
+    assert_eq!(apply(&mut ledger, at(5), settle(&one)), Outcome::Noted);
+    look(&mut ledger, at(6), gpu(1), 35, &[]);
+    assert_eq!(ledger.leases[&one.lease].parts[0].settled, Some(ByteCount(30)));
+    // Promised: 40 and 10 for others, so 50 are left.
+    assert!(matches!(apply(&mut ledger, at(6), ask("two", &[(gpu(1), 51)])), Outcome::Wait(_)));
+    granted(apply(&mut ledger, at(6), ask("two", &[(gpu(1), 50)])));
+}
+
+#[test]
+fn the_driver_must_show_room_too() {
+    let mut ledger = blind();
+    let one = granted(apply(&mut ledger, at(2), ask("one", &[(gpu(1), 40)])));
+    apply(&mut ledger, at(3), attach(&one, 7));
+    apply(&mut ledger, at(3), settle(&one));
+    look(&mut ledger, at(4), gpu(1), 35, &[]);
+    // Somebody else took 30 more than the operator thought: 100 − 65 − (40 − 30) are left.
+    look(&mut ledger, at(5), gpu(1), 65, &[]);
+    assert!(matches!(apply(&mut ledger, at(5), ask("two", &[(gpu(1), 26)])), Outcome::Wait(_)));
+    granted(apply(&mut ledger, at(5), ask("two", &[(gpu(1), 25)])));
+}
+
+#[test]
+fn a_load_that_says_nothing_counts_as_complete_after_a_while() {
+    let mut ledger = blind();
+    let one = granted(apply(&mut ledger, at(2), ask("one", &[(gpu(1), 40)])));
+    apply(&mut ledger, at(3), attach(&one, 7));
+    for seconds in (10..=60).step_by(10) {
+        apply(&mut ledger, at(seconds), renew(&[&one]));
+        look(&mut ledger, at(seconds), gpu(1), 30, &[]);
+        assert!(matches!(apply(&mut ledger, at(seconds), ask("two", &[(gpu(1), 1)])), Outcome::Wait(_)));
+    }
+    look(&mut ledger, StoreTime(at(63).0), gpu(1), 30, &[]);
+    granted(apply(&mut ledger, at(63), ask("two", &[(gpu(1), 1)])));
+}
+
+#[test]
+fn a_change_of_accounting_forgets_what_was_seen() {
+    let mut ledger = blind();
+    declare(&mut ledger, gpu(1), 100, 0, Accounting::PerProcess);
+    let reason = waits(apply(&mut ledger, at(2), ask("one", &[(gpu(1), 1)]))).reason;
+    assert!(matches!(reason, WaitReason::Unobserved { .. }));
+}
