@@ -1,0 +1,6 @@
+//! The protocol as a whole: random histories, seeded bugs, and a model checker, all over one small world.
+
+mod histories;
+mod model;
+mod seeded_bugs;
+mod world;
