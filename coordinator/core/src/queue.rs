@@ -218,12 +218,15 @@ impl InferenceQueue {
         Head { key: OrderKey { effective, service: 0, arrival }, id, base, client }
     }
 
-    /// Whether one more request for `model` may wait (RC-10).
-    pub(crate) fn admit(&self, model: ModelIndex) -> Result<(), QueueFull> {
-        if self.len_of(model) >= self.limits.per_model {
+    /// Whether one more request of this priority for `model` may wait (RC-10). Behind a full queue there is an eighth of
+    /// it more for interactive requests: a flood of others must not keep them out.
+    pub(crate) fn admit(&self, model: ModelIndex, priority: Priority) -> Result<(), QueueFull> {
+        let more = |limit: usize| if priority <= Priority::INTERACTIVE { limit / 8 } else { 0 };
+        let with_room = |limit: usize| limit.saturating_add(more(limit));
+        if self.len_of(model) >= with_room(self.limits.per_model) {
             return Err(QueueFull::ForModel { limit: self.limits.per_model });
         }
-        if self.waiting.len() >= self.limits.in_all {
+        if self.waiting.len() >= with_room(self.limits.in_all) {
             return Err(QueueFull::InAll { limit: self.limits.in_all });
         }
         Ok(())

@@ -98,12 +98,25 @@ fn rc_10_the_queue_is_bounded_per_model_and_in_all() {
     let mut q = InferenceQueue::new(QueueLimits { per_model: 2, in_all: 3 }, STEP);
     push(&mut q, s(0), 1, 0, 5, 0);
     push(&mut q, s(0), 2, 0, 5, 0);
-    assert_eq!(q.admit(ModelIndex::new(0)), Err(QueueFull::ForModel { limit: 2 }));
-    assert_eq!(q.admit(ModelIndex::new(1)), Ok(()));
+    assert_eq!(q.admit(ModelIndex::new(0), Priority::NORMAL), Err(QueueFull::ForModel { limit: 2 }));
+    assert_eq!(q.admit(ModelIndex::new(1), Priority::NORMAL), Ok(()));
     push(&mut q, s(0), 3, 1, 5, 0);
-    assert_eq!(q.admit(ModelIndex::new(2)), Err(QueueFull::InAll { limit: 3 }));
+    assert_eq!(q.admit(ModelIndex::new(2), Priority::NORMAL), Err(QueueFull::InAll { limit: 3 }));
     q.remove(RequestId(2)).unwrap();
-    assert_eq!(q.admit(ModelIndex::new(0)), Ok(()));
+    assert_eq!(q.admit(ModelIndex::new(0), Priority::NORMAL), Ok(()));
+}
+
+#[test]
+fn rc_10_an_eighth_more_is_for_interactive_requests() {
+    let mut q = InferenceQueue::new(QueueLimits { per_model: 8, in_all: 16 }, STEP);
+    for id in 0..8 {
+        push(&mut q, s(0), id, 0, 5, 0);
+    }
+    let model = ModelIndex::new(0);
+    assert_eq!(q.admit(model, Priority::NORMAL), Err(QueueFull::ForModel { limit: 8 }));
+    assert_eq!(q.admit(model, Priority::INTERACTIVE), Ok(()));
+    push(&mut q, s(0), 8, 0, 2, 0);
+    assert_eq!(q.admit(model, Priority::INTERACTIVE), Err(QueueFull::ForModel { limit: 8 }));
 }
 
 #[test]

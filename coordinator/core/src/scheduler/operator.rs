@@ -22,7 +22,7 @@ impl Scheduler {
             return;
         }
         let admitted = self.admit_model(name.as_str()).and_then(|model| {
-            self.admit_to_queue(model)?;
+            self.admit_to_queue(model, options.priority.unwrap_or(Priority::INTERACTIVE))?;
             Ok(model)
         });
         let model = match admitted {

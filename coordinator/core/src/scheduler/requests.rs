@@ -67,7 +67,7 @@ impl Scheduler {
         if submission.deadline.is_some_and(|deadline| deadline <= self.now) {
             return Err(deadline_exceeded(Duration::ZERO));
         }
-        self.admit_to_queue(model)?;
+        self.admit_to_queue(model, priority)?;
         self.admit_client(client)?;
         self.admit_by_budget(model, priority, submission.deadline)?;
         Ok(model)
@@ -81,8 +81,8 @@ impl Scheduler {
         self.catalog.resolve(name).ok_or_else(|| self.not_found(name))
     }
 
-    pub(super) fn admit_to_queue(&self, model: ModelIndex) -> Result<(), ApiError> {
-        let full = match self.queue.admit(model) {
+    pub(super) fn admit_to_queue(&self, model: ModelIndex, priority: Priority) -> Result<(), ApiError> {
+        let full = match self.queue.admit(model, priority) {
             Ok(()) => return Ok(()),
             Err(full) => full,
         };

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement that fails ends with a line number")]
 
 mod kill;
+mod overload;
 mod proxy;
 
 use std::net::SocketAddr;
@@ -17,7 +18,8 @@ use hyper_util::rt::TokioIo;
 use model_boss_tests::{Behaviour, Boss, LoneWorker, Sandbox, question};
 use tokio::net::TcpStream;
 
-const BENCHES: [(&str, &str); 6] = [
+const BENCHES: [(&str, &str); 7] = [
+    ("overload", "three times more requests than can be answered, for a minute: goodput, refusals, the important ones"),
     ("queue", "one event of the scheduler with 100,000 requests waiting for 1,000 models (no processes)"),
     ("swap-order", "an hour of models that take turns in memory, against first come, first served (simulated)"),
     (
@@ -44,6 +46,7 @@ async fn main() -> ExitCode {
         Some("first-byte") => first_byte().await,
         Some("door") => door().await,
         Some("kill") => return kill::run(std::env::args().nth(2)).await,
+        Some("overload") => return overload::run(&processor()).await,
         Some("proxy") => return proxy::run(std::env::args().skip(2), processor()).await,
         // How a coordinator starts a worker: this program is also what stands behind the gateways of `proxy`.
         Some("serve") => proxy::backend::run().await,
