@@ -1,6 +1,6 @@
-//! Explores every state of a small instance of the lease protocol, for as long as it is given.
+//! Explores the states of a small instance of the lease protocol, breadth first, as many as it is given.
 //!
-//! `cargo run -p model-boss-lease --example model_check -- SECONDS`
+//! `cargo run -p model-boss-lease --example model_check -- STATES`
 
 // The world and its instances are those of the tests, which use more of them.
 #![allow(dead_code, reason = "shared with the tests")]
@@ -11,7 +11,7 @@ mod model;
 mod world;
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use stateright::{Checker, Model};
 
@@ -19,11 +19,11 @@ use model::Instance;
 use world::{Budget, Bug};
 
 fn main() -> ExitCode {
-    let seconds = match std::env::args().nth(1).map(|text| text.parse::<u64>()) {
-        None => 60,
-        Some(Ok(seconds)) => seconds,
+    let states = match std::env::args().nth(1).map(|text| text.parse::<usize>()) {
+        None => 1_000_000,
+        Some(Ok(states)) => states,
         Some(Err(_)) => {
-            eprintln!("how many seconds? write model_check 600");
+            eprintln!("how many states? write model_check 1000000");
             return ExitCode::from(2);
         }
     };
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     let instance = Instance { clients: 3, budget, bug: Bug::None };
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let begun = Instant::now();
-    let checker = instance.checker().threads(threads).timeout(Duration::from_secs(seconds)).spawn_bfs().join();
+    let checker = instance.checker().threads(threads).target_state_count(states).spawn_bfs().join();
     println!(
         "{} states, {} of them different, {} steps deep, in {} s",
         checker.state_count(),
