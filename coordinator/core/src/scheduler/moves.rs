@@ -244,6 +244,15 @@ impl Scheduler {
         }
     }
 
+    /// The same when the second copy's worker went away: nothing that the caller asked for was wrong (DM-7).
+    pub(super) fn fail_move_by_crash(&mut self, model: ModelIndex, why: &str) {
+        let error = self.moves.get(&model).map(|moving| self.move_error(model, moving, why));
+        if let Some(error) = error {
+            let ours = error.code == ErrorCode::MigrationFailed;
+            self.end_move(model, &if ours { error.with_status(500) } else { error });
+        }
+    }
+
     fn end_move(&mut self, model: ModelIndex, error: &ApiError) {
         let Some(moving) = self.moves.remove(&model) else { return };
         self.drop_claim(model);

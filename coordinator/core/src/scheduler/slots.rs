@@ -125,7 +125,7 @@ impl Scheduler {
             if clash {
                 self.try_move_again(model);
             } else {
-                self.fail_move(model, &text);
+                self.fail_move_by_crash(model, &text);
             }
         }
         let serving = self.catalog[model].serving == Some(id);

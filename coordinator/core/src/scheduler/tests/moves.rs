@@ -93,6 +93,7 @@ fn dm_5_a_failed_second_copy_leaves_the_first_serving() {
     world.exit_if_loading("m", Some(WorkerExit::OutOfMemory));
     world.run_for(SECOND);
     assert_eq!(world.refusal(moved).code, ErrorCode::MigrationFailed);
+    assert_eq!(world.refusal(moved).status(), 500);
     assert!(world.refusal(moved).message.contains("exit code 71"), "{}", world.refusal(moved).message);
     assert_eq!((world.core.slots().len(), place(&world, "m")), (1, DeviceId::Cuda(0)));
     let request = world.submit("m", 5);
