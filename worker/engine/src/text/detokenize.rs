@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use super::tokenizer::{Alphabet, Tokenizer};
 
-/// Turns a sequence's tokens into text as they come. The texts joined are what decoding all tokens at once gives, apart
-/// from an unfinished character at the very end, which is left out.
+/// Tokens of the prompt that tell how the first one of an answer is decoded: a character spelled in bytes takes four.
+const PROMPT_WINDOW: usize = 8;
+
+/// Turns an answer's tokens into text as they come. The texts joined are what decoding prompt and answer at once gives
+/// beyond the text of the prompt, apart from an unfinished character at the very end, which is left out.
 #[derive(Debug)]
 pub struct Detokenizer {
     tokenizer: Arc<Tokenizer>,
@@ -18,7 +21,8 @@ enum State {
     Bytes {
         /// The start of an unfinished character.
         pending: Vec<u8>,
-        /// A space may come that stands in front of every text and belongs to none.
+        /// A space may come that stands in front of every text and belongs to none. An answer does not begin a text:
+        /// its prompt did.
         drop_space: bool,
     },
     /// Other vocabularies decode a token differently by what stands before it (a leading space, a run of byte tokens),
@@ -31,12 +35,19 @@ enum State {
 }
 
 impl Detokenizer {
-    /// For one new sequence.
-    pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
+    /// For the answer to a prompt; with no prompt, for a text of its own.
+    pub fn new(tokenizer: Arc<Tokenizer>, prompt: &[u32]) -> Self {
         let state = match tokenizer.alphabet() {
             Alphabet::ByteLevel => State::Bytes { pending: Vec::new(), drop_space: false },
-            Alphabet::Pieces { space_in_front } => State::Bytes { pending: Vec::new(), drop_space: space_in_front },
-            Alphabet::Other => State::Window { tokens: Vec::new(), given: 0 },
+            Alphabet::Pieces { space_in_front } => {
+                State::Bytes { pending: Vec::new(), drop_space: space_in_front && prompt.is_empty() }
+            }
+            Alphabet::Other => {
+                let visible = prompt.iter().rev().filter(|token| !tokenizer.is_special(**token));
+                let mut tokens: Vec<u32> = visible.take(PROMPT_WINDOW).copied().collect();
+                tokens.reverse();
+                State::Window { given: tokens.len(), tokens }
+            }
         };
         Self { tokenizer, state }
     }
@@ -117,7 +128,11 @@ mod tests {
     use proptest::prelude::*;
 
     fn pieces(tokenizer: &Arc<Tokenizer>, tokens: &[u32]) -> Vec<String> {
-        let mut detokenizer = Detokenizer::new(Arc::clone(tokenizer));
+        behind(tokenizer, &[], tokens)
+    }
+
+    fn behind(tokenizer: &Arc<Tokenizer>, prompt: &[u32], tokens: &[u32]) -> Vec<String> {
+        let mut detokenizer = Detokenizer::new(Arc::clone(tokenizer), prompt);
         tokens.iter().map(|token| detokenizer.push(*token)).collect()
     }
 
@@ -140,6 +155,16 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_keeps_the_space_it_begins_with() {
+        let tokenizer = Arc::new(fixture::sentence_piece());
+        let tokens = tokenizer.encode_rendered("hello world é").unwrap();
+        let world = tokens.iter().position(|token| *token == tokenizer.id("\u{2581}wor").unwrap()).unwrap();
+        assert_eq!(behind(&tokenizer, &tokens[..world], &tokens[world..]).concat(), " world é");
+        assert_eq!(behind(&tokenizer, &tokens[..2], &tokens[2..]).concat(), "ello world é");
+        assert_eq!(pieces(&tokenizer, &tokens[world..]).concat(), "world é", "a text of its own has none");
+    }
+
+    #[test]
     fn special_tokens_have_no_text() {
         let tokenizer = Arc::new(fixture::byte_level());
         let mut tokens = tokenizer.encode_rendered("€").unwrap();
@@ -155,6 +180,17 @@ mod tests {
             let whole = tokenizer.decode(&tokens).unwrap();
             prop_assert!(whole.starts_with(&joined));
             prop_assert!(whole[joined.len()..].chars().all(|c| c == char::REPLACEMENT_CHARACTER));
+        }
+
+        #[test]
+        fn prompt_and_answer_join_to_the_whole_text(text in "[he élo]{1,20}", cut in 0_usize..40) {
+            let tokenizer = Arc::new(fixture::sentence_piece());
+            let tokens = tokenizer.encode_rendered(&text).unwrap();
+            let (prompt, answer) = tokens.split_at(cut.min(tokens.len()));
+            // A prompt never ends inside a character: it was a text.
+            let before = tokenizer.decode(prompt).unwrap();
+            prop_assume!(!before.ends_with(char::REPLACEMENT_CHARACTER));
+            prop_assert_eq!(before + &behind(&tokenizer, prompt, answer).concat(), text);
         }
 
         #[test]

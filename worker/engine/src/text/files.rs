@@ -323,9 +323,12 @@ mod tests {
             assert_eq!(text.tokenizer.special(), &special);
             assert_eq!(text.tokenizer.encode_prompt("hi").unwrap(), [1, 7]);
             assert_eq!(render(&text, None), "<s>hi");
-            let mut stream = Detokenizer::new(Arc::clone(&text.tokenizer));
-            let pieces: Vec<String> = [1, 7, 3, 4].iter().map(|token| stream.push(*token)).collect();
-            assert_eq!(pieces, ["", "hi", " ", "h"], "the space in front is not part of the text");
+            let pieces = |prompt: &[u32], answer: &[u32]| -> Vec<String> {
+                let mut stream = Detokenizer::new(Arc::clone(&text.tokenizer), prompt);
+                answer.iter().map(|token| stream.push(*token)).collect()
+            };
+            assert_eq!(pieces(&[], &[1, 7, 3, 4]), ["", "hi", " ", "h"], "the space in front is not part of a text");
+            assert_eq!(pieces(&[1], &[7, 7]), [" hi", " hi"], "an answer's first space is, as in llama.cpp");
         }
         assert_eq!(render(&Text::load(&file, Some("manifest")).unwrap(), None), "manifest");
         fs::copy(&file, folder.path().join("n.gguf")).unwrap();

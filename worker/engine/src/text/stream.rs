@@ -25,9 +25,9 @@ pub struct Piece {
 }
 
 impl TextStream {
-    /// For one new answer.
-    pub fn new(tokenizer: Arc<Tokenizer>, stops: Vec<String>) -> Self {
-        Self { detokenizer: Detokenizer::new(tokenizer), stops: StopMatcher::new(stops) }
+    /// For the answer to a prompt.
+    pub fn new(tokenizer: Arc<Tokenizer>, prompt: &[u32], stops: Vec<String>) -> Self {
+        Self { detokenizer: Detokenizer::new(tokenizer, prompt), stops: StopMatcher::new(stops) }
     }
 
     /// Takes one more token in.

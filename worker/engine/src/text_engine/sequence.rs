@@ -44,7 +44,7 @@ impl Sequence {
             logprobs: work.logprobs,
             prompt_logprobs: work.prompt_logprobs,
             sampler: Sampler::new(work.sampling, &work.prompt, work.choice),
-            text: TextStream::new(Arc::clone(tokenizer), work.stop),
+            text: TextStream::new(Arc::clone(tokenizer), &work.prompt, work.stop),
             prompt: work.prompt,
             submitted: Instant::now(),
         }

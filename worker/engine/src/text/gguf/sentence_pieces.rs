@@ -145,7 +145,7 @@ impl SentencePieces {
         }
     }
 
-    /// Whether an answer begins with a space that is not part of it.
+    /// Whether the tokens of a text begin with a space that is not part of it.
     pub fn space_in_front(&self) -> bool {
         self.space_in_front
     }
