@@ -163,9 +163,13 @@ impl<S: LayerSource> Decoder for SpecDecoder<S> {
             return Ok(Vec::new());
         }
         self.check(batch)?;
+        let on_cpu = self.device.is_cpu();
         // Out of the map for the step, so that layers see them while the decoder is borrowed.
         let mut sequences: Vec<SequenceKv> = batch.iter().filter_map(|step| self.sequences.remove(&step.kv)).collect();
-        let result = self.run_layers(batch, &mut sequences).and_then(|x| self.logits(batch, &x));
+        let mut compute = || self.run_layers(batch, &mut sequences).and_then(|x| self.logits(batch, &x));
+        // On one of the threads that share the products: from outside, each of some hundred products would put this thread
+        // to sleep and wake it up again. A device has a thread of its own and keeps it.
+        let result = if on_cpu { rayon::scope(|_| compute()) } else { compute() };
         for (step, mut sequence) in batch.iter().zip(sequences) {
             if result.is_ok() {
                 sequence.len += step.tokens.len();

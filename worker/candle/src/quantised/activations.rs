@@ -4,6 +4,9 @@ use rayon::prelude::*;
 
 use super::unpacked::{CHUNK, GROUP, GROUPS};
 
+/// Words of a group.
+const WORDS: usize = GROUP / 4;
+
 /// Fewer numbers than this are not worth waking other cores for.
 const WORTH_SHARING: usize = 1 << 16;
 
@@ -11,26 +14,44 @@ const WORTH_SHARING: usize = 1 << 16;
 pub(super) struct Activations {
     chunks: Vec<Chunk8>,
     per_row: usize,
+    depth: usize,
 }
 
-/// 256 activations: element `i` of group `g` is `scales[g] · quants[g][i]`.
+/// 256 activations: element `i` of group `g` is `scales[g] · quant(g, i)`.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
 pub(super) struct Chunk8 {
-    /// Between −127 and 127.
-    pub(super) quants: [[i8; GROUP]; GROUPS],
+    /// Quants between −127 and 127, four to a word in the machine's order.
+    pub(super) words: [[i32; WORDS]; GROUPS],
     pub(super) scales: [f32; GROUPS],
-    /// Sums of 16 elements each, for the minimum that some block types take off every element.
-    pub(super) sums: [f32; 2 * GROUPS],
+    /// Sums of 16 quants each, for whoever takes something off every element of the other side.
+    pub(super) sums: [i32; 2 * GROUPS],
+    /// The same sums as numbers.
+    pub(super) half_sums: [f32; 2 * GROUPS],
+    /// Sums of whole groups as numbers.
+    pub(super) group_sums: [f32; GROUPS],
 }
 
-const ZERO: Chunk8 = Chunk8 { quants: [[0; GROUP]; GROUPS], scales: [0.0; GROUPS], sums: [0.0; 2 * GROUPS] };
+impl Chunk8 {
+    const ZERO: Self = Self {
+        words: [[0; WORDS]; GROUPS],
+        scales: [0.0; GROUPS],
+        sums: [0; 2 * GROUPS],
+        half_sums: [0.0; 2 * GROUPS],
+        group_sums: [0.0; GROUPS],
+    };
+
+    #[inline(always)]
+    pub(super) fn quants(&self, group: usize) -> [i8; GROUP] {
+        pulp::cast(self.words[group])
+    }
+}
 
 impl Activations {
     /// Rounds `[rows, depth]`, `depth` being a multiple of 32.
     pub(super) fn quantise(x: &[f32], rows: usize, depth: usize) -> Self {
         let per_row = depth.div_ceil(CHUNK);
-        let mut chunks = vec![ZERO; rows * per_row];
+        let mut chunks = vec![Chunk8::ZERO; rows * per_row];
         let run = |(chunks, x): (&mut [Chunk8], &[f32])| {
             super::dot::with_best_instructions(QuantiseRow { x, chunks });
         };
@@ -39,7 +60,7 @@ impl Activations {
         } else {
             chunks.par_chunks_mut(per_row).zip(x.par_chunks(depth)).for_each(run);
         }
-        Self { chunks, per_row }
+        Self { chunks, per_row, depth }
     }
 
     pub(super) fn rows(&self) -> usize {
@@ -48,6 +69,11 @@ impl Activations {
 
     pub(super) fn row(&self, row: usize) -> &[Chunk8] {
         &self.chunks[row * self.per_row..][..self.per_row]
+    }
+
+    /// Elements of a row.
+    pub(super) fn depth(&self) -> usize {
+        self.depth
     }
 
     pub(super) fn per_row(&self) -> usize {
@@ -80,13 +106,18 @@ fn quantise_group(x: &[f32; GROUP], chunk: &mut Chunk8, g: usize) {
     let scale = largest / 127.0;
     let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
     let mut sums = [0; 2];
-    for (i, (x, quant)) in x.iter().zip(&mut chunk.quants[g]).enumerate() {
+    let mut quants = [0_i8; GROUP];
+    for (i, (x, quant)) in x.iter().zip(&mut quants).enumerate() {
         // In range unless something is not finite.
         let rounded = (x * inverse).round_ties_even() as i32;
         *quant = rounded as i8;
         sums[i / (GROUP / 2)] += rounded;
     }
+    chunk.words[g] = pulp::cast(quants);
     chunk.scales[g] = scale;
-    chunk.sums[2 * g] = scale * sums[0] as f32;
-    chunk.sums[2 * g + 1] = scale * sums[1] as f32;
+    chunk.sums[2 * g] = sums[0];
+    chunk.sums[2 * g + 1] = sums[1];
+    chunk.half_sums[2 * g] = scale * sums[0] as f32;
+    chunk.half_sums[2 * g + 1] = scale * sums[1] as f32;
+    chunk.group_sums[g] = scale * (sums[0] + sums[1]) as f32;
 }

@@ -7,7 +7,7 @@ use pulp::NullaryFnOnce;
 
 use super::activations::{Activations, Chunk8};
 use super::formats::{Format, Layout};
-use super::unpacked::{Chunk, GROUP, GROUPS};
+use super::unpacked::{Chunk, GROUPS};
 
 /// Some rows of a matrix against all rows of activations.
 pub(super) struct Rows<'a> {
@@ -128,15 +128,15 @@ impl Dot for Portable {
     fn add<L: Layout, const R: usize>(self, w: &Chunk, x: [&Chunk8; R], sums: &mut [f32; R]) {
         for (x, sum) in x.into_iter().zip(sums) {
             for g in 0..GROUPS {
-                let mut dot = 0_i32;
-                for i in 0..GROUP {
+                let (mut dot, quants) = (0_i32, x.quants(g));
+                for (i, x_quant) in quants.into_iter().enumerate() {
                     let w_quant = if L::SIGNED { i16::from(w.quants[g][i] as i8) } else { w.quants[g][i].into() };
-                    dot += i32::from(w_quant * w.scales[g][i / 2]) * i32::from(x.quants[g][i]);
+                    dot += i32::from(w_quant * w.scales[g][i / 2]) * i32::from(x_quant);
                 }
                 *sum += w.factors[g] * x.scales[g] * dot as f32;
             }
             if !L::SIGNED {
-                *sum -= w.mins.iter().zip(&x.sums).map(|(min, sum)| min * sum).sum::<f32>();
+                *sum -= w.mins.iter().zip(&x.half_sums).map(|(min, sum)| min * sum).sum::<f32>();
             }
         }
     }
@@ -181,7 +181,7 @@ mod avx2 {
                 // The instruction multiplies unsigned with signed bytes: signs go over to the other side.
                 let unsigned = if L::SIGNED { avx2._mm256_sign_epi8(w, w) } else { w };
                 for r in 0..R {
-                    let x: __m256i = cast(x[r].quants[g]);
+                    let x: __m256i = cast(x[r].words[g]);
                     let x = if L::SIGNED { avx2._mm256_sign_epi8(x, w) } else { x };
                     // Pairs in 16 bits, at most 2 · 128 · 127; scaled pairs of pairs in 32.
                     let pairs = avx2._mm256_maddubs_epi16(unsigned, x);
@@ -193,7 +193,7 @@ mod avx2 {
             if !L::SIGNED {
                 let mins: [__m256; 2] = cast(w.mins);
                 for r in 0..R {
-                    let x: [__m256; 2] = cast(x[r].sums);
+                    let x: [__m256; 2] = cast(x[r].half_sums);
                     for half in 0..2 {
                         sums[r][half] = fma._mm256_fnmadd_ps(mins[half], x[half], sums[r][half]);
                     }
@@ -217,7 +217,8 @@ pub(super) fn rows_portably(matrix: &super::Quantised, x: &[f32], rows: usize) -
     let mut y = vec![0.0; matrix.outs * rows];
     let mut unpacked = vec![Chunk::ZERO; matrix.outs * x.per_row()];
     let (format, row_bytes) = (matrix.format, matrix.row_bytes());
-    let rows_of = Rows { format, row_bytes, blocks: &matrix.blocks, x: &x, y: &mut y };
+    let blocks: Vec<u8> = (0..matrix.outs).flat_map(|row| matrix.row_blocks(row).into_owned()).collect();
+    let rows_of = Rows { format, row_bytes, blocks: &blocks, x: &x, y: &mut y };
     ByFormat { rows: rows_of, unpacked: &mut unpacked, format, dot: Portable }.call();
     super::transposed(&y, matrix.outs, rows)
 }

@@ -58,8 +58,9 @@ fn matrix(kind: TensorType, outs: usize, depth: usize) -> (Quantised, Vec<f32>) 
 #[test]
 fn products_are_those_of_the_dequantised_weights() {
     for kind in KINDS {
-        for depth in [256, 768] {
-            let (outs, rows) = (37, 7);
+        // 48 rows are three whole tiles.
+        for (outs, depth) in [(37, 256), (37, 768), (48, 256), (48, 768)] {
+            let rows = 15;
             let (w, values) = matrix(kind, outs, depth);
             let x = numbers(rows * depth, 5);
             let y = w.product(&x, rows);
@@ -79,8 +80,8 @@ fn products_are_those_of_the_dequantised_weights() {
 
 #[test]
 fn products_of_exact_activations_are_exact() {
-    for kind in KINDS {
-        let (outs, depth) = (9, 512);
+    for (kind, outs) in KINDS.into_iter().flat_map(|kind| [(kind, 9), (kind, 16)]) {
+        let depth = 512;
         let (w, values) = matrix(kind, outs, depth);
         // With one of 127 in each group, small integers are what they are rounded to.
         let mut next = words(3);
@@ -95,8 +96,8 @@ fn products_of_exact_activations_are_exact() {
 
 #[test]
 fn both_ways_to_multiply_agree() {
-    for kind in KINDS {
-        let (outs, depth, rows) = (5, 768, 3);
+    for (kind, outs) in KINDS.into_iter().flat_map(|kind| [(kind, 5), (kind, 32)]) {
+        let (depth, rows) = (768, 3);
         let (w, _) = matrix(kind, outs, depth);
         let x = numbers(rows * depth, 9);
         let fast = w.product(&x, rows);
@@ -109,14 +110,14 @@ fn both_ways_to_multiply_agree() {
 
 #[test]
 fn a_row_comes_out_the_same_to_the_bit_whoever_is_beside_it() {
-    for kind in KINDS {
-        // Large enough to be shared among cores.
-        let (outs, depth) = (301, 1_024);
+    // Large enough to be shared among cores; the second is whole tiles. More rows than pass a tile together.
+    for (kind, outs) in KINDS.into_iter().flat_map(|kind| [(kind, 301), (kind, 304)]) {
+        let depth = 1_024;
         let (w, _) = matrix(kind, outs, depth);
-        let x = numbers(9 * depth, 4);
-        let together = w.product(&x, 9);
-        for first in 0..9 {
-            for rows in 1..=9 - first {
+        let x = numbers(70 * depth, 4);
+        let together = w.product(&x, 70);
+        for first in [0, 1, 5, 56, 61] {
+            for rows in 1..=9 {
                 let y = w.product(&x[first * depth..(first + rows) * depth], rows);
                 assert_eq!(y, together[first * outs..(first + rows) * outs], "{kind}, rows {first}..{}", first + rows);
             }
@@ -127,32 +128,48 @@ fn a_row_comes_out_the_same_to_the_bit_whoever_is_beside_it() {
 #[test]
 fn depths_that_fill_no_chunk() {
     for kind in KINDS.into_iter().filter(|kind| kind.block_len() == 32) {
-        let (w, values) = matrix(kind, 3, 32 * 11);
-        let x = numbers(32 * 11, 8);
-        for (y, w) in w.product(&x, 1).into_iter().zip(values.chunks(32 * 11)) {
-            let exact: f32 = x.iter().zip(w).map(|(x, w)| x * w).sum();
-            assert!((y - exact).abs() < 0.5, "{kind}: {y} {exact}");
+        for outs in [3, 16] {
+            let (w, values) = matrix(kind, outs, 32 * 11);
+            let x = numbers(32 * 11, 8);
+            for (y, w) in w.product(&x, 1).into_iter().zip(values.chunks(32 * 11)) {
+                let exact: f32 = x.iter().zip(w).map(|(x, w)| x * w).sum();
+                assert!((y - exact).abs() < 0.5, "{kind}: {y} {exact}");
+            }
         }
     }
 }
 
 #[test]
 fn rows_are_looked_up_as_floats() {
-    let (w, values) = matrix(TensorType::Q6_K, 5, 256);
-    assert_eq!(w.rows(&[3, 0, 3]), [&values[768..1_024], &values[..256], &values[768..1_024]].concat());
+    for (kind, outs) in KINDS.into_iter().flat_map(|kind| [(kind, 5), (kind, 32)]) {
+        let (w, values) = matrix(kind, outs, 512);
+        let row = |row: usize| &values[512 * row..][..512];
+        assert_eq!(w.rows(&[3, 0, outs as u32 - 1]), [row(3), row(0), row(outs - 1)].concat(), "{kind}");
+        assert_eq!(w.bytes(), kind.bytes_of(512 * outs as u64).unwrap());
+    }
+}
+
+#[test]
+fn tiles_are_used_where_the_machine_has_the_instructions() {
+    let in_tiles = |kind, outs| matches!(matrix(kind, outs, 256).0.blocks, Blocks::Tiles(_));
+    for kind in KINDS {
+        let common = [TensorType::Q8_0, TensorType::Q4_K, TensorType::Q6_K].contains(&kind);
+        assert_eq!(in_tiles(kind, 32), common && vnni::Vnni::detect().is_some(), "{kind}");
+        assert!(!in_tiles(kind, 33), "{kind}");
+    }
 }
 
 #[test]
 fn what_is_no_number_is_refused_or_reaches_the_result() {
     let (w, _) = matrix(TensorType::Q4_K, 1, 256);
-    let mut blocks = w.blocks.to_vec();
+    let mut blocks = w.row_blocks(0).into_owned();
     blocks[1] = 0x7c;
     assert!(Quantised::new(TensorType::Q4_K, [1, 256], &blocks).err().unwrap().contains("NaN"));
     assert!(Quantised::new(TensorType::Q4_K, [2, 256], &blocks).is_err());
     assert!(Quantised::new(TensorType::Q8_1, [1, 32], &[0; 36]).is_err());
-    let mut x = vec![0.5; 256];
-    for bad in [f32::NAN, f32::INFINITY] {
+    for (outs, bad) in [1, 16].into_iter().flat_map(|outs| [(outs, f32::NAN), (outs, f32::INFINITY)]) {
+        let mut x = vec![0.5; 256];
         x[40] = bad;
-        assert!(!w.product(&x, 1)[0].is_finite());
+        assert!(!matrix(TensorType::Q4_K, outs, 256).0.product(&x, 1)[0].is_finite());
     }
 }

@@ -1,0 +1,139 @@
+//! Sixteen rows of a matrix side by side: their blocks' bytes in another order, so that one vector instruction works on
+//! the same few elements of all sixteen and no sum runs across lanes. The same bytes in the same amount as in the file;
+//! for block types and machines that [`super::vnni`] has a product for.
+
+use rayon::prelude::*;
+
+use super::activations::Activations;
+use super::formats::Format;
+use super::vnni::{self, Vnni};
+use crate::product::WORTH_SHARING;
+
+/// Rows of a tile.
+pub(super) const LANES: usize = 16;
+
+/// Rows of activations that pass a part of the matrix together: they stay in the cache while its tiles change.
+const ROWS_TOGETHER: usize = 64;
+
+/// A part of a block: where it starts, how long it is, and how many bytes of it stay together.
+type Field = (usize, usize, usize);
+
+/// A matrix `[outs, depth]` in tiles, and what they are multiplied with.
+pub(super) struct Tiles {
+    format: Format,
+    fields: &'static [Field],
+    bytes: Box<[u8]>,
+    /// Of one tile over the whole depth.
+    tile_bytes: usize,
+    instructions: Vnni,
+}
+
+impl Tiles {
+    /// From rows of blocks as a file has them; `None` where this machine or this shape gains nothing.
+    pub(super) fn new(format: Format, blocks: &[u8], row_bytes: usize) -> Option<Self> {
+        let fields = fields(format)?;
+        let instructions = Vnni::detect()?;
+        let tile_bytes = LANES * row_bytes;
+        if tile_bytes == 0 || !blocks.len().is_multiple_of(tile_bytes) {
+            return None;
+        }
+        let block_bytes = format.block_bytes();
+        let mut bytes = vec![0; blocks.len()];
+        bytes.par_chunks_mut(tile_bytes).zip(blocks.par_chunks(tile_bytes)).for_each(|(tile, rows)| {
+            for (column, tile) in tile.chunks_exact_mut(LANES * block_bytes).enumerate() {
+                for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
+                    let block = &row[column * block_bytes..][..block_bytes];
+                    for (of_block, of_tile, size) in places(fields, lane) {
+                        tile[of_tile..of_tile + size].copy_from_slice(&block[of_block..of_block + size]);
+                    }
+                }
+            }
+        });
+        Some(Self { format, fields, bytes: bytes.into(), tile_bytes, instructions })
+    }
+
+    /// Bytes held.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// One row's blocks as the file had them; empty for a row outside of the matrix.
+    pub(super) fn row(&self, row: usize) -> Vec<u8> {
+        let (tile, lane) = (row / LANES, row % LANES);
+        let Some(tile) = self.bytes.get(tile * self.tile_bytes..).and_then(|rest| rest.get(..self.tile_bytes)) else {
+            return Vec::new();
+        };
+        let block_bytes = self.format.block_bytes();
+        let mut blocks = vec![0; self.tile_bytes / LANES];
+        for (block, tile) in blocks.chunks_exact_mut(block_bytes).zip(tile.chunks_exact(LANES * block_bytes)) {
+            for (of_block, of_tile, size) in places(self.fields, lane) {
+                block[of_block..of_block + size].copy_from_slice(&tile[of_tile..of_tile + size]);
+            }
+        }
+        blocks
+    }
+
+    /// `x Wᵀ`: `[rows, outs]`.
+    pub(super) fn product(&self, x: &Activations) -> Vec<f32> {
+        let rows = x.rows();
+        let tiles = self.bytes.len() / self.tile_bytes;
+        // `[tiles, rows, LANES]`: what a tile computes lies together.
+        let mut by_tile = vec![[0.0; LANES]; tiles * rows];
+        let run = |(y, bytes): (&mut [[f32; LANES]], &[u8])| {
+            for first in (0..rows).step_by(ROWS_TOGETHER) {
+                let together = first..(first + ROWS_TOGETHER).min(rows);
+                for (y, tile) in y.chunks_exact_mut(rows).zip(bytes.chunks_exact(self.tile_bytes)) {
+                    vnni::tile(self.instructions, self.format, tile, x, together.clone(), &mut y[together.clone()]);
+                }
+            }
+        };
+        if rows * tiles * LANES * x.depth() < WORTH_SHARING {
+            run((&mut by_tile, &self.bytes));
+        } else {
+            // Some more parts than cores, so that one that is late does not make all others wait.
+            let part = tiles.div_ceil(4 * rayon::current_num_threads());
+            by_tile.par_chunks_mut(part * rows).zip(self.bytes.par_chunks(part * self.tile_bytes)).for_each(run);
+        }
+        if rows == 1 { by_tile.into_flattened() } else { by_row(&by_tile, rows) }
+    }
+}
+
+/// `[tiles, rows, LANES]` → `[rows, tiles * LANES]`.
+fn by_row(by_tile: &[[f32; LANES]], rows: usize) -> Vec<f32> {
+    let tiles = by_tile.len() / rows;
+    let mut y = vec![0.0; by_tile.len() * LANES];
+    let gather = |(row, y): (usize, &mut [f32])| {
+        for (tile, y) in y.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+            *y = by_tile[tile * rows + row];
+        }
+    };
+    if y.len() < WORTH_SHARING {
+        y.chunks_exact_mut(tiles * LANES).enumerate().for_each(gather);
+    } else {
+        y.par_chunks_exact_mut(tiles * LANES).enumerate().for_each(gather);
+    }
+    y
+}
+
+/// The parts of a block type's blocks, in their order; `None` for types without a product here.
+fn fields(format: Format) -> Option<&'static [Field]> {
+    match format {
+        // Scale; quants.
+        Format::Q8_0 => Some(&[(0, 2, 2), (2, 32, 4)]),
+        // Scale of scales, scale of minimums; scales and minimums; quants.
+        Format::Q4K => Some(&[(0, 2, 2), (2, 2, 2), (4, 12, 1), (16, 128, 4)]),
+        // Low bits, high bits; scales; scale of scales.
+        Format::Q6K => Some(&[(0, 128, 4), (128, 64, 4), (192, 16, 1), (208, 2, 2)]),
+        _ => None,
+    }
+}
+
+/// Where the pieces of one row's block lie: in the block, in the tile, and how long they are.
+fn places(fields: &'static [Field], lane: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    fields.iter().flat_map(move |&(start, len, size)| {
+        (0..len / size).map(move |piece| {
+            // What stands before it in a block is there sixteen times.
+            (start + piece * size, (start + piece * size) * LANES + lane * size, size)
+        })
+    })
+}
