@@ -32,7 +32,6 @@ impl Mlp {
 
     /// `[rows, hidden]` → `[rows, hidden]`.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let gate = self.activation.forward(&self.gate.forward(x)?)?;
-        self.down.forward(&(gate * self.up.forward(x)?)?)
+        self.down.forward(&self.activation.gated(&self.gate.forward(x)?, &self.up.forward(x)?)?)
     }
 }
