@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use model_boss_protocol::DeviceId;
 
+use crate::bench::Bench;
 use crate::inspect::Inspect;
 
 /// Serves one model over HTTP on this machine, with OpenAI's API.
@@ -21,6 +22,12 @@ pub(crate) enum Command {
     Serve(Serve),
     /// Show what a model's files say of themselves, without loading it
     Inspect(Inspect),
+    /// Write a folder of safetensors as one GGUF file, which other programs read too
+    Convert(Convert),
+    /// Write a GGUF file of random weights, for measurements
+    Synth(Synth),
+    /// Measure how fast a model reads prompts and decodes, without HTTP around it
+    Bench(Bench),
 }
 
 #[derive(Debug, clap::Args)]
@@ -39,4 +46,42 @@ pub(crate) struct Serve {
     /// Requests worked on at once [default: 8]
     #[arg(long, requires = "model", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_concurrent: Option<u32>,
+}
+
+/// `convert`'s command line.
+#[derive(Debug, clap::Args)]
+pub struct Convert {
+    /// A model's folder: config.json, tokenizer.json, *.safetensors
+    pub folder: PathBuf,
+    /// The file to write
+    #[arg(value_name = "OUT.gguf")]
+    pub out: PathBuf,
+    /// How matrices are stored
+    #[arg(long = "type", value_enum, default_value_t = StoredAs::Q8_0)]
+    pub stored_as: StoredAs,
+}
+
+/// How matrices are stored in a file that is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StoredAs {
+    /// 16 bits
+    F16,
+    /// 16 bits with the range of 32
+    Bf16,
+    /// 8 bits: half the size, nearly the same answers
+    #[value(name = "q8_0")]
+    Q8_0,
+}
+
+/// `synth`'s command line.
+#[derive(Debug, clap::Args)]
+pub struct Synth {
+    /// qwen3-0.6b (373 MiB) or qwen3-tiny, stored as Q4_K_M
+    pub shape: String,
+    /// The file to write
+    #[arg(value_name = "OUT.gguf")]
+    pub out: PathBuf,
+    /// Decides the weights
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
 }

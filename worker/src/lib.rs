@@ -1,9 +1,10 @@
 //! The worker: the process that serves one loaded model over local HTTP.
 //!
 //! Owns the process shell: the gate and the lifeline on standard input, the engine's thread, the HTTP API, exit codes.
-//! Knows no candle: whoever builds the binary hands in a [`LoadDecoder`]. Knows no other model and schedules nothing.
+//! Knows no candle: whoever builds the binary hands in a [`Backend`]. Knows no other model and schedules nothing.
 
 mod args;
+mod bench;
 mod by_hand;
 mod defaults;
 mod engine_thread;
@@ -14,4 +15,5 @@ mod metrics;
 mod process;
 mod state;
 
-pub use process::{LoadDecoder, LoadFailure, run};
+pub use args::{Convert, StoredAs, Synth};
+pub use process::{Backend, LoadDecoder, LoadFailure, WriteFile, run};

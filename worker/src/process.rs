@@ -14,15 +14,28 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::info;
 use tracing_subscriber::EnvFilter;
 
-use crate::args::{Args, Command, Serve};
+use crate::args::{Args, Command, Convert, Serve, Synth};
 use crate::defaults::Defaults;
 use crate::gate::GateError;
 use crate::state::{Access, Worker};
-use crate::{by_hand, engine_thread, gate, http};
+use crate::{bench, by_hand, engine_thread, gate, http, inspect};
 
 /// Loads the weights a start line names and says how far it is, as a share from 0 to 1.
 pub type LoadDecoder =
     Box<dyn FnOnce(&WorkerSpec, &mut dyn FnMut(f32)) -> Result<Box<dyn Decoder>, LoadFailure> + Send>;
+
+/// Writes a model file as a command line asks for it.
+pub type WriteFile<Asked> = Box<dyn FnOnce(&Asked) -> Result<(), LoadFailure>>;
+
+/// What the shell needs of whoever computes.
+pub struct Backend {
+    /// For `serve` and `bench`.
+    pub load: LoadDecoder,
+    /// For `convert`.
+    pub convert: WriteFile<Convert>,
+    /// For `synth`.
+    pub synth: WriteFile<Synth>,
+}
 
 /// Why the process has to end, in words for the operator and as an exit code for the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -60,15 +73,18 @@ impl LoadFailure {
 }
 
 /// Runs a worker from its command line to its exit code. The last line on stderr says why it ended, if it failed.
-pub fn run(load: LoadDecoder) -> ExitCode {
+pub fn run(backend: Backend) -> ExitCode {
     let result = match Args::parse().command {
         Command::Serve(serve) => {
             log_to_stderr();
-            start(&serve, load)
+            start(&serve, backend.load)
         }
-        Command::Inspect(inspect) => crate::inspect::run(&inspect)
+        Command::Inspect(inspect) => inspect::run(&inspect)
             .map(|facts| println!("{facts}"))
             .map_err(|error| LoadFailure::new(WorkerExit::BadModel, &error)),
+        Command::Convert(convert) => (backend.convert)(&convert),
+        Command::Synth(synth) => (backend.synth)(&synth),
+        Command::Bench(asked) => bench::run(&asked, backend.load),
     };
     let exit = match result {
         Ok(()) => WorkerExit::Clean,

@@ -10,7 +10,7 @@ use crate::spec::{Activation, AttentionBias, DecoderSpec, RopePlanes, RopeScalin
 use crate::tensors::{EMBEDDING, HEAD, in_gguf};
 
 /// Llama 3.1's factors on the planes' frequencies.
-const ROPE_FACTORS: &str = "rope_freqs.weight";
+pub(crate) const ROPE_FACTORS: &str = "rope_freqs.weight";
 
 /// A GGUF file that holds no model this decoder runs.
 #[derive(Debug, thiserror::Error)]

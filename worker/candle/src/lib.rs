@@ -7,11 +7,13 @@
 mod activation;
 mod attention;
 mod config;
+mod convert;
 mod cuda;
 mod decoder;
 mod device;
 mod files;
 mod gguf;
+mod gguf_keys;
 mod halves;
 mod kv;
 mod layer;
@@ -28,9 +30,13 @@ mod rope;
 mod source;
 mod spec;
 mod step;
+mod synthetic;
 mod tensors;
 
 pub use config::ConfigError;
+pub use convert::{Conversion, ConvertError, MatrixType};
 pub use gguf::GgufSpecError;
+pub use gguf_keys::GgufKeysError;
 pub use load::{LoadError, ModelError, load};
 pub use spec::{Activation, AttentionBias, DecoderSpec, RopePlanes, RopeScaling, RopeSpec};
+pub use synthetic::Synthetic;

@@ -6,7 +6,9 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use model_boss_candle::{Activation, AttentionBias, DecoderSpec, RopePlanes, RopeScaling, load};
+use model_boss_candle::{
+    Activation, AttentionBias, Conversion, ConvertError, DecoderSpec, MatrixType, RopePlanes, RopeScaling, load,
+};
 use model_boss_engine::{Decoder, Logits, SequenceStep};
 use model_boss_protocol::{DeviceId, WorkerExit};
 use model_boss_weights::gguf::{GgufModel, HeaderWriter, TensorType, dequantise, quantise_q8_0};
@@ -236,6 +238,53 @@ fn weights_rounded_to_8_bits_stay_close() {
     }
     all.sort_by(f32::total_cmp);
     assert!(all[all.len() / 2] < 0.04, "half of the answers are off by {} or more", all[all.len() / 2]);
+}
+
+#[test]
+fn a_converted_folder_answers_as_transformers_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut converted = 0;
+    for name in names() {
+        for (matrices, most) in [(MatrixType::F16, 0.02), (MatrixType::BF16, 0.1), (MatrixType::Q8_0, 0.2)] {
+            let path = folder.path().join(format!("{name}.gguf"));
+            let model = match Conversion::open(&golden(&name), matrices) {
+                Ok(model) => model,
+                Err(ConvertError::Keys(why)) if spec(&name).activation != Activation::Silu => {
+                    assert!(why.to_string().contains("SiLU"), "{why}");
+                    continue;
+                }
+                // Our loader would take such a file, llama.cpp would not.
+                Err(ConvertError::Keys(why)) if name == "qwen3-biases" => {
+                    assert!(why.to_string().contains("norms over heads and biases"), "{why}");
+                    continue;
+                }
+                Err(error) => panic!("{name}: {error}"),
+            };
+            model.write(HeaderWriter::new(), File::create(&path).unwrap()).unwrap();
+            let mut decoder = open(&path);
+            assert_eq!(decoder.info().vocab_size, model.vocabulary());
+            for case in cases(&name) {
+                let logits = last_logits(decoder.as_mut(), &case.prompt);
+                let off: Vec<f32> = logits.iter().zip(&case.last_logits).map(|(got, want)| got - want).collect();
+                let off = spread(&off) / spread(&case.last_logits);
+                assert!(off < most, "{name} as {matrices:?}: off by {off} of the logits' spread");
+            }
+            converted += 1;
+        }
+    }
+    assert!(converted >= 3 * 23, "{converted}");
+}
+
+#[test]
+fn what_cannot_be_converted_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.gguf");
+    convert("plain", Matrices::AsStored, &path, |_| {}).unwrap();
+    assert!(matches!(Conversion::open(&path, MatrixType::F16), Err(ConvertError::Already)));
+    assert!(matches!(Conversion::open(folder.path(), MatrixType::F16), Err(ConvertError::Already)));
+    let empty = tempfile::tempdir().unwrap();
+    let words = Conversion::open(empty.path(), MatrixType::F16).err().unwrap().to_string();
+    assert!(words.contains("config.json"), "{words}");
 }
 
 /// The standard deviation of logits.

@@ -94,10 +94,8 @@ impl Text {
             return Err(TextError::NoModel(source.to_owned()));
         }
         let folder = if source.is_dir() { source } else { source.parent().unwrap_or(source) };
-        let path = folder.join("tokenizer.json");
-        let json = read(&path)?.ok_or_else(|| TextError::Missing(path.clone()))?;
-        let tokenizer = Tokenizer::from_json(&json, SpecialTokens::default())
-            .map_err(|source| TextError::Tokenizer { path, source })?;
+        let tokenizer = Tokenizer::from_json(&tokenizer_json(folder)?, SpecialTokens::default())
+            .map_err(|source| TextError::Tokenizer { path: folder.join("tokenizer.json"), source })?;
         let configs = Configs::read(folder)?;
         let special = configs.special_tokens(&tokenizer);
         let template = configs.chat_template(folder, template)?;
@@ -137,7 +135,7 @@ impl Text {
 }
 
 /// The JSON files beside the vocabulary; each may be absent.
-struct Configs {
+pub(super) struct Configs {
     tokenizer: Value,
     special: Value,
     generation: Value,
@@ -145,7 +143,7 @@ struct Configs {
 }
 
 impl Configs {
-    fn read(folder: &Path) -> Result<Self, TextError> {
+    pub(super) fn read(folder: &Path) -> Result<Self, TextError> {
         let json = |name: &str| read_json(&folder.join(name)).map(Option::unwrap_or_default);
         Ok(Self {
             tokenizer: json("tokenizer_config.json")?,
@@ -153,6 +151,11 @@ impl Configs {
             generation: json("generation_config.json")?,
             model: json("config.json")?,
         })
+    }
+
+    /// The token that the settings give a role such as `eos_token`.
+    pub(super) fn spelled(&self, name: &str, tokenizer: &Tokenizer) -> Option<u32> {
+        tokenizer.id(self.spelling(name)?)
     }
 
     /// The spelling of a special token such as `bos_token`: a text, or an object with `content`.
@@ -163,7 +166,7 @@ impl Configs {
         })
     }
 
-    fn special_tokens(&self, tokenizer: &Tokenizer) -> SpecialTokens {
+    pub(super) fn special_tokens(&self, tokenizer: &Tokenizer) -> SpecialTokens {
         // Chat models end a turn with another token than the one that ends a document, and the files do not agree on
         // which one `eos` means: every one that any of them names ends the answer.
         let mut end: BTreeSet<u32> = BTreeSet::new();
@@ -183,15 +186,9 @@ impl Configs {
 
     /// The template in force: the caller's, else the file beside the vocabulary, else the one inside its settings.
     fn chat_template(&self, folder: &Path, given: Option<&str>) -> Result<Option<ChatTemplate>, TextError> {
-        let (origin, sources) = if let Some(source) = given {
-            ("the manifest".to_owned(), default_template(source))
-        } else if let Some(sources) = template_files(folder)? {
-            (folder.join("chat_template.jinja").display().to_string(), sources)
-        } else {
-            let path = folder.join("tokenizer_config.json");
-            let processor = read_json(&folder.join("chat_template.json"))?.unwrap_or_default();
-            let found = [&self.tokenizer, &processor].into_iter().find_map(|file| file.get("chat_template"));
-            (path.display().to_string(), found.map(named_templates).unwrap_or_default())
+        let (origin, sources) = match given {
+            Some(source) => ("the manifest".to_owned(), default_template(source)),
+            None => self.templates_and_origin(folder)?,
         };
         if sources.is_empty() {
             return Ok(None);
@@ -202,6 +199,27 @@ impl Configs {
             .collect();
         ChatTemplate::new(sources, variables).map(Some).map_err(|source| TextError::Template { origin, source })
     }
+
+    /// The model's own templates, by name; the usual one is `default`.
+    pub(super) fn chat_templates(&self, folder: &Path) -> Result<BTreeMap<String, String>, TextError> {
+        Ok(self.templates_and_origin(folder)?.1)
+    }
+
+    fn templates_and_origin(&self, folder: &Path) -> Result<(String, BTreeMap<String, String>), TextError> {
+        if let Some(sources) = template_files(folder)? {
+            return Ok((folder.join("chat_template.jinja").display().to_string(), sources));
+        }
+        let path = folder.join("tokenizer_config.json");
+        let processor = read_json(&folder.join("chat_template.json"))?.unwrap_or_default();
+        let found = [&self.tokenizer, &processor].into_iter().find_map(|file| file.get("chat_template"));
+        Ok((path.display().to_string(), found.map(named_templates).unwrap_or_default()))
+    }
+}
+
+/// The vocabulary's own file, which must be there.
+pub(super) fn tokenizer_json(folder: &Path) -> Result<Vec<u8>, TextError> {
+    let path = folder.join("tokenizer.json");
+    read(&path)?.ok_or(TextError::Missing(path))
 }
 
 fn token_id(value: &Value) -> Option<u32> {

@@ -13,6 +13,7 @@ mod pre_tokenizer;
 mod sentence_pieces;
 mod special;
 mod word_pieces;
+mod write;
 
 use std::collections::BTreeMap;
 
@@ -21,6 +22,7 @@ use model_boss_weights::gguf::{Header, KeyError};
 pub use encoder::Encoder;
 pub use sentence_pieces::SentencePieces;
 pub use special::Special;
+pub use write::{WriteVocabularyError, write_synthetic_vocabulary, write_vocabulary};
 
 use pieces::Pieces;
 

@@ -1,0 +1,155 @@
+//! How fast a decoder reads prompts and decodes, alone and without HTTP: what `llama-bench` measures, in its words
+//! (`pp512`, `tg64`), so that the two can be compared.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use model_boss_engine::batch::StepBudget;
+use model_boss_engine::{Decoder, DecoderError, Logits, SequenceStep};
+use model_boss_protocol::{DeviceId, WorkerExit};
+use serde::Serialize;
+
+use crate::args::Serve;
+use crate::by_hand;
+use crate::process::{LoadDecoder, LoadFailure};
+
+/// `bench`'s command line.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Bench {
+    /// A GGUF file, or a folder with a model
+    model: PathBuf,
+    /// Where to run
+    #[arg(long, default_value_t = DeviceId::Cpu)]
+    device: DeviceId,
+    /// Tokens of the prompt that is read; 0 measures none
+    #[arg(long, default_value_t = 512)]
+    prompt: usize,
+    /// Tokens that are decoded; 0 measures none
+    #[arg(long, default_value_t = 64)]
+    tokens: usize,
+    /// Tokens that the sequence holds before either
+    #[arg(long, default_value_t = 0)]
+    depth: usize,
+    /// Measurements of each
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was measured: tokens per second of every round.
+#[derive(Debug, Default, Serialize)]
+struct Speeds {
+    /// Seconds from the call to a decoder that is ready.
+    load_s: f64,
+    prompt: Vec<f64>,
+    decode: Vec<f64>,
+}
+
+/// Loads the model, measures, prints.
+pub(crate) fn run(asked: &Bench, load: LoadDecoder) -> Result<(), LoadFailure> {
+    let serve = Serve {
+        model: None,
+        port: 0,
+        device: Some(asked.device.clone()),
+        context_length: None,
+        max_concurrent: Some(1),
+    };
+    let spec = by_hand::spec(&serve, &asked.model).map_err(|error| LoadFailure::new(WorkerExit::BadSpec, &error))?;
+    let begun = Instant::now();
+    let mut decoder = load(&spec, &mut |_| ())?;
+    let load_s = begun.elapsed().as_secs_f64();
+    let speeds = Speeds { load_s, ..measure(asked, decoder.as_mut()).map_err(failure)? };
+    if asked.json {
+        // Lists of numbers always have a spelling in JSON.
+        println!("{}", serde_json::to_string(&speeds).unwrap_or_default());
+    } else {
+        println!("loaded in {load_s:.2} s");
+        let at = if asked.depth > 0 { format!(" behind {} tokens", asked.depth) } else { String::new() };
+        print_row(&format!("pp{}{at}", asked.prompt), &speeds.prompt);
+        print_row(&format!("tg{}{at}", asked.tokens), &speeds.decode);
+    }
+    Ok(())
+}
+
+fn failure(error: DecoderError) -> LoadFailure {
+    let exit = match error {
+        DecoderError::OutOfMemory(_) => WorkerExit::OutOfMemory,
+        DecoderError::Step(_) => WorkerExit::BadSpec,
+        DecoderError::Fatal(_) => WorkerExit::DeviceLost,
+    };
+    LoadFailure::new(exit, &error)
+}
+
+fn print_row(name: &str, speeds: &[f64]) {
+    let mut sorted = speeds.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    if let (Some(least), Some(most)) = (sorted.first(), sorted.last()) {
+        let median = sorted[sorted.len() / 2];
+        println!("{name:<24} {median:>9.1} tokens/s   ({least:.1} to {most:.1}, n = {})", sorted.len());
+    }
+}
+
+fn measure(asked: &Bench, decoder: &mut dyn Decoder) -> Result<Speeds, DecoderError> {
+    let vocabulary = u32::try_from(decoder.info().vocab_size).unwrap_or(u32::MAX).max(1);
+    // Any tokens will do, as long as they are many different ones.
+    let token = |i: usize| (i as u32).wrapping_mul(7_919).wrapping_add(13) % vocabulary;
+    let capacity = asked.depth + asked.prompt.max(asked.tokens).max(1);
+    let kv = decoder.open(capacity)?;
+    let read = |decoder: &mut dyn Decoder, from: usize, to: usize, piece: usize| -> Result<Duration, DecoderError> {
+        let tokens: Vec<u32> = (from..to).map(token).collect();
+        let begun = Instant::now();
+        for piece in tokens.chunks(piece) {
+            decoder.forward(&[SequenceStep { kv, tokens: piece, logits: Logits::Last }])?;
+        }
+        Ok(begun.elapsed())
+    };
+    let piece = StepBudget::default().prefill_alone;
+    let mut speeds = Speeds::default();
+    read(decoder, 0, asked.depth, piece)?;
+    for round in 0..=asked.rounds {
+        for (count, piece, speeds) in [(asked.prompt, piece, &mut speeds.prompt), (asked.tokens, 1, &mut speeds.decode)]
+        {
+            if count == 0 {
+                continue;
+            }
+            // The first round warms caches up and is left out; a few tokens are enough for that.
+            let count = if round == 0 && piece == 1 { count.min(4) } else { count };
+            let took = read(decoder, asked.depth, asked.depth + count, piece)?;
+            decoder.truncate(kv, asked.depth);
+            if round > 0 {
+                speeds.push(count as f64 / took.as_secs_f64());
+            }
+        }
+    }
+    decoder.close(kv);
+    Ok(speeds)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use model_boss_engine::fake::{FakeDecoder, Script};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        bench: Bench,
+    }
+
+    #[test]
+    fn every_round_is_measured_and_the_sequence_is_closed() {
+        let asked =
+            Line::parse_from(["x", "m", "--prompt", "20", "--tokens", "5", "--depth", "7", "--rounds", "2"]).bench;
+        let mut decoder = FakeDecoder::new(Script::Hash(8), 64);
+        let speeds = measure(&asked, &mut decoder).unwrap();
+        assert_eq!((speeds.prompt.len(), speeds.decode.len()), (2, 2));
+        assert!(speeds.prompt.iter().chain(&speeds.decode).all(|speed| *speed > 0.0));
+        let none = Line::parse_from(["x", "m", "--prompt", "0", "--tokens", "0"]).bench;
+        let speeds = measure(&none, &mut decoder).unwrap();
+        assert!(speeds.prompt.is_empty() && speeds.decode.is_empty());
+    }
+}
