@@ -1,9 +1,9 @@
 //! A model is a file: `run` and `show` with a path, with and without a coordinator, and loads by path.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
-use model_boss_tests::{Behaviour, Boss, FakeModel, PATIENCE, Processes, Sandbox, binary, own_ports, until};
+use model_boss_tests::{Behaviour, Boss, FakeModel, PATIENCE, Processes, Sandbox, binary, own_ports, question, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -217,6 +217,54 @@ async fn the_guides_folder_answers_with_no_coordinator_and_no_manifest() {
         assert!(text(&output(run).await).contains("8210"), "{}", path.display());
     }
     no_folder_stays(&sandbox);
+}
+
+/// What the worker's command makes, in the sandbox.
+fn made(sandbox: &Sandbox, name: &str, args: &[&str]) -> PathBuf {
+    let file = sandbox.path("models").join(name);
+    let output = Command::new(binary("model-boss-worker")).args(args).arg(&file).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    file
+}
+
+#[tokio::test]
+async fn a_gguf_file_answers_with_no_coordinator_and_no_manifest() {
+    let sandbox = Sandbox::new();
+    let guide = guide();
+    for kind in ["q8_0", "f16"] {
+        let name = format!("guide-{kind}.gguf");
+        made(&sandbox, &name, &["convert", "--type", kind, guide.to_str().unwrap()]);
+        for (question, answer) in [("hello", "Hello"), ("Which port does model-boss listen on?", "8210")] {
+            let path = format!("./models/{name}");
+            let run = cli(None, &sandbox, "model-boss-worker");
+            let told = text(&output(with(run, &["run", &path, "--temperature", "0", question])).await);
+            assert!(told.contains(answer), "{name}, {question}: {told}");
+        }
+    }
+    no_folder_stays(&sandbox);
+}
+
+#[tokio::test]
+async fn a_quantised_qwen3_file_is_served() {
+    let sandbox = Sandbox::new();
+    let file = made(&sandbox, "tiny.gguf", &["synth", "qwen3-tiny"]);
+    let boss = sandbox.start_with_real_worker().await;
+    let answer = boss.client().post("/api/v1/load", &json!({ "path": file })).await;
+    assert_eq!(answer.json(), json!({ "status": "loaded", "model_name": "file:tiny" }));
+    let listed = boss.read("/v1/models").await;
+    assert_eq!(listed["data"][0]["context_length"], 4_096, "{listed}");
+    let mut body = question("file:tiny", "hello");
+    body["max_tokens"] = 24.into();
+    body["temperature"] = 0.into();
+    body["ignore_eos"] = true.into();
+    let ask = async || boss.client().post("/v1/chat/completions", &body).await.json();
+    let (first, second) = (ask().await, ask().await);
+    assert_eq!(first["usage"]["completion_tokens"], 24, "{first}");
+    assert!(first["usage"]["prompt_tokens"].as_u64().unwrap() > 5, "{first}");
+    let text = |answer: &Value| answer["choices"][0]["message"]["content"].clone();
+    assert!(text(&first).as_str().is_some_and(|text| !text.is_empty()), "{first}");
+    assert_eq!(text(&first), text(&second));
+    boss.finish().await;
 }
 
 /// Which program reads files is the coordinator's setting; what it prints is the worker's business.

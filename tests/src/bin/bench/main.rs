@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement that fails ends with a line number")]
 
 mod kill;
+mod models;
 mod overload;
+mod peer;
 mod proxy;
 
 use std::net::SocketAddr;
@@ -18,7 +20,7 @@ use hyper_util::rt::TokioIo;
 use model_boss_tests::{Behaviour, Boss, LoneWorker, Sandbox, question};
 use tokio::net::TcpStream;
 
-const BENCHES: [(&str, &str); 7] = [
+const BENCHES: [(&str, &str); 9] = [
     ("overload", "three times more requests than can be answered, for a minute: goodput, refusals, the important ones"),
     ("queue", "one event of the scheduler with 100,000 requests waiting for 1,000 models (no processes)"),
     ("swap-order", "an hour of models that take turns in memory, against first come, first served (simulated)"),
@@ -38,6 +40,8 @@ const BENCHES: [(&str, &str); 7] = [
         "kill",
         "10,000 requests (or as many as named) while every worker is killed each 2 s: fails if one gets no final answer",
     ),
+    ("decode", "tokens per second of the worker, one after another: beside llama-bench where it is installed"),
+    ("prefill", "prompt tokens per second of the worker: beside llama-bench where it is installed"),
 ];
 
 #[tokio::main(flavor = "current_thread")]
@@ -48,6 +52,8 @@ async fn main() -> ExitCode {
         Some("kill") => return kill::run(std::env::args().nth(2)).await,
         Some("overload") => return overload::run(&processor()).await,
         Some("proxy") => return proxy::run(std::env::args().skip(2), processor()).await,
+        Some("decode") => return models::run(models::Part::Decode, std::env::args().skip(2), &processor()),
+        Some("prefill") => return models::run(models::Part::Prefill, std::env::args().skip(2), &processor()),
         // How a coordinator starts a worker: this program is also what stands behind the gateways of `proxy`.
         Some("serve") => proxy::backend::run().await,
         None | Some("list") => BENCHES.iter().for_each(|(name, what)| println!("{name:<12} {what}")),

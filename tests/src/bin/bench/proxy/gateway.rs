@@ -15,6 +15,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, SysconfVar, sysconf};
 
 use super::load::question;
+use crate::peer::peer;
 
 /// How long a gateway may take to answer its first question.
 const START: Duration = Duration::from_secs(60);
@@ -193,17 +194,6 @@ fn stat(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = text.rsplit_once(") ").unwrap().1.split(' ').collect();
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
-}
-
-/// A program named by the environment, else on PATH.
-fn peer(variable: &str, name: &str) -> Result<PathBuf, String> {
-    if let Some(program) = std::env::var_os(variable) {
-        return Ok(PathBuf::from(program));
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let system = [PathBuf::from("/usr/sbin"), PathBuf::from("/usr/local/sbin")];
-    let found = std::env::split_paths(&path).chain(system).map(|folder| folder.join(name)).find(|file| file.is_file());
-    found.ok_or_else(|| format!("not measured: {variable} is not set and there is no {name} on PATH"))
 }
 
 fn free_port() -> u16 {

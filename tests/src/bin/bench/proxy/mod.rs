@@ -4,7 +4,7 @@
 pub(crate) mod backend;
 mod gateway;
 mod load;
-mod report;
+pub(crate) mod report;
 mod wire;
 
 use std::collections::BTreeMap;

@@ -109,7 +109,7 @@ impl Report {
 }
 
 /// `median (least–most)`.
-fn summary(mut values: Vec<f64>) -> String {
+pub(crate) fn summary(mut values: Vec<f64>) -> String {
     if values.is_empty() {
         return "–".to_owned();
     }
