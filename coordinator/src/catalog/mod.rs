@@ -3,6 +3,7 @@
 //! there. Knows files and their sizes; never what is in them.
 
 mod by_path;
+mod headers;
 mod live;
 mod read;
 mod roots;

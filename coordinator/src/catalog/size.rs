@@ -1,13 +1,13 @@
-//! How much memory a model will need (RC-20), as far as file sizes and a `config.json` tell.
+//! How much memory a model will need (RC-20), as far as manifest, headers, file sizes and name tell.
 
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use model_boss_core::{SizeEstimate, SizeRule};
 use model_boss_protocol::{ByteCount, DeviceId, Manifest};
-use serde::Deserialize;
 
 use super::DEFAULT_CONCURRENCY;
+use super::headers::{HeaderFacts, Shape};
 
 /// Code, buffers and activations of a worker on `cpu`.
 const PROCESS: ByteCount = ByteCount::mib(64);
@@ -40,8 +40,12 @@ impl ModelFile {
         &self.path
     }
 
-    fn is_weights(&self) -> bool {
+    pub(super) fn is_weights(&self) -> bool {
         has_extension(&self.path, WEIGHTS)
+    }
+
+    pub(super) fn is_gguf(&self) -> bool {
+        has_extension(&self.path, &["gguf"])
     }
 }
 
@@ -92,44 +96,59 @@ fn collect(path: &Path, depth: u32, files: &mut Vec<ModelFile>) {
     }
 }
 
-/// The first rule that applies: what the manifest states, else weights by file size (GGUF ×1.1, safetensors ×1.3) plus
-/// keys and values plus the process.
+/// The first rule that applies: what the manifest states; weights, keys and values, activations and the process as the
+/// headers tell them; file sizes (GGUF ×1.1, safetensors ×1.3); the name.
 pub(super) fn estimate(manifest: &Manifest, source: &Path, files: &[ModelFile]) -> SizeEstimate {
     if let Some(bytes) = manifest.stated_size() {
         return SizeEstimate { bytes, rule: SizeRule::Manifest };
     }
-    let weigh =
-        |file: &ModelFile| ByteCount(file.bytes).scaled(if has_extension(&file.path, &["gguf"]) { 1.1 } else { 1.3 });
     let process = if matches!(manifest.device, DeviceId::Cuda(_)) { PROCESS_ON_GPU } else { PROCESS };
+    if let Some(HeaderFacts { weights, shape }) = HeaderFacts::read(source, files) {
+        let bytes = weights + cache(manifest, &shape) + shape.activations() + process;
+        return SizeEstimate { bytes, rule: SizeRule::Headers };
+    }
+    let weigh = |file: &ModelFile| ByteCount(file.bytes).scaled(if file.is_gguf() { 1.1 } else { 1.3 });
     let weights = || files.iter().filter(|file| file.is_weights());
-    let bytes = weights().map(weigh).sum::<ByteCount>() + cache(manifest, source) + process;
-    SizeEstimate { bytes, rule: if weights().next().is_none() { SizeRule::Name } else { SizeRule::FileSize } }
-}
-
-/// What of a `config.json` tells the size of keys and values.
-#[derive(Deserialize)]
-struct Shape {
-    num_hidden_layers: u64,
-    num_attention_heads: u64,
-    num_key_value_heads: Option<u64>,
-    head_dim: Option<u64>,
-    hidden_size: u64,
-    max_position_embeddings: Option<u64>,
+    let known = weights().next().is_some();
+    let weights = if known { weights().map(weigh).sum() } else { by_name(manifest.name.as_str()) };
+    let cache = Shape::beside(source).map_or(UNKNOWN_CACHE, |shape| cache(manifest, &shape));
+    let rule = if known { SizeRule::FileSize } else { SizeRule::Name };
+    SizeEstimate { bytes: weights + cache + process, rule }
 }
 
 /// Keys and values of every sequence at its full context in f32, which is what the CPU decoder keeps.
-fn cache(manifest: &Manifest, source: &Path) -> ByteCount {
-    let folder = if source.is_dir() { Some(source) } else { source.parent() };
-    let text = folder.and_then(|folder| std::fs::read_to_string(folder.join("config.json")).ok());
-    let Some(shape) = text.and_then(|text| serde_json::from_str::<Shape>(&text).ok()) else { return UNKNOWN_CACHE };
-    let heads = shape.num_key_value_heads.unwrap_or(shape.num_attention_heads);
-    let head_dim = shape.head_dim.or_else(|| shape.hidden_size.checked_div(shape.num_attention_heads)).unwrap_or(0);
+fn cache(manifest: &Manifest, shape: &Shape) -> ByteCount {
     // A model that could read a book is rarely given one: without a stated context the estimate assumes a usual one.
     let usual = shape.max_position_embeddings.unwrap_or(USUAL_CONTEXT).min(USUAL_CONTEXT);
     let context = manifest.context_length.unwrap_or(usual);
     let sequences = u64::from(manifest.max_concurrent.unwrap_or(DEFAULT_CONCURRENCY));
-    let factors = [2, size_of::<f32>() as u64, shape.num_hidden_layers, heads, head_dim, context, sequences];
+    let factors = [size_of::<f32>() as u64, shape.cached_values(), context, sequences];
     ByteCount(factors.into_iter().fold(1, u64::saturating_mul))
+}
+
+/// Weights as the name has them: `qwen3-0.6b`, `llama-7b-q4`, `mixtral-8x7b`. Nothing where it says nothing.
+fn by_name(name: &str) -> ByteCount {
+    let name = name.to_ascii_lowercase();
+    let words = || name.split(|c: char| !c.is_ascii_alphanumeric() && c != '.');
+    let billions = |word: &str| -> Option<f64> {
+        let number = word.strip_suffix('b')?;
+        let (experts, each) = number.split_once('x').unwrap_or(("1", number));
+        Some(experts.parse::<f64>().ok()? * each.parse::<f64>().ok()?).filter(|billions| *billions < 1e4)
+    };
+    let bits = |word: &str| match word {
+        "q2" => Some(3.0),
+        "q3" => Some(4.0),
+        "q4" | "int4" | "4bit" => Some(4.9),
+        "q5" => Some(5.7),
+        "q6" => Some(6.6),
+        "q8" | "int8" | "fp8" | "8bit" => Some(8.5),
+        "f32" | "fp32" => Some(32.0),
+        _ => None,
+    };
+    let Some(billions) = words().find_map(billions) else { return ByteCount::ZERO };
+    // Sixteen bits are what models are published in.
+    let bits = words().find_map(bits).unwrap_or(16.0);
+    ByteCount((billions * 1e9 * bits / 8.0) as u64)
 }
 
 /// A number that changes when the manifest's text or a file of the model changes: FNV-1a over text, paths, sizes, times.
@@ -151,4 +170,25 @@ pub(super) fn revision(manifest: &str, files: &[ModelFile]) -> u64 {
 
 fn has_extension(path: &Path, extensions: &[&str]) -> bool {
     path.extension().is_some_and(|found| extensions.iter().any(|extension| found.eq_ignore_ascii_case(extension)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rc_20_a_name_tells_billions_and_bits() {
+        let gigabytes = |name: &str| (by_name(name).0 as f64 / 1e8).round() / 10.0;
+        for (name, expected) in [
+            ("llama-7b-q4", 4.3),
+            ("Qwen3-0.6B", 1.2),
+            ("mixtral-8x7b", 112.0),
+            ("phi-3-q8_0-4b", 4.3),
+            ("guide", 0.0),
+            ("b", 0.0),
+            ("1e9b", 0.0),
+        ] {
+            assert_eq!(gigabytes(name), expected, "{name}");
+        }
+    }
 }

@@ -78,7 +78,7 @@ section! {
         lost_pause: Duration = Duration::from_secs(1),
         /// What follows a failed load: `evict_all_and_retry` once, or `fail`. Never where the model's files are at fault.
         load_failure_policy: LoadFailurePolicy = LoadFailurePolicy::default(),
-        /// Models loaded at once: `auto` (memory decides), or LLM [EMBEDDING [RERANKING]], or e.g. `llm=2 tts=1`; else 1.
+        /// Models loaded at once: `auto` (memory decides), or numbers for LLM, EMBEDDING, RERANKING, or e.g. `llm=2 tts=1`; else 1.
         max_loaded_models: MaxLoaded = MaxLoaded::Auto,
         /// What models on `cpu` may keep while idle, in MiB; 0 = every request loads and unloads; unset: 60 % of usable RAM.
         model_cache_mb: Option<u64> = None,

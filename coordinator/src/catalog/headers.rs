@@ -1,0 +1,219 @@
+//! What the headers of a model's files tell of the memory it will need (RC-20). Reads the first bytes of each file and
+//! never maps one: a file that is cut short meanwhile must not take the door down.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use model_boss_protocol::ByteCount;
+use model_boss_weights::gguf::{Fault, Header, HeaderError};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::size::ModelFile;
+
+/// The first look at a GGUF file. Most of a header is the vocabulary.
+const FIRST_LOOK: u64 = 1 << 20;
+/// No header is read beyond this.
+const LONGEST_HEADER: u64 = 128 << 20;
+/// Rows that a step of a long prompt works on at once.
+const ROWS: u64 = 512;
+/// Values of the width of the model that such a row needs at the same time: its input, queries, keys, values, the output
+/// of attention and the two halves of the feed-forward part, which is about four times as wide.
+const ROW_VALUES: u64 = 16;
+
+/// What the headers tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HeaderFacts {
+    /// Bytes of all tensors.
+    pub(super) weights: ByteCount,
+    pub(super) shape: Shape,
+}
+
+/// What tells the size of keys and values and of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub(super) struct Shape {
+    num_hidden_layers: u64,
+    num_attention_heads: u64,
+    num_key_value_heads: Option<u64>,
+    head_dim: Option<u64>,
+    hidden_size: u64,
+    pub(super) max_position_embeddings: Option<u64>,
+}
+
+impl HeaderFacts {
+    /// `None` where the files do not tell everything, or cannot be read.
+    pub(super) fn read(source: &Path, files: &[ModelFile]) -> Option<Self> {
+        let weights: Vec<&ModelFile> = files.iter().filter(|file| file.is_weights()).collect();
+        let (mut bytes, mut shape) = (0_u64, Shape::beside(source));
+        for file in &weights {
+            let facts = if file.is_gguf() { of_gguf(file.path()) } else { of_safetensors(file.path()) };
+            let (of_file, said) = facts.ok()?;
+            bytes = bytes.saturating_add(of_file);
+            shape = shape.or(said);
+        }
+        let shape = shape.filter(|_| !weights.is_empty())?;
+        Some(Self { weights: ByteCount(bytes), shape })
+    }
+}
+
+impl Shape {
+    /// What a `config.json` beside the weights says.
+    pub(super) fn beside(source: &Path) -> Option<Self> {
+        let folder = if source.is_dir() { Some(source) } else { source.parent() };
+        let text = std::fs::read_to_string(folder?.join("config.json")).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// Keys and values of one position of one sequence, in values.
+    pub(super) fn cached_values(&self) -> u64 {
+        let heads = self.num_key_value_heads.unwrap_or(self.num_attention_heads);
+        let wide = || self.hidden_size.checked_div(self.num_attention_heads).unwrap_or(0);
+        let head_dim = self.head_dim.unwrap_or_else(wide);
+        [2, self.num_hidden_layers, heads, head_dim].into_iter().fold(1, u64::saturating_mul)
+    }
+
+    /// What a step of a long prompt needs beside weights, keys and values, in f32.
+    pub(super) fn activations(&self) -> ByteCount {
+        let factors = [ROWS, ROW_VALUES, self.hidden_size, size_of::<f32>() as u64];
+        ByteCount(factors.into_iter().fold(1, u64::saturating_mul))
+    }
+
+    /// The keys of a GGUF file; their names begin with the architecture.
+    fn of_gguf(header: &Header<'_>) -> Option<Self> {
+        let architecture: &str = header.find("general.architecture").ok()??;
+        let number = |key: &str| header.find::<u64>(&format!("{architecture}.{key}")).ok().flatten();
+        Some(Self {
+            num_hidden_layers: number("block_count")?,
+            num_attention_heads: number("attention.head_count")?,
+            num_key_value_heads: number("attention.head_count_kv"),
+            head_dim: number("attention.key_length"),
+            hidden_size: number("embedding_length")?,
+            max_position_embeddings: number("context_length"),
+        })
+    }
+}
+
+/// Bytes of the tensors, and the shape if the file tells it.
+type Facts = (u64, Option<Shape>);
+
+fn of_gguf(path: &Path) -> io::Result<Facts> {
+    let length = std::fs::metadata(path)?.len();
+    let mut look = FIRST_LOOK;
+    loop {
+        let head = first_bytes(path, look.min(length))?;
+        match Header::parse_prefix(&head, length) {
+            Ok(header) => {
+                let bytes = header.tensors().iter().fold(0_u64, |sum, tensor| sum.saturating_add(tensor.bytes));
+                return Ok((bytes, Shape::of_gguf(&header)));
+            }
+            Err(HeaderError { fault: Fault::Incomplete { until }, .. }) if look < LONGEST_HEADER.min(length) => {
+                look = until.max(look.saturating_mul(2)).min(LONGEST_HEADER);
+            }
+            Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+        }
+    }
+}
+
+/// The data follows the header: eight bytes of length, then so many of JSON.
+fn of_safetensors(path: &Path) -> io::Result<Facts> {
+    let invalid = || io::Error::from(io::ErrorKind::InvalidData);
+    let length = std::fs::metadata(path)?.len();
+    let head = first_bytes(path, 8)?;
+    let header = u64::from_le_bytes(head.as_slice().try_into().map_err(|_| invalid())?);
+    let end = header.checked_add(8).filter(|end| *end <= length && header <= LONGEST_HEADER).ok_or_else(invalid)?;
+    let text = first_bytes(path, end)?;
+    let tensors: Value = serde_json::from_slice(text.get(8..).unwrap_or_default()).map_err(|_| invalid())?;
+    if !tensors.is_object() {
+        return Err(invalid());
+    }
+    Ok((length - end, None))
+}
+
+fn first_bytes(path: &Path, count: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(count).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use model_boss_weights::gguf::{HeaderWriter, TensorType};
+
+    use super::super::size::model_files;
+    use super::*;
+
+    fn safetensors(path: &Path, data: usize) {
+        let header = format!(r#"{{"w":{{"dtype":"F32","shape":[{}],"data_offsets":[0,{data}]}}}}"#, data / 4);
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header.as_bytes());
+        bytes.resize(bytes.len() + data, 0);
+        std::fs::write(path, bytes).unwrap();
+    }
+
+    fn gguf(path: &Path, vocabulary: usize) {
+        let mut writer = HeaderWriter::new();
+        writer.set("general.architecture", "llama").unwrap();
+        for (key, value) in [
+            ("block_count", 2_u32),
+            ("attention.head_count", 4),
+            ("attention.head_count_kv", 2),
+            ("embedding_length", 64),
+            ("context_length", 100),
+        ] {
+            writer.set(&format!("llama.{key}"), &value).unwrap();
+        }
+        let tokens: Vec<String> = (0..vocabulary).map(|n| format!("token number {n}")).collect();
+        writer.set("tokenizer.ggml.tokens", tokens.as_slice()).unwrap();
+        writer.tensor("output.weight", TensorType::F32, &[8, 32]).unwrap();
+        let mut body = writer.begin(std::fs::File::create(path).unwrap()).unwrap();
+        body.write(&[0; 8 * 32 * 4]).unwrap();
+        body.finish().unwrap().flush().unwrap();
+    }
+
+    #[test]
+    fn rc_20_tensors_and_shape_are_read_from_headers() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        safetensors(&path, 4_000);
+        assert_eq!(HeaderFacts::read(folder.path(), &model_files(folder.path())), None);
+        let config = r#"{"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,"hidden_size":64}"#;
+        std::fs::write(folder.path().join("config.json"), config).unwrap();
+        let facts = HeaderFacts::read(folder.path(), &model_files(folder.path())).unwrap();
+        assert_eq!(facts.weights, ByteCount(4_000));
+        // Keys and values × layers × heads × 64 / 4 wide.
+        assert_eq!(facts.shape.cached_values(), 2 * 2 * 2 * 16);
+        assert_eq!(facts.shape.activations(), ByteCount(512 * 16 * 64 * 4));
+    }
+
+    #[test]
+    fn rc_20_a_gguf_file_tells_it_alone_however_long_its_vocabulary() {
+        let folder = tempfile::tempdir().unwrap();
+        for vocabulary in [10, 100_000] {
+            let path = folder.path().join("model.gguf");
+            gguf(&path, vocabulary);
+            let facts = HeaderFacts::read(&path, &model_files(&path)).unwrap();
+            assert_eq!((facts.weights, facts.shape.cached_values()), (ByteCount(1_024), 2 * 2 * 2 * 16));
+            assert_eq!(facts.shape.max_position_embeddings, Some(100));
+        }
+    }
+
+    #[test]
+    fn files_that_lie_or_end_early_tell_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.gguf");
+        gguf(&path, 10);
+        let whole = std::fs::read(&path).unwrap();
+        for length in [0, 3, 24, whole.len() / 2, whole.len() - 1] {
+            std::fs::write(&path, &whole[..length]).unwrap();
+            assert_eq!(HeaderFacts::read(&path, &model_files(&path)), None, "{length} bytes");
+        }
+        let path = folder.path().join("model.safetensors");
+        for bytes in [b"".to_vec(), b"\xff\xff\xff\xff\xff\xff\xff\x7f{}".to_vec(), b"\x02\0\0\0\0\0\0\0[]".to_vec()] {
+            std::fs::write(&path, &bytes).unwrap();
+            assert!(of_safetensors(&path).is_err(), "{bytes:?}");
+        }
+    }
+}
