@@ -7,6 +7,7 @@ mod config;
 mod driver;
 mod error_chain;
 mod footprints;
+mod lease_run;
 mod leases;
 mod metrics;
 mod probe;

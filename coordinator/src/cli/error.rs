@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use model_boss_protocol::ErrorBody;
 
 use crate::config::ConfigError;
+use crate::lease_run::LeaseError;
 use crate::serve::ServeError;
 use crate::supervisor::ProgramError;
 
@@ -20,6 +21,9 @@ pub(super) enum CliError {
     /// `serve`.
     #[error(transparent)]
     Serve(#[from] ServeError),
+    /// `lease`.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
     /// The address.
     #[error("'{0}' is not the address of a coordinator; write one such as http://127.0.0.1:8210 (https is not spoken)")]
     BadUrl(String),

@@ -23,6 +23,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::config::{Config, LogFormat, LogLevel};
 use crate::error_chain::chain;
+use crate::lease_run::{self, LeaseCommand};
 use crate::serve::serve;
 
 use client::Client;
@@ -140,6 +141,9 @@ enum Command {
         #[arg(long, conflicts_with = "model")]
         all: bool,
     },
+    /// Leases of memory that training jobs and models share: run a program with one, see who holds what.
+    #[command(subcommand)]
+    Lease(LeaseCommand),
     /// The configuration.
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -239,6 +243,7 @@ impl Command {
             Self::Unload { model, .. } => {
                 print(&small_runtime()?.block_on(orders::unload(&client()?, model.as_deref()))?)?;
             }
+            Self::Lease(command) => return Ok(lease_run::run(command)?),
             Self::Config(ConfigCommand::Show(args)) => print(&show_config::show(args)?)?,
             Self::Completions { shell } => {
                 let mut script = Vec::new();

@@ -227,7 +227,7 @@ pub(crate) enum LogFormat {
 }
 
 /// `$XDG_RUNTIME_DIR/model-boss`, else a folder of this user below the folder for temporary files.
-fn default_runtime_dir() -> PathBuf {
+pub(crate) fn default_runtime_dir() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR") {
         Some(dir) if !dir.is_empty() => PathBuf::from(dir).join("model-boss"),
         _ => std::env::temp_dir().join(format!("model-boss-{}", nix::unistd::getuid())),

@@ -1,0 +1,207 @@
+//! `model-boss lease`: a program that runs with leased memory, and a look at who holds and waits. Speaks with the ledger
+//! in Redis directly, so that it works whether a coordinator runs or not. Decides nothing: the rules do.
+
+mod guard;
+mod job;
+mod keeper;
+mod look;
+
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use model_boss_lease_store::{StoreError, Yielding};
+use model_boss_protocol::{ByteCount, DeviceId, Priority};
+use nix::sys::signal::Signal;
+
+/// Leases of GPU memory that training jobs and models share.
+#[derive(Debug, Subcommand)]
+pub(crate) enum LeaseCommand {
+    /// Run a program once the memory it needs is leased, and give it back when the program ends.
+    Run(Box<RunArgs>),
+    /// Who holds leases.
+    List(LookArgs),
+    /// One lease.
+    Show {
+        /// Its id, as `lease list` shows it.
+        lease: String,
+        #[command(flatten)]
+        look: LookArgs,
+    },
+    /// End leases whose holder is gone and whose processes are gone. Never ends a process.
+    Release {
+        /// Its id, as `lease list` shows it.
+        lease: String,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Who holds and who waits, printed again whenever it changes, until Ctrl-C.
+    Watch(LookArgs),
+    /// What `run` starts: waits at the gate, then runs the program and ends it with the lease.
+    #[command(hide = true)]
+    Guard(guard::GuardArgs),
+    /// What the guard starts: becomes the program.
+    #[command(hide = true)]
+    Exec(guard::ExecArgs),
+}
+
+/// Where the ledger is.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Place {
+    /// The Redis server that keeps the ledger: redis://HOST:PORT, rediss:// for TLS, redis+sentinel://HOST,HOST/SERVICE.
+    #[arg(long, value_name = "URL", env = "MODEL_BOSS_REDIS_URL", hide_env_values = true)]
+    redis: String,
+    /// The folder of the host's locks, the same for every program that uses the ledger.
+    #[arg(long, value_name = "FOLDER", env = "MODEL_BOSS_RUNTIME_DIR")]
+    runtime_dir: Option<PathBuf>,
+}
+
+/// What to look at.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct LookArgs {
+    #[command(flatten)]
+    place: Place,
+    /// JSON, for programs.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What to run, and with how much.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    place: Place,
+    /// How much memory on each device.
+    #[arg(long, value_name = "SIZE")]
+    vram: ByteCount,
+    /// On how many GPUs, whichever have room first.
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "device")]
+    gpus: usize,
+    /// On this device, and on others when given again.
+    #[arg(long, value_name = "DEVICE")]
+    device: Vec<DeviceId>,
+    /// How important it is: 0 (most) to 9, or interactive, normal, batch.
+    #[arg(long, default_value = "7")]
+    priority: Priority,
+    /// For people: what it is. The program's name by default.
+    #[arg(long)]
+    label: Option<String>,
+    /// How long to wait for the memory; for ever by default.
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    wait: Option<Duration>,
+    /// Ask less important programs that allow it to give memory back.
+    #[arg(long)]
+    preempt: bool,
+    /// Allow more important requests to ask for the memory back.
+    #[arg(long)]
+    preemptible: bool,
+    /// Send the program this signal when its memory is asked back. Allows that, like --preemptible.
+    #[arg(long, value_name = "SIGNAL", value_parser = signal)]
+    on_revoke: Option<Signal>,
+    /// How long the program needs to give the memory back before it is ended.
+    #[arg(long, value_name = "TIME", value_parser = span, default_value = "60s")]
+    grace: Duration,
+    /// How long it is left alone after it got the memory.
+    #[arg(long, value_name = "TIME", value_parser = span, default_value = "10m")]
+    min_hold: Duration,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// `lease` failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LeaseError {
+    /// The ledger.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// A part of this program that the operating system did not give.
+    #[error("cannot {0}")]
+    System(&'static str, #[source] io::Error),
+    /// The program to run.
+    #[error("cannot run {}", .0.display())]
+    Program(PathBuf, #[source] io::Error),
+    /// Larger than the device.
+    #[error("it can never fit: {0}")]
+    NeverFits(String),
+    /// `--wait` has passed.
+    #[error("the memory did not come free within {} s: {reason}", waited.as_secs())]
+    WaitedTooLong {
+        /// How long.
+        waited: Duration,
+        /// What it waited for at the end.
+        reason: String,
+    },
+    /// No GPU, or none that can be leased.
+    #[error("no GPU can be leased here; name a device with --device, such as --device cpu")]
+    NoGpu,
+    /// The device does not exist.
+    #[error("there is no device {0} here; there are: {1}")]
+    NoDevice(DeviceId, String),
+    /// No such lease.
+    #[error("no lease is called '{0}'; `model-boss lease list` shows them")]
+    NoLease(String),
+    /// It lives.
+    #[error("{0} is held: end its program first ({1})")]
+    StillHeld(String, String),
+    /// Serialising for display.
+    #[error("cannot be written as JSON")]
+    Json(#[source] serde_json::Error),
+    /// The thread that keeps the lease ended, which it must not.
+    #[error("the thread that keeps the lease has ended; its program was ended too")]
+    Keeper,
+}
+
+/// Does what the command says; `run` passes on the exit code of its program.
+pub(crate) fn run(command: LeaseCommand) -> Result<ExitCode, LeaseError> {
+    match command {
+        LeaseCommand::Run(args) => job::run(*args),
+        LeaseCommand::List(look) => look::list(&look),
+        LeaseCommand::Show { lease, look } => look::show(&lease, &look),
+        LeaseCommand::Release { lease, place } => look::release(&lease, &place),
+        LeaseCommand::Watch(look) => look::watch(&look),
+        LeaseCommand::Guard(args) => guard::guard(&args),
+        LeaseCommand::Exec(args) => guard::exec(&args),
+    }
+}
+
+impl Place {
+    fn runtime_dir(&self) -> PathBuf {
+        self.runtime_dir.clone().unwrap_or_else(crate::config::default_runtime_dir)
+    }
+}
+
+impl RunArgs {
+    fn label(&self) -> String {
+        let name = || self.program.first().map(|program| PathBuf::from(program).display().to_string());
+        self.label.clone().or_else(name).unwrap_or_default()
+    }
+
+    fn yielding(&self) -> Yielding {
+        Yielding {
+            preemptible: self.preemptible || self.on_revoke.is_some(),
+            grace: self.grace,
+            min_hold: self.min_hold,
+            reload: Duration::ZERO,
+        }
+    }
+
+    /// The signal that tells the program to give its memory back.
+    fn revoke_signal(&self) -> Signal {
+        self.on_revoke.unwrap_or(Signal::SIGTERM)
+    }
+}
+
+fn span(text: &str) -> Result<Duration, String> {
+    model_boss_protocol::parse_span(text).map_err(|error| error.to_string())
+}
+
+/// `SIGUSR1` or `USR1`.
+fn signal(text: &str) -> Result<Signal, String> {
+    let name = text.to_ascii_uppercase();
+    let name = if name.starts_with("SIG") { name } else { format!("SIG{name}") };
+    name.parse().map_err(|_| format!("'{text}' is no signal; write SIGUSR1, SIGTERM or the like"))
+}
