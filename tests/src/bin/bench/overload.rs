@@ -9,9 +9,11 @@ use model_boss_tests::{Behaviour, Client, Sandbox, question};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// Requests that the model works on at once, and how long it takes for one.
+/// Requests that the model works on at once, and how long it takes for one: so many tokens on average, half as many more or
+/// less. Answers of one length would keep step with each other and end together.
 const AT_ONCE: u32 = 8;
 const TOKENS: u64 = 20;
+const SPREAD: u64 = 21;
 const TOKENS_PER_S: f64 = 100.0;
 /// What the machine can answer in a second.
 const CAPACITY: f64 = AT_ONCE as f64 * TOKENS_PER_S / TOKENS as f64;
@@ -33,10 +35,10 @@ struct Told {
 
 /// Runs it; fails when an answer is neither an answer nor a refusal.
 pub(crate) async fn run(processor: &str) -> ExitCode {
-    let sandbox = Sandbox::new().with_config("max_queued_per_model = 64");
+    let sandbox = Sandbox::new().with_config("[limits]\nqueue_per_model = 64");
     let folder = sandbox.path("models").join("model");
     std::fs::create_dir_all(&folder).unwrap();
-    let behaviour = Behaviour { tokens: TOKENS, tokens_per_s: TOKENS_PER_S, ..Behaviour::default() };
+    let behaviour = Behaviour { tokens: TOKENS + SPREAD, tokens_per_s: TOKENS_PER_S, ..Behaviour::default() };
     std::fs::write(folder.join("fake.json"), serde_json::to_string(&behaviour).unwrap()).unwrap();
     sandbox.model("model", &folder, &format!("vram = \"64MiB\"\nmax_concurrent = {AT_ONCE}"));
     let boss = sandbox.start().await;
@@ -87,9 +89,14 @@ async fn send(client: Client, span: Duration, kinds: &[(bool, f64)]) -> Vec<Told
             let mut requests = JoinSet::new();
             let mut ticks = interval(Duration::from_secs_f64(1.0 / per_second));
             ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
-            while Instant::now() < end {
+            for number in 0_u64.. {
+                if Instant::now() >= end {
+                    break;
+                }
                 ticks.tick().await;
-                requests.spawn(ask(client, important));
+                // Every length equally often, in no order: 8 and 21 have no common factor.
+                let tokens = TOKENS - SPREAD / 2 + number * 8 % SPREAD;
+                requests.spawn(ask(client, important, tokens));
             }
             requests.join_all().await
         });
@@ -97,8 +104,9 @@ async fn send(client: Client, span: Duration, kinds: &[(bool, f64)]) -> Vec<Told
     senders.join_all().await.into_iter().flatten().collect()
 }
 
-async fn ask(client: Client, important: bool) -> Told {
+async fn ask(client: Client, important: bool, tokens: u64) -> Told {
     let mut body = question("model", "?");
+    body["max_tokens"] = tokens.into();
     body["x_priority"] = if important { 2 } else { 5 }.into();
     body["x_client_id"] = if important { "important" } else { "crowd" }.into();
     let sent = Instant::now();
