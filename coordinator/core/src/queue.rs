@@ -458,7 +458,12 @@ impl InferenceQueue {
     fn advance(&mut self, now: Moment) {
         self.now = self.now.max(now);
         while let Some(&(_, model)) = self.aging.first().filter(|(at, _)| *at <= self.now) {
-            self.index(model);
+            for number in 0..PRIORITIES {
+                if self.models[model.get()].lanes[number].ages_at.is_some_and(|at| at <= self.now) {
+                    self.index_lane(model, number);
+                }
+            }
+            self.place(model);
         }
     }
 
