@@ -3,8 +3,9 @@
 //!
 //! One FIFO per (model, priority, client). Within a FIFO the oldest is always first, and among requests of one base
 //! priority the older one is never aged less, so the order at any moment is a merge of few heads: nothing is ever sorted
-//! again as time passes. What a client got moves all its requests at once; it only grows, so places are kept by a lower bound
-//! of it and put right when they come first. Every change is logarithmic on average.
+//! again as time passes. What a client got moves all its requests at once; it only grows, so the first of each lane is kept
+//! until its own client gets more, and then sought among one head per client that waits there. Every other change is
+//! logarithmic.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
@@ -146,23 +147,13 @@ struct ModelQueue {
 /// The waiting requests of one (model, base priority).
 #[derive(Debug, Default)]
 struct Lane {
-    fifos: BTreeMap<ClientIndex, Fifo>,
+    fifos: BTreeMap<ClientIndex, BTreeSet<(Arrival, RequestId)>>,
     /// The first of each FIFO, oldest first.
     by_arrival: BTreeSet<(Arrival, ClientIndex)>,
-    /// The same by what their clients got when they were listed: never more than the truth.
-    by_service: BTreeSet<(u64, Arrival, ClientIndex)>,
     /// The one that goes first, or went first when it was last looked at: its key is never larger than the truth.
     first: Option<Head>,
     /// When aging may put another one first.
     ages_at: Option<Moment>,
-}
-
-/// The waiting requests of one client in a lane.
-#[derive(Debug, Default)]
-struct Fifo {
-    requests: BTreeSet<(Arrival, RequestId)>,
-    /// Where its first one stands in the lane's lists.
-    listed: Option<(u64, Arrival)>,
 }
 
 /// What a client waits for.
@@ -242,11 +233,20 @@ impl InferenceQueue {
         }
         let number = usize::from(entry.priority.number());
         let lane = &mut queue.lanes[number];
-        lane.fifos.entry(entry.client).or_default().requests.insert((entry.arrival, entry.id));
+        let fifo = lane.fifos.entry(entry.client).or_default();
+        let before = fifo.first().map(|&(arrival, _)| arrival);
+        fifo.insert((entry.arrival, entry.id));
+        let is_head = before.is_none_or(|before| entry.arrival < before);
+        if is_head {
+            if let Some(before) = before {
+                lane.by_arrival.remove(&(before, entry.client));
+            }
+            lane.by_arrival.insert((entry.arrival, entry.client));
+        }
         if let Some(deadline) = entry.deadline {
             self.deadlines.insert((deadline, entry.id));
         }
-        if self.list(&entry) {
+        if is_head {
             self.head_came(&entry);
         }
         self.waiting.insert(entry.id, entry);
@@ -274,9 +274,18 @@ impl InferenceQueue {
         let lane = &mut queue.lanes[number];
         let was_first = lane.first.is_some_and(|first| first.id == id);
         if let Some(fifo) = lane.fifos.get_mut(&entry.client) {
-            fifo.requests.remove(&(entry.arrival, id));
+            fifo.remove(&(entry.arrival, id));
+            let next = fifo.first().map(|&(arrival, _)| arrival);
+            if next.is_none() {
+                lane.fifos.remove(&entry.client);
+            }
+            // Only a head stands there.
+            if lane.by_arrival.remove(&(entry.arrival, entry.client))
+                && let Some(next) = next
+            {
+                lane.by_arrival.insert((next, entry.client));
+            }
         }
-        self.list(&entry);
         if was_first {
             self.index_lane(entry.model, number);
             self.place(entry.model);
@@ -392,11 +401,7 @@ impl InferenceQueue {
     /// The requests that wait for `model`, most important base priority first, then by client.
     pub(crate) fn ids_of(&self, model: ModelIndex) -> Vec<RequestId> {
         let lanes = self.models.get(model.get()).map(|q| &q.lanes);
-        lanes
-            .into_iter()
-            .flatten()
-            .flat_map(|lane| lane.fifos.values().flat_map(|fifo| &fifo.requests).map(|&(_, id)| id))
-            .collect()
+        lanes.into_iter().flatten().flat_map(|lane| lane.fifos.values().flatten().map(|&(_, id)| id)).collect()
     }
 
     /// Everybody in RC-4's order. For people: sorts all of them.
@@ -433,7 +438,7 @@ impl InferenceQueue {
         !standing.held_back && standing.service == first.key.service && lane.ages_at.is_none_or(|at| now < at)
     }
 
-    /// The one of a lane that goes first, found the slow way: of those that aged as far as the oldest, the one whose
+    /// The one of a lane that goes first, sought anew: of those that aged as far as the oldest, the one whose
     /// client got least.
     fn search(&self, lane: &Lane, number: usize, now: Moment) -> Option<Head> {
         let base = priority(number);
@@ -481,25 +486,6 @@ impl InferenceQueue {
         &mut self.clients[client.get()]
     }
 
-    /// Brings the lists of a lane up to date after a change to one FIFO; whether another request is its first now.
-    fn list(&mut self, changed: &Waiting) -> bool {
-        let service = self.standing(changed.client).service;
-        let lane = &mut self.models[changed.model.get()].lanes[usize::from(changed.priority.number())];
-        let Some(fifo) = lane.fifos.get_mut(&changed.client) else { return false };
-        let before = fifo.listed;
-        let first = fifo.requests.first().map(|&(arrival, _)| arrival);
-        if first == before.map(|(_, arrival)| arrival) {
-            return false;
-        }
-        let after = first.map(|arrival| (service, arrival));
-        fifo.listed = after;
-        if fifo.requests.is_empty() {
-            lane.fifos.remove(&changed.client);
-        }
-        lane.relist(changed.client, before, after);
-        true
-    }
-
     /// A new head may only bring its lane and its model forward.
     fn head_came(&mut self, entry: &Waiting) {
         if self.standing(entry.client).held_back {
@@ -533,41 +519,13 @@ impl InferenceQueue {
         self.place(model);
     }
 
-    /// Finds the first of a lane anew: of those that aged as far as the oldest, the one whose client got least. Heads
-    /// that are met and whose clients got more since they were listed are listed again.
+    /// Finds the first of a lane anew, and when it may be another one.
     fn index_lane(&mut self, model: ModelIndex, number: usize) {
-        let base = priority(number);
-        let (mut first, mut moved) = (None, Vec::new());
-        loop {
-            let lane = &self.models[model.get()].lanes[number];
-            let aged = |arrival: Arrival| base.aged(steps(self.now.since(arrival.at), self.aging_step));
-            let mut may_start = lane.by_arrival.iter().filter(|(_, client)| !self.standing(*client).held_back);
-            let Some(&(oldest, _)) = may_start.next() else { break };
-            let tier = aged(oldest);
-            for &(listed, arrival, client) in &lane.by_service {
-                let standing = self.standing(client);
-                if standing.service != listed {
-                    moved.push((client, (listed, arrival), (standing.service, arrival)));
-                } else if !standing.held_back && aged(arrival) == tier {
-                    first = Some((OrderKey { effective: tier, service: listed, arrival }, client));
-                    break;
-                }
-            }
-            if moved.is_empty() {
-                break;
-            }
-            first = None;
-            let lane = &mut self.models[model.get()].lanes[number];
-            for (client, before, after) in moved.drain(..) {
-                if let Some(fifo) = lane.fifos.get_mut(&client) {
-                    fifo.listed = Some(after);
-                }
-                lane.relist(client, Some(before), Some(after));
-            }
-        }
-        let ages_at = self.lane_ages_at(&self.models[model.get()].lanes[number], base);
+        let lane = &self.models[model.get()].lanes[number];
+        let first = self.search(lane, number, self.now);
+        let ages_at = self.lane_ages_at(lane, priority(number));
         let lane = &mut self.models[model.get()].lanes[number];
-        lane.first = first.and_then(|(key, client)| lane.head(key, client, base));
+        lane.first = first;
         lane.ages_at = ages_at;
     }
 
@@ -627,19 +585,8 @@ impl InferenceQueue {
 }
 
 impl Lane {
-    fn relist(&mut self, client: ClientIndex, before: Option<(u64, Arrival)>, after: Option<(u64, Arrival)>) {
-        if let Some((service, arrival)) = before {
-            self.by_service.remove(&(service, arrival, client));
-            self.by_arrival.remove(&(arrival, client));
-        }
-        if let Some((service, arrival)) = after {
-            self.by_service.insert((service, arrival, client));
-            self.by_arrival.insert((arrival, client));
-        }
-    }
-
     fn head(&self, key: OrderKey, client: ClientIndex, base: Priority) -> Option<Head> {
-        let &(_, id) = self.fifos.get(&client)?.requests.first()?;
+        let &(_, id) = self.fifos.get(&client)?.first()?;
         Some(Head { key, id, base, client })
     }
 }
