@@ -1,11 +1,20 @@
 //! Random histories in which nearly everything goes wrong. Each is checked step by step, and must come to rest.
 
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 
 use crate::world::{Action, Budget, Bug, World};
 
 pub(crate) const GENEROUS: Budget =
     Budget { ticks: 60, asks: 30, pauses: 15, crashes: 4, losses: 3, jumps: 1, oddities: 15 };
+
+/// The same histories in every run; `PROPTEST_RNG_SEED=n` and `PROPTEST_CASES=n` choose others and more.
+fn slice() -> RngSeed {
+    match ProptestConfig::default().rng_seed {
+        RngSeed::Random => RngSeed::Fixed(1),
+        given => given,
+    }
+}
 
 /// Takes as many steps as there are choices, or fewer if something breaks. Gives what happened.
 pub(crate) fn run(world: &mut World, choices: &[u16]) -> Vec<Action> {
@@ -24,7 +33,7 @@ pub(crate) fn run(world: &mut World, choices: &[u16]) -> Vec<Action> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, rng_seed: slice(), ..ProptestConfig::default() })]
     #[test]
     fn le_4_the_invariants_hold_in_every_history(
         clients in 2..5_usize,

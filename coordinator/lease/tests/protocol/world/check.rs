@@ -78,9 +78,10 @@ impl World {
         }
         if let (Op::Resize { .. }, Outcome::Resized) = (op, outcome) {
             for (id, lease) in &after.leases {
+                // What it used beyond its promise is in the sample already.
                 let grew = |d: usize| {
-                    let old = leases.get(id).map_or(0, |lease| promised(lease, d));
-                    promised(lease, d).saturating_sub(old)
+                    let old = leases.get(id).map_or(0, |lease| promised_or_used(lease, d));
+                    promised_or_used(lease, d).saturating_sub(old)
                 };
                 for number in 0..2 {
                     self.check_room(number, grew(number), "a growth");
@@ -210,6 +211,11 @@ impl World {
 
 fn promised(lease: &Lease, number: usize) -> u64 {
     lease.parts.iter().filter(|part| part.device == device(number)).map(|part| part.bytes.0).sum()
+}
+
+fn promised_or_used(lease: &Lease, number: usize) -> u64 {
+    let parts = lease.parts.iter().filter(|part| part.device == device(number));
+    parts.map(|part| part.bytes.0.max(part.measured.map_or(0, |bytes| bytes.0))).sum()
 }
 
 fn shrunk(old: &Lease, new: &Lease) -> bool {
