@@ -54,6 +54,8 @@ error_codes! {
     ForbiddenOrigin = "forbidden_origin", 403, "permission_error";
     /// This client or task may not use a cloud.
     CloudNotAllowed = "cloud_not_allowed", 403, "permission_error";
+    /// Leases are for processes of the host on which the coordinator runs.
+    NotOnThisHost = "not_on_this_host", 403, "permission_error";
     /// No such route.
     NotFound = "not_found", 404, "not_found_error";
     /// No such model or task.
@@ -64,6 +66,14 @@ error_codes! {
     MethodNotAllowed = "method_not_allowed", 405, "invalid_request_error";
     /// The model cannot do what this route does.
     UnsupportedByModel = "unsupported_by_model", 400, "invalid_request_error";
+    /// No such lease.
+    LeaseNotFound = "lease_not_found", 404, "not_found_error";
+    /// The lease is gone, or the token is not its own.
+    LeaseLost = "lease_lost", 409, "invalid_request_error";
+    /// The lease cannot grow now.
+    LeaseNoRoom = "lease_no_room", 409, "invalid_request_error";
+    /// The lease is held by a process that lives.
+    LeaseInUse = "lease_in_use", 409, "invalid_request_error";
     /// The device is not there.
     DeviceNotAvailable = "device_not_available", 409, "invalid_request_error";
     /// Only pinned models could make room.
@@ -92,12 +102,16 @@ error_codes! {
     Draining = "draining", 503, "server_error";
     /// Loading would take longer than the request allows.
     ColdStartExceedsBudget = "cold_start_exceeds_budget", 503, "server_error";
-    /// The lease store is in its recovery window or out of reach.
+    /// The lease store may have lost records: nothing is granted until their holders have stated them.
     LeaseStoreRecovering = "lease_store_recovering", 503, "server_error";
+    /// The lease store cannot be reached.
+    LeaseStoreUnavailable = "lease_store_unavailable", 503, "server_error";
     /// The model keeps failing; it is tried again later.
     ModelBackingOff = "model_backing_off", 503, "server_error";
     /// The request's time is over.
     DeadlineExceeded = "deadline_exceeded", 504, "server_error";
+    /// The lease is larger than the devices it could be on.
+    LeaseNeverFits = "lease_never_fits", 507, "server_error";
     /// The model fits no device of this machine.
     ModelNeverFits = "model_never_fits", 507, "server_error";
 }

@@ -24,6 +24,8 @@ impl Priority {
     pub const NORMAL: Self = Self(5);
     /// Whenever there is room.
     pub const BATCH: Self = Self(8);
+    /// Training jobs that lease memory, unless they say otherwise (LE-3).
+    pub const TRAINING: Self = Self(7);
     /// The least important.
     pub const LOWEST: Self = Self(9);
 

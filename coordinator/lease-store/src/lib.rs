@@ -20,7 +20,8 @@ pub use holder::{
 };
 pub use host::{boot_id, is_gone, process, this_process};
 pub use model_boss_lease::{
-    Accounting, DeviceKey, Evidence, LeaseId, LeaseState, Mode, Owner, OwnerKind, Process, StoreTime, Terms, Yielding,
+    Accounting, DeviceKey, Evidence, LeaseId, LeaseState, Mode, Owner, OwnerKind, Process, StoreTime, Terms, Token,
+    Yielding,
 };
 pub use redis_store::RedisStore;
 pub use store::{Document, DocumentStore, Etag, LedgerStore, Snapshot, Store, Swap};
