@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use model_boss_core::{Effect, Event, ExitReport, LoadOptions, Moment, Outcome, Scheduler, Submission};
+use model_boss_core::{
+    Effect, Event, ExitReport, Ladder, LoadOptions, Moment, Outcome, RungChoice, Scheduler, Submission,
+};
 use model_boss_protocol::{
     ApiError, Category, ClientId, ErrorCode, Generation, KeepAlive, ModelId, Priority, RequestId, SlotId,
 };
@@ -63,8 +65,8 @@ impl Pulse {
 /// What a client wants, in the scheduler's words.
 #[derive(Debug)]
 pub(crate) struct Wish {
-    /// A name or an alias.
-    pub(crate) model: String,
+    /// Where it may be served.
+    pub(crate) ladder: Ladder,
     /// What the route needs the model to do.
     pub(crate) category: Category,
     /// Who asks.
@@ -94,15 +96,41 @@ enum Stage {
     Ended,
 }
 
-/// The right to send a request to a worker now.
+/// The right to send a request on now.
 #[derive(Clone, Debug)]
 pub(crate) struct Dispatched {
-    /// Which worker.
-    pub(crate) worker: Arc<Worker>,
+    /// Where to.
+    pub(crate) place: Place,
+    /// Which rung of its ladder that is, and why.
+    pub(crate) rung: RungChoice,
     /// How long the request waited in the queue.
     pub(crate) queued: Duration,
     /// How much of that was a load.
     pub(crate) loading: Duration,
+}
+
+/// Where a request is sent.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    /// To a worker of ours.
+    Worker(Arc<Worker>),
+    /// To a provider elsewhere.
+    Cloud {
+        /// Which one.
+        provider: String,
+        /// Which of its models.
+        model: String,
+    },
+}
+
+impl Place {
+    /// The name of what serves the request, for people and headers.
+    pub(crate) fn served(&self) -> String {
+        match self {
+            Self::Worker(worker) => worker.model.to_string(),
+            Self::Cloud { provider, model } => format!("{provider}:{model}"),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -167,8 +195,8 @@ impl Scheduling {
     pub(crate) fn submit(&self, wish: Wish) -> Ticket {
         let id = self.next_id();
         let deadline = wish.deadline.map(|deadline| self.moment(deadline));
-        let Wish { model, category, client, priority, keep_alive, .. } = wish;
-        self.ask(id, Event::Submit(Submission { id, model, category, client, priority, deadline, keep_alive }))
+        let Wish { ladder, category, client, priority, keep_alive, .. } = wish;
+        self.ask(id, Event::Submit(Submission { id, ladder, category, client, priority, deadline, keep_alive }))
     }
 
     /// Asks for a model to be loaded; the returned value answers when it is.
@@ -253,6 +281,15 @@ impl Ticket {
         self.verdict = verdict;
         self.stage = Stage::Waiting;
         let event = Event::Finished { request: self.request, outcome: Outcome::LostBeforeAnswer, tokens: None };
+        self.news.send(Message::Ask { request: self.request, reply, event });
+    }
+
+    /// What it was sent to cannot answer it, and nothing was sent on: to the next rung, or else the end with this error.
+    pub(crate) fn rung_failed(&mut self, error: ApiError) {
+        let (reply, verdict) = oneshot::channel();
+        self.verdict = verdict;
+        self.stage = Stage::Waiting;
+        let event = Event::RungFailed { request: self.request, error };
         self.news.send(Message::Ask { request: self.request, reply, event });
     }
 
@@ -435,11 +472,16 @@ impl Driver {
                 self.supervisor.spawn(SpawnOrder { slot, generation, model, backend, parts, context, visible_gpus });
             }
             Effect::Stop { slot, generation } => self.supervisor.stop(slot, generation),
-            Effect::Dispatch { request, slot, generation, queued, loading } => {
+            Effect::Dispatch { request, slot, generation, queued, loading, rung } => {
                 let Some(worker) = self.supervisor.worker(slot, generation).cloned() else {
                     return Some(Event::Finished { request, outcome: Outcome::LostBeforeAnswer, tokens: None });
                 };
-                self.reply(request, Verdict::Dispatched(Dispatched { worker, queued, loading }));
+                let place = Place::Worker(worker);
+                self.reply(request, Verdict::Dispatched(Dispatched { place, rung, queued, loading }));
+            }
+            Effect::DispatchCloud { request, provider, model, queued, rung } => {
+                let (place, loading) = (Place::Cloud { provider, model }, Duration::ZERO);
+                self.reply(request, Verdict::Dispatched(Dispatched { place, rung, queued, loading }));
             }
             Effect::Learned(footprint) => self.footprints.learn(footprint),
             Effect::Done { request } => self.reply(request, Verdict::Done),

@@ -267,6 +267,7 @@ fn word(what: Verdict) -> &'static str {
         Verdict::Crash => "crash",
         Verdict::LeaseRefused => "lease_refused",
         Verdict::Refuse => "refuse",
+        Verdict::Rung => "rung",
     }
 }
 

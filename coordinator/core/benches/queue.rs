@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use model_boss_core::{
-    DeviceObservation, Effect, Event, ModelDescription, Moment, Outcome, Scheduler, Settings, SizeEstimate, SizeRule,
-    Submission,
+    DeviceObservation, Effect, Event, Ladder, ModelDescription, Moment, Outcome, Scheduler, Settings, SizeEstimate,
+    SizeRule, Submission,
 };
 use model_boss_protocol::{ByteCount, Category, DeviceId, Priority, RequestId};
 
@@ -117,7 +117,7 @@ impl Bench {
             "submit",
             Event::Submit(Submission {
                 id,
-                model: format!("model-{number:04}"),
+                ladder: Ladder::from(format!("model-{number:04}").as_str()),
                 category: Category::Llm,
                 client: format!("client-{}", id.0 % 50).into(),
                 priority: Some(Priority::new(priority).unwrap_or_default()),
@@ -159,7 +159,9 @@ impl Bench {
                 Effect::ReleaseLease { slot, generation } => {
                     self.after(50, "released", Event::LeaseReleased { slot, generation });
                 }
-                Effect::Dispatch { request, .. } => self.running.push_back(request),
+                Effect::Dispatch { request, .. } | Effect::DispatchCloud { request, .. } => {
+                    self.running.push_back(request)
+                }
                 Effect::Learned(_) | Effect::Done { .. } | Effect::Refuse { .. } | Effect::Drained => {}
             }
         }

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use model_boss_core::{
-    DeviceObservation, Effect, Event, ExitReport, ModelDescription, Moment, Outcome, Scheduler, Settings, SizeEstimate,
-    SizeRule, Submission,
+    DeviceObservation, Effect, Event, ExitReport, Ladder, ModelDescription, Moment, Outcome, Scheduler, Settings,
+    SizeEstimate, SizeRule, Submission,
 };
 use model_boss_protocol::{ByteCount, Category, DeviceId, Priority, RequestId};
 
@@ -206,7 +206,7 @@ fn scheduler(scenario: &Scenario) -> Result {
             shell.arrived.insert(RequestId(next), shell.now);
             shell.tell(Event::Submit(Submission {
                 id: RequestId(next),
-                model: format!("model-{}", dice.below(scenario.models)),
+                ladder: Ladder::from(format!("model-{}", dice.below(scenario.models)).as_str()),
                 category: Category::Llm,
                 client: format!("client-{}", next % 8).into(),
                 priority: Some(Priority::NORMAL),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::{Index, IndexMut};
 
-use model_boss_protocol::{DeviceId, ModelId, SlotId};
+use model_boss_protocol::{ApiError, DeviceId, ModelId, SlotId};
 
 use crate::admission::History;
 use crate::failure::Failures;
@@ -48,6 +48,17 @@ pub(crate) struct Model {
     pub(crate) last_exit: Option<String>,
     /// How long its loads and answers took.
     pub(crate) history: History,
+    /// It stands for a provider elsewhere: no slot ever serves it, its requests go out as soon as their clients may.
+    pub(crate) cloud: bool,
+    /// A provider that said when to come again is not asked before.
+    pub(crate) rest: Option<Rest>,
+}
+
+/// Until when a provider wants to be left alone, and how it said so.
+#[derive(Clone, Debug)]
+pub(crate) struct Rest {
+    pub(crate) until: Moment,
+    pub(crate) error: ApiError,
 }
 
 /// What a load asked for in place of the manifest's word. Holds until the model is unloaded, left idle or changed, or
@@ -72,6 +83,8 @@ pub(crate) struct Catalog {
     /// Looked up by name; iterated only where the result is sorted.
     ids: HashMap<ModelId, ModelIndex>,
     aliases: HashMap<ModelId, ModelIndex>,
+    /// Providers elsewhere. Looked up by name, never iterated.
+    providers: HashMap<String, ModelIndex>,
 }
 
 /// What a new catalog changed.
@@ -112,6 +125,9 @@ impl Catalog {
         for (number, is_listed) in listed.into_iter().enumerate() {
             let index = ModelIndex::new(number);
             let model = &mut self.models[number];
+            if model.cloud {
+                continue;
+            }
             if model.listed && !is_listed {
                 change.removed.push(index);
             }
@@ -132,6 +148,22 @@ impl Catalog {
         self.ids.get(name).filter(listed).or_else(|| self.aliases.get(name)).copied()
     }
 
+    /// The entry that stands for a provider, made when it is new. Providers come from the configuration: they are few.
+    pub(crate) fn provider(&mut self, name: &str) -> ModelIndex {
+        if let Some(&index) = self.providers.get(name) {
+            return index;
+        }
+        let index = ModelIndex::new(self.models.len());
+        self.models.push(Model { cloud: true, ..Model::new(ModelDescription::of_provider(name)) });
+        self.providers.insert(name.to_owned(), index);
+        index
+    }
+
+    /// What is remembered about a provider, if anything was ever sent there.
+    pub(crate) fn known_provider(&self, name: &str) -> Option<&Model> {
+        self.providers.get(name).map(|&index| &self[index])
+    }
+
     /// The model of exactly this name, listed or not.
     pub(crate) fn resolve_any(&self, id: &ModelId) -> Option<ModelIndex> {
         self.ids.get(id).copied()
@@ -144,7 +176,7 @@ impl Catalog {
     /// At most three known names that look like `name`, the nearest first.
     pub(crate) fn close_names(&self, name: &str) -> Vec<&str> {
         let wanted = name.to_lowercase();
-        let ids = self.models.iter().filter(|m| m.listed).map(|m| m.description.id.as_str());
+        let ids = self.models.iter().filter(|m| m.listed && !m.cloud).map(|m| m.description.id.as_str());
         let mut near: Vec<_> = ids
             .chain(self.aliases.keys().map(ModelId::as_str))
             .filter_map(|known| likeness(&wanted, &known.to_lowercase()).map(|distance| (distance, known)))
@@ -183,6 +215,8 @@ impl Model {
             lease_refusal: None,
             last_exit: None,
             history: History::default(),
+            cloud: false,
+            rest: None,
         }
     }
 

@@ -50,6 +50,8 @@ pub enum Verdict {
     LeaseRefused,
     /// Requests for a model were refused.
     Refuse,
+    /// A request went to another rung of its ladder than the first (TR-2).
+    Rung,
 }
 
 /// The last decisions, oldest first.

@@ -9,7 +9,7 @@ use model_boss_protocol::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Moment, Settings};
+use crate::{Ladder, Moment, RungChoice, Settings};
 
 /// News for the scheduler. News about a slot carries the generation it is about; older generations are ignored.
 #[derive(Clone, Debug)]
@@ -30,6 +30,14 @@ pub enum Event {
         outcome: Outcome,
         /// Tokens of prompt and answer, when the answer said so.
         tokens: Option<u64>,
+    },
+    /// What a dispatched request was sent to cannot answer it, and no byte was sent on. It goes to the next rung of its
+    /// ladder; without one, `error` is its final answer. Answered with `Dispatch`, `DispatchCloud` or `Refuse`.
+    RungFailed {
+        /// Which request.
+        request: RequestId,
+        /// What the client is told when nothing else can answer.
+        error: ApiError,
     },
     /// The settings were changed while the process runs.
     Settings(Box<Settings>),
@@ -230,6 +238,21 @@ pub enum Effect {
         queued: Duration,
         /// How much of that was a load it caused or shared.
         loading: Duration,
+        /// Which rung of its ladder that is, and why.
+        rung: RungChoice,
+    },
+    /// Send the request to this provider now; answer with `Finished` or `RungFailed`.
+    DispatchCloud {
+        /// Which request.
+        request: RequestId,
+        /// Which provider.
+        provider: String,
+        /// Which of its models.
+        model: String,
+        /// How long it waited in the queue.
+        queued: Duration,
+        /// Which rung of its ladder that is, and why.
+        rung: RungChoice,
     },
     /// A footprint was learned: to be kept for the next life of the process ([`Event::Footprints`]).
     Learned(Footprint),
@@ -276,6 +299,26 @@ pub struct ModelDescription {
     pub splittable: bool,
     /// The context it serves when a load asks for no other, in tokens.
     pub context_length: Option<u64>,
+}
+
+impl ModelDescription {
+    /// What stands in the catalog for a provider elsewhere: it needs no memory and takes what comes.
+    pub(crate) fn of_provider(name: &str) -> Self {
+        Self {
+            id: name.into(),
+            aliases: Vec::new(),
+            category: Category::Llm,
+            device: DeviceId::Auto,
+            size: SizeEstimate { bytes: ByteCount::ZERO, rule: SizeRule::Manifest },
+            max_concurrent: u32::MAX,
+            pin: false,
+            keep_alive: None,
+            revision: 0,
+            exclusive_devices: Vec::new(),
+            splittable: false,
+            context_length: None,
+        }
+    }
 }
 
 /// What an operator's load asks for beyond the manifest. Holds until the model is unloaded, its manifest changes, or
@@ -373,8 +416,8 @@ pub struct DeviceObservation {
 pub struct Submission {
     /// Its number.
     pub id: RequestId,
-    /// The model it names (a name or an alias; never empty).
-    pub model: String,
+    /// Where it may be served.
+    pub ladder: Ladder,
     /// What the route needs the model to be able to do.
     pub category: Category,
     /// Who asks.

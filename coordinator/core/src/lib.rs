@@ -12,6 +12,7 @@ mod event;
 mod eviction;
 mod failure;
 mod footprint;
+mod ladder;
 mod placement;
 mod pool;
 mod queue;
@@ -32,6 +33,7 @@ pub use event::{
     DeviceObservation, Effect, Event, ExitReport, Footprint, LoadOptions, ModelDescription, Outcome, SizeEstimate,
     SizeRule, Submission,
 };
+pub use ladder::{DEFAULT_PATIENCE, Ladder, Rung, RungChoice, RungReason, Standing, Target};
 pub use reason::{Blocker, LeaveCause, Protection, WaitReason};
 pub use scheduler::Scheduler;
 pub use settings::{ClientRule, ClientRules, LoadFailurePolicy, MaxLoaded, Settings};
@@ -39,5 +41,5 @@ pub use slot::{LoadPhase, ReadyPhase, SlotState, StopPhase};
 pub use time::Moment;
 pub use view::{
     ClientView, DeviceView, Eviction, ModelStatus, ModelView, PlanQuestion, PlanView, PlannedStep, QueuedView,
-    RecentView, RequestPurpose, SlotView,
+    RecentView, RequestPurpose, RungView, SlotView,
 };

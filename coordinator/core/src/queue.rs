@@ -16,6 +16,7 @@ use model_boss_protocol::{KeepAlive, Priority, RequestId};
 use crate::Moment;
 use crate::catalog::ModelIndex;
 use crate::client::ClientIndex;
+use crate::ladder::Climb;
 
 const PRIORITIES: usize = 10;
 
@@ -57,6 +58,8 @@ pub(crate) struct Waiting {
     pub(crate) keep_alive: Option<KeepAlive>,
     /// How often it was tried again after its worker died.
     pub(crate) retries: u32,
+    /// Where else it could go; `None` for a request that names one model of this machine.
+    pub(crate) climb: Option<Box<Climb>>,
 }
 
 /// The first of a (model, priority): the one that stands for all of them when room is sought.

@@ -5,6 +5,7 @@ mod budget;
 mod claims;
 mod clients;
 mod devices;
+mod ladders;
 mod loading;
 mod measure;
 mod moves;
@@ -79,8 +80,8 @@ pub struct Scheduler {
 #[derive(Debug)]
 struct Running {
     request: Waiting,
-    slot: SlotId,
-    generation: Generation,
+    /// Which filling of which slot; `None` is a provider elsewhere.
+    place: Option<(SlotId, Generation)>,
     started: Moment,
     /// Its client went away: it is not tried again.
     cancelled: bool,
@@ -181,6 +182,7 @@ impl Scheduler {
             Event::Submit(submission) => self.submit(submission),
             Event::Cancel(request) => self.cancel(request),
             Event::Finished { request, outcome, tokens } => self.finished(request, outcome, tokens),
+            Event::RungFailed { request, error } => self.rung_failed(request, error),
             Event::Settings(settings) => self.reconfigure(*settings),
             Event::Load { request, model, options } => self.load(request, &model, &options),
             Event::Move { request, model, device, evict, priority } => {

@@ -7,7 +7,9 @@ use std::time::Duration;
 use model_boss_protocol::{ByteCount, Category, ClientId, DeviceId, Generation, ModelId, Priority, RequestId, SlotId};
 use serde::{Serialize, Serializer};
 
-use crate::{ClientRule, LeaveCause, Moment, Outcome, SizeEstimate, SizeRule, SlotState, WaitReason};
+use crate::{
+    ClientRule, Ladder, LeaveCause, Moment, Outcome, RungChoice, SizeEstimate, SizeRule, SlotState, Target, WaitReason,
+};
 
 /// A model of the catalog.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -183,10 +185,10 @@ pub struct DeviceView {
 }
 
 /// A request that somebody thinks of (`POST /api/v1/plan`).
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PlanQuestion {
-    /// A name or an alias.
-    pub model: String,
+    /// Where it may be served.
+    pub ladder: Ladder,
     /// With which context, if not the manifest's.
     pub context: Option<u64>,
     /// The size with that context.
@@ -197,11 +199,22 @@ pub struct PlanQuestion {
     pub device: Option<DeviceId>,
 }
 
+impl Default for PlanQuestion {
+    fn default() -> Self {
+        Self { ladder: Ladder::from("default"), context: None, size: None, priority: None, device: None }
+    }
+}
+
 /// What would happen to it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlanView {
     /// Which model.
     pub model: ModelId,
+    /// Which rung of its ladder that is, and why.
+    #[serde(flatten)]
+    pub rung: RungChoice,
+    /// How every rung stands, in the ladder's order.
+    pub ladder: Vec<RungView>,
     /// How important the request would be.
     pub priority: Priority,
     /// The memory the model needs there.
@@ -223,10 +236,31 @@ pub struct PlanView {
     pub expected_answer: Option<Duration>,
 }
 
+/// How a rung stands for a request that somebody thinks of.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RungView {
+    /// Its place in the ladder as it was written, from 0.
+    pub rung: usize,
+    /// What serves it.
+    pub model: Target,
+    /// Whether it could take the request now.
+    pub usable: bool,
+    /// How long until an answer could begin there, as far as anybody knows; `null` where it cannot.
+    #[serde(rename = "expected_s", serialize_with = "optional_seconds")]
+    pub expected: Option<Duration>,
+    /// How it stands, or what is wrong with it, in words.
+    pub state: String,
+}
+
 /// What would be done for a request that somebody thinks of.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "step", rename_all = "snake_case")]
 pub enum PlannedStep {
+    /// A provider elsewhere takes it.
+    Elsewhere {
+        /// Which one.
+        provider: String,
+    },
     /// Its model is loaded and takes it at once.
     Serve {
         /// Where it is.
@@ -268,6 +302,7 @@ impl PlannedStep {
     /// Where the model is or would be.
     pub fn parts(&self) -> &[(DeviceId, ByteCount)] {
         match self {
+            Self::Elsewhere { .. } => &[],
             Self::Serve { parts } | Self::Load { parts } | Self::Evict { parts, .. } | Self::Wait { parts, .. } => {
                 parts
             }
@@ -284,6 +319,7 @@ impl fmt::Display for PlannedStep {
             Ok(())
         };
         match self {
+            Self::Elsewhere { provider } => write!(f, "sent to the provider '{provider}'"),
             Self::Serve { .. } => {
                 f.write_str("answered at once: the model is loaded, ")?;
                 places(f)

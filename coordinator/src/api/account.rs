@@ -6,7 +6,7 @@ use std::time::Duration;
 use model_boss_protocol::ModelId;
 use tokio::time::Instant;
 
-use crate::driver::Dispatched;
+use crate::driver::{Dispatched, Place};
 use crate::metrics::{Metrics, ModelMetrics, Usage};
 
 /// nginx's status for "the client closed the connection": nobody receives it, only counters see it.
@@ -39,8 +39,13 @@ impl Account {
 
     /// The request got a worker.
     pub(super) fn dispatched(&mut self, dispatched: &Dispatched) {
-        if self.model.as_ref() != Some(&dispatched.worker.model) {
-            self.model = Some(dispatched.worker.model.clone());
+        let Place::Worker(worker) = &dispatched.place else {
+            // Providers' names of models come from clients: no label of theirs.
+            (self.model, self.handles) = (None, self.metrics.model(None));
+            return self.handles.queued(dispatched.queued);
+        };
+        if self.model.as_ref() != Some(&worker.model) {
+            self.model = Some(worker.model.clone());
             self.handles = self.metrics.model(self.model.as_ref());
         }
         self.handles.queued(dispatched.queued);

@@ -1,17 +1,17 @@
 //! From a place in the queue to the beginning of a worker's answer, through as many workers as it takes. Nothing has been
 //! sent to the client yet, so a worker that dies here costs only time.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, HeaderName, Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
+use model_boss_core::RungChoice;
 use model_boss_protocol::{ApiError, ErrorCode, headers};
 use tokio::time::{Instant, timeout_at};
 
-use crate::driver::{Dispatched, Ticket};
+use crate::driver::{Dispatched, Place, Ticket};
 use crate::supervisor::Worker;
 use crate::upstream::{UpstreamBody, UpstreamError};
 
@@ -35,15 +35,22 @@ pub(super) struct Forward {
 /// The beginning of an answer, with everything that holds it open.
 pub(super) struct Answer {
     pub(super) ticket: Ticket,
-    pub(super) worker: Arc<Worker>,
-    pub(super) queued: Duration,
-    pub(super) loading: Duration,
+    /// What answers, and how it came to that.
+    pub(super) served: Served,
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) content: Content,
     pub(super) account: Account,
     /// When the client stops caring.
     pub(super) deadline: Option<Instant>,
+}
+
+/// What answers a request, and how it came to that.
+pub(super) struct Served {
+    pub(super) model: String,
+    pub(super) rung: RungChoice,
+    pub(super) queued: Duration,
+    pub(super) loading: Duration,
 }
 
 /// What there is of the answer's body.
@@ -89,8 +96,9 @@ pub(super) async fn obtain(mut ticket: Ticket, forward: Forward, mut account: Ac
         None => begun.await,
     };
     match begun {
-        Ok(Begun { dispatched: Dispatched { worker, queued, loading }, status, headers, content }) => {
-            Ok(Answer { ticket, worker, queued, loading, status, headers, content, account, deadline })
+        Ok(Begun { dispatched: Dispatched { place, rung, queued, loading }, status, headers, content }) => {
+            let served = Served { model: place.served(), rung, queued, loading };
+            Ok(Answer { ticket, served, status, headers, content, account, deadline })
         }
         Err(error) => {
             account.status(error.status());
@@ -110,14 +118,22 @@ async fn begin(ticket: &mut Ticket, forward: &Forward, account: &mut Account) ->
     loop {
         let dispatched = ticket.dispatched().await?;
         account.dispatched(&dispatched);
-        match exchange(&dispatched.worker, forward).await {
+        let worker = match &dispatched.place {
+            Place::Worker(worker) => worker,
+            Place::Cloud { provider, .. } => {
+                let message = format!("no provider '{provider}' is configured");
+                ticket.rung_failed(ApiError::new(ErrorCode::ModelNotFound, message).with_param("model"));
+                continue;
+            }
+        };
+        match exchange(worker, forward).await {
             Ok((status, headers, content)) => return Ok(Begun { dispatched, status, headers, content }),
             Err(lost) if lost.is_nonsense() => {
-                let message = format!("the worker of model '{}' cannot be understood: {lost}", dispatched.worker.model);
-                return Err(ApiError::new(ErrorCode::BackendError, message));
+                let message = format!("the worker of model '{}' cannot be understood: {lost}", worker.model);
+                ticket.rung_failed(ApiError::new(ErrorCode::BackendError, message));
             }
             Err(lost) => {
-                let model = &dispatched.worker.model;
+                let model = &worker.model;
                 tracing::info!(%model, request = %ticket.request(), "worker lost before its answer began: {lost}");
                 ticket.lost();
             }

@@ -7,14 +7,14 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use model_boss_core::{Outcome, Scheduler};
+use model_boss_core::{Ladder, Outcome, Scheduler};
 use model_boss_protocol::{ApiError, Category, ClientId, ErrorCode};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
 use super::Context;
 use super::account::Account;
-use super::answer::{Answer, Content, Forward, obtain};
+use super::answer::{Answer, Content, Forward, Served, obtain};
 use super::door::REQUEST_ID;
 use super::error::{end_to_end, panic_error};
 use super::peek::{Peeked, peek};
@@ -28,7 +28,12 @@ const DEFAULT_MODEL: &str = "default";
 /// Larger bodies are looked at on a thread of their own: every stream waits for the one that serves sockets.
 const LARGE_BODY: usize = 256 * 1024;
 
+/// The longest reason in a header.
+const MAX_REASON: usize = 300;
+
 const SERVED_MODEL: HeaderName = HeaderName::from_static("x-served-model");
+const RUNG: HeaderName = HeaderName::from_static("x-rung");
+const RUNG_REASON: HeaderName = HeaderName::from_static("x-rung-reason");
 const QUEUE_MS: HeaderName = HeaderName::from_static("x-queue-ms");
 const LOAD_MS: HeaderName = HeaderName::from_static("x-load-ms");
 const UNKNOWN_FIELDS: HeaderName = HeaderName::from_static("x-unknown-fields");
@@ -91,7 +96,7 @@ fn submit(
     let known = context.catalog.current().find(&model).map(|model| model.description.id.clone());
     let account = Account::open(&context.metrics, known.as_ref());
     let ticket = context.scheduling.submit(Wish {
-        model,
+        ladder: Ladder::from(model.as_str()),
         category,
         client: peeked.client.unwrap_or_else(|| ClientId::from("anonymous")),
         priority: peeked.priority,
@@ -141,11 +146,7 @@ fn respond(mut answer: Answer, marks: &Marks, times: CommentTimes) -> Response {
     *headers = std::mem::take(&mut answer.headers);
     end_to_end(headers);
     marks.headers(headers);
-    if let Ok(model) = HeaderValue::from_str(answer.worker.model.as_str()) {
-        headers.insert(SERVED_MODEL, model);
-    }
-    headers.insert(QUEUE_MS, milliseconds(answer.queued));
-    headers.insert(LOAD_MS, milliseconds(answer.loading));
+    answer.served.headers(headers);
     match answer.content {
         Content::Stream { .. } => {
             marks.stream_headers(headers);
@@ -160,6 +161,26 @@ fn respond(mut answer: Answer, marks: &Marks, times: CommentTimes) -> Response {
         }
     }
     response
+}
+
+impl Served {
+    /// What answers, and why (TR-2).
+    fn headers(&self, headers: &mut HeaderMap) {
+        if let Ok(model) = HeaderValue::from_str(&self.model) {
+            headers.insert(SERVED_MODEL, model);
+        }
+        headers.insert(RUNG, HeaderValue::from(self.rung.position));
+        headers.insert(RUNG_REASON, in_a_header(&self.rung.reason.to_string()));
+        headers.insert(QUEUE_MS, milliseconds(self.queued));
+        headers.insert(LOAD_MS, milliseconds(self.loading));
+    }
+}
+
+/// Words of ours and of workers as a header: what a header cannot hold becomes `?`, and it is not endless.
+fn in_a_header(words: &str) -> HeaderValue {
+    let plain = |c: char| if c == ' ' || c.is_ascii_graphic() { c } else { '?' };
+    let text: String = words.chars().map(plain).take(MAX_REASON).collect();
+    HeaderValue::from_str(text.trim()).unwrap_or(HeaderValue::from_static("unknown"))
 }
 
 fn milliseconds(span: Duration) -> HeaderValue {

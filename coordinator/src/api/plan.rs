@@ -1,7 +1,7 @@
 //! `POST /api/v1/plan`: what would happen to a request, without doing it.
 
 use axum::response::Response;
-use model_boss_core::PlanQuestion;
+use model_boss_core::{Ladder, PlanQuestion};
 use model_boss_protocol::{ApiError, ErrorCode, Priority};
 use serde::Deserialize;
 
@@ -32,8 +32,13 @@ pub(super) async fn plan(mut call: Call) -> Result<Response, ApiError> {
         Some(context) => size_with(&call.context, &model, context).await,
         None => None,
     };
-    let question =
-        PlanQuestion { model: model.to_string(), context: request.ctx_size, size, priority: request.priority, device };
+    let question = PlanQuestion {
+        ladder: Ladder::from(model.as_str()),
+        context: request.ctx_size,
+        size,
+        priority: request.priority,
+        device,
+    };
     let view = call.context.scheduling.view(move |scheduler, now| scheduler.plan(now, &question)).await;
     let view = view.ok_or_else(|| ApiError::new(ErrorCode::Draining, "the coordinator is shutting down"))?;
     json(&view?)

@@ -28,7 +28,18 @@ fn place(base: u8, at: Moment, now: Moment) -> (OrderKey, Priority) {
     let keep_alive: Option<KeepAlive> = None;
     let purpose = Purpose::Inference;
     let id = RequestId(1);
-    queue.push(Waiting { id, model, purpose, client, priority, arrival, deadline: None, keep_alive, retries: 0 });
+    queue.push(Waiting {
+        id,
+        model,
+        purpose,
+        client,
+        priority,
+        arrival,
+        deadline: None,
+        keep_alive,
+        retries: 0,
+        climb: None,
+    });
     (queue.best(model, now).unwrap().key, priority)
 }
 

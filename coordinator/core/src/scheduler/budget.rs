@@ -20,12 +20,20 @@ impl Scheduler {
         deadline: Option<Moment>,
     ) -> Result<(), ApiError> {
         let Some(deadline) = deadline else { return Ok(()) };
+        let checked = self.check_budget(model, deadline);
+        if checked.is_err() {
+            self.load_ahead(model, priority);
+        }
+        checked
+    }
+
+    /// Whether a request with this deadline can be answered in time, as far as anything was measured.
+    pub(super) fn check_budget(&self, model: ModelIndex, deadline: Moment) -> Result<(), ApiError> {
         let Some(estimate) = self.cold_start(model) else { return Ok(()) };
         let left = deadline.since(self.now);
         if estimate.total() <= left {
             return Ok(());
         }
-        self.load_ahead(model, priority);
         let answer = match estimate.answer {
             Some(answer) => format!(" and answers take {:.1} s", answer.as_secs_f64()),
             None => String::new(),
@@ -55,7 +63,7 @@ impl Scheduler {
     }
 
     /// Begins a load for nobody. It gives way to whoever wants the memory (RC-11).
-    fn load_ahead(&mut self, model: ModelIndex, priority: Priority) {
+    pub(super) fn load_ahead(&mut self, model: ModelIndex, priority: Priority) {
         let idle = self.queue.residency(model) == Residency::Absent && !self.queue.anyone_wants_a_load();
         if !idle || self.life != Life::Serving || self.must_rest(model) || self.is_held_up(model) {
             return;

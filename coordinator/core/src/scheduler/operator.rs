@@ -60,6 +60,7 @@ impl Scheduler {
             deadline: None,
             keep_alive: options.keep_alive,
             retries: 0,
+            climb: None,
         });
     }
 

@@ -1,24 +1,31 @@
 //! What would happen to a request, without doing it (`POST /api/v1/plan`): the same questions that a real request asks,
 //! put to the same functions.
 
-use model_boss_protocol::{ApiError, DeviceId, RequestId};
+use model_boss_protocol::{ApiError, ByteCount, Category, DeviceId, ModelId, Priority, RequestId};
 
 use super::Scheduler;
+use super::ladders::{Chosen, Needs};
 use super::room::{Ask, Offer, Plan};
 use crate::catalog::ModelIndex;
 use crate::eviction::Usage;
+use crate::ladder::{Ladder, RungChoice, RungState, Target};
 use crate::queue::Head;
 use crate::slot::{ReadyPhase, SlotState};
-use crate::view::{Eviction, PlanQuestion, PlanView, PlannedStep};
-use crate::{Moment, WaitReason};
+use crate::view::{Eviction, PlanQuestion, PlanView, PlannedStep, RungView};
+use crate::{Moment, SizeRule, WaitReason};
 
 impl Scheduler {
     /// What a request of this kind that came now would meet. Changes nothing.
     pub fn plan(&self, now: Moment, question: &PlanQuestion) -> Result<PlanView, ApiError> {
         let now = self.now.max(now);
-        let model = self.admit_model(&question.model)?;
-        let known = &self.catalog[model];
         let priority = question.priority.unwrap_or_default();
+        let (target, rung, ladder) = self.imagined_rung(&question.ladder, priority)?;
+        let name = match target {
+            Target::Local(name) => name,
+            Target::Cloud { .. } => return Ok(elsewhere(target, priority, rung, ladder)),
+        };
+        let model = self.admit_model(name.as_str())?;
+        let known = &self.catalog[model];
         let head = Head::imagined(RequestId(u64::MAX), priority, now);
         let mut ask = Ask { heads: vec![head], ..self.ask_of(model) };
         if let Some(device) = &question.device {
@@ -36,6 +43,8 @@ impl Scheduler {
         let estimate = self.cold_start(model);
         Ok(PlanView {
             model: known.id().clone(),
+            rung,
+            ladder,
             priority,
             size: size.bytes,
             size_rule: size.rule,
@@ -45,6 +54,30 @@ impl Scheduler {
             expected_load: estimate.map(|estimate| estimate.load),
             expected_answer: known.history.expected_answer(),
         })
+    }
+
+    /// Where such a request would go, and how all its rungs stand.
+    fn imagined_rung<'a>(
+        &self,
+        ladder: &'a Ladder,
+        priority: Priority,
+    ) -> Result<(&'a Target, RungChoice, Vec<RungView>), ApiError> {
+        if ladder.rest.is_empty()
+            && let Target::Local(_) = &ladder.first.target
+        {
+            // It is told what it would meet there, whatever that is.
+            return Ok((&ladder.first.target, RungChoice::NONE, Vec::new()));
+        }
+        let needs = Needs { category: Category::Llm, priority, deadline: None };
+        let Chosen { index, choice, states } = self.choose_rung(ladder, needs, &[])?;
+        let views = states.iter().map(|(rung, state)| RungView {
+            rung: rung.position,
+            model: rung.target.clone(),
+            usable: matches!(state, RungState::Usable(_)),
+            expected: state.expected(),
+            state: state.to_string(),
+        });
+        Ok((&states[index].0.target, choice, views.collect()))
     }
 
     fn imagined_step(
@@ -96,5 +129,27 @@ impl Scheduler {
             why: victim.right.to_string(),
         });
         PlannedStep::Evict { parts: plan.parts(), evictions: evictions.collect() }
+    }
+}
+
+/// The plan of a request that goes to a provider.
+fn elsewhere(target: &Target, priority: Priority, rung: RungChoice, ladder: Vec<RungView>) -> PlanView {
+    let provider = match target {
+        Target::Cloud { provider, .. } => provider.clone(),
+        Target::Local(model) => model.to_string(),
+    };
+    let step = PlannedStep::Elsewhere { provider };
+    PlanView {
+        model: ModelId::from(target.to_string().as_str()),
+        rung,
+        ladder,
+        priority,
+        size: ByteCount::ZERO,
+        size_rule: SizeRule::Manifest,
+        message: step.to_string(),
+        step,
+        before_it: 0,
+        expected_load: None,
+        expected_answer: None,
     }
 }

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use model_boss_protocol::{ApiError, ErrorCode, Priority, RequestId, SlotId};
+use model_boss_protocol::{ApiError, Category, ErrorCode, Priority, RequestId, SlotId};
 
+use super::ladders::rung_of;
 use super::{Life, Reconsider, Running, Scheduler, Timer};
 use crate::catalog::ModelIndex;
 use crate::client::ClientIndex;
+use crate::ladder::{Climb, Target};
 use crate::queue::{Purpose, QueueFull, Waiting};
 use crate::reason::LeaveCause;
 use crate::slot::{ReadyPhase, SlotState};
@@ -21,7 +23,7 @@ impl Scheduler {
         let (client, priority) = self.client_and_priority(&submission.client, submission.priority);
         match self.admit(&submission, client, priority) {
             Err(error) => self.refuse(submission.id, error),
-            Ok(model) => {
+            Ok((model, climb)) => {
                 let arrival = self.queue.arrive(self.now);
                 self.enqueue(Waiting {
                     id: submission.id,
@@ -33,6 +35,7 @@ impl Scheduler {
                     deadline: submission.deadline,
                     keep_alive: submission.keep_alive,
                     retries: 0,
+                    climb,
                 });
                 self.arrived(model, submission.id);
             }
@@ -51,26 +54,43 @@ impl Scheduler {
         submission: &Submission,
         client: ClientIndex,
         priority: Priority,
-    ) -> Result<ModelIndex, ApiError> {
-        let model = self.admit_model(&submission.model)?;
-        let description = &self.catalog[model].description;
-        if description.category != submission.category {
-            let message = format!(
-                "model '{}' is of category {} and cannot do what this route needs ({})",
-                description.id, description.category, submission.category
-            );
-            return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"));
+    ) -> Result<(ModelIndex, Option<Box<Climb>>), ApiError> {
+        let Submission { ladder, deadline, .. } = submission;
+        if self.life != Life::Serving {
+            return Err(draining());
         }
-        if let Some(error) = self.catalog[model].failures.refusal(&description.id, self.now, &self.settings) {
-            return Err(error);
-        }
-        if submission.deadline.is_some_and(|deadline| deadline <= self.now) {
+        if deadline.is_some_and(|deadline| deadline <= self.now) {
             return Err(deadline_exceeded(Duration::ZERO));
+        }
+        let Target::Local(name) = &ladder.first.target else {
+            return self.admit_to_ladder(submission, client, priority);
+        };
+        if !ladder.rest.is_empty() {
+            return self.admit_to_ladder(submission, client, priority);
+        }
+        let model = self.admit_model(name.as_str())?;
+        self.admit_category(model, submission.category)?;
+        let known = &self.catalog[model];
+        if let Some(error) = known.failures.refusal(known.id(), self.now, &self.settings) {
+            return Err(error);
         }
         self.admit_to_queue(model, priority)?;
         self.admit_client(client)?;
-        self.admit_by_budget(model, priority, submission.deadline)?;
-        Ok(model)
+        self.admit_by_budget(model, priority, *deadline)?;
+        Ok((model, None))
+    }
+
+    /// Whether the model can do what a route needs.
+    pub(super) fn admit_category(&self, model: ModelIndex, needed: Category) -> Result<(), ApiError> {
+        let description = &self.catalog[model].description;
+        if description.category == needed {
+            return Ok(());
+        }
+        let message = format!(
+            "model '{}' is of category {} and cannot do what this route needs ({needed})",
+            description.id, description.category
+        );
+        Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"))
     }
 
     /// The model of this name, while anything is taken at all.
@@ -99,7 +119,7 @@ impl Scheduler {
         Err(ApiError::new(ErrorCode::QueueFull, message).retry_after(wait))
     }
 
-    fn not_found(&self, name: &str) -> ApiError {
+    pub(super) fn not_found(&self, name: &str) -> ApiError {
         let close = self.catalog.close_names(name);
         let hint = if close.is_empty() {
             "GET /v1/models lists all".to_owned()
@@ -111,6 +131,9 @@ impl Scheduler {
 
     /// A request was put into the queue: does something follow from it?
     pub(super) fn arrived(&mut self, model: ModelIndex, request: RequestId) {
+        if self.catalog[model].cloud {
+            return self.pump_cloud(model);
+        }
         let Some(slot) = self.catalog[model].serving else {
             self.queue.refresh(model, self.now);
             // One that stands behind others of its model and importance changes nothing for them.
@@ -146,6 +169,9 @@ impl Scheduler {
 
     /// Gives the model's slot as many requests as it takes.
     pub(super) fn pump(&mut self, model: ModelIndex) {
+        if self.catalog[model].cloud {
+            return self.pump_cloud(model);
+        }
         let Some(slot) = self.catalog[model].serving else { return };
         if self.pool[slot].state != SlotState::Ready(ReadyPhase::Serving) {
             return;
@@ -190,9 +216,11 @@ impl Scheduler {
             generation,
             queued: self.now.since(arrived),
             loading,
+            rung: rung_of(&request),
         });
         self.client_started(request.client);
-        let running = Running { slot: slot_id, generation, started: self.now, cancelled: false, request };
+        let place = Some((slot_id, generation));
+        let running = Running { place, started: self.now, cancelled: false, request };
         self.running.insert(running.request.id, running);
     }
 
@@ -205,7 +233,7 @@ impl Scheduler {
             self.catalog[model].failures.forget();
             self.catalog[model].history.answered_in(self.now.since(run.started));
         }
-        if let Some(slot) = self.pool.current(run.slot, run.generation) {
+        if let Some(slot) = run.place.and_then(|(slot, generation)| self.pool.current(slot, generation)) {
             let rank = slot.rank(self.now, self.settings.aging_step);
             slot.running.remove(&(run.request.priority, request));
             slot.last_used = self.now;
@@ -218,10 +246,10 @@ impl Scheduler {
                     // The news that the worker is gone is on its way: nobody else is sent into it.
                     let until = self.now + self.settings.lost_pause;
                     slot.paused_until = Some(until);
-                    self.timers.set(Timer::Resume(run.slot), until);
+                    self.timers.set(Timer::Resume(slot.id), until);
                 }
             }
-            let slot = run.slot;
+            let slot = slot.id;
             self.client_changed(client);
             if outcome == Outcome::LostBeforeAnswer {
                 self.try_again(run);
@@ -239,7 +267,7 @@ impl Scheduler {
         }
     }
 
-    fn after_use(&mut self, slot: SlotId, model: ModelIndex) {
+    pub(super) fn after_use(&mut self, slot: SlotId, model: ModelIndex) {
         match self.pool[slot].state {
             SlotState::Ready(ReadyPhase::Serving) => self.pump(model),
             _ => self.rest_if_idle(slot),
@@ -248,16 +276,33 @@ impl Scheduler {
 
     /// A request whose worker died before any byte of its answer goes back to its place, or is told why not.
     fn try_again(&mut self, run: Running) {
-        let (slot, generation) = (run.slot, run.generation);
-        let mut request = run.request;
-        let model = request.model;
-        let id = request.id;
+        let place = run.place;
+        if !run.cancelled {
+            self.try_elsewhere_or_again(run.request);
+        }
+        if let Some((slot, generation)) = place
+            && let Some(slot) = self.pool.current(slot, generation).map(|slot| slot.id)
+        {
+            let model = self.pool[slot].model;
+            self.after_use(slot, model);
+        }
+    }
+
+    fn try_elsewhere_or_again(&mut self, mut request: Waiting) {
+        let (id, model) = (request.id, request.model);
         let waited = self.now.since(request.arrival.at);
-        if run.cancelled {
-            // Its client is gone: nobody waits for an answer.
-        } else if request.deadline.is_some_and(|deadline| deadline <= self.now) {
-            self.refuse(id, deadline_exceeded(waited));
-        } else if request.retries >= self.settings.max_retries {
+        if request.deadline.is_some_and(|deadline| deadline <= self.now) {
+            return self.refuse(id, deadline_exceeded(waited));
+        }
+        if request.climb.is_some() {
+            let error = self.crashed(model, request.retries + 1);
+            match self.climb_on(request, error) {
+                Ok(()) => return,
+                // No other rung: this one again.
+                Err(same) => request = same.waiting,
+            }
+        }
+        if self.catalog[model].cloud || request.retries >= self.settings.max_retries {
             let error = self.crashed(model, request.retries + 1);
             self.refuse(id, error);
         } else if let Some(error) = self.cannot_try_again(model) {
@@ -266,9 +311,6 @@ impl Scheduler {
             request.retries += 1;
             self.enqueue(request);
             self.arrived(model, id);
-        }
-        if self.pool.current(slot, generation).is_some() {
-            self.after_use(slot, model);
         }
     }
 
@@ -344,11 +386,13 @@ impl Scheduler {
         Some(waiting)
     }
 
-    /// The final answer of everybody who waits for this model.
+    /// The final answer of everybody who waits for this model and can go nowhere else.
     pub(super) fn refuse_all(&mut self, model: ModelIndex, error: &ApiError) {
         for request in self.queue.ids_of(model) {
-            if self.take_waiting(request).is_some() {
-                self.refuse(request, error.clone());
+            if let Some(waiting) = self.take_waiting(request)
+                && let Err(stranded) = self.climb_on(waiting, error.clone())
+            {
+                self.refuse(stranded.waiting.id, stranded.error);
             }
         }
     }

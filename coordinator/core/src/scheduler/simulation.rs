@@ -11,8 +11,8 @@ use super::world::{Behaviour, Fate, Rng, World};
 use crate::Verdict::{self, Crash, Drain, Evict, Keep, LeaseRefused, Load, Move, MoveFailed, Ready, Refuse, Unload};
 use crate::testing::{device, model};
 use crate::{
-    ClientRule, DeviceObservation, Event, LoadFailurePolicy, LoadOptions, MaxLoaded, ModelDescription, Settings,
-    SizeEstimate, SizeRule,
+    ClientRule, DeviceObservation, Event, Ladder, LoadFailurePolicy, LoadOptions, MaxLoaded, ModelDescription, Rung,
+    Settings, SizeEstimate, SizeRule, Target,
 };
 
 const SEEDS: u64 = 300;
@@ -98,7 +98,7 @@ fn everybody_is_served(world: &mut World, devices: &[DeviceObservation]) {
     }
     world.run_for(Duration::from_secs(6 * 3_600));
     for (request, fate) in &world.fates {
-        let ended = !matches!(fate, Fate::Waiting | Fate::Running(..));
+        let ended = !matches!(fate, Fate::Waiting | Fate::Running(..) | Fate::Elsewhere(_));
         assert!(ended, "request {request} waits for ever: {fate:?}, {:?}", world.core.why(*request));
     }
 }
@@ -160,7 +160,22 @@ fn act(world: &mut World, rng: &mut Rng, devices: &[DeviceObservation]) {
             let keep = rng.chance(150).then(|| Duration::from_millis(rng.below(5_000)));
             let client = format!("c{}", rng.below(4));
             let priority = u8::try_from(rng.below(10)).unwrap();
+            let others: Vec<String> = (0..rng.below(3))
+                .map(|_| match rng.below(world.models().len() as u64 + 3) {
+                    n if n < world.models().len() as u64 + 2 => format!("m{n}"),
+                    n => format!("cloud{}", n % 2),
+                })
+                .collect();
+            let ladder = rng.chance(400).then(|| Ladder {
+                first: rung(0, &name),
+                rest: others.iter().enumerate().map(|(place, name)| rung(place + 1, name)).collect(),
+                pin_primary: rng.chance(300),
+                patience: Duration::from_secs(rng.below(30)),
+            });
             world.submit_with(&name, priority, |submission| {
+                if let Some(ladder) = ladder {
+                    submission.ladder = ladder;
+                }
                 submission.deadline = deadline;
                 submission.client = client.into();
                 if let Some(span) = keep {
@@ -172,7 +187,7 @@ fn act(world: &mut World, rng: &mut Rng, devices: &[DeviceObservation]) {
             let living: Vec<RequestId> = world
                 .fates
                 .iter()
-                .filter(|(_, fate)| matches!(fate, Fate::Waiting | Fate::Running(..)))
+                .filter(|(_, fate)| matches!(fate, Fate::Waiting | Fate::Running(..) | Fate::Elsewhere(_)))
                 .map(|(request, _)| *request)
                 .collect();
             if !living.is_empty() {
@@ -240,6 +255,14 @@ fn settings(rng: &mut Rng) -> Settings {
     settings
 }
 
+fn rung(position: usize, name: &str) -> Rung {
+    let target = match name.strip_prefix("cloud") {
+        Some(provider) => Target::Cloud { provider: provider.into(), model: "any".into() },
+        None => Target::Local(name.into()),
+    };
+    Rung { target, position }
+}
+
 fn behaviour(rng: &mut Rng) -> Behaviour {
     let mut up_to = |most: u64| (Duration::from_millis(rng.below(20)), Duration::from_millis(20 + rng.below(most)));
     let (load, answer, exit) = (up_to(30_000), up_to(10_000), up_to(8_000));
@@ -251,6 +274,7 @@ fn behaviour(rng: &mut Rng) -> Behaviour {
         refuse_lease: faults * rng.below(400),
         fail_load: faults * rng.below(400),
         crash: faults * rng.below(300),
+        provider_fails: faults * rng.below(500),
         port_clash: faults * rng.below(100),
         footprint: rng.chance(500).then(|| (500, rng.between(600, 1_300))),
         bad: if rng.chance(300) { ["m0".into()].into() } else { Default::default() },

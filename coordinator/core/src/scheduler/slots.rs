@@ -152,8 +152,14 @@ impl Scheduler {
         }
         let error = (policy == Some(FailurePolicy::GiveUp)).then(|| known.failures.error(known.id()));
         self.decisions.record(self.now, Verdict::Crash, self.catalog[model].id(), None, reasons);
-        if let Some(error) = error {
-            self.refuse_all(model, &error);
+        match error {
+            Some(error) => self.refuse_all(model, &error),
+            None if when.is_some() => {
+                let known = &self.catalog[model];
+                let error = known.failures.error(known.id());
+                self.climb_where_possible(model, &error);
+            }
+            None => {}
         }
         if self.life != Life::Serving {
             self.refuse_what_cannot_run(model);

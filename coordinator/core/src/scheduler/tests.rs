@@ -9,11 +9,13 @@ use model_boss_protocol::{
 use super::world::{Behaviour, Fate, Rng, World};
 use crate::testing::{device, model, ms, s};
 use crate::{
-    Effect, Event, ModelDescription, ModelStatus, Moment, Outcome, Settings, SlotState, Submission, Verdict, WaitReason,
+    Effect, Event, ModelDescription, ModelStatus, Moment, Outcome, RungChoice, Settings, SlotState, Submission,
+    Verdict, WaitReason,
 };
 
 mod clients;
 mod fairness;
+mod ladders;
 mod moves;
 mod plan;
 mod pool;
@@ -55,7 +57,8 @@ fn rc_1_the_way_of_a_request() {
     assert_eq!(parts[..], [(DeviceId::Cuda(0), ByteCount::gib(4))]);
     assert_eq!(spawned, parts);
     let waited = Duration::from_millis(3_001);
-    assert_eq!(dispatch, &Effect::Dispatch { request, slot, generation, queued: waited, loading: waited });
+    let rung = RungChoice::NONE;
+    assert_eq!(dispatch, &Effect::Dispatch { request, slot, generation, queued: waited, loading: waited, rung });
 }
 
 #[test]

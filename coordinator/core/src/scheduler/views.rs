@@ -19,7 +19,7 @@ impl Scheduler {
     pub fn models(&self) -> Vec<ModelView> {
         self.catalog
             .iter()
-            .filter(|(_, model)| model.listed)
+            .filter(|(_, model)| model.listed && !model.cloud)
             .map(|(index, model)| self.model_view(index, model))
             .collect()
     }

@@ -5,14 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use model_boss_protocol::{
-    ApiError, ByteCount, Category, DeviceId, Generation, KeepAlive, ModelId, Priority, RequestId, SlotId, WorkerExit,
+    ApiError, ByteCount, Category, DeviceId, ErrorCode, Generation, KeepAlive, ModelId, Priority, RequestId, SlotId,
+    WorkerExit,
 };
 
 use super::Scheduler;
 use crate::slot::{ReadyPhase, StopPhase};
 use crate::testing::device;
 use crate::{
-    Effect, Event, ExitReport, Footprint, LeaveCause, LoadOptions, ModelDescription, Moment, Outcome, Settings,
+    Effect, Event, ExitReport, Footprint, Ladder, LeaveCause, LoadOptions, ModelDescription, Moment, Outcome, Settings,
     SlotState, SlotView, Submission, Verdict,
 };
 
@@ -52,6 +53,8 @@ pub(super) struct Behaviour {
     pub(super) refuse_lease: u64,
     pub(super) fail_load: u64,
     pub(super) crash: u64,
+    /// Requests that a provider elsewhere does not answer.
+    pub(super) provider_fails: u64,
     /// Loads that end in a port that somebody else has.
     pub(super) port_clash: u64,
     /// What a worker really uses of what it was given, per thousand; `None`: nobody looks.
@@ -71,6 +74,7 @@ impl Default for Behaviour {
             refuse_lease: 0,
             fail_load: 0,
             crash: 0,
+            provider_fails: 0,
             port_clash: 0,
             footprint: None,
             bad: BTreeSet::new(),
@@ -83,6 +87,8 @@ impl Default for Behaviour {
 pub(super) enum Fate {
     Waiting,
     Running(SlotId, Generation),
+    /// Sent to this provider.
+    Elsewhere(String),
     Answered,
     /// The operator's request is done.
     Done,
@@ -109,6 +115,7 @@ enum Coming {
     Event(Event),
     WorkerDies(Filling, Option<WorkerExit>),
     Answer(Filling, RequestId),
+    AnswerFromElsewhere(RequestId),
 }
 
 pub(super) struct World {
@@ -196,7 +203,7 @@ impl World {
         let id = self.number();
         let mut submission = Submission {
             id,
-            model: model.to_owned(),
+            ladder: Ladder::from(model),
             category: self.models.iter().find(|m| m.id.as_str() == model).map_or(Category::Llm, |m| m.category),
             client: "c".into(),
             priority: Some(Priority::new(priority).unwrap()),
@@ -256,6 +263,11 @@ impl World {
                     Coming::Event(Event::Finished { request, outcome: Outcome::ClientGone, tokens: None }),
                 );
             }
+            Some(Fate::Elsewhere(_)) => {
+                self.fates.insert(request, Fate::Gone);
+                self.tell(Event::Cancel(request));
+                self.tell(Event::Finished { request, outcome: Outcome::ClientGone, tokens: None });
+            }
             _ => {}
         }
     }
@@ -310,7 +322,7 @@ impl World {
         assert_eq!(self.core.queued() + self.core.running(), 0, "requests left");
         assert!(self.core.slots().is_empty(), "slots left");
         for (request, fate) in &self.fates {
-            let ended = !matches!(fate, Fate::Waiting | Fate::Running(..));
+            let ended = !matches!(fate, Fate::Waiting | Fate::Running(..) | Fate::Elsewhere(_));
             assert!(ended, "request {request} never got its final answer: {fate:?}");
         }
     }
@@ -393,6 +405,20 @@ impl World {
         match coming {
             Coming::Event(event) => self.report(event),
             Coming::WorkerDies(filling, reason) => self.worker_dies(filling, reason),
+            Coming::AnswerFromElsewhere(request) => {
+                if !matches!(self.fates.get(&request), Some(Fate::Elsewhere(_))) {
+                    return;
+                }
+                if self.rng.chance(self.behaviour.provider_fails) {
+                    self.fates.insert(request, Fate::Waiting);
+                    let wait = self.span((Duration::ZERO, Duration::from_secs(60)));
+                    let error = ApiError::new(ErrorCode::BackendError, "the provider is busy").retry_after(wait);
+                    return self.tell(Event::RungFailed { request, error });
+                }
+                self.fates.insert(request, Fate::Answered);
+                self.answered_at.insert(request, self.now);
+                self.tell(Event::Finished { request, outcome: Outcome::Answered, tokens: self.tokens });
+            }
             Coming::Answer(filling, request) => {
                 let Some(worker) = self.workers.get_mut(&filling) else { return };
                 if !worker.alive || !worker.running.remove(&request) {
@@ -510,9 +536,15 @@ impl World {
                 let delay = millis(self.rng.below(100));
                 self.after(delay, Coming::Event(Event::LeaseReleased { slot, generation }));
             }
-            Effect::Dispatch { request, slot, generation, queued, loading } => {
+            Effect::Dispatch { request, slot, generation, queued, loading, .. } => {
                 assert!(loading <= queued);
                 self.dispatch(request, (slot, generation));
+            }
+            Effect::DispatchCloud { request, provider, .. } => {
+                let before = self.fates.insert(request, Fate::Elsewhere(provider));
+                assert_eq!(before, Some(Fate::Waiting), "request {request} was sent away although it does not wait");
+                let answer = self.span(self.behaviour.answer);
+                self.after(answer, Coming::AnswerFromElsewhere(request));
             }
             Effect::Learned(footprint) => self.learned.push(footprint),
             Effect::Done { request } => self.end(request, Fate::Done),

@@ -5,7 +5,7 @@ use crate::{PlanQuestion, PlannedStep};
 
 fn plan(world: &World, model: &str, priority: u8) -> PlannedStep {
     let question = PlanQuestion {
-        model: model.to_owned(),
+        ladder: model.into(),
         priority: Some(Priority::new(priority).unwrap()),
         ..PlanQuestion::default()
     };
@@ -52,7 +52,7 @@ fn a_plan_names_size_rule_times_and_who_goes_first() {
     }
     world.unload(None);
     world.run_for(SECOND);
-    let question = PlanQuestion { model: "a".into(), ..PlanQuestion::default() };
+    let question = PlanQuestion { ladder: "a".into(), ..PlanQuestion::default() };
     let view = world.core.plan(world.now, &question).unwrap();
     assert_eq!((view.size, view.size_rule), (ByteCount::gib(4), crate::SizeRule::Manifest));
     assert_eq!(view.expected_load.map(|span| span.as_secs()), Some(3));
@@ -68,7 +68,7 @@ fn a_plan_names_size_rule_times_and_who_goes_first() {
 #[test]
 fn a_plan_that_can_never_be_is_refused_like_the_request() {
     let mut world = World::calm(8, vec![model("huge", 80)]);
-    let question = |name: &str| PlanQuestion { model: name.into(), ..PlanQuestion::default() };
+    let question = |name: &str| PlanQuestion { ladder: name.into(), ..PlanQuestion::default() };
     let error = world.core.plan(world.now, &question("huge")).unwrap_err();
     let request = world.submit("huge", 5);
     assert_eq!(world.refusal(request), &error);

@@ -48,7 +48,7 @@ fn lost_in_order(exit_first: bool) {
     let (slot, generation, request) = (SlotId(0), Generation(1), RequestId(1));
     let submission = crate::Submission {
         id: request,
-        model: "m".into(),
+        ladder: "m".into(),
         category: Category::Llm,
         client: "c".into(),
         priority: None,

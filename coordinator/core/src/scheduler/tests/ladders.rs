@@ -1,0 +1,238 @@
+//! Requests with several places to go (TR-2): the choice, its reasons, and what happens when a rung fails.
+
+use model_boss_protocol::{ApiError, WorkerExit};
+
+use super::*;
+use crate::{Ladder, Rung, Target};
+
+fn ladder(names: &[&str]) -> Ladder {
+    let mut rungs = names.iter().enumerate().map(|(position, name)| {
+        let target = match name.split_once(':') {
+            Some((provider, model)) => Target::Cloud { provider: provider.into(), model: model.into() },
+            None => Target::Local((*name).into()),
+        };
+        Rung { target, position }
+    });
+    let first = rungs.next().unwrap();
+    Ladder { rest: rungs.collect(), ..Ladder { first, ..Ladder::from("") } }
+}
+
+fn submit(world: &mut World, names: &[&str]) -> RequestId {
+    let ladder = ladder(names);
+    world.submit_with(names[0], 5, |submission| {
+        submission.ladder = ladder;
+        submission.category = Category::Llm;
+    })
+}
+
+/// Who got the request, by which rung and why.
+fn served(world: &World, request: RequestId) -> (String, usize, String) {
+    let dispatch = world.log.iter().rev().find_map(|(_, effect)| match effect {
+        Effect::Dispatch { request: id, slot, rung, .. } if *id == request => Some((slot.to_string(), rung)),
+        Effect::DispatchCloud { request: id, provider, model, rung, .. } if *id == request => {
+            Some((format!("{provider}:{model}"), rung))
+        }
+        _ => None,
+    });
+    let (place, rung) = dispatch.unwrap_or_else(|| panic!("request {request} was not dispatched"));
+    (place, rung.position, rung.reason.to_string())
+}
+
+fn rung(world: &World, request: RequestId) -> (usize, String) {
+    let (_, position, reason) = served(world, request);
+    (position, reason)
+}
+
+/// Fills the memory of what serves `model` so far that a load of 20 s is known for it.
+fn slow_load(world: &mut World, model: &str) {
+    world.behaviour.load = (20 * SECOND, 20 * SECOND);
+    world.submit(model, 5);
+    world.run_for(30 * SECOND);
+    world.unload(Some(model));
+    world.run_for(SECOND);
+    world.behaviour.load = (3 * SECOND, 3 * SECOND);
+}
+
+#[test]
+fn tr_2_a_warm_lower_rung_is_taken_unless_the_primary_is_pinned_to() {
+    let mut world = World::calm(16, vec![model("big", 8), model("small", 4)]);
+    slow_load(&mut world, "big");
+    world.submit("small", 5);
+    world.run_for(10 * SECOND);
+    let request = submit(&mut world, &["big", "small"]);
+    world.run_for(10 * SECOND);
+    assert_eq!(world.fate(request), &Fate::Answered);
+    assert_eq!(rung(&world, request), (1, "sooner; big is not loaded (20.0 s)".into()));
+    let decision = world.core.decisions().rev().find(|decision| decision.what == Verdict::Rung).unwrap();
+    assert_eq!((decision.model.as_str(), decision.request), ("small", Some(request)));
+    let pinned = world.submit_with("big", 5, |submission| {
+        submission.ladder = Ladder { pin_primary: true, ..ladder(&["big", "small"]) };
+    });
+    world.run_for(30 * SECOND);
+    assert_eq!(rung(&world, pinned), (0, "preferred; pin_primary".into()));
+}
+
+#[test]
+fn tr_2_a_cold_primary_that_is_soon_there_is_waited_for() {
+    let mut world = World::calm(16, vec![model("big", 4), model("small", 4)]);
+    world.submit("small", 5);
+    world.run_for(10 * SECOND);
+    let request = submit(&mut world, &["big", "small"]);
+    world.run_for(10 * SECOND);
+    assert_eq!(rung(&world, request), (0, "preferred".into()));
+}
+
+#[test]
+fn tr_2_a_load_that_fails_leads_to_the_next_rung_at_once() {
+    let mut world = World::calm(16, vec![model("big", 4), model("small", 4)]);
+    let request = submit(&mut world, &["big", "small"]);
+    let second = submit(&mut world, &["big", "small"]);
+    let plain = world.submit("big", 5);
+    world.run_for(SECOND);
+    world.exit("big", Some(WorkerExit::BadModel));
+    assert!(matches!(world.fate(plain), Fate::Refused(_)));
+    world.run_for(20 * SECOND);
+    for request in [request, second] {
+        assert_eq!(world.fate(request), &Fate::Answered);
+        let (position, reason) = rung(&world, request);
+        assert_eq!(position, 1);
+        assert!(reason.starts_with("fallback; big: model 'big' could not be loaded"), "{reason}");
+    }
+    // Whoever comes now does not even try.
+    let late = submit(&mut world, &["big", "small"]);
+    world.run_for(3 * SECOND);
+    assert_eq!(rung(&world, late).0, 1);
+}
+
+#[test]
+fn a_load_that_may_work_the_next_time_is_not_waited_for_where_another_rung_works() {
+    let mut world = World::calm(16, vec![model("big", 4), model("small", 4)]);
+    let plain = world.submit("big", 5);
+    let request = submit(&mut world, &["big", "small"]);
+    world.run_for(SECOND);
+    world.exit("big", None);
+    world.run_for(20 * SECOND);
+    assert_eq!((world.fate(plain), world.fate(request)), (&Fate::Answered, &Fate::Answered));
+    assert_eq!(rung(&world, request).0, 1);
+}
+
+#[test]
+fn a_crash_before_any_byte_leads_to_the_next_rung() {
+    let mut world = World::calm(16, vec![model("big", 4), model("small", 4)]);
+    world.submit("big", 5);
+    world.run_for(10 * SECOND);
+    for _ in 0..20 {
+        let request = submit(&mut world, &["big", "small"]);
+        world.run_for(SECOND);
+        if !matches!(world.fate(request), Fate::Running(..)) {
+            world.run_for(60 * SECOND);
+            continue;
+        }
+        world.kill("big");
+        world.run_for(20 * SECOND);
+        if *world.fate(request) == Fate::Answered {
+            let (position, reason) = rung(&world, request);
+            assert_eq!(position, 1, "{reason}");
+            assert!(reason.contains("went away"), "{reason}");
+            return;
+        }
+    }
+    panic!("no request was lost before its answer");
+}
+
+#[test]
+fn a_rung_that_is_unknown_or_cannot_do_it_is_passed_over_and_all_are_named_when_none_is_left() {
+    let mut embedder = model("embedder", 1);
+    embedder.category = Category::Embedding;
+    let mut world = World::calm(16, vec![model("small", 4), embedder]);
+    let request = submit(&mut world, &["nobody", "embedder", "small"]);
+    world.run_for(10 * SECOND);
+    let (position, reason) = rung(&world, request);
+    assert_eq!(position, 2);
+    assert!(reason.starts_with("fallback; nobody: there is no model 'nobody'"), "{reason}");
+    let refused = submit(&mut world, &["nobody", "embedder"]);
+    let error = world.refusal(refused);
+    assert_eq!(error.code, ErrorCode::ModelNotFound);
+    assert!(error.message.contains("nor can 'embedder': model 'embedder' is of category"), "{}", error.message);
+}
+
+#[test]
+fn rc_13_a_rung_that_would_be_too_late_gives_way_to_a_warm_one() {
+    let mut world = World::calm(16, vec![model("big", 8), model("small", 4)]);
+    slow_load(&mut world, "big");
+    world.submit("small", 5);
+    world.run_for(10 * SECOND);
+    let deadline = world.now + 5 * SECOND;
+    let in_time = world.submit_with("big", 5, |submission| {
+        submission.ladder = ladder(&["big", "small"]);
+        submission.deadline = Some(deadline);
+    });
+    world.run_for(4 * SECOND);
+    assert_eq!(world.fate(in_time), &Fate::Answered);
+    let (position, reason) = rung(&world, in_time);
+    assert_eq!(position, 1);
+    assert!(reason.contains("a load is expected to take 20.0 s"), "{reason}");
+}
+
+#[test]
+fn a_provider_takes_what_comes_without_a_slot_and_its_failure_leads_on() {
+    let mut world = World::calm(16, vec![model("small", 4)]);
+    let request = submit(&mut world, &["claude:opus", "small"]);
+    assert_eq!(world.fate(request), &Fate::Elsewhere("claude".into()));
+    assert_eq!(served(&world, request), ("claude:opus".into(), 0, "preferred".into()));
+    assert_eq!(world.core.slots().len(), 0);
+    assert_eq!(world.core.models().len(), 1, "a provider is no model");
+    world.run_for(5 * SECOND);
+    assert_eq!(world.fate(request), &Fate::Answered);
+
+    let failed = submit(&mut world, &["claude:opus", "small"]);
+    world.fates.insert(failed, Fate::Waiting);
+    let busy = ApiError::new(ErrorCode::BackendError, "the provider is busy").retry_after(30 * SECOND);
+    world.tell(Event::RungFailed { request: failed, error: busy.clone() });
+    world.run_for(10 * SECOND);
+    assert_eq!(world.fate(failed), &Fate::Answered);
+    assert_eq!(rung(&world, failed), (1, "fallback; claude:opus: the provider is busy".into()));
+
+    // It said when to come again: until then it is not asked, and a request that can go nowhere else is told.
+    let meanwhile = submit(&mut world, &["claude:opus", "small"]);
+    assert_eq!(rung(&world, meanwhile).0, 1);
+    let alone = submit(&mut world, &["claude:opus"]);
+    assert_eq!(world.refusal(alone).message, "the provider is busy");
+    world.run_for(30 * SECOND);
+    let later = submit(&mut world, &["claude:opus", "small"]);
+    assert_eq!(world.fate(later), &Fate::Elsewhere("claude".into()));
+}
+
+#[test]
+fn rc_9_a_clients_limit_holds_for_providers_too() {
+    let mut world = World::calm(16, vec![model("small", 4)]);
+    let mut settings = Settings::default();
+    settings.clients.default.max_concurrent = Some(1);
+    world.tell(Event::Settings(Box::new(settings)));
+    let first = submit(&mut world, &["claude:opus"]);
+    let second = submit(&mut world, &["claude:opus"]);
+    assert_eq!(world.fate(first), &Fate::Elsewhere("claude".into()));
+    assert_eq!(world.fate(second), &Fate::Waiting);
+    assert!(matches!(world.core.why(second), Some(WaitReason::ClientLimit { .. })));
+    world.run_for(10 * SECOND);
+    assert_eq!((world.fate(first), world.fate(second)), (&Fate::Answered, &Fate::Answered));
+}
+
+#[test]
+fn a_plan_says_which_rung_and_how_all_of_them_stand() {
+    let mut world = World::calm(16, vec![model("big", 8), model("small", 4)]);
+    slow_load(&mut world, "big");
+    world.submit("small", 5);
+    world.run_for(10 * SECOND);
+    let question =
+        crate::PlanQuestion { ladder: ladder(&["big", "small", "claude:opus", "nobody"]), ..Default::default() };
+    let plan = world.core.plan(world.now, &question).unwrap();
+    assert_eq!((plan.model.as_str(), plan.rung.position), ("small", 1));
+    let states: Vec<String> = plan.ladder.iter().map(|rung| format!("{} {}", rung.model, rung.state)).collect();
+    assert_eq!(states[0], "big is not loaded (20.0 s)");
+    assert!(states[3].starts_with("nobody there is no model 'nobody'"), "{}", states[3]);
+    assert_eq!(plan.ladder[1].expected, Some(Duration::ZERO));
+    let elsewhere = crate::PlanQuestion { ladder: ladder(&["claude:opus"]), ..Default::default() };
+    let plan = world.core.plan(world.now, &elsewhere).unwrap();
+    assert_eq!(plan.step, crate::PlannedStep::Elsewhere { provider: "claude".into() });
+}
