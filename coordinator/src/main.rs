@@ -3,6 +3,7 @@
 mod api;
 mod catalog;
 mod cli;
+mod client;
 mod config;
 mod driver;
 mod error_chain;

@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::client::{Client, Event, error_in, in_path};
 use super::error::CliError;
 use super::files;
 use super::private::Private;
+use crate::client::{Client, ClientError, Event, error_in, in_path};
 use crate::error_chain::chain;
 
 /// The exit code after Ctrl-C, as shells have it.
@@ -58,7 +58,7 @@ pub(super) fn run(client: &Client, args: RunArgs, runtime: &Runtime) -> Result<E
     };
     match runtime.block_on(files::load(client, &path)) {
         Ok(model) => talk(client, RunArgs { model, ..args }, question, runtime, &mut interrupt),
-        Err(CliError::NoCoordinator(..)) if client.is_on_this_machine() => {
+        Err(CliError::Client(ClientError::NoCoordinator(..))) if client.is_on_this_machine() => {
             let mut notice = Notice::new();
             notice.show("starting a coordinator for this chat");
             let started = runtime.block_on(Private::start(&path, interrupt.recv()));
@@ -220,7 +220,7 @@ impl Asker<'_> {
                     let chunk: Value = serde_json::from_str(&data).map_err(CliError::Json)?;
                     if let Some(error) = error_in(&chunk) {
                         end_line(&text, out)?;
-                        return Err(error);
+                        return Err(error.into());
                     }
                     let piece = chunk["choices"][0]["delta"]["content"].as_str().unwrap_or_default();
                     text.push_str(piece);

@@ -3,8 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use model_boss_protocol::ErrorBody;
-
+use crate::client::ClientError;
 use crate::config::ConfigError;
 use crate::lease_run::LeaseError;
 use crate::serve::ServeError;
@@ -24,33 +23,13 @@ pub(super) enum CliError {
     /// `lease`.
     #[error(transparent)]
     Lease(#[from] LeaseError),
-    /// The address.
-    #[error("'{0}' is not the address of a coordinator; write one such as http://127.0.0.1:8210 (https is not spoken)")]
-    BadUrl(String),
-    /// Nobody there.
-    #[error("no coordinator answers at {0}; start one with `model-boss serve`, or with scripts/run in the repository")]
-    NoCoordinator(String, #[source] io::Error),
-    /// The connection broke.
-    #[error("the connection to {0} broke")]
-    Connection(String, #[source] hyper::Error),
-    /// A request that cannot be written: an impossible key, for instance.
-    #[error("the request cannot be made")]
-    Request(#[from] http::Error),
-    /// The coordinator says no.
-    #[error("{}", .0.error.message)]
-    Api(ErrorBody),
-    /// Not our API.
-    #[error("{url} answered {status} and no error that model-boss would send; is something else listening there?")]
-    Stranger {
-        /// Where.
-        url: String,
-        /// What.
-        status: u16,
-    },
+    /// The coordinator.
+    #[error(transparent)]
+    Client(#[from] ClientError),
     /// The stream ended without its end.
     #[error("the answer was cut off")]
     CutOff,
-    /// Nonsense from the coordinator.
+    /// Nonsense from the coordinator within a stream.
     #[error("the coordinator's answer cannot be understood")]
     Json(#[source] serde_json::Error),
     /// Neither file nor folder.

@@ -7,9 +7,9 @@ use std::process::{Command, ExitCode};
 use model_boss_protocol::{Backend, ErrorCode};
 use serde_json::{Value, json};
 
-use super::client::{Client, in_path};
 use super::error::CliError;
 use super::flags::SettingFlags;
+use crate::client::{Client, ClientError, in_path};
 use crate::supervisor::Programs;
 
 /// The absolute path that is meant by `text`, or `None` if it is the name of a model. What begins like a path is one. What
@@ -34,9 +34,11 @@ pub(super) async fn meant(client: &Client, text: &str) -> Result<Option<PathBuf>
 async fn is_known(client: &Client, name: &str) -> Result<bool, CliError> {
     match client.get(&format!("/v1/models/{}", in_path(name))).await {
         Ok(_) => Ok(true),
-        Err(CliError::Api(body)) if body.error.code.as_deref() == Some(ErrorCode::ModelNotFound.as_str()) => Ok(false),
-        Err(CliError::NoCoordinator(..)) => Ok(false),
-        Err(error) => Err(error),
+        Err(ClientError::Api(body)) if body.error.code.as_deref() == Some(ErrorCode::ModelNotFound.as_str()) => {
+            Ok(false)
+        }
+        Err(ClientError::NoCoordinator(..)) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -44,8 +46,8 @@ async fn is_known(client: &Client, name: &str) -> Result<bool, CliError> {
 pub(super) async fn load(client: &Client, path: &Path) -> Result<String, CliError> {
     let path = path.to_str().ok_or_else(|| CliError::NotText(path.to_owned()))?;
     let answer = client.post("/api/v1/load", &json!({ "path": path, "wait": false })).await?;
-    let stranger = || CliError::Stranger { url: client.url().to_owned(), status: 202 };
-    answer.get("model_name").and_then(Value::as_str).map(str::to_owned).ok_or_else(stranger)
+    let stranger = || ClientError::Stranger { url: client.url().to_owned(), status: 202 };
+    answer.get("model_name").and_then(Value::as_str).map(str::to_owned).ok_or_else(|| stranger().into())
 }
 
 /// What is in the files, in the words of the worker, which is the program that reads them.

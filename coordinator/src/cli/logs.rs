@@ -2,9 +2,9 @@
 
 use clap::Args;
 
-use super::client::{Client, in_path};
 use super::error::CliError;
 use super::print;
+use crate::client::{Client, in_path};
 
 /// `logs MODEL`.
 #[derive(Debug, Args)]

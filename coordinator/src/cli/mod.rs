@@ -2,7 +2,6 @@
 //! HTTP and knows nothing that its API does not tell; `run` with a file starts one if none runs.
 
 mod chat;
-mod client;
 mod error;
 mod files;
 mod flags;
@@ -21,12 +20,12 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use tokio::runtime::{Builder, Runtime};
 
+use crate::client::Client;
 use crate::config::{Config, LogFormat, LogLevel};
 use crate::error_chain::chain;
 use crate::lease_run::{self, LeaseCommand};
 use crate::serve::serve;
 
-use client::Client;
 use error::CliError;
 use flags::SettingFlags;
 

@@ -3,9 +3,9 @@
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::client::{Client, in_path};
 use super::error::CliError;
 use super::views::number_or_word;
+use crate::client::{Client, in_path};
 
 /// `load MODEL`.
 #[derive(Debug, Args)]

@@ -14,8 +14,8 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use super::client::Client;
 use super::error::CliError;
+use crate::client::Client;
 use crate::supervisor::die_with_us;
 
 /// It has nothing left to do when it is asked to end; this is for a worker that does not.

@@ -5,8 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use model_boss_protocol::ByteCount;
 use serde_json::Value;
 
-use super::client::{Client, in_path};
 use super::error::CliError;
+use crate::client::{Client, in_path};
 
 /// `model-boss list`.
 pub(super) async fn list(client: &Client, as_json: bool) -> Result<String, CliError> {

@@ -5,9 +5,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use super::client::Client;
 use super::error::CliError;
 use super::tables::{bytes, items, pretty, table, text};
+use crate::client::Client;
 
 /// `model-boss queue`.
 pub(super) async fn queue(client: &Client, as_json: bool) -> Result<String, CliError> {

@@ -3,9 +3,9 @@
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
-use super::client::Client;
 use super::error::CliError;
 use super::{WatchArgs, print, small_runtime};
+use crate::client::Client;
 
 /// The time between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

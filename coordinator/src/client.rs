@@ -1,11 +1,12 @@
 //! HTTP to a coordinator: one connection per request, JSON in, JSON or a stream of events out. Dropping a stream closes
 //! its connection, which stops the generation behind it.
 
+use std::io;
 use std::net::IpAddr;
 
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
-use http::{Method, Request, Response, Uri};
+use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
@@ -14,10 +15,40 @@ use model_boss_protocol::ErrorBody;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-use super::error::CliError;
+/// A coordinator could not be asked, or said no.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ClientError {
+    /// The address.
+    #[error("'{0}' is not the address of a coordinator; write one such as http://127.0.0.1:8210 (https is not spoken)")]
+    BadUrl(String),
+    /// Nobody there.
+    #[error("no coordinator answers at {0}; start one with `model-boss serve`, or with scripts/run in the repository")]
+    NoCoordinator(String, #[source] io::Error),
+    /// The connection broke.
+    #[error("the connection to {0} broke")]
+    Connection(String, #[source] hyper::Error),
+    /// A request that cannot be written: an impossible key, for instance.
+    #[error("the request cannot be made")]
+    Request(#[from] http::Error),
+    /// The coordinator says no.
+    #[error("{}", .0.error.message)]
+    Api(ErrorBody),
+    /// Not our API.
+    #[error("{url} answered {status} and no error that model-boss would send; is something else listening there?")]
+    Stranger {
+        /// Where.
+        url: String,
+        /// What.
+        status: u16,
+    },
+    /// Nonsense from the coordinator.
+    #[error("the coordinator's answer cannot be understood")]
+    Json(#[source] serde_json::Error),
+}
 
 /// A coordinator somewhere.
-pub(super) struct Client {
+#[derive(Clone)]
+pub(crate) struct Client {
     url: String,
     authority: String,
     host: String,
@@ -27,8 +58,8 @@ pub(super) struct Client {
 
 impl Client {
     /// A coordinator at `http://HOST[:PORT]`.
-    pub(super) fn new(url: &str, key: Option<String>) -> Result<Self, CliError> {
-        let bad = || CliError::BadUrl(url.to_owned());
+    pub(crate) fn new(url: &str, key: Option<String>) -> Result<Self, ClientError> {
+        let bad = || ClientError::BadUrl(url.to_owned());
         let url = url.trim_end_matches('/');
         let uri: Uri = url.parse().map_err(|_| bad())?;
         if uri.scheme_str() != Some("http") || !matches!(uri.path(), "" | "/") || uri.query().is_some() {
@@ -40,49 +71,60 @@ impl Client {
     }
 
     /// Where it is, as it was written.
-    pub(super) fn url(&self) -> &str {
+    pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
     /// Whether only somebody on this machine can answer there.
-    pub(super) fn is_on_this_machine(&self) -> bool {
+    pub(crate) fn is_on_this_machine(&self) -> bool {
         self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
     }
 
     /// The JSON behind `GET path`.
-    pub(super) async fn get(&self, path: &str) -> Result<Value, CliError> {
+    pub(crate) async fn get(&self, path: &str) -> Result<Value, ClientError> {
         self.json(Method::GET, path, None).await
     }
 
+    /// The status and the JSON that any method answers, where 2xx has more than one meaning.
+    pub(crate) async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<(StatusCode, Value), ClientError> {
+        let answer = self.send(method, path, body).await?;
+        let status = answer.status();
+        let bytes = self.collect(answer).await?;
+        Ok((status, serde_json::from_slice(&bytes).map_err(ClientError::Json)?))
+    }
+
     /// The JSON that `POST path` answers.
-    pub(super) async fn post(&self, path: &str, body: &Value) -> Result<Value, CliError> {
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
         self.json(Method::POST, path, Some(body)).await
     }
 
     /// The events that `POST path` streams.
-    pub(super) async fn stream(&self, path: &str, body: &Value) -> Result<Events, CliError> {
+    pub(crate) async fn stream(&self, path: &str, body: &Value) -> Result<Events, ClientError> {
         let body = self.send(Method::POST, path, Some(body)).await?.into_body();
         Ok(Events { url: self.url.clone(), body, buffer: Vec::new() })
     }
 
     /// The text behind `GET path`, as it comes.
-    pub(super) async fn read(&self, path: &str) -> Result<Pieces, CliError> {
+    pub(crate) async fn read(&self, path: &str) -> Result<Pieces, ClientError> {
         let body = self.send(Method::GET, path, None).await?.into_body();
         Ok(Pieces { url: self.url.clone(), body })
     }
 
-    async fn json(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, CliError> {
-        let answer = self.send(method, path, body).await?;
-        let bytes = self.collect(answer).await?;
-        serde_json::from_slice(&bytes).map_err(CliError::Json)
+    async fn json(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, ClientError> {
+        Ok(self.ask(method, path, body).await?.1)
     }
 
     /// Sends, and turns every status but 2xx into its error.
-    async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Response<Incoming>, CliError> {
-        let broke = |error| CliError::Connection(self.url.clone(), error);
+    async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Response<Incoming>, ClientError> {
+        let broke = |error| ClientError::Connection(self.url.clone(), error);
         let stream = TcpStream::connect((self.host.as_str(), self.port))
             .await
-            .map_err(|error| CliError::NoCoordinator(self.url.clone(), error))?;
+            .map_err(|error| ClientError::NoCoordinator(self.url.clone(), error))?;
         // Only latency is lost where this is not supported.
         let _ = stream.set_nodelay(true);
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broke)?;
@@ -102,27 +144,27 @@ impl Client {
         }
         let status = answer.status().as_u16();
         let bytes = self.collect(answer).await?;
-        let stranger = |_| CliError::Stranger { url: self.url.clone(), status };
-        Err(CliError::Api(serde_json::from_slice(&bytes).map_err(stranger)?))
+        let stranger = |_| ClientError::Stranger { url: self.url.clone(), status };
+        Err(ClientError::Api(serde_json::from_slice(&bytes).map_err(stranger)?))
     }
 
-    async fn collect(&self, answer: Response<Incoming>) -> Result<Bytes, CliError> {
+    async fn collect(&self, answer: Response<Incoming>) -> Result<Bytes, ClientError> {
         let collected = answer.into_body().collect().await;
-        Ok(collected.map_err(|error| CliError::Connection(self.url.clone(), error))?.to_bytes())
+        Ok(collected.map_err(|error| ClientError::Connection(self.url.clone(), error))?.to_bytes())
     }
 }
 
 /// An answer piece by piece.
-pub(super) struct Pieces {
+pub(crate) struct Pieces {
     url: String,
     body: Incoming,
 }
 
 impl Pieces {
     /// The next piece; `None` at the end.
-    pub(super) async fn next(&mut self) -> Result<Option<Bytes>, CliError> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
         while let Some(frame) = self.body.frame().await {
-            let frame = frame.map_err(|error| CliError::Connection(self.url.clone(), error))?;
+            let frame = frame.map_err(|error| ClientError::Connection(self.url.clone(), error))?;
             if let Ok(data) = frame.into_data() {
                 return Ok(Some(data));
             }
@@ -132,14 +174,14 @@ impl Pieces {
 }
 
 /// A model's name in a path: `/` and `:` stay, what would end the path does not.
-pub(super) fn in_path(name: &str) -> String {
+pub(crate) fn in_path(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/:@+".contains(&byte);
     name.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
 /// One line of a stream that means something.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Event {
+pub(crate) enum Event {
     /// `: words`, sent while there is nothing else to send.
     Comment(String),
     /// `data: text`.
@@ -147,7 +189,7 @@ pub(super) enum Event {
 }
 
 /// A stream of events.
-pub(super) struct Events {
+pub(crate) struct Events {
     url: String,
     body: Incoming,
     buffer: Vec<u8>,
@@ -155,7 +197,7 @@ pub(super) struct Events {
 
 impl Events {
     /// The next event; `None` at the end. Cancelling loses nothing.
-    pub(super) async fn next(&mut self) -> Result<Option<Event>, CliError> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Event>, ClientError> {
         loop {
             while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.buffer.drain(..=end).collect();
@@ -166,7 +208,7 @@ impl Events {
             match self.body.frame().await {
                 None => return Ok(None),
                 Some(Ok(frame)) => self.buffer.extend(frame.data_ref().into_iter().flatten()),
-                Some(Err(error)) => return Err(CliError::Connection(self.url.clone(), error)),
+                Some(Err(error)) => return Err(ClientError::Connection(self.url.clone(), error)),
             }
         }
     }
@@ -183,8 +225,8 @@ fn event(line: &str) -> Option<Event> {
 }
 
 /// The error in an event, if it is one.
-pub(super) fn error_in(event: &Value) -> Option<CliError> {
+pub(crate) fn error_in(event: &Value) -> Option<ClientError> {
     event.get("error")?;
     let body: ErrorBody = serde_json::from_value(event.clone()).ok()?;
-    Some(CliError::Api(body))
+    Some(ClientError::Api(body))
 }
