@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
-use model_boss_lease_store::{LeaseId, LeaseState, Owner, OwnerKind, Process, Token};
+use model_boss_lease_store::{
+    LeaseId, LeaseState, LeaseView, Owner, OwnerKind, PartView, Process, RevokeView, Token, WaiterView, Wish,
+};
 use model_boss_protocol::{ByteCount, DeviceId, Priority};
 use serde::{Deserialize, Serialize};
 
@@ -339,8 +341,12 @@ pub(crate) struct WaiterBody {
     pub(crate) label: String,
     /// How important it is.
     pub(crate) priority: Priority,
-    /// What it wants, for people: `18.0 GiB on each of 2 of cuda:0, cuda:1`.
-    pub(crate) want: String,
+    /// So much on each of these devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) parts: Option<Vec<PartBody>>,
+    /// So much on each of any devices.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) any: Option<AnyBody>,
 }
 
 impl OwnerBody {
@@ -369,6 +375,59 @@ impl From<ProcessBody> for Process {
     }
 }
 
+impl From<LeaseView> for LeaseBody {
+    /// Without the token: that is told to the holder alone.
+    fn from(view: LeaseView) -> Self {
+        let part = |part: PartView| {
+            let PartView { device, uuid, bytes, measured } = part;
+            LeasePart { device, uuid, bytes, measured }
+        };
+        let revoke = |revoke: RevokeView| {
+            let RevokeView { by, priority, grace_left } = revoke;
+            let priority = priority.map(|priority| format!(" with priority {priority}")).unwrap_or_default();
+            RevokeBody { reason: format!("{by}{priority} needs the memory"), by, grace_left_ms: millis(grace_left) }
+        };
+        Self {
+            id: view.lease.clone(),
+            token: None,
+            expires_in_ms: view.expires_in.map(millis),
+            revoke: view.revoke.map(revoke),
+            lease: view.lease,
+            label: view.label,
+            owner: view.owner,
+            priority: view.priority,
+            parts: view.parts.into_iter().map(part).collect(),
+            state: view.state,
+            preemptible: view.preemptible,
+            in_default: view.in_default,
+            pids: view.pids,
+        }
+    }
+}
+
+impl From<WaiterView> for WaiterBody {
+    fn from(view: WaiterView) -> Self {
+        let WaiterView { position, request_id, label, priority, want } = view;
+        let (mut parts, mut any) = (None, None);
+        match want {
+            Some(Wish::Parts(wanted)) => {
+                let part = |(device, memory)| PartBody { device, memory };
+                parts = Some(wanted.into_iter().map(part).collect());
+            }
+            Some(Wish::AnyOf { count, bytes, devices }) => {
+                any = Some(AnyBody { count, memory: bytes, among: Some(devices) });
+            }
+            None => {}
+        }
+        Self { position, request_id, label, priority, parts, any }
+    }
+}
+
+/// Whole milliseconds.
+pub(crate) fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
 fn namespace<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "the number of a pid namespace, such as 4026531836")]
@@ -388,17 +447,17 @@ fn namespace<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<String
 }
 
 /// The default priority of training (LE-3).
-const fn training() -> Priority {
+pub(crate) const fn training() -> Priority {
     Priority::TRAINING
 }
 
 /// The default grace (LE-3).
-const fn grace() -> Duration {
+pub(crate) const fn grace() -> Duration {
     Duration::from_secs(60)
 }
 
 /// The default minimum hold (LE-3).
-const fn min_hold() -> Duration {
+pub(crate) const fn min_hold() -> Duration {
     Duration::from_secs(600)
 }
 
@@ -406,16 +465,17 @@ const fn yes() -> bool {
     true
 }
 
-mod span {
+/// A duration as seconds or as a text with its unit.
+pub(crate) mod span {
     use std::time::Duration;
 
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    pub(super) fn serialize<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&format_args!("{}ms", span.as_millis()))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
         #[derive(Deserialize)]
         #[serde(untagged, expecting = "seconds as a number, or a duration such as \"60s\"")]
         enum Form {

@@ -26,4 +26,4 @@ pub use model_boss_lease::{
 pub use redis_store::RedisStore;
 pub use store::{Document, DocumentStore, Etag, LedgerStore, Snapshot, Store, Swap};
 pub use tree::ProcessTree;
-pub use view::{LeaseView, PartView, WaiterView};
+pub use view::{LeaseView, PartView, RevokeView, WaiterView};

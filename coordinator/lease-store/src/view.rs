@@ -1,11 +1,17 @@
 //! Leases as people and the API see them: names in place of keys, nothing that proves anything.
 
-use model_boss_lease::{Lease, LeaseId, LeaseState, Ledger, Owner, Want};
-use model_boss_protocol::{ByteCount, Priority};
-use serde::Serialize;
+use std::time::Duration;
+
+use model_boss_lease::{DeviceKey, Lease, LeaseId, LeaseState, Ledger, Owner, Want};
+use model_boss_protocol::{ByteCount, DeviceId, Priority};
+
+use crate::Wish;
+
+/// What the key of a device that the operator declared begins with.
+const DECLARED: &str = "declared-";
 
 /// A lease, for display.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct LeaseView {
     /// Its name.
     pub lease: LeaseId,
@@ -25,10 +31,25 @@ pub struct LeaseView {
     pub in_default: bool,
     /// The processes behind its gate.
     pub pids: Vec<u32>,
+    /// How long until it expires unless renewed; `None` for one that has.
+    pub expires_in: Option<Duration>,
+    /// It is asked back.
+    pub revoke: Option<RevokeView>,
+}
+
+/// That a lease is asked back, for display.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RevokeView {
+    /// Who asks.
+    pub by: String,
+    /// How important that is.
+    pub priority: Option<Priority>,
+    /// How long its holder still has.
+    pub grace_left: Duration,
 }
 
 /// A request that waits, for display.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct WaiterView {
     /// The place in the queue, from 1.
     pub position: usize,
@@ -38,15 +59,17 @@ pub struct WaiterView {
     pub label: String,
     /// How important it is.
     pub priority: Priority,
-    /// What it wants.
-    pub want: Want,
+    /// What it wants, by the devices' names; `None` for a wish of a newer version.
+    pub want: Option<Wish>,
 }
 
 /// Bytes on one device, for display.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PartView {
     /// What people call the device.
     pub device: String,
+    /// What it is, where that is a GPU.
+    pub uuid: Option<String>,
     /// Promised.
     pub bytes: ByteCount,
     /// Used, where known.
@@ -56,7 +79,8 @@ pub struct PartView {
 impl LeaseView {
     pub(crate) fn of(id: &LeaseId, lease: &Lease, ledger: &Ledger) -> Self {
         let part = |part: &model_boss_lease::Part| PartView {
-            device: ledger.devices.get(&part.device).map_or_else(|| part.device.to_string(), |d| d.name.clone()),
+            device: ledger.name_of(&part.device),
+            uuid: uuid(&part.device),
             bytes: part.bytes,
             measured: part.measured,
         };
@@ -70,6 +94,19 @@ impl LeaseView {
             preemptible: lease.yielding.preemptible,
             in_default: lease.in_default,
             pids: lease.pids.iter().map(|process| process.pid).collect(),
+            expires_in: (lease.state != LeaseState::Limbo).then(|| lease.deadline.since(ledger.last_time)),
+            revoke: (lease.state == LeaseState::Revoking).then(|| RevokeView::of(lease, ledger)),
+        }
+    }
+}
+
+impl RevokeView {
+    fn of(lease: &Lease, ledger: &Ledger) -> Self {
+        let preemptor = lease.preemptor.as_ref().and_then(|request| ledger.waiters.get(request));
+        Self {
+            by: preemptor.map_or_else(|| "a request that has left".to_owned(), |waiter| waiter.owner.label.clone()),
+            priority: preemptor.map(|waiter| waiter.priority),
+            grace_left: lease.revoke_deadline.map(|until| until.since(ledger.last_time)).unwrap_or_default(),
         }
     }
 }
@@ -84,8 +121,31 @@ impl WaiterView {
             request_id: id.clone(),
             label: waiter.owner.label.clone(),
             priority: waiter.priority,
-            want: waiter.want.clone(),
+            want: named(&waiter.want, ledger),
         };
         queue.into_iter().enumerate().map(view).collect()
+    }
+}
+
+/// The UUID of a GPU. `cpu` and what the operator declared have none.
+fn uuid(key: &DeviceKey) -> Option<String> {
+    let text = key.as_str();
+    let is_gpu = *key != DeviceKey::cpu() && !text.starts_with(DECLARED);
+    is_gpu.then(|| text.to_owned())
+}
+
+/// A wish by the names that people use.
+fn named(want: &Want, ledger: &Ledger) -> Option<Wish> {
+    let name = |key: &DeviceKey| -> Option<DeviceId> { ledger.name_of(key).parse().ok() };
+    match want {
+        Want::Parts(parts) => {
+            let parts = parts.iter().map(|(key, bytes)| Some((name(key)?, *bytes))).collect::<Option<_>>()?;
+            Some(Wish::Parts(parts))
+        }
+        Want::AnyOf { count, bytes, devices } => {
+            let devices = devices.iter().map(name).collect::<Option<_>>()?;
+            Some(Wish::AnyOf { count: *count, bytes: *bytes, devices })
+        }
+        Want::Other(_) => None,
     }
 }

@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::Context;
 use super::body::{json, json_with};
 use super::route::Call;
+use crate::lease_http::LeaseBody;
 
 #[derive(Serialize)]
 struct Word {
@@ -209,5 +210,6 @@ pub(super) async fn decisions(call: Call) -> Result<Response, ApiError> {
 
 /// `GET /api/v1/leases`: what the ledger promises to whom.
 pub(super) async fn leases(call: Call) -> Result<Response, ApiError> {
-    json(&serde_json::json!({ "leases": call.context.leases.list().await }))
+    let leases: Vec<LeaseBody> = call.context.leases.list().await.into_iter().map(LeaseBody::from).collect();
+    json(&serde_json::json!({ "leases": leases }))
 }

@@ -242,7 +242,7 @@ impl Command {
             Self::Unload { model, .. } => {
                 print(&small_runtime()?.block_on(orders::unload(&client()?, model.as_deref()))?)?;
             }
-            Self::Lease(command) => return Ok(lease_run::run(command)?),
+            Self::Lease(command) => return Ok(lease_run::run(command, url)?),
             Self::Config(ConfigCommand::Show(args)) => print(&show_config::show(args)?)?,
             Self::Completions { shell } => {
                 let mut script = Vec::new();

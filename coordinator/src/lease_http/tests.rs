@@ -103,7 +103,25 @@ fn the_other_words_travel_both_ways() {
         processes: vec![process],
     });
     let list = json!({"leases": [], "waiters": [
-        {"position": 1, "request_id": "a", "label": "b", "priority": 7, "want": "5 B on cpu"}]});
+        {"position": 1, "request_id": "a", "label": "b", "priority": 7, "parts": [{"device": "cpu", "memory": 5}]}]});
     assert_eq!(again(&serde_json::from_value::<LeaseList>(list.clone()).unwrap()), list);
     assert_eq!(serde_json::from_value::<LeaseList>(json!({"leases": []})).unwrap(), LeaseList::default());
+}
+
+#[test]
+fn who_waits_is_shown_in_the_words_of_its_wish() {
+    let view = |want| WaiterView {
+        position: 1,
+        request_id: "a".to_owned(),
+        label: "train.py".to_owned(),
+        priority: Priority::TRAINING,
+        want,
+    };
+    let any = Wish::AnyOf { count: 2, bytes: ByteCount(5), devices: vec![DeviceId::Cuda(0), DeviceId::Cuda(1)] };
+    let body = again(&WaiterBody::from(view(Some(any))));
+    assert_eq!(body["any"], json!({"count": 2, "memory": 5, "among": ["cuda:0", "cuda:1"]}));
+    let body = again(&WaiterBody::from(view(Some(Wish::Parts(vec![(DeviceId::Cpu, ByteCount(5))])))));
+    assert_eq!((&body["parts"], &body["any"]), (&json!([{"device": "cpu", "memory": 5}]), &Value::Null));
+    let unknown = again(&WaiterBody::from(view(None)));
+    assert_eq!(unknown["label"], "train.py");
 }

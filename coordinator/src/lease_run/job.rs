@@ -11,31 +11,32 @@ use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal as Incoming, SignalKind, signal};
 use tokio::time::timeout;
 
+use super::desk::{self, Granted, Revoked};
 use super::guard::{OPEN, code};
-use super::keeper::{Granted, Keeper, News};
-use super::{LeaseError, RunArgs};
+use super::keeper::{Keeper, Leaving, Listener, News};
+use super::{LeaseError, RunArgs, Whereabouts};
 use crate::error_chain::chain;
 use crate::supervisor::die_with_us;
 
 /// The guard is this same program: it comes up at once or not at all.
 const GUARD_LIMIT: Duration = Duration::from_secs(10);
 
-pub(super) fn run(args: RunArgs) -> Result<ExitCode, LeaseError> {
+pub(super) fn run(args: &RunArgs, whereabouts: &Whereabouts) -> Result<ExitCode, LeaseError> {
     let runtime =
         Builder::new_current_thread().enable_all().build().map_err(|error| LeaseError::System("start", error))?;
-    runtime.block_on(Box::pin(run_job(args)))
+    let (whereabouts, wanted) = (whereabouts.clone(), args.wanted());
+    let keeper = Keeper::start(move || desk::open(&whereabouts, wanted, "run"))?;
+    runtime.block_on(Box::pin(run_job(args, keeper)))
 }
 
-async fn run_job(args: RunArgs) -> Result<ExitCode, LeaseError> {
+async fn run_job(args: &RunArgs, (keeper, mut listener): (Keeper, Listener)) -> Result<ExitCode, LeaseError> {
     let mut asked = Asked::new()?;
-    let mut keeper = Keeper::start(&args)?;
-    let granted = match granted(&args, &mut keeper, &mut asked).await? {
+    let granted = match granted(args, &keeper, &mut listener, &mut asked).await? {
         Ok(granted) => granted,
         Err(stopped) => return Ok(stopped),
     };
-    let parts: Vec<String> = granted.parts.iter().map(|(device, bytes)| format!("{bytes} on {device}")).collect();
-    say(&format!("{} holds {}", granted.lease, parts.join(" and ")));
-    let mut guard = match Guard::start(&args, &granted).await {
+    say(&format!("{} holds {}", granted.lease, granted.describe()));
+    let mut guard = match Guard::start(args, &granted).await {
         Ok(guard) => guard,
         Err(error) => {
             keeper.cancel().await;
@@ -47,16 +48,22 @@ async fn run_job(args: RunArgs) -> Result<ExitCode, LeaseError> {
         keeper.cancel().await;
         return Err(error);
     }
+    if args.verbose {
+        say(&format!("process {} may use it: CUDA_VISIBLE_DEVICES='{}'", guard.pid, granted.visible()));
+    }
     guard.tell(OPEN).await;
-    let ended = watch(&args, &mut keeper, &mut guard, &mut asked).await;
-    keeper.release().await;
+    let ended = watch(args, &mut listener, &mut guard, &mut asked).await;
+    if let Some(why) = keeper.release(Leaving::Ending).await {
+        say(&format!("the memory stays counted until it is seen to be free: {why}"));
+    }
     ended
 }
 
 /// Waits for the memory. The inner error is the exit code of somebody who was stopped while waiting.
 async fn granted(
     args: &RunArgs,
-    keeper: &mut Keeper,
+    keeper: &Keeper,
+    listener: &mut Listener,
     asked: &mut Asked,
 ) -> Result<Result<Granted, ExitCode>, LeaseError> {
     let begun = Instant::now();
@@ -69,14 +76,15 @@ async fn granted(
             }
         };
         tokio::select! {
-            news = keeper.next() => match news {
+            news = listener.recv() => match news {
                 Some(News::Granted(granted)) => return Ok(Ok(granted)),
-                Some(News::Waits { reason: now }) => {
+                Some(News::Waits(now)) => {
                     if now != reason {
                         say(&format!("waits, {now}"));
                         reason = now;
                     }
                 }
+                Some(News::Asks(source)) if args.verbose => say(&format!("asks {source}")),
                 Some(News::Failed(error)) => return Err(error),
                 Some(_) => {}
                 None => return Err(LeaseError::Keeper),
@@ -97,7 +105,7 @@ async fn granted(
 /// Until the program has ended.
 async fn watch(
     args: &RunArgs,
-    keeper: &mut Keeper,
+    listener: &mut Listener,
     guard: &mut Guard,
     asked: &mut Asked,
 ) -> Result<ExitCode, LeaseError> {
@@ -107,19 +115,19 @@ async fn watch(
             status = guard.child.wait() => {
                 return status.map(code).map_err(|error| LeaseError::System("wait for the program", error));
             }
-            news = keeper.next() => match news {
-                Some(News::Revoked { remaining, wanted_by }) if remaining.is_zero() => {
+            news = listener.recv() => match news {
+                Some(News::Revoked(Revoked { remaining, wanted_by })) if remaining.is_zero() => {
                     say(&format!("{wanted_by} needs the memory and the grace is over: the program is ended"));
                     guard.end();
                 }
-                Some(News::Revoked { remaining, wanted_by }) if !told => {
+                Some(News::Revoked(Revoked { remaining, wanted_by })) if !told => {
                     let signal = args.revoke_signal();
                     let left = remaining.as_secs();
                     say(&format!("{wanted_by} needs the memory: the program gets {signal} and has {left} s"));
                     told = true;
                     guard.signal(signal).await;
                 }
-                Some(News::Revoked { .. } | News::Waits { .. } | News::Granted(_)) => {}
+                Some(News::Revoked(_) | News::Asks(_) | News::Waits(_) | News::Granted(_)) => {}
                 Some(News::Lost) => {
                     say("the lease is lost: the program is ended");
                     guard.end();
@@ -152,19 +160,18 @@ struct Guard {
 impl Guard {
     async fn start(args: &RunArgs, granted: &Granted) -> Result<Self, LeaseError> {
         let system = |what| move |error| LeaseError::System(what, error);
-        let socket = args.place.runtime_dir().join(format!("lease-run-{}.sock", std::process::id()));
-        // One of an earlier process with this number.
-        let _ = std::fs::remove_file(&socket);
+        let folder = tempfile::Builder::new().prefix("model-boss-").tempdir().map_err(system("make a folder"))?;
+        let socket = folder.path().join("guard.sock");
         let listener = UnixListener::bind(&socket).map_err(system("listen for the guard"))?;
         let mut command = Command::new(std::env::current_exe().map_err(system("find this program"))?);
         command.args(["lease", "guard", "--socket"]).arg(&socket).arg("--").args(&args.program);
-        command.env("CUDA_VISIBLE_DEVICES", granted.gpus.join(",")).env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+        command.env("CUDA_VISIBLE_DEVICES", granted.visible()).env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
         command.env("MODEL_BOSS_LEASE", &granted.lease).kill_on_drop(true);
         die_with_us(command.as_std_mut());
         let child = command.spawn().map_err(system("start the guard"))?;
         let line = timeout(GUARD_LIMIT, listener.accept()).await;
         // It is known by its connection from here on.
-        let _ = std::fs::remove_file(&socket);
+        drop(folder);
         let late = || std::io::Error::from(std::io::ErrorKind::TimedOut);
         let (line, _) = line.map_err(|_| late()).and_then(|line| line).map_err(system("hear from the guard"))?;
         let pid = child.id().ok_or_else(late).map_err(system("hear from the guard"))?;

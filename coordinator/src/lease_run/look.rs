@@ -4,78 +4,153 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use model_boss_lease_store::{Holder, LeaseView, Owner, OwnerKind, Terms, WaiterView, this_process};
+use http::Method;
+use model_boss_lease_store::{Holder, Owner, OwnerKind, Terms, this_process};
+use model_boss_protocol::ErrorCode;
 use serde::Serialize;
 
-use super::{LeaseError, LookArgs, Place};
+use super::http_desk::{Line, is};
+use super::{LeaseError, Whereabouts};
+use crate::lease_http::{LeaseBody, LeaseList, OneLease, ReleaseBody, WaiterBody};
 
 /// `watch` looks this often.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const ROUTE: &str = "/api/v1/leases";
 
-/// Everything there is to see.
-#[derive(Debug, PartialEq, Serialize)]
-struct View {
-    leases: Vec<LeaseView>,
-    waiters: Vec<WaiterView>,
+/// Where there is something to see.
+enum Window {
+    Redis(Box<Holder>),
+    Coordinator(Line),
 }
 
-pub(super) fn list(look: &LookArgs) -> Result<ExitCode, LeaseError> {
-    print(&view(&open(&look.place)?), look.json)
+/// What is printed: the API's list, and where it comes from.
+#[derive(Serialize)]
+struct Shown<'a> {
+    source: &'a str,
+    #[serde(flatten)]
+    list: &'a LeaseList,
 }
 
-pub(super) fn show(lease: &str, look: &LookArgs) -> Result<ExitCode, LeaseError> {
-    let leases: Vec<LeaseView> = open(&look.place)?.leases();
-    let found = leases.into_iter().find(|found| found.lease.to_string() == lease);
+pub(super) fn list(whereabouts: &Whereabouts, json: bool) -> Result<ExitCode, LeaseError> {
+    let mut window = Window::open(whereabouts)?;
+    print(&window.describe(), &window.list()?, json)
+}
+
+pub(super) fn show(lease: &str, whereabouts: &Whereabouts, json: bool) -> Result<ExitCode, LeaseError> {
+    let mut window = Window::open(whereabouts)?;
+    let found = window.list()?.leases.into_iter().find(|found| found.id.to_string() == lease);
     let found = found.ok_or_else(|| LeaseError::NoLease(lease.to_owned()))?;
-    print(&View { leases: vec![found], waiters: Vec::new() }, look.json)
+    print(&window.describe(), &LeaseList { leases: vec![found], waiters: Vec::new() }, json)
 }
 
 /// Ends what nobody holds any more and whose processes are gone, and says why if this lease is not among it.
-pub(super) fn release(lease: &str, place: &Place) -> Result<ExitCode, LeaseError> {
-    let mut holder = open(place)?;
-    if !holder.leases().iter().any(|found| found.lease.to_string() == lease) {
-        return Err(LeaseError::NoLease(lease.to_owned()));
-    }
-    holder.settle()?;
-    match holder.leases().into_iter().find(|found| found.lease.to_string() == lease) {
-        None => Ok(ExitCode::SUCCESS),
-        Some(held) => {
-            let owner = held.owner.process.pid;
-            let processes: Vec<String> = held.pids.iter().map(ToString::to_string).collect();
-            let who = format!("holder {owner}, processes {}", processes.join(" "));
-            Err(LeaseError::StillHeld(lease.to_owned(), who))
+pub(super) fn release(lease: &str, whereabouts: &Whereabouts) -> Result<ExitCode, LeaseError> {
+    match Window::open(whereabouts)? {
+        Window::Redis(mut holder) => {
+            if !holder.leases().iter().any(|found| found.lease.to_string() == lease) {
+                return Err(LeaseError::NoLease(lease.to_owned()));
+            }
+            holder.settle()?;
+            match holder.leases().into_iter().find(|found| found.lease.to_string() == lease) {
+                None => Ok(ExitCode::SUCCESS),
+                Some(held) => Err(still_held(&held.into())),
+            }
+        }
+        Window::Coordinator(line) => {
+            let path = format!("{ROUTE}/{}", crate::client::in_path(lease));
+            match line.ask(Method::DELETE, &path, &ReleaseBody::default()) {
+                Ok(_) => Ok(ExitCode::SUCCESS),
+                Err(error) if is(&error, ErrorCode::LeaseNotFound) => Err(LeaseError::NoLease(lease.to_owned())),
+                Err(error) if is(&error, ErrorCode::LeaseInUse) => {
+                    Err(still_held(&line.get::<OneLease>(&path).map_err(|_| error)?.lease))
+                }
+                Err(error) => Err(error),
+            }
         }
     }
 }
 
-pub(super) fn watch(look: &LookArgs) -> Result<ExitCode, LeaseError> {
-    let mut holder = open(&look.place)?;
+pub(super) fn watch(whereabouts: &Whereabouts, json: bool) -> Result<ExitCode, LeaseError> {
+    let mut window = Window::open(whereabouts)?;
     let mut shown = None;
+    let mut away = false;
     loop {
-        let now = view(&holder);
-        if shown.as_ref() != Some(&now) {
-            print(&now, look.json)?;
-            shown = Some(now);
+        match window.list() {
+            Ok(list) => {
+                away = false;
+                let now = lasting(list.clone());
+                if shown.as_ref() != Some(&now) {
+                    print(&window.describe(), &list, json)?;
+                    shown = Some(now);
+                }
+            }
+            Err(error) if error.is_outage() => {
+                if !std::mem::replace(&mut away, true) {
+                    eprintln!("model-boss lease: {}", crate::error_chain::chain(&error));
+                }
+            }
+            Err(error) => return Err(error),
         }
         std::thread::park_timeout(LOOK_AGAIN);
-        match holder.refresh() {
-            Err(error) if !error.is_outage() => return Err(error.into()),
-            _ => {}
+    }
+}
+
+impl Window {
+    fn open(whereabouts: &Whereabouts) -> Result<Self, LeaseError> {
+        Ok(match whereabouts {
+            Whereabouts::Redis { url, runtime_dir } => {
+                let owner = Owner::new(this_process()?, "lease", OwnerKind::Job);
+                Self::Redis(Box::new(Holder::redis(url, runtime_dir, owner, Terms::default())?))
+            }
+            Whereabouts::Coordinator(client) => Self::Coordinator(Line::new(client.clone())?),
+        })
+    }
+
+    fn describe(&self) -> String {
+        match self {
+            Self::Redis(holder) => holder.describe(),
+            Self::Coordinator(line) => line.describe(),
+        }
+    }
+
+    fn list(&mut self) -> Result<LeaseList, LeaseError> {
+        match self {
+            Self::Redis(holder) => {
+                holder.refresh()?;
+                let leases = holder.leases().into_iter().map(LeaseBody::from).collect();
+                let waiters = holder.waiters().into_iter().map(WaiterBody::from).collect();
+                Ok(LeaseList { leases, waiters })
+            }
+            Self::Coordinator(line) => line.get(ROUTE),
         }
     }
 }
 
-fn open(place: &Place) -> Result<Holder, LeaseError> {
-    let owner = Owner::new(this_process()?, "lease", OwnerKind::Job);
-    Ok(Holder::redis(&place.redis, &place.runtime_dir(), owner, Terms::default())?)
+fn still_held(lease: &LeaseBody) -> LeaseError {
+    let processes: Vec<String> = lease.pids.iter().map(ToString::to_string).collect();
+    let who = format!("holder {}, processes {}", lease.owner.process.pid, processes.join(" "));
+    LeaseError::StillHeld(lease.id.to_string(), who)
 }
 
-fn view(holder: &Holder) -> View {
-    View { leases: holder.leases(), waiters: holder.waiters() }
+/// Without what changes by itself.
+fn lasting(mut list: LeaseList) -> LeaseList {
+    for lease in &mut list.leases {
+        lease.expires_in_ms = None;
+        lease.parts.iter_mut().for_each(|part| part.measured = None);
+        if let Some(revoke) = &mut lease.revoke {
+            revoke.grace_left_ms = 0;
+        }
+    }
+    list
 }
 
-fn print(view: &View, json: bool) -> Result<ExitCode, LeaseError> {
-    let text = if json { serde_json::to_string(view).map_err(LeaseError::Json)? + "\n" } else { table(view) };
+fn print(source: &str, list: &LeaseList, json: bool) -> Result<ExitCode, LeaseError> {
+    let text = if json {
+        let shown = Shown { source, list };
+        serde_json::to_string(&shown).map_err(LeaseError::Json)? + "\n"
+    } else {
+        table(list)
+    };
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(LeaseError::System("write to standard output", error))
@@ -84,29 +159,33 @@ fn print(view: &View, json: bool) -> Result<ExitCode, LeaseError> {
     }
 }
 
-fn table(view: &View) -> String {
-    if view.leases.is_empty() && view.waiters.is_empty() {
+fn table(list: &LeaseList) -> String {
+    if list.leases.is_empty() && list.waiters.is_empty() {
         return "nothing is leased and nobody waits\n".to_owned();
     }
     let mut rows = vec![["LEASE", "WHAT", "STATE", "PRIORITY", "MEMORY", "HOLDER"].map(str::to_owned)];
-    for lease in &view.leases {
+    for lease in &list.leases {
         let memory: Vec<String> = lease.parts.iter().map(|part| format!("{} on {}", part.bytes, part.device)).collect();
-        let state = serde_json::to_value(&lease.state).ok().and_then(|state| Some(state.as_str()?.to_lowercase()));
+        let state = serde_json::to_value(lease).ok().and_then(|lease| Some(lease["state"].as_str()?.to_owned()));
+        let state = match &lease.revoke {
+            Some(revoke) => format!("asked back, {} s left", revoke.grace_left_ms / 1_000),
+            None => state.unwrap_or_default(),
+        };
         let priority =
             if lease.preemptible { format!("{} preemptible", lease.priority) } else { lease.priority.to_string() };
         rows.push([
-            lease.lease.to_string(),
+            lease.id.to_string(),
             lease.label.clone(),
-            state.unwrap_or_default(),
+            state,
             priority,
             memory.join(", "),
             format!("process {}", lease.owner.process.pid),
         ]);
     }
-    for waiter in &view.waiters {
+    for waiter in &list.waiters {
         let place = format!("waits, {}.", waiter.position);
-        let priority = waiter.priority.to_string();
-        rows.push(["-".to_owned(), waiter.label.clone(), place, priority, String::new(), String::new()]);
+        let cells = ["-".to_owned(), waiter.label.clone(), place, waiter.priority.to_string(), wish(waiter)];
+        rows.push([&cells[..], &[String::new()]].concat().try_into().unwrap_or_default());
     }
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..6).map(width).collect();
@@ -116,4 +195,15 @@ fn table(view: &View) -> String {
         format!("{}\n", cells.join("  ").trim_end())
     };
     rows.iter().map(line).collect()
+}
+
+/// What a waiter wants, for people.
+fn wish(waiter: &WaiterBody) -> String {
+    if let Some(parts) = &waiter.parts {
+        let parts: Vec<String> = parts.iter().map(|part| format!("{} on {}", part.memory, part.device)).collect();
+        return parts.join(", ");
+    }
+    let Some(any) = &waiter.any else { return String::new() };
+    let among: Vec<String> = any.among.iter().flatten().map(ToString::to_string).collect();
+    format!("{} on each of {} of {}", any.memory, any.count, among.join(", "))
 }

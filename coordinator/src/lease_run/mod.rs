@@ -1,10 +1,15 @@
-//! `model-boss lease`: a program that runs with leased memory, and a look at who holds and waits. Speaks with the ledger
-//! in Redis directly, so that it works whether a coordinator runs or not. Decides nothing: the rules do.
+//! `model-boss lease`: a program that runs with leased memory, the same for programs in other languages, and a look at
+//! who holds and waits. Speaks with the ledger in Redis directly where one is named, so that it works whether a
+//! coordinator runs or not, and else with a coordinator. Decides nothing: the rules do.
 
+mod desk;
 mod guard;
+mod hold;
+mod http_desk;
 mod job;
 mod keeper;
 mod look;
+mod redis_desk;
 
 use std::ffi::OsString;
 use std::io;
@@ -14,8 +19,11 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use model_boss_lease_store::{StoreError, Yielding};
-use model_boss_protocol::{ByteCount, DeviceId, Priority};
+use model_boss_protocol::{ByteCount, DeviceId, ErrorCode, Priority};
 use nix::sys::signal::Signal;
+
+use crate::client::{Client, ClientError};
+use desk::Wanted;
 
 /// Leases of GPU memory that training jobs and models share.
 #[derive(Debug, Subcommand)]
@@ -38,6 +46,8 @@ pub(crate) enum LeaseCommand {
         #[command(flatten)]
         place: Place,
     },
+    /// Leases for a program in another language: JSON lines in and out, see docs/leases.md. Ends with its standard input.
+    Hold(Place),
     /// Who holds and who waits, printed again whenever it changes, until Ctrl-C.
     Watch(LookArgs),
     /// What `run` starts: waits at the gate, then runs the program and ends it with the lease.
@@ -48,12 +58,13 @@ pub(crate) enum LeaseCommand {
     Exec(guard::ExecArgs),
 }
 
-/// Where the ledger is.
+/// Where leases are kept: at the Redis server, if one is named, else at the coordinator that --url names.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Place {
     /// The Redis server that keeps the ledger: redis://HOST:PORT, rediss:// for TLS, redis+sentinel://HOST,HOST/SERVICE.
+    /// Without one the coordinator is asked.
     #[arg(long, value_name = "URL", env = "MODEL_BOSS_REDIS_URL", hide_env_values = true)]
-    redis: String,
+    redis: Option<String>,
     /// The folder of the host's locks, the same for every program that uses the ledger.
     #[arg(long, value_name = "FOLDER", env = "MODEL_BOSS_RUNTIME_DIR")]
     runtime_dir: Option<PathBuf>,
@@ -107,9 +118,21 @@ pub(crate) struct RunArgs {
     /// How long it is left alone after it got the memory.
     #[arg(long, value_name = "TIME", value_parser = span, default_value = "10m")]
     min_hold: Duration,
+    /// Say also where leases are kept, and what was let through the gate.
+    #[arg(short, long)]
+    verbose: bool,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
+}
+
+/// Where leases are kept.
+#[derive(Clone)]
+enum Whereabouts {
+    /// The ledger in Redis.
+    Redis { url: String, runtime_dir: PathBuf },
+    /// A coordinator.
+    Coordinator(Client),
 }
 
 /// `lease` failed.
@@ -118,6 +141,23 @@ pub(crate) enum LeaseError {
     /// The ledger.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The coordinator.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// It does not answer in time.
+    #[error("the coordinator at {url} did not answer within {} s", limit.as_secs())]
+    Slow {
+        /// Where.
+        url: String,
+        /// How long it was given.
+        limit: Duration,
+    },
+    /// It answers what its API does not say.
+    #[error("the coordinator's answer cannot be understood: {0}; are both of the same version?")]
+    Answer(String),
+    /// Attached or renewed before it was granted.
+    #[error("the lease is not granted yet")]
+    NotGranted,
     /// A part of this program that the operating system did not give.
     #[error("cannot {0}")]
     System(&'static str, #[source] io::Error),
@@ -155,22 +195,47 @@ pub(crate) enum LeaseError {
     Keeper,
 }
 
-/// Does what the command says; `run` passes on the exit code of its program.
-pub(crate) fn run(command: LeaseCommand) -> Result<ExitCode, LeaseError> {
+/// Does what the command says; `run` passes on the exit code of its program. `url` is where a coordinator would be.
+pub(crate) fn run(command: LeaseCommand, url: &str) -> Result<ExitCode, LeaseError> {
     match command {
-        LeaseCommand::Run(args) => job::run(*args),
-        LeaseCommand::List(look) => look::list(&look),
-        LeaseCommand::Show { lease, look } => look::show(&lease, &look),
-        LeaseCommand::Release { lease, place } => look::release(&lease, &place),
-        LeaseCommand::Watch(look) => look::watch(&look),
+        LeaseCommand::Run(args) => job::run(&args, &args.place.whereabouts(url)?),
+        LeaseCommand::List(look) => look::list(&look.place.whereabouts(url)?, look.json),
+        LeaseCommand::Show { lease, look } => look::show(&lease, &look.place.whereabouts(url)?, look.json),
+        LeaseCommand::Release { lease, place } => look::release(&lease, &place.whereabouts(url)?),
+        LeaseCommand::Watch(look) => look::watch(&look.place.whereabouts(url)?, look.json),
+        LeaseCommand::Hold(place) => hold::run(&place.whereabouts(url)?),
         LeaseCommand::Guard(args) => guard::guard(&args),
         LeaseCommand::Exec(args) => guard::exec(&args),
     }
 }
 
+impl LeaseError {
+    /// Whether where leases are kept is out of reach for now: what is held is kept, nothing new is begun.
+    fn is_outage(&self) -> bool {
+        const PASSING: [ErrorCode; 3] =
+            [ErrorCode::LeaseStoreUnavailable, ErrorCode::LeaseStoreRecovering, ErrorCode::Draining];
+        match self {
+            Self::Store(error) => error.is_outage(),
+            Self::Client(ClientError::NoCoordinator(..) | ClientError::Connection(..)) | Self::Slow { .. } => true,
+            // A proxy in front of a coordinator that restarts.
+            Self::Client(ClientError::Stranger { status, .. }) => *status >= 500,
+            Self::Client(ClientError::Api(body)) => {
+                PASSING.iter().any(|code| body.error.code.as_deref() == Some(code.as_str()))
+            }
+            _ => false,
+        }
+    }
+}
+
 impl Place {
-    fn runtime_dir(&self) -> PathBuf {
-        self.runtime_dir.clone().unwrap_or_else(crate::config::default_runtime_dir)
+    fn whereabouts(&self, url: &str) -> Result<Whereabouts, LeaseError> {
+        match self.redis.as_ref().filter(|url| !url.is_empty()) {
+            Some(url) => {
+                let runtime_dir = self.runtime_dir.clone().unwrap_or_else(crate::config::default_runtime_dir);
+                Ok(Whereabouts::Redis { url: url.clone(), runtime_dir })
+            }
+            None => Ok(Whereabouts::Coordinator(Client::new(url, std::env::var("MODEL_BOSS_API_KEY").ok())?)),
+        }
     }
 }
 
@@ -180,12 +245,20 @@ impl RunArgs {
         self.label.clone().or_else(name).unwrap_or_default()
     }
 
-    fn yielding(&self) -> Yielding {
-        Yielding {
-            preemptible: self.preemptible || self.on_revoke.is_some(),
-            grace: self.grace,
-            min_hold: self.min_hold,
-            reload: Duration::ZERO,
+    fn wanted(&self) -> Wanted {
+        Wanted {
+            label: self.label(),
+            memory: self.vram,
+            devices: self.device.clone(),
+            count: self.gpus,
+            priority: self.priority,
+            preempt: self.preempt,
+            yielding: Yielding {
+                preemptible: self.preemptible || self.on_revoke.is_some(),
+                grace: self.grace,
+                min_hold: self.min_hold,
+                reload: Duration::ZERO,
+            },
         }
     }
 
