@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 /// What a model does. It decides which endpoints a model serves and how long it stays warm by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Category {
     /// Text in, text out (a chat model that sees is still `llm`).
     #[default]

@@ -10,6 +10,8 @@ mod error;
 mod ids;
 mod manifest;
 mod priority;
+#[cfg(feature = "schema")]
+mod schema;
 mod span;
 mod worker;
 

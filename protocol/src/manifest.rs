@@ -10,6 +10,7 @@ use crate::{ByteCount, Category, DeviceId, KeepAlive};
 /// One model, as an operator describes it. Unknown fields are errors: a typing mistake must not become a default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Manifest {
     /// The id clients use. In a package it may be absent: the folder's name without `.mlpkg` is taken.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -157,6 +158,7 @@ impl Manifest {
 /// What runs a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Backend {
     /// Our own worker.
     #[serde(alias = "diffusers")]
@@ -183,6 +185,7 @@ impl Backend {
 /// A foreign engine, by the devices it needs (MM-5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Recipe {
     /// llama.cpp: a GPU.
     #[serde(rename = "llamacpp")]
@@ -200,6 +203,7 @@ pub enum Recipe {
 /// Where a model's files are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Source {
     /// A folder, or one file. Relative paths start at the manifest's folder.
     pub path: PathBuf,
@@ -208,6 +212,7 @@ pub struct Source {
 /// Whether a model that can think aloud does (RC-23).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Thinking {
     /// Thinks.
     On,

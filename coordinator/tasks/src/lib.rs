@@ -1,0 +1,20 @@
+//! `tasks.yaml`: what names stand for. A task is a name for a ladder of models with a priority, a time budget and default
+//! parameters; a client's profile says what it may ask for and what its names mean here.
+//!
+//! Pure: text comes in and a [`TasksFile`] with every problem goes out; a name comes in and a [`Resolved`] ladder goes out.
+//! Tasks, plain models, aliases and models of providers all pass through [`resolve`], and so does the rule about clouds.
+//! Knows no files, no HTTP and nothing of what is loaded.
+
+mod check;
+mod file;
+mod providers;
+mod resolve;
+mod schema;
+mod tree;
+
+pub use check::unknown_models;
+pub use file::{ClientProfile, Fallback, Task, TaskDefaults, TasksFile};
+pub use providers::{CLAUDE, Providers};
+pub use resolve::{Question, Removed, Resolved, Surroundings, guarded, resolve};
+pub use schema::{manifest_schema, tasks_schema};
+pub use tree::Problem;

@@ -1,0 +1,255 @@
+//! The one function from what a request names to where it may be served, and the one place where the rule about clouds
+//! holds (TR-3).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use model_boss_core::{Ladder, Rung, Target};
+use model_boss_protocol::{ApiError, ClientId, ErrorCode, KeepAlive, ModelId, Priority, Thinking};
+use serde_json::Value;
+
+use crate::check::nearest;
+use crate::file::{ClientProfile, Fallback, Task, TasksFile, seconds};
+use crate::providers::Providers;
+
+/// The name of whoever names nothing.
+const DEFAULT_NAME: &str = "default";
+/// What comes before a task's name in the place of a model's.
+const TASK: &str = "task:";
+/// In a client's map of names: every other name.
+const ANY_NAME: &str = "*";
+
+/// What a request names.
+#[derive(Clone, Debug)]
+pub struct Question<'a> {
+    /// `model`, if it is there.
+    pub model: Option<&'a str>,
+    /// `x_task`, if it is there.
+    pub task: Option<&'a str>,
+    /// Who asks.
+    pub client: &'a ClientId,
+    /// `x_fallback: "none"`: by the first or by none.
+    pub no_fallback: bool,
+}
+
+/// What else decides.
+pub struct Surroundings<'a> {
+    /// The tasks and the clients.
+    pub file: &'a TasksFile,
+    /// The providers.
+    pub providers: &'a Providers,
+    /// TR-4's `allowCloudFallback`.
+    pub allow_cloud_fallback: bool,
+    /// The model of this machine that has a name or an alias: its own name.
+    pub model_named: &'a dyn Fn(&str) -> Option<ModelId>,
+}
+
+/// Where a request may be served, and how it is treated.
+#[derive(Clone, Debug)]
+pub struct Resolved {
+    /// What was meant in the end: `task:NAME`, a model's own name, `PROVIDER:MODEL`, or a name that nobody knows.
+    pub name: String,
+    /// Where it may be served.
+    pub ladder: Ladder,
+    /// The priority of a request that names none.
+    pub priority: Option<Priority>,
+    /// The budget of a request that names none.
+    pub budget: Option<Duration>,
+    /// The keep-alive of a request that names none.
+    pub keep_alive: Option<KeepAlive>,
+    /// Fields of a request that does not set them.
+    pub params: BTreeMap<String, Value>,
+    /// Whether models that can think aloud do, if the request does not say.
+    pub thinking: Option<Thinking>,
+    /// What the client may do.
+    pub profile: ClientProfile,
+    /// Rungs that were written and may not be used, with the reason.
+    pub removed: Vec<Removed>,
+}
+
+/// A rung that was written and may not be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Removed {
+    /// Which one.
+    pub rung: Rung,
+    /// Why, in words.
+    pub why: &'static str,
+}
+
+/// Finds out what a request means.
+///
+/// Errors: 404 for a task that is not there, 403 for what the client or the task may not use. A model that nobody knows
+/// is no error here: the scheduler knows all names, and which are alike.
+pub fn resolve(question: &Question<'_>, around: &Surroundings<'_>) -> Result<Resolved, ApiError> {
+    let profile = around.file.profile(question.client);
+    let preferred = question.task.is_some().then_some(question.model).flatten();
+    let asked = match question.task {
+        Some(task) => format!("{TASK}{}", task.strip_prefix(TASK).unwrap_or(task)),
+        None => question.model.unwrap_or(DEFAULT_NAME).to_owned(),
+    };
+    let named = profile.models.get(&asked).or_else(|| profile.models.get(ANY_NAME)).unwrap_or(&asked);
+    let mut resolved = match named.strip_prefix(TASK) {
+        Some(name) => task(name, &profile, around)?,
+        None if (around.model_named)(named).is_none()
+            && named == DEFAULT_NAME
+            && around.file.tasks.contains_key(DEFAULT_NAME) =>
+        {
+            task(DEFAULT_NAME, &profile, around)?
+        }
+        None => plain(named, &profile, around),
+    };
+    let (mut rungs, mut removed): (Vec<Rung>, Vec<Removed>) = (resolved.rungs, Vec::new());
+    allow(&mut rungs, &mut removed, &resolved.name, &profile, around)?;
+    stay_here(&mut rungs, &mut removed, resolved.task.as_ref(), &profile, around)?;
+    let (mut rungs, fallen) = guarded(rungs, around.providers, around.allow_cloud_fallback);
+    removed.extend(fallen);
+    if let Some(preferred) = preferred {
+        prefer(&mut rungs, preferred, around);
+    }
+    let task = resolved.task.take().unwrap_or_default();
+    if question.no_fallback || task.fallback == Some(Fallback::None) {
+        rungs.truncate(1);
+    }
+    let mut rungs = rungs.into_iter();
+    let Some(first) = rungs.next() else { return Err(nothing_left(&resolved.name)) };
+    Ok(Resolved {
+        ladder: Ladder {
+            first,
+            rest: rungs.collect(),
+            pin_primary: task.pin_primary.unwrap_or(false),
+            patience: task.patience(),
+        },
+        name: resolved.name,
+        priority: task.priority,
+        budget: task.budget_s.map(seconds),
+        keep_alive: task.keep_alive_s,
+        params: task.params,
+        thinking: task.thinking,
+        profile,
+        removed,
+    })
+}
+
+/// The rule about clouds (TR-3): with `allow` false, what leaves the machine is removed from every place but the first. The
+/// first place, or a cloud model that is named directly, is somebody's choice; so no ladder is ever emptied by this.
+pub fn guarded(rungs: Vec<Rung>, providers: &Providers, allow: bool) -> (Vec<Rung>, Vec<Removed>) {
+    let (kept, fallen): (Vec<Rung>, Vec<Rung>) =
+        rungs.into_iter().partition(|rung| allow || rung.position == 0 || !providers.is_cloud(&rung.target));
+    let why = "allowCloudFallback is off";
+    (kept, fallen.into_iter().map(|rung| Removed { rung, why }).collect())
+}
+
+/// What a name stands for, before anything is forbidden.
+struct Meaning {
+    name: String,
+    rungs: Vec<Rung>,
+    task: Option<Task>,
+}
+
+fn task(name: &str, profile: &ClientProfile, around: &Surroundings<'_>) -> Result<Meaning, ApiError> {
+    let Some(task) = around.file.tasks.get(name) else {
+        // Names of tasks that the client may not use are not told.
+        let known = around.file.tasks.keys().filter(|known| allowed(profile, &[&format!("{TASK}{known}")]));
+        let hint = match nearest(name, known) {
+            Some(near) => format!("did you mean 'task:{near}'?"),
+            None => "GET /api/v1/tasks lists them".to_owned(),
+        };
+        let error = ApiError::new(ErrorCode::ModelNotFound, format!("there is no task '{name}'; {hint}"));
+        return Err(error.with_param("model"));
+    };
+    let task = task.with(&around.file.defaults);
+    let rungs = task.ladder.iter().enumerate().map(|(position, name)| Rung { target: target(name, around), position });
+    Ok(Meaning { name: format!("{TASK}{name}"), rungs: rungs.collect(), task: Some(task) })
+}
+
+fn plain(name: &str, _: &ClientProfile, around: &Surroundings<'_>) -> Meaning {
+    let target = target(name, around);
+    Meaning { name: target.to_string(), rungs: vec![Rung { target, position: 0 }], task: None }
+}
+
+/// Names of this machine go before providers' prefixes: a manifest is the operator's own word.
+fn target(name: &str, around: &Surroundings<'_>) -> Target {
+    (around.model_named)(name).map_or_else(|| around.providers.target(name), Target::Local)
+}
+
+/// What the client's list allows: the task as a whole, or those of its rungs that are on it.
+fn allow(
+    rungs: &mut Vec<Rung>,
+    removed: &mut Vec<Removed>,
+    name: &str,
+    profile: &ClientProfile,
+    around: &Surroundings<'_>,
+) -> Result<(), ApiError> {
+    if profile.allowed_models.is_none() || allowed(profile, &[name]) {
+        return Ok(());
+    }
+    // An alias on the list means its model.
+    let listed = |target: &Target| {
+        let by_alias =
+            profile.allowed_models.iter().flatten().any(
+                |pattern| matches!(target, Target::Local(id) if (around.model_named)(pattern).as_ref() == Some(id)),
+            );
+        by_alias || allowed(profile, &[&target.to_string()])
+    };
+    drop_where(rungs, removed, |rung| !listed(&rung.target), "this client may not use it");
+    if rungs.is_empty() {
+        let message = format!("this client may not use '{name}'; its 'allowed_models' in tasks.yaml say what it may");
+        return Err(ApiError::new(ErrorCode::InsufficientScope, message).with_param("model"));
+    }
+    Ok(())
+}
+
+fn allowed(profile: &ClientProfile, names: &[&str]) -> bool {
+    let Some(patterns) = &profile.allowed_models else { return true };
+    let matches = |pattern: &String, name: &str| match pattern.strip_suffix('*') {
+        Some(beginning) => name.starts_with(beginning),
+        None => pattern == name,
+    };
+    names.iter().any(|name| patterns.iter().any(|pattern| matches(pattern, name)))
+}
+
+/// What the task and the client say about leaving the machine: apart from the guard, and of every place.
+fn stay_here(
+    rungs: &mut Vec<Rung>,
+    removed: &mut Vec<Removed>,
+    task: Option<&Task>,
+    profile: &ClientProfile,
+    around: &Surroundings<'_>,
+) -> Result<(), ApiError> {
+    let (why, message) = if task.is_some_and(|task| task.local_only) {
+        ("the task is local_only", "the task is 'local_only', and nothing on its ladder is of this machine")
+    } else if profile.cloud == Some(false) {
+        ("this client may not use clouds", "this client may not use models of clouds ('cloud: false' in tasks.yaml)")
+    } else {
+        return Ok(());
+    };
+    drop_where(rungs, removed, |rung| around.providers.is_cloud(&rung.target), why);
+    if rungs.is_empty() {
+        return Err(ApiError::new(ErrorCode::CloudNotAllowed, message).with_param("model"));
+    }
+    Ok(())
+}
+
+fn drop_where(rungs: &mut Vec<Rung>, removed: &mut Vec<Removed>, wrong: impl Fn(&Rung) -> bool, why: &'static str) {
+    let (fallen, kept) = std::mem::take(rungs).into_iter().partition(|rung| wrong(rung));
+    *rungs = kept;
+    let fallen: Vec<Rung> = fallen;
+    removed.extend(fallen.into_iter().map(|rung| Removed { rung, why }));
+}
+
+/// A model beside a task is a wish for a rung of its ladder (RC-2). One that is not on it changes nothing.
+fn prefer(rungs: &mut [Rung], name: &str, around: &Surroundings<'_>) {
+    let wanted = target(name, around);
+    if let Some(at) = rungs.iter().position(|rung| rung.target == wanted) {
+        rungs[..=at].rotate_right(1);
+    }
+}
+
+/// Unreachable while the guard keeps the first rung; an answer all the same.
+fn nothing_left(name: &str) -> ApiError {
+    ApiError::new(ErrorCode::CloudNotAllowed, format!("nothing on the ladder of '{name}' may be used"))
+        .with_param("model")
+}
+
+#[cfg(test)]
+mod tests;

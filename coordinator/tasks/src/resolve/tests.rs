@@ -1,0 +1,187 @@
+//! What names mean, who may use what, and the truth table of the rule about clouds.
+
+use super::*;
+
+const FILE: &str = r#"
+tasks:
+  chat:
+    ladder: [big, small, claude:haiku, lan:llama]
+    priority: interactive
+    budget_s: 30
+    keep_alive_s: 10m
+    params: {temperature: 0.2}
+  away: {ladder: [claude:opus, small, claude:haiku]}
+  here: {ladder: [big, lan:llama], local_only: true}
+  strict: {ladder: [big, small], fallback: none, pin_primary: true, patience_s: 1.5}
+clients:
+  phone:
+    models: {gpt-4o: "task:chat", "*": small}
+  guest:
+    allowed_models: ["task:strict", small, "lan:*"]
+  inside:
+    cloud: false
+defaults:
+  budget_s: 60
+"#;
+
+fn providers() -> Providers {
+    Providers::new().with("lan", false).with("together", true)
+}
+
+struct Ask<'a> {
+    model: Option<&'a str>,
+    task: Option<&'a str>,
+    client: &'a str,
+    no_fallback: bool,
+    allow: bool,
+}
+
+const PLAIN: Ask<'static> = Ask { model: None, task: None, client: "c", no_fallback: false, allow: true };
+
+fn ask(ask: &Ask<'_>) -> Result<Resolved, ApiError> {
+    let file = TasksFile::read(FILE, &providers()).unwrap();
+    let model_named = |name: &str| match name {
+        "big" | "small" => Some(ModelId::from(name)),
+        "little" => Some(ModelId::from("small")),
+        _ => None,
+    };
+    let around = Surroundings {
+        file: &file,
+        providers: &providers(),
+        allow_cloud_fallback: ask.allow,
+        model_named: &model_named,
+    };
+    let client = ClientId::from(ask.client);
+    let question = Question { model: ask.model, task: ask.task, client: &client, no_fallback: ask.no_fallback };
+    resolve(&question, &around)
+}
+
+/// The rungs as `position:target`.
+fn rungs(resolved: &Resolved) -> Vec<String> {
+    resolved.ladder.rungs().map(|rung| format!("{} {}", rung.position, rung.target)).collect()
+}
+
+fn ladder(of: &Ask<'_>) -> Vec<String> {
+    rungs(&ask(of).unwrap())
+}
+
+#[test]
+fn tr_1_a_task_by_model_or_by_field_and_what_it_says() {
+    for named in [
+        Ask { model: Some("task:chat"), ..PLAIN },
+        Ask { task: Some("chat"), ..PLAIN },
+        Ask { task: Some("task:chat"), ..PLAIN },
+    ] {
+        let resolved = ask(&named).unwrap();
+        assert_eq!(rungs(&resolved), ["0 big", "1 small", "2 claude:haiku", "3 lan:llama"]);
+        assert_eq!((resolved.name.as_str(), resolved.priority), ("task:chat", Some(Priority::INTERACTIVE)));
+        assert_eq!(resolved.budget, Some(Duration::from_secs(30)));
+        assert_eq!(resolved.keep_alive, Some(KeepAlive::For(Duration::from_secs(600))));
+        assert_eq!(resolved.params["temperature"], 0.2);
+    }
+    let strict = ask(&Ask { task: Some("strict"), ..PLAIN }).unwrap();
+    assert_eq!(strict.budget, Some(Duration::from_secs(60)), "from the defaults");
+    assert!(strict.ladder.pin_primary);
+    assert_eq!(strict.ladder.patience, Duration::from_millis(1_500));
+}
+
+#[test]
+fn plain_names_aliases_providers_and_nothing_at_all() {
+    assert_eq!(ladder(&Ask { model: Some("big"), ..PLAIN }), ["0 big"]);
+    assert_eq!(ladder(&Ask { model: Some("little"), ..PLAIN }), ["0 small"]);
+    assert_eq!(ladder(&Ask { model: Some("claude:opus"), ..PLAIN }), ["0 claude:opus"]);
+    // The scheduler knows what is like it.
+    assert_eq!(ladder(&Ask { model: Some("bgi"), ..PLAIN }), ["0 bgi"]);
+    assert_eq!(ladder(&PLAIN), ["0 default"]);
+    assert!(ask(&Ask { model: Some("big"), ..PLAIN }).unwrap().budget.is_none(), "defaults are for tasks");
+}
+
+#[test]
+fn a_task_that_is_not_there_is_told_with_one_that_is_like_it() {
+    let error = ask(&Ask { task: Some("caht"), ..PLAIN }).unwrap_err();
+    assert_eq!((error.code, error.param.as_deref()), (ErrorCode::ModelNotFound, Some("model")));
+    assert!(error.message.contains("did you mean 'task:chat'?"), "{}", error.message);
+    let guest = ask(&Ask { task: Some("caht"), client: "guest", ..PLAIN }).unwrap_err();
+    assert!(!guest.message.contains("task:chat"), "{}", guest.message);
+}
+
+#[test]
+fn rc_2_a_model_beside_a_task_is_a_wish_for_a_rung() {
+    let with = |model| ladder(&Ask { task: Some("chat"), model: Some(model), ..PLAIN });
+    assert_eq!(with("little"), ["1 small", "0 big", "2 claude:haiku", "3 lan:llama"]);
+    assert_eq!(with("lan:llama"), ["3 lan:llama", "0 big", "1 small", "2 claude:haiku"]);
+    assert_eq!(with("nobody"), ["0 big", "1 small", "2 claude:haiku", "3 lan:llama"]);
+}
+
+#[test]
+fn tr_2_no_fallback_is_the_first_rung_or_none() {
+    assert_eq!(ladder(&Ask { task: Some("chat"), no_fallback: true, ..PLAIN }), ["0 big"]);
+    assert_eq!(ladder(&Ask { task: Some("chat"), model: Some("small"), no_fallback: true, ..PLAIN }), ["1 small"]);
+    assert_eq!(ladder(&Ask { task: Some("strict"), ..PLAIN }), ["0 big"]);
+}
+
+#[test]
+fn tr_3_the_truth_table_of_the_cloud_guard() {
+    let rung = |position, name: &str| Rung { target: providers().target(name), position };
+    // What stands where, whether clouds may be fallen back to, and whether it stays.
+    for (name, position, allow, stays) in [
+        ("small", 0, false, true),
+        ("small", 0, true, true),
+        ("small", 1, false, true),
+        ("small", 1, true, true),
+        ("lan:llama", 0, false, true),
+        ("lan:llama", 0, true, true),
+        ("lan:llama", 1, false, true),
+        ("lan:llama", 1, true, true),
+        ("claude:opus", 0, false, true),
+        ("claude:opus", 0, true, true),
+        ("claude:opus", 1, false, false),
+        ("claude:opus", 1, true, true),
+        ("claude:opus", 7, false, false),
+        ("together:llama", 0, false, true),
+        ("together:llama", 0, true, true),
+        ("together:llama", 1, false, false),
+        ("together:llama", 1, true, true),
+    ] {
+        let (kept, fallen) = guarded(vec![rung(position, name)], &providers(), allow);
+        assert_eq!((kept.len(), fallen.len()), if stays { (1, 0) } else { (0, 1) }, "{name} at {position}, {allow}");
+    }
+}
+
+#[test]
+fn tr_3_tasks_and_direct_names_pass_the_same_guard_and_it_empties_no_ladder() {
+    let shut = |task| ladder(&Ask { task: Some(task), allow: false, ..PLAIN });
+    assert_eq!(shut("chat"), ["0 big", "1 small", "3 lan:llama"]);
+    assert_eq!(shut("away"), ["0 claude:opus", "1 small"]);
+    assert_eq!(ladder(&Ask { model: Some("claude:opus"), allow: false, ..PLAIN }), ["0 claude:opus"]);
+    // A wish for a rung does not bring back what the guard removed.
+    let wished = Ask { task: Some("chat"), model: Some("claude:haiku"), allow: false, ..PLAIN };
+    assert_eq!(ladder(&wished), ["0 big", "1 small", "3 lan:llama"]);
+    let removed = ask(&wished).unwrap().removed;
+    assert_eq!((removed.len(), removed[0].rung.position, removed[0].why), (1, 2, "allowCloudFallback is off"));
+}
+
+#[test]
+fn tr_3_permissions_are_checks_of_their_own() {
+    let inside = |model| ask(&Ask { model: Some(model), client: "inside", ..PLAIN });
+    assert_eq!(inside("claude:opus").unwrap_err().code, ErrorCode::CloudNotAllowed);
+    assert_eq!(rungs(&inside("task:away").unwrap()), ["1 small"]);
+    assert_eq!(rungs(&inside("lan:llama").unwrap()), ["0 lan:llama"]);
+    assert_eq!(ladder(&Ask { task: Some("here"), ..PLAIN }), ["0 big", "1 lan:llama"]);
+    let error = ask(&Ask { model: Some("together:x"), client: "inside", allow: false, ..PLAIN }).unwrap_err();
+    assert_eq!(error.code, ErrorCode::CloudNotAllowed);
+}
+
+#[test]
+fn rc_24_a_clients_names_and_what_it_may_ask_for() {
+    let phone = |model| ladder(&Ask { model, client: "phone", ..PLAIN });
+    assert_eq!(phone(Some("gpt-4o")).len(), 4);
+    assert_eq!(phone(Some("anything")), ["0 small"]);
+    assert_eq!(phone(None), ["0 small"]);
+    let guest = |model| ask(&Ask { model: Some(model), client: "guest", ..PLAIN });
+    assert_eq!(rungs(&guest("task:strict").unwrap()), ["0 big"]);
+    assert_eq!(rungs(&guest("little").unwrap()), ["0 small"]);
+    assert_eq!(rungs(&guest("task:chat").unwrap()), ["1 small", "3 lan:llama"]);
+    assert_eq!(guest("big").unwrap_err().code, ErrorCode::InsufficientScope);
+    assert_eq!(guest("claude:opus").unwrap_err().code, ErrorCode::InsufficientScope);
+}

@@ -1,0 +1,51 @@
+//! JSON Schemas of the types that read themselves from text (TR-6). Those that serde derives have theirs derived.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+
+use crate::{ByteCount, ClientId, DeviceId, KeepAlive, ModelId, Priority};
+
+macro_rules! schema {
+    ($kind:ident, $($body:tt)+) => {
+        impl JsonSchema for $kind {
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($kind).into()
+            }
+
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!($($body)+)
+            }
+        }
+    };
+}
+
+schema!(Priority, {
+    "description": "How important, from 0 (most) to 9 (least), or a word: interactive is 2, normal 5, batch 8.",
+    "anyOf": [
+        { "type": "integer", "minimum": 0, "maximum": 9 },
+        { "type": "string", "enum": ["interactive", "normal", "batch"] },
+    ],
+});
+schema!(KeepAlive, {
+    "description": "How long a model stays loaded after its last use: seconds, or a text with a unit; negative is for \
+                    ever, 0 unloads right after.",
+    "anyOf": [
+        { "type": "number" },
+        { "type": "string", "examples": ["5m", "90s", "1h", "-1"] },
+    ],
+});
+schema!(ByteCount, {
+    "description": "Bytes, or a text with a unit.",
+    "anyOf": [
+        { "type": "integer", "minimum": 0 },
+        { "type": "string", "examples": ["18GiB", "512MiB"] },
+    ],
+});
+schema!(DeviceId, {
+    "description": "A device: auto, cpu, cuda:N, metal:N, npu, or the name of a declared one.",
+    "type": "string",
+    "examples": ["auto", "cpu", "cuda", "cuda:1"],
+});
+schema!(ModelId, { "description": "The name of a model.", "type": "string" });
+schema!(ClientId, { "description": "The name of a client.", "type": "string" });
