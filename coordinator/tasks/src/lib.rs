@@ -2,7 +2,7 @@
 //! parameters; a client's profile says what it may ask for and what its names mean here.
 //!
 //! Pure: text comes in and a [`TasksFile`] with every problem goes out; a name comes in and a [`Resolved`] ladder goes out.
-//! Tasks, plain models, aliases and models of providers all pass through [`resolve`], and so does the rule about clouds.
+//! Tasks, plain models, aliases and models of providers all pass through [`resolve()`], and so does the rule about clouds.
 //! Knows no files, no HTTP and nothing of what is loaded.
 
 mod check;
