@@ -1,166 +1,162 @@
-//! What models were seen to use, kept from one life of the process to the next (RC-20). One thread owns the file, because
-//! writing it waits for the disk. Knows nothing of how footprints come about.
+//! What models were seen to use, kept from one life of the process to the next in a document of the lease store, which
+//! coordinators that use the same store share (RC-20). Knows nothing of how footprints come about.
 
-use std::path::Path;
-use std::sync::mpsc;
+use std::time::Duration;
 
-use model_boss_core::Footprint;
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use model_boss_core::{Event, Footprint};
+use model_boss_lease_store::{Document, StoreError, Swap};
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio::time::sleep;
 
+use crate::driver::News;
 use crate::error_chain::chain;
+use crate::leases::Leases;
 
-/// Beside the ledger.
-const FILE: &str = "footprints.redb";
-/// By model, revision, context, parallelism and device; the value is the footprint as JSON.
-const FOOTPRINTS: TableDefinition<'static, &str, &str> = TableDefinition::new("footprints");
+/// What the document is called.
+const DOCUMENT: &str = "footprints";
+/// A store that is out of reach is asked again after this.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
 
 /// Takes what is learned. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Footprints(Option<mpsc::Sender<Footprint>>);
-
-/// The file cannot be used.
-#[derive(Debug, thiserror::Error)]
-enum FootprintError {
-    #[error("cannot be opened")]
-    Open(#[from] redb::DatabaseError),
-    #[error("cannot be read or written")]
-    Storage(#[from] redb::StorageError),
-    #[error("cannot be read or written")]
-    Table(#[from] redb::TableError),
-    #[error("cannot be read or written")]
-    Transaction(#[from] Box<redb::TransactionError>),
-    #[error("cannot be written")]
-    Commit(#[from] redb::CommitError),
-    #[error("cannot be written")]
-    Json(#[from] serde_json::Error),
-}
-
-impl From<redb::TransactionError> for FootprintError {
-    fn from(error: redb::TransactionError) -> Self {
-        Self::Transaction(Box::new(error))
-    }
-}
+pub(crate) struct Footprints(mpsc::UnboundedSender<Footprint>);
 
 impl Footprints {
-    /// Opens the file in `folder` and gives what is in it. A file that cannot be used is reported and done without: sizes
-    /// are then learned again.
-    pub(crate) fn open(folder: &Path) -> (Self, Vec<Footprint>) {
-        let path = folder.join(FILE);
-        match open(&path) {
-            Ok((database, known)) => {
-                let (sender, inbox) = mpsc::channel();
-                let started = std::thread::Builder::new()
-                    .name("footprints".into())
-                    .spawn(move || write_all(&database, &path, &inbox));
-                match started {
-                    Ok(_) => (Self(Some(sender)), known),
-                    Err(error) => {
-                        tracing::warn!(%error, "what models use cannot be kept: no thread");
-                        (Self(None), known)
-                    }
-                }
-            }
-            Err(error) => {
-                tracing::warn!(path = %path.display(), "learned sizes are not used: {}", chain(&error));
-                (Self(None), Vec::new())
-            }
-        }
+    /// Tells the scheduler what is known, and begins to keep what it learns. A store that is out of reach is waited for; what
+    /// cannot be understood is done without: sizes are then learned again.
+    pub(crate) async fn start(leases: Leases, news: News) -> Self {
+        let (sender, learned) = mpsc::unbounded_channel();
+        let reached = tell(&leases, &news).await;
+        tokio::spawn(keep(leases, news, learned, reached));
+        Self(sender)
     }
 
     /// Keeps a footprint; those of other revisions of its model go.
     pub(crate) fn learn(&self, footprint: Footprint) {
-        if let Some(sender) = &self.0 {
-            // The thread lives as long as the sender.
-            let _ = sender.send(footprint);
+        // The task lives as long as the sender.
+        let _ = self.0.send(footprint);
+    }
+}
+
+/// Whether the store could be asked.
+async fn tell(leases: &Leases, news: &News) -> bool {
+    match leases.load_document(DOCUMENT).await {
+        Ok(document) => {
+            let known = entries(&document).into_iter().filter_map(|entry| serde_json::from_value(entry).ok());
+            news.event(Event::Footprints(known.collect()));
+            true
+        }
+        Err(error) => {
+            tracing::debug!("learned sizes could not be read: {}", chain(&error));
+            false
         }
     }
 }
 
-fn open(path: &Path) -> Result<(Database, Vec<Footprint>), FootprintError> {
-    let database = Database::create(path)?;
-    let write = database.begin_write()?;
-    write.open_table(FOOTPRINTS)?;
-    write.commit()?;
-    let mut known = Vec::new();
-    let read = database.begin_read()?;
-    for entry in read.open_table(FOOTPRINTS)?.iter()? {
-        let (_, value) = entry?;
-        // One that a later version wrote says nothing to this one.
-        known.extend(serde_json::from_str::<Footprint>(value.value()).ok());
+async fn keep(leases: Leases, news: News, mut learned: mpsc::UnboundedReceiver<Footprint>, mut reached: bool) {
+    while !reached {
+        sleep(TRY_AGAIN).await;
+        reached = tell(&leases, &news).await;
     }
-    Ok((database, known))
-}
-
-fn write_all(database: &Database, path: &Path, inbox: &mpsc::Receiver<Footprint>) {
-    while let Ok(footprint) = inbox.recv() {
-        if let Err(error) = write(database, &footprint) {
-            tracing::warn!(path = %path.display(), "a learned size is lost: {}", chain(&error));
-        }
-    }
-}
-
-fn write(database: &Database, footprint: &Footprint) -> Result<(), FootprintError> {
-    let text = serde_json::to_string(footprint)?;
-    let write = database.begin_write()?;
-    {
-        let mut table = write.open_table(FOOTPRINTS)?;
-        let mut outdated = Vec::new();
-        for entry in table.iter()? {
-            let (key, value) = entry?;
-            let old = serde_json::from_str::<Footprint>(value.value());
-            if old.is_ok_and(|old| old.model == footprint.model && old.revision != footprint.revision) {
-                outdated.push(key.value().to_owned());
+    let mut batch = Vec::new();
+    while learned.recv_many(&mut batch, 64).await > 0 {
+        while let Err(error) = write(&leases, &batch).await {
+            if !error.is_outage() {
+                tracing::warn!("a learned size is lost: {}", chain(&error));
+                break;
             }
+            sleep(TRY_AGAIN).await;
         }
-        for key in outdated {
-            table.remove(key.as_str())?;
-        }
-        table.insert(key(footprint).as_str(), text.as_str())?;
+        batch.clear();
     }
-    write.commit()?;
-    Ok(())
 }
 
-fn key(footprint: &Footprint) -> String {
-    let Footprint { model, revision, context, max_concurrent, device, .. } = footprint;
-    let context = context.map_or_else(|| "-".to_owned(), |tokens| tokens.to_string());
-    format!("{model} {revision:x} {context} {max_concurrent} {device}")
+async fn write(leases: &Leases, learned: &[Footprint]) -> Result<(), StoreError> {
+    loop {
+        let document = leases.load_document(DOCUMENT).await?;
+        let mut all = entries(&document);
+        for footprint in learned {
+            merge(&mut all, footprint).map_err(StoreError::Encode)?;
+        }
+        let content = serde_json::to_string(&all).map_err(StoreError::Encode)?;
+        if leases.swap_document(DOCUMENT, document, content).await? == Swap::Done {
+            return Ok(());
+        }
+    }
+}
+
+fn entries(document: &Document) -> Vec<Value> {
+    let Some(content) = &document.content else { return Vec::new() };
+    serde_json::from_str(content).unwrap_or_else(|error| {
+        tracing::warn!(%error, "learned sizes cannot be understood and are learned again");
+        Vec::new()
+    })
+}
+
+/// One that a later version wrote says nothing to this one, and stays.
+fn merge(all: &mut Vec<Value>, footprint: &Footprint) -> Result<(), serde_json::Error> {
+    all.retain(|entry| {
+        let Ok(old) = serde_json::from_value::<Footprint>(entry.clone()) else { return true };
+        let outdated = old.model == footprint.model && old.revision != footprint.revision;
+        let same = Footprint { bytes: footprint.bytes, ..old } == *footprint;
+        !outdated && !same
+    });
+    all.push(serde_json::to_value(footprint)?);
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use model_boss_lease_store::Terms;
     use model_boss_protocol::{ByteCount, DeviceId};
 
     use super::*;
+    use crate::leases::{LeaseSetup, StoreChoice};
 
     fn footprint(revision: u64, device: DeviceId, gib: u64) -> Footprint {
         let (model, bytes) = ("team/m:1".into(), ByteCount::gib(gib));
         Footprint { model, revision, context: None, max_concurrent: 8, device, bytes }
     }
 
-    #[test]
-    fn rc_20_what_is_learned_is_known_in_the_next_life() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(FILE);
-        let (database, known) = open(&path).unwrap();
-        assert!(known.is_empty());
-        write(&database, &footprint(1, DeviceId::Cpu, 1)).unwrap();
-        write(&database, &footprint(1, DeviceId::Cuda(0), 2)).unwrap();
-        write(&database, &footprint(1, DeviceId::Cuda(0), 3)).unwrap();
-        drop(database);
-        let (database, known) = open(&path).unwrap();
-        assert_eq!(known, [footprint(1, DeviceId::Cpu, 1), footprint(1, DeviceId::Cuda(0), 3)]);
-        write(&database, &footprint(2, DeviceId::Cpu, 4)).unwrap();
-        drop(database);
-        assert_eq!(open(&path).unwrap().1, [footprint(2, DeviceId::Cpu, 4)]);
+    async fn leases(folder: &std::path::Path) -> Leases {
+        let setup = LeaseSetup {
+            store: StoreChoice::Embedded(folder.join("state")),
+            runtime_dir: folder.join("run"),
+            terms: Terms::default(),
+            probes: Vec::new(),
+            news: News::channel().0,
+        };
+        Leases::start(setup).await.unwrap().leases
     }
 
-    #[test]
-    fn a_file_that_is_none_is_done_without() {
+    async fn known(leases: &Leases) -> Vec<Footprint> {
+        let document = leases.load_document(DOCUMENT).await.unwrap();
+        entries(&document).into_iter().map(|entry| serde_json::from_value(entry).unwrap()).collect()
+    }
+
+    #[tokio::test]
+    async fn rc_20_what_is_learned_is_kept_and_other_revisions_go() {
         let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join(FILE), "not a database at all").unwrap();
-        let (footprints, known) = Footprints::open(folder.path());
-        assert!(known.is_empty());
-        footprints.learn(footprint(1, DeviceId::Cpu, 1));
+        let leases = leases(folder.path()).await;
+        assert_eq!(known(&leases).await, []);
+        write(&leases, &[footprint(1, DeviceId::Cpu, 1), footprint(1, DeviceId::Cuda(0), 2)]).await.unwrap();
+        write(&leases, &[footprint(1, DeviceId::Cuda(0), 3)]).await.unwrap();
+        assert_eq!(known(&leases).await, [footprint(1, DeviceId::Cpu, 1), footprint(1, DeviceId::Cuda(0), 3)]);
+        write(&leases, &[footprint(2, DeviceId::Cpu, 4)]).await.unwrap();
+        assert_eq!(known(&leases).await, [footprint(2, DeviceId::Cpu, 4)]);
+    }
+
+    #[tokio::test]
+    async fn what_a_later_version_wrote_stays_and_nonsense_is_done_without() {
+        let folder = tempfile::tempdir().unwrap();
+        let leases = leases(folder.path()).await;
+        for (content, entries) in [(r#"[{"rank": 7}]"#, 2), ("no JSON", 1)] {
+            let document = leases.load_document(DOCUMENT).await.unwrap();
+            assert_eq!(leases.swap_document(DOCUMENT, document, content.to_owned()).await.unwrap(), Swap::Done);
+            write(&leases, &[footprint(1, DeviceId::Cpu, 1)]).await.unwrap();
+            let written = leases.load_document(DOCUMENT).await.unwrap();
+            assert_eq!(super::entries(&written).len(), entries, "{content}");
+        }
     }
 }

@@ -300,6 +300,7 @@ fn describe(recorder: &PrometheusRecorder) {
         ("model_boss_device_foreign_bytes", "Memory in use by programs without a lease; NaN: unknown"),
         ("model_boss_device_leased_bytes", "Memory held by slots"),
         ("model_boss_device_free_bytes", "Memory that a load could take now; NaN: unknown"),
+        ("model_boss_lease_store_available", "Whether memory can be leased: 0 while the store is away or recovering"),
         ("model_boss_manifest_problems", "Manifests that could not be read"),
     ];
     for (name, help) in gauges {

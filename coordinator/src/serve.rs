@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model_boss_core::{Event, Moment, Scheduler, Settings};
+use model_boss_core::{Moment, Scheduler, Settings};
 use model_boss_protocol::{Backend, ByteCount, Category};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
@@ -19,7 +19,7 @@ use crate::catalog::{Backends, LiveCatalog, ModelRoots};
 use crate::config::{ApiKeys, ApiKeysError, Config};
 use crate::driver::{Driver, News, Pulse, Scheduling, Waiting};
 use crate::footprints::Footprints;
-use crate::leases::{LeaseSetup, LeaseStart, LeaseStartError, Leases};
+use crate::leases::{LeaseSetup, LeaseStart, LeaseStartError, Leases, StoreChoice};
 use crate::metrics::Metrics;
 use crate::probe::{DeclaredProbe, HostProbe, NvidiaProbe, Probe, SimulatedMachine, SimulationError};
 use crate::startup::Startup;
@@ -85,15 +85,14 @@ pub(crate) async fn serve(mut config: Config) -> Result<ExitCode, ServeError> {
     };
     probes.push(Box::new(DeclaredProbe::new(config.devices.clone())));
     let LeaseStart { leases, devices, store, ended } = Leases::start(LeaseSetup {
-        state_dir: config.state_dir.clone(),
+        store: StoreChoice::of(&config),
         runtime_dir: config.runtime_dir.clone(),
         terms: config.leases.terms(),
         probes,
         news: news.clone(),
     })
     .await?;
-    let (footprints, learned) = Footprints::open(&config.state_dir);
-    news.event(Event::Footprints(learned));
+    let footprints = Footprints::start(leases.clone(), news.clone()).await;
     let (scheduling, clock) = (Scheduling::new(news.clone()), Clock::start());
     let (pulse, changes) = (Arc::new(Pulse::default()), Arc::new(Changes::new()));
     let (drained, draining) = (CancellationToken::new(), CancellationToken::new());
@@ -120,6 +119,7 @@ pub(crate) async fn serve(mut config: Config) -> Result<ExitCode, ServeError> {
         catalog: Arc::clone(&live),
         leases,
         devices: devices.clone(),
+        store: store.clone(),
         metrics,
         hosts: AllowedHosts::new(&config.allowed_hosts, config.host),
         keys,
@@ -138,8 +138,14 @@ pub(crate) async fn serve(mut config: Config) -> Result<ExitCode, ServeError> {
     };
     let server = Server::new(listener, Door::new(Arc::clone(&context), api::router(context)), limits);
     let address = server.address().map_err(|error| ServeError::System("the listening socket", error))?;
-    Startup { address, catalog: &catalog, devices: &devices.samples(), store: &store, no_gpu: no_gpu.as_deref() }
-        .print();
+    Startup {
+        address,
+        catalog: &catalog,
+        devices: &devices.samples(),
+        store: &store.status(),
+        no_gpu: no_gpu.as_deref(),
+    }
+    .print();
 
     let closed = CancellationToken::new();
     let server = tokio::spawn(server.run(closed.clone().cancelled_owned()));
@@ -260,6 +266,7 @@ fn settings(config: &Config) -> Settings {
         min_hold: config.min_hold,
         max_wait: config.max_wait,
         reevaluate_every: config.reevaluate_every,
+        ledger_patience: config.leases.patience,
         max_retries: small(config.max_retries),
         max_load_attempts: small(config.max_load_attempts),
         back_off_first: config.back_off_first,

@@ -4,9 +4,11 @@ use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 
+use model_boss_core::LedgerState;
 use model_boss_protocol::ByteCount;
 
 use crate::catalog::Catalog;
+use crate::leases::StoreStatus;
 use crate::probe::DeviceSample;
 
 /// What there is at the start.
@@ -17,8 +19,8 @@ pub(crate) struct Startup<'a> {
     pub(crate) catalog: &'a Catalog,
     /// The devices.
     pub(crate) devices: &'a [DeviceSample],
-    /// The lease store, for people.
-    pub(crate) store: &'a str,
+    /// The lease store.
+    pub(crate) store: &'a StoreStatus,
     /// Why there are no NVIDIA GPUs.
     pub(crate) no_gpu: Option<&'a str>,
 }
@@ -58,7 +60,25 @@ impl Startup<'_> {
         for problem in &self.catalog.problems {
             writeln!(out, "{}{problem}", name("problem"))?;
         }
-        writeln!(out, "{}{}", name("leases"), self.store)?;
+        let StoreStatus { store, state, .. } = self.store;
+        match state {
+            LedgerState::Open => writeln!(out, "{}{store}", name("leases"))?,
+            LedgerState::Recovering { left } => {
+                let seconds = left.as_secs_f64().ceil();
+                writeln!(
+                    out,
+                    "{}{store}, which may have lost records: nothing is loaded for {seconds} s",
+                    name("leases")
+                )?;
+            }
+            LedgerState::Away { detail } => {
+                writeln!(
+                    out,
+                    "{}{store}, tried until it is reached; nothing is loaded before: {detail}",
+                    name("problem")
+                )?;
+            }
+        }
         if let Some(model) = self.catalog.models().next() {
             let question = r#"{"messages":[{"role":"user","content":"Which port do you listen on?"}]"#;
             let model = &model.description.id;

@@ -13,6 +13,7 @@ mod events;
 mod eviction;
 mod files;
 mod isolation;
+mod lease_store;
 mod load_failures;
 mod observability;
 mod operators;

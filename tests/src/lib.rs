@@ -12,6 +12,7 @@ mod fake_model;
 mod lone_worker;
 mod ports;
 mod processes;
+mod redis;
 mod sandbox;
 mod wait;
 
@@ -23,5 +24,6 @@ pub use lone_worker::LoneWorker;
 pub use model_boss_fake_worker::behaviour::{Behaviour, Malformed, Refusal};
 pub use ports::own_ports;
 pub use processes::Processes;
+pub use redis::RedisServer;
 pub use sandbox::Sandbox;
 pub use wait::{PATIENCE, until, within};

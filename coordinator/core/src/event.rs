@@ -9,7 +9,7 @@ use model_boss_protocol::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Ladder, Moment, RungChoice, Settings};
+use crate::{Ladder, LedgerState, Moment, RungChoice, Settings};
 
 /// News for the scheduler. News about a slot carries the generation it is about; older generations are ignored.
 #[derive(Clone, Debug)]
@@ -102,6 +102,8 @@ pub enum Event {
         /// Which model; all when absent.
         model: Option<ModelId>,
     },
+    /// Whether memory can be leased changed.
+    Ledger(LedgerState),
     /// The ledger holds the bytes for this slot.
     LeaseGranted {
         /// Which slot.

@@ -13,6 +13,7 @@ mod eviction;
 mod failure;
 mod footprint;
 mod ladder;
+mod ledger;
 mod placement;
 mod pool;
 mod queue;
@@ -34,6 +35,7 @@ pub use event::{
     SizeRule, Submission,
 };
 pub use ladder::{DEFAULT_PATIENCE, Ladder, Rung, RungChoice, RungReason, Standing, Target};
+pub use ledger::LedgerState;
 pub use reason::{Blocker, LeaveCause, Protection, WaitReason};
 pub use scheduler::Scheduler;
 pub use settings::{ClientRule, ClientRules, LoadFailurePolicy, MaxLoaded, Settings};

@@ -70,6 +70,17 @@ pub enum WaitReason {
         #[serde(rename = "retry_in_ms", serialize_with = "as_millis")]
         retry_in: Duration,
     },
+    /// The store of the lease ledger is out of reach: nothing is loaded until it is back.
+    LedgerAway {
+        /// Why, for people.
+        detail: String,
+    },
+    /// The store may have lost records: nothing is granted until every holder had the time to state its own.
+    LedgerRecovering {
+        /// When that is over at the latest.
+        #[serde(rename = "retry_in_ms", serialize_with = "as_millis")]
+        retry_in: Duration,
+    },
     /// The model failed and is tried again later.
     BackingOff {
         /// Which model.
@@ -240,6 +251,12 @@ impl fmt::Display for WaitReason {
             }
             Self::Leaving { model, cause } => write!(f, "{model} is leaving ({cause}) and comes back after that"),
             Self::LeaseRefused { detail, .. } => write!(f, "waiting for a lease: {detail}"),
+            Self::LedgerAway { detail } => write!(f, "no memory can be leased: {detail}"),
+            Self::LedgerRecovering { retry_in } => write!(
+                f,
+                "the lease store may have lost records, nothing is granted for {:.0} s more",
+                retry_in.as_secs_f64().ceil()
+            ),
             Self::BackingOff { model, failures, detail, retry_in } => write!(
                 f,
                 "{model} failed {failures} times in a row, next try in {:.0} s: {detail}",
@@ -322,6 +339,6 @@ impl fmt::Display for LeaveCause {
     }
 }
 
-fn as_millis<S: serde::Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn as_millis<S: serde::Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_u64(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
 }

@@ -6,6 +6,7 @@ mod claims;
 mod clients;
 mod devices;
 mod ladders;
+mod ledger;
 mod loading;
 mod measure;
 mod moves;
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 use model_boss_protocol::{ApiError, Generation, RequestId, SlotId};
 
+use self::ledger::Ledger;
 use self::moves::Move;
 use self::second_try::SecondTry;
 use crate::catalog::{Catalog, ModelIndex};
@@ -52,6 +54,7 @@ pub struct Scheduler {
     clients: Clients,
     pool: ModelPool,
     devices: Devices,
+    ledger: Ledger,
     /// Looked up by id only, never iterated where order shows.
     running: HashMap<RequestId, Running>,
     timers: Timers<Timer>,
@@ -100,6 +103,8 @@ enum Timer {
     Client(ClientIndex),
     /// The ledger may be asked again for the second copy of a model that moves.
     Move(ModelIndex),
+    /// Somebody has waited long enough for a ledger that is out of reach.
+    Patience,
     /// Everything that waits is looked at.
     Reevaluate,
 }
@@ -135,6 +140,7 @@ impl Scheduler {
             clients: Clients::new(settings.clients.clone(), settings.service_step),
             pool: ModelPool::default(),
             devices: Devices::default(),
+            ledger: Ledger::default(),
             running: HashMap::new(),
             timers: Timers::new(),
             decisions: Decisions::new(settings.decisions_kept),
@@ -193,6 +199,7 @@ impl Scheduler {
             Event::FreeDevice { request, device } => self.free_device(request, &device),
             Event::OpenDevice { request, device } => self.open_device(request, &device),
             Event::Unload { request, model } => self.unload(request, model.as_ref()),
+            Event::Ledger(state) => self.ledger_changed(state),
             Event::LeaseGranted { slot, generation } => self.lease_granted(slot, generation),
             Event::LeaseRefused { slot, generation, reason, retry_after } => {
                 self.lease_refused(slot, generation, reason, retry_after);
@@ -219,6 +226,7 @@ impl Scheduler {
                 Timer::Consider(model) => self.consider(model),
                 Timer::Client(client) => self.client_changed(client),
                 Timer::Move(model) => self.consider_move(model),
+                Timer::Patience => self.end_patience(),
                 Timer::Reevaluate => self.reconsider_at_least(Reconsider::All),
             }
         }

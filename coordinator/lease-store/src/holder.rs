@@ -70,8 +70,29 @@ impl Holder {
     /// it holds the mark that a ledger was begun since the boot, so that a lost one is not taken for a first start, and
     /// the locks that keep two ledgers from counting one device twice.
     pub fn redis(url: &str, runtime_dir: &Path, owner: Owner, terms: Terms) -> Result<Self, StoreError> {
+        Self::redis_of(url, host::boot_id()?, runtime_dir, owner, terms)
+    }
+
+    /// The same with a ledger of its own beside the host's, for a machine that is only played: what is promised there says
+    /// nothing about the real one. `name` tells such ledgers apart.
+    pub fn redis_beside(
+        url: &str,
+        name: &str,
+        runtime_dir: &Path,
+        owner: Owner,
+        terms: Terms,
+    ) -> Result<Self, StoreError> {
+        Self::redis_of(url, format!("{}-{name}", host::boot_id()?), runtime_dir, owner, terms)
+    }
+
+    fn redis_of(
+        url: &str,
+        boot_id: String,
+        runtime_dir: &Path,
+        owner: Owner,
+        terms: Terms,
+    ) -> Result<Self, StoreError> {
         let runtime_dir = own_folder(runtime_dir)?;
-        let boot_id = host::boot_id()?;
         let store = RedisStore::open(url, &boot_id)?;
         let claim = Claim::Shared(format!("ledger {}", store.server()));
         let empty = Ledger::new(boot_id, model_boss_lease::Token(0), terms);
@@ -102,6 +123,13 @@ impl Holder {
             })?;
         }
         Ok(holder)
+    }
+
+    /// What tells this process from every other that ever used the ledger, to make request ids of.
+    pub fn name(&self) -> String {
+        let process = &self.owner.process;
+        let namespace: String = process.pid_ns.chars().filter(char::is_ascii_digit).collect();
+        format!("{namespace}-{}-{}", process.pid, process.start_time)
     }
 
     /// How often [`Holder::renew`] is due.

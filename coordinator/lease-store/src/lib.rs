@@ -23,7 +23,7 @@ pub use model_boss_lease::{
     Accounting, DeviceKey, Evidence, LeaseId, LeaseState, Mode, Owner, OwnerKind, Process, StoreTime, Terms, Token,
     Yielding,
 };
-pub use redis_store::RedisStore;
+pub use redis_store::{RedisStore, redis_server};
 pub use store::{Document, DocumentStore, Etag, LedgerStore, Snapshot, Store, Swap};
 pub use tree::ProcessTree;
 pub use view::{LeaseView, PartView, RevokeView, WaiterView};

@@ -77,6 +77,11 @@ pub struct RedisStore {
     version: Option<String>,
 }
 
+/// Where this URL leads, without credentials; an error says what is wrong with it. Connects to nothing.
+pub fn redis_server(url: &str) -> Result<String, StoreError> {
+    Ok(Address::parse(url)?.show())
+}
+
 impl RedisStore {
     /// Opens the ledger of this boot. `url` is `redis://`, `rediss://` (TLS), `redis+unix://`, or
     /// `redis+sentinel://host:port,host:port/SERVICE/DB`. Connects at once, so that a wrong address is reported here.

@@ -33,7 +33,7 @@ use tokio_util::sync::CancellationToken;
 use crate::catalog::LiveCatalog;
 use crate::config::{ApiKeys, Limits, Sse};
 use crate::driver::Scheduling;
-use crate::leases::{DeviceTable, Leases};
+use crate::leases::{DeviceTable, Leases, StoreWatch};
 use crate::metrics::Metrics;
 
 pub(crate) use accept::{Server, ServerLimits};
@@ -54,6 +54,8 @@ pub(crate) struct Context {
     pub(crate) leases: Leases,
     /// The devices as last seen.
     pub(crate) devices: DeviceTable,
+    /// How the ledger's store is.
+    pub(crate) store: StoreWatch,
     /// What is counted.
     pub(crate) metrics: Arc<Metrics>,
     /// The names that mean this server.

@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::response::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use metrics::Label;
-use model_boss_core::{Scheduler, SlotState};
+use model_boss_core::{LedgerState, Scheduler, SlotState};
 use model_boss_protocol::{ApiError, ByteCount, ModelId};
 
 use super::Context;
@@ -41,6 +41,8 @@ async fn read_off(context: &Context) {
         metrics.gauge("model_boss_device_leased_bytes", label(), bytes(Some(device.charged)));
         metrics.gauge("model_boss_device_free_bytes", label(), bytes(device.free));
     }
+    let open = context.store.status().state == LedgerState::Open;
+    metrics.gauge("model_boss_lease_store_available", Vec::new(), f64::from(u8::from(open)));
     metrics.gauge("model_boss_manifest_problems", Vec::new(), context.catalog.current().problems.len() as f64);
 }
 

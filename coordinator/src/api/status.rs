@@ -3,7 +3,7 @@
 
 use axum::response::Response;
 use http::StatusCode;
-use model_boss_core::{Scheduler, SlotState, SlotView};
+use model_boss_core::{LedgerState, Scheduler, SlotState, SlotView};
 use model_boss_protocol::{ApiError, ByteCount, Category, DeviceId, ModelId};
 use serde::Serialize;
 
@@ -11,6 +11,7 @@ use super::Context;
 use super::body::{json, json_with};
 use super::route::Call;
 use crate::lease_http::LeaseBody;
+use crate::leases::StoreStatus;
 
 #[derive(Serialize)]
 struct Word {
@@ -24,10 +25,21 @@ pub(super) async fn live(_: Call) -> Result<Response, ApiError> {
 
 /// `GET /ready` and `/health`: requests are taken.
 pub(super) async fn ready(call: Call) -> Result<Response, ApiError> {
-    if call.context.draining.is_cancelled() {
-        return json_with(StatusCode::SERVICE_UNAVAILABLE, &Word { status: "draining" });
+    let (draining, store) = (call.context.draining.is_cancelled(), call.context.store.status());
+    let word = Word { status: condition(draining, &store) };
+    // Before the store was reached for the first time nothing can be loaded, and nothing is.
+    let refuses = draining || !store.reached;
+    json_with(if refuses { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK }, &word)
+}
+
+/// One word for how the process is: with `ok` everything works; without the store of the ledger what is loaded serves on.
+fn condition(draining: bool, store: &StoreStatus) -> &'static str {
+    match store.state {
+        _ if draining => "draining",
+        LedgerState::Open => "ok",
+        LedgerState::Recovering { .. } => "lease_store_recovering",
+        LedgerState::Away { .. } => "lease_store_unavailable",
     }
-    json(&Word { status: "ok" })
 }
 
 /// The fields of MM-8.
@@ -38,6 +50,7 @@ struct Health {
     model_loaded: Option<ModelId>,
     checkpoint_loaded: Option<String>,
     all_models_loaded: Vec<LoadedModel>,
+    leases: StoreStatus,
     problems: Vec<String>,
 }
 
@@ -60,9 +73,11 @@ pub(super) async fn health(call: Call) -> Result<Response, ApiError> {
     let mut slots = context.scheduling.view(|scheduler, _| scheduler.slots()).await.unwrap_or_default();
     slots.retain(|slot| matches!(slot.state, SlotState::Ready(_)));
     slots.sort_by_key(|slot| std::cmp::Reverse(slot.last_used));
+    let store = context.store.status();
     let loaded: Vec<_> = slots.into_iter().map(|slot| loaded_model(&context, slot)).collect();
     json(&Health {
-        status: if context.draining.is_cancelled() { "draining" } else { "ok" },
+        status: condition(context.draining.is_cancelled(), &store),
+        leases: store,
         version: env!("CARGO_PKG_VERSION"),
         model_loaded: loaded.first().map(|model| model.model_name.clone()),
         checkpoint_loaded: loaded.first().and_then(|model| model.checkpoint.clone()),

@@ -16,7 +16,7 @@ use super::*;
 use crate::catalog::{Backends, ModelRoots};
 use crate::driver::{Driver, News, Pulse, Waiting};
 use crate::footprints::Footprints;
-use crate::leases::{LeaseSetup, LeaseStart};
+use crate::leases::{LeaseSetup, LeaseStart, StoreChoice};
 use crate::probe::{DeviceSample, Probe};
 use crate::supervisor::{Ports, Programs, Spawner, Supervisor, SupervisorSettings, Tools};
 
@@ -75,13 +75,13 @@ async fn fixture_with(keys: Option<&str>) -> Fixture {
     let catalog = live.current();
     assert!(catalog.problems.is_empty(), "{:?}", catalog.problems);
     let setup = LeaseSetup {
-        state_dir: folder.path().join("state"),
+        store: StoreChoice::Embedded(folder.path().join("state")),
         runtime_dir: folder.path().join("run"),
         terms: Terms::default(),
         probes: vec![Box::new(FakeProbe)],
         news: news.clone(),
     };
-    let LeaseStart { leases, devices, .. } = Leases::start(setup).await.unwrap();
+    let LeaseStart { leases, devices, store, .. } = Leases::start(setup).await.unwrap();
     let scheduling = Scheduling::new(news.clone());
     let tools = Tools {
         settings: SupervisorSettings {
@@ -94,7 +94,7 @@ async fn fixture_with(keys: Option<&str>) -> Fixture {
         spawner: Spawner::start(tokio::runtime::Handle::current()).unwrap(),
         ports: Ports::new(8300..=8499),
         leases: leases.clone(),
-        news,
+        news: news.clone(),
         machine: None,
     };
     let (pulse, changes) = (Arc::new(Pulse::default()), Arc::new(Changes::new()));
@@ -107,7 +107,7 @@ async fn fixture_with(keys: Option<&str>) -> Fixture {
         supervisor: Supervisor::new(tools),
         leases: leases.clone(),
         devices: devices.clone(),
-        footprints: Footprints::open(folder.path()).0,
+        footprints: Footprints::start(leases.clone(), news).await,
         metrics: Arc::clone(&metrics),
         drained: CancellationToken::new(),
         pulse,
@@ -119,6 +119,7 @@ async fn fixture_with(keys: Option<&str>) -> Fixture {
         catalog: live,
         leases,
         devices,
+        store,
         metrics,
         hosts: AllowedHosts::new(&[], "127.0.0.1".parse().unwrap()),
         keys,

@@ -12,13 +12,14 @@ pub(crate) use keys::{ApiKeys, ApiKeysError};
 pub(crate) use load::{ConfigError, Shown, Sources, catalogue, flag, variable};
 pub(crate) use tables::{DeclaredDevice, DeclaredDevices};
 
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use model_boss_core::{ClientRules, LoadFailurePolicy, MaxLoaded};
-use model_boss_lease_store::Terms;
+use model_boss_lease_store::{Terms, redis_server};
 use model_boss_protocol::{ByteCount, Category, KeepAlive};
 
 use setting::section;
@@ -36,6 +37,8 @@ section! {
         model_roots: Vec<PathBuf> = vec![PathBuf::from("~"), PathBuf::from(".")],
         /// The folder for what must survive a restart: leases, learned sizes.
         state_dir: PathBuf = PathBuf::from("state"),
+        /// The Redis server that keeps the leases, as `redis://HOST:PORT` (docs/leases.md); unset: a file in `state_dir`.
+        redis_url: Option<RedisUrl> = None,
         /// The folder for locks that end with this boot; all coordinators of a machine must share it.
         runtime_dir: PathBuf = default_runtime_dir(),
         /// The worker program; unset: `model-boss-worker` beside this program, else on PATH.
@@ -152,6 +155,8 @@ section! {
         heartbeat: Duration = Duration::from_secs(3),
         /// What was seen of a device longer ago than this is not believed any more.
         observation_stale: Duration = Duration::from_secs(10),
+        /// How long a request for a model that is not loaded waits for a store that is out of reach.
+        patience: Duration = Duration::from_secs(30),
     }
 }
 
@@ -207,6 +212,42 @@ impl StayWarm {
 /// `MODEL_BOSS_MODEL_IDLE_SECS`: a bare number is seconds, and 0 switches unloading for idleness off (BC-3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IdleTime(pub(crate) KeepAlive);
+
+/// Where a Redis server is, with the password that may be in it. Shown without.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct RedisUrl(String);
+
+impl RedisUrl {
+    /// Takes a text that names a server.
+    pub(super) fn read(text: &str) -> Result<Self, String> {
+        redis_server(text).map(|_| Self(text.to_owned())).map_err(|error| error.to_string())
+    }
+
+    /// The URL with everything in it, to connect with.
+    pub(crate) fn secret(&self) -> &str {
+        &self.0
+    }
+
+    /// Where it leads, for people.
+    pub(crate) fn server(&self) -> String {
+        redis_server(&self.0).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RedisUrl({})", self.server())
+    }
+}
+
+impl fmt::Display for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0.split_once("://"), self.0.rsplit_once('@')) {
+            (Some((scheme, _)), Some((_, place))) => write!(f, "{scheme}://***@{place}"),
+            _ => f.write_str(&self.0),
+        }
+    }
+}
 
 /// How much is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

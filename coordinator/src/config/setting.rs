@@ -10,7 +10,7 @@ use figment::value::{Num, Value};
 use model_boss_core::{ClientRules, LoadFailurePolicy, MaxLoaded};
 use model_boss_protocol::{ByteCount, KeepAlive, parse_span};
 
-use super::{DeclaredDevices, IdleTime, LogFormat, LogLevel};
+use super::{DeclaredDevices, IdleTime, LogFormat, LogLevel, RedisUrl};
 
 /// A value that can be set. Environment and command line give text, the file gives text, numbers, booleans and lists.
 pub(super) trait Setting {
@@ -99,6 +99,7 @@ leaf!(
     Duration,
     Option<Duration>,
     Option<IdleTime>,
+    Option<RedisUrl>,
     ByteCount,
     LogLevel,
     LogFormat,
@@ -377,6 +378,19 @@ impl Setting for Option<IdleTime> {
             Some(IdleTime(KeepAlive::Forever)) => "0".to_owned(),
             Some(IdleTime(KeepAlive::For(span))) => span.show(),
         }
+    }
+}
+
+impl Setting for Option<RedisUrl> {
+    fn read(&mut self, value: &Value) -> Result<(), String> {
+        // What was given may hold a password: it is not repeated.
+        let url = text(value).ok_or("is no text; write a URL such as \"redis://127.0.0.1:6379\"")?;
+        *self = if url.is_empty() { None } else { Some(RedisUrl::read(url)?) };
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        self.as_ref().map_or_else(|| "unset".to_owned(), |url| quote(&url.to_string()))
     }
 }
 

@@ -19,6 +19,9 @@ impl Scheduler {
     pub(super) fn consider(&mut self, model: ModelIndex) {
         self.queue.refresh(model, self.now);
         let wanted = self.queue.residency(model) == Residency::Absent && self.queue.best(model, self.now).is_some();
+        if wanted && !self.is_ledger_open() {
+            self.begin_patience();
+        }
         if !wanted || self.life != Life::Serving || self.must_rest(model) || self.is_held_up(model) {
             return;
         }

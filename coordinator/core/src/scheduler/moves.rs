@@ -123,7 +123,12 @@ impl Scheduler {
     pub(super) fn consider_move(&mut self, model: ModelIndex) {
         let Some(moving) = self.moves.get(&model) else { return };
         let rests = moving.again_at.is_some_and(|at| at > self.now);
-        if moving.slot.is_some() || rests || self.life != Life::Serving || self.second_try.is_some() {
+        if moving.slot.is_some()
+            || rests
+            || self.life != Life::Serving
+            || self.second_try.is_some()
+            || !self.is_ledger_open()
+        {
             return;
         }
         match self.catalog[model].serving.map(|slot| self.pool[slot].state) {

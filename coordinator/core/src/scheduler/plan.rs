@@ -102,6 +102,9 @@ impl Scheduler {
         if let Some(error) = known.failures.refusal(known.id(), self.now, &self.settings) {
             return Err(error);
         }
+        if let Some(wait) = self.why_no_ledger() {
+            return Ok(PlannedStep::Wait { parts: Vec::new(), wait });
+        }
         let offer = match self.offer(ask) {
             Ok(offer) => offer,
             Err(error) => {

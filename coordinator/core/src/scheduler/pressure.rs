@@ -14,7 +14,8 @@ use crate::slot::{ReadyPhase, SlotState};
 impl Scheduler {
     /// Looks at every device after its accounts changed.
     pub(super) fn relieve(&mut self) {
-        if !std::mem::take(&mut self.accounts_changed) {
+        // Nobody is sent away while nothing could come in its place.
+        if !self.is_ledger_open() || !std::mem::take(&mut self.accounts_changed) {
             return;
         }
         let under_pressure = |device: &Device| {

@@ -62,13 +62,20 @@ impl Scheduler {
         true
     }
 
-    /// Whether this model's load has to wait for a second try, its own or another model's.
+    /// Whether this model's load has to wait for the ledger, or for a second try, its own or another model's.
     pub(super) fn is_held_up(&self, model: ModelIndex) -> bool {
+        !self.is_ledger_open() || self.is_held_by_second_try(model)
+    }
+
+    fn is_held_by_second_try(&self, model: ModelIndex) -> bool {
         self.second_try.as_ref().is_some_and(|second| second.model != model || !second.leaving.is_empty())
     }
 
     pub(super) fn why_held_up(&self, model: ModelIndex) -> Option<WaitReason> {
-        let second = self.second_try.as_ref().filter(|_| self.is_held_up(model))?;
+        if let Some(reason) = self.why_no_ledger() {
+            return Some(reason);
+        }
+        let second = self.second_try.as_ref().filter(|_| self.is_held_by_second_try(model))?;
         let victims = second.leaving.iter().map(|&slot| self.name_of(slot)).collect();
         Some(WaitReason::SecondTry { model: self.catalog[second.model].id().clone(), victims })
     }

@@ -314,6 +314,10 @@ impl Scheduler {
         slot.unload_at = unload_at;
         match unload_at {
             None => self.timers.clear(Timer::Unload(id)),
+            // It could not come back.
+            Some(at) if at <= self.now && !self.is_ledger_open() => {
+                self.timers.set(Timer::Unload(id), self.now + self.settings.reevaluate_every.max(LEAST_LEASE_WAIT));
+            }
             Some(at) if at <= self.now => return Some(LeaveCause::Idle),
             Some(at) => self.timers.set(Timer::Unload(id), at),
         }

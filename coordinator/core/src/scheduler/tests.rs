@@ -9,8 +9,8 @@ use model_boss_protocol::{
 use super::world::{Behaviour, Fate, Rng, World};
 use crate::testing::{device, model, ms, s};
 use crate::{
-    Effect, Event, ModelDescription, ModelStatus, Moment, Outcome, RungChoice, Settings, SlotState, Submission,
-    Verdict, WaitReason,
+    Effect, Event, LedgerState, ModelDescription, ModelStatus, Moment, Outcome, RungChoice, Settings, SlotState,
+    Submission, Verdict, WaitReason,
 };
 
 mod clients;

@@ -200,3 +200,52 @@ fn a_lost_connection_to_a_worker_that_lives_pauses_its_slot_and_no_more() {
     assert_eq!(world.core.slots()[0].id, slot);
     assert_eq!(world.loads(), 1);
 }
+
+fn away() -> Event {
+    Event::Ledger(LedgerState::Away { detail: "no connection".into() })
+}
+
+#[test]
+fn le_1_without_its_ledger_what_is_loaded_serves_on_and_nothing_is_loaded_or_evicted() {
+    let mut world = World::calm(8, vec![model("warm", 4), model("cold", 6)]);
+    world.submit("warm", 5);
+    world.run_until(s(6));
+    world.tell(away());
+    // Far less important, idle, and in the way: it stays all the same, also when its time is over.
+    let waits = world.submit("cold", 0);
+    world.run_for(SECOND);
+    let reason = world.core.why(waits).unwrap();
+    assert!(matches!(&reason, WaitReason::LedgerAway { detail } if detail == "no connection"), "{reason}");
+    for _ in 0..20 {
+        let request = world.submit("warm", 9);
+        world.run_for(20 * SECOND);
+        assert!(matches!(world.fate(request), Fate::Answered));
+    }
+    world.run_for(3_600 * SECOND);
+    assert_eq!(world.loads(), 1);
+    assert!(world.state_of("warm").is_some(), "it could not come back");
+    let error = world.refusal(waits);
+    assert_eq!(error.code, ErrorCode::LeaseStoreUnavailable);
+    assert!(error.retry_after.is_some() && error.message.contains("no connection"), "{error}");
+    world.tell(Event::Ledger(LedgerState::Open));
+    let served = world.submit("cold", 0);
+    world.run_for(20 * SECOND);
+    assert!(matches!(world.fate(served), Fate::Answered));
+}
+
+#[test]
+fn le_1_whoever_waits_for_the_ledger_is_served_when_it_is_back_in_time() {
+    let mut world = World::calm(8, vec![model("m", 4)]);
+    world.tell(away());
+    let request = world.submit("m", 5);
+    world.run_for(20 * SECOND);
+    world.tell(Event::Ledger(LedgerState::Recovering { left: 21 * SECOND }));
+    world.run_for(SECOND);
+    world.tell(Event::Tick);
+    let reason = world.core.why(request).unwrap().to_string();
+    assert!(reason.contains("20 s more"), "{reason}");
+    world.run_for(19 * SECOND);
+    world.tell(Event::Ledger(LedgerState::Open));
+    world.run_for(10 * SECOND);
+    assert!(matches!(world.fate(request), Fate::Answered));
+}

@@ -1,0 +1,121 @@
+//! The ledger's store out of reach (fail static): what is loaded serves on, nothing is loaded, and nobody is sent away for
+//! memory. Whoever waits for a cold model is told when its patience is over.
+
+use std::time::Duration;
+
+use model_boss_protocol::{ApiError, ErrorCode};
+
+use super::{Life, Scheduler, Timer};
+use crate::catalog::ModelIndex;
+use crate::queue::Residency;
+use crate::{LedgerState, Moment, Verdict, WaitReason};
+
+/// A store that is away is worth another question after this.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
+
+/// What is known of the ledger.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    state: LedgerState,
+    /// Since when it is so.
+    since: Moment,
+}
+
+impl Scheduler {
+    pub(super) fn ledger_changed(&mut self, state: LedgerState) {
+        let was_open = self.is_ledger_open();
+        self.ledger = Ledger { state, since: self.now };
+        if self.is_ledger_open() {
+            self.timers.clear(Timer::Patience);
+            self.accounts_changed = true;
+            self.memory_changed();
+            return;
+        }
+        if was_open {
+            // Those who drain for room that cannot be taken now had better serve.
+            let claimants: Vec<ModelIndex> = self.claims.keys().copied().collect();
+            claimants.into_iter().for_each(|model| self.drop_claim(model));
+        }
+        self.watch_patience();
+    }
+
+    /// Whether memory can be leased now.
+    pub(super) fn is_ledger_open(&self) -> bool {
+        self.ledger.state == LedgerState::Open
+    }
+
+    /// What a load waits for while it is not.
+    pub(super) fn why_no_ledger(&self) -> Option<WaitReason> {
+        match &self.ledger.state {
+            LedgerState::Open => None,
+            LedgerState::Recovering { left } => {
+                Some(WaitReason::LedgerRecovering { retry_in: (self.ledger.since + *left).since(self.now) })
+            }
+            LedgerState::Away { detail } => Some(WaitReason::LedgerAway { detail: detail.clone() }),
+        }
+    }
+
+    /// Somebody waits for a cold model.
+    pub(super) fn begin_patience(&mut self) {
+        self.timers.set_if_unset(Timer::Patience, self.now + self.settings.ledger_patience);
+    }
+
+    /// The next look is due when the first of those who wait is over its patience.
+    fn watch_patience(&mut self) {
+        if self.is_ledger_open() || self.life != Life::Serving {
+            return;
+        }
+        let cold = self.queue.in_order(self.now).into_iter().filter(|(_, waiting)| self.is_cold(waiting.model));
+        match cold.map(|(_, waiting)| waiting.arrival.at.max(self.ledger.since)).min() {
+            Some(first) => self.timers.set(Timer::Patience, first + self.settings.ledger_patience),
+            None => self.timers.clear(Timer::Patience),
+        }
+    }
+
+    /// Tells those who waited too long for a store that is away.
+    pub(super) fn end_patience(&mut self) {
+        if self.is_ledger_open() {
+            return;
+        }
+        let since = self.ledger.since;
+        let over = |at: Moment| at.max(since) + self.settings.ledger_patience <= self.now;
+        let over: Vec<_> = self
+            .queue
+            .in_order(self.now)
+            .into_iter()
+            .filter(|(_, waiting)| self.is_cold(waiting.model) && over(waiting.arrival.at))
+            .map(|(_, waiting)| (waiting.id, waiting.model))
+            .collect();
+        for (request, model) in over {
+            if self.take_waiting(request).is_some() {
+                let error = self.no_ledger(model);
+                let name = self.catalog[model].id();
+                self.decisions.record(self.now, Verdict::Refuse, name, Some(request), vec![error.message.clone()]);
+                self.refuse(request, error);
+            }
+        }
+        self.watch_patience();
+    }
+
+    fn is_cold(&self, model: ModelIndex) -> bool {
+        self.queue.residency(model) == Residency::Absent
+    }
+
+    fn no_ledger(&self, model: ModelIndex) -> ApiError {
+        let name = self.catalog[model].id();
+        match &self.ledger.state {
+            LedgerState::Recovering { left } => {
+                let message = format!(
+                    "model '{name}' is not loaded, and the lease store grants nothing until lost records are stated again"
+                );
+                let left = (self.ledger.since + *left).since(self.now);
+                ApiError::new(ErrorCode::LeaseStoreRecovering, message).retry_after(left)
+            }
+            state => {
+                let why = if let LedgerState::Away { detail } = state { detail.as_str() } else { "" };
+                let message = format!("model '{name}' is not loaded, and no memory can be leased for it: {why}");
+                ApiError::new(ErrorCode::LeaseStoreUnavailable, message).retry_after(TRY_AGAIN)
+            }
+        }
+    }
+}

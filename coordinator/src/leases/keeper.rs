@@ -1,0 +1,266 @@
+//! The thread: what it owns, and in which order it does what is due. The heartbeat comes first.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use model_boss_core::{Event, LedgerState};
+use model_boss_lease_store::{Holder, StoreError, Unreachable};
+use model_boss_protocol::{ByteCount, DeviceId};
+use tokio::sync::oneshot;
+
+use super::leftovers::end_leftovers;
+use super::look::show_unknown;
+use super::opening::StoreChoice;
+use super::workers::{Filling, Held};
+use super::{DeviceTable, LeaseCommand, LeaseSetup, LeaseStartError, StoreWatch};
+use crate::driver::News;
+use crate::error_chain::chain;
+use crate::probe::Probes;
+
+/// Devices are looked at this often while a lease is held or waited for,
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+/// this often while none is,
+const IDLE_INTERVAL: Duration = Duration::from_secs(4);
+/// and this often while a process that ended still shows on a device (RC-18).
+const RELEASE_INTERVAL: Duration = Duration::from_millis(50);
+/// A store that was never reached is tried again after this long.
+const OPEN_AGAIN: Duration = Duration::from_secs(1);
+
+/// What the thread owns.
+pub(super) struct Ledger {
+    pub(super) holder: Holder,
+    pub(super) probes: Probes,
+    pub(super) news: News,
+    pub(super) table: DeviceTable,
+    watch: StoreWatch,
+    state: LedgerState,
+    /// Makes request ids unique across restarts.
+    pub(super) run: String,
+    pub(super) held: HashMap<Filling, Held>,
+    pub(super) releasing: Vec<(Filling, Instant)>,
+    pub(super) declared: BTreeMap<DeviceId, (ByteCount, ByteCount)>,
+    /// Some lease may have nobody who holds it any more: they are looked through at each look.
+    pub(super) unsettled: bool,
+    /// When the devices were last looked at.
+    pub(super) looked: Instant,
+    /// What was last said to be wrong, so that it is not said at every look.
+    pub(super) complaint: String,
+}
+
+/// Runs the thread until the last handle is gone.
+pub(super) fn keep(
+    setup: LeaseSetup,
+    table: &DeviceTable,
+    watch: &StoreWatch,
+    begun: oneshot::Sender<Result<(), LeaseStartError>>,
+    inbox: &mpsc::Receiver<LeaseCommand>,
+) {
+    let LeaseSetup { store, runtime_dir, terms, probes, news } = setup;
+    let mut begun = Some(begun);
+    let mut tell = |word| begun.take().is_some_and(|begun| begun.send(word).is_ok());
+    let mut probes = match Probes::start(probes) {
+        Ok(probes) => probes,
+        Err(error) => {
+            tell(Err(LeaseStartError::Thread(error)));
+            return;
+        }
+    };
+    let mut reached = false;
+    let (holder, unsettled) = loop {
+        let opened = store.open(&runtime_dir, &terms).and_then(|mut holder| {
+            reached = true;
+            let left = end_leftovers(&mut holder)?;
+            Ok((holder, left))
+        });
+        match opened {
+            Ok(opened) => break opened,
+            Err(error) if may_come_back(&store, &error, reached) => {
+                if tell_away(&error, watch, &news) {
+                    show_unknown(&mut probes, table, &news);
+                    tell(Ok(()));
+                }
+                if !refuse_for(OPEN_AGAIN, &error, inbox, &news) {
+                    return;
+                }
+            }
+            Err(error) => {
+                tell(Err(error.into()));
+                return;
+            }
+        }
+    };
+    let mut ledger = Ledger::new(holder, probes, news, table.clone(), watch.clone(), unsettled);
+    match ledger.look() {
+        // Another ledger counts a device of ours.
+        Err(error) if !error.is_outage() => {
+            tell(Err(error.into()));
+            return;
+        }
+        looked => ledger.done(&looked),
+    }
+    tell(Ok(()));
+    ledger.run(inbox);
+}
+
+/// Whether trying again may help. What is wrong with the store itself is told at the start, and waited for later: then
+/// somebody may be about to mend it.
+fn may_come_back(store: &StoreChoice, error: &StoreError, reached: bool) -> bool {
+    matches!(store, StoreChoice::Redis { .. })
+        && (matches!(error, StoreError::Unavailable { .. }) || (reached && error.is_outage()))
+}
+
+/// Says once that the store is out of reach.
+fn tell_away(error: &StoreError, watch: &StoreWatch, news: &News) -> bool {
+    let detail = chain(error);
+    let state = LedgerState::Away { detail };
+    let before = watch.status();
+    let first = !before.reached && before.state != state;
+    if first {
+        tracing::error!("nothing is loaded until the lease store is reached: {}", chain(error));
+        watch.update(|status| status.state = state.clone());
+        news.event(Event::Ledger(state));
+    }
+    first
+}
+
+/// Answers everything with the error for so long. `false`: nobody can ask any more.
+fn refuse_for(span: Duration, error: &StoreError, inbox: &mpsc::Receiver<LeaseCommand>, news: &News) -> bool {
+    let until = Instant::now() + span;
+    let unavailable = || StoreError::Unavailable {
+        server: match error {
+            StoreError::Unavailable { server, .. } => server.clone(),
+            _ => String::new(),
+        },
+        source: Unreachable::JustTried(chain(error)),
+    };
+    loop {
+        match inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(LeaseCommand::Acquire { slot, generation, .. }) => {
+                let (reason, retry_after) = (chain(error), OPEN_AGAIN);
+                news.event(Event::LeaseRefused { slot, generation, reason, retry_after });
+            }
+            // Nobody waits any more.
+            Ok(LeaseCommand::Attach { reply, .. }) => drop(reply.send(Err(unavailable()))),
+            Ok(LeaseCommand::Release { slot, generation }) => news.event(Event::LeaseReleased { slot, generation }),
+            Ok(LeaseCommand::Do(job)) => job(Err(unavailable())),
+            Err(RecvTimeoutError::Timeout) => return true,
+            Err(RecvTimeoutError::Disconnected) => return false,
+        }
+    }
+}
+
+impl Ledger {
+    fn new(holder: Holder, probes: Probes, news: News, table: DeviceTable, watch: StoreWatch, unsettled: bool) -> Self {
+        let run = holder.name();
+        let mut ledger = Self {
+            holder,
+            probes,
+            news,
+            table,
+            watch,
+            state: LedgerState::Away { detail: String::new() },
+            run,
+            held: HashMap::new(),
+            releasing: Vec::new(),
+            declared: BTreeMap::new(),
+            unsettled,
+            looked: Instant::now(),
+            complaint: String::new(),
+        };
+        ledger.done::<()>(&Ok(()));
+        ledger
+    }
+
+    fn run(mut self, inbox: &mpsc::Receiver<LeaseCommand>) {
+        let mut renewed = Instant::now();
+        loop {
+            let interval = match (self.releasing.is_empty(), self.held.is_empty() && self.is_quiet()) {
+                (false, _) => RELEASE_INTERVAL,
+                (true, false) => WATCH_INTERVAL,
+                (true, true) => IDLE_INTERVAL,
+            };
+            let due = (renewed + self.holder.heartbeat()).min(self.looked + interval);
+            match inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
+                Ok(command) => self.command(command),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if renewed.elapsed() >= self.holder.heartbeat() {
+                renewed = Instant::now();
+                self.renew();
+            }
+            if self.looked.elapsed() >= interval {
+                self.look_or_log();
+                self.finish_releases();
+                self.settle();
+            }
+        }
+    }
+
+    fn command(&mut self, command: LeaseCommand) {
+        match command {
+            LeaseCommand::Acquire { slot, generation, request } => self.acquire((slot, generation), request),
+            LeaseCommand::Attach { slot, generation, pid, reply } => {
+                // A runner that was stopped meanwhile kills its process itself.
+                let _ = reply.send(self.attach((slot, generation), pid));
+            }
+            LeaseCommand::Release { slot, generation } => {
+                self.releasing.push(((slot, generation), Instant::now()));
+                self.look_or_log();
+                self.finish_releases();
+            }
+            LeaseCommand::Do(job) => job(Ok(self)),
+        }
+    }
+
+    /// Nobody else holds or waits, and the store does what it should: there is little to see.
+    fn is_quiet(&self) -> bool {
+        self.state == LedgerState::Open
+            && !self.unsettled
+            && self.holder.leases().is_empty()
+            && self.holder.waiters().is_empty()
+    }
+
+    /// Takes note of what became of a question to the store, and tells when that changed.
+    pub(super) fn done<T>(&mut self, result: &Result<T, StoreError>) {
+        let state = match result {
+            // That the window is open is no outage: its end is known.
+            Ok(_) | Err(StoreError::Recovering(_)) => match self.holder.recovering() {
+                Some(left) => LedgerState::Recovering { left },
+                None => LedgerState::Open,
+            },
+            Err(error) if error.is_outage() => LedgerState::Away { detail: chain(error) },
+            // A question that made no sense says nothing about the store.
+            Err(_) => return,
+        };
+        let same = std::mem::discriminant(&state) == std::mem::discriminant(&self.state);
+        if !same {
+            match &state {
+                LedgerState::Open => tracing::info!(store = self.holder.describe(), "memory can be leased"),
+                LedgerState::Recovering { left } => {
+                    tracing::warn!("the lease store may have lost records: nothing is loaded for {left:.0?}");
+                }
+                LedgerState::Away { detail } => {
+                    tracing::error!("loaded models serve on, nothing is loaded or evicted: {detail}");
+                }
+            }
+            self.news.event(Event::Ledger(state.clone()));
+        }
+        self.state = state.clone();
+        let store = self.holder.describe();
+        self.watch.update(|status| *status = super::StoreStatus { store, state, reached: true });
+    }
+
+    /// Ends leases that nobody holds any more and whose processes are gone.
+    fn settle(&mut self) {
+        if self.unsettled {
+            let settled = self.holder.settle();
+            self.done(&settled);
+            match settled {
+                Ok(living) => self.unsettled = !living.is_empty(),
+                Err(error) => tracing::debug!("leases could not be settled: {}", chain(&error)),
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Looking at the devices: what they show is written into the ledger and told to the scheduler.
+
+use std::time::{Duration, Instant};
+
+use model_boss_core::{DeviceObservation, Event};
+use model_boss_lease_store::{Accounting, DeviceDeclaration, DeviceKey, Observation, PartView, StoreError};
+use model_boss_protocol::{ByteCount, DeviceId};
+
+use super::DeviceTable;
+use super::keeper::Ledger;
+use crate::driver::News;
+use crate::error_chain::chain;
+use crate::probe::{DeviceSample, Probes};
+
+/// A driver that needs longer for one sample is not waited for.
+const SAMPLE_LIMIT: Duration = Duration::from_millis(500);
+
+/// Shows the devices while there is no ledger that could tell whose memory is in use.
+pub(super) fn show_unknown(probes: &mut Probes, table: &DeviceTable, news: &News) {
+    let samples = probes.sample(&[], SAMPLE_LIMIT);
+    table.set(samples.clone());
+    for sample in samples {
+        news.event(Event::DeviceObserved(observed(sample, None)));
+    }
+}
+
+fn observed(sample: DeviceSample, foreign: Option<ByteCount>) -> DeviceObservation {
+    let DeviceSample { device, capacity, reserve, retention, exclusive, .. } = sample;
+    DeviceObservation { device, capacity, reserve, foreign, retention, exclusive }
+}
+
+impl Ledger {
+    pub(super) fn look_or_log(&mut self) {
+        let looked = self.look();
+        self.done(&looked);
+        match looked {
+            // The state of the store has been told.
+            Err(error) if !error.is_outage() => {
+                let text = chain(&error);
+                if self.complaint != text {
+                    tracing::warn!("devices could not be written to the lease ledger: {text}");
+                    self.complaint = text;
+                }
+            }
+            Err(_) => {}
+            Ok(()) => self.complaint.clear(),
+        }
+    }
+
+    /// Looks at every device, writes it down, and tells the scheduler.
+    pub(super) fn look(&mut self) -> Result<(), StoreError> {
+        self.looked = Instant::now();
+        let pids: Vec<u32> = self.held.values().filter_map(|held| held.pid).collect();
+        let samples = self.probes.sample(&pids, SAMPLE_LIMIT);
+        self.table.set(samples.clone());
+        for sample in samples {
+            let foreign = self.write_down(&sample)?;
+            self.news.event(Event::DeviceObserved(observed(sample, foreign)));
+        }
+        // What others did meanwhile.
+        self.holder.refresh()?;
+        self.tell_measured();
+        Ok(())
+    }
+
+    /// Tells the scheduler what the workers were seen to use, when that is more than it was told.
+    fn tell_measured(&mut self) {
+        if self.held.values().all(|held| held.pid.is_none()) {
+            return;
+        }
+        let leases = self.holder.leases();
+        for (&(slot, generation), held) in &mut self.held {
+            let Some(lease) = leases.iter().find(|lease| lease.lease == held.handle.lease) else { continue };
+            let part = |part: &PartView| {
+                // A driver that does not tell processes apart shows nothing, which is not zero (RC-21).
+                let bytes = part.measured.filter(|bytes| *bytes > ByteCount::ZERO)?;
+                Some((part.device.parse().ok()?, bytes))
+            };
+            let parts: Vec<(DeviceId, ByteCount)> = lease.parts.iter().filter_map(part).collect();
+            let more = |(device, bytes): &(DeviceId, ByteCount)| {
+                held.told.iter().find(|(told, _)| told == device).is_none_or(|(_, told)| bytes > told)
+            };
+            if parts.iter().any(more) {
+                held.told.clone_from(&parts);
+                self.news.event(Event::Measured { slot, generation, parts });
+            }
+        }
+    }
+
+    fn write_down(&mut self, sample: &DeviceSample) -> Result<Option<ByteCount>, StoreError> {
+        let (device, reserve) = (sample.device.clone(), sample.reserve);
+        let key = match (&sample.uuid, &device) {
+            (Some(uuid), _) => DeviceKey::gpu(uuid.as_str()),
+            (None, DeviceId::Cpu) => DeviceKey::cpu(),
+            // Declared ones are known by the name the operator gave.
+            (None, DeviceId::Npu | DeviceId::Custom(_)) => DeviceKey::gpu(format!("declared-{device}")),
+            // A GPU that cannot be told from another cannot be leased.
+            (None, _) => return Ok(None),
+        };
+        let Some(capacity) = sample.capacity else { return Ok(None) };
+        if self.declared.get(&device) != Some(&(capacity, reserve)) {
+            let accounting = Accounting::PerProcess;
+            self.holder.declare(&DeviceDeclaration { device: device.clone(), key, capacity, reserve, accounting })?;
+            self.declared.insert(device.clone(), (capacity, reserve));
+        }
+        self.holder.observe(&Observation {
+            device,
+            used: sample.used,
+            processes: sample.processes.clone(),
+            sampled_at: sample.sampled_at,
+        })
+    }
+}

@@ -1,0 +1,240 @@
+//! The coordinator's side of the lease ledger: one OS thread owns the holder and the probes, because both may block. It
+//! grants nothing itself; it asks the ledger, tells the driver, renews on time whatever else happens, and gives bytes back
+//! only when the process is seen to be gone. While the store is out of reach nothing is forgotten and nothing new begins.
+
+mod keeper;
+mod leftovers;
+mod look;
+mod opening;
+mod workers;
+
+use std::path::PathBuf;
+use std::sync::mpsc;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use model_boss_core::LedgerState;
+use model_boss_lease_store::{AcquireRequest, Document, LeaseView, StoreError, Swap, Terms};
+use model_boss_protocol::{ByteCount, DeviceId, Generation, ModelId, Priority, SlotId};
+use serde::Serialize;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use crate::driver::News;
+use crate::error_chain::chain;
+use crate::probe::{DeviceSample, Probe};
+
+use keeper::Ledger;
+pub(crate) use opening::StoreChoice;
+
+/// The handle of the ledger's thread.
+#[derive(Clone, Debug)]
+pub(crate) struct Leases {
+    commands: mpsc::Sender<LeaseCommand>,
+}
+
+/// What the ledger's thread needs to begin.
+pub(crate) struct LeaseSetup {
+    /// Where the ledger is.
+    pub(crate) store: StoreChoice,
+    /// Where the locks of this host's devices are.
+    pub(crate) runtime_dir: PathBuf,
+    /// How long leases last.
+    pub(crate) terms: Terms,
+    /// The eyes on the devices.
+    pub(crate) probes: Vec<Box<dyn Probe>>,
+    /// Where reports go.
+    pub(crate) news: News,
+}
+
+/// What is known once the ledger is open, or its store is known to be out of reach.
+pub(crate) struct LeaseStart {
+    /// The handle.
+    pub(crate) leases: Leases,
+    /// What the devices show, kept up to date.
+    pub(crate) devices: DeviceTable,
+    /// How the store is, kept up to date.
+    pub(crate) store: StoreWatch,
+    /// Set when the thread has ended, which it must not.
+    pub(crate) ended: CancellationToken,
+}
+
+/// The devices as last seen. Written by the ledger's thread only.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DeviceTable(Arc<RwLock<Vec<DeviceSample>>>);
+
+/// How the store is. Written by the ledger's thread only.
+#[derive(Clone, Debug)]
+pub(crate) struct StoreWatch(Arc<RwLock<StoreStatus>>);
+
+/// How the lease store is, for people and probes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct StoreStatus {
+    /// What and where it is, without credentials.
+    pub(crate) store: String,
+    /// Whether memory can be leased now.
+    #[serde(flatten)]
+    pub(crate) state: LedgerState,
+    /// Whether it was ever reached: before that nothing is loaded, so nothing can be served.
+    pub(crate) reached: bool,
+}
+
+/// What the ledger's thread is told.
+enum LeaseCommand {
+    Acquire {
+        slot: SlotId,
+        generation: Generation,
+        request: AcquireRequest,
+    },
+    Attach {
+        slot: SlotId,
+        generation: Generation,
+        pid: u32,
+        reply: oneshot::Sender<Result<(), StoreError>>,
+    },
+    Release {
+        slot: SlotId,
+        generation: Generation,
+    },
+    /// Anything else that is done there; gets an error in place of the ledger while there is none.
+    Do(Job),
+}
+
+type Job = Box<dyn FnOnce(Result<&mut Ledger, StoreError>) + Send>;
+
+/// The ledger could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LeaseStartError {
+    /// The ledger itself.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// No thread.
+    #[error("cannot start the thread that keeps the lease ledger")]
+    Thread(#[source] std::io::Error),
+    /// The thread went away without a word.
+    #[error("the thread that keeps the lease ledger ended while it started")]
+    Ended,
+}
+
+impl Leases {
+    /// Starts the thread. It opens the ledger, ends what an earlier coordinator left behind and looks at the devices. A
+    /// store that is out of reach is tried again for as long as it takes; one that cannot be used is an error.
+    pub(crate) async fn start(setup: LeaseSetup) -> Result<LeaseStart, LeaseStartError> {
+        let (commands, inbox) = mpsc::channel();
+        let (reply, begun) = oneshot::channel();
+        let (devices, store) = (DeviceTable::default(), StoreWatch::new(setup.store.describe()));
+        let (table, watch) = (devices.clone(), store.clone());
+        let ended = CancellationToken::new();
+        let guard = ended.clone().drop_guard();
+        std::thread::Builder::new()
+            .name("leases".into())
+            .spawn(move || {
+                let _guard = guard;
+                keeper::keep(setup, &table, &watch, reply, &inbox);
+            })
+            .map_err(LeaseStartError::Thread)?;
+        begun.await.map_err(|_| LeaseStartError::Ended)??;
+        Ok(LeaseStart { leases: Self { commands }, devices, store, ended })
+    }
+
+    /// Asks for bytes; answered with `LeaseGranted` or `LeaseRefused`.
+    pub(crate) fn acquire(
+        &self,
+        slot: SlotId,
+        generation: Generation,
+        model: ModelId,
+        parts: Vec<(DeviceId, ByteCount)>,
+        priority: Priority,
+    ) {
+        // The ledger's thread makes the request id unique among everything ever asked.
+        let request_id = format!("{slot}-{generation}");
+        let request = AcquireRequest::new(request_id, model.as_str(), priority, parts);
+        self.send(LeaseCommand::Acquire { slot, generation, request });
+    }
+
+    /// The gate: lets a process through to the devices of its lease. An error says why not.
+    pub(crate) async fn attach(&self, slot: SlotId, generation: Generation, pid: u32) -> Result<(), String> {
+        let (reply, attached) = oneshot::channel();
+        self.send(LeaseCommand::Attach { slot, generation, pid, reply });
+        match attached.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(chain(&error)),
+            Err(_) => Err("the lease ledger is closed".to_owned()),
+        }
+    }
+
+    /// Gives the bytes of a reaped worker back; answered with `LeaseReleased`, which waits for the store if it must.
+    pub(crate) fn release(&self, slot: SlotId, generation: Generation) {
+        self.send(LeaseCommand::Release { slot, generation });
+    }
+
+    /// Every lease of this host, as last seen.
+    pub(crate) async fn list(&self) -> Vec<LeaseView> {
+        self.on_thread(|ledger| Ok(ledger.holder.leases())).await.unwrap_or_default()
+    }
+
+    /// A small document of the store, shared by everybody who uses it: runtime configuration, learned sizes.
+    pub(crate) async fn load_document(&self, name: &'static str) -> Result<Document, StoreError> {
+        self.on_thread(move |ledger| ledger.holder.load_document(name)).await
+    }
+
+    /// Changes a small document if nobody else did since it was loaded.
+    pub(crate) async fn swap_document(
+        &self,
+        name: &'static str,
+        loaded: Document,
+        content: String,
+    ) -> Result<Swap, StoreError> {
+        self.on_thread(move |ledger| ledger.holder.swap_document(name, &loaded, &content)).await
+    }
+
+    /// Does something on the ledger's thread, between its other work.
+    async fn on_thread<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&mut Ledger) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (reply, done) = oneshot::channel();
+        self.send(LeaseCommand::Do(Box::new(move |ledger| {
+            // Nobody waits any more.
+            let _ = reply.send(ledger.and_then(act));
+        })));
+        done.await.unwrap_or(Err(StoreError::Host("the thread that keeps the ledger")))
+    }
+
+    fn send(&self, command: LeaseCommand) {
+        // The thread ends only after the last handle is gone.
+        let _ = self.commands.send(command);
+    }
+}
+
+impl DeviceTable {
+    /// What was last seen.
+    pub(crate) fn samples(&self) -> Vec<DeviceSample> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The identity of a GPU.
+    pub(crate) fn uuid_of(&self, device: &DeviceId) -> Option<String> {
+        let samples = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        samples.iter().find(|sample| sample.device == *device)?.uuid.clone()
+    }
+
+    fn set(&self, samples: Vec<DeviceSample>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = samples;
+    }
+}
+
+impl StoreWatch {
+    fn new(store: String) -> Self {
+        let state = LedgerState::Away { detail: "it was not asked yet".to_owned() };
+        Self(Arc::new(RwLock::new(StoreStatus { store, state, reached: false })))
+    }
+
+    /// How the store is now.
+    pub(crate) fn status(&self) -> StoreStatus {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn update(&self, change: impl FnOnce(&mut StoreStatus)) {
+        change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner));
+    }
+}
