@@ -191,6 +191,12 @@ impl Scheduling {
         Self { news, ids: Arc::new(AtomicU64::new(1)), started: Instant::now() }
     }
 
+    /// Where reports go.
+    #[cfg(test)]
+    pub(crate) fn news(&self) -> &News {
+        &self.news
+    }
+
     /// Puts a request into the queue.
     pub(crate) fn submit(&self, wish: Wish) -> Ticket {
         let id = self.next_id();

@@ -12,11 +12,15 @@ mod footprints;
 mod lease_http;
 mod lease_run;
 mod leases;
+mod log_filter;
 mod metrics;
 mod probe;
+mod runtime_config;
 mod serve;
+mod settings;
 mod startup;
 mod supervisor;
+mod tasks;
 mod upstream;
 
 fn main() -> std::process::ExitCode {

@@ -302,6 +302,10 @@ fn describe(recorder: &PrometheusRecorder) {
         ("model_boss_device_free_bytes", "Memory that a load could take now; NaN: unknown"),
         ("model_boss_lease_store_available", "Whether memory can be leased: 0 while the store is away or recovering"),
         ("model_boss_manifest_problems", "Manifests that could not be read"),
+        ("model_boss_config_last_reload_successful", "1: the file as it stands is in use; 0: its last good version is"),
+        ("model_boss_config_last_reload_success_timestamp_seconds", "When the file in use was read"),
+        ("model_boss_config_reloads", "Edits that took effect, and those that made no sense"),
+        ("model_boss_runtime_config_ok", "0: the stored runtime configuration cannot be read or makes no sense"),
     ];
     for (name, help) in gauges {
         recorder.describe_gauge(KeyName::from_const_str(name), None, help.into());

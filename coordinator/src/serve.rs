@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use model_boss_core::{Moment, Scheduler, Settings};
 use model_boss_protocol::{Backend, ByteCount, Category};
+use model_boss_tasks::Providers;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -16,14 +17,18 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::{self, AllowedHosts, Changes, Clock, Context, Door, Patience, Server, ServerLimits};
 use crate::catalog::{Backends, LiveCatalog, ModelRoots};
-use crate::config::{ApiKeys, ApiKeysError, Config};
+use crate::config::{ApiKeys, ApiKeysError, Config, Loaded};
 use crate::driver::{Driver, News, Pulse, Scheduling, Waiting};
 use crate::footprints::Footprints;
 use crate::leases::{LeaseSetup, LeaseStart, LeaseStartError, Leases, StoreChoice};
+use crate::log_filter::LogFilter;
 use crate::metrics::Metrics;
 use crate::probe::{DeclaredProbe, HostProbe, NvidiaProbe, Probe, SimulatedMachine, SimulationError};
+use crate::runtime_config::RuntimeConfig;
+use crate::settings::{Configured, LiveSettings};
 use crate::startup::Startup;
 use crate::supervisor::{Ports, ProgramError, Programs, Spawner, Supervisor, SupervisorSettings, Tools};
+use crate::tasks::LiveTasks;
 
 /// Where in the state folder the output of workers is kept.
 const LOGS: &str = "logs";
@@ -65,7 +70,9 @@ pub(crate) enum ServeError {
 }
 
 /// Runs the coordinator until it is asked to end.
-pub(crate) async fn serve(mut config: Config) -> Result<ExitCode, ServeError> {
+pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, ServeError> {
+    let decided = loaded.origins();
+    let mut config = loaded.config;
     let machine = config.simulate.as_deref().map(|file| SimulatedMachine::read(file, cache(&config))).transpose()?;
     if machine.is_some() {
         config = beside_the_real_one(config);
@@ -96,8 +103,14 @@ pub(crate) async fn serve(mut config: Config) -> Result<ExitCode, ServeError> {
     let (scheduling, clock) = (Scheduling::new(news.clone()), Clock::start());
     let (pulse, changes) = (Arc::new(Pulse::default()), Arc::new(Changes::new()));
     let (drained, draining) = (CancellationToken::new(), CancellationToken::new());
+    let configured = configured(&config);
+    let scheduler = Scheduler::new(configured.settings.clone(), Moment::START);
+    let settings = Arc::new(LiveSettings::new(configured, log, news.clone()));
+    let named = decided.contains_key("tasks");
+    let tasks = Arc::new(LiveTasks::read(&config.tasks, named, Providers::new(), Arc::clone(&settings)));
+    let runtime = RuntimeConfig::open(leases.clone(), settings, &decided).await;
     let driver = Driver {
-        scheduler: Scheduler::new(settings(&config), Moment::START),
+        scheduler,
         scheduling: scheduling.clone(),
         catalog: Arc::clone(&live),
         supervisor: supervisor(&config, leases.clone(), news, machine)?,
@@ -112,11 +125,15 @@ pub(crate) async fn serve(mut config: Config) -> Result<ExitCode, ServeError> {
     let mut driver = tokio::spawn(driver.run(inbox));
     tokio::spawn(keep_up(Arc::clone(&metrics)));
     tokio::spawn(Arc::clone(&live).follow());
+    tokio::spawn(Arc::clone(&tasks).follow());
+    tokio::spawn(Arc::clone(&runtime).follow());
     tokio::spawn(Arc::clone(&changes).follow(scheduling.clone(), pulse, clock));
 
     let context = Arc::new(Context {
         scheduling: scheduling.clone(),
         catalog: Arc::clone(&live),
+        tasks: Arc::clone(&tasks),
+        config: runtime,
         leases,
         devices: devices.clone(),
         store: store.clone(),
@@ -141,6 +158,7 @@ pub(crate) async fn serve(mut config: Config) -> Result<ExitCode, ServeError> {
     Startup {
         address,
         catalog: &catalog,
+        tasks: &tasks,
         devices: &devices.samples(),
         store: &store.status(),
         no_gpu: no_gpu.as_deref(),
@@ -254,6 +272,16 @@ fn supervisor(
     };
     let ports = Ports::new(config.worker_ports.clone());
     Ok(Supervisor::new(Tools { settings, spawner, ports, leases, news, machine }))
+}
+
+/// What holds where nothing is stored at run time.
+fn configured(config: &Config) -> Configured {
+    Configured {
+        settings: settings(config),
+        allow_cloud_fallback: config.allow_cloud_fallback,
+        model_idle: config.model_idle_secs.map(|idle| idle.0),
+        log_level: config.log.level,
+    }
 }
 
 fn settings(config: &Config) -> Settings {

@@ -10,6 +10,7 @@ use model_boss_protocol::ByteCount;
 use crate::catalog::Catalog;
 use crate::leases::StoreStatus;
 use crate::probe::DeviceSample;
+use crate::tasks::LiveTasks;
 
 /// What there is at the start.
 pub(crate) struct Startup<'a> {
@@ -17,6 +18,8 @@ pub(crate) struct Startup<'a> {
     pub(crate) address: SocketAddr,
     /// The models, and what is wrong with the others.
     pub(crate) catalog: &'a Catalog,
+    /// The tasks, and what is wrong with their file.
+    pub(crate) tasks: &'a LiveTasks,
     /// The devices.
     pub(crate) devices: &'a [DeviceSample],
     /// The lease store.
@@ -57,7 +60,14 @@ impl Startup<'_> {
         if self.catalog.models().next().is_none() {
             writeln!(out, "{}none yet: put a manifest into the folder of manifests", name("model"))?;
         }
+        let tasks = &self.tasks.current().file.tasks;
+        for (task, what) in tasks {
+            writeln!(out, "{}{task}: {}", name("task"), what.ladder.join(", else "))?;
+        }
         for problem in &self.catalog.problems {
+            writeln!(out, "{}{problem}", name("problem"))?;
+        }
+        for problem in self.tasks.problems() {
             writeln!(out, "{}{problem}", name("problem"))?;
         }
         let StoreStatus { store, state, .. } = self.store;

@@ -80,6 +80,8 @@ error_codes! {
     SlotsPinned = "slots_pinned", 409, "invalid_request_error";
     /// The move failed; the old copy still serves.
     MigrationFailed = "migration_failed", 409, "invalid_request_error";
+    /// Somebody else changed it since it was read.
+    PreconditionFailed = "precondition_failed", 412, "invalid_request_error";
     /// The body is over the limit.
     RequestTooLarge = "request_too_large", 413, "invalid_request_error";
     /// The body is not JSON by its content type.

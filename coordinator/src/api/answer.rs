@@ -30,6 +30,36 @@ pub(super) struct Forward {
     pub(super) request_id: HeaderValue,
     /// When the client stops caring.
     pub(super) deadline: Option<Instant>,
+    /// Whether the body names what serves it already.
+    pub(super) model_in_body: ModelInBody,
+}
+
+/// Whether a body has a `model`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ModelInBody {
+    /// The one that serves it.
+    Named,
+    /// None: it is put in when it is known.
+    Missing,
+}
+
+impl Forward {
+    /// The body for whoever serves it under this name.
+    pub(super) fn body_for(&self, model: &str) -> Bytes {
+        if self.model_in_body == ModelInBody::Named {
+            return self.body.clone();
+        }
+        let mut body = Vec::with_capacity(self.body.len() + model.len() + 16);
+        body.extend_from_slice(b"{\"model\":");
+        body.extend_from_slice(serde_json::Value::from(model).to_string().as_bytes());
+        // Behind the brace there is another field, or the end.
+        let rest = self.body.get(1..).unwrap_or(b"}");
+        if rest != b"}" {
+            body.push(b',');
+        }
+        body.extend_from_slice(rest);
+        Bytes::from(body)
+    }
 }
 
 /// The beginning of an answer, with everything that holds it open.
@@ -143,7 +173,7 @@ async fn begin(ticket: &mut Ticket, forward: &Forward, account: &mut Account) ->
 
 async fn exchange(worker: &Worker, forward: &Forward) -> Result<(StatusCode, HeaderMap, Content), Lost> {
     let upstream = worker.upstream().ok_or(Lost::NotReady)?;
-    let mut request = Request::new(Full::new(forward.body.clone()));
+    let mut request = Request::new(Full::new(forward.body_for(worker.model.as_str())));
     *request.method_mut() = Method::POST;
     *request.uri_mut() = Uri::from_static(forward.path);
     let outgoing = request.headers_mut();

@@ -7,24 +7,25 @@ use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use model_boss_core::{Ladder, Outcome, Scheduler};
-use model_boss_protocol::{ApiError, Category, ClientId, ErrorCode};
+use model_boss_core::{Outcome, Scheduler, Target};
+use model_boss_protocol::{ApiError, Category, ClientId};
+use model_boss_tasks::{Question, Resolved};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
 use super::Context;
 use super::account::Account;
-use super::answer::{Answer, Content, Forward, Served, obtain};
+use super::answer::{Answer, Content, Forward, ModelInBody, Served, obtain};
 use super::door::REQUEST_ID;
 use super::error::{end_to_end, panic_error};
-use super::peek::{Peeked, peek};
+use super::peek::{Changes, Peeked, peek};
 use super::route::Call;
 use super::stream::{CommentTimes, Explanation, StreamBody};
 use super::usage::usage_in;
 use crate::driver::{Ticket, Wish};
 
-/// The name that answers requests without one.
-const DEFAULT_MODEL: &str = "default";
+/// Whoever does not say who it is.
+const ANONYMOUS: &str = "anonymous";
 /// Larger bodies are looked at on a thread of their own: every stream waits for the one that serves sockets.
 const LARGE_BODY: usize = 256 * 1024;
 
@@ -52,14 +53,15 @@ pub(super) async fn completions(call: Call) -> Result<Response, ApiError> {
 async fn infer(mut call: Call, path: &'static str, category: Category) -> Result<Response, ApiError> {
     let body = call.body().await?;
     let context = call.context;
-    let (peeked, body) = look(body, call.request.headers(), context.limits.json_depth).await?;
-    let request_id = call.request.headers().get(REQUEST_ID).cloned().unwrap_or(HeaderValue::from_static("none"));
+    let headers = call.request.headers();
+    let request_id = headers.get(REQUEST_ID).cloned().unwrap_or(HeaderValue::from_static("none"));
+    let Looked { peeked, body, resolved, model_in_body } = look(&context, body, headers).await?;
     let marks = Marks { request_id: request_id.clone(), unknown: peeked.unknown.clone() };
 
     let stream = peeked.stream;
-    let deadline = peeked.budget.map(|budget| Instant::now() + budget);
-    let (ticket, account) = submit(&context, peeked, category, deadline)?;
-    let forward = Forward { path, body, request_id, deadline };
+    let deadline = peeked.budget.or(resolved.budget).map(|budget| Instant::now() + budget);
+    let (ticket, account) = submit(&context, peeked, resolved, category, deadline);
+    let forward = Forward { path, body, request_id, deadline, model_in_body };
     if stream {
         return streamed(&context, ticket, forward, account, marks).await;
     }
@@ -67,43 +69,68 @@ async fn infer(mut call: Call, path: &'static str, category: Category) -> Result
     Ok(respond(answer, &marks, comment_times(&context)))
 }
 
-/// What scheduling needs to know of a body, and the body that goes on.
-async fn look(body: Bytes, headers: &HeaderMap, depth: usize) -> Result<(Peeked, Bytes), ApiError> {
-    let look = move |body: Bytes, headers: &HeaderMap| {
-        let peeked = peek(&body, headers, depth)?;
-        let body = peeked.forwarded(body)?;
-        Ok((peeked, body))
-    };
+/// A body that was looked at.
+struct Looked {
+    peeked: Peeked,
+    /// What goes on.
+    body: Bytes,
+    /// What the names in it mean.
+    resolved: Resolved,
+    model_in_body: ModelInBody,
+}
+
+/// What scheduling needs to know of a body, what its names mean, and the body that goes on.
+async fn look(context: &Arc<Context>, body: Bytes, headers: &HeaderMap) -> Result<Looked, ApiError> {
     if body.len() <= LARGE_BODY {
-        return look(body, headers);
+        return look_now(context, body, headers);
     }
-    let headers = headers.clone();
-    spawn_blocking(move || look(body, &headers)).await.unwrap_or_else(|_| Err(panic_error()))
+    let (context, headers) = (Arc::clone(context), headers.clone());
+    spawn_blocking(move || look_now(&context, body, &headers)).await.unwrap_or_else(|_| Err(panic_error()))
+}
+
+fn look_now(context: &Context, body: Bytes, headers: &HeaderMap) -> Result<Looked, ApiError> {
+    let mut peeked = peek(&body, headers, context.limits.json_depth)?;
+    let client = peeked.client.get_or_insert_with(|| ClientId::from(ANONYMOUS));
+    let question = Question {
+        model: peeked.model.as_deref(),
+        task: peeked.task.as_deref(),
+        client,
+        no_fallback: peeked.no_fallback,
+    };
+    let resolved = context.tasks.resolve(&question, &context.catalog).inspect_err(|error| {
+        Account::open(&context.metrics, None).status(error.status());
+    })?;
+    // A body that names what serves it goes on as it is.
+    let named = match &resolved.ladder.first.target {
+        Target::Local(id) => resolved.ladder.rest.is_empty() && peeked.model.as_deref() == Some(id.as_str()),
+        Target::Cloud { .. } => false,
+    };
+    let changes = Changes { without_model: !named, defaults: Some(&resolved.params), thinking: resolved.thinking };
+    let body = peeked.forwarded(body, &changes)?;
+    Ok(Looked { peeked, body, resolved, model_in_body: if named { ModelInBody::Named } else { ModelInBody::Missing } })
 }
 
 fn submit(
     context: &Arc<Context>,
     peeked: Peeked,
+    resolved: Resolved,
     category: Category,
     deadline: Option<Instant>,
-) -> Result<(Ticket, Account), ApiError> {
-    let model = peeked.model.unwrap_or_else(|| DEFAULT_MODEL.to_owned());
-    if let Some(task) = peeked.task.as_deref().or(model.strip_prefix("task:")) {
-        let error = ApiError::new(ErrorCode::ModelNotFound, format!("there is no task '{task}'")).with_param("model");
-        Account::open(&context.metrics, None).status(error.code.status());
-        return Err(error);
-    }
-    let known = context.catalog.current().find(&model).map(|model| model.description.id.clone());
+) -> (Ticket, Account) {
+    let known = match &resolved.ladder.first.target {
+        Target::Local(id) => context.catalog.current().get(id).map(|model| model.description.id.clone()),
+        Target::Cloud { .. } => None,
+    };
     let account = Account::open(&context.metrics, known.as_ref());
     let ticket = context.scheduling.submit(Wish {
-        ladder: Ladder::from(model.as_str()),
+        ladder: resolved.ladder,
         category,
-        client: peeked.client.unwrap_or_else(|| ClientId::from("anonymous")),
-        priority: peeked.priority,
+        client: peeked.client.unwrap_or_else(|| ClientId::from(ANONYMOUS)),
+        priority: peeked.priority.or(resolved.priority),
         deadline,
-        keep_alive: peeked.keep_alive,
+        keep_alive: peeked.keep_alive.or(resolved.keep_alive),
     });
-    Ok((ticket, account))
+    (ticket, account)
 }
 
 /// Streamed: the headers wait for the answer, so that an early failure keeps its status. When the answer is late they go

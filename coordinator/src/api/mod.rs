@@ -6,6 +6,7 @@ mod account;
 mod answer;
 mod body;
 mod clock;
+mod config;
 mod door;
 mod error;
 mod events;
@@ -21,6 +22,7 @@ mod prometheus;
 mod route;
 mod status;
 mod stream;
+mod tasks;
 mod usage;
 
 use std::path::PathBuf;
@@ -35,6 +37,8 @@ use crate::config::{ApiKeys, Limits, Sse};
 use crate::driver::Scheduling;
 use crate::leases::{DeviceTable, Leases, StoreWatch};
 use crate::metrics::Metrics;
+use crate::runtime_config::RuntimeConfig;
+use crate::tasks::LiveTasks;
 
 pub(crate) use accept::{Server, ServerLimits};
 pub(crate) use clock::Clock;
@@ -50,6 +54,10 @@ pub(crate) struct Context {
     pub(crate) scheduling: Scheduling,
     /// The models.
     pub(crate) catalog: Arc<LiveCatalog>,
+    /// What names mean.
+    pub(crate) tasks: Arc<LiveTasks>,
+    /// What can be set while the process runs.
+    pub(crate) config: Arc<RuntimeConfig>,
     /// The ledger.
     pub(crate) leases: Leases,
     /// The devices as last seen.
@@ -101,6 +109,10 @@ pub(crate) fn router(context: Arc<Context>) -> Router {
         .get("/api/v1/devices", Read, status::devices)
         .get("/api/v1/decisions", Read, status::decisions)
         .get("/api/v1/leases", Read, status::leases)
+        .get("/api/v1/tasks", Read, tasks::list)
+        .get("/api/v1/tasks/{*name}", Read, tasks::show)
+        .get("/api/v1/config", Read, config::show)
+        .put("/api/v1/config", Manage, config::change)
         .get("/api/v1/events", Read, events::events)
         .get("/api/v1/logs/{*id}", Read, logs::logs)
         .post("/api/v1/load", Manage, manage::load)

@@ -2,13 +2,14 @@
 //! fields that are ours (RC-2). Everything else in it is the worker's business.
 
 use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
 use memchr::memchr2;
-use model_boss_protocol::{ApiError, ClientId, ErrorCode, KeepAlive, Priority};
+use model_boss_protocol::{ApiError, ClientId, ErrorCode, KeepAlive, Priority, Thinking};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
@@ -36,6 +37,8 @@ pub(super) struct Peeked {
     pub(super) keep_alive: Option<KeepAlive>,
     /// How long the client will wait in all.
     pub(super) budget: Option<Duration>,
+    /// Whether it may be served by another rung than the first.
+    pub(super) no_fallback: bool,
     /// Fields that begin with `x_` and mean nothing to us, as a header value.
     pub(super) unknown: Option<HeaderValue>,
     /// Whether the body holds fields that must not go on.
@@ -61,13 +64,14 @@ pub(super) fn peek(body: &[u8], headers: &HeaderMap, depth: usize) -> Result<Pee
 }
 
 impl Peeked {
-    /// The body that goes to a worker: the same bytes, without the fields that are ours.
-    pub(super) fn forwarded(&self, body: Bytes) -> Result<Bytes, ApiError> {
-        if !self.strip {
+    /// The body that goes on: the same bytes, without the fields that are ours and with those that `changes` adds.
+    pub(super) fn forwarded(&self, body: Bytes, changes: &Changes<'_>) -> Result<Bytes, ApiError> {
+        if !self.strip && changes.are_none() {
             return Ok(body);
         }
         let mut json = serde_json::Deserializer::from_slice(&body);
-        json.deserialize_map(Strip { capacity: body.len() }).map(Bytes::from).map_err(malformed)
+        let rewrite = Rewrite { capacity: body.len() + 256, changes };
+        json.deserialize_map(rewrite).map(Bytes::from).map_err(malformed)
     }
 
     fn take(&mut self, name: &str, value: &RawValue, unknown: &mut String) -> Result<(), ApiError> {
@@ -92,7 +96,8 @@ impl Peeked {
                 self.budget = read::<Option<f64>>(name, value, "a number")?.map(|s| budget(name, s)).transpose()?;
             }
             "x_fallback" => {
-                read::<Option<String>>(name, value, "a text")?.map(|word| fallback(name, &word)).transpose()?;
+                let word = read::<Option<String>>(name, value, "a text")?;
+                self.no_fallback = word.map(|word| fallback(name, &word)).transpose()?.is_some();
             }
             _ => {
                 if unknown.len() + name.len() < MAX_UNKNOWN {
@@ -135,6 +140,7 @@ impl Peeked {
         }
         if let Some(text) = get("x-fallback")? {
             fallback("x-fallback", text)?;
+            self.no_fallback = true;
         }
         Ok(())
     }
@@ -236,12 +242,88 @@ impl<'de> Visitor<'de> for Fields {
     }
 }
 
-/// Writes the object again without the fields that are ours; values keep their bytes.
-struct Strip {
-    capacity: usize,
+/// What a task changes in a body.
+#[derive(Default)]
+pub(super) struct Changes<'a> {
+    /// `model` is taken out: what serves the request is put in when that is known.
+    pub(super) without_model: bool,
+    /// Fields that a request gets that does not set them, or sets them to `null`.
+    pub(super) defaults: Option<&'a BTreeMap<String, serde_json::Value>>,
+    /// Whether models that can think aloud do, where the request does not say.
+    pub(super) thinking: Option<Thinking>,
 }
 
-impl<'de> Visitor<'de> for Strip {
+/// Two names of one field: a request that sets one of them wants no default for the other.
+const SAME: [(&str, &str); 2] = [("max_tokens", "max_completion_tokens"), ("repetition_penalty", "repeat_penalty")];
+/// Where chat templates take their variables from.
+const TEMPLATE: &str = "chat_template_kwargs";
+/// The names in use for one variable: Qwen, GLM and SmolLM ask for the first, Granite and DeepSeek for the second.
+const THINKING: [&str; 2] = ["enable_thinking", "thinking"];
+
+impl Changes<'_> {
+    fn are_none(&self) -> bool {
+        !self.without_model && self.defaults.is_none_or(BTreeMap::is_empty) && self.thinking.is_none()
+    }
+
+    fn default_for(&self, name: &str) -> bool {
+        self.defaults.is_some_and(|defaults| defaults.contains_key(name))
+    }
+}
+
+/// Writes the object again without the fields that are ours and with a task's; values keep their bytes.
+struct Rewrite<'a> {
+    capacity: usize,
+    changes: &'a Changes<'a>,
+}
+
+impl Rewrite<'_> {
+    /// What the request does not say and the task does.
+    fn add<E: serde::de::Error>(&self, body: &mut Vec<u8>, said: &BTreeSet<String>) -> Result<(), E> {
+        for (name, value) in self.changes.defaults.into_iter().flatten() {
+            let same = SAME.iter().find_map(|(a, b)| match name.as_str() {
+                name if name == *a => Some(*b),
+                name if name == *b => Some(*a),
+                _ => None,
+            });
+            if !said.contains(name) && same.is_none_or(|same| !said.contains(same)) {
+                field(body, name)?;
+                serde_json::to_writer(&mut *body, value).map_err(E::custom)?;
+            }
+        }
+        if self.changes.thinking.is_some() && !said.contains(TEMPLATE) && !self.changes.default_for(TEMPLATE) {
+            field(body, TEMPLATE)?;
+            body.extend_from_slice(self.with_thinking("{}").as_bytes());
+        }
+        Ok(())
+    }
+
+    /// The variables of a template with what the task says of thinking, where the request says nothing.
+    fn with_thinking(&self, variables: &str) -> String {
+        let Some(thinking) = self.changes.thinking else { return variables.to_owned() };
+        let Ok(mut map) = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(variables) else {
+            // Not an object: the worker says so.
+            return variables.to_owned();
+        };
+        if THINKING.iter().all(|name| !map.contains_key(*name)) {
+            for name in THINKING {
+                map.insert(name.to_owned(), (thinking == Thinking::On).into());
+            }
+        }
+        serde_json::Value::Object(map).to_string()
+    }
+}
+
+/// The beginning of a field.
+fn field<E: serde::de::Error>(body: &mut Vec<u8>, name: &str) -> Result<(), E> {
+    if body.len() > 1 {
+        body.push(b',');
+    }
+    serde_json::to_writer(&mut *body, name).map_err(E::custom)?;
+    body.push(b':');
+    Ok(())
+}
+
+impl<'de> Visitor<'de> for Rewrite<'_> {
     type Value = Vec<u8>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -250,19 +332,28 @@ impl<'de> Visitor<'de> for Strip {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vec<u8>, A::Error> {
         let mut body = Vec::with_capacity(self.capacity);
+        let mut said = BTreeSet::new();
         body.push(b'{');
         while let Some(Name(name)) = map.next_key()? {
             let value: &RawValue = map.next_value()?;
-            if is_ours(&name) {
+            if is_ours(&name) || (self.changes.without_model && name == "model") {
                 continue;
             }
-            if body.len() > 1 {
-                body.push(b',');
+            // Nothing said is what a default is for.
+            if value.get() == "null" && (self.changes.default_for(&name) || name == TEMPLATE) {
+                continue;
             }
-            serde_json::to_writer(&mut body, &name).map_err(serde::de::Error::custom)?;
-            body.push(b':');
-            body.extend_from_slice(value.get().as_bytes());
+            field(&mut body, &name)?;
+            if name == TEMPLATE {
+                body.extend_from_slice(self.with_thinking(value.get()).as_bytes());
+            } else {
+                body.extend_from_slice(value.get().as_bytes());
+            }
+            if self.changes.defaults.is_some() || self.changes.thinking.is_some() {
+                said.insert(name.into_owned());
+            }
         }
+        self.add(&mut body, &said)?;
         body.push(b'}');
         Ok(body)
     }

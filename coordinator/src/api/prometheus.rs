@@ -43,7 +43,28 @@ async fn read_off(context: &Context) {
     }
     let open = context.store.status().state == LedgerState::Open;
     metrics.gauge("model_boss_lease_store_available", Vec::new(), f64::from(u8::from(open)));
-    metrics.gauge("model_boss_manifest_problems", Vec::new(), context.catalog.current().problems.len() as f64);
+    let problems = context.catalog.current().problems.len();
+    metrics.gauge("model_boss_manifest_problems", Vec::new(), problems as f64);
+    let tasks = context.tasks.current();
+    let reloaded = |file: &'static str, good: bool| {
+        metrics.gauge(
+            "model_boss_config_last_reload_successful",
+            vec![Label::new("file", file)],
+            f64::from(u8::from(good)),
+        );
+    };
+    reloaded("manifests", problems == 0);
+    reloaded("tasks", tasks.problems.is_empty());
+    metrics.gauge(
+        "model_boss_config_last_reload_success_timestamp_seconds",
+        vec![Label::new("file", "tasks")],
+        tasks.reloads.at,
+    );
+    for (outcome, count) in [("adopted", tasks.reloads.adopted), ("refused", tasks.reloads.refused)] {
+        let labels = vec![Label::new("file", "tasks"), Label::new("outcome", outcome)];
+        metrics.gauge("model_boss_config_reloads", labels, count as f64);
+    }
+    metrics.gauge("model_boss_runtime_config_ok", Vec::new(), f64::from(u8::from(context.config.problem().is_none())));
 }
 
 fn text(model: &ModelId) -> String {

@@ -66,6 +66,15 @@ impl Routes {
         self.add(MethodFilter::POST, path, scope, handler)
     }
 
+    /// Adds a `PUT` route.
+    pub(super) fn put<H, F>(self, path: &str, scope: Scope, handler: H) -> Self
+    where
+        H: Fn(Call) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Result<Response, ApiError>> + Send,
+    {
+        self.add(MethodFilter::PUT, path, scope, handler)
+    }
+
     fn add<H, F>(mut self, method: MethodFilter, path: &str, scope: Scope, handler: H) -> Self
     where
         H: Fn(Call) -> F + Clone + Send + Sync + 'static,

@@ -82,8 +82,16 @@ pub(super) async fn health(call: Call) -> Result<Response, ApiError> {
         model_loaded: loaded.first().map(|model| model.model_name.clone()),
         checkpoint_loaded: loaded.first().and_then(|model| model.checkpoint.clone()),
         all_models_loaded: loaded,
-        problems: context.catalog.current().problems.iter().map(ToString::to_string).collect(),
+        problems: problems(&context),
     })
+}
+
+/// What an operator has to mend: manifests, tasks, stored configuration.
+fn problems(context: &Context) -> Vec<String> {
+    let mut problems: Vec<String> = context.catalog.current().problems.iter().map(ToString::to_string).collect();
+    problems.extend(context.tasks.problems());
+    problems.extend(context.config.problem());
+    problems
 }
 
 fn loaded_model(context: &Context, slot: SlotView) -> LoadedModel {

@@ -10,14 +10,18 @@ use hyper::service::Service;
 use model_boss_core::{Moment, Scheduler, Settings};
 use model_boss_lease_store::Terms;
 use model_boss_protocol::{ByteCount, DeviceId};
+use model_boss_tasks::Providers;
 use serde_json::Value;
 
 use super::*;
 use crate::catalog::{Backends, ModelRoots};
+use crate::config::LogLevel;
 use crate::driver::{Driver, News, Pulse, Waiting};
 use crate::footprints::Footprints;
 use crate::leases::{LeaseSetup, LeaseStart, StoreChoice};
+use crate::log_filter::LogFilter;
 use crate::probe::{DeviceSample, Probe};
+use crate::settings::{Configured, LiveSettings};
 use crate::supervisor::{Ports, Programs, Spawner, Supervisor, SupervisorSettings, Tools};
 
 /// A machine with 8 GiB, one of them in use.
@@ -39,6 +43,13 @@ impl Probe for FakeProbe {
         }]
     }
 }
+
+const TASKS: &str = "\
+tasks:
+  chat: {ladder: [default, nobody], description: talk, params: {temperature: 0}}
+clients:
+  guest: {allowed_models: ['task:chat']}
+";
 
 struct Fixture {
     door: Door,
@@ -114,7 +125,20 @@ async fn fixture_with(keys: Option<&str>) -> Fixture {
         waiting: Waiting::default(),
     };
     tokio::spawn(driver.run(inbox));
+    let configured = Configured {
+        settings: Settings { max_load_attempts: 1, ..Settings::default() },
+        allow_cloud_fallback: true,
+        model_idle: None,
+        log_level: LogLevel::Info,
+    };
+    let settings = Arc::new(LiveSettings::new(configured, LogFilter::default(), scheduling.news().clone()));
+    let file = folder.path().join("tasks.yaml");
+    std::fs::write(&file, TASKS).unwrap();
+    let tasks = Arc::new(LiveTasks::read(&file, true, Providers::new(), Arc::clone(&settings)));
+    let config = RuntimeConfig::open(leases.clone(), settings, &std::collections::BTreeMap::new()).await;
     let context = Arc::new(Context {
+        tasks,
+        config,
         scheduling,
         catalog: live,
         leases,

@@ -21,9 +21,9 @@ use clap_complete::Shell;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::client::Client;
-use crate::config::{Config, LogFormat, LogLevel};
 use crate::error_chain::chain;
 use crate::lease_run::{self, LeaseCommand};
+use crate::log_filter::LogFilter;
 use crate::serve::serve;
 
 use error::CliError;
@@ -197,14 +197,14 @@ impl Command {
         let client = || Client::new(url, std::env::var("MODEL_BOSS_API_KEY").ok());
         match self {
             Self::Serve(flags) => {
-                let config = flags.sources().load()?.config;
-                log(&config);
+                let loaded = flags.sources().load()?;
+                let log = LogFilter::start(loaded.config.log.level, loaded.config.log.format);
                 let runtime = Builder::new_multi_thread()
                     .worker_threads(IO_THREADS)
                     .enable_all()
                     .build()
                     .map_err(CliError::Runtime)?;
-                return Ok(runtime.block_on(Box::pin(serve(config)))?);
+                return Ok(runtime.block_on(Box::pin(serve(loaded, log)))?);
             }
             Self::Run(args) => return chat::run(&client()?, args, &small_runtime()?),
             Self::Ps(args) => watch::show(&client()?, args, async |client| tables::ps(client, args.read.json).await)?,
@@ -261,27 +261,6 @@ fn print(text: &str) -> Result<(), CliError> {
 /// Enough for one request at a time.
 fn small_runtime() -> Result<Runtime, CliError> {
     Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)
-}
-
-/// The log goes to standard error; standard output belongs to the start-up lines.
-fn log(config: &Config) {
-    use tracing_subscriber::filter::LevelFilter;
-    let level = match config.log.level {
-        LogLevel::Off => LevelFilter::OFF,
-        LogLevel::Error => LevelFilter::ERROR,
-        LogLevel::Warn => LevelFilter::WARN,
-        LogLevel::Info => LevelFilter::INFO,
-        LogLevel::Debug => LevelFilter::DEBUG,
-        LogLevel::Trace => LevelFilter::TRACE,
-    };
-    let lines = tracing_subscriber::fmt().with_max_level(level).with_writer(io::stderr);
-    match config.log.format {
-        LogFormat::Text => {
-            let colours = io::IsTerminal::is_terminal(&io::stderr()) && std::env::var_os("NO_COLOR").is_none();
-            lines.with_ansi(colours).with_target(false).init();
-        }
-        LogFormat::Json => lines.json().init(),
-    }
 }
 
 #[cfg(test)]

@@ -138,6 +138,11 @@ pub(crate) fn catalogue() -> Vec<Shown> {
 }
 
 impl Loaded {
+    /// Who decided each setting that is not at its default.
+    pub(crate) fn origins(&self) -> BTreeMap<String, String> {
+        self.origins.iter().map(|(path, origin)| (path.clone(), origin.to_string())).collect()
+    }
+
     /// Every setting with its value and who decided it.
     pub(crate) fn show(&self) -> Vec<Shown> {
         let mut shown = Vec::new();

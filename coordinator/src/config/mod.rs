@@ -9,7 +9,7 @@ mod setting;
 mod tables;
 
 pub(crate) use keys::{ApiKeys, ApiKeysError};
-pub(crate) use load::{ConfigError, Shown, Sources, catalogue, flag, variable};
+pub(crate) use load::{ConfigError, Loaded, Shown, Sources, catalogue, flag, variable};
 pub(crate) use tables::{DeclaredDevice, DeclaredDevices};
 
 use std::fmt;
@@ -22,6 +22,9 @@ use model_boss_core::{ClientRules, LoadFailurePolicy, MaxLoaded};
 use model_boss_lease_store::{Terms, redis_server};
 use model_boss_protocol::{ByteCount, Category, KeepAlive};
 
+/// The file of tasks where none is named.
+pub(crate) const DEFAULT_TASKS: &str = "tasks.yaml";
+
 use setting::section;
 
 section! {
@@ -33,6 +36,10 @@ section! {
         port: u16 = 8210,
         /// The folder with one TOML file per model.
         manifests: PathBuf = PathBuf::from("manifests"),
+        /// The file with tasks and clients; need not be there unless it is named.
+        tasks: PathBuf = PathBuf::from(DEFAULT_TASKS),
+        /// Whether a request may go to a cloud when what stands before it on its task's ladder cannot serve it.
+        allow_cloud_fallback: bool = true,
         /// Models may be loaded by path from below these folders, links followed. `~`: home, `.`: where it was started.
         model_roots: Vec<PathBuf> = vec![PathBuf::from("~"), PathBuf::from(".")],
         /// The folder for what must survive a restart: leases, learned sizes.
@@ -258,6 +265,27 @@ pub(crate) enum LogLevel {
     Info,
     Debug,
     Trace,
+}
+
+impl LogLevel {
+    const WORDS: [(Self, &'static str); 6] = [
+        (Self::Off, "off"),
+        (Self::Error, "error"),
+        (Self::Warn, "warn"),
+        (Self::Info, "info"),
+        (Self::Debug, "debug"),
+        (Self::Trace, "trace"),
+    ];
+
+    /// The level of this word.
+    pub(crate) fn named(word: &str) -> Option<Self> {
+        Self::WORDS.iter().find(|(_, known)| *known == word).map(|(level, _)| *level)
+    }
+
+    /// Its word.
+    pub(crate) fn as_str(self) -> &'static str {
+        Self::WORDS.iter().find(|(level, _)| *level == self).map_or("off", |(_, word)| word)
+    }
 }
 
 /// How log lines look.

@@ -88,6 +88,7 @@ macro_rules! leaf {
     };
 }
 leaf!(
+    bool,
     IpAddr,
     u16,
     usize,
@@ -167,6 +168,22 @@ impl Setting for IpAddr {
 
     fn show(&self) -> String {
         quote(&self.to_string())
+    }
+}
+
+impl Setting for bool {
+    fn read(&mut self, value: &Value) -> Result<(), String> {
+        *self = match (value, text(value)) {
+            (Value::Bool(_, value), _) => *value,
+            (_, Some("true" | "1" | "yes" | "on")) => true,
+            (_, Some("false" | "0" | "no" | "off")) => false,
+            _ => return Err(format!("{} does not do here; write true or false", Quoted(value))),
+        };
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
     }
 }
 

@@ -222,7 +222,7 @@ fn what_is_shown_is_what_is_read() {
     let relative = |pairs: Vec<(String, String)>| -> Vec<_> {
         pairs
             .into_iter()
-            .filter(|(path, _)| !["manifests", "model_roots", "state_dir"].contains(&path.as_str()))
+            .filter(|(path, _)| !["manifests", "tasks", "model_roots", "state_dir"].contains(&path.as_str()))
             .collect()
     };
     assert_eq!(relative(shown), relative(defaults));

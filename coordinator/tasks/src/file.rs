@@ -157,6 +157,11 @@ impl TasksFile {
             Value::Object(fields) => {
                 for (name, value) in fields {
                     match name.as_str() {
+                        "tasks" | "clients" | "defaults" if value.is_null() => {
+                            let message =
+                                format!("'{name}' has nothing behind it; write '{name}: {{}}' or leave it out");
+                            problems.push(document.problem(name, message));
+                        }
                         "tasks" => file.tasks = entries(&document, "tasks", value, &mut problems),
                         "clients" => file.clients = entries(&document, "clients", value, &mut problems),
                         "defaults" => file.defaults = document.decode(value.clone(), "defaults", &mut problems),
@@ -270,7 +275,6 @@ fn entries<T: Default + serde::de::DeserializeOwned>(
     problems: &mut Vec<Problem>,
 ) -> BTreeMap<String, T> {
     match value {
-        Value::Null => BTreeMap::new(),
         Value::Object(fields) => fields
             .iter()
             .map(|(name, value)| {

@@ -11,7 +11,7 @@ fn with_headers(body: &str, headers: &[(&'static str, &str)]) -> Result<Peeked, 
 }
 
 fn forwarded(body: &str) -> String {
-    let bytes = look(body).unwrap().forwarded(Bytes::copy_from_slice(body.as_bytes())).unwrap();
+    let bytes = look(body).unwrap().forwarded(Bytes::copy_from_slice(body.as_bytes()), &Changes::default()).unwrap();
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
@@ -34,6 +34,39 @@ fn rc_2_fields_are_read_and_stripped() {
 fn rc_2_a_body_without_our_fields_goes_on_byte_for_byte() {
     let body = "{ \"model\" : \"m\" ,\n \"temperature\":1.0e-1, \"note\":\"x_client_id\" }";
     assert_eq!(forwarded(body), body);
+}
+
+fn with_task(body: &str, defaults: serde_json::Value, thinking: Option<Thinking>) -> serde_json::Value {
+    let defaults: BTreeMap<String, serde_json::Value> = serde_json::from_value(defaults).unwrap();
+    let changes = Changes { without_model: true, defaults: Some(&defaults), thinking };
+    let bytes = look(body).unwrap().forwarded(Bytes::copy_from_slice(body.as_bytes()), &changes).unwrap();
+    serde_json::from_slice(&bytes).unwrap()
+}
+
+#[test]
+fn tr_1_a_tasks_fields_stand_in_for_what_the_request_does_not_set() {
+    let defaults = serde_json::json!({ "temperature": 0.2, "max_tokens": 9, "stop": ["x"] });
+    let with = |body: &str| with_task(body, defaults.clone(), None);
+    assert_eq!(with("{}"), defaults);
+    assert_eq!(
+        with(r#"{"model":"task:chat","temperature":1.5,"x_priority":3,"stop":null}"#),
+        serde_json::json!({ "temperature": 1.5, "max_tokens": 9, "stop": ["x"] })
+    );
+    assert_eq!(with(r#"{"max_completion_tokens":3}"#).get("max_tokens"), None);
+    assert_eq!(forwarded(r#"{"model":"m","stop":null}"#), r#"{"model":"m","stop":null}"#);
+}
+
+#[test]
+fn rc_23_a_tasks_thinking_goes_to_the_template_unless_the_request_says() {
+    let with = |body: &str| with_task(body, serde_json::json!({}), Some(Thinking::Off))["chat_template_kwargs"].clone();
+    let off = serde_json::json!({ "enable_thinking": false, "thinking": false });
+    for body in ["{}", r#"{"chat_template_kwargs":null}"#, r#"{"chat_template_kwargs":{}}"#] {
+        assert_eq!(with(body), off, "{body}");
+    }
+    let own = r#"{"chat_template_kwargs":{"enable_thinking":true,"a":1}}"#;
+    assert_eq!(with(own), serde_json::json!({ "enable_thinking": true, "a": 1 }));
+    assert_eq!(with(r#"{"chat_template_kwargs":{"a":1}}"#)["enable_thinking"], false);
+    assert_eq!(with(r#"{"chat_template_kwargs":7}"#), 7);
 }
 
 #[test]

@@ -52,6 +52,7 @@ fn nothing_and_other_things_than_maps_are_told() {
     assert!(problems("tasks: [a]\n")[0].contains("'tasks' must be a map of names"));
     assert!(problems("tasks:\n  a: {ladder: x}\n")[0].starts_with("2|tasks.a.ladder: invalid type"));
     assert!(problems("tasks:\n  a:\n")[0].starts_with("2|tasks.a.ladder: a task needs"));
+    assert!(problems("tasks:\n")[0].starts_with("1|tasks: 'tasks' has nothing behind it"));
     assert_eq!(TasksFile::read("tasks: {}\n", &Providers::new()).unwrap(), TasksFile::default());
 }
 

@@ -1,0 +1,119 @@
+//! `GET /api/v1/tasks` and `/api/v1/tasks/{name}`: what tasks there are, and what each means now.
+
+use std::collections::BTreeMap;
+
+use axum::response::Response;
+use model_boss_core::{Rung, Target};
+use model_boss_protocol::{ApiError, ClientId, KeepAlive, ModelId, Priority, Thinking};
+use model_boss_tasks::{Question, Resolved, TasksFile};
+use serde::Serialize;
+
+use super::Context;
+use super::body::json;
+use super::models::percent_decode;
+use super::route::Call;
+
+/// A task as it would be used by a request that says nothing else.
+#[derive(Serialize)]
+pub(super) struct TaskObject {
+    pub(super) name: String,
+    description: Option<String>,
+    /// Every rung that was written, in order.
+    ladder: Vec<RungObject>,
+    priority: Option<Priority>,
+    budget_s: Option<f64>,
+    keep_alive_s: Option<KeepAlive>,
+    pin_primary: bool,
+    patience_s: f64,
+    fallback: &'static str,
+    local_only: bool,
+    thinking: Option<Thinking>,
+    params: BTreeMap<String, serde_json::Value>,
+}
+
+#[derive(Serialize)]
+struct RungObject {
+    rung: usize,
+    /// The model's own name, whatever the file calls it.
+    model: Target,
+    /// Whether this machine has it, or a provider does.
+    known: bool,
+    /// Whether it is elsewhere.
+    cloud: bool,
+    /// Why it may not be used, if it may not.
+    removed: Option<&'static str>,
+}
+
+/// All of them, and what is wrong with the file.
+pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
+    #[derive(Serialize)]
+    struct Tasks {
+        /// Where they are written.
+        file: String,
+        tasks: Vec<TaskObject>,
+        problems: Vec<String>,
+    }
+    let context = call.context;
+    let tasks = objects(&context);
+    let file = context.tasks.path().display().to_string();
+    json(&Tasks { file, tasks, problems: context.tasks.problems() })
+}
+
+/// One of them.
+pub(super) async fn show(call: Call) -> Result<Response, ApiError> {
+    let path = call.request.uri().path();
+    let name = path.split_once("/tasks/").map_or("", |(_, name)| name);
+    let name = percent_decode(name).unwrap_or_else(|| name.to_owned());
+    let file = &call.context.tasks.current().file;
+    json(&object(&call.context, file, name.strip_prefix("task:").unwrap_or(&name))?)
+}
+
+/// Every task; those that nobody may use at this moment are missing.
+pub(super) fn objects(context: &Context) -> Vec<TaskObject> {
+    let current = context.tasks.current();
+    current.file.tasks.keys().filter_map(|name| object(context, &current.file, name).ok()).collect()
+}
+
+fn object(context: &Context, file: &TasksFile, name: &str) -> Result<TaskObject, ApiError> {
+    let nobody = ClientId::from("");
+    let question = Question { model: None, task: Some(name), client: &nobody, no_fallback: false };
+    let resolved = context.tasks.resolve(&question, &context.catalog)?;
+    let task = file.tasks.get(name).map(|task| task.with(&file.defaults)).unwrap_or_default();
+    let catalog = context.catalog.current();
+    let rung = |rung: &Rung, removed| RungObject {
+        rung: rung.position,
+        known: match &rung.target {
+            Target::Local(id) => catalog.get(id).is_some(),
+            Target::Cloud { .. } => true,
+        },
+        cloud: context.tasks.providers().is_cloud(&rung.target),
+        model: rung.target.clone(),
+        removed,
+    };
+    let Resolved { ladder, removed, .. } = &resolved;
+    let mut rungs: Vec<RungObject> = ladder.rungs().map(|kept| rung(kept, None)).collect();
+    rungs.extend(removed.iter().map(|removed| rung(&removed.rung, Some(removed.why))));
+    // What `fallback: none` leaves out stands on the ladder all the same.
+    for (position, written) in task.ladder.iter().enumerate() {
+        if rungs.iter().all(|rung| rung.rung != position) {
+            let model =
+                catalog.find(written).map_or_else(|| ModelId::from(written.as_str()), |m| m.description.id.clone());
+            rungs.push(rung(&Rung { target: Target::Local(model), position }, Some("fallback is none")));
+        }
+    }
+    rungs.sort_by_key(|rung| rung.rung);
+    Ok(TaskObject {
+        name: name.to_owned(),
+        description: task.description,
+        ladder: rungs,
+        priority: resolved.priority,
+        budget_s: task.budget_s,
+        keep_alive_s: resolved.keep_alive,
+        pin_primary: resolved.ladder.pin_primary,
+        patience_s: resolved.ladder.patience.as_secs_f64(),
+        fallback: if task.fallback == Some(model_boss_tasks::Fallback::None) { "none" } else { "any" },
+        local_only: task.local_only,
+        thinking: resolved.thinking,
+        params: resolved.params,
+    })
+}

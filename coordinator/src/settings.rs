@@ -1,0 +1,113 @@
+//! The scheduler's settings while the process runs: what the configuration says, what was stored at run time over it
+//! (TR-4), and what `tasks.yaml` says of clients. One place puts them together, so that no change undoes another.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use model_boss_core::{ClientRules, Event, MaxLoaded, Settings};
+use model_boss_protocol::KeepAlive;
+use model_boss_tasks::TasksFile;
+
+use crate::config::LogLevel;
+use crate::driver::News;
+use crate::log_filter::LogFilter;
+
+/// Values that were stored at run time; absent: the configuration's.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Overrides {
+    pub(crate) allow_cloud_fallback: Option<bool>,
+    pub(crate) aging_step: Option<Duration>,
+    pub(crate) max_wait: Option<Duration>,
+    /// How long an unneeded model stays, whatever its category.
+    pub(crate) model_idle: Option<KeepAlive>,
+    pub(crate) max_loaded: Option<MaxLoaded>,
+    pub(crate) max_queue: Option<usize>,
+    pub(crate) log_level: Option<LogLevel>,
+}
+
+/// What was configured, where nothing is stored.
+#[derive(Clone, Debug)]
+pub(crate) struct Configured {
+    /// The scheduler's settings.
+    pub(crate) settings: Settings,
+    /// `allow_cloud_fallback`.
+    pub(crate) allow_cloud_fallback: bool,
+    /// `model_idle_secs`.
+    pub(crate) model_idle: Option<KeepAlive>,
+    /// `log.level`.
+    pub(crate) log_level: LogLevel,
+}
+
+/// Tells the scheduler of every change.
+pub(crate) struct LiveSettings {
+    configured: Configured,
+    state: Mutex<State>,
+    allow_cloud_fallback: AtomicBool,
+    log: LogFilter,
+    news: News,
+}
+
+#[derive(Default)]
+struct State {
+    overrides: Overrides,
+    clients: Option<ClientRules>,
+}
+
+impl LiveSettings {
+    /// The settings as configured.
+    pub(crate) fn new(configured: Configured, log: LogFilter, news: News) -> Self {
+        let allow_cloud_fallback = AtomicBool::new(configured.allow_cloud_fallback);
+        Self { configured, state: Mutex::default(), allow_cloud_fallback, log, news }
+    }
+
+    /// Whether a request may fall back to a cloud (TR-3).
+    pub(crate) fn allow_cloud_fallback(&self) -> bool {
+        self.allow_cloud_fallback.load(Ordering::Relaxed)
+    }
+
+    /// What was configured.
+    pub(crate) fn configured(&self) -> &Configured {
+        &self.configured
+    }
+
+    /// What the file says of clients holds from now on.
+    pub(crate) fn set_clients(&self, file: &TasksFile) {
+        let rules = file.client_rules(&self.configured.settings.clients);
+        self.change(|state| state.clients = Some(rules));
+    }
+
+    /// These values hold from now on, and no others that were stored before.
+    pub(crate) fn set_overrides(&self, overrides: Overrides) {
+        self.change(|state| state.overrides = overrides);
+    }
+
+    /// Told while the lock is held: the scheduler hears of changes in their order.
+    fn change(&self, how: impl FnOnce(&mut State)) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        how(&mut state);
+        let Overrides { allow_cloud_fallback, log_level, .. } = &state.overrides;
+        let allow = allow_cloud_fallback.unwrap_or(self.configured.allow_cloud_fallback);
+        self.allow_cloud_fallback.store(allow, Ordering::Relaxed);
+        self.log.set(log_level.unwrap_or(self.configured.log_level));
+        self.news.event(Event::Settings(Box::new(self.together(&state))));
+    }
+
+    fn together(&self, state: &State) -> Settings {
+        let mut settings = self.configured.settings.clone();
+        let Overrides { aging_step, max_wait, model_idle, max_loaded, max_queue, .. } = &state.overrides;
+        settings.aging_step = aging_step.unwrap_or(settings.aging_step);
+        settings.max_wait = max_wait.unwrap_or(settings.max_wait);
+        if let Some(stays) = model_idle {
+            settings.stay_warm.values_mut().for_each(|category| *category = *stays);
+        }
+        if let Some(limits) = max_loaded {
+            settings.max_loaded = limits.clone();
+        }
+        settings.max_queued = max_queue.unwrap_or(settings.max_queued);
+        if let Some(clients) = &state.clients {
+            settings.clients = clients.clone();
+        }
+        settings
+    }
+}

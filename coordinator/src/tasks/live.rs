@@ -1,0 +1,214 @@
+//! Looks at the file, and adopts what makes sense.
+
+use std::fs::File;
+use std::hash::{DefaultHasher, Hasher};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use model_boss_protocol::{ApiError, ModelId};
+use model_boss_tasks::{Problem, Providers, Question, Resolved, Surroundings, TasksFile, resolve};
+use tokio::task::spawn_blocking;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::catalog::LiveCatalog;
+use crate::settings::LiveSettings;
+
+/// Two looks that agree make a change, as for manifests (docs/adr/0005): a file half written is seen only once. One small
+/// file is read each time, so no time stamp and no kind of file system can hide an edit.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// What is larger is not read to its end: no file of tasks is.
+const MAX_SIZE: u64 = (1 << 20) + 1;
+
+/// The tasks in use, and what is wrong with the file as it stands.
+pub(crate) struct LiveTasks {
+    path: PathBuf,
+    /// Whether a file has to be there: somebody named it.
+    required: bool,
+    providers: Providers,
+    settings: Arc<LiveSettings>,
+    current: RwLock<Arc<Current>>,
+    looks: Mutex<Looks>,
+}
+
+/// One state of it. Whoever holds it keeps it, whatever is edited meanwhile.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Current {
+    /// The last file that made sense.
+    pub(crate) file: TasksFile,
+    /// What is wrong with the file as it stands now; nothing when it is the one in use.
+    pub(crate) problems: Vec<Problem>,
+    /// How often it was read again.
+    pub(crate) reloads: Reload,
+}
+
+/// How often the file was read again, for the metrics.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reload {
+    /// Edits that took effect.
+    pub(crate) adopted: u64,
+    /// Edits that made no sense.
+    pub(crate) refused: u64,
+    /// When the file in use was read, in seconds since 1970.
+    pub(crate) at: f64,
+}
+
+#[derive(Default)]
+struct Looks {
+    /// What was seen last and not judged yet.
+    candidate: Option<Mark>,
+    /// What was judged last.
+    judged: Option<Mark>,
+}
+
+/// What tells two states of the file apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mark {
+    Content(u64),
+    Missing,
+    Unreadable(Option<i32>),
+}
+
+impl LiveTasks {
+    /// Reads the file. One that makes no sense at the start leaves no tasks, and is named.
+    pub(crate) fn read(path: &Path, required: bool, providers: Providers, settings: Arc<LiveSettings>) -> Self {
+        let live = Self {
+            path: path.to_owned(),
+            required,
+            providers,
+            settings,
+            current: RwLock::default(),
+            looks: Mutex::default(),
+        };
+        let (mark, text) = live.see();
+        let missing = mark == Mark::Missing && !required;
+        if !missing {
+            live.judge(mark, text);
+        }
+        live.looks.lock().unwrap_or_else(PoisonError::into_inner).judged = Some(mark);
+        live
+    }
+
+    /// Where the file is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The tasks now.
+    pub(crate) fn current(&self) -> Arc<Current> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The providers that a rung may name.
+    pub(crate) fn providers(&self) -> &Providers {
+        &self.providers
+    }
+
+    /// What a request means now.
+    pub(crate) fn resolve(&self, question: &Question<'_>, models: &LiveCatalog) -> Result<Resolved, ApiError> {
+        let (current, catalog) = (self.current(), models.current());
+        let model_named = |name: &str| -> Option<ModelId> { Some(catalog.find(name)?.description.id.clone()) };
+        let around = Surroundings {
+            file: &current.file,
+            providers: &self.providers,
+            allow_cloud_fallback: self.settings.allow_cloud_fallback(),
+            model_named: &model_named,
+        };
+        resolve(question, &around)
+    }
+
+    /// Follows the file for as long as the process lives.
+    pub(crate) async fn follow(self: Arc<Self>) {
+        let mut looks = interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            let live = Arc::clone(&self);
+            // A look that panicked saw nothing.
+            let _ = spawn_blocking(move || live.look()).await;
+        }
+    }
+
+    /// Looks once. What is new is judged when the next look sees the same.
+    fn look(&self) {
+        let (mark, text) = self.see();
+        let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
+        if looks.judged == Some(mark) {
+            looks.candidate = None;
+        } else if looks.candidate.replace(mark) == Some(mark) {
+            (looks.judged, looks.candidate) = (Some(mark), None);
+            self.judge(mark, text);
+        }
+    }
+
+    fn see(&self) -> (Mark, Result<String, String>) {
+        match read(&self.path) {
+            Ok(bytes) => {
+                let mut hasher = DefaultHasher::new();
+                hasher.write(&bytes);
+                let text = String::from_utf8(bytes).map_err(|_| "is not a text in UTF-8".to_owned());
+                (Mark::Content(hasher.finish()), text)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                (Mark::Missing, Err("is not there; what it said last stays in use".to_owned()))
+            }
+            Err(error) => (Mark::Unreadable(error.raw_os_error()), Err(format!("cannot be read: {error}"))),
+        }
+    }
+
+    /// Adopts what makes sense; else says what does not, and leaves what is in use.
+    fn judge(&self, mark: Mark, text: Result<String, String>) {
+        let read = match text {
+            Ok(text) => TasksFile::read(&text, &self.providers),
+            Err(message) => Err(vec![Problem { line: None, field: String::new(), message }]),
+        };
+        let mut next = Current::clone(&self.current());
+        match read {
+            Ok(file) => {
+                if next.reloads.adopted > 0 {
+                    tracing::info!(tasks = file.tasks.len(), clients = file.clients.len(), "tasks read again");
+                }
+                next.reloads.adopted += 1;
+                next.reloads.at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+                (next.file, next.problems) = (file, Vec::new());
+                self.settings.set_clients(&next.file);
+            }
+            Err(problems) => {
+                for problem in &problems {
+                    tracing::warn!("tasks not used: {}", self.place(problem));
+                }
+                if mark != Mark::Missing || self.required || next.reloads.adopted > 0 {
+                    next.reloads.refused += 1;
+                }
+                next.problems = problems;
+            }
+        }
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
+    }
+
+    /// A problem with its file, as people read it: `tasks.yaml:12: tasks.chat.budget_s: …`.
+    pub(crate) fn place(&self, problem: &Problem) -> String {
+        let line = problem.line.map_or_else(String::new, |line| format!(":{line}"));
+        format!("{}{line}: {problem}", self.path.display())
+    }
+
+    /// Everything that is wrong with the file now.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        self.current().problems.iter().map(|problem| self.place(problem)).collect()
+    }
+}
+
+/// The file as it is, links followed.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let file = File::open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    file.take(MAX_SIZE).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests;
