@@ -84,9 +84,12 @@ fn use_text<E: std::error::Error>(loaded: Result<Text, E>) {
     for encoded in [tokenizer.encode_prompt(WORDS), tokenizer.encode_rendered(WORDS), Ok(vec![0, 1, 2, 7, u32::MAX])] {
         let Ok(tokens) = encoded else { continue };
         let _ = (tokenizer.decode(&tokens), tokenizer.decode_with_special(&tokens));
-        let mut answer = Detokenizer::new(Arc::clone(tokenizer));
-        for token in tokens {
-            let _ = (answer.push(token), tokenizer.bytes(token), tokenizer.ends(token));
+        for prompt in [0, tokens.len() / 2] {
+            let (prompt, tokens) = tokens.split_at(prompt);
+            let mut answer = Detokenizer::new(Arc::clone(tokenizer), prompt);
+            for token in tokens {
+                let _ = (answer.push(*token), tokenizer.bytes(*token), tokenizer.ends(*token));
+            }
         }
     }
     let Some(template) = &text.template else { return };
