@@ -27,8 +27,11 @@ pub(super) fn fits(ledger: &Ledger, now: StoreTime, demands: &[Demand<'_>], firs
         let wait = |reason| Outcome::Wait(Wait { position: first.count + 1, reason });
         let free = free(ledger, now, device).map_err(wait)?;
         let left = free.saturating_sub(taken);
-        if *more > left {
-            return Err(wait(shortage(ledger, device, *more, (free, left), first)));
+        // A lease that uses more than its promise may be promised what it uses, but not on a device that has not so much:
+        // others were promised a part of it, and would never get it.
+        let needs = (*more).max(overdraft(ledger, device));
+        if needs > left {
+            return Err(wait(shortage(ledger, device, needs, (free, left), first)));
         }
     }
     Ok(())
@@ -65,6 +68,13 @@ pub(super) fn free(ledger: &Ledger, now: StoreTime, key: &DeviceKey) -> Result<B
         Accounting::Degraded { .. } => Ok(free.min(shown_free(ledger, key, device, used)?)),
         Accounting::Other(_) => Err(unobserved(name())),
     }
+}
+
+/// By how much a device holds and promises more than it has.
+fn overdraft(ledger: &Ledger, key: &DeviceKey) -> ByteCount {
+    let Some(device) = ledger.devices.get(key) else { return ByteCount::ZERO };
+    let counted = device.foreign.unwrap_or_default() + ledger.charged(key);
+    counted.saturating_sub(device.leasable())
 }
 
 /// Degraded accounting: what the driver shows as free, less what complete loads may still take of their promise. While

@@ -9,7 +9,7 @@ use model_boss_lease::{
 use model_boss_protocol::ByteCount;
 
 use crate::story::{
-    ask, at, attach, declare, gpu, granted, ledger, look, process, release, renew, request, state, waits,
+    ask, at, attach, declare, gpu, granted, hold, ledger, look, process, release, renew, request, state, waits,
 };
 
 #[test]
@@ -199,6 +199,23 @@ fn a_shrunk_lease_gives_room_after_the_next_look() {
         apply(&mut ledger, at(4), resize(91)),
         Outcome::NeverFits(NeverFits { device: "cpu".to_owned(), needs: ByteCount(91), leasable: ByteCount(90) })
     );
+}
+
+#[test]
+fn who_uses_more_than_promised_is_promised_that_only_where_nobody_else_was_promised_it() {
+    let mut ledger = ledger();
+    look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
+    let grant = hold(&mut ledger, at(2), ask("a", &[(DeviceKey::cpu(), 40)]), 7);
+    let other = hold(&mut ledger, at(3), ask("b", &[(DeviceKey::cpu(), 40)]), 8);
+    let parts = vec![(DeviceKey::cpu(), ByteCount(55))];
+    let grow = Op::Resize { lease: grant.lease.clone(), token: grant.token, parts };
+    look(&mut ledger, at(4), DeviceKey::cpu(), 55, &[(7, 55)]);
+    let wait = waits(apply(&mut ledger, at(4), grow.clone()));
+    let WaitReason::Capacity { needs, .. } = &wait.reason else { panic!("{wait:?}") };
+    assert_eq!(*needs, ByteCount(5), "90 can be leased, 55 are used and 40 promised to another");
+    assert_eq!(apply(&mut ledger, at(5), release(&other, Evidence::Gone)), Outcome::Released);
+    look(&mut ledger, at(6), DeviceKey::cpu(), 55, &[(7, 55)]);
+    assert_eq!(apply(&mut ledger, at(6), grow), Outcome::Resized);
 }
 
 #[test]

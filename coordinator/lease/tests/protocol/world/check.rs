@@ -35,9 +35,11 @@ impl World {
         let empty = BTreeMap::new();
         let leases = before.map_or(&empty, |before| &before.leases);
         for (id, lease) in leases.iter().filter(|(id, _)| !after.leases.contains_key(*id)) {
-            // A store that lost the attachment lets the promise go. Its holder states it again.
-            let forgotten = lease.pids.is_empty() && self.store.lost_something;
-            if self.physics.workers.iter().any(|worker| worker.alive && worker.lease == *id) && !forgotten {
+            // A store that lost an attachment lets the promise go when all whom it knows are gone. The holder states it
+            // again; of a lease that was given up while a worker lived, the driver shows the rest, as foreign.
+            let forgotten = |process| self.store.lost_something && !lease.owns(process);
+            let living = |worker: &super::physics::Worker| worker.alive && worker.lease == *id;
+            if self.physics.workers.iter().any(|worker| living(worker) && !forgotten(&worker.process)) {
                 self.break_with("I6", format!("{id} left with {op:?} and its worker lives"));
             }
             let ended = matches!(op, Op::Release { evidence: Evidence::Gone, lease, .. } | Op::ConfirmDead { lease, .. } if lease == id);
