@@ -175,6 +175,7 @@ async fn hold(whereabouts: Whereabouts) -> Result<ExitCode, LeaseError> {
         // A task that panicked has nothing to tell.
         let _ = task.await;
     }
+    // The writer ends once every task that could tell something has.
     drop(hold);
     // A writer that panicked has written what it could.
     let _ = writer.join();
@@ -232,7 +233,8 @@ impl Hold {
                 let (wait, over) = (wait.map(|wait| wait.0), Arc::new(AtomicBool::new(false)));
                 let story = Story { id: id.clone(), keeper: keeper.clone(), over: Arc::clone(&over), listener, wait };
                 let pump = tokio::spawn(story.tell(self.out.clone()));
-                self.entries.insert(id, Entry { keeper, pump, over });
+                let failed = self.entries.insert(id, Entry { keeper, pump, over });
+                self.leaving.extend(failed.map(|entry| entry.pump));
             }
             Err(error) => self.tell(Tell::Failed { id, message: chain(&error) }),
         }
@@ -259,6 +261,7 @@ impl Hold {
     fn release(&mut self, id: String, leaving: Leaving) {
         let Some(Entry { keeper, pump, over }) = self.entries.remove(&id) else { return };
         if over.load(Ordering::Acquire) {
+            self.leaving.push(pump);
             return;
         }
         let out = self.out.clone();

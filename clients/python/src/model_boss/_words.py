@@ -1,0 +1,118 @@
+"""What a lease is asked for with, and what comes of it, whichever way it travels."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Callable, Optional, Protocol, Sequence, Union
+
+Span = Union[int, float, str, timedelta]
+"""Seconds, a text with a unit such as ``"2m"`` or ``"1h30m"``, or a timedelta."""
+
+Size = Union[int, str]
+"""Bytes, or a text such as ``"18GiB"``."""
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def seconds(span: Span) -> float:
+    """A duration in seconds."""
+    if isinstance(span, timedelta):
+        return span.total_seconds()
+    if isinstance(span, (int, float)):
+        if span < 0:
+            raise ValueError(f"a duration cannot be negative: {span}")
+        return float(span)
+    parts = re.findall(r"([0-9.]+)\s*(ms|s|m|h|d)", span)
+    if not parts or re.sub(r"([0-9.]+)\s*(ms|s|m|h|d)", "", span).strip():
+        raise ValueError(f"'{span}' is no duration; write it with a unit, such as '250ms', '30s', '5m' or '1h30m'")
+    return sum(float(number) * _UNITS[unit] for number, unit in parts)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked for."""
+
+    memory: Size
+    count: int
+    devices: Optional[Sequence[str]]
+    priority: Union[int, str]
+    preemptible: bool
+    preempt: bool
+    grace: float
+    min_hold: float
+    label: str
+    wait: Optional[float]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Memory on one device."""
+
+    device: str
+    bytes: int
+    uuid: Optional[str]
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What was granted."""
+
+    lease: str
+    parts: Sequence[Part]
+
+
+class Listener(Protocol):
+    """Who is told what happens to a lease, in a thread of the backend's."""
+
+    def revoked(self, by: str, grace_left: float) -> None: ...
+
+    def lost(self, why: str) -> None: ...
+
+
+class Backend(Protocol):
+    """Where one lease is asked for and kept."""
+
+    def acquire(self, wish: Wish, waiting: Callable[[str], None], stopped: Callable[[float], bool]) -> Grant:
+        """Waits for the memory. ``stopped(seconds)`` rests so long and says whether to give up."""
+
+    def attach(self, pid: int) -> None:
+        """The gate: only after this may the process touch the device."""
+
+    def watch(self, listener: Listener) -> None:
+        """Begins to keep the lease, in the background."""
+
+    def release(self) -> Optional[str]:
+        """Gives the memory back; why some of it stays counted, if it does. Called once, whatever came before."""
+
+
+def fields(wish: Wish) -> dict[str, Any]:
+    """What both ways of asking have in common."""
+    return {
+        "priority": wish.priority,
+        "preemptible": wish.preemptible,
+        "preempt": wish.preempt,
+        "grace": wish.grace,
+        "min_hold": wish.min_hold,
+    }
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that cannot be mistaken for a later one with the same number."""
+
+    pid: int
+    start_time: int
+    pid_ns: str
+
+    @staticmethod
+    def this() -> "Process":
+        with open("/proc/self/stat", encoding="utf-8", errors="replace") as stat:
+            # The name stands in parentheses and may hold anything.
+            rest = stat.read().rpartition(")")[2].split()
+        return Process(os.getpid(), int(rest[19]), os.readlink("/proc/self/ns/pid"))
+
+    def json(self) -> dict[str, Any]:
+        return {"pid": self.pid, "start_time": self.start_time, "pid_ns": self.pid_ns}
