@@ -25,7 +25,7 @@ use super::usage::usage_in;
 use crate::driver::{Ticket, Wish};
 
 /// Whoever does not say who it is.
-const ANONYMOUS: &str = "anonymous";
+pub(super) const ANONYMOUS: &str = "anonymous";
 /// Larger bodies are looked at on a thread of their own: every stream waits for the one that serves sockets.
 const LARGE_BODY: usize = 256 * 1024;
 

@@ -302,7 +302,7 @@ pub(super) fn device(text: &str) -> Result<DeviceId, ApiError> {
     })
 }
 
-pub(super) fn known(context: &Context, name: &str) -> Result<ModelId, ApiError> {
+fn known(context: &Context, name: &str) -> Result<ModelId, ApiError> {
     let catalog = context.catalog.current();
     let model = catalog.find(name).ok_or_else(|| unknown_model(name).with_param("model_name"))?;
     Ok(model.description.id.clone())

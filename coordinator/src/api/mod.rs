@@ -3,6 +3,7 @@
 
 mod accept;
 mod account;
+mod annotate;
 mod answer;
 mod body;
 mod clock;

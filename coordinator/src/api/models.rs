@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::Context;
 use super::body::json;
 use super::route::Call;
+use super::tasks::{self, TaskObject};
 use crate::catalog::Model;
 
 /// A model as OpenAI's clients read it, with what else is known about it.
@@ -19,6 +20,7 @@ struct ModelObject<'a> {
     object: &'static str,
     created: u64,
     owned_by: &'static str,
+    kind: &'static str,
     aliases: &'a [ModelId],
     status: Status<'a>,
     category: Category,
@@ -63,10 +65,35 @@ struct Details<'a> {
     custom: &'a BTreeMap<String, serde_json::Value>,
 }
 
+/// Another name that a request may ask for: an alias of a model, or a task.
+#[derive(Serialize)]
+struct NameObject<'a> {
+    id: String,
+    object: &'static str,
+    created: u64,
+    owned_by: &'static str,
+    kind: &'static str,
+    /// Of an alias: its model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    alias_of: Option<&'a ModelId>,
+    /// Of a task: the models that may serve it, the best first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ladder: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    description: Option<String>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Entry<'a> {
+    Model(ModelObject<'a>),
+    Name(NameObject<'a>),
+}
+
 #[derive(Serialize)]
 struct List<'a> {
     object: &'static str,
-    data: Vec<ModelObject<'a>>,
+    data: Vec<Entry<'a>>,
 }
 
 /// `GET /v1/models`.
@@ -74,14 +101,28 @@ pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
     let context = call.context;
     let (views, slots) = look(&context).await;
     let catalog = context.catalog.current();
-    let data = views
-        .iter()
-        .filter_map(|view| {
-            let model = catalog.get(&view.id)?;
-            Some(object(view, &slots, model, context.catalog.backend(model)))
-        })
-        .collect();
-    json(&List { object: "list", data })
+    let models = views.iter().filter_map(|view| {
+        let model = catalog.get(&view.id)?;
+        Some(Entry::Model(object(view, &slots, model, context.catalog.backend(model))))
+    });
+    let aliases = views.iter().filter_map(|view| Some((view, catalog.get(&view.id)?.created)));
+    let aliases = aliases.flat_map(|(view, created)| {
+        let named = move |alias: &'_ ModelId| name_object("alias", alias.to_string(), created);
+        view.aliases.iter().map(move |alias| Entry::Name(NameObject { alias_of: Some(&view.id), ..named(alias) }))
+    });
+    let tasks = tasks::objects(&context);
+    let tasks = tasks.iter().map(|task| Entry::Name(task_entry(task)));
+    json(&List { object: "list", data: models.chain(aliases).chain(tasks).collect() })
+}
+
+fn name_object(kind: &'static str, id: String, created: u64) -> NameObject<'static> {
+    let (owned_by, ladder) = ("model-boss", Vec::new());
+    NameObject { id, object: "model", created, owned_by, kind, alias_of: None, ladder, description: None }
+}
+
+fn task_entry(task: &TaskObject) -> NameObject<'static> {
+    let name = name_object("task", format!("task:{}", task.name), 0);
+    NameObject { ladder: task.usable(), description: task.description.clone(), ..name }
 }
 
 /// `GET /v1/models/{id}`; the id may contain `/` and `:`, raw or percent-encoded, and may be an alias.
@@ -90,6 +131,10 @@ pub(super) async fn show(call: Call) -> Result<Response, ApiError> {
     let path = call.request.uri().path();
     let id = path.split_once("/models/").map_or("", |(_, id)| id);
     let id = percent_decode(id).ok_or_else(|| unknown_model(id))?;
+    if let Some(task) = id.strip_prefix("task:") {
+        let file = &context.tasks.current().file;
+        return json(&task_entry(&tasks::object(&context, file, task)?));
+    }
     let catalog = context.catalog.current();
     let model = catalog.find(&id).ok_or_else(|| unknown_model(&id))?;
     let (views, slots) = look(&context).await;
@@ -124,6 +169,7 @@ fn object<'a>(view: &'a ModelView, slots: &'a [SlotView], model: &'a Model, back
         object: "model",
         created: model.created,
         owned_by: "model-boss",
+        kind: "model",
         aliases: &view.aliases,
         status: Status { value: view.status, progress: view.progress, failure: view.failure.as_deref() },
         category: view.category,

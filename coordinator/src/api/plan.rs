@@ -1,18 +1,25 @@
 //! `POST /api/v1/plan`: what would happen to a request, without doing it.
 
 use axum::response::Response;
-use model_boss_core::{Ladder, PlanQuestion};
-use model_boss_protocol::{ApiError, ErrorCode, Priority};
+use model_boss_core::{PlanQuestion, Target};
+use model_boss_protocol::{ApiError, ClientId, ErrorCode, Priority};
+use model_boss_tasks::Question;
 use serde::Deserialize;
 
 use super::body::{json, parse};
-use super::manage::{device, known, size_with};
+use super::inference::ANONYMOUS;
+use super::manage::{device, size_with};
 use super::route::Call;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PlanRequest {
-    model: String,
+    /// A name, an alias, `task:NAME`, or `PROVIDER:MODEL`.
+    model: Option<String>,
+    /// A task; `model` is then a wish for a rung.
+    task: Option<String>,
+    /// As whom: names and permissions differ.
+    client: Option<ClientId>,
     /// The context it would serve, in tokens.
     ctx_size: Option<u64>,
     priority: Option<Priority>,
@@ -27,18 +34,19 @@ pub(super) async fn plan(mut call: Call) -> Result<Response, ApiError> {
         return Err(ApiError::invalid("ctx_size", "'ctx_size' must be at least 1 token"));
     }
     let device = request.device.as_deref().map(device).transpose()?;
-    let model = known(&call.context, &request.model).map_err(|error| error.with_param("model"))?;
-    let size = match request.ctx_size {
-        Some(context) => size_with(&call.context, &model, context).await,
-        None => None,
+    let client = request.client.unwrap_or_else(|| ClientId::from(ANONYMOUS));
+    let (model, task) = (request.model.as_deref(), request.task.as_deref());
+    if model.is_none() && task.is_none() {
+        return Err(ApiError::invalid("model", "name a 'model' or a 'task'"));
+    }
+    let question = Question { model, task, client: &client, no_fallback: false };
+    let resolved = call.context.tasks.resolve(&question, &call.context.catalog)?;
+    let size = match (request.ctx_size, &resolved.ladder.first.target) {
+        (Some(context), Target::Local(model)) => size_with(&call.context, model, context).await,
+        _ => None,
     };
-    let question = PlanQuestion {
-        ladder: Ladder::from(model.as_str()),
-        context: request.ctx_size,
-        size,
-        priority: request.priority,
-        device,
-    };
+    let priority = request.priority.or(resolved.priority);
+    let question = PlanQuestion { ladder: resolved.ladder, context: request.ctx_size, size, priority, device };
     let view = call.context.scheduling.view(move |scheduler, now| scheduler.plan(now, &question)).await;
     let view = view.ok_or_else(|| ApiError::new(ErrorCode::Draining, "the coordinator is shutting down"))?;
     json(&view?)

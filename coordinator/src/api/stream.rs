@@ -15,6 +15,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use crate::upstream::UpstreamBody;
 
 use super::account::Account;
+use super::annotate::Annotator;
 use super::answer::{Answer, Content, deadline_exceeded};
 use super::error::{error_event, worker_error_event};
 use super::usage::{Tail, usage_in};
@@ -49,6 +50,15 @@ enum State {
     Ended,
 }
 
+/// Whether the headers of an answer said what serves it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Headers {
+    /// They did.
+    Told,
+    /// They went out before anybody knew.
+    Gone,
+}
+
 /// Measures how long nothing was sent.
 struct Silence {
     interval: Duration,
@@ -66,6 +76,8 @@ struct Relay {
     /// Counted when the stream ends by itself: until then the client may still go.
     status: u16,
     tail: Tail,
+    /// What is told in the stream because its headers went out before it was known.
+    annotator: Option<Annotator>,
     /// The last two bytes sent: a comment may only stand between two events.
     ending: [u8; 2],
 }
@@ -85,13 +97,14 @@ impl StreamBody {
     /// The body of an answer that has begun.
     pub(super) fn begun(answer: Answer, times: CommentTimes) -> Self {
         let deadline = answer.deadline.map(|at| Box::pin(sleep_until(at)));
-        Self { state: State::begin(answer), silence: Silence::new(times.interval), deadline }
+        Self { state: State::begin(answer, Headers::Told), silence: Silence::new(times.interval), deadline }
     }
 }
 
 impl State {
-    fn begin(answer: Answer) -> Self {
-        let Answer { ticket, mut account, content, status, .. } = answer;
+    fn begin(answer: Answer, headers: Headers) -> Self {
+        let Answer { ticket, mut account, content, status, served, .. } = answer;
+        let annotator = (headers == Headers::Gone).then(|| Annotator::new(&served));
         match content {
             Content::Stream { first, rest } => {
                 account.first_byte();
@@ -102,6 +115,7 @@ impl State {
                     account,
                     status: status.as_u16(),
                     tail: Tail::default(),
+                    annotator,
                     ending: *b"\n\n",
                 })
             }
@@ -209,20 +223,30 @@ enum Step {
 
 impl Relay {
     fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
-        if let Some(first) = self.first.take() {
-            return Poll::Ready(Step::Bytes(self.note(first)));
-        }
         loop {
-            match ready!(Pin::new(&mut self.rest).poll_frame(cx)) {
-                None => return Poll::Ready(Step::End),
-                Some(Err(error)) => {
-                    tracing::info!(request = %self.ticket.request(), %error, "worker lost in the middle of its answer");
-                    return Poll::Ready(Step::Lost);
-                }
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) if !data.is_empty() => return Poll::Ready(Step::Bytes(self.note(data))),
-                    _ => {}
+            let data = match self.first.take() {
+                Some(first) => first,
+                None => match ready!(Pin::new(&mut self.rest).poll_frame(cx)) {
+                    None => {
+                        let rest = self.annotator.take().and_then(|mut annotator| annotator.rest());
+                        return Poll::Ready(rest.map_or(Step::End, |rest| Step::Bytes(self.note(rest))));
+                    }
+                    Some(Err(error)) => {
+                        tracing::info!(request = %self.ticket.request(), %error, "worker lost in the middle of its answer");
+                        return Poll::Ready(Step::Lost);
+                    }
+                    Some(Ok(frame)) => match frame.into_data() {
+                        Ok(data) if !data.is_empty() => data,
+                        _ => continue,
+                    },
                 },
+            };
+            let whole = match &mut self.annotator {
+                Some(annotator) => annotator.push(&data),
+                None => Some(data),
+            };
+            if let Some(data) = whole {
+                return Poll::Ready(Step::Bytes(self.note(data)));
             }
         }
     }
@@ -283,7 +307,7 @@ fn first_bytes(answer: Result<Answer, ApiError>) -> (State, Option<Bytes>) {
             if let Some(body) = &whole {
                 answer.account.used(usage_in(body));
             }
-            (State::begin(answer), whole.filter(|body| !body.is_empty()))
+            (State::begin(answer, Headers::Gone), whole.filter(|body| !body.is_empty()))
         }
     }
 }

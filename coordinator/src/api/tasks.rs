@@ -17,7 +17,7 @@ use super::route::Call;
 #[derive(Serialize)]
 pub(super) struct TaskObject {
     pub(super) name: String,
-    description: Option<String>,
+    pub(super) description: Option<String>,
     /// Every rung that was written, in order.
     ladder: Vec<RungObject>,
     priority: Option<Priority>,
@@ -42,6 +42,13 @@ struct RungObject {
     cloud: bool,
     /// Why it may not be used, if it may not.
     removed: Option<&'static str>,
+}
+
+impl TaskObject {
+    /// The rungs that may be used, the best first.
+    pub(super) fn usable(&self) -> Vec<String> {
+        self.ladder.iter().filter(|rung| rung.removed.is_none()).map(|rung| rung.model.to_string()).collect()
+    }
 }
 
 /// All of them, and what is wrong with the file.
@@ -74,7 +81,8 @@ pub(super) fn objects(context: &Context) -> Vec<TaskObject> {
     current.file.tasks.keys().filter_map(|name| object(context, &current.file, name).ok()).collect()
 }
 
-fn object(context: &Context, file: &TasksFile, name: &str) -> Result<TaskObject, ApiError> {
+/// What one task means now.
+pub(super) fn object(context: &Context, file: &TasksFile, name: &str) -> Result<TaskObject, ApiError> {
     let nobody = ClientId::from("");
     let question = Question { model: None, task: Some(name), client: &nobody, no_fallback: false };
     let resolved = context.tasks.resolve(&question, &context.catalog)?;

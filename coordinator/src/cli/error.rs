@@ -35,6 +35,15 @@ pub(super) enum CliError {
     /// Neither file nor folder.
     #[error("there is no file or folder {0}")]
     NoSuchPath(PathBuf),
+    /// A file that was named.
+    #[error("{0} cannot be read")]
+    Unreadable(PathBuf, #[source] io::Error),
+    /// A key of the runtime configuration.
+    #[error("there is no key '{0}'; there are {1}")]
+    NoSuchKey(String, String),
+    /// `config set` without a value.
+    #[error("'{0}' is no change; write KEY=VALUE, such as maxQueue=100")]
+    NotAChange(String),
     /// JSON and TOML are text.
     #[error("{0} cannot be named in text: rename it to something in UTF-8")]
     NotText(PathBuf),

@@ -8,8 +8,10 @@ mod flags;
 mod logs;
 mod orders;
 mod private;
+mod set_config;
 mod show_config;
 mod tables;
+mod tasks;
 mod views;
 mod watch;
 
@@ -28,6 +30,7 @@ use crate::serve::serve;
 
 use error::CliError;
 use flags::SettingFlags;
+use tasks::TasksCommand;
 
 /// Threads that serve sockets. A request visits the task of its connection and the scheduler's: on one thread that is a
 /// function call apart, between two threads a sleeping one has to be woken each time (a third of the latency added at
@@ -58,6 +61,8 @@ Examples:
   model-boss plan qwen3-32b --priority 2            where it would go, and who would leave for it
   model-boss move qwen3-8b cuda:1                   to another GPU, while it serves
   model-boss free cuda:0                            have a GPU for yourself; --back gives it to the models again
+  model-boss tasks explain chat                     every rung of a task, and which one a request would get
+  model-boss config set allowCloudFallback=false    now, and after restarts
   model-boss config show --origin                   every setting and who decided it
   source <(model-boss completions bash)             completion in this shell
 
@@ -146,6 +151,9 @@ enum Command {
     /// The configuration.
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Tasks: names that stand for ladders of models. What there are, what each means now, whether a file makes sense.
+    #[command(subcommand)]
+    Tasks(tasks::TasksCommand),
     /// Print the completion script of a shell.
     Completions {
         /// Which shell.
@@ -157,6 +165,10 @@ enum Command {
 enum ConfigCommand {
     /// Every setting, as `serve` with the same flags would use it.
     Show(show_config::ShowArgs),
+    /// What can be changed while the coordinator runs, as it is now.
+    Get(set_config::GetArgs),
+    /// Change it: now, for every coordinator of the same store, and after restarts.
+    Set(set_config::SetArgs),
 }
 
 /// What every command that reads takes.
@@ -244,6 +256,26 @@ impl Command {
             }
             Self::Lease(command) => return Ok(lease_run::run(command, url)?),
             Self::Config(ConfigCommand::Show(args)) => print(&show_config::show(args)?)?,
+            Self::Config(ConfigCommand::Get(args)) => {
+                print(&small_runtime()?.block_on(set_config::get(&client()?, &args))?)?;
+            }
+            Self::Config(ConfigCommand::Set(args)) => {
+                print(&small_runtime()?.block_on(set_config::set(&client()?, &args))?)?;
+            }
+            Self::Tasks(TasksCommand::Check { file, manifests, provider, read }) => {
+                let checked = tasks::check(&file, &manifests, &provider, read.json)?;
+                print(&checked.text)?;
+                return Ok(if checked.is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+            }
+            Self::Tasks(TasksCommand::Schema { of }) => print(&of.text())?,
+            Self::Tasks(TasksCommand::List(read)) => {
+                print(&small_runtime()?.block_on(tasks::list(&client()?, read.json))?)?;
+            }
+            Self::Tasks(TasksCommand::Explain { name, priority, read }) => {
+                let client = client()?;
+                let explained = tasks::explain(&client, &name, priority.as_deref(), read.json);
+                print(&small_runtime()?.block_on(explained)?)?;
+            }
             Self::Completions { shell } => {
                 let mut script = Vec::new();
                 clap_complete::generate(shell, &mut Cli::command(), "model-boss", &mut script);

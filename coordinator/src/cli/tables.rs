@@ -14,7 +14,12 @@ pub(super) async fn list(client: &Client, as_json: bool) -> Result<String, CliEr
     if as_json {
         return Ok(pretty(&answer));
     }
-    let rows = items(&answer, "data").map(|model| {
+    // An alias stands beside its model.
+    let rows = items(&answer, "data").filter(|entry| entry["kind"] != "alias").map(|model| {
+        if model["kind"] == "task" {
+            let ladder: Vec<String> = items(model, "ladder").map(text).collect();
+            return [text(&model["id"]), "task".into(), "-".into(), "-".into(), "-".into(), ladder.join(" > ")];
+        }
         let mut name = text(&model["id"]);
         for alias in items(model, "aliases") {
             name.push_str(&format!(" ({})", text(alias)));

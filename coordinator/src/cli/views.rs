@@ -117,6 +117,22 @@ pub(super) async fn plan(client: &Client, question: &Value, as_json: bool) -> Re
         return Ok(pretty(&answer));
     }
     let mut lines = vec![format!("{}: {}", text(&answer["model"]), text(&answer["message"]))];
+    for rung in items(&answer, "ladder") {
+        let chosen = if rung["rung"] == answer["rung"] {
+            format!(" <- {}", text(&answer["rung_reason"]))
+        } else {
+            String::new()
+        };
+        lines.push(format!(
+            "  rung {:<5} {}: {}{chosen}",
+            text(&rung["rung"]),
+            text(&rung["model"]),
+            text(&rung["state"])
+        ));
+    }
+    if answer["step"] == "elsewhere" {
+        return Ok(lines.join("\n") + "\n");
+    }
     lines.push(format!("  needs      {} (size by rule '{}')", bytes(&answer["size"]), text(&answer["size_rule"])));
     let parts: Vec<String> =
         items(&answer, "parts").map(|part| format!("{} on {}", bytes(&part[1]), text(&part[0]))).collect();
