@@ -161,6 +161,12 @@ pub(crate) struct Climb {
 }
 
 impl Climb {
+    /// Whether another rung may be better at another time.
+    pub(crate) fn has_a_choice(&self) -> bool {
+        let stays = self.ladder.pin_primary && self.at == 0;
+        !self.ladder.rest.is_empty() && !stays
+    }
+
     /// What it stands on.
     pub(crate) fn target(&self) -> &Target {
         &self.ladder.rung(self.at).unwrap_or(&self.ladder.first).target

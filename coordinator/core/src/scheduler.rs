@@ -57,6 +57,10 @@ pub struct Scheduler {
     ledger: Ledger,
     /// Looked up by id only, never iterated where order shows.
     running: HashMap<RequestId, Running>,
+    /// Waiting requests that could go to another rung than the one they stand on.
+    climbing: BTreeSet<RequestId>,
+    /// The last of them that was looked at.
+    looked_at: RequestId,
     timers: Timers<Timer>,
     decisions: Decisions,
     /// Room being made, by the model it is for.
@@ -142,6 +146,8 @@ impl Scheduler {
             devices: Devices::default(),
             ledger: Ledger::default(),
             running: HashMap::new(),
+            climbing: BTreeSet::new(),
+            looked_at: RequestId(0),
             timers: Timers::new(),
             decisions: Decisions::new(settings.decisions_kept),
             claims: BTreeMap::new(),
@@ -227,7 +233,10 @@ impl Scheduler {
                 Timer::Client(client) => self.client_changed(client),
                 Timer::Move(model) => self.consider_move(model),
                 Timer::Patience => self.end_patience(),
-                Timer::Reevaluate => self.reconsider_at_least(Reconsider::All),
+                Timer::Reevaluate => {
+                    self.reconsider_rungs();
+                    self.reconsider_at_least(Reconsider::All);
+                }
             }
         }
     }

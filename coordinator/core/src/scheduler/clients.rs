@@ -45,6 +45,9 @@ impl Scheduler {
     /// Puts a request into the queue at the place of its arrival.
     pub(super) fn enqueue(&mut self, request: Waiting) {
         let client = request.client;
+        if request.climb.as_ref().is_some_and(|climb| climb.has_a_choice()) {
+            self.climbing.insert(request.id);
+        }
         self.queue.push(request);
         self.clients.waits(client, self.now);
         self.tell_the_queue(client);
@@ -53,6 +56,9 @@ impl Scheduler {
     /// Takes a request out of the queue.
     pub(super) fn dequeue(&mut self, request: RequestId) -> Option<Waiting> {
         let waiting = self.queue.remove(request)?;
+        if waiting.climb.is_some() {
+            self.climbing.remove(&request);
+        }
         self.clients.left(waiting.client, self.now);
         Some(waiting)
     }

@@ -1,6 +1,7 @@
 //! Requests that may be served in several places: which rung they go to, and on to the next when one cannot answer (TR-2).
 //! And rungs elsewhere, which need no slot.
 
+use std::ops::Bound;
 use std::time::Duration;
 
 use model_boss_protocol::{ApiError, Category, ErrorCode, ModelId, Priority, RequestId};
@@ -11,10 +12,12 @@ use crate::catalog::ModelIndex;
 use crate::client::ClientIndex;
 use crate::eviction::Usage;
 use crate::ladder::{Climb, Ladder, Rung, RungChoice, RungState, Standing, Target, choose};
-use crate::queue::{Head, Purpose, Waiting};
+use crate::queue::{Head, Purpose, Residency, Waiting};
 use crate::slot::{ReadyPhase, SlotState};
 use crate::{Effect, Moment, Outcome, Submission, Verdict};
 
+/// Waiting requests whose rungs are looked at again at once; the others have their turn the next time.
+const RUNGS_AT_ONCE: usize = 64;
 /// What a load is thought to take before one was measured, beside a second for each GiB.
 const LOAD_BEGINS: Duration = Duration::from_secs(1);
 /// What an answer is thought to take before one was measured.
@@ -198,7 +201,7 @@ impl Scheduler {
             Target::Local(name) => self.catalog.resolve(name.as_str()).ok_or_else(|| self.not_found(name.as_str())),
             Target::Cloud { provider, .. } => {
                 let entry = self.catalog.provider(provider);
-                self.queue.set_residency(entry, crate::queue::Residency::Resident);
+                self.queue.set_residency(entry, Residency::Resident);
                 Ok(entry)
             }
         }
@@ -228,20 +231,8 @@ impl Scheduler {
                 return Err(stranded(waiting, all));
             }
         };
-        (climb.at, climb.choice) = (index, choice);
-        let model = match self.entry_of(climb.target()) {
-            Ok(model) => model,
-            Err(error) => {
-                waiting.climb = Some(climb);
-                return Err(stranded(waiting, error));
-            }
-        };
-        self.record_rung(waiting.id, model, &climb);
-        let id = waiting.id;
-        (waiting.model, waiting.climb) = (model, Some(climb));
-        self.enqueue(waiting);
-        self.arrived(model, id);
-        Ok(())
+        waiting.climb = Some(climb);
+        self.stand_on(waiting, index, choice)
     }
 
     /// A rung failed that may work again: those go on at once who have another that works now, the others wait for it.
@@ -261,6 +252,63 @@ impl Scheduler {
                 self.refuse(stranded.waiting.id, stranded.error);
             }
         }
+    }
+
+    /// Requests whose model's load has not begun go to a rung that is loaded, or being loaded, by now. They keep their
+    /// places; what is loaded is not left again, so nothing goes back and forth.
+    pub(super) fn reconsider_rungs(&mut self) {
+        if self.life != Life::Serving {
+            return;
+        }
+        let after = (Bound::Excluded(self.looked_at), Bound::Unbounded);
+        let mut requests: Vec<RequestId> = self.climbing.range(after).take(RUNGS_AT_ONCE).copied().collect();
+        if requests.len() < RUNGS_AT_ONCE {
+            let missing = RUNGS_AT_ONCE - requests.len();
+            requests.extend(self.climbing.range(..=self.looked_at).take(missing));
+        }
+        self.looked_at = requests.last().copied().unwrap_or(RequestId(0));
+        for request in requests {
+            let Some(waiting) = self.queue.get(request) else { continue };
+            if self.queue.residency(waiting.model) != Residency::Absent {
+                continue;
+            }
+            let Some(climb) = &waiting.climb else { continue };
+            let Ok(chosen) = self.choose_rung(&climb.ladder, needs(waiting, climb), &climb.failed) else { continue };
+            let loaded = matches!(
+                chosen.states[chosen.index].1,
+                RungState::Usable(Standing::Warm { .. } | Standing::Loading { .. })
+            );
+            if loaded && chosen.index != climb.at {
+                let (index, choice) = (chosen.index, chosen.choice);
+                if let Some(waiting) = self.take_waiting(request)
+                    && let Err(stranded) = self.stand_on(waiting, index, choice)
+                {
+                    self.refuse(stranded.waiting.id, stranded.error);
+                }
+            }
+        }
+    }
+
+    /// Puts a request that waits no more onto another rung, at the place of its arrival.
+    fn stand_on(&mut self, mut waiting: Waiting, index: usize, choice: RungChoice) -> Result<(), Box<Stranded>> {
+        let Some(mut climb) = waiting.climb.take() else {
+            let error = ApiError::new(ErrorCode::Internal, "a request without a ladder was to change its rung");
+            return Err(stranded(waiting, error));
+        };
+        (climb.at, climb.choice) = (index, choice);
+        let model = match self.entry_of(climb.target()) {
+            Ok(model) => model,
+            Err(error) => {
+                waiting.climb = Some(climb);
+                return Err(stranded(waiting, error));
+            }
+        };
+        self.record_rung(waiting.id, model, &climb);
+        let id = waiting.id;
+        (waiting.model, waiting.climb) = (model, Some(climb));
+        self.enqueue(waiting);
+        self.arrived(model, id);
+        Ok(())
     }
 
     /// What a request was sent to cannot answer it, and nothing was sent on.

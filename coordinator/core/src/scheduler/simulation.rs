@@ -8,7 +8,9 @@ use std::time::Duration;
 use model_boss_protocol::{ByteCount, Category, Priority, RequestId};
 
 use super::world::{Behaviour, Fate, Rng, World};
-use crate::Verdict::{self, Crash, Drain, Evict, Keep, LeaseRefused, Load, Move, MoveFailed, Ready, Refuse, Unload};
+use crate::Verdict::{
+    self, Crash, Drain, Evict, Keep, LeaseRefused, Load, Move, MoveFailed, Ready, Refuse, Rung as RungChange, Unload,
+};
 use crate::testing::{device, model};
 use crate::{
     ClientRule, DeviceObservation, Event, Ladder, LoadFailurePolicy, LoadOptions, MaxLoaded, ModelDescription, Rung,
@@ -43,7 +45,7 @@ fn whatever_happens_the_invariants_hold() {
     }
     eprintln!("decisions: {seen:?}");
     // A simulation in which something never happens proves nothing about it.
-    let kinds = [Load, Ready, Evict, Drain, Keep, Unload, Move, MoveFailed, Crash, LeaseRefused, Refuse];
+    let kinds = [Load, Ready, Evict, Drain, Keep, Unload, Move, MoveFailed, Crash, LeaseRefused, Refuse, RungChange];
     assert!(!many || kinds.iter().all(|kind| seen.contains_key(kind)), "{seen:?}");
 }
 

@@ -88,6 +88,7 @@ impl Scheduler {
         self.take_over(id);
         self.queue.set_residency(model, Residency::Resident);
         self.pump(model);
+        self.reconsider_rungs();
         self.reconsider_at_least(Reconsider::All);
     }
 

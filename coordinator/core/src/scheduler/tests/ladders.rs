@@ -236,3 +236,26 @@ fn a_plan_says_which_rung_and_how_all_of_them_stand() {
     let plan = world.core.plan(world.now, &elsewhere).unwrap();
     assert_eq!(plan.step, crate::PlannedStep::Elsewhere { provider: "claude".into() });
 }
+
+#[test]
+fn a_request_that_waits_for_room_goes_to_a_rung_that_was_loaded_meanwhile() {
+    let mut world = World::calm(8, vec![model("busy", 6), model("big", 6), model("small", 2)]);
+    world.behaviour.answer = (600 * SECOND, 600 * SECOND);
+    world.submit("busy", 0);
+    world.run_for(10 * SECOND);
+    world.behaviour.answer = (2 * SECOND, 2 * SECOND);
+    // A load of the small one is not worth it by itself: no room costs 120 s, and its own load 3 s more than the patience.
+    let patience = 125 * SECOND;
+    let request = world.submit_with("big", 5, |submission| {
+        submission.ladder = Ladder { patience, ..ladder(&["big", "small"]) };
+    });
+    let pinned = world.submit_with("big", 5, |submission| {
+        submission.ladder = Ladder { patience, pin_primary: true, ..ladder(&["big", "small"]) };
+    });
+    world.run_for(20 * SECOND);
+    assert_eq!((world.fate(request), world.fate(pinned)), (&Fate::Waiting, &Fate::Waiting));
+    world.submit("small", 5);
+    world.run_for(20 * SECOND);
+    assert_eq!((world.fate(request), world.fate(pinned)), (&Fate::Answered, &Fate::Waiting));
+    assert_eq!(rung(&world, request), (1, "sooner; big is not loaded and has no room".into()));
+}
