@@ -466,7 +466,7 @@ impl Driver {
                 self.leases.acquire(slot, generation, model, parts, priority);
             }
             Effect::ReleaseLease { slot, generation } => self.leases.release(slot, generation),
-            Effect::Spawn { slot, generation, model, parts, context } => {
+            Effect::Spawn { slot, generation, model, parts, context, engine } => {
                 let Some(model) = self.catalog.current().get(&model).cloned() else {
                     let description = format!("could not be started: no manifest describes {model}");
                     let exit = ExitReport { reason: None, description, last_lines: Vec::new() };
@@ -475,7 +475,16 @@ impl Driver {
                 let uuids: Vec<_> = parts.iter().filter_map(|(device, _)| self.devices.uuid_of(device)).collect();
                 let (backend, visible_gpus) = (self.catalog.backend(&model), uuids.join(","));
                 self.waiting.loads.insert(slot, Instant::now());
-                self.supervisor.spawn(SpawnOrder { slot, generation, model, backend, parts, context, visible_gpus });
+                self.supervisor.spawn(SpawnOrder {
+                    slot,
+                    generation,
+                    model,
+                    backend,
+                    parts,
+                    context,
+                    visible_gpus,
+                    engine,
+                });
             }
             Effect::Stop { slot, generation } => self.supervisor.stop(slot, generation),
             Effect::Dispatch { request, slot, generation, queued, loading, rung } => {

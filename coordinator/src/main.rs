@@ -24,5 +24,9 @@ mod tasks;
 mod upstream;
 
 fn main() -> std::process::ExitCode {
+    // The guard of an engine of others is this program too. It is nobody's command, and must start quickly.
+    if std::env::args_os().nth(1).is_some_and(|word| word == supervisor::GUARD) {
+        return supervisor::guard();
+    }
     cli::run()
 }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{self, AllowedHosts, Changes, Clock, Context, Door, Patience, Server, ServerLimits};
-use crate::catalog::{Backends, LiveCatalog, ModelRoots};
+use crate::catalog::{Engines, LiveCatalog, ModelRoots, find_llama_server};
 use crate::config::{ApiKeys, ApiKeysError, Config, Loaded};
 use crate::driver::{Driver, News, Pulse, Scheduling, Waiting};
 use crate::footprints::Footprints;
@@ -83,8 +83,8 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
     let (news, inbox) = News::channel();
     let metrics = Arc::new(Metrics::new()?);
     let roots = ModelRoots::new(&config.model_roots);
-    let backends = if machine.is_some() { Backends::AllFake } else { Backends::Own };
-    let live = Arc::new(LiveCatalog::read(&config.manifests, roots, backends, news.clone(), Arc::clone(&metrics)));
+    let engines = engines(&config, machine.is_some());
+    let live = Arc::new(LiveCatalog::read(&config.manifests, roots, engines, news.clone(), Arc::clone(&metrics)));
     let catalog = live.current();
     let (mut probes, no_gpu) = match &machine {
         Some(machine) => (vec![machine.probe()], None),
@@ -113,7 +113,7 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
         scheduler,
         scheduling: scheduling.clone(),
         catalog: Arc::clone(&live),
-        supervisor: supervisor(&config, leases.clone(), news, machine)?,
+        supervisor: supervisor(&config, Arc::clone(&live), leases.clone(), news, machine)?,
         leases: leases.clone(),
         devices: devices.clone(),
         footprints,
@@ -236,6 +236,19 @@ fn probes(config: &Config) -> (Vec<Box<dyn Probe>>, Option<String>) {
     }
 }
 
+/// What can run models besides our own worker (RC-16).
+fn engines(config: &Config, all_fake: bool) -> Engines {
+    Engines {
+        all_fake,
+        llama_server: config.llama_server.clone().or_else(find_llama_server),
+        tables: config.backends.clone(),
+        build: config.llamacpp.clone(),
+        args: config.llamacpp_args.clone(),
+        context: config.ctx_size,
+        devices: config.devices.clone(),
+    }
+}
+
 /// What runs models. The program that runs every one of them must be there from the start.
 fn programs(config: &Config) -> Result<Programs, ProgramError> {
     let programs = Programs::find(config.worker_binary.as_deref())?;
@@ -257,6 +270,7 @@ fn cache(config: &Config) -> Option<ByteCount> {
 
 fn supervisor(
     config: &Config,
+    catalog: Arc<LiveCatalog>,
     leases: Leases,
     news: News,
     machine: Option<Arc<SimulatedMachine>>,
@@ -271,7 +285,7 @@ fn supervisor(
         hang_timeout: config.hang_timeout,
     };
     let ports = Ports::new(config.worker_ports.clone());
-    Ok(Supervisor::new(Tools { settings, spawner, ports, leases, news, machine }))
+    Ok(Supervisor::new(Tools { settings, spawner, ports, catalog, leases, news, machine }))
 }
 
 /// What holds where nothing is stored at run time.

@@ -90,6 +90,8 @@ error_codes! {
     QueueFull = "queue_full", 429, "rate_limit_error";
     /// This client is over its share.
     ClientLimit = "client_limit", 429, "rate_limit_error";
+    /// The provider has had enough requests for now.
+    CloudRateLimited = "cloud_rate_limited", 429, "rate_limit_error";
     /// A fault of ours.
     Internal = "internal_error", 500, "server_error";
     /// The model could not be loaded.
@@ -100,6 +102,8 @@ error_codes! {
     WorkerCrashed = "worker_crashed", 502, "server_error";
     /// No room for the model now.
     NoCapacity = "no_capacity", 503, "server_error";
+    /// The provider is overloaded.
+    CloudOverloaded = "cloud_overloaded", 503, "server_error";
     /// The process, the device or the model is going away.
     Draining = "draining", 503, "server_error";
     /// Loading would take longer than the request allows.

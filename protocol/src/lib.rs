@@ -5,9 +5,11 @@
 
 mod bytes;
 mod category;
+mod command;
 mod device;
 mod error;
 mod ids;
+mod llama_args;
 mod manifest;
 mod priority;
 #[cfg(feature = "schema")]
@@ -17,10 +19,12 @@ mod worker;
 
 pub use bytes::{ByteCount, ParseByteCountError};
 pub use category::{Category, ParseCategoryError};
+pub use command::{CommandSource, CommandSpec, Piece, Placeholder, StopSignal, TemplateError, split_template};
 pub use device::{DeviceId, ParseDeviceError};
 pub use error::{ApiError, ErrorBody, ErrorCode, ErrorObject, ErrorSource};
 pub use ids::{ClientId, Generation, ModelId, RequestId, SlotId, SpawnToken, Tokens};
-pub use manifest::{Backend, Manifest, ManifestError, Recipe, Source, Thinking};
+pub use llama_args::{LlamaArgs, LlamaArgsError};
+pub use manifest::{Backend, Manifest, ManifestError, PromptFormat, Recipe, Source, Thinking};
 pub use priority::{ParsePriorityError, Priority};
 pub use span::{KeepAlive, ParseSpanError, parse_span};
 pub use worker::{EngineStats, Readiness, ReadyProof, WorkerExit, WorkerHealth, WorkerSpec, WorkerSpecError, headers};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ByteCount, Category, DeviceId, KeepAlive};
+use crate::{ByteCount, Category, CommandSource, DeviceId, KeepAlive, LlamaArgs, LlamaArgsError};
 
 /// One model, as an operator describes it. Unknown fields are errors: a typing mistake must not become a default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -60,6 +60,19 @@ pub struct Manifest {
     /// A Jinja chat template in place of the model's own: its text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub chat_template: Option<String>,
+    /// How a conversation becomes the text of a prompt, for a model that has no chat template (RC-23).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_format: Option<PromptFormat>,
+    /// The program that runs it, for the backend `command`: its template, or the name of a `[backends.NAME]` of
+    /// `model-boss.toml`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<CommandSource>,
+    /// More arguments for llama-server, over those of the configuration (MM-11).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub llamacpp_args: Option<LlamaArgs>,
+    /// Which build of llama-server runs it, one of `[backends.llama-server.builds]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub llamacpp_backend: Option<String>,
     /// Request fields used when the request does not set them (`temperature`, `top_p`, …).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub params: BTreeMap<String, serde_json::Value>,
@@ -98,6 +111,15 @@ pub enum ManifestError {
     /// Two answers to one question.
     #[error("'vram' and 'vram_mb' say the same thing; keep one")]
     VramTwice,
+    /// A `command` for a backend that takes none.
+    #[error("'command' is for backend = \"command\", not for \"{0}\"")]
+    CommandUnused(&'static str),
+    /// The backend `command` without one.
+    #[error("'command' is missing: backend = \"command\" needs the program's command line")]
+    NoCommand,
+    /// What llama-server must not be told.
+    #[error("'llamacpp_args': {0}")]
+    LlamaArgs(#[from] LlamaArgsError),
 }
 
 impl Manifest {
@@ -151,6 +173,16 @@ impl Manifest {
         if self.vram.is_some() && self.vram_mb.is_some() {
             return Err(ManifestError::VramTwice);
         }
+        match (&self.command, self.backend) {
+            (None, Some(Backend::Command)) => return Err(ManifestError::NoCommand),
+            (Some(_), Some(other)) if other != Backend::Command => {
+                return Err(ManifestError::CommandUnused(other.as_str()));
+            }
+            _ => {}
+        }
+        if let Some(args) = &self.llamacpp_args {
+            args.check()?;
+        }
         Ok(())
     }
 }
@@ -163,6 +195,10 @@ pub enum Backend {
     /// Our own worker.
     #[serde(alias = "diffusers")]
     Candle,
+    /// llama.cpp's server, a program of its own.
+    LlamaServer,
+    /// Any program with an OpenAI-compatible port.
+    Command,
     /// The stand-in worker: canned words and pretended memory, to play with (`serve --simulate`).
     Fake,
 }
@@ -172,14 +208,32 @@ impl Backend {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Candle => "candle",
+            Self::LlamaServer => "llama-server",
+            Self::Command => "command",
             Self::Fake => "fake",
         }
     }
 
     /// Whether one model's layers may be spread over several devices (RC-22).
     pub const fn splits(self) -> bool {
-        matches!(self, Self::Fake)
+        matches!(self, Self::Fake | Self::LlamaServer)
     }
+
+    /// Whether it is a program of somebody else's, which knows nothing of start lines and lifelines.
+    pub const fn is_foreign(self) -> bool {
+        matches!(self, Self::LlamaServer | Self::Command)
+    }
+}
+
+/// How the messages of a conversation become one text (RC-23).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum PromptFormat {
+    /// Stanford Alpaca's: `### Instruction:` and `### Response:`.
+    Alpaca,
+    /// The texts of the messages, one after another.
+    Raw,
 }
 
 /// A foreign engine, by the devices it needs (MM-5).

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
-use crate::{ByteCount, ClientId, DeviceId, KeepAlive, ModelId, Priority};
+use crate::{ByteCount, ClientId, DeviceId, KeepAlive, LlamaArgs, ModelId, Priority};
 
 macro_rules! schema {
     ($kind:ident, $($body:tt)+) => {
@@ -26,6 +26,10 @@ schema!(Priority, {
         { "type": "integer", "minimum": 0, "maximum": 9 },
         { "type": "string", "enum": ["interactive", "normal", "batch"] },
     ],
+});
+schema!(LlamaArgs, {
+    "description": "Arguments for llama-server: one text, or a list of texts. Only what docs/engines.md allows.",
+    "anyOf": [{ "type": "string" }, { "type": "array", "items": { "type": "string" } }],
 });
 schema!(KeepAlive, {
     "description": "How long a model stays loaded after its last use: seconds, or a text with a unit; negative is for \

@@ -126,6 +126,8 @@ pub struct FakeWorker {
 pub struct Received {
     /// Counts the worker's requests from 1.
     pub number: u64,
+    /// Its path.
+    pub path: String,
     /// Its headers without the token.
     pub headers: BTreeMap<String, String>,
     /// Its body.
@@ -141,8 +143,8 @@ impl FakeWorker {
     /// The next request it got.
     pub async fn request(&mut self) -> Received {
         self.report("gets a request", |report| match report {
-            Report::Request { number, headers, body, .. } => {
-                Some(Received { number: *number, headers: headers.clone(), body: body.clone() })
+            Report::Request { number, path, headers, body } => {
+                Some(Received { number: *number, path: path.clone(), headers: headers.clone(), body: body.clone() })
             }
             _ => None,
         })

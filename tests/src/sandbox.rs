@@ -77,6 +77,31 @@ impl Sandbox {
         FakeModel::create(name, &folder, &self.path(&format!("{name}.sock")), behaviour)
     }
 
+    /// Puts a llama-server there, which is the stand-in in its manner, and tells coordinators where it is.
+    pub fn llama_server(&mut self) -> PathBuf {
+        let program = self.stand_in_engine();
+        self.config = format!("{}llama_server = \"{}\"\n", self.config, program.display());
+        program
+    }
+
+    /// A program that behaves as llama-server does.
+    pub fn stand_in_engine(&self) -> PathBuf {
+        use std::os::unix::fs::PermissionsExt;
+
+        let (program, stand_in) = (self.path("llama-server"), binary("model-boss-fake-worker"));
+        let script = format!("#!/bin/sh\nexec '{}' llama-server \"$@\"\n", stand_in.display());
+        std::fs::write(&program, script).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        program
+    }
+
+    /// A model that [`Self::llama_server`] runs, with these further lines in its manifest.
+    pub fn gguf_model(&self, name: &str, manifest: &str, behaviour: Behaviour) -> FakeModel {
+        let model = self.fake_model_with(name, &format!("vram = \"64MiB\"\n{manifest}"), behaviour);
+        std::fs::write(self.path("models").join(name).join("weights.gguf"), "no model").unwrap();
+        model
+    }
+
     /// A model whose files are at `source`, with these further lines in its manifest.
     pub fn model(&self, name: &str, source: &Path, manifest: &str) {
         let text = format!("name = \"{name}\"\nsource = {{ path = \"{}\" }}\n{manifest}\n", source.display());

@@ -7,7 +7,7 @@ use model_boss_protocol::{ApiError, DeviceId, ModelId, SlotId};
 
 use crate::admission::History;
 use crate::failure::Failures;
-use crate::{ModelDescription, Moment, SizeEstimate};
+use crate::{EngineOptions, ModelDescription, Moment, SizeEstimate};
 
 /// A model's place in the catalog; stays the same as long as the process lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,6 +68,7 @@ pub(crate) struct LoadWish {
     pub(crate) device: Option<DeviceId>,
     pub(crate) context: Option<u64>,
     pub(crate) size: Option<SizeEstimate>,
+    pub(crate) engine: EngineOptions,
 }
 
 #[derive(Clone, Debug)]

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use model_boss_protocol::{
-    ApiError, ByteCount, Category, ClientId, DeviceId, Generation, KeepAlive, ModelId, Priority, RequestId, SlotId,
-    WorkerExit,
+    ApiError, ByteCount, Category, ClientId, DeviceId, Generation, KeepAlive, LlamaArgs, ModelId, Priority, RequestId,
+    SlotId, WorkerExit,
 };
 use serde::{Deserialize, Serialize};
 
@@ -213,6 +213,8 @@ pub enum Effect {
         parts: Vec<(DeviceId, ByteCount)>,
         /// The context to serve, when a load asked for another one than the manifest's.
         context: Option<u64>,
+        /// What a load asked of its engine.
+        engine: EngineOptions,
     },
     /// End the worker: SIGTERM, grace, SIGKILL, wait; answer with `WorkerExited`.
     Stop {
@@ -337,6 +339,37 @@ pub struct LoadOptions {
     pub keep_alive: Option<KeepAlive>,
     /// How important the load is; 2 when absent (MM-3).
     pub priority: Option<Priority>,
+    /// What its engine is told beyond the manifest.
+    pub engine: EngineOptions,
+}
+
+/// What a load asks of the engine that runs the model (MM-11). Means nothing here; a load with other options than those a
+/// model runs with loads it again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// More arguments for llama-server.
+    pub args: Option<LlamaArgs>,
+    /// Which build of it.
+    pub build: Option<String>,
+}
+
+impl EngineOptions {
+    /// Whether an engine started with `self` is what `wanted` asks for.
+    pub(crate) fn satisfies(&self, wanted: &Self) -> bool {
+        let none = LlamaArgs::default();
+        let args = |options: &Self| options.args.clone().unwrap_or_else(|| none.clone());
+        (wanted.args.is_none() || args(self) == args(wanted)) && (wanted.build.is_none() || self.build == wanted.build)
+    }
+
+    /// Takes over what `wanted` asks for.
+    pub(crate) fn adopt(&mut self, wanted: &Self) {
+        if wanted.args.is_some() {
+            self.args.clone_from(&wanted.args);
+        }
+        if wanted.build.is_some() {
+            self.build.clone_from(&wanted.build);
+        }
+    }
 }
 
 /// The memory that a model was seen to use (RC-20).

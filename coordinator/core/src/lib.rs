@@ -31,8 +31,8 @@ mod view;
 
 pub use decision::{Decision, Verdict};
 pub use event::{
-    DeviceObservation, Effect, Event, ExitReport, Footprint, LoadOptions, ModelDescription, Outcome, SizeEstimate,
-    SizeRule, Submission,
+    DeviceObservation, Effect, EngineOptions, Event, ExitReport, Footprint, LoadOptions, ModelDescription, Outcome,
+    SizeEstimate, SizeRule, Submission,
 };
 pub use ladder::{DEFAULT_PATIENCE, Ladder, Rung, RungChoice, RungReason, Standing, Target};
 pub use ledger::LedgerState;

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::catalog::ModelIndex;
 use crate::queue::steps;
 use crate::reason::LeaveCause;
-use crate::{Moment, SizeRule};
+use crate::{EngineOptions, Moment, SizeRule};
 
 /// Where a slot is in `IDLE → LOADING → READY → STOPPING → IDLE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -139,6 +139,8 @@ pub(crate) struct ModelSlot {
     pub(crate) stale: bool,
     /// The context asked for, when it is not the manifest's.
     pub(crate) context: Option<u64>,
+    /// What its load asked of the engine.
+    pub(crate) engine: EngineOptions,
     /// Devices it has for itself alone (MM-5).
     pub(crate) exclusive: Vec<DeviceId>,
     /// The rule that gave its size (RC-20).
@@ -180,6 +182,7 @@ impl ModelSlot {
             revision: 0,
             stale: false,
             context: None,
+            engine: EngineOptions::default(),
             exclusive: Vec::new(),
             size_rule: SizeRule::Manifest,
             load_started: Moment::START,

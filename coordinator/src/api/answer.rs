@@ -1,21 +1,26 @@
 //! From a place in the queue to the beginning of a worker's answer, through as many workers as it takes. Nothing has been
 //! sent to the client yet, so a worker that dies here costs only time.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, HeaderName, Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
 use model_boss_core::RungChoice;
+use model_boss_dialects::{Prepared, Stamp, engine_error};
 use model_boss_protocol::{ApiError, ErrorCode, headers};
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout_at};
 
 use crate::driver::{Dispatched, Place, Ticket};
 use crate::supervisor::Worker;
-use crate::upstream::{UpstreamBody, UpstreamError};
+use crate::upstream::UpstreamError;
 
 use super::account::Account;
+use super::answer_body::AnswerBody;
+use super::error::panic_error;
+use super::inference::LARGE_BODY;
 
 /// A non-streamed answer is collected before it is sent on, so that it can be asked for again; text is never this large.
 const MAX_ANSWER: usize = 256 << 20;
@@ -88,7 +93,7 @@ pub(super) enum Content {
     /// All of it.
     Whole(Bytes),
     /// Its first bytes, and the connection the rest comes from.
-    Stream { first: Bytes, rest: UpstreamBody },
+    Stream { first: Bytes, rest: AnswerBody },
 }
 
 /// The worker went away, or talks nonsense, before the answer began.
@@ -96,6 +101,8 @@ pub(super) enum Content {
 enum Lost {
     #[error("it has no address yet")]
     NotReady,
+    #[error(transparent)]
+    Refused(#[from] ApiError),
     #[error(transparent)]
     Upstream(#[from] UpstreamError),
     #[error("the connection broke in its answer")]
@@ -108,7 +115,7 @@ impl Lost {
     /// Whether a fresh worker would answer the same.
     fn is_nonsense(&self) -> bool {
         match self {
-            Self::NotReady => false,
+            Self::NotReady | Self::Refused(_) => false,
             Self::Upstream(error) => error.is_nonsense(),
             Self::Body(error) => error.is_parse(),
             Self::TooLarge => true,
@@ -158,6 +165,7 @@ async fn begin(ticket: &mut Ticket, forward: &Forward, account: &mut Account) ->
         };
         match exchange(worker, forward).await {
             Ok((status, headers, content)) => return Ok(Begun { dispatched, status, headers, content }),
+            Err(Lost::Refused(error)) => return Err(error),
             Err(lost) if lost.is_nonsense() => {
                 let message = format!("the worker of model '{}' cannot be understood: {lost}", worker.model);
                 ticket.rung_failed(ApiError::new(ErrorCode::BackendError, message));
@@ -173,28 +181,55 @@ async fn begin(ticket: &mut Ticket, forward: &Forward, account: &mut Account) ->
 
 async fn exchange(worker: &Worker, forward: &Forward) -> Result<(StatusCode, HeaderMap, Content), Lost> {
     let upstream = worker.upstream().ok_or(Lost::NotReady)?;
-    let mut request = Request::new(Full::new(forward.body_for(worker.model.as_str())));
+    let Prepared { path, body, mut reshape } = prepare(worker, forward).await?;
+    let mut request = Request::new(Full::new(body));
     *request.method_mut() = Method::POST;
-    *request.uri_mut() = Uri::from_static(forward.path);
+    *request.uri_mut() = Uri::from_static(path);
     let outgoing = request.headers_mut();
     outgoing.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     outgoing.insert(HeaderName::from_static(headers::REQUEST_ID), forward.request_id.clone());
 
-    let (head, mut body) = upstream.send(request).await?.into_parts();
+    let (mut head, body) = upstream.send(request).await?.into_parts();
     let is_stream =
         head.headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+    let is_foreign_error = worker.dialect().is_some() && !head.status.is_success();
+    if reshape.is_some() || is_foreign_error {
+        // Its body gets another length.
+        head.headers.remove(CONTENT_LENGTH);
+    }
     let content = if is_stream {
+        let mut body = AnswerBody::new(body, reshape);
         match next_data(&mut body).await? {
             Some(first) => Content::Stream { first, rest: body },
             None => Content::Whole(Bytes::new()),
         }
     } else {
-        Content::Whole(whole(&mut body).await?)
+        let body = whole(&mut AnswerBody::new(body, None)).await?;
+        Content::Whole(match &mut reshape {
+            _ if is_foreign_error => engine_error(head.status.as_u16(), &body),
+            Some(reshape) => reshape.whole(head.status.as_u16(), &body),
+            None => body,
+        })
     };
     Ok((head.status, head.headers, content))
 }
 
-async fn next_data(body: &mut UpstreamBody) -> Result<Option<Bytes>, Lost> {
+/// The request as this worker takes it: as it is, or as an engine of others has to be asked.
+async fn prepare(worker: &Worker, forward: &Forward) -> Result<Prepared, Lost> {
+    let (path, body) = (forward.path, forward.body_for(worker.model.as_str()));
+    let Some(dialect) = worker.dialect() else { return Ok(Prepared { path, body, reshape: None }) };
+    let created = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
+    let id = format!("chatcmpl-{}", String::from_utf8_lossy(forward.request_id.as_bytes()));
+    let stamp = Stamp { id, model: worker.model.to_string(), created };
+    if body.len() <= LARGE_BODY {
+        return Ok(dialect.prepare(path, &body, stamp)?);
+    }
+    let dialect = dialect.clone();
+    let prepared = spawn_blocking(move || dialect.prepare(path, &body, stamp)).await;
+    Ok(prepared.map_err(|_| panic_error())??)
+}
+
+async fn next_data(body: &mut AnswerBody) -> Result<Option<Bytes>, Lost> {
     while let Some(frame) = body.frame().await {
         if let Ok(data) = frame.map_err(Lost::Body)?.into_data()
             && !data.is_empty()
@@ -205,7 +240,7 @@ async fn next_data(body: &mut UpstreamBody) -> Result<Option<Bytes>, Lost> {
     Ok(None)
 }
 
-async fn whole(body: &mut UpstreamBody) -> Result<Bytes, Lost> {
+async fn whole(body: &mut AnswerBody) -> Result<Bytes, Lost> {
     let Some(first) = next_data(body).await? else { return Ok(Bytes::new()) };
     let Some(second) = next_data(body).await? else { return Ok(first) };
     let mut all = Vec::with_capacity(first.len() + second.len());

@@ -27,7 +27,7 @@ use crate::driver::{Ticket, Wish};
 /// Whoever does not say who it is.
 pub(super) const ANONYMOUS: &str = "anonymous";
 /// Larger bodies are looked at on a thread of their own: every stream waits for the one that serves sockets.
-const LARGE_BODY: usize = 256 * 1024;
+pub(super) const LARGE_BODY: usize = 256 * 1024;
 
 /// The longest reason in a header.
 const MAX_REASON: usize = 300;
@@ -50,8 +50,28 @@ pub(super) async fn completions(call: Call) -> Result<Response, ApiError> {
     infer(call, "/v1/completions", Category::Llm).await
 }
 
+/// `POST /v1/embeddings`.
+pub(super) async fn embeddings(call: Call) -> Result<Response, ApiError> {
+    infer(call, "/v1/embeddings", Category::Embedding).await
+}
+
+/// `POST /v1/rerank` and its other names.
+pub(super) async fn rerank(call: Call) -> Result<Response, ApiError> {
+    infer(call, "/v1/rerank", Category::Reranking).await
+}
+
 async fn infer(mut call: Call, path: &'static str, category: Category) -> Result<Response, ApiError> {
     let body = call.body().await?;
+    infer_body(call, body, path, category).await
+}
+
+/// The same for a body that was read, or made, already.
+pub(super) async fn infer_body(
+    call: Call,
+    body: Bytes,
+    path: &'static str,
+    category: Category,
+) -> Result<Response, ApiError> {
     let context = call.context;
     let headers = call.request.headers();
     let request_id = headers.get(REQUEST_ID).cloned().unwrap_or(HeaderValue::from_static("none"));

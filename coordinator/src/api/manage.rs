@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use http::StatusCode;
-use model_boss_core::{Event, LoadOptions};
-use model_boss_protocol::{ApiError, DeviceId, ErrorCode, KeepAlive, ModelId, Priority};
+use model_boss_core::{EngineOptions, Event, LoadOptions};
+use model_boss_protocol::{ApiError, Backend, DeviceId, ErrorCode, KeepAlive, LlamaArgs, ModelId, Priority};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::task::spawn_blocking;
@@ -34,9 +34,10 @@ struct LoadRequest {
     /// How long it stays if nobody uses it.
     keep_alive: Option<KeepAlive>,
     priority: Option<Priority>,
-    /// For a backend that is not in this build.
-    llamacpp_args: Option<serde_json::Value>,
-    llamacpp_backend: Option<serde_json::Value>,
+    /// More arguments for llama-server.
+    llamacpp_args: Option<LlamaArgs>,
+    /// Which build of it.
+    llamacpp_backend: Option<String>,
 }
 
 fn yes() -> bool {
@@ -92,13 +93,6 @@ pub(super) async fn load(mut call: Call) -> Result<Response, ApiError> {
     let wait = waits(&call)?;
     let body = call.body().await?;
     let mut request: LoadRequest = parse(&body)?;
-    for (field, given) in [("llamacpp_args", &request.llamacpp_args), ("llamacpp_backend", &request.llamacpp_backend)] {
-        if given.as_ref().is_some_and(|value| !value.is_null()) {
-            let message =
-                format!("'{field}' is for the llama-server backend, which this build does not have; leave it out");
-            return Err(ApiError::invalid(field, message));
-        }
-    }
     if request.ctx_size == Some(0) {
         return Err(ApiError::invalid("ctx_size", "'ctx_size' must be at least 1 token"));
     }
@@ -109,12 +103,13 @@ pub(super) async fn load(mut call: Call) -> Result<Response, ApiError> {
         (Some(_), Some(_)) => return Err(ApiError::invalid("path", "give 'model_name' or 'path', not both")),
         (None, None) => return Err(ApiError::invalid("model_name", "give 'model_name', or 'path' of a model's files")),
     };
+    let engine = engine_options(&call.context, &model, request.llamacpp_args.take(), request.llamacpp_backend.take())?;
     let size = match request.ctx_size {
         Some(context) => size_with(&call.context, &model, context).await,
         None => None,
     };
     let (context, keep_alive, priority) = (request.ctx_size, request.keep_alive, request.priority);
-    let options = LoadOptions { device, context, size, keep_alive, priority };
+    let options = LoadOptions { device, context, size, keep_alive, priority, engine };
     let loading = call.context.scheduling.load(model.clone(), options);
     if request.wait && wait {
         loading.done().await.map_err(about_the_device)?;
@@ -123,6 +118,35 @@ pub(super) async fn load(mut call: Call) -> Result<Response, ApiError> {
     // How it ends shows in the model's status, and to whoever uses the model.
     tokio::spawn(loading.done());
     json_with(StatusCode::ACCEPTED, &Done::with("loading", &model))
+}
+
+/// What a load asks of llama-server (MM-11), if that is what runs the model.
+fn engine_options(
+    context: &Context,
+    model: &ModelId,
+    args: Option<LlamaArgs>,
+    build: Option<String>,
+) -> Result<EngineOptions, ApiError> {
+    let field = match (&args, &build) {
+        (None, None) => return Ok(EngineOptions::default()),
+        (Some(_), _) => "llamacpp_args",
+        (None, Some(_)) => "llamacpp_backend",
+    };
+    let catalog = context.catalog.current();
+    let engines = context.catalog.engines();
+    let backend = catalog.get(model).map(|model| engines.backend(model));
+    if backend != Some(Backend::LlamaServer) {
+        let runs = backend.map_or("nothing", Backend::as_str);
+        let message = format!("'{field}' is for llama-server, and model '{model}' is run by {runs}");
+        return Err(ApiError::invalid(field, message));
+    }
+    if let Some(args) = &args {
+        args.check().map_err(|error| ApiError::invalid("llamacpp_args", format!("'llamacpp_args': {error}")))?;
+    }
+    if let Some(build) = &build {
+        engines.build(Some(build)).map_err(|error| ApiError::invalid("llamacpp_backend", error.to_string()))?;
+    }
+    Ok(EngineOptions { args, build })
 }
 
 /// The scheduler does not know which field named the device.
@@ -154,7 +178,8 @@ pub(super) async fn size_with(
     tokens: u64,
 ) -> Option<model_boss_core::SizeEstimate> {
     let model = Arc::clone(context.catalog.current().get(model)?);
-    spawn_blocking(move || model.size_with(tokens)).await.ok()
+    let catalog = Arc::clone(&context.catalog);
+    spawn_blocking(move || model.size_with(Some(tokens), catalog.backend(&model))).await.ok()
 }
 
 /// One model, or all of them without a name (MM-10).

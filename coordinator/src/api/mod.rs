@@ -5,6 +5,7 @@ mod accept;
 mod account;
 mod annotate;
 mod answer;
+mod answer_body;
 mod body;
 mod clock;
 mod config;
@@ -14,12 +15,15 @@ mod events;
 mod inference;
 mod logs;
 mod manage;
+mod messages;
 mod models;
+mod ollama;
 mod origin;
 mod patience;
 mod peek;
 mod plan;
 mod prometheus;
+mod reshape;
 mod route;
 mod status;
 mod stream;
@@ -100,6 +104,21 @@ pub(crate) fn router(context: Arc<Context>) -> Router {
         .get("/metrics", Read, prometheus::metrics)
         .post("/v1/chat/completions", Inference, inference::chat_completions)
         .post("/v1/completions", Inference, inference::completions)
+        .post("/v1/embeddings", Inference, inference::embeddings)
+        .post("/v1/rerank", Inference, inference::rerank)
+        .post("/rerank", Inference, inference::rerank)
+        .post("/v1/reranking", Inference, inference::rerank)
+        .post("/reranking", Inference, inference::rerank)
+        .post("/v1/messages", Inference, messages::messages)
+        .post("/v1/messages/count_tokens", Inference, messages::count_tokens)
+        .post("/api/chat", Inference, ollama::chat)
+        .post("/api/generate", Inference, ollama::generate)
+        .post("/api/embed", Inference, ollama::embed)
+        .post("/api/embeddings", Inference, ollama::embeddings)
+        .post("/api/show", Inference, ollama::show)
+        .get("/api/tags", Read, ollama::tags)
+        .get("/api/ps", Read, ollama::ps)
+        .get("/api/version", Read, ollama::version)
         .get("/v1/models", Read, models::list)
         .get("/v1/models/{*id}", Read, models::show)
         .get("/api/v1/health", Read, status::health)

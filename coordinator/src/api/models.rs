@@ -158,7 +158,7 @@ pub(super) async fn show(call: Call) -> Result<Response, ApiError> {
     })
 }
 
-async fn look(context: &Context) -> (Vec<ModelView>, Vec<SlotView>) {
+pub(super) async fn look(context: &Context) -> (Vec<ModelView>, Vec<SlotView>) {
     context.scheduling.view(|scheduler, _| (scheduler.models(), scheduler.slots())).await.unwrap_or_default()
 }
 

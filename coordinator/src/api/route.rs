@@ -10,10 +10,11 @@ use axum::extract::Request;
 use axum::response::Response;
 use axum::routing::{MethodFilter, on};
 use bytes::Bytes;
-use http::HeaderMap;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue};
 use model_boss_protocol::{ApiError, ErrorCode};
 
+use super::door::REQUEST_ID;
 use super::error::error_response;
 use super::{Context, body};
 
@@ -129,6 +130,11 @@ impl Call {
             return Err(ApiError::new(ErrorCode::UnsupportedMediaType, message));
         }
         Ok(())
+    }
+
+    /// The request's public id.
+    pub(super) fn request_id(&self) -> HeaderValue {
+        self.request.headers().get(REQUEST_ID).cloned().unwrap_or(HeaderValue::from_static("none"))
     }
 
     /// Reads the body, which may be as large as the scope allows.

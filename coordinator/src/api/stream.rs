@@ -12,11 +12,10 @@ use model_boss_core::Outcome;
 use model_boss_protocol::{ApiError, ErrorCode};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::upstream::UpstreamBody;
-
 use super::account::Account;
 use super::annotate::Annotator;
 use super::answer::{Answer, Content, deadline_exceeded};
+use super::answer_body::AnswerBody;
 use super::error::{error_event, worker_error_event};
 use super::usage::{Tail, usage_in};
 use crate::driver::Ticket;
@@ -69,7 +68,7 @@ struct Silence {
 /// A worker's answer on its way through.
 struct Relay {
     first: Option<Bytes>,
-    rest: UpstreamBody,
+    rest: AnswerBody,
     /// Dropped unfinished, it reports that the client is gone.
     ticket: Ticket,
     account: Account,

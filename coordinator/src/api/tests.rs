@@ -14,7 +14,7 @@ use model_boss_tasks::Providers;
 use serde_json::Value;
 
 use super::*;
-use crate::catalog::{Backends, ModelRoots};
+use crate::catalog::{Engines, ModelRoots};
 use crate::config::LogLevel;
 use crate::driver::{Driver, News, Pulse, Waiting};
 use crate::footprints::Footprints;
@@ -82,7 +82,7 @@ async fn fixture_with(keys: Option<&str>) -> Fixture {
     let (news, inbox) = News::channel();
     let metrics = Arc::new(Metrics::new().unwrap());
     let roots = ModelRoots::new(&[folder.path().join("models")]);
-    let live = Arc::new(LiveCatalog::read(&manifests, roots, Backends::Own, news.clone(), Arc::clone(&metrics)));
+    let live = Arc::new(LiveCatalog::read(&manifests, roots, Engines::default(), news.clone(), Arc::clone(&metrics)));
     let catalog = live.current();
     assert!(catalog.problems.is_empty(), "{:?}", catalog.problems);
     let setup = LeaseSetup {
@@ -104,6 +104,7 @@ async fn fixture_with(keys: Option<&str>) -> Fixture {
         },
         spawner: Spawner::start(tokio::runtime::Handle::current()).unwrap(),
         ports: Ports::new(8300..=8499),
+        catalog: Arc::clone(&live),
         leases: leases.clone(),
         news: news.clone(),
         machine: None,

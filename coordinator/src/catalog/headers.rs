@@ -98,19 +98,26 @@ impl Shape {
 type Facts = (u64, Option<Shape>);
 
 fn of_gguf(path: &Path) -> io::Result<Facts> {
-    let length = std::fs::metadata(path)?.len();
+    let facts = |header: &Header<'_>| {
+        let bytes = header.tensors().iter().fold(0_u64, |sum, tensor| sum.saturating_add(tensor.bytes));
+        (bytes, Shape::of_gguf(header))
+    };
+    with_gguf_header(path, facts).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
+}
+
+/// Reads as much of a GGUF file as its header needs, and looks at that. The error is what is wrong with the header; nothing
+/// where the file could not be read.
+pub(super) fn with_gguf_header<T>(path: &Path, look_at: impl Fn(&Header<'_>) -> T) -> Result<T, Option<Fault>> {
+    let length = std::fs::metadata(path).map_err(|_| None)?.len();
     let mut look = FIRST_LOOK;
     loop {
-        let head = first_bytes(path, look.min(length))?;
+        let head = first_bytes(path, look.min(length)).map_err(|_| None)?;
         match Header::parse_prefix(&head, length) {
-            Ok(header) => {
-                let bytes = header.tensors().iter().fold(0_u64, |sum, tensor| sum.saturating_add(tensor.bytes));
-                return Ok((bytes, Shape::of_gguf(&header)));
-            }
+            Ok(header) => return Ok(look_at(&header)),
             Err(HeaderError { fault: Fault::Incomplete { until }, .. }) if look < LONGEST_HEADER.min(length) => {
                 look = until.max(look.saturating_mul(2)).min(LONGEST_HEADER);
             }
-            Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+            Err(error) => return Err(Some(error.fault)),
         }
     }
 }

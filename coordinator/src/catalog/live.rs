@@ -11,7 +11,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::by_path::{self, ByPath, PathError};
-use super::{Backends, Catalog, Model, ModelRoots, Problem};
+use super::{Catalog, Engines, Model, ModelRoots, Problem};
 use crate::driver::News;
 use crate::metrics::Metrics;
 
@@ -23,7 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(400);
 pub(crate) struct LiveCatalog {
     folder: PathBuf,
     roots: ModelRoots,
-    backends: Backends,
+    engines: Engines,
     current: RwLock<Arc<Catalog>>,
     /// Held while the catalog changes: two changes at once would lose one.
     by_path: Mutex<Vec<ByPath>>,
@@ -33,19 +33,13 @@ pub(crate) struct LiveCatalog {
 
 impl LiveCatalog {
     /// Reads the folder. `news` hears of this catalog and of every later one.
-    pub(crate) fn read(
-        folder: &Path,
-        roots: ModelRoots,
-        backends: Backends,
-        news: News,
-        metrics: Arc<Metrics>,
-    ) -> Self {
+    pub(crate) fn read(folder: &Path, roots: ModelRoots, engines: Engines, news: News, metrics: Arc<Metrics>) -> Self {
         let current = Arc::new(Catalog::read(folder));
         let by_path = Mutex::default();
         let live = Self {
             folder: folder.to_owned(),
             roots,
-            backends,
+            engines,
             current: RwLock::new(Arc::clone(&current)),
             by_path,
             news,
@@ -62,7 +56,12 @@ impl LiveCatalog {
 
     /// What runs a model.
     pub(crate) fn backend(&self, model: &Model) -> Backend {
-        self.backends.of(model)
+        self.engines.backend(model)
+    }
+
+    /// What can run models here.
+    pub(crate) fn engines(&self) -> &Engines {
+        &self.engines
     }
 
     /// The model at an absolute path: one that is in the catalog already, else a new one for as long as its files are there
@@ -161,7 +160,7 @@ impl LiveCatalog {
 
     fn announce(&self, catalog: &Catalog) {
         self.metrics.know(catalog.models().map(|model| &model.description.id));
-        self.news.event(Event::Catalog(catalog.descriptions(self.backends)));
+        self.news.event(Event::Catalog(catalog.descriptions(&self.engines)));
     }
 }
 
@@ -177,7 +176,7 @@ mod tests {
 
     fn live(folder: &Path) -> LiveCatalog {
         let roots = ModelRoots::new(&[folder.to_owned()]);
-        LiveCatalog::read(folder, roots, Backends::Own, News::channel().0, Arc::new(Metrics::new().unwrap()))
+        LiveCatalog::read(folder, roots, Engines::default(), News::channel().0, Arc::new(Metrics::new().unwrap()))
     }
 
     fn manifest(name: &str) -> String {
@@ -267,7 +266,8 @@ mod tests {
         fs::write(root.path().join("manifests/known.toml"), text).unwrap();
         let roots = ModelRoots::new(&[root.path().join("models")]);
         let metrics = Arc::new(Metrics::new().unwrap());
-        let live = LiveCatalog::read(&root.path().join("manifests"), roots, Backends::Own, News::channel().0, metrics);
+        let live =
+            LiveCatalog::read(&root.path().join("manifests"), roots, Engines::default(), News::channel().0, metrics);
         (root, live)
     }
 

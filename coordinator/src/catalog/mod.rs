@@ -3,6 +3,8 @@
 //! there. Knows files and their sizes; never what is in them.
 
 mod by_path;
+mod engines;
+mod fitness;
 mod headers;
 mod live;
 mod read;
@@ -12,36 +14,18 @@ mod size;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use model_boss_core::{ModelDescription, SizeEstimate};
 use model_boss_protocol::{Backend, Manifest, ModelId};
 
 pub(crate) use by_path::PathError;
+pub(crate) use engines::{Engines, ForeignEngine, find_llama_server};
 pub(crate) use live::LiveCatalog;
 pub(crate) use roots::ModelRoots;
 
 /// Requests a model works on at once when its manifest does not say.
 const DEFAULT_CONCURRENCY: u32 = 8;
-
-/// What runs models.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Backends {
-    /// What each manifest says, or what is inferred.
-    Own,
-    /// The stand-in worker, whatever manifests say: a machine is played.
-    AllFake,
-}
-
-impl Backends {
-    /// What runs this model.
-    pub(crate) fn of(self, model: &Model) -> Backend {
-        match self {
-            Self::Own => model.manifest.backend.unwrap_or(Backend::Candle),
-            Self::AllFake => Backend::Fake,
-        }
-    }
-}
 
 /// All models, and what could not be read.
 #[derive(Clone, Debug, Default)]
@@ -66,6 +50,8 @@ pub(crate) struct Model {
     pub(crate) created: u64,
     /// What scheduling needs to know.
     pub(crate) description: ModelDescription,
+    /// What our own worker lacks for it; looked up when it is first asked for.
+    candle_lacks: OnceLock<Option<String>>,
 }
 
 /// Something an operator has to mend.
@@ -80,10 +66,22 @@ pub(crate) struct Problem {
 }
 
 impl Model {
-    /// The memory it will need with another context. Looks at files, so it may block.
-    pub(crate) fn size_with(&self, context: u64) -> SizeEstimate {
-        let manifest = Manifest { context_length: Some(context), ..self.manifest.clone() };
-        size::estimate(&manifest, &self.source, &size::model_files(&self.source))
+    /// The memory it will need with another context, run by `backend`. Looks at files, so it may block.
+    pub(crate) fn size_with(&self, context: Option<u64>, backend: Backend) -> SizeEstimate {
+        let context_length = context.or(self.manifest.context_length);
+        let manifest = Manifest { context_length, ..self.manifest.clone() };
+        size::estimate(&manifest, &self.source, &size::model_files(&self.source), backend)
+    }
+
+    /// What our own worker lacks to run it, as far as headers tell. Looks at files the first time, so it may block.
+    pub(crate) fn candle_lacks(&self) -> Option<&str> {
+        let look = || fitness::candle_lacks(self.description.category, &self.source, &size::model_files(&self.source));
+        self.candle_lacks.get_or_init(look).as_deref()
+    }
+
+    /// Whether there is a file that llama-server reads.
+    pub(crate) fn has_gguf(&self) -> bool {
+        size::model_files(&self.source).iter().any(size::ModelFile::is_gguf)
     }
 
     /// What the manifest says to this backend alone.
@@ -170,10 +168,22 @@ impl Catalog {
     }
 
     /// What the scheduler is told.
-    pub(crate) fn descriptions(&self, backends: Backends) -> Vec<ModelDescription> {
-        let describe = |model: &Arc<Model>| ModelDescription {
-            splittable: backends.of(model).splits(),
-            ..model.description.clone()
+    pub(crate) fn descriptions(&self, engines: &Engines) -> Vec<ModelDescription> {
+        let describe = |model: &Arc<Model>| {
+            let backend = engines.backend(model);
+            let of_engine =
+                backend.is_foreign() || (model.manifest.context_length.is_none() && engines.context.is_some());
+            let size = if of_engine {
+                model.size_with(model.manifest.context_length.or(engines.context), backend)
+            } else {
+                model.description.size.clone()
+            };
+            ModelDescription {
+                splittable: engines.splits(model),
+                context_length: model.description.context_length.or(engines.context),
+                size,
+                ..model.description.clone()
+            }
         };
         self.models().map(describe).collect()
     }

@@ -1,6 +1,7 @@
 //! One manifest file into one [`Model`], or into the reason why not.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::UNIX_EPOCH;
 
 use model_boss_core::ModelDescription;
@@ -63,8 +64,8 @@ pub(super) fn model(file: &Path) -> Result<Model, Problem> {
     let source = match &manifest.source {
         Some(source) => folder.join(&source.path),
         None if is_package => folder,
-        // The stand-in needs no weights; a folder of its name may hold its behaviour.
-        None if manifest.backend == Some(Backend::Fake) => folder.join(&manifest.name),
+        // The stand-in needs no weights, a folder of its name may hold its behaviour; a command may bring its own.
+        None if manifest.backend == Some(Backend::Fake) || manifest.command.is_some() => folder.join(&manifest.name),
         None => return Err(problem(None, "'source' is missing: write source = { path = \"…\" }".to_owned())),
     };
 
@@ -79,7 +80,7 @@ pub(super) fn described(manifest: Manifest, file: PathBuf, source: PathBuf, file
         aliases: manifest.aliases.iter().map(|alias| ModelId::from(alias.as_str())).collect(),
         category: manifest.category(),
         device: manifest.place(),
-        size: size::estimate(&manifest, &source, files),
+        size: size::estimate(&manifest, &source, files, Backend::Candle),
         max_concurrent: manifest.max_concurrent.unwrap_or(DEFAULT_CONCURRENCY),
         pin: manifest.pin,
         keep_alive: manifest.keep_alive,
@@ -91,7 +92,7 @@ pub(super) fn described(manifest: Manifest, file: PathBuf, source: PathBuf, file
     };
     let modified = std::fs::metadata(&file).and_then(|about| about.modified()).ok();
     let created = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map_or(0, |time| time.as_secs());
-    Model { manifest, file, source, created, description }
+    Model { manifest, file, source, created, description, candle_lacks: OnceLock::new() }
 }
 
 /// The line of a fault that shows only after parsing.
@@ -103,6 +104,10 @@ fn line_of(text: &str, error: &ManifestError) -> Option<usize> {
         }
         ManifestError::Zero(field) => line_of_field(text, field),
         ManifestError::VramTwice => line_of_field(text, "vram_mb"),
+        ManifestError::CommandUnused(_) | ManifestError::NoCommand => {
+            line_of_field(text, "command").or_else(|| line_of_field(text, "backend"))
+        }
+        ManifestError::LlamaArgs(_) => line_of_field(text, "llamacpp_args"),
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use model_boss_core::{SizeEstimate, SizeRule};
-use model_boss_protocol::{ByteCount, DeviceId, Manifest};
+use model_boss_protocol::{Backend, ByteCount, DeviceId, Manifest};
 
 use super::DEFAULT_CONCURRENCY;
 use super::headers::{HeaderFacts, Shape};
@@ -98,31 +98,33 @@ fn collect(path: &Path, depth: u32, files: &mut Vec<ModelFile>) {
 
 /// The first rule that applies: what the manifest states; weights, keys and values, activations and the process as the
 /// headers tell them; file sizes (GGUF ×1.1, safetensors ×1.3); the name.
-pub(super) fn estimate(manifest: &Manifest, source: &Path, files: &[ModelFile]) -> SizeEstimate {
+pub(super) fn estimate(manifest: &Manifest, source: &Path, files: &[ModelFile], backend: Backend) -> SizeEstimate {
     if let Some(bytes) = manifest.stated_size() {
         return SizeEstimate { bytes, rule: SizeRule::Manifest };
     }
     let process = if matches!(manifest.device, DeviceId::Cuda(_)) { PROCESS_ON_GPU } else { PROCESS };
     if let Some(HeaderFacts { weights, shape }) = HeaderFacts::read(source, files) {
-        let bytes = weights + cache(manifest, &shape) + shape.activations() + process;
+        let bytes = weights + cache(manifest, &shape, backend) + shape.activations() + process;
         return SizeEstimate { bytes, rule: SizeRule::Headers };
     }
     let weigh = |file: &ModelFile| ByteCount(file.bytes).scaled(if file.is_gguf() { 1.1 } else { 1.3 });
     let weights = || files.iter().filter(|file| file.is_weights());
     let known = weights().next().is_some();
     let weights = if known { weights().map(weigh).sum() } else { by_name(manifest.name.as_str()) };
-    let cache = Shape::beside(source).map_or(UNKNOWN_CACHE, |shape| cache(manifest, &shape));
+    let cache = Shape::beside(source).map_or(UNKNOWN_CACHE, |shape| cache(manifest, &shape, backend));
     let rule = if known { SizeRule::FileSize } else { SizeRule::Name };
     SizeEstimate { bytes: weights + cache + process, rule }
 }
 
-/// Keys and values of every sequence at its full context in f32, which is what the CPU decoder keeps.
-fn cache(manifest: &Manifest, shape: &Shape) -> ByteCount {
+/// Keys and values of every sequence at its full context: in f32, which is what our decoder on the CPU keeps, and in half of
+/// that for engines of others.
+fn cache(manifest: &Manifest, shape: &Shape, backend: Backend) -> ByteCount {
     // A model that could read a book is rarely given one: without a stated context the estimate assumes a usual one.
     let usual = shape.max_position_embeddings.unwrap_or(USUAL_CONTEXT).min(USUAL_CONTEXT);
     let context = manifest.context_length.unwrap_or(usual);
     let sequences = u64::from(manifest.max_concurrent.unwrap_or(DEFAULT_CONCURRENCY));
-    let factors = [size_of::<f32>() as u64, shape.cached_values(), context, sequences];
+    let value = if backend.is_foreign() { size_of::<u16>() } else { size_of::<f32>() } as u64;
+    let factors = [value, shape.cached_values(), context, sequences];
     ByteCount(factors.into_iter().fold(1, u64::saturating_mul))
 }
 

@@ -44,7 +44,7 @@ impl Args for SettingFlags {
             let arg = Arg::new(setting.path.clone()).long(flag(&setting.path)).value_name("VALUE").help(help);
             // As `model-boss lease` calls it.
             let arg = if setting.path == "redis_url" { arg.visible_alias("redis") } else { arg };
-            command.arg(arg.num_args(setting.words))
+            command.arg(arg.num_args(setting.words).allow_hyphen_values(setting.may_begin_with_dash))
         })
     }
 

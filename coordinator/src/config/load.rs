@@ -53,6 +53,9 @@ pub(crate) struct Shown {
     /// How many words it takes on the command line.
     #[serde(skip)]
     pub(crate) words: std::ops::RangeInclusive<usize>,
+    /// Whether its text may begin with a dash there.
+    #[serde(skip)]
+    pub(crate) may_begin_with_dash: bool,
 }
 
 /// Who decided a value.
@@ -149,7 +152,8 @@ impl Loaded {
         self.config.clone().walk("", &mut |path, setting, help| {
             let origin = self.origins.get(path).unwrap_or(&Origin::Default).to_string();
             let (path, words) = (path.to_owned(), setting.words());
-            shown.push(Shown { path, value: setting.show(), origin, help: help.to_owned(), words });
+            let (value, may_begin_with_dash) = (setting.show(), setting.may_begin_with_dash());
+            shown.push(Shown { path, value, origin, help: help.to_owned(), words, may_begin_with_dash });
         });
         shown
     }
@@ -166,6 +170,17 @@ impl Config {
         }
         if let Some(Err(error)) = self.api_keys.as_deref().map(ApiKeys::read) {
             found.push(("api_keys", format!("is of no use: {error}")));
+        }
+        if let Some(build) = self.llamacpp.as_deref().filter(|build| !self.backends.builds.contains_key(*build)) {
+            let known: Vec<&str> = self.backends.builds.keys().map(String::as_str).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            found.push(("llamacpp", format!("is '{build}', and [backends.llama-server.builds] has {known}")));
+        }
+        if let Some(program) = self.llama_server.as_deref().filter(|program| !program.is_file()) {
+            found.push(("llama_server", format!("is {}, which is not a file", program.display())));
+        }
+        if self.ctx_size == Some(0) {
+            found.push(("ctx_size", "must be at least 1 token".to_owned()));
         }
         if self.leases.heartbeat * 2 > self.leases.term {
             let problem = "must be at most half of 'leases.term', or one late renewal ends a lease".to_owned();

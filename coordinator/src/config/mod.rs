@@ -10,7 +10,7 @@ mod tables;
 
 pub(crate) use keys::{ApiKeys, ApiKeysError};
 pub(crate) use load::{ConfigError, Loaded, Shown, Sources, catalogue, flag, variable};
-pub(crate) use tables::{DeclaredDevice, DeclaredDevices};
+pub(crate) use tables::{BackendTables, DeclaredDevice, DeclaredDevices};
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use model_boss_core::{ClientRules, LoadFailurePolicy, MaxLoaded};
 use model_boss_lease_store::{Terms, redis_server};
-use model_boss_protocol::{ByteCount, Category, KeepAlive};
+use model_boss_protocol::{ByteCount, Category, KeepAlive, LlamaArgs};
 
 /// The file of tasks where none is named.
 pub(crate) const DEFAULT_TASKS: &str = "tasks.yaml";
@@ -98,6 +98,16 @@ section! {
         max_keep_alive: Duration = Duration::from_secs(86_400),
         /// Devices that are not found by themselves: `[devices.NAME]` with `memory`, `exclusive`, `backend`.
         devices: DeclaredDevices = DeclaredDevices::default(),
+        /// The context a model serves when neither a load nor its manifest says, in tokens.
+        ctx_size: Option<u64> = None,
+        /// More arguments for llama-server, as one text; a manifest's and a load's come after them. docs/engines.md has the list.
+        llamacpp_args: LlamaArgs = LlamaArgs::default(),
+        /// The build of llama-server used when nobody says: a name of `[backends.llama-server.builds]`.
+        llamacpp: Option<String> = None,
+        /// The program llama-server; unset: `llama-server` on PATH, if it is there.
+        llama_server: Option<PathBuf> = None,
+        /// Programs of others: `[backends.llama-server.builds]`, and `[backends.NAME]` with a command line; docs/engines.md.
+        backends: BackendTables = BackendTables::default(),
         /// What clients may do: `[clients.default]` for everybody, `[clients.NAME]` over that; docs/clients.md has the keys.
         clients: ClientRules = ClientRules::default(),
         /// How long an unneeded model of each category stays loaded after its last use.

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use figment::value::{Num, Value};
 use model_boss_core::{ClientRules, LoadFailurePolicy, MaxLoaded};
-use model_boss_protocol::{ByteCount, KeepAlive, parse_span};
+use model_boss_protocol::{ByteCount, KeepAlive, LlamaArgs, parse_span};
 
-use super::{DeclaredDevices, IdleTime, LogFormat, LogLevel, RedisUrl};
+use super::{BackendTables, DeclaredDevices, IdleTime, LogFormat, LogLevel, RedisUrl};
 
 /// A value that can be set. Environment and command line give text, the file gives text, numbers, booleans and lists.
 pub(super) trait Setting {
@@ -23,6 +23,11 @@ pub(super) trait Setting {
     /// How many words it takes on the command line.
     fn words(&self) -> RangeInclusive<usize> {
         1..=1
+    }
+
+    /// Whether its text may begin with a dash on the command line.
+    fn may_begin_with_dash(&self) -> bool {
+        false
     }
 
     /// A relative path in a file starts at the file's folder.
@@ -109,6 +114,9 @@ leaf!(
     MaxLoaded,
     ClientRules,
     DeclaredDevices,
+    BackendTables,
+    LlamaArgs,
+    Option<String>,
 );
 
 /// A value quoted the way a person would recognise it.
@@ -294,6 +302,43 @@ impl Setting for Option<u64> {
 
     fn show(&self) -> String {
         self.map_or_else(|| "unset".to_owned(), |number| number.to_string())
+    }
+}
+
+impl Setting for Option<String> {
+    fn read(&mut self, value: &Value) -> Result<(), String> {
+        let word = text(value).filter(|word| !word.is_empty());
+        *self = Some(word.ok_or_else(|| format!("{} is not a name", Quoted(value)))?.to_owned());
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        self.as_ref().map_or_else(|| "unset".to_owned(), |word| quote(word))
+    }
+}
+
+/// One text, or a list of texts.
+impl Setting for LlamaArgs {
+    fn read(&mut self, value: &Value) -> Result<(), String> {
+        let wrong = || format!("{} is no text with arguments for llama-server", Quoted(value));
+        let args = match value {
+            Value::Array(_, items) => {
+                let words: Option<_> = items.iter().map(|item| text(item).map(str::to_owned)).collect();
+                Self::new(words.ok_or_else(wrong)?)
+            }
+            other => Self::from_line(text(other).ok_or_else(wrong)?),
+        };
+        args.check().map_err(|error| error.to_string())?;
+        *self = args;
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        quote(&self.to_string())
+    }
+
+    fn may_begin_with_dash(&self) -> bool {
+        true
     }
 }
 

@@ -3,16 +3,19 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
 
 use figment::value::{Dict, Value};
 use model_boss_core::{ClientRule, ClientRules, MaxLoaded};
-use model_boss_protocol::{Backend, ByteCount, Category, ClientId, DeviceId};
+use model_boss_protocol::{Backend, ByteCount, Category, ClientId, CommandSpec, DeviceId};
 use serde::{Deserialize, Serialize};
 
 use super::setting::{Quoted, Setting, quote, text, whole};
 
 /// The name of the rule for everybody.
 const DEFAULT_CLIENT: &str = "default";
+/// The name of llama-server's table.
+const LLAMA_SERVER: &str = "llama-server";
 /// The categories that `--max-loaded-models 2 1 1` means, in their order.
 const POSITIONS: [Category; 3] = [Category::Llm, Category::Embedding, Category::Reranking];
 
@@ -33,6 +36,23 @@ pub(crate) struct DeclaredDevice {
 /// All of them, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeclaredDevices(pub(crate) BTreeMap<DeviceId, DeclaredDevice>);
+
+/// Programs that run models besides our own workers (RC-16): builds of llama-server, and command lines by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BackendTables {
+    /// `[backends.llama-server.builds]`: a name for each program.
+    pub(crate) builds: BTreeMap<String, PathBuf>,
+    /// `[backends.NAME]`, which manifests use by `command = "NAME"`.
+    pub(crate) commands: BTreeMap<String, CommandSpec>,
+}
+
+/// `[backends.llama-server]`.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LlamaServerTable {
+    #[serde(default)]
+    builds: BTreeMap<String, PathBuf>,
+}
 
 /// A table as it stands in the file, or as text.
 fn table(value: &Value, example: &str) -> Result<Dict, String> {
@@ -116,6 +136,52 @@ impl Setting for DeclaredDevices {
         let all: BTreeMap<String, &DeclaredDevice> =
             self.0.iter().map(|(name, device)| (name.to_string(), device)).collect();
         as_toml(&all)
+    }
+}
+
+impl Setting for BackendTables {
+    fn read(&mut self, value: &Value) -> Result<(), String> {
+        const EXAMPLE: &str = "{ vllm = { line = [\"vllm\", \"serve\", \"{path}\", \"--port\", \"{port}\"] } }";
+        let mut tables = Self::default();
+        for (name, value) in table(value, EXAMPLE)? {
+            let Value::Dict(_, dict) = value else {
+                return Err(format!("'{name}' must be a table, e.g. {EXAMPLE}"));
+            };
+            match name.as_str() {
+                LLAMA_SERVER => tables.builds = entry::<LlamaServerTable>(&name, dict)?.builds,
+                "candle" | "diffusers" | "fake" | "command" => {
+                    return Err(format!("'{name}' is a backend of its own; choose another name for the command line"));
+                }
+                _ => {
+                    let spec: CommandSpec = entry(&name, dict)?;
+                    spec.check().map_err(|error| format!("'{name}': {error}"))?;
+                    tables.commands.insert(name, spec);
+                }
+            }
+        }
+        *self = tables;
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        let mut all = toml::Table::new();
+        if !self.builds.is_empty()
+            && let Ok(builds) = toml::Value::try_from(LlamaServerTable { builds: self.builds.clone() })
+        {
+            all.insert(LLAMA_SERVER.to_owned(), builds);
+        }
+        for (name, spec) in &self.commands {
+            if let Ok(spec) = toml::Value::try_from(spec) {
+                all.insert(name.clone(), spec);
+            }
+        }
+        toml::Value::Table(all).to_string()
+    }
+
+    fn resolve(&mut self, folder: &Path) {
+        for program in self.builds.values_mut() {
+            *program = folder.join(&*program);
+        }
     }
 }
 
@@ -243,6 +309,31 @@ mod tests {
             ("7", "7"),
         ] {
             let error = rules.read(&value(wrong)).unwrap_err();
+            assert!(error.contains(word), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn rc_16_backends_are_builds_and_command_lines() {
+        let mut tables = BackendTables::default();
+        let text = r#"{ llama-server = { builds = { cuda = "bin/llama-server" } },
+            vllm = { line = ["vllm", "serve", "--port={port}"], stop_signal = "SIGINT" } }"#
+            .replace('\n', " ");
+        tables.read(&value(&text)).unwrap();
+        let mut again = BackendTables::default();
+        again.read(&Value::from(tables.show())).unwrap();
+        assert_eq!(again, tables);
+        tables.resolve(Path::new("/etc"));
+        assert_eq!(tables.builds["cuda"], Path::new("/etc/bin/llama-server"));
+        assert_eq!(tables.commands["vllm"].health, "/health");
+        for (wrong, word) in [
+            ("{ vllm = 7 }", "vllm"),
+            ("{ vllm = { line = [\"x\"] } }", "{port}"),
+            ("{ vllm = { lines = [\"x\"] } }", "lines"),
+            ("{ candle = { line = [\"x\", \"{port}\"] } }", "candle"),
+            ("{ llama-server = { build = {} } }", "build"),
+        ] {
+            let error = tables.read(&value(wrong)).unwrap_err();
             assert!(error.contains(word), "{wrong}: {error}");
         }
     }

@@ -1,10 +1,13 @@
 //! Worker processes: one runner task each, from spawn to reaping. Acts on the core's `Spawn` and `Stop` and reports what
 //! happened; decides nothing about which model runs where, or whether to try again.
 
+mod contract;
+mod guard;
 mod output;
 mod ports;
 mod programs;
 mod runner;
+mod sockets;
 mod spawner;
 
 use std::collections::HashMap;
@@ -12,15 +15,18 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use model_boss_core::EngineOptions;
+use model_boss_dialects::EngineDialect;
 use model_boss_protocol::{Backend, ByteCount, DeviceId, Generation, ModelId, SlotId};
 use tokio_util::sync::CancellationToken;
 
-use crate::catalog::Model;
+use crate::catalog::{LiveCatalog, Model};
 use crate::driver::News;
 use crate::leases::Leases;
 use crate::probe::SimulatedMachine;
 use crate::upstream::Upstream;
 
+pub(crate) use guard::{GUARD, guard};
 pub(crate) use output::log_path;
 pub(crate) use ports::Ports;
 pub(crate) use programs::{ProgramError, Programs};
@@ -41,6 +47,8 @@ pub(crate) struct Tools {
     pub(crate) spawner: Spawner,
     /// Where workers listen.
     pub(crate) ports: Ports,
+    /// What can run models, and how engines of others are started.
+    pub(crate) catalog: Arc<LiveCatalog>,
     /// The ledger, which must know a pid before its worker may start.
     pub(crate) leases: Leases,
     /// Where reports go.
@@ -80,6 +88,8 @@ pub(crate) struct SpawnOrder {
     pub(crate) context: Option<u64>,
     /// The UUIDs of the GPUs of its lease, joined by commas; empty on `cpu`.
     pub(crate) visible_gpus: String,
+    /// What the load asked of its engine.
+    pub(crate) engine: EngineOptions,
 }
 
 /// One filling of a slot, as the rest of the shell sees it.
@@ -89,6 +99,8 @@ pub(crate) struct Worker {
     pub(crate) model: ModelId,
     /// Which filling of the slot it is.
     pub(crate) generation: Generation,
+    /// What requests must be for it, when it is an engine of others.
+    dialect: Option<EngineDialect>,
     /// Set right before `WorkerReady` is reported.
     upstream: OnceLock<Arc<Upstream>>,
     stop: CancellationToken,
@@ -108,6 +120,7 @@ impl Supervisor {
         let worker = Arc::new(Worker {
             model: order.model.description.id.clone(),
             generation: order.generation,
+            dialect: self.tools.catalog.engines().dialect(&order.model),
             upstream: OnceLock::new(),
             stop: CancellationToken::new(),
             kill: CancellationToken::new(),
@@ -153,6 +166,11 @@ impl Worker {
     /// Its HTTP door, once it is ready.
     pub(crate) fn upstream(&self) -> Option<&Arc<Upstream>> {
         self.upstream.get()
+    }
+
+    /// What requests must be for it; `None` for our own workers, which take them as they are.
+    pub(crate) fn dialect(&self) -> Option<&EngineDialect> {
+        self.dialect.as_ref()
     }
 
     fn kill(&self, why: &'static str) {

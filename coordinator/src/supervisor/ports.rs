@@ -52,6 +52,11 @@ impl Port {
     pub(crate) fn number(&self) -> u16 {
         self.number
     }
+
+    /// Whether nobody listens there.
+    pub(crate) fn is_free(&self) -> bool {
+        TcpListener::bind((Ipv4Addr::LOCALHOST, self.number)).is_ok()
+    }
 }
 
 impl Drop for Port {

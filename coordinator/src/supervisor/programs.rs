@@ -14,6 +14,7 @@ const FAKE_WORKER: &str = "model-boss-fake-worker";
 pub(crate) struct Programs {
     worker: Option<PathBuf>,
     fake: Option<PathBuf>,
+    own: Option<PathBuf>,
 }
 
 /// A program that is needed is not there.
@@ -35,19 +36,21 @@ impl Programs {
             Some(program) => Some(program.to_owned()),
             None => find(WORKER),
         };
-        Ok(Self { worker, fake: find(FAKE_WORKER) })
+        Ok(Self { worker, fake: find(FAKE_WORKER), own: std::env::current_exe().ok() })
     }
 
     /// Programs by their paths, whether they are there or not.
     #[cfg(test)]
     pub(crate) fn at(worker: PathBuf) -> Self {
-        Self { worker: Some(worker.clone()), fake: Some(worker) }
+        Self { worker: Some(worker.clone()), fake: Some(worker.clone()), own: Some(worker) }
     }
 
     /// The program of a backend.
     pub(crate) fn of(&self, backend: Backend) -> Result<&PathBuf, ProgramError> {
         match backend {
             Backend::Candle => self.worker.as_ref().ok_or(ProgramError::Missing(WORKER, ", or set worker_binary")),
+            // Its guard is this very program.
+            Backend::LlamaServer | Backend::Command => self.own.as_ref().ok_or(ProgramError::Missing("model-boss", "")),
             Backend::Fake => self.fake.as_ref().ok_or(ProgramError::Missing(FAKE_WORKER, "")),
         }
     }

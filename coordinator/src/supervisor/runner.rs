@@ -8,17 +8,18 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{Request, StatusCode};
-use http_body_util::{BodyExt, Full, Limited};
 use model_boss_core::{Event, ExitReport};
-use model_boss_protocol::{DeviceId, SpawnToken, WorkerExit, WorkerHealth, WorkerSpec};
+use model_boss_engines::{Facts, exit_reason};
+use model_boss_protocol::{DeviceId, PromptFormat, SpawnToken, WorkerExit, WorkerHealth, WorkerSpec};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, ChildStdin};
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::contract::{Contract, Sign};
+use super::guard::{GUARD, end_session};
 use super::output::Output;
 use super::ports::Port;
 use super::spawner::Launch;
@@ -33,9 +34,6 @@ const SLOWEST_POLL: Duration = Duration::from_millis(100);
 const HEALTH_LIMIT: Duration = Duration::from_secs(2);
 /// A worker that finds its port taken gets the next one, so often.
 const MAX_PORTS: u32 = 16;
-/// A health answer is a few hundred bytes.
-const MAX_HEALTH: usize = 64 * 1024;
-
 /// The task behind a [`Worker`].
 pub(super) struct WorkerRunner {
     order: SpawnOrder,
@@ -98,7 +96,12 @@ impl WorkerRunner {
             Ok(program) => program,
             Err(error) => return Ending::Final(not_started(&error.to_string())),
         };
-        let launch = Launch { program: program.clone(), visible_gpus: self.order.visible_gpus.clone() };
+        let contract = match self.contract(port.number(), token, proof).await {
+            Ok(contract) => contract,
+            Err(refusal) => return Ending::Final(refusal),
+        };
+        let argument = if self.order.backend.is_foreign() { GUARD } else { "serve" };
+        let launch = Launch { program: program.clone(), argument, visible_gpus: self.order.visible_gpus.clone() };
         let mut child = match self.tools.spawner.spawn(launch).await {
             Ok(child) => child,
             Err(error) => {
@@ -111,18 +114,17 @@ impl WorkerRunner {
         let output = Output::capture(&settings.logs, model, pid, child.stdout.take(), child.stderr.take()).await;
         // Held until the process is reaped: dropping it is the lifeline's end.
         let mut lifeline = child.stdin.take();
-        let spec = self.spec(port.number(), token, proof);
 
         let verdict = tokio::select! {
             biased;
             why = self.worker.killed() => Verdict::Kill(why.to_owned()),
             () = self.worker.stop.cancelled() => Verdict::Stop,
             status = child.wait() => Verdict::Exited(status),
-            why = self.watch(pid, &spec, &upstream, &mut lifeline) => Verdict::Kill(why),
+            why = self.watch(pid, port.number(), &contract, &upstream, &mut lifeline) => Verdict::Kill(why),
         };
         let (status, why) = match verdict {
             Verdict::Exited(status) => (status, None),
-            Verdict::Stop => (self.terminate(&mut child, pid).await, None),
+            Verdict::Stop => (self.terminate(&mut child, pid, &contract).await, None),
             Verdict::Kill(why) => {
                 tracing::warn!(%model, pid, "killing the worker: {why}");
                 signal(pid, Signal::SIGKILL);
@@ -132,8 +134,11 @@ impl WorkerRunner {
         if let Some(machine) = &self.tools.machine {
             machine.gone(pid);
         }
-        let exit = report(status, why, output.last_lines().await);
+        let mut exit = report(status, why, output.last_lines().await);
         drop(lifeline);
+        if let Contract::Foreign(_) = contract {
+            self.end_of_foreign(pid, port, &mut exit).await;
+        }
         tracing::info!(%model, pid, "worker ended: {}", exit.description);
         if exit.reason == Some(WorkerExit::PortInUse) && !self.worker.stop.is_cancelled() {
             return Ending::PortTaken;
@@ -141,11 +146,29 @@ impl WorkerRunner {
         Ending::Final(exit)
     }
 
+    /// What a program of others left behind goes with it, and its exit code, which is not one of ours, is given the meaning
+    /// that its last words have.
+    async fn end_of_foreign(&self, pid: u32, port: &Port, exit: &mut ExitReport) {
+        // The guard swept already, unless it was killed.
+        if !spawn_blocking(move || end_session(pid)).await.unwrap_or(false) {
+            tracing::warn!(pid, "processes of this engine do not end");
+        }
+        let was_ready = self.worker.upstream().is_some();
+        let code = exit.description.strip_prefix("exit code ").and_then(|code| code.parse().ok());
+        exit.reason = match () {
+            () if was_ready || self.worker.stop.is_cancelled() || self.worker.kill.is_cancelled() => None,
+            () if exit.reason.is_none() && code.is_none() => None,
+            () if !port.is_free() => Some(WorkerExit::PortInUse),
+            () => exit_reason(code, &exit.last_lines),
+        };
+    }
+
     /// Gate, load, service. Returns only when the process must be killed, saying why.
     async fn watch(
         &self,
         pid: u32,
-        spec: &WorkerSpec,
+        port: u16,
+        contract: &Contract,
         upstream: &Arc<Upstream>,
         lifeline: &mut Option<ChildStdin>,
     ) -> String {
@@ -153,40 +176,39 @@ impl WorkerRunner {
         if let Err(reason) = self.tools.leases.attach(slot, generation, pid).await {
             return format!("the lease ledger did not take its pid: {reason}");
         }
-        if let Err(why) = write_start_line(spec, lifeline).await {
+        if let Err(why) = write_start_line(contract, lifeline).await {
             // A worker that went away by itself says more by its exit code than we can here.
             tracing::debug!(pid, "the start line was not taken: {why}");
             return pending().await;
         }
-        self.tools.news.event(Event::WorkerStarted { slot, generation, pid, port: spec.port });
-        let limit = self
-            .tools
-            .settings
-            .load_timeout
-            .unwrap_or_else(|| load_timeout_for(self.order.model.description.size.bytes));
-        match timeout(limit, self.until_ready(pid, spec, upstream)).await {
-            Ok(health) => {
+        self.tools.news.event(Event::WorkerStarted { slot, generation, pid, port });
+        let size = || self.order.parts.iter().map(|(_, bytes)| *bytes).sum();
+        let limit =
+            contract.load_timeout().or(self.tools.settings.load_timeout).unwrap_or_else(|| load_timeout_for(size()));
+        let check = Check { pid, port, contract, upstream };
+        match timeout(limit, self.until_ready(&check)).await {
+            Ok(context_length) => {
                 let _ = self.worker.upstream.set(Arc::clone(upstream));
-                let context_length = health.context_length;
                 self.tools.news.event(Event::WorkerReady { slot, generation, context_length });
-                self.until_hung(pid, spec, upstream).await
+                self.until_hung(&check).await
             }
             Err(_) => format!("it was not ready within {} s", limit.as_secs_f64()),
         }
     }
 
-    async fn until_ready(&self, pid: u32, spec: &WorkerSpec, upstream: &Arc<Upstream>) -> WorkerHealth {
+    /// The context it serves, once it does.
+    async fn until_ready(&self, check: &Check<'_>) -> Option<u64> {
         let (slot, generation) = (self.order.slot, self.order.generation);
         let mut pause = FIRST_POLL;
         let mut told = 0.0;
         loop {
-            if let Some((status, health)) = health(spec, upstream, HEALTH_LIMIT).await {
-                self.holds(pid, &health);
-                if status == StatusCode::OK {
-                    return health;
+            if let Some(sign) = check.health(HEALTH_LIMIT).await {
+                self.holds(check.pid, sign.health.as_ref());
+                if sign.ready {
+                    return sign.context_length;
                 }
-                if health.progress > told {
-                    told = health.progress;
+                if sign.progress > told {
+                    told = sign.progress;
                     self.tools.news.event(Event::WorkerProgress { slot, generation, progress: told });
                 }
             }
@@ -196,17 +218,17 @@ impl WorkerRunner {
     }
 
     /// A worker hangs when it has work and makes no step, or does not answer its health check at all.
-    async fn until_hung(&self, pid: u32, spec: &WorkerSpec, upstream: &Arc<Upstream>) -> String {
+    async fn until_hung(&self, check: &Check<'_>) -> String {
         let limit = self.tools.settings.hang_timeout;
         let interval = (limit / 8).clamp(Duration::from_millis(20), Duration::from_secs(5));
         let mut last_sign = Instant::now();
         let mut last_steps = None;
         loop {
             sleep(interval).await;
-            match health(spec, upstream, interval).await {
-                Some((_, health)) => {
-                    self.holds(pid, &health);
-                    let engine = health.engine;
+            match check.health(interval).await {
+                Some(sign) => {
+                    self.holds(check.pid, sign.health.as_ref());
+                    let engine = sign.engine;
                     if engine.active == 0 || last_steps != Some(engine.steps) {
                         last_sign = Instant::now();
                     } else if last_sign.elapsed() >= limit {
@@ -230,15 +252,15 @@ impl WorkerRunner {
     }
 
     /// On a played machine memory is what workers say.
-    fn holds(&self, pid: u32, health: &WorkerHealth) {
-        if let Some(machine) = &self.tools.machine {
+    fn holds(&self, pid: u32, health: Option<&WorkerHealth>) {
+        if let (Some(machine), Some(health)) = (&self.tools.machine, health) {
             machine.holds(pid, health.held.clone());
         }
     }
 
     /// SIGTERM → grace → SIGKILL → wait.
-    async fn terminate(&self, child: &mut Child, pid: u32) -> std::io::Result<ExitStatus> {
-        signal(pid, Signal::SIGTERM);
+    async fn terminate(&self, child: &mut Child, pid: u32, contract: &Contract) -> std::io::Result<ExitStatus> {
+        signal(pid, contract.stop_signal());
         tokio::select! {
             biased;
             _ = self.worker.killed() => {}
@@ -249,6 +271,41 @@ impl WorkerRunner {
         }
         signal(pid, Signal::SIGKILL);
         child.wait().await
+    }
+
+    /// What this process is told, and how it shows that it is ready. Looks at the model's files for engines of others.
+    async fn contract(&self, port: u16, token: SpawnToken, proof: SpawnToken) -> Result<Contract, ExitReport> {
+        let catalog = Arc::clone(&self.tools.catalog);
+        let (model, options) = (Arc::clone(&self.order.model), self.order.engine.clone());
+        let (parts, gpus) = (self.order.parts.clone(), self.order.visible_gpus.clone());
+        let (context, key) = (self.context(), token.clone());
+        let foreign = spawn_blocking(move || {
+            let facts = Facts {
+                model: &model.description.id,
+                category: model.description.category,
+                source: &model.source,
+                parts: &parts,
+                gpus: &gpus,
+                port,
+                token: &key,
+                context,
+                max_concurrent: model.description.max_concurrent,
+            };
+            catalog.engines().foreign(&model, &options, facts)
+        });
+        match foreign.await {
+            Ok(Ok(None)) => Ok(Contract::Own(Box::new(self.spec(port, token, proof)))),
+            Ok(Ok(Some(engine))) => Ok(Contract::Foreign(Box::new(engine))),
+            // Nothing changes before the files or the settings do.
+            Ok(Err(error)) => Err(ExitReport { reason: Some(WorkerExit::BadModel), ..not_started(&error.to_string()) }),
+            Err(_) => Err(not_started("its files could not be looked at")),
+        }
+    }
+
+    /// The context to serve: what a load asked for, else the manifest, else the settings.
+    fn context(&self) -> Option<u64> {
+        let manifest = self.order.model.manifest.context_length;
+        self.order.context.or(manifest).or(self.tools.catalog.engines().context)
     }
 
     fn spec(&self, port: u16, token: SpawnToken, proof: SpawnToken) -> WorkerSpec {
@@ -269,35 +326,47 @@ impl WorkerRunner {
             generation: self.order.generation,
             token,
             proof,
-            context_length: self.order.context.or(manifest.context_length),
+            context_length: self.context(),
             max_concurrent: description.max_concurrent,
             params: manifest.params.clone(),
-            chat_template: manifest.chat_template.clone(),
+            chat_template: manifest.chat_template.clone().or_else(|| manifest.prompt_format.map(template_of)),
             thinking: manifest.thinking,
             settings: self.order.model.settings_of(self.order.backend),
         }
     }
 }
 
-async fn write_start_line(spec: &WorkerSpec, lifeline: &mut Option<ChildStdin>) -> Result<(), String> {
-    let line = spec.to_line().map_err(|error| error.to_string())?;
+/// How a process's health is asked.
+struct Check<'a> {
+    pid: u32,
+    port: u16,
+    contract: &'a Contract,
+    upstream: &'a Arc<Upstream>,
+}
+
+impl Check<'_> {
+    async fn health(&self, limit: Duration) -> Option<Sign> {
+        self.contract.health(self.pid, self.port, self.upstream, limit).await
+    }
+}
+
+/// What a prompt format is as a chat template, which is what our own worker takes.
+fn template_of(format: PromptFormat) -> String {
+    match format {
+        PromptFormat::Raw => "{% for message in messages %}{{ message.content }}{% endfor %}".to_owned(),
+        PromptFormat::Alpaca => "{% for message in messages %}\
+             {% if message.role in ['system', 'developer'] %}{{ message.content }}\n\n\
+             {% elif message.role == 'assistant' %}### Response:\n{{ message.content }}\n\n\
+             {% else %}### Instruction:\n{{ message.content }}\n\n{% endif %}{% endfor %}### Response:\n"
+            .to_owned(),
+    }
+}
+
+async fn write_start_line(contract: &Contract, lifeline: &mut Option<ChildStdin>) -> Result<(), String> {
+    let line = contract.start_line().map_err(|error| error.to_string())?;
     let pipe = lifeline.as_mut().ok_or("it has no standard input")?;
     pipe.write_all(line.as_bytes()).await.map_err(|error| error.to_string())?;
     pipe.flush().await.map_err(|error| error.to_string())
-}
-
-/// One health check. `None` when nobody answers, or somebody who is not this spawn.
-async fn health(spec: &WorkerSpec, upstream: &Arc<Upstream>, limit: Duration) -> Option<(StatusCode, WorkerHealth)> {
-    let exchange = async {
-        let request = Request::get("/health").body(Full::new(Bytes::new())).ok()?;
-        let response = upstream.send(request).await.ok()?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), MAX_HEALTH).collect().await.ok()?.to_bytes();
-        let health: WorkerHealth = serde_json::from_slice(&body).ok()?;
-        let ours = spec.proof.matches(health.proof.reveal()) && health.generation == spec.generation;
-        ours.then_some((status, health))
-    };
-    timeout(limit, exchange).await.ok().flatten()
 }
 
 /// Sends a signal to the worker's whole process group.

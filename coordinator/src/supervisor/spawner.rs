@@ -23,6 +23,8 @@ pub(crate) struct Spawner {
 pub(super) struct Launch {
     /// The worker's program.
     pub(super) program: PathBuf,
+    /// Its one argument.
+    pub(super) argument: &'static str,
     /// The UUIDs of the GPUs it may see, joined by commas; empty for none (RC-16).
     pub(super) visible_gpus: String,
 }
@@ -62,7 +64,7 @@ impl Spawner {
 fn spawn(launch: &Launch) -> io::Result<Child> {
     let mut command = Command::new(&launch.program);
     command
-        .arg("serve")
+        .arg(launch.argument)
         .env("CUDA_VISIBLE_DEVICES", &launch.visible_gpus)
         .env("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         .stdin(Stdio::piped())
@@ -74,8 +76,23 @@ fn spawn(launch: &Launch) -> io::Result<Child> {
 }
 
 /// Gives the child its own session (hence process group) and ties its life to the thread that spawns it.
-#[allow(unsafe_code)]
 pub(crate) fn die_with_us(command: &mut std::process::Command) {
+    tie(command, Session::Own);
+}
+
+/// Ties the life of the child to the thread that spawns it.
+pub(super) fn die_with_parent(command: &mut std::process::Command) {
+    tie(command, Session::OfParent);
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Session {
+    Own,
+    OfParent,
+}
+
+#[allow(unsafe_code)]
+fn tie(command: &mut std::process::Command, session: Session) {
     use std::os::unix::process::CommandExt;
 
     use nix::errno::Errno;
@@ -85,7 +102,9 @@ pub(crate) fn die_with_us(command: &mut std::process::Command) {
 
     let parent = std::process::id();
     let prepare = move || {
-        setsid()?;
+        if session == Session::Own {
+            setsid()?;
+        }
         set_pdeathsig(Signal::SIGKILL)?;
         // The parent may have died before the line above: then nobody would ever send the signal.
         if u32::try_from(getppid().as_raw()) != Ok(parent) {

@@ -6,9 +6,11 @@
 
 mod control;
 mod decode;
+mod llama_server;
 mod serve;
 mod shapes;
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, Read};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -31,19 +33,33 @@ enum Failure {
     Control(#[from] control::ControlError),
     #[error("cannot listen on 127.0.0.1:{port}")]
     Port { port: u16, source: std::io::Error },
+    #[error("{0}")]
+    CommandLine(#[from] llama_server::CommandLineError),
     #[error("cannot start the runtime")]
     Runtime(#[source] std::io::Error),
 }
 
 impl Failure {
-    fn exit(&self) -> WorkerExit {
-        match self {
+    /// `None` for a plain failure.
+    fn exit(&self) -> Option<WorkerExit> {
+        Some(match self {
             // Whoever would have started us is gone: nothing is wrong here.
             Self::Spec(WorkerSpecError::Closed) => WorkerExit::Clean,
             Self::Port { .. } => WorkerExit::PortInUse,
+            // As llama-server has it.
+            Self::CommandLine(_) => return None,
             _ => WorkerExit::BadSpec,
-        }
+        })
     }
+}
+
+/// Whose place it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// Our worker's.
+    Worker,
+    /// llama-server's.
+    LlamaServer,
 }
 
 fn main() -> ExitCode {
@@ -57,7 +73,7 @@ fn main() -> ExitCode {
                 cause = error.source();
             }
             eprintln!("model-boss-fake-worker: {text}");
-            exit_code(failure.exit())
+            failure.exit().map_or(ExitCode::FAILURE, exit_code)
         }
     }
 }
@@ -67,12 +83,20 @@ fn exit_code(exit: WorkerExit) -> ExitCode {
 }
 
 fn run() -> Result<(), Failure> {
-    let spec = gate()?;
-    watch_lifeline();
-    let behaviour = Behaviour::read(&spec.settings, &spec.source, std::env::vars())?;
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let (spec, manner) = match args.split_first() {
+        Some((name, args)) if name == llama_server::NAME => (llama_server::spec(args)?, Manner::LlamaServer),
+        _ => (gate()?, Manner::Worker),
+    };
+    if manner == Manner::Worker {
+        watch_lifeline();
+    }
+    // What llama-server is told on its command line is no behaviour.
+    let own = if manner == Manner::Worker { spec.settings.clone() } else { BTreeMap::new() };
+    let behaviour = Behaviour::read(&own, &spec.source, std::env::vars())?;
     let (behaviour, control) = Control::open(behaviour, &spec)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
-    runtime.block_on(serve::serve(Arc::new(spec), Arc::new(behaviour), Arc::new(control)))
+    runtime.block_on(serve::serve(Arc::new(spec), Arc::new(behaviour), Arc::new(control), manner))
 }
 
 /// Waits for the start line. Reads byte by byte through std's own buffer, which the lifeline goes on reading.

@@ -30,7 +30,7 @@ use tokio::time::Instant;
 use crate::control::Control;
 use crate::decode::{Counters, Decode};
 use crate::shapes::{Body, Route, Shape};
-use crate::{Failure, exit_now};
+use crate::{Failure, Manner, exit_now, llama_server};
 
 /// The largest request body taken.
 const BODY_LIMIT: usize = 64 << 20;
@@ -40,12 +40,23 @@ struct Worker {
     spec: Arc<WorkerSpec>,
     behaviour: Arc<Behaviour>,
     control: Arc<Control>,
+    manner: Manner,
     counters: Arc<Counters>,
     ready: AtomicBool,
     started: Instant,
 }
 
 impl Worker {
+    fn refuse(&self, error: &ApiError) -> Answer {
+        match self.manner {
+            Manner::Worker => refuse(error),
+            Manner::LlamaServer => {
+                let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+                whole(status, llama_server::error(error).to_string().into())
+            }
+        }
+    }
+
     /// Share of the pretended load that is done.
     fn progress(&self) -> f32 {
         if self.ready.load(Ordering::Acquire) {
@@ -73,6 +84,7 @@ pub(crate) async fn serve(
     spec: Arc<WorkerSpec>,
     behaviour: Arc<Behaviour>,
     control: Arc<Control>,
+    manner: Manner,
 ) -> Result<(), Failure> {
     let port = spec.port;
     let listener =
@@ -82,6 +94,7 @@ pub(crate) async fn serve(
         spec,
         behaviour,
         control,
+        manner,
         counters: Arc::default(),
         ready: AtomicBool::new(false),
         started: Instant::now(),
@@ -178,9 +191,13 @@ async fn answer_badly(mut stream: TcpStream, malformed: Malformed) {
 type Answer = Response<Stream>;
 
 async fn answer(request: Request<Incoming>, worker: Arc<Worker>) -> Answer {
+    let foreign = worker.manner == Manner::LlamaServer;
+    if foreign && request.uri().path() == "/health" {
+        return health(&worker).await;
+    }
     let bearer = request.headers().get(headers::AUTHORIZATION).and_then(|value| value.to_str().ok());
     if !bearer.and_then(|value| value.strip_prefix("Bearer ")).is_some_and(|token| worker.spec.token.matches(token)) {
-        return refuse(&ApiError::new(ErrorCode::InvalidApiKey, "this worker answers its coordinator only"));
+        return worker.refuse(&ApiError::new(ErrorCode::InvalidApiKey, "this worker answers its coordinator only"));
     }
     let id = request.headers().get(headers::REQUEST_ID).cloned();
     let mut answer = match (request.method(), request.uri().path()) {
@@ -191,6 +208,9 @@ async fn answer(request: Request<Incoming>, worker: Arc<Worker>) -> Answer {
         (&Method::POST, "/v1/chat/completions") => infer(request, &worker, Route::Chat).await,
         (&Method::POST, "/v1/completions") => infer(request, &worker, Route::Completion).await,
         (&Method::POST, "/tokenize") => tokenize(request).await,
+        (&Method::POST, "/completion") if foreign => infer(request, &worker, Route::LlamaCompletion).await,
+        (&Method::POST, "/v1/embeddings") if foreign => read_json(request, &worker, llama_server::embeddings).await,
+        (&Method::POST, "/v1/rerank") if foreign => read_json(request, &worker, llama_server::rerank).await,
         _ => refuse(&ApiError::new(ErrorCode::NotFound, "no such route")),
     };
     if let Some(id) = id {
@@ -218,6 +238,9 @@ async fn health(worker: &Worker) -> Answer {
         engine: worker.counters.engine(),
     };
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    if worker.manner == Manner::LlamaServer {
+        return whole(status, llama_server::health(ready).to_string().into());
+    }
     whole(status, serde_json::to_vec(&health).unwrap_or_default().into())
 }
 
@@ -247,11 +270,20 @@ async fn tokenize(request: Request<Incoming>) -> Answer {
     whole(StatusCode::OK, json!({ "tokens": (0..words).collect::<Vec<_>>() }).to_string().into())
 }
 
+/// A route that answers at once.
+async fn read_json(request: Request<Incoming>, worker: &Worker, make: fn(&Value, &str) -> Value) -> Answer {
+    let Ok(body) = Limited::new(request.into_body(), BODY_LIMIT).collect().await else {
+        return worker.refuse(&ApiError::new(ErrorCode::RequestTooLarge, "the body is over the limit"));
+    };
+    let body: Value = serde_json::from_slice(&body.to_bytes()).unwrap_or_default();
+    whole(StatusCode::OK, make(&body, worker.spec.model.as_str()).to_string().into())
+}
+
 async fn infer(request: Request<Incoming>, worker: &Worker, route: Route) -> Answer {
     let (parts, body) = request.into_parts();
     let number = worker.counters.next_request();
     let Ok(bytes) = Limited::new(body, BODY_LIMIT).collect().await else {
-        return refuse(&ApiError::new(ErrorCode::RequestTooLarge, "the body is over the limit"));
+        return worker.refuse(&ApiError::new(ErrorCode::RequestTooLarge, "the body is over the limit"));
     };
     let bytes = bytes.to_bytes();
     if worker.control.listens() {
@@ -267,7 +299,7 @@ async fn infer(request: Request<Incoming>, worker: &Worker, route: Route) -> Ans
         exit_now(worker.behaviour.crash_exit);
     }
     if !worker.ready.load(Ordering::Acquire) {
-        return refuse(&ApiError::new(ErrorCode::ModelNotLoaded, "the model is still loading"));
+        return worker.refuse(&ApiError::new(ErrorCode::ModelNotLoaded, "the model is still loading"));
     }
     if let Some(refusal) = &worker.behaviour.refuse {
         let error =
@@ -281,15 +313,15 @@ async fn infer(request: Request<Incoming>, worker: &Worker, route: Route) -> Ans
     let body: Body = match serde_json::from_slice(&bytes) {
         Ok(body) => body,
         Err(error) => {
-            return refuse(&ApiError::new(ErrorCode::InvalidRequest, format!("the body is malformed: {error}")));
+            return worker.refuse(&ApiError::new(ErrorCode::InvalidRequest, format!("the body is malformed: {error}")));
         }
     };
     let Some(prompt_tokens) = body.prompt_tokens(route) else {
         let field = if route == Route::Chat { "messages" } else { "prompt" };
-        return refuse(&ApiError::invalid(field, format!("'{field}' is missing")));
+        return worker.refuse(&ApiError::invalid(field, format!("'{field}' is missing")));
     };
     if prompt_tokens >= worker.context_length() {
-        return refuse(&ApiError::new(ErrorCode::ContextLengthExceeded, "the prompt does not fit the context"));
+        return worker.refuse(&ApiError::new(ErrorCode::ContextLengthExceeded, "the prompt does not fit the context"));
     }
     let echo = worker.behaviour.echo.then(|| echo(&parts.headers, &bytes));
     let decode = Decode::start(

@@ -12,6 +12,8 @@ use crate::decode::{Cost, Finish};
 pub(crate) enum Route {
     Chat,
     Completion,
+    /// llama.cpp's own.
+    LlamaCompletion,
 }
 
 /// What of a request's body matters here.
@@ -29,6 +31,8 @@ pub(crate) struct Body {
     max_tokens: Option<u64>,
     #[serde(default)]
     max_completion_tokens: Option<u64>,
+    #[serde(default)]
+    n_predict: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -49,13 +53,13 @@ impl Body {
         let words = |value: &Value| value.as_str().map_or(1, |text| text.split_whitespace().count() as u64);
         match route {
             Route::Chat => self.messages.as_ref().map(|all| all.iter().map(|m| words(&m.content)).sum()),
-            Route::Completion => self.prompt.as_ref().map(words),
+            Route::Completion | Route::LlamaCompletion => self.prompt.as_ref().map(words),
         }
     }
 
     /// The longest answer wanted.
     pub(crate) fn limit(&self) -> Option<u64> {
-        self.max_completion_tokens.or(self.max_tokens)
+        self.max_completion_tokens.or(self.max_tokens).or(self.n_predict)
     }
 
     /// Whether a usage chunk was asked for.
@@ -77,7 +81,7 @@ impl Shape {
         let (prefix, object) = match (route, body.stream) {
             (Route::Chat, true) => ("chatcmpl", "chat.completion.chunk"),
             (Route::Chat, false) => ("chatcmpl", "chat.completion"),
-            (Route::Completion, _) => ("cmpl", "text_completion"),
+            (Route::Completion | Route::LlamaCompletion, _) => ("cmpl", "text_completion"),
         };
         let head = format!(
             r#"{{"id":"{prefix}-{id}","object":"{object}","created":{created},"model":{}"#,
@@ -97,6 +101,7 @@ impl Shape {
         match self.route {
             Route::Chat => self.chunk(&format!(r#""delta":{{"content":{text}}}"#)),
             Route::Completion => self.chunk(&format!(r#""text":{text}"#)),
+            Route::LlamaCompletion => format!("data: {{\"content\":{text},\"stop\":false}}\n\n").into(),
         }
     }
 
@@ -105,6 +110,7 @@ impl Shape {
         let said = match self.route {
             Route::Chat => r#""delta":{}"#,
             Route::Completion => r#""text":"""#,
+            Route::LlamaCompletion => return format!("data: {}\n\n", llama_completion("", finish, cost)).into(),
         };
         let (head, reason, timings) = (&self.head, word(finish), timings(cost));
         let mut text = format!(
@@ -125,6 +131,9 @@ impl Shape {
         let said = match self.route {
             Route::Chat => format!(r#""message":{{"role":"assistant","content":{text}}}"#),
             Route::Completion => format!(r#""text":{text}"#),
+            Route::LlamaCompletion => {
+                return llama_completion(text.as_str().unwrap_or_default(), finish, cost).to_string().into();
+            }
         };
         format!(
             r#"{},"choices":[{{"index":0,{said},"logprobs":null,"finish_reason":"{}"}}],"usage":{},"timings":{}}}"#,
@@ -150,6 +159,14 @@ const fn word(finish: Finish) -> &'static str {
         Finish::Stop => "stop",
         Finish::Length => "length",
     }
+}
+
+fn llama_completion(text: &str, finish: Finish, cost: Cost) -> Value {
+    let kind = if finish == Finish::Length { "limit" } else { "eos" };
+    json!({
+        "content": text, "stop": true, "stop_type": kind, "tokens_evaluated": cost.prompt_tokens,
+        "tokens_predicted": cost.completion_tokens, "tokens_cached": 0, "timings": timings(cost),
+    })
 }
 
 fn usage(cost: Cost) -> Value {

@@ -229,6 +229,7 @@ impl Scheduler {
         };
         let id = self.pool.vacant(model, &self.catalog[model].slots);
         let order = self.pool[id].fill(self.now, parts, filling)?;
+        self.pool[id].engine = self.catalog[model].wish.engine.clone();
         self.pool.entered(id);
         if !self.pool[id].exclusive.is_empty() {
             self.alone.insert(id);

@@ -73,12 +73,14 @@ impl Scheduler {
         let there = |device: &DeviceId| *device == DeviceId::Auto || slot.parts.iter().any(|(part, _)| part == device);
         options.context.is_none_or(|wanted| context.is_some_and(|context| context >= wanted))
             && options.device.as_ref().is_none_or(there)
+            && slot.engine.satisfies(&options.engine)
     }
 
     /// Takes over what a load asks for; returns what held before.
     fn wish_for(&mut self, model: ModelIndex, options: &LoadOptions) -> LoadWish {
         let wish = &mut self.catalog[model].wish;
         let before = wish.clone();
+        wish.engine.adopt(&options.engine);
         if let Some(device) = &options.device {
             wish.device = Some(device.clone());
         }

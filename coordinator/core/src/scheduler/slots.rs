@@ -216,6 +216,7 @@ impl Scheduler {
                 model: self.catalog[slot.model].id().clone(),
                 parts: slot.parts.clone(),
                 context: slot.context,
+                engine: slot.engine.clone(),
             },
         };
         self.out.push(effect);

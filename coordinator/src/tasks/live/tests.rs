@@ -10,7 +10,7 @@ use model_boss_core::Settings;
 use model_boss_protocol::ClientId;
 
 use super::*;
-use crate::catalog::{Backends, ModelRoots};
+use crate::catalog::{Engines, ModelRoots};
 use crate::config::LogLevel;
 use crate::driver::News;
 use crate::log_filter::LogFilter;
@@ -39,7 +39,7 @@ fn rig(text: Option<&str>) -> Rig {
     let settings = Arc::new(LiveSettings::new(configured, LogFilter::default(), news.clone()));
     let live = Arc::new(LiveTasks::read(&file, false, Providers::new(), settings));
     let metrics = Arc::new(Metrics::new().unwrap());
-    let models = LiveCatalog::read(folder.path(), ModelRoots::new(&[]), Backends::Own, news, metrics);
+    let models = LiveCatalog::read(folder.path(), ModelRoots::new(&[]), Engines::default(), news, metrics);
     Rig { folder, live, models }
 }
 

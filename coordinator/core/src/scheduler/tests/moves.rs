@@ -1,8 +1,8 @@
 //! Moves under load, and loads with other options (DM-5, RC-29).
 
 use super::*;
-use crate::{LoadOptions, SizeEstimate, SizeRule, SlotView};
-use model_boss_protocol::WorkerExit;
+use crate::{EngineOptions, LoadOptions, SizeEstimate, SizeRule, SlotView};
+use model_boss_protocol::{LlamaArgs, WorkerExit};
 
 /// Two GPUs; `m` is ready on the first.
 fn two_gpus(models: Vec<ModelDescription>) -> World {
@@ -159,6 +159,37 @@ fn rc_29_a_smaller_or_unset_context_never_reloads() {
         assert_eq!(world.fate(load), &Fate::Done);
     }
     assert_eq!(world.loads(), 1);
+}
+
+#[test]
+fn mm_11_other_engine_options_load_again_and_the_same_do_not() {
+    let mut world = World::calm(12, vec![model("m", 4)]);
+    let with = |args: Option<&str>, build: Option<&str>| LoadOptions {
+        engine: EngineOptions { args: args.map(LlamaArgs::from_line), build: build.map(str::to_owned) },
+        ..LoadOptions::default()
+    };
+    let options = |world: &World| {
+        world.log.iter().rev().find_map(|(_, effect)| match effect {
+            Effect::Spawn { engine, .. } => Some(engine.clone()),
+            _ => None,
+        })
+    };
+    world.load("m");
+    world.run_until(s(4));
+    for (args, build, loads) in [
+        (None, None, 1),
+        (Some(""), None, 1),
+        (Some("--threads 2"), None, 2),
+        (Some("--threads 2"), None, 2),
+        (None, None, 2),
+        (None, Some("vulkan"), 3),
+        (Some("--threads 3"), Some("vulkan"), 4),
+    ] {
+        let load = world.load_with("m", with(args, build));
+        world.run_for(20 * SECOND);
+        assert_eq!((world.fate(load), world.loads()), (&Fate::Done, loads), "{args:?} {build:?}");
+    }
+    assert_eq!(options(&world), Some(with(Some("--threads 3"), Some("vulkan")).engine));
 }
 
 #[test]

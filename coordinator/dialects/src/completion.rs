@@ -1,0 +1,380 @@
+//! A conversation as one text, for models without a chat template, and the text that comes back as a chat answer.
+//!
+//! The Alpaca format is the one of Stanford Alpaca's README; llama.cpp's `/completion` is as its server's README has it.
+
+use bytes::Bytes;
+use model_boss_protocol::{ApiError, ErrorSource, PromptFormat};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::sse::{self, Item, Reader};
+use crate::{Reshape, Stamp};
+
+/// Which completion route an engine has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CompletionKind {
+    LlamaServer,
+    OpenAi,
+}
+
+impl CompletionKind {
+    pub(crate) const fn path(self) -> &'static str {
+        match self {
+            Self::LlamaServer => "/completion",
+            Self::OpenAi => "/v1/completions",
+        }
+    }
+}
+
+/// Where an Alpaca answer ends: the model begins to write the next question itself.
+const ALPACA_STOP: &str = "\n### Instruction:";
+
+/// Fields of a chat request that mean the same to a completion.
+const SHARED: [&str; 12] = [
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "typical_p",
+    "repeat_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "logit_bias",
+    "stream",
+    "ignore_eos",
+];
+
+/// The request for a completion in place of one for a chat.
+pub(crate) fn completion_request(
+    format: PromptFormat,
+    kind: CompletionKind,
+    served_name: &str,
+    chat: &Map<String, Value>,
+) -> Result<Value, ApiError> {
+    let messages = chat.get("messages").and_then(Value::as_array);
+    let messages = messages.ok_or_else(|| ApiError::invalid("messages", "'messages' is missing, or no list"))?;
+    if chat.get("tools").and_then(Value::as_array).is_some_and(|tools| !tools.is_empty()) {
+        let message = "this model has no chat template, so it cannot be told of 'tools'";
+        return Err(ApiError::invalid("tools", message));
+    }
+    let prompt = prompt_of(format, messages)?;
+    let mut request = json!({ "model": served_name, "prompt": prompt });
+    for name in SHARED {
+        if let Some(value) = chat.get(name) {
+            request[name] = value.clone();
+        }
+    }
+    let limit = ["max_completion_tokens", "max_tokens"].iter().find_map(|name| chat.get(*name)).cloned();
+    let mut stop = match chat.get("stop") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(several)) => several.clone(),
+        Some(one) => vec![one.clone()],
+    };
+    if format == PromptFormat::Alpaca {
+        stop.push(json!(ALPACA_STOP));
+    }
+    request["stop"] = Value::Array(stop);
+    match kind {
+        CompletionKind::LlamaServer => {
+            if let Some(limit) = limit {
+                request["n_predict"] = limit;
+            }
+            request["cache_prompt"] = json!(true);
+        }
+        CompletionKind::OpenAi => {
+            if let Some(limit) = limit {
+                request["max_tokens"] = limit;
+            }
+            if chat.get("stream") == Some(&json!(true)) {
+                request["stream_options"] = json!({ "include_usage": true });
+            }
+        }
+    }
+    Ok(request)
+}
+
+/// The conversation as one text, ending where the answer begins.
+fn prompt_of(format: PromptFormat, messages: &[Value]) -> Result<String, ApiError> {
+    let mut prompt = String::new();
+    for (index, message) in messages.iter().enumerate() {
+        let text = text_of(index, message)?;
+        match format {
+            PromptFormat::Raw => prompt.push_str(&text),
+            PromptFormat::Alpaca => match message.get("role").and_then(Value::as_str) {
+                Some("system" | "developer") => prompt += &format!("{text}\n\n"),
+                Some("assistant") => prompt += &format!("### Response:\n{text}\n\n"),
+                _ => prompt += &format!("### Instruction:\n{text}\n\n"),
+            },
+        }
+    }
+    if format == PromptFormat::Alpaca {
+        prompt += "### Response:\n";
+    }
+    Ok(prompt)
+}
+
+fn text_of(index: usize, message: &Value) -> Result<String, ApiError> {
+    let wrong = |what: &str| ApiError::invalid(format!("messages[{index}].content"), what.to_owned());
+    match message.get("content") {
+        None | Some(Value::Null) => Ok(String::new()),
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(Value::Array(parts)) => {
+            let texts = parts.iter().map(|part| part.get("text").and_then(Value::as_str));
+            texts.collect::<Option<String>>().ok_or_else(|| wrong("this model takes only text in 'content'"))
+        }
+        Some(_) => Err(wrong("'content' must be a text, or a list of parts")),
+    }
+}
+
+/// What llama.cpp's `/completion` answers, whole or in one piece of a stream.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct LlamaCompletion {
+    content: String,
+    stop: bool,
+    stop_type: String,
+    stopped_limit: bool,
+    tokens_evaluated: u64,
+    tokens_predicted: u64,
+    tokens_cached: u64,
+    timings: Option<Value>,
+}
+
+/// Turns the answer of a completion into that of a chat.
+pub struct CompletionToChat {
+    kind: CompletionKind,
+    stamp: Stamp,
+    wants_usage: bool,
+    reader: Reader,
+    begun: bool,
+    ended: bool,
+}
+
+/// One piece of text, and the end when it is the last.
+struct Step {
+    text: String,
+    end: Option<&'static str>,
+    usage: Option<Value>,
+    timings: Option<Value>,
+}
+
+impl CompletionToChat {
+    pub(crate) fn new(kind: CompletionKind, stamp: Stamp, chat: &Map<String, Value>) -> Self {
+        let options = chat.get("stream_options");
+        let wants_usage = options.and_then(|options| options.get("include_usage")) == Some(&json!(true));
+        Self { kind, stamp, wants_usage, reader: Reader::default(), begun: false, ended: false }
+    }
+
+    fn step(&self, json: &Value) -> Option<Step> {
+        match self.kind {
+            CompletionKind::LlamaServer => {
+                let said: LlamaCompletion = serde_json::from_value(json.clone()).ok()?;
+                let cut = said.stop_type == "limit" || said.stopped_limit;
+                let end = if cut { "length" } else { "stop" };
+                // Whole answers of older builds do not say `stop`; a stream's pieces do.
+                let usage = usage(said.tokens_evaluated, said.tokens_predicted, said.tokens_cached);
+                let ended = said.stop || said.timings.is_some();
+                Some(Step {
+                    text: said.content,
+                    end: ended.then_some(end),
+                    usage: ended.then_some(usage),
+                    timings: said.timings,
+                })
+            }
+            CompletionKind::OpenAi => {
+                let choice = json.get("choices")?.get(0);
+                let end = choice.and_then(|choice| choice.get("finish_reason")).and_then(Value::as_str);
+                let text = choice.and_then(|choice| choice.get("text")).and_then(Value::as_str).unwrap_or_default();
+                Some(Step {
+                    text: text.to_owned(),
+                    end: end.map(|end| if end == "length" { "length" } else { "stop" }),
+                    usage: json.get("usage").filter(|usage| usage.is_object()).cloned(),
+                    timings: json.get("timings").cloned(),
+                })
+            }
+        }
+    }
+
+    fn chunk(&self, delta: &Value, end: Option<&str>) -> Value {
+        json!({
+            "id": self.stamp.id, "object": "chat.completion.chunk", "created": self.stamp.created,
+            "model": self.stamp.model,
+            "choices": [{ "index": 0, "delta": delta, "finish_reason": end, "logprobs": null }],
+        })
+    }
+
+    fn event(&mut self, data: &str, out: &mut Vec<u8>) {
+        if data == "[DONE]" {
+            return;
+        }
+        let Ok(json) = serde_json::from_str::<Value>(data) else { return };
+        if json.get("error").is_some() {
+            self.ended = true;
+            sse::data(out, &json);
+            return;
+        }
+        let Some(step) = self.step(&json) else { return };
+        if !self.begun {
+            self.begun = true;
+            sse::data(out, &self.chunk(&json!({ "role": "assistant", "content": "" }), None));
+        }
+        if !step.text.is_empty() {
+            sse::data(out, &self.chunk(&json!({ "content": step.text }), None));
+        }
+        if let Some(end) = step.end {
+            let mut last = self.chunk(&json!({}), Some(end));
+            if let Some(timings) = step.timings {
+                last["timings"] = timings;
+            }
+            sse::data(out, &last);
+        }
+        if let (Some(usage), true) = (step.usage, self.wants_usage) {
+            let mut chunk = self.chunk(&json!({}), None);
+            chunk["choices"] = json!([]);
+            chunk["usage"] = usage;
+            sse::data(out, &chunk);
+        }
+    }
+}
+
+fn usage(prompt: u64, answer: u64, cached: u64) -> Value {
+    json!({
+        "prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt.saturating_add(answer),
+        "prompt_tokens_details": { "cached_tokens": cached.min(prompt) },
+    })
+}
+
+impl Reshape for CompletionToChat {
+    fn whole(&mut self, status: u16, body: &[u8]) -> Bytes {
+        if status >= 400 {
+            return Bytes::copy_from_slice(body);
+        }
+        let step = serde_json::from_slice(body).ok().and_then(|json| self.step(&json));
+        let Some(step) = step else {
+            let error =
+                ApiError::new(model_boss_protocol::ErrorCode::BackendError, "the engine's answer is no completion");
+            return Bytes::from(error.body(ErrorSource::Coordinator).to_json());
+        };
+        let mut answer = json!({
+            "id": self.stamp.id, "object": "chat.completion", "created": self.stamp.created, "model": self.stamp.model,
+            "choices": [{
+                "index": 0, "message": { "role": "assistant", "content": step.text },
+                "finish_reason": step.end.unwrap_or("stop"), "logprobs": null,
+            }],
+        });
+        if let Some(usage) = step.usage {
+            answer["usage"] = usage;
+        }
+        if let Some(timings) = step.timings {
+            answer["timings"] = timings;
+        }
+        Bytes::from(answer.to_string())
+    }
+
+    fn piece(&mut self, bytes: &[u8]) -> Bytes {
+        let mut out = Vec::new();
+        for item in self.reader.push(bytes) {
+            if let Item::Event { data, .. } = item {
+                self.event(&data, &mut out);
+            }
+        }
+        Bytes::from(out)
+    }
+
+    fn end(&mut self) -> Bytes {
+        if self.ended { Bytes::new() } else { Bytes::from_static(sse::DONE) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chat(body: Value) -> Map<String, Value> {
+        body.as_object().unwrap().clone()
+    }
+
+    fn conversation() -> Map<String, Value> {
+        chat(json!({
+            "messages": [
+                { "role": "system", "content": "Be brief." },
+                { "role": "user", "content": [{ "type": "text", "text": "One?" }] },
+                { "role": "assistant", "content": "1" },
+                { "role": "user", "content": "Two?" },
+            ],
+            "max_tokens": 5, "stop": "x", "temperature": 0,
+        }))
+    }
+
+    #[test]
+    fn rc_23_a_conversation_in_alpacas_words() {
+        let request =
+            completion_request(PromptFormat::Alpaca, CompletionKind::LlamaServer, "m", &conversation()).unwrap();
+        assert_eq!(
+            request["prompt"],
+            "Be brief.\n\n### Instruction:\nOne?\n\n### Response:\n1\n\n### Instruction:\nTwo?\n\n### Response:\n"
+        );
+        assert_eq!(request["stop"], json!(["x", ALPACA_STOP]));
+        assert_eq!((&request["n_predict"], &request["temperature"]), (&json!(5), &json!(0)));
+        let raw = completion_request(PromptFormat::Raw, CompletionKind::OpenAi, "m", &conversation()).unwrap();
+        assert_eq!((&raw["prompt"], &raw["max_tokens"]), (&json!("Be brief.One?1Two?"), &json!(5)));
+    }
+
+    #[test]
+    fn rc_23_what_a_text_cannot_say_is_named() {
+        for (body, param) in [
+            (json!({}), "messages"),
+            (json!({ "messages": [], "tools": [{}] }), "tools"),
+            (json!({ "messages": [{ "content": [{ "type": "image_url" }] }] }), "messages[0].content"),
+            (json!({ "messages": [{ "content": 7 }] }), "messages[0].content"),
+        ] {
+            let error = completion_request(PromptFormat::Raw, CompletionKind::OpenAi, "m", &chat(body)).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some(param));
+        }
+    }
+
+    fn reshape(kind: CompletionKind, body: Value) -> CompletionToChat {
+        let stamp = Stamp { id: "id-1".into(), model: "m".into(), created: 7 };
+        CompletionToChat::new(kind, stamp, &chat(body))
+    }
+
+    #[test]
+    fn rc_17_a_whole_completion_comes_back_in_the_chat_shape() {
+        let answer = json!({
+            "content": "four", "stop": true, "stop_type": "limit", "tokens_evaluated": 9, "tokens_predicted": 1,
+            "tokens_cached": 3, "timings": { "prompt_n": 6 },
+        });
+        let mut reshape = reshape(CompletionKind::LlamaServer, json!({}));
+        let chat: Value = serde_json::from_slice(&reshape.whole(200, answer.to_string().as_bytes())).unwrap();
+        assert_eq!(chat["choices"][0]["message"], json!({ "role": "assistant", "content": "four" }));
+        assert_eq!(chat["choices"][0]["finish_reason"], "length");
+        assert_eq!((&chat["usage"]["total_tokens"], &chat["timings"]["prompt_n"]), (&json!(10), &json!(6)));
+        assert_eq!(reshape.whole(400, b"{\"error\":1}"), "{\"error\":1}");
+    }
+
+    #[test]
+    fn rc_17_a_streamed_completion_comes_back_in_the_chat_shape() {
+        let stream = "data: {\"content\":\"fo\",\"stop\":false}\n\ndata: {\"content\":\"ur\",\"stop\":false}\n\n\
+            data: {\"content\":\"\",\"stop\":true,\"stop_type\":\"eos\",\"tokens_evaluated\":2,\"tokens_predicted\":2}\n\n";
+        let mut reshape = reshape(CompletionKind::LlamaServer, json!({ "stream_options": { "include_usage": true } }));
+        let mut out = Vec::new();
+        for piece in stream.as_bytes().chunks(7) {
+            out.extend_from_slice(&reshape.piece(piece));
+        }
+        out.extend_from_slice(&reshape.end());
+        let events: Vec<Value> = Reader::default()
+            .push(&out)
+            .into_iter()
+            .filter_map(|item| match item {
+                Item::Event { data, .. } => serde_json::from_str(&data).ok(),
+                Item::Comment(_) => None,
+            })
+            .collect();
+        let text: String = events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str()).collect();
+        assert_eq!((text.as_str(), &events[0]["choices"][0]["delta"]["role"]), ("four", &json!("assistant")));
+        assert_eq!(events[events.len() - 2]["choices"][0]["finish_reason"], "stop");
+        assert_eq!(events[events.len() - 1]["usage"]["total_tokens"], 4);
+        assert!(out.ends_with(sse::DONE));
+    }
+}

@@ -1,0 +1,120 @@
+//! What a request must be for an engine of others: its own name of the model, the manifest's defaults, and for a model
+//! without a chat template a prompt in place of a conversation (RC-17, RC-23).
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use model_boss_protocol::{ApiError, ErrorCode, PromptFormat, Thinking};
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Map, Value, json};
+
+use crate::completion::{CompletionKind, CompletionToChat, completion_request};
+use crate::{Reshape, Stamp};
+
+/// How requests are put to one engine.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EngineDialect {
+    /// The name it knows the model by.
+    pub served_name: String,
+    /// Fields of requests that do not set them.
+    pub params: BTreeMap<String, Value>,
+    /// Whether a model that can think aloud does.
+    pub thinking: Option<Thinking>,
+    /// For a model without a chat template.
+    pub prompt: Option<PromptFormat>,
+    /// Whether it has llama.cpp's own `/completion`.
+    pub is_llama_server: bool,
+}
+
+/// A request as the engine gets it.
+pub struct Prepared {
+    /// Its path.
+    pub path: &'static str,
+    /// Its body.
+    pub body: Bytes,
+    /// What its answer has to go through.
+    pub reshape: Option<Box<dyn Reshape>>,
+}
+
+type Fields = BTreeMap<String, Box<RawValue>>;
+
+impl EngineDialect {
+    /// What the engine gets in place of this request.
+    pub fn prepare(&self, path: &'static str, body: &Bytes, stamp: Stamp) -> Result<Prepared, ApiError> {
+        let chat = path.ends_with("/chat/completions");
+        let mut fields: Fields = serde_json::from_slice(body).map_err(malformed)?;
+        for (name, value) in &self.params {
+            if !fields.contains_key(name) {
+                fields.insert(name.clone(), raw(value)?);
+            }
+        }
+        if let (Some(format), true) = (self.prompt, chat) {
+            let body: Map<String, Value> = serde_json::from_value(json!(fields)).map_err(malformed)?;
+            let kind = if self.is_llama_server { CompletionKind::LlamaServer } else { CompletionKind::OpenAi };
+            let request = completion_request(format, kind, &self.served_name, &body)?;
+            let reshape = CompletionToChat::new(kind, stamp, &body);
+            let body = Bytes::from(request.to_string());
+            return Ok(Prepared { path: kind.path(), body, reshape: Some(Box::new(reshape)) });
+        }
+        if let (Some(thinking), true) = (self.thinking, chat) {
+            // llama.cpp, vLLM and SGLang agree on this name.
+            let wish = json!({ "enable_thinking": thinking == Thinking::On });
+            if !fields.contains_key(TEMPLATE_OPTIONS) {
+                fields.insert(TEMPLATE_OPTIONS.to_owned(), raw(&wish)?);
+            }
+        }
+        fields.insert("model".to_owned(), raw(&json!(self.served_name))?);
+        let body = serde_json::to_vec(&fields).map_err(malformed)?;
+        Ok(Prepared { path, body: Bytes::from(body), reshape: None })
+    }
+}
+
+const TEMPLATE_OPTIONS: &str = "chat_template_kwargs";
+
+fn raw(value: &Value) -> Result<Box<RawValue>, ApiError> {
+    to_raw_value(value).map_err(malformed)
+}
+
+fn malformed(error: impl std::fmt::Display) -> ApiError {
+    ApiError::new(ErrorCode::InvalidRequest, format!("the body is not a JSON object: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prepare(dialect: &EngineDialect, body: &Value) -> (&'static str, Value) {
+        let stamp = Stamp { id: "1".into(), model: "m".into(), created: 0 };
+        let prepared = dialect.prepare("/v1/chat/completions", &Bytes::from(body.to_string()), stamp).unwrap();
+        (prepared.path, serde_json::from_slice(&prepared.body).unwrap())
+    }
+
+    #[test]
+    fn rc_17_an_engine_hears_its_own_name_and_the_manifests_defaults() {
+        let dialect = EngineDialect {
+            served_name: "org/m".into(),
+            params: BTreeMap::from([("temperature".into(), json!(0.7)), ("top_k".into(), json!(5))]),
+            thinking: Some(Thinking::Off),
+            ..EngineDialect::default()
+        };
+        let (path, body) = prepare(&dialect, &json!({ "model": "default", "temperature": 0, "messages": [] }));
+        assert_eq!(path, "/v1/chat/completions");
+        assert_eq!(
+            body,
+            json!({ "model": "org/m", "temperature": 0, "top_k": 5, "messages": [],
+                "chat_template_kwargs": { "enable_thinking": false } })
+        );
+        let own = json!({ "model": "m", "messages": [], "chat_template_kwargs": {} });
+        assert_eq!(prepare(&dialect, &own).1["chat_template_kwargs"], json!({}));
+    }
+
+    #[test]
+    fn numbers_keep_their_digits() {
+        let body = Bytes::from_static(br#"{"seed":123456789012345678901234567890,"x":1.10}"#);
+        let stamp = Stamp { id: "1".into(), model: "m".into(), created: 0 };
+        let dialect = EngineDialect { served_name: "m".into(), ..EngineDialect::default() };
+        let prepared = dialect.prepare("/v1/completions", &body, stamp).unwrap();
+        let text = String::from_utf8(prepared.body.to_vec()).unwrap();
+        assert!(text.contains("123456789012345678901234567890") && text.contains("1.10"), "{text}");
+    }
+}

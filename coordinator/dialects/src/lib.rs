@@ -1,0 +1,15 @@
+//! What other APIs say in place of OpenAI's: Anthropic's Messages, Ollama's, llama.cpp's completions. Requests, whole
+//! answers, streams and errors, there and back. Pure: bytes in, bytes out; knows no sockets, no models and no clock.
+
+pub mod anthropic;
+mod completion;
+mod engine;
+mod engine_error;
+pub mod ollama;
+mod reshape;
+pub mod sse;
+
+pub use completion::CompletionToChat;
+pub use engine::{EngineDialect, Prepared};
+pub use engine_error::engine_error;
+pub use reshape::{Reshape, Stamp};

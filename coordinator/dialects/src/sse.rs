@@ -1,0 +1,104 @@
+//! Server-sent events: bytes as they come into events, and events into bytes.
+
+use memchr::memchr;
+
+/// What a stream holds, one after another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Item {
+    /// Something was said.
+    Event {
+        /// The `event:` line; empty when there is none.
+        name: String,
+        /// The `data:` lines, joined by newlines.
+        data: String,
+    },
+    /// A line that keeps the connection alive, without its colon.
+    Comment(String),
+}
+
+/// Takes a stream apart, wherever it was cut into pieces.
+#[derive(Debug, Default)]
+pub struct Reader {
+    /// A line that has no end yet.
+    line: Vec<u8>,
+    name: String,
+    data: Option<String>,
+}
+
+impl Reader {
+    /// Takes the next bytes; gives what is complete now.
+    pub fn push(&mut self, mut bytes: &[u8]) -> Vec<Item> {
+        let mut items = Vec::new();
+        while let Some(end) = memchr(b'\n', bytes) {
+            self.line.extend_from_slice(&bytes[..end]);
+            bytes = &bytes[end + 1..];
+            let line = std::mem::take(&mut self.line);
+            let line = String::from_utf8_lossy(&line);
+            items.extend(self.take_line(line.trim_end_matches('\r')));
+        }
+        self.line.extend_from_slice(bytes);
+        items
+    }
+
+    fn take_line(&mut self, line: &str) -> Option<Item> {
+        if line.is_empty() {
+            let name = std::mem::take(&mut self.name);
+            return self.data.take().map(|data| Item::Event { name, data });
+        }
+        let (field, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "" => return Some(Item::Comment(value.to_owned())),
+            "event" => value.clone_into(&mut self.name),
+            "data" => match &mut self.data {
+                Some(data) => {
+                    data.push('\n');
+                    data.push_str(value);
+                }
+                None => self.data = Some(value.to_owned()),
+            },
+            _ => {}
+        }
+        None
+    }
+}
+
+/// An event without a name, as OpenAI's streams have them.
+pub fn data(out: &mut Vec<u8>, json: &serde_json::Value) {
+    out.extend_from_slice(b"data: ");
+    out.extend_from_slice(json.to_string().as_bytes());
+    out.extend_from_slice(b"\n\n");
+}
+
+/// An event with a name, as Anthropic's streams have them.
+pub fn named(out: &mut Vec<u8>, name: &str, json: &serde_json::Value) {
+    out.extend_from_slice(format!("event: {name}\n").as_bytes());
+    data(out, json);
+}
+
+/// What ends OpenAI's streams.
+pub const DONE: &[u8] = b"data: [DONE]\n\n";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STREAM: &str =
+        ": loading\n\nevent: a\r\ndata: {\"x\":1}\r\n\r\ndata: one\ndata:two\n\nid: 7\ndata: [DONE]\n\nrest";
+
+    fn event(name: &str, data: &str) -> Item {
+        Item::Event { name: name.into(), data: data.into() }
+    }
+
+    #[test]
+    fn a_stream_reads_the_same_however_it_is_cut() {
+        let expected =
+            vec![Item::Comment("loading".into()), event("a", "{\"x\":1}"), event("", "one\ntwo"), event("", "[DONE]")];
+        for cut in 0..STREAM.len() {
+            let mut reader = Reader::default();
+            let mut items = reader.push(&STREAM.as_bytes()[..cut]);
+            items.extend(reader.push(&STREAM.as_bytes()[cut..]));
+            assert_eq!(items, expected, "cut at {cut}");
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! The bytes of an answer, wherever they come from, on their way into the shape that the client asked for.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use model_boss_dialects::Reshape;
+
+use crate::upstream::UpstreamBody;
+
+/// An answer's body. Dropped before its end, it closes the connection that it comes from.
+pub(super) struct AnswerBody {
+    from: UpstreamBody,
+    /// What the bytes go through, until their end.
+    reshape: Option<Box<dyn Reshape>>,
+}
+
+impl AnswerBody {
+    /// The bytes as they come, or through `reshape`.
+    pub(super) fn new(from: UpstreamBody, reshape: Option<Box<dyn Reshape>>) -> Self {
+        Self { from, reshape }
+    }
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        loop {
+            let frame = ready!(Pin::new(&mut self.from).poll_frame(cx));
+            let Some(reshape) = &mut self.reshape else { return Poll::Ready(frame) };
+            let bytes = match frame {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => reshape.piece(&data),
+                    Err(_) => continue,
+                },
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => {
+                    let last = reshape.end();
+                    self.reshape = None;
+                    return Poll::Ready(Some(last).filter(|last| !last.is_empty()).map(|last| Ok(Frame::data(last))));
+                }
+            };
+            if !bytes.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+            }
+        }
+    }
+}

@@ -1,0 +1,101 @@
+use std::fs;
+
+use model_boss_protocol::{ByteCount, DeviceId, SpawnToken};
+
+use super::super::Catalog;
+use super::*;
+
+/// A folder with one manifest, and a GGUF file that our worker cannot run.
+fn model(manifest: &str) -> (tempfile::TempDir, std::sync::Arc<Model>) {
+    use std::io::Write;
+    let root = tempfile::tempdir().unwrap();
+    let mut writer = model_boss_weights::gguf::HeaderWriter::new();
+    writer.set("general.architecture", "gemma9").unwrap();
+    writer.tensor("w", model_boss_weights::gguf::TensorType::F32, &[1]).unwrap();
+    let mut body = writer.begin(fs::File::create(root.path().join("m.gguf")).unwrap()).unwrap();
+    body.write(&[0; 4]).unwrap();
+    body.finish().unwrap().flush().unwrap();
+    fs::write(root.path().join("m.toml"), format!("name = \"m\"\nsource = {{ path = \"m.gguf\" }}\n{manifest}\n"))
+        .unwrap();
+    let catalog = Catalog::read(root.path());
+    assert_eq!(catalog.problems, []);
+    let model = std::sync::Arc::clone(catalog.find("m").unwrap());
+    (root, model)
+}
+
+fn with_llama_server() -> Engines {
+    Engines { llama_server: Some("/opt/llama-server".into()), ..Engines::default() }
+}
+
+fn facts<'a>(model: &'a Model, parts: &'a [(DeviceId, ByteCount)], token: &'a SpawnToken) -> Facts<'a> {
+    Facts {
+        model: &model.description.id,
+        category: model.description.category,
+        source: &model.source,
+        parts,
+        gpus: "",
+        port: 1,
+        token,
+        context: Some(128),
+        max_concurrent: 1,
+    }
+}
+
+#[test]
+fn rc_16_what_candle_cannot_run_goes_to_a_found_llama_server() {
+    let (_root, model) = model("");
+    assert_eq!(with_llama_server().backend(&model), Backend::LlamaServer);
+    let without = Engines::default();
+    assert_eq!(without.backend(&model), Backend::Candle);
+    let refusal = without.check(&model, &EngineOptions::default()).unwrap_err().to_string();
+    assert!(refusal.contains("'gemma9'") && refusal.contains("MODEL_BOSS_LLAMA_SERVER"), "{refusal}");
+}
+
+#[test]
+fn rc_16_a_manifest_chooses() {
+    for (manifest, backend) in [
+        ("backend = \"candle\"", Backend::Candle),
+        ("backend = \"llama-server\"", Backend::LlamaServer),
+        ("llamacpp_args = \"--threads 2\"", Backend::LlamaServer),
+        ("recipe = \"llamacpp\"", Backend::LlamaServer),
+        ("command = \"vllm\"", Backend::Command),
+        ("recipe = \"flm\"\ncommand = { line = [\"flm\", \"{port}\"] }", Backend::Command),
+    ] {
+        assert_eq!(with_llama_server().backend(&model(manifest).1), backend, "{manifest}");
+    }
+}
+
+#[test]
+fn rc_16_what_is_missing_is_named() {
+    for (manifest, word) in [
+        ("command = \"vllm\"", "[backends.vllm]"),
+        ("recipe = \"flm\"", "'command'"),
+        ("llamacpp_backend = \"rocm\"", "'rocm'"),
+        ("backend = \"llama-server\"", "no llama-server was found"),
+    ] {
+        let refusal = Engines::default().check(&model(manifest).1, &EngineOptions::default()).unwrap_err().to_string();
+        assert!(refusal.contains(word), "{manifest}: {refusal}");
+    }
+}
+
+#[test]
+fn mm_11_a_load_chooses_build_and_arguments_over_manifest_and_settings() {
+    let (_root, model) = model("llamacpp_backend = \"cpu\"\nllamacpp_args = \"--threads 2\"");
+    let builds = ["cpu", "cuda"].map(|name| (name.to_owned(), PathBuf::from(format!("/opt/{name}"))));
+    let engines = Engines {
+        tables: BackendTables { builds: builds.into(), ..BackendTables::default() },
+        build: Some("cuda".into()),
+        args: LlamaArgs::from_line("--threads 1"),
+        ..Engines::default()
+    };
+    let (parts, token) = (vec![(DeviceId::Cpu, ByteCount::gib(1))], SpawnToken::from_bits(1));
+    let launch = |options: &EngineOptions| {
+        engines.foreign(&model, options, facts(&model, &parts, &token)).unwrap().unwrap().launch
+    };
+    let plain = launch(&EngineOptions::default());
+    assert_eq!(plain.program, Path::new("/opt/cpu"));
+    assert_eq!(plain.args[plain.args.len() - 4..], ["--threads", "1", "--threads", "2"]);
+    let asked = EngineOptions { args: Some(LlamaArgs::from_line("--threads 3")), build: Some("cuda".into()) };
+    let asked = launch(&asked);
+    assert_eq!((asked.program.as_path(), asked.args.last().map(String::as_str)), (Path::new("/opt/cuda"), Some("3")));
+}

@@ -1,0 +1,123 @@
+//! What a process is told when it starts, and how it shows that it is ready: our own workers by their start line and its
+//! secrets, engines of others by their guard's start line and by what listens on their port.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use model_boss_engines::Seen;
+use model_boss_protocol::{EngineStats, StopSignal, WorkerHealth, WorkerSpec};
+use nix::sys::signal::Signal;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use super::sockets::{Listener, listener};
+use crate::catalog::ForeignEngine;
+use crate::upstream::Upstream;
+
+/// A health answer is a few hundred bytes.
+const MAX_HEALTH: usize = 64 * 1024;
+
+/// The two kinds of processes.
+pub(super) enum Contract {
+    /// Our worker, or the stand-in.
+    Own(Box<WorkerSpec>),
+    /// Somebody else's program, behind its guard.
+    Foreign(Box<ForeignEngine>),
+}
+
+/// What a health check told.
+pub(super) struct Sign {
+    /// Whether it serves.
+    pub(super) ready: bool,
+    /// Share of the load that is done, if it says.
+    pub(super) progress: f32,
+    /// The context it serves, if it says.
+    pub(super) context_length: Option<u64>,
+    /// What it has done.
+    pub(super) engine: EngineStats,
+    /// All of it, from our own.
+    pub(super) health: Option<WorkerHealth>,
+}
+
+impl Contract {
+    /// The line that starts it, newline included.
+    pub(super) fn start_line(&self) -> Result<String, serde_json::Error> {
+        match self {
+            Self::Own(spec) => spec.to_line(),
+            Self::Foreign(engine) => Ok(serde_json::to_string(&engine.launch)? + "\n"),
+        }
+    }
+
+    /// What asks it to end.
+    pub(super) fn stop_signal(&self) -> Signal {
+        match self {
+            Self::Own(_) => Signal::SIGTERM,
+            Self::Foreign(engine) => match engine.stop {
+                StopSignal::Terminate => Signal::SIGTERM,
+                StopSignal::Interrupt => Signal::SIGINT,
+                StopSignal::Quit => Signal::SIGQUIT,
+            },
+        }
+    }
+
+    /// How long its load may take, if somebody says.
+    pub(super) fn load_timeout(&self) -> Option<Duration> {
+        match self {
+            Self::Own(_) => None,
+            Self::Foreign(engine) => engine.load_timeout,
+        }
+    }
+
+    /// One health check. `None` when nobody answers, or somebody who is not this spawn. `leader` is the process we started.
+    pub(super) async fn health(
+        &self,
+        leader: u32,
+        port: u16,
+        upstream: &Arc<Upstream>,
+        limit: Duration,
+    ) -> Option<Sign> {
+        timeout(limit, self.ask(leader, port, upstream)).await.ok().flatten()
+    }
+
+    async fn ask(&self, leader: u32, port: u16, upstream: &Arc<Upstream>) -> Option<Sign> {
+        let path = match self {
+            Self::Own(_) => "/health",
+            Self::Foreign(engine) => &engine.health_path,
+        };
+        let request = Request::get(path).body(Full::new(Bytes::new())).ok()?;
+        let response = upstream.send(request).await.ok()?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MAX_HEALTH).collect().await.ok()?.to_bytes();
+        match self {
+            Self::Own(spec) => {
+                let health: WorkerHealth = serde_json::from_slice(&body).ok()?;
+                let ours = spec.proof.matches(health.proof.reveal()) && health.generation == spec.generation;
+                ours.then(|| Sign {
+                    ready: status == StatusCode::OK,
+                    progress: health.progress,
+                    context_length: health.context_length,
+                    engine: health.engine,
+                    health: Some(health),
+                })
+            }
+            Self::Foreign(engine) => {
+                let found = spawn_blocking(move || listener(leader, port)).await.ok()?;
+                if found == Listener::NotOurs {
+                    return None;
+                }
+                let ready = engine.health.read(status.as_u16(), &body) == Seen::Ready;
+                if ready && found == Listener::OursInTheOpen {
+                    tracing::warn!(
+                        port,
+                        "this engine listens where other machines can reach it; tell it to listen on {{host}}"
+                    );
+                }
+                let context_length = engine.context;
+                Some(Sign { ready, progress: 0.0, context_length, engine: EngineStats::default(), health: None })
+            }
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Arguments for llama-server that operators and clients may give (MM-11). What says where it listens, which files it reads
+//! or writes, what it offers besides answers, or how much memory the ledger must promise is the coordinator's to say, and
+//! so are keys: only what is on this list goes through.
+
+use std::fmt;
+
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// The arguments, as one line or as a list; checked by [`LlamaArgs::check`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LlamaArgs(Vec<String>);
+
+/// An argument that may not be given.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LlamaArgsError {
+    /// Not on the list.
+    #[error("'{0}' is not allowed; what may be given is {all}", all = allowed_names())]
+    NotAllowed(String),
+    /// A value where an option should be.
+    #[error("'{0}' belongs to no option")]
+    Stray(String),
+    /// An option without its value.
+    #[error("'{0}' needs a value")]
+    NoValue(String),
+    /// A switch with one.
+    #[error("'{0}' takes no value")]
+    NeedlessValue(String),
+    /// A value that is no plain word or number.
+    #[error("'{1}' does not do for '{0}'; values are numbers and plain words")]
+    BadValue(String, String),
+}
+
+/// How an option is followed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    Nothing,
+    Value,
+    /// Older builds take none, newer ones a word.
+    Perhaps,
+}
+
+/// Every option that may be given, with its other names. None names a file, a place on the network, a log or a key.
+const ALLOWED: &[(&[&str], Takes)] = {
+    use Takes::{Nothing, Perhaps, Value};
+    &[
+        (&["--threads", "-t"], Value),
+        (&["--threads-batch", "-tb"], Value),
+        (&["--batch-size", "-b"], Value),
+        (&["--ubatch-size", "-ub"], Value),
+        (&["--flash-attn", "-fa"], Perhaps),
+        (&["--n-gpu-layers", "--gpu-layers", "-ngl"], Value),
+        (&["--n-cpu-moe", "-ncmoe"], Value),
+        (&["--cpu-moe", "-cmoe"], Nothing),
+        (&["--split-mode", "-sm"], Value),
+        (&["--main-gpu", "-mg"], Value),
+        (&["--cache-type-k", "-ctk"], Value),
+        (&["--cache-type-v", "-ctv"], Value),
+        (&["--cache-reuse"], Value),
+        (&["--cache-ram", "-cram"], Value),
+        (&["--kv-unified", "-kvu"], Nothing),
+        (&["--no-kv-offload", "-nkvo"], Nothing),
+        (&["--no-op-offload"], Nothing),
+        (&["--defrag-thold", "-dt"], Value),
+        (&["--swa-full"], Nothing),
+        (&["--no-context-shift"], Nothing),
+        (&["--context-shift"], Nothing),
+        (&["--cont-batching", "-cb"], Nothing),
+        (&["--no-cont-batching", "-nocb"], Nothing),
+        (&["--mlock"], Nothing),
+        (&["--no-mmap"], Nothing),
+        (&["--mmap"], Nothing),
+        (&["--no-repack"], Nothing),
+        (&["--no-warmup"], Nothing),
+        (&["--numa"], Value),
+        (&["--prio"], Value),
+        (&["--poll"], Value),
+        (&["--rope-scaling"], Value),
+        (&["--rope-scale"], Value),
+        (&["--rope-freq-base"], Value),
+        (&["--rope-freq-scale"], Value),
+        (&["--yarn-orig-ctx"], Value),
+        (&["--yarn-ext-factor"], Value),
+        (&["--yarn-attn-factor"], Value),
+        (&["--yarn-beta-slow"], Value),
+        (&["--yarn-beta-fast"], Value),
+        (&["--pooling"], Value),
+        (&["--jinja"], Nothing),
+        (&["--no-jinja"], Nothing),
+        (&["--reasoning-format"], Value),
+        (&["--reasoning-budget"], Value),
+        (&["--chat-template"], Value),
+        (&["--no-prefill-assistant"], Nothing),
+        (&["--spm-infill"], Nothing),
+        (&["--draft-max", "--draft", "--draft-n"], Value),
+        (&["--draft-min", "--draft-n-min"], Value),
+        (&["--draft-p-min"], Value),
+        (&["--seed", "-s"], Value),
+        (&["--temp"], Value),
+        (&["--top-k"], Value),
+        (&["--top-p"], Value),
+        (&["--min-p"], Value),
+        (&["--typical"], Value),
+        (&["--repeat-last-n"], Value),
+        (&["--repeat-penalty"], Value),
+        (&["--presence-penalty"], Value),
+        (&["--frequency-penalty"], Value),
+        (&["--samplers"], Value),
+        (&["--n-predict", "--predict", "-n"], Value),
+        (&["--ignore-eos"], Nothing),
+        (&["--verbose-prompt"], Nothing),
+        (&["--slot-prompt-similarity", "-sps"], Value),
+    ]
+};
+
+impl LlamaArgs {
+    /// These words.
+    pub fn new(words: Vec<String>) -> Self {
+        Self(words)
+    }
+
+    /// A line, cut at its blanks.
+    pub fn from_line(line: &str) -> Self {
+        Self(line.split_whitespace().map(str::to_owned).collect())
+    }
+
+    /// The words, one for each argument.
+    pub fn words(&self) -> &[String] {
+        &self.0
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether every one of them may be given.
+    pub fn check(&self) -> Result<(), LlamaArgsError> {
+        let mut words = self.0.iter().peekable();
+        while let Some(word) = words.next() {
+            if !word.starts_with('-') {
+                return Err(LlamaArgsError::Stray(word.clone()));
+            }
+            let (name, joined) = match word.split_once('=') {
+                Some((name, value)) => (name, Some(value.to_owned())),
+                None => (word.as_str(), None),
+            };
+            let Some((_, takes)) = ALLOWED.iter().find(|(names, _)| names.contains(&name)) else {
+                return Err(LlamaArgsError::NotAllowed(name.to_owned()));
+            };
+            let value = match (takes, joined) {
+                (Takes::Nothing, Some(_)) => return Err(LlamaArgsError::NeedlessValue(name.to_owned())),
+                (Takes::Nothing, None) => continue,
+                (_, Some(value)) => value,
+                (Takes::Perhaps, None) => match words.next_if(|next| !next.starts_with('-')) {
+                    Some(value) => value.clone(),
+                    None => continue,
+                },
+                // A negative number is a value.
+                (Takes::Value, None) => match words.next_if(|next| !next.starts_with('-') || is_number(next)) {
+                    Some(value) => value.clone(),
+                    None => return Err(LlamaArgsError::NoValue(name.to_owned())),
+                },
+            };
+            if !is_plain(&value) {
+                return Err(LlamaArgsError::BadValue(name.to_owned(), value));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an option is among them, by any of its names.
+    pub fn sets(&self, name: &str) -> bool {
+        let names = ALLOWED.iter().find(|(names, _)| names.contains(&name)).map_or(&[][..], |(names, _)| names);
+        self.0.iter().any(|word| names.contains(&word.split('=').next().unwrap_or_default()))
+    }
+}
+
+/// Numbers, words, lists with commas; nothing that is a path, and nothing that a program would read a file for.
+fn is_plain(value: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-+,;:".contains(&b);
+    !value.is_empty() && value.len() <= 256 && value.bytes().all(allowed) && !value.contains("..")
+}
+
+fn is_number(text: &str) -> bool {
+    text.parse::<f64>().is_ok()
+}
+
+fn allowed_names() -> String {
+    let names: Vec<&str> = ALLOWED.iter().map(|(names, _)| names[0]).collect();
+    names.join(" ")
+}
+
+impl fmt::Display for LlamaArgs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join(" "))
+    }
+}
+
+impl Serialize for LlamaArgs {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for LlamaArgs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Words;
+        impl<'de> Visitor<'de> for Words {
+            type Value = LlamaArgs;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("arguments for llama-server: one text, or a list of texts")
+            }
+
+            fn visit_str<E>(self, line: &str) -> Result<LlamaArgs, E> {
+                Ok(LlamaArgs::from_line(line))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<LlamaArgs, A::Error> {
+                let mut words = Vec::new();
+                while let Some(word) = list.next_element()? {
+                    words.push(word);
+                }
+                Ok(LlamaArgs(words))
+            }
+        }
+        deserializer.deserialize_any(Words)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mm_11_what_is_on_the_list_goes_through() {
+        for line in [
+            "",
+            "--threads 8 -b 512 --flash-attn on",
+            "-fa -ngl 20",
+            "--temp=0.7 --seed -1 --mlock",
+            "--cache-type-k q8_0 --samplers top_k;min_p",
+        ] {
+            assert_eq!(LlamaArgs::from_line(line).check(), Ok(()), "{line}");
+        }
+    }
+
+    #[test]
+    fn mm_11_nothing_else_does_and_the_fault_is_named() {
+        for (line, word) in [
+            ("--host 0.0.0.0", "'--host'"),
+            ("--port=1", "'--port'"),
+            ("-m /etc/passwd", "'-m'"),
+            ("--log-file x", "'--log-file'"),
+            ("--api-key k", "'--api-key'"),
+            ("--slot-save-path x", "'--slot-save-path'"),
+            ("--ctx-size 1", "'--ctx-size'"),
+            ("--threads", "needs a value"),
+            ("--threads --mlock", "needs a value"),
+            ("--mlock=1", "takes no value"),
+            ("--chat-template /etc/passwd", "'/etc/passwd'"),
+            ("--numa ../x", "'../x'"),
+            ("8 --threads", "'8'"),
+        ] {
+            let error = LlamaArgs::from_line(line).check().unwrap_err().to_string();
+            assert!(error.contains(word), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_line_and_a_list_say_the_same() {
+        let line: LlamaArgs = serde_json::from_str("\"--threads 8\"").unwrap();
+        let list: LlamaArgs = serde_json::from_str("[\"--threads\", \"8\"]").unwrap();
+        assert_eq!(line, list);
+        assert!(line.sets("-t") && !line.sets("-b"));
+        assert!(serde_json::from_str::<LlamaArgs>("7").is_err());
+    }
+}

@@ -1,0 +1,296 @@
+//! RC-16, RC-17, MM-11: engines of others, with the stand-in in llama-server's manner: the same queue, leases, eviction
+//! and supervision as our own worker.
+
+use http::StatusCode;
+use model_boss_tests::{Behaviour, FakeWorker, Sandbox, binary, question, text_of_events};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+const LLAMA_SERVER: &str = "backend = \"llama-server\"";
+
+/// The value behind an option of the engine's command line.
+fn option(engine: &FakeWorker, name: &str) -> Option<String> {
+    let args = engine.spec["settings"]["args"].as_array().unwrap();
+    let at = args.iter().rposition(|arg| arg == name)?;
+    Some(args[at + 1].as_str().unwrap().to_owned())
+}
+
+fn reply(text: &str) -> Behaviour {
+    Behaviour { reply: Some(text.to_owned()), ..Behaviour::default() }
+}
+
+#[tokio::test]
+async fn rc_17_llama_server_answers_like_any_worker() {
+    let mut sandbox = Sandbox::new();
+    sandbox.llama_server();
+    let manifest = "backend = \"llama-server\"\ncontext_length = 512\nmax_concurrent = 2\n[params]\ntop_k = 3";
+    let mut model = sandbox.gguf_model("alpha", manifest, reply("four"));
+    let boss = sandbox.start().await;
+
+    let answer = boss.chat("alpha", "2 + 2?").await;
+    assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+    assert_eq!(answer.json()["choices"][0]["message"]["content"], "four");
+    assert_eq!(answer.header("x-served-model"), Some("alpha"));
+
+    let mut engine = model.worker().await;
+    assert!(option(&engine, "--model").unwrap().ends_with("alpha/weights.gguf"));
+    assert_eq!(option(&engine, "--ctx-size").as_deref(), Some("1024"), "each of its two sequences has 512");
+    assert_eq!(option(&engine, "--n-gpu-layers").as_deref(), Some("0"));
+    assert_eq!(
+        (engine.env["CUDA_VISIBLE_DEVICES"].as_str(), engine.env["CUDA_DEVICE_ORDER"].as_str()),
+        ("", "PCI_BUS_ID")
+    );
+    let key = &engine.env["LLAMA_API_KEY"];
+    assert!(!engine.spec["settings"]["args"].to_string().contains(key.as_str()));
+    let body = engine.request().await.body;
+    assert_eq!((&body["model"], &body["top_k"]), (&json!("alpha"), &json!(3)));
+
+    let events = boss.chat_streamed("alpha", "again").await.rest().await;
+    assert_eq!(text_of_events(&events), "four");
+    let status = boss.read("/api/v1/health").await;
+    assert_eq!(status["all_models_loaded"][0]["backend"], "llama-server");
+    let stats = boss.read("/api/v1/stats").await;
+    assert!(stats["output_tokens"].as_u64().is_some_and(|tokens| tokens > 0), "{stats}");
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn rc_15_nobody_is_asked_before_it_says_ok() {
+    let mut sandbox = Sandbox::new();
+    sandbox.llama_server();
+    let mut model = sandbox.gguf_model("alpha", LLAMA_SERVER, Behaviour { hold_load: true, ..reply("yes") });
+    let boss = sandbox.start().await;
+    let asked = boss.ask(question("alpha", "ready?"));
+    let engine = model.worker().await;
+    let slots = boss.read("/api/v1/slots").await;
+    assert_eq!(slots["slots"][0]["state"], "loading", "{slots}");
+    engine.finish_load();
+    assert_eq!(asked.await.unwrap().json()["choices"][0]["message"]["content"], "yes");
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn a_killed_coordinator_leaves_no_engine() {
+    let mut sandbox = Sandbox::new();
+    sandbox.llama_server();
+    let mut model = sandbox.gguf_model("alpha", LLAMA_SERVER, Behaviour { ignore_sigterm: true, ..reply("x") });
+    let boss = sandbox.start().await;
+    assert!(boss.chat("alpha", "?").await.status.is_success());
+    let mut engine = model.worker().await;
+    boss.kill().await;
+    engine.gone().await;
+}
+
+#[tokio::test]
+async fn an_engine_that_is_killed_is_loaded_again_and_so_is_one_whose_guard_is() {
+    let mut sandbox = Sandbox::new();
+    sandbox.llama_server();
+    let mut model = sandbox.gguf_model("alpha", LLAMA_SERVER, reply("x"));
+    let boss = sandbox.start().await;
+    for _ in 0..2 {
+        assert!(boss.chat("alpha", "?").await.status.is_success());
+        let mut engine = model.worker().await;
+        engine.kill();
+        engine.gone().await;
+        assert!(boss.chat("alpha", "?").await.status.is_success());
+        let mut engine = model.worker().await;
+        let slots = boss.read("/api/v1/slots").await;
+        let guard = slots["slots"][0]["pid"].as_i64().unwrap();
+        assert_ne!(guard, i64::from(engine.pid));
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(i32::try_from(guard).unwrap()), Signal::SIGKILL).unwrap();
+        engine.gone().await;
+    }
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn rc_18_engines_and_our_own_workers_evict_each_other() {
+    let mut sandbox = Sandbox::new().with_config("max_loaded_models = 1");
+    sandbox.llama_server();
+    let mut engine_model = sandbox.gguf_model("alpha", LLAMA_SERVER, reply("engine"));
+    let mut own_model = sandbox.fake_model("beta", reply("own"));
+    let boss = sandbox.start().await;
+    for _ in 0..2 {
+        assert!(boss.chat("alpha", "?").await.status.is_success());
+        let mut engine = engine_model.worker().await;
+        assert!(boss.chat("beta", "?").await.status.is_success());
+        engine.terminating().await;
+        engine.gone().await;
+        own_model.worker().await;
+    }
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn rc_17_alpaca_goes_to_completion_and_comes_back_as_a_chat() {
+    let mut sandbox = Sandbox::new();
+    sandbox.llama_server();
+    let manifest = "backend = \"llama-server\"\nprompt_format = \"alpaca\"";
+    let mut model = sandbox.gguf_model("alpha", manifest, reply("four and more"));
+    let boss = sandbox.start().await;
+    let answer = boss.chat("alpha", "2 + 2?").await.json();
+    assert_eq!(answer["object"], "chat.completion");
+    assert_eq!(answer["choices"][0]["message"]["content"], "four and more");
+    assert!(answer["usage"]["completion_tokens"].as_u64().unwrap() > 0);
+    let request = model.worker().await.request().await;
+    assert_eq!(request.path, "/completion");
+    assert_eq!(request.body["prompt"], "### Instruction:\n2 + 2?\n\n### Response:\n");
+
+    let events = boss.chat_streamed("alpha", "2 + 2?").await.rest().await;
+    assert_eq!(text_of_events(&events), "four and more");
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn mm_11_a_load_chooses_context_arguments_and_build() {
+    let mut sandbox = Sandbox::new();
+    let program = sandbox.llama_server();
+    sandbox = sandbox
+        .with_config(&format!("ctx_size = 256\n[backends.llama-server.builds]\nother = \"{}\"", program.display()));
+    let manifest = "backend = \"llama-server\"\nmax_concurrent = 1\nllamacpp_args = \"--threads 2\"";
+    let mut model = sandbox.gguf_model("alpha", manifest, reply("x"));
+    let own = sandbox.fake_model("beta", reply("x"));
+    let boss = sandbox.start().await;
+    let load = async |body: Value| boss.client().post("/api/v1/load", &body).await;
+
+    let answer = load(json!({ "model_name": "alpha" })).await;
+    assert!(answer.status.is_success(), "{answer:?}");
+    let engine = model.worker().await;
+    assert_eq!(
+        (option(&engine, "--threads").as_deref(), option(&engine, "--ctx-size").as_deref()),
+        (Some("2"), Some("256"))
+    );
+
+    let asked =
+        json!({ "model_name": "alpha", "ctx_size": 300, "llamacpp_args": "--threads 3", "llamacpp_backend": "other" });
+    assert!(load(asked.clone()).await.status.is_success());
+    let engine = model.worker().await;
+    assert_eq!(
+        (option(&engine, "--threads").as_deref(), option(&engine, "--ctx-size").as_deref()),
+        (Some("3"), Some("300"))
+    );
+    assert!(load(asked).await.status.is_success());
+    assert_eq!(model.spawns(), 2, "the same again loads nothing");
+
+    for (body, param) in [
+        (json!({ "model_name": "alpha", "llamacpp_args": "--host 0.0.0.0" }), "llamacpp_args"),
+        (json!({ "model_name": "alpha", "llamacpp_args": ["--model", "/etc/passwd"] }), "llamacpp_args"),
+        (json!({ "model_name": "alpha", "llamacpp_backend": "none" }), "llamacpp_backend"),
+        (json!({ "model_name": "beta", "llamacpp_args": "--threads 1" }), "llamacpp_args"),
+    ] {
+        let answer = load(body).await;
+        assert_eq!(
+            (answer.status, &answer.json()["error"]["param"]),
+            (StatusCode::BAD_REQUEST, &json!(param)),
+            "{answer:?}"
+        );
+    }
+    assert_eq!(own.spawns(), 0);
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn an_engines_error_has_our_shape() {
+    let mut sandbox = Sandbox::new();
+    sandbox.llama_server();
+    let manifest = "backend = \"llama-server\"\ncontext_length = 3\nmax_concurrent = 1";
+    let _model = sandbox.gguf_model("alpha", manifest, Behaviour::default());
+    let boss = sandbox.start().await;
+    let answer = boss.client().post("/v1/chat/completions", &json!({ "model": "alpha" })).await;
+    assert_eq!(
+        (answer.status, answer.error_code().as_str()),
+        (StatusCode::BAD_REQUEST, "invalid_request"),
+        "{answer:?}"
+    );
+    assert_eq!(answer.json()["source"], "worker");
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn rc_17_the_category_says_what_an_engine_offers() {
+    let mut sandbox = Sandbox::new();
+    sandbox.llama_server();
+    let mut embedding =
+        sandbox.gguf_model("vectors", "labels = [\"embedding\"]\nbackend = \"llama-server\"", Behaviour::default());
+    let _reranking =
+        sandbox.gguf_model("ranks", "labels = [\"reranking\"]\nbackend = \"llama-server\"", Behaviour::default());
+    let boss = sandbox.start().await;
+    let answer =
+        boss.client().post("/v1/embeddings", &json!({ "model": "vectors", "input": ["one", "two words"] })).await;
+    assert_eq!(answer.json()["data"][1]["embedding"][0], 2.0, "{answer:?}");
+    assert!(embedding.worker().await.spec["settings"]["args"].to_string().contains("--embeddings"));
+    for path in ["/v1/rerank", "/rerank", "/v1/reranking", "/api/v1/rerank"] {
+        let body = json!({ "model": "ranks", "query": "q", "documents": ["a", "bcd"] });
+        let answer = boss.client().post(path, &body).await;
+        assert_eq!(answer.json()["results"][1]["relevance_score"], 3.0, "{path}: {answer:?}");
+    }
+    let answer = boss.chat("vectors", "?").await;
+    assert_eq!(answer.error_code(), "unsupported_by_model");
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn rc_17_any_program_with_such_a_port_runs_by_its_command_line() {
+    let sandbox = Sandbox::new();
+    let engine = sandbox.stand_in_engine();
+    let line = format!(
+        "[\"{}\", \"--model\", \"{{path}}/weights.gguf\", \"--alias\", \"{{model}}\", \"--port\", \"{{port}}\", \
+         \"--ctx-size\", \"{{ctx}}\", \"--parallel\", \"1\"]",
+        engine.display()
+    );
+    let env = "{ LLAMA_API_KEY = \"{token}\", EXTRA = \"a {{b}}\" }";
+    let manifest =
+        format!("context_length = 99\ncommand = {{ line = {line}, env = {env}, served_name = \"org/alpha\" }}");
+    let mut model = sandbox.gguf_model("alpha", &manifest, reply("four"));
+    let boss = sandbox.start().await;
+    let answer = boss.chat("alpha", "2 + 2?").await;
+    assert_eq!(answer.json()["choices"][0]["message"]["content"], "four", "{answer:?}");
+    let mut engine = model.worker().await;
+    assert_eq!((engine.env["EXTRA"].as_str(), option(&engine, "--ctx-size").as_deref()), ("a {b}", Some("99")));
+    assert_eq!(engine.request().await.body["model"], "org/alpha");
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn a_program_that_cannot_be_started_is_named() {
+    let sandbox = Sandbox::new();
+    let manifest = "command = { line = [\"/nowhere/engine\", \"{port}\"] }";
+    let _model = sandbox.gguf_model("alpha", manifest, Behaviour::default());
+    let boss = sandbox.start().await;
+    let answer = boss.chat("alpha", "?").await;
+    assert_eq!(answer.error_code(), "model_load_failed");
+    assert!(answer.error_message().contains("/nowhere/engine"), "{answer:?}");
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn an_engine_that_ends_while_it_loads_says_why() {
+    let mut sandbox = Sandbox::new();
+    sandbox.llama_server();
+    let behaviour = Behaviour {
+        load_exit: Some(1),
+        load_message: "llama_model_load: error loading model: unknown model architecture: 'x'".to_owned(),
+        ..Behaviour::default()
+    };
+    let model = sandbox.gguf_model("alpha", LLAMA_SERVER, behaviour);
+    let boss = sandbox.start().await;
+    let answer = boss.chat("alpha", "?").await;
+    assert_eq!(answer.error_code(), "model_load_failed");
+    assert!(answer.error_message().contains("unknown model architecture"), "{answer:?}");
+    assert_eq!(model.spawns(), 1, "another try would end the same way");
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn rc_16_without_llama_server_the_refusal_says_what_is_missing() {
+    let sandbox = Sandbox::new();
+    let _model = sandbox.gguf_model("alpha", LLAMA_SERVER, Behaviour::default());
+    let mut launch = sandbox.launch(&binary("model-boss-fake-worker"));
+    // Whatever is installed here is not found.
+    launch.command.env("PATH", "");
+    let boss = launch.start().await;
+    let answer = boss.chat("alpha", "?").await;
+    assert_eq!((answer.status, answer.error_code().as_str()), (StatusCode::BAD_GATEWAY, "model_load_failed"));
+    assert!(answer.error_message().contains("MODEL_BOSS_LLAMA_SERVER"), "{answer:?}");
+    boss.finish().await;
+}
