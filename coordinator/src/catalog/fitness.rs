@@ -69,7 +69,7 @@ mod tests {
     fn gguf(path: &Path, architecture: &str, kind: TensorType) {
         let mut writer = HeaderWriter::new();
         writer.set("general.architecture", architecture).unwrap();
-        writer.tensor("output.weight", kind, &[256, 1]).unwrap();
+        writer.tensor("output.weight", kind, &[1, 256]).unwrap();
         let mut body = writer.begin(std::fs::File::create(path).unwrap()).unwrap();
         body.write(&vec![0; usize::try_from(kind.bytes_of(256).unwrap()).unwrap()]).unwrap();
         body.finish().unwrap().flush().unwrap();

@@ -1,0 +1,237 @@
+//! What the Messages API answers, as OpenAI's chat answers, streams and errors.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use model_boss_protocol::{ApiError, ErrorCode, ErrorSource};
+use serde_json::{Map, Value, json};
+
+use crate::sse::{self, Item, Reader};
+use crate::{Reshape, Stamp};
+
+/// Turns an answer of the Messages API into a chat answer.
+pub struct ChatFromMessages {
+    stamp: Stamp,
+    wants_usage: bool,
+    reader: Reader,
+    /// Tokens of the prompt, and how many of them were cached: told at the beginning of a stream.
+    prompt: (u64, u64),
+    answer: u64,
+    /// The number of the tool call that the block under way is.
+    calls: u64,
+    finish: Option<&'static str>,
+    ended: bool,
+    failed: bool,
+}
+
+impl ChatFromMessages {
+    /// For the answer to this chat request.
+    pub fn new(stamp: Stamp, chat: &Map<String, Value>) -> Self {
+        let wants_usage = chat.get("stream_options").and_then(|o| o.get("include_usage")) == Some(&json!(true));
+        Self {
+            stamp,
+            wants_usage,
+            reader: Reader::default(),
+            prompt: (0, 0),
+            answer: 0,
+            calls: 0,
+            finish: None,
+            ended: false,
+            failed: false,
+        }
+    }
+
+    fn chunk(&self, delta: &Value, finish: Option<&str>) -> Value {
+        json!({
+            "id": self.stamp.id, "object": "chat.completion.chunk", "created": self.stamp.created,
+            "model": self.stamp.model,
+            "choices": [{ "index": 0, "delta": delta, "finish_reason": finish, "logprobs": null }],
+        })
+    }
+
+    fn event(&mut self, name: &str, event: &Value, out: &mut Vec<u8>) {
+        let kind = event["type"].as_str().unwrap_or(name);
+        match kind {
+            "message_start" => {
+                self.count(&event["message"]["usage"]);
+                sse::data(out, &self.chunk(&json!({ "role": "assistant", "content": "" }), None));
+            }
+            "content_block_start" if event["content_block"]["type"] == "tool_use" => {
+                let block = &event["content_block"];
+                let function = json!({ "name": block["name"], "arguments": "" });
+                let call = json!({ "index": self.calls, "id": block["id"], "type": "function", "function": function });
+                self.calls += 1;
+                sse::data(out, &self.chunk(&json!({ "tool_calls": [call] }), None));
+            }
+            "content_block_delta" => {
+                let delta = &event["delta"];
+                let delta = match delta["type"].as_str() {
+                    Some("text_delta") => json!({ "content": delta["text"] }),
+                    Some("thinking_delta") => json!({ "reasoning_content": delta["thinking"] }),
+                    Some("input_json_delta") => {
+                        let index = self.calls.saturating_sub(1);
+                        json!({ "tool_calls": [{ "index": index, "function": { "arguments": delta["partial_json"] } }] })
+                    }
+                    _ => return,
+                };
+                sse::data(out, &self.chunk(&delta, None));
+            }
+            "message_delta" => {
+                self.count(&event["usage"]);
+                self.finish = event["delta"]["stop_reason"].as_str().map(finish_reason).or(self.finish);
+            }
+            "message_stop" => self.finish(out),
+            "ping" => out.extend_from_slice(b": ping\n\n"),
+            "error" => {
+                self.ended = true;
+                self.failed = true;
+                let error = cloud_error(529, event.to_string().as_bytes(), None);
+                out.extend_from_slice(format!("data: {}\n\n", error.body(ErrorSource::Cloud).to_json()).as_bytes());
+            }
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self, out: &mut Vec<u8>) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        sse::data(out, &self.chunk(&json!({}), Some(self.finish.unwrap_or("stop"))));
+        if self.wants_usage {
+            let mut chunk = self.chunk(&json!({}), None);
+            chunk["choices"] = json!([]);
+            chunk["usage"] = self.usage();
+            sse::data(out, &chunk);
+        }
+    }
+
+    fn count(&mut self, usage: &Value) {
+        let number = |name: &str| usage[name].as_u64();
+        if let Some(input) = number("input_tokens") {
+            let cached = number("cache_read_input_tokens").unwrap_or(0);
+            let written = number("cache_creation_input_tokens").unwrap_or(0);
+            self.prompt = (input + cached + written, cached);
+        }
+        self.answer = number("output_tokens").unwrap_or(self.answer);
+    }
+
+    fn usage(&self) -> Value {
+        let ((prompt, cached), answer) = (self.prompt, self.answer);
+        json!({
+            "prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer,
+            "prompt_tokens_details": { "cached_tokens": cached },
+        })
+    }
+
+    /// Tokens of prompt and answer, as far as the answer told them.
+    pub fn tokens(&self) -> (u64, u64) {
+        (self.prompt.0, self.answer)
+    }
+}
+
+impl Reshape for ChatFromMessages {
+    fn whole(&mut self, status: u16, body: &[u8]) -> Bytes {
+        let message: Value = serde_json::from_slice(body).unwrap_or_default();
+        if status >= 400 || message["type"] != "message" {
+            let error = cloud_error(status, body, None);
+            return Bytes::from(error.body(ErrorSource::Cloud).to_json());
+        }
+        self.count(&message["usage"]);
+        let (mut text, mut thoughts, mut calls) = (String::new(), String::new(), Vec::new());
+        for block in message["content"].as_array().into_iter().flatten() {
+            match block["type"].as_str() {
+                Some("text") => text += block["text"].as_str().unwrap_or_default(),
+                Some("thinking") => thoughts += block["thinking"].as_str().unwrap_or_default(),
+                Some("tool_use") => {
+                    let function = json!({ "name": block["name"], "arguments": block["input"].to_string() });
+                    calls.push(json!({ "id": block["id"], "type": "function", "function": function }));
+                }
+                _ => {}
+            }
+        }
+        let content = if text.is_empty() && !calls.is_empty() { Value::Null } else { json!(text) };
+        let mut said = json!({ "role": "assistant", "content": content });
+        if !thoughts.is_empty() {
+            said["reasoning_content"] = json!(thoughts);
+        }
+        if !calls.is_empty() {
+            said["tool_calls"] = json!(calls);
+        }
+        let finish = message["stop_reason"].as_str().map_or("stop", finish_reason);
+        let answer = json!({
+            "id": self.stamp.id, "object": "chat.completion", "created": self.stamp.created, "model": self.stamp.model,
+            "choices": [{ "index": 0, "message": said, "finish_reason": finish, "logprobs": null }],
+            "usage": self.usage(),
+        });
+        Bytes::from(answer.to_string())
+    }
+
+    fn piece(&mut self, bytes: &[u8]) -> Bytes {
+        let mut out = Vec::new();
+        for item in self.reader.push(bytes) {
+            if let Item::Event { name, data } = item
+                && let Ok(event) = serde_json::from_str(&data)
+                && !self.failed
+            {
+                self.event(&name, &event, &mut out);
+            }
+        }
+        Bytes::from(out)
+    }
+
+    fn end(&mut self) -> Bytes {
+        if self.failed {
+            return Bytes::new();
+        }
+        let mut out = Vec::new();
+        if !self.ended {
+            // A stream that ends without its last event was cut.
+            let error =
+                ApiError::new(ErrorCode::BackendError, "the provider's stream ended in the middle of its answer");
+            out.extend_from_slice(format!("data: {}\n\n", error.body(ErrorSource::Cloud).to_json()).as_bytes());
+            return Bytes::from(out);
+        }
+        out.extend_from_slice(sse::DONE);
+        Bytes::from(out)
+    }
+}
+
+fn finish_reason(stop_reason: &str) -> &'static str {
+    match stop_reason {
+        "max_tokens" | "model_context_window_exceeded" => "length",
+        "tool_use" => "tool_calls",
+        "refusal" => "content_filter",
+        _ => "stop",
+    }
+}
+
+/// An error answer of the Messages API in our words. A provider that is too busy is never asked again in a loop: the client
+/// hears when to come back.
+pub fn cloud_error(status: u16, body: &[u8], retry_after: Option<Duration>) -> ApiError {
+    let json: Value = serde_json::from_slice(body).unwrap_or_default();
+    // OpenAI's shape differs only where it does not matter here.
+    let said = json["error"]["message"].as_str().or_else(|| json["error"].as_str()).unwrap_or("no reason given");
+    let kind = json["error"]["type"].as_str().unwrap_or_default();
+    let with = |code: ErrorCode, message: String| ApiError::new(code, message);
+    let later = retry_after.unwrap_or(Duration::from_secs(10));
+    match (status, kind) {
+        (429, _) | (_, "rate_limit_error") => {
+            with(ErrorCode::CloudRateLimited, format!("the provider has had enough requests for now: {said}"))
+                .retry_after(later)
+        }
+        (529 | 503, _) | (_, "overloaded_error") => {
+            with(ErrorCode::CloudOverloaded, format!("the provider is overloaded: {said}")).retry_after(later)
+        }
+        (400 | 422, _) if said.contains("prompt is too long") => {
+            with(ErrorCode::ContextLengthExceeded, said.to_owned())
+        }
+        (400 | 422, _) => with(ErrorCode::InvalidRequest, format!("the provider refused the request: {said}")),
+        // The client's key is not meant: it never sees ours.
+        (401 | 403, _) => {
+            with(ErrorCode::BackendError, format!("the provider does not accept the key configured here: {said}"))
+        }
+        (404, _) => with(ErrorCode::ModelNotFound, format!("the provider has no such model: {said}")),
+        (413, _) => with(ErrorCode::RequestTooLarge, format!("the provider takes no request of this size: {said}")),
+        _ => with(ErrorCode::BackendError, format!("the provider answered {status}: {said}")),
+    }
+}

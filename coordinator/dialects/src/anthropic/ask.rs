@@ -1,0 +1,228 @@
+//! An OpenAI chat request as a Messages request.
+
+use model_boss_protocol::ApiError;
+use serde_json::{Map, Value, json};
+
+/// The Messages API demands a limit; this is given when the request sets none, and every present model takes it.
+const USUAL_LIMIT: u64 = 8_192;
+/// Tokens left for the answer behind the thinking.
+const AFTER_THINKING: u64 = 2_048;
+
+/// The same request for `model` in the Messages API. What that API cannot do is refused by name; preferences it does not
+/// know (`seed`, penalties, `logit_bias`) are left out.
+pub fn messages_request(chat: &Map<String, Value>, model: &str) -> Result<Value, ApiError> {
+    refuse_what_it_lacks(chat)?;
+    let (system, messages) = conversation(chat)?;
+    let limit = ["max_completion_tokens", "max_tokens"].iter().find_map(|name| chat.get(*name)?.as_u64());
+    let mut limit = limit.unwrap_or(USUAL_LIMIT);
+    let mut request = json!({ "model": model, "messages": messages });
+    if !system.is_empty() {
+        request["system"] = json!(system);
+    }
+    let thinking = thinking(chat)?;
+    if let Some(budget) = thinking {
+        limit = limit.max(budget + AFTER_THINKING);
+        request["thinking"] = json!({ "type": "enabled", "budget_tokens": budget });
+    } else {
+        if let Some(temperature) = chat.get("temperature").and_then(Value::as_f64) {
+            // OpenAI's goes to 2.
+            request["temperature"] = json!(temperature.min(1.0));
+        }
+        copy(chat, "top_p", &mut request, "top_p");
+        copy(chat, "top_k", &mut request, "top_k");
+    }
+    request["max_tokens"] = json!(limit);
+    copy(chat, "stream", &mut request, "stream");
+    match chat.get("stop") {
+        Some(Value::String(one)) => request["stop_sequences"] = json!([one]),
+        Some(Value::Array(several)) => request["stop_sequences"] = json!(several),
+        _ => {}
+    }
+    if let Some(user) = chat.get("user").and_then(Value::as_str) {
+        request["metadata"] = json!({ "user_id": user });
+    }
+    tools(chat, &mut request)?;
+    Ok(request)
+}
+
+fn copy(from: &Map<String, Value>, name: &str, to: &mut Value, as_name: &str) {
+    if let Some(value) = from.get(name).filter(|value| !value.is_null()) {
+        to[as_name] = value.clone();
+    }
+}
+
+fn refuse_what_it_lacks(chat: &Map<String, Value>) -> Result<(), ApiError> {
+    let refuse = |param: &str, what: &str| Err(ApiError::invalid(param, format!("Claude models {what}")));
+    if chat.get("n").and_then(Value::as_u64).is_some_and(|n| n > 1) {
+        return refuse("n", "give one answer for each request; leave 'n' out");
+    }
+    if chat.get("logprobs") == Some(&Value::Bool(true)) {
+        return refuse("logprobs", "tell no 'logprobs'; leave them out");
+    }
+    let format = chat.get("response_format").and_then(|format| format.get("type")).and_then(Value::as_str);
+    if let Some(kind @ ("json_object" | "json_schema")) = format {
+        return refuse(
+            "response_format",
+            &format!("take no 'response_format' of type '{kind}'; ask for JSON by a tool"),
+        );
+    }
+    Ok(())
+}
+
+/// Tokens for thinking: by `thinking.budget_tokens` as Anthropic has it, or by OpenAI's `reasoning_effort`.
+fn thinking(chat: &Map<String, Value>) -> Result<Option<u64>, ApiError> {
+    if let Some(thinking) = chat.get("thinking").filter(|thinking| thinking.is_object()) {
+        let enabled = thinking.get("type").and_then(Value::as_str) == Some("enabled");
+        return Ok(enabled.then(|| thinking.get("budget_tokens").and_then(Value::as_u64).unwrap_or(4_096).max(1_024)));
+    }
+    match chat.get("reasoning_effort").and_then(Value::as_str) {
+        None | Some("none" | "minimal") => Ok(None),
+        Some("low") => Ok(Some(2_048)),
+        Some("medium") => Ok(Some(8_192)),
+        Some("high" | "xhigh") => Ok(Some(24_576)),
+        Some(other) => Err(ApiError::invalid(
+            "reasoning_effort",
+            format!("'reasoning_effort' cannot be '{other}'; low, medium or high"),
+        )),
+    }
+}
+
+/// The system prompt, and the messages of user and assistant. Results of tools are the user's there, and all results of one
+/// answer's calls must stand in one message.
+fn conversation(chat: &Map<String, Value>) -> Result<(String, Vec<Value>), ApiError> {
+    let given = chat.get("messages").and_then(Value::as_array);
+    let given = given.ok_or_else(|| ApiError::invalid("messages", "'messages' is missing, or no list"))?;
+    let (mut system, mut messages) = (Vec::new(), Vec::<Value>::new());
+    for (index, message) in given.iter().enumerate() {
+        let place = format!("messages[{index}]");
+        let role = message.get("role").and_then(Value::as_str).unwrap_or_default();
+        let (role, content) = match role {
+            "system" | "developer" => {
+                system.push(plain_text(&place, message)?);
+                continue;
+            }
+            "user" => ("user", user_content(&place, message)?),
+            "assistant" => ("assistant", assistant_content(&place, message)?),
+            "tool" | "function" => {
+                let id = message.get("tool_call_id").and_then(Value::as_str);
+                let id =
+                    id.ok_or_else(|| ApiError::invalid(format!("{place}.tool_call_id"), "'tool_call_id' is missing"))?;
+                let text = plain_text(&place, message)?;
+                ("user", vec![json!({ "type": "tool_result", "tool_use_id": id, "content": text })])
+            }
+            other => {
+                let message = format!("'role' cannot be '{other}'");
+                return Err(ApiError::invalid(format!("{place}.role"), message));
+            }
+        };
+        if content.is_empty() {
+            continue;
+        }
+        match messages.last_mut() {
+            Some(last) if last["role"] == role => {
+                if let Some(blocks) = last["content"].as_array_mut() {
+                    blocks.extend(content);
+                }
+            }
+            _ => messages.push(json!({ "role": role, "content": content })),
+        }
+    }
+    Ok((system.join("\n\n"), messages))
+}
+
+fn plain_text(place: &str, message: &Value) -> Result<String, ApiError> {
+    match message.get("content") {
+        None | Some(Value::Null) => Ok(String::new()),
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(Value::Array(parts)) => parts
+            .iter()
+            .map(|part| part.get("text").and_then(Value::as_str))
+            .collect::<Option<String>>()
+            .ok_or_else(|| ApiError::invalid(format!("{place}.content"), "only text can stand here")),
+        Some(_) => Err(ApiError::invalid(format!("{place}.content"), "'content' must be a text, or a list of parts")),
+    }
+}
+
+fn user_content(place: &str, message: &Value) -> Result<Vec<Value>, ApiError> {
+    let Some(Value::Array(parts)) = message.get("content") else {
+        let text = plain_text(place, message)?;
+        return Ok(if text.is_empty() { Vec::new() } else { vec![json!({ "type": "text", "text": text })] });
+    };
+    let block = |(number, part): (usize, &Value)| {
+        let place = format!("{place}.content[{number}]");
+        match part.get("type").and_then(Value::as_str) {
+            Some("text") => Ok(json!({ "type": "text", "text": part.get("text").cloned().unwrap_or_default() })),
+            Some("image_url") => image(&place, part),
+            other => {
+                Err(ApiError::invalid(place, format!("Claude models take no part of type '{}'", other.unwrap_or(""))))
+            }
+        }
+    };
+    parts.iter().enumerate().map(block).collect()
+}
+
+/// `data:image/png;base64,…` as a source of the Messages API. Links are not followed.
+fn image(place: &str, part: &Value) -> Result<Value, ApiError> {
+    let url = part.get("image_url").and_then(|image| image.get("url").unwrap_or(image).as_str()).unwrap_or_default();
+    let parsed = url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
+    let Some((media_type, data)) = parsed else {
+        let message = "'image_url' must be a data: URL with base64; links are not followed";
+        return Err(ApiError::invalid(format!("{place}.image_url"), message));
+    };
+    Ok(json!({ "type": "image", "source": { "type": "base64", "media_type": media_type, "data": data } }))
+}
+
+fn assistant_content(place: &str, message: &Value) -> Result<Vec<Value>, ApiError> {
+    let mut blocks = Vec::new();
+    let text = plain_text(place, message)?;
+    if !text.is_empty() {
+        blocks.push(json!({ "type": "text", "text": text }));
+    }
+    let calls = message.get("tool_calls").and_then(Value::as_array).into_iter().flatten().enumerate();
+    for (number, call) in calls {
+        let function = call.get("function").unwrap_or(&Value::Null);
+        let arguments = function.get("arguments").and_then(Value::as_str).unwrap_or("{}");
+        let arguments = if arguments.trim().is_empty() { "{}" } else { arguments };
+        let input: Value = serde_json::from_str(arguments).map_err(|error| {
+            let place = format!("{place}.tool_calls[{number}].function.arguments");
+            ApiError::invalid(place, format!("'arguments' is not JSON: {error}"))
+        })?;
+        let (id, name) = (call.get("id").cloned(), function.get("name").cloned());
+        blocks.push(json!({ "type": "tool_use", "id": id, "name": name, "input": input }));
+    }
+    Ok(blocks)
+}
+
+fn tools(chat: &Map<String, Value>, request: &mut Value) -> Result<(), ApiError> {
+    let given: Vec<&Value> = chat.get("tools").and_then(Value::as_array).into_iter().flatten().collect();
+    if given.is_empty() {
+        return Ok(());
+    }
+    let tool = |(index, tool): (usize, &&Value)| {
+        let function = tool.get("function").ok_or_else(|| {
+            ApiError::invalid(format!("tools[{index}]"), "a tool must be of type 'function', with 'function'")
+        })?;
+        let schema = function.get("parameters").cloned().unwrap_or_else(|| json!({ "type": "object" }));
+        let mut tool = json!({ "name": function.get("name"), "input_schema": schema });
+        if let Some(description) = function.get("description") {
+            tool["description"] = description.clone();
+        }
+        Ok(tool)
+    };
+    let tools: Vec<Value> = given.iter().enumerate().map(tool).collect::<Result<_, ApiError>>()?;
+    request["tools"] = Value::Array(tools);
+    let mut choice = match chat.get("tool_choice") {
+        None | Some(Value::Null) => json!({ "type": "auto" }),
+        Some(Value::String(word)) => match word.as_str() {
+            "none" => json!({ "type": "none" }),
+            "required" => json!({ "type": "any" }),
+            _ => json!({ "type": "auto" }),
+        },
+        Some(named) => json!({ "type": "tool", "name": named.pointer("/function/name") }),
+    };
+    if chat.get("parallel_tool_calls") == Some(&Value::Bool(false)) && choice["type"] != "none" {
+        choice["disable_parallel_tool_use"] = json!(true);
+    }
+    request["tool_choice"] = choice;
+    Ok(())
+}

@@ -1,0 +1,208 @@
+//! A chat answer, whole or streamed, as the Messages API would give it.
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use crate::sse::{self, Item, Reader};
+use crate::{Reshape, Stamp};
+
+/// Turns a chat answer into one of the Messages API.
+pub struct MessagesFromChat {
+    stamp: Stamp,
+    reader: Reader,
+    begun: bool,
+    /// The block under way: its index, and the tool call that it is.
+    block: Option<(u64, Kind)>,
+    blocks: u64,
+    stop_reason: Option<&'static str>,
+    usage: Value,
+    ended: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Thinking,
+    /// By its index in OpenAI's stream.
+    Tool(u64),
+}
+
+impl MessagesFromChat {
+    /// An answer with this stamp.
+    pub fn new(stamp: Stamp) -> Self {
+        let reader = Reader::default();
+        let usage = json!({ "input_tokens": 0, "output_tokens": 0 });
+        Self { stamp, reader, begun: false, block: None, blocks: 0, stop_reason: None, usage, ended: false }
+    }
+
+    fn begin(&mut self, out: &mut Vec<u8>) {
+        if std::mem::replace(&mut self.begun, true) {
+            return;
+        }
+        let message = json!({
+            "id": self.stamp.id, "type": "message", "role": "assistant", "model": self.stamp.model, "content": [],
+            "stop_reason": null, "stop_sequence": null, "usage": self.usage,
+        });
+        sse::named(out, "message_start", &json!({ "type": "message_start", "message": message }));
+    }
+
+    fn enter(&mut self, kind: Kind, block: &Value, out: &mut Vec<u8>) -> u64 {
+        match self.block {
+            Some((index, current)) if current == kind => index,
+            _ => {
+                self.leave(out);
+                let index = self.blocks;
+                self.blocks += 1;
+                self.block = Some((index, kind));
+                let event = json!({ "type": "content_block_start", "index": index, "content_block": block });
+                sse::named(out, "content_block_start", &event);
+                index
+            }
+        }
+    }
+
+    fn leave(&mut self, out: &mut Vec<u8>) {
+        if let Some((index, _)) = self.block.take() {
+            sse::named(out, "content_block_stop", &json!({ "type": "content_block_stop", "index": index }));
+        }
+    }
+
+    fn delta(index: u64, delta: &Value, out: &mut Vec<u8>) {
+        let event = json!({ "type": "content_block_delta", "index": index, "delta": delta });
+        sse::named(out, "content_block_delta", &event);
+    }
+
+    fn event(&mut self, chunk: &Value, out: &mut Vec<u8>) {
+        if chunk.get("error").is_some() {
+            self.ended = true;
+            sse::named(out, "error", &messages_error(chunk));
+            return;
+        }
+        if chunk["usage"].is_object() {
+            self.usage = usage(&chunk["usage"]);
+        }
+        self.begin(out);
+        let choice = &chunk["choices"][0];
+        let delta = &choice["delta"];
+        let filled = |text: &Value| text.as_str().is_some_and(|text| !text.is_empty());
+        if filled(&delta["reasoning_content"]) {
+            let index =
+                self.enter(Kind::Thinking, &json!({ "type": "thinking", "thinking": "", "signature": "" }), out);
+            Self::delta(index, &json!({ "type": "thinking_delta", "thinking": delta["reasoning_content"] }), out);
+        }
+        if filled(&delta["content"]) {
+            let index = self.enter(Kind::Text, &json!({ "type": "text", "text": "" }), out);
+            Self::delta(index, &json!({ "type": "text_delta", "text": delta["content"] }), out);
+        }
+        for call in delta["tool_calls"].as_array().into_iter().flatten() {
+            let kind = Kind::Tool(call["index"].as_u64().unwrap_or(0));
+            let block = json!({ "type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": {} });
+            let index = self.enter(kind, &block, out);
+            if filled(&call["function"]["arguments"]) {
+                let delta = json!({ "type": "input_json_delta", "partial_json": call["function"]["arguments"] });
+                Self::delta(index, &delta, out);
+            }
+        }
+        self.stop_reason = choice["finish_reason"].as_str().map(stop_reason).or(self.stop_reason);
+    }
+}
+
+impl Reshape for MessagesFromChat {
+    fn whole(&mut self, status: u16, body: &[u8]) -> Bytes {
+        let chat: Value = serde_json::from_slice(body).unwrap_or_default();
+        if status >= 400 {
+            return Bytes::from(messages_error(&chat).to_string());
+        }
+        let (choice, mut content) = (&chat["choices"][0], Vec::new());
+        let said = &choice["message"];
+        if let Some(thoughts) = said["reasoning_content"].as_str().filter(|thoughts| !thoughts.is_empty()) {
+            content.push(json!({ "type": "thinking", "thinking": thoughts, "signature": "" }));
+        }
+        if let Some(text) = said["content"].as_str().filter(|text| !text.is_empty()) {
+            content.push(json!({ "type": "text", "text": text }));
+        }
+        for call in said["tool_calls"].as_array().into_iter().flatten() {
+            let arguments = call["function"]["arguments"].as_str().unwrap_or("{}");
+            // What is no JSON is handed on as the text it is.
+            let input = serde_json::from_str(arguments).unwrap_or_else(|_| json!({ "arguments": arguments }));
+            content.push(
+                json!({ "type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": input }),
+            );
+        }
+        let reason = choice["finish_reason"].as_str().map_or("end_turn", stop_reason);
+        let message = json!({
+            "id": self.stamp.id, "type": "message", "role": "assistant", "model": self.stamp.model, "content": content,
+            "stop_reason": reason, "stop_sequence": null, "usage": usage(&chat["usage"]),
+        });
+        Bytes::from(message.to_string())
+    }
+
+    fn piece(&mut self, bytes: &[u8]) -> Bytes {
+        let mut out = Vec::new();
+        for item in self.reader.push(bytes) {
+            match item {
+                _ if self.ended => {}
+                Item::Comment(_) => sse::named(&mut out, "ping", &json!({ "type": "ping" })),
+                Item::Event { data, .. } => {
+                    if let Ok(chunk) = serde_json::from_str(&data) {
+                        self.event(&chunk, &mut out);
+                    }
+                }
+            }
+        }
+        Bytes::from(out)
+    }
+
+    fn end(&mut self) -> Bytes {
+        let mut out = Vec::new();
+        if !std::mem::replace(&mut self.ended, true) {
+            self.begin(&mut out);
+            self.leave(&mut out);
+            let delta = json!({ "stop_reason": self.stop_reason.unwrap_or("end_turn"), "stop_sequence": null });
+            let event = json!({ "type": "message_delta", "delta": delta, "usage": self.usage });
+            sse::named(&mut out, "message_delta", &event);
+            sse::named(&mut out, "message_stop", &json!({ "type": "message_stop" }));
+        }
+        Bytes::from(out)
+    }
+}
+
+fn usage(usage: &Value) -> Value {
+    let number = |pointer: &str| usage.pointer(pointer).and_then(Value::as_u64).unwrap_or(0);
+    let cached = number("/prompt_tokens_details/cached_tokens");
+    json!({
+        "input_tokens": number("/prompt_tokens").saturating_sub(cached),
+        "cache_read_input_tokens": cached, "cache_creation_input_tokens": 0,
+        "output_tokens": number("/completion_tokens"),
+    })
+}
+
+fn stop_reason(finish: &str) -> &'static str {
+    match finish {
+        "length" => "max_tokens",
+        "tool_calls" => "tool_use",
+        "content_filter" => "refusal",
+        _ => "end_turn",
+    }
+}
+
+/// One of our errors in the Messages API's shape.
+pub fn messages_error(ours: &Value) -> Value {
+    let error = &ours["error"];
+    let kind = match (error["type"].as_str(), error["code"].as_str()) {
+        (_, Some("no_capacity" | "draining" | "queue_full" | "cloud_overloaded")) => "overloaded_error",
+        (Some("invalid_request_error"), Some("request_too_large")) => "request_too_large",
+        (
+            Some(
+                kind @ ("invalid_request_error"
+                | "authentication_error"
+                | "permission_error"
+                | "not_found_error"
+                | "rate_limit_error"),
+            ),
+            _,
+        ) => kind,
+        _ => "api_error",
+    };
+    json!({ "type": "error", "error": { "type": kind, "message": error["message"] } })
+}

@@ -1,0 +1,264 @@
+use serde_json::{Map, Value, json};
+
+use super::*;
+use crate::sse::{Item, Reader};
+use crate::{Reshape, Stamp};
+
+fn object(value: Value) -> Map<String, Value> {
+    value.as_object().unwrap().clone()
+}
+
+fn stamp() -> Stamp {
+    Stamp { id: "id-1".into(), model: "m".into(), created: 7 }
+}
+
+/// Every event of a stream that went through in pieces of seven bytes.
+fn through(reshape: &mut dyn Reshape, stream: &str) -> (Vec<(String, Value)>, String) {
+    let mut out = Vec::new();
+    for piece in stream.as_bytes().chunks(7) {
+        out.extend_from_slice(&reshape.piece(piece));
+    }
+    out.extend_from_slice(&reshape.end());
+    let events = Reader::default().push(&out).into_iter().filter_map(|item| match item {
+        Item::Event { name, data } => Some((name, serde_json::from_str(&data).ok()?)),
+        Item::Comment(_) => None,
+    });
+    (events.collect(), String::from_utf8(out).unwrap())
+}
+
+#[test]
+fn rc_27_a_chat_with_everything_becomes_a_messages_request() {
+    let chat = object(json!({
+        "messages": [
+            { "role": "system", "content": "Be brief." },
+            { "role": "developer", "content": [{ "type": "text", "text": "Be kind." }] },
+            { "role": "user", "content": [
+                { "type": "text", "text": "What is this?" },
+                { "type": "image_url", "image_url": { "url": "data:image/png;base64,AAAA" } },
+            ] },
+            { "role": "assistant", "content": null, "tool_calls": [
+                { "id": "c1", "type": "function", "function": { "name": "look", "arguments": "{\"x\":1}" } },
+                { "id": "c2", "type": "function", "function": { "name": "look", "arguments": "" } },
+            ] },
+            { "role": "tool", "tool_call_id": "c1", "content": "a cat" },
+            { "role": "tool", "tool_call_id": "c2", "content": "a dog" },
+            { "role": "user", "content": "So?" },
+        ],
+        "tools": [{ "type": "function", "function": { "name": "look", "description": "d", "parameters": { "type": "object" } } }],
+        "tool_choice": "required", "parallel_tool_calls": false,
+        "temperature": 1.5, "stop": "x", "stream": true, "user": "u", "seed": 1,
+    }));
+    assert_eq!(
+        messages_request(&chat, "claude-x").unwrap(),
+        json!({
+            "model": "claude-x", "max_tokens": 8192, "system": "Be brief.\n\nBe kind.", "temperature": 1.0,
+            "stop_sequences": ["x"], "stream": true, "metadata": { "user_id": "u" },
+            "messages": [
+                { "role": "user", "content": [
+                    { "type": "text", "text": "What is this?" },
+                    { "type": "image", "source": { "type": "base64", "media_type": "image/png", "data": "AAAA" } },
+                ] },
+                { "role": "assistant", "content": [
+                    { "type": "tool_use", "id": "c1", "name": "look", "input": { "x": 1 } },
+                    { "type": "tool_use", "id": "c2", "name": "look", "input": {} },
+                ] },
+                { "role": "user", "content": [
+                    { "type": "tool_result", "tool_use_id": "c1", "content": "a cat" },
+                    { "type": "tool_result", "tool_use_id": "c2", "content": "a dog" },
+                    { "type": "text", "text": "So?" },
+                ] },
+            ],
+            "tools": [{ "name": "look", "description": "d", "input_schema": { "type": "object" } }],
+            "tool_choice": { "type": "any", "disable_parallel_tool_use": true },
+        })
+    );
+}
+
+#[test]
+fn rc_27_thinking_leaves_room_for_the_answer() {
+    let chat = object(json!({ "messages": [], "reasoning_effort": "medium", "max_tokens": 100, "temperature": 0 }));
+    let request = messages_request(&chat, "m").unwrap();
+    assert_eq!(request["thinking"], json!({ "type": "enabled", "budget_tokens": 8192 }));
+    assert!(request["max_tokens"].as_u64().unwrap() > 8192 && request.get("temperature").is_none());
+}
+
+#[test]
+fn rc_27_what_the_messages_api_cannot_do_is_named() {
+    for (body, param) in [
+        (json!({}), "messages"),
+        (json!({ "messages": [], "n": 2 }), "n"),
+        (json!({ "messages": [], "logprobs": true }), "logprobs"),
+        (json!({ "messages": [], "response_format": { "type": "json_object" } }), "response_format"),
+        (json!({ "messages": [{ "role": "x", "content": "" }] }), "messages[0].role"),
+        (json!({ "messages": [{ "role": "tool", "content": "" }] }), "messages[0].tool_call_id"),
+        (
+            json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url", "image_url": { "url": "https://x" } }] }] }),
+            "messages[0].content[0].image_url",
+        ),
+    ] {
+        assert_eq!(messages_request(&object(body), "m").unwrap_err().param.as_deref(), Some(param));
+    }
+}
+
+#[test]
+fn rc_27_a_whole_answer_comes_back_as_a_chat() {
+    let message = json!({
+        "type": "message", "content": [
+            { "type": "thinking", "thinking": "hm" }, { "type": "text", "text": "Yes." },
+            { "type": "tool_use", "id": "t", "name": "look", "input": { "x": 1 } },
+        ],
+        "stop_reason": "tool_use",
+        "usage": { "input_tokens": 5, "cache_read_input_tokens": 2, "cache_creation_input_tokens": 1, "output_tokens": 3 },
+    });
+    let mut reshape = ChatFromMessages::new(stamp(), &Map::new());
+    let chat: Value = serde_json::from_slice(&reshape.whole(200, message.to_string().as_bytes())).unwrap();
+    let said = &chat["choices"][0]["message"];
+    assert_eq!((&said["content"], &said["reasoning_content"]), (&json!("Yes."), &json!("hm")));
+    assert_eq!(said["tool_calls"][0]["function"]["arguments"], "{\"x\":1}");
+    assert_eq!(chat["choices"][0]["finish_reason"], "tool_calls");
+    assert_eq!((&chat["usage"]["prompt_tokens"], &chat["usage"]["completion_tokens"]), (&json!(8), &json!(3)));
+    assert_eq!(reshape.tokens(), (8, 3));
+}
+
+const STREAM: &str = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":4,\"output_tokens\":1}}}\n\n\
+event: ping\ndata: {\"type\":\"ping\"}\n\n\
+event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n\
+event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"Let\"}}\n\n\
+event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":0}\n\n\
+event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":1,\"content_block\":{\"type\":\"tool_use\",\"id\":\"t\",\"name\":\"look\",\"input\":{}}}\n\n\
+event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":1,\"delta\":{\"type\":\"input_json_delta\",\"partial_json\":\"{\\\"x\\\"\"}}\n\n\
+event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":1,\"delta\":{\"type\":\"input_json_delta\",\"partial_json\":\":1}\"}}\n\n\
+event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"tool_use\"},\"usage\":{\"output_tokens\":9}}\n\n\
+event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
+
+#[test]
+fn rc_27_a_stream_comes_back_as_a_chat_stream_and_back_again() {
+    let chat = object(json!({ "stream_options": { "include_usage": true } }));
+    let (events, text) = through(&mut ChatFromMessages::new(stamp(), &chat), STREAM);
+    assert!(text.ends_with("data: [DONE]\n\n") && text.contains(": ping\n\n"), "{text}");
+    let arguments: String = events
+        .iter()
+        .filter_map(|(_, event)| event.pointer("/choices/0/delta/tool_calls/0/function/arguments")?.as_str())
+        .collect();
+    assert_eq!(arguments, "{\"x\":1}");
+    let finish: Vec<_> = events.iter().filter_map(|(_, e)| e.pointer("/choices/0/finish_reason")?.as_str()).collect();
+    assert_eq!(finish, ["tool_calls"]);
+    assert_eq!(events.last().unwrap().1["usage"]["total_tokens"], 13);
+
+    let (back, _) = through(&mut MessagesFromChat::new(stamp()), &text);
+    let names: Vec<&str> = back.iter().map(|(name, _)| name.as_str()).filter(|name| *name != "ping").collect();
+    assert_eq!(
+        names,
+        [
+            "message_start",
+            "content_block_start",
+            "content_block_delta",
+            "content_block_stop",
+            "content_block_start",
+            "content_block_delta",
+            "content_block_delta",
+            "content_block_stop",
+            "message_delta",
+            "message_stop",
+        ]
+    );
+    let last = &back[back.len() - 2].1;
+    assert_eq!((&last["delta"]["stop_reason"], &last["usage"]["output_tokens"]), (&json!("tool_use"), &json!(9)));
+}
+
+#[test]
+fn rc_27_a_stream_that_is_cut_or_fails_is_an_error() {
+    let (events, text) = through(&mut ChatFromMessages::new(stamp(), &Map::new()), &STREAM[..STREAM.len() / 2]);
+    assert!(events.last().unwrap().1["error"]["message"].as_str().unwrap().contains("middle"), "{text}");
+    let failed = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n";
+    let (events, text) = through(&mut ChatFromMessages::new(stamp(), &Map::new()), failed);
+    assert_eq!(events[0].1["error"]["code"], "cloud_overloaded");
+    assert_eq!((events.len(), &events[0].1["source"]), (1, &json!("cloud")), "{text}");
+}
+
+#[test]
+fn rc_27_errors_say_who_is_to_blame_and_when_to_come_back() {
+    let body = |kind: &str, message: &str| {
+        json!({ "type": "error", "error": { "type": kind, "message": message } }).to_string()
+    };
+    for (status, kind, message, code, comes_back) in [
+        (429, "rate_limit_error", "slow down", "cloud_rate_limited", true),
+        (529, "overloaded_error", "busy", "cloud_overloaded", true),
+        (401, "authentication_error", "bad key", "backend_error", false),
+        (404, "not_found_error", "model: x", "model_not_found", false),
+        (400, "invalid_request_error", "prompt is too long: 9 > 8", "context_length_exceeded", false),
+        (400, "invalid_request_error", "no", "invalid_request", false),
+        (500, "api_error", "oops", "backend_error", false),
+    ] {
+        let error = cloud_error(status, body(kind, message).as_bytes(), None);
+        assert_eq!((error.code.as_str(), error.retry_after.is_some()), (code, comes_back));
+        assert!(error.message.contains(message), "{error}");
+    }
+}
+
+#[test]
+fn a_messages_request_becomes_a_chat() {
+    let chat = chat_request(&object(json!({
+        "model": "m", "max_tokens": 9, "system": [{ "type": "text", "text": "S" }], "x_priority": 3,
+        "stop_sequences": ["x"], "stream": true, "metadata": { "user_id": "u" },
+        "messages": [
+            { "role": "user", "content": "hi" },
+            { "role": "assistant", "content": [
+                { "type": "thinking", "thinking": "hm", "signature": "s" },
+                { "type": "tool_use", "id": "t", "name": "look", "input": { "x": 1 } },
+            ] },
+            { "role": "user", "content": [
+                { "type": "tool_result", "tool_use_id": "t", "content": [{ "type": "text", "text": "cat" }] },
+                { "type": "text", "text": "So?" },
+                { "type": "image", "source": { "type": "base64", "media_type": "image/png", "data": "AA" } },
+            ] },
+        ],
+        "tools": [{ "name": "look", "input_schema": { "type": "object" } }], "tool_choice": { "type": "tool", "name": "look" },
+    })))
+    .unwrap();
+    assert_eq!(
+        chat["messages"],
+        json!([
+            { "role": "system", "content": "S" },
+            { "role": "user", "content": "hi" },
+            { "role": "assistant", "content": null, "tool_calls": [
+                { "id": "t", "type": "function", "function": { "name": "look", "arguments": "{\"x\":1}" } },
+            ] },
+            { "role": "tool", "tool_call_id": "t", "content": "cat" },
+            { "role": "user", "content": [
+                { "type": "text", "text": "So?" },
+                { "type": "image_url", "image_url": { "url": "data:image/png;base64,AA" } },
+            ] },
+        ])
+    );
+    assert_eq!((&chat["x_priority"], &chat["stop"], &chat["user"]), (&json!(3), &json!(["x"]), &json!("u")));
+    assert_eq!(chat["tool_choice"]["function"]["name"], "look");
+    for (body, param) in [
+        (json!({ "messages": [] }), "max_tokens"),
+        (json!({ "max_tokens": 1 }), "messages"),
+        (json!({ "max_tokens": 1, "messages": [{ "role": "system", "content": "" }] }), "messages[0].role"),
+        (
+            json!({ "max_tokens": 1, "messages": [{ "role": "user", "content": [{ "type": "document" }] }] }),
+            "messages[0].content[0]",
+        ),
+    ] {
+        assert_eq!(chat_request(&object(body)).unwrap_err().param.as_deref(), Some(param));
+    }
+}
+
+#[test]
+fn a_whole_chat_answer_and_an_error_in_the_messages_shape() {
+    let chat = json!({
+        "choices": [{ "message": { "content": "Yes.", "tool_calls": [{ "id": "t", "function": { "name": "look", "arguments": "{}" } }] },
+            "finish_reason": "length" }],
+        "usage": { "prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": { "cached_tokens": 1 } },
+    });
+    let message: Value =
+        serde_json::from_slice(&MessagesFromChat::new(stamp()).whole(200, chat.to_string().as_bytes())).unwrap();
+    assert_eq!(message["content"][0], json!({ "type": "text", "text": "Yes." }));
+    assert_eq!((&message["stop_reason"], &message["usage"]["input_tokens"]), (&json!("max_tokens"), &json!(4)));
+    let error = json!({ "error": { "message": "no", "type": "not_found_error", "code": "model_not_found" } });
+    let error: Value =
+        serde_json::from_slice(&MessagesFromChat::new(stamp()).whole(404, error.to_string().as_bytes())).unwrap();
+    assert_eq!(error, json!({ "type": "error", "error": { "type": "not_found_error", "message": "no" } }));
+}

@@ -1,0 +1,255 @@
+//! OpenAI's answers as Ollama's lines of JSON.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use serde_json::{Map, Value, json};
+
+use crate::sse::{Item, Reader};
+use crate::{Reshape, Stamp};
+
+/// How long ago the request came, and how much of that was a load.
+pub type Elapsed = Box<dyn Fn() -> (Duration, Duration) + Send>;
+
+/// Which of Ollama's answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerShape {
+    /// `message`.
+    Chat,
+    /// `response`.
+    Generate,
+}
+
+/// Turns an answer of a chat, or of a completion, into Ollama's.
+pub struct OllamaFromChat {
+    shape: AnswerShape,
+    stamp: Stamp,
+    elapsed: Elapsed,
+    reader: Reader,
+    /// Tool calls come in pieces; Ollama's clients get them whole.
+    calls: Vec<(Value, String)>,
+    finish: Option<String>,
+    usage: Value,
+    timings: Value,
+    failed: bool,
+}
+
+impl OllamaFromChat {
+    /// An answer with this stamp.
+    pub fn new(shape: AnswerShape, stamp: Stamp, elapsed: Elapsed) -> Self {
+        Self {
+            shape,
+            stamp,
+            elapsed,
+            reader: Reader::default(),
+            calls: Vec::new(),
+            finish: None,
+            usage: Value::Null,
+            timings: Value::Null,
+            failed: false,
+        }
+    }
+
+    fn line(&self, text: &str, thoughts: &str, calls: &[Value]) -> Value {
+        let mut line = json!({ "model": self.stamp.model, "created_at": timestamp(self.stamp.created), "done": false });
+        match self.shape {
+            AnswerShape::Chat => {
+                let mut message = json!({ "role": "assistant", "content": text });
+                if !thoughts.is_empty() {
+                    message["thinking"] = json!(thoughts);
+                }
+                if !calls.is_empty() {
+                    message["tool_calls"] = json!(calls);
+                }
+                line["message"] = message;
+            }
+            AnswerShape::Generate => {
+                line["response"] = json!(text);
+                if !thoughts.is_empty() {
+                    line["thinking"] = json!(thoughts);
+                }
+            }
+        }
+        line
+    }
+
+    /// The fields of the last line: why it ended and what it cost.
+    fn close(&self, line: &mut Value) {
+        let (total, load) = (self.elapsed)();
+        let nanoseconds = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        let count = |pointer: &str| self.usage.pointer(pointer).and_then(Value::as_u64);
+        let spent = |name: &str| self.timings[name].as_f64().map(|ms| (ms * 1e6) as u64);
+        line["done"] = json!(true);
+        line["done_reason"] = json!(if self.finish.as_deref() == Some("length") { "length" } else { "stop" });
+        line["total_duration"] = json!(nanoseconds(total));
+        line["load_duration"] = json!(nanoseconds(load));
+        if let Some(tokens) = count("/prompt_tokens") {
+            line["prompt_eval_count"] = json!(tokens);
+        }
+        if let Some(tokens) = count("/completion_tokens") {
+            line["eval_count"] = json!(tokens);
+        }
+        // Without the engine's own times the whole answer's is the best there is.
+        line["prompt_eval_duration"] = json!(spent("prompt_ms").unwrap_or(0));
+        line["eval_duration"] = json!(spent("predicted_ms").unwrap_or_else(|| nanoseconds(total.saturating_sub(load))));
+    }
+
+    fn event(&mut self, data: &str, out: &mut Vec<u8>) {
+        let Ok(chunk) = serde_json::from_str::<Value>(data) else { return };
+        if chunk.get("error").is_some() {
+            self.failed = true;
+            return push(out, &json!({ "error": error_text(&chunk) }));
+        }
+        for (known, name) in [(&mut self.usage, "usage"), (&mut self.timings, "timings")] {
+            if chunk[name].is_object() {
+                *known = chunk[name].clone();
+            }
+        }
+        let choice = &chunk["choices"][0];
+        if let Some(finish) = choice["finish_reason"].as_str() {
+            self.finish = Some(finish.to_owned());
+        }
+        let delta = &choice["delta"];
+        let text = delta["content"].as_str().or_else(|| choice["text"].as_str()).unwrap_or_default();
+        let thoughts = delta["reasoning_content"].as_str().unwrap_or_default();
+        for call in delta["tool_calls"].as_array().into_iter().flatten() {
+            let index = call["index"].as_u64().and_then(|index| usize::try_from(index).ok()).unwrap_or(0);
+            if index >= self.calls.len() && index < 1_024 {
+                self.calls.resize(index + 1, (Value::Null, String::new()));
+            }
+            if let Some((name, arguments)) = self.calls.get_mut(index) {
+                if call["function"]["name"].is_string() {
+                    *name = call["function"]["name"].clone();
+                }
+                *arguments += call["function"]["arguments"].as_str().unwrap_or_default();
+            }
+        }
+        if !text.is_empty() || !thoughts.is_empty() {
+            push(out, &self.line(text, thoughts, &[]));
+        }
+    }
+}
+
+impl Reshape for OllamaFromChat {
+    fn whole(&mut self, status: u16, body: &[u8]) -> Bytes {
+        let answer: Value = serde_json::from_slice(body).unwrap_or_default();
+        if status >= 400 {
+            return Bytes::from(json!({ "error": error_text(&answer) }).to_string());
+        }
+        let choice = &answer["choices"][0];
+        let said = &choice["message"];
+        let text = said["content"].as_str().or_else(|| choice["text"].as_str()).unwrap_or_default();
+        let calls: Vec<Value> = said["tool_calls"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|call| {
+                tool_call(&call["function"]["name"], call["function"]["arguments"].as_str().unwrap_or_default())
+            })
+            .collect();
+        (self.usage, self.timings) = (answer["usage"].clone(), answer["timings"].clone());
+        self.finish = choice["finish_reason"].as_str().map(str::to_owned);
+        let mut line = self.line(text, said["reasoning_content"].as_str().unwrap_or_default(), &calls);
+        self.close(&mut line);
+        Bytes::from(line.to_string())
+    }
+
+    fn piece(&mut self, bytes: &[u8]) -> Bytes {
+        let mut out = Vec::new();
+        for item in self.reader.push(bytes) {
+            // Comments mean nothing in Ollama's streams.
+            if let Item::Event { data, .. } = item
+                && !self.failed
+            {
+                self.event(&data, &mut out);
+            }
+        }
+        Bytes::from(out)
+    }
+
+    fn end(&mut self) -> Bytes {
+        let mut out = Vec::new();
+        if self.failed {
+            return Bytes::new();
+        }
+        let calls: Vec<Value> =
+            std::mem::take(&mut self.calls).iter().map(|(name, arguments)| tool_call(name, arguments)).collect();
+        if !calls.is_empty() {
+            push(&mut out, &self.line("", "", &calls));
+        }
+        let mut last = self.line("", "", &[]);
+        self.close(&mut last);
+        push(&mut out, &last);
+        Bytes::from(out)
+    }
+}
+
+/// Arguments are an object there, and a text here.
+fn tool_call(name: &Value, arguments: &str) -> Value {
+    let arguments = serde_json::from_str(arguments).unwrap_or_else(|_| json!({ "arguments": arguments }));
+    json!({ "function": { "name": name, "arguments": arguments } })
+}
+
+fn push(out: &mut Vec<u8>, line: &Value) {
+    out.extend_from_slice(line.to_string().as_bytes());
+    out.push(b'\n');
+}
+
+/// OpenAI's embeddings as Ollama's.
+pub fn embeddings_answer(
+    shape: super::EmbedShape,
+    model: &str,
+    answer: &Value,
+    total: Duration,
+    load: Duration,
+) -> Value {
+    let vectors: Vec<&Value> =
+        answer["data"].as_array().into_iter().flatten().map(|entry| &entry["embedding"]).collect();
+    if shape == super::EmbedShape::One {
+        return json!({ "embedding": vectors.first() });
+    }
+    let nanoseconds = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+    json!({
+        "model": model, "embeddings": vectors, "total_duration": nanoseconds(total), "load_duration": nanoseconds(load),
+        "prompt_eval_count": answer["usage"]["prompt_tokens"],
+    })
+}
+
+/// The words of one of our errors, which is all that Ollama's clients read.
+pub fn error_text(ours: &Value) -> &str {
+    ours["error"]["message"].as_str().or_else(|| ours["error"].as_str()).unwrap_or("the request failed")
+}
+
+/// Seconds since 1970 as RFC 3339 has them, in UTC (civil date from days: Howard Hinnant, "chrono-compatible low-level date
+/// algorithms").
+pub fn timestamp(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let shifted = days + 719_468;
+    let era = shifted / 146_097;
+    let day_of_era = shifted % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (hour, minute, second) = (rest / 3_600, rest / 60 % 60, rest % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// An answer to a request that asked nothing: the model was loaded, or left.
+impl OllamaFromChat {
+    /// Its one line.
+    pub fn nothing_asked(shape: AnswerShape, stamp: &Stamp, reason: &str) -> Value {
+        let mut line = Map::new();
+        line.insert("model".to_owned(), json!(stamp.model));
+        line.insert("created_at".to_owned(), json!(timestamp(stamp.created)));
+        match shape {
+            AnswerShape::Chat => line.insert("message".to_owned(), json!({ "role": "assistant", "content": "" })),
+            AnswerShape::Generate => line.insert("response".to_owned(), json!("")),
+        };
+        line.insert("done".to_owned(), json!(true));
+        line.insert("done_reason".to_owned(), json!(reason));
+        Value::Object(line)
+    }
+}

@@ -1,0 +1,153 @@
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use super::*;
+use crate::{Reshape, Stamp};
+
+fn object(value: Value) -> Map<String, Value> {
+    value.as_object().unwrap().clone()
+}
+
+fn stamp() -> Stamp {
+    Stamp { id: "1".into(), model: "m".into(), created: 1_720_660_440 }
+}
+
+fn elapsed() -> Elapsed {
+    Box::new(|| (Duration::from_millis(30), Duration::from_millis(10)))
+}
+
+#[test]
+fn a_chat_with_everything_becomes_openais() {
+    let body = object(json!({
+        "model": "m", "keep_alive": "5m", "think": false, "format": "json",
+        "options": { "temperature": 0, "num_predict": 9, "stop": ["x"], "num_ctx": 4096, "seed": null },
+        "messages": [
+            { "role": "user", "content": "What?", "images": ["/9j/AA"] },
+            { "role": "assistant", "content": "", "tool_calls": [{ "function": { "name": "look", "arguments": { "x": 1 } } }] },
+            { "role": "tool", "content": "cat" },
+        ],
+        "tools": [{ "type": "function", "function": { "name": "look" } }],
+    }));
+    let Asked::Chat(chat, true) = chat(&body).unwrap() else { panic!() };
+    assert_eq!(
+        chat,
+        json!({
+            "model": "m", "keep_alive": "5m", "temperature": 0, "max_tokens": 9, "stop": ["x"],
+            "stream": true, "stream_options": { "include_usage": true }, "response_format": { "type": "json_object" },
+            "chat_template_kwargs": { "enable_thinking": false },
+            "messages": [
+                { "role": "user", "content": [
+                    { "type": "text", "text": "What?" },
+                    { "type": "image_url", "image_url": { "url": "data:image/jpeg;base64,/9j/AA" } },
+                ] },
+                { "role": "assistant", "content": "", "tool_calls": [
+                    { "id": "call_1_0", "type": "function", "function": { "name": "look", "arguments": "{\"x\":1}" } },
+                ] },
+                { "role": "tool", "content": "cat", "tool_call_id": "call_1_0" },
+            ],
+            "tools": [{ "type": "function", "function": { "name": "look" } }],
+        })
+    );
+}
+
+#[test]
+fn an_empty_prompt_loads_and_keep_alive_0_unloads() {
+    for (body, expected) in [
+        (json!({ "model": "m" }), Asked::Load),
+        (json!({ "model": "m", "prompt": "" }), Asked::Load),
+        (json!({ "model": "m", "keep_alive": 0 }), Asked::Unload),
+        (json!({ "model": "m", "keep_alive": "0" }), Asked::Unload),
+        (json!({ "model": "m", "keep_alive": -1 }), Asked::Load),
+    ] {
+        assert_eq!(generate(&object(body.clone())), Ok(expected.clone()), "{body}");
+        assert_eq!(chat(&object(body.clone())), Ok(expected), "{body}");
+    }
+}
+
+#[test]
+fn generate_is_a_chat_unless_it_is_raw() {
+    let Asked::Chat(chat, false) =
+        generate(&object(json!({ "model": "m", "prompt": "p", "system": "s", "stream": false }))).unwrap()
+    else {
+        panic!()
+    };
+    assert_eq!(chat["messages"], json!([{ "role": "system", "content": "s" }, { "role": "user", "content": "p" }]));
+    let raw = generate(&object(json!({ "model": "m", "prompt": "p", "raw": true, "stream": false })));
+    assert_eq!(raw, Ok(Asked::Completion(json!({ "model": "m", "prompt": "p" }), false)));
+}
+
+#[test]
+fn mistakes_are_named() {
+    for (body, param) in [
+        (json!({}), "model"),
+        (json!({ "model": "m", "prompt": 7 }), "prompt"),
+        (json!({ "model": "m", "prompt": "p", "suffix": "s" }), "suffix"),
+        (json!({ "model": "m", "prompt": "p", "format": 7 }), "format"),
+        (json!({ "model": "m", "prompt": "p", "options": [] }), "options"),
+        (json!({ "model": "m", "prompt": "p", "keep_alive": "soon" }), "keep_alive"),
+        (json!({ "model": "m", "prompt": "p", "stream": 1 }), "stream"),
+    ] {
+        assert_eq!(generate(&object(body.clone())).unwrap_err().param.as_deref(), Some(param), "{body}");
+    }
+    assert!(embed(&object(json!({ "model": "m" })), EmbedShape::Several).is_err());
+}
+
+#[test]
+fn a_stream_comes_as_lines_and_ends_with_what_it_cost() {
+    let stream = ": loading\n\ndata: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n\
+        data: {\"choices\":[{\"delta\":{\"reasoning_content\":\"hm\"}}]}\n\n\
+        data: {\"choices\":[{\"delta\":{\"content\":\"Yes\"}}]}\n\n\
+        data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"a\",\"function\":{\"name\":\"look\",\"arguments\":\"{\\\"x\\\"\"}}]}}]}\n\n\
+        data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\":1}\"}}]}}]}\n\n\
+        data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"length\"}],\"timings\":{\"prompt_ms\":2,\"predicted_ms\":4.5}}\n\n\
+        data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":2}}\n\ndata: [DONE]\n\n";
+    let mut reshape = OllamaFromChat::new(AnswerShape::Chat, stamp(), elapsed());
+    let mut out = Vec::new();
+    for piece in stream.as_bytes().chunks(9) {
+        out.extend_from_slice(&reshape.piece(piece));
+    }
+    out.extend_from_slice(&reshape.end());
+    let lines: Vec<Value> =
+        String::from_utf8(out).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines[0]["message"]["thinking"], "hm");
+    assert_eq!((&lines[1]["message"]["content"], &lines[1]["done"]), (&json!("Yes"), &json!(false)));
+    assert_eq!(lines[2]["message"]["tool_calls"][0]["function"], json!({ "name": "look", "arguments": { "x": 1 } }));
+    let last = &lines[3];
+    assert_eq!(
+        (&last["done"], &last["done_reason"], &last["created_at"]),
+        (&json!(true), &json!("length"), &json!("2024-07-11T01:14:00Z"))
+    );
+    assert_eq!((&last["total_duration"], &last["load_duration"]), (&json!(30_000_000), &json!(10_000_000)));
+    assert_eq!((&last["prompt_eval_count"], &last["eval_count"]), (&json!(3), &json!(2)));
+    assert_eq!((&last["prompt_eval_duration"], &last["eval_duration"]), (&json!(2_000_000), &json!(4_500_000)));
+}
+
+#[test]
+fn a_whole_answer_and_an_error() {
+    let answer = json!({ "choices": [{ "message": { "content": "Yes" }, "finish_reason": "stop" }],
+        "usage": { "prompt_tokens": 3, "completion_tokens": 1 } });
+    let mut reshape = OllamaFromChat::new(AnswerShape::Generate, stamp(), elapsed());
+    let line: Value = serde_json::from_slice(&reshape.whole(200, answer.to_string().as_bytes())).unwrap();
+    assert_eq!(
+        (&line["response"], &line["done"], &line["eval_duration"]),
+        (&json!("Yes"), &json!(true), &json!(20_000_000))
+    );
+    let error = reshape.whole(404, br#"{"error":{"message":"there is no model 'x'"}}"#);
+    assert_eq!(error, r#"{"error":"there is no model 'x'"}"#);
+    let mut reshape = OllamaFromChat::new(AnswerShape::Chat, stamp(), elapsed());
+    assert_eq!(reshape.piece(b"data: {\"error\":{\"message\":\"gone\"}}\n\n"), "{\"error\":\"gone\"}\n");
+    assert_eq!(reshape.end(), "");
+}
+
+#[test]
+fn moments_are_written_as_rfc_3339_has_them() {
+    for (seconds, text) in [
+        (0, "1970-01-01T00:00:00Z"),
+        (951_782_399, "2000-02-28T23:59:59Z"),
+        (951_782_400, "2000-02-29T00:00:00Z"),
+        (4_102_444_800, "2100-01-01T00:00:00Z"),
+    ] {
+        assert_eq!(timestamp(seconds), text);
+    }
+}

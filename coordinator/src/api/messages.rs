@@ -1,0 +1,90 @@
+//! `POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's API, for whatever model answers chats here.
+
+use std::time::SystemTime;
+
+use axum::response::Response;
+use bytes::Bytes;
+use http::header::HeaderValue;
+use http_body_util::{BodyExt, Collected, Limited};
+use model_boss_dialects::anthropic::{MessagesFromChat, chat_request, messages_error};
+use model_boss_dialects::{Reshape, Stamp};
+use model_boss_protocol::{ApiError, Category, ErrorCode, ErrorSource};
+use serde_json::{Map, Value, json};
+
+use super::body::{self, json};
+use super::error::error_response;
+use super::inference::infer_body;
+use super::reshape::reshaped;
+use super::route::Call;
+
+/// An answer is long; so much of it is only its count.
+const MAX_COUNTED: usize = 1 << 20;
+
+/// `POST /v1/messages`.
+pub(super) async fn messages(mut call: Call) -> Result<Response, ApiError> {
+    let asked = async {
+        let body: Map<String, Value> = body::parse(&call.body().await?)?;
+        let chat = chat_request(&body)?;
+        Ok::<_, ApiError>((model_of(&body), chat))
+    };
+    let (model, chat) = match asked.await {
+        Ok(asked) => asked,
+        Err(error) => return Ok(in_their_shape(&error)),
+    };
+    let reshape: Box<dyn Reshape> = Box::new(MessagesFromChat::new(stamp(&call, model)));
+    let answer = infer_body(call, Bytes::from(chat.to_string()), "/v1/chat/completions", Category::Llm).await;
+    Ok(reshaped(answer, reshape, "text/event-stream").await)
+}
+
+/// `POST /v1/messages/count_tokens`. The model's own template and vocabulary count: it is asked for one token and says how
+/// many it read.
+pub(super) async fn count_tokens(mut call: Call) -> Result<Response, ApiError> {
+    let asked = async {
+        let mut body: Map<String, Value> = body::parse(&call.body().await?)?;
+        body.insert("max_tokens".to_owned(), json!(1));
+        body.remove("stream");
+        chat_request(&body)
+    };
+    let counted = match asked.await {
+        Ok(chat) => counted(call, &chat).await,
+        Err(error) => Err(error),
+    };
+    match counted {
+        Ok(tokens) => json(&json!({ "input_tokens": tokens })),
+        Err(error) => Ok(in_their_shape(&error)),
+    }
+}
+
+/// The tokens that a chat's prompt comes to.
+async fn counted(call: Call, chat: &Value) -> Result<u64, ApiError> {
+    let answer = infer_body(call, Bytes::from(chat.to_string()), "/v1/chat/completions", Category::Llm).await?;
+    let (head, body) = answer.into_parts();
+    let body = Limited::new(body, MAX_COUNTED).collect().await.map(Collected::to_bytes).unwrap_or_default();
+    let said: Value = serde_json::from_slice(&body).unwrap_or_default();
+    if !head.status.is_success() {
+        let message = said["error"]["message"].as_str().unwrap_or("the model could not be asked").to_owned();
+        let code = if head.status.is_client_error() { ErrorCode::InvalidRequest } else { ErrorCode::BackendError };
+        return Err(ApiError::new(code, message).with_status(head.status.as_u16()));
+    }
+    said["usage"]["prompt_tokens"]
+        .as_u64()
+        .ok_or_else(|| ApiError::new(ErrorCode::BackendError, "the model did not say how many tokens it read"))
+}
+
+fn model_of(body: &Map<String, Value>) -> String {
+    body.get("model").and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+fn stamp(call: &Call, model: String) -> Stamp {
+    let id = call.request_id();
+    let created = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
+    Stamp { id: format!("msg_{}", String::from_utf8_lossy(id.as_bytes())), model, created }
+}
+
+fn in_their_shape(error: &ApiError) -> Response {
+    let ours: Value = serde_json::from_str(&error.body(ErrorSource::Coordinator).to_json()).unwrap_or_default();
+    let mut response = error_response(error);
+    *response.body_mut() = axum::body::Body::from(messages_error(&ours).to_string());
+    response.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}

@@ -1,0 +1,140 @@
+//! Anthropic's and Ollama's APIs in front of the same models: shapes, streams, errors, and what `keep_alive` does.
+
+use http::StatusCode;
+use model_boss_tests::{Answer, Behaviour, Boss, PATIENCE, Sandbox, until};
+use serde_json::{Value, json};
+
+fn reply(text: &str) -> Behaviour {
+    Behaviour { reply: Some(text.to_owned()), ..Behaviour::default() }
+}
+
+/// The lines of a stream of Ollama's.
+async fn lines(boss: &Boss, path: &str, body: &Value) -> Vec<Value> {
+    let answer = boss.client().post(path, body).await;
+    assert_eq!(
+        (answer.status, answer.header("content-type")),
+        (StatusCode::OK, Some("application/x-ndjson")),
+        "{answer:?}"
+    );
+    text_of(&answer).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn text_of(answer: &Answer) -> String {
+    String::from_utf8(answer.body.to_vec()).unwrap()
+}
+
+async fn loaded(boss: &Boss) -> Vec<Value> {
+    boss.read("/api/ps").await["models"].as_array().unwrap().clone()
+}
+
+#[tokio::test]
+async fn ollamas_chat_and_generate_answer_in_lines() {
+    let sandbox = Sandbox::new();
+    let mut model = sandbox.fake_model("alpha", reply("four and more"));
+    let boss = sandbox.start().await;
+    let asked = json!({ "model": "alpha:latest", "messages": [{ "role": "user", "content": "2 + 2?" }], "options": { "num_predict": 2 } });
+    let said = lines(&boss, "/api/chat", &asked).await;
+    let text: String = said.iter().filter_map(|line| line["message"]["content"].as_str()).collect();
+    assert!(text.starts_with("four"), "{said:?}");
+    let last = said.last().unwrap();
+    assert_eq!(
+        (&last["model"], &last["done"], &last["done_reason"]),
+        (&json!("alpha:latest"), &json!(true), &json!("length"))
+    );
+    assert!(last["total_duration"].as_u64().unwrap() > 0 && last["eval_count"] == 2, "{last}");
+    let request = model.worker().await.request().await;
+    assert_eq!((&request.body["max_tokens"], &request.body["model"]), (&json!(2), &json!("alpha")));
+
+    let whole = json!({ "model": "alpha", "prompt": "2 + 2?", "stream": false });
+    let answer = boss.client().post("/api/generate", &whole).await.json();
+    assert_eq!((&answer["response"], &answer["done"]), (&json!("four and more"), &json!(true)), "{answer}");
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn ollamas_empty_prompt_loads_and_keep_alive_0_unloads() {
+    let sandbox = Sandbox::new();
+    let model = sandbox.fake_model("alpha", reply("x"));
+    let boss = sandbox.start().await;
+    let ask = async |body: Value| boss.client().post("/api/generate", &body).await.json();
+    assert_eq!(ask(json!({ "model": "alpha", "keep_alive": -1 })).await["done_reason"], "load");
+    let running = loaded(&boss).await;
+    assert_eq!(running[0]["name"], "alpha");
+    assert!(running[0]["expires_at"].as_str().unwrap().ends_with('Z'), "{running:?}");
+    assert_eq!(ask(json!({ "model": "alpha", "keep_alive": 0 })).await["done_reason"], "unload");
+    assert!(loaded(&boss).await.is_empty());
+    assert_eq!(ask(json!({ "model": "alpha", "keep_alive": 0 })).await["done_reason"], "unload", "gone is gone");
+    let asked = json!({ "model": "alpha", "prompt": "?", "stream": false, "keep_alive": 0 });
+    assert_eq!(ask(asked).await["response"], "x");
+    until(PATIENCE, "the model leaves after its answer", async || loaded(&boss).await.is_empty().then_some(())).await;
+    assert_eq!(model.spawns(), 2);
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn ollamas_lists_and_errors() {
+    let mut sandbox = Sandbox::new();
+    sandbox.llama_server();
+    let _chat = sandbox.fake_model("alpha", reply("x"));
+    let _vectors =
+        sandbox.gguf_model("vectors", "labels = [\"embedding\"]\nbackend = \"llama-server\"", Behaviour::default());
+    let boss = sandbox.start().await;
+    let tags = boss.read("/api/tags").await;
+    let names: Vec<&str> =
+        tags["models"].as_array().unwrap().iter().filter_map(|model| model["name"].as_str()).collect();
+    assert_eq!(names, ["alpha", "vectors"]);
+    assert_eq!(tags["models"][0]["digest"].as_str().unwrap().len(), 64);
+    assert!(boss.read("/api/version").await["version"].is_string());
+    let shown = boss.client().post("/api/show", &json!({ "model": "vectors" })).await.json();
+    assert_eq!((&shown["capabilities"], &shown["details"]["format"]), (&json!(["embedding"]), &json!("gguf")));
+
+    let embedded = boss.client().post("/api/embed", &json!({ "model": "vectors", "input": ["a", "b c"] })).await.json();
+    assert_eq!(embedded["embeddings"][1][0], 2.0, "{embedded}");
+    let one = boss.client().post("/api/embeddings", &json!({ "model": "vectors", "prompt": "a b c" })).await.json();
+    assert_eq!(one["embedding"][0], 3.0, "{one}");
+
+    for (path, body, status, word) in [
+        ("/api/chat", json!({ "model": "nobody", "messages": [{ "role": "user", "content": "?" }] }), 404, "nobody"),
+        ("/api/generate", json!({ "model": "nobody" }), 404, "nobody"),
+        ("/api/generate", json!({ "prompt": "?" }), 400, "'model'"),
+        ("/api/show", json!({ "model": "nobody" }), 404, "nobody"),
+        ("/api/embed", json!({ "model": "vectors" }), 400, "'input'"),
+        ("/api/chat", json!({ "model": "alpha", "messages": 7 }), 400, "'messages'"),
+    ] {
+        let answer = boss.client().post(path, &body).await;
+        assert_eq!(answer.status.as_u16(), status, "{path}: {answer:?}");
+        assert!(answer.json()["error"].as_str().unwrap().contains(word), "{path}: {answer:?}");
+    }
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn anthropics_messages_are_answered_by_any_model() {
+    let sandbox = Sandbox::new();
+    let mut model = sandbox.fake_model("alpha", reply("four"));
+    let boss = sandbox.start().await;
+    let asked = json!({ "model": "alpha", "max_tokens": 9, "system": "Be brief.", "messages": [{ "role": "user", "content": "2 + 2?" }] });
+    let answer = boss.client().post("/v1/messages", &asked).await;
+    let message = answer.json();
+    assert_eq!((&message["type"], &message["content"][0]["text"]), (&json!("message"), &json!("four")), "{message}");
+    assert_eq!(message["stop_reason"], "end_turn");
+    assert_eq!(answer.header("x-served-model"), Some("alpha"));
+    assert_eq!(model.worker().await.request().await.body["messages"][0]["role"], "system");
+
+    let mut streamed = asked.clone();
+    streamed["stream"] = json!(true);
+    let text = text_of(&boss.client().post("/v1/messages", &streamed).await);
+    for name in ["message_start", "content_block_delta", "message_delta", "message_stop"] {
+        assert!(text.contains(&format!("event: {name}\n")), "{name}: {text}");
+    }
+    assert!(!text.contains("[DONE]"), "{text}");
+
+    let counted = boss.client().post("/v1/messages/count_tokens", &asked).await.json();
+    assert!(counted["input_tokens"].as_u64().unwrap() > 0, "{counted}");
+    let error = boss.client().post("/v1/messages", &json!({ "model": "alpha", "messages": [] })).await;
+    assert_eq!((error.status, &error.json()["type"]), (StatusCode::BAD_REQUEST, &json!("error")));
+    let error =
+        boss.client().post("/v1/messages", &json!({ "model": "nobody", "max_tokens": 1, "messages": [] })).await;
+    assert_eq!(error.json()["error"]["type"], "not_found_error", "{error:?}");
+    boss.finish().await;
+}
