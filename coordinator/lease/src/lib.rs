@@ -30,7 +30,7 @@ pub use ledger::{Ledger, SCHEMA, Terms};
 pub use op::{Evidence, Op, Record, Renewal};
 pub use outcome::{Grant, NeverFits, Outcome, Refusal, Revocation, Victim, Wait};
 pub use reason::{Share, WaitReason};
-pub use rules::{after_loss, apply, read_from};
+pub use rules::{after_loss, apply, nominations, read_from};
 pub use time::StoreTime;
 pub use unknown::UnknownValue;
 pub use waiter::{Mode, Request, Waiter, Want};

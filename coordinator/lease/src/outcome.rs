@@ -10,7 +10,7 @@ use crate::{DeviceKey, LeaseId, StoreTime, Token, WaitReason};
 /// What came of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// `Declare`, `Observe`, `Cancel`, `Settle`: written down.
+    /// `Declare`, `Observe`, `Cancel`, `Settle`: written down. `Acquire`: a place is kept, and it would fit now.
     Noted,
     /// `Acquire`: the bytes are promised.
     Granted(Grant),

@@ -53,9 +53,32 @@ pub enum Mode {
     Wait,
     /// Wait, and ask less important leases that declared themselves preemptible to give their bytes back.
     Preempt,
+    /// Take or keep a place in the queue and be granted nothing yet: who asks makes the room itself first, and is not
+    /// to find it taken by others.
+    Reserve,
+    /// The same, and ask others to give their bytes back.
+    #[serde(rename = "reserve-preempt")]
+    ReservePreempt,
     /// A mode of a newer version.
     #[serde(untagged)]
     Other(String),
+}
+
+impl Mode {
+    /// Whether the request keeps a place in the queue.
+    pub(crate) const fn waits(&self) -> bool {
+        matches!(self, Self::Wait | Self::Preempt | Self::Reserve | Self::ReservePreempt)
+    }
+
+    /// Whether others are asked to give their bytes back for it.
+    pub(crate) const fn preempts(&self) -> bool {
+        matches!(self, Self::Preempt | Self::ReservePreempt)
+    }
+
+    /// Whether it is granted nothing yet.
+    pub(crate) const fn only_reserves(&self) -> bool {
+        matches!(self, Self::Reserve | Self::ReservePreempt)
+    }
 }
 
 /// A request that waits.

@@ -9,7 +9,7 @@ use super::nominate::{self, Nominated, Place};
 use super::preempt::{self, Importance};
 use super::{end, well_formed};
 use crate::{
-    Accounting, DeviceKey, Grant, Lease, LeaseId, Ledger, Mode, NeverFits, Outcome, Part, Process, Refusal, Request,
+    Accounting, DeviceKey, Grant, Lease, LeaseId, Ledger, NeverFits, Outcome, Part, Process, Refusal, Request,
     StoreTime, Token, Wait, WaitReason, Waiter, Want,
 };
 
@@ -26,15 +26,14 @@ pub(super) fn acquire(ledger: &mut Ledger, now: StoreTime, request: Request) -> 
     }
     let arrived = enqueue(ledger, now, &request);
     let place = Place { priority: request.priority, arrived, request_id: &request.request_id };
-    let first = nominate::before(ledger, now, place);
-    let asker = Importance { priority: request.priority, mode: &request.mode };
+    let first = nominate::before(ledger, now, place, &request.owner.process);
+    let asker = Importance { priority: request.priority, mode: &request.mode, owner: &request.owner.process };
     let parts = nominate::choose(ledger, now, &request.want, &asker, &first);
     let demands: Vec<_> = parts.iter().map(|(device, bytes)| Demand { device, size: *bytes, more: *bytes }).collect();
     match fit::fits(ledger, now, &demands, &first) {
+        Ok(()) if request.mode.only_reserves() => Outcome::Noted,
         Ok(()) => grant(ledger, now, request, parts),
-        Err(Outcome::Wait(wait)) if request.mode == Mode::Preempt => {
-            ask_others(ledger, now, &request, &parts, &first, wait)
-        }
+        Err(Outcome::Wait(wait)) if request.mode.preempts() => ask_others(ledger, now, &request, &parts, &first, wait),
         Err(outcome) => outcome,
     }
 }
@@ -110,7 +109,7 @@ fn enqueue(ledger: &mut Ledger, now: StoreTime, request: &Request) -> StoreTime 
     let known = ledger.waiters.get(&request.request_id);
     let same = known.filter(|waiter| waiter.want == request.want && waiter.priority <= request.priority);
     let arrived = same.map_or_else(|| nominate::arrival(ledger, now), |waiter| waiter.arrived);
-    if matches!(request.mode, Mode::Wait | Mode::Preempt) {
+    if request.mode.waits() {
         let deadline = now.after(ledger.terms.lease);
         ledger.waiters.insert(request.request_id.clone(), Waiter::new(request, arrived, deadline));
     } else {
@@ -155,7 +154,7 @@ fn ask_others(
     if !matches!(wait.reason, WaitReason::Capacity { .. } | WaitReason::Behind { .. }) {
         return still_asked(ledger, now, request, wait);
     }
-    let asker = Importance { priority: request.priority, mode: &request.mode };
+    let asker = Importance { priority: request.priority, mode: &request.mode, owner: &request.owner.process };
     match preempt::plan(ledger, now, parts, &asker, first) {
         Some(victims) => {
             preempt::revoke(ledger, now, &victims, &request.request_id);

@@ -19,6 +19,7 @@ use model_boss_protocol::ByteCount;
 
 use crate::{DeviceKey, Lease, LeaseId, Ledger, Op, Outcome, Refusal, SCHEMA, StoreTime, Token};
 
+pub use nominate::nominations;
 pub use recover::{after_loss, read_from};
 
 /// Applies one operation at the store's time.

@@ -7,7 +7,7 @@ use model_boss_protocol::{ByteCount, Priority};
 
 use super::fit;
 use super::preempt::{self, Importance};
-use crate::{DeviceKey, Ledger, Mode, StoreTime, Want};
+use crate::{DeviceKey, Ledger, Process, StoreTime, Want};
 
 /// What those who come before somebody are nominated for.
 #[derive(Debug, Default)]
@@ -46,20 +46,23 @@ pub(super) fn arrival(ledger: &Ledger, now: StoreTime) -> StoreTime {
     StoreTime(now.0.max(last.map_or(0, |last| last + 1)))
 }
 
-/// What everybody before this place is nominated for.
-pub(super) fn before(ledger: &Ledger, now: StoreTime, place: Place<'_>) -> Nominated {
+/// What everybody before this place is nominated for. The holder's own requests are left out: in which order they are
+/// granted is its own affair.
+pub(super) fn before(ledger: &Ledger, now: StoreTime, place: Place<'_>, holder: &Process) -> Nominated {
     let mut queue: Vec<_> = ledger
         .waiters
         .iter()
         .map(|(id, waiter)| {
             (Place { priority: waiter.priority, arrived: waiter.arrived, request_id: id.as_str() }, waiter)
         })
-        .filter(|(earlier, _)| *earlier < place && earlier.request_id != place.request_id)
+        .filter(|(earlier, waiter)| {
+            *earlier < place && earlier.request_id != place.request_id && waiter.owner.process != *holder
+        })
         .collect();
     queue.sort_by_key(|(earlier, _)| *earlier);
     let mut nominated = Nominated::default();
     for (earlier, waiter) in queue {
-        let asker = Importance { priority: earlier.priority, mode: &waiter.mode };
+        let asker = Importance { priority: earlier.priority, mode: &waiter.mode, owner: &waiter.owner.process };
         let parts = choose(ledger, now, &waiter.want, &asker, &nominated);
         nominated.take(parts);
         nominated.count += 1;
@@ -95,7 +98,7 @@ pub(super) fn choose(
             let rank = match free {
                 Ok(free) if free >= bytes => (0, i128::from(free.0)),
                 _ if room + preempt::coming(ledger, device) >= needs => (1, room),
-                _ if *asker.mode == Mode::Preempt && reach >= needs => (2, -reach),
+                _ if asker.mode.preempts() && reach >= needs => (2, -reach),
                 _ => (3, -room),
             };
             (rank, device)
@@ -103,4 +106,22 @@ pub(super) fn choose(
         .collect();
     ranked.sort();
     ranked.into_iter().take(count).map(|(_, device)| (device.clone(), bytes)).collect()
+}
+
+/// What everybody who waits is nominated for, first come first: what they get when they have their turn.
+pub fn nominations(ledger: &Ledger, now: StoreTime) -> Vec<(String, Vec<(DeviceKey, ByteCount)>)> {
+    let mut queue: Vec<_> = ledger
+        .waiters
+        .iter()
+        .map(|(id, waiter)| (Place { priority: waiter.priority, arrived: waiter.arrived, request_id: id }, waiter))
+        .collect();
+    queue.sort_by_key(|(place, _)| *place);
+    let mut nominated = Nominated::default();
+    let choose = |(place, waiter): (Place<'_>, &crate::Waiter)| {
+        let asker = Importance { priority: place.priority, mode: &waiter.mode, owner: &waiter.owner.process };
+        let parts = choose(ledger, now, &waiter.want, &asker, &nominated);
+        nominated.take(parts.clone());
+        (place.request_id.to_owned(), parts)
+    };
+    queue.into_iter().map(choose).collect()
 }

@@ -4,12 +4,14 @@
 use model_boss_protocol::{ByteCount, Priority};
 
 use super::nominate::Nominated;
-use crate::{DeviceKey, Lease, LeaseId, LeaseState, Ledger, Mode, StoreTime, Victim};
+use crate::{DeviceKey, Lease, LeaseId, LeaseState, Ledger, Mode, Process, StoreTime, Victim};
 
 /// How important the asker is, and whether others are asked for it.
 pub(super) struct Importance<'a> {
     pub(super) priority: Priority,
     pub(super) mode: &'a Mode,
+    /// Who asks.
+    pub(super) owner: &'a Process,
 }
 
 /// Closes what is settled: a grace that has ended puts the lease in default, and a lease whose bytes nobody waits for
@@ -128,7 +130,9 @@ fn is_yielding(lease: &Lease) -> bool {
 }
 
 fn may_be_asked(lease: &Lease, now: StoreTime, asker: &Importance<'_>) -> bool {
-    *asker.mode == Mode::Preempt
+    // A holder sees what it holds itself, and needs nobody to ask it.
+    asker.mode.preempts()
+        && lease.owner.process != *asker.owner
         && lease.yielding.preemptible
         && lease.state == LeaseState::Active
         && !lease.in_default

@@ -53,7 +53,7 @@ fn sizes(ledger: &Ledger, now: StoreTime, record: &Record) -> Result<Vec<Sized>,
     let known = ledger.leases.get(&record.lease);
     let place =
         Place { priority: record.priority, arrived: nominate::arrival(ledger, now), request_id: &record.request_id };
-    let first = nominate::before(ledger, now, place);
+    let first = nominate::before(ledger, now, place, &record.owner.process);
     let mut sizes: Vec<Sized> = Vec::new();
     for (device, stated) in &record.parts {
         let counted = known.map(|lease| lease.charged(device)).unwrap_or_default();

@@ -38,7 +38,7 @@ pub(super) fn resize(
         }
         let place =
             Place { priority: lease.priority, arrived: nominate::arrival(ledger, now), request_id: &lease.request_id };
-        let first = nominate::before(ledger, now, place);
+        let first = nominate::before(ledger, now, place, &lease.owner.process);
         if let Err(outcome) = fit::fits(ledger, now, &growth, &first) {
             return outcome;
         }

@@ -160,7 +160,7 @@ fn a_promise_ends_with_its_owner_when_nobody_is_attached() {
     let grant = granted(apply(&mut ledger, at(2), ask("a", &[(DeviceKey::cpu(), 10)])));
     let dead = |gone| Op::ConfirmDead { lease: grant.lease.clone(), gone, seen_from: vec!["pid:[1]".to_owned()] };
     assert_eq!(apply(&mut ledger, at(3), dead(Vec::new())), Outcome::NotShown);
-    assert_eq!(apply(&mut ledger, at(3), dead(vec![process(1)])), Outcome::Released);
+    assert_eq!(apply(&mut ledger, at(3), dead(vec![crate::story::owner_of("a")])), Outcome::Released);
 }
 
 #[test]
@@ -357,13 +357,13 @@ fn a_request_that_is_taken_back_gives_back_what_was_not_touched() {
     let mut ledger = ledger();
     look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
     let promised = granted(apply(&mut ledger, at(2), ask("a", &[(DeviceKey::cpu(), 30)])));
-    let cancel = |id: &str, pid| Op::Cancel { request_id: id.to_owned(), owner: process(pid) };
-    apply(&mut ledger, at(2), cancel("a", 2));
+    let cancel = |id: &str, owner: &str| Op::Cancel { request_id: id.to_owned(), owner: crate::story::owner_of(owner) };
+    apply(&mut ledger, at(2), cancel("a", "b"));
     assert!(ledger.leases.contains_key(&promised.lease), "somebody else's word counts for nothing");
-    apply(&mut ledger, at(2), cancel("a", 1));
+    apply(&mut ledger, at(2), cancel("a", "a"));
     assert!(ledger.leases.is_empty());
     let attached = granted(apply(&mut ledger, at(2), ask("b", &[(DeviceKey::cpu(), 30)])));
     apply(&mut ledger, at(2), attach(&attached, 7));
-    apply(&mut ledger, at(2), cancel("b", 1));
+    apply(&mut ledger, at(2), cancel("b", "b"));
     assert!(ledger.leases.contains_key(&attached.lease), "what was touched takes a release");
 }

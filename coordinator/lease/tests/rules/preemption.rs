@@ -5,7 +5,7 @@ use std::time::Duration;
 use model_boss_lease::{
     DeviceKey, Evidence, LeaseState, Ledger, Mode, Op, Outcome, Renewal, Request, Victim, WaitReason, Yielding, apply,
 };
-use model_boss_protocol::ByteCount;
+use model_boss_protocol::{ByteCount, Priority};
 
 use crate::story::{
     ask, at, attach, gpu, granted, hold, ledger, look, preempt, preemptible, release, renew, request, revocations,
@@ -93,7 +93,7 @@ fn an_asker_that_leaves_or_falls_silent_withdraws_the_revocation() {
             apply(&mut ledger, at(16), renew(&[&soft]));
             assert!(revocations(apply(&mut ledger, at(18), renew(&[&soft]))).is_empty());
         } else {
-            let owner = crate::story::process(1);
+            let owner = crate::story::owner_of("asker");
             apply(&mut ledger, at(4), Op::Cancel { request_id: "asker".to_owned(), owner });
         }
         assert_eq!(state(&ledger, &soft), Some(LeaseState::Active));
@@ -242,4 +242,17 @@ fn another_process_may_join_a_lease_that_is_being_revoked() {
     victims(apply(&mut ledger, at(3), preempt("asker", 2, &cpu(30))));
     assert_eq!(apply(&mut ledger, at(3), attach(&soft, 8)), Outcome::Attached);
     assert_eq!(state(&ledger, &soft), Some(LeaseState::Revoking));
+}
+
+#[test]
+fn a_holder_is_never_asked_for_its_own_request() {
+    let mut ledger = observed();
+    let Op::Acquire(soft) = preemptible("soft", 9, &cpu(80)) else { return };
+    let owner = soft.owner.clone();
+    hold(&mut ledger, at(2), Op::Acquire(soft), 7);
+    let Op::Acquire(urgent) = preempt("urgent", 1, &cpu(60)) else { return };
+    let mine = Op::Acquire(Request { owner, ..urgent.clone() });
+    assert!(matches!(apply(&mut ledger, at(3), mine), Outcome::Wait(_)));
+    let yours = Op::Acquire(Request { request_id: "yours".to_owned(), priority: Priority::HIGHEST, ..urgent });
+    assert_eq!(victims(apply(&mut ledger, at(3), yours)), ["soft"]);
 }

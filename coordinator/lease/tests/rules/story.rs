@@ -12,6 +12,11 @@ pub(crate) fn at(seconds: u64) -> StoreTime {
     StoreTime(seconds * 1_000_000)
 }
 
+/// Each request has a holder of its own.
+pub(crate) fn owner_of(id: &str) -> Process {
+    process(1_000 + id.bytes().fold(0, |sum, byte| sum * 31 % 10_007 + u32::from(byte)))
+}
+
 pub(crate) fn process(pid: u32) -> Process {
     Process { pid, start_time: 5, pid_ns: "pid:[1]".to_owned() }
 }
@@ -48,7 +53,7 @@ pub(crate) fn look(ledger: &mut Ledger, when: StoreTime, device: DeviceKey, used
 pub(crate) fn request(id: &str, priority: u8, parts: &[(DeviceKey, u64)]) -> Request {
     Request {
         request_id: id.to_owned(),
-        owner: Owner::new(process(1), id, OwnerKind::Coordinator),
+        owner: Owner::new(owner_of(id), id, OwnerKind::Coordinator),
         priority: Priority::new(priority).unwrap(),
         yielding: Yielding::default(),
         want: Want::Parts(parts.iter().map(|(device, bytes)| (device.clone(), ByteCount(*bytes))).collect()),

@@ -4,7 +4,7 @@ use model_boss_lease::{DeviceKey, Evidence, Mode, Op, Outcome, Request, Wait, Wa
 use model_boss_protocol::ByteCount;
 
 use crate::story::{
-    ask, at, declare, gpu, granted, hold, ledger, look, preempt, process, release, renew, request, wait, waits,
+    ask, at, declare, gpu, granted, hold, ledger, look, owner_of, preempt, release, renew, request, wait, waits,
 };
 
 fn cpu(bytes: u64) -> [(DeviceKey, u64); 1] {
@@ -91,10 +91,10 @@ fn a_waiter_that_leaves_makes_way_and_only_its_owner_can_take_it_back() {
     look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
     granted(apply(&mut ledger, at(2), ask("first", &cpu(80))));
     waits(apply(&mut ledger, at(3), wait("a", 5, &cpu(20))));
-    let cancel = |pid| Op::Cancel { request_id: "a".to_owned(), owner: process(pid) };
-    apply(&mut ledger, at(3), cancel(9));
+    let cancel = |owner| Op::Cancel { request_id: "a".to_owned(), owner: owner_of(owner) };
+    apply(&mut ledger, at(3), cancel("b"));
     assert!(matches!(waits(apply(&mut ledger, at(3), ask("b", &cpu(5)))).reason, WaitReason::Behind { .. }));
-    apply(&mut ledger, at(3), cancel(1));
+    apply(&mut ledger, at(3), cancel("a"));
     granted(apply(&mut ledger, at(3), ask("b", &cpu(5))));
 }
 
@@ -168,4 +168,45 @@ fn any_of_asks_where_somebody_can_yield() {
     }
     let never = preempt("other", 9, &[(gpu(1), 30)]);
     assert!(matches!(apply(&mut ledger, at(4), never), Outcome::Wait(_)));
+}
+
+#[test]
+fn a_reserved_place_is_granted_nothing_and_holds_back_those_who_come_later() {
+    let mut ledger = ledger();
+    look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
+    let reserve = |bytes| match wait("model", 5, &cpu(bytes)) {
+        Op::Acquire(request) => Op::Acquire(Request { mode: Mode::Reserve, ..request }),
+        other => other,
+    };
+    assert_eq!(apply(&mut ledger, at(3), reserve(60)), Outcome::Noted, "it would fit");
+    assert!(ledger.leases.is_empty());
+    let behind = waits(apply(&mut ledger, at(4), wait("later", 5, &cpu(60))));
+    assert!(matches!(behind.reason, WaitReason::Behind { .. }));
+    // Whoever reserved asks in earnest, and finds the room.
+    granted(apply(&mut ledger, at(5), wait("model", 5, &cpu(60))));
+    let full = waits(apply(&mut ledger, at(6), reserve_as("other", &cpu(60))));
+    assert!(matches!(full.reason, WaitReason::Capacity { .. }), "{:?}", full.reason);
+}
+
+fn reserve_as(id: &str, parts: &[(DeviceKey, u64)]) -> Op {
+    match wait(id, 5, parts) {
+        Op::Acquire(request) => Op::Acquire(Request { mode: Mode::Reserve, ..request }),
+        other => other,
+    }
+}
+
+#[test]
+fn a_holder_is_not_held_back_by_its_own_requests() {
+    let mut ledger = ledger();
+    look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
+    let owner = |id: &str| match ask(id, &cpu(10)) {
+        Op::Acquire(request) => request.owner,
+        _ => unreachable!(),
+    };
+    granted(apply(&mut ledger, at(2), ask("first", &cpu(50))));
+    let Op::Acquire(large) = wait("large", 5, &cpu(60)) else { unreachable!() };
+    let Op::Acquire(small) = wait("small", 5, &cpu(10)) else { unreachable!() };
+    waits(apply(&mut ledger, at(3), Op::Acquire(Request { owner: owner("mine"), ..large })));
+    granted(apply(&mut ledger, at(4), Op::Acquire(Request { owner: owner("mine"), ..small })));
+    assert!(matches!(waits(apply(&mut ledger, at(4), ask("yours", &cpu(1)))).reason, WaitReason::Behind { .. }));
 }

@@ -136,9 +136,11 @@ impl World {
     /// I7: whoever came first and is as important finds as much room as before.
     fn check_order(&mut self, before: &Ledger, after: &Ledger, lease: &Lease) {
         let arrived = before.waiters.get(&lease.request_id).map(|waiter| waiter.arrived);
+        // In which order a holder's own requests are granted is its own affair.
         let earlier: Vec<&Waiter> = before
             .waiters
             .iter()
+            .filter(|(_, waiter)| waiter.owner.process != lease.owner.process)
             .filter(|(id, waiter)| **id != lease.request_id && waiter.deadline > self.store.clock)
             .filter(|(_, waiter)| {
                 waiter.priority < lease.priority
