@@ -176,6 +176,11 @@ impl News {
         self.send(Message::LeaseLost { slot, generation });
     }
 
+    /// Asks for a look at the scheduler, without waiting for it.
+    pub(crate) fn look(&self, look: impl FnOnce(&Scheduler) + Send + 'static) {
+        self.send(Message::View(Box::new(|scheduler, _| look(scheduler))));
+    }
+
     fn send(&self, message: Message) {
         // The driver ends last of all: without it nobody is left to tell.
         let _ = self.0.send(message);
@@ -462,9 +467,13 @@ impl Driver {
     /// Does what the scheduler wants; gives an event when the outcome is known at once.
     fn act(&mut self, effect: Effect) -> Option<Event> {
         match effect {
-            Effect::AcquireLease { slot, generation, model, parts, priority } => {
-                self.leases.acquire(slot, generation, model, parts, priority);
+            Effect::AcquireLease { slot, generation, model, parts, priority, yields } => {
+                self.leases.acquire(slot, generation, model, parts, priority, yields);
             }
+            Effect::AwaitLease { model, parts, priority, preempt } => {
+                self.leases.wait_for(model, parts, priority, preempt);
+            }
+            Effect::ForgoLease { model } => self.leases.forgo(model),
             Effect::ReleaseLease { slot, generation } => self.leases.release(slot, generation),
             Effect::Spawn { slot, generation, model, parts, context, engine } => {
                 let Some(model) = self.catalog.current().get(&model).cloned() else {

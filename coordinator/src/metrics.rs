@@ -266,6 +266,7 @@ fn word(what: Verdict) -> &'static str {
         Verdict::MoveFailed => "move_failed",
         Verdict::Crash => "crash",
         Verdict::LeaseRefused => "lease_refused",
+        Verdict::Revoke => "revoke",
         Verdict::Refuse => "refuse",
         Verdict::Rung => "rung",
     }

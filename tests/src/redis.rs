@@ -84,9 +84,14 @@ impl RedisServer {
 
     /// The one readable document: the ledger of the host, or of its played machine.
     pub fn ledger(&self) -> Option<serde_json::Value> {
-        let keys = self.ask(&["KEYS", "mb:{*:ledger"])?;
+        Self::ledger_at(&self.socket())
+    }
+
+    /// The same for those who only know where the server listens.
+    pub fn ledger_at(socket: &Path) -> Option<serde_json::Value> {
+        let keys = ask(socket, &["KEYS", "mb:{*:ledger"])?;
         let key = keys.lines().find(|line| line.starts_with("mb:{"))?.to_owned();
-        serde_json::from_str(&self.ask(&["HGET", &key, "document"])?).ok()
+        serde_json::from_str(&ask(socket, &["HGET", &key, "document"])?).ok()
     }
 
     fn is_up(&self) {

@@ -162,7 +162,12 @@ impl Bench {
                 Effect::Dispatch { request, .. } | Effect::DispatchCloud { request, .. } => {
                     self.running.push_back(request)
                 }
-                Effect::Learned(_) | Effect::Done { .. } | Effect::Refuse { .. } | Effect::Drained => {}
+                Effect::AwaitLease { .. }
+                | Effect::ForgoLease { .. }
+                | Effect::Learned(_)
+                | Effect::Done { .. }
+                | Effect::Refuse { .. }
+                | Effect::Drained => {}
             }
         }
     }

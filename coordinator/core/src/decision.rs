@@ -48,6 +48,8 @@ pub enum Verdict {
     Crash,
     /// The ledger did not give the memory.
     LeaseRefused,
+    /// Holders of other leases were asked to make way for a model.
+    Revoke,
     /// Requests for a model were refused.
     Refuse,
     /// A request went to another rung of its ladder than the first (TR-2).

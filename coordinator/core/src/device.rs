@@ -12,6 +12,8 @@ use crate::DeviceObservation;
 pub(crate) struct Device {
     pub(crate) observation: DeviceObservation,
     charged: ByteCount,
+    /// What leases of other holders count for here.
+    leased: ByteCount,
     /// Slots with bytes here.
     pub(crate) slots: BTreeSet<SlotId>,
     /// The slot that is loading here: loads happen one after another (MM-7).
@@ -49,7 +51,7 @@ impl Device {
         Some(self.observation.capacity? - self.observation.reserve)
     }
 
-    /// What is left after foreign use and everything charged; negative when others took what was promised. `None` while
+    /// What is left after foreign use, leases of others and everything charged; negative when others took what was promised. `None` while
     /// anything about it is unknown: unknown is never zero (RC-21).
     pub(crate) fn balance(&self) -> Option<i128> {
         Some(self.room_for_models()? - i128::from(self.charged.0))
@@ -57,7 +59,8 @@ impl Device {
 
     /// What would be left if no slot held anything.
     pub(crate) fn room_for_models(&self) -> Option<i128> {
-        Some(i128::from(self.ceiling()?.0) - i128::from(self.observation.foreign?.0))
+        let others = i128::from(self.observation.foreign?.0) + i128::from(self.leased.0);
+        Some(i128::from(self.ceiling()?.0) - others)
     }
 
     /// [`Self::balance`] as people see it.
@@ -67,6 +70,10 @@ impl Device {
 
     pub(crate) fn charged(&self) -> ByteCount {
         self.charged
+    }
+
+    pub(crate) fn leased(&self) -> ByteCount {
+        self.leased
     }
 }
 
@@ -84,6 +91,7 @@ impl Devices {
                 let device = Device {
                     observation,
                     charged: ByteCount::ZERO,
+                    leased: ByteCount::ZERO,
                     slots: BTreeSet::new(),
                     loading: None,
                     closed: false,
@@ -93,6 +101,16 @@ impl Devices {
                 true
             }
         }
+    }
+
+    /// Counts what other holders have; says whether it differs from before.
+    pub(crate) fn lease_out(&mut self, held: impl Fn(&DeviceId) -> ByteCount) -> bool {
+        let mut changed = false;
+        for (name, device) in &mut self.devices {
+            let leased = held(name);
+            changed |= std::mem::replace(&mut device.leased, leased) != leased;
+        }
+        changed
     }
 
     /// Counts a filling's bytes until [`Self::discharge`].

@@ -9,7 +9,7 @@ use model_boss_protocol::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Ladder, LedgerState, Moment, RungChoice, Settings};
+use crate::{Ladder, LedgerState, Moment, OtherLease, OtherRequest, RungChoice, Settings};
 
 /// News for the scheduler. News about a slot carries the generation it is about; older generations are ignored.
 #[derive(Clone, Debug)]
@@ -104,6 +104,33 @@ pub enum Event {
     },
     /// Whether memory can be leased changed.
     Ledger(LedgerState),
+    /// What other holders have and want in the ledger changed.
+    Others {
+        /// Their leases.
+        leases: Vec<OtherLease>,
+        /// Their requests that wait, first come first.
+        requests: Vec<OtherRequest>,
+    },
+    /// Somebody more important asks for the bytes of this slot. Told again at every heartbeat while it is so.
+    LeaseRevoked {
+        /// Which slot.
+        slot: SlotId,
+        /// Which filling of it.
+        generation: Generation,
+        /// Who asks, for people.
+        by: String,
+        /// How important that is.
+        priority: Priority,
+        /// How long there still is.
+        remaining: Duration,
+    },
+    /// The bytes of this slot are not asked for any more.
+    LeaseKept {
+        /// Which slot.
+        slot: SlotId,
+        /// Which filling of it.
+        generation: Generation,
+    },
     /// The ledger holds the bytes for this slot.
     LeaseGranted {
         /// Which slot.
@@ -200,6 +227,25 @@ pub enum Effect {
         parts: Vec<(DeviceId, ByteCount)>,
         /// The importance of whoever caused the load.
         priority: Priority,
+        /// Whether somebody more important may ask for them back.
+        yields: bool,
+    },
+    /// Take or keep a place in the ledger's queue for a model, before room is made for it: what becomes free is then not
+    /// taken by those who come later. The `AcquireLease` of the model takes the place with it.
+    AwaitLease {
+        /// For which model.
+        model: ModelId,
+        /// How much on which device.
+        parts: Vec<(DeviceId, ByteCount)>,
+        /// The importance of who asks.
+        priority: Priority,
+        /// Ask less important holders that allow it to give memory back.
+        preempt: bool,
+    },
+    /// Leave the ledger's queue.
+    ForgoLease {
+        /// Which model.
+        model: ModelId,
     },
     /// Start the worker behind its gate; answer with `WorkerStarted`, then `WorkerReady` or `WorkerExited`.
     Spawn {

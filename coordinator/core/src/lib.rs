@@ -35,7 +35,7 @@ pub use event::{
     SizeEstimate, SizeRule, Submission,
 };
 pub use ladder::{DEFAULT_PATIENCE, Ladder, Rung, RungChoice, RungReason, Standing, Target};
-pub use ledger::LedgerState;
+pub use ledger::{AskedLease, LeaseShare, LedgerState, OtherLease, OtherRequest};
 pub use reason::{Blocker, LeaveCause, Protection, WaitReason};
 pub use scheduler::Scheduler;
 pub use settings::{ClientRule, ClientRules, LoadFailurePolicy, MaxLoaded, Settings};

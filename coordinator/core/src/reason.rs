@@ -7,6 +7,7 @@ use model_boss_protocol::{ByteCount, Category, ClientId, DeviceId, ModelId, Prio
 use serde::Serialize;
 
 use crate::slot::LoadPhase;
+use crate::{AskedLease, LeaseShare};
 
 /// What a waiting request waits for. `Display` is one short line for people.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -47,6 +48,17 @@ pub enum WaitReason {
         free: ByteCount,
         /// Who holds the rest, and why it may not be taken.
         blockers: Vec<Blocker>,
+        /// Leases of others there, and requests of others that come first.
+        leases: Vec<LeaseShare>,
+        /// What programs without a lease use there.
+        foreign: ByteCount,
+    },
+    /// Others were asked to give their leases back.
+    LeaseRevoking {
+        /// Where.
+        device: DeviceId,
+        /// Who, and how long they still have.
+        asked: Vec<AskedLease>,
     },
     /// Models were asked to leave to make room for this one.
     Reclaiming {
@@ -209,6 +221,18 @@ pub enum LeaveCause {
     Retention,
     /// Other programs used memory that it holds (RC-21).
     Foreign,
+    /// Idle, and somebody more important waits for a lease (LE-3).
+    Yielded {
+        /// Who, for people.
+        to: String,
+    },
+    /// Somebody more important asked for its lease.
+    Revoked {
+        /// Who, for people.
+        by: String,
+        /// How important that is.
+        priority: Priority,
+    },
     /// It serves from another place now (DM-5).
     Moved,
     /// It comes back with other settings (RC-29).
@@ -238,9 +262,18 @@ impl fmt::Display for WaitReason {
                 write!(f, "{model} works on {running} of {max_concurrent} requests")
             }
             Self::Turn { device, model } => write!(f, "waiting until {model} is loaded on {device}"),
-            Self::Capacity { device, needs, free, blockers } => {
+            Self::Capacity { device, needs, free, blockers, leases, foreign } => {
                 write!(f, "waiting for memory on {device}: needs {needs}, {free} free")?;
-                list(f, blockers)
+                list(f, blockers)?;
+                leases.iter().try_for_each(|lease| write!(f, "; {lease}"))?;
+                if *foreign > ByteCount::ZERO { write!(f, "; other programs use {foreign}") } else { Ok(()) }
+            }
+            Self::LeaseRevoking { device, asked } => {
+                write!(f, "waiting for memory on {device}: asked to make way: ")?;
+                for (i, lease) in asked.iter().enumerate() {
+                    write!(f, "{}{lease}", if i == 0 { "" } else { "; " })?;
+                }
+                Ok(())
             }
             Self::Reclaiming { device, victims } => {
                 write!(f, "making room on {device}: waiting for ")?;
@@ -329,6 +362,8 @@ impl fmt::Display for LeaveCause {
             Self::Freed => f.write_str("its device was freed"),
             Self::Retention => f.write_str("idle, over the memory that idle models may keep"),
             Self::Foreign => f.write_str("idle, and other programs need the memory"),
+            Self::Yielded { to } => write!(f, "idle, and '{to}' waits for its memory"),
+            Self::Revoked { by, priority } => write!(f, "'{by}' (priority {priority}) asked for its memory"),
             Self::Moved => f.write_str("moved"),
             Self::Reload => f.write_str("loaded again with other settings"),
             Self::SecondTry { room_for } => write!(f, "room for another try of {room_for}, whose load failed"),

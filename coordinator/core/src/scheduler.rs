@@ -18,6 +18,7 @@ mod room;
 mod second_try;
 mod slots;
 mod views;
+mod yielding;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -27,6 +28,7 @@ use model_boss_protocol::{ApiError, Generation, RequestId, SlotId};
 use self::ledger::Ledger;
 use self::moves::Move;
 use self::second_try::SecondTry;
+use self::yielding::Others;
 use crate::catalog::{Catalog, ModelIndex};
 use crate::client::{ClientIndex, Clients};
 use crate::decision::Decisions;
@@ -55,6 +57,7 @@ pub struct Scheduler {
     pool: ModelPool,
     devices: Devices,
     ledger: Ledger,
+    others: Others,
     /// Looked up by id only, never iterated where order shows.
     running: HashMap<RequestId, Running>,
     /// Waiting requests that could go to another rung than the one they stand on.
@@ -107,6 +110,8 @@ enum Timer {
     Client(ClientIndex),
     /// The ledger may be asked again for the second copy of a model that moves.
     Move(ModelIndex),
+    /// An idle model may have become less important than somebody who waits in the ledger.
+    Yield,
     /// Somebody has waited long enough for a ledger that is out of reach.
     Patience,
     /// Everything that waits is looked at.
@@ -145,6 +150,7 @@ impl Scheduler {
             pool: ModelPool::default(),
             devices: Devices::default(),
             ledger: Ledger::default(),
+            others: Others::default(),
             running: HashMap::new(),
             climbing: BTreeSet::new(),
             looked_at: RequestId(0),
@@ -206,6 +212,11 @@ impl Scheduler {
             Event::OpenDevice { request, device } => self.open_device(request, &device),
             Event::Unload { request, model } => self.unload(request, model.as_ref()),
             Event::Ledger(state) => self.ledger_changed(state),
+            Event::Others { leases, requests } => self.others_changed(leases, requests),
+            Event::LeaseRevoked { slot, generation, by, priority, remaining } => {
+                self.lease_revoked(slot, generation, &by, priority, remaining);
+            }
+            Event::LeaseKept { slot, generation } => self.lease_kept(slot, generation),
             Event::LeaseGranted { slot, generation } => self.lease_granted(slot, generation),
             Event::LeaseRefused { slot, generation, reason, retry_after } => {
                 self.lease_refused(slot, generation, reason, retry_after);
@@ -232,6 +243,7 @@ impl Scheduler {
                 Timer::Consider(model) => self.consider(model),
                 Timer::Client(client) => self.client_changed(client),
                 Timer::Move(model) => self.consider_move(model),
+                Timer::Yield => self.accounts_changed = true,
                 Timer::Patience => self.end_patience(),
                 Timer::Reevaluate => {
                     self.reconsider_rungs();
@@ -269,6 +281,7 @@ impl Scheduler {
             }
             self.consider_moves();
         }
+        self.leave_queue();
         if self.queue.anyone_wants_a_load() {
             self.timers.set_if_unset(Timer::Reevaluate, self.now + self.settings.reevaluate_every.max(LEAST_WAIT));
         } else {

@@ -8,7 +8,8 @@ use model_boss_protocol::{ByteCount, Category, ClientId, DeviceId, Generation, M
 use serde::{Serialize, Serializer};
 
 use crate::{
-    ClientRule, Ladder, LeaveCause, Moment, Outcome, RungChoice, SizeEstimate, SizeRule, SlotState, Target, WaitReason,
+    ClientRule, Ladder, LeaseShare, LeaveCause, Moment, Outcome, RungChoice, SizeEstimate, SizeRule, SlotState, Target,
+    WaitReason,
 };
 
 /// A model of the catalog.
@@ -164,6 +165,10 @@ pub struct DeviceView {
     pub reserve: ByteCount,
     /// Used by programs without a lease; `null` is unknown.
     pub foreign: Option<ByteCount>,
+    /// Held by leases of others: training jobs, other coordinators.
+    pub leased: ByteCount,
+    /// Which ones.
+    pub leases: Vec<LeaseShare>,
     /// Held by slots, those on their way out included.
     pub charged: ByteCount,
     /// Held by processes that are gone, and not shown back by the driver for 10 s.
@@ -277,6 +282,8 @@ pub enum PlannedStep {
         parts: Vec<(DeviceId, ByteCount)>,
         /// Who leaves.
         evictions: Vec<Eviction>,
+        /// Holders of leases who are asked to make way.
+        asks: Vec<LeaseShare>,
     },
     /// It waits.
     Wait {
@@ -328,13 +335,17 @@ impl fmt::Display for PlannedStep {
                 f.write_str("loaded at once: ")?;
                 places(f)
             }
-            Self::Evict { evictions, .. } => {
+            Self::Evict { evictions, asks, .. } => {
                 f.write_str("loaded, ")?;
                 places(f)?;
                 f.write_str(", when ")?;
                 for (place, eviction) in evictions.iter().enumerate() {
                     let how = if eviction.drains { "has ended its requests and left" } else { "has left" };
                     write!(f, "{}{} {how} ({})", if place == 0 { "" } else { ", " }, eviction.model, eviction.why)?;
+                }
+                for (place, lease) in asks.iter().enumerate() {
+                    let first = place == 0 && evictions.is_empty();
+                    write!(f, "{}{} makes way ({})", if first { "" } else { ", " }, lease.label, lease)?;
                 }
                 Ok(())
             }

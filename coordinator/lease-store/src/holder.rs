@@ -4,8 +4,10 @@
 //! is away every call fails and nothing is forgotten: what is held stays held, and is stated again when it is back.
 
 mod ask;
+mod guest;
 mod keep;
 mod observe;
+mod others;
 mod settle;
 mod words;
 
@@ -23,8 +25,10 @@ use crate::store::{Document, Store, Swap};
 use crate::view::{LeaseView, WaiterView};
 use crate::{EmbeddedStore, RedisStore, StoreError, host};
 
+pub use guest::{GuestAcquired, GuestLease, GuestRecord, GuestReleased};
 use keep::Held;
 use observe::Written;
+pub use others::{OtherLease, OtherWaiter, Others};
 pub use words::{
     AcquireRequest, Acquired, Asked, DeviceDeclaration, Kept, LeaseHandle, Leftover, Observation, Revoked, Wish,
 };
@@ -135,6 +139,16 @@ impl Holder {
     /// How often [`Holder::renew`] is due.
     pub fn heartbeat(&self) -> Duration {
         self.seen.terms.heartbeat
+    }
+
+    /// After how long without renewal a lease expires.
+    pub fn term(&self) -> Duration {
+        self.seen.terms.lease
+    }
+
+    /// Whether something began or ended on a device after it was last looked at, as last seen. No I/O.
+    pub fn is_unsettled(&self) -> bool {
+        self.seen.devices.values().any(|device| device.unsettled_since.is_some() || device.observed_at.is_none())
     }
 
     /// How long nothing is granted because records may have been lost, as last seen.

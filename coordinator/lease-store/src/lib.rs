@@ -16,12 +16,13 @@ mod view;
 pub use embedded::EmbeddedStore;
 pub use error::{StoreError, Unreachable};
 pub use holder::{
-    AcquireRequest, Acquired, Asked, DeviceDeclaration, Holder, Kept, LeaseHandle, Leftover, Observation, Revoked, Wish,
+    AcquireRequest, Acquired, Asked, DeviceDeclaration, GuestAcquired, GuestLease, GuestRecord, GuestReleased, Holder,
+    Kept, LeaseHandle, Leftover, Observation, OtherLease, OtherWaiter, Others, Revoked, Wish,
 };
 pub use host::{boot_id, is_gone, process, this_process};
 pub use model_boss_lease::{
-    Accounting, DeviceKey, Evidence, LeaseId, LeaseState, Mode, Owner, OwnerKind, Process, StoreTime, Terms, Token,
-    Yielding,
+    Accounting, DeviceKey, Evidence, LeaseId, LeaseState, Mode, Owner, OwnerKind, Process, Refusal, StoreTime, Terms,
+    Token, Yielding,
 };
 pub use redis_store::{RedisStore, redis_server};
 pub use store::{Document, DocumentStore, Etag, LedgerStore, Snapshot, Store, Swap};

@@ -103,6 +103,19 @@ impl ProcessTree {
         !all.into_iter().filter_map(|pid| self.source.stat(pid)).any(|stat| left_behind(&stat))
     }
 
+    /// Whether this very process lives, seen from here. One of another pid namespace is looked for by its number there.
+    pub fn shows(&self, process: &Process) -> bool {
+        let same = |pid: u32| {
+            self.source.stat(pid).is_some_and(|stat| stat.start_time == process.start_time && !stat.is_zombie())
+        };
+        if process.pid_ns == self.namespace {
+            return same(process.pid);
+        }
+        let inner = (process.pid_ns.clone(), process.pid);
+        let all = self.source.all().unwrap_or_default();
+        all.into_iter().any(|pid| self.source.inner(pid).as_ref() == Some(&inner) && same(pid))
+    }
+
     /// Which of the namespaces of these processes can be seen from here, so that a missing process is known to be gone.
     pub fn sees<'a>(&self, processes: impl IntoIterator<Item = &'a Process>) -> Vec<String> {
         let namespaces: BTreeSet<_> = processes.into_iter().map(|process| process.pid_ns.clone()).collect();

@@ -13,6 +13,7 @@ mod door;
 mod error;
 mod events;
 mod inference;
+mod leases;
 mod logs;
 mod manage;
 mod messages;
@@ -128,11 +129,18 @@ pub(crate) fn router(context: Arc<Context>) -> Router {
         .get("/api/v1/clients", Read, status::clients)
         .get("/api/v1/devices", Read, status::devices)
         .get("/api/v1/decisions", Read, status::decisions)
-        .get("/api/v1/leases", Read, status::leases)
         .get("/api/v1/tasks", Read, tasks::list)
         .get("/api/v1/tasks/{*name}", Read, tasks::show)
         .get("/api/v1/config", Read, config::show)
         .put("/api/v1/config", Manage, config::change)
+        .get("/api/v1/leases", Read, leases::list)
+        .post("/api/v1/leases", Manage, leases::acquire)
+        .put("/api/v1/leases", Manage, leases::renew)
+        .delete("/api/v1/leases", Manage, leases::cancel)
+        .get("/api/v1/leases/{*id}", Read, leases::show)
+        .post("/api/v1/leases/{*id}", Manage, leases::order)
+        .put("/api/v1/leases/{*id}", Manage, leases::resize)
+        .delete("/api/v1/leases/{*id}", Manage, leases::release)
         .get("/api/v1/events", Read, events::events)
         .get("/api/v1/logs/{*id}", Read, logs::logs)
         .post("/api/v1/load", Manage, manage::load)

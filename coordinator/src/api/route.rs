@@ -76,6 +76,15 @@ impl Routes {
         self.add(MethodFilter::PUT, path, scope, handler)
     }
 
+    /// Adds a `DELETE` route.
+    pub(super) fn delete<H, F>(self, path: &str, scope: Scope, handler: H) -> Self
+    where
+        H: Fn(Call) -> F + Clone + Send + Sync + 'static,
+        F: Future<Output = Result<Response, ApiError>> + Send,
+    {
+        self.add(MethodFilter::DELETE, path, scope, handler)
+    }
+
     fn add<H, F>(mut self, method: MethodFilter, path: &str, scope: Scope, handler: H) -> Self
     where
         H: Fn(Call) -> F + Clone + Send + Sync + 'static,

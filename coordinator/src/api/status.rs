@@ -10,7 +10,6 @@ use serde::Serialize;
 use super::Context;
 use super::body::{json, json_with};
 use super::route::Call;
-use crate::lease_http::LeaseBody;
 use crate::leases::StoreStatus;
 
 #[derive(Serialize)]
@@ -229,10 +228,4 @@ pub(super) async fn decisions(call: Call) -> Result<Response, ApiError> {
     let look = |scheduler: &Scheduler, _| scheduler.decisions().cloned().collect::<Vec<_>>();
     let decisions = call.context.scheduling.view(look).await.unwrap_or_default();
     json(&call.context.clock.dated(serde_json::json!({ "decisions": decisions })))
-}
-
-/// `GET /api/v1/leases`: what the ledger promises to whom.
-pub(super) async fn leases(call: Call) -> Result<Response, ApiError> {
-    let leases: Vec<LeaseBody> = call.context.leases.list().await.into_iter().map(LeaseBody::from).collect();
-    json(&serde_json::json!({ "leases": leases }))
 }

@@ -1,18 +1,18 @@
 //! The thread: what it owns, and in which order it does what is due. The heartbeat comes first.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use model_boss_core::{Event, LedgerState};
-use model_boss_lease_store::{Holder, StoreError, Unreachable};
-use model_boss_protocol::{ByteCount, DeviceId};
+use model_boss_lease_store::{Holder, Others, StoreError, Unreachable};
+use model_boss_protocol::{ByteCount, DeviceId, ModelId};
 use tokio::sync::oneshot;
 
 use super::leftovers::end_leftovers;
 use super::look::show_unknown;
 use super::opening::StoreChoice;
-use super::workers::{Filling, Held};
+use super::workers::{Filling, Held, Place, Ranks};
 use super::{DeviceTable, LeaseCommand, LeaseSetup, LeaseStartError, StoreWatch};
 use crate::driver::News;
 use crate::error_chain::chain;
@@ -38,6 +38,16 @@ pub(super) struct Ledger {
     /// Makes request ids unique across restarts.
     pub(super) run: String,
     pub(super) held: HashMap<Filling, Held>,
+    /// Models with a place in the ledger's queue.
+    pub(super) places: BTreeMap<ModelId, Place>,
+    /// Counts requests, so that none is mistaken for an earlier one.
+    pub(super) asked: u64,
+    /// What the scheduler was last told of others.
+    pub(super) others: Others,
+    /// Leases of ours that are asked back.
+    pub(super) revoked: BTreeSet<Filling>,
+    /// How important our leases are, as the scheduler said last.
+    pub(super) ranks: Ranks,
     pub(super) releasing: Vec<(Filling, Instant)>,
     pub(super) declared: BTreeMap<DeviceId, (ByteCount, ByteCount)>,
     /// Some lease may have nobody who holds it any more: they are looked through at each look.
@@ -136,6 +146,7 @@ fn refuse_for(span: Duration, error: &StoreError, inbox: &mpsc::Receiver<LeaseCo
     };
     loop {
         match inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(LeaseCommand::Wait(_) | LeaseCommand::Forgo(_)) => {}
             Ok(LeaseCommand::Acquire { slot, generation, .. }) => {
                 let (reason, retry_after) = (chain(error), OPEN_AGAIN);
                 news.event(Event::LeaseRefused { slot, generation, reason, retry_after });
@@ -162,6 +173,11 @@ impl Ledger {
             state: LedgerState::Away { detail: String::new() },
             run,
             held: HashMap::new(),
+            places: BTreeMap::new(),
+            asked: 0,
+            others: Others::default(),
+            revoked: BTreeSet::new(),
+            ranks: Ranks::default(),
             releasing: Vec::new(),
             declared: BTreeMap::new(),
             unsettled,
@@ -177,6 +193,7 @@ impl Ledger {
         loop {
             let interval = match (self.releasing.is_empty(), self.held.is_empty() && self.is_quiet()) {
                 (false, _) => RELEASE_INTERVAL,
+                // Also who waits for others to make way sees each second whether they do.
                 (true, false) => WATCH_INTERVAL,
                 (true, true) => IDLE_INTERVAL,
             };
@@ -191,6 +208,7 @@ impl Ledger {
                 self.renew();
             }
             if self.looked.elapsed() >= interval {
+                self.keep_places();
                 self.look_or_log();
                 self.finish_releases();
                 self.settle();
@@ -200,7 +218,9 @@ impl Ledger {
 
     fn command(&mut self, command: LeaseCommand) {
         match command {
-            LeaseCommand::Acquire { slot, generation, request } => self.acquire((slot, generation), request),
+            LeaseCommand::Acquire { slot, generation, ask } => self.acquire((slot, generation), ask),
+            LeaseCommand::Wait(ask) => self.wait(ask),
+            LeaseCommand::Forgo(model) => self.forgo(&model),
             LeaseCommand::Attach { slot, generation, pid, reply } => {
                 // A runner that was stopped meanwhile kills its process itself.
                 let _ = reply.send(self.attach((slot, generation), pid));
@@ -254,7 +274,8 @@ impl Ledger {
 
     /// Ends leases that nobody holds any more and whose processes are gone.
     fn settle(&mut self) {
-        if self.unsettled {
+        // Holders of others may be gone without a word.
+        if self.unsettled || !self.others.leases.is_empty() {
             let settled = self.holder.settle();
             self.done(&settled);
             match settled {

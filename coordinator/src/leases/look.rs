@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use model_boss_core::{DeviceObservation, Event};
+use model_boss_core::{DeviceObservation, Event, OtherLease, OtherRequest};
 use model_boss_lease_store::{Accounting, DeviceDeclaration, DeviceKey, Observation, PartView, StoreError};
 use model_boss_protocol::{ByteCount, DeviceId};
 
@@ -14,6 +14,8 @@ use crate::probe::{DeviceSample, Probes};
 
 /// A driver that needs longer for one sample is not waited for.
 const SAMPLE_LIMIT: Duration = Duration::from_millis(500);
+/// What was seen so lately is as good as new.
+const FRESH: Duration = Duration::from_millis(100);
 
 /// Shows the devices while there is no ledger that could tell whose memory is in use.
 pub(super) fn show_unknown(probes: &mut Probes, table: &DeviceTable, news: &News) {
@@ -59,8 +61,41 @@ impl Ledger {
         }
         // What others did meanwhile.
         self.holder.refresh()?;
+        self.tell_others();
         self.tell_measured();
         Ok(())
+    }
+
+    /// Looks unless that was done a moment ago and nothing has begun or ended since: many may ask at once.
+    pub(super) fn look_again(&mut self) {
+        let unsettled = self.holder.is_unsettled();
+        if unsettled || self.looked.elapsed() >= FRESH {
+            self.look_or_log();
+        }
+    }
+
+    /// Tells the scheduler what others hold and want, when that changed.
+    pub(super) fn tell_others(&mut self) {
+        let others = self.holder.others();
+        if self.others == others {
+            return;
+        }
+        let leases = others.leases.iter().map(|lease| OtherLease {
+            lease: lease.lease.to_string(),
+            label: lease.label.clone(),
+            priority: lease.priority,
+            parts: lease.parts.clone(),
+            may_be_asked: lease.may_be_asked,
+            revoking: lease.revoking,
+            in_default: lease.in_default,
+        });
+        let requests = others.waiters.iter().map(|waiter| OtherRequest {
+            label: waiter.label.clone(),
+            priority: waiter.priority,
+            parts: waiter.parts.clone(),
+        });
+        self.news.event(Event::Others { leases: leases.collect(), requests: requests.collect() });
+        self.others = others;
     }
 
     /// Tells the scheduler what the workers were seen to use, when that is more than it was told.

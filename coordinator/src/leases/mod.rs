@@ -2,6 +2,7 @@
 //! grants nothing itself; it asks the ledger, tells the driver, renews on time whatever else happens, and gives bytes back
 //! only when the process is seen to be gone. While the store is out of reach nothing is forgotten and nothing new begins.
 
+mod guests;
 mod keeper;
 mod leftovers;
 mod look;
@@ -13,7 +14,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use model_boss_core::LedgerState;
-use model_boss_lease_store::{AcquireRequest, Document, LeaseView, StoreError, Swap, Terms};
+use model_boss_lease_store::{Document, StoreError, Swap, Terms};
 use model_boss_protocol::{ByteCount, DeviceId, Generation, ModelId, Priority, SlotId};
 use serde::Serialize;
 use tokio::sync::oneshot;
@@ -23,6 +24,7 @@ use crate::driver::News;
 use crate::error_chain::chain;
 use crate::probe::{DeviceSample, Probe};
 
+pub(crate) use guests::Answer;
 use keeper::Ledger;
 pub(crate) use opening::StoreChoice;
 
@@ -83,8 +85,10 @@ enum LeaseCommand {
     Acquire {
         slot: SlotId,
         generation: Generation,
-        request: AcquireRequest,
+        ask: Ask,
     },
+    Wait(Ask),
+    Forgo(ModelId),
     Attach {
         slot: SlotId,
         generation: Generation,
@@ -97,6 +101,18 @@ enum LeaseCommand {
     },
     /// Anything else that is done there; gets an error in place of the ledger while there is none.
     Do(Job),
+}
+
+/// What a model wants.
+#[derive(Clone, Debug, PartialEq)]
+struct Ask {
+    model: ModelId,
+    parts: Vec<(DeviceId, ByteCount)>,
+    priority: Priority,
+    /// Whether others are asked to make way.
+    preempt: bool,
+    /// Whether more important holders may ask for it back.
+    yields: bool,
 }
 
 type Job = Box<dyn FnOnce(Result<&mut Ledger, StoreError>) + Send>;
@@ -136,7 +152,8 @@ impl Leases {
         Ok(LeaseStart { leases: Self { commands }, devices, store, ended })
     }
 
-    /// Asks for bytes; answered with `LeaseGranted` or `LeaseRefused`.
+    /// Asks for bytes; answered with `LeaseGranted` or `LeaseRefused`. One that is refused keeps its model's place in the
+    /// queue.
     pub(crate) fn acquire(
         &self,
         slot: SlotId,
@@ -144,11 +161,29 @@ impl Leases {
         model: ModelId,
         parts: Vec<(DeviceId, ByteCount)>,
         priority: Priority,
+        yields: bool,
     ) {
-        // The ledger's thread makes the request id unique among everything ever asked.
-        let request_id = format!("{slot}-{generation}");
-        let request = AcquireRequest::new(request_id, model.as_str(), priority, parts);
-        self.send(LeaseCommand::Acquire { slot, generation, request });
+        self.send(LeaseCommand::Acquire {
+            slot,
+            generation,
+            ask: Ask { model, parts, priority, preempt: false, yields },
+        });
+    }
+
+    /// Takes or keeps a place in the ledger's queue for a model that cannot be loaded yet.
+    pub(crate) fn wait_for(
+        &self,
+        model: ModelId,
+        parts: Vec<(DeviceId, ByteCount)>,
+        priority: Priority,
+        preempt: bool,
+    ) {
+        self.send(LeaseCommand::Wait(Ask { model, parts, priority, preempt, yields: true }));
+    }
+
+    /// Leaves the queue.
+    pub(crate) fn forgo(&self, model: ModelId) {
+        self.send(LeaseCommand::Forgo(model));
     }
 
     /// The gate: lets a process through to the devices of its lease. An error says why not.
@@ -167,11 +202,6 @@ impl Leases {
         self.send(LeaseCommand::Release { slot, generation });
     }
 
-    /// Every lease of this host, as last seen.
-    pub(crate) async fn list(&self) -> Vec<LeaseView> {
-        self.on_thread(|ledger| Ok(ledger.holder.leases())).await.unwrap_or_default()
-    }
-
     /// A small document of the store, shared by everybody who uses it: runtime configuration, learned sizes.
     pub(crate) async fn load_document(&self, name: &'static str) -> Result<Document, StoreError> {
         self.on_thread(move |ledger| ledger.holder.load_document(name)).await
@@ -188,16 +218,16 @@ impl Leases {
     }
 
     /// Does something on the ledger's thread, between its other work.
-    async fn on_thread<T: Send + 'static>(
+    async fn on_thread<T: Send + 'static, E: From<StoreError> + Send + 'static>(
         &self,
-        act: impl FnOnce(&mut Ledger) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
+        act: impl FnOnce(&mut Ledger) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E> {
         let (reply, done) = oneshot::channel();
         self.send(LeaseCommand::Do(Box::new(move |ledger| {
             // Nobody waits any more.
-            let _ = reply.send(ledger.and_then(act));
+            let _ = reply.send(ledger.map_err(E::from).and_then(act));
         })));
-        done.await.unwrap_or(Err(StoreError::Host("the thread that keeps the ledger")))
+        done.await.unwrap_or_else(|_| Err(StoreError::Host("the thread that keeps the ledger").into()))
     }
 
     fn send(&self, command: LeaseCommand) {

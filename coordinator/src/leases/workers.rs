@@ -1,12 +1,14 @@
-//! The leases of the coordinator's own workers: asked for, attached, kept and given back.
+//! The leases of the coordinator's own workers: waited for, asked for, attached, kept and given back.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use model_boss_core::Event;
-use model_boss_lease_store::{AcquireRequest, Acquired, Evidence, LeaseHandle, StoreError};
-use model_boss_protocol::{ByteCount, DeviceId, Generation, SlotId};
+use model_boss_lease_store::{AcquireRequest, Acquired, Evidence, LeaseHandle, Mode, StoreError, Yielding};
+use model_boss_protocol::{ByteCount, DeviceId, Generation, ModelId, Priority, SlotId};
 
+use super::Ask;
 use super::keeper::Ledger;
 use crate::error_chain::chain;
 
@@ -15,6 +17,8 @@ use crate::error_chain::chain;
 const RELEASE_LIMIT: Duration = Duration::from_secs(10);
 /// A store that failed is asked again after this long.
 const STORE_RETRY: Duration = Duration::from_secs(1);
+/// A model is not asked back before it was held for this long (RC-18's hold).
+const MIN_HOLD: Duration = Duration::from_secs(10);
 
 pub(super) type Filling = (SlotId, Generation);
 
@@ -26,17 +30,33 @@ pub(super) struct Held {
     pub(super) told: Vec<(DeviceId, ByteCount)>,
 }
 
+/// A model's place in the ledger's queue.
+pub(super) struct Place {
+    request_id: String,
+    ask: Ask,
+    /// When it was last asked for.
+    asked: Instant,
+}
+
+/// How important each lease is, and whether it is in use. Written by the scheduler's task, read at each heartbeat.
+#[derive(Clone, Default)]
+pub(super) struct Ranks(Arc<Mutex<Vec<(Filling, Priority, bool)>>>);
+
 impl Ledger {
-    pub(super) fn acquire(&mut self, filling: Filling, mut request: AcquireRequest) {
-        request.request_id = format!("{}-{}", self.run, request.request_id);
+    /// Asks for the bytes of a filling. Its model keeps its place in the queue if they are not given now.
+    pub(super) fn acquire(&mut self, filling: Filling, ask: Ask) {
         // Every acquirer looks first: nothing is granted on an old or missing observation.
-        self.look_or_log();
-        let acquired = self.holder.acquire(request);
-        self.done(&acquired);
+        self.look_again();
+        let acquired = self.ask(&ask, Mode::Wait);
+        let (slot, generation) = filling;
         let (reason, retry_after) = match acquired {
+            Ok(Acquired::Granted(handle)) if !self.is_whole(&handle, &ask) => {
+                self.drop_earlier(&ask.model);
+                ("an earlier answer of the lease store got lost; it is asked anew".to_owned(), STORE_RETRY)
+            }
             Ok(Acquired::Granted(handle)) => {
+                self.places.remove(&ask.model);
                 self.held.insert(filling, Held { handle, pid: None, told: Vec::new() });
-                let (slot, generation) = filling;
                 self.news.event(Event::LeaseGranted { slot, generation });
                 return;
             }
@@ -44,8 +64,77 @@ impl Ledger {
             Ok(Acquired::NeverFits { reason }) => (reason, RELEASE_LIMIT),
             Err(error) => (chain(&error), STORE_RETRY),
         };
-        let (slot, generation) = filling;
+        self.tell_others();
         self.news.event(Event::LeaseRefused { slot, generation, reason, retry_after });
+    }
+
+    /// Takes or keeps a place for a model that cannot be loaded yet, and asks others to make way if it may.
+    pub(super) fn wait(&mut self, ask: Ask) {
+        if ask.preempt {
+            self.look_again();
+        }
+        let mode = if ask.preempt { Mode::ReservePreempt } else { Mode::Reserve };
+        match self.ask(&ask, mode) {
+            // A place is never granted anything: it is what an earlier question came to whose answer got lost.
+            Ok(Acquired::Granted(_)) => self.drop_earlier(&ask.model),
+            Ok(_) => {}
+            Err(error) => tracing::debug!("the place of {} in the ledger's queue: {}", ask.model, chain(&error)),
+        }
+        self.tell_others();
+    }
+
+    /// Whether a lease is for what was asked for: the same request always gives the same lease, also after its answer was
+    /// lost and other devices were chosen.
+    fn is_whole(&self, handle: &LeaseHandle, ask: &Ask) -> bool {
+        let granted = self.holder.parts(handle);
+        granted.len() == ask.parts.len() && ask.parts.iter().all(|part| granted.contains(part))
+    }
+
+    /// Takes a request back together with a lease that nobody was let through to. The next one has another name.
+    fn drop_earlier(&mut self, model: &ModelId) {
+        tracing::debug!("an earlier lease of {model} is given back");
+        self.forgo(model);
+    }
+
+    /// Leaves the queue.
+    pub(super) fn forgo(&mut self, model: &ModelId) {
+        let Some(place) = self.places.remove(model) else { return };
+        let cancelled = self.holder.cancel(&place.request_id);
+        self.done(&cancelled);
+        if let Err(error) = cancelled {
+            // It expires.
+            tracing::debug!("the place of {model} in the ledger's queue: {}", chain(&error));
+        }
+    }
+
+    /// Places are kept by asking again; who waits for others to make way hears each time who still has time.
+    pub(super) fn keep_places(&mut self) {
+        let heartbeat = self.holder.heartbeat();
+        let due: Vec<Ask> = self
+            .places
+            .values()
+            .filter(|place| place.ask.preempt || place.asked.elapsed() >= heartbeat)
+            .map(|place| place.ask.clone())
+            .collect();
+        for ask in due {
+            self.wait(ask);
+        }
+    }
+
+    fn ask(&mut self, ask: &Ask, mode: Mode) -> Result<Acquired, StoreError> {
+        let known = self.places.get(&ask.model).map(|place| place.request_id.clone());
+        let request_id = known.unwrap_or_else(|| {
+            self.asked += 1;
+            format!("{}-{}", self.run, self.asked)
+        });
+        let Ask { model, parts, priority, yields, .. } = ask.clone();
+        let place = Place { request_id: request_id.clone(), ask: ask.clone(), asked: Instant::now() };
+        self.places.insert(model.clone(), place);
+        let yielding = Yielding { preemptible: yields, min_hold: MIN_HOLD, ..Yielding::default() };
+        let request = AcquireRequest::new(request_id, model.as_str(), priority, parts);
+        let acquired = self.holder.acquire(AcquireRequest { mode, yielding, ..request });
+        self.done(&acquired);
+        acquired
     }
 
     pub(super) fn attach(&mut self, filling: Filling, pid: u32) -> Result<(), StoreError> {
@@ -57,19 +146,51 @@ impl Ledger {
 
     /// The heartbeat.
     pub(super) fn renew(&mut self) {
+        self.rank();
         let renewed = self.holder.renew();
         self.done(&renewed);
-        match renewed {
-            Ok(kept) => {
-                for lease in kept.lost {
-                    if let Some((filling, _)) = self.held.iter().find(|(_, held)| held.handle == lease) {
-                        tracing::error!(lease = %lease.lease, "lease lost, its worker is ended");
-                        self.news.lease_lost(filling.0, filling.1);
-                    }
-                }
-            }
-            Err(error) => tracing::debug!("leases could not be renewed: {}", chain(&error)),
+        let kept = match renewed {
+            Ok(kept) => kept,
+            Err(error) => return tracing::debug!("leases could not be renewed: {}", chain(&error)),
+        };
+        let filling_of = |handle: &LeaseHandle| {
+            self.held.iter().find(|(_, held)| held.handle == *handle).map(|(filling, _)| *filling)
+        };
+        for (slot, generation) in kept.lost.iter().filter_map(filling_of) {
+            tracing::error!(%slot, "a lease is lost, its worker is ended");
+            self.news.lease_lost(slot, generation);
         }
+        for (handle, parts) in &kept.reduced {
+            let sizes: Vec<String> = parts.iter().map(|(device, bytes)| format!("{bytes} on {device}")).collect();
+            tracing::warn!(lease = %handle.lease, "the store forgot a lease and counts less of it now: {}", sizes.join(", "));
+        }
+        let mut revoked = BTreeSet::new();
+        for asked in &kept.revoked {
+            let Some((slot, generation)) = filling_of(&asked.handle) else { continue };
+            revoked.insert((slot, generation));
+            let (by, priority, remaining) = (asked.wanted_by.clone(), asked.priority, asked.remaining);
+            self.news.event(Event::LeaseRevoked { slot, generation, by, priority, remaining });
+        }
+        for (slot, generation) in self.revoked.difference(&revoked) {
+            self.news.event(Event::LeaseKept { slot: *slot, generation: *generation });
+        }
+        self.revoked = revoked;
+    }
+
+    /// Tells the ledger how important our leases are now: it may have to choose whom it asks to make way.
+    fn rank(&mut self) {
+        let known = std::mem::take(&mut *self.ranks.0.lock().unwrap_or_else(PoisonError::into_inner));
+        for (filling, priority, busy) in known {
+            if let Some(held) = self.held.get(&filling) {
+                self.holder.rank(&held.handle, priority, busy);
+            }
+        }
+        let ranks = self.ranks.clone();
+        self.news.look(move |scheduler| {
+            let slots = scheduler.slots().into_iter().filter(|slot| slot.ready_at.is_some());
+            let rank = slots.map(|slot| ((slot.id, slot.generation), slot.rank, slot.running > 0)).collect();
+            *ranks.0.lock().unwrap_or_else(PoisonError::into_inner) = rank;
+        });
     }
 
     /// Releases what no device shows any more. While the store is out of reach they wait for it: nothing is forgotten.

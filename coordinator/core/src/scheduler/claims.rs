@@ -13,7 +13,8 @@ use crate::reason::LeaveCause;
 impl Scheduler {
     /// Sends the victims away and keeps the turn and the room for this model.
     pub(super) fn make_room(&mut self, ask: &Ask, plan: Plan) {
-        let Plan { asker, site, takes, victims, coming } = plan;
+        let parts = plan.parts();
+        let Plan { asker, site, takes, victims, coming, asks } = plan;
         let model = ask.model;
         self.drop_claim(model);
         let asking = self.catalog[model].id().clone();
@@ -21,6 +22,13 @@ impl Scheduler {
         let ousted = self.oust(model, &site, &leaving);
         leaving.extend(coming);
         let standing = eviction::standing(&asker, &victims);
+        // In line first: what becomes free is not for those who come later.
+        self.stand_in_line(model, parts, asker.base, asks);
+        if asks {
+            let asked = self.askable(&site, asker.base).iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+            let reasons = vec![format!("a request of priority {} waits for it", asker.base), format!("asked: {asked}")];
+            self.decisions.record(self.now, Verdict::Revoke, &asking, Some(asker.id), reasons);
+        }
         self.claims.insert(model, Claim { asker: asker.id, standing, site, takes, victims: leaving.clone() });
         for victim in &victims {
             let name = self.name_of(victim.slot);

@@ -101,21 +101,18 @@ impl Scheduler {
         self.queue.residency(model) == Residency::Absent
     }
 
-    fn no_ledger(&self, model: ModelIndex) -> ApiError {
+    /// What somebody is told who cannot wait for the ledger any longer.
+    pub(super) fn no_ledger(&self, model: ModelIndex) -> ApiError {
         let name = self.catalog[model].id();
-        match &self.ledger.state {
+        let (code, why, again) = match &self.ledger.state {
+            LedgerState::Away { detail } => (ErrorCode::LeaseStoreUnavailable, detail.as_str(), TRY_AGAIN),
             LedgerState::Recovering { left } => {
-                let message = format!(
-                    "model '{name}' is not loaded, and the lease store grants nothing until lost records are stated again"
-                );
                 let left = (self.ledger.since + *left).since(self.now);
-                ApiError::new(ErrorCode::LeaseStoreRecovering, message).retry_after(left)
+                (ErrorCode::LeaseStoreRecovering, "the lease store may have lost records", left)
             }
-            state => {
-                let why = if let LedgerState::Away { detail } = state { detail.as_str() } else { "" };
-                let message = format!("model '{name}' is not loaded, and no memory can be leased for it: {why}");
-                ApiError::new(ErrorCode::LeaseStoreUnavailable, message).retry_after(TRY_AGAIN)
-            }
-        }
+            LedgerState::Open => (ErrorCode::LeaseStoreUnavailable, "it is open again", Duration::ZERO),
+        };
+        let message = format!("model '{name}' cannot be loaded now, no memory can be leased: {why}");
+        ApiError::new(code, message).retry_after(again)
     }
 }

@@ -36,6 +36,10 @@ impl Scheduler {
             Ok(Offer::After(plan)) => self.make_room(&ask, plan),
             Ok(Offer::No(blocked)) => {
                 self.drop_claim(model);
+                if let Some(error) = self.refuse_in_default(&ask) {
+                    return self.refuse_for_good(model, &error);
+                }
+                self.wait_in_line(&ask, &blocked);
                 self.wait_for_room(&ask, &blocked);
             }
         }
@@ -48,9 +52,12 @@ impl Scheduler {
             return reason;
         }
         if self.is_room_coming(&ask)
-            && let Some(claim) = self.claim_of(model).filter(|claim| !claim.victims.is_empty())
+            && let Some(claim) = self.claim_of(model)
             && let Some(device) = claim.site.first()
         {
+            if claim.victims.is_empty() {
+                return self.why_revoking(model, &claim.site).unwrap_or(WaitReason::Queued);
+            }
             return WaitReason::Reclaiming {
                 device: device.clone(),
                 victims: claim.victims.iter().map(|&victim| self.name_of(victim)).collect(),
@@ -99,6 +106,8 @@ impl Scheduler {
                 needs: self.size_at(ask, site).bytes,
                 free: site.iter().filter_map(|device| self.devices.get(device).and_then(Device::free)).sum(),
                 blockers,
+                leases: self.in_the_way(ask, site),
+                foreign: site.iter().filter_map(|device| self.devices.get(device)?.observation.foreign).sum(),
                 device: site.first().cloned().unwrap_or_default(),
             },
         }

@@ -98,6 +98,10 @@ impl Scheduler {
         if let Some(error) = self.refuse_during_move(model) {
             return self.refuse(request, error);
         }
+        if !self.is_ledger_open() {
+            let error = self.no_ledger(model);
+            return self.refuse(request, error);
+        }
         let before = self.wish_for(model, options);
         let mut ask = self.ask_of(model);
         ask.heads.clear();

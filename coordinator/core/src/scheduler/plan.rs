@@ -131,7 +131,8 @@ impl Scheduler {
             drains: victim.usage == Usage::Busy,
             why: victim.right.to_string(),
         });
-        PlannedStep::Evict { parts: plan.parts(), evictions: evictions.collect() }
+        let asks = if plan.asks { self.askable(&plan.site, plan.asker.base) } else { Vec::new() };
+        PlannedStep::Evict { parts: plan.parts(), evictions: evictions.collect(), asks }
     }
 }
 

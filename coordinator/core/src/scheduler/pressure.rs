@@ -27,6 +27,7 @@ impl Scheduler {
             self.keep_to_retention(&device);
             self.yield_to_foreign(&device);
         }
+        self.yield_to_requests();
     }
 
     /// Over the budget, idle models leave, the least recently used first; not the one that was loaded last, unless
@@ -76,7 +77,7 @@ impl Scheduler {
     }
 
     /// Slots with memory there that serve nobody and that nobody waits for, the pinned ones left out.
-    fn idle_on(&self, name: &DeviceId) -> Vec<SlotId> {
+    pub(super) fn idle_on(&self, name: &DeviceId) -> Vec<SlotId> {
         let Some(device) = self.devices.get(name) else { return Vec::new() };
         let is_idle = |id: &SlotId| {
             let slot = &self.pool[*id];

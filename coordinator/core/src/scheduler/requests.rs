@@ -151,6 +151,17 @@ impl Scheduler {
 
     /// A slot that drains for a less important request stays for a more important one (RC-18).
     fn keep_for(&mut self, slot: SlotId, request: RequestId) {
+        let arrived = self.queue.get(request).map(|waiting| waiting.priority);
+        if let (Some(LeaveCause::Revoked { by, priority }), Some(arrived)) = (self.pool[slot].leaving.clone(), arrived)
+        {
+            if arrived < priority {
+                let reason = format!("a request of priority {arrived} for it is more important than '{by}'");
+                let kept = self.name_of(slot);
+                self.decisions.record(self.now, Verdict::Keep, &kept, Some(request), vec![reason]);
+                self.keep_revoked(slot);
+            }
+            return;
+        }
         let Some(LeaveCause::Eviction { room_for }) = self.pool[slot].leaving.clone() else { return };
         let (Some(claimant), Some(priority)) =
             (self.catalog.resolve_any(&room_for), self.queue.get(request).map(|waiting| waiting.priority))

@@ -69,6 +69,8 @@ pub(super) struct Plan {
     pub(super) victims: Vec<Victim>,
     /// Those that are leaving already and are waited for.
     pub(super) coming: Vec<SlotId>,
+    /// Holders of other leases have to make way as well.
+    pub(super) asks: bool,
 }
 
 /// What a site has as it is.
@@ -163,7 +165,30 @@ impl Scheduler {
                 Err(why) => blocked.push((site, why)),
             }
         }
+        // Our own idle models leave before anybody else is asked.
+        let after = after.or_else(|| self.plan_with_others(ask));
         Ok(after.map_or(Offer::No(blocked), Offer::After))
+    }
+
+    /// The least plan in which other holders make way too.
+    fn plan_with_others(&self, ask: &Ask) -> Option<Plan> {
+        let head = *ask.heads.iter().min_by_key(|head| head.base)?;
+        let ask = Ask { heads: vec![head], ..ask.clone() };
+        let mut least: Option<Plan> = None;
+        for site in self.sites(&ask).ok()? {
+            let yields: Vec<i128> = site.iter().map(|device| self.could_yield(device, head.base)).collect();
+            if yields.iter().all(|bytes| *bytes == 0) {
+                continue;
+            }
+            let Ok(mut footing) = self.footing(&ask, &site) else { continue };
+            footing.rooms.iter_mut().zip(yields).for_each(|(room, bytes)| *room += bytes);
+            if let Ok(plan) = self.make_plan(&ask, &site, footing)
+                && least.as_ref().is_none_or(|least| plan.cost() < least.cost())
+            {
+                least = Some(Plan { asks: true, ..plan });
+            }
+        }
+        least
     }
 
     /// What a site has for an ask, as it is.
@@ -177,7 +202,8 @@ impl Scheduler {
                 Some(slot) => return Err(NoRoom::Turn(name.clone(), self.pool[slot].model)),
                 None => {}
             }
-            rooms.push(device.balance().ok_or_else(|| NoRoom::Unknown(name.clone()))?);
+            let balance = device.balance().ok_or_else(|| NoRoom::Unknown(name.clone()))?;
+            rooms.push(balance - self.taken_first(ask, name));
         }
         let bytes = self.size_at(ask, site).bytes;
         let alone = self.exclusive_on(ask.model, site);
@@ -208,7 +234,7 @@ impl Scheduler {
             let usage = Usage::Idle;
             let victims = unwanted.into_iter().map(|slot| Victim { slot, usage, right: Right::Unwanted }).collect();
             let (site, parts): (Site, Vec<ByteCount>) = parts.into_iter().unzip();
-            return Ok(Plan { asker, takes: takes(&parts), site, victims, coming: Vec::new() });
+            return Ok(Plan { asker, takes: takes(&parts), site, victims, coming: Vec::new(), asks: false });
         }
         let first = |head: &Head| rivals.iter().all(|rival| head.base < rival.claim.standing);
         let heads: Vec<Head> = ask.heads.iter().copied().filter(first).collect();
@@ -260,7 +286,8 @@ impl Scheduler {
                     };
                     let free: Vec<i128> = site.iter().enumerate().map(|(place, name)| after(place, name)).collect();
                     let parts = split::shares(self.size_at(ask, site).bytes, &free).unwrap_or_default();
-                    return Ok(Plan { asker: *asker, site: site.to_vec(), takes: takes(&parts), victims, coming });
+                    let (site, takes) = (site.to_vec(), takes(&parts));
+                    return Ok(Plan { asker: *asker, site, takes, victims, coming, asks: false });
                 }
                 Err(blocked) => {
                     by.look_again = [by.look_again, blocked.look_again].into_iter().flatten().min();
@@ -375,7 +402,8 @@ impl Scheduler {
             if device.loading.is_some_and(|slot| self.is_unwanted(slot)) {
                 return false;
             }
-            free.push(balance + claim.victims.iter().map(|&victim| self.bytes(victim, name)).sum::<i128>());
+            let coming = self.asked_back(ask.model, name) - self.taken_first(ask, name);
+            free.push(balance + coming + claim.victims.iter().map(|&victim| self.bytes(victim, name)).sum::<i128>());
         }
         let alone = self.exclusive_on(ask.model, &claim.site);
         split::holds(i128::from(self.size_at(ask, &claim.site).bytes.0), &free)

@@ -9,12 +9,13 @@ use model_boss_protocol::{ByteCount, Category, Priority, RequestId};
 
 use super::world::{Behaviour, Fate, Rng, World};
 use crate::Verdict::{
-    self, Crash, Drain, Evict, Keep, LeaseRefused, Load, Move, MoveFailed, Ready, Refuse, Rung as RungChange, Unload,
+    self, Crash, Drain, Evict, Keep, LeaseRefused, Load, Move, MoveFailed, Ready, Refuse, Revoke, Rung as RungChange,
+    Unload,
 };
 use crate::testing::{device, model};
 use crate::{
-    ClientRule, DeviceObservation, Event, Ladder, LoadFailurePolicy, LoadOptions, MaxLoaded, ModelDescription, Rung,
-    Settings, SizeEstimate, SizeRule, Target,
+    ClientRule, DeviceObservation, Event, Ladder, LedgerState, LoadFailurePolicy, LoadOptions, MaxLoaded,
+    ModelDescription, Rung, Settings, SizeEstimate, SizeRule, Target,
 };
 
 const SEEDS: u64 = 300;
@@ -45,7 +46,8 @@ fn whatever_happens_the_invariants_hold() {
     }
     eprintln!("decisions: {seen:?}");
     // A simulation in which something never happens proves nothing about it.
-    let kinds = [Load, Ready, Evict, Drain, Keep, Unload, Move, MoveFailed, Crash, LeaseRefused, Refuse, RungChange];
+    let kinds =
+        [Load, Ready, Evict, Drain, Keep, Unload, Move, MoveFailed, Crash, LeaseRefused, Refuse, Revoke, RungChange];
     assert!(!many || kinds.iter().all(|kind| seen.contains_key(kind)), "{seen:?}");
 }
 
@@ -87,6 +89,8 @@ fn run(seed: u64) -> World {
 /// When nothing fails any more and nothing is held back, nobody waits for ever.
 fn everybody_is_served(world: &mut World, devices: &[DeviceObservation]) {
     world.behaviour = Behaviour::default();
+    world.tell(Event::Ledger(LedgerState::Open));
+    world.outsiders().iter().for_each(|label| world.end_training(label));
     let mut settings = Settings { max_wait: Duration::from_secs(60), ..Settings::default() };
     settings.clients.default.max_priority = Priority::HIGHEST;
     world.tell(Event::Settings(Box::new(settings)));
@@ -107,6 +111,35 @@ fn everybody_is_served(world: &mut World, devices: &[DeviceObservation]) {
 
 fn any<'a>(rng: &mut Rng, devices: &'a [DeviceObservation]) -> &'a DeviceObservation {
     &devices[usize::try_from(rng.below(devices.len() as u64)).unwrap()]
+}
+
+/// What other holders of leases do, and what the ledger tells.
+fn outside(world: &mut World, rng: &mut Rng, devices: &[DeviceObservation]) {
+    let others = world.outsiders();
+    let slots = world.core.slots();
+    match rng.below(100) {
+        0..=49 => {
+            let device = any(rng, devices).device.to_string();
+            let (gib, priority) = (rng.between(1, 20), u8::try_from(rng.below(10)).unwrap());
+            world.train(&format!("job {}", rng.next()), &device, gib, priority);
+        }
+        50..=79 if !others.is_empty() => {
+            world.end_training(&others[usize::try_from(rng.below(others.len() as u64)).unwrap()]);
+        }
+        80..=89 if !slots.is_empty() => {
+            let slot = &slots[usize::try_from(rng.below(slots.len() as u64)).unwrap()];
+            let (slot, generation) = (slot.id, slot.generation);
+            let priority = Priority::new(u8::try_from(rng.below(10)).unwrap()).unwrap();
+            let (by, remaining) = ("a job".to_owned(), Duration::from_secs(60));
+            world.tell(Event::LeaseRevoked { slot, generation, by, priority, remaining });
+            if rng.chance(300) {
+                world.tell(Event::LeaseKept { slot, generation });
+            }
+        }
+        90..=93 => world.tell(Event::Ledger(LedgerState::Away { detail: "no connection".to_owned() })),
+        94 => world.tell(Event::Ledger(LedgerState::Recovering { left: Duration::from_secs(21) })),
+        _ => world.tell(Event::Ledger(LedgerState::Open)),
+    }
 }
 
 /// What an operator may want.
@@ -185,7 +218,8 @@ fn act(world: &mut World, rng: &mut Rng, devices: &[DeviceObservation]) {
                 }
             });
         }
-        70..=84 => {
+        70..=76 => outside(world, rng, devices),
+        77..=84 => {
             let living: Vec<RequestId> = world
                 .fates
                 .iter()

@@ -21,7 +21,9 @@ const LEAST_LEASE_WAIT: Duration = Duration::from_millis(50);
 
 impl Scheduler {
     pub(super) fn lease_granted(&mut self, slot: SlotId, generation: Generation) {
-        self.news(slot, generation, SlotEvent::LeaseGranted);
+        if self.news(slot, generation, SlotEvent::LeaseGranted).is_some() {
+            self.has_lease(self.pool[slot].model);
+        }
     }
 
     pub(super) fn lease_refused(&mut self, id: SlotId, generation: Generation, reason: String, retry_after: Duration) {
@@ -203,13 +205,13 @@ impl Scheduler {
             SlotOrder::Nothing => return,
             SlotOrder::Stop => Effect::Stop { slot: id, generation },
             SlotOrder::ReleaseLease => Effect::ReleaseLease { slot: id, generation },
-            SlotOrder::AcquireLease => Effect::AcquireLease {
-                slot: id,
-                generation,
-                model: self.catalog[slot.model].id().clone(),
-                parts: slot.parts.clone(),
-                priority: slot.last_priority,
-            },
+            SlotOrder::AcquireLease => {
+                let (model, parts, priority) = (slot.model, slot.parts.clone(), slot.last_priority);
+                self.asks_ledger(model, parts.clone(), priority);
+                let known = &self.catalog[model];
+                let (model, yields) = (known.id().clone(), !known.is_pinned());
+                Effect::AcquireLease { slot: id, generation, model, parts, priority, yields }
+            }
             SlotOrder::Spawn => Effect::Spawn {
                 slot: id,
                 generation,

@@ -20,6 +20,7 @@ mod moves;
 mod plan;
 mod pool;
 mod recovery;
+mod yielding;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -97,7 +98,7 @@ fn rc_6_a_request_without_room_waits_in_the_queue_and_names_who_is_in_the_way() 
     world.run_until(s(4));
     let waiting = world.submit("b", 5);
     match world.core.why(waiting).unwrap() {
-        WaitReason::Capacity { device, needs, free, blockers } => {
+        WaitReason::Capacity { device, needs, free, blockers, .. } => {
             assert_eq!((device, needs, free), (DeviceId::Cuda(0), ByteCount::gib(6), ByteCount::gib(2)));
             assert_eq!(blockers[0].to_string(), "a holds 6.00 GiB (more important, rank 2)");
         }

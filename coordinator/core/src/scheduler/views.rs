@@ -72,6 +72,8 @@ impl Scheduler {
                 capacity: device.observation.capacity,
                 reserve: device.observation.reserve,
                 foreign: device.observation.foreign,
+                leased: device.leased(),
+                leases: self.shares(std::slice::from_ref(id)),
                 charged: device.charged(),
                 free: device.free(),
                 leaking: device

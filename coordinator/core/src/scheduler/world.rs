@@ -1,6 +1,8 @@
 //! A simulated shell for tests: virtual clock, ledger, workers, clients. It does what the scheduler orders, reports back
 //! as the real one does, and checks after every step what must always hold.
 
+mod outside;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -13,8 +15,8 @@ use super::Scheduler;
 use crate::slot::{ReadyPhase, StopPhase};
 use crate::testing::device;
 use crate::{
-    Effect, Event, ExitReport, Footprint, Ladder, LeaveCause, LoadOptions, ModelDescription, Moment, Outcome, Settings,
-    SlotState, SlotView, Submission, Verdict,
+    Effect, Event, ExitReport, Footprint, Ladder, LeaveCause, LedgerState, LoadOptions, ModelDescription, Moment,
+    OtherLease, OtherRequest, Outcome, Settings, SlotState, SlotView, Submission, Verdict,
 };
 
 /// A seeded source of numbers (splitmix64).
@@ -115,6 +117,10 @@ enum Coming {
     Event(Event),
     WorkerDies(Filling, Option<WorkerExit>),
     Answer(Filling, RequestId),
+    /// A lease of others that was asked back is given back, or is not in time.
+    MakesWay(String, bool),
+    /// Somebody else asks for memory again.
+    AsksAgain(String),
     AnswerFromElsewhere(RequestId),
 }
 
@@ -132,6 +138,13 @@ pub(super) struct World {
     agenda: BTreeMap<(Moment, u64), Coming>,
     leases: BTreeMap<Filling, (Vec<(DeviceId, ByteCount)>, Lease)>,
     workers: BTreeMap<Filling, Worker>,
+    /// Who of ours stands in the ledger's queue.
+    pub(super) places: BTreeMap<ModelId, Place>,
+    /// What others hold, and who of them waits.
+    pub(super) outside: Vec<OtherLease>,
+    pub(super) waiting_outside: Vec<OtherRequest>,
+    next_lease: u64,
+    ledger_open: bool,
     models: Vec<ModelDescription>,
     answered_at: BTreeMap<RequestId, Moment>,
     next_request: u64,
@@ -141,6 +154,13 @@ pub(super) struct World {
     pub(super) learned: Vec<Footprint>,
     /// How often each kind of decision was taken.
     pub(super) verdict_counts: BTreeMap<Verdict, u64>,
+}
+
+/// A place of ours in the ledger's queue.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) parts: Vec<(DeviceId, ByteCount)>,
+    pub(super) priority: Priority,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -165,6 +185,11 @@ impl World {
             agenda: BTreeMap::new(),
             leases: BTreeMap::new(),
             workers: BTreeMap::new(),
+            places: BTreeMap::new(),
+            outside: Vec::new(),
+            waiting_outside: Vec::new(),
+            next_lease: 0,
+            ledger_open: true,
             models: Vec::new(),
             answered_at: BTreeMap::new(),
             next_request: 1,
@@ -317,6 +342,7 @@ impl World {
             };
             self.step(at);
         }
+        assert!(self.places.is_empty(), "places left in the ledger's queue: {:?}", self.places);
         assert!(self.leases.is_empty(), "leases left: {:?}", self.leases);
         assert!(self.workers.values().all(|worker| !worker.alive), "workers left: {:?}", self.workers);
         assert_eq!(self.core.queued() + self.core.running(), 0, "requests left");
@@ -365,6 +391,9 @@ impl World {
     }
 
     pub(super) fn tell(&mut self, event: Event) {
+        if let Event::Ledger(state) = &event {
+            self.ledger_open = *state == LedgerState::Open;
+        }
         if let Event::Settings(settings) = &event {
             self.settings.clone_from(settings);
         }
@@ -405,6 +434,8 @@ impl World {
         match coming {
             Coming::Event(event) => self.report(event),
             Coming::WorkerDies(filling, reason) => self.worker_dies(filling, reason),
+            Coming::MakesWay(lease, in_time) => self.makes_way(&lease, in_time),
+            Coming::AsksAgain(label) => self.asks_again(&label),
             Coming::AnswerFromElsewhere(request) => {
                 if !matches!(self.fates.get(&request), Some(Fate::Elsewhere(_))) {
                     return;
@@ -448,6 +479,9 @@ impl World {
             }
             Event::LeaseGranted { slot, generation } => {
                 self.leases.get_mut(&(*slot, *generation)).expect("a lease that was asked for").1 = Lease::Granted;
+                if let Some(slot) = self.core.slots().into_iter().find(|found| found.id == *slot) {
+                    self.places.remove(&slot.model);
+                }
             }
             Event::LeaseRefused { slot, generation, .. } => {
                 self.leases.remove(&(*slot, *generation));
@@ -505,12 +539,17 @@ impl World {
     fn act(&mut self, effect: Effect) {
         let millis = Duration::from_millis;
         match effect {
-            Effect::AcquireLease { slot, generation, parts, model, .. } => {
+            Effect::AcquireLease { slot, generation, parts, model, priority, .. } => {
                 self.check_promise(&parts);
                 self.check_limits(slot, &model, &parts);
+                self.places.insert(model, Place { parts: parts.clone(), priority });
+                let fits = self.fits_ledger(&parts);
+                assert!(self.ledger_open, "the ledger is asked for {parts:?} while it cannot be");
+                // What it has no room for is never promised.
+                let parts = if fits { parts } else { Vec::new() };
                 let asked = self.leases.insert((slot, generation), (parts, Lease::Asked));
                 assert!(asked.is_none(), "a second lease for slot {slot} generation {generation}");
-                let refused = self.rng.chance(self.behaviour.refuse_lease);
+                let refused = self.rng.chance(self.behaviour.refuse_lease) || !fits;
                 let event = if refused {
                     let retry_after = millis(self.rng.below(2_000));
                     Event::LeaseRefused { slot, generation, reason: "no".into(), retry_after }
@@ -518,6 +557,10 @@ impl World {
                     Event::LeaseGranted { slot, generation }
                 };
                 self.after(millis(1), Coming::Event(event));
+            }
+            Effect::AwaitLease { model, parts, priority, preempt } => self.await_lease(model, parts, priority, preempt),
+            Effect::ForgoLease { model } => {
+                assert!(self.places.remove(&model).is_some(), "{model} leaves a queue in which it does not stand");
             }
             Effect::Spawn { slot, generation, model, .. } => self.spawn((slot, generation), model),
             Effect::Stop { slot, generation } => {
@@ -647,7 +690,8 @@ impl World {
             // Foreign programs may take what was promised, and workers may use more than they were promised; the
             // scheduler's own promises never exceed the device.
             let ceiling = device.capacity.unwrap_or_default() - device.reserve;
-            assert!(leased <= ceiling, "{} is promised beyond its capacity", device.id);
+            let others: ByteCount = self.outside.iter().map(|lease| lease.on(&device.id)).sum();
+            assert!(leased + others <= ceiling, "{} is promised beyond its capacity", device.id);
         }
         self.check_decisions();
     }
@@ -655,7 +699,7 @@ impl World {
     /// A load is begun only where it fits beside everything that is known.
     fn check_promise(&self, parts: &[(DeviceId, ByteCount)]) {
         for device in self.core.devices().iter().filter(|device| parts.iter().any(|(d, _)| *d == device.id)) {
-            let most = device.capacity.and_then(|c| Some(c - device.reserve - device.foreign?));
+            let most = device.capacity.and_then(|c| Some(c - device.reserve - device.foreign? - device.leased));
             let most = most.expect("a load only where the memory is known");
             assert!(device.charged <= most, "{} is promised what others use", device.id);
             let margin = if parts.len() > 1 { ByteCount::mib(512) } else { ByteCount::ZERO };

@@ -37,6 +37,10 @@ impl Holder {
                 Acquired::Granted(handle)
             }
             Outcome::Wait(reason) => wait(reason, Vec::new()),
+            // A place was asked for, and there is room.
+            Outcome::Noted => {
+                Acquired::Wait { position: 1, reason: "it fits".to_owned(), asked: Vec::new(), retry_after: ASK_AGAIN }
+            }
             Outcome::Revoking { victims, wait: reason } => {
                 let asked = victims.into_iter().map(|v| Asked { label: v.label, remaining: v.remaining }).collect();
                 wait(reason, asked)

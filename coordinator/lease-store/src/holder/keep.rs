@@ -113,8 +113,13 @@ impl Holder {
 
     /// States that a lease is in use, and how important it is now. Written with the next heartbeat.
     pub fn in_use(&mut self, handle: &LeaseHandle, priority: Priority) {
+        self.rank(handle, priority, true);
+    }
+
+    /// States how important a lease is now, and whether it is in use. Written with the next heartbeat.
+    pub fn rank(&mut self, handle: &LeaseHandle, priority: Priority, used: bool) {
         if let Some(held) = self.held.get_mut(&handle.lease) {
-            (held.used, held.request.priority) = (true, priority);
+            (held.used, held.request.priority) = (used, priority);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use model_boss_lease::{Op, Outcome, OwnerKind};
+use model_boss_lease::{LeaseState, Op, Outcome, OwnerKind};
 
 use super::{Holder, Leftover, unexpected};
 use crate::StoreError;
@@ -17,7 +17,9 @@ impl Holder {
         for (id, lease) in self.seen.leases.clone() {
             let mine = lease.owner.process == self.owner.process;
             let abandoned = if mine { !self.held.contains_key(&id) } else { tree.is_gone(&lease.owner.process) };
-            if !abandoned {
+            // Let go, or not renewed for long: its processes may be gone although its holder lives.
+            let in_limbo = lease.state == LeaseState::Limbo && !lease.pids.is_empty();
+            if !abandoned && !in_limbo {
                 continue;
             }
             let suspects: BTreeSet<_> = lease.family().chain([&lease.owner.process]).cloned().collect();
@@ -28,7 +30,7 @@ impl Holder {
                 Outcome::Released | Outcome::Lost => {}
                 Outcome::NotShown => {
                     let processes: Vec<_> = alive.into_iter().filter(|process| lease.owns(process)).collect();
-                    if lease.owner.kind == OwnerKind::Coordinator && !processes.is_empty() {
+                    if abandoned && lease.owner.kind == OwnerKind::Coordinator && !processes.is_empty() {
                         living.push(Leftover { lease: id, label: lease.owner.label, processes });
                     }
                 }

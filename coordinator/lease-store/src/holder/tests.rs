@@ -4,11 +4,12 @@ use std::sync::{Arc, Mutex};
 
 use std::time::{Duration, Instant};
 
-use model_boss_lease::{Accounting, Evidence, LeaseState, Mode, Token, Yielding};
+use model_boss_lease::{Accounting, Evidence, LeaseState, Mode, Process, Token, Yielding};
 use model_boss_protocol::Priority;
 
 use super::*;
 use crate::store::{DocumentStore, Etag, LedgerStore, Snapshot};
+use crate::this_process;
 
 /// A register in memory. Counts swaps, loses the next few races, and can be cut off.
 #[derive(Clone, Default)]
@@ -269,7 +270,14 @@ fn le_3_a_holder_hears_that_its_bytes_are_asked_back() {
     bench.holder.attach(&soft, std::process::id()).unwrap();
     bench.holder.observe(&observation(ByteCount::gib(1), Instant::now())).unwrap();
     let urgent = AcquireRequest { mode: Mode::Preempt, priority: Priority::HIGHEST, ..wish("u", ByteCount::gib(3)) };
-    let Acquired::Wait { position, asked, .. } = bench.holder.acquire(urgent.clone()).unwrap() else { panic!() };
+    // A holder is never asked for its own requests.
+    let Acquired::Wait { asked, .. } = bench.holder.acquire(urgent.clone()).unwrap() else { panic!() };
+    assert_eq!(asked, []);
+    bench.holder.cancel("u").unwrap();
+    let urgent = AcquireRequest { request_id: "v".to_owned(), ..urgent };
+    let other = Owner::new(Process { pid: 1, ..this_process().unwrap() }, "other", OwnerKind::Job);
+    let waits = bench.holder.acquire_for(other.clone(), urgent.clone()).unwrap();
+    let GuestAcquired::Wait { position, asked, .. } = waits else { panic!() };
     assert_eq!((position, asked.len()), (1, 1));
     assert_eq!(bench.holder.waiters().len(), 1);
     let kept = bench.holder.renew().unwrap();
@@ -280,7 +288,8 @@ fn le_3_a_holder_hears_that_its_bytes_are_asked_back() {
     assert_eq!(bench.holder.leases()[0].state, LeaseState::Revoking);
     bench.holder.resize(&soft, &[(DeviceId::Cpu, ByteCount::gib(2))]).unwrap();
     bench.holder.observe(&observation(ByteCount::gib(1), Instant::now())).unwrap();
-    assert!(matches!(bench.holder.acquire(urgent).unwrap(), Acquired::Granted(_)));
+    let granted = bench.holder.acquire_for(other, urgent).unwrap();
+    assert!(matches!(granted, GuestAcquired::Granted(_)));
     assert_eq!(bench.holder.renew().unwrap(), Kept::default());
 }
 

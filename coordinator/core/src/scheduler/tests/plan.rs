@@ -31,7 +31,7 @@ fn a_plan_is_what_then_happens() {
     assert_eq!(world.core.why(batch), Some(wait));
     world.cancel(batch);
     // More important: the same victim by the same right.
-    let PlannedStep::Evict { parts, evictions } = plan(&world, "b", 2) else { panic!("it may send 'a' away") };
+    let PlannedStep::Evict { parts, evictions, .. } = plan(&world, "b", 2) else { panic!("it may send 'a' away") };
     assert_eq!(parts, gpu(6));
     assert_eq!((evictions.len(), evictions[0].drains), (1, true));
     let urgent = world.submit("b", 2);

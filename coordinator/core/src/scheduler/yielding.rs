@@ -1,0 +1,346 @@
+//! Other holders of leases (LE-3): the scheduler plans around what they have, takes a place in the ledger's queue before it
+//! makes room, asks those who allow it to make way, sends idle models away for more important requests of theirs, and gives
+//! back what more important ones ask for.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode, Generation, Priority, SlotId};
+
+use super::room::{Ask, NoRoom, Parts};
+use super::{Life, Reconsider, Scheduler, Timer};
+use crate::catalog::ModelIndex;
+use crate::eviction::Lacking;
+use crate::placement::Site;
+use crate::queue::Residency;
+use crate::reason::LeaveCause;
+use crate::slot::{LoadPhase, ReadyPhase, SlotEvent, SlotState};
+use crate::{AskedLease, Effect, LeaseShare, OtherLease, OtherRequest, Verdict, WaitReason, split};
+
+/// Somebody who waited for a holder that did not make way may come again after this.
+const AFTER_DEFAULT: Duration = Duration::from_secs(30);
+
+/// A model's place in the ledger's queue.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Place {
+    parts: Parts,
+    priority: Priority,
+    /// Others are asked to make way for it.
+    pub(super) preempt: bool,
+}
+
+/// What others have and want, and which models stand in the same queue.
+#[derive(Debug, Default)]
+pub(super) struct Others {
+    leases: Vec<OtherLease>,
+    /// First come first.
+    requests: Vec<OtherRequest>,
+    pub(super) places: BTreeMap<ModelIndex, Place>,
+}
+
+impl Scheduler {
+    pub(super) fn others_changed(&mut self, leases: Vec<OtherLease>, requests: Vec<OtherRequest>) {
+        let asked = |leases: &[OtherLease]| -> Vec<(bool, bool)> {
+            leases.iter().map(|lease| (lease.may_be_asked, lease.in_default)).collect()
+        };
+        let others = &mut self.others;
+        let mut changed = others.requests != requests || asked(&others.leases) != asked(&leases);
+        (others.leases, others.requests) = (leases, requests);
+        let leases = &self.others.leases;
+        changed |= self.devices.lease_out(|device| leases.iter().map(|lease| lease.on(device)).sum());
+        // How long somebody still has is no news for anybody who waits.
+        if changed {
+            self.accounts_changed = true;
+            self.memory_changed();
+        }
+    }
+
+    /// What others hold or come first with on these devices, the largest first.
+    pub(super) fn shares(&self, site: &[DeviceId]) -> Vec<LeaseShare> {
+        let mut shares: Vec<LeaseShare> = self
+            .others
+            .leases
+            .iter()
+            .map(|lease| LeaseShare {
+                lease: Some(lease.lease.clone()),
+                ..share_of(&lease.label, lease.priority, site, |d| lease.on(d))
+            })
+            .filter(|share| share.bytes > ByteCount::ZERO)
+            .collect();
+        shares.sort_by_key(|share| Reverse(share.bytes));
+        shares
+    }
+
+    /// Requests of others that come before one of this priority there.
+    fn first(&self, site: &[DeviceId], priority: Priority) -> Vec<LeaseShare> {
+        let first = self.others.requests.iter().filter(|request| request.priority <= priority);
+        first
+            .map(|request| share_of(&request.label, request.priority, site, |d| request.on(d)))
+            .filter(|share| share.bytes > ByteCount::ZERO)
+            .collect()
+    }
+
+    /// Everything of others that stands in the way of an ask.
+    pub(super) fn in_the_way(&self, ask: &Ask, site: &[DeviceId]) -> Vec<LeaseShare> {
+        let mut shares = self.shares(site);
+        shares.extend(self.first(site, importance(ask)));
+        shares
+    }
+
+    /// What others who come before an ask will take of a device: they get theirs first.
+    pub(super) fn taken_first(&self, ask: &Ask, device: &DeviceId) -> i128 {
+        let priority = importance(ask);
+        let first = self.others.requests.iter().filter(|request| request.priority <= priority);
+        first.map(|request| i128::from(request.on(device).0)).sum()
+    }
+
+    /// Whose leases on these devices a request of this priority may ask for, or has asked for.
+    fn yielding(&self, priority: Priority) -> impl Iterator<Item = &OtherLease> {
+        let may = move |lease: &&OtherLease| {
+            lease.revoking.is_some() || (lease.may_be_asked && !lease.in_default && lease.priority > priority)
+        };
+        self.others.leases.iter().filter(may)
+    }
+
+    pub(super) fn askable(&self, site: &[DeviceId], priority: Priority) -> Vec<LeaseShare> {
+        let share = |lease: &OtherLease| LeaseShare {
+            lease: Some(lease.lease.clone()),
+            ..share_of(&lease.label, lease.priority, site, |d| lease.on(d))
+        };
+        self.yielding(priority).map(share).filter(|share| share.bytes > ByteCount::ZERO).collect()
+    }
+
+    /// What a device gets back if everybody makes way who may be asked.
+    pub(super) fn could_yield(&self, device: &DeviceId, priority: Priority) -> i128 {
+        self.yielding(priority).map(|lease| i128::from(lease.on(device).0)).sum()
+    }
+
+    /// What those will give back of a device whom this model has asked.
+    pub(super) fn asked_back(&self, model: ModelIndex, device: &DeviceId) -> i128 {
+        match self.others.places.get(&model) {
+            Some(place) if place.preempt => self.could_yield(device, place.priority),
+            _ => 0,
+        }
+    }
+
+    /// Why a model waits whose room others were asked for.
+    pub(super) fn why_revoking(&self, model: ModelIndex, site: &[DeviceId]) -> Option<WaitReason> {
+        let place = self.others.places.get(&model).filter(|place| place.preempt)?;
+        let here = |lease: &&OtherLease| site.iter().any(|device| lease.on(device) > ByteCount::ZERO);
+        let leases: Vec<&OtherLease> = self.yielding(place.priority).filter(here).collect();
+        let is_asked = leases.iter().any(|lease| lease.revoking.is_some());
+        let asked = leases.into_iter().filter(|lease| !is_asked || lease.revoking.is_some()).map(|lease| AskedLease {
+            lease: lease.lease.clone(),
+            label: lease.label.clone(),
+            left: lease.revoking,
+        });
+        Some(WaitReason::LeaseRevoking { device: site.first()?.clone(), asked: asked.collect() })
+    }
+
+    /// Takes or keeps a place in the ledger's queue.
+    pub(super) fn stand_in_line(&mut self, model: ModelIndex, parts: Parts, priority: Priority, preempt: bool) {
+        let place = Place { parts: parts.clone(), priority, preempt };
+        if self.others.places.get(&model) != Some(&place) {
+            self.others.places.insert(model, place);
+            let model = self.catalog[model].id().clone();
+            self.out.push(Effect::AwaitLease { model, parts, priority, preempt });
+        }
+    }
+
+    /// The ledger was asked for bytes; if it does not give them the model stands in its queue.
+    pub(super) fn asks_ledger(&mut self, model: ModelIndex, parts: Parts, priority: Priority) {
+        self.others.places.insert(model, Place { parts, priority, preempt: false });
+    }
+
+    /// The ledger gave them.
+    pub(super) fn has_lease(&mut self, model: ModelIndex) {
+        self.others.places.remove(&model);
+    }
+
+    /// A model that waits for what others hold stands in line with them, so that nobody who comes later goes first.
+    pub(super) fn wait_in_line(&mut self, ask: &Ask, blocked: &[(Site, NoRoom)]) {
+        let lacks_memory = |why: &NoRoom| matches!(why, NoRoom::Blocked { by, .. } if by.lacking == Lacking::Memory);
+        let shared = blocked.iter().find(|(site, why)| lacks_memory(why) && !self.in_the_way(ask, site).is_empty());
+        let (Some((site, _)), Some(head)) = (shared, ask.heads.first()) else { return };
+        let ceiling = |device: &DeviceId| self.devices.get(device).and_then(crate::device::Device::ceiling);
+        let most: Vec<i128> = site.iter().map(|d| i128::from(ceiling(d).unwrap_or_default().0)).collect();
+        let Some(parts) = split::shares(self.size_at(ask, site).bytes, &most) else { return };
+        let parts: Parts = site.iter().cloned().zip(parts).filter(|(_, bytes)| bytes.0 > 0).collect();
+        self.stand_in_line(ask.model, parts, head.base, false);
+    }
+
+    /// Those who were asked for this model did not make way in time: whoever waits is told (3-leases, preemption).
+    pub(super) fn refuse_in_default(&mut self, ask: &Ask) -> Option<ApiError> {
+        let place = self.others.places.get(&ask.model).filter(|place| place.preempt)?;
+        let there = |lease: &&OtherLease| place.parts.iter().any(|(device, _)| lease.on(device) > ByteCount::ZERO);
+        let lease = self.others.leases.iter().filter(|lease| lease.in_default).find(there)?;
+        let message = format!(
+            "model '{}' needs memory that {} ({}) was asked to give back and did not in time",
+            self.catalog[ask.model].id(),
+            lease.lease,
+            lease.label,
+        );
+        Some(ApiError::new(ErrorCode::NoCapacity, message).retry_after(AFTER_DEFAULT))
+    }
+
+    /// Models that do not wait any more leave the ledger's queue.
+    pub(super) fn leave_queue(&mut self) {
+        let gone: Vec<ModelIndex> =
+            self.others.places.keys().copied().filter(|model| !self.needs_place(*model)).collect();
+        for model in gone {
+            self.others.places.remove(&model);
+            let model = self.catalog[model].id().clone();
+            self.out.push(Effect::ForgoLease { model });
+        }
+    }
+
+    fn needs_place(&self, model: ModelIndex) -> bool {
+        let asking = |slot: &SlotId| self.load_phase(*slot) == Some(LoadPhase::AwaitingLease);
+        let waits = self.queue.residency(model) == Residency::Absent && self.queue.len_of(model) > 0;
+        self.claims.contains_key(&model)
+            || self.moves.contains_key(&model)
+            || self.catalog[model].slots.iter().any(asking)
+            || (waits && self.life == Life::Serving)
+    }
+
+    /// Idle models leave for more important requests of others: the least important first, none that is pinned, busy or
+    /// waited for, and nobody unless the whole request then fits.
+    pub(super) fn yield_to_requests(&mut self) {
+        let mut promised: BTreeMap<DeviceId, i128> = BTreeMap::new();
+        let mut look_again = false;
+        for request in self.others.requests.clone() {
+            // Those of ours that stand before it get theirs first.
+            let ours = |device: &DeviceId| -> i128 {
+                let first = self.others.places.values().filter(|place| place.priority <= request.priority);
+                first.flat_map(|place| &place.parts).filter(|(d, _)| d == device).map(|(_, b)| i128::from(b.0)).sum()
+            };
+            let mut lacking: BTreeMap<DeviceId, i128> = BTreeMap::new();
+            for (name, bytes) in &request.parts {
+                let Some(balance) = self.devices.get(name).and_then(crate::device::Device::balance) else { continue };
+                let leaving: i128 =
+                    self.on_device(name).filter(|slot| self.is_leaving(*slot)).map(|slot| self.bytes(slot, name)).sum();
+                let before = promised.get(name).copied().unwrap_or_default();
+                let short = i128::from(bytes.0) - (balance + leaving - before - ours(name));
+                if short > 0 {
+                    lacking.insert(name.clone(), short);
+                }
+            }
+            for (name, bytes) in &request.parts {
+                *promised.entry(name.clone()).or_default() += i128::from(bytes.0);
+            }
+            if lacking.is_empty() {
+                continue;
+            }
+            match self.idle_for(&request, lacking) {
+                Some(victims) => victims.into_iter().for_each(|slot| self.yield_slot(slot, &request)),
+                None => look_again = true,
+            }
+        }
+        if look_again {
+            self.timers.set(Timer::Yield, self.now + self.settings.reevaluate_every.max(super::LEAST_WAIT));
+        } else {
+            self.timers.clear(Timer::Yield);
+        }
+    }
+
+    /// The fewest idle models whose leaving gives a request what it lacks; `None` when all of them do not.
+    fn idle_for(&self, request: &OtherRequest, mut lacking: BTreeMap<DeviceId, i128>) -> Option<Vec<SlotId>> {
+        let mut idle: Vec<SlotId> = lacking.keys().flat_map(|device| self.idle_on(device)).collect();
+        idle.sort_unstable();
+        idle.dedup();
+        idle.retain(|&slot| self.rank_of(slot) > request.priority && !self.is_claimed(slot));
+        idle.sort_by_key(|&slot| (Reverse(self.rank_of(slot)), self.pool[slot].last_used, slot));
+        let mut victims = Vec::new();
+        for slot in idle {
+            if lacking.values().all(|short| *short <= 0) {
+                break;
+            }
+            if lacking.iter().any(|(device, short)| *short > 0 && self.bytes(slot, device) > 0) {
+                for (device, short) in &mut lacking {
+                    *short -= self.bytes(slot, device);
+                }
+                victims.push(slot);
+            }
+        }
+        lacking.values().all(|short| *short <= 0).then_some(victims)
+    }
+
+    fn yield_slot(&mut self, slot: SlotId, request: &OtherRequest) {
+        let OtherRequest { label, priority, .. } = request;
+        let reasons = vec![
+            format!("room for the lease that '{label}' (priority {priority}) waits for"),
+            format!("idle, rank {}", self.rank_of(slot)),
+        ];
+        self.decisions.record(self.now, Verdict::Evict, &self.name_of(slot), None, reasons);
+        self.stop_slot(slot, LeaveCause::Yielded { to: label.clone() });
+    }
+
+    fn rank_of(&self, slot: SlotId) -> Priority {
+        self.pool[slot].rank(self.now, self.settings.aging_step)
+    }
+
+    fn is_claimed(&self, slot: SlotId) -> bool {
+        self.claims.values().any(|claim| claim.victims.contains(&slot))
+    }
+
+    fn on_device(&self, name: &DeviceId) -> impl Iterator<Item = SlotId> {
+        self.devices.get(name).into_iter().flat_map(|device| device.slots.iter().copied())
+    }
+
+    /// Somebody more important asks for the lease of a slot. What RC-18 protects stays; a busy slot ends its requests.
+    pub(super) fn lease_revoked(
+        &mut self,
+        id: SlotId,
+        generation: Generation,
+        by: &str,
+        priority: Priority,
+        remaining: Duration,
+    ) {
+        let Some(slot) = self.pool.current(id, generation) else { return };
+        let model = slot.model;
+        let protected = slot.state != SlotState::Ready(ReadyPhase::Serving)
+            || slot.cause.is_some()
+            || self.catalog[model].is_pinned()
+            || self.rank_of(id) <= priority;
+        if protected {
+            return;
+        }
+        let busy = self.pool[id].is_busy();
+        let what = if busy { Verdict::Drain } else { Verdict::Evict };
+        let reasons = vec![
+            format!("'{by}' (priority {priority}) asked for its memory, {:.0} s left", remaining.as_secs_f64().ceil()),
+            format!("its rank is {}", self.rank_of(id)),
+        ];
+        self.decisions.record(self.now, what, &self.name_of(id), None, reasons);
+        let cause = LeaveCause::Revoked { by: by.to_owned(), priority };
+        if busy { self.drain_slot(id, cause) } else { self.stop_slot(id, cause) }
+    }
+
+    /// Whoever asked does not want it any more: a slot that still drains for it stays.
+    pub(super) fn lease_kept(&mut self, id: SlotId, generation: Generation) {
+        if self.pool.current(id, generation).is_some() {
+            self.keep_revoked(id);
+        }
+    }
+
+    /// Calls off the drain of a slot whose lease was asked for.
+    pub(super) fn keep_revoked(&mut self, id: SlotId) {
+        let slot = &mut self.pool[id];
+        if matches!(slot.leaving, Some(LeaveCause::Revoked { .. })) && slot.apply(SlotEvent::KeepAfterAll).is_some() {
+            slot.leaving = None;
+            let model = slot.model;
+            self.pump(model);
+            self.reconsider_at_least(Reconsider::First);
+        }
+    }
+}
+
+/// How important an ask is for others: nobody waits for a load for nobody.
+fn importance(ask: &Ask) -> Priority {
+    ask.heads.iter().map(|head| head.base).min().unwrap_or(Priority::LOWEST)
+}
+
+fn share_of(label: &str, priority: Priority, site: &[DeviceId], on: impl Fn(&DeviceId) -> ByteCount) -> LeaseShare {
+    LeaseShare { lease: None, label: label.to_owned(), priority, bytes: site.iter().map(on).sum() }
+}

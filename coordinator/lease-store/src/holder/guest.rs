@@ -1,0 +1,233 @@
+//! What a process does in the ledger for another one of its host that cannot reach the store itself. Nothing of it is kept
+//! here: the other process renews, by its token, and states its lease again after a loss.
+
+use std::time::Duration;
+
+use model_boss_lease::{Evidence, Lease, LeaseId, Op, Outcome, Owner, Process, Record, Renewal, Request, Token, Want};
+use model_boss_protocol::{ByteCount, DeviceId};
+
+use super::{AcquireRequest, Asked, Holder, LeaseHandle, Wish, unexpected};
+use crate::tree::ProcessTree;
+use crate::view::LeaseView;
+use crate::{StoreError, host};
+
+/// A lease as its holder may see it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GuestLease {
+    /// As everybody sees it.
+    pub view: LeaseView,
+    /// What proves it. For its holder alone.
+    pub token: Token,
+}
+
+/// What came of a guest's request.
+#[derive(Clone, Debug, PartialEq)]
+pub enum GuestAcquired {
+    /// The bytes are promised.
+    Granted(Box<GuestLease>),
+    /// Not now; asking again keeps the place in the queue.
+    Wait {
+        /// The place in the queue, from 1.
+        position: usize,
+        /// Why, for people.
+        reason: String,
+        /// Who was asked to give bytes back for it.
+        asked: Vec<Asked>,
+    },
+    /// Records may have been lost: nothing is granted for so long.
+    Recovering(Duration),
+    /// Not on this host, ever.
+    NeverFits(String),
+}
+
+/// What a release of a guest came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GuestReleased {
+    /// The bytes are free.
+    Free,
+    /// They stay counted until these processes are gone.
+    Counted(Vec<Process>),
+}
+
+/// A guest's lease as it remembers it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GuestRecord {
+    /// Which lease, and what proves it.
+    pub handle: LeaseHandle,
+    /// The request that it was granted for.
+    pub request: AcquireRequest,
+    /// Who holds it.
+    pub owner: Owner,
+    /// The processes behind its gate.
+    pub processes: Vec<Process>,
+}
+
+impl Holder {
+    /// Whether this process lives on this host, as far as can be seen from here.
+    pub fn sees(&self, process: &Process) -> bool {
+        ProcessTree::of_this_host(self.owner.process.pid_ns.clone()).shows(process)
+    }
+
+    /// One lease, as last seen.
+    pub fn lease(&self, id: &LeaseId) -> Option<GuestLease> {
+        let lease = self.seen.leases.get(id)?;
+        Some(GuestLease { view: LeaseView::of(id, lease, &self.seen), token: lease.token })
+    }
+
+    /// Asks for bytes for `owner`. Look at the devices first: nothing is granted on old figures.
+    pub fn acquire_for(&mut self, owner: Owner, request: AcquireRequest) -> Result<GuestAcquired, StoreError> {
+        let request = self.request_for(owner, request)?;
+        let wait = |wait: model_boss_lease::Wait, asked| GuestAcquired::Wait {
+            position: wait.position,
+            reason: wait.reason.to_string(),
+            asked,
+        };
+        Ok(match self.apply(&|_| Op::Acquire(request.clone()))? {
+            Outcome::Granted(grant) => {
+                let detail = self.lease(&grant.lease).ok_or_else(|| StoreError::Lost(grant.lease.clone()))?;
+                GuestAcquired::Granted(Box::new(detail))
+            }
+            Outcome::Wait(reason) => wait(reason, Vec::new()),
+            Outcome::Revoking { victims, wait: reason } => {
+                let asked = victims.into_iter().map(|v| Asked { label: v.label, remaining: v.remaining }).collect();
+                wait(reason, asked)
+            }
+            Outcome::Recovering { retry_after } => GuestAcquired::Recovering(retry_after),
+            Outcome::NeverFits(reason) => GuestAcquired::NeverFits(reason.to_string()),
+            other => return Err(unexpected("acquire", other)),
+        })
+    }
+
+    /// Takes back what a guest asked for.
+    pub fn cancel_for(&mut self, owner: &Process, request_id: &str) -> Result<(), StoreError> {
+        let op = Op::Cancel { request_id: request_id.to_owned(), owner: owner.clone() };
+        match self.apply(&|_| op.clone())? {
+            Outcome::Noted => Ok(()),
+            other => Err(unexpected("cancel", other)),
+        }
+    }
+
+    /// The gate, for processes of a guest.
+    pub fn attach_for(&mut self, handle: &LeaseHandle, pids: &[u32]) -> Result<GuestLease, StoreError> {
+        let processes = pids.iter().map(|pid| host::process(*pid)).collect::<Result<Vec<_>, _>>()?;
+        for process in processes {
+            let LeaseHandle { lease, token } = handle.clone();
+            let op = Op::Attach { lease, token, process, boot_id: self.empty.boot_id.clone() };
+            match self.apply(&|_| op.clone())? {
+                Outcome::Attached => {}
+                Outcome::Lost => return Err(StoreError::Lost(handle.lease.clone())),
+                other => return Err(unexpected("attach", other)),
+            }
+        }
+        self.detail_of(handle)
+    }
+
+    /// A guest's heartbeat: what it still holds, and what it does not.
+    pub fn renew_for(&mut self, handles: &[LeaseHandle]) -> Result<(Vec<GuestLease>, Vec<LeaseId>), StoreError> {
+        let plain = |handle: &LeaseHandle| Renewal::plain(handle.lease.clone(), handle.token);
+        let leases: Vec<Renewal> = handles.iter().map(plain).collect();
+        match self.apply(&|_| Op::Renew { leases: leases.clone() })? {
+            Outcome::Renewed { lost, .. } => {
+                let kept = handles.iter().filter(|handle| !lost.contains(&handle.lease));
+                Ok((kept.filter_map(|handle| self.lease(&handle.lease)).collect(), lost))
+            }
+            other => Err(unexpected("renew", other)),
+        }
+    }
+
+    /// Changes the size of a guest's lease. `Err` inside: why there is no room, for people.
+    pub fn resize_for(
+        &mut self,
+        handle: &LeaseHandle,
+        parts: &[(DeviceId, ByteCount)],
+    ) -> Result<Result<GuestLease, String>, StoreError> {
+        let parts = self.keyed(parts)?;
+        let LeaseHandle { lease, token } = handle.clone();
+        match self.apply(&|_| Op::Resize { lease: lease.clone(), token, parts: parts.clone() })? {
+            Outcome::Resized => self.detail_of(handle).map(Ok),
+            Outcome::Wait(wait) => Ok(Err(wait.reason.to_string())),
+            Outcome::NeverFits(reason) => Ok(Err(reason.to_string())),
+            Outcome::Lost => Err(StoreError::Lost(handle.lease.clone())),
+            other => Err(unexpected("resize", other)),
+        }
+    }
+
+    /// Counts a lease again that the store forgot, perhaps smaller than stated; processes that are gone are passed over.
+    /// `Err` inside: why nobody can say yet what it holds; it asks again.
+    pub fn reassert_for(&mut self, record: GuestRecord) -> Result<Result<GuestLease, String>, StoreError> {
+        let GuestRecord { handle, request, owner, processes } = record;
+        let tree = ProcessTree::of_this_host(self.owner.process.pid_ns.clone());
+        let pids = processes.into_iter().filter(|process| tree.shows(process)).collect();
+        let Request { request_id, owner, priority, yielding, want, .. } = self.request_for(owner, request)?;
+        let Want::Parts(parts) = want else { return Err(StoreError::Unexpected("reassert")) };
+        let LeaseHandle { lease, token } = handle.clone();
+        let boot_id = self.empty.boot_id.clone();
+        let record = Record { lease, token, request_id, owner, priority, yielding, parts, pids, boot_id };
+        match self.apply(&|_| Op::Reassert(record.clone()))? {
+            Outcome::Reasserted { .. } => self.detail_of(&handle).map(Ok),
+            Outcome::Lost => Err(StoreError::Lost(handle.lease)),
+            Outcome::Wait(wait) => Ok(Err(wait.reason.to_string())),
+            other => Err(unexpected("reassert", other)),
+        }
+    }
+
+    /// Gives a guest's bytes back if its processes are gone. `showing`: the processes that devices still show.
+    pub fn release_for(&mut self, handle: &LeaseHandle, showing: &[u32]) -> Result<GuestReleased, StoreError> {
+        self.refresh()?;
+        let Some(lease) = self.seen.leases.get(&handle.lease).filter(|lease| lease.token == handle.token) else {
+            return Err(StoreError::Lost(handle.lease.clone()));
+        };
+        let living = self.living(lease, showing);
+        let LeaseHandle { lease, token } = handle.clone();
+        let evidence = if living.is_empty() { Evidence::Gone } else { Evidence::None };
+        match self.apply(&|_| Op::Release { lease: lease.clone(), token, evidence })? {
+            Outcome::Released => Ok(GuestReleased::Free),
+            Outcome::InLimbo => Ok(GuestReleased::Counted(living)),
+            Outcome::Lost => Err(StoreError::Lost(handle.lease.clone())),
+            other => Err(unexpected("release", other)),
+        }
+    }
+
+    /// Ends a lease that nobody holds any more, without its token. The processes that still live are in the way.
+    pub fn end_abandoned(&mut self, id: &LeaseId) -> Result<GuestReleased, StoreError> {
+        self.refresh()?;
+        let Some(lease) = self.seen.leases.get(id).cloned() else { return Err(StoreError::Lost(id.clone())) };
+        let tree = ProcessTree::of_this_host(self.owner.process.pid_ns.clone());
+        let mut living = self.living(&lease, &[]);
+        if tree.shows(&lease.owner.process) {
+            living.push(lease.owner.process);
+        }
+        if !living.is_empty() {
+            return Ok(GuestReleased::Counted(living));
+        }
+        self.settle()?;
+        match self.seen.leases.contains_key(id) {
+            false => Ok(GuestReleased::Free),
+            true => Ok(GuestReleased::Counted(Vec::new())),
+        }
+    }
+
+    /// The processes of a lease that are not gone, or that a device shows.
+    fn living(&self, lease: &Lease, showing: &[u32]) -> Vec<Process> {
+        let tree = ProcessTree::of_this_host(self.owner.process.pid_ns.clone());
+        let shown = |process: &Process| process.pid_ns == self.owner.process.pid_ns && showing.contains(&process.pid);
+        lease.family().filter(|process| !tree.is_gone(process) || shown(process)).cloned().collect()
+    }
+
+    fn detail_of(&self, handle: &LeaseHandle) -> Result<GuestLease, StoreError> {
+        self.lease(&handle.lease).ok_or_else(|| StoreError::Lost(handle.lease.clone()))
+    }
+
+    fn request_for(&self, owner: Owner, request: AcquireRequest) -> Result<Request, StoreError> {
+        let AcquireRequest { request_id, label, priority, wish, yielding, mode } = request;
+        let owner = Owner::new(owner.process, label, owner.kind);
+        let want = match wish {
+            Wish::Parts(parts) => Want::Parts(self.keyed(&parts)?),
+            Wish::AnyOf { count, bytes, devices } => {
+                let devices = devices.iter().map(|device| self.key(device)).collect::<Result<_, _>>()?;
+                Want::AnyOf { count, bytes, devices }
+            }
+        };
+        Ok(Request { request_id, owner, priority, yielding, want, mode })
+    }
+}

@@ -1,0 +1,90 @@
+//! `/api/v1/leases`: memory that other programs of this host hold, in the words of `lease_http`.
+
+use axum::response::Response;
+use http::StatusCode;
+use model_boss_lease_store::LeaseId;
+use model_boss_protocol::{ApiError, ErrorCode};
+use serde_json::json;
+
+use super::body::{json, json_with, parse};
+use super::models::percent_decode;
+use super::route::Call;
+use crate::lease_http::{ReleaseBody, WaitingBody};
+use crate::leases::Answer;
+
+/// Before the id of a lease.
+const PREFIX: &str = "/api/v1/leases/";
+
+/// `GET /api/v1/leases`: who holds and who waits. While the store is away, as last seen.
+pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
+    json(&call.context.leases.everybody().await?)
+}
+
+/// `GET /api/v1/leases/ID`.
+pub(super) async fn show(call: Call) -> Result<Response, ApiError> {
+    let id = LeaseId::from(place(&call)?.as_str());
+    json(&call.context.leases.show(id).await?)
+}
+
+/// `POST /api/v1/leases`.
+pub(super) async fn acquire(mut call: Call) -> Result<Response, ApiError> {
+    let body = call.body().await?;
+    match call.context.leases.grant(parse(&body)?).await? {
+        Answer::Done(granted) => json_with(StatusCode::CREATED, &granted),
+        Answer::Waits(waiting) => json_with(StatusCode::ACCEPTED, &WaitingBody { waiting }),
+    }
+}
+
+/// `PUT /api/v1/leases`.
+pub(super) async fn renew(mut call: Call) -> Result<Response, ApiError> {
+    let body = call.body().await?;
+    json(&call.context.leases.keep(parse(&body)?).await?)
+}
+
+/// `DELETE /api/v1/leases`.
+pub(super) async fn cancel(mut call: Call) -> Result<Response, ApiError> {
+    let body = call.body().await?;
+    call.context.leases.take_back(parse(&body)?).await?;
+    json(&json!({ "cancelled": true }))
+}
+
+/// `POST /api/v1/leases/ID/attach` and `/reassert`.
+pub(super) async fn order(mut call: Call) -> Result<Response, ApiError> {
+    let place = place(&call)?;
+    let body = call.body().await?;
+    let leases = &call.context.leases;
+    match place.rsplit_once('/') {
+        Some((id, "attach")) => json(&leases.let_through(LeaseId::from(id), parse(&body)?).await?),
+        Some((id, "reassert")) => match leases.state_again(LeaseId::from(id), parse(&body)?).await? {
+            Answer::Done(stated) => json(&stated),
+            Answer::Waits(waiting) => json_with(StatusCode::ACCEPTED, &WaitingBody { waiting }),
+        },
+        _ => {
+            let message = "behind the id of a lease comes 'attach' or 'reassert'";
+            Err(ApiError::new(ErrorCode::NotFound, message))
+        }
+    }
+}
+
+/// `PUT /api/v1/leases/ID`.
+pub(super) async fn resize(mut call: Call) -> Result<Response, ApiError> {
+    let id = LeaseId::from(place(&call)?.as_str());
+    let body = call.body().await?;
+    json(&call.context.leases.resize(id, parse(&body)?).await?)
+}
+
+/// `DELETE /api/v1/leases/ID`.
+pub(super) async fn release(mut call: Call) -> Result<Response, ApiError> {
+    let id = LeaseId::from(place(&call)?.as_str());
+    let body = call.body().await?;
+    let body = if body.is_empty() { ReleaseBody::default() } else { parse(&body)? };
+    let released = call.context.leases.give_back(id, body).await?;
+    json_with(if released.released { StatusCode::OK } else { StatusCode::ACCEPTED }, &released)
+}
+
+/// What follows the list's path.
+fn place(call: &Call) -> Result<String, ApiError> {
+    let path = call.request.uri().path();
+    percent_decode(path.strip_prefix(PREFIX).unwrap_or_default())
+        .ok_or_else(|| ApiError::invalid("id", "the id in the path is not properly percent-encoded"))
+}

@@ -1,0 +1,400 @@
+//! Leases that other processes of this host hold through the coordinator, because they cannot or do not want to reach the
+//! store themselves. Nothing of them is kept here: they renew by their tokens, and state their leases again after a loss.
+
+use std::time::Duration;
+
+use model_boss_lease_store::{
+    AcquireRequest, GuestAcquired, GuestLease, GuestRecord, GuestReleased, LeaseHandle, LeaseId, Mode, Owner, Process,
+    Refusal, StoreError, Wish, Yielding,
+};
+use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode};
+
+use super::Leases;
+use super::keeper::Ledger;
+use crate::error_chain::chain;
+use crate::lease_http::{
+    AcquireBody, AskedBody, AttachBody, CancelBody, GrantedBody, LeaseBody, LeaseList, OneLease, OwnerBody, PartBody,
+    REQUEST_ID_LIMIT, ReassertBody, ReleaseBody, ReleasedBody, RenewBody, RenewedBody, ResizeBody, Waiting,
+};
+
+/// Whoever waits asks again after this: well within the lease time, so that the place in the queue is kept.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// A store that is out of reach is worth another question after this.
+const STORE_AGAIN: Duration = Duration::from_secs(5);
+
+/// Why a guest's call was refused.
+pub(super) struct Refused(ApiError);
+
+/// An answer, or the reason to ask again.
+pub(crate) enum Answer<T> {
+    /// It is done.
+    Done(Box<T>),
+    /// Not now.
+    Waits(Waiting),
+}
+
+impl Leases {
+    /// Asks for memory for a process of this host.
+    pub(crate) async fn grant(&self, body: AcquireBody) -> Result<Answer<GrantedBody>, ApiError> {
+        let request = request(&body)?;
+        self.guest(move |ledger| ledger.grant(&body, request)).await
+    }
+
+    /// The gate.
+    pub(crate) async fn let_through(&self, id: LeaseId, body: AttachBody) -> Result<OneLease, ApiError> {
+        if body.pids.is_empty() {
+            return Err(ApiError::invalid("pids", "'pids' names no process"));
+        }
+        self.guest(move |ledger| {
+            let handle = LeaseHandle { lease: id, token: body.token };
+            let attached = ledger.holder.attach_for(&handle, &body.pids);
+            ledger.done(&attached);
+            Ok(one(attached?))
+        })
+        .await
+    }
+
+    /// A heartbeat for any number of leases.
+    pub(crate) async fn keep(&self, body: RenewBody) -> Result<RenewedBody, ApiError> {
+        self.guest(move |ledger| {
+            let handles: Vec<_> =
+                body.leases.into_iter().map(|held| LeaseHandle { lease: held.id, token: held.token }).collect();
+            let (leases, lost) = ledger.keep(&handles)?;
+            Ok(RenewedBody { leases: leases.into_iter().map(with_token).collect(), lost })
+        })
+        .await
+    }
+
+    /// A heartbeat for one lease, and another size if the body has one.
+    pub(crate) async fn resize(&self, id: LeaseId, body: ResizeBody) -> Result<OneLease, ApiError> {
+        let parts = body.parts.map(|parts| parts_of("parts", parts)).transpose()?;
+        self.guest(move |ledger| {
+            let handle = LeaseHandle { lease: id.clone(), token: body.token };
+            let Some(parts) = parts else {
+                let (leases, _) = ledger.keep(std::slice::from_ref(&handle))?;
+                return leases.into_iter().next().map(one).ok_or_else(|| StoreError::Lost(id).into());
+            };
+            ledger.look_again();
+            let resized = ledger.holder.resize_for(&handle, &parts);
+            ledger.done(&resized);
+            match resized? {
+                Ok(lease) => Ok(one(lease)),
+                Err(reason) => {
+                    let message = format!("{id} stays as large as it is: {reason}");
+                    Err(Refused(ApiError::new(ErrorCode::LeaseNoRoom, message).with_param("parts")))
+                }
+            }
+        })
+        .await
+    }
+
+    /// A lease as its holder remembers it, after the store forgot it.
+    pub(crate) async fn state_again(&self, id: LeaseId, body: ReassertBody) -> Result<Answer<OneLease>, ApiError> {
+        let parts = parts_of("parts", body.parts)?;
+        let yielding = Yielding {
+            preemptible: body.preemptible,
+            grace: body.grace,
+            min_hold: body.min_hold,
+            ..Yielding::default()
+        };
+        let request = AcquireRequest::new(body.request_id, body.owner.label.clone(), body.priority, parts);
+        let record = GuestRecord {
+            handle: LeaseHandle { lease: id, token: body.token },
+            request: AcquireRequest { yielding, ..request },
+            owner: body.owner.owner(),
+            processes: body.processes.into_iter().map(Process::from).collect(),
+        };
+        self.guest(move |ledger| {
+            ledger.on_this_host(&body.owner)?;
+            ledger.look_again();
+            let stated = ledger.holder.reassert_for(record);
+            ledger.done(&stated);
+            Ok(match stated? {
+                Ok(lease) => Answer::Done(Box::new(one(lease))),
+                Err(reason) => Answer::Waits(waiting(1, reason, false)),
+            })
+        })
+        .await
+    }
+
+    /// Gives memory back: with its token by its holder, without by anybody once nobody holds it.
+    pub(crate) async fn give_back(&self, id: LeaseId, body: ReleaseBody) -> Result<ReleasedBody, ApiError> {
+        self.guest(move |ledger| {
+            let Some(token) = body.token else { return ledger.end_abandoned(&id) };
+            ledger.look_again();
+            let showing = ledger.showing();
+            let released = ledger.holder.release_for(&LeaseHandle { lease: id, token }, &showing);
+            ledger.done(&released);
+            Ok(match released? {
+                GuestReleased::Free => free(),
+                GuestReleased::Counted(living) => {
+                    ledger.unsettled = true;
+                    let reason = format!("it stays counted until its processes are gone: {}", names(&living));
+                    ReleasedBody { released: false, state: Some("limbo".to_owned()), reason: Some(reason) }
+                }
+            })
+        })
+        .await
+    }
+
+    /// Takes a request back.
+    pub(crate) async fn take_back(&self, body: CancelBody) -> Result<(), ApiError> {
+        self.guest(move |ledger| {
+            let cancelled = ledger.holder.cancel_for(&body.owner.owner().process, &body.request_id);
+            ledger.done(&cancelled);
+            Ok(cancelled?)
+        })
+        .await
+    }
+
+    /// Who holds and who waits, read anew.
+    pub(crate) async fn everybody(&self) -> Result<LeaseList, ApiError> {
+        self.guest(|ledger| {
+            // While the store is away it is shown as last seen.
+            let _ = ledger.refresh();
+            Ok(LeaseList {
+                leases: ledger.holder.leases().into_iter().map(Into::into).collect(),
+                waiters: ledger.holder.waiters().into_iter().map(Into::into).collect(),
+            })
+        })
+        .await
+    }
+
+    /// One lease.
+    pub(crate) async fn show(&self, id: LeaseId) -> Result<OneLease, ApiError> {
+        self.guest(move |ledger| {
+            ledger.refresh()?;
+            let found = ledger.holder.lease(&id).ok_or_else(|| no_such(&id))?;
+            Ok(OneLease { lease: found.view.into() })
+        })
+        .await
+    }
+
+    async fn guest<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&mut Ledger) -> Result<T, Refused> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        self.on_thread(act).await.map_err(|Refused(error)| error)
+    }
+}
+
+impl Ledger {
+    fn grant(&mut self, body: &AcquireBody, mut request: AcquireRequest) -> Result<Answer<GrantedBody>, Refused> {
+        self.on_this_host(&body.owner)?;
+        if let Wish::AnyOf { devices, count, .. } = &mut request.wish
+            && devices.is_empty()
+        {
+            devices.clone_from(&self.gpus());
+            if devices.len() < *count {
+                let message = format!("{count} GPUs are wanted and {} can be leased here", devices.len());
+                return Err(Refused(ApiError::new(ErrorCode::LeaseNeverFits, message).with_param("any")));
+            }
+        }
+        // Every acquirer looks first: nothing is granted on an old or missing observation.
+        self.look_again();
+        let acquired = self.holder.acquire_for(body.owner.owner(), request);
+        self.done(&acquired);
+        // The scheduler learns at once who waits.
+        self.tell_others();
+        Ok(match acquired? {
+            GuestAcquired::Granted(lease) => Answer::Done(Box::new(GrantedBody {
+                lease: with_token(*lease),
+                heartbeat_ms: millis(self.holder.heartbeat()),
+                term_ms: millis(self.holder.term()),
+            })),
+            GuestAcquired::Wait { position, reason, asked } => {
+                let asked = asked
+                    .into_iter()
+                    .map(|asked| AskedBody { label: asked.label, grace_left_ms: millis(asked.remaining) });
+                Answer::Waits(Waiting { asked: asked.collect(), ..waiting(position, reason, false) })
+            }
+            GuestAcquired::Recovering(left) if !body.wait => return Err(StoreError::Recovering(left).into()),
+            GuestAcquired::Recovering(left) => {
+                Answer::Waits(waiting(1, StoreError::Recovering(left).to_string(), true))
+            }
+            GuestAcquired::NeverFits(reason) => {
+                let param = if body.any.is_some() { "any" } else { "parts" };
+                return Err(Refused(ApiError::new(ErrorCode::LeaseNeverFits, reason).with_param(param)));
+            }
+        })
+    }
+
+    fn keep(&mut self, handles: &[LeaseHandle]) -> Result<(Vec<GuestLease>, Vec<LeaseId>), Refused> {
+        let kept = self.holder.renew_for(handles);
+        self.done(&kept);
+        Ok(kept?)
+    }
+
+    fn end_abandoned(&mut self, id: &LeaseId) -> Result<ReleasedBody, Refused> {
+        let ended = self.holder.end_abandoned(id);
+        self.done(&ended);
+        match ended {
+            Ok(GuestReleased::Free) => Ok(free()),
+            Ok(GuestReleased::Counted(living)) => {
+                let message = if living.is_empty() {
+                    format!("{id} cannot be shown to be abandoned from here")
+                } else {
+                    format!("{id} is held: end its processes first: {}", names(&living))
+                };
+                Err(Refused(ApiError::new(ErrorCode::LeaseInUse, message)))
+            }
+            Err(StoreError::Lost(id)) => Err(no_such(&id)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn refresh(&mut self) -> Result<(), StoreError> {
+        let refreshed = self.holder.refresh();
+        self.done(&refreshed);
+        refreshed
+    }
+
+    /// A lease is for a process that can be shown to live here: its number and start time say so.
+    fn on_this_host(&self, owner: &OwnerBody) -> Result<(), Refused> {
+        let Owner { process, .. } = owner.owner();
+        if self.holder.sees(&process) {
+            return Ok(());
+        }
+        let Process { pid, start_time, pid_ns } = process;
+        let message = format!(
+            "process {pid} with start time {start_time} of {pid_ns} is not seen on the coordinator's host: leases are for \
+             processes that live there"
+        );
+        Err(Refused(ApiError::new(ErrorCode::NotOnThisHost, message).with_param("owner")))
+    }
+
+    /// The GPUs that can be told apart.
+    fn gpus(&self) -> Vec<DeviceId> {
+        let samples = self.table.samples();
+        samples.into_iter().filter(|sample| sample.uuid.is_some()).map(|sample| sample.device).collect()
+    }
+
+    /// The processes that some device shows.
+    fn showing(&self) -> Vec<u32> {
+        self.table.samples().iter().flat_map(|sample| sample.processes.iter().map(|(pid, _)| *pid)).collect()
+    }
+}
+
+/// What is asked for, if it makes sense.
+fn request(body: &AcquireBody) -> Result<AcquireRequest, ApiError> {
+    if body.request_id.is_empty() || body.request_id.len() > REQUEST_ID_LIMIT {
+        let message = format!("'request_id' must have 1 to {REQUEST_ID_LIMIT} bytes");
+        return Err(ApiError::invalid("request_id", message));
+    }
+    let wish = match (&body.parts, &body.any) {
+        (Some(parts), None) => Wish::Parts(parts_of("parts", parts.clone())?),
+        (None, Some(any)) => {
+            if any.count == 0 {
+                return Err(ApiError::invalid("any", "'any.count' must be at least 1"));
+            }
+            some("any", any.memory)?;
+            let among = any.among.clone().unwrap_or_default();
+            if any.among.is_some() && among.len() < any.count {
+                let message = format!("'any.among' names {} devices and {} are wanted", among.len(), any.count);
+                return Err(ApiError::invalid("any", message));
+            }
+            among.iter().try_for_each(|device| named("any", device))?;
+            Wish::AnyOf { count: any.count, bytes: any.memory, devices: among }
+        }
+        (Some(_), Some(_)) => return Err(ApiError::invalid("any", "give 'parts' or 'any', not both")),
+        (None, None) => {
+            return Err(ApiError::invalid(
+                "parts",
+                "give 'parts' with a device and memory each, or 'any' with a count",
+            ));
+        }
+    };
+    let mode = match (body.wait, body.preempt) {
+        (false, false) => Mode::Try,
+        (true, false) => Mode::Wait,
+        (true, true) => Mode::Preempt,
+        (false, true) => {
+            let message = "'preempt' asks others to make way, which takes time: it goes with 'wait'";
+            return Err(ApiError::invalid("preempt", message));
+        }
+    };
+    let (preemptible, grace, min_hold) = (body.preemptible, body.grace, body.min_hold);
+    let yielding = Yielding { preemptible, grace, min_hold, reload: Duration::ZERO };
+    let (request_id, label) = (body.request_id.clone(), body.owner.label.clone());
+    Ok(AcquireRequest { request_id, label, priority: body.priority, wish, yielding, mode })
+}
+
+fn parts_of(param: &str, parts: Vec<PartBody>) -> Result<Vec<(DeviceId, ByteCount)>, ApiError> {
+    if parts.is_empty() {
+        return Err(ApiError::invalid(param, format!("'{param}' names no device")));
+    }
+    let mut wanted: Vec<(DeviceId, ByteCount)> = Vec::with_capacity(parts.len());
+    for PartBody { device, memory } in parts {
+        named(param, &device)?;
+        some(param, memory)?;
+        if wanted.iter().any(|(other, _)| *other == device) {
+            return Err(ApiError::invalid(param, format!("'{param}' names {device} twice")));
+        }
+        wanted.push((device, memory));
+    }
+    Ok(wanted)
+}
+
+fn named(param: &str, device: &DeviceId) -> Result<(), ApiError> {
+    match device {
+        DeviceId::Auto => Err(ApiError::invalid(param, "a lease is for named devices; 'auto' names none; use 'any'")),
+        _ => Ok(()),
+    }
+}
+
+fn some(param: &str, memory: ByteCount) -> Result<(), ApiError> {
+    let none = memory == ByteCount::ZERO;
+    if none { Err(ApiError::invalid(param, "'memory' must be at least one byte")) } else { Ok(()) }
+}
+
+fn waiting(position: usize, reason: String, recovering: bool) -> Waiting {
+    Waiting { position, reason, retry_after_ms: millis(ASK_AGAIN), recovering, asked: Vec::new() }
+}
+
+fn one(lease: GuestLease) -> OneLease {
+    OneLease { lease: with_token(lease) }
+}
+
+fn with_token(lease: GuestLease) -> LeaseBody {
+    LeaseBody { token: Some(lease.token), ..lease.view.into() }
+}
+
+fn free() -> ReleasedBody {
+    ReleasedBody { released: true, state: None, reason: None }
+}
+
+fn no_such(id: &LeaseId) -> Refused {
+    let message = format!("no lease is called '{id}'; GET /api/v1/leases lists them");
+    Refused(ApiError::new(ErrorCode::LeaseNotFound, message))
+}
+
+fn names(processes: &[Process]) -> String {
+    let names: Vec<String> = processes.iter().map(|process| process.pid.to_string()).collect();
+    names.join(", ")
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl From<StoreError> for Refused {
+    fn from(error: StoreError) -> Self {
+        let text = chain(&error);
+        let refused = |code| ApiError::new(code, text.clone());
+        Self(match error {
+            StoreError::Recovering(left) => refused(ErrorCode::LeaseStoreRecovering).retry_after(left),
+            error if error.is_outage() => refused(ErrorCode::LeaseStoreUnavailable).retry_after(STORE_AGAIN),
+            StoreError::Lost(_) => refused(ErrorCode::LeaseLost),
+            StoreError::Undeclared(_) | StoreError::Refused(Refusal::UnknownDevice(_)) => {
+                let message = format!("{text}; GET /api/v1/devices lists those that can be leased");
+                ApiError::new(ErrorCode::DeviceNotAvailable, message).with_param("device")
+            }
+            StoreError::NoSuchProcess(_) => refused(ErrorCode::NotOnThisHost).with_param("pids"),
+            StoreError::Refused(Refusal::AlreadyEnded(_) | Refusal::NotYours(_)) => {
+                ApiError::invalid("request_id", text)
+            }
+            StoreError::Refused(Refusal::BadParts) => ApiError::invalid("parts", text),
+            _ => refused(ErrorCode::Internal),
+        })
+    }
+}

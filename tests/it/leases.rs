@@ -1,0 +1,375 @@
+//! LE-2 and LE-3 with real processes on a played machine: other programs hold memory through the coordinator, models and
+//! training make way for each other, and everybody is told what they wait for.
+
+use std::process::{Child, Command, Stdio};
+
+use http::Method;
+use model_boss_lease_store::{Process, process, this_process};
+use model_boss_tests::{Answer, Behaviour, Boss, Event, PATIENCE, RedisServer, Sandbox, question, until};
+use serde_json::{Value, json};
+
+const ONE: &str = "[cpu]\nmemory = \"8GiB\"\n[[gpu]]\nmemory = \"24GiB\"\n";
+const GIB: u64 = 1 << 30;
+
+/// A program of this host that holds leases over HTTP.
+struct Guest<'a> {
+    boss: &'a Boss,
+    owner: Process,
+}
+
+impl<'a> Guest<'a> {
+    fn new(boss: &'a Boss) -> Self {
+        Self { boss, owner: this_process().unwrap() }
+    }
+
+    async fn send(&self, method: Method, path: &str, body: &Value) -> Answer {
+        let client = self.boss.client();
+        client.send(client.request(method, &format!("/api/v1/leases{path}"), body.to_string())).await
+    }
+
+    fn owner(&self, label: &str) -> Value {
+        let Process { pid, start_time, pid_ns } = self.owner.clone();
+        json!({ "pid": pid, "start_time": start_time, "pid_ns": pid_ns, "label": label })
+    }
+
+    fn wish(&self, label: &str, gib: u64) -> Value {
+        json!({
+            "request_id": format!("{label}-{}", self.owner.pid), "owner": self.owner(label),
+            "parts": [{ "device": "cuda:0", "memory": format!("{gib}GiB") }], "min_hold": "0s",
+        })
+    }
+
+    async fn ask(&self, wish: &Value) -> Answer {
+        self.send(Method::POST, "", wish).await
+    }
+
+    /// Asks until it is granted.
+    async fn granted(&self, wish: &Value) -> Value {
+        let ask = async || {
+            let answer = self.ask(wish).await;
+            assert!([201, 202].contains(&answer.status.as_u16()), "{answer:?}");
+            (answer.status == 201).then(|| answer.json()["lease"].clone())
+        };
+        until(PATIENCE, "the lease is granted", ask).await
+    }
+
+    async fn attach(&self, lease: &Value, pid: u32) -> Answer {
+        self.send(Method::POST, &path(lease, "/attach"), &json!({ "token": lease["token"], "pids": [pid] })).await
+    }
+
+    async fn renew(&self, lease: &Value) -> Value {
+        let leases = json!({ "leases": [{ "id": lease["id"], "token": lease["token"] }] });
+        self.send(Method::PUT, "", &leases).await.json()
+    }
+
+    async fn release(&self, lease: &Value) -> Answer {
+        self.send(Method::DELETE, &path(lease, ""), &json!({ "token": lease["token"] })).await
+    }
+}
+
+fn path(lease: &Value, verb: &str) -> String {
+    format!("/{}{verb}", lease["id"].as_str().unwrap())
+}
+
+/// A process that does nothing until it is ended.
+struct Job(Child);
+
+impl Job {
+    fn start() -> Self {
+        Self(Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap())
+    }
+
+    fn end(mut self) {
+        drop(self.0.stdin.take());
+        self.0.wait().unwrap();
+    }
+}
+
+fn at(priority: u64, model: &str) -> Value {
+    let mut body = question(model, "?");
+    body["x_priority"] = priority.into();
+    body
+}
+
+async fn wait_of(boss: &Boss, reason: &str) -> (Value, String) {
+    let look = async || {
+        let queue = boss.read("/api/v1/queue").await;
+        let first = queue["queue"].as_array()?.first()?.clone();
+        (first["wait"]["reason"] == reason)
+            .then(|| (first["wait"].clone(), first["message"].as_str().unwrap().to_owned()))
+    };
+    until(PATIENCE, &format!("somebody waits, and the reason is '{reason}'"), look).await
+}
+
+async fn is_loaded(boss: &Boss, model: &str) -> bool {
+    let slots = boss.read("/api/v1/slots").await;
+    slots["slots"].as_array().unwrap().iter().any(|slot| slot["model"] == model)
+}
+
+async fn none_is_left(boss: &Boss) {
+    let none = async || {
+        let list = boss.read("/api/v1/leases").await;
+        (list["leases"] == json!([]) && list["waiters"] == json!([])).then_some(())
+    };
+    until(PATIENCE, "no lease is left", none).await;
+}
+
+#[tokio::test]
+async fn le_2_a_program_holds_memory_through_the_coordinator() {
+    let mut sandbox = Sandbox::new();
+    sandbox.play(ONE);
+    let boss = sandbox.start().await;
+    let guest = Guest::new(&boss);
+    let wish = guest.wish("train.py", 18);
+    let answer = guest.ask(&wish).await;
+    assert_eq!(answer.status, 201, "{answer:?}");
+    let granted = answer.json();
+    assert_eq!((granted["heartbeat_ms"].as_u64(), granted["term_ms"].as_u64()), (Some(3_000), Some(15_000)));
+    let lease = &granted["lease"];
+    assert_eq!((&lease["state"], &lease["parts"][0]["bytes"]), (&json!("pending"), &json!(18 * GIB)));
+    assert_eq!(lease["parts"][0]["uuid"], "GPU-played-0");
+    // Asked again, the same lease; shown to others without what proves it.
+    assert_eq!(guest.ask(&wish).await.json()["lease"]["id"], lease["id"]);
+    let shown = boss.read(&format!("/api/v1/leases{}", path(lease, ""))).await;
+    assert_eq!((&shown["lease"]["id"], &shown["lease"]["token"]), (&lease["id"], &Value::Null));
+
+    let job = Job::start();
+    assert_eq!(guest.attach(lease, job.0.id()).await.json()["lease"]["state"], "active");
+    let renewed = guest.renew(lease).await;
+    assert_eq!((&renewed["leases"][0]["id"], &renewed["lost"]), (&lease["id"], &json!([])));
+    let resize =
+        |gib: u64| json!({ "token": lease["token"], "parts": [{ "device": "cuda:0", "memory": format!("{gib}GiB") }] });
+    let smaller = guest.send(Method::PUT, &path(lease, ""), &resize(4)).await;
+    assert_eq!(smaller.json()["lease"]["parts"][0]["bytes"], 4 * GIB);
+    let larger = guest.send(Method::PUT, &path(lease, ""), &resize(30)).await;
+    assert_eq!((larger.status.as_u16(), larger.error_code()), (409, "lease_no_room".to_owned()));
+
+    // Nobody else can end it, and its holder's word is not enough while its process lives.
+    let stranger = guest.send(Method::DELETE, &path(lease, ""), &json!({})).await;
+    assert_eq!(stranger.error_code(), "lease_in_use");
+    let early = guest.release(lease).await;
+    assert_eq!((early.status.as_u16(), &early.json()["state"]), (202, &json!("limbo")));
+    job.end();
+    none_is_left(&boss).await;
+    assert_eq!(guest.attach(lease, std::process::id()).await.error_code(), "lease_lost");
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn le_2_what_makes_no_sense_is_refused_with_its_reason() {
+    let mut sandbox = Sandbox::new();
+    sandbox.play(ONE);
+    let boss = sandbox.start().await;
+    let guest = Guest::new(&boss);
+    let with = |change: &dyn Fn(&mut Value)| {
+        let mut wish = guest.wish("x", 1);
+        change(&mut wish);
+        wish
+    };
+    let cases = [
+        (with(&|w| w["owner"]["start_time"] = 1.into()), 403, "not_on_this_host"),
+        (with(&|w| w["owner"]["pid_ns"] = "pid:[1]".into()), 403, "not_on_this_host"),
+        (with(&|w| w["parts"][0]["memory"] = "99GiB".into()), 507, "lease_never_fits"),
+        (with(&|w| w["parts"][0]["device"] = "cuda:7".into()), 409, "device_not_available"),
+        (with(&|w| w["parts"][0]["device"] = "auto".into()), 400, "invalid_request"),
+        (with(&|w| w["parts"][0]["memory"] = 0.into()), 400, "invalid_request"),
+        (with(&|w| w["parts"] = json!([])), 400, "invalid_request"),
+        (with(&|w| w["any"] = json!({ "count": 1, "memory": "1GiB" })), 400, "invalid_request"),
+        (with(&|w| w["request_id"] = "".into()), 400, "invalid_request"),
+        (with(&|w| w["surprise"] = 1.into()), 400, "invalid_request"),
+    ];
+    for (wish, status, code) in cases {
+        let answer = guest.ask(&wish).await;
+        assert_eq!((answer.status.as_u16(), answer.error_code()), (status, code.to_owned()), "{wish}: {answer:?}");
+    }
+    let none = json!({ "id": "lease-1", "token": 1 });
+    assert_eq!(guest.renew(&none).await["lost"], json!(["lease-1"]));
+    assert_eq!(guest.release(&none).await.error_code(), "lease_lost");
+    assert_eq!(guest.send(Method::DELETE, "/lease-1", &json!({})).await.error_code(), "lease_not_found");
+    assert_eq!(boss.client().get("/api/v1/leases/lease-1").await.error_code(), "lease_not_found");
+    let cancel = json!({ "request_id": "none", "owner": guest.owner("x") });
+    assert_eq!(guest.send(Method::DELETE, "", &cancel).await.json(), json!({ "cancelled": true }));
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn le_3_a_request_waits_for_a_training_lease_and_is_told_so() {
+    let mut sandbox = Sandbox::new().with_config("sse.first_comment = \"50ms\"");
+    sandbox.play(ONE);
+    let manifest = "vram = \"10GiB\"\ndevice = \"cuda:0\"";
+    let _alpha = sandbox.fake_model_with("alpha", manifest, Behaviour::default());
+    let boss = sandbox.start().await;
+    let guest = Guest::new(&boss);
+    let lease = guest.granted(&guest.wish("train.py", 18)).await;
+    let job = Job::start();
+    assert!(guest.attach(&lease, job.0.id()).await.status.is_success());
+
+    let mut stream = boss.chat_streamed("alpha", "?").await;
+    let id = lease["id"].as_str().unwrap();
+    let held = format!("held by {id} (train.py): 18.0 GiB, priority 7");
+    let (wait, message) = wait_of(&boss, "capacity").await;
+    assert!(message.contains(&held), "{message}");
+    assert_eq!((&wait["leases"][0]["lease"], &wait["leases"][0]["bytes"]), (&json!(id), &json!(18 * GIB)));
+    let plan = boss.client().post("/api/v1/plan", &json!({ "model": "alpha", "priority": 0 })).await;
+    assert!(plan.status.is_success(), "{plan:?}");
+    assert!(plan.json()["message"].as_str().unwrap().contains(&held), "{plan:?}");
+    let comment = async {
+        loop {
+            match stream.next().await.expect("a comment before the end") {
+                Event::Comment(text) if text.contains("held by") => return text,
+                Event::Comment(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    assert!(comment.await.contains("train.py"));
+    let devices = boss.read("/api/v1/devices").await;
+    let gpu = devices["devices"].as_array().unwrap().iter().find(|device| device["id"] == "cuda:0").unwrap();
+    assert_eq!(gpu["leased"], 18 * GIB);
+    // It stands in the ledger's queue, so that nobody who comes later passes it.
+    let later = guest.ask(&guest.wish("later.py", 4)).await;
+    assert_eq!(later.status, 202);
+    assert!(later.json()["waiting"]["reason"].as_str().unwrap().contains("alpha"), "{later:?}");
+    let cancel = json!({ "request_id": guest.wish("later.py", 4)["request_id"], "owner": guest.owner("later.py") });
+    assert!(guest.send(Method::DELETE, "", &cancel).await.status.is_success());
+
+    // A job that did not say that it may be asked keeps its memory.
+    assert_eq!(guest.renew(&lease).await["leases"][0]["revoke"], Value::Null);
+    job.end();
+    assert_eq!(guest.release(&lease).await.json()["released"], true);
+    assert!(stream.into_answer().await.status.is_success());
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn le_3_a_preemptible_job_is_asked_and_the_client_is_told_whom_it_waits_for() {
+    preemptible(Sandbox::new()).await;
+}
+
+#[tokio::test]
+async fn le_3_the_same_over_redis_where_the_ledger_is_one_readable_document() {
+    let Some(server) = RedisServer::start() else { return };
+    preemptible(Sandbox::new().with_config(&format!("redis_url = \"{}\"", server.url()))).await;
+    let ledger = server.ledger().unwrap();
+    assert_eq!(ledger["leases"], json!({}));
+    assert_eq!(ledger["devices"]["GPU-played-0"]["name"], "cuda:0");
+}
+
+async fn preemptible(mut sandbox: Sandbox) {
+    sandbox.play(ONE);
+    let manifest = "vram = \"10GiB\"\ndevice = \"cuda:0\"";
+    let _alpha = sandbox.fake_model_with("alpha", manifest, Behaviour::default());
+    let boss = sandbox.start().await;
+    let guest = Guest::new(&boss);
+    let mut wish = guest.wish("train.py", 18);
+    wish["preemptible"] = true.into();
+    let lease = guest.granted(&wish).await;
+    let job = Job::start();
+    assert!(guest.attach(&lease, job.0.id()).await.status.is_success());
+
+    // As important as the job: nobody is asked.
+    let equal = boss.ask(at(7, "alpha"));
+    wait_of(&boss, "capacity").await;
+    equal.abort();
+    let asked = boss.ask(at(2, "alpha"));
+    let (wait, message) = wait_of(&boss, "lease_revoking").await;
+    assert!(message.contains("train.py"), "{message}");
+    assert_eq!(wait["asked"][0]["lease"], lease["id"]);
+    let revoke = async || {
+        let renewed = guest.renew(&lease).await;
+        let revoke = renewed["leases"][0]["revoke"].clone();
+        (!revoke.is_null()).then_some(revoke)
+    };
+    let revoke = until(PATIENCE, "the job is asked", revoke).await;
+    assert_eq!(revoke["by"], "alpha");
+    assert!(revoke["grace_left_ms"].as_u64().is_some_and(|left| left > 50_000 && left <= 60_000), "{revoke}");
+    assert!(!is_loaded(&boss, "alpha").await, "nothing is taken, only asked for");
+    job.end();
+    assert_eq!(guest.release(&lease).await.json()["released"], true);
+    assert!(asked.await.unwrap().status.is_success());
+    let decisions = boss.read("/api/v1/decisions").await;
+    assert!(decisions.to_string().contains("revoke"), "{decisions}");
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn le_3_idle_models_leave_for_training_that_is_more_important_and_busy_ones_do_not() {
+    let mut sandbox = Sandbox::new();
+    sandbox.play(ONE);
+    let manifest = "vram = \"10GiB\"\ndevice = \"cuda:0\"";
+    let mut busy =
+        sandbox.fake_model_with("busy", manifest, Behaviour { hold_after_tokens: Some(0), ..Behaviour::default() });
+    let _idle = sandbox.fake_model_with("idle", manifest, Behaviour::default());
+    let boss = sandbox.start().await;
+    let guest = Guest::new(&boss);
+    assert!(boss.ask(at(9, "idle")).await.unwrap().status.is_success());
+    let running = boss.ask(at(9, "busy"));
+    let mut worker = busy.worker().await;
+    worker.held().await;
+    let waits = guest.ask(&guest.wish("large.py", 20)).await;
+    assert_eq!(waits.status, 202, "{waits:?}");
+    assert!(is_loaded(&boss, "idle").await, "nobody leaves where that is not enough");
+    let cancel = json!({ "request_id": guest.wish("large.py", 20)["request_id"], "owner": guest.owner("large.py") });
+    assert!(guest.send(Method::DELETE, "", &cancel).await.status.is_success());
+
+    let lease = guest.granted(&guest.wish("small.py", 8)).await;
+    assert!(!is_loaded(&boss, "idle").await);
+    assert!(is_loaded(&boss, "busy").await);
+    let decisions = boss.read("/api/v1/decisions").await.to_string();
+    assert!(decisions.contains("'small.py' (priority 7) waits for"), "{decisions}");
+    worker.decode();
+    assert!(running.await.unwrap().status.is_success());
+    assert_eq!(guest.release(&lease).await.json()["released"], true);
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn le_3_training_that_asks_gets_the_memory_of_a_busy_model_when_its_requests_have_ended() {
+    let mut sandbox = Sandbox::new().with_config("leases.heartbeat = \"100ms\"");
+    sandbox.play(ONE);
+    let held = Behaviour { hold_after_tokens: Some(0), ..Behaviour::default() };
+    let mut alpha = sandbox.fake_model_with("alpha", "vram = \"20GiB\"\ndevice = \"cuda:0\"", held);
+    let boss = sandbox.start().await;
+    let guest = Guest::new(&boss);
+    let running = boss.ask(at(9, "alpha"));
+    let mut worker = alpha.worker().await;
+    worker.held().await;
+    let mut wish = guest.wish("train.py", 18);
+    (wish["preempt"], wish["priority"]) = (true.into(), 3.into());
+    // The model was loaded a moment ago and is left alone for its hold.
+    let draining = async || {
+        assert_eq!(guest.ask(&wish).await.status, 202);
+        let slots = boss.read("/api/v1/slots").await;
+        (slots["slots"][0]["leaving"]["revoked"]["by"] == "train.py").then_some(())
+    };
+    until(PATIENCE, "the model drains", draining).await;
+    worker.decode();
+    assert!(running.await.unwrap().status.is_success(), "what runs is ended, not cut");
+    let lease = guest.granted(&wish).await;
+    assert!(!is_loaded(&boss, "alpha").await);
+    assert_eq!(guest.release(&lease).await.json()["released"], true);
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn le_4_a_lease_outlives_its_coordinator_and_ends_with_its_processes() {
+    let mut sandbox = Sandbox::new();
+    sandbox.play(ONE);
+    let boss = sandbox.start().await;
+    let first = Guest::new(&boss);
+    let lease = first.granted(&first.wish("train.py", 18)).await;
+    let job = Job::start();
+    let born = process(job.0.id()).unwrap();
+    assert!(Guest::new(&boss).attach(&lease, born.pid).await.status.is_success());
+    boss.kill().await;
+    let boss = sandbox.start().await;
+    let guest = Guest::new(&boss);
+    let renewed = guest.renew(&lease).await;
+    assert_eq!(renewed["leases"][0]["parts"][0]["bytes"], 18 * GIB, "{renewed}");
+    assert_eq!(guest.ask(&guest.wish("other.py", 10)).await.status, 202);
+    let cancel = json!({ "request_id": guest.wish("other.py", 10)["request_id"], "owner": guest.owner("other.py") });
+    assert!(guest.send(Method::DELETE, "", &cancel).await.status.is_success());
+    job.end();
+    assert_eq!(guest.release(&lease).await.json()["released"], true);
+    boss.finish().await;
+}
