@@ -16,6 +16,7 @@ mod events;
 mod eviction;
 mod files;
 mod isolation;
+mod lease_chaos;
 mod lease_store;
 mod leases;
 mod load_failures;
