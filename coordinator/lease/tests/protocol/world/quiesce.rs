@@ -66,7 +66,9 @@ impl World {
         self.observe(0);
         self.observe(1);
         let Some(ledger) = self.store.document.clone() else { return };
-        let counted = self.physics.workers.iter().all(|worker| ledger.leases.contains_key(&worker.lease));
+        // A worker whose attachment the store lost is foreign beside its own lease until its holder states it again.
+        let owned = |id, process| ledger.leases.get(id).is_some_and(|lease| lease.owns(process));
+        let counted = self.physics.workers.iter().all(|worker| owned(&worker.lease, &worker.process));
         if ledger.recovering().is_some() || !ledger.waiters.is_empty() || !counted {
             return;
         }
