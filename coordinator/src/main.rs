@@ -8,7 +8,6 @@ mod config;
 mod driver;
 mod error_chain;
 mod footprints;
-#[allow(dead_code, reason = "the routes that read and write these words come with the server's half")]
 mod lease_http;
 mod lease_run;
 mod leases;

@@ -17,6 +17,7 @@ mod eviction;
 mod files;
 mod isolation;
 mod lease_chaos;
+mod lease_run;
 mod lease_store;
 mod leases;
 mod load_failures;

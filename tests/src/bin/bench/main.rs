@@ -20,9 +20,13 @@ use hyper_util::rt::TokioIo;
 use model_boss_tests::{Behaviour, Boss, LoneWorker, Sandbox, question};
 use tokio::net::TcpStream;
 
-const BENCHES: [(&str, &str); 9] = [
+const BENCHES: [(&str, &str); 10] = [
     ("overload", "three times more requests than can be answered, for a minute: goodput, refusals, the important ones"),
     ("queue", "one event of the scheduler with 100,000 requests waiting for 1,000 models (no processes)"),
+    (
+        "lease",
+        "one operation on the lease ledger, in Redis and embedded, with 64 leases and 8 clients (no coordinator)",
+    ),
     ("swap-order", "an hour of models that take turns in memory, against first come, first served (simulated)"),
     (
         "first-byte",
