@@ -196,6 +196,18 @@ SEEDS = {
         "chatml.jinja": CHATML.encode(),
         "tools.jinja": TOOLS.encode(),
     },
+    "tasks": {
+        "example.yaml": (Path(__file__).parent.parent / "tasks.yaml").read_bytes(),
+        "all.yaml": b"""tasks:
+  a: &a {ladder: [guide, 'lan:x', 'claude:y'], priority: 3, budget_s: 1.5, keep_alive_s: -1, patience_s: 0,
+    pin_primary: true, fallback: none, thinking: "on", params: {stop: [a], top_k: 2}}
+  b: *a
+clients:
+  default: {max_concurrent: 1, cooldown_s: .5}
+  c: {models: {x: 'task:a', '*': guide}, allowed_models: ['task:*', guide], cloud: false, daily_spend_usd: 2}
+defaults: {priority: batch, budget_s: 9}
+""",
+    },
 }
 
 if __name__ == "__main__":

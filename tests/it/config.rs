@@ -105,6 +105,28 @@ async fn tr_4_a_wrong_change_names_the_key_and_an_old_version_changes_nothing() 
 }
 
 #[tokio::test]
+async fn tr_4_the_level_of_the_log_changes_while_it_is_written() {
+    let sandbox = Sandbox::new();
+    let boss = sandbox.start().await;
+    // Each change of the configuration is a line of the log at `info`.
+    for (changes, logged) in
+        [(json!({ "maxQueue": 2 }), true), (json!({ "logLevel": "off" }), true), (json!({ "maxQueue": 3 }), false)]
+    {
+        assert!(put(&boss, changes, None).await.status.is_success());
+        let version = boss.client().get(CONFIG).await.header("etag").unwrap().trim_matches('"').to_owned();
+        let line = format!("runtime configuration changed version={version}");
+        if logged {
+            boss.output().line("logs the change", |text| text.contains(&line)).await;
+        }
+    }
+    assert!(put(&boss, json!({ "logLevel": null }), None).await.status.is_success());
+    assert!(put(&boss, json!({ "maxQueue": null }), None).await.status.is_success());
+    boss.output().line("logs again", |text| text.contains("runtime configuration changed version=5")).await;
+    assert!(!boss.output().text().contains("version=3"), "it was off");
+    boss.finish().await;
+}
+
+#[tokio::test]
 async fn tr_4_coordinators_of_one_redis_share_it() {
     let Some(server) = RedisServer::start() else { return };
     let sandbox = || {

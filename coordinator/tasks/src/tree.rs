@@ -144,12 +144,27 @@ impl Document {
                 ("", inner) => inner.to_owned(),
                 _ => format!("{path}.{inner}"),
             };
-            problems.push(self.problem(field, message));
+            problems.push(self.problem(field, in_words(&message)));
             if problems.len() >= MAX_PROBLEMS || !prune(&mut value, &inner) {
                 return T::default();
             }
         }
     }
+}
+
+/// Serde's message in the words of whoever writes the file.
+fn in_words(message: &str) -> String {
+    const WORDS: [(&str, &str); 8] = [
+        ("expected f64", "expected a number"),
+        ("expected u32", "expected a whole number"),
+        ("expected u8", "expected a whole number up to 255"),
+        ("expected a sequence", "expected a list"),
+        ("expected a string", "expected a text"),
+        ("invalid type: sequence", "invalid type: a list"),
+        ("invalid type: string", "invalid type: the text"),
+        ("a boolean", "true or false"),
+    ];
+    WORDS.iter().fold(message.to_owned(), |text, (rust, word)| text.replace(rust, word))
 }
 
 /// Takes the field at `path` out; false when there is none.

@@ -57,6 +57,47 @@ fn nothing_and_other_things_than_maps_are_told() {
 }
 
 #[test]
+fn what_was_expected_is_said_in_words() {
+    let found = problems(
+        "tasks:\n  a:\n    ladder: x\n    budget_s: soon\n    pin_primary: maybe\n    fallback: some\n    priority: 12\n",
+    );
+    for wanted in [
+        "3|tasks.a.ladder: invalid type: the text \"x\", expected a list",
+        "4|tasks.a.budget_s: invalid type: the text \"soon\", expected a number",
+        "5|tasks.a.pin_primary: invalid type: the text \"maybe\", expected true or false",
+        "6|tasks.a.fallback: unknown variant `some`, expected `any` or `none`",
+        "7|tasks.a.priority: '12' is not a priority; write 0 (most important) to 9, or interactive, normal or batch",
+    ] {
+        assert!(found.contains(&wanted.to_owned()), "{wanted} is not in {found:#?}");
+    }
+}
+
+proptest::proptest! {
+    /// Whatever an accident makes of a file, it is read or refused with a line, and never a panic.
+    #[test]
+    fn a_damaged_file_is_read_or_refused(
+        edits in proptest::collection::vec((0..2_000_usize, 0..4_u8, "[a-z:{}\\[\\]&*!|>#'\", \t\n-]{0,6}"), 1..6),
+    ) {
+        let mut text: Vec<char> = include_str!("../../../../tasks.yaml").chars().collect();
+        for (at, kind, piece) in edits {
+            let at = at % text.len().max(1);
+            let end = (at + piece.len()).min(text.len());
+            match kind {
+                0 => text.truncate(at),
+                1 => drop(text.drain(at..end)),
+                2 => drop(text.splice(at..at, piece.chars())),
+                _ => drop(text.splice(at..end, piece.chars())),
+            }
+        }
+        let text: String = text.into_iter().collect();
+        if let Err(problems) = TasksFile::read(&text, &Providers::new()) {
+            proptest::prop_assert!(!problems.is_empty());
+            proptest::prop_assert!(problems.iter().all(|problem| !problem.message.is_empty()));
+        }
+    }
+}
+
+#[test]
 fn a_local_task_cannot_have_a_cloud_on_its_ladder() {
     let found = problems("tasks:\n  a:\n    local_only: true\n    ladder: [x, claude:opus]\n");
     assert_eq!(found, ["4|tasks.a.ladder[1]: 'claude:opus' is elsewhere, and the task is 'local_only'"]);

@@ -1,0 +1,35 @@
+//! Any text as `tasks.yaml`: it is read or refused with its faults, in bounded time and memory. What is read means
+//! something: every task resolves, and with clouds shut off no ladder leaves the machine behind its first place.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use model_boss_protocol::ClientId;
+use model_boss_tasks::{Providers, Question, Surroundings, TasksFile, resolve};
+
+fuzz_target!(|bytes: &[u8]| {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let providers = Providers::new().with("lan", false).with("away", true);
+    let file = match TasksFile::read(text, &providers) {
+        Ok(file) => file,
+        Err(problems) => {
+            assert!(!problems.is_empty(), "refused without a reason");
+            return;
+        }
+    };
+    let clients = file.clients.keys().map(String::as_str).chain(["nobody"]);
+    for client in clients.take(8).map(ClientId::from) {
+        for task in file.tasks.keys().take(32) {
+            let around = Surroundings {
+                file: &file,
+                providers: &providers,
+                allow_cloud_fallback: false,
+                model_named: &|name| (name == "guide").then(|| name.into()),
+            };
+            let question = Question { model: None, task: Some(task), client: &client, no_fallback: false };
+            // A client's own names and permissions may lead elsewhere, or nowhere.
+            let Ok(resolved) = resolve(&question, &around) else { continue };
+            let behind = resolved.ladder.rungs().filter(|rung| rung.position > 0);
+            assert!(behind.into_iter().all(|rung| !providers.is_cloud(&rung.target)), "a cloud behind the first place");
+        }
+    }
+});
