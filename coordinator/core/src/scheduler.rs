@@ -36,6 +36,7 @@ use crate::device::{Claim, Devices};
 use crate::footprint::Footprints;
 use crate::pool::ModelPool;
 use crate::queue::{InferenceQueue, QueueLimits, Waiting};
+use crate::slot::{ModelSlot, SlotState, StopPhase};
 use crate::timer::Timers;
 use crate::{Effect, Event, Moment, Settings};
 
@@ -287,10 +288,17 @@ impl Scheduler {
         } else {
             self.timers.clear(Timer::Reevaluate);
         }
-        if self.life == Life::Draining && self.pool.is_empty() && self.running.is_empty() && self.queue.len() == 0 {
+        if self.life == Life::Draining && self.nothing_is_left() && self.running.is_empty() && self.queue.len() == 0 {
             self.life = Life::Drained;
             self.out.push(Effect::Drained);
         }
+    }
+
+    /// Whether every slot is empty, or has no process any more and only waits for a ledger that is out of reach: whoever
+    /// looks at the ledger next sees that its processes are gone.
+    fn nothing_is_left(&self) -> bool {
+        let only_its_lease = |slot: &ModelSlot| slot.state == SlotState::Stopping(StopPhase::Releasing);
+        self.pool.is_empty() || (!self.is_ledger_open() && self.pool.in_use().all(only_its_lease))
     }
 
     fn reconsider_at_least(&mut self, scope: Reconsider) {

@@ -40,6 +40,8 @@ pub(super) struct Ledger {
     pub(super) held: HashMap<Filling, Held>,
     /// Models with a place in the ledger's queue.
     pub(super) places: BTreeMap<ModelId, Place>,
+    /// Requests that the store did not hear were taken back.
+    pub(super) cancelling: Vec<String>,
     /// Counts requests, so that none is mistaken for an earlier one.
     pub(super) asked: u64,
     /// What the scheduler was last told of others.
@@ -174,6 +176,7 @@ impl Ledger {
             run,
             held: HashMap::new(),
             places: BTreeMap::new(),
+            cancelling: Vec::new(),
             asked: 0,
             others: Others::default(),
             revoked: BTreeSet::new(),

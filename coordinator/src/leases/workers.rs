@@ -102,13 +102,19 @@ impl Ledger {
         let cancelled = self.holder.cancel(&place.request_id);
         self.done(&cancelled);
         if let Err(error) = cancelled {
-            // It expires.
             tracing::debug!("the place of {model} in the ledger's queue: {}", chain(&error));
+            self.cancelling.push(place.request_id);
         }
     }
 
     /// Places are kept by asking again; who waits for others to make way hears each time who still has time.
     pub(super) fn keep_places(&mut self) {
+        for request_id in std::mem::take(&mut self.cancelling) {
+            // It may have come with a lease, which would be renewed for ever.
+            if self.holder.cancel(&request_id).is_err() {
+                self.cancelling.push(request_id);
+            }
+        }
         let heartbeat = self.holder.heartbeat();
         let due: Vec<Ask> = self
             .places

@@ -249,3 +249,21 @@ fn le_1_whoever_waits_for_the_ledger_is_served_when_it_is_back_in_time() {
     world.run_for(10 * SECOND);
     assert!(matches!(world.fate(request), Fate::Answered));
 }
+
+#[test]
+fn le_1_a_process_that_ends_does_not_wait_for_a_ledger_that_is_away() {
+    let mut core = crate::Scheduler::new(Settings::default(), s(0));
+    core.handle(s(0), Event::DeviceObserved(device("cuda:0", 8)));
+    core.handle(s(0), Event::Catalog(vec![model("m", 4)]));
+    let (slot, generation, request) = (SlotId(0), Generation(1), RequestId(1));
+    core.handle(s(0), Event::Load { request, model: "m".into(), options: crate::LoadOptions::default() });
+    core.handle(s(0), Event::LeaseGranted { slot, generation });
+    core.handle(s(1), Event::WorkerStarted { slot, generation, pid: 1, port: 1 });
+    core.handle(s(2), Event::WorkerReady { slot, generation, context_length: None });
+    core.handle(s(3), away());
+    assert_eq!(core.handle(s(4), Event::Drain), [Effect::Stop { slot, generation }]);
+    let exit = crate::ExitReport { reason: None, description: "exit code 0".into(), last_lines: Vec::new() };
+    // Its process is gone, and its lease cannot be given back.
+    let ended = core.handle(s(5), Event::WorkerExited { slot, generation, exit });
+    assert_eq!(ended, [Effect::ReleaseLease { slot, generation }, Effect::Drained]);
+}
