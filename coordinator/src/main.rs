@@ -4,6 +4,7 @@ mod api;
 mod catalog;
 mod cli;
 mod client;
+mod cloud;
 mod config;
 mod driver;
 mod error_chain;

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use model_boss_core::{Moment, Scheduler, Settings};
 use model_boss_protocol::{Backend, ByteCount, Category};
-use model_boss_tasks::Providers;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -17,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::{self, AllowedHosts, Changes, Clock, Context, Door, Patience, Server, ServerLimits};
 use crate::catalog::{Engines, LiveCatalog, ModelRoots, find_llama_server};
+use crate::cloud::{Clouds, TransportError};
 use crate::config::{ApiKeys, ApiKeysError, Config, Loaded};
 use crate::driver::{Driver, News, Pulse, Scheduling, Waiting};
 use crate::footprints::Footprints;
@@ -64,6 +64,9 @@ pub(crate) enum ServeError {
     /// The driver or the ledger's thread: without either nothing can go on.
     #[error("a part of the coordinator that must not end has ended; its log says why")]
     Broken,
+    /// Certificates.
+    #[error("providers elsewhere cannot be asked")]
+    Cloud(#[from] TransportError),
     /// Buckets of histograms: cannot happen with those in this program.
     #[error("cannot set up metrics")]
     Metrics(#[from] metrics_exporter_prometheus::BuildError),
@@ -107,7 +110,7 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
     let scheduler = Scheduler::new(configured.settings.clone(), Moment::START);
     let settings = Arc::new(LiveSettings::new(configured, log, news.clone()));
     let named = decided.contains_key("tasks");
-    let tasks = Arc::new(LiveTasks::read(&config.tasks, named, Providers::new(), Arc::clone(&settings)));
+    let tasks = Arc::new(LiveTasks::read(&config.tasks, named, config.providers.prefixes(), Arc::clone(&settings)));
     let runtime = RuntimeConfig::open(leases.clone(), settings, &decided).await;
     let driver = Driver {
         scheduler,
@@ -132,6 +135,7 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
     let context = Arc::new(Context {
         scheduling: scheduling.clone(),
         catalog: Arc::clone(&live),
+        clouds: Arc::new(Clouds::new(&config.providers, &config.state_dir)?),
         tasks: Arc::clone(&tasks),
         config: runtime,
         leases,

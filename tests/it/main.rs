@@ -5,6 +5,7 @@ mod bad_requests;
 mod chat;
 mod cli;
 mod clients;
+mod cloud;
 mod comments;
 mod config;
 mod coordinator_death;

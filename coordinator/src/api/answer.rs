@@ -1,6 +1,7 @@
 //! From a place in the queue to the beginning of a worker's answer, through as many workers as it takes. Nothing has been
 //! sent to the client yet, so a worker that dies here costs only time.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
@@ -9,10 +10,11 @@ use http::{HeaderMap, HeaderName, Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
 use model_boss_core::RungChoice;
 use model_boss_dialects::{Prepared, Stamp, engine_error};
-use model_boss_protocol::{ApiError, ErrorCode, headers};
+use model_boss_protocol::{ApiError, ClientId, ErrorCode, headers};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout_at};
 
+use crate::cloud::{CloudAnswer, CloudRequest, Clouds};
 use crate::driver::{Dispatched, Place, Ticket};
 use crate::supervisor::Worker;
 use crate::upstream::UpstreamError;
@@ -37,6 +39,16 @@ pub(super) struct Forward {
     pub(super) deadline: Option<Instant>,
     /// Whether the body names what serves it already.
     pub(super) model_in_body: ModelInBody,
+    /// Where a rung elsewhere leads.
+    pub(super) cloud: CloudAccess,
+}
+
+/// The providers, and what this client may spend there.
+pub(super) struct CloudAccess {
+    pub(super) clouds: Arc<Clouds>,
+    pub(super) client: ClientId,
+    /// US dollars in a day, if that is limited.
+    pub(super) daily_limit: Option<f64>,
 }
 
 /// Whether a body has a `model`.
@@ -157,11 +169,14 @@ async fn begin(ticket: &mut Ticket, forward: &Forward, account: &mut Account) ->
         account.dispatched(&dispatched);
         let worker = match &dispatched.place {
             Place::Worker(worker) => worker,
-            Place::Cloud { provider, .. } => {
-                let message = format!("no provider '{provider}' is configured");
-                ticket.rung_failed(ApiError::new(ErrorCode::ModelNotFound, message).with_param("model"));
-                continue;
-            }
+            Place::Cloud { provider, model } => match ask_cloud(forward, provider, model).await {
+                Ok((status, headers, content)) => return Ok(Begun { dispatched, status, headers, content }),
+                Err(error) if error.code == ErrorCode::InvalidRequest => return Err(error),
+                Err(error) => {
+                    ticket.rung_failed(error);
+                    continue;
+                }
+            },
         };
         match exchange(worker, forward).await {
             Ok((status, headers, content)) => return Ok(Begun { dispatched, status, headers, content }),
@@ -177,6 +192,33 @@ async fn begin(ticket: &mut Ticket, forward: &Forward, account: &mut Account) ->
             }
         }
     }
+}
+
+/// Asks a provider, once.
+async fn ask_cloud(
+    forward: &Forward,
+    provider: &str,
+    model: &str,
+) -> Result<(StatusCode, HeaderMap, Content), ApiError> {
+    let request = CloudRequest {
+        provider,
+        model,
+        path: forward.path,
+        body: &forward.body_for(model),
+        id: &String::from_utf8_lossy(forward.request_id.as_bytes()),
+        client: &forward.cloud.client,
+        daily_limit: forward.cloud.daily_limit,
+        now: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
+    };
+    let broken = |lost: Lost| ApiError::new(ErrorCode::BackendError, format!("provider '{provider}': {lost}"));
+    let CloudAnswer { status, headers, body, mut reshape, is_stream } = forward.cloud.clouds.ask(&request).await?;
+    if is_stream {
+        let mut body = AnswerBody::of_cloud(body, Some(reshape));
+        let first = next_data(&mut body).await.map_err(broken)?.unwrap_or_default();
+        return Ok((status, headers, Content::Stream { first, rest: body }));
+    }
+    let body = whole(&mut AnswerBody::of_cloud(body, None)).await.map_err(broken)?;
+    Ok((status, headers, Content::Whole(reshape.whole(status.as_u16(), &body))))
 }
 
 async fn exchange(worker: &Worker, forward: &Forward) -> Result<(StatusCode, HeaderMap, Content), Lost> {

@@ -7,19 +7,32 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 use model_boss_dialects::Reshape;
 
+use hyper::body::Incoming;
+
 use crate::upstream::UpstreamBody;
 
 /// An answer's body. Dropped before its end, it closes the connection that it comes from.
 pub(super) struct AnswerBody {
-    from: UpstreamBody,
+    from: Origin,
     /// What the bytes go through, until their end.
     reshape: Option<Box<dyn Reshape>>,
+}
+
+/// Where bytes come from.
+enum Origin {
+    Worker(UpstreamBody),
+    Cloud(Incoming),
 }
 
 impl AnswerBody {
     /// The bytes as they come, or through `reshape`.
     pub(super) fn new(from: UpstreamBody, reshape: Option<Box<dyn Reshape>>) -> Self {
-        Self { from, reshape }
+        Self { from: Origin::Worker(from), reshape }
+    }
+
+    /// The bytes of a provider.
+    pub(super) fn of_cloud(from: Incoming, reshape: Option<Box<dyn Reshape>>) -> Self {
+        Self { from: Origin::Cloud(from), reshape }
     }
 }
 
@@ -29,7 +42,10 @@ impl Body for AnswerBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         loop {
-            let frame = ready!(Pin::new(&mut self.from).poll_frame(cx));
+            let frame = ready!(match &mut self.from {
+                Origin::Worker(body) => Pin::new(body).poll_frame(cx),
+                Origin::Cloud(body) => Pin::new(body).poll_frame(cx),
+            });
             let Some(reshape) = &mut self.reshape else { return Poll::Ready(frame) };
             let bytes = match frame {
                 Some(Ok(frame)) => match frame.into_data() {

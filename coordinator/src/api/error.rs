@@ -11,7 +11,7 @@ use model_boss_protocol::{ApiError, ErrorBody, ErrorCode, ErrorSource};
 
 /// The answer a client gets for an error of ours.
 pub(super) fn error_response(error: &ApiError) -> Response {
-    let mut response = Response::new(Body::from(error.body(ErrorSource::Coordinator).to_json()));
+    let mut response = Response::new(Body::from(error.body(source(error)).to_json()));
     *response.status_mut() = status(error.status());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -21,9 +21,17 @@ pub(super) fn error_response(error: &ApiError) -> Response {
     response
 }
 
+/// Who found the fault.
+fn source(error: &ApiError) -> ErrorSource {
+    match error.code {
+        ErrorCode::CloudRateLimited | ErrorCode::CloudOverloaded => ErrorSource::Cloud,
+        _ => ErrorSource::Coordinator,
+    }
+}
+
 /// The same error inside a stream whose headers are gone already: one event, after which the stream closes.
 pub(super) fn error_event(error: &ApiError) -> Bytes {
-    Bytes::from(format!("data: {}\n\n", error.body(ErrorSource::Coordinator).to_json()))
+    Bytes::from(format!("data: {}\n\n", error.body(source(error)).to_json()))
 }
 
 /// The error a worker answered with, as an event: its body when that has the shape, else a description.

@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 
 use super::Context;
 use super::account::Account;
-use super::answer::{Answer, Content, Forward, ModelInBody, Served, obtain};
+use super::answer::{Answer, CloudAccess, Content, Forward, ModelInBody, Served, obtain};
 use super::door::REQUEST_ID;
 use super::error::{end_to_end, panic_error};
 use super::peek::{Changes, Peeked, peek};
@@ -80,8 +80,13 @@ pub(super) async fn infer_body(
 
     let stream = peeked.stream;
     let deadline = peeked.budget.or(resolved.budget).map(|budget| Instant::now() + budget);
+    let cloud = CloudAccess {
+        clouds: Arc::clone(&context.clouds),
+        client: peeked.client.clone().unwrap_or_else(|| ClientId::from(ANONYMOUS)),
+        daily_limit: resolved.profile.daily_spend_usd,
+    };
     let (ticket, account) = submit(&context, peeked, resolved, category, deadline);
-    let forward = Forward { path, body, request_id, deadline, model_in_body };
+    let forward = Forward { path, body, request_id, deadline, model_in_body, cloud };
     if stream {
         return streamed(&context, ticket, forward, account, marks).await;
     }

@@ -39,6 +39,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::catalog::LiveCatalog;
+use crate::cloud::Clouds;
 use crate::config::{ApiKeys, Limits, Sse};
 use crate::driver::Scheduling;
 use crate::leases::{DeviceTable, Leases, StoreWatch};
@@ -64,6 +65,8 @@ pub(crate) struct Context {
     pub(crate) tasks: Arc<LiveTasks>,
     /// What can be set while the process runs.
     pub(crate) config: Arc<RuntimeConfig>,
+    /// The providers elsewhere.
+    pub(crate) clouds: Arc<Clouds>,
     /// The ledger.
     pub(crate) leases: Leases,
     /// The devices as last seen.

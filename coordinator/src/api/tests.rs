@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::catalog::{Engines, ModelRoots};
+use crate::cloud::ProviderTables;
 use crate::config::LogLevel;
 use crate::driver::{Driver, News, Pulse, Waiting};
 use crate::footprints::Footprints;
@@ -142,6 +143,7 @@ async fn fixture_with(keys: Option<&str>) -> Fixture {
         config,
         scheduling,
         catalog: live,
+        clouds: Arc::new(Clouds::new(&ProviderTables::default(), folder.path()).unwrap()),
         leases,
         devices,
         store,

@@ -44,6 +44,9 @@ pub(super) enum CliError {
     /// `config set` without a value.
     #[error("'{0}' is no change; write KEY=VALUE, such as maxQueue=100")]
     NotAChange(String),
+    /// A manifest that was found.
+    #[error("{0} cannot be written")]
+    Write(PathBuf, #[source] io::Error),
     /// JSON and TOML are text.
     #[error("{0} cannot be named in text: rename it to something in UTF-8")]
     NotText(PathBuf),

@@ -8,6 +8,7 @@ mod flags;
 mod logs;
 mod orders;
 mod private;
+mod scan;
 mod set_config;
 mod show_config;
 mod tables;
@@ -131,6 +132,8 @@ enum Command {
     Free(orders::FreeArgs),
     /// What the workers of a model wrote.
     Logs(logs::LogsArgs),
+    /// Propose manifests for the models on this disk: caches of Hugging Face, LM Studio and Ollama, or a folder.
+    Scan(scan::ScanArgs),
     /// Unload a model, as `ollama stop` does.
     Stop {
         /// Its name or alias.
@@ -241,6 +244,7 @@ impl Command {
             Self::Invalidate { model } => print(&small_runtime()?.block_on(orders::invalidate(&client()?, &model))?)?,
             Self::Free(args) => print(&small_runtime()?.block_on(orders::free(&client()?, &args))?)?,
             Self::Logs(args) => small_runtime()?.block_on(logs::logs(&client()?, &args))?,
+            Self::Scan(args) => print(&scan::scan(&args)?)?,
             Self::Stop { model } => print(&small_runtime()?.block_on(orders::unload(&client()?, Some(&model)))?)?,
             Self::List(read) => print(&small_runtime()?.block_on(tables::list(&client()?, read.json))?)?,
             Self::Show { model, read } => {

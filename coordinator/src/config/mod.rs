@@ -25,6 +25,7 @@ use model_boss_protocol::{ByteCount, Category, KeepAlive, LlamaArgs};
 /// The file of tasks where none is named.
 pub(crate) const DEFAULT_TASKS: &str = "tasks.yaml";
 
+use crate::cloud::ProviderTables;
 use setting::section;
 
 section! {
@@ -108,6 +109,8 @@ section! {
         llama_server: Option<PathBuf> = None,
         /// Programs of others: `[backends.llama-server.builds]`, and `[backends.NAME]` with a command line; docs/engines.md.
         backends: BackendTables = BackendTables::default(),
+        /// Providers elsewhere: `[providers.NAME]` with `base_url`, `key_env` or `key_file`, `prices`; docs/clouds.md has the keys.
+        providers: ProviderTables = ProviderTables::default(),
         /// What clients may do: `[clients.default]` for everybody, `[clients.NAME]` over that; docs/clients.md has the keys.
         clients: ClientRules = ClientRules::default(),
         /// How long an unneeded model of each category stays loaded after its last use.

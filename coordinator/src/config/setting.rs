@@ -10,6 +10,8 @@ use figment::value::{Num, Value};
 use model_boss_core::{ClientRules, LoadFailurePolicy, MaxLoaded};
 use model_boss_protocol::{ByteCount, KeepAlive, LlamaArgs, parse_span};
 
+use crate::cloud::ProviderTables;
+
 use super::{BackendTables, DeclaredDevices, IdleTime, LogFormat, LogLevel, RedisUrl};
 
 /// A value that can be set. Environment and command line give text, the file gives text, numbers, booleans and lists.
@@ -115,6 +117,7 @@ leaf!(
     ClientRules,
     DeclaredDevices,
     BackendTables,
+    ProviderTables,
     LlamaArgs,
     Option<String>,
 );

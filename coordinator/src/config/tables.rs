@@ -10,6 +10,8 @@ use model_boss_core::{ClientRule, ClientRules, MaxLoaded};
 use model_boss_protocol::{Backend, ByteCount, Category, ClientId, CommandSpec, DeviceId};
 use serde::{Deserialize, Serialize};
 
+use crate::cloud::{ProviderSpec, ProviderTables};
+
 use super::setting::{Quoted, Setting, quote, text, whole};
 
 /// The name of the rule for everybody.
@@ -182,6 +184,31 @@ impl Setting for BackendTables {
         for program in self.builds.values_mut() {
             *program = folder.join(&*program);
         }
+    }
+}
+
+impl Setting for ProviderTables {
+    fn read(&mut self, value: &Value) -> Result<(), String> {
+        const EXAMPLE: &str = "{ openai = { base_url = \"https://api.openai.com\", key_env = \"OPENAI_API_KEY\" } }";
+        let mut tables = Self::default();
+        for (name, value) in table(value, EXAMPLE)? {
+            let Value::Dict(_, dict) = value else {
+                return Err(format!("'{name}' must be a table, e.g. {EXAMPLE}"));
+            };
+            let spec: ProviderSpec = entry(&name, dict)?;
+            spec.check(&name).map_err(|error| format!("'{name}': {error}"))?;
+            tables.0.insert(name, spec);
+        }
+        *self = tables;
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        as_toml(&self.0)
+    }
+
+    fn resolve(&mut self, folder: &Path) {
+        Self::resolve(self, folder);
     }
 }
 

@@ -1,0 +1,190 @@
+//! Models that providers elsewhere serve: `claude:opus`, `openai:gpt-x` (RC-27). Each provider has one base URL and one
+//! key; what goes there is decided before (tasks, permissions), what it costs is counted here. Nothing is ever asked twice.
+
+mod bill;
+mod provider;
+mod spend;
+mod transport;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, StatusCode};
+use hyper::body::Incoming;
+use model_boss_dialects::anthropic::{ChatFromMessages, cloud_error, messages_request};
+use model_boss_dialects::sse::Reader;
+use model_boss_dialects::{Reshape, Stamp};
+use model_boss_protocol::{ApiError, ClientId, ErrorCode};
+use serde_json::{Map, Value, json};
+
+use bill::{Bill, BilledChat, BilledMessages};
+use provider::{Provider, ProviderKind};
+pub(crate) use provider::{ProviderSpec, ProviderTables};
+use spend::Spend;
+pub(crate) use transport::TransportError;
+use transport::{Answered, Transport};
+
+/// Every provider.
+pub(crate) struct Clouds {
+    providers: BTreeMap<String, Provider>,
+    transport: Transport,
+    spend: Arc<Spend>,
+}
+
+/// A request on its way to a provider.
+pub(crate) struct CloudRequest<'a> {
+    /// Which provider, by its prefix.
+    pub(crate) provider: &'a str,
+    /// Its own name of the model, or an alias such as `opus`.
+    pub(crate) model: &'a str,
+    /// OpenAI's path.
+    pub(crate) path: &'a str,
+    /// The request as OpenAI's API has it.
+    pub(crate) body: &'a Bytes,
+    /// The public id of the request.
+    pub(crate) id: &'a str,
+    /// Who asks.
+    pub(crate) client: &'a ClientId,
+    /// What this client may spend in a day, in US dollars, if that is limited.
+    pub(crate) daily_limit: Option<f64>,
+    /// Seconds since 1970.
+    pub(crate) now: u64,
+}
+
+/// An answer that has begun.
+pub(crate) struct CloudAnswer {
+    /// 200 and the like: errors come as errors.
+    pub(crate) status: StatusCode,
+    /// What the provider says about its answer that clients may hear.
+    pub(crate) headers: HeaderMap,
+    /// Its bytes.
+    pub(crate) body: Incoming,
+    /// What they go through.
+    pub(crate) reshape: Box<dyn Reshape>,
+    /// Whether it comes piece by piece.
+    pub(crate) is_stream: bool,
+}
+
+impl Clouds {
+    /// These providers, and `claude` if it is not among them. What is spent is kept below `state`.
+    pub(crate) fn new(tables: &ProviderTables, state: &Path) -> Result<Self, TransportError> {
+        let providers = tables.with_claude().into_iter().map(|(name, spec)| {
+            let provider = Provider::new(&name, spec);
+            (name, provider)
+        });
+        let spend = Arc::new(Spend::open(state));
+        Ok(Self { providers: providers.collect(), transport: Transport::new()?, spend })
+    }
+
+    /// Puts one request to a provider and waits for the beginning of its answer.
+    pub(crate) async fn ask(&self, request: &CloudRequest<'_>) -> Result<CloudAnswer, ApiError> {
+        let provider = self.providers.get(request.provider).ok_or_else(|| {
+            let message = format!("there is no provider '{}'; [providers.NAME] adds one", request.provider);
+            ApiError::new(ErrorCode::ModelNotFound, message).with_param("model")
+        })?;
+        let model = provider.model(request.model);
+        let price = provider.price(model);
+        self.within_limit(request, provider, model, price)?;
+        let chat: Map<String, Value> = serde_json::from_slice(request.body).map_err(|error| {
+            ApiError::new(ErrorCode::InvalidRequest, format!("the body is not a JSON object: {error}"))
+        })?;
+        let key = provider.key()?;
+        let stamp = Stamp {
+            id: format!("chatcmpl-{}", request.id),
+            model: format!("{}:{}", request.provider, request.model),
+            created: request.now,
+        };
+        let bill = Bill { spend: Arc::clone(&self.spend), client: request.client.clone(), price, now: request.now };
+        let (path, body, reshape): (&str, Value, Box<dyn Reshape>) = match provider.kind() {
+            ProviderKind::Anthropic if request.path != "/v1/chat/completions" => {
+                let message = format!("Claude models answer chats, not {}", request.path);
+                return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"));
+            }
+            ProviderKind::Anthropic => {
+                let body = messages_request(&chat, model)?;
+                ("/v1/messages", body, Box::new(BilledMessages { chat: ChatFromMessages::new(stamp, &chat), bill }))
+            }
+            ProviderKind::OpenAi => {
+                let mut body = Value::Object(chat);
+                body["model"] = json!(model);
+                let streams = body.get("stream") == Some(&json!(true));
+                // Without counts no price can be told.
+                let hide_usage = streams && price.is_some() && body.get("stream_options").is_none();
+                if hide_usage {
+                    body["stream_options"] = json!({ "include_usage": true });
+                }
+                (
+                    request.path,
+                    body,
+                    Box::new(BilledChat { bill, hide_usage, reader: Reader::default(), tokens: (0, 0) }),
+                )
+            }
+        };
+        let sent = self.transport.send(provider, path, key.as_deref(), body.to_string(), request.id).await;
+        let Answered { status, headers, body } = sent.map_err(|error| {
+            tracing::warn!(
+                provider = request.provider,
+                "the provider cannot be reached: {}",
+                crate::error_chain::chain(&error)
+            );
+            ApiError::new(ErrorCode::BackendError, format!("provider '{}' cannot be reached", request.provider))
+        })?;
+        if !status.is_success() {
+            let retry_after = retry_after(&headers);
+            let said = transport::collect(body).await;
+            return Err(cloud_error(status.as_u16(), &said, retry_after));
+        }
+        let is_stream = headers
+            .get(http::header::CONTENT_TYPE)
+            .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        Ok(CloudAnswer { status, headers: told(&headers), body, reshape, is_stream })
+    }
+
+    /// A client with a limit may only use models with a known price, and only until the limit is reached.
+    fn within_limit(
+        &self,
+        request: &CloudRequest<'_>,
+        provider: &Provider,
+        model: &str,
+        price: Option<(f64, f64)>,
+    ) -> Result<(), ApiError> {
+        let Some(limit) = request.daily_limit else { return Ok(()) };
+        let refuse = |message: String| Err(ApiError::new(ErrorCode::CloudNotAllowed, message).with_param("model"));
+        if price.is_none() && provider.costs() {
+            return refuse(format!(
+                "client '{}' may spend ${limit} a day, and no price of '{}:{model}' is known: set \
+                 [providers.{}.prices]",
+                request.client, request.provider, request.provider
+            ));
+        }
+        let spent = self.spend.of(request.client, request.now);
+        if spent >= limit {
+            return refuse(format!("client '{}' has spent ${spent:.2} of ${limit} today (UTC)", request.client));
+        }
+        Ok(())
+    }
+}
+
+/// When the provider wants to be asked again. A date is not read: it is rare, and a usual wait does.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?;
+    Duration::try_from_secs_f64(text.trim().parse().ok()?).ok().map(|wait| wait.min(Duration::from_secs(3_600)))
+}
+
+/// The provider's name for the request, for those who ask it about one; the rest is between it and us.
+fn told(headers: &HeaderMap) -> HeaderMap {
+    let mut told = HeaderMap::new();
+    for name in ["request-id", "x-request-id"] {
+        if let Some(id) = headers.get(name) {
+            told.insert("x-provider-request-id", id.clone());
+        }
+    }
+    if let Some(kind) = headers.get(http::header::CONTENT_TYPE) {
+        told.insert(http::header::CONTENT_TYPE, kind.clone());
+    }
+    told
+}

@@ -1,0 +1,271 @@
+//! One provider: where it is, what opens it, how its models are called and what they cost.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use http::Uri;
+use model_boss_protocol::{ApiError, ErrorCode};
+use model_boss_tasks::{CLAUDE, Providers};
+use serde::{Deserialize, Serialize};
+
+/// Where Anthropic's API is.
+const ANTHROPIC: &str = "https://api.anthropic.com";
+/// Where its key is looked for.
+const ANTHROPIC_KEY: &str = "ANTHROPIC_API_KEY";
+/// Short names of Claude models, as of this version; `models` of the configuration changes them.
+const CLAUDE_MODELS: [(&str, &str); 3] =
+    [("opus", "claude-opus-4-5"), ("sonnet", "claude-sonnet-4-5"), ("haiku", "claude-haiku-4-5")];
+
+/// `[providers.NAME]`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ProviderSpec {
+    /// Which API it speaks; `anthropic` for `claude`, else `openai`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) kind: Option<ProviderKind>,
+    /// Its address up to, and without, `/v1`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) base_url: Option<String>,
+    /// The variable that holds its key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) key_env: Option<String>,
+    /// The file that holds its key; read again for each request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) key_file: Option<PathBuf>,
+    /// Whether what is sent there leaves this machine's owner; so unless it is on loopback.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cloud: Option<bool>,
+    /// Short names for its models.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) models: BTreeMap<String, String>,
+    /// What its models cost, by the beginnings of their names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) prices: BTreeMap<String, Price>,
+}
+
+/// US dollars for a million tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Price {
+    /// Of prompts.
+    pub(crate) input: f64,
+    /// Of answers.
+    pub(crate) output: f64,
+}
+
+/// Which API a provider speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ProviderKind {
+    /// Anthropic's Messages.
+    Anthropic,
+    /// OpenAI's.
+    OpenAi,
+}
+
+/// All of them, by prefix.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct ProviderTables(pub(crate) BTreeMap<String, ProviderSpec>);
+
+/// One, ready to be asked.
+pub(super) struct Provider {
+    name: String,
+    spec: ProviderSpec,
+    kind: ProviderKind,
+    base_url: String,
+}
+
+impl ProviderSpec {
+    /// What is wrong with it, if anything. `name` is its prefix.
+    pub(crate) fn check(&self, name: &str) -> Result<(), String> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if name.is_empty() || !name.chars().all(plain) {
+            return Err("is a prefix of names: letters, digits, - and _ only".to_owned());
+        }
+        if let Some(url) = &self.base_url {
+            let uri: Uri = url.parse().map_err(|_| format!("'base_url': '{url}' is not a URL"))?;
+            if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none() || uri.query().is_some() {
+                return Err(format!("'base_url': '{url}' must be http(s)://HOST, without a query"));
+            }
+            if uri.scheme_str() == Some("http")
+                && !is_loopback(url)
+                && (self.key_env.is_some() || self.key_file.is_some())
+            {
+                return Err(format!("'base_url': a key would cross the network readable to {url}; use https"));
+            }
+        } else if name != CLAUDE {
+            return Err("'base_url' is missing".to_owned());
+        }
+        if self.key_env.is_some() && self.key_file.is_some() {
+            return Err("'key_env' and 'key_file' say the same thing; keep one".to_owned());
+        }
+        let bad = |price: &Price| [price.input, price.output].iter().any(|usd| !usd.is_finite() || *usd < 0.0);
+        match self.prices.iter().find(|(_, price)| bad(price)) {
+            Some((model, _)) => Err(format!("'prices.{model}' must be numbers of at least 0")),
+            None => Ok(()),
+        }
+    }
+}
+
+impl ProviderTables {
+    /// These, and `claude`.
+    pub(super) fn with_claude(&self) -> BTreeMap<String, ProviderSpec> {
+        let mut all = self.0.clone();
+        let claude = all.entry(CLAUDE.to_owned()).or_insert_with(|| ProviderSpec {
+            kind: None,
+            base_url: None,
+            key_env: None,
+            key_file: None,
+            cloud: None,
+            models: BTreeMap::new(),
+            prices: BTreeMap::new(),
+        });
+        for (short, model) in CLAUDE_MODELS {
+            claude.models.entry(short.to_owned()).or_insert_with(|| model.to_owned());
+        }
+        all
+    }
+
+    /// The prefixes that names may have, and which of them lead away from here (TR-3).
+    pub(crate) fn prefixes(&self) -> Providers {
+        self.with_claude().iter().fold(Providers::new(), |known, (name, spec)| {
+            let cloud = spec.cloud.unwrap_or_else(|| !spec.base_url.as_deref().is_some_and(is_loopback));
+            known.with(name, cloud)
+        })
+    }
+
+    /// A key file stands beside the configuration.
+    pub(crate) fn resolve(&mut self, folder: &Path) {
+        for spec in self.0.values_mut() {
+            if let Some(file) = &mut spec.key_file {
+                *file = folder.join(&*file);
+            }
+        }
+    }
+}
+
+/// Whether a URL leads to this machine.
+fn is_loopback(url: &str) -> bool {
+    let uri: Option<Uri> = url.parse().ok();
+    let host = uri.as_ref().and_then(Uri::host).unwrap_or_default().trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+impl Provider {
+    pub(super) fn new(name: &str, spec: ProviderSpec) -> Self {
+        let usual = if name == CLAUDE { ProviderKind::Anthropic } else { ProviderKind::OpenAi };
+        let base_url = spec.base_url.as_deref().unwrap_or(ANTHROPIC).trim_end_matches('/');
+        let base_url = base_url.strip_suffix("/v1").unwrap_or(base_url).to_owned();
+        Self { name: name.to_owned(), kind: spec.kind.unwrap_or(usual), base_url, spec }
+    }
+
+    pub(super) fn kind(&self) -> ProviderKind {
+        self.kind
+    }
+
+    /// The whole address of a path such as `/v1/messages`.
+    pub(super) fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.base_url)
+    }
+
+    /// The provider's own name of a model.
+    pub(super) fn model<'a>(&'a self, name: &'a str) -> &'a str {
+        self.spec.models.get(name).map_or(name, String::as_str)
+    }
+
+    /// Dollars for a token of prompt and of answer; the longest beginning of the name counts.
+    pub(super) fn price(&self, model: &str) -> Option<(f64, f64)> {
+        let known = self.spec.prices.iter().filter(|(name, _)| model.starts_with(name.as_str()));
+        let (_, price) = known.max_by_key(|(name, _)| name.len())?;
+        Some((price.input / 1e6, price.output / 1e6))
+    }
+
+    /// Whether its answers cost anything: what is on this machine, or marked as no cloud, does not.
+    pub(super) fn costs(&self) -> bool {
+        self.spec.cloud.unwrap_or_else(|| !is_loopback(&self.base_url))
+    }
+
+    /// Its key; never logged, and sent to its own address only. A provider without one is asked without.
+    pub(super) fn key(&self) -> Result<Option<String>, ApiError> {
+        let missing = |what: String| {
+            let message = format!("provider '{}' has no key: {what}", self.name);
+            ApiError::new(ErrorCode::BackendError, message)
+        };
+        if let Some(file) = &self.spec.key_file {
+            let text =
+                std::fs::read_to_string(file).map_err(|error| missing(format!("{}: {error}", file.display())))?;
+            let key = text.trim();
+            return if key.is_empty() {
+                Err(missing(format!("{} is empty", file.display())))
+            } else {
+                Ok(Some(key.to_owned()))
+            };
+        }
+        let usual = (self.kind == ProviderKind::Anthropic).then_some(ANTHROPIC_KEY);
+        let Some(variable) = self.spec.key_env.as_deref().or(usual) else { return Ok(None) };
+        match std::env::var(variable) {
+            Ok(key) if !key.trim().is_empty() => Ok(Some(key.trim().to_owned())),
+            _ => Err(missing(format!("set {variable}, or key_file in [providers.{}]", self.name))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model_boss_core::Target;
+
+    fn spec(text: &str) -> ProviderSpec {
+        toml::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn rc_27_short_names_prices_and_addresses() {
+        let mut tables = ProviderTables::default();
+        let text = "base_url = \"http://127.0.0.1:1/v1/\"\nmodels = { opus = \"own\" }\n[prices]\nown = { input = 2, output = 4 }\no = { input = 1, output = 1 }";
+        tables.0.insert("claude".into(), spec(text));
+        let all = tables.with_claude();
+        let provider = Provider::new("claude", all["claude"].clone());
+        assert_eq!((provider.model("opus"), provider.model("haiku")), ("own", "claude-haiku-4-5"));
+        assert_eq!(provider.model("claude-3-x"), "claude-3-x");
+        assert_eq!(provider.price("own-2"), Some((2e-6, 4e-6)));
+        assert_eq!(provider.price("x"), None);
+        assert_eq!(provider.url("/v1/messages"), "http://127.0.0.1:1/v1/messages");
+        assert_eq!(
+            Provider::new("claude", ProviderTables::default().with_claude()["claude"].clone()).url("/x"),
+            format!("{ANTHROPIC}/x")
+        );
+    }
+
+    #[test]
+    fn tr_3_what_is_on_loopback_is_no_cloud() {
+        let mut tables = ProviderTables::default();
+        for (name, text) in [
+            ("near", "base_url = \"http://[::1]:8000\""),
+            ("lan", "base_url = \"http://10.0.0.7:8000\"\ncloud = false"),
+            ("far", "base_url = \"https://api.example.com/v1\""),
+        ] {
+            tables.0.insert(name.into(), spec(text));
+        }
+        let known = tables.prefixes();
+        let leaves =
+            |name: &str| matches!(known.target(name), Target::Cloud { .. }) && known.is_cloud(&known.target(name));
+        assert_eq!(["near:m", "lan:m", "far:m", "claude:opus"].map(leaves), [false, false, true, true]);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (name, text, word) in [
+            ("x y", "base_url = \"https://a\"", "prefix"),
+            ("x", "", "'base_url' is missing"),
+            ("x", "base_url = \"ftp://a\"", "http(s)"),
+            ("x", "base_url = \"http://a.example\"\nkey_env = \"K\"", "https"),
+            ("x", "base_url = \"https://a\"\nkey_env = \"K\"\nkey_file = \"f\"", "keep one"),
+            ("x", "base_url = \"https://a\"\nprices = { m = { input = -1, output = 1 } }", "prices.m"),
+        ] {
+            let error = spec(text).check(name).unwrap_err();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+        assert_eq!(spec("").check("claude"), Ok(()));
+    }
+}

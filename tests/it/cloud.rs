@@ -1,0 +1,223 @@
+//! RC-27, TR-3: models of providers, with a stub that speaks their protocols.
+
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http::{HeaderMap, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use model_boss_tests::{Behaviour, Boss, Sandbox, binary, question, text_of_events};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+/// A provider that gives one answer to everything, and remembers what it was asked.
+#[derive(Clone)]
+struct Stub {
+    address: SocketAddr,
+    asked: Arc<Mutex<Vec<Asked>>>,
+    answer: Arc<Mutex<(u16, &'static str, String)>>,
+}
+
+#[derive(Clone, Debug)]
+struct Asked {
+    path: String,
+    headers: HeaderMap,
+    body: Value,
+}
+
+impl Stub {
+    async fn start(kind: &'static str, answer: String) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let stub = Self {
+            address: listener.local_addr().unwrap(),
+            asked: Arc::default(),
+            answer: Arc::new(Mutex::new((200, kind, answer))),
+        };
+        let own = stub.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let stub = own.clone();
+                let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
+                    let stub = stub.clone();
+                    async move {
+                        let (head, body) = request.into_parts();
+                        let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+                        let body = serde_json::from_slice(&body).unwrap_or_default();
+                        let asked = Asked { path: head.uri.path().to_owned(), headers: head.headers, body };
+                        stub.asked.lock().unwrap().push(asked);
+                        let (status, kind, text) = stub.answer.lock().unwrap().clone();
+                        let answer = Response::builder().status(status).header("content-type", kind);
+                        Ok::<_, Infallible>(
+                            answer.header("retry-after", "7").body(Full::new(Bytes::from(text))).unwrap(),
+                        )
+                    }
+                });
+                let http = hyper::server::conn::http1::Builder::new();
+                tokio::spawn(async move { http.serve_connection(TokioIo::new(stream), service).await });
+            }
+        });
+        stub
+    }
+
+    fn answers(&self, status: u16, text: &str) {
+        let mut answer = self.answer.lock().unwrap();
+        *answer = (status, answer.1, text.to_owned());
+    }
+
+    fn asked(&self) -> Vec<Asked> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+const KEY: &str = "sk-test-not-a-key";
+
+fn message(text: &str) -> String {
+    json!({
+        "id": "msg_1", "type": "message", "role": "assistant", "content": [{ "type": "text", "text": text }],
+        "stop_reason": "end_turn", "usage": { "input_tokens": 1000, "output_tokens": 500 },
+    })
+    .to_string()
+}
+
+const STREAM: &str = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":4,\"output_tokens\":1}}}\n\n\
+event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"fo\"}}\n\n\
+event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"ur\"}}\n\n\
+event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":9}}\n\n\
+event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
+
+async fn start(sandbox: &Sandbox) -> Boss {
+    let mut launch = sandbox.launch(&binary("model-boss-fake-worker"));
+    launch.command.env("ANTHROPIC_API_KEY", KEY);
+    launch.start().await
+}
+
+fn claude_at(stub: &Stub) -> String {
+    format!(
+        "[providers.claude]\nbase_url = \"http://{}\"\nmodels = {{ opus = \"claude-opus-x\" }}\n\
+         prices = {{ claude-opus = {{ input = 5, output = 25 }} }}",
+        stub.address
+    )
+}
+
+#[tokio::test]
+async fn rc_27_claude_answers_chats_whole_and_streamed() {
+    let stub = Stub::start("application/json", message("four")).await;
+    let sandbox = Sandbox::new().with_config(&claude_at(&stub));
+    let boss = start(&sandbox).await;
+    let answer = boss.chat("claude:opus", "2 + 2?").await;
+    assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+    assert_eq!(answer.json()["choices"][0]["message"]["content"], "four");
+    assert_eq!(answer.header("x-served-model"), Some("claude:opus"));
+    let asked = stub.asked().remove(0);
+    assert_eq!((asked.path.as_str(), &asked.body["model"]), ("/v1/messages", &json!("claude-opus-x")));
+    assert_eq!(
+        (&asked.headers["x-api-key"], &asked.headers["anthropic-version"]),
+        (&KEY.parse().unwrap(), &"2023-06-01".parse().unwrap())
+    );
+    assert!(asked.body["max_tokens"].is_u64());
+
+    let stub = Stub::start("text/event-stream", STREAM.to_owned()).await;
+    boss.finish().await;
+    let sandbox = Sandbox::new().with_config(&claude_at(&stub));
+    let boss = start(&sandbox).await;
+    let events = boss.chat_streamed("claude:opus", "2 + 2?").await.rest().await;
+    assert_eq!(text_of_events(&events), "four");
+    let text = boss.output().text();
+    boss.finish().await;
+    assert!(!text.contains(KEY), "{text}");
+}
+
+#[tokio::test]
+async fn rc_27_a_busy_provider_is_asked_once_and_the_client_hears_when_to_come_back() {
+    for (status, kind, code, source, seen) in [
+        (429, "rate_limit_error", "cloud_rate_limited", "cloud", StatusCode::TOO_MANY_REQUESTS),
+        (529, "overloaded_error", "cloud_overloaded", "cloud", StatusCode::SERVICE_UNAVAILABLE),
+        (401, "authentication_error", "backend_error", "coordinator", StatusCode::BAD_GATEWAY),
+        (400, "invalid_request_error", "invalid_request", "coordinator", StatusCode::BAD_REQUEST),
+    ] {
+        let stub = Stub::start("application/json", String::new()).await;
+        stub.answers(status, &json!({ "type": "error", "error": { "type": kind, "message": "because" } }).to_string());
+        let sandbox = Sandbox::new().with_config(&claude_at(&stub));
+        let boss = start(&sandbox).await;
+        let answer = boss.chat("claude:opus", "?").await;
+        assert_eq!(
+            (answer.status, answer.error_code().as_str(), &answer.json()["source"]),
+            (seen, code, &json!(source))
+        );
+        assert!(answer.error_message().contains("because"), "{answer:?}");
+        assert_eq!(stub.asked().len(), 1, "{code}: nothing is asked twice");
+        if source == "cloud" {
+            assert_eq!(answer.header("retry-after"), Some("7"));
+            // Until then nobody is sent there.
+            assert_eq!(boss.chat("claude:opus", "?").await.error_code(), code);
+            assert_eq!(stub.asked().len(), 1);
+        }
+        boss.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn rc_27_an_openai_provider_is_passed_through() {
+    let chat = json!({ "id": "c", "object": "chat.completion", "choices": [{ "index": 0,
+        "message": { "role": "assistant", "content": "four" }, "finish_reason": "stop" }] });
+    let stub = Stub::start("application/json", chat.to_string()).await;
+    let sandbox = Sandbox::new().with_config(&format!("[providers.near]\nbase_url = \"http://{}/v1\"", stub.address));
+    let boss = start(&sandbox).await;
+    let answer = boss.chat("near:org/m:7b", "2 + 2?").await;
+    assert_eq!(answer.json()["choices"][0]["message"]["content"], "four", "{answer:?}");
+    let asked = stub.asked().remove(0);
+    assert_eq!((asked.path.as_str(), &asked.body["model"]), ("/v1/chat/completions", &json!("org/m:7b")));
+    assert!(asked.headers.get("x-api-key").is_none() && asked.headers.get("authorization").is_none());
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn rc_27_a_daily_limit_holds_and_survives_a_restart() {
+    let stub = Stub::start("application/json", message("four")).await;
+    let sandbox = Sandbox::new().with_config(&claude_at(&stub));
+    let tasks = "clients:\n  poor:\n    daily_spend_usd: 0.01\n  none:\n    cloud: false\n";
+    std::fs::write(sandbox.path("tasks.yaml"), tasks).unwrap();
+    let ask = async |boss: &Boss, client: &str, model: &str| {
+        let mut body = question(model, "?");
+        body["x_client_id"] = json!(client);
+        boss.client().post("/v1/chat/completions", &body).await
+    };
+    let boss = start(&sandbox).await;
+    // 1,000 tokens at $5 and 500 at $25 for a million: $0.0175.
+    assert!(ask(&boss, "poor", "claude:opus").await.status.is_success());
+    for (client, model, word) in [
+        ("poor", "claude:opus", "has spent $0.02 of $0.01"),
+        ("poor", "claude:else", "has spent"),
+        ("none", "claude:opus", "cloud"),
+    ] {
+        let answer = ask(&boss, client, model).await;
+        assert_eq!(
+            (answer.status, answer.error_code().as_str()),
+            (StatusCode::FORBIDDEN, "cloud_not_allowed"),
+            "{answer:?}"
+        );
+        assert!(answer.error_message().contains(word), "{answer:?}");
+    }
+    assert!(ask(&boss, "rich", "claude:opus").await.status.is_success());
+    boss.finish().await;
+    let boss = start(&sandbox).await;
+    assert_eq!(ask(&boss, "poor", "claude:opus").await.error_code(), "cloud_not_allowed");
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn tr_2_a_provider_that_fails_leads_to_the_next_rung() {
+    let stub = Stub::start("application/json", String::new()).await;
+    stub.answers(529, "{}");
+    let sandbox = Sandbox::new().with_config(&claude_at(&stub));
+    let _model = sandbox.fake_model("alpha", Behaviour { reply: Some("own".to_owned()), ..Behaviour::default() });
+    std::fs::write(sandbox.path("tasks.yaml"), "tasks:\n  say:\n    ladder: [\"claude:opus\", alpha]\n").unwrap();
+    let boss = start(&sandbox).await;
+    let answer = boss.chat("task:say", "?").await;
+    assert_eq!(answer.json()["choices"][0]["message"]["content"], "own", "{answer:?}");
+    assert_eq!(answer.header("x-rung"), Some("1"));
+    boss.finish().await;
+}
