@@ -294,3 +294,33 @@ async fn rc_16_without_llama_server_the_refusal_says_what_is_missing() {
     assert!(answer.error_message().contains("MODEL_BOSS_LLAMA_SERVER"), "{answer:?}");
     boss.finish().await;
 }
+
+/// The real one, where `MODEL_BOSS_LLAMA_SERVER` or PATH has it.
+fn real_llama_server() -> Option<std::path::PathBuf> {
+    let named = std::env::var_os("MODEL_BOSS_LLAMA_SERVER").map(std::path::PathBuf::from);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|folder| folder.join("llama-server")).find(|file| file.is_file());
+    named.or(found)
+}
+
+#[tokio::test]
+async fn rc_17_a_real_llama_server_answers() {
+    let Some(program) = real_llama_server() else {
+        eprintln!("skipped: there is no llama-server; MODEL_BOSS_LLAMA_SERVER names one");
+        return;
+    };
+    let sandbox = Sandbox::new().with_config(&format!("llama_server = \"{}\"", program.display()));
+    let guide = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/guide");
+    let weights = sandbox.path("models").join("guide.gguf");
+    let mut convert = std::process::Command::new(binary("model-boss-worker"));
+    assert!(convert.arg("convert").arg(guide).arg(&weights).status().unwrap().success());
+    let manifest = "backend = \"llama-server\"\nvram = \"64MiB\"\ncontext_length = 256\nmax_concurrent = 2\n[params]\ntemperature = 0";
+    sandbox.model("guide", &weights, manifest);
+    let boss = sandbox.start().await;
+    let answer = boss.chat("guide", "Which port does model-boss listen on?").await;
+    assert!(answer.json()["choices"][0]["message"]["content"].as_str().unwrap().contains("8210"), "{answer:?}");
+    let events = boss.chat_streamed("guide", "Which port does model-boss listen on?").await.rest().await;
+    assert!(text_of_events(&events).contains("8210"));
+    assert!(boss.read("/api/v1/stats").await["output_tokens"].as_u64().is_some_and(|tokens| tokens > 0));
+    boss.finish().await;
+}
