@@ -6,6 +6,7 @@
 
 mod hammer;
 mod outage;
+mod same;
 mod server;
 
 use std::path::Path;
