@@ -12,6 +12,13 @@ use crate::{Dtype, WeightsError, safetensors, shards};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub(crate) usize);
 
+impl FileId {
+    /// Its place in [`TensorIndex::files`].
+    pub fn index(self) -> usize {
+        self.0
+    }
+}
+
 /// A file whose header was read and checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WeightFile {

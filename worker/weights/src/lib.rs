@@ -1,7 +1,7 @@
 //! Where a model's tensors lie in its files, and their bytes.
 //!
 //! Owns: finding the weight files of a source, reading and checking their headers, the [`TensorIndex`], the stores that
-//! hand out bytes ([`MappedWeights`]). Headers are input from strangers: every number in them is checked against the file
+//! hand out bytes ([`MappedWeights`], and [`store`] for layers that are pulled again and again). Headers are input from strangers: every number in them is checked against the file
 //! before it is used, and nothing is allocated by a number that was not. Knows no candle, no device and no architecture.
 //!
 //! [`TensorIndex`] is for safetensors; GGUF, whose files also hold what a model is and how it reads text, has
@@ -15,6 +15,7 @@ mod locate;
 mod mapped;
 mod safetensors;
 mod shards;
+pub mod store;
 
 pub use dtype::Dtype;
 pub use error::WeightsError;

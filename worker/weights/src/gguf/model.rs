@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use crate::store::Extent;
+
 use super::{FileError, GgufFile, Header, KeyError, TensorType};
 
 /// Parts are numbered with five digits; nobody has that many.
@@ -27,6 +29,13 @@ pub struct StoredTensor {
     pub bytes: u64,
     file: usize,
     offset: u64,
+}
+
+impl StoredTensor {
+    /// Which of [`GgufModel::files`] holds it, and where.
+    pub fn extent(&self) -> Extent {
+        Extent { file: self.file, offset: self.offset, len: self.bytes }
+    }
 }
 
 impl GgufModel {
