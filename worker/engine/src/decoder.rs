@@ -2,6 +2,9 @@
 //! decoder stands here.
 
 use std::fmt;
+use std::sync::Arc;
+
+use crate::residency::Monitor;
 
 /// A sequence's keys and values inside a decoder. Opened and closed by the engine; never reused while open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -73,8 +76,25 @@ pub trait Decoder: Send {
     /// Appends each sequence's tokens and computes what was asked for: one entry per input, in order, holding
     /// `0`, `1` or `tokens.len()` rows of `vocab_size` logits, row after row.
     ///
+    /// `stop` is asked between layers, or as often as a decoder can: once it says yes, the step may end early with
+    /// [`DecoderError::Interrupted`].
+    ///
     /// On an error no sequence's length has changed.
-    fn forward(&mut self, batch: &[SequenceStep<'_>]) -> Result<Vec<Vec<f32>>, DecoderError>;
+    fn forward_until(
+        &mut self,
+        batch: &[SequenceStep<'_>],
+        stop: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Vec<Vec<f32>>, DecoderError>;
+
+    /// As [`Decoder::forward_until`], to the end.
+    fn forward(&mut self, batch: &[SequenceStep<'_>]) -> Result<Vec<Vec<f32>>, DecoderError> {
+        self.forward_until(batch, &|| false)
+    }
+
+    /// What is known of layers that come and go; none where all stay on the device.
+    fn monitor(&self) -> Option<Arc<Monitor>> {
+        None
+    }
 }
 
 /// Why a decoder could not go on.
@@ -86,6 +106,8 @@ pub enum DecoderError {
     Step(String),
     /// The device is gone; the process has to end.
     Fatal(String),
+    /// Nobody waited for the step any more.
+    Interrupted,
 }
 
 impl fmt::Display for DecoderError {
@@ -94,6 +116,7 @@ impl fmt::Display for DecoderError {
             Self::OutOfMemory(what) => write!(f, "out of memory: {what}"),
             Self::Step(what) => write!(f, "the step failed: {what}"),
             Self::Fatal(what) => write!(f, "the device failed: {what}"),
+            Self::Interrupted => f.write_str("nobody waits for the step any more"),
         }
     }
 }

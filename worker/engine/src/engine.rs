@@ -71,7 +71,7 @@ pub struct Generate {
 }
 
 /// Where events of one sequence go.
-pub trait Reply: Send {
+pub trait Reply: Send + Sync {
     /// Hands an event over without blocking.
     fn send(&mut self, event: Event);
 

@@ -171,9 +171,16 @@ impl Decoder for FakeDecoder {
         }
     }
 
-    fn forward(&mut self, batch: &[SequenceStep<'_>]) -> Result<Vec<Vec<f32>>, DecoderError> {
+    fn forward_until(
+        &mut self,
+        batch: &[SequenceStep<'_>],
+        stop: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Vec<Vec<f32>>, DecoderError> {
         if self.permits.as_ref().is_some_and(|permits| permits.recv().is_err()) {
             self.permits = None;
+        }
+        if stop() {
+            return Err(DecoderError::Interrupted);
         }
         self.check(batch)?;
         let mut out = Vec::with_capacity(batch.len());

@@ -8,6 +8,7 @@ mod decoder;
 mod engine;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
+pub mod residency;
 pub mod sampling;
 pub mod text;
 mod text_engine;

@@ -37,6 +37,9 @@ impl Default for TextEngineSettings {
     }
 }
 
+/// One result for each running sequence, in order.
+type StepRows = Vec<Result<Vec<f32>, WorkError>>;
+
 /// The engine for text models.
 pub struct TextEngine {
     decoder: Box<dyn Decoder>,
@@ -130,13 +133,18 @@ impl TextEngine {
     /// Runs the decoder over the batch. One result for each running sequence, in order.
     ///
     /// A failed step changes no sequence, so each is tried by itself: only those that are at fault fail.
-    fn forward(&mut self, shares: &[usize]) -> Result<Vec<Result<Vec<f32>, WorkError>>, EngineError> {
+    ///
+    /// A step that nobody waits for any more ends between two layers; then there is no result.
+    fn forward(&mut self, shares: &[usize]) -> Result<Option<StepRows>, EngineError> {
         let batch: Vec<SequenceStep<'_>> =
             self.running.iter().zip(shares).filter(|(_, share)| **share > 0).map(|(r, share)| r.step(*share)).collect();
         let vocab_size = self.info.vocab_size;
-        let mut rows = match self.decoder.forward(&batch) {
+        let running = &self.running;
+        let abandoned = || running.iter().all(|running| running.reply().is_closed());
+        let mut rows = match self.decoder.forward_until(&batch, &abandoned) {
             Ok(rows) if fits(&batch, &rows, vocab_size) => rows.into_iter().map(Ok).collect(),
             Ok(_) => vec![Err(WorkError::Step("the decoder gave rows of another length".into())); batch.len()],
+            Err(DecoderError::Interrupted) => return Ok(None),
             Err(error) if batch.len() == 1 || matches!(error, DecoderError::Fatal(_)) => {
                 fatal(&error)?;
                 vec![Err(error.into())]
@@ -144,7 +152,8 @@ impl TextEngine {
             Err(_) => {
                 let mut rows = Vec::with_capacity(batch.len());
                 for step in &batch {
-                    rows.push(match self.decoder.forward(std::slice::from_ref(step)) {
+                    rows.push(match self.decoder.forward_until(std::slice::from_ref(step), &abandoned) {
+                        Err(DecoderError::Interrupted) => return Ok(None),
                         Ok(mut single) if fits(std::slice::from_ref(step), &single, vocab_size) => {
                             Ok(single.pop().unwrap_or_default())
                         }
@@ -159,10 +168,11 @@ impl TextEngine {
             }
         }
         .into_iter();
-        Ok(shares
+        let rows = shares
             .iter()
             .map(|share| if *share == 0 { Ok(Vec::new()) } else { rows.next().unwrap_or(Ok(Vec::new())) })
-            .collect())
+            .collect();
+        Ok(Some(rows))
     }
 
     fn try_step(&mut self) -> Result<Progress, EngineError> {
@@ -176,7 +186,8 @@ impl TextEngine {
         let shares = batch::plan(&stages, self.settings.step_budget);
         let prompt_tokens =
             stages.iter().zip(&shares).filter(|(s, _)| **s != batch::Stage::Decode).map(|(_, n)| n).sum();
-        let rows = self.forward(&shares)?;
+        // Those who went away are counted and closed when the next step begins.
+        let Some(rows) = self.forward(&shares)? else { return Ok(Progress::Stepped) };
         let mut still_running = Vec::with_capacity(self.running.len());
         for ((mut running, rows), share) in self.running.drain(..).zip(rows).zip(shares) {
             let step = match rows {
@@ -252,7 +263,7 @@ impl Engine for TextEngine {
 fn fatal(error: &DecoderError) -> Result<(), EngineError> {
     match error {
         DecoderError::Fatal(why) => Err(EngineError::DeviceLost(why.clone())),
-        DecoderError::OutOfMemory(_) | DecoderError::Step(_) => Ok(()),
+        DecoderError::OutOfMemory(_) | DecoderError::Step(_) | DecoderError::Interrupted => Ok(()),
     }
 }
 
@@ -261,6 +272,7 @@ impl From<DecoderError> for WorkError {
         match error {
             DecoderError::OutOfMemory(why) => Self::OutOfMemory(why),
             DecoderError::Step(why) | DecoderError::Fatal(why) => Self::Step(why),
+            DecoderError::Interrupted => Self::Step(error.to_string()),
         }
     }
 }

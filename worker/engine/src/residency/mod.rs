@@ -1,0 +1,15 @@
+//! Models larger than a device's memory: layers that come, compute and go (RS-1 to RS-11).
+//!
+//! [`plan`](mod@plan) says what stays and what comes, [`schedule`] in which order, [`predict`] how long that takes: these are pure. The
+//! [`Streamer`] acts: one thread reads, one places what was read on the device, and the step takes what is there. What
+//! reads is a [`Source`], what places a [`Device`]; [`simulated`] is a device that is played.
+
+pub mod plan;
+pub mod predict;
+pub mod schedule;
+pub mod simulated;
+mod streamer;
+mod timeline;
+
+pub use streamer::{Capabilities, Device, Fault, Loan, Monitor, Residency, Source, StreamError, Streamer};
+pub use timeline::{Compute, Copy, LayerReport, Span, StepTimeline, StreamTotals};

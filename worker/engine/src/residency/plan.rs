@@ -1,0 +1,287 @@
+//! Which layers stay on a device and which are streamed through it, and through how large a window; or that it cannot be
+//! done, with the numbers. Knows bytes and rates, no files and no devices.
+
+use std::ops::Range;
+
+use super::predict::{BlockCost, LayerCost, StepCost, step_seconds};
+use super::schedule::BlockId;
+
+/// A block has at least so many bytes, so that what a transfer costs to begin with does not count.
+const SMALLEST_BLOCK: u64 = 32 << 20;
+/// And at most so many layers.
+const LARGEST_BLOCK: usize = 4;
+/// Blocks fetched ahead of the one in use, where nothing was measured.
+const USUAL_WINDOW: usize = 2;
+/// Looking further ahead than this never helped.
+const LARGEST_WINDOW: usize = 4;
+/// A plan has to be faster by this share to be worth more memory for its window.
+const WORTH_IT: f64 = 0.995;
+
+/// What a model needs on one device, in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// Of each layer's weights that can be streamed.
+    pub layers: Vec<u64>,
+    /// Of weights that always stay: embedding, head, norms, biases.
+    pub ends: u64,
+    /// Of keys and values of all sequences at their full length.
+    pub kv: u64,
+    /// Of a step's own values.
+    pub workspace: u64,
+}
+
+/// How it may be done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// Which way.
+    pub mode: Mode,
+    /// Blocks fetched ahead of the one in use.
+    pub window: Option<usize>,
+    /// Layers of a block.
+    pub block: Option<usize>,
+}
+
+/// Where layers live.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// On the device if they fit, else streamed.
+    #[default]
+    Auto,
+    /// On the device, or not at all.
+    Resident,
+    /// Streamed, even if they fit.
+    Stream,
+}
+
+/// What was measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rates {
+    /// Bytes per second from storage into host memory.
+    pub read: f64,
+    /// Bytes per second from there to where layers compute; infinite where nothing has to be done.
+    pub place: f64,
+    /// Seconds that a read takes however small it is.
+    pub latency: f64,
+    /// Bytes of weights per second that a step computes with.
+    pub compute: f64,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Plan {
+    /// Everything stays.
+    Resident,
+    /// Some layers come and go.
+    Stream(StreamPlan),
+}
+
+/// How layers come and go.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StreamPlan {
+    /// The layers of each block, in the order they compute. All other layers stay.
+    pub blocks: Vec<Vec<usize>>,
+    /// Blocks on the device at the same time: the one in use and those fetched ahead.
+    pub slots: usize,
+    /// Bytes of a slot: those of the largest block.
+    pub slot_bytes: u64,
+    /// Bytes of all layers that stay.
+    pub resident_bytes: u64,
+    /// Bytes that come and go in each step.
+    pub streamed_bytes: u64,
+    /// Seconds that a step of one token will take, if rates are known.
+    pub step_seconds: Option<f64>,
+}
+
+impl StreamPlan {
+    /// Whether a layer comes and goes.
+    pub fn streams(&self, layer: usize) -> bool {
+        self.blocks.iter().flatten().any(|streamed| *streamed == layer)
+    }
+
+    /// Bytes of layers on the device at any time.
+    pub fn layer_bytes(&self) -> u64 {
+        self.resident_bytes + self.slots as u64 * self.slot_bytes
+    }
+}
+
+/// It does not fit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Not resident, and nothing else is wanted.
+    #[error(
+        "all weights take {weights} bytes, keys and values {kv}, a step {workspace}: {needs} of {budget}; \
+         `residency = \"auto\"` streams what does not fit"
+    )]
+    NotResident {
+        /// Bytes of all weights.
+        weights: u64,
+        /// Bytes of keys and values.
+        kv: u64,
+        /// Bytes of a step's own values.
+        workspace: u64,
+        /// All of them.
+        needs: u64,
+        /// Bytes there are.
+        budget: u64,
+    },
+    /// Not even one block at a time.
+    #[error(
+        "even streamed it needs {needs} bytes of {budget}: {ends} for embedding and head, {window} for {slots} blocks of \
+         layers, {kv} for keys and values, {workspace} for a step; a shorter context, fewer sequences at once or a \
+         smaller window need less"
+    )]
+    NotStreamed {
+        /// Bytes of all parts.
+        needs: u64,
+        /// Bytes there are.
+        budget: u64,
+        /// Bytes of weights that always stay.
+        ends: u64,
+        /// Bytes of the slots.
+        window: u64,
+        /// How many.
+        slots: usize,
+        /// Bytes of keys and values.
+        kv: u64,
+        /// Bytes of a step's own values.
+        workspace: u64,
+    },
+}
+
+/// Plans for one device with `budget` bytes.
+pub fn plan(needs: &Needs, budget: u64, wish: &Wish, rates: Option<&Rates>) -> Result<Plan, Refusal> {
+    let layers: u64 = needs.layers.iter().sum();
+    let always = needs.ends + needs.kv + needs.workspace;
+    let all = always.saturating_add(layers);
+    match wish.mode {
+        Mode::Auto if all <= budget => return Ok(Plan::Resident),
+        Mode::Resident if all <= budget => return Ok(Plan::Resident),
+        Mode::Resident => {
+            let (weights, kv, workspace) = (needs.ends + layers, needs.kv, needs.workspace);
+            return Err(Refusal::NotResident { weights, kv, workspace, needs: all, budget });
+        }
+        Mode::Auto | Mode::Stream => {}
+    }
+    let windows = match (wish.window, rates) {
+        (Some(window), _) => window.max(1)..=window.max(1),
+        (None, Some(_)) => 1..=LARGEST_WINDOW,
+        (None, None) => 1..=USUAL_WINDOW,
+    };
+    let room = budget.saturating_sub(always);
+    let mut best: Option<StreamPlan> = None;
+    for window in windows {
+        for size in sizes(needs, wish) {
+            let Some(plan) = with(needs, room, window + 1, size, wish.mode, rates) else { continue };
+            let better = match (best.as_ref(), rates) {
+                (None, _) => true,
+                (Some(best), Some(_)) => plan.step_seconds < best.step_seconds.map(|seconds| seconds * WORTH_IT),
+                // Unmeasured: the usual window if it fits.
+                (Some(_), None) => true,
+            };
+            if better {
+                best = Some(plan);
+            }
+        }
+    }
+    best.map(Plan::Stream).ok_or_else(|| {
+        let smallest = sizes(needs, wish).map(|size| largest(needs, 0..needs.layers.len(), size)).min().unwrap_or(0);
+        let slots = wish.window.map_or(2, |window| window.max(1) + 1);
+        let window = smallest.saturating_mul(slots as u64);
+        let (ends, kv, workspace) = (needs.ends, needs.kv, needs.workspace);
+        Refusal::NotStreamed { needs: always.saturating_add(window), budget, ends, window, slots, kv, workspace }
+    })
+}
+
+/// Gives each device a stretch of layers in proportion to its bytes, `ends` to the first and the last: its layers, its
+/// share of keys and values, and what it needs of them. A device may get none.
+pub fn split(needs: &Needs, budgets: &[u64]) -> Vec<(Range<usize>, Needs)> {
+    let layers = needs.layers.len();
+    let per_layer = needs.kv / layers.max(1) as u64;
+    let all: u128 = needs.layers.iter().map(|bytes| u128::from(bytes + per_layer)).sum();
+    let room: Vec<u128> = budgets.iter().map(|budget| u128::from(budget.saturating_sub(needs.workspace))).collect();
+    let total: u128 = room.iter().sum::<u128>().max(1);
+    let (mut stretches, mut start, mut given, mut wanted) = (Vec::new(), 0, 0_u128, 0_u128);
+    for (device, of_device) in room.iter().enumerate() {
+        wanted += of_device * all / total;
+        let mut end = start;
+        // A layer goes where the larger part of it lies.
+        while end < layers {
+            let next = u128::from(needs.layers[end] + per_layer);
+            if device + 1 < room.len() && given + next / 2 >= wanted {
+                break;
+            }
+            given += next;
+            end += 1;
+        }
+        let of_ends = if budgets.len() == 1 || device == 0 { needs.ends } else { 0 };
+        let part = Needs {
+            layers: needs.layers[start..end].to_vec(),
+            ends: of_ends,
+            kv: per_layer * (end - start) as u64,
+            workspace: needs.workspace,
+        };
+        stretches.push((start..end, part));
+        start = end;
+    }
+    stretches
+}
+
+/// Layers per block to choose from.
+fn sizes(needs: &Needs, wish: &Wish) -> Range<usize> {
+    if let Some(block) = wish.block {
+        let block = block.clamp(1, needs.layers.len().max(1));
+        return block..block + 1;
+    }
+    let mean = needs.layers.iter().sum::<u64>() / (needs.layers.len().max(1) as u64);
+    let fewest = SMALLEST_BLOCK.div_ceil(mean.max(1)).clamp(1, LARGEST_BLOCK as u64) as usize;
+    fewest..fewest + 1
+}
+
+/// Bytes of the largest of blocks of so many of these layers.
+fn largest(needs: &Needs, layers: impl IntoIterator<Item = usize>, size: usize) -> u64 {
+    let bytes: Vec<u64> = layers.into_iter().filter_map(|layer| needs.layers.get(layer)).copied().collect();
+    bytes.chunks(size.max(1)).map(|block| block.iter().sum()).max().unwrap_or(0)
+}
+
+/// As many layers stay as fit beside the slots; they stand evenly between the others, so that reading goes on while they
+/// compute.
+fn with(needs: &Needs, room: u64, slots: usize, size: usize, mode: Mode, rates: Option<&Rates>) -> Option<StreamPlan> {
+    let layers = needs.layers.len();
+    let fewest = usize::from(mode != Mode::Stream);
+    for streamed in fewest.max(1)..=layers {
+        // Forced streaming streams everything: it is for measurements and for those who want the memory.
+        let streamed = if mode == Mode::Stream && room >= needs.layers.iter().sum() { layers } else { streamed };
+        let comes = |layer: usize| (layer + 1) * streamed / layers > layer * streamed / layers;
+        let coming: Vec<usize> = (0..layers).filter(|layer| comes(*layer)).collect();
+        let slot_bytes = largest(needs, coming.iter().copied(), size);
+        let blocks: Vec<Vec<usize>> = coming.chunks(size).map(<[usize]>::to_vec).collect();
+        let streamed_bytes: u64 = coming.iter().map(|layer| needs.layers[*layer]).sum();
+        let resident_bytes = needs.layers.iter().sum::<u64>() - streamed_bytes;
+        let slots = slots.min(blocks.len().max(1));
+        if resident_bytes.saturating_add(slot_bytes.saturating_mul(slots as u64)) > room {
+            continue;
+        }
+        let mut plan = StreamPlan { blocks, slots, slot_bytes, resident_bytes, streamed_bytes, step_seconds: None };
+        plan.step_seconds = rates.map(|rates| step_seconds(&cost(needs, &plan, rates), plan.slots));
+        return Some(plan);
+    }
+    None
+}
+
+/// What a step of a plan costs at some rates.
+pub fn cost(needs: &Needs, plan: &StreamPlan, rates: &Rates) -> StepCost {
+    let block_of = |layer: usize| plan.blocks.iter().position(|block| block.contains(&layer)).map(BlockId);
+    let layers = needs
+        .layers
+        .iter()
+        .enumerate()
+        .map(|(layer, bytes)| LayerCost { compute: *bytes as f64 / rates.compute, block: block_of(layer) });
+    let blocks = plan.blocks.iter().map(|block| {
+        let bytes = block.iter().map(|layer| needs.layers[*layer]).sum::<u64>() as f64;
+        BlockCost { read: rates.latency + bytes / rates.read, place: bytes / rates.place }
+    });
+    StepCost { layers: layers.collect(), blocks: blocks.collect(), ends: needs.ends as f64 / rates.compute }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,131 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+/// A model of 4 GB in a shape that is in use: 36 layers of 107 MiB.
+fn large() -> Needs {
+    Needs { layers: vec![107 * MIB; 36], ends: 400 * MIB, kv: 75 * MIB, workspace: 80 * MIB }
+}
+
+const DISK: Rates = Rates { read: 1.2e9, place: f64::INFINITY, latency: 1e-4, compute: 15e9 };
+
+fn streamed(plan: Plan) -> StreamPlan {
+    match plan {
+        Plan::Stream(plan) => plan,
+        Plan::Resident => panic!("nothing is streamed"),
+    }
+}
+
+#[test]
+fn what_fits_stays() {
+    let needs = large();
+    let all = 36 * 107 * MIB + 555 * MIB;
+    assert_eq!(plan(&needs, all, &Wish::default(), None), Ok(Plan::Resident));
+    assert!(matches!(plan(&needs, all - 1, &Wish::default(), None), Ok(Plan::Stream(_))));
+}
+
+#[test]
+fn what_does_not_fit_is_streamed_and_the_rest_stays() {
+    let wish = Wish { window: Some(1), ..Wish::default() };
+    let plan = streamed(plan(&large(), 2048 * MIB, &wish, Some(&DISK)).unwrap());
+    // (2048 - 555) / 107 = 13 places, two of them slots.
+    assert_eq!((plan.slots, plan.blocks.len()), (2, 36 - 11));
+    assert_eq!(plan.resident_bytes, 11 * 107 * MIB);
+    // The disk sets the pace.
+    let disk = plan.streamed_bytes as f64 / DISK.read;
+    let seconds = plan.step_seconds.unwrap();
+    assert!((disk..disk * 1.02).contains(&seconds), "{seconds} beside {disk}");
+}
+
+#[test]
+fn a_slow_disk_wants_a_small_window_and_an_even_race_a_larger_one() {
+    let wish = Wish::default();
+    assert_eq!(streamed(plan(&large(), 2048 * MIB, &wish, Some(&DISK)).unwrap()).slots, 2);
+    let even = Rates { read: 9e9, place: 9e9, latency: 1e-4, compute: 9e9 };
+    assert!(streamed(plan(&large(), 2048 * MIB, &wish, Some(&even)).unwrap()).slots > 2);
+}
+
+#[test]
+fn small_layers_come_several_at_a_time() {
+    let needs = Needs { layers: vec![10 * MIB; 32], ..Needs::default() };
+    let plan = |wish: Wish| streamed(plan(&needs, 200 * MIB, &wish, None).unwrap());
+    assert_eq!(plan(Wish::default()).blocks[0].len(), 4);
+    assert_eq!(plan(Wish { block: Some(2), ..Wish::default() }).blocks[0].len(), 2);
+}
+
+#[test]
+fn a_forced_stream_streams_everything_that_could_stay() {
+    let wish = Wish { mode: Mode::Stream, ..Wish::default() };
+    let plan = streamed(plan(&large(), 64 << 30, &wish, None).unwrap());
+    assert_eq!((plan.resident_bytes, plan.blocks.len(), plan.slots), (0, 36, 3));
+}
+
+#[test]
+fn a_refusal_names_the_numbers() {
+    let wish = Wish { mode: Mode::Resident, ..Wish::default() };
+    let words = plan(&large(), 2048 * MIB, &wish, None).unwrap_err().to_string();
+    assert!(words.contains(&(2048 * MIB).to_string()) && words.contains("auto"), "{words}");
+    let words = plan(&large(), 600 * MIB, &Wish::default(), None).unwrap_err().to_string();
+    assert!(words.contains(&(2 * 107 * MIB).to_string()) && words.contains("context"), "{words}");
+}
+
+#[test]
+fn rc_22_layers_are_split_in_proportion() {
+    let needs = large();
+    let parts = split(&needs, &[3 << 30, 1 << 30]);
+    let (first, second) = (&parts[0].0, &parts[1].0);
+    assert_eq!((first.start, first.end, second.end), (0, second.start, 36));
+    assert!((27..=29).contains(&first.len()), "{first:?}");
+    assert_eq!(parts[0].1.kv + parts[1].1.kv, needs.kv / 36 * 36);
+    assert_eq!((parts[0].1.ends, parts[1].1.ends), (needs.ends, 0));
+}
+
+proptest! {
+    #[test]
+    fn a_plan_never_exceeds_its_budget_and_covers_every_layer_once(
+        layers in proptest::collection::vec(1..200 * MIB, 1..60), ends in 0..500 * MIB, kv in 0..100 * MIB,
+        budget in 0..6_000 * MIB, window in proptest::option::of(1..4_usize), block in proptest::option::of(1..6_usize),
+        forced in any::<bool>(), measured in any::<bool>(),
+    ) {
+        let needs = Needs { layers, ends, kv, workspace: 10 * MIB };
+        let wish = Wish { mode: if forced { Mode::Stream } else { Mode::Auto }, window, block };
+        let all = needs.layers.iter().sum::<u64>() + ends + kv + 10 * MIB;
+        match plan(&needs, budget, &wish, measured.then_some(&DISK)) {
+            Ok(Plan::Resident) => prop_assert!(all <= budget && !forced),
+            Ok(Plan::Stream(plan)) => {
+                prop_assert!(ends + kv + 10 * MIB + plan.layer_bytes() <= budget);
+                let coming: Vec<usize> = plan.blocks.iter().flatten().copied().collect();
+                prop_assert!(coming.windows(2).all(|pair| pair[0] < pair[1]));
+                let bytes: u64 = coming.iter().map(|layer| needs.layers[*layer]).sum();
+                prop_assert_eq!(bytes, plan.streamed_bytes);
+                prop_assert_eq!(bytes + plan.resident_bytes, needs.layers.iter().sum::<u64>());
+                for block in &plan.blocks {
+                    prop_assert!(block.iter().map(|layer| needs.layers[*layer]).sum::<u64>() <= plan.slot_bytes);
+                }
+            }
+            Err(Refusal::NotStreamed { needs, budget: named, .. }) => {
+                prop_assert_eq!(named, budget);
+                prop_assert!(all > budget || forced, "{} {}", needs, budget);
+            }
+            Err(Refusal::NotResident { .. }) => prop_assert!(false, "nobody asked for that"),
+        }
+    }
+
+    #[test]
+    fn rc_22_every_layer_goes_to_one_device_in_order(
+        layers in proptest::collection::vec(1..200 * MIB, 1..60), budgets in proptest::collection::vec(1..4_000 * MIB, 1..5),
+    ) {
+        let needs = Needs { layers, ends: 7, kv: 11, workspace: 0 };
+        let parts = split(&needs, &budgets);
+        prop_assert_eq!(parts.len(), budgets.len());
+        let mut next = 0;
+        for (range, part) in &parts {
+            prop_assert_eq!(range.start, next);
+            prop_assert_eq!(&part.layers[..], &needs.layers[range.clone()]);
+            next = range.end;
+        }
+        prop_assert_eq!(next, needs.layers.len());
+    }
+}

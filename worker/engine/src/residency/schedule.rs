@@ -1,0 +1,198 @@
+//! In which order blocks of layers are read, placed on the device, computed with and dropped. Decides; whoever acts
+//! reports back. Knows numbers of layers, no bytes and no time.
+//!
+//! A *block* is some layers that come and go together. Blocks come in the order in which layers compute, and behind the
+//! last comes the first again: while the last layers of a step compute, the first of the next step are on their way. A
+//! block takes one of `slots` places from the moment its read begins until its last layer has computed, so the device
+//! never holds more than `slots` of them.
+
+use std::collections::VecDeque;
+
+/// A block, by its place in the order of computing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockId(pub usize);
+
+/// One coming of a block; the next coming of the same block is another fetch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FetchId(u64);
+
+/// A block on its way, or there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fetch {
+    /// This coming.
+    pub id: FetchId,
+    /// Of which block.
+    pub block: BlockId,
+}
+
+/// What has to happen before a layer computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Nothing: it stays on the device.
+    Resident,
+    /// Nothing: its block is there.
+    Ready(Fetch),
+    /// Its block is on the way.
+    Wait,
+}
+
+/// Whether what was just done is still wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// It is.
+    Wanted,
+    /// The step that it was for ended early: drop it.
+    Unwanted,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Reading,
+    Read,
+    Placing,
+    Ready,
+}
+
+/// The state of all fetches.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    /// By layer: its block, or none if it is resident.
+    block_of: Vec<Option<BlockId>>,
+    /// By block: the layer behind which it is dropped.
+    last_layer: Vec<usize>,
+    slots: usize,
+    /// In the order in which they will be computed with; the first is the one in use.
+    wanted: VecDeque<(Fetch, Stage)>,
+    /// Still being read or placed, and no longer wanted. They hold their places until they arrive.
+    unwanted: Vec<Fetch>,
+    next_block: BlockId,
+    next_id: u64,
+}
+
+impl Schedule {
+    /// `blocks` are the layers of each block, ascending, each layer in at most one; all others are resident. There are
+    /// `slots` places; with none nothing can be fetched.
+    pub fn new(layers: usize, blocks: &[Vec<usize>], slots: usize) -> Self {
+        let mut block_of = vec![None; layers];
+        for (block, of_block) in blocks.iter().enumerate() {
+            for layer in of_block {
+                if let Some(of_layer) = block_of.get_mut(*layer) {
+                    *of_layer = Some(BlockId(block));
+                }
+            }
+        }
+        let last_layer = blocks.iter().map(|layers| layers.iter().copied().max().unwrap_or(0)).collect();
+        Self {
+            block_of,
+            last_layer,
+            slots,
+            wanted: VecDeque::new(),
+            unwanted: Vec::new(),
+            next_block: BlockId(0),
+            next_id: 0,
+        }
+    }
+
+    /// How many blocks there are.
+    pub fn blocks(&self) -> usize {
+        self.last_layer.len()
+    }
+
+    /// Places that are taken.
+    pub fn held(&self) -> usize {
+        self.wanted.len() + self.unwanted.len()
+    }
+
+    /// The next block to read, if there is a place for it. Whoever asks reads it.
+    pub fn next_read(&mut self) -> Option<Fetch> {
+        if self.blocks() == 0 || self.held() >= self.slots {
+            return None;
+        }
+        let fetch = Fetch { id: FetchId(self.next_id), block: self.next_block };
+        self.next_id += 1;
+        self.next_block = BlockId((self.next_block.0 + 1) % self.blocks());
+        self.wanted.push_back((fetch, Stage::Reading));
+        Some(fetch)
+    }
+
+    /// Its bytes are in host memory.
+    pub fn was_read(&mut self, fetch: FetchId) -> Arrival {
+        self.arrived(fetch, Stage::Reading, Stage::Read)
+    }
+
+    /// The next block to place on the device. Whoever asks places it. Blocks are placed in the order they were read.
+    pub fn next_place(&mut self) -> Option<Fetch> {
+        let (fetch, stage) = self.wanted.iter_mut().find(|(_, stage)| *stage < Stage::Placing)?;
+        if *stage != Stage::Read {
+            return None;
+        }
+        *stage = Stage::Placing;
+        Some(*fetch)
+    }
+
+    /// It can be computed with.
+    pub fn was_placed(&mut self, fetch: FetchId) -> Arrival {
+        self.arrived(fetch, Stage::Placing, Stage::Ready)
+    }
+
+    /// It could not be read or placed: its place is free, and its block comes again when it is needed.
+    pub fn failed(&mut self, fetch: FetchId) {
+        self.unwanted.retain(|unwanted| unwanted.id != fetch);
+        if let Some(at) = self.wanted.iter().position(|(wanted, _)| wanted.id == fetch) {
+            // Those behind it would come before it now: all of them come again.
+            let behind = self.wanted.split_off(at);
+            self.next_block = behind.front().map_or(self.next_block, |(failed, _)| failed.block);
+            self.unwanted.extend(behind.into_iter().skip(1).filter(|(_, stage)| is_under_way(*stage)).map(|(f, _)| f));
+        }
+    }
+
+    /// What a layer needs before it computes. Asking for a layer out of order, as a new step does after one that ended
+    /// early, lets everything go that would come too soon; see [`Schedule::holds`].
+    pub fn need(&mut self, layer: usize) -> Need {
+        let Some(block) = self.block_of.get(layer).copied().flatten() else { return Need::Resident };
+        while let Some((fetch, stage)) = self.wanted.front().copied() {
+            if fetch.block == block {
+                return if stage == Stage::Ready { Need::Ready(fetch) } else { Need::Wait };
+            }
+            self.wanted.pop_front();
+            if is_under_way(stage) {
+                self.unwanted.push(fetch);
+            }
+        }
+        self.next_block = block;
+        Need::Wait
+    }
+
+    /// Whether a fetch is still wanted. What is not may be dropped at once.
+    pub fn holds(&self, fetch: FetchId) -> bool {
+        self.wanted.iter().any(|(wanted, _)| wanted.id == fetch)
+    }
+
+    /// A layer has computed. Gives the fetch that has served its last layer and is dropped now.
+    pub fn computed(&mut self, layer: usize) -> Option<Fetch> {
+        let block = self.block_of.get(layer).copied().flatten()?;
+        let (fetch, stage) = self.wanted.front().copied()?;
+        let ends = fetch.block == block && stage == Stage::Ready && self.last_layer.get(block.0) == Some(&layer);
+        if ends {
+            self.wanted.pop_front();
+        }
+        ends.then_some(fetch)
+    }
+
+    fn arrived(&mut self, fetch: FetchId, from: Stage, to: Stage) -> Arrival {
+        if let Some((_, stage)) = self.wanted.iter_mut().find(|(wanted, stage)| wanted.id == fetch && *stage == from) {
+            *stage = to;
+            return Arrival::Wanted;
+        }
+        self.unwanted.retain(|unwanted| unwanted.id != fetch);
+        Arrival::Unwanted
+    }
+}
+
+/// Whether somebody works on it, so that its memory cannot be taken away.
+fn is_under_way(stage: Stage) -> bool {
+    matches!(stage, Stage::Reading | Stage::Placing)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,368 @@
+//! The executor: runs a [`Schedule`] over what reads and what places. Two threads, so that storage is read while what was
+//! read is placed, both while the step computes. Knows blocks, not what is in them.
+
+mod monitor;
+mod ring;
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use model_boss_weights::store::HostBuffer;
+
+use super::schedule::{Arrival, BlockId, Fetch, FetchId, Need, Schedule};
+use super::timeline::{Compute, Copy, Span, StepTimeline};
+
+pub use monitor::{Monitor, Residency};
+pub use ring::Loan;
+
+use ring::Ring;
+
+/// Reads blocks into host memory. Lives on a thread of its own.
+pub trait Source: Send + 'static {
+    /// Fills a buffer with a block's bytes; gives how many there were.
+    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<u64, Fault>;
+}
+
+/// Brings what was read to where it computes. Lives on a thread of its own; everything a kind of hardware has to offer for
+/// streaming stands here.
+pub trait Device: Send + 'static {
+    /// A block's weights, ready to compute with. Dropping it gives their place back.
+    type Block: Send + Sync + 'static;
+
+    /// What it can.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Memory that reads go to: what the device can best copy from.
+    fn host_buffer(&mut self, bytes: usize) -> Result<HostBuffer, Fault> {
+        HostBuffer::new(bytes).map_err(|error| Fault::Step(format!("no memory for a buffer of {bytes} bytes: {error}")))
+    }
+
+    /// Copies or rearranges a block; returns when it can be computed with. Dropping `from` gives it to the next read;
+    /// where host memory is the device's own, the block keeps it.
+    fn place(&mut self, block: BlockId, from: Loan) -> Result<Self::Block, Fault>;
+}
+
+/// What a kind of device can.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Capabilities {
+    /// Computes in host memory: what was read need not be copied.
+    pub host_memory: bool,
+    /// Copies from pinned host memory beside computing.
+    pub pinned_host: bool,
+    /// Copies from one device of its kind to another.
+    pub peer_to_peer: bool,
+    /// Records a step and plays it again.
+    pub graph_capture: bool,
+}
+
+/// Why a block did not come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The step fails; the next may work.
+    Step(String),
+    /// Nothing will work any more.
+    Fatal(String),
+}
+
+/// Streaming could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum StreamError {
+    /// No buffers.
+    #[error("no memory to stream layers through: {0:?}")]
+    Buffers(Fault),
+    /// No threads.
+    #[error("no thread to stream layers with")]
+    Thread(#[source] io::Error),
+}
+
+/// Layers that come and go. Dropping it ends its threads.
+pub struct Streamer<D: Device> {
+    shared: Arc<Shared<D>>,
+    ring: Arc<Ring>,
+    threads: Vec<JoinHandle<()>>,
+    blocks: Vec<Vec<usize>>,
+    epoch: Instant,
+    step: StepTimeline,
+    monitor: Arc<Monitor>,
+}
+
+struct Shared<D: Device> {
+    state: Mutex<State<D>>,
+    changed: Condvar,
+}
+
+struct State<D: Device> {
+    schedule: Schedule,
+    read: HashMap<FetchId, (Loan, u64)>,
+    ready: HashMap<FetchId, Arc<D::Block>>,
+    times: HashMap<FetchId, Times>,
+    fault: Option<Fault>,
+    closed: bool,
+}
+
+/// When a fetch was where.
+#[derive(Clone, Copy)]
+struct Times {
+    bytes: u64,
+    read: (Instant, Instant),
+    place: (Instant, Instant),
+}
+
+impl<D: Device> Streamer<D> {
+    /// Begins to read. `blocks` are the layers of each block, ascending; `buffer` is the size of the largest. `buffers`
+    /// is how many are read into: as many as slots where blocks keep them, fewer where they are copied from.
+    pub fn start(
+        layers: usize,
+        blocks: Vec<Vec<usize>>,
+        slots: usize,
+        (buffers, buffer): (usize, usize),
+        source: impl Source,
+        mut device: D,
+        monitor: Arc<Monitor>,
+    ) -> Result<Self, StreamError> {
+        let buffers: Result<Vec<HostBuffer>, Fault> = (0..buffers.max(1)).map(|_| device.host_buffer(buffer)).collect();
+        let ring = Ring::new(buffers.map_err(StreamError::Buffers)?);
+        let state = State {
+            schedule: Schedule::new(layers, &blocks, slots),
+            read: HashMap::new(),
+            ready: HashMap::new(),
+            times: HashMap::new(),
+            fault: None,
+            closed: false,
+        };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        let mut streamer = Self {
+            shared: Arc::clone(&shared),
+            ring: Arc::clone(&ring),
+            threads: Vec::new(),
+            blocks,
+            epoch: Instant::now(),
+            step: StepTimeline::default(),
+            monitor,
+        };
+        let reader = {
+            let shared = Arc::clone(&shared);
+            move || shared.read_blocks(source, &ring)
+        };
+        let placer = move || shared.place_blocks(device);
+        for (name, body) in
+            [("weights-read", Box::new(reader) as Box<dyn FnOnce() + Send>), ("weights-place", Box::new(placer))]
+        {
+            let thread = thread::Builder::new().name(name.to_owned()).spawn(body).map_err(StreamError::Thread)?;
+            streamer.threads.push(thread);
+        }
+        Ok(streamer)
+    }
+
+    /// Notes that a step begins.
+    pub fn begin_step(&mut self) {
+        self.epoch = Instant::now();
+        self.step = StepTimeline::default();
+    }
+
+    /// Waits for a layer's block; none for a layer that is resident. The block must be dropped before
+    /// [`Streamer::computed`] is called.
+    pub fn take(&mut self, layer: usize) -> Result<Option<Arc<D::Block>>, Fault> {
+        let asked = Instant::now();
+        let mut state = self.shared.lock();
+        let fetch = loop {
+            match state.schedule.need(layer) {
+                Need::Resident => break None,
+                Need::Ready(fetch) => break Some(fetch),
+                Need::Wait => {}
+            }
+            let dropped = state.sweep();
+            self.shared.changed.notify_all();
+            if let Some(fault) = state.fault.take() {
+                drop(state);
+                drop(dropped);
+                return Err(fault);
+            }
+            if !dropped.is_empty() {
+                // They give their memory back, for which the lock is not needed.
+                drop(state);
+                drop(dropped);
+                state = self.shared.lock();
+                continue;
+            }
+            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        };
+        let block = match fetch {
+            None => None,
+            Some(fetch) => match state.ready.get(&fetch.id) {
+                Some(block) => Some(Arc::clone(block)),
+                None => return Err(Fault::Step(format!("the weights of layer {layer} are lost"))),
+            },
+        };
+        let times = fetch.and_then(|fetch| state.times.remove(&fetch.id).map(|times| (fetch.block, times)));
+        drop(state);
+        if let Some((block, times)) = times {
+            self.note_copy(block, &times);
+        }
+        let stall = self.span(asked, Instant::now());
+        self.step.layers.push(Compute { layer, stall, compute: Span { start: stall.end, end: stall.end } });
+        Ok(block)
+    }
+
+    /// Notes that a layer has computed, and lets its block go if it was the last of it.
+    pub fn computed(&mut self, layer: usize) {
+        let now = self.seconds(Instant::now());
+        if let Some(of_layer) = self.step.layers.last_mut() {
+            of_layer.compute.end = now;
+        }
+        let mut state = self.shared.lock();
+        let block = state.schedule.computed(layer).and_then(|fetch| state.ready.remove(&fetch.id));
+        if block.is_some() {
+            self.shared.changed.notify_all();
+        }
+        drop(state);
+        drop(block);
+    }
+
+    /// Notes that a step has ended well.
+    pub fn end_step(&mut self) {
+        self.step.wall = self.seconds(Instant::now());
+        self.monitor.stepped(std::mem::take(&mut self.step));
+    }
+
+    fn note_copy(&mut self, block: BlockId, times: &Times) {
+        let copy = Copy {
+            layers: self.blocks.get(block.0).cloned().unwrap_or_default(),
+            bytes: times.bytes,
+            read: self.span(times.read.0, times.read.1),
+            place: self.span(times.place.0, times.place.1),
+        };
+        self.step.copies.push(copy);
+    }
+
+    fn span(&self, start: Instant, end: Instant) -> Span {
+        Span { start: self.seconds(start), end: self.seconds(end) }
+    }
+
+    /// Since the step began; negative before it.
+    fn seconds(&self, at: Instant) -> f64 {
+        match at.checked_duration_since(self.epoch) {
+            Some(after) => after.as_secs_f64(),
+            None => -self.epoch.duration_since(at).as_secs_f64(),
+        }
+    }
+}
+
+impl<D: Device> Drop for Streamer<D> {
+    fn drop(&mut self) {
+        self.shared.lock().closed = true;
+        self.shared.changed.notify_all();
+        self.ring.close();
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl<D: Device> Shared<D> {
+    fn lock(&self) -> MutexGuard<'_, State<D>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for something to do; none when it is over.
+    fn next<T>(&self, mut look: impl FnMut(&mut State<D>) -> Option<T>) -> Option<T> {
+        let mut state = self.lock();
+        loop {
+            if state.closed {
+                return None;
+            }
+            if let Some(found) = look(&mut state) {
+                return Some(found);
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The reader's life. After a fault nothing is read until somebody has heard of it.
+    fn read_blocks(&self, mut source: impl Source, ring: &Arc<Ring>) {
+        while let Some(fetch) = self.next(|state| if state.fault.is_none() { state.schedule.next_read() } else { None })
+        {
+            let Some(mut loan) = Ring::take(ring) else { return };
+            let begun = Instant::now();
+            let result = source.read(fetch.block, &mut loan);
+            let ended = Instant::now();
+            let mut state = self.lock();
+            match result {
+                Ok(bytes) => {
+                    if state.schedule.was_read(fetch.id) == Arrival::Wanted {
+                        state.read.insert(fetch.id, (loan, bytes));
+                        let times = Times { bytes, read: (begun, ended), place: (ended, ended) };
+                        state.times.insert(fetch.id, times);
+                    }
+                }
+                Err(fault) => state.fail(fetch, fault),
+            }
+            drop(state);
+            self.changed.notify_all();
+        }
+    }
+
+    /// The placer's life.
+    fn place_blocks(&self, mut device: D) {
+        let next = |state: &mut State<D>| {
+            let fetch = state.schedule.next_place()?;
+            state.read.remove(&fetch.id).map(|(loan, _)| (fetch, loan))
+        };
+        while let Some((fetch, loan)) = self.next(next) {
+            let begun = Instant::now();
+            let result = device.place(fetch.block, loan);
+            let ended = Instant::now();
+            let mut state = self.lock();
+            let mut unwanted = None;
+            match result {
+                Ok(block) => {
+                    if state.schedule.was_placed(fetch.id) == Arrival::Wanted {
+                        state.ready.insert(fetch.id, Arc::new(block));
+                        if let Some(times) = state.times.get_mut(&fetch.id) {
+                            times.place = (begun, ended);
+                        }
+                    } else {
+                        unwanted = Some(block);
+                        state.times.remove(&fetch.id);
+                    }
+                }
+                Err(fault) => state.fail(fetch, fault),
+            }
+            drop(state);
+            drop(unwanted);
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl<D: Device> State<D> {
+    fn fail(&mut self, fetch: Fetch, fault: Fault) {
+        self.schedule.failed(fetch.id);
+        self.times.remove(&fetch.id);
+        self.fault.get_or_insert(fault);
+    }
+
+    /// Takes out what is no longer wanted.
+    fn sweep(&mut self) -> Vec<Dropped<D::Block>> {
+        let Self { schedule, read, ready, times, .. } = self;
+        times.retain(|id, _| schedule.holds(*id));
+        let read = read.extract_if(|id, _| !schedule.holds(*id)).map(|(_, (loan, _))| Dropped::Read(loan));
+        let mut dropped: Vec<_> = read.collect();
+        dropped.extend(ready.extract_if(|id, _| !schedule.holds(*id)).map(|(_, block)| Dropped::Ready(block)));
+        dropped
+    }
+}
+
+/// What nobody wants any more. It is dropped outside of the lock, because that gives its memory back.
+#[allow(dead_code, reason = "held to be dropped")]
+enum Dropped<B> {
+    Read(Loan),
+    Ready(Arc<B>),
+}
+
+#[cfg(test)]
+mod tests;

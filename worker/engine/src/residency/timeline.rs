@@ -1,0 +1,146 @@
+//! What streaming took: per layer and in all (RS-9). Knows spans of time, no clock: spans are seconds since the step began,
+//! and a copy that began before it has a negative start.
+
+use serde::Serialize;
+
+use super::predict::overlap;
+
+/// From one moment to another, in seconds since the step began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Span {
+    /// When it began.
+    pub start: f64,
+    /// When it ended.
+    pub end: f64,
+}
+
+impl Span {
+    /// How long it was.
+    pub fn seconds(&self) -> f64 {
+        (self.end - self.start).max(0.0)
+    }
+}
+
+/// A block's way to the device.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Copy {
+    /// The layers that came with it.
+    pub layers: Vec<usize>,
+    /// Bytes that came.
+    pub bytes: u64,
+    /// From storage into host memory.
+    pub read: Span,
+    /// From there to where it computes.
+    pub place: Span,
+}
+
+/// A layer's part of a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Compute {
+    /// Which layer.
+    pub layer: usize,
+    /// Waiting for its weights.
+    pub stall: Span,
+    /// Computing with them.
+    pub compute: Span,
+}
+
+/// One step.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct StepTimeline {
+    /// The blocks that were used, in order.
+    pub copies: Vec<Copy>,
+    /// All layers, in order.
+    pub layers: Vec<Compute>,
+    /// Seconds from the step's begin to its end.
+    pub wall: f64,
+}
+
+/// One layer, in the words of RS-9.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct LayerReport {
+    /// Which layer.
+    pub layer: usize,
+    /// Bytes that were brought for it; 0 if it is resident.
+    pub bytes: u64,
+    /// Milliseconds of bringing them: its share of its block's.
+    pub h2d_ms: f64,
+    /// Milliseconds of computing.
+    pub compute_ms: f64,
+    /// Milliseconds of waiting for its weights.
+    pub stall_ms: f64,
+}
+
+impl StepTimeline {
+    /// One row for each layer.
+    pub fn layers(&self) -> Vec<LayerReport> {
+        let of_layer = |compute: &Compute| {
+            let copy = self.copies.iter().find(|copy| copy.layers.contains(&compute.layer));
+            let share = |copy: &Copy| 1.0 / copy.layers.len().max(1) as f64;
+            LayerReport {
+                layer: compute.layer,
+                bytes: copy.map_or(0, |copy| (copy.bytes as f64 * share(copy)) as u64),
+                h2d_ms: copy.map_or(0.0, |copy| 1e3 * (copy.read.seconds() + copy.place.seconds()) * share(copy)),
+                compute_ms: 1e3 * compute.compute.seconds(),
+                stall_ms: 1e3 * compute.stall.seconds(),
+            }
+        };
+        self.layers.iter().map(of_layer).collect()
+    }
+
+    /// The step's sums.
+    pub fn totals(&self) -> StreamTotals {
+        let sum = |seconds: &dyn Fn(&Copy) -> f64| self.copies.iter().map(seconds).sum();
+        StreamTotals {
+            steps: 1,
+            bytes: self.copies.iter().map(|copy| copy.bytes).sum(),
+            read_seconds: sum(&|copy| copy.read.seconds()),
+            place_seconds: sum(&|copy| copy.place.seconds()),
+            compute_seconds: self.layers.iter().map(|layer| layer.compute.seconds()).sum(),
+            stall_seconds: self.layers.iter().map(|layer| layer.stall.seconds()).sum(),
+            wall_seconds: self.wall,
+        }
+    }
+}
+
+/// Sums over steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct StreamTotals {
+    /// Steps.
+    pub steps: u64,
+    /// Bytes brought.
+    pub bytes: u64,
+    /// Seconds of reading from storage.
+    pub read_seconds: f64,
+    /// Seconds of placing what was read.
+    pub place_seconds: f64,
+    /// Seconds of computing.
+    pub compute_seconds: f64,
+    /// Seconds in which computing waited for weights.
+    pub stall_seconds: f64,
+    /// Seconds of the steps.
+    pub wall_seconds: f64,
+}
+
+impl StreamTotals {
+    /// Adds a step's sums.
+    pub fn add(&mut self, step: &Self) {
+        self.steps += step.steps;
+        self.bytes += step.bytes;
+        self.read_seconds += step.read_seconds;
+        self.place_seconds += step.place_seconds;
+        self.compute_seconds += step.compute_seconds;
+        self.stall_seconds += step.stall_seconds;
+        self.wall_seconds += step.wall_seconds;
+    }
+
+    /// Bytes per second of the steps' time.
+    pub fn bandwidth(&self) -> f64 {
+        if self.wall_seconds > 0.0 { self.bytes as f64 / self.wall_seconds } else { 0.0 }
+    }
+
+    /// See [`overlap`]. Reading and placing overlap too, so the slower of the two counts.
+    pub fn overlap(&self) -> f64 {
+        overlap(self.read_seconds.max(self.place_seconds), self.compute_seconds, self.wall_seconds)
+    }
+}
