@@ -76,7 +76,7 @@ pub(crate) fn run(asked: &Bench, load: LoadDecoder) -> Result<(), LoadFailure> {
 fn failure(error: DecoderError) -> LoadFailure {
     let exit = match error {
         DecoderError::OutOfMemory(_) => WorkerExit::OutOfMemory,
-        DecoderError::Step(_) => WorkerExit::BadSpec,
+        DecoderError::Step(_) | DecoderError::Interrupted => WorkerExit::BadSpec,
         DecoderError::Fatal(_) => WorkerExit::DeviceLost,
     };
     LoadFailure::new(exit, &error)

@@ -7,7 +7,7 @@ use crate::kv::LayerKv;
 use crate::linear::Linear;
 use crate::load::ModelError;
 use crate::norm::RmsNorm;
-use crate::reader::Reader;
+use crate::reader::Parts;
 use crate::spec::{AttentionBias, DecoderSpec};
 use crate::step::{Span, StepContext, Tile};
 use crate::tensors;
@@ -25,14 +25,14 @@ pub(crate) struct Attention {
 
 impl Attention {
     pub(crate) fn read(
-        reader: &mut Reader<'_>,
+        parts: &mut dyn Parts,
         spec: &DecoderSpec,
         index: usize,
     ) -> std::result::Result<Self, ModelError> {
-        let head_norms = if spec.head_norm { Some(HeadNorms::read(reader, spec, index)?) } else { None };
+        let head_norms = if spec.head_norm { Some(HeadNorms::read(parts, spec, index)?) } else { None };
         let bias = spec.attention_bias;
         let (of_inputs, of_output) = (bias != AttentionBias::None, bias == AttentionBias::All);
-        let mut linear = |part: &str, bias: bool| Linear::read(reader, &tensors::layer(index, part), bias.into());
+        let mut linear = |part: &str, bias: bool| Linear::read(parts, &tensors::layer(index, part), bias.into());
         Ok(Self {
             query: linear("self_attn.q_proj", of_inputs)?,
             key: linear("self_attn.k_proj", of_inputs)?,
@@ -113,8 +113,8 @@ struct HeadNorms {
 }
 
 impl HeadNorms {
-    fn read(reader: &mut Reader<'_>, spec: &DecoderSpec, index: usize) -> std::result::Result<Self, ModelError> {
-        let mut norm = |part: &str| RmsNorm::read(reader, &tensors::layer(index, part), spec.norm_eps);
+    fn read(parts: &mut dyn Parts, spec: &DecoderSpec, index: usize) -> std::result::Result<Self, ModelError> {
+        let mut norm = |part: &str| RmsNorm::read(parts, &tensors::layer(index, part), spec.norm_eps);
         Ok(Self { query: norm("self_attn.q_norm.weight")?, key: norm("self_attn.k_norm.weight")? })
     }
 }

@@ -2,8 +2,10 @@
 //! sequences' keys and values; knows no file and no sampling.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor};
+use model_boss_engine::residency::Monitor;
 use model_boss_engine::{Decoder, DecoderError, DecoderInfo, KvSlot, Logits, SequenceStep};
 
 use crate::device;
@@ -71,19 +73,30 @@ impl<S: LayerSource> SpecDecoder<S> {
     }
 
     /// All layers over all rows: `[rows, hidden]`. Writes keys and values behind each sequence's length, which stays.
-    fn run_layers(&mut self, batch: &[SequenceStep<'_>], sequences: &mut [SequenceKv]) -> Result<Tensor> {
+    fn run_layers(
+        &mut self,
+        batch: &[SequenceStep<'_>],
+        sequences: &mut [SequenceKv],
+        stop: &(dyn Fn() -> bool + Sync),
+    ) -> std::result::Result<Tensor, DecoderError> {
+        let fail = |error| device::failure(&error);
         let mut lengths = Vec::with_capacity(batch.len());
         for (step, sequence) in batch.iter().zip(sequences.iter_mut()) {
-            sequence.reserve(sequence.len + step.tokens.len(), &self.spec, self.dtype, &self.device)?;
+            sequence.reserve(sequence.len + step.tokens.len(), &self.spec, self.dtype, &self.device).map_err(fail)?;
             lengths.push((sequence.len, step.tokens.len()));
         }
-        let context = StepContext::new(&lengths, self.spec.heads, &self.rope, self.dtype, &self.device)?;
+        let context =
+            StepContext::new(&lengths, self.spec.heads, &self.rope, self.dtype, &self.device).map_err(fail)?;
 
         let tokens: Vec<u32> = batch.iter().flat_map(|step| step.tokens).copied().collect();
-        let mut x = self.ends.embedding.rows(&tokens, &self.device)?;
+        self.layers.begin_step();
+        let mut x = self.ends.embedding.rows(&tokens, &self.device).map_err(fail)?;
         for index in 0..self.layers.len() {
+            if stop() {
+                return Err(DecoderError::Interrupted);
+            }
             let kv: Vec<&LayerKv> = sequences.iter().filter_map(|sequence| sequence.layer(index)).collect();
-            x = self.layers.layer(index)?.forward(&x, &kv, &context)?;
+            x = self.layers.layer(index)?.forward(&x, &kv, &context).map_err(fail)?;
         }
         Ok(x)
     }
@@ -158,7 +171,11 @@ impl<S: LayerSource> Decoder for SpecDecoder<S> {
         }
     }
 
-    fn forward(&mut self, batch: &[SequenceStep<'_>]) -> std::result::Result<Vec<Vec<f32>>, DecoderError> {
+    fn forward_until(
+        &mut self,
+        batch: &[SequenceStep<'_>],
+        stop: &(dyn Fn() -> bool + Sync),
+    ) -> std::result::Result<Vec<Vec<f32>>, DecoderError> {
         if batch.is_empty() {
             return Ok(Vec::new());
         }
@@ -166,7 +183,12 @@ impl<S: LayerSource> Decoder for SpecDecoder<S> {
         let on_cpu = self.device.is_cpu();
         // Out of the map for the step, so that layers see them while the decoder is borrowed.
         let mut sequences: Vec<SequenceKv> = batch.iter().filter_map(|step| self.sequences.remove(&step.kv)).collect();
-        let mut compute = || self.run_layers(batch, &mut sequences).and_then(|x| self.logits(batch, &x));
+        let mut compute = || {
+            let x = self.run_layers(batch, &mut sequences, stop)?;
+            let logits = self.logits(batch, &x).map_err(|error| device::failure(&error))?;
+            self.layers.end_step();
+            Ok(logits)
+        };
         // On one of the threads that share the products: from outside, each of some hundred products would put this thread
         // to sleep and wake it up again. A device has a thread of its own and keeps it.
         let result = if on_cpu { rayon::scope(|_| compute()) } else { compute() };
@@ -176,6 +198,10 @@ impl<S: LayerSource> Decoder for SpecDecoder<S> {
             }
             self.sequences.insert(step.kv, sequence);
         }
-        result.map_err(|error| device::failure(&error))
+        result
+    }
+
+    fn monitor(&self) -> Option<Arc<Monitor>> {
+        self.layers.monitor()
     }
 }

@@ -4,9 +4,10 @@
 use std::borrow::Cow;
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use model_boss_weights::gguf::{GgufModel, TensorType};
+use model_boss_weights::store::Extent;
 use model_boss_weights::{Dtype, MappedWeights, TensorIndex, WeightsError, gguf_file, model_folder};
 
 use crate::config::ConfigError;
@@ -85,6 +86,29 @@ impl Files {
                 Some(tensor) => Ok(Stored { kind: tensor.kind, shape: &tensor.shape, bytes: model.bytes(tensor) }),
                 None => Err(WeightsError::MissingTensor { tensor: name.into_owned() }.into()),
             },
+        }
+    }
+
+    /// Where the tensor of that name lies: in which of [`Self::paths`], and where there.
+    pub(crate) fn extent(&self, name: &str) -> Result<Extent, ModelError> {
+        let name = self.spelled(name);
+        match self {
+            Self::Safetensors(weights) => {
+                let entry = weights.index().require(&name)?;
+                Ok(Extent { file: entry.file.index(), offset: entry.range.start, len: entry.bytes() })
+            }
+            Self::Gguf(model) => match model.get(&name) {
+                Some(tensor) => Ok(tensor.extent()),
+                None => Err(WeightsError::MissingTensor { tensor: name.into_owned() }.into()),
+            },
+        }
+    }
+
+    /// The weight files.
+    pub(crate) fn paths(&self) -> Vec<PathBuf> {
+        match self {
+            Self::Safetensors(weights) => weights.index().files().iter().map(|file| file.path.clone()).collect(),
+            Self::Gguf(model) => model.files().iter().map(|file| file.path().to_owned()).collect(),
         }
     }
 

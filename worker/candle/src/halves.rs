@@ -2,8 +2,13 @@
 //! read for each token. Products are those of the same weights as f32, to the bit: halves are widened some rows at a time,
 //! while they are in the cache.
 
-use half::slice::HalfFloatSliceExt;
+use std::marker::PhantomData;
+
+use bytes::Bytes;
+use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
+use model_boss_weights::store::HostBuffer;
+use pulp::bytemuck;
 use rayon::prelude::*;
 
 use crate::matrix::MatrixKernel;
@@ -14,8 +19,8 @@ const WIDENED_ROWS: usize = 8;
 
 /// A 16-bit float.
 pub(crate) trait Half: Copy + Send + Sync {
-    /// Two little-endian bytes.
-    fn from_bytes(bytes: [u8; 2]) -> Self;
+    /// The numbers that have these bits.
+    fn of_bits(bits: &[u16]) -> &[Self];
     /// Whether it is a number.
     fn is_finite(self) -> bool;
     /// Both are of the same length.
@@ -23,8 +28,8 @@ pub(crate) trait Half: Copy + Send + Sync {
 }
 
 impl Half for f16 {
-    fn from_bytes(bytes: [u8; 2]) -> Self {
-        Self::from_le_bytes(bytes)
+    fn of_bits(bits: &[u16]) -> &[Self] {
+        bits.reinterpret_cast()
     }
 
     fn is_finite(self) -> bool {
@@ -37,8 +42,8 @@ impl Half for f16 {
 }
 
 impl Half for bf16 {
-    fn from_bytes(bytes: [u8; 2]) -> Self {
-        Self::from_le_bytes(bytes)
+    fn of_bits(bits: &[u16]) -> &[Self] {
+        bits.reinterpret_cast()
     }
 
     fn is_finite(self) -> bool {
@@ -54,23 +59,46 @@ impl Half for bf16 {
 
 /// A matrix `[outs, depth]`.
 pub(crate) struct Halves<H> {
-    values: Box<[H]>,
+    /// Aligned for 16 bits.
+    values: Bytes,
     outs: usize,
     depth: usize,
+    kind: PhantomData<H>,
 }
+
+// Files are little-endian, and numbers are computed with as they are stored.
+const _: () = assert!(cfg!(target_endian = "little"), "weights are read in place on little-endian machines only");
 
 impl<H: Half> Halves<H> {
     /// From a file's bytes. The error says what is wrong with them.
     pub(crate) fn new([outs, depth]: [usize; 2], bytes: &[u8]) -> Result<Self, String> {
-        let values: Box<[H]> = bytes.as_chunks::<2>().0.iter().map(|pair| H::from_bytes(*pair)).collect();
-        if outs.checked_mul(depth) != Some(values.len()) {
-            return Err(format!("has {} bytes, which are no {outs} x {depth} of 16 bits", bytes.len()));
-        }
-        if !values.iter().all(|value| value.is_finite()) {
+        let matrix = Self::from_checked([outs, depth], aligned(bytes)?)?;
+        if !matrix.values().iter().all(|value| value.is_finite()) {
             return Err("holds NaN or infinity".to_owned());
         }
-        Ok(Self { values, outs, depth })
+        Ok(matrix)
     }
+
+    /// From bytes that were found to hold numbers; they are copied only if they lie askew.
+    pub(crate) fn from_checked([outs, depth]: [usize; 2], bytes: Bytes) -> Result<Self, String> {
+        if outs.checked_mul(2 * depth) != Some(bytes.len()) {
+            return Err(format!("has {} bytes, which are no {outs} x {depth} of 16 bits", bytes.len()));
+        }
+        let askew = bytemuck::try_cast_slice::<u8, u16>(&bytes).is_err();
+        let values = if askew { aligned(&bytes)? } else { bytes };
+        Ok(Self { values, outs, depth, kind: PhantomData })
+    }
+
+    fn values(&self) -> &[H] {
+        H::of_bits(bytemuck::try_cast_slice(&self.values).unwrap_or_default())
+    }
+}
+
+/// A copy that starts on a page.
+pub(crate) fn aligned(bytes: &[u8]) -> Result<Bytes, String> {
+    let mut copy = HostBuffer::new(bytes.len()).map_err(|error| format!("finds no memory: {error}"))?;
+    copy[..bytes.len()].copy_from_slice(bytes);
+    Ok(Bytes::from_owner(copy).slice(..bytes.len()))
 }
 
 impl<H: Half> MatrixKernel for Halves<H> {
@@ -78,8 +106,12 @@ impl<H: Half> MatrixKernel for Halves<H> {
         self.outs
     }
 
+    fn depth(&self) -> usize {
+        self.depth
+    }
+
     fn bytes(&self) -> u64 {
-        size_of_val(&*self.values) as u64
+        self.values.len() as u64
     }
 
     fn product(&self, x: &[f32], rows: usize) -> Vec<f32> {
@@ -94,14 +126,12 @@ impl<H: Half> MatrixKernel for Halves<H> {
                 block(x, wide, y, rows, self.depth);
             }
         };
-        if rows * self.values.len() < WORTH_SHARING {
-            run(&mut Vec::new(), (&mut by_out, &self.values));
+        let values = self.values();
+        if rows * values.len() < WORTH_SHARING {
+            run(&mut Vec::new(), (&mut by_out, values));
         } else {
             let part = self.outs.div_ceil(4 * rayon::current_num_threads()).next_multiple_of(WIDENED_ROWS);
-            by_out
-                .par_chunks_mut(part * rows)
-                .zip(self.values.par_chunks(part * self.depth))
-                .for_each_init(Vec::new, run);
+            by_out.par_chunks_mut(part * rows).zip(values.par_chunks(part * self.depth)).for_each_init(Vec::new, run);
         }
         if rows == 1 { by_out } else { transposed(&by_out, self.outs, rows) }
     }
@@ -109,7 +139,8 @@ impl<H: Half> MatrixKernel for Halves<H> {
     fn rows(&self, rows: &[u32]) -> Vec<f32> {
         let mut wide = vec![0.0; rows.len() * self.depth];
         for (row, wide) in rows.iter().zip(wide.chunks_mut(self.depth.max(1))) {
-            if let Some(narrow) = self.values.get(*row as usize * self.depth..).and_then(|rest| rest.get(..wide.len()))
+            if let Some(narrow) =
+                self.values().get(*row as usize * self.depth..).and_then(|rest| rest.get(..wide.len()))
             {
                 H::widen(narrow, wide);
             }

@@ -7,7 +7,7 @@ use crate::kv::LayerKv;
 use crate::load::ModelError;
 use crate::mlp::Mlp;
 use crate::norm::RmsNorm;
-use crate::reader::Reader;
+use crate::reader::Parts;
 use crate::spec::DecoderSpec;
 use crate::step::StepContext;
 use crate::tensors;
@@ -21,15 +21,15 @@ pub(crate) struct Layer {
 
 impl Layer {
     pub(crate) fn read(
-        reader: &mut Reader<'_>,
+        parts: &mut dyn Parts,
         spec: &DecoderSpec,
         index: usize,
     ) -> std::result::Result<Self, ModelError> {
-        let mut norm = |part: &str| RmsNorm::read(reader, &tensors::layer(index, part), spec.norm_eps);
+        let mut norm = |part: &str| RmsNorm::read(parts, &tensors::layer(index, part), spec.norm_eps);
         let attention_norm = norm("input_layernorm.weight")?;
         let mlp_norm = norm("post_attention_layernorm.weight")?;
-        let attention = Attention::read(reader, spec, index)?;
-        let mlp = Mlp::read(reader, spec, index)?;
+        let attention = Attention::read(parts, spec, index)?;
+        let mlp = Mlp::read(parts, spec, index)?;
         Ok(Self { attention_norm, attention, mlp_norm, mlp })
     }
 

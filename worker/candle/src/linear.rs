@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 
 use crate::load::ModelError;
 use crate::matrix::Matrix;
-use crate::reader::Reader;
+use crate::reader::Parts;
 
 /// A weight `[out, in]` and maybe a bias `[out]`.
 pub(crate) struct Linear {
@@ -32,10 +32,10 @@ impl Linear {
     }
 
     /// Reads `PATH.weight` and, with a bias, `PATH.bias`.
-    pub(crate) fn read(reader: &mut Reader<'_>, path: &str, bias: Bias) -> std::result::Result<Self, ModelError> {
-        let weight = reader.matrix(&format!("{path}.weight"))?;
+    pub(crate) fn read(parts: &mut dyn Parts, path: &str, bias: Bias) -> std::result::Result<Self, ModelError> {
+        let weight = parts.matrix(&format!("{path}.weight"))?;
         let bias = match bias {
-            Bias::With => Some(reader.tensor(&format!("{path}.bias"))?),
+            Bias::With => Some(parts.tensor(&format!("{path}.bias"))?),
             Bias::Without => None,
         };
         Ok(Self { weight, bias })

@@ -3,10 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
+use model_boss_engine::residency::StreamError;
+use model_boss_engine::residency::plan::{Refusal, Wish};
 use model_boss_engine::{Decoder, DecoderError, DecoderInfo};
 use model_boss_protocol::{ByteCount, DeviceId, WorkerExit};
 use model_boss_weights::WeightsError;
 use model_boss_weights::gguf::{GgufModelError, TensorType};
+use model_boss_weights::store::StoreError;
 
 use crate::config::ConfigError;
 use crate::decoder::{Ends, SpecDecoder};
@@ -15,11 +18,11 @@ use crate::gguf::GgufSpecError;
 use crate::layer::Layer;
 use crate::linear::Linear;
 use crate::norm::RmsNorm;
-use crate::reader::{Reader, Target};
+use crate::reader::{Parts, Reader, Target};
 use crate::source::Resident;
 use crate::spec::DecoderSpec;
 use crate::tensors::{EMBEDDING, FINAL_NORM, HEAD, Needed};
-use crate::{device, kv};
+use crate::{device, kv, streamed};
 
 /// Loads a model and says how far it is, as a share from 0 to 1.
 ///
@@ -33,6 +36,30 @@ pub fn load(
     context_length: Option<u64>,
     progress: &mut dyn FnMut(f32),
 ) -> Result<Box<dyn Decoder>, LoadError> {
+    load_with(source, device, &LoadOptions { context_length, ..LoadOptions::default() }, progress)
+}
+
+/// What an operator can choose of a load.
+#[derive(Clone, Debug, Default)]
+pub struct LoadOptions {
+    /// The longest sequence wanted, in tokens.
+    pub context_length: Option<u64>,
+    /// Sequences at once: room for their keys and values is kept when layers are streamed. One when absent.
+    pub max_concurrent: Option<u32>,
+    /// Bytes it may take on the device in all; what is free when absent.
+    pub memory: Option<ByteCount>,
+    /// Whether layers stay, and through how large a window they come if not.
+    pub residency: Wish,
+}
+
+/// As [`load`], for models that may be larger than the device's memory too: layers that do not fit stay on disk and are
+/// pulled through a window in each step.
+pub fn load_with(
+    source: &Path,
+    device: &DeviceId,
+    options: &LoadOptions,
+    progress: &mut dyn FnMut(f32),
+) -> Result<Box<dyn Decoder>, LoadError> {
     let name = device;
     let device = device::open(name)?;
     let bad = |reason: ModelError| LoadError::BadModel { model: source.to_owned(), reason: Box::new(reason) };
@@ -41,12 +68,24 @@ pub fn load(
 
     let target = Target { dtype: device::compute_type(&device, &plan.matrices), device };
     let needs = plan.bytes(&spec, &files, &target).map_err(bad)?;
-    if let Some(free) = device::free_memory(&target.device).filter(|free| needs > *free) {
-        return Err(LoadError::OutOfMemory { needs: ByteCount(needs), free: ByteCount(free) });
-    }
+    let free = device::free_memory(&target.device);
+    let budget = free.unwrap_or(u64::MAX).min(options.memory.map_or(u64::MAX, |memory| memory.0));
     progress(0.0);
+    if streamed::load::wanted(&spec, &target, needs, budget, options) {
+        let reader = Reader::new(&files, &target, needs, progress);
+        return streamed::load::open(&plan, spec, reader, &target, budget, options).map_err(|reason| match reason {
+            ModelError::Device(DecoderError::OutOfMemory(_)) => {
+                LoadError::OutOfMemory { needs: ByteCount(needs), free: ByteCount(budget) }
+            }
+            ModelError::Refused(refusal) => LoadError::TooLarge { model: source.to_owned(), refusal },
+            reason => bad(reason),
+        });
+    }
+    if needs > budget {
+        return Err(LoadError::OutOfMemory { needs: ByteCount(needs), free: ByteCount(budget) });
+    }
     let mut reader = Reader::new(&files, &target, needs, progress);
-    let decoder = plan.read(&mut reader, spec, &target, context_length).map_err(|reason| match reason {
+    let decoder = plan.read(&mut reader, spec, &target, options.context_length).map_err(|reason| match reason {
         // Somebody else was quicker.
         ModelError::Device(DecoderError::OutOfMemory(_)) => {
             let free = ByteCount(device::free_memory(&target.device).unwrap_or(0));
@@ -77,6 +116,14 @@ pub enum LoadError {
         /// Bytes that were to be had.
         free: ByteCount,
     },
+    /// Not enough memory, not even for some layers at a time.
+    #[error("the model in {} is too large: {refusal}", model.display())]
+    TooLarge {
+        /// What was to be loaded.
+        model: PathBuf,
+        /// The numbers.
+        refusal: Refusal,
+    },
     /// The device is not there.
     #[error("cannot use the device {device}: {why}")]
     DeviceLost {
@@ -92,7 +139,7 @@ impl LoadError {
     pub fn exit(&self) -> WorkerExit {
         match self {
             Self::BadModel { .. } => WorkerExit::BadModel,
-            Self::OutOfMemory { .. } => WorkerExit::OutOfMemory,
+            Self::OutOfMemory { .. } | Self::TooLarge { .. } => WorkerExit::OutOfMemory,
             Self::DeviceLost { .. } => WorkerExit::DeviceLost,
         }
     }
@@ -124,6 +171,26 @@ pub enum ModelError {
     /// The device failed while it took the weights; the model may be good.
     #[error(transparent)]
     Device(DecoderError),
+    /// A file cannot be read piece by piece.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// It does not fit.
+    #[error(transparent)]
+    Refused(Refusal),
+    /// Streaming could not begin.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    /// No way to stream to this kind of device.
+    #[error("this build streams layers on the CPU only; `residency = \"resident\"` or a larger device holds the model")]
+    NoStreaming,
+    /// A layer that was pulled cannot be computed with.
+    #[error("layer {layer}: {what}")]
+    Layer {
+        /// Which layer.
+        layer: usize,
+        /// What is wrong.
+        what: String,
+    },
     /// One tensor does not fit.
     #[error("tensor '{name}' {what}")]
     Tensor {
@@ -135,7 +202,7 @@ pub enum ModelError {
 }
 
 /// What will be read, after every tensor's presence, shape and type were checked.
-struct Plan {
+pub(crate) struct Plan {
     embedding: &'static str,
     /// `None`: the embedding is the head.
     head: Option<&'static str>,
@@ -176,23 +243,33 @@ impl Plan {
         target: &Target,
         context_length: Option<u64>,
     ) -> Result<SpecDecoder<Resident>, ModelError> {
-        let embedding = reader.matrix(self.embedding)?;
+        let ends = self.read_ends(reader, &spec)?;
         let layers = (0..spec.layers).map(|index| Layer::read(reader, &spec, index)).collect::<Result<_, _>>()?;
+        let info = DecoderInfo {
+            vocab_size: spec.vocab,
+            context_length: context(&spec, context_length),
+            kv_bytes_per_token: kv::bytes_per_token(&spec, reader.dtype()),
+            weight_bytes: reader.bytes(),
+        };
+        Ok(SpecDecoder::new(info, spec, target.device.clone(), ends, Resident::new(layers)))
+    }
+
+    /// What stands before the first layer and behind the last.
+    pub(crate) fn read_ends(&self, reader: &mut Reader<'_>, spec: &DecoderSpec) -> Result<Ends, ModelError> {
+        let embedding = reader.matrix(self.embedding)?;
         let norm = RmsNorm::read(reader, FINAL_NORM, spec.norm_eps)?;
         let head = match self.head {
             Some(name) => reader.matrix(name)?,
             None => embedding.clone(),
         };
-        let wanted = context_length.and_then(|tokens| usize::try_from(tokens).ok()).unwrap_or(usize::MAX);
-        let info = DecoderInfo {
-            vocab_size: spec.vocab,
-            context_length: wanted.clamp(1, spec.max_positions),
-            kv_bytes_per_token: kv::bytes_per_token(&spec, reader.dtype()),
-            weight_bytes: reader.bytes(),
-        };
-        let ends = Ends { embedding, norm, head: Linear::new(head) };
-        Ok(SpecDecoder::new(info, spec, target.device.clone(), ends, Resident::new(layers)))
+        Ok(Ends { embedding, norm, head: Linear::new(head) })
     }
+}
+
+/// The longest sequence that is served.
+pub(crate) fn context(spec: &DecoderSpec, wanted: Option<u64>) -> usize {
+    let wanted = wanted.and_then(|tokens| usize::try_from(tokens).ok()).unwrap_or(usize::MAX);
+    wanted.clamp(1, spec.max_positions)
 }
 
 /// The tensors that hold embedding and head. A model that ties them may store either name, or both: then the

@@ -13,6 +13,9 @@ pub(crate) trait MatrixKernel: Send + Sync {
     /// Rows.
     fn outs(&self) -> usize;
 
+    /// Columns.
+    fn depth(&self) -> usize;
+
     /// Bytes held.
     fn bytes(&self) -> u64;
 

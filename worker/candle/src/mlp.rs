@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 
 use crate::linear::Linear;
 use crate::load::ModelError;
-use crate::reader::Reader;
+use crate::reader::Parts;
 use crate::spec::{Activation, DecoderSpec};
 use crate::tensors;
 
@@ -17,11 +17,11 @@ pub(crate) struct Mlp {
 
 impl Mlp {
     pub(crate) fn read(
-        reader: &mut Reader<'_>,
+        parts: &mut dyn Parts,
         spec: &DecoderSpec,
         index: usize,
     ) -> std::result::Result<Self, ModelError> {
-        let mut linear = |part: &str| Linear::read(reader, &tensors::layer(index, part), spec.mlp_bias.into());
+        let mut linear = |part: &str| Linear::read(parts, &tensors::layer(index, part), spec.mlp_bias.into());
         Ok(Self {
             gate: linear("mlp.gate_proj")?,
             up: linear("mlp.up_proj")?,

@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use crate::load::ModelError;
-use crate::reader::Reader;
+use crate::reader::Parts;
 
 /// A weight `[width]` and its epsilon.
 pub(crate) struct RmsNorm {
@@ -13,8 +13,8 @@ pub(crate) struct RmsNorm {
 
 impl RmsNorm {
     /// Reads the tensor of that name.
-    pub(crate) fn read(reader: &mut Reader<'_>, name: &str, eps: f64) -> std::result::Result<Self, ModelError> {
-        Ok(Self { weight: reader.tensor(name)?, eps: eps as f32 })
+    pub(crate) fn read(parts: &mut dyn Parts, name: &str, eps: f64) -> std::result::Result<Self, ModelError> {
+        Ok(Self { weight: parts.tensor(name)?, eps: eps as f32 })
     }
 
     /// `[rows, width]` → `[rows, width]`.

@@ -46,14 +46,14 @@ pub(crate) fn contiguous<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result
 }
 
 #[derive(Clone, Copy)]
-struct Sizes {
-    rows: usize,
-    outs: usize,
-    depth: usize,
+pub(crate) struct Sizes {
+    pub(crate) rows: usize,
+    pub(crate) outs: usize,
+    pub(crate) depth: usize,
 }
 
 /// `y[r][o] = Σ_d x[r][d] w[o][d]`.
-fn product(x: &[f32], w: &[f32], sizes: Sizes) -> Vec<f32> {
+pub(crate) fn product(x: &[f32], w: &[f32], sizes: Sizes) -> Vec<f32> {
     let Sizes { rows, outs, depth } = sizes;
     let mut by_out = vec![0.0; outs * rows];
     if by_out.is_empty() || depth == 0 {

@@ -42,6 +42,15 @@ impl Target {
     }
 }
 
+/// Gives a model's parts by the names of safetensors.
+pub(crate) trait Parts {
+    /// The matrix of that name.
+    fn matrix(&mut self, name: &str) -> Result<Matrix, ModelError>;
+
+    /// The tensor of that name, in its stored shape.
+    fn tensor(&mut self, name: &str) -> Result<Tensor, ModelError>;
+}
+
 /// Reads tensors of one model, one after the other.
 pub(crate) struct Reader<'a> {
     files: &'a Files,
@@ -57,6 +66,11 @@ impl<'a> Reader<'a> {
         Self { files, target, expected, bytes: 0, progress }
     }
 
+    /// What it reads from.
+    pub(crate) fn files(&self) -> &'a Files {
+        self.files
+    }
+
     /// Bytes on the device of what was read so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
@@ -67,8 +81,19 @@ impl<'a> Reader<'a> {
         self.target.dtype
     }
 
-    /// The matrix of that name.
-    pub(crate) fn matrix(&mut self, name: &str) -> Result<Matrix, ModelError> {
+    /// Counts what was read.
+    pub(crate) fn took(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        (self.progress)((self.bytes as f64 / self.expected.max(1) as f64).min(1.0) as f32);
+    }
+
+    fn bad(&self, name: &str, what: String) -> ModelError {
+        ModelError::Tensor { name: self.files.spelled(name).into_owned(), what }
+    }
+}
+
+impl Parts for Reader<'_> {
+    fn matrix(&mut self, name: &str) -> Result<Matrix, ModelError> {
         let stored = self.files.get(name)?;
         let Some(shape) = self.target.stays(&stored) else {
             return self.tensor(name).map(Matrix::Tensor);
@@ -83,8 +108,7 @@ impl<'a> Reader<'a> {
         Ok(Matrix::Stored(kernel))
     }
 
-    /// The tensor of that name, in its stored shape.
-    pub(crate) fn tensor(&mut self, name: &str) -> Result<Tensor, ModelError> {
+    fn tensor(&mut self, name: &str) -> Result<Tensor, ModelError> {
         let stored = self.files.get(name)?;
         let Target { device, dtype } = self.target;
         let not_finite = || self.bad(name, "holds NaN or infinity".to_owned());
@@ -109,15 +133,6 @@ impl<'a> Reader<'a> {
         })?;
         self.took(tensor.elem_count() as u64 * dtype.size_in_bytes() as u64);
         Ok(tensor)
-    }
-
-    fn took(&mut self, bytes: u64) {
-        self.bytes = self.bytes.saturating_add(bytes);
-        (self.progress)((self.bytes as f64 / self.expected.max(1) as f64).min(1.0) as f32);
-    }
-
-    fn bad(&self, name: &str, what: String) -> ModelError {
-        ModelError::Tensor { name: self.files.spelled(name).into_owned(), what }
     }
 }
 

@@ -2,8 +2,10 @@
 //! hold them all or pull them through a window.
 
 use std::ops::Deref;
+use std::sync::Arc;
 
-use candle_core::{Result, bail};
+use model_boss_engine::DecoderError;
+use model_boss_engine::residency::Monitor;
 
 use crate::layer::Layer;
 
@@ -17,8 +19,19 @@ pub(crate) trait LayerSource: Send {
     /// How many layers.
     fn len(&self) -> usize;
 
-    /// A layer, ready to compute.
-    fn layer(&mut self, index: usize) -> Result<Self::Guard<'_>>;
+    /// A layer, ready to compute. Layers are asked for in order, from the first.
+    fn layer(&mut self, index: usize) -> Result<Self::Guard<'_>, DecoderError>;
+
+    /// A step begins.
+    fn begin_step(&mut self) {}
+
+    /// A step has ended well.
+    fn end_step(&mut self) {}
+
+    /// What is known of layers that come and go; none where all stay.
+    fn monitor(&self) -> Option<Arc<Monitor>> {
+        None
+    }
 }
 
 /// All layers in the device's memory.
@@ -37,10 +50,7 @@ impl LayerSource for Resident {
         self.0.len()
     }
 
-    fn layer(&mut self, index: usize) -> Result<&Layer> {
-        match self.0.get(index) {
-            Some(layer) => Ok(layer),
-            None => bail!("there is no layer {index}"),
-        }
+    fn layer(&mut self, index: usize) -> Result<&Layer, DecoderError> {
+        self.0.get(index).ok_or_else(|| DecoderError::Step(format!("there is no layer {index}")))
     }
 }

@@ -62,7 +62,8 @@ impl DecoderSpec {
         vec![self.vocab, self.hidden]
     }
 
-    fn needed_by_layer(&self, index: usize) -> Vec<Needed> {
+    /// Everything one layer needs.
+    pub(crate) fn needed_by_layer(&self, index: usize) -> Vec<Needed> {
         let bias = self.attention_bias;
         let (qkv_bias, output_bias) = (bias != AttentionBias::None, bias == AttentionBias::All);
         let projections = [

@@ -8,7 +8,7 @@ use super::unpacked::{Chunk, GROUP, GROUPS};
 /// A block type there is a product for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are the formats' own")]
-pub(super) enum Format {
+pub(crate) enum Format {
     Q4_0,
     Q4_1,
     Q5_0,

@@ -15,12 +15,14 @@ mod vnni;
 
 use std::borrow::Cow;
 
+use bytes::Bytes;
 use model_boss_weights::gguf::{TensorType, dequantise};
 use rayon::prelude::*;
 
+pub(crate) use formats::Format;
+
 use activations::Activations;
 use dot::Rows;
-use formats::Format;
 use tiles::Tiles;
 use unpacked::Chunk;
 
@@ -41,7 +43,7 @@ pub(crate) struct Quantised {
 /// The blocks' bytes.
 enum Blocks {
     /// Row after row, as the file has them.
-    Rows(Box<[u8]>),
+    Rows(Bytes),
     /// In another order.
     Tiles(Tiles),
 }
@@ -49,20 +51,56 @@ enum Blocks {
 impl Quantised {
     /// From a file's bytes. The error says what is wrong with them.
     pub(crate) fn new(kind: TensorType, shape: [usize; 2], blocks: &[u8]) -> Result<Self, String> {
+        let format = Self::check(kind, shape, blocks)?;
         let [outs, depth] = shape;
-        let format = Format::of(kind).ok_or_else(|| format!("is stored as {kind}, which has no product"))?;
-        if outs.checked_mul(depth).and_then(|all| kind.bytes_of(all as u64)) != Some(blocks.len() as u64) {
-            return Err(format!("has {} bytes, which are no {outs} x {depth} of {kind}", blocks.len()));
-        }
-        if !format.scales_are_finite(blocks) {
-            return Err("holds NaN or infinity".to_owned());
-        }
         let row_bytes = depth / format.block_len() * format.block_bytes();
         let blocks = match Tiles::new(format, blocks, row_bytes) {
             Some(tiles) => Blocks::Tiles(tiles),
-            None => Blocks::Rows(blocks.into()),
+            None => Blocks::Rows(Bytes::copy_from_slice(blocks)),
         };
         Ok(Self { format, blocks, outs, depth })
+    }
+
+    /// From bytes that [`Self::arrange`] has put in order; they are not copied.
+    pub(crate) fn from_arranged(kind: TensorType, shape: [usize; 2], blocks: Bytes) -> Result<Self, String> {
+        let format = Self::fits(kind, shape, blocks.len())?;
+        let [outs, depth] = shape;
+        let row_bytes = depth / format.block_len() * format.block_bytes();
+        let blocks = match Tiles::from_arranged(format, blocks, row_bytes) {
+            Ok(tiles) => Blocks::Tiles(tiles),
+            Err(rows) => Blocks::Rows(rows),
+        };
+        Ok(Self { format, blocks, outs, depth })
+    }
+
+    /// Puts a file's bytes into the order that products want, in place.
+    pub(crate) fn arrange(kind: TensorType, shape: [usize; 2], blocks: &mut [u8]) {
+        if let Some(format) = Format::of(kind) {
+            Tiles::arrange(format, blocks, shape[1] / format.block_len() * format.block_bytes());
+        }
+    }
+
+    /// The name of the order that [`Self::arrange`] puts bytes into on this machine.
+    pub(crate) fn arrangement(kind: TensorType, shape: [usize; 2]) -> &'static str {
+        let tiled = Format::of(kind).is_some_and(|format| {
+            let row_bytes = shape[1] / format.block_len() * format.block_bytes();
+            Tiles::fit(format, shape[0] * row_bytes, row_bytes)
+        });
+        if tiled { "tiles16" } else { "rows" }
+    }
+
+    /// Whether a file's bytes can be computed with. The error says what is wrong with them.
+    pub(crate) fn check(kind: TensorType, shape: [usize; 2], blocks: &[u8]) -> Result<Format, String> {
+        let format = Self::fits(kind, shape, blocks.len())?;
+        if format.scales_are_finite(blocks) { Ok(format) } else { Err("holds NaN or infinity".to_owned()) }
+    }
+
+    fn fits(kind: TensorType, [outs, depth]: [usize; 2], bytes: usize) -> Result<Format, String> {
+        let format = Format::of(kind).ok_or_else(|| format!("is stored as {kind}, which has no product"))?;
+        if outs.checked_mul(depth).and_then(|all| kind.bytes_of(all as u64)) != Some(bytes as u64) {
+            return Err(format!("has {bytes} bytes, which are no {outs} x {depth} of {kind}"));
+        }
+        Ok(format)
     }
 
     fn row_bytes(&self) -> usize {
@@ -106,6 +144,10 @@ impl Quantised {
 impl MatrixKernel for Quantised {
     fn outs(&self) -> usize {
         self.outs
+    }
+
+    fn depth(&self) -> usize {
+        self.depth
     }
 
     fn bytes(&self) -> u64 {

@@ -2,6 +2,7 @@
 //! the same few elements of all sixteen and no sum runs across lanes. The same bytes in the same amount as in the file;
 //! for block types and machines that [`super::vnni`] has a product for.
 
+use bytes::Bytes;
 use rayon::prelude::*;
 
 use super::activations::Activations;
@@ -22,7 +23,7 @@ type Field = (usize, usize, usize);
 pub(super) struct Tiles {
     format: Format,
     fields: &'static [Field],
-    bytes: Box<[u8]>,
+    bytes: Bytes,
     /// Of one tile over the whole depth.
     tile_bytes: usize,
     instructions: Vnni,
@@ -31,25 +32,43 @@ pub(super) struct Tiles {
 impl Tiles {
     /// From rows of blocks as a file has them; `None` where this machine or this shape gains nothing.
     pub(super) fn new(format: Format, blocks: &[u8], row_bytes: usize) -> Option<Self> {
-        let fields = fields(format)?;
-        let instructions = Vnni::detect()?;
-        let tile_bytes = LANES * row_bytes;
-        if tile_bytes == 0 || !blocks.len().is_multiple_of(tile_bytes) {
+        if !Self::fit(format, blocks.len(), row_bytes) {
             return None;
         }
-        let block_bytes = format.block_bytes();
+        let fields = fields(format)?;
         let mut bytes = vec![0; blocks.len()];
-        bytes.par_chunks_mut(tile_bytes).zip(blocks.par_chunks(tile_bytes)).for_each(|(tile, rows)| {
-            for (column, tile) in tile.chunks_exact_mut(LANES * block_bytes).enumerate() {
-                for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
-                    let block = &row[column * block_bytes..][..block_bytes];
-                    for (of_block, of_tile, size) in places(fields, lane) {
-                        tile[of_tile..of_tile + size].copy_from_slice(&block[of_block..of_block + size]);
-                    }
-                }
+        let tile_bytes = LANES * row_bytes;
+        bytes
+            .par_chunks_mut(tile_bytes)
+            .zip(blocks.par_chunks(tile_bytes))
+            .for_each(|(tile, rows)| interleave(fields, format.block_bytes(), rows, tile));
+        Self::from_arranged(format, bytes.into(), row_bytes).ok()
+    }
+
+    /// From bytes that [`Self::arrange`] has put in order; gives them back where there are no tiles.
+    pub(super) fn from_arranged(format: Format, bytes: Bytes, row_bytes: usize) -> Result<Self, Bytes> {
+        match (fields(format), Vnni::detect()) {
+            (Some(fields), Some(instructions)) if Self::fit(format, bytes.len(), row_bytes) => {
+                Ok(Self { format, fields, bytes, tile_bytes: LANES * row_bytes, instructions })
             }
-        });
-        Some(Self { format, fields, bytes: bytes.into(), tile_bytes, instructions })
+            _ => Err(bytes),
+        }
+    }
+
+    /// Makes tiles of rows of blocks where they lie, if there are any to be made.
+    pub(super) fn arrange(format: Format, blocks: &mut [u8], row_bytes: usize) {
+        let Some(fields) = fields(format).filter(|_| Self::fit(format, blocks.len(), row_bytes)) else { return };
+        let mut rows = vec![0; LANES * row_bytes];
+        for tile in blocks.chunks_exact_mut(LANES * row_bytes) {
+            rows.copy_from_slice(tile);
+            interleave(fields, format.block_bytes(), &rows, tile);
+        }
+    }
+
+    /// Whether a matrix of so many bytes is kept in tiles on this machine.
+    pub(super) fn fit(format: Format, bytes: usize, row_bytes: usize) -> bool {
+        let tile_bytes = LANES * row_bytes;
+        fields(format).is_some() && Vnni::detect().is_some() && tile_bytes > 0 && bytes.is_multiple_of(tile_bytes)
     }
 
     /// Bytes held.
@@ -95,6 +114,19 @@ impl Tiles {
             by_tile.par_chunks_mut(part * rows).zip(self.bytes.par_chunks(part * self.tile_bytes)).for_each(run);
         }
         if rows == 1 { by_tile.into_flattened() } else { by_row(&by_tile, rows) }
+    }
+}
+
+/// Sixteen rows of blocks, one behind the other, as one tile.
+fn interleave(fields: &'static [Field], block_bytes: usize, rows: &[u8], tile: &mut [u8]) {
+    let row_bytes = rows.len() / LANES;
+    for (column, tile) in tile.chunks_exact_mut(LANES * block_bytes).enumerate() {
+        for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
+            let block = &row[column * block_bytes..][..block_bytes];
+            for (of_block, of_tile, size) in places(fields, lane) {
+                tile[of_tile..of_tile + size].copy_from_slice(&block[of_block..of_block + size]);
+            }
+        }
     }
 }
 

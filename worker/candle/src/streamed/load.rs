@@ -1,0 +1,209 @@
+//! From a model's files to a decoder whose layers come and go: measures the disk, plans, reads what stays, and starts the
+//! rest on its way.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use model_boss_engine::residency::plan::{Mode, Needs, Plan as ResidencyPlan, Rates, StreamPlan, plan};
+use model_boss_engine::residency::{Capabilities, Device, Monitor, Residency, Streamer};
+use model_boss_engine::{Decoder, DecoderError, DecoderInfo};
+use model_boss_weights::store::{DirectStore, HostBuffer, PAGE, Reads, StoreError, WeightStore, read_all};
+
+use super::cpu::{Block, CpuDevice, StoreSource, arrange, matrices};
+use super::table::LayerTable;
+use super::{Pieces, Streamed};
+use crate::decoder::SpecDecoder;
+use crate::kv;
+use crate::layer::Layer;
+use crate::load::{LoadOptions, ModelError, Plan, context};
+use crate::matrix::{Matrix, MatrixKernel};
+use crate::reader::{Reader, Target};
+use crate::spec::DecoderSpec;
+
+/// The context that room is kept for when nobody says: a model that could read a book is rarely given one.
+const USUAL_CONTEXT: usize = 4096;
+/// Rows that a step of a long prompt works on at once, and values of the model's width that each of them needs.
+const ROWS: u64 = 512;
+const ROW_VALUES: u64 = 16;
+/// What threads, buffers and the allocator take beside that.
+const PROCESS: u64 = 32 << 20;
+
+/// Whether layers have to come and go. What fits with one sequence stays: more sequences are a matter of free memory.
+pub(crate) fn wanted(spec: &DecoderSpec, target: &Target, weights: u64, budget: u64, options: &LoadOptions) -> bool {
+    let one = kv::bytes_per_token(spec, target.dtype) as u64 * kept_context(spec, options) as u64;
+    match options.residency.mode {
+        Mode::Stream => true,
+        Mode::Resident => false,
+        // Elsewhere there is nothing to stream with, and what does not fit is refused by its size.
+        Mode::Auto => target.device.is_cpu() && weights.saturating_add(one).saturating_add(workspace(spec)) > budget,
+    }
+}
+
+/// Tokens of a sequence that room is kept for.
+fn kept_context(spec: &DecoderSpec, options: &LoadOptions) -> usize {
+    let context = context(spec, options.context_length);
+    options.context_length.map_or(context.min(USUAL_CONTEXT), |_| context)
+}
+
+fn workspace(spec: &DecoderSpec) -> u64 {
+    let values = (ROWS * ROW_VALUES).saturating_mul(spec.hidden as u64).saturating_add(2 * spec.vocab as u64);
+    values.saturating_mul(size_of::<f32>() as u64).saturating_add(PROCESS)
+}
+
+/// A decoder over layers that come and go, on the CPU.
+pub(crate) fn open(
+    ends: &Plan,
+    spec: DecoderSpec,
+    mut reader: Reader<'_>,
+    target: &Target,
+    budget: u64,
+    options: &LoadOptions,
+) -> Result<Box<dyn Decoder>, ModelError> {
+    if !target.device.is_cpu() {
+        return Err(ModelError::NoStreaming);
+    }
+    let context = context(&spec, options.context_length);
+    let ends = ends.read_ends(&mut reader, &spec)?;
+    let table = LayerTable::read(&spec, reader.files(), &mut reader)?;
+    let store: Arc<dyn WeightStore> = Arc::new(DirectStore::open(&table.paths)?);
+
+    let kv_bytes_per_token = kv::bytes_per_token(&spec, target.dtype);
+    let sequences = options.max_concurrent.unwrap_or(1).max(1) as usize;
+    let needs = Needs {
+        layers: (0..spec.layers).map(|layer| table.reads(&[layer]).0.buffer() as u64).collect(),
+        ends: reader.bytes(),
+        kv: (kv_bytes_per_token * kept_context(&spec, options)).saturating_mul(sequences) as u64,
+        workspace: workspace(&spec),
+    };
+    let rates = measure(&table, store.as_ref())?;
+    let planned = match plan(&needs, budget, &options.residency, Some(&rates)).map_err(ModelError::Refused)? {
+        ResidencyPlan::Stream(planned) => planned,
+        // Whoever came here thought otherwise; nothing to stream is a plan too.
+        ResidencyPlan::Resident => everything(&needs),
+    };
+
+    let mut resident = Vec::new();
+    for layer in 0..spec.layers {
+        if planned.streams(layer) {
+            resident.push(None);
+            continue;
+        }
+        let (block, bytes) = read_layer(&table, layer, store.as_ref())?;
+        let mut parts = Pieces { small: &table.small, block: &block };
+        resident.push(Some(Arc::new(Layer::read(&mut parts, &spec, layer)?)));
+        reader.took(bytes);
+    }
+    let blocks: Vec<_> = planned.blocks.iter().map(|layers| table.reads(layers)).collect();
+    let buffer = blocks.iter().map(|(reads, _)| reads.buffer()).max().unwrap_or(0);
+    let source =
+        StoreSource { store: Arc::clone(&store), reads: blocks.iter().map(|(reads, _)| reads.clone()).collect() };
+    let device = CpuDevice::new(blocks);
+    let slots = planned.slots;
+    let monitor = Arc::new(Monitor::new(report(&planned, &rates, spec.layers, store.name(), device.capabilities())));
+    let streamer =
+        Streamer::start(spec.layers, planned.blocks, slots, (slots, buffer), source, device, Arc::clone(&monitor))?;
+    let info = DecoderInfo {
+        vocab_size: spec.vocab,
+        context_length: context,
+        kv_bytes_per_token,
+        weight_bytes: reader.bytes() + (slots * buffer) as u64,
+    };
+    let layers = Streamed { spec: spec.clone(), small: table.small, resident, streamer, monitor };
+    Ok(Box::new(SpecDecoder::new(info, spec, target.device.clone(), ends, layers)))
+}
+
+fn everything(needs: &Needs) -> StreamPlan {
+    let resident_bytes = needs.layers.iter().sum();
+    let (blocks, slots, slot_bytes) = (Vec::new(), 0, 0);
+    StreamPlan { blocks, slots, slot_bytes, resident_bytes, streamed_bytes: 0, step_seconds: None }
+}
+
+fn report(planned: &StreamPlan, rates: &Rates, layers: usize, store: &str, capabilities: Capabilities) -> Residency {
+    let streamed_layers = planned.blocks.iter().map(Vec::len).sum();
+    Residency {
+        resident_layers: layers - streamed_layers,
+        streamed_layers,
+        resident_bytes: planned.resident_bytes,
+        streamed_bytes: planned.streamed_bytes,
+        blocks: planned.blocks.len(),
+        slots: planned.slots,
+        slot_bytes: planned.slot_bytes,
+        store: store.to_owned(),
+        store_bytes_per_second: rates.read,
+        predicted_step_seconds: planned.step_seconds.unwrap_or(0.0),
+        capabilities,
+    }
+}
+
+/// A layer that stays, and its bytes.
+fn read_layer(table: &LayerTable, layer: usize, store: &dyn WeightStore) -> Result<(Block, u64), ModelError> {
+    let (reads, pieces) = table.reads(&[layer]);
+    let mut buffer = host_buffer(reads.buffer())?;
+    read_all(store, &reads, &mut buffer)?;
+    let bad = |what| ModelError::Layer { layer, what };
+    arrange(&reads, &pieces, &mut buffer, true).map_err(bad)?;
+    let matrices = matrices(&reads, &pieces, &Bytes::from_owner(buffer)).map_err(bad)?;
+    Ok((Block::new(matrices), pieces.iter().map(|piece| piece.extent.len).sum()))
+}
+
+fn host_buffer(bytes: usize) -> Result<HostBuffer, ModelError> {
+    HostBuffer::new(bytes).map_err(|error| ModelError::Device(DecoderError::OutOfMemory(error.to_string())))
+}
+
+/// How fast the store reads and this machine computes, from two layers: the first warms everything up.
+fn measure(table: &LayerTable, store: &dyn WeightStore) -> Result<Rates, ModelError> {
+    let layers = table.layers.len();
+    let mut rates = Rates { read: 1e9, place: f64::INFINITY, latency: 1e-4, compute: 10e9 };
+    let samples = [0, layers / 2].map(|layer| table.reads(&[layer.min(layers.saturating_sub(1))]));
+    let size = samples.iter().map(|(reads, _)| reads.buffer()).max().unwrap_or(0);
+    let mut loan = host_buffer(size)?;
+    for (reads, pieces) in &samples {
+        let bytes: u64 = pieces.iter().map(|piece| piece.extent.len).sum();
+        let per_second = |begun: Instant| bytes as f64 / begun.elapsed().as_secs_f64().max(1e-9);
+        let begun = Instant::now();
+        read_all(store, reads, &mut loan)?;
+        rates.read = per_second(begun);
+        rates.latency = latency(store, reads, &mut loan)?;
+        let begun = Instant::now();
+        arrange(reads, pieces, &mut loan, false).map_err(|what| ModelError::Layer { layer: 0, what })?;
+        let moves = pieces.iter().any(|piece| !piece.arranged && piece.layout.arrangement() != "rows");
+        rates.place = if moves { per_second(begun) } else { f64::INFINITY };
+        let shared = Bytes::from_owner(loan);
+        let matrices = matrices(reads, pieces, &shared).map_err(|what| ModelError::Layer { layer: 0, what })?;
+        let kernels: Vec<&Arc<dyn MatrixKernel>> = matrices
+            .values()
+            .filter_map(|matrix| match matrix {
+                Matrix::Stored(kernel) => Some(kernel),
+                Matrix::Tensor(_) => None,
+            })
+            .collect();
+        let depths: Vec<usize> = pieces.iter().map(|piece| piece.layout.shape[1]).collect();
+        let row = vec![0.5_f32; depths.into_iter().max().unwrap_or(0)];
+        for _ in 0..2 {
+            let begun = Instant::now();
+            rayon::scope(|_| {
+                for (kernel, depth) in kernels.iter().map(|kernel| (kernel, kernel.depth())) {
+                    kernel.product(&row[..depth.min(row.len())], 1);
+                }
+            });
+            rates.compute = per_second(begun);
+        }
+        loan = host_buffer(size)?;
+    }
+    Ok(rates)
+}
+
+/// Seconds that a read of one page takes.
+fn latency(store: &dyn WeightStore, reads: &Reads, into: &mut HostBuffer) -> Result<f64, StoreError> {
+    let Some(mut run) = reads.runs().last().copied() else { return Ok(0.0) };
+    run.extent.len = run.extent.len.min(PAGE as u64);
+    run.at = 0;
+    let mut kept = [0; PAGE];
+    kept.copy_from_slice(&into[..PAGE]);
+    let begun = Instant::now();
+    store.read(&run, &mut into[..PAGE])?;
+    let seconds = begun.elapsed().as_secs_f64();
+    into[..PAGE].copy_from_slice(&kept);
+    Ok(seconds)
+}

@@ -1,0 +1,114 @@
+//! Layers that come, compute and go: a [`LayerSource`] over the engine's executor. A layer that was pulled is made of the
+//! same parts by the same code as one that stays. Knows no files and no plan.
+
+pub(crate) mod cpu;
+pub(crate) mod load;
+mod table;
+
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use model_boss_engine::DecoderError;
+use model_boss_engine::residency::{Device, Fault, Monitor, Streamer};
+
+use crate::layer::Layer;
+use crate::load::ModelError;
+use crate::matrix::Matrix;
+use crate::reader::Parts;
+use crate::source::LayerSource;
+use crate::spec::DecoderSpec;
+
+use cpu::Block;
+
+/// Some layers stay, the others come through a device's slots.
+pub(crate) struct Streamed<D: Device<Block = Block>> {
+    spec: DecoderSpec,
+    small: HashMap<String, Tensor>,
+    /// By layer; none for one that comes and goes.
+    resident: Vec<Option<Arc<Layer>>>,
+    streamer: Streamer<D>,
+    monitor: Arc<Monitor>,
+}
+
+impl<D: Device<Block = Block>> LayerSource for Streamed<D> {
+    type Guard<'a> = Pulled<'a, D>;
+
+    fn len(&self) -> usize {
+        self.resident.len()
+    }
+
+    fn layer(&mut self, index: usize) -> Result<Pulled<'_, D>, DecoderError> {
+        let block = self.streamer.take(index).map_err(|fault| match fault {
+            Fault::Step(what) => DecoderError::Step(what),
+            Fault::Fatal(what) => DecoderError::Fatal(what),
+        })?;
+        let layer = match (self.resident.get(index).cloned().flatten(), block) {
+            (Some(layer), _) => layer,
+            (None, Some(block)) => {
+                let mut parts = Pieces { small: &self.small, block: &block };
+                let layer = Layer::read(&mut parts, &self.spec, index);
+                Arc::new(layer.map_err(|error| DecoderError::Step(error.to_string()))?)
+            }
+            (None, None) => return Err(DecoderError::Step(format!("there is no layer {index}"))),
+        };
+        Ok(Pulled { layer: Some(layer), index, streamer: &mut self.streamer })
+    }
+
+    fn begin_step(&mut self) {
+        self.streamer.begin_step();
+    }
+
+    fn end_step(&mut self) {
+        self.streamer.end_step();
+    }
+
+    fn monitor(&self) -> Option<Arc<Monitor>> {
+        Some(Arc::clone(&self.monitor))
+    }
+}
+
+/// A layer in use. Dropping it lets its weights go, if nothing else needs them.
+pub(crate) struct Pulled<'a, D: Device<Block = Block>> {
+    layer: Option<Arc<Layer>>,
+    index: usize,
+    streamer: &'a mut Streamer<D>,
+}
+
+impl<D: Device<Block = Block>> Deref for Pulled<'_, D> {
+    type Target = Layer;
+
+    #[allow(clippy::expect_used, reason = "taken in drop only")]
+    fn deref(&self) -> &Layer {
+        self.layer.as_deref().expect("a layer in use")
+    }
+}
+
+impl<D: Device<Block = Block>> Drop for Pulled<'_, D> {
+    fn drop(&mut self) {
+        // First what borrows from the block, so that its memory is free when the next read asks for it.
+        self.layer = None;
+        self.streamer.computed(self.index);
+    }
+}
+
+/// A layer's parts: matrices from its block, everything else from what stays.
+pub(crate) struct Pieces<'a> {
+    pub(crate) small: &'a HashMap<String, Tensor>,
+    pub(crate) block: &'a Block,
+}
+
+impl Parts for Pieces<'_> {
+    fn matrix(&mut self, name: &str) -> Result<Matrix, ModelError> {
+        self.block.matrix(name).cloned().ok_or_else(|| missing(name))
+    }
+
+    fn tensor(&mut self, name: &str) -> Result<Tensor, ModelError> {
+        self.small.get(name).cloned().ok_or_else(|| missing(name))
+    }
+}
+
+fn missing(name: &str) -> ModelError {
+    ModelError::Tensor { name: name.to_owned(), what: "is not among what was read".to_owned() }
+}

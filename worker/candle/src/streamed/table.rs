@@ -1,0 +1,67 @@
+//! Which pieces of which files a layer's matrices are, and how they lie in memory. Knows names and places, no devices.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use candle_core::Tensor;
+use model_boss_weights::store::{Extent, Reads};
+
+use crate::files::Files;
+use crate::layout::MatrixLayout;
+use crate::load::ModelError;
+use crate::reader::{Parts, Reader};
+use crate::spec::DecoderSpec;
+
+/// One matrix of a layer.
+#[derive(Clone, Debug)]
+pub(crate) struct Piece {
+    pub(crate) name: String,
+    pub(crate) layout: MatrixLayout,
+    pub(crate) extent: Extent,
+    /// Whether the bytes stand in the order that products want already.
+    pub(crate) arranged: bool,
+}
+
+/// All matrices of all layers, and what is small enough to stay.
+pub(crate) struct LayerTable {
+    /// The files that [`Extent`]s are of.
+    pub(crate) paths: Vec<PathBuf>,
+    /// By layer.
+    pub(crate) layers: Vec<Vec<Piece>>,
+    /// Norms and biases, which every device keeps.
+    pub(crate) small: HashMap<String, Tensor>,
+}
+
+impl LayerTable {
+    /// From the model's own files.
+    pub(crate) fn read(spec: &DecoderSpec, files: &Files, reader: &mut Reader<'_>) -> Result<Self, ModelError> {
+        let (mut layers, mut small) = (Vec::new(), HashMap::new());
+        for layer in 0..spec.layers {
+            let mut pieces = Vec::new();
+            for needed in spec.needed_by_layer(layer) {
+                let stored = files.check(&needed)?;
+                match <[usize; 2]>::try_from(stored.shape) {
+                    Ok(shape) => pieces.push(Piece {
+                        extent: files.extent(&needed.name)?,
+                        layout: MatrixLayout { kind: stored.kind, shape },
+                        name: needed.name,
+                        arranged: false,
+                    }),
+                    Err(_) => {
+                        let tensor = reader.tensor(&needed.name)?;
+                        small.insert(needed.name, tensor);
+                    }
+                }
+            }
+            layers.push(pieces);
+        }
+        Ok(Self { paths: files.paths(), layers, small })
+    }
+
+    /// How some layers are read into one buffer, and their pieces in the order of the places.
+    pub(crate) fn reads(&self, layers: &[usize]) -> (Reads, Vec<Piece>) {
+        let pieces: Vec<Piece> = layers.iter().flat_map(|layer| self.layers[*layer].iter()).cloned().collect();
+        let extents: Vec<Extent> = pieces.iter().map(|piece| piece.extent).collect();
+        (Reads::of(&extents), pieces)
+    }
+}

@@ -1,0 +1,195 @@
+//! Layers that come and go against layers that stay: the same answers to the bit, for every type of weights, alone and in
+//! company, after steps that were cut short; and what happens when the disk does not play along.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test with a line number")]
+
+use std::fs::{File, OpenOptions};
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use model_boss_candle::{LoadError, LoadOptions, Synthetic, load, load_with};
+use model_boss_engine::residency::plan::{Mode, Wish};
+use model_boss_engine::{Decoder, DecoderError, KvSlot, Logits, SequenceStep};
+use model_boss_protocol::{ByteCount, DeviceId, WorkerExit};
+use model_boss_weights::gguf::{GgufModel, HeaderWriter};
+
+fn golden() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let mut folders: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    folders.sort();
+    folders
+}
+
+/// A model of random weights in Q4_K and Q6_K, four layers.
+fn synthetic(folder: &tempfile::TempDir) -> PathBuf {
+    let path = folder.path().join("tiny.gguf");
+    let model = Synthetic::of("qwen3-tiny").unwrap();
+    model.write(3, HeaderWriter::new(), File::create(&path).unwrap()).unwrap();
+    path
+}
+
+fn options(window: Option<usize>, block: Option<usize>) -> LoadOptions {
+    LoadOptions {
+        context_length: Some(64),
+        residency: Wish { mode: Mode::Stream, window, block },
+        ..LoadOptions::default()
+    }
+}
+
+fn streamed(model: &Path, options: &LoadOptions) -> Box<dyn Decoder> {
+    load_with(model, &DeviceId::Cpu, options, &mut |_| {}).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn resident(model: &Path) -> Box<dyn Decoder> {
+    load(model, &DeviceId::Cpu, Some(64), &mut |_| {}).unwrap()
+}
+
+fn bits(rows: &[Vec<f32>]) -> Vec<Vec<u32>> {
+    rows.iter().map(|row| row.iter().map(|logit| logit.to_bits()).collect()).collect()
+}
+
+/// Prompts of several lengths and then some tokens each, one sequence after the other or all together.
+fn run(decoder: &mut dyn Decoder, together: bool) -> Vec<Vec<Vec<u32>>> {
+    let vocab = decoder.info().vocab_size as u32;
+    let token = |i: u32| (i * 7 + 3) % vocab;
+    let prompts: Vec<Vec<u32>> = [9, 1, 4].map(|len| (0..len).map(token).collect()).to_vec();
+    let slots: Vec<KvSlot> = prompts.iter().map(|_| decoder.open(32).unwrap()).collect();
+    let mut answers = Vec::new();
+    for round in 0..4 {
+        let tokens: Vec<Vec<u32>> =
+            prompts.iter().map(|prompt| if round == 0 { prompt.clone() } else { vec![token(round)] }).collect();
+        let steps: Vec<SequenceStep<'_>> = slots
+            .iter()
+            .zip(&tokens)
+            .map(|(kv, tokens)| SequenceStep { kv: *kv, tokens, logits: Logits::All })
+            .collect();
+        if together {
+            answers.push(bits(&decoder.forward(&steps).unwrap()));
+        } else {
+            answers.extend(steps.chunks(1).map(|step| bits(&decoder.forward(step).unwrap())));
+        }
+    }
+    slots.into_iter().for_each(|kv| decoder.close(kv));
+    answers
+}
+
+#[test]
+fn rs_10_streamed_is_resident_to_the_bit() {
+    let folder = tempfile::tempdir().unwrap();
+    let models = golden().into_iter().chain([synthetic(&folder)]);
+    for (index, model) in models.enumerate() {
+        let mut stays = resident(&model);
+        let window = [None, Some(1), Some(3)][index % 3];
+        let mut comes = streamed(&model, &options(window, Some(1 + index % 2)));
+        let monitor = comes.monitor().expect("it streams");
+        assert_eq!(monitor.residency().resident_layers, 0, "{}", model.display());
+        for together in [false, true] {
+            assert!(run(stays.as_mut(), together) == run(comes.as_mut(), together), "{}", model.display());
+        }
+        let (totals, layers) = (monitor.totals(), monitor.layers());
+        assert_eq!(totals.steps, 4 * 3 + 4);
+        assert_eq!(layers.len(), monitor.residency().streamed_layers);
+        assert!(layers.iter().all(|layer| layer.bytes > 0 && layer.compute_ms > 0.0));
+        assert!(totals.overlap() <= 1.0 && totals.bandwidth() > 0.0);
+    }
+}
+
+#[test]
+fn what_fits_stays_and_the_rest_comes() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = synthetic(&folder);
+    let expected = run(resident(&model).as_mut(), true);
+    let (mut refused, mut mixed, mut stayed) = (0, 0, 0);
+    for quarters in 0..60 {
+        let memory = ByteCount((160 + quarters) << 18);
+        let options = LoadOptions {
+            memory: Some(memory),
+            residency: Wish { window: Some(1), block: Some(1), ..Wish::default() },
+            ..options(None, None)
+        };
+        match load_with(&model, &DeviceId::Cpu, &options, &mut |_| {}) {
+            Ok(mut decoder) => {
+                match decoder.monitor() {
+                    Some(monitor) if monitor.residency().resident_layers > 0 => mixed += 1,
+                    Some(_) => {}
+                    None => stayed += 1,
+                }
+                assert!(run(decoder.as_mut(), true) == expected, "in {memory}");
+            }
+            Err(error) => {
+                assert!(matches!(error, LoadError::TooLarge { .. }), "{error}");
+                assert_eq!(error.exit(), WorkerExit::OutOfMemory);
+                let words = error.to_string();
+                assert!(words.contains(&memory.0.to_string()) && words.contains("context"), "{words}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 0 && mixed > 0 && stayed > 0, "{refused} refused, {mixed} mixed, {stayed} stayed");
+}
+
+#[test]
+fn a_step_can_be_cut_short_between_layers_and_the_next_one_is_right() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = synthetic(&folder);
+    let mut comes = streamed(&model, &options(Some(1), Some(1)));
+    let kv = comes.open(32).unwrap();
+    let step = [SequenceStep { kv, tokens: &[1, 2, 3], logits: Logits::All }];
+    for layers in 0..4 {
+        let asked = AtomicUsize::new(0);
+        let stop = || asked.fetch_add(1, Ordering::SeqCst) >= layers;
+        assert!(matches!(comes.forward_until(&step, &stop), Err(DecoderError::Interrupted)), "after {layers}");
+        assert_eq!((asked.load(Ordering::SeqCst), comes.len(kv)), (layers + 1, 0));
+    }
+    let mut stays = resident(&model);
+    let other = stays.open(32).unwrap();
+    let expected = stays.forward(&[SequenceStep { kv: other, ..step[0].clone() }]).unwrap();
+    assert_eq!(bits(&comes.forward(&step).unwrap()), bits(&expected));
+}
+
+#[test]
+fn a_file_that_changes_underneath_ends_the_process_with_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = synthetic(&folder);
+    let mut comes = streamed(&model, &options(Some(1), Some(1)));
+    let kv = comes.open(32).unwrap();
+    let step = |token: &'static [u32]| SequenceStep { kv, tokens: token, logits: Logits::Last };
+    comes.forward(&[step(&[1])]).unwrap();
+    OpenOptions::new().append(true).open(&model).unwrap().write_all(b"x").unwrap();
+    // What was on its way before may still serve a step.
+    let fault = (0..2).find_map(|_| comes.forward(&[step(&[2])]).err()).unwrap();
+    assert!(
+        matches!(&fault, DecoderError::Fatal(what) if what.contains("tiny.gguf") && what.contains("changed")),
+        "{fault}"
+    );
+    // Written anew and moved there, the old file goes on living.
+    let second = tempfile::tempdir().unwrap();
+    let model = synthetic(&second);
+    let mut comes = streamed(&model, &options(Some(1), Some(1)));
+    let kv = comes.open(32).unwrap();
+    let beside = second.path().join("new");
+    std::fs::copy(&model, &beside).unwrap();
+    std::fs::rename(&beside, &model).unwrap();
+    for _ in 0..3 {
+        comes.forward(&[SequenceStep { kv, tokens: &[1], logits: Logits::Last }]).unwrap();
+    }
+}
+
+#[test]
+fn a_number_that_is_none_fails_the_step_with_the_tensors_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = synthetic(&folder);
+    let extent = GgufModel::open(&model).unwrap().get("blk.2.ffn_up.weight").unwrap().extent();
+    let mut file = OpenOptions::new().write(true).open(&model).unwrap();
+    file.seek(SeekFrom::Start(extent.offset)).unwrap();
+    file.write_all(&[0xFF; 8]).unwrap();
+    let mut comes = streamed(&model, &options(None, Some(1)));
+    let kv = comes.open(32).unwrap();
+    let step = [SequenceStep { kv, tokens: &[1], logits: Logits::Last }];
+    for _ in 0..2 {
+        let fault = comes.forward(&step).unwrap_err().to_string();
+        assert!(fault.contains("layers.2.mlp.up_proj") && fault.contains("NaN"), "{fault}");
+    }
+    comes.close(kv);
+}
