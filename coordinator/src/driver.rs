@@ -475,7 +475,7 @@ impl Driver {
             }
             Effect::ForgoLease { model } => self.leases.forgo(model),
             Effect::ReleaseLease { slot, generation } => self.leases.release(slot, generation),
-            Effect::Spawn { slot, generation, model, parts, context, engine } => {
+            Effect::Spawn { slot, generation, model, parts, context, engine, residency } => {
                 let Some(model) = self.catalog.current().get(&model).cloned() else {
                     let description = format!("could not be started: no manifest describes {model}");
                     let exit = ExitReport { reason: None, description, last_lines: Vec::new() };
@@ -491,6 +491,7 @@ impl Driver {
                     backend,
                     parts,
                     context,
+                    residency,
                     visible_gpus,
                     engine,
                 });

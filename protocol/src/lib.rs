@@ -12,6 +12,7 @@ mod ids;
 mod llama_args;
 mod manifest;
 mod priority;
+mod residency;
 #[cfg(feature = "schema")]
 mod schema;
 mod span;
@@ -26,5 +27,6 @@ pub use ids::{ClientId, Generation, ModelId, RequestId, SlotId, SpawnToken, Toke
 pub use llama_args::{LlamaArgs, LlamaArgsError};
 pub use manifest::{Backend, Manifest, ManifestError, PromptFormat, Recipe, Source, Thinking};
 pub use priority::{ParsePriorityError, Priority};
+pub use residency::{ParseResidencyError, Residency, ResidencyMode};
 pub use span::{KeepAlive, ParseSpanError, parse_span};
 pub use worker::{EngineStats, Readiness, ReadyProof, WorkerExit, WorkerHealth, WorkerSpec, WorkerSpecError, headers};

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ByteCount, Category, CommandSource, DeviceId, KeepAlive, LlamaArgs, LlamaArgsError};
+use crate::{
+    ByteCount, Category, CommandSource, DeviceId, KeepAlive, LlamaArgs, LlamaArgsError, Residency, ResidencyMode,
+};
 
 /// One model, as an operator describes it. Unknown fields are errors: a typing mistake must not become a default.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -42,6 +44,15 @@ pub struct Manifest {
     /// Requests worked on at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_concurrent: Option<u32>,
+    /// Whether layers stay on the device, or what does not fit is streamed through it in each step (RS-11).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub residency: Option<ResidencyMode>,
+    /// Of a streamed model: blocks of layers fetched ahead of the one in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<u32>,
+    /// Of a streamed model: layers of a block.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block: Option<u32>,
     /// Never evicted, never unloaded for idleness (RC-19).
     #[serde(default)]
     pub pin: bool,
@@ -147,6 +158,11 @@ impl Manifest {
         }
     }
 
+    /// Where its layers live.
+    pub fn residency(&self) -> Residency {
+        Residency { mode: self.residency.unwrap_or_default(), window: self.window, block: self.block }
+    }
+
     /// Devices that it needs for itself alone (MM-5).
     pub fn exclusive_devices(&self) -> Vec<DeviceId> {
         let needs_npu = matches!(self.recipe, Some(Recipe::OgaHybrid | Recipe::OgaNpu | Recipe::Flm));
@@ -169,6 +185,12 @@ impl Manifest {
         }
         if self.max_concurrent == Some(0) {
             return Err(ManifestError::Zero("max_concurrent"));
+        }
+        if self.window == Some(0) {
+            return Err(ManifestError::Zero("window"));
+        }
+        if self.block == Some(0) {
+            return Err(ManifestError::Zero("block"));
         }
         if self.vram.is_some() && self.vram_mb.is_some() {
             return Err(ManifestError::VramTwice);
@@ -289,6 +311,8 @@ mod tests {
             device = "cuda"
             context_length = 8192
             keep_alive = "5m"
+            residency = "stream"
+            window = 1
             thinking = "off"
             vram = "18GiB"
             [params]
@@ -303,6 +327,8 @@ mod tests {
         assert_eq!(manifest.device, DeviceId::Cuda(0));
         assert_eq!(manifest.keep_alive, Some(KeepAlive::For(Duration::from_secs(300))));
         assert_eq!(manifest.stated_size(), Some(ByteCount::gib(18)));
+        let streams = Residency { mode: ResidencyMode::Stream, window: Some(1), block: None };
+        assert_eq!(manifest.residency(), streams);
     }
 
     #[test]

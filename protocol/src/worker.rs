@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ByteCount, Category, DeviceId, Generation, ModelId, SpawnToken, Thinking};
+use crate::{ByteCount, Category, DeviceId, Generation, ModelId, Residency, SpawnToken, Thinking};
 
 /// Header names on the private connection between coordinator and worker.
 pub mod headers {
@@ -46,6 +46,9 @@ pub struct WorkerSpec {
     pub context_length: Option<u64>,
     /// Sequences decoded at once.
     pub max_concurrent: u32,
+    /// Whether layers stay on the device or are streamed through its part of [`Self::parts`].
+    #[serde(default)]
+    pub residency: Residency,
     /// Request fields used when the request does not set them.
     #[serde(default)]
     pub params: BTreeMap<String, serde_json::Value>,
@@ -193,6 +196,7 @@ mod tests {
             proof: SpawnToken::from_bits(8),
             context_length: None,
             max_concurrent: 4,
+            residency: Residency::default(),
             params: BTreeMap::new(),
             chat_template: None,
             thinking: None,

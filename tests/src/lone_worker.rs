@@ -61,6 +61,7 @@ impl LoneWorker {
             proof: self.proof(),
             context_length: None,
             max_concurrent: 32,
+            residency: Default::default(),
             params: [].into(),
             chat_template: None,
             thinking: None,

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use model_boss_protocol::DeviceId;
+use model_boss_protocol::{ByteCount, DeviceId, Residency, ResidencyMode};
 
 use crate::bench::Bench;
 use crate::inspect::Inspect;
+use crate::residency::ResidencyReport;
 
 /// Serves one model over HTTP on this machine, with OpenAI's API.
 #[derive(Debug, Parser)]
@@ -28,6 +29,8 @@ pub(crate) enum Command {
     Synth(Synth),
     /// Measure how fast a model reads prompts and decodes, without HTTP around it
     Bench(Bench),
+    /// Decode with layers that come and go, and report where the time went, layer by layer
+    Residency(ResidencyReport),
 }
 
 #[derive(Debug, clap::Args)]
@@ -46,6 +49,37 @@ pub(crate) struct Serve {
     /// Requests worked on at once [default: 8]
     #[arg(long, requires = "model", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_concurrent: Option<u32>,
+    #[command(flatten)]
+    pub(crate) layers: Layers,
+}
+
+/// Where layers live.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct Layers {
+    /// auto, resident, stream: whether layers stay on the device, or those that do not fit are read anew in each step
+    /// [default: the manifest's, or auto]
+    #[arg(long, requires = "model")]
+    pub(crate) residency: Option<ResidencyMode>,
+    /// Blocks of layers fetched ahead of the one in use [default: what measures best]
+    #[arg(long, requires = "model", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) window: Option<u32>,
+    /// Layers of a block [default: 1 to 4, as many as make 32 MiB]
+    #[arg(long, requires = "model", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) block: Option<u32>,
+    /// Memory it may take in all, e.g. 2GiB [default: what is free]
+    #[arg(long, requires = "model")]
+    pub(crate) memory: Option<ByteCount>,
+}
+
+impl Layers {
+    /// The command line goes before the manifest.
+    pub(crate) fn over(&self, manifest: Residency) -> Residency {
+        Residency {
+            mode: self.residency.unwrap_or(manifest.mode),
+            window: self.window.or(manifest.window),
+            block: self.block.or(manifest.block),
+        }
+    }
 }
 
 /// `convert`'s command line.

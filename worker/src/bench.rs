@@ -9,7 +9,7 @@ use model_boss_engine::{Decoder, DecoderError, Logits, SequenceStep};
 use model_boss_protocol::{DeviceId, WorkerExit};
 use serde::Serialize;
 
-use crate::args::Serve;
+use crate::args::{Layers, Serve};
 use crate::by_hand;
 use crate::process::{LoadDecoder, LoadFailure};
 
@@ -33,6 +33,8 @@ pub(crate) struct Bench {
     /// Measurements of each
     #[arg(long, default_value_t = 3)]
     rounds: usize,
+    #[command(flatten)]
+    layers: Layers,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -53,8 +55,10 @@ pub(crate) fn run(asked: &Bench, load: LoadDecoder) -> Result<(), LoadFailure> {
         model: None,
         port: 0,
         device: Some(asked.device.clone()),
-        context_length: None,
+        // What is measured, and no more: keys and values for it have to find room beside streamed layers.
+        context_length: Some((asked.depth + asked.prompt.max(asked.tokens).max(1)) as u64),
         max_concurrent: Some(1),
+        layers: asked.layers.clone(),
     };
     let spec = by_hand::spec(&serve, &asked.model).map_err(|error| LoadFailure::new(WorkerExit::BadSpec, &error))?;
     let begun = Instant::now();
@@ -73,7 +77,8 @@ pub(crate) fn run(asked: &Bench, load: LoadDecoder) -> Result<(), LoadFailure> {
     Ok(())
 }
 
-fn failure(error: DecoderError) -> LoadFailure {
+/// What a failed step means for a command.
+pub(crate) fn failure(error: DecoderError) -> LoadFailure {
     let exit = match error {
         DecoderError::OutOfMemory(_) => WorkerExit::OutOfMemory,
         DecoderError::Step(_) | DecoderError::Interrupted => WorkerExit::BadSpec,

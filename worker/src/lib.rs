@@ -13,6 +13,7 @@ mod http;
 mod inspect;
 mod metrics;
 mod process;
+mod residency;
 mod state;
 
 pub use args::{Convert, StoredAs, Synth};

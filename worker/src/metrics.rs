@@ -2,6 +2,7 @@
 
 use metrics::{Histogram, Key, KeyName, Label, Level, Metadata, Recorder, SharedString, Unit};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use model_boss_engine::residency::Monitor;
 use model_boss_engine::{Activity, Histograms};
 use tracing::warn;
 
@@ -51,7 +52,7 @@ impl Metrics {
     }
 
     /// Everything, for a scrape.
-    pub(crate) fn render(&self, activity: &Activity) -> String {
+    pub(crate) fn render(&self, activity: &Activity, streaming: Option<&Monitor>) -> String {
         let (stats, totals) = (activity.stats(), activity.totals());
         let counter = |name: &'static str, value: u64| {
             self.recorder.register_counter(&Key::from_static_name(name), &METADATA).absolute(value);
@@ -70,7 +71,38 @@ impl Metrics {
         gauge("model_boss_worker_sequences_active", f64::from(stats.active));
         gauge("model_boss_worker_sequences_waiting", f64::from(stats.waiting));
         gauge("model_boss_worker_kv_bytes", totals.kv_bytes as f64);
+        if let Some(monitor) = streaming {
+            self.record_streaming(monitor);
+        }
         self.handle.render()
+    }
+
+    /// Layers that come and go (RS-9): sums, and for each layer its part of the last step.
+    fn record_streaming(&self, monitor: &Monitor) {
+        let gauge = |name: &'static str, labels: Vec<Label>, value: f64| {
+            self.recorder.register_gauge(&Key::from_parts(name, labels), &METADATA).set(value);
+        };
+        let totals = monitor.totals();
+        let counter = Key::from_static_name("model_boss_worker_stream_bytes_total");
+        self.recorder.register_counter(&counter, &METADATA).absolute(totals.bytes);
+        for (part, seconds) in [
+            ("read", totals.read_seconds),
+            ("place", totals.place_seconds),
+            ("compute", totals.compute_seconds),
+            ("stall", totals.stall_seconds),
+            ("wall", totals.wall_seconds),
+        ] {
+            gauge("model_boss_worker_stream_time_seconds", vec![Label::new("part", part)], seconds);
+        }
+        gauge("model_boss_worker_stream_overlap_ratio", Vec::new(), totals.overlap());
+        gauge("model_boss_worker_stream_bytes_per_second", Vec::new(), totals.bandwidth());
+        for layer in monitor.layers() {
+            let label = || vec![Label::new("layer", layer.layer.to_string())];
+            gauge("model_boss_worker_layer_h2d_ms", label(), layer.h2d_ms);
+            gauge("model_boss_worker_layer_compute_ms", label(), layer.compute_ms);
+            gauge("model_boss_worker_layer_stall_ms", label(), layer.stall_ms);
+            gauge("model_boss_worker_layer_bytes", label(), layer.bytes as f64);
+        }
     }
 
     fn histogram(&self, name: &'static str) -> Histogram {

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use model_boss_engine::residency::Monitor;
 use model_boss_engine::text::Text;
 use model_boss_engine::{Activity, EngineInfo, Reply, SequenceId, Work};
 use model_boss_protocol::{ApiError, ErrorCode, Readiness, SpawnToken, WorkerHealth, WorkerSpec};
@@ -38,6 +39,8 @@ pub(crate) enum Access {
 pub(crate) struct Serving {
     pub(crate) text: Text,
     pub(crate) info: EngineInfo,
+    /// Of layers that come and go.
+    monitor: Option<Arc<Monitor>>,
     commands: mpsc::Sender<Submit>,
     next_sequence: AtomicU64,
 }
@@ -95,6 +98,11 @@ impl Worker {
         })
     }
 
+    /// What is known of layers that come and go; none before the model is loaded, and where all stay on the device.
+    pub(crate) fn monitor(&self) -> Option<&Monitor> {
+        self.serving.get()?.monitor.as_deref()
+    }
+
     /// The body of `GET /health`.
     pub(crate) fn health(&self) -> WorkerHealth {
         let serving = self.serving.get();
@@ -112,8 +120,13 @@ impl Worker {
 }
 
 impl Serving {
-    pub(crate) fn new(text: Text, info: EngineInfo, commands: mpsc::Sender<Submit>) -> Self {
-        Self { text, info, commands, next_sequence: AtomicU64::new(0) }
+    pub(crate) fn new(
+        text: Text,
+        info: EngineInfo,
+        monitor: Option<Arc<Monitor>>,
+        commands: mpsc::Sender<Submit>,
+    ) -> Self {
+        Self { text, info, monitor, commands, next_sequence: AtomicU64::new(0) }
     }
 
     /// Hands a sequence to the engine. Waits while the engine is busy and its inbox full.

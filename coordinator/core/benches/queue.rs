@@ -83,7 +83,7 @@ fn model(number: u64) -> ModelDescription {
         aliases: Vec::new(),
         category: Category::Llm,
         device: DeviceId::Auto,
-        size: SizeEstimate { bytes: ByteCount::gib(8), rule: SizeRule::Manifest },
+        size: SizeEstimate { bytes: ByteCount::gib(8), rule: SizeRule::Manifest, streamed: None },
         max_concurrent: 4,
         pin: false,
         keep_alive: None,

@@ -229,7 +229,7 @@ fn model(number: usize, at_once: usize) -> ModelDescription {
         aliases: Vec::new(),
         category: Category::Llm,
         device: DeviceId::Auto,
-        size: SizeEstimate { bytes: ByteCount::gib(1), rule: SizeRule::Manifest },
+        size: SizeEstimate { bytes: ByteCount::gib(1), rule: SizeRule::Manifest, streamed: None },
         max_concurrent: u32::try_from(at_once).unwrap_or(1),
         pin: false,
         keep_alive: None,

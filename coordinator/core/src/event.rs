@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use model_boss_protocol::{
     ApiError, ByteCount, Category, ClientId, DeviceId, Generation, KeepAlive, LlamaArgs, ModelId, Priority, RequestId,
-    SlotId, WorkerExit,
+    ResidencyMode, SlotId, WorkerExit,
 };
 use serde::{Deserialize, Serialize};
 
@@ -261,6 +261,8 @@ pub enum Effect {
         context: Option<u64>,
         /// What a load asked of its engine.
         engine: EngineOptions,
+        /// Whether its layers have to come and go to fit into these parts.
+        residency: ResidencyMode,
     },
     /// End the worker: SIGTERM, grace, SIGKILL, wait; answer with `WorkerExited`.
     Stop {
@@ -359,7 +361,7 @@ impl ModelDescription {
             aliases: Vec::new(),
             category: Category::Llm,
             device: DeviceId::Auto,
-            size: SizeEstimate { bytes: ByteCount::ZERO, rule: SizeRule::Manifest },
+            size: SizeEstimate { bytes: ByteCount::ZERO, rule: SizeRule::Manifest, streamed: None },
             max_concurrent: u32::MAX,
             pin: false,
             keep_alive: None,
@@ -442,6 +444,9 @@ pub struct SizeEstimate {
     pub bytes: ByteCount,
     /// Which rule gave them.
     pub rule: SizeRule,
+    /// The least it needs where its layers may come and go (RS-11); none where they have to stay.
+    #[serde(skip)]
+    pub streamed: Option<ByteCount>,
 }
 
 /// The rules of RC-20 in their order.
@@ -460,6 +465,8 @@ pub enum SizeRule {
     FileSize,
     /// Guessed from the name.
     Name,
+    /// It does not fit, and its layers come and go through most of what the device can give (RS-11).
+    Streamed,
 }
 
 impl std::fmt::Display for SizeRule {
@@ -471,6 +478,7 @@ impl std::fmt::Display for SizeRule {
             Self::Headers => "headers",
             Self::FileSize => "file size",
             Self::Name => "name",
+            Self::Streamed => "streamed",
         })
     }
 }

@@ -40,7 +40,7 @@ impl Footprints {
         }
         let key = (model.id.clone(), model.revision, context, model.max_concurrent, device.clone());
         match self.bytes.get(&key) {
-            Some(&bytes) => SizeEstimate { bytes, rule: SizeRule::Learned },
+            Some(&bytes) => SizeEstimate { bytes, rule: SizeRule::Learned, streamed: estimate.streamed },
             None => estimate.clone(),
         }
     }

@@ -13,7 +13,7 @@ pub(crate) fn model(name: &str, gib: u64) -> ModelDescription {
         aliases: Vec::new(),
         category: Category::Llm,
         device: DeviceId::Auto,
-        size: SizeEstimate { bytes: ByteCount::gib(gib), rule: SizeRule::Manifest },
+        size: SizeEstimate { bytes: ByteCount::gib(gib), rule: SizeRule::Manifest, streamed: None },
         max_concurrent: 1,
         pin: false,
         keep_alive: None,

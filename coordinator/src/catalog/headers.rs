@@ -1,6 +1,7 @@
 //! What the headers of a model's files tell of the memory it will need (RC-20). Reads the first bytes of each file and
 //! never maps one: a file that is cut short meanwhile must not take the door down.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
@@ -27,7 +28,17 @@ const ROW_VALUES: u64 = 16;
 pub(super) struct HeaderFacts {
     /// Bytes of all tensors.
     pub(super) weights: ByteCount,
+    pub(super) layers: LayerFacts,
     pub(super) shape: Shape,
+}
+
+/// Bytes of layers: what may come and go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct LayerFacts {
+    /// Of all of them.
+    pub(super) bytes: ByteCount,
+    /// Of the largest.
+    pub(super) largest: ByteCount,
 }
 
 /// What tells the size of keys and values and of a step.
@@ -45,15 +56,24 @@ impl HeaderFacts {
     /// `None` where the files do not tell everything, or cannot be read.
     pub(super) fn read(source: &Path, files: &[ModelFile]) -> Option<Self> {
         let weights: Vec<&ModelFile> = files.iter().filter(|file| file.is_weights()).collect();
-        let (mut bytes, mut shape) = (0_u64, Shape::beside(source));
+        let (mut bytes, mut shape, mut layers) = (0_u64, Shape::beside(source), Layers::default());
         for file in &weights {
-            let facts = if file.is_gguf() { of_gguf(file.path()) } else { of_safetensors(file.path()) };
+            let facts = if file.is_gguf() {
+                of_gguf(file.path(), &mut layers)
+            } else {
+                of_safetensors(file.path(), &mut layers)
+            };
             let (of_file, said) = facts.ok()?;
             bytes = bytes.saturating_add(of_file);
             shape = shape.or(said);
         }
         let shape = shape.filter(|_| !weights.is_empty())?;
-        Some(Self { weights: ByteCount(bytes), shape })
+        let sizes = || layers.0.values().copied();
+        let facts = LayerFacts {
+            bytes: ByteCount(sizes().fold(0, u64::saturating_add).min(bytes)),
+            largest: ByteCount(sizes().max().unwrap_or(0)),
+        };
+        Some(Self { weights: ByteCount(bytes), layers: facts, shape })
     }
 }
 
@@ -94,15 +114,43 @@ impl Shape {
     }
 }
 
+/// Bytes of each layer, by its number. Parts of a model may share a layer.
+#[derive(Default)]
+struct Layers(BTreeMap<u64, u64>);
+
+impl Layers {
+    /// Adds a tensor if it is a layer's, by the names of GGUF and of safetensors.
+    fn add(&mut self, tensor: &str, bytes: u64) {
+        let rest = ["blk.", "model.layers."].iter().find_map(|prefix| tensor.strip_prefix(prefix));
+        if let Some(layer) = rest.and_then(|rest| rest.split('.').next()?.parse().ok()) {
+            self.add_to(layer, bytes);
+        }
+    }
+
+    fn add_to(&mut self, layer: u64, bytes: u64) {
+        let of_layer = self.0.entry(layer).or_insert(0_u64);
+        *of_layer = of_layer.saturating_add(bytes);
+    }
+
+    /// Adds what another file has.
+    fn join(&mut self, of_file: Self) {
+        of_file.0.into_iter().for_each(|(layer, bytes)| self.add_to(layer, bytes));
+    }
+}
+
 /// Bytes of the tensors, and the shape if the file tells it.
 type Facts = (u64, Option<Shape>);
 
-fn of_gguf(path: &Path) -> io::Result<Facts> {
+fn of_gguf(path: &Path, layers: &mut Layers) -> io::Result<Facts> {
     let facts = |header: &Header<'_>| {
+        let mut layers = Layers::default();
+        header.tensors().iter().for_each(|tensor| layers.add(tensor.name, tensor.bytes));
         let bytes = header.tensors().iter().fold(0_u64, |sum, tensor| sum.saturating_add(tensor.bytes));
-        (bytes, Shape::of_gguf(header))
+        ((bytes, Shape::of_gguf(header)), layers)
     };
-    with_gguf_header(path, facts).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))
+    let (facts, of_file) = with_gguf_header(path, facts).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+    layers.join(of_file);
+    Ok(facts)
 }
 
 /// Reads as much of a GGUF file as its header needs, and looks at that. The error is what is wrong with the header; nothing
@@ -123,7 +171,7 @@ pub(super) fn with_gguf_header<T>(path: &Path, look_at: impl Fn(&Header<'_>) -> 
 }
 
 /// The data follows the header: eight bytes of length, then so many of JSON.
-fn of_safetensors(path: &Path) -> io::Result<Facts> {
+fn of_safetensors(path: &Path, layers: &mut Layers) -> io::Result<Facts> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidData);
     let length = std::fs::metadata(path)?.len();
     let head = first_bytes(path, 8)?;
@@ -131,8 +179,11 @@ fn of_safetensors(path: &Path) -> io::Result<Facts> {
     let end = header.checked_add(8).filter(|end| *end <= length && header <= LONGEST_HEADER).ok_or_else(invalid)?;
     let text = first_bytes(path, end)?;
     let tensors: Value = serde_json::from_slice(text.get(8..).unwrap_or_default()).map_err(|_| invalid())?;
-    if !tensors.is_object() {
-        return Err(invalid());
+    for (name, tensor) in tensors.as_object().ok_or_else(invalid)? {
+        let place = |end: usize| tensor.get("data_offsets")?.get(end)?.as_u64();
+        if let (Some(start), Some(end)) = (place(0), place(1)) {
+            layers.add(name, end.saturating_sub(start));
+        }
     }
     Ok((length - end, None))
 }
@@ -175,8 +226,12 @@ mod tests {
         let tokens: Vec<String> = (0..vocabulary).map(|n| format!("token number {n}")).collect();
         writer.set("tokenizer.ggml.tokens", tokens.as_slice()).unwrap();
         writer.tensor("output.weight", TensorType::F32, &[8, 32]).unwrap();
+        writer.tensor("blk.0.a.weight", TensorType::F32, &[8]).unwrap();
+        writer.tensor("blk.1.a.weight", TensorType::F32, &[16]).unwrap();
         let mut body = writer.begin(std::fs::File::create(path).unwrap()).unwrap();
         body.write(&[0; 8 * 32 * 4]).unwrap();
+        body.write(&[0; 8 * 4]).unwrap();
+        body.write(&[0; 16 * 4]).unwrap();
         body.finish().unwrap().flush().unwrap();
     }
 
@@ -202,7 +257,8 @@ mod tests {
             let path = folder.path().join("model.gguf");
             gguf(&path, vocabulary);
             let facts = HeaderFacts::read(&path, &model_files(&path)).unwrap();
-            assert_eq!((facts.weights, facts.shape.cached_values()), (ByteCount(1_024), 2 * 2 * 2 * 16));
+            assert_eq!((facts.weights, facts.shape.cached_values()), (ByteCount(1_120), 2 * 2 * 2 * 16));
+            assert_eq!(facts.layers, LayerFacts { bytes: ByteCount(96), largest: ByteCount(64) });
             assert_eq!(facts.shape.max_position_embeddings, Some(100));
         }
     }
@@ -220,7 +276,7 @@ mod tests {
         let path = folder.path().join("model.safetensors");
         for bytes in [b"".to_vec(), b"\xff\xff\xff\xff\xff\xff\xff\x7f{}".to_vec(), b"\x02\0\0\0\0\0\0\0[]".to_vec()] {
             std::fs::write(&path, &bytes).unwrap();
-            assert!(of_safetensors(&path).is_err(), "{bytes:?}");
+            assert!(of_safetensors(&path, &mut Layers::default()).is_err(), "{bytes:?}");
         }
     }
 }

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use model_boss_core::{SizeEstimate, SizeRule};
-use model_boss_protocol::{Backend, ByteCount, DeviceId, Manifest};
+use model_boss_protocol::{Backend, ByteCount, DeviceId, Manifest, ResidencyMode};
 
 use super::DEFAULT_CONCURRENCY;
-use super::headers::{HeaderFacts, Shape};
+use super::headers::{HeaderFacts, LayerFacts, Shape};
 
 /// Code, buffers and activations of a worker on `cpu`.
 const PROCESS: ByteCount = ByteCount::mib(64);
@@ -100,12 +100,19 @@ fn collect(path: &Path, depth: u32, files: &mut Vec<ModelFile>) {
 /// headers tell them; file sizes (GGUF ×1.1, safetensors ×1.3); the name.
 pub(super) fn estimate(manifest: &Manifest, source: &Path, files: &[ModelFile], backend: Backend) -> SizeEstimate {
     if let Some(bytes) = manifest.stated_size() {
-        return SizeEstimate { bytes, rule: SizeRule::Manifest };
+        return SizeEstimate { bytes, rule: SizeRule::Manifest, streamed: None };
     }
     let process = if matches!(manifest.device, DeviceId::Cuda(_)) { PROCESS_ON_GPU } else { PROCESS };
-    if let Some(HeaderFacts { weights, shape }) = HeaderFacts::read(source, files) {
-        let bytes = weights + cache(manifest, &shape, backend) + shape.activations() + process;
-        return SizeEstimate { bytes, rule: SizeRule::Headers };
+    if let Some(HeaderFacts { weights, layers, shape }) = HeaderFacts::read(source, files) {
+        let beside = cache(manifest, &shape, backend) + shape.activations() + process;
+        let least = (weights - layers.bytes) + window(manifest, &layers) + beside;
+        // Engines of others keep what they load, or have ways of their own.
+        let may_stream = backend == Backend::Candle && manifest.residency != Some(ResidencyMode::Resident);
+        let bytes = match manifest.residency {
+            Some(ResidencyMode::Stream) if may_stream => least.min(weights + beside),
+            _ => weights + beside,
+        };
+        return SizeEstimate { bytes, rule: SizeRule::Headers, streamed: may_stream.then_some(least) };
     }
     let weigh = |file: &ModelFile| ByteCount(file.bytes).scaled(if file.is_gguf() { 1.1 } else { 1.3 });
     let weights = || files.iter().filter(|file| file.is_weights());
@@ -113,7 +120,17 @@ pub(super) fn estimate(manifest: &Manifest, source: &Path, files: &[ModelFile], 
     let weights = if known { weights().map(weigh).sum() } else { by_name(manifest.name.as_str()) };
     let cache = Shape::beside(source).map_or(UNKNOWN_CACHE, |shape| cache(manifest, &shape, backend));
     let rule = if known { SizeRule::FileSize } else { SizeRule::Name };
-    SizeEstimate { bytes: weights + cache + process, rule }
+    SizeEstimate { bytes: weights + cache + process, rule, streamed: None }
+}
+
+/// What layers come through if they come and go (RS-6): the block in use and those fetched ahead. A block is the fewest
+/// layers that make 32 MiB, at most four.
+fn window(manifest: &Manifest, layers: &LayerFacts) -> ByteCount {
+    let fewest = ByteCount::mib(32).0.div_ceil(layers.largest.0.max(1)).clamp(1, 4);
+    let block = manifest.block.map_or(fewest, u64::from);
+    let slots = u64::from(manifest.window.unwrap_or(1)) + 1;
+    // Reads are of whole pages.
+    ByteCount((layers.largest + ByteCount::mib(1)).0.saturating_mul(block).saturating_mul(slots))
 }
 
 /// Keys and values of every sequence at its full context: in f32, which is what our decoder on the CPU keeps, and in half of

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use model_boss_core::EngineOptions;
 use model_boss_dialects::EngineDialect;
-use model_boss_protocol::{Backend, ByteCount, DeviceId, Generation, ModelId, SlotId};
+use model_boss_protocol::{Backend, ByteCount, DeviceId, Generation, ModelId, ResidencyMode, SlotId};
 use tokio_util::sync::CancellationToken;
 
 use crate::catalog::{LiveCatalog, Model};
@@ -86,6 +86,8 @@ pub(crate) struct SpawnOrder {
     pub(crate) parts: Vec<(DeviceId, ByteCount)>,
     /// The context to serve, when a load asked for one.
     pub(crate) context: Option<u64>,
+    /// `stream` where it was given less than it needs to stay.
+    pub(crate) residency: ResidencyMode,
     /// The UUIDs of the GPUs of its lease, joined by commas; empty on `cpu`.
     pub(crate) visible_gpus: String,
     /// What the load asked of its engine.

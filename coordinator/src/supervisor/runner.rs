@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use model_boss_core::{Event, ExitReport};
 use model_boss_engines::{Facts, exit_reason};
-use model_boss_protocol::{DeviceId, PromptFormat, SpawnToken, WorkerExit, WorkerHealth, WorkerSpec};
+use model_boss_protocol::{
+    DeviceId, PromptFormat, Residency, ResidencyMode, SpawnToken, WorkerExit, WorkerHealth, WorkerSpec,
+};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use tokio::io::AsyncWriteExt;
@@ -328,6 +330,10 @@ impl WorkerRunner {
             proof,
             context_length: self.context(),
             max_concurrent: description.max_concurrent,
+            residency: match self.order.residency {
+                ResidencyMode::Auto => manifest.residency(),
+                mode => Residency { mode, ..manifest.residency() },
+            },
             params: manifest.params.clone(),
             chat_template: manifest.chat_template.clone().or_else(|| manifest.prompt_format.map(template_of)),
             thinking: manifest.thinking,

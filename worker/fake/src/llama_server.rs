@@ -73,6 +73,7 @@ pub(crate) fn spec(args: &[String]) -> Result<WorkerSpec, CommandLineError> {
         proof: SpawnToken::from_bits(0),
         context_length: Some(number("--ctx-size")? / sequences.max(1)),
         max_concurrent: u32::try_from(sequences).unwrap_or(u32::MAX),
+        residency: Default::default(),
         params: BTreeMap::new(),
         chat_template: given.get("--chat-template").map(|text| (*text).to_owned()),
         thinking: None,

@@ -9,6 +9,7 @@ use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use model_boss_engine::Totals;
+use model_boss_engine::residency::{LayerReport, Monitor, Residency, StreamTotals};
 use model_boss_protocol::{ApiError, EngineStats, ErrorCode, Readiness};
 use serde::Serialize;
 
@@ -25,7 +26,7 @@ pub(super) async fn health(State(worker): State<Arc<Worker>>) -> impl IntoRespon
 
 /// Prometheus' text form.
 pub(super) async fn metrics(State(worker): State<Arc<Worker>>) -> impl IntoResponse {
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4")], worker.metrics.render(&worker.activity))
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4")], worker.metrics.render(&worker.activity, worker.monitor()))
 }
 
 /// Numbers for people and scripts.
@@ -38,6 +39,32 @@ pub(super) struct Stats {
     weight_bytes: Option<u64>,
     engine: EngineStats,
     totals: Totals,
+    /// Of layers that come and go; null where all stay on the device.
+    residency: Option<Streaming>,
+}
+
+/// How layers live and what that takes (RS-9).
+#[derive(Serialize)]
+struct Streaming {
+    plan: Residency,
+    totals: StreamTotals,
+    bytes_per_second: f64,
+    overlap: f64,
+    /// Of the last step.
+    layers: Vec<LayerReport>,
+}
+
+impl Streaming {
+    fn of(monitor: &Monitor) -> Self {
+        let totals = monitor.totals();
+        Self {
+            plan: monitor.residency().clone(),
+            totals,
+            bytes_per_second: totals.bandwidth(),
+            overlap: totals.overlap(),
+            layers: monitor.layers(),
+        }
+    }
 }
 
 /// What has been done since the start.
@@ -51,6 +78,7 @@ pub(super) async fn stats(State(worker): State<Arc<Worker>>) -> Json<Stats> {
         weight_bytes: health.weight_bytes,
         engine: health.engine,
         totals: worker.activity.totals(),
+        residency: worker.monitor().map(Streaming::of),
     })
 }
 

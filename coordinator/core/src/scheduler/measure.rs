@@ -35,7 +35,8 @@ impl Scheduler {
             self.devices.raise(&device, more);
             self.accounts_changed = true;
         }
-        if all_seen && used > ByteCount::ZERO {
+        // What a streamed model takes says what it was given, not what it needs.
+        if all_seen && used > ByteCount::ZERO && self.pool[id].size_rule != SizeRule::Streamed {
             self.learn(id, used);
         }
     }
@@ -51,7 +52,8 @@ impl Scheduler {
     /// A load ran out of memory: it needs more than it was given, at most all there is.
     pub(super) fn learn_from_out_of_memory(&mut self, id: SlotId) {
         let slot = &self.pool[id];
-        if slot.size_rule == SizeRule::Manifest {
+        // A streamed model takes what it is given.
+        if matches!(slot.size_rule, SizeRule::Manifest | SizeRule::Streamed) {
             return;
         }
         let had: ByteCount = slot.parts.iter().map(|&(_, bytes)| bytes).sum();

@@ -13,7 +13,7 @@ use crate::placement::{self, PlacementError, Site, Wanted};
 use crate::queue::{Head, OrderKey};
 use crate::reason::{LeaveCause, Protection};
 use crate::slot::{LoadPhase, ReadyPhase, SlotState, StopPhase};
-use crate::{SizeEstimate, split};
+use crate::{SizeEstimate, SizeRule, split};
 
 /// A model that looks for a place.
 #[derive(Clone, Debug)]
@@ -100,6 +100,10 @@ impl Plan {
     }
 }
 
+/// Share of what a device could give that a streamed model takes: the more layers stay, the faster it is, and what others use
+/// changes from moment to moment.
+const STREAMED_SHARE: (u64, u64) = (7, 8);
+
 impl Scheduler {
     /// What the model's waiting requests ask for.
     pub(super) fn ask_of(&self, model: ModelIndex) -> Ask {
@@ -117,7 +121,17 @@ impl Scheduler {
 
     /// The size of what is asked for on this device; `auto` is a split.
     pub(super) fn size_on(&self, ask: &Ask, device: &DeviceId) -> SizeEstimate {
-        self.footprints.size(&self.catalog[ask.model].description, ask.context, device, &ask.estimate)
+        let size = self.footprints.size(&self.catalog[ask.model].description, ask.context, device, &ask.estimate);
+        let Some(least) = size.streamed.filter(|_| *device == DeviceId::Cpu) else { return size };
+        // What would be left if every slot were empty: beyond that nothing can be kept, and what is not kept can be streamed.
+        let room = self.devices.get(device).and_then(|device| device.room_for_models());
+        match room.map(|room| ByteCount(u64::try_from(room).unwrap_or(0))) {
+            Some(room) if size.bytes > room && least <= room => {
+                let most = ByteCount(room.0 / STREAMED_SHARE.1 * STREAMED_SHARE.0);
+                SizeEstimate { bytes: least.max(most), rule: SizeRule::Streamed, streamed: Some(least) }
+            }
+            _ => size,
+        }
     }
 
     pub(super) fn size_at(&self, ask: &Ask, site: &[DeviceId]) -> SizeEstimate {

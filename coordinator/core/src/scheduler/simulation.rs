@@ -153,9 +153,11 @@ fn operate(world: &mut World, rng: &mut Rng, devices: &[DeviceObservation]) {
             let mut options = LoadOptions::default();
             if rng.chance(400) {
                 options.context = Some(1 << rng.between(9, 13));
-                options.size = rng
-                    .chance(500)
-                    .then(|| SizeEstimate { bytes: ByteCount::gib(rng.between(1, 12)), rule: SizeRule::Headers });
+                options.size = rng.chance(500).then(|| SizeEstimate {
+                    bytes: ByteCount::gib(rng.between(1, 12)),
+                    rule: SizeRule::Headers,
+                    streamed: None,
+                });
             }
             options.device = rng.chance(200).then(|| any(rng, devices).device.clone());
             world.load_with(&name, options);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model_boss_protocol::{Generation, KeepAlive, SlotId, WorkerExit};
+use model_boss_protocol::{Generation, KeepAlive, ResidencyMode, SlotId, WorkerExit};
 
 use super::{Life, Reconsider, Scheduler, Timer};
 use crate::catalog::{LeaseRefusal, LoadWish, ModelIndex};
@@ -11,7 +11,7 @@ use crate::queue::Residency;
 use crate::reason::LeaveCause;
 use crate::residency::stay_warm;
 use crate::slot::{LoadPhase, ReadyPhase, SlotEvent, SlotOrder, SlotState};
-use crate::{Effect, ExitReport, MaxLoaded, Verdict};
+use crate::{Effect, ExitReport, MaxLoaded, SizeRule, Verdict};
 
 /// Loads of a model in a row that may end in a port that somebody else has before that counts as a failure.
 const PORT_CLASHES: u32 = 8;
@@ -219,6 +219,10 @@ impl Scheduler {
                 parts: slot.parts.clone(),
                 context: slot.context,
                 engine: slot.engine.clone(),
+                residency: match slot.size_rule {
+                    SizeRule::Streamed => ResidencyMode::Stream,
+                    _ => ResidencyMode::Auto,
+                },
             },
         };
         self.out.push(effect);

@@ -174,7 +174,7 @@ impl Scheduler {
         let description = &known.description;
         let ask = self.ask_of(index);
         let size = match slot.map(|slot| (slot.size_rule, slot.parts.iter().map(|&(_, bytes)| bytes).sum())) {
-            Some((rule, bytes)) => SizeEstimate { bytes, rule },
+            Some((rule, bytes)) => SizeEstimate { bytes, rule, streamed: None },
             None => match self.sites(&ask).ok().and_then(|sites| sites.into_iter().next()) {
                 Some(site) => self.size_at(&ask, &site),
                 None => self.size_on(&ask, &ask.device),

@@ -134,6 +134,19 @@ impl StreamTotals {
         self.wall_seconds += step.wall_seconds;
     }
 
+    /// What was added since.
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            steps: self.steps - before.steps,
+            bytes: self.bytes - before.bytes,
+            read_seconds: self.read_seconds - before.read_seconds,
+            place_seconds: self.place_seconds - before.place_seconds,
+            compute_seconds: self.compute_seconds - before.compute_seconds,
+            stall_seconds: self.stall_seconds - before.stall_seconds,
+            wall_seconds: self.wall_seconds - before.wall_seconds,
+        }
+    }
+
     /// Bytes per second of the steps' time.
     pub fn bandwidth(&self) -> f64 {
         if self.wall_seconds > 0.0 { self.bytes as f64 / self.wall_seconds } else { 0.0 }

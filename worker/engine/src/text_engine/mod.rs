@@ -14,6 +14,7 @@ use crate::activity::{Activity, End};
 use crate::batch::{self, StepBudget};
 use crate::decoder::{Decoder, DecoderError, SequenceStep};
 use crate::engine::{Engine, EngineError, EngineInfo, Event, Generate, Progress, Reply, SequenceId, Work, WorkError};
+use crate::residency::Monitor;
 use crate::text::Tokenizer;
 
 use sequence::{Running, Sequence, Step};
@@ -68,6 +69,11 @@ impl TextEngine {
             max_concurrent: settings.max_concurrent.max(1),
         };
         Self { decoder, tokenizer, settings, info, activity, waiting: VecDeque::new(), running: Vec::new() }
+    }
+
+    /// What is known of layers that come and go; none where all stay on the device.
+    pub fn monitor(&self) -> Option<Arc<Monitor>> {
+        self.decoder.monitor()
     }
 
     /// Why this work cannot be done at all.

@@ -89,6 +89,7 @@ impl Setup {
             proof: SpawnToken::from_bits(2),
             context_length: None,
             max_concurrent: 4,
+            residency: Default::default(),
             params,
             chat_template: None,
             thinking: None,

@@ -214,6 +214,7 @@ fn backend() -> (Process, SocketAddr) {
         proof: SpawnToken::from_bits(2),
         context_length: None,
         max_concurrent: 4096,
+        residency: Default::default(),
         params: Default::default(),
         chat_template: None,
         thinking: None,
