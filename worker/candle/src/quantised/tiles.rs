@@ -2,6 +2,8 @@
 //! the same few elements of all sixteen and no sum runs across lanes. The same bytes in the same amount as in the file;
 //! for block types and machines that [`super::vnni`] has a product for.
 
+use std::array::from_fn;
+
 use bytes::Bytes;
 use rayon::prelude::*;
 
@@ -121,11 +123,28 @@ impl Tiles {
 fn interleave(fields: &'static [Field], block_bytes: usize, rows: &[u8], tile: &mut [u8]) {
     let row_bytes = rows.len() / LANES;
     for (column, tile) in tile.chunks_exact_mut(LANES * block_bytes).enumerate() {
-        for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
-            let block = &row[column * block_bytes..][..block_bytes];
-            for (of_block, of_tile, size) in places(fields, lane) {
-                tile[of_tile..of_tile + size].copy_from_slice(&block[of_block..of_block + size]);
+        let blocks: [&[u8]; LANES] = from_fn(|lane| &rows[lane * row_bytes + column * block_bytes..][..block_bytes]);
+        for &(start, len, size) in fields {
+            // What stands before it in a block is there sixteen times.
+            let tile = &mut tile[start * LANES..(start + len) * LANES];
+            let blocks = blocks.map(|block| &block[start..start + len]);
+            match size {
+                1 => transpose::<1>(blocks, tile),
+                2 => transpose::<2>(blocks, tile),
+                _ => transpose::<4>(blocks, tile),
             }
+        }
+    }
+}
+
+/// Pieces of `SIZE` bytes, row after row, to all first pieces, all second ones, and so on. The size is known to the
+/// compiler: each layer that is pulled passes here.
+#[inline(always)]
+fn transpose<const SIZE: usize>(blocks: [&[u8]; LANES], tile: &mut [u8]) {
+    let blocks = blocks.map(|block| block.as_chunks::<SIZE>().0);
+    for (piece, tile) in tile.as_chunks_mut::<SIZE>().0.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+        for (out, block) in tile.iter_mut().zip(blocks) {
+            *out = block[piece];
         }
     }
 }
