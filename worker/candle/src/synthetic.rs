@@ -14,18 +14,32 @@ use crate::tensors::{EMBEDDING, HEAD, Needed, in_gguf};
 /// Rows that are drawn together.
 const ROWS: u64 = 256;
 
-/// A shape, stored as llama.cpp's Q4_K_M stores it: four bits, and six for what matters most.
+/// A shape, and how it is stored.
 #[derive(Clone, Debug)]
 pub struct Synthetic {
     spec: DecoderSpec,
+    stored: Mix,
+}
+
+/// Which type each matrix has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mix {
+    /// As llama.cpp's Q4_K_M: four bits, and six for what matters most.
+    Q4KM,
+    /// Eight bits everywhere.
+    Q8_0,
 }
 
 impl Synthetic {
     /// The names of all shapes.
-    pub const SHAPES: [&'static str; 2] = ["qwen3-0.6b", "qwen3-tiny"];
+    pub const SHAPES: [&'static str; 5] = ["qwen3-0.6b", "qwen3-tiny", "qwen3-4b", "qwen3-0.6b-q8_0", "qwen3-4b-q8_0"];
 
     /// The shape of that name.
     pub fn of(name: &str) -> Option<Self> {
+        let (name, stored) = match name.strip_suffix("-q8_0") {
+            Some(name) if name != "qwen3-tiny" => (name, Mix::Q8_0),
+            _ => (name, Mix::Q4KM),
+        };
         let qwen3 = DecoderSpec {
             layers: 28,
             hidden: 1_024,
@@ -45,9 +59,14 @@ impl Synthetic {
             max_positions: 40_960,
         };
         match name {
-            "qwen3-0.6b" => Some(Self { spec: qwen3 }),
+            "qwen3-0.6b" => Some(Self { spec: qwen3, stored }),
+            "qwen3-4b" => Some(Self {
+                spec: DecoderSpec { layers: 36, hidden: 2_560, heads: 32, intermediate: 9_728, ..qwen3 },
+                stored,
+            }),
             // With a head of its own: with the embedding for a head, a shallow model of random weights repeats its input.
             "qwen3-tiny" => Some(Self {
+                stored,
                 spec: DecoderSpec {
                     layers: 4,
                     hidden: 256,
@@ -73,8 +92,8 @@ impl Synthetic {
     /// Writes the file: `header` with what the model is, and all tensors.
     pub fn write(&self, seed: u64, mut header: HeaderWriter, out: impl Write) -> Result<(), ConvertError> {
         gguf_keys::write(&self.spec, &mut header)?;
-        // Mostly Q4_K, medium.
-        header.set("general.file_type", &15_u32)?;
+        // Mostly Q4_K, medium; mostly Q8_0.
+        header.set("general.file_type", &if self.stored == Mix::Q4KM { 15_u32 } else { 7 })?;
         header.set("general.quantization_version", &2_u32)?;
         let shape = self.spec.embedding_shape();
         let ends = [Some(EMBEDDING), (!self.spec.tied_head).then_some(HEAD)];
@@ -118,6 +137,7 @@ impl Synthetic {
         let layer = tensor.name.strip_prefix("model.layers.").and_then(|rest| rest.split('.').next()?.parse().ok());
         match (tensor.name.as_str(), layer) {
             _ if tensor.shape.len() == 1 => TensorType::F32,
+            _ if self.stored == Mix::Q8_0 => TensorType::Q8_0,
             (HEAD, _) => TensorType::Q6_K,
             (EMBEDDING, _) if self.spec.tied_head => TensorType::Q6_K,
             (name, Some(layer)) if (name.contains("v_proj") || name.contains("down_proj")) && more_bits(layer) => {
@@ -150,6 +170,10 @@ fn draw(kind: TensorType, blocks: u64, spread: f32, random: &mut Random) -> Vec<
                 block[0..2].copy_from_slice(&f16::from_f32(d).to_le_bytes());
                 // A minimum is as large as its scale: the middle of 0 to 15.
                 block[2..4].copy_from_slice(&f16::from_f32(7.5 * d).to_le_bytes());
+            }
+            TensorType::Q8_0 => {
+                let d = spread * SQRT_12 / 256.0;
+                block[0..2].copy_from_slice(&f16::from_f32(d).to_le_bytes());
             }
             _ => {
                 // Q6_K: scales of either sign from 8 to 15.
@@ -193,9 +217,9 @@ mod tests {
 
     #[test]
     fn drawn_blocks_have_the_spread_that_was_asked_for() {
-        for kind in [TensorType::Q4_K, TensorType::Q6_K] {
-            let stored = draw(kind, 400, 0.05, &mut Random(7));
-            let mut values = vec![0.0; 400 * 256];
+        for kind in [TensorType::Q4_K, TensorType::Q6_K, TensorType::Q8_0] {
+            let stored = draw(kind, 4_000, 0.05, &mut Random(7));
+            let mut values = vec![0.0; 4_000 * kind.block_len() as usize];
             dequantise(kind, &stored, &mut values).unwrap();
             let count = values.len() as f64;
             let mean = values.iter().map(|x| f64::from(*x)).sum::<f64>() / count;

@@ -6,6 +6,7 @@ mod models;
 mod overload;
 mod peer;
 mod proxy;
+mod stream;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -20,7 +21,7 @@ use hyper_util::rt::TokioIo;
 use model_boss_tests::{Behaviour, Boss, LoneWorker, Sandbox, question};
 use tokio::net::TcpStream;
 
-const BENCHES: [(&str, &str); 10] = [
+const BENCHES: [(&str, &str); 11] = [
     ("overload", "three times more requests than can be answered, for a minute: goodput, refusals, the important ones"),
     ("queue", "one event of the scheduler with 100,000 requests waiting for 1,000 models (no processes)"),
     (
@@ -45,6 +46,10 @@ const BENCHES: [(&str, &str); 10] = [
         "10,000 requests (or as many as named) while every worker is killed each 2 s: fails if one gets no final answer",
     ),
     ("decode", "tokens per second of the worker, one after another: beside llama-bench where it is installed"),
+    (
+        "stream",
+        "a model larger than its memory control group, layers read in each step: beside llama.cpp's mmap where it is installed",
+    ),
     ("prefill", "prompt tokens per second of the worker: beside llama-bench where it is installed"),
 ];
 
@@ -58,6 +63,7 @@ async fn main() -> ExitCode {
         Some("proxy") => return proxy::run(std::env::args().skip(2), processor()).await,
         Some("decode") => return models::run(models::Part::Decode, std::env::args().skip(2), &processor()),
         Some("prefill") => return models::run(models::Part::Prefill, std::env::args().skip(2), &processor()),
+        Some("stream") => return stream::run(std::env::args().skip(2), &processor()),
         // How a coordinator starts a worker: this program is also what stands behind the gateways of `proxy`.
         Some("serve") => proxy::backend::run().await,
         None | Some("list") => BENCHES.iter().for_each(|(name, what)| println!("{name:<12} {what}")),
