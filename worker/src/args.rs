@@ -25,6 +25,8 @@ pub(crate) enum Command {
     Inspect(Inspect),
     /// Write a folder of safetensors as one GGUF file, which other programs read too
     Convert(Convert),
+    /// Write a model's layers beside it as they are computed with, so that streaming them has nothing to do but read
+    Index(Index),
     /// Write a GGUF file of random weights, for measurements
     Synth(Synth),
     /// Measure how fast a model reads prompts and decodes, without HTTP around it
@@ -107,10 +109,17 @@ pub enum StoredAs {
     Q8_0,
 }
 
+/// `index`'s command line.
+#[derive(Debug, clap::Args)]
+pub struct Index {
+    /// A GGUF file, or a folder with a model. MODEL.layers.json and MODEL.layers.bin appear beside the (first) weight file
+    pub model: PathBuf,
+}
+
 /// `synth`'s command line.
 #[derive(Debug, clap::Args)]
 pub struct Synth {
-    /// qwen3-0.6b (373 MiB) or qwen3-tiny, stored as Q4_K_M
+    /// qwen3-0.6b (373 MiB), qwen3-4b or qwen3-tiny, stored as Q4_K_M; qwen3-0.6b-q8_0 or qwen3-4b-q8_0 (4.3 GB)
     pub shape: String,
     /// The file to write
     #[arg(value_name = "OUT.gguf")]

@@ -16,5 +16,5 @@ mod process;
 mod residency;
 mod state;
 
-pub use args::{Convert, StoredAs, Synth};
+pub use args::{Convert, Index, StoredAs, Synth};
 pub use process::{Backend, LoadDecoder, LoadFailure, WriteFile, run};

@@ -14,6 +14,7 @@ fn main() -> ExitCode {
     model_boss_worker::run(Backend {
         load: Box::new(load),
         convert: Box::new(files::convert),
+        index: Box::new(files::index),
         synth: Box::new(files::synth),
     })
 }

@@ -14,7 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::info;
 use tracing_subscriber::EnvFilter;
 
-use crate::args::{Args, Command, Convert, Serve, Synth};
+use crate::args::{Args, Command, Convert, Index, Serve, Synth};
 use crate::defaults::Defaults;
 use crate::gate::GateError;
 use crate::state::{Access, Worker};
@@ -33,6 +33,8 @@ pub struct Backend {
     pub load: LoadDecoder,
     /// For `convert`.
     pub convert: WriteFile<Convert>,
+    /// For `index`.
+    pub index: WriteFile<Index>,
     /// For `synth`.
     pub synth: WriteFile<Synth>,
 }
@@ -83,6 +85,7 @@ pub fn run(backend: Backend) -> ExitCode {
             .map(|facts| println!("{facts}"))
             .map_err(|error| LoadFailure::new(WorkerExit::BadModel, &error)),
         Command::Convert(convert) => (backend.convert)(&convert),
+        Command::Index(index) => (backend.index)(&index),
         Command::Synth(synth) => (backend.synth)(&synth),
         Command::Bench(asked) => bench::run(&asked, backend.load),
         Command::Residency(asked) => residency::run(&asked, backend.load),

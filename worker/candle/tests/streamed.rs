@@ -8,7 +8,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use model_boss_candle::{LoadError, LoadOptions, Synthetic, load, load_with};
+use model_boss_candle::{LoadError, LoadOptions, Synthetic, load, load_with, write_layer_index};
 use model_boss_engine::residency::plan::{Mode, Wish};
 use model_boss_engine::{Decoder, DecoderError, KvSlot, Logits, SequenceStep};
 use model_boss_protocol::{ByteCount, DeviceId, WorkerExit};
@@ -192,4 +192,44 @@ fn a_number_that_is_none_fails_the_step_with_the_tensors_name() {
         assert!(fault.contains("layers.2.mlp.up_proj") && fault.contains("NaN"), "{fault}");
     }
     comes.close(kv);
+}
+
+#[test]
+fn rs_5_layers_in_a_file_of_their_own_are_the_same_and_a_stale_one_is_passed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = synthetic(&folder);
+    let expected = run(resident(&model).as_mut(), true);
+    let index = write_layer_index(&model).unwrap();
+    assert_eq!(index, folder.path().join("tiny.gguf.layers.json"));
+    let with_index = |said: &str| {
+        let mut comes = streamed(&model, &options(Some(2), Some(1)));
+        let store = comes.monitor().unwrap().residency().store.clone();
+        assert!(store.contains(said), "{store}");
+        assert!(run(comes.as_mut(), true) == expected, "{store}");
+    };
+    with_index(", index");
+    // Bytes for another machine, as plain ones do not need to be.
+    let text = std::fs::read_to_string(&index).unwrap();
+    std::fs::write(&index, text.replace("\"rows\"", "\"other\"").replace("\"tiles16\"", "\"other\"")).unwrap();
+    with_index("arranged as other");
+    std::fs::write(&index, "{").unwrap();
+    with_index("no index");
+    std::fs::write(&index, text).unwrap();
+    let now = File::options().append(true).open(&model).unwrap();
+    now.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+    with_index("changed since");
+}
+
+#[test]
+fn rs_5_a_folder_of_safetensors_has_an_index_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = golden().into_iter().find(|model| model.join("model.safetensors").exists()).unwrap();
+    for entry in std::fs::read_dir(&model).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
+    }
+    write_layer_index(folder.path()).unwrap();
+    let mut comes = streamed(folder.path(), &options(None, None));
+    assert!(comes.monitor().unwrap().residency().store.ends_with(", index"));
+    assert!(run(comes.as_mut(), true) == run(resident(&model).as_mut(), true));
 }

@@ -11,6 +11,7 @@ mod dtype;
 mod error;
 pub mod gguf;
 mod index;
+pub mod layer_index;
 mod locate;
 mod mapped;
 mod safetensors;

@@ -12,7 +12,7 @@ use model_boss_weights::store::{DirectStore, HostBuffer, PAGE, Reads, StoreError
 
 use super::cpu::{Block, CpuDevice, StoreSource, arrange, matrices};
 use super::table::LayerTable;
-use super::{Pieces, Streamed};
+use super::{Pieces, Streamed, index};
 use crate::decoder::SpecDecoder;
 use crate::kv;
 use crate::layer::Layer;
@@ -65,7 +65,8 @@ pub(crate) fn open(
     }
     let context = context(&spec, options.context_length);
     let ends = ends.read_ends(&mut reader, &spec)?;
-    let table = LayerTable::read(&spec, reader.files(), &mut reader)?;
+    let mut table = LayerTable::read(&spec, reader.files(), &mut reader)?;
+    let index = index::apply(&mut table);
     let store: Arc<dyn WeightStore> = Arc::new(DirectStore::open(&table.paths)?);
 
     let kv_bytes_per_token = kv::bytes_per_token(&spec, target.dtype);
@@ -100,7 +101,8 @@ pub(crate) fn open(
         StoreSource { store: Arc::clone(&store), reads: blocks.iter().map(|(reads, _)| reads.clone()).collect() };
     let device = CpuDevice::new(blocks);
     let slots = planned.slots;
-    let monitor = Arc::new(Monitor::new(report(&planned, &rates, spec.layers, store.name(), device.capabilities())));
+    let named = index.map_or(store.name().to_owned(), |index| format!("{}, {index}", store.name()));
+    let monitor = Arc::new(Monitor::new(report(&planned, &rates, spec.layers, named, device.capabilities())));
     let streamer =
         Streamer::start(spec.layers, planned.blocks, slots, (slots, buffer), source, device, Arc::clone(&monitor))?;
     let info = DecoderInfo {
@@ -119,7 +121,7 @@ fn everything(needs: &Needs) -> StreamPlan {
     StreamPlan { blocks, slots, slot_bytes, resident_bytes, streamed_bytes: 0, step_seconds: None }
 }
 
-fn report(planned: &StreamPlan, rates: &Rates, layers: usize, store: &str, capabilities: Capabilities) -> Residency {
+fn report(planned: &StreamPlan, rates: &Rates, layers: usize, store: String, capabilities: Capabilities) -> Residency {
     let streamed_layers = planned.blocks.iter().map(Vec::len).sum();
     Residency {
         resident_layers: layers - streamed_layers,
@@ -129,7 +131,7 @@ fn report(planned: &StreamPlan, rates: &Rates, layers: usize, store: &str, capab
         blocks: planned.blocks.len(),
         slots: planned.slots,
         slot_bytes: planned.slot_bytes,
-        store: store.to_owned(),
+        store,
         store_bytes_per_second: rates.read,
         predicted_step_seconds: planned.step_seconds.unwrap_or(0.0),
         capabilities,

@@ -2,6 +2,7 @@
 //! same parts by the same code as one that stays. Knows no files and no plan.
 
 pub(crate) mod cpu;
+pub(crate) mod index;
 pub(crate) mod load;
 mod table;
 

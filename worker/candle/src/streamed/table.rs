@@ -33,29 +33,37 @@ pub(crate) struct LayerTable {
 }
 
 impl LayerTable {
-    /// From the model's own files.
+    /// From the model's own files, with everything small.
     pub(crate) fn read(spec: &DecoderSpec, files: &Files, reader: &mut Reader<'_>) -> Result<Self, ModelError> {
-        let (mut layers, mut small) = (Vec::new(), HashMap::new());
+        let mut table = Self::places(spec, files)?;
+        for needed in (0..spec.layers).flat_map(|layer| spec.needed_by_layer(layer)) {
+            if needed.shape.len() != 2 {
+                let tensor = reader.tensor(&needed.name)?;
+                table.small.insert(needed.name, tensor);
+            }
+        }
+        Ok(table)
+    }
+
+    /// Where the matrices lie in the model's own files.
+    pub(crate) fn places(spec: &DecoderSpec, files: &Files) -> Result<Self, ModelError> {
+        let mut layers = Vec::new();
         for layer in 0..spec.layers {
             let mut pieces = Vec::new();
             for needed in spec.needed_by_layer(layer) {
                 let stored = files.check(&needed)?;
-                match <[usize; 2]>::try_from(stored.shape) {
-                    Ok(shape) => pieces.push(Piece {
+                if let Ok(shape) = <[usize; 2]>::try_from(stored.shape) {
+                    pieces.push(Piece {
                         extent: files.extent(&needed.name)?,
                         layout: MatrixLayout { kind: stored.kind, shape },
                         name: needed.name,
                         arranged: false,
-                    }),
-                    Err(_) => {
-                        let tensor = reader.tensor(&needed.name)?;
-                        small.insert(needed.name, tensor);
-                    }
+                    });
                 }
             }
             layers.push(pieces);
         }
-        Ok(Self { paths: files.paths(), layers, small })
+        Ok(Self { paths: files.paths(), layers, small: HashMap::new() })
     }
 
     /// How some layers are read into one buffer, and their pieces in the order of the places.

@@ -1,0 +1,202 @@
+//! The index of layers (RS-5): a JSON file that says where each matrix of each layer lies, in the order they compute, for
+//! streaming without looking into model files. Knows places and names, not what is there.
+//!
+//! `{"layers":[{"layer_id","name","path","offset","nbytes","dtype"?,"scale"?}]}`; written with two additions: `arrangement`, if the
+//! bytes stand in an order that a machine's products want, and `made_from`, which files it was made from.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// A longer index is none.
+const LONGEST: u64 = 256 << 20;
+
+/// Where the layers of a model lie.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LayerIndex {
+    /// Pieces in the order they compute.
+    pub layers: Vec<IndexedPiece>,
+    /// The files it was made from; empty where whoever made it did not say.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub made_from: Vec<FileStamp>,
+}
+
+/// One matrix of one layer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct IndexedPiece {
+    /// Which layer, from 0.
+    pub layer_id: usize,
+    /// The matrix, by the names of safetensors.
+    pub name: String,
+    /// The file with its bytes; relative paths start at the index's folder.
+    pub path: PathBuf,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub nbytes: u64,
+    /// How elements are stored, by ggml's names; as in the model where it is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dtype: Option<String>,
+    /// A factor on all elements.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale: Option<f64>,
+    /// The order of the bytes; that of the model's file where it is absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arrangement: Option<String>,
+}
+
+/// A file as it was when an index was made from it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileStamp {
+    /// Its name.
+    pub name: String,
+    /// Bytes.
+    pub bytes: u64,
+    /// When it was last changed: seconds and nanoseconds since 1970.
+    pub modified: (i64, i64),
+}
+
+impl FileStamp {
+    /// Of a file as it is now.
+    pub fn of(path: &Path) -> std::io::Result<Self> {
+        let about = fs::metadata(path)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(Self { name, bytes: about.len(), modified: (about.mtime(), about.mtime_nsec()) })
+    }
+}
+
+/// An index that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LayerIndexError {
+    /// It cannot be read.
+    #[error("{} cannot be read: {source}", path.display())]
+    Read {
+        /// The index, or a file it names.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// It is not an index.
+    #[error("{} is no index of layers: {what}", path.display())]
+    Malformed {
+        /// The index.
+        path: PathBuf,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+impl LayerIndex {
+    /// Where the index of a model's first weight file is looked for and written: beside it.
+    pub fn beside(weights: &Path) -> PathBuf {
+        let mut path = weights.as_os_str().to_owned();
+        path.push(".layers.json");
+        path.into()
+    }
+
+    /// Reads an index and checks it against the files it names. Paths come back absolute or as the index's own folder
+    /// makes them.
+    pub fn read(path: &Path) -> Result<Self, LayerIndexError> {
+        let unreadable = |path: &Path| {
+            let path = path.to_owned();
+            move |source| LayerIndexError::Read { path, source }
+        };
+        let malformed = |what: String| LayerIndexError::Malformed { path: path.to_owned(), what };
+        let mut text = Vec::new();
+        let file = fs::File::open(path).map_err(unreadable(path))?;
+        file.take(LONGEST + 1).read_to_end(&mut text).map_err(unreadable(path))?;
+        if text.len() as u64 > LONGEST {
+            return Err(malformed(format!("it is longer than {LONGEST} bytes")));
+        }
+        let mut index: Self = serde_json::from_slice(&text).map_err(|error| malformed(error.to_string()))?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let mut lengths: Vec<(PathBuf, u64)> = Vec::new();
+        let mut before = 0;
+        for piece in &mut index.layers {
+            piece.path = folder.join(&piece.path);
+            let known = lengths.iter().find(|(path, _)| *path == piece.path).map(|(_, len)| *len);
+            let len = match known {
+                Some(len) => len,
+                None => {
+                    let len = fs::metadata(&piece.path).map_err(unreadable(&piece.path))?.len();
+                    lengths.push((piece.path.clone(), len));
+                    len
+                }
+            };
+            if piece.offset.checked_add(piece.nbytes).is_none_or(|end| end > len) {
+                let (name, layer, offset, nbytes) = (&piece.name, piece.layer_id, piece.offset, piece.nbytes);
+                let file = piece.path.display();
+                let what = format!("'{name}' of layer {layer} is at {offset} with {nbytes} bytes, {file} has {len}");
+                return Err(malformed(what));
+            }
+            if piece.layer_id < before {
+                return Err(malformed(format!("layer {} stands behind layer {before}", piece.layer_id)));
+            }
+            before = piece.layer_id;
+            if piece.scale.is_some_and(|scale| scale != 1.0) {
+                return Err(malformed(format!("'{}' has a scale, which this build does not apply", piece.name)));
+            }
+        }
+        Ok(index)
+    }
+
+    /// The JSON of it.
+    pub fn to_json(&self) -> Result<Vec<u8>, serde_json::Error> {
+        serde_json::to_vec_pretty(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(folder: &Path, json: &str) -> Result<LayerIndex, LayerIndexError> {
+        fs::write(folder.join("data.bin"), [7; 10_000]).unwrap();
+        let path = LayerIndex::beside(&folder.join("m.gguf"));
+        fs::write(&path, json).unwrap();
+        LayerIndex::read(&path)
+    }
+
+    #[test]
+    fn rs_5_the_fields_of_the_format_are_enough() {
+        let folder = tempfile::tempdir().unwrap();
+        let json = r#"{"layers":[
+            {"layer_id":0,"name":"a","path":"data.bin","offset":4096,"nbytes":100},
+            {"layer_id":1,"name":"b","path":"data.bin","offset":8192,"nbytes":1808,"dtype":"Q8_0","scale":1.0}]}"#;
+        let index = written(folder.path(), json).unwrap();
+        assert_eq!((index.layers.len(), index.made_from.len()), (2, 0));
+        assert_eq!(index.layers[1].path, folder.path().join("data.bin"));
+        let again: LayerIndex = serde_json::from_slice(&index.to_json().unwrap()).unwrap();
+        assert_eq!(again, index);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let piece = |fields: &str| {
+            format!(
+                r#"{{"layers":[{{"layer_id":3,"name":"a","path":"data.bin","offset":1,"nbytes":2}},{{{fields}}}]}}"#
+            )
+        };
+        for (json, said) in [
+            (piece(r#""layer_id":4,"name":"b","path":"data.bin","offset":9999,"nbytes":2"#), "has 10000"),
+            (
+                piece(r#""layer_id":4,"name":"b","path":"data.bin","offset":18446744073709551615,"nbytes":2"#),
+                "has 10000",
+            ),
+            (piece(r#""layer_id":4,"name":"b","path":"other.bin","offset":0,"nbytes":2"#), "other.bin"),
+            (
+                piece(r#""layer_id":2,"name":"b","path":"data.bin","offset":0,"nbytes":2"#),
+                "layer 2 stands behind layer 3",
+            ),
+            (piece(r#""layer_id":4,"name":"b","path":"data.bin","offset":0,"nbytes":2,"scale":0.5"#), "scale"),
+            ("[]".to_owned(), "no index"),
+        ] {
+            let error = written(folder.path(), &json).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+}
