@@ -68,7 +68,7 @@ struct Train {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Steps in all.
-    #[arg(long, default_value_t = 1_600)]
+    #[arg(long, default_value_t = 2_200)]
     steps: usize,
     /// Rows of a batch.
     #[arg(long, default_value_t = 8)]
