@@ -124,6 +124,7 @@ mod tests {
             store: StoreChoice::Embedded(folder.join("state")),
             runtime_dir: folder.join("run"),
             terms: Terms::default(),
+            foreign: ByteCount::ZERO,
             probes: Vec::new(),
             news: News::channel().0,
         };

@@ -98,6 +98,7 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
         store: StoreChoice::of(&config),
         runtime_dir: config.runtime_dir.clone(),
         terms: config.leases.terms(),
+        foreign: config.leases.foreign,
         probes,
         news: news.clone(),
     })

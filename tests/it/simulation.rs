@@ -57,3 +57,23 @@ async fn a_machine_that_makes_no_sense_is_named() {
     assert!(!status.success());
     assert!(output.contains("gpus.toml") && output.contains("much"), "{output}");
 }
+
+#[tokio::test]
+async fn where_the_driver_does_not_tell_processes_apart_models_are_not_taken_for_strangers() {
+    let mut sandbox = Sandbox::new();
+    sandbox.play("[[gpu]]\nmemory = \"24GiB\"\nblind = true\n");
+    let names = ["alpha", "beta", "gamma"];
+    let of_ten = "vram = \"10GiB\"\ndevice = \"cuda:0\"";
+    let _models = names.map(|name| sandbox.fake_model_with(name, of_ten, Behaviour::default()));
+    let boss = sandbox.start().await;
+    // The third has to take the place of one of the others: with their memory counted twice the second would have, too.
+    for (name, loaded) in [("alpha", 1), ("beta", 2), ("gamma", 2)] {
+        assert!(boss.chat(name, "?").await.status.is_success(), "{name}");
+        let slots = boss.read("/api/v1/slots").await;
+        let ready = slots["slots"].as_array().unwrap().iter().filter(|slot| slot["state"] == "ready").count();
+        assert_eq!(ready, loaded, "{slots}");
+    }
+    let shown = device(&boss, "cuda:0").await;
+    assert_eq!((&shown["accounting"], &shown["foreign"]), (&"degraded".into(), &0.into()), "{shown}");
+    boss.finish().await;
+}

@@ -210,6 +210,7 @@ pub(super) async fn devices(call: Call) -> Result<Response, ApiError> {
                 "uuid": sample.uuid,
                 "total": sample.capacity,
                 "used": sample.used,
+                "accounting": if sample.told_apart { "per_process" } else { "degraded" },
             });
             let account = accounts.iter().find(|account| account.id == sample.device);
             if let (Some(object), Ok(serde_json::Value::Object(account))) =

@@ -37,6 +37,7 @@ impl Probe for FakeProbe {
             capacity: Some(ByteCount::gib(8)),
             reserve: ByteCount::gib(1),
             used: Some(ByteCount::gib(1)),
+            told_apart: true,
             processes: Vec::new(),
             retention: None,
             exclusive: false,
@@ -90,6 +91,7 @@ async fn fixture_with(keys: Option<&str>) -> Fixture {
         store: StoreChoice::Embedded(folder.path().join("state")),
         runtime_dir: folder.path().join("run"),
         terms: Terms::default(),
+        foreign: ByteCount::ZERO,
         probes: vec![Box::new(FakeProbe)],
         news: news.clone(),
     };

@@ -175,6 +175,8 @@ section! {
         heartbeat: Duration = Duration::from_secs(3),
         /// What was seen of a device longer ago than this is not believed any more.
         observation_stale: Duration = Duration::from_secs(10),
+        /// What programs without a lease use on a GPU whose driver does not tell processes apart; loads go one at a time there.
+        foreign: ByteCount = ByteCount::ZERO,
         /// How long a request for a model that is not loaded waits for a store that is out of reach.
         patience: Duration = Duration::from_secs(30),
     }

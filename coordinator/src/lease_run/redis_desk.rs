@@ -81,7 +81,13 @@ impl RedisDesk {
                 (None, _) => continue,
             };
             let Some(capacity) = sample.capacity else { continue };
-            let (device, reserve, accounting) = (sample.device.clone(), sample.reserve, Accounting::PerProcess);
+            let (device, reserve) = (sample.device.clone(), sample.reserve);
+            // A coordinator that runs says what others use there; without one the driver's free memory decides alone.
+            let accounting = if sample.told_apart {
+                Accounting::PerProcess
+            } else {
+                Accounting::Degraded { foreign: ByteCount::ZERO }
+            };
             let declaration = DeviceDeclaration { device: device.clone(), key, capacity, reserve, accounting };
             if !self.holder.has_declared(&declaration) {
                 self.holder.declare(&declaration)?;

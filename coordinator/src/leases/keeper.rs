@@ -5,7 +5,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use model_boss_core::{Event, LedgerState};
-use model_boss_lease_store::{Holder, Others, StoreError, Unreachable};
+use model_boss_lease_store::{DeviceDeclaration, Holder, Others, StoreError, Unreachable};
 use model_boss_protocol::{ByteCount, DeviceId, ModelId};
 use tokio::sync::oneshot;
 
@@ -51,7 +51,11 @@ pub(super) struct Ledger {
     /// How important our leases are, as the scheduler said last.
     pub(super) ranks: Ranks,
     pub(super) releasing: Vec<(Filling, Instant)>,
-    pub(super) declared: BTreeMap<DeviceId, (ByteCount, ByteCount)>,
+    pub(super) declared: BTreeMap<DeviceId, DeviceDeclaration>,
+    /// Devices whose driver does not tell processes apart,
+    pub(super) blind: BTreeSet<DeviceId>,
+    /// and what programs without a lease use on each of them, as the operator says.
+    pub(super) foreign: ByteCount,
     /// Some lease may have nobody who holds it any more: they are looked through at each look.
     pub(super) unsettled: bool,
     /// When the devices were last looked at.
@@ -68,7 +72,7 @@ pub(super) fn keep(
     begun: oneshot::Sender<Result<(), LeaseStartError>>,
     inbox: &mpsc::Receiver<LeaseCommand>,
 ) {
-    let LeaseSetup { store, runtime_dir, terms, probes, news } = setup;
+    let LeaseSetup { store, runtime_dir, terms, foreign, probes, news } = setup;
     let mut begun = Some(begun);
     let mut tell = |word| begun.take().is_some_and(|begun| begun.send(word).is_ok());
     let mut probes = match Probes::start(probes) {
@@ -102,7 +106,7 @@ pub(super) fn keep(
             }
         }
     };
-    let mut ledger = Ledger::new(holder, probes, news, table.clone(), watch.clone(), unsettled);
+    let mut ledger = Ledger::new(holder, probes, foreign, news, (table.clone(), watch.clone()), unsettled);
     match ledger.look() {
         // Another ledger counts a device of ours.
         Err(error) if !error.is_outage() => {
@@ -164,7 +168,14 @@ fn refuse_for(span: Duration, error: &StoreError, inbox: &mpsc::Receiver<LeaseCo
 }
 
 impl Ledger {
-    fn new(holder: Holder, probes: Probes, news: News, table: DeviceTable, watch: StoreWatch, unsettled: bool) -> Self {
+    fn new(
+        holder: Holder,
+        probes: Probes,
+        foreign: ByteCount,
+        news: News,
+        (table, watch): (DeviceTable, StoreWatch),
+        unsettled: bool,
+    ) -> Self {
         let run = holder.name();
         let mut ledger = Self {
             holder,
@@ -183,6 +194,8 @@ impl Ledger {
             ranks: Ranks::default(),
             releasing: Vec::new(),
             declared: BTreeMap::new(),
+            blind: BTreeSet::new(),
+            foreign,
             unsettled,
             looked: Instant::now(),
             complaint: String::new(),

@@ -122,6 +122,24 @@ impl Ledger {
         }
     }
 
+    /// How the use of a device is counted. A driver that once did not tell processes apart is not believed again: an empty
+    /// list would be taken for memory that nobody uses.
+    fn accounting(&mut self, sample: &DeviceSample) -> Accounting {
+        if !sample.told_apart && self.blind.insert(sample.device.clone()) {
+            tracing::warn!(
+                "the driver does not say which process uses how much of {}: loads go there one at a time, and {} is \
+                 counted as used by others (leases.foreign)",
+                sample.device,
+                self.foreign
+            );
+        }
+        if self.blind.contains(&sample.device) {
+            Accounting::Degraded { foreign: self.foreign }
+        } else {
+            Accounting::PerProcess
+        }
+    }
+
     fn write_down(&mut self, sample: &DeviceSample) -> Result<Option<ByteCount>, StoreError> {
         let (device, reserve) = (sample.device.clone(), sample.reserve);
         let key = match (&sample.uuid, &device) {
@@ -133,10 +151,11 @@ impl Ledger {
             (None, _) => return Ok(None),
         };
         let Some(capacity) = sample.capacity else { return Ok(None) };
-        if self.declared.get(&device) != Some(&(capacity, reserve)) {
-            let accounting = Accounting::PerProcess;
-            self.holder.declare(&DeviceDeclaration { device: device.clone(), key, capacity, reserve, accounting })?;
-            self.declared.insert(device.clone(), (capacity, reserve));
+        let accounting = self.accounting(sample);
+        let declaration = DeviceDeclaration { device: device.clone(), key, capacity, reserve, accounting };
+        if self.declared.get(&device) != Some(&declaration) {
+            self.holder.declare(&declaration)?;
+            self.declared.insert(device.clone(), declaration);
         }
         self.holder.observe(&Observation {
             device,

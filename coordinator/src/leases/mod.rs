@@ -42,6 +42,8 @@ pub(crate) struct LeaseSetup {
     pub(crate) runtime_dir: PathBuf,
     /// How long leases last.
     pub(crate) terms: Terms,
+    /// What programs without a lease use on a device whose driver does not tell processes apart.
+    pub(crate) foreign: ByteCount,
     /// The eyes on the devices.
     pub(crate) probes: Vec<Box<dyn Probe>>,
     /// Where reports go.
@@ -195,6 +197,16 @@ impl Leases {
             Ok(Err(error)) => Err(chain(&error)),
             Err(_) => Err("the lease ledger is closed".to_owned()),
         }
+    }
+
+    /// A worker has loaded what it needs. Where the driver does not tell processes apart, the next load may begin.
+    pub(crate) fn loaded(&self, slot: SlotId, generation: Generation) {
+        self.send(LeaseCommand::Do(Box::new(move |ledger| {
+            // While there is no ledger nothing is loaded.
+            if let Ok(ledger) = ledger {
+                ledger.loaded((slot, generation));
+            }
+        })));
     }
 
     /// Gives the bytes of a reaped worker back; answered with `LeaseReleased`, which waits for the store if it must.

@@ -150,6 +150,22 @@ impl Ledger {
         attached
     }
 
+    /// States that a load is complete, where only that tells whose memory is in use.
+    pub(super) fn loaded(&mut self, filling: Filling) {
+        let Some(held) = self.held.get(&filling) else { return };
+        if !self.holder.parts(&held.handle).iter().any(|(device, _)| self.blind.contains(device)) {
+            return;
+        }
+        let stated = self.holder.loaded(&held.handle);
+        self.done(&stated);
+        match stated {
+            // What is in use now is what it took.
+            Ok(()) => self.look_or_log(),
+            // After a while the load counts as complete all the same.
+            Err(error) => tracing::warn!("a load could not be stated as complete: {}", chain(&error)),
+        }
+    }
+
     /// The heartbeat.
     pub(super) fn renew(&mut self) {
         self.rank();

@@ -27,6 +27,7 @@ impl Probe for DeclaredProbe {
             reserve: ByteCount::ZERO,
             // What the operator declares is for models alone.
             used: Some(ByteCount::ZERO),
+            told_apart: true,
             processes: Vec::new(),
             retention: None,
             exclusive: declared.exclusive,

@@ -57,6 +57,7 @@ impl Probe for HostProbe {
             capacity,
             reserve,
             used: capacity.zip(available).map(|(total, free)| total.saturating_sub(free)),
+            told_apart: true,
             processes: anonymous_memory(&self.proc, leased),
             retention: retention(self.cache, capacity, reserve),
             exclusive: false,

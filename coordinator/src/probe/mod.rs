@@ -42,6 +42,8 @@ pub(crate) struct DeviceSample {
     /// In use by each process that could be told apart; of the leased ones, all that could.
     #[serde(skip)]
     pub(crate) processes: Vec<(u32, ByteCount)>,
+    /// Whether the driver says what each process uses. Some do not (WSL, some MIG, containers).
+    pub(crate) told_apart: bool,
     /// What models may keep here while idle (BC-1).
     #[serde(skip)]
     pub(crate) retention: Option<ByteCount>,
@@ -135,6 +137,7 @@ mod tests {
             capacity: Some(ByteCount(1000)),
             reserve: ByteCount(100),
             used: Some(ByteCount(used)),
+            told_apart: true,
             processes: Vec::new(),
             retention: None,
             exclusive: false,

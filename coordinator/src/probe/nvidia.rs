@@ -54,6 +54,7 @@ impl Probe for NvidiaProbe {
 fn sample(index: u32, gpu: &Device<'_>) -> DeviceSample {
     let sampled_at = Instant::now();
     let memory = gpu.memory_info().ok();
+    let by_process = by_process(gpu);
     DeviceSample {
         device: DeviceId::Cuda(index),
         name: gpu.name().unwrap_or_else(|_| "NVIDIA GPU".to_owned()),
@@ -61,21 +62,22 @@ fn sample(index: u32, gpu: &Device<'_>) -> DeviceSample {
         capacity: memory.as_ref().map(|memory| ByteCount(memory.total)),
         reserve: RESERVE,
         used: memory.as_ref().map(|memory| ByteCount(memory.used)),
-        processes: by_process(gpu),
+        told_apart: by_process.is_some(),
+        processes: by_process.unwrap_or_default(),
         retention: None,
         exclusive: false,
         sampled_at,
     }
 }
 
-/// What each process holds here, where the driver tells processes apart.
-fn by_process(gpu: &Device<'_>) -> Vec<(u32, ByteCount)> {
-    let processes = gpu.running_compute_processes().unwrap_or_default();
+/// What each process holds here; `None` where the driver does not tell processes apart: it refuses the question, or names
+/// a process and not its memory.
+fn by_process(gpu: &Device<'_>) -> Option<Vec<(u32, ByteCount)>> {
     let held = |process: ProcessInfo| match process.used_gpu_memory {
         UsedGpuMemory::Used(bytes) => Some((process.pid, ByteCount(bytes))),
         UsedGpuMemory::Unavailable => None,
     };
-    processes.into_iter().filter_map(held).collect()
+    gpu.running_compute_processes().ok()?.into_iter().map(held).collect()
 }
 
 #[cfg(test)]

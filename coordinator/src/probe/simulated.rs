@@ -84,6 +84,9 @@ struct PlayedGpu {
     /// The driver does not answer: what is in use is not known.
     #[serde(default)]
     silent: bool,
+    /// The driver says what is in use, and not by whom.
+    #[serde(default)]
+    blind: bool,
 }
 
 fn one() -> u32 {
@@ -171,6 +174,10 @@ impl Description {
                 sample.used = None;
                 sample.processes.clear();
             }
+            if gpu.blind {
+                sample.told_apart = false;
+                sample.processes.clear();
+            }
             samples.push(sample);
         }
         samples
@@ -200,6 +207,7 @@ fn sample(
         capacity: Some(capacity),
         reserve,
         used: Some(used.min(capacity)),
+        told_apart: true,
         processes,
         retention: None,
         exclusive: false,

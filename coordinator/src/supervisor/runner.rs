@@ -191,6 +191,7 @@ impl WorkerRunner {
         match timeout(limit, self.until_ready(&check)).await {
             Ok(context_length) => {
                 let _ = self.worker.upstream.set(Arc::clone(upstream));
+                self.tools.leases.loaded(slot, generation);
                 self.tools.news.event(Event::WorkerReady { slot, generation, context_length });
                 self.until_hung(&check).await
             }

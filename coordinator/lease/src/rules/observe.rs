@@ -24,9 +24,14 @@ pub(super) fn declare(
         Some(device) if *by == OwnerKind::Coordinator => {
             (device.name, device.capacity, device.reserve) = (name, capacity, reserve);
             if device.accounting != accounting {
-                // Figures that were gained in another way say nothing.
+                // Figures that were gained in another way say nothing, but for one: what nobody's was before these loads.
+                let before = device.foreign;
                 (device.used, device.foreign, device.observed_at) = (None, None, None);
                 device.accounting = accounting;
+                let parts = ledger.leases.values_mut().flat_map(|lease| &mut lease.parts);
+                for part in parts.filter(|part| part.device == key) {
+                    part.used_before = part.used_before.or(before);
+                }
             }
         }
         Some(_) => {}

@@ -68,3 +68,18 @@ fn a_change_of_accounting_forgets_what_was_seen() {
     let reason = waits(apply(&mut ledger, at(2), ask("one", &[(gpu(1), 1)]))).reason;
     assert!(matches!(reason, WaitReason::Unobserved { .. }));
 }
+
+#[test]
+fn a_load_that_began_before_the_driver_was_known_to_be_blind_is_not_counted_twice() {
+    let mut ledger = ledger();
+    declare(&mut ledger, gpu(1), 100, 0, Accounting::PerProcess);
+    look(&mut ledger, at(2), gpu(1), 5, &[]);
+    let one = granted(apply(&mut ledger, at(2), ask("one", &[(gpu(1), 40)])));
+    apply(&mut ledger, at(3), attach(&one, 7));
+    declare(&mut ledger, gpu(1), 100, 0, Accounting::Degraded { foreign: ByteCount(5) });
+    look(&mut ledger, at(4), gpu(1), 45, &[]);
+    apply(&mut ledger, at(5), settle(&one));
+    look(&mut ledger, at(6), gpu(1), 45, &[]);
+    assert_eq!(ledger.leases[&one.lease].parts[0].settled, Some(ByteCount(40)));
+    granted(apply(&mut ledger, at(6), ask("two", &[(gpu(1), 55)])));
+}
