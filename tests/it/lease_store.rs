@@ -1,7 +1,8 @@
 //! The coordinator over a real Redis server: what happens when it is not there, goes away, comes back, or must not be used.
 
+use model_boss_protocol::ByteCount;
 use model_boss_tests::{Behaviour, Boss, PATIENCE, RedisServer, Sandbox, binary, until};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const ONE: &str = "[cpu]\nmemory = \"8GiB\"\n[[gpu]]\nmemory = \"24GiB\"\n";
 /// Leases short enough that a window of recovery is over in a second and a half.
@@ -112,4 +113,33 @@ async fn rc_20_what_is_learned_is_kept_in_the_same_store() {
     let text = until(PATIENCE, "the footprint is in Redis", learned).await;
     assert!(text.contains(&(6_u64 << 30).to_string()), "{text}");
     boss.finish().await;
+}
+
+#[tokio::test]
+async fn le_4_a_worker_whose_lease_is_lost_is_ended() {
+    let Some(server) = RedisServer::start() else { return };
+    let sandbox = sandbox(&server.url());
+    // It holds nothing yet that could be counted as its own.
+    let nothing = Behaviour { holds: Some(ByteCount::ZERO), ..Behaviour::default() };
+    let mut alpha = sandbox.fake_model_with("alpha", "vram = \"10GiB\"\ndevice = \"cuda:0\"", nothing);
+    let boss = sandbox.start().await;
+    assert!(boss.chat("alpha", "?").await.status.is_success());
+    let mut worker = alpha.worker().await;
+
+    // Its record gives way to one of this process that leaves no room.
+    let mut ledger = server.ledger().unwrap();
+    let leases = ledger["leases"].as_object_mut().unwrap();
+    let (_, mut lease) = std::mem::take(leases).into_iter().next().unwrap();
+    let token = lease["token"].as_u64().unwrap() + 1;
+    lease["token"] = token.into();
+    lease["request_id"] = "by hand".into();
+    lease["parts"][0]["bytes"] = (23_u64 << 30).into();
+    lease["pids"] = json!([]);
+    leases.insert(format!("lease-{token}"), lease);
+    ledger["fence"] = token.into();
+    server.put_ledger(&ledger);
+
+    boss.output().line("says so", |line| line.contains("a lease is lost, its worker is ended")).await;
+    worker.gone().await;
+    boss.kill().await;
 }
