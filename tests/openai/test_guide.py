@@ -75,7 +75,11 @@ def test_a_conversation(guide):
 
 
 def test_models_list_and_retrieve(guide):
-    [model] = guide.models.list().data
+    models = guide.models.list().data
+    assert all(model.object == "model" for model in models)
+    # The alias `default` is listed beside it: what a request without a model gets.
+    assert {"guide", "default"} <= {model.id for model in models}
+    [model] = [model for model in models if model.id == "guide"]
     assert (model.id, model.object) == ("guide", "model")
     assert guide.models.retrieve("guide").id == "guide"
 
