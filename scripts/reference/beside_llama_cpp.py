@@ -5,6 +5,10 @@
 
 llama-server is found by MODEL_BOSS_BENCH_LLAMA_SERVER or on PATH; the worker by --worker or in target/release. Both
 serve the file on this machine alone; nothing is fetched. Tokens are compared by their bytes. Exit code 1 if any differ.
+
+Where two answers part, it prints by how much each side preferred its own token, in nats. Random weights leave the best
+tokens close together, and two engines that round differently (activations in blocks of 8 bits on both sides) part at some
+point; an engine that computes something else parts at once, and by whole nats.
 """
 
 import argparse
@@ -67,14 +71,36 @@ class Server:
         self.process.wait()
 
     def tokens(self, question, most):
-        """The bytes of each token of the greedy answer, and whether it ended by itself."""
+        """The bytes of each token of the greedy answer with the likeliest ones at its place, and how the answer ended."""
         body = {"messages": [{"role": "user", "content": question}], "temperature": 0, "max_tokens": most,
-                "logprobs": True, "top_logprobs": 1, "model": "any"}
+                "logprobs": True, "top_logprobs": 10, "model": "any"}
         choice = ask(self.port, "/v1/chat/completions", body)["choices"][0]
         content = (choice.get("logprobs") or {}).get("content") or []
         # Some servers also list the token that ends the answer, which has no text.
+        content = [token for token in content if token["bytes"]]
+        likeliest = [{bytes(one["bytes"]): one["logprob"] for one in token["top_logprobs"]}
+                     | {bytes(token["bytes"]): token["logprob"]} for token in content]
         tokens = [bytes(token["bytes"]) for token in content]
-        return [token for token in tokens if token], choice["finish_reason"], choice["message"]["content"]
+        return tokens, likeliest, choice["finish_reason"], choice["message"]["content"]
+
+
+def starts_within(tokens, offset):
+    """Where those tokens begin that begin at this byte or before it."""
+    starts, at = [], 0
+    for token in tokens:
+        if at > offset:
+            break
+        starts.append(at)
+        at += len(token)
+    return starts
+
+
+def preference(likeliest, own, other):
+    """By how many nats the own token was preferred; at least that much, if the other is not among the likeliest."""
+    least = min(likeliest.values())
+    # Held back with the next token: its own beginning is what was chosen here.
+    other = max((one for one in likeliest if other.startswith(one)), key=len, default=other)
+    return f"{'' if other in likeliest else '> '}{likeliest[own] - likeliest.get(other, least):.3f}"
 
 
 def main():
@@ -95,15 +121,23 @@ def main():
     try:
         servers.append(Server([asked.worker, "serve", asked.file, "--port", str(ports[0])], ports[0], "/health"))
         servers.append(Server([llama, "-m", asked.file, "--host", "127.0.0.1", "--port", str(ports[1]), "-np", "1",
-                               "-ngl", "0", "--no-webui", "--reasoning-format", "none"], ports[1], "/health"))
+                               "-ngl", "0", "-ctk", "f32", "-ctv", "f32", "--no-webui", "--reasoning-format", "none"], ports[1], "/health"))
         for question in questions:
-            (ours, why, text), (theirs, their_why, their_text) = [s.tokens(question, asked.tokens) for s in servers]
-            equal = next((n for n, (a, b) in enumerate(zip(ours, theirs)) if a != b), min(len(ours), len(theirs)))
-            whole = ours == theirs and why == their_why and text == their_text
+            answers = [server.tokens(question, asked.tokens) for server in servers]
+            (ours, our_best, why, text), (theirs, their_best, their_why, their_text) = answers
+            # Bytes, not tokens: llama-server holds a part of a character back and shows it with the token after it.
+            parted = next((n for n, (a, b) in enumerate(zip(b"".join(ours), b"".join(theirs))) if a != b), None)
+            whole = parted is None and why == their_why and text == their_text
+            equal = len(ours) if parted is None else len(starts_within(ours, parted)) - 1
             same += whole
             first += equal
             mark = "same" if whole else "DIFFERENT"
             print(f"{mark:<10}{equal:>3} of {len(ours):>3} tokens  {question[:50]!r}")
+            if parted is not None:
+                place = len(starts_within(theirs, parted)) - 1
+                a, b = ours[equal], theirs[place]
+                print(f"    parts at {a!r} / {b!r}, preferred by {preference(our_best[equal], a, b)} (ours) and "
+                      f"{preference(their_best[place], b, a)} (theirs) nats")
             if not whole:
                 print(f"    ours:   {why}, {text!r}\n    theirs: {their_why}, {their_text!r}")
     finally:
