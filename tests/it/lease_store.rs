@@ -121,7 +121,9 @@ async fn le_4_a_worker_whose_lease_is_lost_is_ended() {
     let sandbox = sandbox(&server.url());
     // It holds nothing yet that could be counted as its own.
     let nothing = Behaviour { holds: Some(ByteCount::ZERO), ..Behaviour::default() };
-    let mut alpha = sandbox.fake_model_with("alpha", "vram = \"10GiB\"\ndevice = \"cuda:0\"", nothing);
+    // Pinned: nothing but the loss ends it.
+    let manifest = "vram = \"10GiB\"\ndevice = \"cuda:0\"\npin = true";
+    let mut alpha = sandbox.fake_model_with("alpha", manifest, nothing);
     let boss = sandbox.start().await;
     assert!(boss.chat("alpha", "?").await.status.is_success());
     let mut worker = alpha.worker().await;
