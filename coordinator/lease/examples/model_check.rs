@@ -181,7 +181,7 @@ fn random(steps: u64, seed: u64) -> ExitCode {
             println!("VIOLATION in history {histories} of seed {seed}: {violation:?}\n{actions:?}");
             return ExitCode::FAILURE;
         }
-        for (count, mark) in reached.iter_mut().zip(marks(world.reached())) {
+        for (count, (_, mark)) in reached.iter_mut().zip(world.reached().marks()) {
             *count += u64::from(mark);
         }
         if taken >= next_report {
@@ -193,42 +193,10 @@ fn random(steps: u64, seed: u64) -> ExitCode {
         "{taken} steps in {histories} histories, in {} s; the invariants hold in all of them",
         begun.elapsed().as_secs()
     );
-    let names = [
-        "granted",
-        "attached",
-        "revoked",
-        "limbo",
-        "recovering",
-        "reasserted",
-        "lost",
-        "released",
-        "shown dead",
-        "waited",
-        "resized",
-        "conflict",
-        "stale",
-    ];
+    let names = Reached::default().marks().map(|(name, _)| name);
     let reached: Vec<String> = names.iter().zip(reached).map(|(name, count)| format!("{name} {count}")).collect();
     println!("histories in which it happened: {}", reached.join(", "));
     ExitCode::SUCCESS
-}
-
-fn marks(r: &Reached) -> [bool; 13] {
-    [
-        r.granted,
-        r.attached,
-        r.revoked,
-        r.limbo,
-        r.recovering,
-        r.reasserted,
-        r.lost,
-        r.released,
-        r.shown_dead,
-        r.waited,
-        r.resized,
-        r.conflict,
-        r.stale,
-    ]
 }
 
 /// Marsaglia's xorshift64*.

@@ -76,6 +76,27 @@ pub(crate) struct Reached {
     pub(crate) stale: bool,
 }
 
+impl Reached {
+    /// Each by its name.
+    pub(crate) fn marks(&self) -> [(&'static str, bool); 13] {
+        [
+            ("granted", self.granted),
+            ("attached", self.attached),
+            ("revoked", self.revoked),
+            ("limbo", self.limbo),
+            ("recovering", self.recovering),
+            ("reasserted", self.reasserted),
+            ("lost", self.lost),
+            ("released", self.released),
+            ("shown dead", self.shown_dead),
+            ("waited", self.waited),
+            ("resized", self.resized),
+            ("conflict", self.conflict),
+            ("stale", self.stale),
+        ]
+    }
+}
+
 /// Something that happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
