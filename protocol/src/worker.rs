@@ -30,7 +30,8 @@ pub struct WorkerSpec {
     pub source: PathBuf,
     /// Where to run. Never `auto`: the coordinator has decided. A GPU is index 0 of what the worker may see.
     pub device: DeviceId,
-    /// The bytes of its lease on each device, by the names the coordinator uses.
+    /// The bytes of its lease on each device, by the names the coordinator uses. Several accelerators are a split (RC-22),
+    /// in the order in which the worker sees them; `cpu` beside an accelerator is what [`Self::host_bytes`] gives.
     #[serde(default)]
     pub parts: Vec<(DeviceId, ByteCount)>,
     /// Where to listen, on 127.0.0.1.
@@ -79,6 +80,49 @@ pub enum WorkerSpecError {
 }
 
 impl WorkerSpec {
+    /// Where its layers go and how much of each device it may take, by the names that devices have inside the worker: a
+    /// GPU has the number it has among those that the worker sees. Never empty; a device without a part is without a limit.
+    ///
+    /// ```
+    /// # use model_boss_protocol::{ByteCount, DeviceId, WorkerSpec};
+    /// # let mut spec = WorkerSpec::from_line(r#"{"model":"m","category":"llm","source":"/m","device":"cuda:0","port":1,
+    /// #   "generation":1,"token":"00","proof":"00","max_concurrent":1}"#).unwrap();
+    /// let gib = ByteCount::gib;
+    /// spec.parts = vec![(DeviceId::Cuda(2), gib(8)), (DeviceId::Cuda(5), gib(4)), (DeviceId::Cpu, gib(1))];
+    /// assert_eq!(spec.places(), [(DeviceId::Cuda(0), Some(gib(8))), (DeviceId::Cuda(1), Some(gib(4)))]);
+    /// assert_eq!(spec.host_bytes(), gib(1));
+    /// ```
+    pub fn places(&self) -> Vec<(DeviceId, Option<ByteCount>)> {
+        let mut gpus = 0;
+        let mut places: Vec<(DeviceId, Option<ByteCount>)> = self
+            .computing_parts()
+            .map(|(device, bytes)| match device {
+                DeviceId::Cuda(_) => {
+                    gpus += 1;
+                    (DeviceId::Cuda(gpus - 1), Some(*bytes))
+                }
+                other => (other.clone(), Some(*bytes)),
+            })
+            .collect();
+        if places.is_empty() {
+            places.push((self.device.clone(), None));
+        }
+        places
+    }
+
+    /// Host memory of a worker that computes on another device: for a pinned ring and for layers that are held there and
+    /// streamed (RS-11). Nothing for one that computes on the host, whose bytes there are for everything.
+    pub fn host_bytes(&self) -> ByteCount {
+        if self.device == DeviceId::Cpu {
+            return ByteCount::ZERO;
+        }
+        self.parts.iter().filter(|(device, _)| *device == DeviceId::Cpu).map(|(_, bytes)| *bytes).sum()
+    }
+
+    fn computing_parts(&self) -> impl Iterator<Item = &(DeviceId, ByteCount)> {
+        self.parts.iter().filter(|(device, _)| self.device == DeviceId::Cpu || *device != DeviceId::Cpu)
+    }
+
     /// The line to write, newline included.
     pub fn to_line(&self) -> Result<String, serde_json::Error> {
         let mut line = serde_json::to_string(self)?;
@@ -209,6 +253,19 @@ mod tests {
         let line = spec().to_line().unwrap();
         assert_eq!(line.matches('\n').count(), 1);
         assert_eq!(WorkerSpec::from_line(&line).unwrap(), spec());
+    }
+
+    #[test]
+    fn rc_22_parts_become_places_by_the_numbers_the_worker_sees() {
+        let gib = ByteCount::gib;
+        let alone = spec();
+        assert_eq!((alone.places(), alone.host_bytes()), (vec![(DeviceId::Cpu, Some(gib(1)))], ByteCount::ZERO));
+        let by_hand = WorkerSpec { parts: Vec::new(), ..spec() };
+        assert_eq!(by_hand.places(), [(DeviceId::Cpu, None)]);
+        let parts = vec![(DeviceId::Cpu, gib(1)), (DeviceId::Cuda(3), gib(2)), (DeviceId::Cuda(7), gib(4))];
+        let split = WorkerSpec { device: DeviceId::Cuda(0), parts, ..spec() };
+        assert_eq!(split.places(), [(DeviceId::Cuda(0), Some(gib(2))), (DeviceId::Cuda(1), Some(gib(4)))]);
+        assert_eq!(split.host_bytes(), gib(1));
     }
 
     #[test]
