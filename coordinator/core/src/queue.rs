@@ -7,6 +7,8 @@
 //! until its own client gets more, and then sought among one head per client that waits there. Every other change is
 //! logarithmic.
 
+mod lane;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::time::Duration;
@@ -18,7 +20,7 @@ use crate::catalog::ModelIndex;
 use crate::client::ClientIndex;
 use crate::ladder::Climb;
 
-const PRIORITIES: usize = 10;
+use lane::{Lane, Terms};
 
 /// A place in the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -119,13 +121,14 @@ pub(crate) struct QueueLimits {
 #[derive(Debug)]
 pub(crate) struct InferenceQueue {
     limits: QueueLimits,
-    aging_step: Duration,
+    terms: Terms,
     /// The latest moment heard of: what is indexed is indexed as of then.
     now: Moment,
     /// Looked up by id only, never iterated where order shows.
     waiting: HashMap<RequestId, Waiting>,
     models: Vec<ModelQueue>,
-    clients: Vec<ClientPlaces>,
+    /// How many requests each client has waiting for each model.
+    clients: Vec<BTreeMap<ModelIndex, usize>>,
     /// Every absent model by its first request. A key may be smaller than the true one (its client got more, or may start
     /// nothing), never larger: whoever reads an entry looks at the truth first.
     wanting: BTreeSet<(OrderKey, ModelIndex)>,
@@ -138,7 +141,8 @@ pub(crate) struct InferenceQueue {
 #[derive(Debug, Default)]
 struct ModelQueue {
     residency: Residency,
-    lanes: [Lane; PRIORITIES],
+    /// Those that somebody waits in, most important first: whoever looks at a model looks at all of them.
+    lanes: Vec<Lane>,
     length: usize,
     loads: BTreeSet<RequestId>,
     /// What stands for this model in `wanting`.
@@ -147,31 +151,11 @@ struct ModelQueue {
     ages_at: Option<Moment>,
 }
 
-/// The waiting requests of one (model, base priority).
-#[derive(Debug, Default)]
-struct Lane {
-    fifos: BTreeMap<ClientIndex, BTreeSet<(Arrival, RequestId)>>,
-    /// The first of each FIFO, oldest first.
-    by_arrival: BTreeSet<(Arrival, ClientIndex)>,
-    /// The one that goes first, or went first when it was last looked at: its key is never larger than the truth.
-    first: Option<Head>,
-    /// When aging may put another one first.
-    ages_at: Option<Moment>,
-}
-
-/// What a client waits for.
-#[derive(Debug, Default)]
-struct ClientPlaces {
-    standing: ClientStanding,
-    /// How many of its requests wait for each model.
-    models: BTreeMap<ModelIndex, usize>,
-}
-
 impl InferenceQueue {
     pub(crate) fn new(limits: QueueLimits, aging_step: Duration) -> Self {
         Self {
             limits,
-            aging_step,
+            terms: Terms { aging_step, standings: Vec::new() },
             now: Moment::START,
             waiting: HashMap::new(),
             models: Vec::new(),
@@ -186,7 +170,7 @@ impl InferenceQueue {
     /// Other limits and another aging from now on; what waits stays.
     pub(crate) fn reconfigure(&mut self, limits: QueueLimits, aging_step: Duration) {
         self.limits = limits;
-        self.aging_step = aging_step;
+        self.terms.aging_step = aging_step;
         for number in 0..self.models.len() {
             self.index(ModelIndex::new(number));
         }
@@ -208,7 +192,7 @@ impl InferenceQueue {
         arrival: Arrival,
         now: Moment,
     ) -> Head {
-        let effective = base.aged(steps(now.since(arrival.at), self.aging_step));
+        let effective = base.aged(steps(now.since(arrival.at), self.terms.aging_step));
         Head { key: OrderKey { effective, service: 0, arrival }, id, base, client }
     }
 
@@ -228,24 +212,13 @@ impl InferenceQueue {
 
     /// Adds a request at the place of its arrival: a new one at the end, one that is tried again where it was.
     pub(crate) fn push(&mut self, entry: Waiting) {
-        *self.places(entry.client).models.entry(entry.model).or_default() += 1;
+        *self.places(entry.client).entry(entry.model).or_default() += 1;
         let queue = self.entry(entry.model);
         queue.length += 1;
         if entry.purpose == Purpose::Load {
             queue.loads.insert(entry.id);
         }
-        let number = usize::from(entry.priority.number());
-        let lane = &mut queue.lanes[number];
-        let fifo = lane.fifos.entry(entry.client).or_default();
-        let before = fifo.first().map(|&(arrival, _)| arrival);
-        fifo.insert((entry.arrival, entry.id));
-        let is_head = before.is_none_or(|before| entry.arrival < before);
-        if is_head {
-            if let Some(before) = before {
-                lane.by_arrival.remove(&(before, entry.client));
-            }
-            lane.by_arrival.insert((entry.arrival, entry.client));
-        }
+        let is_head = queue.lane(entry.priority).push(entry.client, entry.arrival, entry.id);
         if let Some(deadline) = entry.deadline {
             self.deadlines.insert((deadline, entry.id));
         }
@@ -261,36 +234,28 @@ impl InferenceQueue {
         if let Some(deadline) = entry.deadline {
             self.deadlines.remove(&(deadline, id));
         }
-        let models = &mut self.places(entry.client).models;
+        let models = self.places(entry.client);
         if let Some(count) = models.get_mut(&entry.model) {
             *count -= 1;
             if *count == 0 {
                 models.remove(&entry.model);
             }
         }
-        let queue = self.entry(entry.model);
+        let Some(queue) = self.models.get_mut(entry.model.get()) else { return Some(entry) };
         queue.length -= 1;
         if entry.purpose == Purpose::Load {
             queue.loads.remove(&id);
         }
-        let number = usize::from(entry.priority.number());
-        let lane = &mut queue.lanes[number];
+        let Some(place) = queue.place_of(entry.priority) else { return Some(entry) };
+        let lane = &mut queue.lanes[place];
         let was_first = lane.first.is_some_and(|first| first.id == id);
-        if let Some(fifo) = lane.fifos.get_mut(&entry.client) {
-            fifo.remove(&(entry.arrival, id));
-            let next = fifo.first().map(|&(arrival, _)| arrival);
-            if next.is_none() {
-                lane.fifos.remove(&entry.client);
-            }
-            // Only a head stands there.
-            if lane.by_arrival.remove(&(entry.arrival, entry.client))
-                && let Some(next) = next
-            {
-                lane.by_arrival.insert((next, entry.client));
-            }
+        lane.remove(entry.client, entry.arrival);
+        if lane.is_empty() {
+            queue.lanes.remove(place);
+        } else if was_first {
+            lane.index(self.now, &self.terms);
         }
         if was_first {
-            self.index_lane(entry.model, number);
             self.place(entry.model);
         }
         Some(entry)
@@ -303,26 +268,42 @@ impl InferenceQueue {
 
     /// The first request of each base priority for `model`, of those whose clients may start something.
     pub(crate) fn heads(&self, model: ModelIndex, now: Moment) -> impl Iterator<Item = Head> {
-        let lanes = self.models.get(model.get()).filter(|q| q.length > 0).map(|q| &q.lanes);
-        lanes.into_iter().flatten().enumerate().filter_map(move |(number, lane)| {
-            let first = lane.first?;
-            if self.is_true(lane, &first, now) { Some(first) } else { self.search(lane, number, now) }
-        })
+        let lanes = self.models.get(model.get()).map(|q| &q.lanes);
+        lanes.into_iter().flatten().filter_map(move |lane| lane.true_first(now, &self.terms))
     }
 
     /// Puts right what changed since the model was last looked at, so that looking at it costs little.
     pub(crate) fn refresh(&mut self, model: ModelIndex, now: Moment) {
         self.advance(now);
-        let Some(queue) = self.models.get(model.get()) else { return };
-        let stale = |lane: &Lane| lane.first.is_some_and(|first| !self.is_true(lane, &first, self.now));
-        let lanes: Vec<usize> = (0..PRIORITIES).filter(|&number| stale(&queue.lanes[number])).collect();
-        if lanes.is_empty() {
-            return;
+        let Some(queue) = self.models.get_mut(model.get()) else { return };
+        let mut changed = false;
+        for lane in queue.lanes.iter_mut().filter(|lane| lane.is_stale(self.now, &self.terms)) {
+            lane.index(self.now, &self.terms);
+            changed = true;
         }
-        for number in lanes {
-            self.index_lane(model, number);
+        if changed {
+            self.place(model);
         }
-        self.place(model);
+    }
+
+    /// Whether a waiting request goes before all others for its model that have its base priority.
+    pub(crate) fn is_head(&mut self, id: RequestId, now: Moment) -> bool {
+        self.advance(now);
+        let Some(&Waiting { model, priority, client, .. }) = self.waiting.get(&id) else { return false };
+        let queue = &mut self.models[model.get()];
+        let Some(lane) = queue.place_of(priority).map(|place| &mut queue.lanes[place]) else { return false };
+        if !lane.leads(client, id) {
+            return false;
+        }
+        let stale = lane.is_stale(self.now, &self.terms);
+        if stale {
+            lane.index(self.now, &self.terms);
+        }
+        let is_head = lane.first.is_some_and(|first| first.id == id);
+        if stale {
+            self.place(model);
+        }
+        is_head
     }
 
     /// The next model that needs a load for somebody, in the order of their first requests; `after` is the one before.
@@ -360,7 +341,7 @@ impl InferenceQueue {
 
     /// Says where a client stands; whether it was held back before and is not any more.
     pub(crate) fn set_standing(&mut self, client: ClientIndex, standing: ClientStanding) -> bool {
-        let before = std::mem::replace(&mut self.places(client).standing, standing);
+        let before = self.terms.set_standing(client, standing);
         let freed = before.held_back && !standing.held_back;
         if freed || standing.service < before.service {
             for model in self.models_of(client) {
@@ -372,7 +353,7 @@ impl InferenceQueue {
 
     /// The models that a client waits for.
     pub(crate) fn models_of(&self, client: ClientIndex) -> Vec<ModelIndex> {
-        self.clients.get(client.get()).map(|places| places.models.keys().copied().collect()).unwrap_or_default()
+        self.clients.get(client.get()).map(|models| models.keys().copied().collect()).unwrap_or_default()
     }
 
     /// Takes the next request whose deadline is over.
@@ -404,12 +385,12 @@ impl InferenceQueue {
     /// The requests that wait for `model`, most important base priority first, then by client.
     pub(crate) fn ids_of(&self, model: ModelIndex) -> Vec<RequestId> {
         let lanes = self.models.get(model.get()).map(|q| &q.lanes);
-        lanes.into_iter().flatten().flat_map(|lane| lane.fifos.values().flatten().map(|&(_, id)| id)).collect()
+        lanes.into_iter().flatten().flat_map(Lane::ids).collect()
     }
 
     /// Everybody in RC-4's order. For people: sorts all of them.
     pub(crate) fn in_order(&self, now: Moment) -> Vec<(OrderKey, &Waiting)> {
-        let key = |entry: &Waiting| self.key(entry.priority, entry.arrival, entry.client, now);
+        let key = |entry: &Waiting| self.terms.key(entry.priority, entry.arrival, entry.client, now);
         let mut all: Vec<_> = self.waiting.values().map(|entry| (key(entry), entry)).collect();
         all.sort_unstable_by_key(|(key, entry)| {
             let warm_bump = u8::from(self.residency(entry.model) != Residency::Resident);
@@ -420,55 +401,19 @@ impl InferenceQueue {
 
     /// How many requests for `model` would go before one of this priority that came now. For people: looks at all of them.
     pub(crate) fn stand_before(&self, model: ModelIndex, base: Priority, now: Moment) -> usize {
-        let aged = |waiting: &&Waiting| waiting.priority.aged(steps(now.since(waiting.arrival.at), self.aging_step));
+        let aged =
+            |waiting: &&Waiting| waiting.priority.aged(steps(now.since(waiting.arrival.at), self.terms.aging_step));
         let of_model = self.waiting.values().filter(|waiting| waiting.model == model);
         of_model.filter(|waiting| aged(waiting) <= base).count()
-    }
-
-    fn key(&self, base: Priority, arrival: Arrival, client: ClientIndex, now: Moment) -> OrderKey {
-        let effective = base.aged(steps(now.since(arrival.at), self.aging_step));
-        OrderKey { effective, service: self.standing(client).service, arrival }
-    }
-
-    fn standing(&self, client: ClientIndex) -> ClientStanding {
-        self.clients.get(client.get()).map(|places| places.standing).unwrap_or_default()
-    }
-
-    /// Whether the first of a lane that was found before still stands where it stood, and nobody aged meanwhile. Apart
-    /// from aging keys only grow, so it is the first then.
-    fn is_true(&self, lane: &Lane, first: &Head, now: Moment) -> bool {
-        let standing = self.standing(first.client);
-        !standing.held_back && standing.service == first.key.service && lane.ages_at.is_none_or(|at| now < at)
-    }
-
-    /// The one of a lane that goes first, sought anew: of those that aged as far as the oldest, the one whose
-    /// client got least.
-    fn search(&self, lane: &Lane, number: usize, now: Moment) -> Option<Head> {
-        let base = priority(number);
-        let mut first: Option<(OrderKey, ClientIndex)> = None;
-        for &(arrival, client) in &lane.by_arrival {
-            if self.standing(client).held_back {
-                continue;
-            }
-            let key = self.key(base, arrival, client, now);
-            match first {
-                // From here on all are younger.
-                Some((best, _)) if key.effective > best.effective => break,
-                Some((best, _)) if key > best => {}
-                _ => first = Some((key, client)),
-            }
-        }
-        let (key, client) = first?;
-        lane.head(key, client, base)
     }
 
     /// Time goes on: what aged gets its new place.
     fn advance(&mut self, now: Moment) {
         self.now = self.now.max(now);
         while let Some(&(_, model)) = self.aging.first().filter(|(at, _)| *at <= self.now) {
-            for number in 0..PRIORITIES {
-                if self.models[model.get()].lanes[number].ages_at.is_some_and(|at| at <= self.now) {
-                    self.index_lane(model, number);
+            for lane in &mut self.models[model.get()].lanes {
+                if lane.ages_at.is_some_and(|at| at <= self.now) {
+                    lane.index(self.now, &self.terms);
                 }
             }
             self.place(model);
@@ -482,54 +427,31 @@ impl InferenceQueue {
         &mut self.models[model.get()]
     }
 
-    fn places(&mut self, client: ClientIndex) -> &mut ClientPlaces {
+    fn places(&mut self, client: ClientIndex) -> &mut BTreeMap<ModelIndex, usize> {
         if self.clients.len() <= client.get() {
-            self.clients.resize_with(client.get() + 1, ClientPlaces::default);
+            self.clients.resize_with(client.get() + 1, BTreeMap::new);
         }
         &mut self.clients[client.get()]
     }
 
     /// A new head may only bring its lane and its model forward.
     fn head_came(&mut self, entry: &Waiting) {
-        if self.standing(entry.client).held_back {
+        if self.terms.standing(entry.client).held_back {
             return;
         }
-        let key = self.key(entry.priority, entry.arrival, entry.client, self.now);
-        let ages_at = self.ages_at(entry.priority, entry.arrival);
-        let lane = &mut self.models[entry.model.get()].lanes[usize::from(entry.priority.number())];
+        let key = self.terms.key(entry.priority, entry.arrival, entry.client, self.now);
         let head = Head { key, id: entry.id, base: entry.priority, client: entry.client };
-        let comes_first = lane.first.is_none_or(|first| key < first.key);
-        let ages_earlier = ages_at.is_some_and(|at| lane.ages_at.is_none_or(|before| at < before));
-        if comes_first {
-            lane.first = Some(head);
-        }
-        if ages_earlier {
-            lane.ages_at = ages_at;
-        }
-        if comes_first || ages_earlier {
+        let lane = self.models[entry.model.get()].lane(entry.priority);
+        if lane.head_came(head, self.now, &self.terms) {
             self.place(entry.model);
         }
     }
 
     /// Finds the first of every lane of a model anew.
     fn index(&mut self, model: ModelIndex) {
-        if self.models.len() <= model.get() {
-            return;
-        }
-        for number in 0..PRIORITIES {
-            self.index_lane(model, number);
-        }
+        let Some(queue) = self.models.get_mut(model.get()) else { return };
+        queue.lanes.iter_mut().for_each(|lane| lane.index(self.now, &self.terms));
         self.place(model);
-    }
-
-    /// Finds the first of a lane anew, and when it may be another one.
-    fn index_lane(&mut self, model: ModelIndex, number: usize) {
-        let lane = &self.models[model.get()].lanes[number];
-        let first = self.search(lane, number, self.now);
-        let ages_at = self.lane_ages_at(lane, priority(number));
-        let lane = &mut self.models[model.get()].lanes[number];
-        lane.first = first;
-        lane.ages_at = ages_at;
     }
 
     /// Brings a model's places in `wanting` and `aging` up to date with its lanes.
@@ -560,37 +482,22 @@ impl InferenceQueue {
             }
         }
     }
-
-    /// When the first of a lane may be another one by aging: the oldest gets more important, or the first of those who
-    /// are less aged than the oldest may come to stand beside it, with less service.
-    fn lane_ages_at(&self, lane: &Lane, base: Priority) -> Option<Moment> {
-        let mut may_start = lane.by_arrival.iter().filter(|(_, client)| !self.standing(*client).held_back);
-        let &(oldest, _) = may_start.next()?;
-        let next_step = self.ages_at(base, oldest);
-        // Whoever is less aged than the oldest came after this moment.
-        let steps_that_count = u64::from(base.number().saturating_sub(1));
-        let aged = steps(self.now.since(oldest.at), self.aging_step).min(steps_that_count);
-        let since = self.now - self.aging_step.saturating_mul(u32::try_from(aged).unwrap_or(u32::MAX));
-        let after = (Arrival { at: since, number: u64::MAX }, ClientIndex::new(usize::MAX));
-        let mut later = lane.by_arrival.range((Bound::Excluded(after), Bound::Unbounded));
-        let younger = later.find(|(_, client)| !self.standing(*client).held_back);
-        [next_step, younger.and_then(|&(arrival, _)| self.ages_at(base, arrival))].into_iter().flatten().min()
-    }
-
-    fn ages_at(&self, base: Priority, arrival: Arrival) -> Option<Moment> {
-        let aged = steps(self.now.since(arrival.at), self.aging_step);
-        if self.aging_step.is_zero() || base.aged(aged) == base.aged(u64::MAX) {
-            return None;
-        }
-        let steps = u32::try_from(aged + 1).unwrap_or(u32::MAX);
-        Some(arrival.at + self.aging_step.saturating_mul(steps))
-    }
 }
 
-impl Lane {
-    fn head(&self, key: OrderKey, client: ClientIndex, base: Priority) -> Option<Head> {
-        let &(_, id) = self.fifos.get(&client)?.first()?;
-        Some(Head { key, id, base, client })
+impl ModelQueue {
+    /// Where the lane of this base priority is.
+    fn place_of(&self, base: Priority) -> Option<usize> {
+        self.lanes.iter().position(|lane| lane.base == base)
+    }
+
+    /// The lane of this base priority.
+    fn lane(&mut self, base: Priority) -> &mut Lane {
+        let place = self.place_of(base).unwrap_or_else(|| {
+            let place = self.lanes.iter().take_while(|lane| lane.base < base).count();
+            self.lanes.insert(place, Lane::new(base));
+            place
+        });
+        &mut self.lanes[place]
     }
 }
 
@@ -598,10 +505,6 @@ impl Lane {
 pub(crate) fn steps(span: Duration, step: Duration) -> u64 {
     let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
     nanos(span).checked_div(nanos(step)).unwrap_or(0)
-}
-
-fn priority(number: usize) -> Priority {
-    u8::try_from(number).ok().and_then(|n| Priority::new(n).ok()).unwrap_or(Priority::LOWEST)
 }
 
 #[cfg(test)]

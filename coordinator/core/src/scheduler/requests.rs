@@ -135,9 +135,8 @@ impl Scheduler {
             return self.pump_cloud(model);
         }
         let Some(slot) = self.catalog[model].serving else {
-            self.queue.refresh(model, self.now);
             // One that stands behind others of its model and importance changes nothing for them.
-            if self.queue.heads(model, self.now).any(|head| head.id == request) {
+            if self.queue.is_head(request, self.now) {
                 self.consider(model);
             }
             return;

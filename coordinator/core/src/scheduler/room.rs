@@ -187,6 +187,7 @@ impl Scheduler {
     /// The least plan in which other holders make way too.
     fn plan_with_others(&self, ask: &Ask) -> Option<Plan> {
         let head = *ask.heads.iter().min_by_key(|head| head.base)?;
+        self.yielding(head.base).next()?;
         let ask = Ask { heads: vec![head], ..ask.clone() };
         let mut least: Option<Plan> = None;
         for site in self.sites(&ask).ok()? {

@@ -96,7 +96,7 @@ impl Scheduler {
     }
 
     /// Whose leases on these devices a request of this priority may ask for, or has asked for.
-    fn yielding(&self, priority: Priority) -> impl Iterator<Item = &OtherLease> {
+    pub(super) fn yielding(&self, priority: Priority) -> impl Iterator<Item = &OtherLease> {
         let may = move |lease: &&OtherLease| {
             lease.revoking.is_some() || (lease.may_be_asked && !lease.in_default && lease.priority > priority)
         };

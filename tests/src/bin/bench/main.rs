@@ -6,7 +6,9 @@ mod models;
 mod overload;
 mod peer;
 mod proxy;
+mod serving;
 mod stream;
+mod table;
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -21,7 +23,7 @@ use hyper_util::rt::TokioIo;
 use model_boss_tests::{Behaviour, Boss, LoneWorker, Sandbox, question};
 use tokio::net::TcpStream;
 
-const BENCHES: [(&str, &str); 11] = [
+const BENCHES: [(&str, &str); 13] = [
     ("overload", "three times more requests than can be answered, for a minute: goodput, refusals, the important ones"),
     ("queue", "one event of the scheduler with 100,000 requests waiting for 1,000 models (no processes)"),
     (
@@ -50,6 +52,11 @@ const BENCHES: [(&str, &str); 11] = [
         "stream",
         "a model larger than its memory control group, layers read in each step: beside llama.cpp's mmap where it is installed",
     ),
+    (
+        "swap",
+        "two models and room for one, and one from a cold file: request to first token, beside llama-server's router mode",
+    ),
+    ("batch", "tokens per second of one and of eight clients together: beside llama-server where it is installed"),
     ("prefill", "prompt tokens per second of the worker: beside llama-bench where it is installed"),
 ];
 
@@ -63,6 +70,8 @@ async fn main() -> ExitCode {
         Some("proxy") => return proxy::run(std::env::args().skip(2), processor()).await,
         Some("decode") => return models::run(models::Part::Decode, std::env::args().skip(2), &processor()),
         Some("prefill") => return models::run(models::Part::Prefill, std::env::args().skip(2), &processor()),
+        Some("swap") => return serving::run(serving::Part::Swap, std::env::args().skip(2), &processor()).await,
+        Some("batch") => return serving::run(serving::Part::Batch, std::env::args().skip(2), &processor()).await,
         Some("stream") => return stream::run(std::env::args().skip(2), &processor()),
         // How a coordinator starts a worker: this program is also what stands behind the gateways of `proxy`.
         Some("serve") => proxy::backend::run().await,

@@ -5,17 +5,16 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use model_boss_protocol::{Category, DeviceId, Generation, SpawnToken, WorkerSpec};
 use model_boss_tests::{Boss, Client, Processes, Sandbox, until};
 use nix::sched::{CpuSet, sched_setaffinity};
-use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, SysconfVar, sysconf};
 
 use super::load::question;
-use crate::peer::peer;
+use crate::peer::{Process, free_port, peer};
 
 /// How long a gateway may take to answer its first question.
 const START: Duration = Duration::from_secs(60);
@@ -196,10 +195,6 @@ fn stat(pid: u32) -> u64 {
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
 
-fn free_port() -> u16 {
-    std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
-}
-
 /// A backend on a port of its own choice.
 fn backend() -> (Process, SocketAddr) {
     let spec = WorkerSpec {
@@ -227,21 +222,4 @@ fn backend() -> (Process, SocketAddr) {
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let address = line.trim().trim_start_matches("http://").parse().unwrap();
     (Process(child), address)
-}
-
-/// A process that ends with this value.
-struct Process(Child);
-
-impl Process {
-    fn id(&self) -> u32 {
-        self.0.id()
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Not SIGKILL: nginx has a worker process to end.
-        _ = kill(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGTERM);
-        _ = self.0.wait();
-    }
 }
