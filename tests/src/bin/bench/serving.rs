@@ -1,0 +1,292 @@
+//! `scripts/bench swap` and `batch`: what a client waits for when models take turns in memory, and what several clients get
+//! together, through the coordinator and beside llama.cpp's server, one after another in every round, on the same files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use model_boss_tests::{Boss, Client, Event, Processes, Sandbox, binary};
+use serde_json::json;
+
+use crate::peer::{LlamaServer, peer};
+use crate::table::Table;
+
+/// The shape that is measured.
+const SHAPE: &str = "qwen3-0.6b";
+/// The context that both servers are given for each sequence.
+const CONTEXT: usize = 4_096;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Models that take turns, and one that is loaded from a cold file.
+    Swap,
+    /// One client, and eight at once.
+    Batch,
+}
+
+struct Options {
+    rounds: usize,
+    threads: usize,
+    tokens: usize,
+    json: Option<PathBuf>,
+}
+
+impl Options {
+    fn read(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut options = Self { rounds: 5, threads, tokens: 64, json: None };
+        while let Some(word) = words.next() {
+            let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
+            let number = |text: String| text.parse::<usize>().map_err(|_| format!("'{text}' is no whole number"));
+            match word.as_str() {
+                "--rounds" => options.rounds = number(value()?)?.max(1),
+                "--threads" => options.threads = number(value()?)?.max(1),
+                "--tokens" => options.tokens = number(value()?)?.max(2),
+                "--json" => options.json = Some(value()?.into()),
+                _ => return Err(format!("'{word}' is none of --rounds N, --threads N, --tokens N, --json FILE")),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Runs the measurement with what stands behind its name on the command line.
+pub(crate) async fn run(part: Part, words: impl Iterator<Item = String>, processor: &str) -> ExitCode {
+    let options = match Options::read(words) {
+        Ok(options) => options,
+        Err(error) => {
+            eprintln!("bench: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    let sandbox = Sandbox::new().with_config("max_loaded_models = 1");
+    let llama = peer("MODEL_BOSS_LLAMA_SERVER", "llama-server");
+    println!("- machine: {processor}, {} threads", options.threads);
+    println!("- rounds: {}, interleaved", options.rounds);
+    match &llama {
+        Ok(program) => println!("- llama-server: {}", version(program)),
+        Err(why) => println!("- llama-server: {why}"),
+    }
+    let mut table = Table::default();
+    match part {
+        Part::Swap => swap(&sandbox, llama.ok().as_deref(), &options, &mut table).await,
+        Part::Batch => batch(&sandbox, llama.ok().as_deref(), &options, &mut table).await,
+    }
+    println!("{}", table.markdown("llama-server"));
+    if let Some(file) = &options.json {
+        fs::write(file, serde_json::to_vec_pretty(&table).unwrap()).unwrap();
+    }
+    ExitCode::SUCCESS
+}
+
+/// Two models and room for one, then one from a file that is not in the page cache.
+async fn swap(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, table: &mut Table) {
+    let folder = sandbox.path("gguf");
+    fs::create_dir_all(&folder).unwrap();
+    for (name, seed) in [("a", 1), ("b", 2)] {
+        let file = synthetic(&folder, name, seed);
+        sandbox.model(name, &file, &format!("context_length = {CONTEXT}\nmax_concurrent = 1"));
+    }
+    let first = folder.join("a.gguf");
+    println!(
+        "- models: two of {SHAPE}, Q4_K_M, {} MiB each, random weights",
+        fs::metadata(&first).unwrap().len() >> 20
+    );
+
+    let boss = ours(sandbox, options).await;
+    let (threads, context) = (options.threads.to_string(), CONTEXT.to_string());
+    let router = match llama {
+        Some(program) => {
+            let models = folder.to_string_lossy();
+            let arguments = ["--models-dir", &*models, "--models-max", "1", "-t", &threads, "-np", "1", "-c", &context];
+            Some(LlamaServer::start(program, &arguments).await)
+        }
+        None => None,
+    };
+    let mut doors = vec![("ours", boss.client())];
+    doors.extend(router.as_ref().map(|router| ("theirs", router.client)));
+    // Both begin with b in memory and files in the page cache.
+    for (_, door) in &doors {
+        for name in ["a", "b"] {
+            first_token(*door, name).await;
+        }
+    }
+    for round in 0..options.rounds {
+        eprintln!("round {} of {}", round + 1, options.rounds);
+        for name in ["a", "b"] {
+            let (mut swapped, mut resident) = ([None; 2], [None; 2]);
+            for (place, (_, door)) in doors.iter().enumerate() {
+                swapped[place] = Some(first_token(*door, name).await);
+                resident[place] = Some(first_token(*door, name).await);
+            }
+            table.add("request to first token, the other model is loaded: ms", swapped[0], swapped[1]);
+            table.add("request to first token, this model is loaded: ms", resident[0], resident[1]);
+        }
+    }
+    let size = fs::metadata(&first).unwrap().len() as f64;
+    let of_theirs = router.as_ref().map(|router| resident_of(&Processes::below(router.process.id())) / size);
+    let of_ours = resident_of(&Processes::below(boss.pid())) / size;
+    table.add("memory of the worker over the bytes of its weights", Some(of_ours), of_theirs);
+    drop(router);
+
+    let cold = fs::write("/proc/sys/vm/drop_caches", "1");
+    if let Err(error) = &cold {
+        println!("- from a cold file: not measured, the page cache cannot be dropped here ({error})");
+    }
+    for round in 0..if cold.is_ok() { options.rounds } else { 0 } {
+        eprintln!("cold round {} of {}", round + 1, options.rounds);
+        assert!(boss.client().post("/api/v1/unload", &json!({})).await.status.is_success());
+        let disk = direct_read(&first) * 1e3;
+        drop_caches();
+        let begun = Instant::now();
+        let loaded = boss.client().post("/api/v1/load", &json!({"model_name": "a"})).await;
+        let took = milliseconds(begun.elapsed());
+        assert!(loaded.status.is_success(), "{loaded:?}");
+        table.add("bare direct read of the same file: ms", Some(disk), None);
+        table.add("cold file to a ready worker: share of the disk's rate", Some(disk / took), None);
+        let mut theirs = None;
+        if let Some(program) = llama {
+            let path = first.to_string_lossy();
+            for way in ["dio", "mmap"] {
+                drop_caches();
+                let arguments = ["-m", &*path, "-t", &threads, "-np", "1", "-c", &context, "-lm", way];
+                let ready = milliseconds(LlamaServer::start(program, &arguments).await.ready_after);
+                theirs = Some(theirs.map_or(ready, |best: f64| best.min(ready)));
+            }
+        }
+        table.add("cold file to a ready worker (theirs: the better of dio and mmap): ms", Some(took), theirs);
+    }
+    boss.finish().await;
+}
+
+/// One sequence, then eight at once, on the same loaded model.
+async fn batch(sandbox: &Sandbox, llama: Option<&Path>, options: &Options, table: &mut Table) {
+    let folder = sandbox.path("gguf");
+    fs::create_dir_all(&folder).unwrap();
+    let file = synthetic(&folder, "a", 1);
+    sandbox.model("a", &file, &format!("context_length = {}\nmax_concurrent = 8", CONTEXT / 8));
+    println!("- model: {SHAPE}, Q4_K_M, random weights; {} tokens for each request", options.tokens);
+    let boss = ours(sandbox, options).await;
+    let (threads, context, path) = (options.threads.to_string(), CONTEXT.to_string(), file.to_string_lossy());
+    let mut ways = Vec::new();
+    for way in ["on", "off"] {
+        if let Some(program) = llama {
+            let arguments = ["-m", &*path, "-t", &threads, "-np", "8", "-cb", "-c", &context, "-fa", way];
+            ways.push(LlamaServer::start(program, &arguments).await);
+        }
+    }
+    for client in [boss.client()].into_iter().chain(ways.iter().map(|server| server.client)) {
+        together(client, 1, 8).await;
+    }
+    for round in 0..options.rounds {
+        eprintln!("round {} of {}", round + 1, options.rounds);
+        let mut alone = 0.0;
+        for streams in [1, 8] {
+            let ours = together(boss.client(), streams, options.tokens).await;
+            let mut theirs = None;
+            for server in &ways {
+                let speed = together(server.client, streams, options.tokens).await;
+                theirs = Some(theirs.map_or(speed, |best: f64| best.max(speed)));
+            }
+            table.add(
+                &format!("{streams} streams: tokens/s in all (theirs: the better of -fa on and off)"),
+                Some(ours),
+                theirs,
+            );
+            if streams == 1 {
+                alone = ours;
+            } else {
+                table.add("8 streams over our own single stream", Some(ours / alone), None);
+            }
+        }
+    }
+    boss.finish().await;
+}
+
+async fn ours(sandbox: &Sandbox, options: &Options) -> Boss {
+    let mut launch = sandbox.launch(&binary("model-boss-worker"));
+    launch.command.env("RAYON_NUM_THREADS", options.threads.to_string());
+    launch.start().await
+}
+
+fn synthetic(folder: &Path, name: &str, seed: u64) -> PathBuf {
+    let file = folder.join(format!("{name}.gguf"));
+    eprintln!("writing {SHAPE} with random weights");
+    let status = Command::new(binary("model-boss-worker"))
+        .args(["synth", SHAPE, "--seed", &seed.to_string()])
+        .arg(&file)
+        .status();
+    assert!(status.is_ok_and(|status| status.success()), "the model could not be written");
+    file
+}
+
+/// Milliseconds from a request on a new connection to the last byte of an answer of one token.
+async fn first_token(door: Client, model: &str) -> f64 {
+    let body = json!({"model": model, "prompt": "hello", "max_tokens": 1, "stream": true, "ignore_eos": true, "cache_prompt": false});
+    let begun = Instant::now();
+    let mut answer = door.stream("/v1/completions", &body).await;
+    assert!(answer.status.is_success(), "{}", answer.status);
+    while !matches!(answer.next().await, Some(Event::Data(_)) | None) {}
+    let took = milliseconds(begun.elapsed());
+    answer.rest().await;
+    took
+}
+
+/// Tokens per second that so many clients get in all, each with a prompt of its own.
+async fn together(door: Client, streams: usize, tokens: usize) -> f64 {
+    let begun = Instant::now();
+    let asked: Vec<_> = (0..streams)
+        .map(|stream| {
+            let prompt = format!("{stream} is the number of this request");
+            let body = json!({"model": "a", "prompt": prompt, "max_tokens": tokens, "ignore_eos": true, "cache_prompt": false});
+            tokio::spawn(async move { door.post("/v1/completions", &body).await })
+        })
+        .collect();
+    let mut written = 0;
+    for answer in asked {
+        let answer = answer.await.unwrap();
+        assert!(answer.status.is_success(), "{answer:?}");
+        written += answer.json()["usage"]["completion_tokens"].as_u64().expect("answers count their tokens");
+    }
+    assert_eq!(written, (streams * tokens) as u64, "an answer ended early");
+    written as f64 / begun.elapsed().as_secs_f64()
+}
+
+/// Seconds that reading the file past the page cache takes, in pieces of 16 MiB.
+fn direct_read(file: &Path) -> f64 {
+    let begun = Instant::now();
+    let read = Command::new("dd")
+        .arg(format!("if={}", file.display()))
+        .args(["of=/dev/null", "bs=16M", "iflag=direct"])
+        .output();
+    assert!(read.is_ok_and(|read| read.status.success()), "dd cannot read {} directly", file.display());
+    begun.elapsed().as_secs_f64()
+}
+
+/// Only pages of files; the kernel's own tables stay.
+fn drop_caches() {
+    fs::write("/proc/sys/vm/drop_caches", "1").expect("it could be written a moment ago");
+}
+
+/// Resident bytes of some processes.
+fn resident_of(processes: &Processes) -> f64 {
+    let of = |pid: u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+        line.trim().trim_end_matches(" kB").parse::<f64>().unwrap_or(0.0) * 1024.0
+    };
+    processes.pids().map(of).sum()
+}
+
+fn version(program: &Path) -> String {
+    let output = Command::new(program).arg("--version").output();
+    let output = output.map(|output| [output.stdout, output.stderr].concat()).unwrap_or_default();
+    let text = String::from_utf8_lossy(&output);
+    text.lines().find(|line| line.contains("version")).unwrap_or("does not say its version").trim().to_owned()
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
