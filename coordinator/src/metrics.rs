@@ -31,6 +31,8 @@ const METADATA: Metadata<'static> = Metadata::new("model-boss", Level::INFO, Non
 pub(crate) struct Metrics {
     recorder: PrometheusRecorder,
     models: RwLock<HashMap<ModelId, Arc<ModelMetrics>>>,
+    /// By prefix; all models of one share their series.
+    providers: HashMap<String, Arc<ModelMetrics>>,
     unknown: Arc<ModelMetrics>,
     recent: Mutex<Option<Recent>>,
 }
@@ -79,8 +81,8 @@ pub(crate) struct Usage {
 }
 
 impl Metrics {
-    /// Nothing counted yet.
-    pub(crate) fn new() -> Result<Self, BuildError> {
+    /// Nothing counted yet. `providers` are the prefixes of models elsewhere.
+    pub(crate) fn new<'a>(providers: impl IntoIterator<Item = &'a str>) -> Result<Self, BuildError> {
         let histogram = |name: &str, buckets: &[f64]| (Matcher::Full(name.to_owned()), buckets.to_vec());
         let buckets = [
             histogram(
@@ -114,7 +116,9 @@ impl Metrics {
         let recorder = builder.build_recorder();
         describe(&recorder);
         let unknown = Arc::new(ModelMetrics::new(&recorder, UNKNOWN_MODEL));
-        Ok(Self { recorder, models: RwLock::default(), unknown, recent: Mutex::new(None) })
+        let handles = |name: &str| (name.to_owned(), Arc::new(ModelMetrics::new(&recorder, &format!("{name}:*"))));
+        let providers = providers.into_iter().map(handles).collect();
+        Ok(Self { recorder, models: RwLock::default(), providers, unknown, recent: Mutex::new(None) })
     }
 
     /// The models that may be used as labels.
@@ -129,6 +133,11 @@ impl Metrics {
     pub(crate) fn model(&self, id: Option<&ModelId>) -> Arc<ModelMetrics> {
         let known = self.models.read().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(id.and_then(|id| known.get(id)).unwrap_or(&self.unknown))
+    }
+
+    /// The handles of everything that a provider serves.
+    pub(crate) fn provider(&self, prefix: &str) -> Arc<ModelMetrics> {
+        Arc::clone(self.providers.get(prefix).unwrap_or(&self.unknown))
     }
 
     /// A request got its last byte, or its refusal.
@@ -199,6 +208,11 @@ impl Metrics {
     /// Sets a figure that is read off at the moment of the scrape.
     pub(crate) fn gauge(&self, name: &'static str, labels: Vec<Label>, value: f64) {
         self.gauge_handle(name, labels).set(value);
+    }
+
+    /// Sets a counter that is kept elsewhere to what it is at the moment of the scrape.
+    pub(crate) fn count_so_far(&self, name: &'static str, labels: Vec<Label>, value: u64) {
+        self.recorder.register_counter(&Key::from_parts(name, labels), &METADATA).absolute(value);
     }
 
     /// The page for Prometheus.
@@ -279,6 +293,10 @@ fn describe(recorder: &PrometheusRecorder) {
         (COMPLETION_TOKENS, Unit::Count, "Tokens generated"),
         (DECISIONS, Unit::Count, "Decisions of the scheduler, by model and kind"),
         (EVICTIONS, Unit::Count, "Times a model was told to leave for another one"),
+        ("model_boss_cloud_requests_total", Unit::Count, "Requests sent to providers, by provider and model"),
+        ("model_boss_cloud_errors_total", Unit::Count, "Requests to providers that got no answer"),
+        ("model_boss_cloud_prompt_tokens_total", Unit::Count, "Tokens of prompts that providers read"),
+        ("model_boss_cloud_completion_tokens_total", Unit::Count, "Tokens that providers generated"),
     ];
     for (name, unit, help) in counters {
         recorder.describe_counter(KeyName::from_const_str(name), Some(unit), help.into());
@@ -294,6 +312,10 @@ fn describe(recorder: &PrometheusRecorder) {
         recorder.describe_histogram(KeyName::from_const_str(name), Some(Unit::Seconds), help.into());
     }
     let gauges = [
+        ("model_boss_cloud_spent_usd", "US dollars spent at providers since the start, where prices are known"),
+        ("model_boss_cloud_spent_today_usd", "US dollars spent at a provider on this day of UTC"),
+        ("model_boss_client_spent_today_usd", "US dollars spent on this day of UTC by a client that has a limit"),
+        ("model_boss_client_daily_spend_limit_usd", "What a client may spend in a day, in US dollars"),
         ("model_boss_queue_depth", "Requests that wait, by model"),
         ("model_boss_requests_running", "Requests that workers work on, by model"),
         ("model_boss_slots", "Slots by state"),
@@ -319,7 +341,7 @@ mod tests {
 
     #[test]
     fn a_request_shows_up_under_its_model_and_status() {
-        let metrics = Metrics::new().unwrap();
+        let metrics = Metrics::new([]).unwrap();
         let guide = ModelId::from("guide");
         metrics.know([&guide].into_iter());
         let model = metrics.model(Some(&guide));
@@ -344,8 +366,19 @@ mod tests {
     }
 
     #[test]
+    fn models_of_a_provider_share_its_series() {
+        let metrics = Metrics::new(["claude"]).unwrap();
+        metrics.answered(&metrics.provider("claude"), 200, Duration::ZERO);
+        metrics.answered(&metrics.provider("made-up"), 200, Duration::ZERO);
+        let page = metrics.render();
+        assert!(page.contains(r#"model_boss_requests_total{model="claude:*",status="200"} 1"#), "{page}");
+        assert!(page.contains(r#"model_boss_requests_total{model="unknown",status="200"} 1"#), "{page}");
+        assert!(metrics.totals().is_empty());
+    }
+
+    #[test]
     fn a_model_that_nobody_described_makes_no_series_of_its_own() {
-        let metrics = Metrics::new().unwrap();
+        let metrics = Metrics::new([]).unwrap();
         let stranger = metrics.model(Some(&ModelId::from("made-up")));
         metrics.answered(&stranger, 404, Duration::ZERO);
         let page = metrics.render();

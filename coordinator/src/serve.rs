@@ -84,7 +84,8 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
     let mut asked = Asked::new()?;
     let listener = bind(&config).await?;
     let (news, inbox) = News::channel();
-    let metrics = Arc::new(Metrics::new()?);
+    let prefixes = config.providers.prefixes();
+    let metrics = Arc::new(Metrics::new(prefixes.names())?);
     let roots = ModelRoots::new(&config.model_roots);
     let engines = engines(&config, machine.is_some());
     let live = Arc::new(LiveCatalog::read(&config.manifests, roots, engines, news.clone(), Arc::clone(&metrics)));
@@ -111,7 +112,7 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
     let scheduler = Scheduler::new(configured.settings.clone(), Moment::START);
     let settings = Arc::new(LiveSettings::new(configured, log, news.clone()));
     let named = decided.contains_key("tasks");
-    let tasks = Arc::new(LiveTasks::read(&config.tasks, named, config.providers.prefixes(), Arc::clone(&settings)));
+    let tasks = Arc::new(LiveTasks::read(&config.tasks, named, prefixes, Arc::clone(&settings)));
     let runtime = RuntimeConfig::open(leases.clone(), settings, &decided).await;
     let driver = Driver {
         scheduler,

@@ -2,14 +2,18 @@
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
-use http_body_util::{BodyExt, Full};
+use http_body::{Body, Frame};
+use http_body_util::BodyExt;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use model_boss_tests::{Behaviour, Boss, Sandbox, binary, question, text_of_events};
+use model_boss_tests::{Behaviour, Boss, PATIENCE, Sandbox, binary, question, text_of_events, until};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -19,6 +23,27 @@ struct Stub {
     address: SocketAddr,
     asked: Arc<Mutex<Vec<Asked>>>,
     answer: Arc<Mutex<(u16, &'static str, String)>>,
+    /// Whether its answers have no end.
+    endless: Arc<AtomicBool>,
+}
+
+/// An answer that comes in one piece, and then perhaps never ends.
+struct Said {
+    text: Option<Bytes>,
+    endless: bool,
+}
+
+impl Body for Said {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.text.take() {
+            Some(text) => Poll::Ready(Some(Ok(Frame::data(text)))),
+            None if self.endless => Poll::Pending,
+            None => Poll::Ready(None),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -35,6 +60,7 @@ impl Stub {
             address: listener.local_addr().unwrap(),
             asked: Arc::default(),
             answer: Arc::new(Mutex::new((200, kind, answer))),
+            endless: Arc::default(),
         };
         let own = stub.clone();
         tokio::spawn(async move {
@@ -50,9 +76,9 @@ impl Stub {
                         stub.asked.lock().unwrap().push(asked);
                         let (status, kind, text) = stub.answer.lock().unwrap().clone();
                         let answer = Response::builder().status(status).header("content-type", kind);
-                        Ok::<_, Infallible>(
-                            answer.header("retry-after", "7").body(Full::new(Bytes::from(text))).unwrap(),
-                        )
+                        let said =
+                            Said { text: Some(Bytes::from(text)), endless: stub.endless.load(Ordering::Relaxed) };
+                        Ok::<_, Infallible>(answer.header("retry-after", "7").body(said).unwrap())
                     }
                 });
                 let http = hyper::server::conn::http1::Builder::new();
@@ -219,5 +245,107 @@ async fn tr_2_a_provider_that_fails_leads_to_the_next_rung() {
     let answer = boss.chat("task:say", "?").await;
     assert_eq!(answer.json()["choices"][0]["message"]["content"], "own", "{answer:?}");
     assert_eq!(answer.header("x-rung"), Some("1"));
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn rc_27_what_was_asked_and_spent_is_shown_by_provider_model_and_client() {
+    let stub = Stub::start("application/json", message("four")).await;
+    let sandbox = Sandbox::new().with_config(&claude_at(&stub));
+    let tasks = "clients:\n  poor:\n    daily_spend_usd: 1\n  spare:\n    daily_spend_usd: 2\n";
+    std::fs::write(sandbox.path("tasks.yaml"), tasks).unwrap();
+    let boss = start(&sandbox).await;
+    for client in ["poor", "rich"] {
+        let mut body = question("claude:opus", "?");
+        body["x_client_id"] = json!(client);
+        assert!(boss.client().post("/v1/chat/completions", &body).await.status.is_success());
+    }
+    stub.answers(401, "{}");
+    assert_eq!(boss.chat("claude:made-up", "?").await.status, StatusCode::BAD_GATEWAY);
+
+    // 1,000 tokens at $5 and 500 at $25 for a million: $0.0175.
+    let shown = boss.read("/api/v1/providers").await;
+    let claude = &shown["providers"][0];
+    assert_eq!((&claude["name"], &claude["key"], &claude["cloud"]), (&json!("claude"), &json!("set"), &json!(true)));
+    let tally = |requests, errors, times: u64, spent| {
+        json!({ "requests": requests, "errors": errors, "input_tokens": 1000 * times, "output_tokens": 500 * times,
+            "spent_usd": spent })
+    };
+    assert_eq!(claude["today"], tally(3, 1, 2, 0.035), "{claude}");
+    let model = |name: &str| claude["models"].as_array().unwrap().iter().find(|m| m["model"] == name).unwrap().clone();
+    assert_eq!(model("claude-opus-x")["since_start"], tally(2, 0, 2, 0.035));
+    assert_eq!(model("claude-opus-x")["price"], json!({ "input": 5.0, "output": 25.0 }));
+    assert_eq!(model("other")["today"], tally(1, 1, 0, 0.0), "a name that nothing answered for is no series");
+    let budget = |id: &str, spent: f64, limit: Value, left: Value| json!({ "id": id, "spent_usd": spent, "daily_limit_usd": limit, "remaining_usd": left });
+    assert_eq!(
+        shown["clients"],
+        json!([
+            budget("poor", 0.0175, json!(1.0), json!(0.9825)),
+            budget("rich", 0.0175, Value::Null, Value::Null),
+            budget("spare", 0.0, json!(2.0), json!(2.0)),
+        ])
+    );
+    let stats = boss.read("/api/v1/stats").await;
+    assert_eq!((&stats["model_name"], &stats["input_tokens"]), (&json!("claude:opus"), &json!(1000)));
+    let mut totals = tally(3, 1, 2, 0.035);
+    totals["provider"] = json!("claude");
+    assert_eq!(stats["providers"], json!([totals]));
+    let clients = boss.read("/api/v1/clients").await;
+    let poor = clients["clients"].as_array().unwrap().iter().find(|client| client["id"] == "poor").unwrap().clone();
+    assert_eq!((&poor["tokens"], &poor["requests"]), (&json!(1500), &json!(1)), "{poor}");
+    let decisions = boss.read("/api/v1/decisions").await;
+    let refused = decisions["decisions"].as_array().unwrap().iter().find(|d| d["what"] == "refuse").unwrap().clone();
+    assert_eq!(refused["model"], "claude");
+
+    let page = boss.client().get("/metrics").await;
+    let page = String::from_utf8_lossy(&page.body).into_owned();
+    for line in [
+        "model_boss_cloud_requests_total{provider=\"claude\",model=\"claude-opus-x\"} 2",
+        "model_boss_cloud_errors_total{provider=\"claude\",model=\"other\"} 1",
+        "model_boss_cloud_prompt_tokens_total{provider=\"claude\",model=\"claude-opus-x\"} 2000",
+        "model_boss_cloud_completion_tokens_total{provider=\"claude\",model=\"claude-opus-x\"} 1000",
+        "model_boss_cloud_spent_usd{provider=\"claude\",model=\"claude-opus-x\"} 0.035",
+        "model_boss_cloud_spent_today_usd{provider=\"claude\"} 0.035",
+        "model_boss_client_spent_today_usd{client=\"poor\"} 0.0175",
+        "model_boss_client_daily_spend_limit_usd{client=\"spare\"} 2",
+        "model_boss_requests_total{model=\"claude:*\",status=\"200\"} 2",
+    ] {
+        assert!(page.lines().any(|shown| shown == line), "{line} is not in\n{page}");
+    }
+    assert!(!page.contains("made-up") && !page.contains("client=\"rich\""), "{page}");
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn rc_27_a_stream_is_counted_whole_or_given_up() {
+    let stub = Stub::start("text/event-stream", STREAM.to_owned()).await;
+    let sandbox = Sandbox::new().with_config(&claude_at(&stub));
+    let boss = start(&sandbox).await;
+    // The client does not ask for counts: it gets none, and they are counted all the same.
+    let events = boss.chat_streamed("claude:opus", "2 + 2?").await.rest().await;
+    assert!(!format!("{events:?}").contains("usage"), "{events:?}");
+    let stats = boss.read("/api/v1/stats").await;
+    assert_eq!((&stats["input_tokens"], &stats["output_tokens"]), (&json!(4), &json!(9)), "{stats}");
+    assert!(stats["time_to_first_token"].is_f64());
+
+    // This one never ends; the client leaves when it has read something.
+    stub.endless.store(true, Ordering::Relaxed);
+    let (begun, _) = STREAM.split_once("event: message_delta").unwrap();
+    stub.answers(200, begun);
+    let mut stream = boss.chat_streamed("claude:opus", "2 + 2?").await;
+    assert_eq!((stream.token().await, stream.token().await), ("fo".to_owned(), "ur".to_owned()));
+    drop(stream);
+    let counted = async || {
+        let shown = boss.read("/api/v1/providers").await;
+        let today = shown["providers"][0]["today"].clone();
+        (today["input_tokens"] == 8).then_some(today)
+    };
+    let today = until(PATIENCE, "the stream that was given up is counted", counted).await;
+    assert_eq!((&today["requests"], &today["output_tokens"]), (&json!(2), &json!(10)), "{today}");
+    let client = async || {
+        let clients = boss.read("/api/v1/clients").await;
+        (clients["clients"][0]["tokens"] == 18).then_some(())
+    };
+    until(PATIENCE, "the client's tokens are counted", client).await;
     boss.finish().await;
 }

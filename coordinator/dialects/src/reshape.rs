@@ -23,4 +23,9 @@ pub trait Reshape: Send {
 
     /// What is left to say when the stream has ended by itself.
     fn end(&mut self) -> Bytes;
+
+    /// Tokens of prompt and answer, where the other side tells them apart from what is passed on.
+    fn tokens(&self) -> Option<(u64, u64)> {
+        None
+    }
 }

@@ -39,14 +39,17 @@ impl Account {
 
     /// The request got a worker.
     pub(super) fn dispatched(&mut self, dispatched: &Dispatched) {
-        let Place::Worker(worker) = &dispatched.place else {
-            // Providers' names of models come from clients: no label of theirs.
-            (self.model, self.handles) = (None, self.metrics.model(None));
-            return self.handles.queued(dispatched.queued);
-        };
-        if self.model.as_ref() != Some(&worker.model) {
-            self.model = Some(worker.model.clone());
-            self.handles = self.metrics.model(self.model.as_ref());
+        match &dispatched.place {
+            Place::Worker(worker) if self.model.as_ref() != Some(&worker.model) => {
+                self.model = Some(worker.model.clone());
+                self.handles = self.metrics.model(self.model.as_ref());
+            }
+            Place::Worker(_) => {}
+            Place::Cloud { provider, .. } => {
+                self.model = Some(ModelId::from(dispatched.place.served().as_str()));
+                // Names of its models come from clients: they are no labels.
+                self.handles = self.metrics.provider(provider);
+            }
         }
         self.handles.queued(dispatched.queued);
     }

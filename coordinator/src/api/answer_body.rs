@@ -16,6 +16,8 @@ pub(super) struct AnswerBody {
     from: Origin,
     /// What the bytes go through, until their end.
     reshape: Option<Box<dyn Reshape>>,
+    /// Of prompt and answer, as what reshaped them knew at the end.
+    tokens: Option<(u64, u64)>,
 }
 
 /// Where bytes come from.
@@ -27,12 +29,17 @@ enum Origin {
 impl AnswerBody {
     /// The bytes as they come, or through `reshape`.
     pub(super) fn new(from: UpstreamBody, reshape: Option<Box<dyn Reshape>>) -> Self {
-        Self { from: Origin::Worker(from), reshape }
+        Self { from: Origin::Worker(from), reshape, tokens: None }
     }
 
     /// The bytes of a provider.
     pub(super) fn of_cloud(from: Incoming, reshape: Option<Box<dyn Reshape>>) -> Self {
-        Self { from: Origin::Cloud(from), reshape }
+        Self { from: Origin::Cloud(from), reshape, tokens: None }
+    }
+
+    /// Tokens of prompt and answer, where they are told apart from the bytes that are passed on.
+    pub(super) fn tokens(&self) -> Option<(u64, u64)> {
+        self.reshape.as_ref().map_or(self.tokens, |reshape| reshape.tokens())
     }
 }
 
@@ -55,6 +62,7 @@ impl Body for AnswerBody {
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
                 None => {
                     let last = reshape.end();
+                    self.tokens = reshape.tokens();
                     self.reshape = None;
                     return Poll::Ready(Some(last).filter(|last| !last.is_empty()).map(|last| Ok(Frame::data(last))));
                 }

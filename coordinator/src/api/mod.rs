@@ -24,6 +24,7 @@ mod patience;
 mod peek;
 mod plan;
 mod prometheus;
+mod providers;
 mod reshape;
 mod route;
 mod status;
@@ -131,6 +132,7 @@ pub(crate) fn router(context: Arc<Context>) -> Router {
         .get("/api/v1/queue", Read, status::queue)
         .get("/api/v1/clients", Read, status::clients)
         .get("/api/v1/devices", Read, status::devices)
+        .get("/api/v1/providers", Read, providers::list)
         .get("/api/v1/decisions", Read, status::decisions)
         .get("/api/v1/tasks", Read, tasks::list)
         .get("/api/v1/tasks/{*name}", Read, tasks::show)

@@ -7,8 +7,8 @@ use metrics::Label;
 use model_boss_core::{LedgerState, Scheduler, SlotState};
 use model_boss_protocol::{ApiError, ByteCount, ModelId};
 
-use super::Context;
 use super::route::Call;
+use super::{Context, providers};
 
 /// `GET /metrics`.
 pub(super) async fn metrics(call: Call) -> Result<Response, ApiError> {
@@ -65,6 +65,32 @@ async fn read_off(context: &Context) {
         metrics.gauge("model_boss_config_reloads", labels, count as f64);
     }
     metrics.gauge("model_boss_runtime_config_ok", Vec::new(), f64::from(u8::from(context.config.problem().is_none())));
+    clouds(context);
+}
+
+/// What was asked of providers and spent there (RC-27).
+fn clouds(context: &Context) {
+    let metrics = &context.metrics;
+    let (providers, today) = context.clouds.report(providers::now());
+    for provider in &providers {
+        let of_provider = || Label::new("provider", provider.name.clone());
+        for model in &provider.models {
+            let labels = || vec![of_provider(), Label::new("model", model.model.clone())];
+            let tally = &model.since_start;
+            metrics.count_so_far("model_boss_cloud_requests_total", labels(), tally.requests);
+            metrics.count_so_far("model_boss_cloud_errors_total", labels(), tally.errors);
+            metrics.count_so_far("model_boss_cloud_prompt_tokens_total", labels(), tally.input_tokens);
+            metrics.count_so_far("model_boss_cloud_completion_tokens_total", labels(), tally.output_tokens);
+            metrics.gauge("model_boss_cloud_spent_usd", labels(), tally.spent_usd);
+        }
+        metrics.gauge("model_boss_cloud_spent_today_usd", vec![of_provider()], provider.today.spent_usd);
+    }
+    // Names of clients come from strangers: those that an operator wrote down are few.
+    for client in providers::budgets(context, &today).into_iter().filter(|client| client.is_profile) {
+        let label = || vec![Label::new("client", client.id.clone())];
+        metrics.gauge("model_boss_client_spent_today_usd", label(), client.spent_usd);
+        metrics.gauge("model_boss_client_daily_spend_limit_usd", label(), client.daily_limit_usd.unwrap_or(f64::NAN));
+    }
 }
 
 fn text(model: &ModelId) -> String {

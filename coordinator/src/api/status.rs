@@ -115,6 +115,12 @@ pub(super) async fn stats(call: Call) -> Result<Response, ApiError> {
         #[serde(flatten)]
         totals: crate::metrics::Totals,
     }
+    #[derive(Serialize)]
+    struct ProviderTotals {
+        provider: String,
+        #[serde(flatten)]
+        totals: crate::cloud::Tally,
+    }
     /// BC-6.
     #[derive(Serialize)]
     struct DeviceTotals {
@@ -131,6 +137,8 @@ pub(super) async fn stats(call: Call) -> Result<Response, ApiError> {
         #[serde(flatten)]
         recent: Recent,
         models: Vec<ModelTotals>,
+        /// Providers that were asked since the start; `GET /api/v1/providers` has the day and the models.
+        providers: Vec<ProviderTotals>,
         devices: Vec<DeviceTotals>,
         queued: usize,
         running: usize,
@@ -167,10 +175,15 @@ pub(super) async fn stats(call: Call) -> Result<Response, ApiError> {
         at: None,
     };
     let totals = context.metrics.totals().into_iter();
+    let (providers, _) = context.clouds.report(super::providers::now());
+    let asked = providers.into_iter().filter(|provider| provider.since_start.requests > 0);
     json(&Stats {
         uptime_s: context.started.elapsed().as_secs_f64(),
         recent: context.metrics.recent().map_or(none, Recent::Some),
         models: totals.map(|(model_name, totals)| ModelTotals { model_name, totals }).collect(),
+        providers: asked
+            .map(|provider| ProviderTotals { provider: provider.name, totals: provider.since_start })
+            .collect(),
         devices: devices.collect(),
         queued,
         running,

@@ -19,6 +19,7 @@ use super::answer_body::AnswerBody;
 use super::error::{error_event, worker_error_event};
 use super::usage::{Tail, usage_in};
 use crate::driver::Ticket;
+use crate::metrics::Usage;
 
 /// The answer, once it begins, or the error that takes its place.
 pub(super) type Pending = Pin<Box<dyn Future<Output = Result<Answer, ApiError>> + Send>>;
@@ -188,6 +189,7 @@ impl StreamBody {
                     if self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready()) {
                         // Dropping the relay closes the connection, which stops the generation.
                         relay.account.status(ErrorCode::DeadlineExceeded.status());
+                        relay.account.used(relay.told_apart());
                         self.state = State::Ended;
                         return Poll::Ready(Some(error_event(&deadline_exceeded())));
                     }
@@ -206,10 +208,22 @@ impl StreamBody {
     /// The stream ended by itself: everything that watched over it is told.
     fn end(&mut self, outcome: Outcome) {
         if let State::Relaying(mut relay) = std::mem::replace(&mut self.state, State::Ended) {
-            relay.account.used(relay.tail.usage());
+            relay.account.used(relay.usage());
             let crashed = outcome == Outcome::LostMidAnswer;
             relay.account.status(if crashed { ErrorCode::WorkerCrashed.status() } else { relay.status });
             relay.ticket.finish(outcome, relay.account.tokens());
+        }
+    }
+}
+
+impl Drop for StreamBody {
+    /// The client went away in the middle: what its answer is known to have used by then is counted.
+    fn drop(&mut self) {
+        if let State::Relaying(mut relay) = std::mem::replace(&mut self.state, State::Ended)
+            && let Some(usage) = relay.told_apart()
+        {
+            relay.account.used(Some(usage));
+            relay.ticket.finish(Outcome::ClientGone, relay.account.tokens());
         }
     }
 }
@@ -248,6 +262,17 @@ impl Relay {
                 return Poll::Ready(Step::Bytes(self.note(data)));
             }
         }
+    }
+
+    /// What the answer used, if it says so.
+    fn usage(&self) -> Option<Usage> {
+        self.tail.usage().or_else(|| self.told_apart())
+    }
+
+    /// What is known of it besides what the client reads.
+    fn told_apart(&self) -> Option<Usage> {
+        let (prompt_tokens, completion_tokens) = self.rest.tokens()?;
+        Some(Usage { prompt_tokens, completion_tokens, ..Usage::default() })
     }
 
     fn note(&mut self, data: Bytes) -> Bytes {

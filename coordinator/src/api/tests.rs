@@ -82,7 +82,7 @@ async fn fixture_with(keys: Option<&str>) -> Fixture {
         ApiKeys::read(&file).unwrap()
     });
     let (news, inbox) = News::channel();
-    let metrics = Arc::new(Metrics::new().unwrap());
+    let metrics = Arc::new(Metrics::new([]).unwrap());
     let roots = ModelRoots::new(&[folder.path().join("models")]);
     let live = Arc::new(LiveCatalog::read(&manifests, roots, Engines::default(), news.clone(), Arc::clone(&metrics)));
     let catalog = live.current();

@@ -176,7 +176,7 @@ mod tests {
 
     fn live(folder: &Path) -> LiveCatalog {
         let roots = ModelRoots::new(&[folder.to_owned()]);
-        LiveCatalog::read(folder, roots, Engines::default(), News::channel().0, Arc::new(Metrics::new().unwrap()))
+        LiveCatalog::read(folder, roots, Engines::default(), News::channel().0, Arc::new(Metrics::new([]).unwrap()))
     }
 
     fn manifest(name: &str) -> String {
@@ -265,7 +265,7 @@ mod tests {
         let text = "name = \"known\"\nsource = { path = \"../models/known\" }\n";
         fs::write(root.path().join("manifests/known.toml"), text).unwrap();
         let roots = ModelRoots::new(&[root.path().join("models")]);
-        let metrics = Arc::new(Metrics::new().unwrap());
+        let metrics = Arc::new(Metrics::new([]).unwrap());
         let live =
             LiveCatalog::read(&root.path().join("manifests"), roots, Engines::default(), News::channel().0, metrics);
         (root, live)

@@ -8,6 +8,7 @@ mod flags;
 mod logs;
 mod orders;
 mod private;
+mod providers;
 mod scan;
 mod set_config;
 mod show_config;
@@ -59,6 +60,7 @@ Examples:
   git diff | model-boss run guide                   the question comes from a pipe
   model-boss ps --watch                             what is loaded, where, and until when
   model-boss queue                                  who waits, and for what
+  model-boss providers                              what models elsewhere cost today, and what is left
   model-boss plan qwen3-32b --priority 2            where it would go, and who would leave for it
   model-boss move qwen3-8b cuda:1                   to another GPU, while it serves
   model-boss free cuda:0                            have a GPU for yourself; --back gives it to the models again
@@ -93,6 +95,8 @@ enum Command {
     Devices(WatchArgs),
     /// Who asks: requests, tokens, limits.
     Clients(WatchArgs),
+    /// Providers elsewhere: what was asked of their models, what it cost, and what clients may still spend today.
+    Providers(WatchArgs),
     /// The last decisions and their reasons.
     Decisions {
         /// How many.
@@ -231,6 +235,9 @@ impl Command {
             }
             Self::Clients(args) => {
                 watch::show(&client()?, args, async |client| views::clients(client, args.read.json).await)?;
+            }
+            Self::Providers(args) => {
+                watch::show(&client()?, args, async |client| providers::providers(client, args.read.json).await)?;
             }
             Self::Decisions { lines, read } => {
                 watch::show(&client()?, read, async |client| views::decisions(client, lines, read.read.json).await)?;

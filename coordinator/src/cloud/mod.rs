@@ -3,6 +3,7 @@
 
 mod bill;
 mod provider;
+mod report;
 mod spend;
 mod transport;
 
@@ -16,7 +17,6 @@ use http::header::RETRY_AFTER;
 use http::{HeaderMap, StatusCode};
 use hyper::body::Incoming;
 use model_boss_dialects::anthropic::{ChatFromMessages, cloud_error, messages_request};
-use model_boss_dialects::sse::Reader;
 use model_boss_dialects::{Reshape, Stamp};
 use model_boss_protocol::{ApiError, ClientId, ErrorCode};
 use serde_json::{Map, Value, json};
@@ -24,7 +24,9 @@ use serde_json::{Map, Value, json};
 use bill::{Bill, BilledChat, BilledMessages};
 use provider::{Provider, ProviderKind};
 pub(crate) use provider::{ProviderSpec, ProviderTables};
+pub(crate) use report::{ProviderReport, UTC_DAY};
 use spend::Spend;
+pub(crate) use spend::{Tally, Today};
 pub(crate) use transport::TransportError;
 use transport::{Answered, Transport};
 
@@ -82,10 +84,7 @@ impl Clouds {
 
     /// Puts one request to a provider and waits for the beginning of its answer.
     pub(crate) async fn ask(&self, request: &CloudRequest<'_>) -> Result<CloudAnswer, ApiError> {
-        let provider = self.providers.get(request.provider).ok_or_else(|| {
-            let message = format!("there is no provider '{}'; [providers.NAME] adds one", request.provider);
-            ApiError::new(ErrorCode::ModelNotFound, message).with_param("model")
-        })?;
+        let provider = self.provider(request.provider)?;
         let model = provider.model(request.model);
         let price = provider.price(model);
         self.within_limit(request, provider, model, price)?;
@@ -98,7 +97,14 @@ impl Clouds {
             model: format!("{}:{}", request.provider, request.model),
             created: request.now,
         };
-        let bill = Bill { spend: Arc::clone(&self.spend), client: request.client.clone(), price, now: request.now };
+        let bill = Bill {
+            spend: Arc::clone(&self.spend),
+            client: request.client.clone(),
+            provider: request.provider.to_owned(),
+            model: model.to_owned(),
+            price,
+            now: request.now,
+        };
         let (path, body, reshape): (&str, Value, Box<dyn Reshape>) = match provider.kind() {
             ProviderKind::Anthropic if request.path != "/v1/chat/completions" => {
                 let message = format!("Claude models answer chats, not {}", request.path);
@@ -109,23 +115,38 @@ impl Clouds {
                 ("/v1/messages", body, Box::new(BilledMessages { chat: ChatFromMessages::new(stamp, &chat), bill }))
             }
             ProviderKind::OpenAi => {
+                let streams = chat.get("stream") == Some(&json!(true));
+                // Without counts no price can be told.
+                let hide_usage = streams && price.is_some() && !chat.contains_key("stream_options");
+                let billed = BilledChat::new(bill, &chat, hide_usage);
                 let mut body = Value::Object(chat);
                 body["model"] = json!(model);
-                let streams = body.get("stream") == Some(&json!(true));
-                // Without counts no price can be told.
-                let hide_usage = streams && price.is_some() && body.get("stream_options").is_none();
                 if hide_usage {
                     body["stream_options"] = json!({ "include_usage": true });
                 }
-                (
-                    request.path,
-                    body,
-                    Box::new(BilledChat { bill, hide_usage, reader: Reader::default(), tokens: (0, 0) }),
-                )
+                (request.path, body, Box::new(billed))
             }
         };
-        let sent = self.transport.send(provider, path, key.as_deref(), body.to_string(), request.id).await;
-        let Answered { status, headers, body } = sent.map_err(|error| {
+        let answered = self.exchange(provider, request, path, key.as_deref(), body.to_string()).await;
+        self.spend.asked(request.provider, model, answered.is_ok(), request.now);
+        let Answered { status, headers, body } = answered?;
+        let is_stream = headers
+            .get(http::header::CONTENT_TYPE)
+            .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        Ok(CloudAnswer { status, headers: told(&headers), body, reshape, is_stream })
+    }
+
+    /// Sends what was made ready, once. An answer that is an error comes as one.
+    async fn exchange(
+        &self,
+        provider: &Provider,
+        request: &CloudRequest<'_>,
+        path: &str,
+        key: Option<&str>,
+        body: String,
+    ) -> Result<Answered, ApiError> {
+        let sent = self.transport.send(provider, path, key, body, request.id).await;
+        let answered = sent.map_err(|error| {
             tracing::warn!(
                 provider = request.provider,
                 "the provider cannot be reached: {}",
@@ -133,15 +154,19 @@ impl Clouds {
             );
             ApiError::new(ErrorCode::BackendError, format!("provider '{}' cannot be reached", request.provider))
         })?;
-        if !status.is_success() {
-            let retry_after = retry_after(&headers);
-            let said = transport::collect(body).await;
-            return Err(cloud_error(status.as_u16(), &said, retry_after));
+        if answered.status.is_success() {
+            return Ok(answered);
         }
-        let is_stream = headers
-            .get(http::header::CONTENT_TYPE)
-            .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-        Ok(CloudAnswer { status, headers: told(&headers), body, reshape, is_stream })
+        let retry_after = retry_after(&answered.headers);
+        let said = transport::collect(answered.body).await;
+        Err(cloud_error(answered.status.as_u16(), &said, retry_after))
+    }
+
+    fn provider(&self, name: &str) -> Result<&Provider, ApiError> {
+        self.providers.get(name).ok_or_else(|| {
+            let message = format!("there is no provider '{name}'; [providers.NAME] adds one");
+            ApiError::new(ErrorCode::ModelNotFound, message).with_param("model")
+        })
     }
 
     /// A client with a limit may only use models with a known price, and only until the limit is reached.

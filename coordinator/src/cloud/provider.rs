@@ -87,6 +87,10 @@ impl ProviderSpec {
             if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none() || uri.query().is_some() {
                 return Err(format!("'base_url': '{url}' must be http(s)://HOST, without a query"));
             }
+            // The address is shown and logged; keys are not.
+            if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
+                return Err("'base_url' must not hold a user or a password; use key_env or key_file".to_owned());
+            }
             if uri.scheme_str() == Some("http")
                 && !is_loopback(url)
                 && (self.key_env.is_some() || self.key_file.is_some())
@@ -163,6 +167,16 @@ impl Provider {
         self.kind
     }
 
+    /// Its address, up to `/v1`.
+    pub(super) fn base_url(&self) -> &str {
+        &self.base_url
+    }
+
+    /// Its short names, and its own names of the same models.
+    pub(super) fn models(&self) -> &BTreeMap<String, String> {
+        &self.spec.models
+    }
+
     /// The whole address of a path such as `/v1/messages`.
     pub(super) fn url(&self, path: &str) -> String {
         format!("{}{path}", self.base_url)
@@ -173,11 +187,15 @@ impl Provider {
         self.spec.models.get(name).map_or(name, String::as_str)
     }
 
-    /// Dollars for a token of prompt and of answer; the longest beginning of the name counts.
-    pub(super) fn price(&self, model: &str) -> Option<(f64, f64)> {
+    /// What is written about a model's price; the longest beginning of the name counts.
+    pub(super) fn listed_price(&self, model: &str) -> Option<Price> {
         let known = self.spec.prices.iter().filter(|(name, _)| model.starts_with(name.as_str()));
-        let (_, price) = known.max_by_key(|(name, _)| name.len())?;
-        Some((price.input / 1e6, price.output / 1e6))
+        known.max_by_key(|(name, _)| name.len()).map(|(_, price)| *price)
+    }
+
+    /// Dollars for a token of prompt and of answer.
+    pub(super) fn price(&self, model: &str) -> Option<(f64, f64)> {
+        self.listed_price(model).map(|price| (price.input / 1e6, price.output / 1e6))
     }
 
     /// Whether its answers cost anything: what is on this machine, or marked as no cloud, does not.
@@ -259,6 +277,7 @@ mod tests {
             ("x y", "base_url = \"https://a\"", "prefix"),
             ("x", "", "'base_url' is missing"),
             ("x", "base_url = \"ftp://a\"", "http(s)"),
+            ("x", "base_url = \"https://me:secret@a\"", "must not hold a user"),
             ("x", "base_url = \"http://a.example\"\nkey_env = \"K\"", "https"),
             ("x", "base_url = \"https://a\"\nkey_env = \"K\"\nkey_file = \"f\"", "keep one"),
             ("x", "base_url = \"https://a\"\nprices = { m = { input = -1, output = 1 } }", "prices.m"),

@@ -27,6 +27,11 @@ impl Providers {
         self
     }
 
+    /// Their prefixes; that of Anthropic's models only where it was added.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
     /// What a name means: a model of a provider if it begins with one's prefix, else one of this machine.
     pub fn target(&self, name: &str) -> Target {
         match name.split_once(':') {

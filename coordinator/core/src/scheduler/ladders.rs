@@ -322,11 +322,8 @@ impl Scheduler {
             slot.last_used = self.now;
             Some(slot.id)
         });
-        if self.catalog[model].cloud
-            && let Some(wait) = error.retry_after
-        {
-            let until = self.now + wait.min(LONGEST_REST);
-            self.catalog[model].rest = Some(crate::catalog::Rest { until, error: error.clone() });
+        if self.catalog[model].cloud {
+            self.provider_failed(model, request, &error);
         }
         self.client_changed(client);
         if !run.cancelled
@@ -338,6 +335,18 @@ impl Scheduler {
             self.after_use(slot, model);
         }
         self.reconsider_at_least(super::Reconsider::First);
+    }
+
+    /// A provider gave no answer: why, and for how long it is left alone, is remembered.
+    fn provider_failed(&mut self, provider: ModelIndex, request: RequestId, error: &ApiError) {
+        let mut reasons = vec![error.message.clone()];
+        if let Some(wait) = error.retry_after {
+            let wait = wait.min(LONGEST_REST);
+            let rest = crate::catalog::Rest { until: self.now + wait, error: error.clone() };
+            self.catalog[provider].rest = Some(rest);
+            reasons.push(format!("it is asked nothing for {:.0} s", wait.as_secs_f64()));
+        }
+        self.decisions.record(self.now, Verdict::Refuse, self.catalog[provider].id(), Some(request), reasons);
     }
 
     /// Sends out what waits for a provider, as far as its clients may.

@@ -9,6 +9,9 @@ use serde_json::{Map, Value, json};
 use crate::sse::{self, Item, Reader};
 use crate::{Reshape, Stamp};
 
+/// English text has about four bytes for each token.
+const BYTES_PER_TOKEN: usize = 4;
+
 /// Turns an answer of the Messages API into a chat answer.
 pub struct ChatFromMessages {
     stamp: Stamp,
@@ -17,6 +20,8 @@ pub struct ChatFromMessages {
     /// Tokens of the prompt, and how many of them were cached: told at the beginning of a stream.
     prompt: (u64, u64),
     answer: u64,
+    /// Bytes of the answer that have come in a stream, until its end tells its tokens.
+    untold: Option<usize>,
     /// The number of the tool call that the block under way is.
     calls: u64,
     finish: Option<&'static str>,
@@ -34,6 +39,7 @@ impl ChatFromMessages {
             reader: Reader::default(),
             prompt: (0, 0),
             answer: 0,
+            untold: None,
             calls: 0,
             finish: None,
             ended: false,
@@ -53,6 +59,7 @@ impl ChatFromMessages {
         let kind = event["type"].as_str().unwrap_or(name);
         match kind {
             "message_start" => {
+                self.untold = Some(0);
                 self.count(&event["message"]["usage"]);
                 sse::data(out, &self.chunk(&json!({ "role": "assistant", "content": "" }), None));
             }
@@ -65,6 +72,9 @@ impl ChatFromMessages {
             }
             "content_block_delta" => {
                 let delta = &event["delta"];
+                let said = [&delta["text"], &delta["thinking"], &delta["partial_json"]];
+                let bytes: usize = said.into_iter().filter_map(Value::as_str).map(str::len).sum();
+                self.untold = self.untold.map(|before| before + bytes);
                 let delta = match delta["type"].as_str() {
                     Some("text_delta") => json!({ "content": delta["text"] }),
                     Some("thinking_delta") => json!({ "reasoning_content": delta["thinking"] }),
@@ -77,6 +87,9 @@ impl ChatFromMessages {
                 sse::data(out, &self.chunk(&delta, None));
             }
             "message_delta" => {
+                if event["usage"]["output_tokens"].is_u64() {
+                    self.untold = None;
+                }
                 self.count(&event["usage"]);
                 self.finish = event["delta"]["stop_reason"].as_str().map(finish_reason).or(self.finish);
             }
@@ -121,11 +134,6 @@ impl ChatFromMessages {
             "prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer,
             "prompt_tokens_details": { "cached_tokens": cached },
         })
-    }
-
-    /// Tokens of prompt and answer, as far as the answer told them.
-    pub fn tokens(&self) -> (u64, u64) {
-        (self.prompt.0, self.answer)
     }
 }
 
@@ -193,6 +201,14 @@ impl Reshape for ChatFromMessages {
         }
         out.extend_from_slice(sse::DONE);
         Bytes::from(out)
+    }
+
+    /// As far as the answer told them. A stream tells those of its answer at its end: before, they are guessed by what has
+    /// come.
+    fn tokens(&self) -> Option<(u64, u64)> {
+        let guess = self.untold.map_or(0, |bytes| u64::try_from(bytes / BYTES_PER_TOKEN).unwrap_or(u64::MAX));
+        let (prompt, answer) = (self.prompt.0, self.answer.max(guess));
+        (prompt + answer > 0).then_some((prompt, answer))
     }
 }
 

@@ -117,7 +117,7 @@ fn rc_27_a_whole_answer_comes_back_as_a_chat() {
     assert_eq!(said["tool_calls"][0]["function"]["arguments"], "{\"x\":1}");
     assert_eq!(chat["choices"][0]["finish_reason"], "tool_calls");
     assert_eq!((&chat["usage"]["prompt_tokens"], &chat["usage"]["completion_tokens"]), (&json!(8), &json!(3)));
-    assert_eq!(reshape.tokens(), (8, 3));
+    assert_eq!(reshape.tokens(), Some((8, 3)));
 }
 
 const STREAM: &str = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":4,\"output_tokens\":1}}}\n\n\
@@ -261,4 +261,26 @@ fn a_whole_chat_answer_and_an_error_in_the_messages_shape() {
     let error: Value =
         serde_json::from_slice(&MessagesFromChat::new(stamp()).whole(404, error.to_string().as_bytes())).unwrap();
     assert_eq!(error, json!({ "type": "error", "error": { "type": "not_found_error", "message": "no" } }));
+}
+
+#[test]
+fn rc_27_a_stream_that_is_cut_counts_what_it_told_and_what_had_come() {
+    let start =
+        "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":9,\"output_tokens\":1}}}\n\n";
+    let delta = |field: &str| {
+        format!(
+            "data: {{\"type\":\"content_block_delta\",\"index\":0,\"delta\":{{\"{field}\":\"{}\"}}}}\n\n",
+            "x".repeat(20)
+        )
+    };
+    let mut reshape = ChatFromMessages::new(stamp(), &Map::new());
+    assert_eq!(reshape.tokens(), None);
+    reshape.piece(start.as_bytes());
+    assert_eq!(reshape.tokens(), Some((9, 1)));
+    for field in ["text", "thinking", "partial_json"] {
+        reshape.piece(delta(field).as_bytes());
+    }
+    assert_eq!(reshape.tokens(), Some((9, 15)), "four bytes for a token");
+    reshape.piece(b"data: {\"type\":\"message_delta\",\"delta\":{},\"usage\":{\"output_tokens\":6}}\n\n");
+    assert_eq!(reshape.tokens(), Some((9, 6)), "what is told goes before what is guessed");
 }

@@ -38,7 +38,7 @@ fn rig(text: Option<&str>) -> Rig {
     };
     let settings = Arc::new(LiveSettings::new(configured, LogFilter::default(), news.clone()));
     let live = Arc::new(LiveTasks::read(&file, false, Providers::new(), settings));
-    let metrics = Arc::new(Metrics::new().unwrap());
+    let metrics = Arc::new(Metrics::new([]).unwrap());
     let models = LiveCatalog::read(folder.path(), ModelRoots::new(&[]), Engines::default(), news, metrics);
     Rig { folder, live, models }
 }

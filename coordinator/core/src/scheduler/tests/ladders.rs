@@ -192,6 +192,9 @@ fn a_provider_takes_what_comes_without_a_slot_and_its_failure_leads_on() {
     world.run_for(10 * SECOND);
     assert_eq!(world.fate(failed), &Fate::Answered);
     assert_eq!(rung(&world, failed), (1, "fallback; claude:opus: the provider is busy".into()));
+    let decision = world.core.decisions().rev().find(|decision| decision.what == Verdict::Refuse).unwrap();
+    assert_eq!((decision.model.as_str(), decision.request), ("claude", Some(failed)));
+    assert_eq!(decision.reasons, ["the provider is busy", "it is asked nothing for 30 s"]);
 
     // It said when to come again: until then it is not asked, and a request that can go nowhere else is told.
     let meanwhile = submit(&mut world, &["claude:opus", "small"]);

@@ -1,0 +1,65 @@
+//! `GET /api/v1/providers`: who else serves models, what was asked of them, and what everybody spent and may still spend.
+
+use std::collections::BTreeSet;
+use std::time::SystemTime;
+
+use axum::response::Response;
+use model_boss_protocol::{ApiError, ClientId};
+use serde::Serialize;
+
+use super::Context;
+use super::body::json;
+use super::route::Call;
+use crate::cloud::{ProviderReport, Today, UTC_DAY};
+
+/// What a client spent today, and may spend.
+#[derive(Debug, PartialEq, Serialize)]
+pub(super) struct Budget {
+    pub(super) id: String,
+    pub(super) spent_usd: f64,
+    /// `None`: as much as it likes.
+    pub(super) daily_limit_usd: Option<f64>,
+    remaining_usd: Option<f64>,
+    /// Whether `tasks.yaml` sets its own limit.
+    #[serde(skip)]
+    pub(super) is_profile: bool,
+}
+
+/// All providers, and the clients that spent something today or have a limit.
+pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
+    #[derive(Serialize)]
+    struct Providers {
+        providers: Vec<ProviderReport>,
+        clients: Vec<Budget>,
+        /// When the day that limits are for ends, in seconds since 1970.
+        day_ends: u64,
+    }
+    let (providers, today) = call.context.clouds.report(now());
+    let clients = budgets(&call.context, &today);
+    json(&Providers { providers, clients, day_ends: (today.day + 1) * UTC_DAY })
+}
+
+/// The clients that spent something today, and those whose profile has a limit of their own.
+pub(super) fn budgets(context: &Context, today: &Today) -> Vec<Budget> {
+    let file = &context.tasks.current().file;
+    let limited = file.clients.iter().filter(|(_, profile)| profile.daily_spend_usd.is_some());
+    let limited: BTreeSet<&String> = limited.map(|(name, _)| name).collect();
+    let all: BTreeSet<&String> = limited.iter().copied().chain(today.spent.keys()).collect();
+    let budget = |id: &String| {
+        let limit = file.profile(&ClientId::from(id.as_str())).daily_spend_usd;
+        let spent = today.spent.get(id).copied().unwrap_or(0.0);
+        Budget {
+            id: id.clone(),
+            spent_usd: spent,
+            daily_limit_usd: limit,
+            remaining_usd: limit.map(|limit| (limit - spent).max(0.0)),
+            is_profile: limited.contains(id),
+        }
+    };
+    all.into_iter().map(budget).collect()
+}
+
+/// Seconds since 1970.
+pub(super) fn now() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs())
+}
