@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::{self, AllowedHosts, Changes, Clock, Context, Door, Patience, Server, ServerLimits};
 use crate::catalog::{Engines, LiveCatalog, ModelRoots, find_llama_server};
-use crate::cloud::{Clouds, TransportError};
+use crate::cloud::Clouds;
 use crate::config::{ApiKeys, ApiKeysError, Config, Loaded};
 use crate::driver::{Driver, News, Pulse, Scheduling, Waiting};
 use crate::footprints::Footprints;
@@ -64,9 +64,6 @@ pub(crate) enum ServeError {
     /// The driver or the ledger's thread: without either nothing can go on.
     #[error("a part of the coordinator that must not end has ended; its log says why")]
     Broken,
-    /// Certificates.
-    #[error("providers elsewhere cannot be asked")]
-    Cloud(#[from] TransportError),
     /// Buckets of histograms: cannot happen with those in this program.
     #[error("cannot set up metrics")]
     Metrics(#[from] metrics_exporter_prometheus::BuildError),
@@ -137,7 +134,7 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
     let context = Arc::new(Context {
         scheduling: scheduling.clone(),
         catalog: Arc::clone(&live),
-        clouds: Arc::new(Clouds::new(&config.providers, &config.state_dir)?),
+        clouds: Arc::new(Clouds::new(&config.providers, &config.state_dir)),
         tasks: Arc::clone(&tasks),
         config: runtime,
         leases,

@@ -19,8 +19,8 @@ use tokio::net::TcpListener;
 
 /// A provider that gives one answer to everything, and remembers what it was asked.
 #[derive(Clone)]
-struct Stub {
-    address: SocketAddr,
+pub(crate) struct Stub {
+    pub(crate) address: SocketAddr,
     asked: Arc<Mutex<Vec<Asked>>>,
     answer: Arc<Mutex<(u16, &'static str, String)>>,
     /// Whether its answers have no end.
@@ -47,14 +47,15 @@ impl Body for Said {
 }
 
 #[derive(Clone, Debug)]
-struct Asked {
-    path: String,
-    headers: HeaderMap,
-    body: Value,
+pub(crate) struct Asked {
+    /// Path, or the whole address where a proxy was asked.
+    pub(crate) path: String,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Value,
 }
 
 impl Stub {
-    async fn start(kind: &'static str, answer: String) -> Self {
+    pub(crate) async fn start(kind: &'static str, answer: String) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let stub = Self {
             address: listener.local_addr().unwrap(),
@@ -72,7 +73,7 @@ impl Stub {
                         let (head, body) = request.into_parts();
                         let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
                         let body = serde_json::from_slice(&body).unwrap_or_default();
-                        let asked = Asked { path: head.uri.path().to_owned(), headers: head.headers, body };
+                        let asked = Asked { path: head.uri.to_string(), headers: head.headers, body };
                         stub.asked.lock().unwrap().push(asked);
                         let (status, kind, text) = stub.answer.lock().unwrap().clone();
                         let answer = Response::builder().status(status).header("content-type", kind);
@@ -88,19 +89,19 @@ impl Stub {
         stub
     }
 
-    fn answers(&self, status: u16, text: &str) {
+    pub(crate) fn answers(&self, status: u16, text: &str) {
         let mut answer = self.answer.lock().unwrap();
         *answer = (status, answer.1, text.to_owned());
     }
 
-    fn asked(&self) -> Vec<Asked> {
+    pub(crate) fn asked(&self) -> Vec<Asked> {
         self.asked.lock().unwrap().clone()
     }
 }
 
-const KEY: &str = "sk-test-not-a-key";
+pub(crate) const KEY: &str = "sk-test-not-a-key";
 
-fn message(text: &str) -> String {
+pub(crate) fn message(text: &str) -> String {
     json!({
         "id": "msg_1", "type": "message", "role": "assistant", "content": [{ "type": "text", "text": text }],
         "stop_reason": "end_turn", "usage": { "input_tokens": 1000, "output_tokens": 500 },
@@ -114,7 +115,7 @@ event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,
 event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":9}}\n\n\
 event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
 
-async fn start(sandbox: &Sandbox) -> Boss {
+pub(crate) async fn start(sandbox: &Sandbox) -> Boss {
     let mut launch = sandbox.launch(&binary("model-boss-fake-worker"));
     launch.command.env("ANTHROPIC_API_KEY", KEY);
     launch.start().await
@@ -347,5 +348,80 @@ async fn rc_27_a_stream_is_counted_whole_or_given_up() {
         (clients["clients"][0]["tokens"] == 18).then_some(())
     };
     until(PATIENCE, "the client's tokens are counted", client).await;
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn tr_1_models_of_providers_are_listed_for_those_who_may_use_them() {
+    let stub = Stub::start("application/json", message("four")).await;
+    let near =
+        format!("\n[providers.near]\nbase_url = \"http://{}\"\nmodels = {{ small = \"org/small\" }}\n", stub.address);
+    let locked = "[providers.locked]\nbase_url = \"https://locked.example\"\nkey_env = \"NOBODY_SETS_THIS\"\nmodels = { m = \"m\" }\n";
+    let sandbox = Sandbox::new().with_config(&(claude_at(&stub) + &near + locked));
+    let _model = sandbox.fake_model("alpha", Behaviour::default());
+    let tasks = "tasks:\n  say:\n    ladder: [alpha, \"claude:claude-x\"]\nclients:\n  here:\n    cloud: false\n  \
+                 few:\n    allowed_models: [\"claude:opus\", alpha]\n  other:\n    models: {\"*\": alpha}\n";
+    std::fs::write(sandbox.path("tasks.yaml"), tasks).unwrap();
+    let boss = start(&sandbox).await;
+    let listed = async |client: &str, path: &str| -> Vec<String> {
+        let mut request = boss.client().request(http::Method::GET, path, "");
+        request.headers_mut().insert("x-client-id", client.parse().unwrap());
+        let answer = boss.client().send(request).await.json();
+        let names = answer["data"].as_array().or(answer["models"].as_array()).unwrap().iter();
+        names.filter_map(|model| model["id"].as_str().or(model["name"].as_str())).map(str::to_owned).collect()
+    };
+    let all = ["claude:claude-x", "claude:haiku", "claude:opus", "claude:sonnet", "near:small"];
+    for path in ["/v1/models", "/api/tags"] {
+        let own = ["alpha", "task:say"];
+        assert_eq!(listed("anybody", path).await, [&own[..], &all].concat(), "{path}");
+        assert_eq!(listed("here", path).await, [&own[..], &["near:small"]].concat(), "{path}: near is no cloud");
+        assert_eq!(listed("few", path).await, [&own[..], &["claude:opus"]].concat(), "{path}");
+        assert_eq!(listed("other", path).await, own, "{path}: its names mean something else");
+    }
+    let one = boss.read("/v1/models/claude:opus").await;
+    let told = json!({ "id": "claude:opus", "object": "model", "created": 0, "owned_by": "claude", "kind": "cloud",
+        "served_as": "claude-opus-x", "category": "llm", "cloud": true });
+    assert_eq!(one, told);
+    // What has no short name can be asked for all the same.
+    assert_eq!(boss.read("/v1/models/claude%3Aclaude-y").await["served_as"], "claude-y");
+    assert_eq!(boss.client().get("/v1/models/locked:m").await.status, StatusCode::NOT_FOUND);
+    let shown = boss.client().post("/api/show", &json!({ "model": "claude:opus" })).await.json();
+    assert_eq!((&shown["remote_model"], &shown["capabilities"][0]), (&json!("claude-opus-x"), &json!("completion")));
+    let shown = boss.client().post("/api/show", &json!({ "model": "task:say" })).await.json();
+    assert_eq!(shown["modelfile"], "# alpha > claude:claude-x\n");
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn rc_27_tokens_are_counted_by_the_provider_and_cost_nothing() {
+    let stub = Stub::start("application/json", json!({ "input_tokens": 14 }).to_string()).await;
+    let near = format!("\n[providers.near]\nbase_url = \"http://{}\"\n", stub.address);
+    let sandbox = Sandbox::new().with_config(&(claude_at(&stub) + &near));
+    std::fs::write(sandbox.path("tasks.yaml"), "clients:\n  here:\n    cloud: false\n").unwrap();
+    let boss = start(&sandbox).await;
+    let count = async |model: &str, client: &str| {
+        let body = json!({
+            "model": model, "x_client_id": client, "max_tokens": 5, "system": "s", "stream": true,
+            "messages": [{ "role": "user", "content": "hi" }],
+        });
+        boss.client().post("/v1/messages/count_tokens", &body).await
+    };
+    let answer = count("claude:opus", "me").await;
+    assert_eq!((answer.status, answer.json()), (StatusCode::OK, json!({ "input_tokens": 14 })), "{answer:?}");
+    let asked = stub.asked().remove(0);
+    assert_eq!(asked.path, "/v1/messages/count_tokens");
+    assert_eq!(
+        asked.body,
+        json!({ "model": "claude-opus-x", "system": "s", "messages": [{ "role": "user", "content": "hi" }] })
+    );
+    let spent = boss.read("/api/v1/providers").await;
+    assert_eq!(spent["providers"][0]["today"]["spent_usd"], 0.0);
+    assert_eq!(count("near:m", "me").await.status, StatusCode::BAD_REQUEST);
+    let refused = count("claude:opus", "here").await;
+    assert_eq!((refused.status, &refused.json()["error"]["type"]), (StatusCode::FORBIDDEN, &json!("permission_error")));
+    assert_eq!(stub.asked().len(), 1, "what may not leave does not leave");
+    stub.answers(429, "{\"type\":\"error\",\"error\":{\"type\":\"rate_limit_error\",\"message\":\"because\"}}");
+    let busy = count("claude:opus", "me").await;
+    assert_eq!((busy.status, busy.header("retry-after")), (StatusCode::TOO_MANY_REQUESTS, Some("7")), "{busy:?}");
     boss.finish().await;
 }

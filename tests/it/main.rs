@@ -25,6 +25,7 @@ mod load_failures;
 mod observability;
 mod operators;
 mod ports;
+mod proxies;
 mod queue;
 mod real_model;
 mod residency;

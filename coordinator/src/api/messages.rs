@@ -1,21 +1,27 @@
 //! `POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's API, for whatever model answers chats here.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use axum::response::Response;
 use bytes::Bytes;
 use http::header::HeaderValue;
 use http_body_util::{BodyExt, Collected, Limited};
+use model_boss_core::Target;
 use model_boss_dialects::anthropic::{MessagesFromChat, chat_request, messages_error};
 use model_boss_dialects::{Reshape, Stamp};
-use model_boss_protocol::{ApiError, Category, ErrorCode, ErrorSource};
+use model_boss_protocol::{ApiError, Category, ClientId, ErrorCode, ErrorSource};
+use model_boss_tasks::Question;
 use serde_json::{Map, Value, json};
 
 use super::body::{self, json};
 use super::error::error_response;
-use super::inference::infer_body;
+use super::inference::{ANONYMOUS, infer_body};
+use super::peek::peek;
+use super::providers;
 use super::reshape::reshaped;
 use super::route::Call;
+use crate::cloud::CountRequest;
 
 /// An answer is long; so much of it is only its count.
 const MAX_COUNTED: usize = 1 << 20;
@@ -36,23 +42,47 @@ pub(super) async fn messages(mut call: Call) -> Result<Response, ApiError> {
     Ok(reshaped(answer, reshape, "text/event-stream").await)
 }
 
-/// `POST /v1/messages/count_tokens`. The model's own template and vocabulary count: it is asked for one token and says how
-/// many it read.
+/// `POST /v1/messages/count_tokens`. A model of a provider is counted there. Here the model's own template and vocabulary
+/// count: it is asked for one token and says how many it read.
 pub(super) async fn count_tokens(mut call: Call) -> Result<Response, ApiError> {
-    let asked = async {
-        let mut body: Map<String, Value> = body::parse(&call.body().await?)?;
-        body.insert("max_tokens".to_owned(), json!(1));
-        body.remove("stream");
-        chat_request(&body)
-    };
-    let counted = match asked.await {
-        Ok(chat) => counted(call, &chat).await,
+    let counted = match call.body().await {
+        Ok(bytes) => counted_somewhere(call, &bytes).await,
         Err(error) => Err(error),
     };
     match counted {
         Ok(tokens) => json(&json!({ "input_tokens": tokens })),
         Err(error) => Ok(in_their_shape(&error)),
     }
+}
+
+async fn counted_somewhere(call: Call, bytes: &Bytes) -> Result<u64, ApiError> {
+    let mut body: Map<String, Value> = body::parse(bytes)?;
+    if let Some((provider, model)) = provider_of(&call, bytes)? {
+        let (clouds, id, now) = (Arc::clone(&call.context.clouds), call.request_id(), providers::now());
+        let id = String::from_utf8_lossy(id.as_bytes());
+        let question = CountRequest { provider: &provider, model: &model, body: &body, id: &id, now };
+        return clouds.count_tokens(&question).await;
+    }
+    body.insert("max_tokens".to_owned(), json!(1));
+    body.remove("stream");
+    let chat = chat_request(&body)?;
+    counted(call, &chat).await
+}
+
+/// The provider and its model that would answer, if the first of those that may is one.
+fn provider_of(call: &Call, bytes: &[u8]) -> Result<Option<(String, String)>, ApiError> {
+    let context = &call.context;
+    let peeked = peek(bytes, call.request.headers(), context.limits.json_depth)?;
+    let question = Question {
+        model: peeked.model.as_deref(),
+        task: peeked.task.as_deref(),
+        client: &peeked.client.unwrap_or_else(|| ClientId::from(ANONYMOUS)),
+        no_fallback: peeked.no_fallback,
+    };
+    Ok(match context.tasks.resolve(&question, &context.catalog)?.ladder.first.target {
+        Target::Cloud { provider, model } => Some((provider, model)),
+        Target::Local(_) => None,
+    })
 }
 
 /// The tokens that a chat's prompt comes to.

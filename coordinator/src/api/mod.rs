@@ -8,6 +8,7 @@ mod answer;
 mod answer_body;
 mod body;
 mod clock;
+mod cloud_models;
 mod config;
 mod door;
 mod error;
@@ -98,8 +99,13 @@ pub(crate) struct Context {
     pub(crate) id_prefix: String,
 }
 
-/// Every route, with what it takes to use it.
+/// What answers every route.
 pub(crate) fn router(context: Arc<Context>) -> Router {
+    routes(context).into_router()
+}
+
+/// Every route, with what it takes to use it.
+fn routes(context: Arc<Context>) -> Routes {
     use Scope::{Inference, Manage, Public, Read};
 
     Routes::new(context)
@@ -153,7 +159,6 @@ pub(crate) fn router(context: Arc<Context>) -> Router {
         .post("/api/v1/plan", Manage, plan::plan)
         .post("/api/v1/models/{*id}", Manage, manage::model)
         .post("/api/v1/devices/{*id}", Manage, manage::device_order)
-        .into_router()
 }
 
 #[cfg(test)]

@@ -7,10 +7,13 @@ use model_boss_core::{ModelStatus, ModelView, SizeRule, SlotView};
 use model_boss_protocol::{ApiError, Backend, ByteCount, Category, DeviceId, ErrorCode, KeepAlive, ModelId, Thinking};
 use serde::Serialize;
 
-use super::Context;
 use super::body::json;
+use super::cloud_models::CloudModel;
+use super::inference::ANONYMOUS;
+use super::peek::client_in;
 use super::route::Call;
 use super::tasks::{self, TaskObject};
+use super::{Context, cloud_models};
 use crate::catalog::Model;
 
 /// A model as OpenAI's clients read it, with what else is known about it.
@@ -88,6 +91,7 @@ struct NameObject<'a> {
 enum Entry<'a> {
     Model(ModelObject<'a>),
     Name(NameObject<'a>),
+    Cloud(CloudModel),
 }
 
 #[derive(Serialize)]
@@ -98,6 +102,7 @@ struct List<'a> {
 
 /// `GET /v1/models`.
 pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
+    let client = client_in(call.request.headers(), ANONYMOUS)?;
     let context = call.context;
     let (views, slots) = look(&context).await;
     let catalog = context.catalog.current();
@@ -112,7 +117,8 @@ pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
     });
     let tasks = tasks::objects(&context);
     let tasks = tasks.iter().map(|task| Entry::Name(task_entry(task)));
-    json(&List { object: "list", data: models.chain(aliases).chain(tasks).collect() })
+    let clouds = cloud_models::permitted(&context, &client).into_iter().map(Entry::Cloud);
+    json(&List { object: "list", data: models.chain(aliases).chain(tasks).chain(clouds).collect() })
 }
 
 fn name_object(kind: &'static str, id: String, created: u64) -> NameObject<'static> {
@@ -127,17 +133,20 @@ fn task_entry(task: &TaskObject) -> NameObject<'static> {
 
 /// `GET /v1/models/{id}`; the id may contain `/` and `:`, raw or percent-encoded, and may be an alias.
 pub(super) async fn show(call: Call) -> Result<Response, ApiError> {
-    let context = call.context;
+    let context = &call.context;
     let path = call.request.uri().path();
     let id = path.split_once("/models/").map_or("", |(_, id)| id);
     let id = percent_decode(id).ok_or_else(|| unknown_model(id))?;
     if let Some(task) = id.strip_prefix("task:") {
         let file = &context.tasks.current().file;
-        return json(&task_entry(&tasks::object(&context, file, task)?));
+        return json(&task_entry(&tasks::object(context, file, task)?));
+    }
+    if let Some(cloud) = cloud_models::find(context, &client_in(call.request.headers(), ANONYMOUS)?, &id)? {
+        return json(&cloud);
     }
     let catalog = context.catalog.current();
     let model = catalog.find(&id).ok_or_else(|| unknown_model(&id))?;
-    let (views, slots) = look(&context).await;
+    let (views, slots) = look(context).await;
     let view = views.iter().find(|view| view.id == model.description.id).ok_or_else(|| unknown_model(&id))?;
     let manifest = &model.manifest;
     json(&Details {

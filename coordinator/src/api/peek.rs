@@ -63,6 +63,13 @@ pub(super) fn peek(body: &[u8], headers: &HeaderMap, depth: usize) -> Result<Pee
     Ok(peeked)
 }
 
+/// Who asks, by its header alone; `default` for everybody who does not say.
+pub(super) fn client_in(headers: &HeaderMap, default: &str) -> Result<ClientId, ApiError> {
+    let mut peeked = Peeked::default();
+    peeked.fill_from(headers)?;
+    Ok(peeked.client.unwrap_or_else(|| ClientId::from(default)))
+}
+
 impl Peeked {
     /// The body that goes on: the same bytes, without the fields that are ours and with those that `changes` adds.
     pub(super) fn forwarded(&self, body: Bytes, changes: &Changes<'_>) -> Result<Bytes, ApiError> {

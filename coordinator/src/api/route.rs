@@ -42,11 +42,19 @@ pub(super) struct Call {
 pub(super) struct Routes {
     context: Arc<Context>,
     router: Router,
+    /// Method and path of each, without the twins.
+    #[cfg(test)]
+    pub(super) table: Vec<(MethodFilter, String)>,
 }
 
 impl Routes {
     pub(super) fn new(context: Arc<Context>) -> Self {
-        Self { context, router: Router::new() }
+        Self {
+            context,
+            router: Router::new(),
+            #[cfg(test)]
+            table: Vec::new(),
+        }
     }
 
     /// Adds a `GET` route.
@@ -90,6 +98,8 @@ impl Routes {
         H: Fn(Call) -> F + Clone + Send + Sync + 'static,
         F: Future<Output = Result<Response, ApiError>> + Send,
     {
+        #[cfg(test)]
+        self.table.push((method, path.to_owned()));
         // Everything under /v1 is also served under /api/v1.
         let twin = path.starts_with("/v1/").then(|| format!("/api{path}"));
         for path in std::iter::once(path).chain(twin.as_deref()) {

@@ -20,6 +20,10 @@ pub(super) async fn list(client: &Client, as_json: bool) -> Result<String, CliEr
             let ladder: Vec<String> = items(model, "ladder").map(text).collect();
             return [text(&model["id"]), "task".into(), "-".into(), "-".into(), "-".into(), ladder.join(" > ")];
         }
+        if model["kind"] == "cloud" {
+            let served_as = format!("elsewhere, as {}", text(&model["served_as"]));
+            return [text(&model["id"]), "cloud".into(), "-".into(), "-".into(), "-".into(), served_as];
+        }
         let mut name = text(&model["id"]);
         for alias in items(model, "aliases") {
             name.push_str(&format!(" ({})", text(alias)));

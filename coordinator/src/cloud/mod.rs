@@ -4,6 +4,7 @@
 mod bill;
 mod provider;
 mod report;
+mod route;
 mod spend;
 mod transport;
 
@@ -27,7 +28,6 @@ pub(crate) use provider::{ProviderSpec, ProviderTables};
 pub(crate) use report::{ProviderReport, UTC_DAY};
 use spend::Spend;
 pub(crate) use spend::{Tally, Today};
-pub(crate) use transport::TransportError;
 use transport::{Answered, Transport};
 
 /// Every provider.
@@ -57,6 +57,23 @@ pub(crate) struct CloudRequest<'a> {
     pub(crate) now: u64,
 }
 
+/// What the Messages API counts. It refuses fields that it does not know.
+const COUNTED: [&str; 5] = ["messages", "system", "tools", "tool_choice", "thinking"];
+
+/// A prompt to be counted.
+pub(crate) struct CountRequest<'a> {
+    /// Which provider, by its prefix.
+    pub(crate) provider: &'a str,
+    /// Its own name of the model, or an alias.
+    pub(crate) model: &'a str,
+    /// The request as the Messages API has it.
+    pub(crate) body: &'a Map<String, Value>,
+    /// The public id of the request.
+    pub(crate) id: &'a str,
+    /// Seconds since 1970.
+    pub(crate) now: u64,
+}
+
 /// An answer that has begun.
 pub(crate) struct CloudAnswer {
     /// 200 and the like: errors come as errors.
@@ -73,13 +90,13 @@ pub(crate) struct CloudAnswer {
 
 impl Clouds {
     /// These providers, and `claude` if it is not among them. What is spent is kept below `state`.
-    pub(crate) fn new(tables: &ProviderTables, state: &Path) -> Result<Self, TransportError> {
+    pub(crate) fn new(tables: &ProviderTables, state: &Path) -> Self {
         let providers = tables.with_claude().into_iter().map(|(name, spec)| {
             let provider = Provider::new(&name, spec);
             (name, provider)
         });
         let spend = Arc::new(Spend::open(state));
-        Ok(Self { providers: providers.collect(), transport: Transport::new()?, spend })
+        Self { providers: providers.collect(), transport: Transport::new(), spend }
     }
 
     /// Puts one request to a provider and waits for the beginning of its answer.
@@ -127,7 +144,7 @@ impl Clouds {
                 (request.path, body, Box::new(billed))
             }
         };
-        let answered = self.exchange(provider, request, path, key.as_deref(), body.to_string()).await;
+        let answered = self.exchange(provider, path, key.as_deref(), body.to_string(), request.id).await;
         self.spend.asked(request.provider, model, answered.is_ok(), request.now);
         let Answered { status, headers, body } = answered?;
         let is_stream = headers
@@ -136,23 +153,44 @@ impl Clouds {
         Ok(CloudAnswer { status, headers: told(&headers), body, reshape, is_stream })
     }
 
+    /// How many tokens a prompt of the Messages API comes to, as the provider itself counts them. Costs nothing there.
+    pub(crate) async fn count_tokens(&self, question: &CountRequest<'_>) -> Result<u64, ApiError> {
+        let provider = self.provider(question.provider)?;
+        if provider.kind() != ProviderKind::Anthropic {
+            let message = format!("provider '{}' has no way to count tokens without an answer", question.provider);
+            return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"));
+        }
+        let model = provider.model(question.model);
+        let known = question.body.iter().filter(|(name, _)| COUNTED.contains(&name.as_str()));
+        let mut body: Map<String, Value> = known.map(|(name, value)| (name.clone(), value.clone())).collect();
+        body.insert("model".to_owned(), json!(model));
+        let key = provider.key()?;
+        let text = Value::Object(body).to_string();
+        let sent = self.exchange(provider, "/v1/messages/count_tokens", key.as_deref(), text, question.id);
+        let answered = sent.await;
+        self.spend.asked(question.provider, model, answered.is_ok(), question.now);
+        let said = transport::collect(answered?.body).await;
+        let said: Value = serde_json::from_slice(&said).unwrap_or_default();
+        said["input_tokens"].as_u64().ok_or_else(|| {
+            let message = format!("provider '{}' did not say how many tokens there are", question.provider);
+            ApiError::new(ErrorCode::BackendError, message)
+        })
+    }
+
     /// Sends what was made ready, once. An answer that is an error comes as one.
     async fn exchange(
         &self,
         provider: &Provider,
-        request: &CloudRequest<'_>,
         path: &str,
         key: Option<&str>,
         body: String,
+        id: &str,
     ) -> Result<Answered, ApiError> {
-        let sent = self.transport.send(provider, path, key, body, request.id).await;
+        let sent = self.transport.send(provider, path, key, body, id).await;
         let answered = sent.map_err(|error| {
-            tracing::warn!(
-                provider = request.provider,
-                "the provider cannot be reached: {}",
-                crate::error_chain::chain(&error)
-            );
-            ApiError::new(ErrorCode::BackendError, format!("provider '{}' cannot be reached", request.provider))
+            let (name, why) = (provider.name(), crate::error_chain::chain(&error));
+            tracing::warn!(provider = name, "the provider cannot be reached: {why}");
+            ApiError::new(ErrorCode::BackendError, format!("provider '{name}' cannot be reached: {error}"))
         })?;
         if answered.status.is_success() {
             return Ok(answered);

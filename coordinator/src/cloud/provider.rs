@@ -92,7 +92,7 @@ impl ProviderSpec {
                 return Err("'base_url' must not hold a user or a password; use key_env or key_file".to_owned());
             }
             if uri.scheme_str() == Some("http")
-                && !is_loopback(url)
+                && !leads_here(url)
                 && (self.key_env.is_some() || self.key_file.is_some())
             {
                 return Err(format!("'base_url': a key would cross the network readable to {url}; use https"));
@@ -133,7 +133,7 @@ impl ProviderTables {
     /// The prefixes that names may have, and which of them lead away from here (TR-3).
     pub(crate) fn prefixes(&self) -> Providers {
         self.with_claude().iter().fold(Providers::new(), |known, (name, spec)| {
-            let cloud = spec.cloud.unwrap_or_else(|| !spec.base_url.as_deref().is_some_and(is_loopback));
+            let cloud = spec.cloud.unwrap_or_else(|| !spec.base_url.as_deref().is_some_and(leads_here));
             known.with(name, cloud)
         })
     }
@@ -149,9 +149,14 @@ impl ProviderTables {
 }
 
 /// Whether a URL leads to this machine.
-fn is_loopback(url: &str) -> bool {
+fn leads_here(url: &str) -> bool {
     let uri: Option<Uri> = url.parse().ok();
-    let host = uri.as_ref().and_then(Uri::host).unwrap_or_default().trim_matches(['[', ']']);
+    uri.as_ref().and_then(Uri::host).is_some_and(is_loopback)
+}
+
+/// Whether a host of a URL is this machine.
+pub(super) fn is_loopback(host: &str) -> bool {
+    let host = host.trim_matches(['[', ']']);
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
@@ -165,6 +170,11 @@ impl Provider {
 
     pub(super) fn kind(&self) -> ProviderKind {
         self.kind
+    }
+
+    /// Its prefix.
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Its address, up to `/v1`.
@@ -200,7 +210,7 @@ impl Provider {
 
     /// Whether its answers cost anything: what is on this machine, or marked as no cloud, does not.
     pub(super) fn costs(&self) -> bool {
-        self.spec.cloud.unwrap_or_else(|| !is_loopback(&self.base_url))
+        self.spec.cloud.unwrap_or_else(|| !leads_here(&self.base_url))
     }
 
     /// Its key; never logged, and sent to its own address only. A provider without one is asked without.

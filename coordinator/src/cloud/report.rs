@@ -106,4 +106,23 @@ impl Clouds {
         };
         (self.providers.iter().map(report).collect(), today)
     }
+
+    /// Names of models, `PROVIDER:MODEL`, that the configuration gives.
+    pub(crate) fn configured_models(&self) -> Vec<String> {
+        let names = |(name, provider): (&String, &Provider)| -> Vec<String> {
+            provider.models().keys().map(|model| format!("{name}:{model}")).collect()
+        };
+        self.providers.iter().flat_map(names).collect()
+    }
+
+    /// The provider's own name of a model, where the provider can be asked: it is there, and so is its key.
+    pub(crate) fn served_as(&self, provider: &str, model: &str) -> Option<String> {
+        let provider = self.providers.get(provider).filter(|provider| provider.key().is_ok())?;
+        Some(provider.model(model).to_owned())
+    }
+
+    /// Where a provider is.
+    pub(crate) fn address(&self, provider: &str) -> Option<&str> {
+        self.providers.get(provider).map(Provider::base_url)
+    }
 }

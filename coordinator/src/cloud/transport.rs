@@ -1,20 +1,24 @@
 //! HTTPS to providers: connections kept open, roots of the system, nothing followed and nothing repeated.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, USER_AGENT};
-use http::{HeaderMap, Request, StatusCode};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderName, HeaderValue, PROXY_AUTHORIZATION, USER_AGENT};
+use http::{HeaderMap, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::{ConfigBuilderExt, HttpsConnector};
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use model_boss_dialects::anthropic::VERSION;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::sync::OnceCell;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::provider::{Provider, ProviderKind};
+use super::route::{Proxies, Route};
 
 /// A provider that does not begin to answer within this has failed: thinking models take minutes.
 const FIRST_BYTE: Duration = Duration::from_secs(600);
@@ -23,10 +27,15 @@ const IDLE: Duration = Duration::from_secs(90);
 /// An error answer is short.
 const MAX_ERROR: usize = 64 * 1024;
 
-/// The client.
+/// Made ready when it is needed first: who asks no provider needs no certificates.
 pub(super) struct Transport {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    proxies: Proxies,
+    trusting: OnceCell<HttpClient>,
+    /// For plain http, where nobody's certificates can be read.
+    plain: OnceCell<HttpClient>,
 }
+
+type HttpClient = Client<HttpsConnector<Route>, Full<Bytes>>;
 
 /// The head of an answer, and where the rest comes from.
 pub(super) struct Answered {
@@ -35,11 +44,11 @@ pub(super) struct Answered {
     pub(super) body: Incoming,
 }
 
-/// TLS cannot be set up.
+/// A request did not get there, or no answer came back.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum TransportError {
+pub(super) enum TransportError {
     /// No roots that could be trusted.
-    #[error("the system's certificates cannot be read, so no provider can be trusted")]
+    #[error("the system's certificates cannot be read, so nobody can be trusted; SSL_CERT_FILE names others")]
     Roots(#[source] std::io::Error),
     /// The request cannot be put into HTTP.
     #[error("the request cannot be sent")]
@@ -56,18 +65,39 @@ pub(crate) enum TransportError {
 }
 
 impl Transport {
-    pub(super) fn new() -> Result<Self, TransportError> {
+    /// With the proxies of the environment.
+    pub(super) fn new() -> Self {
         // A second one is refused, and the first does the same.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let connector = HttpsConnectorBuilder::new().with_native_roots().map_err(TransportError::Roots)?;
-        let connector = connector.https_or_http().enable_http1().build();
-        let client = Client::builder(TokioExecutor::new())
+        Self { proxies: Proxies::of_environment(), trusting: OnceCell::new(), plain: OnceCell::new() }
+    }
+
+    /// The client for an address. Certificates that cannot be read are looked for again the next time.
+    async fn client(&self, address: &Uri) -> Result<&HttpClient, TransportError> {
+        let trusting = self.trusting.get_or_try_init(|| async {
+            let read = || ClientConfig::builder().with_native_roots();
+            // It reads hundreds of files.
+            let tls = spawn_blocking(read).await.unwrap_or_else(|_| Err(std::io::Error::other("the reader ended")));
+            Ok(self.speaking(tls.map_err(TransportError::Roots)?.with_no_client_auth()))
+        });
+        match trusting.await {
+            Err(_) if address.scheme_str() == Some("http") => {
+                let nobody = ClientConfig::builder().with_root_certificates(RootCertStore::empty());
+                Ok(self.plain.get_or_init(|| async { self.speaking(nobody.with_no_client_auth()) }).await)
+            }
+            trusting => trusting,
+        }
+    }
+
+    fn speaking(&self, tls: ClientConfig) -> HttpClient {
+        let tls = Arc::new(tls);
+        let connector = HttpsConnector::from((Route::new(self.proxies.clone(), Arc::clone(&tls)), tls));
+        Client::builder(TokioExecutor::new())
             .pool_idle_timeout(IDLE)
             .pool_timer(TokioTimer::new())
             // What a provider has read may have cost something already.
             .retry_canceled_requests(false)
-            .build(connector);
-        Ok(Self { client })
+            .build(connector)
     }
 
     /// Sends one request, once.
@@ -99,7 +129,11 @@ impl Transport {
             value.set_sensitive(true);
             headers.insert(name, value);
         }
-        let sent = timeout(FIRST_BYTE, self.client.request(request)).await;
+        if let Some(word) = self.proxies.authorization(request.uri()) {
+            request.headers_mut().insert(PROXY_AUTHORIZATION, word);
+        }
+        let client = self.client(request.uri()).await?;
+        let sent = timeout(FIRST_BYTE, client.request(request)).await;
         let answer = sent.map_err(|_| TransportError::Slow(FIRST_BYTE))?.map_err(TransportError::Send)?;
         let (head, body) = answer.into_parts();
         Ok(Answered { status: head.status, headers: head.headers, body })
