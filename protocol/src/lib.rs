@@ -3,6 +3,7 @@
 //! Types here are plain data with a textual form: they parse, print and travel through serde. No I/O, no clock, no
 //! decisions. `coordinator*` and `worker*` crates meet only here and over HTTP.
 
+mod architecture;
 mod bytes;
 mod category;
 mod command;
@@ -18,6 +19,7 @@ mod schema;
 mod span;
 mod worker;
 
+pub use architecture::{CONFIG_ARCHITECTURES, GGUF_ARCHITECTURES};
 pub use bytes::{ByteCount, ParseByteCountError};
 pub use category::{Category, ParseCategoryError};
 pub use command::{CommandSource, CommandSpec, Piece, Placeholder, StopSignal, TemplateError, split_template};

@@ -18,15 +18,18 @@ use model_boss_dialects::ollama::{
 use model_boss_dialects::{Reshape, Stamp};
 use model_boss_protocol::{ApiError, Category, DeviceId, ErrorCode, ErrorSource};
 use serde_json::{Map, Value, json};
+use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use super::Context;
 use super::body::{self, json};
-use super::error::error_response;
-use super::inference::infer_body;
+use super::cloud_models::CloudModel;
+use super::error::{error_response, panic_error};
+use super::inference::{ANONYMOUS, infer_body};
 use super::models::{look, unknown_model};
+use super::peek::client_in;
 use super::reshape::reshaped;
 use super::route::Call;
+use super::{Context, cloud_models, tasks};
 use crate::catalog::Model;
 
 /// The version of Ollama whose API this is: its clients ask for a least one.
@@ -176,24 +179,60 @@ async fn vectors(mut call: Call, shape: EmbedShape) -> Result<Response, ApiError
     Ok(response)
 }
 
-/// `GET /api/tags`: every model there is.
+/// `GET /api/tags`: every name there is that a request may ask for, but for aliases.
 pub(super) async fn tags(call: Call) -> Result<Response, ApiError> {
-    let catalog = call.context.catalog.current();
-    let models: Vec<Value> = catalog.models().map(|model| listed(model)).collect();
-    json(&json!({ "models": models }))
+    let client = client_in(call.request.headers(), ANONYMOUS)?;
+    let context = call.context;
+    let listed = looking_at_files(move || {
+        let catalog = context.catalog.current();
+        let mut models: Vec<Value> = catalog.models().map(|model| listed(model)).collect();
+        let current = context.tasks.current();
+        models.extend(current.file.tasks.keys().map(|task| listed_name(&format!("task:{task}"))));
+        models.extend(cloud_models::permitted(&context, &client).iter().map(|cloud| listed_elsewhere(&context, cloud)));
+        models
+    });
+    json(&json!({ "models": listed.await? }))
+}
+
+/// Headers of models are read when somebody first asks what is in them.
+async fn looking_at_files<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
+    spawn_blocking(look).await.map_err(|_| panic_error())
+}
+
+/// A name behind which there is no file of this machine.
+fn listed_name(name: &str) -> Value {
+    json!({
+        "name": name, "model": name, "modified_at": timestamp(0), "size": 0, "digest": "0".repeat(64),
+        "details": no_details(),
+    })
+}
+
+fn listed_elsewhere(context: &Context, cloud: &CloudModel) -> Value {
+    let mut entry = listed_name(&cloud.id);
+    entry["remote_model"] = json!(cloud.served_as);
+    entry["remote_host"] = json!(context.clouds.address(&cloud.provider));
+    entry
+}
+
+fn no_details() -> Value {
+    json!({
+        "parent_model": "", "format": "", "family": "", "families": null, "parameter_size": "", "quantization_level": "",
+    })
 }
 
 /// `GET /api/ps`: what is loaded.
 pub(super) async fn ps(call: Call) -> Result<Response, ApiError> {
-    let context = &call.context;
-    let (views, slots) = look(context).await;
-    let catalog = context.catalog.current();
-    let loaded = views.iter().filter_map(|view| {
-        let slot = slots.iter().find(|slot| Some(slot.id) == view.slot && slot.ready_at.is_some())?;
-        Some(running(context, catalog.get(&view.id)?, slot))
+    let context = call.context;
+    let (views, slots) = look(&context).await;
+    let loaded = looking_at_files(move || {
+        let catalog = context.catalog.current();
+        let loaded = views.iter().filter_map(|view| {
+            let slot = slots.iter().find(|slot| Some(slot.id) == view.slot && slot.ready_at.is_some())?;
+            Some(running(&context, catalog.get(&view.id)?, slot))
+        });
+        loaded.collect::<Vec<Value>>()
     });
-    let models: Vec<Value> = loaded.collect();
-    json(&json!({ "models": models }))
+    json(&json!({ "models": loaded.await? }))
 }
 
 /// `POST /api/show`.
@@ -202,28 +241,36 @@ pub(super) async fn show(mut call: Call) -> Result<Response, ApiError> {
         let mut body: Map<String, Value> = body::parse(&call.body().await?)?;
         let stamp = named(&call.context, &mut body);
         let name = body.get("model").and_then(Value::as_str).unwrap_or_default();
+        let client = client_in(call.request.headers(), ANONYMOUS)?;
+        if let Some(cloud) = cloud_models::find(&call.context, &client, name)? {
+            return Ok(shown_elsewhere(&call.context, &cloud));
+        }
+        if let Some(task) = name.strip_prefix("task:") {
+            return shown_task(&call.context, task);
+        }
         let catalog = call.context.catalog.current();
-        let model = catalog.find(name).ok_or_else(|| {
+        let model = catalog.find(name).cloned().ok_or_else(|| {
             if stamp.model.is_empty() { ApiError::invalid("model", "'model' is missing") } else { unknown_model(name) }
         })?;
-        Ok::<_, ApiError>(shown(model))
+        looking_at_files(move || shown(&model)).await
     };
     Ok(asked.await.map_or_else(|error| in_their_shape(&error), |shown| line(&shown)))
 }
 
+/// What is not known of a model is empty there.
 fn details(model: &Model) -> Value {
-    let is_gguf = model.has_gguf();
-    // What is not known of a model is empty there.
+    let about = model.about();
     json!({
-        "parent_model": "", "format": if is_gguf { "gguf" } else { "safetensors" }, "family": "", "families": null,
-        "parameter_size": "", "quantization_level": "",
+        "parent_model": "", "format": about.format, "family": about.family.as_deref().unwrap_or_default(),
+        "families": about.family.as_ref().map(|family| [family]), "parameter_size": about.parameter_size(),
+        "quantization_level": about.quantization.as_deref().unwrap_or_default(),
     })
 }
 
 fn listed(model: &Model) -> Value {
-    let name = &model.description.id;
+    let (name, on_disk) = (&model.description.id, model.about().bytes);
     json!({
-        "name": name, "model": name, "modified_at": timestamp(model.created), "size": model.description.size.bytes.0,
+        "name": name, "model": name, "modified_at": timestamp(model.created), "size": on_disk.0,
         "digest": digest(model), "details": details(model),
     })
 }
@@ -252,23 +299,62 @@ fn expires(context: &Context, unload_at: Option<Moment>) -> String {
 }
 
 fn shown(model: &Model) -> Value {
-    let manifest = &model.manifest;
-    let capabilities: &[&str] = match model.description.category {
-        Category::Embedding => &["embedding"],
-        Category::Reranking => &["reranking"],
-        _ => &["completion"],
-    };
+    let (manifest, about) = (&model.manifest, model.about());
     let parameters: Vec<String> = manifest.params.iter().map(|(name, value)| format!("{name} {value}")).collect();
-    let mut info = json!({ "general.basename": model.description.id, "general.architecture": "" });
-    if let Some(context) = manifest.context_length {
-        info["general.context_length"] = json!(context);
+    let mut info = about.info.clone();
+    let family = about.family.as_deref().unwrap_or_default();
+    info.insert("general.architecture".to_owned(), json!(family));
+    info.entry("general.basename").or_insert_with(|| json!(model.description.id));
+    // What is served goes before what the model was made for.
+    if let Some(context) = manifest.context_length.or(about.context_length) {
+        info.insert("general.context_length".to_owned(), json!(context));
+        if !family.is_empty() {
+            info.insert(format!("{family}.context_length"), json!(context));
+        }
     }
+    let template = manifest.chat_template.as_ref().or(about.template.as_ref());
     json!({
         "license": manifest.license.clone().unwrap_or_default(),
         "modelfile": format!("FROM {}\n", model.source.display()),
-        "parameters": parameters.join("\n"), "template": manifest.chat_template.clone().unwrap_or_default(),
-        "details": details(model), "model_info": info, "capabilities": capabilities,
+        "parameters": parameters.join("\n"), "template": template.cloned().unwrap_or_default(),
+        "details": details(model), "model_info": info, "capabilities": capabilities(model),
         "modified_at": timestamp(model.created),
+    })
+}
+
+/// In Ollama's words. What a chat model can do besides is what its template knows.
+fn capabilities(model: &Model) -> Vec<&'static str> {
+    let about = model.about();
+    let mut can = match model.description.category {
+        Category::Embedding => return vec!["embedding"],
+        Category::Reranking => return vec!["reranking"],
+        Category::Vision => vec!["completion", "vision"],
+        _ => vec!["completion"],
+    };
+    can.extend(about.knows_tools().then_some("tools"));
+    can.extend((about.knows_thinking() || model.manifest.thinking.is_some()).then_some("thinking"));
+    can
+}
+
+fn shown_elsewhere(context: &Context, cloud: &CloudModel) -> Value {
+    let mut shown = shown_name(&cloud.id);
+    shown["remote_model"] = json!(cloud.served_as);
+    shown["remote_host"] = json!(context.clouds.address(&cloud.provider));
+    shown
+}
+
+/// A task answers as well as the model that serves it; what every one of them can do is to complete.
+fn shown_task(context: &Context, name: &str) -> Result<Value, ApiError> {
+    let task = tasks::object(context, &context.tasks.current().file, name)?;
+    let mut shown = shown_name(&format!("task:{name}"));
+    shown["modelfile"] = json!(format!("# {}\n", task.usable().join(" > ")));
+    Ok(shown)
+}
+
+fn shown_name(name: &str) -> Value {
+    json!({
+        "license": "", "modelfile": "", "parameters": "", "template": "", "details": no_details(),
+        "model_info": { "general.basename": name }, "capabilities": ["completion"], "modified_at": timestamp(0),
     })
 }
 

@@ -3,18 +3,12 @@
 
 use std::path::Path;
 
-use model_boss_protocol::Category;
+use model_boss_protocol::{CONFIG_ARCHITECTURES, Category, GGUF_ARCHITECTURES};
 use model_boss_weights::gguf::Fault;
 use serde::Deserialize;
 
 use super::headers::with_gguf_header;
 use super::size::ModelFile;
-
-/// The families of decoders that worker/candle has, as GGUF files name them.
-const GGUF_ARCHITECTURES: [&str; 3] = ["llama", "qwen2", "qwen3"];
-/// The same as `config.json` names them.
-const ARCHITECTURES: [&str; 5] =
-    ["LlamaForCausalLM", "LLaMAForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"];
 
 /// What our worker lacks for this model; `None` where nothing speaks against it.
 pub(super) fn candle_lacks(category: Category, source: &Path, files: &[ModelFile]) -> Option<String> {
@@ -53,7 +47,7 @@ fn config_lacks(source: &Path) -> Option<String> {
     let folder = if source.is_dir() { Some(source) } else { source.parent() };
     let text = std::fs::read_to_string(folder?.join("config.json")).ok()?;
     let named = serde_json::from_str::<Config>(&text).ok()?.architectures.into_iter().next()?;
-    let known = ARCHITECTURES.contains(&named.as_str());
+    let known = CONFIG_ARCHITECTURES.contains(&named.as_str());
     (!known).then(|| format!("our worker does not know the architecture '{}'", named.escape_debug()))
 }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use model_boss_protocol::ByteCount;
 use model_boss_weights::gguf::{Fault, Header, HeaderError};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::size::ModelFile;
 
@@ -170,22 +170,30 @@ pub(super) fn with_gguf_header<T>(path: &Path, look_at: impl Fn(&Header<'_>) -> 
     }
 }
 
-/// The data follows the header: eight bytes of length, then so many of JSON.
 fn of_safetensors(path: &Path, layers: &mut Layers) -> io::Result<Facts> {
+    let (tensors, data) = safetensors_header(path)?;
+    for (name, tensor) in &tensors {
+        let place = |end: usize| tensor.get("data_offsets")?.get(end)?.as_u64();
+        if let (Some(start), Some(end)) = (place(0), place(1)) {
+            layers.add(name, end.saturating_sub(start));
+        }
+    }
+    Ok((data, None))
+}
+
+/// The tensors that a safetensors file lists, and the bytes of its data, which follow the header: eight bytes of length,
+/// then so many of JSON.
+pub(super) fn safetensors_header(path: &Path) -> io::Result<(Map<String, Value>, u64)> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidData);
     let length = std::fs::metadata(path)?.len();
     let head = first_bytes(path, 8)?;
     let header = u64::from_le_bytes(head.as_slice().try_into().map_err(|_| invalid())?);
     let end = header.checked_add(8).filter(|end| *end <= length && header <= LONGEST_HEADER).ok_or_else(invalid)?;
     let text = first_bytes(path, end)?;
-    let tensors: Value = serde_json::from_slice(text.get(8..).unwrap_or_default()).map_err(|_| invalid())?;
-    for (name, tensor) in tensors.as_object().ok_or_else(invalid)? {
-        let place = |end: usize| tensor.get("data_offsets")?.get(end)?.as_u64();
-        if let (Some(start), Some(end)) = (place(0), place(1)) {
-            layers.add(name, end.saturating_sub(start));
-        }
+    match serde_json::from_slice(text.get(8..).unwrap_or_default()) {
+        Ok(Value::Object(tensors)) => Ok((tensors, length - end)),
+        _ => Err(invalid()),
     }
-    Ok((length - end, None))
 }
 
 fn first_bytes(path: &Path, count: u64) -> io::Result<Vec<u8>> {

@@ -2,6 +2,7 @@
 //! client named by their path. One bad manifest never hides the others, and an edit that cannot be used leaves what was
 //! there. Knows files and their sizes; never what is in them.
 
+mod about;
 mod by_path;
 mod engines;
 mod fitness;
@@ -19,6 +20,7 @@ use std::sync::{Arc, OnceLock};
 use model_boss_core::{ModelDescription, SizeEstimate};
 use model_boss_protocol::{Backend, Manifest, ModelId};
 
+use about::About;
 pub(crate) use by_path::PathError;
 pub(crate) use engines::{Engines, ForeignEngine, find_llama_server};
 pub(crate) use live::LiveCatalog;
@@ -52,6 +54,8 @@ pub(crate) struct Model {
     pub(crate) description: ModelDescription,
     /// What our own worker lacks for it; looked up when it is first asked for.
     candle_lacks: OnceLock<Option<String>>,
+    /// What its files tell; read when it is first asked for.
+    about: OnceLock<About>,
 }
 
 /// Something an operator has to mend.
@@ -77,6 +81,11 @@ impl Model {
     pub(crate) fn candle_lacks(&self) -> Option<&str> {
         let look = || fitness::candle_lacks(self.description.category, &self.source, &size::model_files(&self.source));
         self.candle_lacks.get_or_init(look).as_deref()
+    }
+
+    /// What its files tell about it. Looks at them the first time, so it may block.
+    pub(crate) fn about(&self) -> &About {
+        self.about.get_or_init(|| About::read(&self.source, &size::model_files(&self.source)))
     }
 
     /// Whether there is a file that llama-server reads.

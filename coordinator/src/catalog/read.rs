@@ -92,7 +92,7 @@ pub(super) fn described(manifest: Manifest, file: PathBuf, source: PathBuf, file
     };
     let modified = std::fs::metadata(&file).and_then(|about| about.modified()).ok();
     let created = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map_or(0, |time| time.as_secs());
-    Model { manifest, file, source, created, description, candle_lacks: OnceLock::new() }
+    Model { manifest, file, source, created, description, candle_lacks: OnceLock::new(), about: OnceLock::new() }
 }
 
 /// The line of a fault that shows only after parsing.

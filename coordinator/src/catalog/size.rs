@@ -40,6 +40,10 @@ impl ModelFile {
         &self.path
     }
 
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     pub(super) fn is_weights(&self) -> bool {
         has_extension(&self.path, WEIGHTS)
     }

@@ -5,6 +5,7 @@
 //! `rope_parameters` since transformers 5. Both are read as transformers 5 does: a `rope_scaling` that says something
 //! wins, a theta inside the table wins over one beside it, 10,000 is the default.
 
+use model_boss_protocol::CONFIG_ARCHITECTURES;
 use serde::Deserialize;
 
 use crate::spec::{Activation, AttentionBias, DecoderSpec, RopePlanes, RopeScaling, RopeSpec};
@@ -16,10 +17,7 @@ pub enum ConfigError {
     #[error("config.json is malformed: {0}")]
     Malformed(String),
     /// A model this decoder does not compute.
-    #[error(
-        "the architecture {0} is not known; this build runs LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and \
-         Qwen3ForCausalLM"
-    )]
+    #[error("the architecture {0} is not known; this build runs {known}", known = CONFIG_ARCHITECTURES.join(", "))]
     Architecture(String),
     /// A known model with a feature this decoder lacks.
     #[error("config.json asks for {0}, which this build does not have")]
@@ -148,13 +146,18 @@ fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<O
 impl Config {
     fn family(&self) -> Result<Family, ConfigError> {
         let named = self.architectures.as_deref().unwrap_or_default();
+        let unknown = |name: &str| Err(ConfigError::Architecture(format!("'{}'", name.escape_debug())));
+        // The coordinator sends nothing else here.
+        if let Some(other) = named.first().filter(|name| !CONFIG_ARCHITECTURES.contains(&name.as_str())) {
+            return unknown(other);
+        }
         let name = named.first().or(self.model_type.as_ref());
         match name.map(String::as_str) {
             Some("LlamaForCausalLM" | "LLaMAForCausalLM" | "llama") => Ok(Family::Llama),
             Some("MistralForCausalLM" | "mistral") => Ok(Family::Mistral),
             Some("Qwen2ForCausalLM" | "qwen2") => Ok(Family::Qwen2),
             Some("Qwen3ForCausalLM" | "qwen3") => Ok(Family::Qwen3),
-            Some(name) => Err(ConfigError::Architecture(format!("'{}'", name.escape_debug()))),
+            Some(name) => unknown(name),
             None => Err(ConfigError::Architecture("of a config.json without 'architectures'".to_owned())),
         }
     }

@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 
+use model_boss_protocol::GGUF_ARCHITECTURES;
 use model_boss_weights::gguf::{Array, FromValue, GgufModel, GgufModelError, Header, KeyError, TensorType, Value};
 
 use crate::config::{self, ConfigError};
@@ -25,11 +26,18 @@ pub enum GgufSpecError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A model this decoder does not compute.
-    #[error("the architecture '{0}' is not known; this build runs llama, qwen2 and qwen3; llama-server may run it")]
+    #[error(
+        "the architecture '{0}' is not known; this build runs {known}; llama-server may run it",
+        known = GGUF_ARCHITECTURES.join(", ")
+    )]
     Architecture(String),
     /// A known model with a feature this decoder lacks.
     #[error("the file asks for {0}, which this build does not have; llama-server may run it")]
     Unsupported(String),
+}
+
+fn unknown(architecture: &str) -> GgufSpecError {
+    GgufSpecError::Architecture(architecture.escape_debug().to_string())
 }
 
 impl DecoderSpec {
@@ -39,9 +47,11 @@ impl DecoderSpec {
         let header = model.header()?;
         let architecture: &str = header.need("general.architecture")?;
         let planes = match architecture {
+            // The coordinator sends nothing else here.
+            other if !GGUF_ARCHITECTURES.contains(&other) => return Err(unknown(other)),
             "llama" => RopePlanes::Neighbours,
             "qwen2" | "qwen3" => RopePlanes::Halves,
-            other => return Err(GgufSpecError::Architecture(other.escape_debug().to_string())),
+            other => return Err(unknown(other)),
         };
         let keys = Keys { header: &header, architecture };
         if keys.find::<u64>("expert_count")?.is_some_and(|experts| experts > 0) {

@@ -7,10 +7,11 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use model_boss_candle::{
-    Activation, AttentionBias, Conversion, ConvertError, DecoderSpec, MatrixType, RopePlanes, RopeScaling, load,
+    Activation, AttentionBias, Conversion, ConvertError, DecoderSpec, GgufSpecError, MatrixType, RopePlanes,
+    RopeScaling, load,
 };
 use model_boss_engine::{Decoder, Logits, SequenceStep};
-use model_boss_protocol::{DeviceId, WorkerExit};
+use model_boss_protocol::{DeviceId, GGUF_ARCHITECTURES, WorkerExit};
 use model_boss_weights::gguf::{GgufModel, HeaderWriter, TensorType, dequantise, quantise_q8_0};
 use model_boss_weights::{Dtype, MappedWeights, TensorIndex};
 use serde::Deserialize;
@@ -46,6 +47,23 @@ fn cases(name: &str) -> Vec<Case> {
 
 fn spec(name: &str) -> DecoderSpec {
     DecoderSpec::from_config(&std::fs::read(golden(name).join("config.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn rc_16_every_architecture_that_the_coordinator_sends_is_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("m.gguf");
+    let refusal = |architecture: &str| {
+        let mut header = HeaderWriter::new();
+        header.set("general.architecture", architecture).unwrap();
+        header.begin(File::create(&path).unwrap()).unwrap().finish().unwrap();
+        DecoderSpec::from_gguf(&GgufModel::read(&path).unwrap()).unwrap_err()
+    };
+    for architecture in GGUF_ARCHITECTURES {
+        let error = refusal(architecture);
+        assert!(matches!(error, GgufSpecError::Key(_)), "{architecture}: {error}");
+    }
+    assert!(matches!(refusal("gemma3"), GgufSpecError::Architecture(_)));
 }
 
 /// How matrices are written.

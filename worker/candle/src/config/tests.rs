@@ -111,6 +111,13 @@ fn what_is_not_there_is_refused_by_name() {
 }
 
 #[test]
+fn rc_16_every_architecture_that_the_coordinator_sends_is_known() {
+    for name in CONFIG_ARCHITECTURES {
+        spec(&format!(r#"{{"architectures": ["{name}"]}}"#)).unwrap_or_else(|error| panic!("{name}: {error}"));
+    }
+}
+
+#[test]
 fn mistral_is_a_llama_with_other_defaults_and_a_window() {
     let mistral = |fields: &str| {
         spec(&format!(r#"{{"architectures": ["MistralForCausalLM"], "max_position_embeddings": 32768 {fields}}}"#))

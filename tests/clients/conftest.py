@@ -12,6 +12,8 @@ import shutil
 import signal
 import subprocess
 
+import anthropic
+import ollama
 import openai
 import pytest
 
@@ -99,3 +101,11 @@ def guide(guide_url):
 @pytest.fixture(scope="session")
 def fake(fake_url):
     return client_of(fake_url)
+
+
+def anthropic_of(url: str) -> anthropic.Anthropic:
+    return anthropic.Anthropic(base_url=url.removesuffix("/v1"), api_key="unused", max_retries=0, timeout=60)
+
+
+def ollama_of(url: str) -> ollama.Client:
+    return ollama.Client(host=url.removesuffix("/v1"), timeout=60)

@@ -1,0 +1,71 @@
+"""Anthropic's official client, unchanged, pointed at this server: the built-in model answers as a Claude model would."""
+
+import anthropic
+import pytest
+
+from conftest import anthropic_of
+
+QUESTION = [{"role": "user", "content": "Which port does model-boss listen on?"}]
+
+
+@pytest.fixture(scope="session")
+def claude(guide_url):
+    return anthropic_of(guide_url)
+
+
+def ask(client, **options):
+    return client.messages.create(**{"model": "guide", "max_tokens": 64, "messages": QUESTION, **options})
+
+
+def text_of(message):
+    return "".join(block.text for block in message.content if block.type == "text")
+
+
+def test_a_whole_answer(claude):
+    message = ask(claude, extra_body={"temperature": 0})
+    assert (message.type, message.role, message.model) == ("message", "assistant", "guide")
+    assert "8210" in text_of(message)
+    assert message.stop_reason == "end_turn"
+    assert message.usage.input_tokens > 0 and message.usage.output_tokens > 0
+
+
+def test_a_streamed_answer_says_the_same(claude):
+    whole = ask(claude, extra_body={"temperature": 0})
+    options = {"model": "guide", "max_tokens": 64, "messages": QUESTION, "extra_body": {"temperature": 0}}
+    with claude.messages.stream(**options) as stream:
+        pieces = list(stream.text_stream)
+        last = stream.get_final_message()
+    assert len(pieces) > 1
+    assert "".join(pieces) == text_of(whole) == text_of(last)
+    assert last.stop_reason == "end_turn"
+    assert last.usage.output_tokens == whole.usage.output_tokens
+
+
+def test_max_tokens_and_stop_sequences_cut(claude):
+    short = ask(claude, max_tokens=3)
+    assert (short.stop_reason, short.usage.output_tokens) == ("max_tokens", 3)
+    assert "8210" not in text_of(ask(claude, stop_sequences=["8210"], extra_body={"temperature": 0}))
+
+
+def test_a_system_prompt_and_blocks_are_read(claude):
+    plain = claude.messages.count_tokens(model="guide", messages=QUESTION).input_tokens
+    blocks = [{"role": "user", "content": [{"type": "text", "text": QUESTION[0]["content"]}]}]
+    assert claude.messages.count_tokens(model="guide", messages=blocks).input_tokens == plain
+    longer = claude.messages.count_tokens(model="guide", messages=QUESTION, system="You are brief. " * 5)
+    assert longer.input_tokens > plain
+    assert ask(claude).usage.input_tokens == plain
+
+
+def test_errors_are_the_clients_own(claude):
+    with pytest.raises(anthropic.NotFoundError) as caught:
+        ask(claude, model="no-such-model")
+    assert caught.value.body["error"]["type"] == "not_found_error"
+    assert "no-such-model" in caught.value.body["error"]["message"]
+    with pytest.raises(anthropic.BadRequestError) as caught:
+        ask(claude, messages=[{"role": "judge", "content": "x"}])
+    assert "judge" in str(caught.value)
+
+
+def test_models_are_listed_and_found(claude):
+    # The client reads this server's list, whose entries have what it needs.
+    assert "guide" in [model.id for model in claude.models.list(limit=5)]

@@ -1,0 +1,98 @@
+"""Ollama's official client, unchanged, with the built-in model and with stand-ins."""
+
+import datetime
+
+import ollama
+import pytest
+
+from conftest import ollama_of
+
+QUESTION = [{"role": "user", "content": "Which port does model-boss listen on?"}]
+GREEDY = {"temperature": 0}
+
+
+@pytest.fixture(scope="session")
+def client(guide_url):
+    return ollama_of(guide_url)
+
+
+def test_chat_whole_and_streamed(client):
+    whole = client.chat("guide", messages=QUESTION, options=GREEDY)
+    assert whole.done and whole.done_reason == "stop" and whole.message.role == "assistant"
+    assert "8210" in whole.message.content
+    assert whole.prompt_eval_count > 0 and whole.eval_count > 0
+    assert whole.total_duration > 0 and whole.eval_duration > 0
+    pieces = list(client.chat("guide:latest", messages=QUESTION, options=GREEDY, stream=True))
+    assert len(pieces) > 2
+    assert "".join(piece.message.content or "" for piece in pieces) == whole.message.content
+    assert [piece.done for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+    assert pieces[-1].eval_count == whole.eval_count
+
+
+def test_generate_whole_and_streamed(client):
+    whole = client.generate("guide", prompt=QUESTION[0]["content"], options={**GREEDY, "num_predict": 8})
+    assert whole.response and whole.eval_count <= 8
+    pieces = client.generate("guide", prompt=QUESTION[0]["content"], options={**GREEDY, "num_predict": 8}, stream=True)
+    assert "".join(piece.response for piece in pieces) == whole.response
+
+
+def test_lists_describe_the_model(client):
+    [model] = [model for model in client.list().models if model.model == "guide"]
+    assert model.size > 1_000_000 and len(model.digest) == 64
+    assert isinstance(model.modified_at, datetime.datetime)
+    assert model.details.format == "safetensors" and model.details.family == "llama"
+    assert model.details.parameter_size.endswith("M")
+    assert model.details.quantization_level in ("F16", "BF16", "F32")
+    shown = client.show("guide")
+    assert "completion" in shown.capabilities
+    assert shown.modelinfo["general.architecture"] == "llama"
+    assert shown.modelinfo["llama.context_length"] > 0 and shown.modelinfo["general.parameter_count"] > 1_000_000
+    assert shown.details.parameter_size == model.details.parameter_size
+
+
+def running(client):
+    return [model.model for model in client.ps().models]
+
+
+def test_keep_alive(client):
+    """The whole table: how long a model stays, and what an empty prompt does."""
+    assert client.generate("guide", keep_alive=0).done_reason == "unload"
+    assert running(client) == []
+    far = datetime.datetime.now(datetime.timezone.utc)
+    for given, least, most in [
+        ("5m", 4 * 60, 5 * 60),
+        (90, 60, 90),
+        ("90", 60, 90),
+        ("1h30m", 89 * 60, 90 * 60),
+        (-1, 24 * 3600, None),
+        ("-1m", 24 * 3600, None),
+    ]:
+        loaded = client.generate("guide", keep_alive=given)
+        assert (loaded.done, loaded.done_reason, loaded.response) == (True, "load", "")
+        [model] = client.ps().models
+        now = datetime.datetime.now(datetime.timezone.utc)
+        left = (model.expires_at - now).total_seconds()
+        assert left >= least - 5 and (most is None or left <= most + 5), (given, left)
+        assert model.size > 0 and model.context_length > 0
+    assert far < now
+    # An answer with `keep_alive` 0 is given, and the model leaves behind it.
+    assert client.chat("guide", messages=QUESTION, keep_alive=0, options={"num_predict": 2}).message.content
+    assert client.chat("guide", messages=[], keep_alive=0).done_reason == "unload"
+    assert running(client) == []
+    assert client.chat("guide", messages=[]).done_reason == "load"
+    assert running(client) == ["guide"]
+
+
+def test_errors_are_the_clients_own(client, fake_url):
+    with pytest.raises(ollama.ResponseError) as caught:
+        client.chat("no-such-model", messages=QUESTION)
+    assert caught.value.status_code == 404 and "no-such-model" in caught.value.error
+    with pytest.raises(ollama.ResponseError) as caught:
+        client.generate("guide", prompt="x", keep_alive="soon")
+    assert caught.value.status_code == 400 and "keep_alive" in caught.value.error
+    with pytest.raises(ollama.ResponseError) as caught:
+        client.embed("guide", "text")
+    assert caught.value.status_code == 400
+    with pytest.raises(ollama.ResponseError) as caught:
+        ollama_of(fake_url).chat("broken", messages=QUESTION)
+    assert "cut" in caught.value.error
