@@ -47,12 +47,12 @@ def test_max_tokens_and_stop_sequences_cut(claude):
     assert "8210" not in text_of(ask(claude, stop_sequences=["8210"], extra_body={"temperature": 0}))
 
 
-def test_a_system_prompt_and_blocks_are_read(claude):
+def test_blocks_are_read_and_tokens_counted(claude):
     plain = claude.messages.count_tokens(model="guide", messages=QUESTION).input_tokens
     blocks = [{"role": "user", "content": [{"type": "text", "text": QUESTION[0]["content"]}]}]
     assert claude.messages.count_tokens(model="guide", messages=blocks).input_tokens == plain
-    longer = claude.messages.count_tokens(model="guide", messages=QUESTION, system="You are brief. " * 5)
-    assert longer.input_tokens > plain
+    longer = [{"role": "user", "content": QUESTION[0]["content"] * 3}]
+    assert claude.messages.count_tokens(model="guide", messages=longer, system="Be brief.").input_tokens > plain
     assert ask(claude).usage.input_tokens == plain
 
 
