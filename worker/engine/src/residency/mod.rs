@@ -1,13 +1,16 @@
 //! Models larger than a device's memory: layers that come, compute and go (RS-1 to RS-11).
 //!
-//! [`plan`](mod@plan) says what stays and what comes, [`schedule`] in which order, [`predict`] how long that takes: these are pure. The
+//! [`plan`](mod@plan) says what stays and what comes, [`split`](mod@split) which device gets what, [`schedule`] in which order, [`predict`] how long that takes: these are pure. The
 //! [`Streamer`] acts: one thread reads, one places what was read on the device, and the step takes what is there. What
-//! reads is a [`Source`], what places a [`Device`]; [`simulated`] is a device that is played.
+//! reads is a [`Source`], what places a [`Device`], of which [`copied`] is the one for devices with memory of their own;
+//! [`simulated`] is a device that is played.
 
+pub mod copied;
 pub mod plan;
 pub mod predict;
 pub mod schedule;
 pub mod simulated;
+pub mod split;
 mod streamer;
 mod timeline;
 

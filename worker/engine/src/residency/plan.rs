@@ -192,40 +192,6 @@ pub fn plan(needs: &Needs, budget: u64, wish: &Wish, rates: Option<&Rates>) -> R
     })
 }
 
-/// Gives each device a stretch of layers in proportion to its bytes, `ends` to the first and the last: its layers, its
-/// share of keys and values, and what it needs of them. A device may get none.
-pub fn split(needs: &Needs, budgets: &[u64]) -> Vec<(Range<usize>, Needs)> {
-    let layers = needs.layers.len();
-    let per_layer = needs.kv / layers.max(1) as u64;
-    let all: u128 = needs.layers.iter().map(|bytes| u128::from(bytes + per_layer)).sum();
-    let room: Vec<u128> = budgets.iter().map(|budget| u128::from(budget.saturating_sub(needs.workspace))).collect();
-    let total: u128 = room.iter().sum::<u128>().max(1);
-    let (mut stretches, mut start, mut given, mut wanted) = (Vec::new(), 0, 0_u128, 0_u128);
-    for (device, of_device) in room.iter().enumerate() {
-        wanted += of_device * all / total;
-        let mut end = start;
-        // A layer goes where the larger part of it lies.
-        while end < layers {
-            let next = u128::from(needs.layers[end] + per_layer);
-            if device + 1 < room.len() && given + next / 2 >= wanted {
-                break;
-            }
-            given += next;
-            end += 1;
-        }
-        let of_ends = if budgets.len() == 1 || device == 0 { needs.ends } else { 0 };
-        let part = Needs {
-            layers: needs.layers[start..end].to_vec(),
-            ends: of_ends,
-            kv: per_layer * (end - start) as u64,
-            workspace: needs.workspace,
-        };
-        stretches.push((start..end, part));
-        start = end;
-    }
-    stretches
-}
-
 /// Layers per block to choose from.
 fn sizes(needs: &Needs, wish: &Wish) -> Range<usize> {
     if let Some(block) = wish.block {

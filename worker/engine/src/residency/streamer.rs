@@ -40,6 +40,12 @@ pub trait Device: Send + 'static {
         HostBuffer::new(bytes).map_err(|error| Fault::Step(format!("no memory for a buffer of {bytes} bytes: {error}")))
     }
 
+    /// Whether it has a block's bytes in host memory by itself, and how many: then they are not read, and the loan that comes
+    /// with the block is empty. Asked once, before streaming begins.
+    fn holds(&self, _block: BlockId) -> Option<u64> {
+        None
+    }
+
     /// Copies or rearranges a block; returns when it can be computed with. Dropping `from` gives it to the next read;
     /// where host memory is the device's own, the block keeps it.
     fn place(&mut self, block: BlockId, from: Loan) -> Result<Self::Block, Fault>;
@@ -125,6 +131,7 @@ impl<D: Device> Streamer<D> {
     ) -> Result<Self, StreamError> {
         let buffers: Result<Vec<HostBuffer>, Fault> = (0..buffers.max(1)).map(|_| device.host_buffer(buffer)).collect();
         let ring = Ring::new(buffers.map_err(StreamError::Buffers)?);
+        let held: Vec<Option<u64>> = (0..blocks.len()).map(|block| device.holds(BlockId(block))).collect();
         let state = State {
             schedule: Schedule::new(layers, &blocks, slots),
             read: HashMap::new(),
@@ -145,7 +152,7 @@ impl<D: Device> Streamer<D> {
         };
         let reader = {
             let shared = Arc::clone(&shared);
-            move || shared.read_blocks(source, &ring)
+            move || shared.read_blocks(source, &held, &ring)
         };
         let placer = move || shared.place_blocks(device);
         for (name, body) in
@@ -222,6 +229,21 @@ impl<D: Device> Streamer<D> {
         drop(block);
     }
 
+    /// Says when layers really computed, in seconds since the step began, on a device that is only handed its work. What a
+    /// layer waited then lies between the layer before and itself.
+    pub fn computed_at(&mut self, spans: &[(usize, Span)]) {
+        let mut before = None;
+        for of_layer in &mut self.step.layers {
+            if let Some((_, compute)) = spans.iter().find(|(layer, _)| *layer == of_layer.layer) {
+                // Before the first there may have been another device's layers: it waited as long as it was waited for.
+                let began = before.unwrap_or((compute.start - of_layer.stall.seconds()).max(0.0));
+                of_layer.stall = Span { start: began, end: compute.start };
+                of_layer.compute = *compute;
+                before = Some(compute.end);
+            }
+        }
+    }
+
     /// Notes that a step has ended well.
     pub fn end_step(&mut self) {
         self.step.wall = self.seconds(Instant::now());
@@ -283,12 +305,14 @@ impl<D: Device> Shared<D> {
     }
 
     /// The reader's life. After a fault nothing is read until somebody has heard of it.
-    fn read_blocks(&self, mut source: impl Source, ring: &Arc<Ring>) {
+    fn read_blocks(&self, mut source: impl Source, held: &[Option<u64>], ring: &Arc<Ring>) {
         while let Some(fetch) = self.next(|state| if state.fault.is_none() { state.schedule.next_read() } else { None })
         {
-            let Some(mut loan) = Ring::take(ring) else { return };
+            let held = held.get(fetch.block.0).copied().flatten();
+            let loan = if held.is_some() { Some(Ring::empty(ring)) } else { Ring::take(ring) };
+            let Some(mut loan) = loan else { return };
             let begun = Instant::now();
-            let result = source.read(fetch.block, &mut loan);
+            let result = held.map_or_else(|| source.read(fetch.block, &mut loan), Ok);
             let ended = Instant::now();
             let mut state = self.lock();
             match result {

@@ -71,17 +71,6 @@ fn a_refusal_names_the_numbers() {
     assert!(words.contains(&(2 * 107 * MIB).to_string()) && words.contains("context"), "{words}");
 }
 
-#[test]
-fn rc_22_layers_are_split_in_proportion() {
-    let needs = large();
-    let parts = split(&needs, &[3 << 30, 1 << 30]);
-    let (first, second) = (&parts[0].0, &parts[1].0);
-    assert_eq!((first.start, first.end, second.end), (0, second.start, 36));
-    assert!((27..=29).contains(&first.len()), "{first:?}");
-    assert_eq!(parts[0].1.kv + parts[1].1.kv, needs.kv / 36 * 36);
-    assert_eq!((parts[0].1.ends, parts[1].1.ends), (needs.ends, 0));
-}
-
 proptest! {
     #[test]
     fn a_plan_never_exceeds_its_budget_and_covers_every_layer_once(
@@ -111,21 +100,5 @@ proptest! {
             }
             Err(Refusal::NotResident { .. }) => prop_assert!(false, "nobody asked for that"),
         }
-    }
-
-    #[test]
-    fn rc_22_every_layer_goes_to_one_device_in_order(
-        layers in proptest::collection::vec(1..200 * MIB, 1..60), budgets in proptest::collection::vec(1..4_000 * MIB, 1..5),
-    ) {
-        let needs = Needs { layers, ends: 7, kv: 11, workspace: 0 };
-        let parts = split(&needs, &budgets);
-        prop_assert_eq!(parts.len(), budgets.len());
-        let mut next = 0;
-        for (range, part) in &parts {
-            prop_assert_eq!(range.start, next);
-            prop_assert_eq!(&part.layers[..], &needs.layers[range.clone()]);
-            next = range.end;
-        }
-        prop_assert_eq!(next, needs.layers.len());
     }
 }

@@ -34,6 +34,11 @@ impl Ring {
         }
     }
 
+    /// No buffer at all: for a block that is in host memory already.
+    pub(super) fn empty(ring: &Arc<Self>) -> Loan {
+        Loan { buffer: None, ring: Arc::clone(ring) }
+    }
+
     /// Lets nobody wait any more.
     pub(super) fn close(&self) {
         self.lock().closed = true;
@@ -49,6 +54,14 @@ impl Ring {
 pub struct Loan {
     buffer: Option<HostBuffer>,
     ring: Arc<Ring>,
+}
+
+impl Loan {
+    /// No buffer, of no ring.
+    #[cfg(test)]
+    pub(crate) fn none() -> Self {
+        Ring::empty(&Ring::new(Vec::new()))
+    }
 }
 
 impl std::ops::Deref for Loan {

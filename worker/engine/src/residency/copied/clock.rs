@@ -1,0 +1,69 @@
+//! When layers really computed on a device that is only handed its work: marks around each layer, read when the step has
+//! ended. Without them a layer would seem to take the time of asking for it.
+
+use std::sync::Arc;
+
+use super::super::streamer::Fault;
+use super::super::timeline::Span;
+use super::{Driver, Queue};
+
+/// The marks of one step after another.
+pub struct StepClock<D: Driver> {
+    driver: Arc<D>,
+    /// At the begin of the step; then two for each layer. Made once and recorded anew in each step.
+    marks: Vec<D::Event>,
+    /// The layers of this step, in order.
+    layers: Vec<usize>,
+    /// Whether this step's marks stand where they belong.
+    whole: bool,
+}
+
+impl<D: Driver> StepClock<D> {
+    /// Nothing marked yet.
+    pub fn new(driver: Arc<D>) -> Self {
+        Self { driver, marks: Vec::new(), layers: Vec::new(), whole: false }
+    }
+
+    /// A step begins.
+    pub fn begin_step(&mut self) {
+        self.layers.clear();
+        self.whole = true;
+        self.mark(0);
+    }
+
+    /// A layer is asked for behind this.
+    pub fn layer_begins(&mut self, layer: usize) {
+        self.layers.push(layer);
+        self.mark(2 * self.layers.len() - 1);
+    }
+
+    /// The layer was asked for.
+    pub fn layer_ends(&mut self) {
+        self.mark(2 * self.layers.len());
+    }
+
+    /// When each layer computed, in seconds since the step began; waits until they have. None if a mark could not be set:
+    /// measuring must not fail what it measures.
+    pub fn spans(&mut self) -> Option<Vec<(usize, Span)>> {
+        let (begin, marks) = self.marks.split_first().filter(|_| self.whole)?;
+        let span = |(layer, pair): (&usize, &[D::Event])| -> Result<(usize, Span), Fault> {
+            let [start, end] = pair else { return Err(Fault::Step("half a layer".to_owned())) };
+            let (start, end) = (self.driver.seconds(begin, start)?, self.driver.seconds(begin, end)?);
+            Ok((*layer, Span { start, end }))
+        };
+        self.layers.iter().zip(marks.chunks(2)).map(span).collect::<Result<_, _>>().ok()
+    }
+
+    fn mark(&mut self, at: usize) {
+        while self.marks.len() <= at {
+            match self.driver.event(true) {
+                Ok(event) => self.marks.push(event),
+                Err(_) => {
+                    self.whole = false;
+                    return;
+                }
+            }
+        }
+        self.whole &= self.driver.record(&self.marks[at], Queue::Compute).is_ok();
+    }
+}

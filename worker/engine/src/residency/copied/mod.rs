@@ -1,0 +1,225 @@
+//! Streaming to a device with memory of its own: blocks are copied from host memory into slots that are allocated once,
+//! on a queue beside the one that computes (RS-2, RS-3). Everything that a kind of hardware has to offer for it is a
+//! [`Driver`]; what is decided here is which slot, and what waits for what.
+//!
+//! Work is handed to queues and done later, so two orders have to be kept, each by an event:
+//!
+//! - *ready*: the block is copied; computing waits for it before it uses the slot.
+//! - *free*: everything that was computed with the slot is done; the next copy into it waits for that.
+//!
+//! A block has pieces, and pieces of the same type and shape are of one *class*. A slot has memory for as many pieces of
+//! each class as any block has, so that every block fits every slot, and no piece is ever smaller than its memory: nothing
+//! of what was there before is left behind it.
+
+mod clock;
+#[cfg(test)]
+mod played;
+mod slots;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::ops::Range;
+use std::sync::Arc;
+
+use model_boss_weights::store::HostBuffer;
+
+use super::schedule::BlockId;
+use super::streamer::{Capabilities, Device, Fault, Loan};
+
+pub use clock::StepClock;
+pub use slots::{Slot, SlotNeeds};
+
+use slots::Slots;
+
+/// What a device has to offer so that blocks can be copied to it. Calls on queues return at once; what they ask for is done
+/// in their order.
+pub trait Driver: Send + Sync + 'static {
+    /// The type and shape of a piece: what says how much memory it takes and how it is computed with.
+    type Class: Clone + Eq + Hash + Send + Sync;
+    /// Memory on the device for one piece.
+    type Memory: Send + Sync;
+    /// A mark in a queue.
+    type Event: Send + Sync;
+
+    /// What it can.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Host memory that it copies from at its best.
+    fn host_buffer(&self, bytes: usize) -> Result<HostBuffer, Fault>;
+
+    /// Memory for a piece of that class, zeroed: both where the compute queue has come so far. Dropping it is in the order
+    /// of that queue too.
+    fn allocate(&self, class: &Self::Class) -> Result<Self::Memory, Fault>;
+
+    /// A mark that is nowhere yet: waiting for it waits for nothing. `timed` ones know when they were reached.
+    fn event(&self, timed: bool) -> Result<Self::Event, Fault>;
+
+    /// Asks the copy queue to fill a piece. `from` has to stay as it is until an event behind it is reached.
+    fn copy(&self, from: &[u8], to: &Self::Memory) -> Result<(), Fault>;
+
+    /// Puts a mark behind everything that was asked of a queue.
+    fn record(&self, event: &Self::Event, queue: Queue) -> Result<(), Fault>;
+
+    /// Lets everything that is asked of a queue from now on wait for a mark.
+    fn wait(&self, queue: Queue, event: &Self::Event) -> Result<(), Fault>;
+
+    /// Waits until a mark is reached.
+    fn finish(&self, event: &Self::Event) -> Result<(), Fault>;
+
+    /// Seconds from one timed mark to another. Waits for both.
+    fn seconds(&self, from: &Self::Event, to: &Self::Event) -> Result<f64, Fault>;
+}
+
+/// The device's queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// Copies from host memory.
+    Copy,
+    /// Computes.
+    Compute,
+}
+
+/// One piece of a block.
+#[derive(Clone, Debug)]
+pub struct Piece<C> {
+    /// Its type and shape.
+    pub class: C,
+    /// Where it lies in the block's bytes in host memory.
+    pub at: Range<usize>,
+}
+
+/// What looks at a block's bytes when they come for the first time, and says what is wrong with them.
+pub type Check = Box<dyn Fn(BlockId, &[u8]) -> Result<(), String> + Send>;
+
+/// A [`Device`] over a [`Driver`].
+pub struct CopiedDevice<D: Driver> {
+    driver: Arc<D>,
+    /// By block.
+    blocks: Vec<Vec<Piece<D::Class>>>,
+    slots: Arc<Slots<D>>,
+    /// Blocks whose bytes are in host memory for good.
+    held: HashMap<BlockId, HostBuffer>,
+    check: Check,
+    /// By block: whether its bytes were looked at. Files do not change while they are read, so once is enough.
+    checked: Vec<bool>,
+}
+
+impl<D: Driver> CopiedDevice<D> {
+    /// Allocates `slots` slots. `held` blocks are copied from there; all others are read for each coming.
+    pub fn new(
+        driver: Arc<D>,
+        blocks: Vec<Vec<Piece<D::Class>>>,
+        slots: usize,
+        held: HashMap<BlockId, HostBuffer>,
+        check: Check,
+    ) -> Result<Self, Fault> {
+        let needs = SlotNeeds::of(blocks.iter().map(|pieces| pieces.iter().map(|piece| piece.class.clone())));
+        let slots = Slots::allocate(&driver, &needs, slots)?;
+        let checked = vec![false; blocks.len()];
+        Ok(Self { driver, blocks, slots, held, check, checked })
+    }
+}
+
+impl<D: Driver> CopiedDevice<D> {
+    /// Asks for all copies of a block, behind what was computed with its slot.
+    fn ask(&self, block: &Copied<D>, pieces: &[Piece<D::Class>], bytes: &[u8]) -> Result<(), Fault> {
+        self.driver.wait(Queue::Copy, &block.slot().free)?;
+        for (piece, memory) in pieces.iter().zip(block.pieces()) {
+            let short = || Fault::Step(format!("a block has {} bytes, fewer than its pieces", bytes.len()));
+            self.driver.copy(bytes.get(piece.at.clone()).ok_or_else(short)?, memory)?;
+        }
+        Ok(())
+    }
+}
+
+impl<D: Driver> Device for CopiedDevice<D> {
+    type Block = Copied<D>;
+
+    fn capabilities(&self) -> Capabilities {
+        self.driver.capabilities()
+    }
+
+    fn host_buffer(&mut self, bytes: usize) -> Result<HostBuffer, Fault> {
+        self.driver.host_buffer(bytes)
+    }
+
+    fn holds(&self, block: BlockId) -> Option<u64> {
+        self.held.contains_key(&block).then(|| {
+            let pieces = self.blocks.get(block.0).map(Vec::as_slice).unwrap_or_default();
+            pieces.iter().map(|piece| piece.at.len() as u64).sum()
+        })
+    }
+
+    fn place(&mut self, block: BlockId, from: Loan) -> Result<Copied<D>, Fault> {
+        let (Some(pieces), Some(checked)) = (self.blocks.get(block.0), self.checked.get_mut(block.0)) else {
+            return Err(Fault::Step(format!("no block {}", block.0)));
+        };
+        let bytes: &[u8] = self.held.get(&block).map_or(&from, |held| held);
+        if !*checked {
+            (self.check)(block, bytes).map_err(Fault::Step)?;
+            *checked = true;
+        }
+        let slot = self.slots.take()?;
+        // From here on the slot goes back when this is dropped, whatever happens.
+        let copied = Copied::new(slot, pieces, Arc::clone(&self.slots), Arc::clone(&self.driver))?;
+        let asked = self.ask(&copied, pieces, bytes);
+        // What was read goes to the next read as soon as this returns, so nothing may copy from it then, not even of a block
+        // of which a part could not be asked for.
+        self.driver.record(&copied.slot().ready, Queue::Copy)?;
+        self.driver.finish(&copied.slot().ready)?;
+        asked?;
+        Ok(copied)
+    }
+}
+
+/// A block in a slot. Dropping it lets the slot go to the next block, behind everything that was computed with it.
+pub struct Copied<D: Driver> {
+    /// None only while it is dropped.
+    slot: Option<Slot<D>>,
+    /// Of each piece: which memory of the slot.
+    places: Vec<(D::Class, usize)>,
+    slots: Arc<Slots<D>>,
+    driver: Arc<D>,
+}
+
+impl<D: Driver> Copied<D> {
+    fn new(slot: Slot<D>, pieces: &[Piece<D::Class>], slots: Arc<Slots<D>>, driver: Arc<D>) -> Result<Self, Fault> {
+        let mut used: HashMap<&D::Class, usize> = HashMap::new();
+        let mut places = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let count = used.entry(&piece.class).or_default();
+            places.push((piece.class.clone(), *count));
+            *count += 1;
+        }
+        let missing = places.iter().any(|(class, at)| slot.memory(class, *at).is_none());
+        let copied = Self { slot: Some(slot), places, slots, driver };
+        if missing { Err(Fault::Step("a block does not fit into a slot".to_owned())) } else { Ok(copied) }
+    }
+
+    /// Has to be called before anything is computed with it.
+    pub fn begin_use(&self) -> Result<(), Fault> {
+        self.driver.wait(Queue::Compute, &self.slot().ready)
+    }
+
+    /// The pieces, in the order of the block.
+    pub fn pieces(&self) -> impl Iterator<Item = &D::Memory> {
+        self.places.iter().filter_map(|(class, at)| self.slot().memory(class, *at))
+    }
+
+    #[allow(clippy::expect_used, reason = "taken in drop only")]
+    fn slot(&self) -> &Slot<D> {
+        self.slot.as_ref().expect("a block in a slot")
+    }
+}
+
+impl<D: Driver> Drop for Copied<D> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            // What was asked of the copy queue reaches its end before the slot is filled anew: that queue keeps its order.
+            let recorded = self.driver.record(&slot.free, Queue::Compute);
+            self.slots.give_back(slot, recorded.err());
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! A driver that is played: two queues that run as late and as unevenly as real ones may, and that notice what real ones
+//! would do silently wrong.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use model_boss_weights::store::HostBuffer;
+
+use super::super::streamer::{Capabilities, Fault};
+use super::{Driver, Queue};
+
+/// What a broken caller would leave out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct LeftOut {
+    /// Copies do not wait for what computes.
+    pub(super) free: bool,
+    /// Computing does not wait for copies, and nobody else does either.
+    pub(super) ready: bool,
+    /// Nobody waits for a copy before its host memory is used again.
+    pub(super) finish: bool,
+}
+
+/// A class is a number of bytes.
+pub(super) struct Played {
+    state: Arc<Mutex<State>>,
+    left_out: LeftOut,
+}
+
+pub(super) struct Memory {
+    id: usize,
+    state: Arc<Mutex<State>>,
+}
+
+pub(super) struct Event(usize);
+
+#[derive(Default)]
+struct State {
+    queues: [VecDeque<Op>; 2],
+    memories: BTreeMap<usize, Vec<u8>>,
+    /// By event: how often it was recorded, how often that was reached, and when last.
+    events: Vec<(u64, u64, f64)>,
+    /// Host memory that copies which are not done read from.
+    reading: Vec<Range<usize>>,
+    next_memory: usize,
+    random: u64,
+    now: f64,
+    wrong: Vec<String>,
+}
+
+enum Op {
+    Allocate { memory: usize, bytes: usize },
+    Free { memory: usize },
+    Copy { from: Range<usize>, bytes: Vec<u8>, to: usize },
+    Use { memory: usize, expected: u8 },
+    Record { event: usize, turn: u64 },
+    Wait { event: usize, turn: u64 },
+}
+
+impl Played {
+    pub(super) fn new(seed: u64, left_out: LeftOut) -> Arc<Self> {
+        let state = State { random: seed.wrapping_mul(2).wrapping_add(1), ..State::default() };
+        Arc::new(Self { state: Arc::new(Mutex::new(state)), left_out })
+    }
+
+    /// Asks the compute queue to compute with a piece, which has to be full of one byte then.
+    pub(super) fn compute(&self, memory: &Memory, expected: u8) {
+        self.ask(Queue::Compute, Op::Use { memory: memory.id, expected });
+    }
+
+    /// Host memory is written to: nothing may read it.
+    pub(super) fn host_writes(&self, into: &[u8]) {
+        let mut state = self.lock();
+        let range = addresses(into);
+        if state.reading.iter().any(|reading| reading.start < range.end && range.start < reading.end) {
+            state.wrong.push("host memory was filled while a copy read it".to_owned());
+        }
+    }
+
+    /// Does all that was asked, and says what went wrong and how many pieces of memory there are.
+    pub(super) fn end(&self) -> (Vec<String>, usize) {
+        let mut state = self.lock();
+        while state.advance(0) || state.advance(1) {}
+        if state.queues.iter().any(|queue| !queue.is_empty()) {
+            state.wrong.push("queues wait for each other".to_owned());
+        }
+        (state.wrong.clone(), state.memories.len())
+    }
+
+    fn ask(&self, queue: Queue, op: Op) {
+        let mut state = self.lock();
+        state.queues[queue as usize].push_back(op);
+        // Some of what was asked before happens meanwhile, mostly nothing.
+        for _ in 0..state.draw() % 3 {
+            let queue = (state.draw() % 2) as usize;
+            state.advance(queue);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+}
+
+impl State {
+    fn draw(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+
+    /// Does the next thing of a queue, if it may happen.
+    fn advance(&mut self, queue: usize) -> bool {
+        if let Some(Op::Wait { event, turn }) = self.queues[queue].front()
+            && self.events[*event].1 < *turn
+        {
+            return false;
+        }
+        let Some(op) = self.queues[queue].pop_front() else { return false };
+        self.now += 1.0;
+        match op {
+            // Zeroed.
+            Op::Allocate { memory, bytes } => drop(self.memories.insert(memory, vec![0; bytes])),
+            Op::Free { memory } => drop(self.memories.remove(&memory)),
+            Op::Copy { from, bytes, to } => {
+                if let Some(at) = self.reading.iter().position(|reading| *reading == from) {
+                    self.reading.swap_remove(at);
+                }
+                match self.memories.get_mut(&to) {
+                    Some(memory) => memory.copy_from_slice(&bytes),
+                    None => self.wrong.push("a copy into memory that is not there".to_owned()),
+                }
+            }
+            Op::Use { memory, expected } => match self.memories.get(&memory) {
+                Some(bytes) if bytes.iter().all(|byte| *byte == expected) => {}
+                Some(bytes) => self.wrong.push(format!("computed with {} in place of {expected}", bytes[0])),
+                None => self.wrong.push("computed with memory that is not there".to_owned()),
+            },
+            Op::Record { event, turn } => {
+                let now = self.now;
+                let event = &mut self.events[event];
+                (event.1, event.2) = (event.1.max(turn), now);
+            }
+            Op::Wait { .. } => {}
+        }
+        true
+    }
+
+    fn reach(&mut self, event: usize) -> Result<(), Fault> {
+        let turn = self.events[event].0;
+        while self.events[event].1 < turn {
+            // As little as possible: the queues may be as late as they like.
+            if !self.advance(Queue::Copy as usize) && !self.advance(Queue::Compute as usize) {
+                return Err(Fault::Fatal("what is waited for never happens".to_owned()));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn addresses(bytes: &[u8]) -> Range<usize> {
+    let start = bytes.as_ptr().addr();
+    start..start + bytes.len()
+}
+
+impl Driver for Played {
+    type Class = usize;
+    type Memory = Memory;
+    type Event = Event;
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { pinned_host: true, ..Capabilities::default() }
+    }
+
+    fn host_buffer(&self, bytes: usize) -> Result<HostBuffer, Fault> {
+        HostBuffer::new(bytes).map_err(|error| Fault::Step(error.to_string()))
+    }
+
+    fn allocate(&self, class: &usize) -> Result<Memory, Fault> {
+        let id = {
+            let mut state = self.lock();
+            state.next_memory += 1;
+            state.next_memory
+        };
+        self.ask(Queue::Compute, Op::Allocate { memory: id, bytes: *class });
+        Ok(Memory { id, state: Arc::clone(&self.state) })
+    }
+
+    fn event(&self, _timed: bool) -> Result<Event, Fault> {
+        let mut state = self.lock();
+        state.events.push((0, 0, 0.0));
+        Ok(Event(state.events.len() - 1))
+    }
+
+    fn copy(&self, from: &[u8], to: &Memory) -> Result<(), Fault> {
+        let range = addresses(from);
+        self.lock().reading.push(range.clone());
+        self.ask(Queue::Copy, Op::Copy { from: range, bytes: from.to_vec(), to: to.id });
+        Ok(())
+    }
+
+    fn record(&self, event: &Event, queue: Queue) -> Result<(), Fault> {
+        let turn = {
+            let mut state = self.lock();
+            state.events[event.0].0 += 1;
+            state.events[event.0].0
+        };
+        self.ask(queue, Op::Record { event: event.0, turn });
+        Ok(())
+    }
+
+    fn wait(&self, queue: Queue, event: &Event) -> Result<(), Fault> {
+        let left_out = if queue == Queue::Copy { self.left_out.free } else { self.left_out.ready };
+        if !left_out {
+            let turn = self.lock().events[event.0].0;
+            self.ask(queue, Op::Wait { event: event.0, turn });
+        }
+        Ok(())
+    }
+
+    fn finish(&self, event: &Event) -> Result<(), Fault> {
+        if self.left_out.finish || self.left_out.ready { Ok(()) } else { self.lock().reach(event.0) }
+    }
+
+    fn seconds(&self, from: &Event, to: &Event) -> Result<f64, Fault> {
+        let mut state = self.lock();
+        state.reach(from.0)?;
+        state.reach(to.0)?;
+        Ok(state.events[to.0].2 - state.events[from.0].2)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.state.lock().unwrap().queues[Queue::Compute as usize].push_back(Op::Free { memory: self.id });
+    }
+}

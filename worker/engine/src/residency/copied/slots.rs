@@ -1,0 +1,111 @@
+//! Memory on the device that blocks take turns in. Allocated once; nothing is freed while streaming goes on.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::super::streamer::Fault;
+use super::{Driver, Queue};
+
+/// How many pieces of each class a slot has memory for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotNeeds<C: Eq + Hash>(HashMap<C, usize>);
+
+impl<C: Eq + Hash + Clone> SlotNeeds<C> {
+    /// As many of each class as any of the blocks has. A block is given by the classes of its pieces.
+    pub fn of<B: IntoIterator<Item = C>>(blocks: impl IntoIterator<Item = B>) -> Self {
+        let mut most: HashMap<C, usize> = HashMap::new();
+        for block in blocks {
+            let mut counts: HashMap<C, usize> = HashMap::new();
+            for class in block {
+                *counts.entry(class).or_default() += 1;
+            }
+            for (class, count) in counts {
+                let most = most.entry(class).or_default();
+                *most = count.max(*most);
+            }
+        }
+        Self(most)
+    }
+
+    /// Bytes of a slot, where `bytes` says what a piece of a class takes.
+    pub fn bytes(&self, bytes: impl Fn(&C) -> u64) -> u64 {
+        self.0.iter().map(|(class, count)| bytes(class).saturating_mul(*count as u64)).sum()
+    }
+}
+
+/// Memory for one block.
+pub struct Slot<D: Driver> {
+    memory: HashMap<D::Class, Vec<D::Memory>>,
+    /// Behind the copy into it.
+    pub(super) ready: D::Event,
+    /// Behind what was computed with it.
+    pub(super) free: D::Event,
+}
+
+impl<D: Driver> Slot<D> {
+    fn allocate(driver: &D, needs: &SlotNeeds<D::Class>) -> Result<Self, Fault> {
+        let mut memory = HashMap::new();
+        for (class, count) in &needs.0 {
+            let pieces = (0..*count).map(|_| driver.allocate(class)).collect::<Result<Vec<_>, _>>()?;
+            memory.insert(class.clone(), pieces);
+        }
+        let slot = Self { memory, ready: driver.event(false)?, free: driver.event(false)? };
+        // Memory is there and zeroed when the compute queue has come so far, and the first copy is on the other one.
+        driver.record(&slot.free, Queue::Compute)?;
+        Ok(slot)
+    }
+
+    pub(super) fn memory(&self, class: &D::Class, at: usize) -> Option<&D::Memory> {
+        self.memory.get(class)?.get(at)
+    }
+}
+
+/// All slots, of which some are free.
+pub(super) struct Slots<D: Driver> {
+    state: Mutex<State<D>>,
+    given_back: Condvar,
+}
+
+struct State<D: Driver> {
+    /// The one that has been free for longest stands first: what was computed with it is most likely done.
+    free: VecDeque<Slot<D>>,
+    /// What went wrong where nobody could be told.
+    fault: Option<Fault>,
+}
+
+impl<D: Driver> Slots<D> {
+    pub(super) fn allocate(driver: &Arc<D>, needs: &SlotNeeds<D::Class>, count: usize) -> Result<Arc<Self>, Fault> {
+        let free = (0..count).map(|_| Slot::allocate(driver.as_ref(), needs)).collect::<Result<_, _>>()?;
+        Ok(Arc::new(Self { state: Mutex::new(State { free, fault: None }), given_back: Condvar::new() }))
+    }
+
+    /// A free slot. The schedule lets no more blocks be on their way than there are slots, so if there is none, another
+    /// thread is about to give one back.
+    pub(super) fn take(&self) -> Result<Slot<D>, Fault> {
+        let mut state = self.lock();
+        loop {
+            if let Some(fault) = state.fault.take() {
+                return Err(fault);
+            }
+            if let Some(slot) = state.free.pop_front() {
+                return Ok(slot);
+            }
+            state = self.given_back.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    pub(super) fn give_back(&self, slot: Slot<D>, fault: Option<Fault>) {
+        let mut state = self.lock();
+        state.free.push_back(slot);
+        if fault.is_some() {
+            state.fault = fault;
+        }
+        drop(state);
+        self.given_back.notify_one();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<D>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
