@@ -42,9 +42,9 @@ pub(crate) struct Serve {
     /// Where to listen on 127.0.0.1; 0 takes a free port and says which
     #[arg(long, default_value_t = 0, requires = "model")]
     pub(crate) port: u16,
-    /// Where to run: cpu, cuda:0, metal:0 [default: the manifest's, or cpu]
-    #[arg(long, requires = "model")]
-    pub(crate) device: Option<DeviceId>,
+    /// Where to run: cpu, cuda:0, metal:0; several share the layers: cuda:0,cuda:1 [default: the manifest's, or cpu]
+    #[arg(long, requires = "model", value_delimiter = ',')]
+    pub(crate) device: Vec<DeviceId>,
     /// Longest prompt plus answer, in tokens [default: the model's own limit]
     #[arg(long, requires = "model", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) context_length: Option<u64>,
@@ -68,9 +68,13 @@ pub(crate) struct Layers {
     /// Layers of a block [default: 1 to 4, as many as make 32 MiB]
     #[arg(long, requires = "model", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) block: Option<u32>,
-    /// Memory it may take in all, e.g. 2GiB [default: what is free]
+    /// Memory it may take on each device, e.g. 2GiB, or 8GiB,4GiB for two [default: what is free, of one device]
+    #[arg(long, requires = "model", value_delimiter = ',')]
+    pub(crate) memory: Vec<ByteCount>,
+    /// Host memory that streaming to a GPU may take: the buffers that layers come through, and layers that are kept there
+    /// and not read from disk each time [default: two buffers]
     #[arg(long, requires = "model")]
-    pub(crate) memory: Option<ByteCount>,
+    pub(crate) host_memory: Option<ByteCount>,
 }
 
 impl Layers {

@@ -18,9 +18,9 @@ use crate::process::{LoadDecoder, LoadFailure};
 pub(crate) struct Bench {
     /// A GGUF file, or a folder with a model
     model: PathBuf,
-    /// Where to run
-    #[arg(long, default_value_t = DeviceId::Cpu)]
-    device: DeviceId,
+    /// Where to run; several devices share the layers: cuda:0,cuda:1
+    #[arg(long, default_value = "cpu", value_delimiter = ',')]
+    device: Vec<DeviceId>,
     /// Tokens of the prompt that is read; 0 measures none
     #[arg(long, default_value_t = 512)]
     prompt: usize,
@@ -54,7 +54,7 @@ pub(crate) fn run(asked: &Bench, load: LoadDecoder) -> Result<(), LoadFailure> {
     let serve = Serve {
         model: None,
         port: 0,
-        device: Some(asked.device.clone()),
+        device: asked.device.clone(),
         // What is measured, and no more: keys and values for it have to find room beside streamed layers.
         context_length: Some((asked.depth + asked.prompt.max(asked.tokens).max(1)) as u64),
         max_concurrent: Some(1),

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use model_boss_protocol::{DeviceId, Generation, Manifest, ManifestError, SpawnToken, WorkerSpec};
+use model_boss_protocol::{ByteCount, DeviceId, Generation, Manifest, ManifestError, SpawnToken, WorkerSpec};
 
 use crate::args::Serve;
 
@@ -21,6 +21,9 @@ pub(crate) enum ByHandError {
     /// Not a manifest.
     #[error("{path} is not a manifest")]
     Parse { path: PathBuf, source: toml::de::Error },
+    /// Several devices, and not the memory of each.
+    #[error("{devices} devices and {given} sizes of memory: --memory takes one size for all devices, or one for each")]
+    Memory { devices: usize, given: usize },
     /// A manifest that contradicts itself.
     #[error("{path} is not a manifest")]
     Check { path: PathBuf, source: ManifestError },
@@ -47,17 +50,13 @@ pub(crate) fn spec(serve: &Serve, model: &Path) -> Result<WorkerSpec, ByHandErro
         (None, _) => model,
     };
     let manifest = manifest.unwrap_or_else(|| Manifest { name, ..Manifest::default() });
-    let device = match serve.device.clone().unwrap_or(manifest.device.clone()) {
-        DeviceId::Auto => DeviceId::Cpu,
-        device => device,
-    };
+    let (device, parts) = leased(serve, &manifest)?;
     Ok(WorkerSpec {
         model: manifest.name.as_str().into(),
         category: manifest.category(),
         source,
-        device: device.clone(),
-        // As if this much had been leased.
-        parts: serve.layers.memory.map(|memory| (device.clone(), memory)).into_iter().collect(),
+        device,
+        parts,
         port: serve.port,
         generation: Generation(0),
         token: SpawnToken::from_bits(0),
@@ -72,6 +71,25 @@ pub(crate) fn spec(serve: &Serve, model: &Path) -> Result<WorkerSpec, ByHandErro
     })
 }
 
+/// The first device, and as if this much had been leased.
+fn leased(serve: &Serve, manifest: &Manifest) -> Result<(DeviceId, Vec<(DeviceId, ByteCount)>), ByHandError> {
+    let named = if serve.device.is_empty() { vec![manifest.device.clone()] } else { serve.device.clone() };
+    let devices: Vec<DeviceId> =
+        named.into_iter().map(|device| if device == DeviceId::Auto { DeviceId::Cpu } else { device }).collect();
+    let memory = &serve.layers.memory;
+    let mut parts: Vec<(DeviceId, ByteCount)> = match (devices.len(), memory.as_slice()) {
+        (1, []) => Vec::new(),
+        (_, [of_each]) => devices.iter().map(|device| (device.clone(), *of_each)).collect(),
+        (count, of_each) if of_each.len() == count => devices.iter().cloned().zip(of_each.iter().copied()).collect(),
+        (count, of_each) => return Err(ByHandError::Memory { devices: count, given: of_each.len() }),
+    };
+    let device = devices.into_iter().next().unwrap_or(DeviceId::Cpu);
+    if device != DeviceId::Cpu {
+        parts.extend(serve.layers.host_memory.map(|bytes| (DeviceId::Cpu, bytes)));
+    }
+    Ok((device, parts))
+}
+
 fn read_manifest(path: &Path) -> Result<Option<Manifest>, ByHandError> {
     let text = fs::read_to_string(path).map_err(|source| ByHandError::Read { path: path.to_owned(), source })?;
     let mut manifest: Manifest =
@@ -83,4 +101,32 @@ fn read_manifest(path: &Path) -> Result<Option<Manifest>, ByHandError> {
     }
     manifest.check().map_err(|source| ByHandError::Check { path: path.to_owned(), source })?;
     Ok(Some(manifest))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Args, Command};
+
+    fn parts(line: &str) -> Result<(DeviceId, Vec<(DeviceId, ByteCount)>), ByHandError> {
+        let words = ["model-boss-worker", "serve", "m.gguf"].into_iter().chain(line.split_whitespace());
+        let Command::Serve(serve) = Args::try_parse_from(words).unwrap().command else { unreachable!() };
+        leased(&serve, &Manifest { name: "m".to_owned(), ..Manifest::default() })
+    }
+
+    #[test]
+    fn several_devices_have_memory_each_or_the_same() {
+        let (gib, gpu) = (ByteCount::gib, DeviceId::Cuda);
+        assert_eq!(parts("").unwrap(), (DeviceId::Cpu, Vec::new()));
+        assert_eq!(parts("--device cuda:1 --memory 2GiB").unwrap(), (gpu(1), vec![(gpu(1), gib(2))]));
+        let two = parts("--device cuda:0,cuda:2 --memory 8GiB,4GiB --host-memory 1GiB").unwrap();
+        assert_eq!(two, (gpu(0), vec![(gpu(0), gib(8)), (gpu(2), gib(4)), (DeviceId::Cpu, gib(1))]));
+        let same = parts("--device cpu,cpu --memory 1GiB --host-memory 1GiB").unwrap();
+        assert_eq!(same, (DeviceId::Cpu, vec![(DeviceId::Cpu, gib(1)); 2]));
+        for wrong in ["--device cuda:0,cuda:1", "--device cuda:0,cuda:1,cuda:2 --memory 1GiB,2GiB"] {
+            assert!(parts(wrong).unwrap_err().to_string().contains("--memory takes"), "{wrong}");
+        }
+    }
 }

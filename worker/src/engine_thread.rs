@@ -62,7 +62,7 @@ fn load_engine(worker: &Worker, load: LoadDecoder, commands: mpsc::Sender<Submit
     };
     let engine = TextEngine::new(decoder, Arc::clone(&text.tokenizer), settings, Arc::clone(&worker.activity));
     info!(model = %spec.model, context_length = engine.info().context_length, "ready");
-    worker.serve(Serving::new(text, engine.info().clone(), engine.monitor(), commands));
+    worker.serve(Serving::new(text, engine.info().clone(), (engine.monitor(), engine.places()), commands));
     Ok(engine)
 }
 

@@ -4,10 +4,10 @@ mod files;
 
 use std::process::ExitCode;
 
-use model_boss_candle::LoadOptions;
+use model_boss_candle::{LoadOptions, PlaceOptions};
 use model_boss_engine::Decoder;
 use model_boss_engine::residency::plan::{Mode, Wish};
-use model_boss_protocol::{Generation, ResidencyMode, WorkerSpec};
+use model_boss_protocol::{ByteCount, DeviceId, Generation, ResidencyMode, WorkerSpec};
 use model_boss_worker::{Backend, LoadFailure};
 
 fn main() -> ExitCode {
@@ -30,15 +30,32 @@ fn load(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<dyn Deco
         window: size(spec.residency.window),
         block: size(spec.residency.block),
     };
-    // A lease is an estimate as long as nobody has loaded the model; what is streamed can be cut to fit it.
-    let streams = spec.residency.mode == ResidencyMode::Stream || spec.generation == Generation(0);
-    let memory = spec.parts.first().filter(|_| streams).map(|(_, bytes)| *bytes);
     let options = LoadOptions {
         context_length: spec.context_length,
         max_concurrent: Some(spec.max_concurrent),
-        memory,
+        host_memory: Some(spec.host_bytes()).filter(|bytes| *bytes > ByteCount::ZERO),
         residency,
+        ..LoadOptions::default()
     };
-    model_boss_candle::load_with(&spec.source, &spec.device, &options, progress)
+    model_boss_candle::load_over(&spec.source, &places(spec), &options, progress)
         .map_err(|error| LoadFailure::new(error.exit(), &error))
+}
+
+/// Where layers go. A lease is an estimate as long as nobody has loaded the model: it says in which proportion devices are
+/// used, and is a limit only for what can be cut to fit it, which is what is streamed.
+fn places(spec: &WorkerSpec) -> Vec<PlaceOptions> {
+    let by_hand = spec.generation == Generation(0);
+    let firm = spec.residency.mode == ResidencyMode::Stream || by_hand;
+    let place = |(device, share): (DeviceId, Option<ByteCount>)| {
+        let limit = share.filter(|_| firm);
+        PlaceOptions { device, share, limit }
+    };
+    let mut places: Vec<_> = spec.places().into_iter().map(place).collect();
+    if by_hand {
+        // Nobody has hidden GPUs and counted them anew.
+        let computes = |device: &&DeviceId| spec.device == DeviceId::Cpu || **device != DeviceId::Cpu;
+        let names = spec.parts.iter().map(|(device, _)| device).filter(computes);
+        places.iter_mut().zip(names).for_each(|(place, name)| place.device = name.clone());
+    }
+    places
 }

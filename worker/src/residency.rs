@@ -21,9 +21,9 @@ use crate::process::{LoadDecoder, LoadFailure};
 pub(crate) struct ResidencyReport {
     /// A GGUF file, or a folder with a model
     model: PathBuf,
-    /// Where to run
-    #[arg(long, default_value_t = DeviceId::Cpu)]
-    device: DeviceId,
+    /// Where to run; several devices share the layers: cuda:0,cuda:1
+    #[arg(long, default_value = "cpu", value_delimiter = ',')]
+    device: Vec<DeviceId>,
     #[command(flatten)]
     layers: Layers,
     /// Sequences that decode together
@@ -74,7 +74,7 @@ pub(crate) fn run(asked: &ResidencyReport, load: LoadDecoder) -> Result<(), Load
     let serve = Serve {
         model: None,
         port: 0,
-        device: Some(asked.device.clone()),
+        device: asked.device.clone(),
         context_length: Some((asked.prompt.max(1) + asked.tokens + 1) as u64),
         max_concurrent: u32::try_from(streams).ok(),
         layers: asked.layers.clone(),
@@ -210,7 +210,7 @@ mod tests {
     fn asked() -> ResidencyReport {
         ResidencyReport {
             model: "m".into(),
-            device: DeviceId::Cpu,
+            device: vec![DeviceId::Cpu],
             layers: Layers::default(),
             streams: 3,
             prompt: 2,

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use model_boss_engine::residency::Monitor;
 use model_boss_engine::text::Text;
-use model_boss_engine::{Activity, EngineInfo, Reply, SequenceId, Work};
-use model_boss_protocol::{ApiError, ErrorCode, Readiness, SpawnToken, WorkerHealth, WorkerSpec};
+use model_boss_engine::{Activity, EngineInfo, PlaceReport, PlaceUse, Reply, SequenceId, Work};
+use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode, Readiness, SpawnToken, WorkerHealth, WorkerSpec};
 use tokio::sync::mpsc;
 
 use crate::defaults::Defaults;
@@ -41,6 +41,7 @@ pub(crate) struct Serving {
     pub(crate) info: EngineInfo,
     /// Of layers that come and go.
     monitor: Option<Arc<Monitor>>,
+    places: Arc<[PlaceUse]>,
     commands: mpsc::Sender<Submit>,
     next_sequence: AtomicU64,
 }
@@ -103,6 +104,27 @@ impl Worker {
         self.serving.get()?.monitor.as_deref()
     }
 
+    /// Where the model's parts live; none before it is loaded.
+    pub(crate) fn places(&self) -> Vec<PlaceReport> {
+        self.serving.get().map_or_else(Vec::new, |serving| serving.places.iter().map(PlaceUse::report).collect())
+    }
+
+    /// Bytes of weights, keys and values on each device, by the names of the lease.
+    fn held(&self) -> Vec<(DeviceId, ByteCount)> {
+        let on_cpu = self.spec.device == DeviceId::Cpu;
+        let leased: Vec<_> = self.spec.parts.iter().filter(|(name, _)| on_cpu || *name != DeviceId::Cpu).collect();
+        let inside = self.spec.places();
+        let reports = self.places();
+        let name = |place: &PlaceReport| {
+            let at = inside.iter().position(|(device, _)| *device == place.device);
+            at.and_then(|at| leased.get(at)).map_or_else(|| place.device.clone(), |(name, _)| name.clone())
+        };
+        let held = |place: &PlaceReport| (name(place), ByteCount(place.weight_bytes + place.kv_bytes));
+        let host: u64 = reports.iter().map(|place| place.host_bytes).sum();
+        let host = (host > 0).then_some((DeviceId::Cpu, ByteCount(host)));
+        reports.iter().map(held).chain(host).collect()
+    }
+
     /// The body of `GET /health`.
     pub(crate) fn health(&self) -> WorkerHealth {
         let serving = self.serving.get();
@@ -113,7 +135,7 @@ impl Worker {
             progress: f32::from_bits(self.progress.load(Ordering::Relaxed)),
             context_length: serving.map(|serving| serving.info.context_length as u64),
             weight_bytes: serving.map(|serving| serving.info.weight_bytes),
-            held: Vec::new(),
+            held: self.held(),
             engine: self.activity.stats(),
         }
     }
@@ -123,10 +145,10 @@ impl Serving {
     pub(crate) fn new(
         text: Text,
         info: EngineInfo,
-        monitor: Option<Arc<Monitor>>,
+        (monitor, places): (Option<Arc<Monitor>>, Arc<[PlaceUse]>),
         commands: mpsc::Sender<Submit>,
     ) -> Self {
-        Self { text, info, monitor, commands, next_sequence: AtomicU64::new(0) }
+        Self { text, info, monitor, places, commands, next_sequence: AtomicU64::new(0) }
     }
 
     /// Hands a sequence to the engine. Waits while the engine is busy and its inbox full.

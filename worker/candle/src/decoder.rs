@@ -4,35 +4,37 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 use model_boss_engine::residency::Monitor;
-use model_boss_engine::{Decoder, DecoderError, DecoderInfo, KvSlot, Logits, SequenceStep};
+use model_boss_engine::{Decoder, DecoderError, DecoderInfo, KvSlot, Logits, PlaceUse, SequenceStep};
 
 use crate::device;
-use crate::kv::{LayerKv, SequenceKv};
+use crate::kv::SequenceKv;
 use crate::linear::Linear;
 use crate::matrix::Matrix;
 use crate::norm::RmsNorm;
+use crate::reader::Target;
 use crate::rope::Rope;
-use crate::source::LayerSource;
 use crate::spec::DecoderSpec;
+use crate::stage::{Stage, StretchStep, monitor_over};
 use crate::step::StepContext;
 
-/// A decoder over layers from `S`.
-pub(crate) struct SpecDecoder<S> {
+/// A decoder over stretches of layers, each on a device.
+pub(crate) struct SpecDecoder {
     info: DecoderInfo,
     spec: DecoderSpec,
-    device: Device,
-    /// What layers compute in: the type of their weights.
-    dtype: DType,
     rope: Rope,
     ends: Ends,
-    layers: S,
+    /// In the order of the layers; never none.
+    stages: Vec<Stage>,
+    /// One for each stage.
+    places: Arc<[PlaceUse]>,
+    monitor: Option<Arc<Monitor>>,
     sequences: HashMap<KvSlot, SequenceKv>,
     next_slot: u32,
 }
 
-/// What stands before the first layer and behind the last.
+/// What stands before the first layer, on the first stage's device, and behind the last, on the last's.
 pub(crate) struct Ends {
     /// `[vocab, hidden]`.
     pub(crate) embedding: Matrix,
@@ -40,11 +42,24 @@ pub(crate) struct Ends {
     pub(crate) head: Linear,
 }
 
-impl<S: LayerSource> SpecDecoder<S> {
-    pub(crate) fn new(info: DecoderInfo, spec: DecoderSpec, device: Device, ends: Ends, layers: S) -> Self {
-        let rope = Rope::new(&spec);
-        let dtype = ends.embedding.dtype();
-        Self { info, spec, device, dtype, rope, ends, layers, sequences: HashMap::new(), next_slot: 0 }
+impl SpecDecoder {
+    /// `stages` cover all layers in order.
+    pub(crate) fn new(spec: DecoderSpec, context_length: usize, ends: Ends, stages: Vec<Stage>) -> Self {
+        let places: Arc<[PlaceUse]> = stages.iter().map(|stage| stage.place(&spec)).collect();
+        let info = DecoderInfo {
+            vocab_size: spec.vocab,
+            context_length,
+            kv_bytes_per_token: places.iter().map(PlaceUse::kv_bytes_per_token).sum(),
+            weight_bytes: stages.iter().map(|stage| stage.weight_bytes).sum(),
+        };
+        let (rope, monitor) = (Rope::new(&spec), monitor_over(&stages));
+        Self { info, spec, rope, ends, stages, places, monitor, sequences: HashMap::new(), next_slot: 0 }
+    }
+
+    /// Tells those who watch how much room keys and values have.
+    fn note_room(&self) {
+        let tokens = self.sequences.values().map(SequenceKv::room).sum();
+        self.places.iter().for_each(|place| place.holds_tokens(tokens));
     }
 
     /// Refuses a batch that cannot be computed, before anything is touched.
@@ -82,23 +97,31 @@ impl<S: LayerSource> SpecDecoder<S> {
         let fail = |error| device::failure(&error);
         let mut lengths = Vec::with_capacity(batch.len());
         for (step, sequence) in batch.iter().zip(sequences.iter_mut()) {
-            sequence.reserve(sequence.len + step.tokens.len(), &self.spec, self.dtype, &self.device).map_err(fail)?;
+            let targets = self.stages.iter().flat_map(|stage| stage.layers.clone().map(|_| &stage.target));
+            sequence.reserve(sequence.len + step.tokens.len(), &self.spec, targets).map_err(fail)?;
             lengths.push((sequence.len, step.tokens.len()));
         }
-        let context =
-            StepContext::new(&lengths, self.spec.heads, &self.rope, self.dtype, &self.device).map_err(fail)?;
-
         let tokens: Vec<u32> = batch.iter().flat_map(|step| step.tokens).copied().collect();
-        self.layers.begin_step();
-        let mut x = self.ends.embedding.rows(&tokens, &self.device).map_err(fail)?;
-        for index in 0..self.layers.len() {
-            if stop() {
-                return Err(DecoderError::Interrupted);
-            }
-            let kv: Vec<&LayerKv> = sequences.iter().filter_map(|sequence| sequence.layer(index)).collect();
-            x = self.layers.layer(index)?.forward(&x, &kv, &context).map_err(fail)?;
+        self.stages.iter_mut().for_each(|stage| stage.stretch.begin_step());
+        let mut x: Option<Tensor> = None;
+        for (stage, place) in self.stages.iter_mut().zip(self.places.iter()) {
+            let rows = match &x {
+                None => self.ends.embedding.rows(&tokens, &stage.target.device),
+                Some(x) => {
+                    place.received((x.elem_count() * stage.target.dtype.size_in_bytes()) as u64);
+                    stage.receive(x)
+                }
+            };
+            let Target { device, dtype } = &stage.target;
+            let context = StepContext::new(&lengths, self.spec.heads, &self.rope, *dtype, device).map_err(fail)?;
+            let step = StretchStep { layers: stage.layers.clone(), sequences, context: &context, stop };
+            let rows = rows.map_err(fail)?;
+            // On one of the threads that share the products: from outside, each of some hundred products would put this
+            // thread to sleep and wake it up again. A device has a thread of its own and keeps it.
+            let forward = || stage.stretch.forward(rows, &step);
+            x = Some(if device.is_cpu() { rayon::scope(|_| forward()) } else { forward() }?);
         }
-        Ok(x)
+        x.ok_or_else(|| DecoderError::Step("the model has no layers".to_owned()))
     }
 
     /// Logits of the rows that were asked for, sequence by sequence.
@@ -117,7 +140,7 @@ impl<S: LayerSource> SpecDecoder<S> {
         let mut flat = if wanted.is_empty() {
             Vec::new()
         } else {
-            let wanted = Tensor::from_vec(wanted.clone(), wanted.len(), &self.device)?;
+            let wanted = Tensor::from_vec(wanted.clone(), wanted.len(), x.device())?;
             let rows = self.ends.norm.forward(&x.index_select(&wanted, 0)?)?;
             self.ends.head.forward(&rows)?.flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>()?
         };
@@ -135,7 +158,7 @@ impl<S: LayerSource> SpecDecoder<S> {
     }
 }
 
-impl<S: LayerSource> Decoder for SpecDecoder<S> {
+impl Decoder for SpecDecoder {
     fn info(&self) -> &DecoderInfo {
         &self.info
     }
@@ -157,7 +180,8 @@ impl<S: LayerSource> Decoder for SpecDecoder<S> {
 
     fn close(&mut self, kv: KvSlot) {
         if self.sequences.remove(&kv).is_some() {
-            device::trim(&self.device);
+            self.note_room();
+            self.stages.iter().for_each(|stage| device::trim(&stage.target.device));
         }
     }
 
@@ -180,17 +204,16 @@ impl<S: LayerSource> Decoder for SpecDecoder<S> {
             return Ok(Vec::new());
         }
         self.check(batch)?;
-        let on_cpu = self.device.is_cpu();
+        let on_cpu = self.stages.iter().all(|stage| stage.target.device.is_cpu());
         // Out of the map for the step, so that layers see them while the decoder is borrowed.
         let mut sequences: Vec<SequenceKv> = batch.iter().filter_map(|step| self.sequences.remove(&step.kv)).collect();
         let mut compute = || {
             let x = self.run_layers(batch, &mut sequences, stop)?;
             let logits = self.logits(batch, &x).map_err(|error| device::failure(&error))?;
-            self.layers.end_step();
+            self.stages.iter_mut().for_each(|stage| stage.stretch.end_step());
             Ok(logits)
         };
-        // On one of the threads that share the products: from outside, each of some hundred products would put this thread
-        // to sleep and wake it up again. A device has a thread of its own and keeps it.
+        // As each stretch does, and with it everything around.
         let result = if on_cpu { rayon::scope(|_| compute()) } else { compute() };
         for (step, mut sequence) in batch.iter().zip(sequences) {
             if result.is_ok() {
@@ -198,10 +221,15 @@ impl<S: LayerSource> Decoder for SpecDecoder<S> {
             }
             self.sequences.insert(step.kv, sequence);
         }
+        self.note_room();
         result
     }
 
     fn monitor(&self) -> Option<Arc<Monitor>> {
-        self.layers.monitor()
+        self.monitor.clone()
+    }
+
+    fn places(&self) -> Arc<[PlaceUse]> {
+        Arc::clone(&self.places)
     }
 }

@@ -1,7 +1,7 @@
 //! From a device's name to candle's device, and what may be asked of any device. GPUs of a kind stand in a folder of
 //! their own each.
 
-use candle_core::{DType, Device, Error};
+use candle_core::{DType, Device, Error, Result, Tensor};
 use model_boss_engine::DecoderError;
 use model_boss_protocol::DeviceId;
 use model_boss_weights::gguf::TensorType;
@@ -10,7 +10,7 @@ use crate::load::LoadError;
 use crate::{cuda, memory};
 
 /// Opens a device of this machine.
-pub(crate) fn open(device: &DeviceId) -> Result<Device, LoadError> {
+pub(crate) fn open(device: &DeviceId) -> std::result::Result<Device, LoadError> {
     let refused = |why: String| LoadError::DeviceLost { device: device.clone(), why };
     match device {
         DeviceId::Cpu => Ok(Device::Cpu),
@@ -53,6 +53,11 @@ pub(crate) fn trim(device: &Device) {
     if device.is_cuda() {
         cuda::trim(device);
     }
+}
+
+/// A tensor on another device, in order with what both compute; a free clone where it is there already.
+pub(crate) fn hand_on(x: &Tensor, to: &Device) -> Result<Tensor> {
+    if x.device().is_cuda() && to.is_cuda() { cuda::hand_on(x, to) } else { x.to_device(to) }
 }
 
 /// What candle's error means for the engine.

@@ -1,8 +1,9 @@
 //! Keys and values of one sequence. They live outside the layers, so that layers stay immutable and serve any number of
 //! sequences. Knows shapes and lengths, no attention.
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{DType, Result, Tensor};
 
+use crate::reader::Target;
 use crate::spec::DecoderSpec;
 
 /// Tokens a sequence first gets room for; the room then doubles, so appending costs O(1) per token on average.
@@ -42,27 +43,40 @@ impl SequenceKv {
         Self { layers: Vec::new(), room: 0, len: 0, capacity }
     }
 
-    /// Makes room for `tokens` in all. Keeps what is there; on an error nothing has changed.
-    pub(crate) fn reserve(&mut self, tokens: usize, spec: &DecoderSpec, dtype: DType, device: &Device) -> Result<()> {
+    /// Makes room for `tokens` in all, each layer's where `targets` says, one for each. Keeps what is there; on an error
+    /// nothing has changed.
+    pub(crate) fn reserve<'t>(
+        &mut self,
+        tokens: usize,
+        spec: &DecoderSpec,
+        targets: impl Iterator<Item = &'t Target>,
+    ) -> Result<()> {
         if tokens <= self.room {
             return Ok(());
         }
         let room = tokens.max(2 * self.room).max(FIRST_ROOM).min(self.capacity).max(tokens);
-        let grown = |old: Option<&Tensor>| -> Result<Tensor> {
-            let new = Tensor::zeros((spec.kv_heads, room, spec.head_dim), dtype, device)?;
+        let grown = |old: Option<&Tensor>, target: &Target| -> Result<Tensor> {
+            let new = Tensor::zeros((spec.kv_heads, room, spec.head_dim), target.dtype, &target.device)?;
             if let Some(old) = old.filter(|_| self.len > 0) {
                 new.slice_set(&old.narrow(1, 0, self.len)?.contiguous()?, 1, 0)?;
             }
             Ok(new)
         };
-        let layers = (0..spec.layers)
-            .map(|index| {
+        let layers = targets
+            .enumerate()
+            .map(|(index, target)| {
                 let old = self.layers.get(index);
-                Ok(LayerKv { keys: grown(old.map(|kv| &kv.keys))?, values: grown(old.map(|kv| &kv.values))? })
+                let (keys, values) = (old.map(|kv| &kv.keys), old.map(|kv| &kv.values));
+                Ok(LayerKv { keys: grown(keys, target)?, values: grown(values, target)? })
             })
             .collect::<Result<_>>()?;
         (self.layers, self.room) = (layers, room);
         Ok(())
+    }
+
+    /// Tokens there is room for.
+    pub(crate) fn room(&self) -> usize {
+        self.room
     }
 
     /// One layer's part; `None` before the first [`Self::reserve`].

@@ -5,24 +5,22 @@ use std::path::{Path, PathBuf};
 
 use model_boss_engine::residency::StreamError;
 use model_boss_engine::residency::plan::{Refusal, Wish};
-use model_boss_engine::{Decoder, DecoderError, DecoderInfo};
+use model_boss_engine::{Decoder, DecoderError};
 use model_boss_protocol::{ByteCount, DeviceId, WorkerExit};
 use model_boss_weights::WeightsError;
 use model_boss_weights::gguf::{GgufModelError, TensorType};
 use model_boss_weights::store::StoreError;
 
 use crate::config::ConfigError;
-use crate::decoder::{Ends, SpecDecoder};
 use crate::files::Files;
 use crate::gguf::GgufSpecError;
-use crate::layer::Layer;
 use crate::linear::Linear;
+use crate::matrix::Matrix;
 use crate::norm::RmsNorm;
 use crate::reader::{Parts, Reader, Target};
-use crate::source::Resident;
 use crate::spec::DecoderSpec;
 use crate::tensors::{EMBEDDING, FINAL_NORM, HEAD, Needed};
-use crate::{device, kv, streamed};
+use crate::{device, placing};
 
 /// Loads a model and says how far it is, as a share from 0 to 1.
 ///
@@ -46,10 +44,24 @@ pub struct LoadOptions {
     pub context_length: Option<u64>,
     /// Sequences at once: room for their keys and values is kept when layers are streamed. One when absent.
     pub max_concurrent: Option<u32>,
-    /// Bytes it may take on the device in all; what is free when absent.
+    /// Bytes it may take on the device in all; what is free when absent. For [`load_with`]: places have limits of their own.
     pub memory: Option<ByteCount>,
+    /// Bytes of host memory that streaming to another device may take: the buffers that layers come through, and layers
+    /// that are held there and not read from disk. Buffers alone when absent.
+    pub host_memory: Option<ByteCount>,
     /// Whether layers stay, and through how large a window they come if not.
     pub residency: Wish,
+}
+
+/// A device of a load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlaceOptions {
+    /// Which.
+    pub device: DeviceId,
+    /// Its weight among several: layers are split in proportion. What is free when absent.
+    pub share: Option<ByteCount>,
+    /// Bytes it may take there in all; what is free when absent.
+    pub limit: Option<ByteCount>,
 }
 
 /// As [`load`], for models that may be larger than the device's memory too: layers that do not fit stay on disk and are
@@ -60,39 +72,44 @@ pub fn load_with(
     options: &LoadOptions,
     progress: &mut dyn FnMut(f32),
 ) -> Result<Box<dyn Decoder>, LoadError> {
-    let name = device;
-    let device = device::open(name)?;
+    let place = PlaceOptions { device: device.clone(), share: None, limit: options.memory };
+    load_over(source, &[place], options, progress)
+}
+
+/// As [`load_with`], over several devices: each computes a stretch of the layers, in proportion to the bytes it has, and
+/// keeps their keys and values; activations are handed on from one to the next (RC-22). Where all of them together are too
+/// small, each streams what it cannot hold.
+pub fn load_over(
+    source: &Path,
+    places: &[PlaceOptions],
+    options: &LoadOptions,
+    progress: &mut dyn FnMut(f32),
+) -> Result<Box<dyn Decoder>, LoadError> {
+    let devices: Vec<_> = places.iter().map(|place| device::open(&place.device)).collect::<Result<_, _>>()?;
     let bad = |reason: ModelError| LoadError::BadModel { model: source.to_owned(), reason: Box::new(reason) };
     let (files, spec) = Files::open(source).map_err(bad)?;
     let plan = Plan::new(&spec, &files).map_err(bad)?;
-
-    let target = Target { dtype: device::compute_type(&device, &plan.matrices), device };
-    let needs = plan.bytes(&spec, &files, &target).map_err(bad)?;
-    let free = device::free_memory(&target.device);
-    let budget = free.unwrap_or(u64::MAX).min(options.memory.map_or(u64::MAX, |memory| memory.0));
+    let places = places.iter().zip(devices).map(|(place, device)| placing::Place::of(place, device, &plan.matrices));
+    let parts = placing::cut(&plan, &spec, &files, places.collect(), options).map_err(bad)?;
     progress(0.0);
-    if streamed::load::wanted(&spec, &target, needs, budget, options) {
-        let reader = Reader::new(&files, &target, needs, progress);
-        return streamed::load::open(&plan, spec, reader, &target, budget, options).map_err(|reason| match reason {
-            ModelError::Device(DecoderError::OutOfMemory(_)) => {
-                LoadError::OutOfMemory { needs: ByteCount(needs), free: ByteCount(budget) }
+    let expected = parts.iter().map(|part| part.weights).sum();
+    let nowhere = || LoadError::DeviceLost { device: DeviceId::Auto, why: "no device was named".to_owned() };
+    let first = parts.first().ok_or_else(nowhere)?;
+    let mut reader = Reader::new(&files, &first.place.target, expected, progress);
+    let decoder = placing::read(&plan, spec, &mut reader, &parts, options).map_err(|(at, trouble)| {
+        let device = parts.get(at).map_or(DeviceId::Auto, |part| part.place.name.clone());
+        match trouble {
+            placing::Trouble::TooSmall { needs, free } => {
+                LoadError::OutOfMemory { device, needs: ByteCount(needs), free: ByteCount(free) }
             }
-            ModelError::Refused(refusal) => LoadError::TooLarge { model: source.to_owned(), refusal },
-            reason => bad(reason),
-        });
-    }
-    if needs > budget {
-        return Err(LoadError::OutOfMemory { needs: ByteCount(needs), free: ByteCount(budget) });
-    }
-    let mut reader = Reader::new(&files, &target, needs, progress);
-    let decoder = plan.read(&mut reader, spec, &target, options.context_length).map_err(|reason| match reason {
-        // Somebody else was quicker.
-        ModelError::Device(DecoderError::OutOfMemory(_)) => {
-            let free = ByteCount(device::free_memory(&target.device).unwrap_or(0));
-            LoadError::OutOfMemory { needs: ByteCount(needs), free }
+            placing::Trouble::Model(ModelError::Refused(refusal)) => {
+                LoadError::TooLarge { model: source.to_owned(), refusal }
+            }
+            placing::Trouble::Model(ModelError::Device(error)) => {
+                LoadError::DeviceLost { device, why: error.to_string() }
+            }
+            placing::Trouble::Model(reason) => bad(reason),
         }
-        ModelError::Device(error) => LoadError::DeviceLost { device: name.clone(), why: error.to_string() },
-        reason => bad(reason),
     })?;
     Ok(Box::new(decoder))
 }
@@ -109,8 +126,10 @@ pub enum LoadError {
         reason: Box<ModelError>,
     },
     /// Not enough memory for the weights.
-    #[error("out of memory: the weights take {needs}, {free} are free")]
+    #[error("out of memory: the weights take {needs}, {free} are free on {device}")]
     OutOfMemory {
+        /// Where.
+        device: DeviceId,
         /// Bytes of the weights once loaded.
         needs: ByteCount,
         /// Bytes that were to be had.
@@ -181,7 +200,9 @@ pub enum ModelError {
     #[error(transparent)]
     Stream(#[from] StreamError),
     /// No way to stream to this kind of device.
-    #[error("this build streams layers on the CPU only; `residency = \"resident\"` or a larger device holds the model")]
+    #[error(
+        "this build streams layers to CPUs and NVIDIA GPUs only; `residency = \"resident\"` keeps them on the device"
+    )]
     NoStreaming,
     /// A layer that was pulled cannot be computed with.
     #[error("layer {layer}: {what}")]
@@ -230,39 +251,44 @@ impl Plan {
         ends.map(move |name| Needed { name: name.to_owned(), shape: shape.clone() }).chain(spec.needed())
     }
 
-    /// Bytes that the weights take on the device.
-    fn bytes(&self, spec: &DecoderSpec, files: &Files, target: &Target) -> Result<u64, ModelError> {
-        self.needed(spec)
-            .try_fold(0u64, |total, needed| Ok(total.saturating_add(target.bytes(&files.get(&needed.name)?))))
+    /// Bytes that one layer takes on a device.
+    pub(crate) fn layer_bytes(
+        &self,
+        spec: &DecoderSpec,
+        files: &Files,
+        target: &Target,
+        layer: usize,
+    ) -> Result<u64, ModelError> {
+        let needed = spec.needed_by_layer(layer);
+        needed.iter().try_fold(0u64, |total, needed| Ok(total.saturating_add(target.bytes(&files.get(&needed.name)?))))
     }
 
-    fn read(
+    /// Bytes of embedding, last norm and head on a device; the head is 0 where the embedding serves for it.
+    pub(crate) fn end_bytes(&self, files: &Files, target: &Target) -> Result<[u64; 3], ModelError> {
+        let bytes = |name: &str| files.get(name).map(|stored| target.bytes(&stored));
+        let head = self.head.map_or(Ok(0), bytes)?;
+        Ok([bytes(self.embedding)?, bytes(FINAL_NORM)?, head])
+    }
+
+    /// The embedding, for the first device.
+    pub(crate) fn read_embedding(&self, reader: &mut Reader<'_>) -> Result<Matrix, ModelError> {
+        reader.matrix(self.embedding)
+    }
+
+    /// What stands behind the last layer. `embedding` is given where it is on the same device.
+    pub(crate) fn read_head(
         &self,
         reader: &mut Reader<'_>,
-        spec: DecoderSpec,
-        target: &Target,
-        context_length: Option<u64>,
-    ) -> Result<SpecDecoder<Resident>, ModelError> {
-        let ends = self.read_ends(reader, &spec)?;
-        let layers = (0..spec.layers).map(|index| Layer::read(reader, &spec, index)).collect::<Result<_, _>>()?;
-        let info = DecoderInfo {
-            vocab_size: spec.vocab,
-            context_length: context(&spec, context_length),
-            kv_bytes_per_token: kv::bytes_per_token(&spec, reader.dtype()),
-            weight_bytes: reader.bytes(),
-        };
-        Ok(SpecDecoder::new(info, spec, target.device.clone(), ends, Resident::new(layers)))
-    }
-
-    /// What stands before the first layer and behind the last.
-    pub(crate) fn read_ends(&self, reader: &mut Reader<'_>, spec: &DecoderSpec) -> Result<Ends, ModelError> {
-        let embedding = reader.matrix(self.embedding)?;
+        spec: &DecoderSpec,
+        embedding: Option<&Matrix>,
+    ) -> Result<(RmsNorm, Linear), ModelError> {
         let norm = RmsNorm::read(reader, FINAL_NORM, spec.norm_eps)?;
-        let head = match self.head {
-            Some(name) => reader.matrix(name)?,
-            None => embedding.clone(),
+        let head = match (self.head, embedding) {
+            (Some(name), _) => reader.matrix(name)?,
+            (None, Some(embedding)) => embedding.clone(),
+            (None, None) => reader.matrix(self.embedding)?,
         };
-        Ok(Ends { embedding, norm, head: Linear::new(head) })
+        Ok((norm, Linear::new(head)))
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use candle_core::{CpuStorage, CustomOp1, DType, Device, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor, bail};
 
 use crate::product::{RowsByRows, contiguous};
 
@@ -54,14 +54,6 @@ impl Matrix {
                 let width = values.len() / numbers.len().max(1);
                 Tensor::from_vec(values, (numbers.len(), width), device)
             }
-        }
-    }
-
-    /// The type of what comes out of it.
-    pub(crate) fn dtype(&self) -> DType {
-        match self {
-            Self::Tensor(weight) => weight.dtype(),
-            Self::Stored(_) => DType::F32,
         }
     }
 }

@@ -66,19 +66,19 @@ impl<'a> Reader<'a> {
         Self { files, target, expected, bytes: 0, progress }
     }
 
+    /// From now on it reads for another device.
+    pub(crate) fn turn_to(&mut self, target: &'a Target) {
+        self.target = target;
+    }
+
     /// What it reads from.
     pub(crate) fn files(&self) -> &'a Files {
         self.files
     }
 
-    /// Bytes on the device of what was read so far.
+    /// Bytes on all devices of what was read so far.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
-    }
-
-    /// The type of the tensors it gives.
-    pub(crate) fn dtype(&self) -> DType {
-        self.target.dtype
     }
 
     /// Counts what was read.

@@ -16,10 +16,7 @@ pub(crate) trait LayerSource: Send {
     where
         Self: 'a;
 
-    /// How many layers.
-    fn len(&self) -> usize;
-
-    /// A layer, ready to compute. Layers are asked for in order, from the first.
+    /// A layer by its number in the model, ready to compute. Layers are asked for in order, from the first it has.
     fn layer(&mut self, index: usize) -> Result<Self::Guard<'_>, DecoderError>;
 
     /// A step begins.
@@ -34,23 +31,24 @@ pub(crate) trait LayerSource: Send {
     }
 }
 
-/// All layers in the device's memory.
-pub(crate) struct Resident(Vec<Layer>);
+/// All layers of a stretch in the device's memory.
+pub(crate) struct Resident {
+    first: usize,
+    layers: Vec<Layer>,
+}
 
 impl Resident {
-    pub(crate) fn new(layers: Vec<Layer>) -> Self {
-        Self(layers)
+    /// Layers from the `first` on.
+    pub(crate) fn new(first: usize, layers: Vec<Layer>) -> Self {
+        Self { first, layers }
     }
 }
 
 impl LayerSource for Resident {
     type Guard<'a> = &'a Layer;
 
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
     fn layer(&mut self, index: usize) -> Result<&Layer, DecoderError> {
-        self.0.get(index).ok_or_else(|| DecoderError::Step(format!("there is no layer {index}")))
+        let found = index.checked_sub(self.first).and_then(|index| self.layers.get(index));
+        found.ok_or_else(|| DecoderError::Step(format!("there is no layer {index}")))
     }
 }

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::places::PlaceUse;
 use crate::residency::Monitor;
 
 /// A sequence's keys and values inside a decoder. Opened and closed by the engine; never reused while open.
@@ -94,6 +95,11 @@ pub trait Decoder: Send {
     /// What is known of layers that come and go; none where all stay on the device.
     fn monitor(&self) -> Option<Arc<Monitor>> {
         None
+    }
+
+    /// Where its parts live, in the order of the layers; empty where nobody can tell.
+    fn places(&self) -> Arc<[PlaceUse]> {
+        Arc::new([])
     }
 }
 

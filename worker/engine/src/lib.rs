@@ -8,6 +8,7 @@ mod decoder;
 mod engine;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
+mod places;
 pub mod residency;
 pub mod sampling;
 pub mod text;
@@ -19,4 +20,5 @@ pub use engine::{
     Engine, EngineError, EngineInfo, Event, FinishReason, Finished, Generate, Progress, Reply, SequenceId, Timings,
     Usage, Work, WorkError,
 };
+pub use places::{PlaceReport, PlaceUse};
 pub use text_engine::{TextEngine, TextEngineSettings};

@@ -8,8 +8,8 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
-use model_boss_engine::Totals;
 use model_boss_engine::residency::{LayerReport, Monitor, Residency, StreamTotals};
+use model_boss_engine::{PlaceReport, Totals};
 use model_boss_protocol::{ApiError, EngineStats, ErrorCode, Readiness};
 use serde::Serialize;
 
@@ -39,6 +39,8 @@ pub(super) struct Stats {
     weight_bytes: Option<u64>,
     engine: EngineStats,
     totals: Totals,
+    /// The model's parts on each device, in the order of the layers.
+    places: Vec<PlaceReport>,
     /// Of layers that come and go; null where all stay on the device.
     residency: Option<Streaming>,
 }
@@ -78,6 +80,7 @@ pub(super) async fn stats(State(worker): State<Arc<Worker>>) -> Json<Stats> {
         weight_bytes: health.weight_bytes,
         engine: health.engine,
         totals: worker.activity.totals(),
+        places: worker.places(),
         residency: worker.monitor().map(Streaming::of),
     })
 }

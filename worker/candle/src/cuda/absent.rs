@@ -1,9 +1,9 @@
 //! What stands for NVIDIA GPUs in a build without them. Nothing but [`open`] is ever asked about one there.
 
-use candle_core::{Device, Error};
+use candle_core::{Device, Error, Result, Tensor};
 use model_boss_engine::DecoderError;
 
-pub(crate) fn open(_index: u32) -> Result<Device, String> {
+pub(crate) fn open(_index: u32) -> std::result::Result<Device, String> {
     Err("this build has no CUDA; docs/cuda.md says how to build it in".to_owned())
 }
 
@@ -16,6 +16,10 @@ pub(crate) fn has_bf16(_device: &Device) -> bool {
 }
 
 pub(crate) fn trim(_device: &Device) {}
+
+pub(crate) fn hand_on(x: &Tensor, to: &Device) -> Result<Tensor> {
+    x.to_device(to)
+}
 
 pub(crate) fn failure(_error: &Error) -> Option<DecoderError> {
     None

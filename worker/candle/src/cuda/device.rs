@@ -1,6 +1,7 @@
 //! Opening a GPU, and what can be asked of one.
 
 use std::panic::catch_unwind;
+use std::sync::Arc;
 
 use candle_core::cuda_backend::CudaError;
 use candle_core::cuda_backend::cudarc::driver::sys::CUresult;
@@ -30,6 +31,22 @@ pub(crate) fn free_memory(device: &Device) -> Option<u64> {
 pub(crate) fn has_bf16(device: &Device) -> bool {
     let capability = device.as_cuda_device().map(|cuda| cuda.cuda_stream().context().compute_capability());
     matches!(capability, Ok(Ok((major, _minor))) if major >= 8)
+}
+
+/// A tensor on another GPU. What stands on that GPU's stream behind it waits for it by itself.
+///
+/// candle lets the other stream wait for this one before it copies. Nothing makes this one wait for the copy: events are not
+/// tracked, and memory freed here is given to the next tensor in the order of this stream. So it waits here.
+pub(crate) fn hand_on(x: &Tensor, to: &Device) -> Result<Tensor> {
+    // As an own tensor: a view would bring all it is a view of.
+    let x = x.force_contiguous()?;
+    let (from, moved) = (x.device().clone(), x.to_device(to)?);
+    let (from, to) = (from.as_cuda_device()?.cuda_stream(), to.as_cuda_device()?.cuda_stream());
+    if !Arc::ptr_eq(&from, &to) {
+        let copied = to.record_event(None).map_err(CudaError::from)?;
+        from.wait(&copied).map_err(CudaError::from)?;
+    }
+    Ok(moved)
 }
 
 fn start(index: u32) -> Result<Device> {

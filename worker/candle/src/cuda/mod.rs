@@ -11,10 +11,10 @@ mod failure;
 mod pool;
 
 #[cfg(not(feature = "cuda"))]
-pub(crate) use absent::{failure, free_memory, has_bf16, open, trim};
+pub(crate) use absent::{failure, free_memory, hand_on, has_bf16, open, trim};
 #[cfg(feature = "cuda")]
 pub(crate) use {
-    device::{free_memory, has_bf16, open},
+    device::{free_memory, hand_on, has_bf16, open},
     failure::failure,
     pool::trim,
 };

@@ -1,25 +1,27 @@
 //! From a model's files to a decoder whose layers come and go: measures the disk, plans, reads what stays, and starts the
 //! rest on its way.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use model_boss_engine::DecoderError;
 use model_boss_engine::residency::plan::{Mode, Needs, Plan as ResidencyPlan, Rates, StreamPlan, plan};
 use model_boss_engine::residency::{Capabilities, Device, Monitor, Residency, Streamer};
-use model_boss_engine::{Decoder, DecoderError, DecoderInfo};
 use model_boss_weights::store::{DirectStore, HostBuffer, PAGE, Reads, StoreError, WeightStore, read_all};
 
 use super::cpu::{Block, CpuDevice, StoreSource, arrange, matrices};
 use super::table::LayerTable;
 use super::{Pieces, Streamed, index};
-use crate::decoder::SpecDecoder;
 use crate::kv;
 use crate::layer::Layer;
-use crate::load::{LoadOptions, ModelError, Plan, context};
+use crate::load::{LoadOptions, ModelError, context};
 use crate::matrix::{Matrix, MatrixKernel};
-use crate::reader::{Reader, Target};
+use crate::placing::Part;
+use crate::reader::Reader;
 use crate::spec::DecoderSpec;
+use crate::stage::Stretch;
 
 /// The context that room is kept for when nobody says: a model that could read a book is rarely given one.
 const USUAL_CONTEXT: usize = 4096;
@@ -29,70 +31,86 @@ const ROW_VALUES: u64 = 16;
 /// What threads, buffers and the allocator take beside that.
 const PROCESS: u64 = 32 << 20;
 
-/// Whether layers have to come and go. What fits with one sequence stays: more sequences are a matter of free memory.
-pub(crate) fn wanted(spec: &DecoderSpec, target: &Target, weights: u64, budget: u64, options: &LoadOptions) -> bool {
-    let one = kv::bytes_per_token(spec, target.dtype) as u64 * kept_context(spec, options) as u64;
+/// Whether layers of a part have to come and go. What fits with one sequence stays: more sequences are a matter of free
+/// memory.
+pub(crate) fn wanted(spec: &DecoderSpec, part: &Part, options: &LoadOptions) -> bool {
+    let target = &part.place.target;
+    let one = kv::bytes_per_token(spec, target.dtype) as u64 * kept_tokens(spec, options) as u64;
+    let one = one / spec.layers.max(1) as u64 * part.layers.len() as u64;
     match options.residency.mode {
         Mode::Stream => true,
         Mode::Resident => false,
         // Elsewhere there is nothing to stream with, and what does not fit is refused by its size.
-        Mode::Auto => target.device.is_cpu() && weights.saturating_add(one).saturating_add(workspace(spec)) > budget,
+        Mode::Auto => {
+            let needs = part.weights.saturating_add(one).saturating_add(workspace(spec));
+            target.device.is_cpu() && needs > part.place.budget
+        }
     }
 }
 
 /// Tokens of a sequence that room is kept for.
-fn kept_context(spec: &DecoderSpec, options: &LoadOptions) -> usize {
+pub(crate) fn kept_tokens(spec: &DecoderSpec, options: &LoadOptions) -> usize {
     let context = context(spec, options.context_length);
     options.context_length.map_or(context.min(USUAL_CONTEXT), |_| context)
 }
 
-fn workspace(spec: &DecoderSpec) -> u64 {
+/// Bytes of a step's own values.
+pub(crate) fn workspace(spec: &DecoderSpec) -> u64 {
     let values = (ROWS * ROW_VALUES).saturating_mul(spec.hidden as u64).saturating_add(2 * spec.vocab as u64);
     values.saturating_mul(size_of::<f32>() as u64).saturating_add(PROCESS)
 }
 
-/// A decoder over layers that come and go, on the CPU.
-pub(crate) fn open(
-    ends: &Plan,
-    spec: DecoderSpec,
-    mut reader: Reader<'_>,
-    target: &Target,
-    budget: u64,
-    options: &LoadOptions,
-) -> Result<Box<dyn Decoder>, ModelError> {
-    if !target.device.is_cpu() {
+/// What is to be streamed.
+pub(crate) struct Asked<'a> {
+    pub(crate) spec: &'a DecoderSpec,
+    pub(crate) part: &'a Part,
+    pub(crate) options: &'a LoadOptions,
+    /// What the reader had read before it came to this device.
+    pub(crate) before: u64,
+}
+
+/// Layers that come and go.
+pub(crate) struct Opened {
+    pub(crate) stretch: Box<dyn Stretch>,
+    /// Bytes of the slots that layers come through.
+    pub(crate) slot_bytes: u64,
+    /// Bytes of host memory, where that is not the device's own.
+    pub(crate) host_bytes: u64,
+}
+
+/// The layers of one device, of which some come and go. What of the ends is on the device has been read.
+pub(crate) fn open(asked: &Asked<'_>, reader: &mut Reader<'_>) -> Result<Opened, ModelError> {
+    let Asked { spec, part, options, before } = *asked;
+    let Part { place, layers, .. } = part;
+    if !place.target.device.is_cpu() {
         return Err(ModelError::NoStreaming);
     }
-    let context = context(&spec, options.context_length);
-    let ends = ends.read_ends(&mut reader, &spec)?;
-    let mut table = LayerTable::read(&spec, reader.files(), &mut reader)?;
+    let mut table = LayerTable::read(spec, reader.files(), reader, layers.clone())?;
     let index = index::apply(&mut table);
     let store: Arc<dyn WeightStore> = Arc::new(DirectStore::open(&table.paths)?);
 
-    let kv_bytes_per_token = kv::bytes_per_token(&spec, target.dtype);
+    let kv = kv::bytes_per_token(spec, place.target.dtype) * kept_tokens(spec, options);
     let sequences = options.max_concurrent.unwrap_or(1).max(1) as usize;
     let needs = Needs {
-        layers: (0..spec.layers).map(|layer| table.reads(&[layer]).0.buffer() as u64).collect(),
-        ends: reader.bytes(),
-        kv: (kv_bytes_per_token * kept_context(&spec, options)).saturating_mul(sequences) as u64,
-        workspace: workspace(&spec),
+        layers: layers.clone().map(|layer| table.reads(&[layer]).0.buffer() as u64).collect(),
+        ends: reader.bytes() - before,
+        kv: (kv.saturating_mul(sequences) / spec.layers.max(1) * layers.len()) as u64,
+        workspace: workspace(spec),
     };
-    let rates = measure(&table, store.as_ref())?;
-    let planned = match plan(&needs, budget, &options.residency, Some(&rates)).map_err(ModelError::Refused)? {
+    let rates = measure(&table, layers, store.as_ref())?;
+    let mut planned = match plan(&needs, place.budget, &options.residency, Some(&rates)).map_err(ModelError::Refused)? {
         ResidencyPlan::Stream(planned) => planned,
         // Whoever came here thought otherwise; nothing to stream is a plan too.
         ResidencyPlan::Resident => everything(&needs),
     };
+    // From here on layers go by their numbers in the model.
+    planned.blocks.iter_mut().flatten().for_each(|layer| *layer += layers.start);
 
-    let mut resident = Vec::new();
-    for layer in 0..spec.layers {
-        if planned.streams(layer) {
-            resident.push(None);
-            continue;
-        }
+    let mut resident: Vec<Option<Arc<Layer>>> = vec![None; spec.layers];
+    for layer in layers.clone().filter(|layer| !planned.streams(*layer)) {
         let (block, bytes) = read_layer(&table, layer, store.as_ref())?;
         let mut parts = Pieces { small: &table.small, block: &block };
-        resident.push(Some(Arc::new(Layer::read(&mut parts, &spec, layer)?)));
+        resident[layer] = Some(Arc::new(Layer::read(&mut parts, spec, layer)?));
         reader.took(bytes);
     }
     let blocks: Vec<_> = planned.blocks.iter().map(|layers| table.reads(layers)).collect();
@@ -102,17 +120,11 @@ pub(crate) fn open(
     let device = CpuDevice::new(blocks);
     let slots = planned.slots;
     let named = index.map_or(store.name().to_owned(), |index| format!("{}, {index}", store.name()));
-    let monitor = Arc::new(Monitor::new(report(&planned, &rates, spec.layers, named, device.capabilities())));
+    let monitor = Arc::new(Monitor::new(report(&planned, &rates, layers.len(), named, device.capabilities())));
     let streamer =
         Streamer::start(spec.layers, planned.blocks, slots, (slots, buffer), source, device, Arc::clone(&monitor))?;
-    let info = DecoderInfo {
-        vocab_size: spec.vocab,
-        context_length: context,
-        kv_bytes_per_token,
-        weight_bytes: reader.bytes() + (slots * buffer) as u64,
-    };
-    let layers = Streamed { spec: spec.clone(), small: table.small, resident, streamer, monitor };
-    Ok(Box::new(SpecDecoder::new(info, spec, target.device.clone(), ends, layers)))
+    let stretch = Streamed { spec: spec.clone(), small: table.small, resident, streamer, monitor };
+    Ok(Opened { stretch: Box::new(stretch), slot_bytes: (slots * buffer) as u64, host_bytes: 0 })
 }
 
 fn everything(needs: &Needs) -> StreamPlan {
@@ -154,10 +166,9 @@ fn host_buffer(bytes: usize) -> Result<HostBuffer, ModelError> {
 }
 
 /// How fast the store reads and this machine computes, from two layers: the first warms everything up.
-fn measure(table: &LayerTable, store: &dyn WeightStore) -> Result<Rates, ModelError> {
-    let layers = table.layers.len();
+fn measure(table: &LayerTable, layers: &Range<usize>, store: &dyn WeightStore) -> Result<Rates, ModelError> {
     let mut rates = Rates { read: 1e9, place: f64::INFINITY, latency: 1e-4, compute: 10e9 };
-    let samples = [0, layers / 2].map(|layer| table.reads(&[layer.min(layers.saturating_sub(1))]));
+    let samples = [layers.start, layers.start + layers.len() / 2].map(|layer| table.reads(&[layer]));
     let size = samples.iter().map(|(reads, _)| reads.buffer()).max().unwrap_or(0);
     let mut loan = host_buffer(size)?;
     for (reads, pieces) in &samples {

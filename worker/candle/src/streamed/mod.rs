@@ -36,10 +36,6 @@ pub(crate) struct Streamed<D: Device<Block = Block>> {
 impl<D: Device<Block = Block>> LayerSource for Streamed<D> {
     type Guard<'a> = Pulled<'a, D>;
 
-    fn len(&self) -> usize {
-        self.resident.len()
-    }
-
     fn layer(&mut self, index: usize) -> Result<Pulled<'_, D>, DecoderError> {
         let block = self.streamer.take(index).map_err(|fault| match fault {
             Fault::Step(what) => DecoderError::Step(what),

@@ -1,6 +1,7 @@
 //! Which pieces of which files a layer's matrices are, and how they lie in memory. Knows names and places, no devices.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use candle_core::Tensor;
@@ -33,10 +34,15 @@ pub(crate) struct LayerTable {
 }
 
 impl LayerTable {
-    /// From the model's own files, with everything small.
-    pub(crate) fn read(spec: &DecoderSpec, files: &Files, reader: &mut Reader<'_>) -> Result<Self, ModelError> {
+    /// From the model's own files, with everything small of some layers.
+    pub(crate) fn read(
+        spec: &DecoderSpec,
+        files: &Files,
+        reader: &mut Reader<'_>,
+        layers: Range<usize>,
+    ) -> Result<Self, ModelError> {
         let mut table = Self::places(spec, files)?;
-        for needed in (0..spec.layers).flat_map(|layer| spec.needed_by_layer(layer)) {
+        for needed in layers.flat_map(|layer| spec.needed_by_layer(layer)) {
             if needed.shape.len() != 2 {
                 let tensor = reader.tensor(&needed.name)?;
                 table.small.insert(needed.name, tensor);

@@ -88,6 +88,13 @@ impl StepTimeline {
         self.layers.iter().map(of_layer).collect()
     }
 
+    /// Adds the same step on another device, whose layers stand behind.
+    pub fn beside(&mut self, other: Self) {
+        self.copies.extend(other.copies);
+        self.layers.extend(other.layers);
+        self.wall = self.wall.max(other.wall);
+    }
+
     /// The step's sums.
     pub fn totals(&self) -> StreamTotals {
         let sum = |seconds: &dyn Fn(&Copy) -> f64| self.copies.iter().map(seconds).sum();
@@ -132,6 +139,13 @@ impl StreamTotals {
         self.compute_seconds += step.compute_seconds;
         self.stall_seconds += step.stall_seconds;
         self.wall_seconds += step.wall_seconds;
+    }
+
+    /// Adds the sums of the same steps on another device: time passes once for both.
+    pub fn beside(&mut self, other: &Self) {
+        let (steps, wall) = (self.steps.max(other.steps), self.wall_seconds.max(other.wall_seconds));
+        self.add(other);
+        (self.steps, self.wall_seconds) = (steps, wall);
     }
 
     /// What was added since.

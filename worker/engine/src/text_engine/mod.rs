@@ -14,6 +14,7 @@ use crate::activity::{Activity, End};
 use crate::batch::{self, StepBudget};
 use crate::decoder::{Decoder, DecoderError, SequenceStep};
 use crate::engine::{Engine, EngineError, EngineInfo, Event, Generate, Progress, Reply, SequenceId, Work, WorkError};
+use crate::places::PlaceUse;
 use crate::residency::Monitor;
 use crate::text::Tokenizer;
 
@@ -74,6 +75,11 @@ impl TextEngine {
     /// What is known of layers that come and go; none where all stay on the device.
     pub fn monitor(&self) -> Option<Arc<Monitor>> {
         self.decoder.monitor()
+    }
+
+    /// Where the decoder's parts live.
+    pub fn places(&self) -> Arc<[PlaceUse]> {
+        self.decoder.places()
     }
 
     /// Why this work cannot be done at all.

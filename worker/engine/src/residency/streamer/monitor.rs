@@ -1,6 +1,6 @@
 //! What streaming does, for those who watch it from other threads.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
@@ -34,11 +34,35 @@ pub struct Residency {
     pub capabilities: Capabilities,
 }
 
+impl Residency {
+    /// Adds what another device does at the same time.
+    fn join(&mut self, other: &Self, first: bool) {
+        self.resident_layers += other.resident_layers;
+        self.streamed_layers += other.streamed_layers;
+        self.resident_bytes += other.resident_bytes;
+        self.streamed_bytes += other.streamed_bytes;
+        self.blocks += other.blocks;
+        self.slots += other.slots;
+        self.slot_bytes = self.slot_bytes.max(other.slot_bytes);
+        self.store_bytes_per_second += other.store_bytes_per_second;
+        // One device's layers compute behind the other's.
+        self.predicted_step_seconds += other.predicted_step_seconds;
+        if first {
+            self.store.clone_from(&other.store);
+            self.capabilities = other.capabilities;
+        } else if self.store != other.store {
+            self.store = format!("{}; {}", self.store, other.store);
+        }
+    }
+}
+
 /// Sums and the last step. Reading them does not wait for a step.
 #[derive(Debug, Default)]
 pub struct Monitor {
     residency: Residency,
     steps: Mutex<Steps>,
+    /// Of devices that stream side by side; then everything is theirs.
+    parts: Vec<Arc<Monitor>>,
 }
 
 #[derive(Debug, Default)]
@@ -50,7 +74,16 @@ struct Steps {
 impl Monitor {
     /// Nothing done yet.
     pub fn new(residency: Residency) -> Self {
-        Self { residency, steps: Mutex::default() }
+        Self { residency, steps: Mutex::default(), parts: Vec::new() }
+    }
+
+    /// Of several devices, each with a stretch of the layers, in their order. A step is one step on all of them.
+    pub fn over(parts: Vec<Arc<Self>>) -> Self {
+        let mut residency = Residency::default();
+        for (at, part) in parts.iter().enumerate() {
+            residency.join(part.residency(), at == 0);
+        }
+        Self { residency, steps: Mutex::default(), parts }
     }
 
     /// What was planned.
@@ -60,17 +93,27 @@ impl Monitor {
 
     /// Sums since the start.
     pub fn totals(&self) -> StreamTotals {
-        self.lock().totals
+        let Some((first, others)) = self.parts.split_first() else { return self.lock().totals };
+        let mut totals = first.totals();
+        for other in others {
+            totals.beside(&other.totals());
+        }
+        totals
     }
 
     /// The last step.
     pub fn last(&self) -> StepTimeline {
-        self.lock().last.clone()
+        let Some((first, others)) = self.parts.split_first() else { return self.lock().last.clone() };
+        let mut last = first.last();
+        for other in others {
+            last.beside(other.last());
+        }
+        last
     }
 
     /// The last step, layer by layer.
     pub fn layers(&self) -> Vec<LayerReport> {
-        self.lock().last.layers()
+        self.last().layers()
     }
 
     pub(super) fn stepped(&self, step: StepTimeline) {
@@ -81,5 +124,31 @@ impl Monitor {
 
     fn lock(&self) -> MutexGuard<'_, Steps> {
         self.steps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::timeline::{Compute, Copy, Span};
+    use super::*;
+
+    #[test]
+    fn devices_side_by_side_are_one_report_in_which_time_passes_once() {
+        let of = |layer: usize, store: &str| {
+            let residency = Residency { streamed_layers: 1, slots: 2, store: store.to_owned(), ..Residency::default() };
+            let monitor = Arc::new(Monitor::new(residency));
+            let span = Span { start: 0.0, end: 0.5 };
+            let copy = Copy { layers: vec![layer], bytes: 100, read: span, place: Span::default() };
+            let compute = Compute { layer, stall: Span::default(), compute: span };
+            monitor.stepped(StepTimeline { copies: vec![copy], layers: vec![compute], wall: 2.0 });
+            monitor
+        };
+        let both = Monitor::over(vec![of(0, "direct"), of(7, "memory")]);
+        let plan = both.residency();
+        assert_eq!((plan.streamed_layers, plan.slots, plan.store.as_str()), (2, 4, "direct; memory"));
+        let totals = both.totals();
+        assert_eq!((totals.steps, totals.bytes, totals.wall_seconds, totals.read_seconds), (1, 200, 2.0, 1.0));
+        let layers: Vec<usize> = both.layers().iter().map(|layer| layer.layer).collect();
+        assert_eq!((layers, both.last().copies.len()), (vec![0, 7], 2));
     }
 }

@@ -1,0 +1,158 @@
+//! Which layers of a model go to which device, and reading them there. Knows bytes and the order of things; how a layer is
+//! read, or comes and goes, is known elsewhere.
+
+use std::ops::Range;
+
+use candle_core::Device;
+use model_boss_engine::DecoderError;
+use model_boss_engine::residency::plan::Needs;
+use model_boss_engine::residency::split::{Ends as EndBytes, split};
+use model_boss_protocol::DeviceId;
+use model_boss_weights::gguf::TensorType;
+
+use crate::decoder::{Ends, SpecDecoder};
+use crate::files::Files;
+use crate::layer::Layer;
+use crate::load::{LoadOptions, ModelError, PlaceOptions, Plan, context};
+use crate::reader::{Reader, Target};
+use crate::source::Resident;
+use crate::spec::DecoderSpec;
+use crate::stage::{Stage, Stretch};
+use crate::streamed::load as streaming;
+use crate::{device, kv};
+
+/// A device that was opened for a load.
+pub(crate) struct Place {
+    pub(crate) name: DeviceId,
+    pub(crate) target: Target,
+    /// Bytes that it may take there.
+    pub(crate) budget: u64,
+    /// Its weight among several.
+    share: u64,
+}
+
+impl Place {
+    /// `matrices` are the types that the model's are stored in.
+    pub(crate) fn of(asked: &PlaceOptions, device: Device, matrices: &[TensorType]) -> Self {
+        let free = device::free_memory(&device).unwrap_or(u64::MAX);
+        let budget = asked.limit.map_or(free, |limit| limit.0.min(free));
+        Self {
+            name: asked.device.clone(),
+            target: Target { dtype: device::compute_type(&device, matrices), device },
+            budget,
+            share: asked.share.or(asked.limit).map_or(budget, |share| share.0),
+        }
+    }
+}
+
+/// What one device gets.
+pub(crate) struct Part {
+    pub(crate) place: Place,
+    pub(crate) layers: Range<usize>,
+    /// Bytes of its weights if all of them stay.
+    pub(crate) weights: u64,
+}
+
+/// Why the model is not on a device.
+pub(crate) enum Trouble {
+    /// The weights are larger than what is free.
+    TooSmall { needs: u64, free: u64 },
+    /// Everything else.
+    Model(ModelError),
+}
+
+/// Cuts the layers for the devices; those that are too small for any get none and are not in what it gives.
+pub(crate) fn cut(
+    plan: &Plan,
+    spec: &DecoderSpec,
+    files: &Files,
+    places: Vec<Place>,
+    options: &LoadOptions,
+) -> Result<Vec<Part>, ModelError> {
+    let Some(first) = places.first() else { return Ok(Vec::new()) };
+    let [embedding, norm, head] = plan.end_bytes(files, &first.target)?;
+    let layers = (0..spec.layers)
+        .map(|layer| plan.layer_bytes(spec, files, &first.target, layer))
+        .collect::<Result<Vec<u64>, _>>()?;
+    let kv = kv::bytes_per_token(spec, first.target.dtype).saturating_mul(streaming::kept_tokens(spec, options)) as u64;
+    let workspace = if places.len() > 1 { streaming::workspace(spec) } else { 0 };
+    let needs = Needs { layers, ends: embedding + norm + head, kv, workspace };
+    // One tensor that is both is on both devices.
+    let ends = EndBytes { first: embedding, last: norm + if head > 0 { head } else { embedding } };
+    let shares: Vec<u64> = places.iter().map(|place| place.share).collect();
+    let stretches = split(&needs, ends, &shares);
+    let mut parts = Vec::new();
+    for (at, place) in places.into_iter().enumerate() {
+        let Some(stretch) = stretches.iter().find(|stretch| stretch.device == at) else { continue };
+        // Devices of different kinds keep the same weights in different types.
+        let mut weights = stretch.needs.ends;
+        for layer in stretch.layers.clone() {
+            weights = weights.saturating_add(plan.layer_bytes(spec, files, &place.target, layer)?);
+        }
+        parts.push(Part { place, layers: stretch.layers.clone(), weights });
+    }
+    Ok(parts)
+}
+
+/// Reads everything to where it goes. An error comes with the number of the part it happened at.
+pub(crate) fn read<'a>(
+    plan: &Plan,
+    spec: DecoderSpec,
+    reader: &mut Reader<'a>,
+    parts: &'a [Part],
+    options: &LoadOptions,
+) -> Result<SpecDecoder, (usize, Trouble)> {
+    let (mut stages, mut embedding, mut head) = (Vec::new(), None, None);
+    for (at, part) in parts.iter().enumerate() {
+        let target = &part.place.target;
+        let streams = streaming::wanted(&spec, part, options);
+        if !streams && part.weights > part.place.budget {
+            return Err((at, Trouble::TooSmall { needs: part.weights, free: part.place.budget }));
+        }
+        reader.turn_to(target);
+        let before = reader.bytes();
+        let mut read = |reader: &mut Reader<'a>| -> Result<Stage, ModelError> {
+            if at == 0 {
+                embedding = Some(plan.read_embedding(reader)?);
+            }
+            if at + 1 == parts.len() {
+                head = Some(plan.read_head(reader, &spec, embedding.as_ref().filter(|_| at == 0))?);
+            }
+            let (stretch, slots, host_bytes): (Box<dyn Stretch>, u64, u64) = if streams {
+                let asked = streaming::Asked { spec: &spec, part, options, before };
+                let opened = streaming::open(&asked, reader)?;
+                (opened.stretch, opened.slot_bytes, opened.host_bytes)
+            } else {
+                let layers = part.layers.clone().map(|index| Layer::read(reader, &spec, index));
+                (Box::new(Resident::new(part.layers.start, layers.collect::<Result<_, _>>()?)), 0, 0)
+            };
+            Ok(Stage {
+                name: part.place.name.clone(),
+                target: target.clone(),
+                layers: part.layers.clone(),
+                stretch,
+                weight_bytes: reader.bytes() - before + slots,
+                host_bytes,
+            })
+        };
+        stages.push(read(reader).map_err(|error| (at, trouble(part, streams, error)))?);
+    }
+    let (Some(embedding), Some((norm, head))) = (embedding, head) else {
+        let nowhere = ModelError::Device(DecoderError::Step("no device was named".to_owned()));
+        return Err((0, Trouble::Model(nowhere)));
+    };
+    let context = context(&spec, options.context_length);
+    Ok(SpecDecoder::new(spec, context, Ends { embedding, norm, head }, stages))
+}
+
+fn trouble(part: &Part, streams: bool, error: ModelError) -> Trouble {
+    match error {
+        // Somebody else was quicker: the memory that was free is not.
+        ModelError::Device(DecoderError::OutOfMemory(_)) => {
+            let free = device::free_memory(&part.place.target.device).unwrap_or(0);
+            let free = if streams { part.place.budget } else { free };
+            Trouble::TooSmall { needs: part.weights, free }
+        }
+        error => Trouble::Model(error),
+    }
+}

@@ -1,0 +1,92 @@
+//! Where the parts of a decoder live, for those who watch it from other threads.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use model_boss_protocol::DeviceId;
+use serde::Serialize;
+
+/// One device's part of a decoder: a stretch of its layers, with their keys and values. Reading it never waits for a step.
+#[derive(Debug)]
+pub struct PlaceUse {
+    device: DeviceId,
+    layers: Range<usize>,
+    weight_bytes: u64,
+    host_bytes: u64,
+    kv_bytes_per_token: usize,
+    kv_bytes: AtomicU64,
+    received: AtomicU64,
+    received_bytes: AtomicU64,
+}
+
+/// A reading of [`PlaceUse`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PlaceReport {
+    /// The device, by the name it has inside the worker.
+    pub device: DeviceId,
+    /// Its first layer.
+    pub first_layer: usize,
+    /// How many layers it computes.
+    pub layers: usize,
+    /// Bytes of weights on it, those of slots that layers come through among them.
+    pub weight_bytes: u64,
+    /// Bytes of host memory that weights come to it through or are held in; 0 where its memory is the host's.
+    pub host_bytes: u64,
+    /// Bytes of keys and values on it now.
+    pub kv_bytes: u64,
+    /// How often activations were handed on to it by the place before.
+    pub received: u64,
+    /// Bytes of them.
+    pub received_bytes: u64,
+}
+
+impl PlaceUse {
+    /// Nothing done yet. `kv_bytes_per_token` is that of its own layers.
+    pub fn new(
+        device: DeviceId,
+        layers: Range<usize>,
+        (weight_bytes, host_bytes): (u64, u64),
+        kv_bytes_per_token: usize,
+    ) -> Self {
+        Self {
+            device,
+            layers,
+            weight_bytes,
+            host_bytes,
+            kv_bytes_per_token,
+            kv_bytes: AtomicU64::new(0),
+            received: AtomicU64::new(0),
+            received_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Bytes of keys and values for one token.
+    pub fn kv_bytes_per_token(&self) -> usize {
+        self.kv_bytes_per_token
+    }
+
+    /// Notes for how many tokens in all there is room.
+    pub fn holds_tokens(&self, tokens: usize) {
+        self.kv_bytes.store((tokens * self.kv_bytes_per_token) as u64, Ordering::Relaxed);
+    }
+
+    /// Notes that activations came from the place before.
+    pub fn received(&self, bytes: u64) {
+        self.received.fetch_add(1, Ordering::Relaxed);
+        self.received_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// How it is now.
+    pub fn report(&self) -> PlaceReport {
+        PlaceReport {
+            device: self.device.clone(),
+            first_layer: self.layers.start,
+            layers: self.layers.len(),
+            weight_bytes: self.weight_bytes,
+            host_bytes: self.host_bytes,
+            kv_bytes: self.kv_bytes.load(Ordering::Relaxed),
+            received: self.received.load(Ordering::Relaxed),
+            received_bytes: self.received_bytes.load(Ordering::Relaxed),
+        }
+    }
+}
