@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use model_boss_protocol::ByteCount;
+
 use super::predict::{BlockCost, LayerCost, StepCost, step_seconds};
 use super::schedule::BlockId;
 
@@ -109,42 +111,42 @@ impl StreamPlan {
 pub enum Refusal {
     /// Not resident, and nothing else is wanted.
     #[error(
-        "all weights take {weights} bytes, keys and values {kv}, a step {workspace}: {needs} of {budget}; \
+        "all weights take {weights}, keys and values {kv}, a step {workspace}: together {needs}, and there are {budget}; \
          `residency = \"auto\"` streams what does not fit"
     )]
     NotResident {
-        /// Bytes of all weights.
-        weights: u64,
-        /// Bytes of keys and values.
-        kv: u64,
-        /// Bytes of a step's own values.
-        workspace: u64,
+        /// All weights.
+        weights: ByteCount,
+        /// Keys and values.
+        kv: ByteCount,
+        /// A step's own values.
+        workspace: ByteCount,
         /// All of them.
-        needs: u64,
-        /// Bytes there are.
-        budget: u64,
+        needs: ByteCount,
+        /// What there is.
+        budget: ByteCount,
     },
     /// Not even one block at a time.
     #[error(
-        "even streamed it needs {needs} bytes of {budget}: {ends} for embedding and head, {window} for {slots} blocks of \
-         layers, {kv} for keys and values, {workspace} for a step; a shorter context, fewer sequences at once or a \
+        "even streamed it needs {needs}, and there are {budget}: {ends} for embedding and head, {window} for {slots} blocks \
+         of layers, {kv} for keys and values, {workspace} for a step; a shorter context, fewer sequences at once or a \
          smaller window need less"
     )]
     NotStreamed {
-        /// Bytes of all parts.
-        needs: u64,
-        /// Bytes there are.
-        budget: u64,
-        /// Bytes of weights that always stay.
-        ends: u64,
-        /// Bytes of the slots.
-        window: u64,
+        /// All parts.
+        needs: ByteCount,
+        /// What there is.
+        budget: ByteCount,
+        /// Weights that always stay.
+        ends: ByteCount,
+        /// The slots.
+        window: ByteCount,
         /// How many.
         slots: usize,
-        /// Bytes of keys and values.
-        kv: u64,
-        /// Bytes of a step's own values.
-        workspace: u64,
+        /// Keys and values.
+        kv: ByteCount,
+        /// A step's own values.
+        workspace: ByteCount,
     },
 }
 
@@ -157,8 +159,13 @@ pub fn plan(needs: &Needs, budget: u64, wish: &Wish, rates: Option<&Rates>) -> R
         Mode::Auto if all <= budget => return Ok(Plan::Resident),
         Mode::Resident if all <= budget => return Ok(Plan::Resident),
         Mode::Resident => {
-            let (weights, kv, workspace) = (needs.ends + layers, needs.kv, needs.workspace);
-            return Err(Refusal::NotResident { weights, kv, workspace, needs: all, budget });
+            return Err(Refusal::NotResident {
+                weights: ByteCount(needs.ends + layers),
+                kv: ByteCount(needs.kv),
+                workspace: ByteCount(needs.workspace),
+                needs: ByteCount(all),
+                budget: ByteCount(budget),
+            });
         }
         Mode::Auto | Mode::Stream => {}
     }
@@ -187,8 +194,15 @@ pub fn plan(needs: &Needs, budget: u64, wish: &Wish, rates: Option<&Rates>) -> R
         let smallest = sizes(needs, wish).map(|size| largest(needs, 0..needs.layers.len(), size)).min().unwrap_or(0);
         let slots = wish.window.map_or(2, |window| window.max(1) + 1);
         let window = smallest.saturating_mul(slots as u64);
-        let (ends, kv, workspace) = (needs.ends, needs.kv, needs.workspace);
-        Refusal::NotStreamed { needs: always.saturating_add(window), budget, ends, window, slots, kv, workspace }
+        Refusal::NotStreamed {
+            needs: ByteCount(always.saturating_add(window)),
+            budget: ByteCount(budget),
+            ends: ByteCount(needs.ends),
+            window: ByteCount(window),
+            slots,
+            kv: ByteCount(needs.kv),
+            workspace: ByteCount(needs.workspace),
+        }
     })
 }
 

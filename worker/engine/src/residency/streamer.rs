@@ -10,6 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
+use model_boss_protocol::ByteCount;
 use model_boss_weights::store::HostBuffer;
 
 use super::schedule::{Arrival, BlockId, Fetch, FetchId, Need, Schedule};
@@ -37,7 +38,8 @@ pub trait Device: Send + 'static {
 
     /// Memory that reads go to: what the device can best copy from.
     fn host_buffer(&mut self, bytes: usize) -> Result<HostBuffer, Fault> {
-        HostBuffer::new(bytes).map_err(|error| Fault::Step(format!("no memory for a buffer of {bytes} bytes: {error}")))
+        HostBuffer::new(bytes)
+            .map_err(|error| Fault::Step(format!("no memory for a buffer of {}: {error}", ByteCount(bytes as u64))))
     }
 
     /// Whether it has a block's bytes in host memory by itself, and how many: then they are not read, and the loan that comes

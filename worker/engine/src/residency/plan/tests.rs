@@ -95,7 +95,7 @@ proptest! {
                 }
             }
             Err(Refusal::NotStreamed { needs, budget: named, .. }) => {
-                prop_assert_eq!(named, budget);
+                prop_assert_eq!(named.0, budget);
                 prop_assert!(all > budget || forced, "{} {}", needs, budget);
             }
             Err(Refusal::NotResident { .. }) => prop_assert!(false, "nobody asked for that"),
