@@ -32,12 +32,13 @@ enum Mix {
 
 impl Synthetic {
     /// The names of all shapes.
-    pub const SHAPES: [&'static str; 5] = ["qwen3-0.6b", "qwen3-tiny", "qwen3-4b", "qwen3-0.6b-q8_0", "qwen3-4b-q8_0"];
+    pub const SHAPES: [&'static str; 6] =
+        ["qwen3-0.6b", "qwen3-tiny", "qwen3-small", "qwen3-4b", "qwen3-0.6b-q8_0", "qwen3-4b-q8_0"];
 
     /// The shape of that name.
     pub fn of(name: &str) -> Option<Self> {
         let (name, stored) = match name.strip_suffix("-q8_0") {
-            Some(name) if name != "qwen3-tiny" => (name, Mix::Q8_0),
+            Some(name) if !["qwen3-tiny", "qwen3-small"].contains(&name) => (name, Mix::Q8_0),
             _ => (name, Mix::Q4KM),
         };
         let qwen3 = DecoderSpec {
@@ -58,13 +59,14 @@ impl Synthetic {
             activation: Activation::Silu,
             max_positions: 40_960,
         };
+        // With a head of its own: with the embedding for a head, a shallow model of random weights repeats its input.
+        let small = DecoderSpec { vocab: 1_024, tied_head: false, max_positions: 4_096, ..qwen3.clone() };
         match name {
             "qwen3-0.6b" => Some(Self { spec: qwen3, stored }),
             "qwen3-4b" => Some(Self {
                 spec: DecoderSpec { layers: 36, hidden: 2_560, heads: 32, intermediate: 9_728, ..qwen3 },
                 stored,
             }),
-            // With a head of its own: with the embedding for a head, a shallow model of random weights repeats its input.
             "qwen3-tiny" => Some(Self {
                 stored,
                 spec: DecoderSpec {
@@ -74,10 +76,20 @@ impl Synthetic {
                     kv_heads: 2,
                     head_dim: 64,
                     intermediate: 768,
-                    vocab: 1_024,
-                    tied_head: false,
-                    max_positions: 4_096,
-                    ..qwen3
+                    ..small
+                },
+            }),
+            // Mostly layers: what comes and goes of it is much more than what stays.
+            "qwen3-small" => Some(Self {
+                stored,
+                spec: DecoderSpec {
+                    layers: 24,
+                    hidden: 512,
+                    heads: 8,
+                    kv_heads: 2,
+                    head_dim: 64,
+                    intermediate: 1_536,
+                    ..small
                 },
             }),
             _ => None,
