@@ -212,7 +212,7 @@ impl Scheduling {
 
     /// Asks for a model to be loaded; the returned value answers when it is.
     pub(crate) fn load(&self, model: ModelId, options: LoadOptions) -> Ticket {
-        self.order(|request| Event::Load { request, model, options })
+        self.order(|request| Event::Load { request, model, options: Box::new(options) })
     }
 
     /// Asks for one model, or all, to be unloaded.

@@ -27,7 +27,7 @@ use crate::probe::{DeclaredProbe, HostProbe, NvidiaProbe, Probe, SimulatedMachin
 use crate::runtime_config::RuntimeConfig;
 use crate::settings::{Configured, LiveSettings};
 use crate::startup::Startup;
-use crate::supervisor::{Ports, ProgramError, Programs, Spawner, Supervisor, SupervisorSettings, Tools};
+use crate::supervisor::{Ports, ProgramError, Programs, Spawner, Streams, Supervisor, SupervisorSettings, Tools};
 use crate::tasks::LiveTasks;
 
 /// Where in the state folder the output of workers is kept.
@@ -106,6 +106,7 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
     let (pulse, changes) = (Arc::new(Pulse::default()), Arc::new(Changes::new()));
     let (drained, draining) = (CancellationToken::new(), CancellationToken::new());
     let configured = configured(&config);
+    let streams = Streams::default();
     let scheduler = Scheduler::new(configured.settings.clone(), Moment::START);
     let settings = Arc::new(LiveSettings::new(configured, log, news.clone()));
     let named = decided.contains_key("tasks");
@@ -115,7 +116,7 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
         scheduler,
         scheduling: scheduling.clone(),
         catalog: Arc::clone(&live),
-        supervisor: supervisor(&config, Arc::clone(&live), leases.clone(), news, machine)?,
+        supervisor: supervisor(&config, Arc::clone(&live), leases.clone(), news, machine, streams.clone())?,
         leases: leases.clone(),
         devices: devices.clone(),
         footprints,
@@ -140,6 +141,7 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
         leases,
         devices: devices.clone(),
         store: store.clone(),
+        streams,
         metrics,
         hosts: AllowedHosts::new(&config.allowed_hosts, config.host),
         keys,
@@ -229,7 +231,7 @@ async fn bind(config: &Config) -> Result<TcpListener, ServeError> {
 
 /// The eyes on the machine's devices, and why there are no NVIDIA GPUs among them.
 fn probes(config: &Config) -> (Vec<Box<dyn Probe>>, Option<String>) {
-    let mut probes: Vec<Box<dyn Probe>> = vec![Box::new(HostProbe::new(cache(config)))];
+    let mut probes: Vec<Box<dyn Probe>> = vec![Box::new(HostProbe::new(cache(config), config.host_memory))];
     match NvidiaProbe::new() {
         Ok(nvidia) => {
             probes.push(Box::new(nvidia));
@@ -277,6 +279,7 @@ fn supervisor(
     leases: Leases,
     news: News,
     machine: Option<Arc<SimulatedMachine>>,
+    streams: Streams,
 ) -> Result<Supervisor, ServeError> {
     let spawner =
         Spawner::start(Handle::current()).map_err(|error| ServeError::System("the spawning thread", error))?;
@@ -288,7 +291,7 @@ fn supervisor(
         hang_timeout: config.hang_timeout,
     };
     let ports = Ports::new(config.worker_ports.clone());
-    Ok(Supervisor::new(Tools { settings, spawner, ports, catalog, leases, news, machine }))
+    Ok(Supervisor::new(Tools { settings, spawner, ports, catalog, leases, news, machine, streams }))
 }
 
 /// What holds where nothing is stored at run time.
@@ -317,6 +320,7 @@ fn settings(config: &Config) -> Settings {
         back_off_first: config.back_off_first,
         back_off_limit: config.back_off_limit,
         lost_pause: config.lost_pause,
+        peak_patience: config.peak_patience,
         max_loaded: config.max_loaded_models.clone(),
         load_failure_policy: config.load_failure_policy,
         clients: config.clients.clone(),

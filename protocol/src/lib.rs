@@ -31,4 +31,6 @@ pub use manifest::{Backend, Manifest, ManifestError, PromptFormat, Recipe, Sourc
 pub use priority::{ParsePriorityError, Priority};
 pub use residency::{ParseResidencyError, Residency, ResidencyMode};
 pub use span::{KeepAlive, ParseSpanError, parse_span};
-pub use worker::{EngineStats, Readiness, ReadyProof, WorkerExit, WorkerHealth, WorkerSpec, WorkerSpecError, headers};
+pub use worker::{
+    EngineStats, Readiness, ReadyProof, StreamStats, WorkerExit, WorkerHealth, WorkerSpec, WorkerSpecError, headers,
+};

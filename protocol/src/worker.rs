@@ -172,6 +172,45 @@ pub struct WorkerHealth {
     /// What the engine has done.
     #[serde(default)]
     pub engine: EngineStats,
+    /// Of layers that come and go; none where all stay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streaming: Option<StreamStats>,
+}
+
+/// How the layers of a worker live that come and go, and what that took since it started (RS-9). Seconds and bytes are sums.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StreamStats {
+    /// Layers that stay on the device.
+    pub resident_layers: u32,
+    /// Layers that come and go.
+    pub streamed_layers: u32,
+    /// Bytes that come in each step.
+    pub step_bytes: u64,
+    /// Blocks of layers on the device at the same time.
+    pub slots: u32,
+    /// What they are read from, and how.
+    pub store: String,
+    /// What the store gave when the model was loaded.
+    pub store_bytes_per_second: f64,
+    /// Steps done.
+    pub steps: u64,
+    /// Bytes brought to the device.
+    pub bytes: u64,
+    /// Reading.
+    pub read_seconds: f64,
+    /// Placing what was read.
+    pub place_seconds: f64,
+    /// Computing.
+    pub compute_seconds: f64,
+    /// Waiting for weights.
+    pub stall_seconds: f64,
+    /// The steps themselves.
+    pub wall_seconds: f64,
+    /// The longer of reading and computing as a share of the time that both took together.
+    pub overlap: f64,
+    /// Bytes brought in a second of the steps.
+    pub bytes_per_second: f64,
 }
 
 /// What an engine has done since it started. `steps` standing still with `active > 0` is a hang.

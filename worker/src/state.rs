@@ -7,7 +7,9 @@ use std::time::Instant;
 use model_boss_engine::residency::Monitor;
 use model_boss_engine::text::Text;
 use model_boss_engine::{Activity, EngineInfo, PlaceReport, PlaceUse, Reply, SequenceId, Work};
-use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode, Readiness, SpawnToken, WorkerHealth, WorkerSpec};
+use model_boss_protocol::{
+    ApiError, ByteCount, DeviceId, ErrorCode, Readiness, SpawnToken, StreamStats, WorkerHealth, WorkerSpec,
+};
 use tokio::sync::mpsc;
 
 use crate::defaults::Defaults;
@@ -137,7 +139,31 @@ impl Worker {
             weight_bytes: serving.map(|serving| serving.info.weight_bytes),
             held: self.held(),
             engine: self.activity.stats(),
+            streaming: self.monitor().map(stream_stats),
         }
+    }
+}
+
+/// What a monitor knows, in the words that the coordinator shows (RS-9).
+fn stream_stats(monitor: &Monitor) -> StreamStats {
+    let (plan, totals) = (monitor.residency(), monitor.totals());
+    let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    StreamStats {
+        resident_layers: small(plan.resident_layers),
+        streamed_layers: small(plan.streamed_layers),
+        step_bytes: plan.streamed_bytes,
+        slots: small(plan.slots),
+        store: plan.store.clone(),
+        store_bytes_per_second: plan.store_bytes_per_second,
+        steps: totals.steps,
+        bytes: totals.bytes,
+        read_seconds: totals.read_seconds,
+        place_seconds: totals.place_seconds,
+        compute_seconds: totals.compute_seconds,
+        stall_seconds: totals.stall_seconds,
+        wall_seconds: totals.wall_seconds,
+        overlap: totals.overlap(),
+        bytes_per_second: totals.bandwidth(),
     }
 }
 

@@ -91,6 +91,7 @@ fn model(number: u64) -> ModelDescription {
         exclusive_devices: Vec::new(),
         splittable: false,
         context_length: None,
+        residency: Default::default(),
     }
 }
 

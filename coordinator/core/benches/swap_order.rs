@@ -237,6 +237,7 @@ fn model(number: usize, at_once: usize) -> ModelDescription {
         exclusive_devices: Vec::new(),
         splittable: false,
         context_length: None,
+        residency: Default::default(),
     }
 }
 

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::ops::{Index, IndexMut};
 
-use model_boss_protocol::{ApiError, DeviceId, ModelId, SlotId};
+use model_boss_protocol::{ApiError, DeviceId, KeepAlive, ModelId, Priority, SlotId};
 
 use crate::admission::History;
 use crate::failure::Failures;
-use crate::{EngineOptions, ModelDescription, Moment, SizeEstimate};
+use crate::{EngineOptions, LayerOptions, ModelDescription, Moment, SizeEstimate};
 
 /// A model's place in the catalog; stays the same as long as the process lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,6 +38,8 @@ pub(crate) struct Model {
     pub(crate) failures: Failures,
     /// What its last load asked for beyond the manifest.
     pub(crate) wish: LoadWish,
+    /// It is on its way out and comes back.
+    pub(crate) returns: Option<Return>,
     /// When all others were sent away for another try of its load (MM-4).
     pub(crate) second_try_at: Option<Moment>,
     /// Loads in a row that ended because somebody else listened on the port.
@@ -67,8 +69,16 @@ pub(crate) struct Rest {
 pub(crate) struct LoadWish {
     pub(crate) device: Option<DeviceId>,
     pub(crate) context: Option<u64>,
+    pub(crate) layers: LayerOptions,
     pub(crate) size: Option<SizeEstimate>,
     pub(crate) engine: EngineOptions,
+}
+
+/// A model left while idle, to be loaded again at once with all its layers where they live.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Return {
+    pub(crate) priority: Priority,
+    pub(crate) keep_alive: Option<KeepAlive>,
 }
 
 #[derive(Clone, Debug)]
@@ -211,6 +221,7 @@ impl Model {
             slots: Vec::new(),
             failures: Failures::default(),
             wish: LoadWish::default(),
+            returns: None,
             second_try_at: None,
             port_clashes: 0,
             lease_refusal: None,

@@ -2,15 +2,18 @@
 //! that is not idle (counted until its bytes are shown back). Knows no rights and no order.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use model_boss_protocol::{ByteCount, DeviceId, Priority, RequestId, SlotId};
 
-use crate::DeviceObservation;
+use crate::foreign::ForeignUse;
+use crate::{DeviceObservation, Moment};
 
 /// One device.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) observation: DeviceObservation,
+    foreign: ForeignUse,
     charged: ByteCount,
     /// What leases of other holders count for here.
     leased: ByteCount,
@@ -63,6 +66,22 @@ impl Device {
         Some(i128::from(self.ceiling()?.0) - others)
     }
 
+    /// The same after the least that other programs used at any moment of the window: what comes and goes may leave again.
+    pub(crate) fn lasting_room(&self, now: Moment, window: Duration) -> Option<i128> {
+        self.room_beside(self.foreign.least(now, window))
+    }
+
+    /// The same after the most that they used.
+    pub(crate) fn sure_room(&self, now: Moment, window: Duration) -> Option<i128> {
+        self.room_beside(self.foreign.most(now, window))
+    }
+
+    fn room_beside(&self, foreign: Option<ByteCount>) -> Option<i128> {
+        // Unknown now is unknown.
+        self.observation.foreign?;
+        Some(i128::from(self.ceiling()?.0) - i128::from(foreign?.0) - i128::from(self.leased.0))
+    }
+
     /// [`Self::balance`] as people see it.
     pub(crate) fn free(&self) -> Option<ByteCount> {
         self.balance().map(|bytes| ByteCount(u64::try_from(bytes).unwrap_or(0)))
@@ -78,8 +97,11 @@ impl Device {
 }
 
 impl Devices {
-    /// Takes what a probe saw; says whether it differs from before.
-    pub(crate) fn observe(&mut self, observation: DeviceObservation) -> bool {
+    /// Takes what a probe saw; says whether it differs from before. What other programs used is remembered for the window.
+    pub(crate) fn observe(&mut self, observation: DeviceObservation, now: Moment, window: Duration) -> bool {
+        if let Some(device) = self.devices.get_mut(&observation.device) {
+            device.foreign.saw(now, observation.foreign, window);
+        }
         match self.devices.get_mut(&observation.device) {
             Some(device) if device.observation == observation => false,
             Some(device) => {
@@ -88,8 +110,11 @@ impl Devices {
             }
             None => {
                 let name = observation.device.clone();
+                let mut foreign = ForeignUse::default();
+                foreign.saw(now, observation.foreign, window);
                 let device = Device {
                     observation,
+                    foreign,
                     charged: ByteCount::ZERO,
                     leased: ByteCount::ZERO,
                     slots: BTreeSet::new(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use model_boss_protocol::{
     ApiError, ByteCount, Category, ClientId, DeviceId, Generation, KeepAlive, LlamaArgs, ModelId, Priority, RequestId,
-    ResidencyMode, SlotId, WorkerExit,
+    Residency, ResidencyMode, SlotId, WorkerExit,
 };
 use serde::{Deserialize, Serialize};
 
@@ -48,7 +48,7 @@ pub enum Event {
         /// Which model.
         model: ModelId,
         /// How, where it differs from the manifest.
-        options: LoadOptions,
+        options: Box<LoadOptions>,
     },
     /// An operator asks for a loaded model to be moved (DM-5): loaded there, swapped, the old copy drained. Answered with
     /// `Done` at the swap, or with `Refuse` while the old copy serves on. A caller that goes away does not cancel it.
@@ -261,8 +261,8 @@ pub enum Effect {
         context: Option<u64>,
         /// What a load asked of its engine.
         engine: EngineOptions,
-        /// Whether its layers have to come and go to fit into these parts.
-        residency: ResidencyMode,
+        /// Whether its layers have to come and go to fit into these parts, and through how large a window.
+        residency: Residency,
     },
     /// End the worker: SIGTERM, grace, SIGKILL, wait; answer with `WorkerExited`.
     Stop {
@@ -351,6 +351,8 @@ pub struct ModelDescription {
     pub splittable: bool,
     /// The context it serves when a load asks for no other, in tokens.
     pub context_length: Option<u64>,
+    /// Whether its layers may come and go when a load does not say, and through how large a window (RS-11).
+    pub residency: Residency,
 }
 
 impl ModelDescription {
@@ -369,6 +371,7 @@ impl ModelDescription {
             exclusive_devices: Vec::new(),
             splittable: false,
             context_length: None,
+            residency: Residency::default(),
         }
     }
 }
@@ -381,7 +384,9 @@ pub struct LoadOptions {
     pub device: Option<DeviceId>,
     /// The context to serve, in tokens.
     pub context: Option<u64>,
-    /// The memory it will need with that context.
+    /// Where its layers live.
+    pub layers: LayerOptions,
+    /// The memory it will need with that context and layers that live so.
     pub size: Option<SizeEstimate>,
     /// How long it stays after this load, if nobody uses it.
     pub keep_alive: Option<KeepAlive>,
@@ -389,6 +394,46 @@ pub struct LoadOptions {
     pub priority: Option<Priority>,
     /// What its engine is told beyond the manifest.
     pub engine: EngineOptions,
+}
+
+/// What a load asks of a model's layers in place of the manifest's word (RS-11).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LayerOptions {
+    /// Whether they stay, or come and go.
+    pub mode: Option<ResidencyMode>,
+    /// Blocks fetched ahead of the one in use.
+    pub window: Option<u32>,
+    /// Layers of a block.
+    pub block: Option<u32>,
+    /// The lease on the devices that compute.
+    pub memory: Option<ByteCount>,
+}
+
+impl LayerOptions {
+    /// Whether anything is asked for.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// What is asked for here, and where it says nothing what `before` said.
+    #[must_use]
+    pub fn over(self, before: Self) -> Self {
+        Self {
+            mode: self.mode.or(before.mode),
+            window: self.window.or(before.window),
+            block: self.block.or(before.block),
+            memory: self.memory.or(before.memory),
+        }
+    }
+
+    /// What that makes of the manifest's word.
+    pub fn residency(self, manifest: Residency) -> Residency {
+        Residency {
+            mode: self.mode.unwrap_or(manifest.mode),
+            window: self.window.or(manifest.window),
+            block: self.block.or(manifest.block),
+        }
+    }
 }
 
 /// What a load asks of the engine that runs the model (MM-11). Means nothing here; a load with other options than those a
@@ -444,9 +489,22 @@ pub struct SizeEstimate {
     pub bytes: ByteCount,
     /// Which rule gave them.
     pub rule: SizeRule,
-    /// The least it needs where its layers may come and go (RS-11); none where they have to stay.
+    /// What it needs where its layers may come and go (RS-11); none where they have to stay.
     #[serde(skip)]
-    pub streamed: Option<ByteCount>,
+    pub streamed: Option<Streaming>,
+}
+
+/// The memory a model needs whose layers come and go (RS-11).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Streaming {
+    /// With all layers on the devices that compute.
+    pub whole: ByteCount,
+    /// The least there: what always stays, keys and values, a step's own values, and the window.
+    pub least: ByteCount,
+    /// Of the layers alone: more than this the host has not to hold for another device.
+    pub layers: ByteCount,
+    /// Of the host, where another device computes: the buffers that layers pass through on their way.
+    pub ring: ByteCount,
 }
 
 /// The rules of RC-20 in their order.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use model_boss_protocol::{Priority, SlotId};
 
+use crate::layers::Need;
 use crate::queue::{Head, OrderKey};
 use crate::reason::Protection;
 use crate::{Moment, Settings, split};
@@ -14,8 +15,8 @@ use crate::{Moment, Settings, split};
 /// What has to be reached by sending slots away.
 #[derive(Clone, Debug)]
 pub(crate) struct Goal {
-    /// The bytes wanted in all.
-    pub(crate) need: i128,
+    /// The bytes wanted.
+    pub(crate) need: Need,
     /// What is left on each device of the site without sending anybody away; negative where others took what was
     /// promised.
     pub(crate) rooms: Vec<i128>,
@@ -29,7 +30,7 @@ pub(crate) struct Candidate {
     pub(crate) slot: SlotId,
     /// What it holds on the goal's first device.
     pub(crate) bytes: i128,
-    /// What it holds on each further device of a split.
+    /// What it holds on each further device of the site.
     pub(crate) further: Vec<i128>,
     /// It uses a device that is wanted for one alone (MM-5): it has to leave.
     pub(crate) excluded: bool,
@@ -141,7 +142,7 @@ impl<'g> Tally<'g> {
     }
 
     fn has_memory(&self) -> bool {
-        split::holds(self.goal.need, &self.free)
+        split::holds(&self.goal.need, &self.free)
     }
 }
 

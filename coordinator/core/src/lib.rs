@@ -12,7 +12,9 @@ mod event;
 mod eviction;
 mod failure;
 mod footprint;
+mod foreign;
 mod ladder;
+mod layers;
 mod ledger;
 mod placement;
 mod pool;
@@ -31,8 +33,8 @@ mod view;
 
 pub use decision::{Decision, Verdict};
 pub use event::{
-    DeviceObservation, Effect, EngineOptions, Event, ExitReport, Footprint, LoadOptions, ModelDescription, Outcome,
-    SizeEstimate, SizeRule, Submission,
+    DeviceObservation, Effect, EngineOptions, Event, ExitReport, Footprint, LayerOptions, LoadOptions,
+    ModelDescription, Outcome, SizeEstimate, SizeRule, Streaming, Submission,
 };
 pub use ladder::{DEFAULT_PATIENCE, Ladder, Rung, RungChoice, RungReason, Standing, Target};
 pub use ledger::{AskedLease, LeaseShare, LedgerState, OtherLease, OtherRequest};
@@ -42,6 +44,6 @@ pub use settings::{ClientRule, ClientRules, LoadFailurePolicy, MaxLoaded, Settin
 pub use slot::{LoadPhase, ReadyPhase, SlotState, StopPhase};
 pub use time::Moment;
 pub use view::{
-    ClientView, DeviceView, Eviction, ModelStatus, ModelView, PlanQuestion, PlanView, PlannedStep, QueuedView,
-    RecentView, RequestPurpose, RungView, SlotView,
+    ClientView, DeviceView, Eviction, LayersView, ModelStatus, ModelView, PlanQuestion, PlanView, PlannedStep,
+    QueuedView, RecentView, RequestPurpose, RungView, SlotView,
 };

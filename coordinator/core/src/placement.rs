@@ -5,7 +5,8 @@ use std::cmp::Reverse;
 use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode, ModelId};
 
 use crate::device::{Device, Devices};
-use crate::split;
+use crate::layers::{self, Need, Rooms, is_gpu};
+use crate::{Streaming, split};
 
 /// Why a model can be placed nowhere.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -20,8 +21,13 @@ pub(crate) enum PlacementError {
     #[error("device '{wanted}' is not there; known devices: {known}")]
     Absent { wanted: DeviceId, known: String },
     /// Too large for every device it may run on.
-    #[error("it needs {needs}, and {limits}; choose a smaller model or a smaller context")]
-    NeverFits { needs: ByteCount, limits: String },
+    #[error("it needs {needs}{}, and {limits}; choose a smaller model or a smaller context", or_streamed(*.streamed))]
+    NeverFits {
+        needs: ByteCount,
+        /// What it needs where its layers come and go, if they may.
+        streamed: Option<ByteCount>,
+        limits: String,
+    },
 }
 
 impl PlacementError {
@@ -36,15 +42,20 @@ impl PlacementError {
     }
 }
 
-/// Devices that a model is loaded onto together: one, or several that share it (RC-22).
+fn or_streamed(least: Option<ByteCount>) -> String {
+    least.map(|least| format!(" ({least} if its layers come and go)")).unwrap_or_default()
+}
+
+/// Devices that a model is loaded onto together: one, or several that share it (RC-22); behind GPUs whose layers come and go
+/// the host, which they come from (RS-11).
 pub(crate) type Site = Vec<DeviceId>;
 
 /// What is to be placed.
 pub(crate) struct Wanted<'a> {
     /// Where; `auto` lets the placement choose.
     pub(crate) device: &'a DeviceId,
-    /// The memory it needs, by where it would be; `auto` stands for several devices.
-    pub(crate) bytes: &'a dyn Fn(&DeviceId) -> ByteCount,
+    /// The memory it needs in all, by where it would be.
+    pub(crate) bytes: &'a dyn Fn(&[DeviceId]) -> ByteCount,
     /// Whether it can be spread over several devices.
     pub(crate) splittable: bool,
 }
@@ -80,15 +91,16 @@ pub(crate) fn sites(wanted: &Wanted<'_>, devices: &Devices) -> Result<Vec<Site>,
         limits.push("it is too large for the GPUs together".to_owned());
     }
     // The least it would need anywhere.
-    let needs = allowed().map(|(name, _)| (wanted.bytes)(name)).min().unwrap_or_else(|| (wanted.bytes)(wanted.device));
-    Err(PlacementError::NeverFits { needs, limits: limits.join(", ") })
+    let alone = |name: &DeviceId| (wanted.bytes)(std::slice::from_ref(name));
+    let needs = allowed().map(|(name, _)| alone(name)).min().unwrap_or_else(|| alone(wanted.device));
+    Err(PlacementError::NeverFits { needs, streamed: None, limits: limits.join(", ") })
 }
 
 /// The sites of `usable` devices that can hold the model when they are empty.
 fn holding(wanted: &Wanted<'_>, devices: &Devices, usable: impl Fn(&Device) -> bool) -> Vec<Site> {
     let usable = || devices.iter().filter(|(name, device)| is_allowed(wanted.device, name) && usable(device));
     let large_enough = |&(name, device): &(&DeviceId, &Device)| {
-        device.ceiling().is_some_and(|ceiling| (wanted.bytes)(name) <= ceiling)
+        device.ceiling().is_some_and(|ceiling| (wanted.bytes)(std::slice::from_ref(name)) <= ceiling)
     };
     let mut alone: Vec<Site> = usable().filter(large_enough).map(|(name, _)| vec![name.clone()]).collect();
     let is_host = |site: &Site| site[..] == [DeviceId::Cpu];
@@ -97,12 +109,9 @@ fn holding(wanted: &Wanted<'_>, devices: &Devices, usable: impl Fn(&Device) -> b
         return alone;
     }
     if *wanted.device == DeviceId::Auto && wanted.splittable {
-        let kinds: [fn(&DeviceId) -> bool; 2] =
-            [|name| matches!(name, DeviceId::Cuda(_)), |name| matches!(name, DeviceId::Metal(_))];
-        let need = i128::from((wanted.bytes)(&DeviceId::Auto).0);
-        let together: Vec<Site> = kinds
+        let together: Vec<Site> = KINDS
             .into_iter()
-            .flat_map(|kind| spreads(need, usable().filter(|(name, _)| kind(name)).collect()))
+            .flat_map(|kind| spreads(wanted.bytes, usable().filter(|(name, _)| kind(name)).collect()))
             .collect();
         if !together.is_empty() {
             return together;
@@ -111,18 +120,56 @@ fn holding(wanted: &Wanted<'_>, devices: &Devices, usable: impl Fn(&Device) -> b
     alone
 }
 
-/// The emptiest devices that hold `need` together: as few as can, then one more, up to all of them.
-fn spreads(need: i128, mut devices: Vec<(&DeviceId, &Device)>) -> Vec<Site> {
+/// GPUs that can share a model.
+const KINDS: [fn(&DeviceId) -> bool; 2] =
+    [|name| matches!(name, DeviceId::Cuda(_)), |name| matches!(name, DeviceId::Metal(_))];
+
+/// Where a model goes whose layers come and go because no site holds them all: GPUs with the host behind them, all of one
+/// kind where it can be split, else the one that can give most; without GPUs the host. `room` is what a device could give.
+pub(crate) fn streamed_site(
+    wanted: &Wanted<'_>,
+    streaming: impl Fn(&[DeviceId]) -> Streaming,
+    devices: &Devices,
+    room: impl Fn(&DeviceId) -> Option<i128>,
+) -> Option<Site> {
+    let open = |name: &DeviceId| devices.get(name).filter(|device| !device.closed).and_then(|_| room(name));
+    let allowed = || devices.iter().map(|(name, _)| name).filter(|name| is_allowed(wanted.device, name));
+    let holds = |site: &[DeviceId], host: Option<i128>| {
+        let rooms: Option<Vec<i128>> = site.iter().map(&open).collect();
+        rooms.is_some_and(|rooms| layers::what_there_is(&streaming(site), &Rooms { computing: &rooms, host }).is_some())
+    };
+    if let Some(host) = open(&DeviceId::Cpu) {
+        for kind in KINDS {
+            let mut gpus: Vec<(i128, &DeviceId)> =
+                allowed().filter(|name| kind(name)).filter_map(|name| Some((open(name)?, name))).collect();
+            gpus.sort_by_key(|&(room, name)| (Reverse(room), name));
+            let spare = gpus.iter().filter(|(room, _)| *room > split::MARGIN).count();
+            let together = if wanted.splittable && *wanted.device == DeviceId::Auto { spare } else { 1 };
+            for count in [together, 1] {
+                let mut site: Site = gpus.iter().take(count).map(|&(_, name)| name.clone()).collect();
+                site.sort_unstable();
+                if !site.is_empty() && holds(&site, Some(host)) {
+                    site.push(DeviceId::Cpu);
+                    return Some(site);
+                }
+            }
+        }
+    }
+    let host = allowed().any(|name| *name == DeviceId::Cpu).then_some(vec![DeviceId::Cpu])?;
+    holds(&host, None).then_some(host)
+}
+
+/// The emptiest devices that hold a model together: as few as can, then one more, up to all of them.
+fn spreads(bytes: &dyn Fn(&[DeviceId]) -> ByteCount, mut devices: Vec<(&DeviceId, &Device)>) -> Vec<Site> {
     devices.retain(|(_, device)| device.ceiling().is_some());
     devices.sort_by_key(|(name, device)| (Reverse(device.balance()), (*name).clone()));
     let ceilings: Vec<i128> =
         devices.iter().map(|(_, device)| device.ceiling().map_or(0, |ceiling| i128::from(ceiling.0))).collect();
     (2..=devices.len())
-        .filter(|&count| split::holds(need, &ceilings[..count]))
-        .map(|count| {
+        .filter_map(|count| {
             let mut site: Site = devices[..count].iter().map(|(name, _)| (*name).clone()).collect();
             site.sort_unstable();
-            site
+            split::holds(&Need::of(bytes(&site)), &ceilings[..count]).then_some(site)
         })
         .collect()
 }
@@ -134,19 +181,18 @@ fn is_allowed(wanted: &DeviceId, name: &DeviceId) -> bool {
     }
 }
 
-fn is_gpu(name: &DeviceId) -> bool {
-    matches!(name, DeviceId::Cuda(_) | DeviceId::Metal(_))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::Moment;
     use crate::testing::device;
 
     fn devices(list: &[(&str, u64)]) -> Devices {
         let mut devices = Devices::default();
         for (name, gib) in list {
-            devices.observe(device(name, *gib));
+            devices.observe(device(name, *gib), Moment::START, Duration::ZERO);
         }
         devices
     }
@@ -186,6 +232,27 @@ mod tests {
     }
 
     #[test]
+    fn rs_11_layers_come_to_all_gpus_together_to_the_largest_alone_and_to_the_host_without_any() {
+        let gib = ByteCount::gib;
+        let streaming = |_: &[DeviceId]| Streaming { whole: gib(200), least: gib(20), layers: gib(190), ring: gib(1) };
+        let site = |wanted: &str, splittable, on: &[(&str, u64)]| {
+            let (device, on) = (wanted.parse().unwrap(), devices(on));
+            let wanted = Wanted { device: &device, bytes: &|_| gib(200), splittable };
+            let site = streamed_site(&wanted, streaming, &on, |name| on.get(name)?.room_for_models())?;
+            Some(site.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+        };
+        let machine = [("cpu", 64), ("cuda:0", 24), ("cuda:1", 40), ("npu", 999)];
+        assert_eq!(site("auto", true, &machine).unwrap(), "cuda:0 cuda:1 cpu");
+        assert_eq!(site("auto", false, &machine).unwrap(), "cuda:1 cpu");
+        assert_eq!(site("cuda:0", true, &machine).unwrap(), "cuda:0 cpu");
+        assert_eq!(site("cpu", true, &machine).unwrap(), "cpu");
+        assert_eq!(site("auto", true, &[("cpu", 64), ("cuda:0", 8)]).unwrap(), "cpu", "the GPU holds no window");
+        assert_eq!(site("auto", true, &[("cpu", 0), ("cuda:0", 24)]), None, "the host holds no ring");
+        assert_eq!(site("auto", true, &[("cpu", 64), ("cuda:0", 12), ("cuda:1", 12)]).unwrap(), "cuda:0 cuda:1 cpu");
+        assert_eq!(site("cuda:0", true, &[("cpu", 64), ("cuda:0", 12)]), None);
+    }
+
+    #[test]
     fn rc_30_a_closed_device_is_passed_over_and_waited_for_when_nothing_else_holds_it() {
         let mut on = devices(&[("cpu", 16), ("cuda:0", 24)]);
         on.get_mut(&DeviceId::Cuda(0)).unwrap().closed = true;
@@ -219,7 +286,7 @@ mod tests {
     #[test]
     fn rc_21_unknown_is_not_zero() {
         let mut on = devices(&[("cpu", 4)]);
-        on.observe(DeviceObservationUnknown::of("cuda:0"));
+        on.observe(DeviceObservationUnknown::of("cuda:0"), Moment::START, Duration::ZERO);
         assert!(matches!(place("auto", 8, &on), Err(PlacementError::Unknown { .. })));
         assert_eq!(place("auto", 8, &on).unwrap_err().refusal(&"m".into()), None);
         assert_eq!(place("auto", 8, &Devices::default()).unwrap_err().refusal(&"m".into()), None);

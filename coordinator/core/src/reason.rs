@@ -237,6 +237,8 @@ pub enum LeaveCause {
     Moved,
     /// It comes back with other settings (RC-29).
     Reload,
+    /// Idle, and it comes back with all its layers where they live: there is room for them now (RS-11).
+    RoomToStay,
     /// Room for another try of a load that failed (MM-4).
     SecondTry {
         /// Whose load.
@@ -366,6 +368,7 @@ impl fmt::Display for LeaveCause {
             Self::Revoked { by, priority } => write!(f, "'{by}' (priority {priority}) asked for its memory"),
             Self::Moved => f.write_str("moved"),
             Self::Reload => f.write_str("loaded again with other settings"),
+            Self::RoomToStay => f.write_str("idle, and loaded again: there is room for all its layers now"),
             Self::SecondTry { room_for } => write!(f, "room for another try of {room_for}, whose load failed"),
             Self::Unwanted => f.write_str("nobody waits for it any more"),
             Self::Shutdown => f.write_str("shutting down"),

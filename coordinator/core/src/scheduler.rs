@@ -16,7 +16,9 @@ mod pressure;
 mod requests;
 mod room;
 mod second_try;
+mod sizing;
 mod slots;
+mod staying;
 mod views;
 mod yielding;
 
@@ -115,6 +117,8 @@ enum Timer {
     Yield,
     /// Somebody has waited long enough for a ledger that is out of reach.
     Patience,
+    /// An idle model whose layers come and go may have room for all of them by now.
+    Stay(SlotId),
     /// Everything that waits is looked at.
     Reevaluate,
 }
@@ -193,7 +197,7 @@ impl Scheduler {
         match event {
             Event::Catalog(models) => self.catalog_changed(models),
             Event::DeviceObserved(observation) => {
-                if self.devices.observe(observation) {
+                if self.devices.observe(observation, self.now, self.settings.peak_patience) {
                     self.accounts_changed = true;
                     self.memory_changed();
                 }
@@ -246,6 +250,7 @@ impl Scheduler {
                 Timer::Move(model) => self.consider_move(model),
                 Timer::Yield => self.accounts_changed = true,
                 Timer::Patience => self.end_patience(),
+                Timer::Stay(slot) => self.consider_staying(slot),
                 Timer::Reevaluate => {
                     self.reconsider_rungs();
                     self.reconsider_at_least(Reconsider::All);

@@ -56,6 +56,10 @@ pub struct Settings {
     pub max_loaded: MaxLoaded,
     /// What follows when a load fails for another reason than the model's files (MM-4).
     pub load_failure_policy: LoadFailurePolicy,
+    /// A model that fits but for what other programs took within this time waits for that memory; what they use for longer
+    /// stays theirs, and the model's layers come and go beside it. It keeps them all again when there was room for as long.
+    #[serde(with = "span_text")]
+    pub peak_patience: Duration,
     /// Decisions kept for [`crate::Scheduler::decisions`].
     pub decisions_kept: usize,
     /// What clients may do (RC-9, RC-24).
@@ -197,6 +201,7 @@ impl Default for Settings {
             lost_pause: Duration::from_secs(1),
             max_loaded: MaxLoaded::Auto,
             load_failure_policy: LoadFailurePolicy::EvictAllAndRetry,
+            peak_patience: Duration::from_secs(30),
             decisions_kept: 1_000,
             clients: ClientRules::default(),
             service_step: 1_000,

@@ -5,13 +5,15 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-use model_boss_protocol::{ByteCount, DeviceId, Generation, KeepAlive, Priority, RequestId, SlotId};
+use model_boss_protocol::{
+    ByteCount, DeviceId, Generation, KeepAlive, Priority, RequestId, Residency, ResidencyMode, SlotId,
+};
 use serde::Serialize;
 
 use crate::catalog::ModelIndex;
 use crate::queue::steps;
 use crate::reason::LeaveCause;
-use crate::{EngineOptions, Moment, SizeRule};
+use crate::{EngineOptions, LayerOptions, Moment, SizeRule};
 
 /// Where a slot is in `IDLE → LOADING → READY → STOPPING → IDLE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -141,6 +143,8 @@ pub(crate) struct ModelSlot {
     pub(crate) context: Option<u64>,
     /// What its load asked of the engine.
     pub(crate) engine: EngineOptions,
+    /// How its layers live.
+    pub(crate) layers: Layers,
     /// Devices it has for itself alone (MM-5).
     pub(crate) exclusive: Vec<DeviceId>,
     /// The rule that gave its size (RC-20).
@@ -183,6 +187,7 @@ impl ModelSlot {
             stale: false,
             context: None,
             engine: EngineOptions::default(),
+            layers: Layers::default(),
             exclusive: Vec::new(),
             size_rule: SizeRule::Manifest,
             load_started: Moment::START,
@@ -228,6 +233,7 @@ impl ModelSlot {
             parts,
             revision: cause.revision,
             context: cause.context,
+            layers: cause.layers,
             exclusive: cause.exclusive,
             size_rule: cause.size_rule,
             load_started: now,
@@ -267,9 +273,64 @@ impl ModelSlot {
         self.ready_at.since(self.load_started)
     }
 
+    /// What it holds on the devices that compute; without the host's part of a model whose layers come from there.
+    pub(crate) fn computing(&self) -> &[(DeviceId, ByteCount)] {
+        match &self.parts[..] {
+            [devices @ .., (DeviceId::Cpu, _)] if !devices.is_empty() => devices,
+            devices => devices,
+        }
+    }
+
+    /// Whether it computes there.
+    pub(crate) fn computes_on(&self, device: &DeviceId) -> bool {
+        self.computing().iter().any(|(part, _)| part == device)
+    }
+
     /// What the slot holds on `device`.
     pub(crate) fn bytes_on(&self, device: &DeviceId) -> ByteCount {
         self.parts.iter().filter(|(d, _)| d == device).map(|&(_, bytes)| bytes).sum()
+    }
+}
+
+/// How the layers of a filling live (RS-11).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Layers {
+    /// What was asked for, by the manifest or by a load.
+    pub(crate) asked: Residency,
+    /// The lease that a load asked for.
+    pub(crate) memory: Option<ByteCount>,
+    /// They come and go.
+    pub(crate) stream: bool,
+}
+
+impl Layers {
+    /// What its worker is told.
+    pub(crate) fn residency(&self) -> Residency {
+        let mode = if self.stream { ResidencyMode::Stream } else { self.asked.mode };
+        Residency { mode, ..self.asked }
+    }
+
+    /// Whether they come and go only because there was no room for all of them.
+    pub(crate) fn for_want_of_room(&self) -> bool {
+        self.stream && self.asked.mode == ResidencyMode::Auto
+    }
+
+    /// Whether a load that asks for this needs no other one (RC-29): what is not asked for never matters, and of layers that
+    /// stay neither window nor block.
+    pub(crate) fn satisfy(&self, wanted: &LayerOptions, held: ByteCount) -> bool {
+        let mode = match wanted.mode {
+            None => true,
+            Some(ResidencyMode::Auto) => self.asked.mode != ResidencyMode::Stream,
+            Some(ResidencyMode::Resident) => !self.stream,
+            Some(ResidencyMode::Stream) => self.stream,
+        };
+        let same = |given: Option<u32>, wanted: Option<u32>| !self.stream || wanted.is_none() || given == wanted;
+        let memory = wanted.memory.is_none_or(|memory| match wanted.mode {
+            // Somebody wants the rest of it back, or more layers to stay.
+            Some(ResidencyMode::Stream) => self.memory == Some(memory) || held == memory,
+            _ => !self.stream || held >= memory,
+        });
+        mode && same(self.asked.window, wanted.window) && same(self.asked.block, wanted.block) && memory
     }
 }
 
@@ -281,6 +342,7 @@ pub(crate) struct Filling {
     pub(crate) priority: Priority,
     pub(crate) revision: u64,
     pub(crate) context: Option<u64>,
+    pub(crate) layers: Layers,
     pub(crate) exclusive: Vec<DeviceId>,
     pub(crate) size_rule: SizeRule,
 }
@@ -379,6 +441,7 @@ mod tests {
             priority: Priority::NORMAL,
             revision: 1,
             context: None,
+            layers: Layers::default(),
             exclusive: Vec::new(),
             size_rule: SizeRule::Manifest,
         };

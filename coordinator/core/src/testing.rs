@@ -21,6 +21,7 @@ pub(crate) fn model(name: &str, gib: u64) -> ModelDescription {
         exclusive_devices: Vec::new(),
         splittable: false,
         context_length: None,
+        residency: Default::default(),
     }
 }
 

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use model_boss_protocol::{ByteCount, Category, ClientId, DeviceId, Generation, ModelId, Priority, RequestId, SlotId};
+use model_boss_protocol::{
+    ByteCount, Category, ClientId, DeviceId, Generation, ModelId, Priority, RequestId, ResidencyMode, SlotId,
+};
 use serde::{Serialize, Serializer};
 
 use crate::{
-    ClientRule, Ladder, LeaseShare, LeaveCause, Moment, Outcome, RungChoice, SizeEstimate, SizeRule, SlotState, Target,
-    WaitReason,
+    ClientRule, Ladder, LayerOptions, LeaseShare, LeaveCause, Moment, Outcome, RungChoice, SizeEstimate, SizeRule,
+    SlotState, Target, WaitReason,
 };
 
 /// A model of the catalog.
@@ -85,6 +87,8 @@ pub struct SlotView {
     pub context_length: Option<u64>,
     /// The rule that gave its size (RC-20).
     pub size_rule: SizeRule,
+    /// Its layers come and go (RS-11).
+    pub streamed: bool,
     /// It is a second copy on its way to take over (DM-5).
     pub moving: bool,
     /// Requests in flight.
@@ -196,7 +200,9 @@ pub struct PlanQuestion {
     pub ladder: Ladder,
     /// With which context, if not the manifest's.
     pub context: Option<u64>,
-    /// The size with that context.
+    /// How its layers would live, if not as the manifest says.
+    pub layers: LayerOptions,
+    /// The size with that context and layers that live so.
     pub size: Option<SizeEstimate>,
     /// How important it would be; 5 when nothing is said.
     pub priority: Option<Priority>,
@@ -206,7 +212,14 @@ pub struct PlanQuestion {
 
 impl Default for PlanQuestion {
     fn default() -> Self {
-        Self { ladder: Ladder::from("default"), context: None, size: None, priority: None, device: None }
+        Self {
+            ladder: Ladder::from("default"),
+            context: None,
+            layers: LayerOptions::default(),
+            size: None,
+            priority: None,
+            device: None,
+        }
     }
 }
 
@@ -226,6 +239,8 @@ pub struct PlanView {
     pub size: ByteCount,
     /// The rule that says so.
     pub size_rule: SizeRule,
+    /// How its layers would live, or do; `null` for a provider elsewhere.
+    pub layers: Option<LayersView>,
     /// What would be done.
     #[serde(flatten)]
     pub step: PlannedStep,
@@ -239,6 +254,23 @@ pub struct PlanView {
     /// How long an answer takes at most, 19 times of 20; `null` with too few samples.
     #[serde(rename = "expected_answer_s", serialize_with = "optional_seconds")]
     pub expected_answer: Option<Duration>,
+}
+
+/// How a model's layers live (RS-11).
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LayersView {
+    /// What was asked for.
+    pub residency: ResidencyMode,
+    /// Blocks fetched ahead, where somebody says.
+    pub window: Option<u32>,
+    /// Layers of a block, where somebody says.
+    pub block: Option<u32>,
+    /// Whether they come and go.
+    pub streamed: bool,
+    /// What all of them would take with everything else; `null` where they cannot come and go.
+    pub whole: Option<ByteCount>,
+    /// Why they come and go.
+    pub why: Option<String>,
 }
 
 /// How a rung stands for a request that somebody thinks of.

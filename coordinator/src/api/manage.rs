@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use http::StatusCode;
-use model_boss_core::{EngineOptions, Event, LoadOptions};
-use model_boss_protocol::{ApiError, Backend, DeviceId, ErrorCode, KeepAlive, LlamaArgs, ModelId, Priority};
+use model_boss_core::{EngineOptions, Event, LayerOptions, LoadOptions, SizeEstimate};
+use model_boss_protocol::{
+    ApiError, Backend, ByteCount, DeviceId, ErrorCode, KeepAlive, LlamaArgs, ModelId, Priority, ResidencyMode,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::task::spawn_blocking;
@@ -31,6 +33,13 @@ struct LoadRequest {
     /// The context to serve, in tokens.
     ctx_size: Option<u64>,
     device: Option<String>,
+    /// Whether layers stay, or come and go (RS-11).
+    residency: Option<String>,
+    /// Blocks of layers fetched ahead, and layers of a block.
+    window: Option<u32>,
+    block: Option<u32>,
+    /// The lease on the devices that compute.
+    vram: Option<ByteCount>,
     /// How long it stays if nobody uses it.
     keep_alive: Option<KeepAlive>,
     priority: Option<Priority>,
@@ -96,6 +105,9 @@ pub(super) async fn load(mut call: Call) -> Result<Response, ApiError> {
     if request.ctx_size == Some(0) {
         return Err(ApiError::invalid("ctx_size", "'ctx_size' must be at least 1 token"));
     }
+    let mode = request.residency.as_deref().map(residency).transpose()?;
+    let LoadRequest { window, block, vram: memory, .. } = request;
+    let layers = LayerOptions { mode, window, block, memory };
     let device = request.device.as_deref().map(device).transpose()?;
     let model = match (request.model_name.take(), request.path.take()) {
         (Some(name), None) => known(&call.context, &name)?,
@@ -104,12 +116,10 @@ pub(super) async fn load(mut call: Call) -> Result<Response, ApiError> {
         (None, None) => return Err(ApiError::invalid("model_name", "give 'model_name', or 'path' of a model's files")),
     };
     let engine = engine_options(&call.context, &model, request.llamacpp_args.take(), request.llamacpp_backend.take())?;
-    let size = match request.ctx_size {
-        Some(context) => size_with(&call.context, &model, context).await,
-        None => None,
-    };
+    check_layers(&call.context, &model, &layers)?;
+    let size = size_with(&call.context, &model, request.ctx_size, layers).await;
     let (context, keep_alive, priority) = (request.ctx_size, request.keep_alive, request.priority);
-    let options = LoadOptions { device, context, size, keep_alive, priority, engine };
+    let options = LoadOptions { device, context, layers, size, keep_alive, priority, engine };
     let loading = call.context.scheduling.load(model.clone(), options);
     if request.wait && wait {
         loading.done().await.map_err(about_the_device)?;
@@ -171,15 +181,55 @@ async fn at_path(context: &Context, path: PathBuf) -> Result<ModelId, ApiError> 
     })
 }
 
-/// The memory a model will need with another context than its manifest's.
+/// Whether what is asked of a model's layers makes sense (RS-11).
+pub(super) fn check_layers(context: &Context, model: &ModelId, layers: &LayerOptions) -> Result<(), ApiError> {
+    for (field, value) in [("window", layers.window), ("block", layers.block)] {
+        if value == Some(0) {
+            return Err(ApiError::invalid(field, format!("'{field}' must be at least 1")));
+        }
+    }
+    if layers.memory == Some(ByteCount::ZERO) {
+        return Err(ApiError::invalid("vram", "'vram' must be more than nothing"));
+    }
+    let field = match layers {
+        LayerOptions { mode: Some(_), .. } => "residency",
+        LayerOptions { window: Some(_), .. } => "window",
+        LayerOptions { block: Some(_), .. } => "block",
+        _ => return Ok(()),
+    };
+    let catalog = context.catalog.current();
+    match catalog.get(model).map(|model| context.catalog.backend(model)) {
+        Some(backend) if backend.is_foreign() => {
+            let runs = backend.as_str();
+            let message = format!("'{field}' is for models that our own worker runs; model '{model}' is run by {runs}");
+            Err(ApiError::invalid(field, message))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The memory a model will need with another context than its manifest's, or layers that live otherwise, beside what earlier
+/// loads asked for; `None` where nothing is asked for.
 pub(super) async fn size_with(
     context: &Context,
     model: &ModelId,
-    tokens: u64,
-) -> Option<model_boss_core::SizeEstimate> {
+    tokens: Option<u64>,
+    layers: LayerOptions,
+) -> Option<SizeEstimate> {
+    if tokens.is_none() && layers.is_empty() {
+        return None;
+    }
+    let name = model.clone();
+    let before = context.scheduling.view(move |scheduler, _| scheduler.wished(&name)).await.unwrap_or_default();
+    let (tokens, layers) = (tokens.max(before.0), layers.over(before.1));
     let model = Arc::clone(context.catalog.current().get(model)?);
     let catalog = Arc::clone(&context.catalog);
-    spawn_blocking(move || model.size_with(Some(tokens), catalog.backend(&model))).await.ok()
+    let look = move || {
+        let backend = catalog.backend(&model);
+        let usual = model.manifest.context_length.or(catalog.engines().context);
+        model.size_with(tokens.or(usual), layers, backend)
+    };
+    spawn_blocking(look).await.ok()
 }
 
 /// One model, or all of them without a name (MM-10).
@@ -324,6 +374,13 @@ fn nothing_in(body: &[u8]) -> Result<(), ApiError> {
 pub(super) fn device(text: &str) -> Result<DeviceId, ApiError> {
     text.parse().map_err(|error: model_boss_protocol::ParseDeviceError| {
         ApiError::new(ErrorCode::InvalidDevice, error.to_string()).with_param("device")
+    })
+}
+
+/// A word that is none for how layers live is quoted.
+pub(super) fn residency(word: &str) -> Result<ResidencyMode, ApiError> {
+    word.parse().map_err(|error: model_boss_protocol::ParseResidencyError| {
+        ApiError::invalid("residency", format!("'residency': {error}"))
     })
 }
 

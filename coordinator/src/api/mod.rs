@@ -47,6 +47,7 @@ use crate::driver::Scheduling;
 use crate::leases::{DeviceTable, Leases, StoreWatch};
 use crate::metrics::Metrics;
 use crate::runtime_config::RuntimeConfig;
+use crate::supervisor::Streams;
 use crate::tasks::LiveTasks;
 
 pub(crate) use accept::{Server, ServerLimits};
@@ -75,6 +76,8 @@ pub(crate) struct Context {
     pub(crate) devices: DeviceTable,
     /// How the ledger's store is.
     pub(crate) store: StoreWatch,
+    /// What workers say of layers that come and go.
+    pub(crate) streams: Streams,
     /// What is counted.
     pub(crate) metrics: Arc<Metrics>,
     /// The names that mean this server.

@@ -1,14 +1,14 @@
 //! `POST /api/v1/plan`: what would happen to a request, without doing it.
 
 use axum::response::Response;
-use model_boss_core::{PlanQuestion, Target};
-use model_boss_protocol::{ApiError, ClientId, ErrorCode, Priority};
+use model_boss_core::{LayerOptions, PlanQuestion, Target};
+use model_boss_protocol::{ApiError, ByteCount, ClientId, ErrorCode, Priority};
 use model_boss_tasks::Question;
 use serde::Deserialize;
 
 use super::body::{json, parse};
 use super::inference::ANONYMOUS;
-use super::manage::{device, size_with};
+use super::manage::{check_layers, device, residency, size_with};
 use super::route::Call;
 
 #[derive(Deserialize)]
@@ -24,6 +24,11 @@ struct PlanRequest {
     ctx_size: Option<u64>,
     priority: Option<Priority>,
     device: Option<String>,
+    /// How its layers would live (RS-11), as in a load.
+    residency: Option<String>,
+    window: Option<u32>,
+    block: Option<u32>,
+    vram: Option<ByteCount>,
 }
 
 /// The same answers that the scheduler would give itself.
@@ -41,12 +46,19 @@ pub(super) async fn plan(mut call: Call) -> Result<Response, ApiError> {
     }
     let question = Question { model, task, client: &client, no_fallback: false };
     let resolved = call.context.tasks.resolve(&question, &call.context.catalog)?;
-    let size = match (request.ctx_size, &resolved.ladder.first.target) {
-        (Some(context), Target::Local(model)) => size_with(&call.context, model, context).await,
-        _ => None,
+    let mode = request.residency.as_deref().map(residency).transpose()?;
+    let PlanRequest { window, block, vram: memory, .. } = request;
+    let layers = LayerOptions { mode, window, block, memory };
+    let size = match &resolved.ladder.first.target {
+        Target::Local(model) => {
+            check_layers(&call.context, model, &layers)?;
+            size_with(&call.context, model, request.ctx_size, layers).await
+        }
+        Target::Cloud { .. } => None,
     };
     let priority = request.priority.or(resolved.priority);
-    let question = PlanQuestion { ladder: resolved.ladder, context: request.ctx_size, size, priority, device };
+    let context = request.ctx_size;
+    let question = PlanQuestion { ladder: resolved.ladder, context, layers, size, priority, device };
     let view = call.context.scheduling.view(move |scheduler, now| scheduler.plan(now, &question)).await;
     let view = view.ok_or_else(|| ApiError::new(ErrorCode::Draining, "the coordinator is shutting down"))?;
     json(&view?)

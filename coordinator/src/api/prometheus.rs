@@ -5,10 +5,11 @@ use axum::response::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use metrics::Label;
 use model_boss_core::{LedgerState, Scheduler, SlotState};
-use model_boss_protocol::{ApiError, ByteCount, ModelId};
+use model_boss_protocol::{ApiError, ByteCount, ModelId, StreamStats};
 
 use super::route::Call;
 use super::{Context, providers};
+use crate::metrics::Metrics;
 
 /// `GET /metrics`.
 pub(super) async fn metrics(call: Call) -> Result<Response, ApiError> {
@@ -31,6 +32,9 @@ async fn read_off(context: &Context) {
     for state in ["loading", "ready", "stopping"] {
         let count = slots.iter().filter(|slot| word(slot.state) == state).count();
         metrics.gauge("model_boss_slots", vec![Label::new("state", state)], count as f64);
+    }
+    for (model, stats) in context.streams.models() {
+        stream(metrics, &model, &stats.unwrap_or_default());
     }
     for device in devices {
         let label = || vec![Label::new("device", device.id.to_string())];
@@ -90,6 +94,28 @@ fn clouds(context: &Context) {
         let label = || vec![Label::new("client", client.id.clone())];
         metrics.gauge("model_boss_client_spent_today_usd", label(), client.spent_usd);
         metrics.gauge("model_boss_client_daily_spend_limit_usd", label(), client.daily_limit_usd.unwrap_or(f64::NAN));
+    }
+}
+
+/// Layers that come and go (RS-9), as the model's worker told last; nothing where all stay by now.
+fn stream(metrics: &Metrics, model: &ModelId, stats: &StreamStats) {
+    let label = || vec![Label::new("model", text(model))];
+    for (kind, count) in [("resident", stats.resident_layers), ("streamed", stats.streamed_layers)] {
+        let labels = vec![Label::new("model", text(model)), Label::new("kind", kind)];
+        metrics.gauge("model_boss_stream_layers", labels, f64::from(count));
+    }
+    metrics.gauge("model_boss_stream_bytes", label(), stats.bytes as f64);
+    metrics.gauge("model_boss_stream_bytes_per_second", label(), stats.bytes_per_second);
+    metrics.gauge("model_boss_stream_overlap_ratio", label(), stats.overlap);
+    for (part, seconds) in [
+        ("read", stats.read_seconds),
+        ("place", stats.place_seconds),
+        ("compute", stats.compute_seconds),
+        ("stall", stats.stall_seconds),
+        ("wall", stats.wall_seconds),
+    ] {
+        let labels = vec![Label::new("model", text(model)), Label::new("part", part)];
+        metrics.gauge("model_boss_stream_time_seconds", labels, seconds);
     }
 }
 

@@ -1,10 +1,12 @@
 //! What the process says about itself: liveness, health, figures, and every list an operator looks at. Nothing here wakes
 //! or keeps a model (OP-4).
 
+use std::collections::BTreeMap;
+
 use axum::response::Response;
 use http::StatusCode;
 use model_boss_core::{LedgerState, Scheduler, SlotState, SlotView};
-use model_boss_protocol::{ApiError, ByteCount, Category, DeviceId, ModelId};
+use model_boss_protocol::{ApiError, ByteCount, Category, DeviceId, ModelId, StreamStats};
 use serde::Serialize;
 
 use super::Context;
@@ -139,6 +141,8 @@ pub(super) async fn stats(call: Call) -> Result<Response, ApiError> {
         models: Vec<ModelTotals>,
         /// Providers that were asked since the start; `GET /api/v1/providers` has the day and the models.
         providers: Vec<ProviderTotals>,
+        /// Layers that come and go, by model (RS-9), as workers told last.
+        streams: BTreeMap<ModelId, StreamStats>,
         devices: Vec<DeviceTotals>,
         queued: usize,
         running: usize,
@@ -184,6 +188,7 @@ pub(super) async fn stats(call: Call) -> Result<Response, ApiError> {
         providers: asked
             .map(|provider| ProviderTotals { provider: provider.name, totals: provider.since_start })
             .collect(),
+        streams: context.streams.models().into_iter().filter_map(|(model, stats)| Some((model, stats?))).collect(),
         devices: devices.collect(),
         queued,
         running,
@@ -192,7 +197,16 @@ pub(super) async fn stats(call: Call) -> Result<Response, ApiError> {
 
 /// `GET /api/v1/slots`.
 pub(super) async fn slots(call: Call) -> Result<Response, ApiError> {
+    /// `layers` is what its worker told last of layers that come and go; `null` where all stay, or before it told.
+    #[derive(Serialize)]
+    struct Slot {
+        #[serde(flatten)]
+        slot: SlotView,
+        layers: Option<StreamStats>,
+    }
     let slots = call.context.scheduling.view(|scheduler, _| scheduler.slots()).await.unwrap_or_default();
+    let with_layers = |slot: SlotView| Slot { layers: call.context.streams.of(slot.id, slot.generation), slot };
+    let slots: Vec<Slot> = slots.into_iter().map(with_layers).collect();
     json(&call.context.clock.dated(serde_json::json!({ "slots": slots })))
 }
 

@@ -112,6 +112,7 @@ async fn fixture_with(keys: Option<&str>) -> Fixture {
         leases: leases.clone(),
         news: news.clone(),
         machine: None,
+        streams: Default::default(),
     };
     let (pulse, changes) = (Arc::new(Pulse::default()), Arc::new(Changes::new()));
     let clock = Clock::start();
@@ -150,6 +151,7 @@ async fn fixture_with(keys: Option<&str>) -> Fixture {
         leases,
         devices,
         store,
+        streams: Default::default(),
         metrics,
         hosts: AllowedHosts::new(&[], "127.0.0.1".parse().unwrap()),
         keys,

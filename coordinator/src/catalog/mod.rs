@@ -17,8 +17,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use model_boss_core::{ModelDescription, SizeEstimate};
-use model_boss_protocol::{Backend, Manifest, ModelId};
+use model_boss_core::{LayerOptions, ModelDescription, SizeEstimate};
+use model_boss_protocol::{Backend, Manifest, ModelId, Residency};
 
 use about::About;
 pub(crate) use by_path::PathError;
@@ -70,10 +70,20 @@ pub(crate) struct Problem {
 }
 
 impl Model {
-    /// The memory it will need with another context, run by `backend`. Looks at files, so it may block.
-    pub(crate) fn size_with(&self, context: Option<u64>, backend: Backend) -> SizeEstimate {
-        let context_length = context.or(self.manifest.context_length);
-        let manifest = Manifest { context_length, ..self.manifest.clone() };
+    /// The memory it will need with another context and layers that live otherwise, run by `backend`. Looks at files, so it
+    /// may block.
+    pub(crate) fn size_with(&self, context: Option<u64>, layers: LayerOptions, backend: Backend) -> SizeEstimate {
+        let Residency { mode, window, block } = layers.residency(self.manifest.residency());
+        let stated = layers.memory.or(self.manifest.stated_size());
+        let manifest = Manifest {
+            context_length: context.or(self.manifest.context_length),
+            residency: Some(mode),
+            window,
+            block,
+            vram: stated,
+            vram_mb: None,
+            ..self.manifest.clone()
+        };
         size::estimate(&manifest, &self.source, &size::model_files(&self.source), backend)
     }
 
@@ -183,7 +193,7 @@ impl Catalog {
             let of_engine =
                 backend.is_foreign() || (model.manifest.context_length.is_none() && engines.context.is_some());
             let size = if of_engine {
-                model.size_with(model.manifest.context_length.or(engines.context), backend)
+                model.size_with(model.manifest.context_length.or(engines.context), LayerOptions::default(), backend)
             } else {
                 model.description.size.clone()
             };

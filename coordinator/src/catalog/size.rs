@@ -3,16 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
-use model_boss_core::{SizeEstimate, SizeRule};
-use model_boss_protocol::{Backend, ByteCount, DeviceId, Manifest, ResidencyMode};
+use model_boss_core::{SizeEstimate, SizeRule, Streaming};
+use model_boss_protocol::{Backend, ByteCount, Manifest, ResidencyMode};
 
 use super::DEFAULT_CONCURRENCY;
 use super::headers::{HeaderFacts, LayerFacts, Shape};
 
-/// Code, buffers and activations of a worker on `cpu`.
+/// Code and buffers of a worker. What its context takes of each GPU comes on top where it is placed on one.
 const PROCESS: ByteCount = ByteCount::mib(64);
-/// The same with a device context, per process and GPU until measured.
-const PROCESS_ON_GPU: ByteCount = ByteCount::mib(600);
 /// Keys and values when nothing tells the shape of the model.
 const UNKNOWN_CACHE: ByteCount = ByteCount::mib(256);
 /// The context assumed when the manifest does not say and the model allows it.
@@ -103,20 +101,28 @@ fn collect(path: &Path, depth: u32, files: &mut Vec<ModelFile>) {
 /// The first rule that applies: what the manifest states; weights, keys and values, activations and the process as the
 /// headers tell them; file sizes (GGUF ×1.1, safetensors ×1.3); the name.
 pub(super) fn estimate(manifest: &Manifest, source: &Path, files: &[ModelFile], backend: Backend) -> SizeEstimate {
-    if let Some(bytes) = manifest.stated_size() {
+    // Engines of others keep what they load, or have ways of their own.
+    let may_stream = !backend.is_foreign() && manifest.residency != Some(ResidencyMode::Resident);
+    let forced = may_stream && manifest.residency == Some(ResidencyMode::Stream);
+    let stated = manifest.stated_size();
+    if let (Some(bytes), false) = (stated, forced) {
         return SizeEstimate { bytes, rule: SizeRule::Manifest, streamed: None };
     }
-    let process = if matches!(manifest.device, DeviceId::Cuda(_)) { PROCESS_ON_GPU } else { PROCESS };
     if let Some(HeaderFacts { weights, layers, shape }) = HeaderFacts::read(source, files) {
-        let beside = cache(manifest, &shape, backend) + shape.activations() + process;
-        let least = (weights - layers.bytes) + window(manifest, &layers) + beside;
-        // Engines of others keep what they load, or have ways of their own.
-        let may_stream = backend == Backend::Candle && manifest.residency != Some(ResidencyMode::Resident);
-        let bytes = match manifest.residency {
-            Some(ResidencyMode::Stream) if may_stream => least.min(weights + beside),
-            _ => weights + beside,
+        let beside = cache(manifest, &shape, backend) + shape.activations() + PROCESS;
+        let window = window(manifest, &layers);
+        let whole = weights + beside;
+        let least = ((weights - layers.bytes) + window + beside).min(whole);
+        // The buffers that layers are read into on their way to another device are as large as their places there.
+        let streaming = Streaming { whole, least, layers: layers.bytes, ring: window };
+        let (bytes, rule) = match stated {
+            Some(bytes) => (bytes, SizeRule::Manifest),
+            None => (if forced { least } else { whole }, SizeRule::Headers),
         };
-        return SizeEstimate { bytes, rule: SizeRule::Headers, streamed: may_stream.then_some(least) };
+        return SizeEstimate { bytes, rule, streamed: may_stream.then_some(streaming) };
+    }
+    if let Some(bytes) = stated {
+        return SizeEstimate { bytes, rule: SizeRule::Manifest, streamed: None };
     }
     let weigh = |file: &ModelFile| ByteCount(file.bytes).scaled(if file.is_gguf() { 1.1 } else { 1.3 });
     let weights = || files.iter().filter(|file| file.is_weights());
@@ -124,7 +130,7 @@ pub(super) fn estimate(manifest: &Manifest, source: &Path, files: &[ModelFile], 
     let weights = if known { weights().map(weigh).sum() } else { by_name(manifest.name.as_str()) };
     let cache = Shape::beside(source).map_or(UNKNOWN_CACHE, |shape| cache(manifest, &shape, backend));
     let rule = if known { SizeRule::FileSize } else { SizeRule::Name };
-    SizeEstimate { bytes: weights + cache + process, rule, streamed: None }
+    SizeEstimate { bytes: weights + cache + PROCESS, rule, streamed: None }
 }
 
 /// What layers come through if they come and go (RS-6): the block in use and those fetched ahead. A block is the fewest

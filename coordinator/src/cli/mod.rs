@@ -1,6 +1,7 @@
 //! The command line: what can be said, and who does it. Every command but `serve` and `config` talks to a coordinator over
 //! HTTP and knows nothing that its API does not tell; `run` with a file starts one if none runs.
 
+mod bench;
 mod chat;
 mod error;
 mod files;
@@ -30,6 +31,7 @@ use crate::lease_run::{self, LeaseCommand};
 use crate::log_filter::LogFilter;
 use crate::serve::serve;
 
+use bench::BenchCommand;
 use error::CliError;
 use flags::SettingFlags;
 use tasks::TasksCommand;
@@ -64,6 +66,7 @@ Examples:
   model-boss plan qwen3-32b --priority 2            where it would go, and who would leave for it
   model-boss move qwen3-8b cuda:1                   to another GPU, while it serves
   model-boss free cuda:0                            have a GPU for yourself; --back gives it to the models again
+  model-boss bench residency large                  what streaming a model takes on this machine, layer by layer
   model-boss tasks explain chat                     every rung of a task, and which one a request would get
   model-boss config set allowCloudFallback=false    now, and after restarts
   model-boss config show --origin                   every setting and who decided it
@@ -119,6 +122,8 @@ enum Command {
         #[arg(long)]
         device: Option<String>,
         #[command(flatten)]
+        layers: orders::LayerArgs,
+        #[command(flatten)]
         read: ReadArgs,
     },
     /// Load a model now and wait until it serves.
@@ -161,6 +166,9 @@ enum Command {
     /// Tasks: names that stand for ladders of models. What there are, what each means now, whether a file makes sense.
     #[command(subcommand)]
     Tasks(tasks::TasksCommand),
+    /// Measure a model on this machine.
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
     /// Print the completion script of a shell.
     Completions {
         /// Which shell.
@@ -242,8 +250,9 @@ impl Command {
             Self::Decisions { lines, read } => {
                 watch::show(&client()?, read, async |client| views::decisions(client, lines, read.read.json).await)?;
             }
-            Self::Plan { model, ctx_size, priority, device, read } => {
-                let question = views::plan_question(&model, ctx_size, priority.as_deref(), device.as_deref());
+            Self::Plan { model, ctx_size, priority, device, layers, read } => {
+                let mut question = views::plan_question(&model, ctx_size, priority.as_deref(), device.as_deref());
+                layers.add_to(&mut question);
                 print(&small_runtime()?.block_on(views::plan(&client()?, &question, read.json))?)?;
             }
             Self::Move(args) => print(&small_runtime()?.block_on(orders::move_to(&client()?, &args))?)?,
@@ -286,6 +295,9 @@ impl Command {
                 let client = client()?;
                 let explained = tasks::explain(&client, &name, priority.as_deref(), read.json);
                 print(&small_runtime()?.block_on(explained)?)?;
+            }
+            Self::Bench(BenchCommand::Residency(args)) => {
+                return small_runtime()?.block_on(bench::residency(&client()?, &args));
             }
             Self::Completions { shell } => {
                 let mut script = Vec::new();

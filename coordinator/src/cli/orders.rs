@@ -1,6 +1,7 @@
 //! What a command orders a coordinator to do: load, unload, move, pin, free a device.
 
 use clap::Args;
+use model_boss_protocol::{ByteCount, ResidencyMode};
 use serde_json::{Value, json};
 
 use super::error::CliError;
@@ -18,6 +19,8 @@ pub(super) struct LoadArgs {
     /// The context to serve, in tokens.
     #[arg(long, value_name = "TOKENS")]
     ctx_size: Option<u64>,
+    #[command(flatten)]
+    layers: LayerArgs,
     /// How long it stays if nobody uses it: 5m, 1h; 0 unloads it when idle, -1 never.
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     keep_alive: Option<String>,
@@ -27,6 +30,38 @@ pub(super) struct LoadArgs {
     /// Do not wait until it serves.
     #[arg(long)]
     no_wait: bool,
+}
+
+/// How a model's layers live, in place of what its manifest says (docs/streaming.md).
+#[derive(Debug, Default, Args)]
+pub(super) struct LayerArgs {
+    /// auto, resident (in memory or not at all), or stream (within --vram, or the least that works).
+    #[arg(long)]
+    residency: Option<ResidencyMode>,
+    /// Of a streamed model: blocks of layers fetched ahead of the one in use.
+    #[arg(long, value_name = "BLOCKS", value_parser = clap::value_parser!(u32).range(1..))]
+    window: Option<u32>,
+    /// Of a streamed model: layers of a block.
+    #[arg(long, value_name = "LAYERS", value_parser = clap::value_parser!(u32).range(1..))]
+    block: Option<u32>,
+    /// The memory it may take on the devices that compute, e.g. 6GiB.
+    #[arg(long, value_name = "SIZE")]
+    vram: Option<ByteCount>,
+}
+
+impl LayerArgs {
+    /// Adds what was said to an order or a question.
+    pub(super) fn add_to(&self, body: &mut Value) {
+        let mut give = |name: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                body[name] = value;
+            }
+        };
+        give("residency", self.residency.map(|mode| mode.as_str().into()));
+        give("window", self.window.map(Value::from));
+        give("block", self.block.map(Value::from));
+        give("vram", self.vram.map(|bytes| bytes.0.into()));
+    }
 }
 
 /// `move MODEL DEVICE`.
@@ -82,6 +117,7 @@ pub(super) async fn load(client: &Client, args: &LoadArgs) -> Result<String, Cli
     if let Some(tokens) = args.ctx_size {
         body["ctx_size"] = tokens.into();
     }
+    args.layers.add_to(&mut body);
     if let Some(time) = &args.keep_alive {
         // Bare digits are seconds, as in the API.
         body["keep_alive"] = time.parse::<f64>().map_or_else(|_| Value::from(time.as_str()), Value::from);

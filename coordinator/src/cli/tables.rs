@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use model_boss_protocol::ByteCount;
+use model_boss_protocol::{ByteCount, StreamStats};
 use serde_json::Value;
 
 use super::error::CliError;
@@ -57,9 +57,9 @@ pub(super) async fn ps(client: &Client, as_json: bool) -> Result<String, CliErro
             (Some("loading"), Some(share)) if share > 0.0 => format!("loading {:.0}%", share * 100.0),
             (state, _) => state.unwrap_or("-").to_owned(),
         };
-        [text(&slot["model"]), size.to_string(), devices.join(", "), state, until(slot, now)]
+        [text(&slot["model"]), size.to_string(), devices.join(", "), state, layers(slot), until(slot, now)]
     });
-    Ok(table(["MODEL", "SIZE", "DEVICE", "STATE", "UNTIL"], rows))
+    Ok(table(["MODEL", "SIZE", "DEVICE", "STATE", "LAYERS", "UNTIL"], rows))
 }
 
 /// `model-boss show`.
@@ -108,6 +108,20 @@ fn status(status: &Value) -> String {
         (Some(share), None) => format!("{word} {:.0}%", share * 100.0),
         (None, None) => word,
     }
+}
+
+/// `14 of 28 streamed, 3.20 GB/s, overlap 0.97`; `stay` where all do.
+fn layers(slot: &Value) -> String {
+    let Ok(Some(stats)) = serde_json::from_value::<Option<StreamStats>>(slot["layers"].clone()) else {
+        let word = if slot["streamed"] == true { "streamed" } else { "stay" };
+        return word.to_owned();
+    };
+    let all = stats.resident_layers + stats.streamed_layers;
+    let mut text = format!("{} of {all} streamed", stats.streamed_layers);
+    if stats.steps > 0 {
+        text += &format!(", {:.2} GB/s, overlap {:.2}", stats.bytes_per_second / 1e9, stats.overlap);
+    }
+    text
 }
 
 /// When a slot is given back if nobody uses it.
@@ -165,6 +179,24 @@ mod tests {
         assert_eq!(until(&json!({ "unload_at": null, "running": 0 }), 0.0), "-");
         assert_eq!(until(&json!({ "unload_at": null, "running": 2 }), 0.0), "in use");
         assert_eq!(until(&json!({ "unload_at": null, "pinned": true }), 0.0), "pinned");
+    }
+
+    #[test]
+    fn layers_that_come_and_go_show_what_that_takes() {
+        let stats = StreamStats {
+            resident_layers: 14,
+            streamed_layers: 14,
+            steps: 2,
+            bytes_per_second: 3.2e9,
+            overlap: 0.971,
+            ..StreamStats::default()
+        };
+        let shown = layers(&json!({ "streamed": true, "layers": stats }));
+        assert_eq!(shown, "14 of 28 streamed, 3.20 GB/s, overlap 0.97");
+        let new = StreamStats { steps: 0, ..stats };
+        assert_eq!(layers(&json!({ "streamed": true, "layers": new })), "14 of 28 streamed");
+        assert_eq!(layers(&json!({ "streamed": true, "layers": null })), "streamed");
+        assert_eq!(layers(&json!({ "streamed": false })), "stay");
     }
 
     #[test]

@@ -139,6 +139,11 @@ pub(super) async fn plan(client: &Client, question: &Value, as_json: bool) -> Re
     if !parts.is_empty() {
         lines.push(format!("  where      {}", parts.join(", ")));
     }
+    let layers = &answer["layers"];
+    if layers["streamed"] == true {
+        let why = layers["why"].as_str().map(|why| format!(": {why}")).unwrap_or_default();
+        lines.push(format!("  layers     come and go{why}"));
+    }
     for victim in items(&answer, "evictions") {
         let how = if victim["drains"] == true { "drains" } else { "evicts" };
         lines.push(format!("  {how:<10} {}: {}", text(&victim["model"]), text(&victim["why"])));
@@ -257,13 +262,19 @@ mod tests {
     #[tokio::test]
     async fn a_plan_says_who_would_leave_and_by_which_right() {
         let answer = json!({ "model": "large", "priority": 2, "size": 6_442_450_944_u64, "size_rule": "manifest", "step": "evict",
-            "parts": [["cuda:0", 6_442_450_944_u64]], "evictions": [{ "model": "small", "drains": true, "why": "its rank is 5" }],
+            "parts": [["cuda:0", 6_442_450_944_u64]],
+            "layers": { "streamed": true, "why": "all layers take 9.00 GiB, and models can have 6.00 GiB of cuda:0" },
+            "evictions": [{ "model": "small", "drains": true, "why": "its rank is 5" }],
             "message": "loaded when small has left", "before_it": 3, "expected_load_s": 12.0, "expected_answer_s": null });
         let (_fake, client) = fake(answer).await;
         let shown = plan(&client, &plan_question("large", None, None, None), false).await.unwrap();
-        for part in
-            ["6.00 GiB on cuda:0", "drains     small: its rank is 5", "after      3 requests", "load       about 12"]
-        {
+        for part in [
+            "6.00 GiB on cuda:0",
+            "layers     come and go: all layers take 9.00 GiB",
+            "drains     small: its rank is 5",
+            "after      3 requests",
+            "load       about 12",
+        ] {
             assert!(shown.contains(part), "{shown}");
         }
         assert!(!shown.contains("\n  answer"), "{shown}");

@@ -87,10 +87,14 @@ section! {
         back_off_limit: Duration = Duration::from_secs(300),
         /// A worker that lost a request gets no further one for this time, or until it is known to be gone.
         lost_pause: Duration = Duration::from_secs(1),
+        /// What other programs use for less than this a model waits for; for what they use longer its layers come and go (docs/streaming.md).
+        peak_patience: Duration = Duration::from_secs(30),
         /// What follows a failed load: `evict_all_and_retry` once, or `fail`. Never where the model's files are at fault.
         load_failure_policy: LoadFailurePolicy = LoadFailurePolicy::default(),
         /// Models loaded at once: `auto` (memory decides), or numbers for LLM, EMBEDDING, RERANKING, or e.g. `llm=2 tts=1`; else 1.
         max_loaded_models: MaxLoaded = MaxLoaded::Auto,
+        /// The most that models may use of this machine's memory, e.g. "2GiB"; unset: all but a tenth that stays free.
+        host_memory: Option<ByteCount> = None,
         /// What models on `cpu` may keep while idle, in MiB; 0 = every request loads and unloads; unset: 60 % of usable RAM.
         model_cache_mb: Option<u64> = None,
         /// How long an unneeded model stays loaded, in place of `stay_warm`: seconds, or a text with a unit; 0 = for ever.

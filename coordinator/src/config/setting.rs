@@ -109,6 +109,7 @@ leaf!(
     Option<IdleTime>,
     Option<RedisUrl>,
     ByteCount,
+    Option<ByteCount>,
     LogLevel,
     LogFormat,
     Option<u64>,
@@ -456,6 +457,19 @@ impl Setting for Option<RedisUrl> {
 
     fn show(&self) -> String {
         self.as_ref().map_or_else(|| "unset".to_owned(), |url| quote(&url.to_string()))
+    }
+}
+
+impl Setting for Option<ByteCount> {
+    fn read(&mut self, value: &Value) -> Result<(), String> {
+        let mut size = ByteCount::ZERO;
+        size.read(value)?;
+        *self = Some(size);
+        Ok(())
+    }
+
+    fn show(&self) -> String {
+        self.as_ref().map_or_else(|| "unset".to_owned(), Setting::show)
     }
 }
 

@@ -14,6 +14,8 @@ pub(crate) struct HostProbe {
     cgroup: PathBuf,
     /// What idle models may keep, where the operator says.
     cache: Option<ByteCount>,
+    /// The most that models may use at all, where the operator says.
+    most: Option<ByteCount>,
 }
 
 /// What idle models may keep of the memory that models may use, where nobody says.
@@ -29,10 +31,20 @@ pub(super) fn retention(
 }
 
 impl HostProbe {
-    /// The probe of this machine.
-    pub(crate) fn new(cache: Option<ByteCount>) -> Self {
-        Self { proc: "/proc".into(), cgroup: "/sys/fs/cgroup".into(), cache }
+    /// The probe of this machine: what idle models may keep of it, and what models may use of it.
+    pub(crate) fn new(cache: Option<ByteCount>, most: Option<ByteCount>) -> Self {
+        Self { proc: "/proc".into(), cgroup: "/sys/fs/cgroup".into(), cache, most }
     }
+}
+
+/// The memory of a host of which models may use only so much: what others use counts as far as it reaches into that.
+fn only(most: ByteCount, sample: DeviceSample) -> DeviceSample {
+    let Some(total) = sample.capacity else { return sample };
+    let most = most.min(total - sample.reserve);
+    let models: ByteCount = sample.processes.iter().map(|&(_, bytes)| bytes).sum();
+    let not_theirs = total - sample.reserve - most;
+    let used = sample.used.map(|used| models + ((used - models) - not_theirs));
+    DeviceSample { capacity: Some(most), reserve: ByteCount::ZERO, used, ..sample }
 }
 
 impl Probe for HostProbe {
@@ -50,7 +62,7 @@ impl Probe for HostProbe {
             }
         }
         let reserve = capacity.map_or(ByteCount::gib(1), |total| total.scaled(0.1).max(ByteCount::gib(1)));
-        vec![DeviceSample {
+        let sample = DeviceSample {
             device: DeviceId::Cpu,
             name: processor(&self.proc),
             uuid: None,
@@ -59,10 +71,15 @@ impl Probe for HostProbe {
             used: capacity.zip(available).map(|(total, free)| total.saturating_sub(free)),
             told_apart: true,
             processes: anonymous_memory(&self.proc, leased),
-            retention: retention(self.cache, capacity, reserve),
+            retention: None,
             exclusive: false,
             sampled_at,
-        }]
+        };
+        let sample = match self.most {
+            Some(most) => only(most, sample),
+            None => sample,
+        };
+        vec![DeviceSample { retention: retention(self.cache, sample.capacity, sample.reserve), ..sample }]
     }
 }
 
@@ -116,7 +133,8 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        let probe = HostProbe { proc: root.path().join("proc"), cgroup: root.path().join("cg"), cache: None };
+        let probe =
+            HostProbe { proc: root.path().join("proc"), cgroup: root.path().join("cg"), cache: None, most: None };
         (root, probe)
     }
 
@@ -132,6 +150,25 @@ mod tests {
         assert_eq!(sample.retention, Some((ByteCount::gib(32) - sample.reserve).scaled(0.6)));
         probe.cache = Some(ByteCount::ZERO);
         assert_eq!(probe.sample(&[]).remove(0).retention, Some(ByteCount::ZERO));
+    }
+
+    #[test]
+    fn what_others_use_counts_only_where_it_reaches_into_the_models_share() {
+        let gib = ByteCount::gib;
+        let (_root, mut probe) = machine(&[]);
+        let sample = probe.sample(&[]).remove(0);
+        let seen = |used: u64, models: u64| {
+            let (capacity, used, reserve) = (Some(gib(32)), Some(gib(used)), gib(4));
+            let processes = vec![(7, gib(models))];
+            let seen = only(gib(8), DeviceSample { capacity, used, reserve, processes, ..sample.clone() });
+            assert_eq!((seen.capacity, seen.reserve), (Some(gib(8)), ByteCount::ZERO));
+            seen.used
+        };
+        assert_eq!(seen(19, 0), Some(ByteCount::ZERO), "20 GiB are for others");
+        assert_eq!(seen(23, 3), Some(gib(3)));
+        assert_eq!(seen(25, 3), Some(gib(5)), "they took 2 GiB of the models' share");
+        let small = only(gib(99), DeviceSample { capacity: Some(gib(32)), reserve: gib(4), ..sample });
+        assert_eq!(small.capacity, Some(gib(28)), "never more than there is");
     }
 
     #[test]
@@ -174,7 +211,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_memory() {
-        let sample = HostProbe::new(None).sample(&[]).remove(0);
+        let sample = HostProbe::new(None, None).sample(&[]).remove(0);
         assert!(sample.capacity.is_some_and(|bytes| bytes > ByteCount::ZERO));
         assert!(sample.used.is_some());
     }

@@ -9,6 +9,7 @@ mod programs;
 mod runner;
 mod sockets;
 mod spawner;
+mod streams;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use model_boss_core::EngineOptions;
 use model_boss_dialects::EngineDialect;
-use model_boss_protocol::{Backend, ByteCount, DeviceId, Generation, ModelId, ResidencyMode, SlotId};
+use model_boss_protocol::{Backend, ByteCount, DeviceId, Generation, ModelId, Residency, SlotId};
 use tokio_util::sync::CancellationToken;
 
 use crate::catalog::{LiveCatalog, Model};
@@ -32,6 +33,7 @@ pub(crate) use ports::Ports;
 pub(crate) use programs::{ProgramError, Programs};
 use runner::WorkerRunner;
 pub(crate) use spawner::{Spawner, die_with_us};
+pub(crate) use streams::Streams;
 
 /// Starts, watches and ends workers.
 pub(crate) struct Supervisor {
@@ -55,6 +57,8 @@ pub(crate) struct Tools {
     pub(crate) news: News,
     /// The machine that is played, if one is: workers' memory is what they say.
     pub(crate) machine: Option<Arc<SimulatedMachine>>,
+    /// What workers say of layers that come and go.
+    pub(crate) streams: Streams,
 }
 
 /// How long things may take, and where things are.
@@ -86,8 +90,8 @@ pub(crate) struct SpawnOrder {
     pub(crate) parts: Vec<(DeviceId, ByteCount)>,
     /// The context to serve, when a load asked for one.
     pub(crate) context: Option<u64>,
-    /// `stream` where it was given less than it needs to stay.
-    pub(crate) residency: ResidencyMode,
+    /// How its layers live: `stream` where it was given less than it needs for them to stay.
+    pub(crate) residency: Residency,
     /// The UUIDs of the GPUs of its lease, joined by commas; empty on `cpu`.
     pub(crate) visible_gpus: String,
     /// What the load asked of its engine.

@@ -10,9 +10,7 @@ use std::time::Duration;
 
 use model_boss_core::{Event, ExitReport};
 use model_boss_engines::{Facts, exit_reason};
-use model_boss_protocol::{
-    DeviceId, PromptFormat, Residency, ResidencyMode, SpawnToken, WorkerExit, WorkerHealth, WorkerSpec,
-};
+use model_boss_protocol::{DeviceId, PromptFormat, SpawnToken, StreamStats, WorkerExit, WorkerHealth, WorkerSpec};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use tokio::io::AsyncWriteExt;
@@ -65,6 +63,7 @@ impl WorkerRunner {
     pub(super) async fn run(self) {
         let exit = self.live().await;
         let (slot, generation) = (self.order.slot, self.order.generation);
+        self.tools.streams.gone(slot, generation);
         self.tools.news.event(Event::WorkerExited { slot, generation, exit });
     }
 
@@ -206,7 +205,7 @@ impl WorkerRunner {
         let mut told = 0.0;
         loop {
             if let Some(sign) = check.health(HEALTH_LIMIT).await {
-                self.holds(check.pid, sign.health.as_ref());
+                self.heard(check.pid, sign.health.as_ref());
                 if sign.ready {
                     return sign.context_length;
                 }
@@ -230,8 +229,9 @@ impl WorkerRunner {
             sleep(interval).await;
             match check.health(interval).await {
                 Some(sign) => {
-                    self.holds(check.pid, sign.health.as_ref());
+                    self.heard(check.pid, sign.health.as_ref());
                     let engine = sign.engine;
+                    let limit = limit + slowest_step(sign.health.as_ref().and_then(|health| health.streaming.as_ref()));
                     if engine.active == 0 || last_steps != Some(engine.steps) {
                         last_sign = Instant::now();
                     } else if last_sign.elapsed() >= limit {
@@ -254,10 +254,15 @@ impl WorkerRunner {
         }
     }
 
-    /// On a played machine memory is what workers say.
-    fn holds(&self, pid: u32, health: Option<&WorkerHealth>) {
-        if let (Some(machine), Some(health)) = (&self.tools.machine, health) {
+    /// What one of our own says of itself. On a played machine memory is what workers say.
+    fn heard(&self, pid: u32, health: Option<&WorkerHealth>) {
+        let Some(health) = health else { return };
+        if let Some(machine) = &self.tools.machine {
             machine.holds(pid, health.held.clone());
+        }
+        if let Some(stats) = &health.streaming {
+            let (slot, generation) = (self.order.slot, self.order.generation);
+            self.tools.streams.told(slot, generation, &self.worker.model, stats.clone());
         }
     }
 
@@ -331,16 +336,23 @@ impl WorkerRunner {
             proof,
             context_length: self.context(),
             max_concurrent: description.max_concurrent,
-            residency: match self.order.residency {
-                ResidencyMode::Auto => manifest.residency(),
-                mode => Residency { mode, ..manifest.residency() },
-            },
+            residency: self.order.residency,
             params: manifest.params.clone(),
             chat_template: manifest.chat_template.clone().or_else(|| manifest.prompt_format.map(template_of)),
             thinking: manifest.thinking,
             settings: self.order.model.settings_of(self.order.backend),
         }
     }
+}
+
+/// How long a step may take whose layers come from a disk, before it is taken to hang: a long prompt has several of them, and
+/// a disk that others use gives less than it gave when the model was loaded.
+fn slowest_step(streaming: Option<&StreamStats>) -> Duration {
+    const TIMES_AS_LONG: f64 = 8.0;
+    let seconds = streaming
+        .filter(|stats| stats.store_bytes_per_second > 0.0)
+        .map_or(0.0, |stats| TIMES_AS_LONG * stats.step_bytes as f64 / stats.store_bytes_per_second);
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(86_400)).min(Duration::from_secs(86_400))
 }
 
 /// How a process's health is asked.
@@ -412,5 +424,23 @@ fn report(status: std::io::Result<ExitStatus>, why: Option<String>, last_lines: 
     match why {
         Some(why) => ExitReport { reason: None, description: format!("{why}; {ended}"), last_lines },
         None => ExitReport { reason, description: ended, last_lines },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_streamed_step_is_given_the_time_its_disk_needs() {
+        let stats = |step_bytes, store_bytes_per_second| StreamStats {
+            step_bytes,
+            store_bytes_per_second,
+            ..StreamStats::default()
+        };
+        assert_eq!(slowest_step(None), Duration::ZERO);
+        assert_eq!(slowest_step(Some(&stats(40_000_000_000, 1e9))), Duration::from_secs(320));
+        assert_eq!(slowest_step(Some(&stats(1, 0.0))), Duration::ZERO, "nothing was measured");
+        assert_eq!(slowest_step(Some(&stats(u64::MAX, 1e-9))), Duration::from_secs(86_400), "never for ever");
     }
 }

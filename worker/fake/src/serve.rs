@@ -18,7 +18,8 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use model_boss_fake_worker::behaviour::{Behaviour, Malformed, Report};
 use model_boss_protocol::{
-    ApiError, ByteCount, DeviceId, ErrorCode, ErrorSource, Readiness, WorkerHealth, WorkerSpec, headers,
+    ApiError, ByteCount, DeviceId, ErrorCode, ErrorSource, Readiness, ResidencyMode, StreamStats, WorkerHealth,
+    WorkerSpec, headers,
 };
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
@@ -72,6 +73,22 @@ impl Worker {
         let holds = self.behaviour.holds.unwrap_or(leased).0 as f64 / leased.0.max(1) as f64;
         let share = holds * f64::from(self.progress());
         self.spec.parts.iter().map(|(device, bytes)| (device.clone(), bytes.scaled(share))).collect()
+    }
+
+    /// A model that is to be streamed pretends so much: half of its layers come, and nothing waits for them.
+    fn streaming(&self, ready: bool) -> Option<StreamStats> {
+        (ready && self.spec.residency.mode == ResidencyMode::Stream).then(|| {
+            let steps = self.counters.engine().steps;
+            StreamStats {
+                resident_layers: 12,
+                streamed_layers: 12,
+                slots: self.spec.residency.window.unwrap_or(1) + 1,
+                store: "pretended".to_owned(),
+                steps,
+                overlap: 1.0,
+                ..StreamStats::default()
+            }
+        })
     }
 
     fn context_length(&self) -> u64 {
@@ -236,6 +253,7 @@ async fn health(worker: &Worker) -> Answer {
         weight_bytes: ready.then_some(worker.behaviour.memory),
         held: worker.held(),
         engine: worker.counters.engine(),
+        streaming: worker.streaming(ready),
     };
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     if worker.manner == Manner::LlamaServer {

@@ -1,6 +1,6 @@
 //! RC-18 case by case, on plain numbers.
 
-use model_boss_protocol::{KeepAlive, RequestId};
+use model_boss_protocol::{ByteCount, KeepAlive, RequestId};
 use proptest::prelude::*;
 
 use super::*;
@@ -66,8 +66,12 @@ fn busy(slot: u64, rank: u8) -> Candidate {
 }
 
 /// So many bytes of one device.
+fn wants(bytes: i128) -> Need {
+    Need::of(ByteCount(u64::try_from(bytes).unwrap()))
+}
+
 fn memory(missing: i128) -> Goal {
-    Goal { need: missing, rooms: vec![0], places: 0 }
+    Goal { need: wants(missing), rooms: vec![0], places: 0 }
 }
 
 fn take(asker: &Head, missing: i128, from: &[Candidate], now: Moment) -> Result<Vec<u64>, Blocked> {
@@ -190,7 +194,7 @@ fn rc_18_a_small_victim_that_a_large_one_makes_superfluous_stays() {
 fn mm_3_a_full_category_gives_up_its_least_recently_used_and_no_more() {
     let mine = asker(5, s(9), s(9));
     let of_type = |n, used| Candidate { frees_place: true, last_used: s(used), bytes: 0, ..idle(n, 5) };
-    let goal = Goal { need: 0, rooms: vec![0], places: 1 };
+    let goal = Goal { need: wants(0), rooms: vec![0], places: 1 };
     let other = Candidate { last_used: s(0), ..idle(7, 9) };
     let all = [of_type(1, 3), of_type(2, 2), of_type(3, 4), other];
     let victims = plan(&mine, &goal, &all, s(9), &Settings::default()).unwrap();
@@ -205,7 +209,7 @@ fn mm_3_a_full_category_gives_up_its_least_recently_used_and_no_more() {
 fn mm_5_every_user_of_an_exclusive_device_leaves_or_none_does() {
     let mine = asker(5, s(9), s(9));
     let user = |n, rank| Candidate { excluded: true, bytes: 0, ..idle(n, rank) };
-    let goal = Goal { need: 0, rooms: vec![0], places: 0 };
+    let goal = Goal { need: wants(0), rooms: vec![0], places: 0 };
     let victims = plan(&mine, &goal, &[user(1, 5), user(2, 9), idle(3, 9)], s(9), &Settings::default()).unwrap();
     assert_eq!(victims.iter().map(|v| v.slot.0).collect::<Vec<_>>(), [2, 1]);
     let blocked = plan(&mine, &goal, &[user(1, 5), user(2, 1)], s(9), &Settings::default()).unwrap_err();
@@ -223,12 +227,12 @@ fn rc_22_victims_on_several_devices_are_counted_together() {
         ..idle(n, 9)
     };
     // 12 GiB over two devices that have 4 GiB and 2 GiB to spare beside the margin.
-    let goal = Goal { need: 12 * GIB, rooms: vec![4 * GIB + margin, 2 * GIB + margin], places: 0 };
+    let goal = Goal { need: wants(12 * GIB), rooms: vec![4 * GIB + margin, 2 * GIB + margin], places: 0 };
     let all = [on(1, 1, 0, 1), on(2, 0, 6, 2), on(3, 6, 0, 3)];
     let victims = plan(&mine, &goal, &all, s(9), &Settings::default()).unwrap();
     assert_eq!(victims.iter().map(|v| v.slot.0).collect::<Vec<_>>(), [2]);
     // What one device lacks another cannot give: below zero counts as nothing, not as a debt.
-    let debt = Goal { need: 5 * GIB, rooms: vec![4 * GIB + margin, -9 * GIB], places: 0 };
+    let debt = Goal { need: wants(5 * GIB), rooms: vec![4 * GIB + margin, -9 * GIB], places: 0 };
     assert!(plan(&mine, &debt, &[on(1, 0, 6, 1)], s(9), &Settings::default()).is_err());
 }
 

@@ -62,15 +62,20 @@ impl Scheduler {
         known.history.cold_start(loading_for)
     }
 
-    /// Begins a load for nobody. It gives way to whoever wants the memory (RC-11).
+    /// Begins a load for whoever comes next. It gives way to whoever wants the memory (RC-11).
     pub(super) fn load_ahead(&mut self, model: ModelIndex, priority: Priority) {
+        let reason = format!("a request of priority {priority} came too late for it, the next may be in time");
+        self.load_for_nobody(model, priority, reason);
+    }
+
+    /// Begins a load that nobody waits for, where there is room.
+    pub(super) fn load_for_nobody(&mut self, model: ModelIndex, priority: Priority, reason: String) {
         let idle = self.queue.residency(model) == Residency::Absent && !self.queue.anyone_wants_a_load();
         if !idle || self.life != Life::Serving || self.must_rest(model) || self.is_held_up(model) {
             return;
         }
         let ask = Ask { heads: Vec::new(), ..self.ask_of(model) };
         if let Ok(Offer::Now(parts)) = self.offer(&ask) {
-            let reason = format!("a request of priority {priority} came too late for it, the next may be in time");
             self.begin_load(&ask, parts, None, priority, reason);
         }
     }

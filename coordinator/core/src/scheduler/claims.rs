@@ -14,7 +14,7 @@ impl Scheduler {
     /// Sends the victims away and keeps the turn and the room for this model.
     pub(super) fn make_room(&mut self, ask: &Ask, plan: Plan) {
         let parts = plan.parts();
-        let Plan { asker, site, takes, victims, coming, asks } = plan;
+        let Plan { asker, site, held: _, takes, victims, coming, asks } = plan;
         let model = ask.model;
         self.drop_claim(model);
         let asking = self.catalog[model].id().clone();

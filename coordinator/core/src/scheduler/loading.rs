@@ -103,7 +103,7 @@ impl Scheduler {
                 WaitReason::Exclusive { device, blockers }
             }
             _ => WaitReason::Capacity {
-                needs: self.size_at(ask, site).bytes,
+                needs: self.size_at(ask, site).need.total(),
                 free: site.iter().filter_map(|device| self.devices.get(device).and_then(Device::free)).sum(),
                 blockers,
                 leases: self.in_the_way(ask, site),
@@ -222,7 +222,8 @@ impl Scheduler {
         self.drop_claim(model);
         self.timers.clear(Timer::Consider(model));
         let site: Site = parts.iter().map(|(device, _)| device.clone()).collect();
-        let size_rule = self.size_at(ask, &site).rule;
+        let size = self.size_at(ask, &site);
+        let size_rule = size.rule;
         let place = |(device, bytes): &(DeviceId, ByteCount)| {
             let free = self.devices.get(device).and_then(Device::free).unwrap_or_default();
             format!("{bytes} on {device}, {free} free there")
@@ -233,12 +234,14 @@ impl Scheduler {
             priority,
             revision: self.catalog[model].description.revision,
             context: ask.context,
+            layers: self.layers_of(ask, &size),
             exclusive: self.exclusive_on(model, &site),
             size_rule,
         };
         let id = self.pool.vacant(model, &self.catalog[model].slots);
         let order = self.pool[id].fill(self.now, parts, filling)?;
         self.pool[id].engine = self.catalog[model].wish.engine.clone();
+        self.catalog[model].returns = None;
         self.pool.entered(id);
         if !self.pool[id].exclusive.is_empty() {
             self.alone.insert(id);
@@ -248,7 +251,10 @@ impl Scheduler {
         if !known.slots.contains(&id) {
             known.slots.push(id);
         }
-        let reasons = vec![reason, format!("{} (size by rule '{size_rule}')", places.join("; "))];
+        let mut reasons = vec![reason, format!("{} (size by rule '{size_rule}')", places.join("; "))];
+        if let Some(why) = self.layers_view(ask, &site, &size).why {
+            reasons.push(format!("its layers come and go: {why}"));
+        }
         self.decisions.record(self.now, Verdict::Load, self.catalog[model].id(), cause, reasons);
         self.give_order(id, order);
         Some(id)

@@ -36,7 +36,7 @@ impl Scheduler {
             self.accounts_changed = true;
         }
         // What a streamed model takes says what it was given, not what it needs.
-        if all_seen && used > ByteCount::ZERO && self.pool[id].size_rule != SizeRule::Streamed {
+        if all_seen && used > ByteCount::ZERO && !self.pool[id].layers.stream {
             self.learn(id, used);
         }
     }
@@ -53,7 +53,7 @@ impl Scheduler {
     pub(super) fn learn_from_out_of_memory(&mut self, id: SlotId) {
         let slot = &self.pool[id];
         // A streamed model takes what it is given.
-        if matches!(slot.size_rule, SizeRule::Manifest | SizeRule::Streamed) {
+        if slot.size_rule == SizeRule::Manifest || slot.layers.stream {
             return;
         }
         let had: ByteCount = slot.parts.iter().map(|&(_, bytes)| bytes).sum();

@@ -13,7 +13,7 @@ use crate::client::ClientIndex;
 use crate::queue::Arrival;
 use crate::reason::LeaveCause;
 use crate::slot::SlotState;
-use crate::{Effect, Moment, SizeEstimate, Verdict};
+use crate::{Effect, LayerOptions, Moment, SizeEstimate, Verdict};
 
 /// A ledger that keeps refusing the second copy is asked for this long.
 const LEASE_PATIENCE: Duration = Duration::from_secs(30);
@@ -29,6 +29,7 @@ pub(super) struct Move {
     arrival: Arrival,
     device: DeviceId,
     context: Option<u64>,
+    layers: LayerOptions,
     estimate: SizeEstimate,
     /// Whether others may be evicted for it.
     evict: bool,
@@ -63,6 +64,7 @@ impl Scheduler {
         } else {
             let known = &self.catalog[model];
             let context = known.serving.and_then(|slot| self.pool[slot].context);
+            let layers = known.wish.layers;
             let estimate = known.wish.size.as_ref().unwrap_or(&known.description.size).clone();
             let arrival = self.queue.arrive(self.now);
             let client = self.operator();
@@ -74,6 +76,7 @@ impl Scheduler {
                 arrival,
                 device: device.clone(),
                 context,
+                layers,
                 estimate,
                 evict,
                 began: self.now,
@@ -114,7 +117,7 @@ impl Scheduler {
                 error(ErrorCode::MigrationFailed, message, "device")
             }
             Some(_) => Ok(Admitted::Needed),
-            None if matches!(&self.pool[slot].parts[..], [(only, _)] if only == device) => Ok(Admitted::IsThere),
+            None if matches!(self.pool[slot].computing(), [(only, _)] if only == device) => Ok(Admitted::IsThere),
             None => Ok(Admitted::Needed),
         }
     }
@@ -141,6 +144,7 @@ impl Scheduler {
             model,
             device: moving.device.clone(),
             context: moving.context,
+            layers: moving.layers,
             estimate: moving.estimate.clone(),
             heads: if moving.evict { vec![asker] } else { Vec::new() },
         };
@@ -195,6 +199,7 @@ impl Scheduler {
             arrival,
             device: ask.device.clone(),
             context: ask.context,
+            layers: ask.layers,
             estimate: ask.estimate.clone(),
             evict: false,
             began: self.now,
@@ -362,7 +367,7 @@ impl Scheduler {
 
     /// Where a slot is, for people.
     pub(super) fn place_of(&self, id: SlotId) -> String {
-        let devices: Vec<String> = self.pool[id].parts.iter().map(|(device, _)| device.to_string()).collect();
+        let devices: Vec<String> = self.pool[id].computing().iter().map(|(device, _)| device.to_string()).collect();
         devices.join(" + ")
     }
 }

@@ -9,7 +9,7 @@ use crate::client::ClientIndex;
 use crate::queue::{Purpose, Waiting};
 use crate::reason::LeaveCause;
 use crate::slot::{ReadyPhase, SlotState};
-use crate::{Effect, LoadOptions, ModelDescription, Verdict};
+use crate::{Effect, LayerOptions, LoadOptions, ModelDescription, Verdict};
 
 /// The client that load requests wait as.
 const OPERATOR: &str = "operator";
@@ -70,10 +70,12 @@ impl Scheduler {
         let given = self.catalog[slot.model].description.context_length;
         // A worker may serve less than it was asked for; asking again would change nothing.
         let context = slot.context.or(given).max(slot.context_length);
-        let there = |device: &DeviceId| *device == DeviceId::Auto || slot.parts.iter().any(|(part, _)| part == device);
+        let there = |device: &DeviceId| *device == DeviceId::Auto || slot.computes_on(device);
+        let held = slot.computing().iter().map(|&(_, bytes)| bytes).sum();
         options.context.is_none_or(|wanted| context.is_some_and(|context| context >= wanted))
             && options.device.as_ref().is_none_or(there)
             && slot.engine.satisfies(&options.engine)
+            && slot.layers.satisfy(&options.layers, held)
     }
 
     /// Takes over what a load asks for; returns what held before.
@@ -84,11 +86,18 @@ impl Scheduler {
         if let Some(device) = &options.device {
             wish.device = Some(device.clone());
         }
-        if options.context > wish.context {
-            wish.context = options.context;
+        if options.context > wish.context || !options.layers.is_empty() {
+            wish.context = wish.context.max(options.context);
+            wish.layers = options.layers.over(wish.layers);
             wish.size.clone_from(&options.size);
         }
         before
+    }
+
+    /// What earlier loads asked for that still holds: context, and how layers live.
+    pub fn wished(&self, model: &ModelId) -> (Option<u64>, LayerOptions) {
+        let known = self.catalog.resolve_any(model).map(|model| &self.catalog[model].wish);
+        known.map(|wish| (wish.context, wish.layers)).unwrap_or_default()
     }
 
     /// A load that asks for more context than there is, or another device: a second copy takes over where there is room
@@ -105,7 +114,7 @@ impl Scheduler {
         let before = self.wish_for(model, options);
         let mut ask = self.ask_of(model);
         ask.heads.clear();
-        if let (None, [(device, _)]) = (&options.device, &self.pool[slot].parts[..]) {
+        if let (None, [(device, _)]) = (&options.device, self.pool[slot].computing()) {
             ask.device = device.clone();
         }
         if let Err(error) = self.sites(&ask) {

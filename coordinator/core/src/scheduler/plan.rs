@@ -34,20 +34,36 @@ impl Scheduler {
         if let Some(context) = question.context {
             ask.context = Some(context);
         }
+        ask.layers = question.layers.over(ask.layers);
         if let Some(size) = &question.size {
             ask.estimate = size.clone();
         }
-        let step = self.imagined_step(model, &ask, question.device.as_ref())?;
+        let step = self.imagined_step(model, &ask, question)?;
         let site: Vec<DeviceId> = step.parts().iter().map(|(device, _)| device.clone()).collect();
-        let size = if site.is_empty() { self.size_on(&ask, &ask.device) } else { self.size_at(&ask, &site) };
+        // What is loaded is as it is.
+        let loaded = matches!(step, PlannedStep::Serve { .. }).then_some(known.serving).flatten();
+        let site = if site.is_empty() { self.first_site(&ask) } else { site };
+        let size = self.size_at(&ask, &site);
+        let mut layers = self.layers_view(&ask, &site, &size);
+        if let Some(slot) = loaded.map(|slot| &self.pool[slot]) {
+            layers.streamed = slot.layers.stream;
+            if slot.layers.for_want_of_room() && !size.stream {
+                layers.why = Some(format!(
+                    "there was no room for all of them when it was loaded; it is loaded again with all of them when it was \
+                     idle and the room was there for {:.0} s",
+                    self.settings.peak_patience.as_secs_f64()
+                ));
+            }
+        }
         let estimate = self.cold_start(model);
         Ok(PlanView {
             model: known.id().clone(),
             rung,
             ladder,
             priority,
-            size: size.bytes,
+            size: size.need.total(),
             size_rule: size.rule,
+            layers: Some(layers),
             message: step.to_string(),
             step,
             before_it: self.queue.stand_before(model, priority, now),
@@ -80,15 +96,11 @@ impl Scheduler {
         Ok((&states[index].0.target, choice, views.collect()))
     }
 
-    fn imagined_step(
-        &self,
-        model: ModelIndex,
-        ask: &Ask,
-        elsewhere: Option<&DeviceId>,
-    ) -> Result<PlannedStep, ApiError> {
+    fn imagined_step(&self, model: ModelIndex, ask: &Ask, question: &PlanQuestion) -> Result<PlannedStep, ApiError> {
         let known = &self.catalog[model];
         if let Some(slot) = known.serving.map(|slot| &self.pool[slot])
-            && elsewhere.is_none_or(|device| slot.parts.iter().any(|(part, _)| part == device))
+            && question.device.as_ref().is_none_or(|device| slot.computes_on(device))
+            && slot.layers.satisfy(&question.layers, slot.computing().iter().map(|&(_, bytes)| bytes).sum())
         {
             let parts = slot.parts.clone();
             let takes_it = slot.state == SlotState::Ready(ReadyPhase::Serving)
@@ -150,6 +162,7 @@ fn elsewhere(target: &Target, priority: Priority, rung: RungChoice, ladder: Vec<
         priority,
         size: ByteCount::ZERO,
         size_rule: SizeRule::Manifest,
+        layers: None,
         message: step.to_string(),
         step,
         before_it: 0,

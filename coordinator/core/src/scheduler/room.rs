@@ -9,11 +9,12 @@ use super::Scheduler;
 use crate::catalog::ModelIndex;
 use crate::device::Claim;
 use crate::eviction::{self, Candidate, Goal, Hold, Right, Usage, Victim};
-use crate::placement::{self, PlacementError, Site, Wanted};
+use crate::layers::Need;
+use crate::placement::{PlacementError, Site};
 use crate::queue::{Head, OrderKey};
 use crate::reason::{LeaveCause, Protection};
 use crate::slot::{LoadPhase, ReadyPhase, SlotState, StopPhase};
-use crate::{SizeEstimate, SizeRule, split};
+use crate::{LayerOptions, SizeEstimate, split};
 
 /// A model that looks for a place.
 #[derive(Clone, Debug)]
@@ -23,6 +24,8 @@ pub(super) struct Ask {
     pub(super) device: DeviceId,
     /// With which context, if not the manifest's.
     pub(super) context: Option<u64>,
+    /// How its layers are to live, where a load said so.
+    pub(super) layers: LayerOptions,
     /// Its size where nothing was learned.
     pub(super) estimate: SizeEstimate,
     /// The requests it asks for, the first first. Without any, nobody is sent away.
@@ -64,7 +67,9 @@ pub(super) enum NoRoom {
 pub(super) struct Plan {
     pub(super) asker: Head,
     pub(super) site: Site,
-    /// What it will take on each device of the site, margins included.
+    /// What it will hold on each device of the site,
+    pub(super) held: Vec<ByteCount>,
+    /// and what it will take there, margins included.
     pub(super) takes: Vec<i128>,
     pub(super) victims: Vec<Victim>,
     /// Those that are leaving already and are waited for.
@@ -88,9 +93,7 @@ struct Footing<'a> {
 impl Plan {
     /// What the model will hold on each device.
     pub(super) fn parts(&self) -> Parts {
-        let margin = if self.takes.len() > 1 { split::MARGIN } else { 0 };
-        let part = |takes: i128| ByteCount(u64::try_from(takes - margin).unwrap_or(0));
-        let parts = self.site.iter().cloned().zip(self.takes.iter().map(|&takes| part(takes)));
+        let parts = self.site.iter().cloned().zip(self.held.iter().copied());
         parts.filter(|(_, bytes)| bytes.0 > 0).collect()
     }
 
@@ -99,10 +102,6 @@ impl Plan {
         (self.victims.iter().filter(|victim| victim.usage == Usage::Busy).count(), self.victims.len())
     }
 }
-
-/// Share of what a device could give that a streamed model takes: the more layers stay, the faster it is, and what others use
-/// changes from moment to moment.
-const STREAMED_SHARE: (u64, u64) = (7, 8);
 
 impl Scheduler {
     /// What the model's waiting requests ask for.
@@ -114,38 +113,10 @@ impl Scheduler {
             model,
             device: known.wish.device.as_ref().unwrap_or(&known.description.device).clone(),
             context: known.wish.context,
+            layers: known.wish.layers,
             estimate: known.wish.size.as_ref().unwrap_or(&known.description.size).clone(),
             heads,
         }
-    }
-
-    /// The size of what is asked for on this device; `auto` is a split.
-    pub(super) fn size_on(&self, ask: &Ask, device: &DeviceId) -> SizeEstimate {
-        let size = self.footprints.size(&self.catalog[ask.model].description, ask.context, device, &ask.estimate);
-        let Some(least) = size.streamed.filter(|_| *device == DeviceId::Cpu) else { return size };
-        // What would be left if every slot were empty: beyond that nothing can be kept, and what is not kept can be streamed.
-        let room = self.devices.get(device).and_then(|device| device.room_for_models());
-        match room.map(|room| ByteCount(u64::try_from(room).unwrap_or(0))) {
-            Some(room) if size.bytes > room && least <= room => {
-                let most = ByteCount(room.0 / STREAMED_SHARE.1 * STREAMED_SHARE.0);
-                SizeEstimate { bytes: least.max(most), rule: SizeRule::Streamed, streamed: Some(least) }
-            }
-            _ => size,
-        }
-    }
-
-    pub(super) fn size_at(&self, ask: &Ask, site: &[DeviceId]) -> SizeEstimate {
-        match site {
-            [device] => self.size_on(ask, device),
-            _ => self.size_on(ask, &DeviceId::Auto),
-        }
-    }
-
-    /// The sites where it could run at all.
-    pub(super) fn sites(&self, ask: &Ask) -> Result<Vec<Site>, PlacementError> {
-        let bytes = |device: &DeviceId| self.size_on(ask, device).bytes;
-        let splittable = self.catalog[ask.model].description.splittable;
-        placement::sites(&Wanted { device: &ask.device, bytes: &bytes, splittable }, &self.devices)
     }
 
     /// The best offer for an ask. The room it fills best goes first, then the least eviction.
@@ -220,18 +191,18 @@ impl Scheduler {
             let balance = device.balance().ok_or_else(|| NoRoom::Unknown(name.clone()))?;
             rooms.push(balance - self.taken_first(ask, name));
         }
-        let bytes = self.size_at(ask, site).bytes;
+        let need = self.size_at(ask, site).need;
         let alone = self.exclusive_on(ask.model, site);
         let rivals = self.rivals(ask.model, site, &alone);
         let conflicts = self.conflicts(site, &alone);
         let free: Vec<i128> = site.iter().zip(&rooms).map(|(name, room)| room - self.promised(&rivals, name)).collect();
-        let parts = split::shares(bytes, &free).filter(|_| {
+        let parts = split::shares(&need, &free).filter(|_| {
             conflicts.is_empty()
                 && !rivals.iter().any(|rival| rival.excludes)
                 && self.places_missing(ask.model, |_| false) == 0
         });
         let room = parts.map(|parts| {
-            let left = free.iter().sum::<i128>() - i128::from(bytes.0);
+            let left = free.iter().sum::<i128>() - i128::from(need.total().0);
             let parts = site.iter().cloned().zip(parts).filter(|(_, part)| site.len() == 1 || part.0 > 0);
             (left, parts.collect())
         });
@@ -248,8 +219,10 @@ impl Scheduler {
             };
             let usage = Usage::Idle;
             let victims = unwanted.into_iter().map(|slot| Victim { slot, usage, right: Right::Unwanted }).collect();
-            let (site, parts): (Site, Vec<ByteCount>) = parts.into_iter().unzip();
-            return Ok(Plan { asker, takes: takes(&parts), site, victims, coming: Vec::new(), asks: false });
+            let need = self.size_at(ask, site).need;
+            let (site, held): (Site, Vec<ByteCount>) = parts.into_iter().unzip();
+            let takes = split::takes(&need, &held);
+            return Ok(Plan { asker, held, takes, site, victims, coming: Vec::new(), asks: false });
         }
         let first = |head: &Head| rivals.iter().all(|rival| head.base < rival.claim.standing);
         let heads: Vec<Head> = ask.heads.iter().copied().filter(first).collect();
@@ -268,7 +241,7 @@ impl Scheduler {
         conflicts: &[SlotId],
         heads: &[Head],
     ) -> Result<Plan, NoRoom> {
-        let need = i128::from(self.size_at(ask, site).bytes.0);
+        let need = self.size_at(ask, site).need;
         let places = self.places_missing(ask.model, |slot| self.is_leaving(slot));
         let of_category = if self.limit_of(ask.model).is_some() { self.loaded_beside(ask.model) } else { Vec::new() };
         let on_site = site.iter().filter_map(|name| self.devices.get(name)).flat_map(|device| &device.slots).copied();
@@ -300,9 +273,9 @@ impl Scheduler {
                         goal.rooms[place] + victims.iter().map(|v| self.bytes(v.slot, name)).sum::<i128>()
                     };
                     let free: Vec<i128> = site.iter().enumerate().map(|(place, name)| after(place, name)).collect();
-                    let parts = split::shares(self.size_at(ask, site).bytes, &free).unwrap_or_default();
-                    let (site, takes) = (site.to_vec(), takes(&parts));
-                    return Ok(Plan { asker: *asker, site, takes, victims, coming, asks: false });
+                    let held = split::shares(&need, &free).unwrap_or_default();
+                    let (site, takes) = (site.to_vec(), split::takes(&need, &held));
+                    return Ok(Plan { asker: *asker, site, held, takes, victims, coming, asks: false });
                 }
                 Err(blocked) => {
                     by.look_again = [by.look_again, blocked.look_again].into_iter().flatten().min();
@@ -314,15 +287,15 @@ impl Scheduler {
             }
         }
         let nobody_else = heads.is_empty() && !candidates.iter().any(|candidate| candidate.excluded);
-        if nobody_else && goal.places == 0 && split::holds(goal.need, &goal.rooms) {
+        if nobody_else && goal.places == 0 && split::holds(&goal.need, &goal.rooms) {
             return Err(NoRoom::Coming);
         }
-        let pins = self.pins_in_the_way(ask, site, need, &candidates);
+        let pins = self.pins_in_the_way(ask, site, &need, &candidates);
         Err(NoRoom::Blocked { by, pins })
     }
 
     /// The pinned slots without which there would be room, if nobody else's leaving could make it.
-    fn pins_in_the_way(&self, ask: &Ask, site: &[DeviceId], need: i128, candidates: &[Candidate]) -> Vec<SlotId> {
+    fn pins_in_the_way(&self, ask: &Ask, site: &[DeviceId], need: &Need, candidates: &[Candidate]) -> Vec<SlotId> {
         let pinned: Vec<&Candidate> =
             candidates.iter().filter(|candidate| candidate.hold == Hold::Always(Protection::Pinned)).collect();
         let without = |pins: &[&Candidate]| -> Option<Vec<i128>> {
@@ -421,7 +394,7 @@ impl Scheduler {
             free.push(balance + coming + claim.victims.iter().map(|&victim| self.bytes(victim, name)).sum::<i128>());
         }
         let alone = self.exclusive_on(ask.model, &claim.site);
-        split::holds(i128::from(self.size_at(ask, &claim.site).bytes.0), &free)
+        split::holds(&self.size_at(ask, &claim.site).need, &free)
             && self.conflicts(&claim.site, &alone).iter().all(|slot| claim.victims.contains(slot))
             && self.places_missing(ask.model, |slot| claim.victims.contains(&slot)) == 0
     }
@@ -532,10 +505,4 @@ struct Rival<'a> {
     claim: &'a Claim,
     /// Both cannot be there at once (MM-5), whatever the memory.
     excludes: bool,
-}
-
-/// What the parts take from their devices, with the margins of a split.
-fn takes(parts: &[ByteCount]) -> Vec<i128> {
-    let margin = if parts.len() > 1 { split::MARGIN } else { 0 };
-    parts.iter().map(|part| i128::from(part.0) + if part.0 > 0 { margin } else { 0 }).collect()
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-use model_boss_protocol::{ByteCount, Category, Priority, RequestId};
+use model_boss_protocol::{ByteCount, Category, Priority, RequestId, ResidencyMode};
 
 use super::world::{Behaviour, Fate, Rng, World};
 use crate::Verdict::{
@@ -14,8 +14,8 @@ use crate::Verdict::{
 };
 use crate::testing::{device, model};
 use crate::{
-    ClientRule, DeviceObservation, Event, Ladder, LedgerState, LoadFailurePolicy, LoadOptions, MaxLoaded,
-    ModelDescription, Rung, Settings, SizeEstimate, SizeRule, Target,
+    ClientRule, DeviceObservation, Event, Ladder, LayerOptions, LedgerState, LoadFailurePolicy, LoadOptions, MaxLoaded,
+    ModelDescription, Rung, Settings, SizeEstimate, SizeRule, Streaming, Target,
 };
 
 const SEEDS: u64 = 300;
@@ -157,6 +157,19 @@ fn operate(world: &mut World, rng: &mut Rng, devices: &[DeviceObservation]) {
                     bytes: ByteCount::gib(rng.between(1, 12)),
                     rule: SizeRule::Headers,
                     streamed: None,
+                });
+            }
+            if rng.chance(300) {
+                let modes = [ResidencyMode::Auto, ResidencyMode::Resident, ResidencyMode::Stream];
+                let mode = Some(modes[usize::try_from(rng.below(3)).unwrap()]);
+                options.layers = LayerOptions { mode, window: rng.chance(300).then_some(2), ..LayerOptions::default() };
+                let known = world.models().iter().find(|model| model.id.as_str() == name);
+                options.size = known.map(|model| {
+                    let streams = model.size.streamed.filter(|_| mode != Some(ResidencyMode::Resident));
+                    let forced = streams.filter(|_| mode == Some(ResidencyMode::Stream));
+                    let whole = model.size.streamed.map_or(model.size.bytes, |streaming| streaming.whole);
+                    let bytes = forced.map_or(whole, |streaming| streaming.least);
+                    SizeEstimate { bytes, rule: SizeRule::Headers, streamed: streams }
                 });
             }
             options.device = rng.chance(200).then(|| any(rng, devices).device.clone());
@@ -357,6 +370,18 @@ fn catalog(rng: &mut Rng, devices: &[DeviceObservation]) -> Vec<ModelDescription
             if splits {
                 one.splittable = true;
                 one.size.bytes = ByteCount::gib(rng.between(1, most * 2));
+            }
+            if rng.chance(300) {
+                let (whole, mib) = (one.size.bytes, ByteCount::mib);
+                let least = mib(rng.between(100, 4_000)).min(whole);
+                let (layers, ring) = (whole - mib(50), mib(rng.between(16, 600)));
+                one.size.streamed = Some(Streaming { whole, least, layers, ring });
+                one.size.rule = SizeRule::Headers;
+                one.residency.mode = [ResidencyMode::Auto, ResidencyMode::Auto, ResidencyMode::Stream]
+                    [usize::try_from(rng.below(3)).unwrap()];
+                if one.residency.mode == ResidencyMode::Stream {
+                    one.size.bytes = least;
+                }
             }
             if rng.chance(100) {
                 one.exclusive_devices = vec![any(rng, devices).device.clone()];

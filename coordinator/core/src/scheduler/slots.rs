@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model_boss_protocol::{Generation, KeepAlive, ResidencyMode, SlotId, WorkerExit};
+use model_boss_protocol::{Generation, KeepAlive, SlotId, WorkerExit};
 
 use super::{Life, Reconsider, Scheduler, Timer};
 use crate::catalog::{LeaseRefusal, LoadWish, ModelIndex};
@@ -11,7 +11,7 @@ use crate::queue::Residency;
 use crate::reason::LeaveCause;
 use crate::residency::stay_warm;
 use crate::slot::{LoadPhase, ReadyPhase, SlotEvent, SlotOrder, SlotState};
-use crate::{Effect, ExitReport, MaxLoaded, SizeRule, Verdict};
+use crate::{Effect, ExitReport, MaxLoaded, Verdict};
 
 /// Loads of a model in a row that may end in a port that somebody else has before that counts as a failure.
 const PORT_CLASHES: u32 = 8;
@@ -103,6 +103,7 @@ impl Scheduler {
         let lost = std::mem::take(&mut slot.running).len();
         self.timers.clear(Timer::Resume(id));
         self.timers.clear(Timer::Unload(id));
+        self.timers.clear(Timer::Stay(id));
         let when = match before {
             SlotState::Loading(_) => Some(FailedWhen::Loading),
             SlotState::Ready(_) if completed == 0 => Some(FailedWhen::BeforeFirstAnswer),
@@ -175,6 +176,7 @@ impl Scheduler {
         if self.news(id, generation, SlotEvent::Released).is_some() {
             self.emptied(id);
             self.memory_changed();
+            self.come_back(self.pool[id].model);
         }
     }
 
@@ -219,10 +221,7 @@ impl Scheduler {
                 parts: slot.parts.clone(),
                 context: slot.context,
                 engine: slot.engine.clone(),
-                residency: match slot.size_rule {
-                    SizeRule::Streamed => ResidencyMode::Stream,
-                    _ => ResidencyMode::Auto,
-                },
+                residency: slot.layers.residency(),
             },
         };
         self.out.push(effect);
@@ -238,6 +237,7 @@ impl Scheduler {
         slot.cause = None;
         self.timers.clear(Timer::Unload(id));
         self.timers.clear(Timer::Resume(id));
+        self.timers.clear(Timer::Stay(id));
         self.devices.end_turn(id, &self.pool[id].parts);
         self.vacate(id);
         self.give_order(id, order);
@@ -291,6 +291,7 @@ impl Scheduler {
                     self.stop_slot(id, cause);
                 } else {
                     self.accounts_changed = true;
+                    self.hope_to_stay(id);
                 }
             }
             _ => {}

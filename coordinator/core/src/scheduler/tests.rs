@@ -20,6 +20,7 @@ mod moves;
 mod plan;
 mod pool;
 mod recovery;
+mod streaming;
 mod yielding;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -9,7 +9,7 @@ use crate::catalog::{Model, ModelIndex};
 use crate::queue::{Purpose, Waiting};
 use crate::slot::{ModelSlot, ReadyPhase, SlotState};
 use crate::view::{DeviceView, ModelStatus, ModelView, QueuedView, RequestPurpose, SlotView};
-use crate::{Decision, LeaveCause, Moment, SizeEstimate, WaitReason};
+use crate::{Decision, LeaveCause, Moment, WaitReason};
 
 /// Bytes that the driver does not show back this long after their process is gone are called leaking (RC-18).
 const LEAK_AFTER: Duration = Duration::from_secs(10);
@@ -173,20 +173,21 @@ impl Scheduler {
         };
         let description = &known.description;
         let ask = self.ask_of(index);
-        let size = match slot.map(|slot| (slot.size_rule, slot.parts.iter().map(|&(_, bytes)| bytes).sum())) {
-            Some((rule, bytes)) => SizeEstimate { bytes, rule, streamed: None },
-            None => match self.sites(&ask).ok().and_then(|sites| sites.into_iter().next()) {
-                Some(site) => self.size_at(&ask, &site),
-                None => self.size_on(&ask, &ask.device),
-            },
-        };
+        let (size, size_rule) =
+            match slot.map(|slot| (slot.size_rule, slot.parts.iter().map(|&(_, bytes)| bytes).sum())) {
+                Some((rule, bytes)) => (bytes, rule),
+                None => {
+                    let size = self.size_at(&ask, &self.first_site(&ask));
+                    (size.need.total(), size.rule)
+                }
+            };
         ModelView {
             id: description.id.clone(),
             aliases: description.aliases.clone(),
             category: description.category,
             device: description.device.clone(),
-            size: size.bytes,
-            size_rule: size.rule,
+            size,
+            size_rule,
             pin: known.is_pinned(),
             status,
             progress: slot.filter(|_| status == ModelStatus::Loading).map(|slot| slot.progress),
@@ -213,6 +214,7 @@ impl Scheduler {
             port: slot.port,
             context_length: slot.context_length,
             size_rule: slot.size_rule,
+            streamed: slot.layers.stream,
             moving: self.second_copy(slot.model) == Some(slot.id) && known.serving != Some(slot.id),
             running: slot.running.len(),
             max_concurrent: known.max_concurrent(),

@@ -250,7 +250,7 @@ impl World {
     }
 
     pub(super) fn load_with(&mut self, model: &str, options: LoadOptions) -> RequestId {
-        self.operate(|request| Event::Load { request, model: model.into(), options })
+        self.operate(|request| Event::Load { request, model: model.into(), options: Box::new(options) })
     }
 
     pub(super) fn unload(&mut self, model: Option<&str>) -> RequestId {
@@ -702,7 +702,9 @@ impl World {
             let most = device.capacity.and_then(|c| Some(c - device.reserve - device.foreign? - device.leased));
             let most = most.expect("a load only where the memory is known");
             assert!(device.charged <= most, "{} is promised what others use", device.id);
-            let margin = if parts.len() > 1 { ByteCount::mib(512) } else { ByteCount::ZERO };
+            let computing = parts.iter().filter(|(d, _)| parts.len() == 1 || *d != DeviceId::Cpu).count();
+            let split = computing > 1 && device.id != DeviceId::Cpu;
+            let margin = if split { ByteCount::mib(512) } else { ByteCount::ZERO };
             assert!(device.charged + margin <= most, "a part of a split eats its margin on {}", device.id);
         }
     }

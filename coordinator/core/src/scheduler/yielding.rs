@@ -165,7 +165,7 @@ impl Scheduler {
         let (Some((site, _)), Some(head)) = (shared, ask.heads.first()) else { return };
         let ceiling = |device: &DeviceId| self.devices.get(device).and_then(crate::device::Device::ceiling);
         let most: Vec<i128> = site.iter().map(|d| i128::from(ceiling(d).unwrap_or_default().0)).collect();
-        let Some(parts) = split::shares(self.size_at(ask, site).bytes, &most) else { return };
+        let Some(parts) = split::shares(&self.size_at(ask, site).need, &most) else { return };
         let parts: Parts = site.iter().cloned().zip(parts).filter(|(_, bytes)| bytes.0 > 0).collect();
         self.stand_in_line(ask.model, parts, head.base, false);
     }

@@ -145,7 +145,7 @@ fn dm_5_an_unload_ends_a_move_and_two_moves_of_one_model_do_not_mix() {
 }
 
 fn context(tokens: u64, gib: u64) -> LoadOptions {
-    let size = SizeEstimate { bytes: ByteCount::gib(gib), rule: SizeRule::Headers, streamed: None };
+    let size = SizeEstimate { bytes: ByteCount::gib(gib), rule: SizeRule::Manifest, streamed: None };
     LoadOptions { context: Some(tokens), size: Some(size), ..LoadOptions::default() }
 }
 

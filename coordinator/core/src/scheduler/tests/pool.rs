@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{Footprint, MaxLoaded, ModelStatus as Status, SizeRule};
-use model_boss_protocol::{ResidencyMode, WorkerExit};
+use model_boss_protocol::WorkerExit;
 
 const CPU: DeviceId = DeviceId::Cpu;
 
@@ -275,7 +275,8 @@ fn rc_20_what_was_measured_is_charged_learned_and_used_at_the_next_load() {
     world.behaviour.footprint = Some((1_250, 1_250));
     world.submit("m", 5);
     world.run_until(s(10));
-    let measured = ByteCount::gib(5).0 / 1_000_000;
+    // A quarter more than the estimate with the GPU's context.
+    let measured = ByteCount::mib((4_096 + 536) * 5 / 4).0 / 1_000_000;
     assert_eq!(parts(&world, "m")[0].1.0 / 1_000_000, measured);
     assert_eq!(world.core.devices()[0].charged.0 / 1_000_000, measured);
     let [learned] = &world.learned.clone()[..] else { panic!("{:?}", world.learned) };
@@ -313,11 +314,11 @@ fn rc_20_footprints_of_an_earlier_life_are_used_and_a_manifests_word_is_not_over
 fn rc_20_out_of_memory_raises_the_footprint_and_never_beyond_the_device() {
     let mut world = World::calm(12, vec![estimated(model("m", 8))]);
     world.submit("m", 5);
-    for gib in [10, 12, 12] {
+    for mib in [(8_192 + 536) * 5 / 4 + 2, 12_288, 12_288] {
         while !world.exit_if_loading("m", Some(WorkerExit::OutOfMemory)) {
             world.run_for(SECOND / 10);
         }
-        assert_eq!(world.core.model("m").unwrap().size, ByteCount::gib(gib));
+        assert_eq!(world.core.model("m").unwrap().size, ByteCount::mib(mib));
     }
 }
 
@@ -429,31 +430,4 @@ fn rc_30_a_freed_device_empties_stays_closed_and_comes_back() {
     let unknown = world.operate(|request| Event::FreeDevice { request, device: DeviceId::Cuda(7) });
     assert_eq!(world.refusal(unknown).code, ErrorCode::DeviceNotAvailable);
     assert!(world.refusal(unknown).message.contains("known devices: cuda:0"));
-}
-
-#[test]
-fn rs_11_what_does_not_fit_the_host_is_streamed_through_most_of_it_and_teaches_nothing() {
-    let streams = |gib, least: Option<u64>| {
-        let mut one = on(estimated(model("big", gib)), "cpu");
-        one.size.streamed = least.map(ByteCount::gib);
-        one
-    };
-    let spawned = |gib, least| {
-        let mut world = World::calm(24, vec![streams(gib, least)]);
-        world.tell(Event::DeviceObserved(device("cpu", 16)));
-        world.submit("big", 5);
-        world.run_until(s(10));
-        let learned = world.log.iter().any(|(_, effect)| matches!(effect, Effect::Learned(_)));
-        let spawn = world.log.iter().find_map(|(_, effect)| match effect {
-            Effect::Spawn { parts, residency, .. } => Some((parts[0].1, *residency)),
-            _ => None,
-        });
-        (spawn, learned && spawn.is_some_and(|(_, mode)| mode == ResidencyMode::Stream))
-    };
-    let (Some((bytes, mode)), false) = spawned(30, Some(4)) else { panic!("it is streamed and not learned") };
-    assert_eq!(mode, ResidencyMode::Stream);
-    assert!(bytes >= ByteCount::gib(12) && bytes < ByteCount::gib(16), "{bytes}");
-    assert_eq!(spawned(10, Some(4)).0, Some((ByteCount::gib(10), ResidencyMode::Auto)), "what fits stays");
-    assert_eq!(spawned(30, Some(17)).0, None, "not even a window fits");
-    assert_eq!(spawned(30, None).0, None, "it has to stay");
 }

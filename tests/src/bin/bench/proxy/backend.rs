@@ -74,6 +74,7 @@ fn health(spec: &WorkerSpec) -> WorkerHealth {
         weight_bytes: Some(0),
         held: Vec::new(),
         engine: Default::default(),
+        streaming: None,
     }
 }
 

@@ -1,0 +1,159 @@
+//! What a model takes of the devices it computes on, with all its layers there or with some that come and go (RS-11): how
+//! much of the devices, and how much of the host beside them. Pure arithmetic.
+
+use model_boss_protocol::{ByteCount, DeviceId};
+
+use crate::{Streaming, split};
+
+/// What a model takes of a site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Need {
+    /// Of the devices that compute, together.
+    pub(crate) bytes: ByteCount,
+    /// Of the host beside them; `None` where the host has no part in it, or is what computes.
+    pub(crate) host: Option<ByteCount>,
+}
+
+/// What devices could give a model if every model that may leave had left, in bytes; negative where others took what was
+/// promised.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rooms<'a> {
+    /// Those that compute.
+    pub(crate) computing: &'a [i128],
+    /// The host, where it only stands beside them.
+    pub(crate) host: Option<i128>,
+}
+
+/// What a process takes of each GPU for its context beyond what it takes of the host, until it was measured (RC-20).
+const GPU_CONTEXT: ByteCount = ByteCount::mib(536);
+
+/// Share of what a device could give that a streamed model takes: the more layers stay, the faster it is, and what other
+/// programs use changes from moment to moment.
+const SHARE: (u64, u64) = (7, 8);
+
+impl Need {
+    /// Bytes of the computing devices alone.
+    pub(crate) const fn of(bytes: ByteCount) -> Self {
+        Self { bytes, host: None }
+    }
+
+    /// Everything, wherever it is.
+    pub(crate) fn total(&self) -> ByteCount {
+        self.bytes + self.host.unwrap_or_default()
+    }
+}
+
+/// The devices of a site that compute, and whether the host stands beside them: then it is the last.
+pub(crate) fn computing(site: &[DeviceId]) -> (&[DeviceId], bool) {
+    match site {
+        [devices @ .., DeviceId::Cpu] if !devices.is_empty() => (devices, true),
+        devices => (devices, false),
+    }
+}
+
+/// What contexts take of these devices.
+pub(crate) fn contexts(devices: &[DeviceId]) -> ByteCount {
+    devices.iter().filter(|device| is_gpu(device)).map(|_| GPU_CONTEXT).sum()
+}
+
+pub(crate) fn is_gpu(device: &DeviceId) -> bool {
+    matches!(device, DeviceId::Cuda(_) | DeviceId::Metal(_))
+}
+
+/// What a model takes whose layers come and go because they do not all fit: most of what there is, so that as many as can
+/// stay; `None` where not even the least fits.
+pub(crate) fn what_there_is(streaming: &Streaming, rooms: &Rooms<'_>) -> Option<Need> {
+    let room = split::spare(rooms.computing);
+    if i128::from(streaming.least.0) > room {
+        return None;
+    }
+    within(streaming, streaming.least.max(most_of(room)).min(streaming.whole), rooms.host)
+}
+
+/// The same with this much of the devices, as an operator wants it.
+pub(crate) fn within(streaming: &Streaming, bytes: ByteCount, host: Option<i128>) -> Option<Need> {
+    let Some(room) = host else { return Some(Need::of(bytes)) };
+    if i128::from(streaming.ring.0) > room {
+        return None;
+    }
+    // What the device does not keep is read from there in each step, if the host can hold it, and else from the disk.
+    let away = (streaming.whole - bytes).min(streaming.layers);
+    let host = (streaming.ring + away).min(most_of(room)).max(streaming.ring);
+    Some(Need { bytes, host: Some(host) })
+}
+
+fn most_of(room: i128) -> ByteCount {
+    ByteCount(u64::try_from(room.max(0)).unwrap_or(u64::MAX) / SHARE.1 * SHARE.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const GIB: i128 = 1 << 30;
+
+    fn streaming() -> Streaming {
+        let gib = ByteCount::gib;
+        Streaming { whole: gib(40), least: gib(4), layers: gib(38), ring: gib(1) }
+    }
+
+    #[test]
+    fn rs_11_most_of_what_there_is_is_taken_and_never_more_than_the_model_needs() {
+        let take = |computing: &[i128], host| what_there_is(&streaming(), &Rooms { computing, host });
+        assert_eq!(take(&[16 * GIB], None), Some(Need::of(ByteCount::gib(14))));
+        assert_eq!(take(&[4 * GIB], None), Some(Need::of(ByteCount::gib(4))));
+        assert_eq!(take(&[4 * GIB - 1], None), None);
+        assert_eq!(take(&[64 * GIB], None), Some(Need::of(ByteCount::gib(40))));
+        // Two devices beside their margins.
+        assert_eq!(take(&[8 * GIB + split::MARGIN, 8 * GIB + split::MARGIN], None), take(&[16 * GIB], None));
+    }
+
+    #[test]
+    fn rs_11_the_host_holds_what_the_device_does_not_if_it_can_and_always_the_ring() {
+        let take = |host| what_there_is(&streaming(), &Rooms { computing: &[16 * GIB], host: Some(host) });
+        let host = |host| take(host).and_then(|need| need.host);
+        assert_eq!(host(64 * GIB), Some(ByteCount::gib(1 + 26)), "all that does not stay");
+        assert_eq!(host(16 * GIB), Some(ByteCount::gib(14)), "most of what there is");
+        assert_eq!(host(GIB), Some(ByteCount::gib(1)), "the ring");
+        assert_eq!(take(GIB - 1), None);
+    }
+
+    #[test]
+    fn the_host_stands_beside_others_only_at_the_end() {
+        let (cpu, gpu) = (DeviceId::Cpu, DeviceId::Cuda(0));
+        assert_eq!(computing(std::slice::from_ref(&cpu)), (&[DeviceId::Cpu][..], false));
+        assert_eq!(computing(&[gpu.clone(), cpu]), (&[DeviceId::Cuda(0)][..], true));
+        assert_eq!(computing(&[gpu.clone(), DeviceId::Cuda(1)]).0.len(), 2);
+        assert_eq!(contexts(&[gpu, DeviceId::Cpu]), GPU_CONTEXT);
+    }
+
+    proptest! {
+        #[test]
+        fn rs_11_what_is_taken_fits_and_is_enough(
+            whole in 1..100_000_000_000_u64, least in 1..50_000_000_000_u64, ring in 0..4_000_000_000_u64,
+            rooms in prop::collection::vec(-1_000_000_000..60_000_000_000_i128, 1..5),
+            host in prop::option::of(-1_000_000_000..90_000_000_000_i128),
+        ) {
+            let whole = whole.max(least);
+            let streaming = Streaming {
+                whole: ByteCount(whole), least: ByteCount(least), layers: ByteCount(whole / 2), ring: ByteCount(ring),
+            };
+            let mut free = rooms.clone();
+            free.extend(host);
+            match what_there_is(&streaming, &Rooms { computing: &rooms, host }) {
+                Some(need) => {
+                    prop_assert!(need.bytes >= streaming.least && need.bytes <= streaming.whole.max(streaming.least));
+                    prop_assert_eq!(need.host.is_some(), host.is_some());
+                    prop_assert!(need.host.is_none_or(|host| host >= streaming.ring));
+                    let parts = split::shares(&need, &free).expect("what is taken fits");
+                    prop_assert_eq!(parts.iter().copied().sum::<ByteCount>(), need.total());
+                }
+                None => prop_assert!(
+                    i128::from(least) > split::spare(&rooms) || host.is_some_and(|host| i128::from(ring) > host)
+                ),
+            }
+        }
+    }
+}

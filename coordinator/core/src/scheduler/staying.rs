@@ -1,0 +1,89 @@
+//! Models whose layers come and go for want of room keep them all again once there is room: while they are idle, so that
+//! nobody waits for it who need not (RS-11).
+
+use std::time::Duration;
+
+use model_boss_protocol::{DeviceId, SlotId};
+
+use super::room::Ask;
+use super::{LEAST_WAIT, Life, Scheduler, Timer};
+use crate::Verdict;
+use crate::catalog::{ModelIndex, Return};
+use crate::layers::Need;
+use crate::placement::{self, Site, Wanted};
+use crate::reason::LeaveCause;
+use crate::slot::{ReadyPhase, SlotState};
+use crate::split;
+
+impl Scheduler {
+    /// A slot rests. If it streams for want of room, it is looked at when it was idle for as long as room has to last.
+    pub(super) fn hope_to_stay(&mut self, id: SlotId) {
+        let slot = &self.pool[id];
+        if slot.layers.for_want_of_room() && self.life == Life::Serving {
+            self.timers.set(Timer::Stay(id), slot.last_used + self.pause());
+        }
+    }
+
+    /// Loads an idle model again whose layers could all stay by now; else looks again later.
+    pub(super) fn consider_staying(&mut self, id: SlotId) {
+        let slot = &self.pool[id];
+        let (model, idle_since) = (slot.model, slot.last_used);
+        let serves = slot.state == SlotState::Ready(ReadyPhase::Serving) && self.catalog[model].serving == Some(id);
+        if !serves || !slot.layers.for_want_of_room() || self.life != Life::Serving {
+            return;
+        }
+        // It rests again after its requests, and is looked at then.
+        if slot.is_busy() || self.queue.len_of(model) > 0 {
+            return;
+        }
+        let rested = self.now.since(idle_since) >= self.pause();
+        let quiet = self.is_ledger_open()
+            && self.claims.is_empty()
+            && self.second_try.is_none()
+            && !self.moves.contains_key(&model)
+            && !self.queue.anyone_wants_a_load();
+        let Some(site) = (rested && quiet).then(|| self.where_all_stay(model)).flatten() else {
+            return self.timers.set(Timer::Stay(id), self.now + self.pause());
+        };
+        let slot = &self.pool[id];
+        let returns = Return { priority: slot.last_priority, keep_alive: slot.keep_alive };
+        let names: Vec<String> = site.iter().map(ToString::to_string).collect();
+        let cause = LeaveCause::RoomToStay;
+        let reasons = vec![cause.to_string(), format!("on {}", names.join(" + "))];
+        self.decisions.record(self.now, Verdict::Unload, self.catalog[model].id(), None, reasons);
+        self.catalog[model].returns = Some(returns);
+        self.stop_slot(id, cause);
+    }
+
+    /// The memory of a model that comes back is free.
+    pub(super) fn come_back(&mut self, model: ModelIndex) {
+        let Some(Return { priority, keep_alive }) = self.catalog[model].returns.take() else { return };
+        if !self.catalog[model].listed {
+            return;
+        }
+        let reason = "its layers have room to stay".to_owned();
+        self.load_for_nobody(model, priority, reason);
+        if let Some(slot) = self.catalog[model].serving {
+            self.pool[slot].keep_alive = keep_alive;
+        }
+    }
+
+    /// Where all layers of a model would stay, beside everybody else as they are and the most that other programs used lately.
+    fn where_all_stay(&self, model: ModelIndex) -> Option<Site> {
+        let ask = Ask { heads: Vec::new(), ..self.ask_of(model) };
+        let bytes = |site: &[DeviceId]| self.whole_at(&ask, site).bytes;
+        let splittable = self.catalog[model].description.splittable;
+        let wanted = Wanted { device: &ask.device, bytes: &bytes, splittable };
+        let fits = |site: &Site| {
+            let room = |name| self.sure_room(model, self.devices.get(name)?, name);
+            let rooms: Option<Vec<i128>> = site.iter().map(room).collect();
+            rooms.is_some_and(|rooms| split::holds(&Need::of(bytes(site)), &rooms))
+        };
+        placement::sites(&wanted, &self.devices).ok()?.into_iter().find(fits)
+    }
+
+    /// How long it has to be idle, and room to be there.
+    fn pause(&self) -> Duration {
+        self.settings.peak_patience.max(LEAST_WAIT)
+    }
+}
