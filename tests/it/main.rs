@@ -31,6 +31,7 @@ mod real_model;
 mod residency;
 mod simulation;
 mod single_flight;
+mod streaming;
 mod tasks;
 mod views;
 mod worker_contract;
