@@ -238,7 +238,7 @@ impl Backend {
 
     /// Whether one model's layers may be spread over several devices (RC-22).
     pub const fn splits(self) -> bool {
-        matches!(self, Self::Fake | Self::LlamaServer)
+        matches!(self, Self::Candle | Self::Fake | Self::LlamaServer)
     }
 
     /// Whether it is a program of somebody else's, which knows nothing of start lines and lifelines.
