@@ -201,6 +201,26 @@ async fn rs_11_a_load_forces_residency_window_and_block_and_what_is_the_same_is_
 }
 
 #[tokio::test]
+async fn rs_11_a_model_streamed_beside_a_program_stays_again_when_that_is_gone_and_it_is_idle() {
+    let mut sandbox = Sandbox::new().with_config("peak_patience = \"200ms\"");
+    let host = |foreign: &str| format!("[cpu]\nmemory = \"400MiB\"\nreserve = \"0MiB\"\nforeign = \"{foreign}\"\n");
+    let machine = sandbox.play(&host("280MiB"));
+    with(&sandbox, "m", &synth(&sandbox, "qwen3-small"), "block = 1\nwindow = 1");
+    let boss = sandbox.start().await;
+    assert_eq!(ask(&boss, "m", 4).await.status, StatusCode::OK);
+    let first = slot(&boss, "m").await;
+    assert_eq!((&first["streamed"], &first["size_rule"]), (&true.into(), &"streamed".into()), "{first}");
+    std::fs::write(&machine, host("20MiB")).unwrap();
+    let stays = async || Some(slot(&boss, "m").await).filter(|slot| slot["streamed"] == false);
+    let second = until(PATIENCE, "all its layers stay", stays).await;
+    assert!(second["parts"][0][1].as_u64() > first["parts"][0][1].as_u64(), "{first} {second}");
+    assert_eq!(ask(&boss, "m", 4).await.status, StatusCode::OK);
+    let decisions = boss.read("/api/v1/decisions").await.to_string();
+    assert!(decisions.contains("there is room for all its layers now"), "{decisions}");
+    boss.finish().await;
+}
+
+#[tokio::test]
 async fn rs_9_bench_residency_prints_every_layer_and_draws_them() {
     let sandbox = Sandbox::new();
     let file = synth(&sandbox, "qwen3-small");

@@ -158,6 +158,11 @@ fn operate(world: &mut World, rng: &mut Rng, devices: &[DeviceObservation]) {
                     rule: SizeRule::Headers,
                     streamed: None,
                 });
+                // What may stream is always sized with what that takes.
+                let known = world.models().iter().find(|model| model.id.as_str() == name);
+                if known.is_some_and(|model| model.size.streamed.is_some()) {
+                    options.size = known.map(|model| model.size.clone());
+                }
             }
             if rng.chance(300) {
                 let modes = [ResidencyMode::Auto, ResidencyMode::Resident, ResidencyMode::Stream];

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use model_boss_protocol::{
-    ApiError, ByteCount, Category, DeviceId, ErrorCode, Generation, KeepAlive, ModelId, Priority, RequestId, SlotId,
-    WorkerExit,
+    ApiError, ByteCount, Category, DeviceId, ErrorCode, Generation, KeepAlive, ModelId, Priority, RequestId,
+    ResidencyMode, SlotId, WorkerExit,
 };
 
 use super::Scheduler;
@@ -562,7 +562,10 @@ impl World {
             Effect::ForgoLease { model } => {
                 assert!(self.places.remove(&model).is_some(), "{model} leaves a queue in which it does not stand");
             }
-            Effect::Spawn { slot, generation, model, .. } => self.spawn((slot, generation), model),
+            Effect::Spawn { slot, generation, model, parts, residency, .. } => {
+                self.check_layers(&model, &parts, residency.mode);
+                self.spawn((slot, generation), model);
+            }
             Effect::Stop { slot, generation } => {
                 let worker = self.workers.get(&(slot, generation)).expect("a worker to stop");
                 assert!(worker.running.is_empty(), "{} was stopped while it worked", worker.model);
@@ -706,6 +709,29 @@ impl World {
             let split = computing > 1 && device.id != DeviceId::Cpu;
             let margin = if split { ByteCount::mib(512) } else { ByteCount::ZERO };
             assert!(device.charged + margin <= most, "a part of a split eats its margin on {}", device.id);
+        }
+    }
+
+    /// Layers come and go only where they may, through no less than they need; to GPUs they come from the host, which has the
+    /// ring; and what stays has no part of the host beside GPUs (RS-11).
+    fn check_layers(&self, model: &ModelId, parts: &[(DeviceId, ByteCount)], mode: ResidencyMode) {
+        let gpus: ByteCount = parts.iter().filter(|(device, _)| *device != DeviceId::Cpu).map(|part| part.1).sum();
+        let host: ByteCount = parts.iter().filter(|(device, _)| *device == DeviceId::Cpu).map(|part| part.1).sum();
+        let mixed = gpus > ByteCount::ZERO && host > ByteCount::ZERO;
+        assert_eq!(parts.last().map(|(device, _)| device) == Some(&DeviceId::Cpu), host > ByteCount::ZERO, "{parts:?}");
+        let Some(streaming) = self.models.iter().find(|m| m.id == *model).and_then(|m| m.size.streamed) else {
+            // It may have been another model when its load began.
+            return assert!(mode != ResidencyMode::Stream || self.models.iter().all(|m| m.id != *model) || !mixed);
+        };
+        let computing = if gpus > ByteCount::ZERO { gpus } else { host };
+        match mode {
+            // Workers refuse other devices than these by name.
+            ResidencyMode::Stream if parts.iter().any(|(d, _)| *d != DeviceId::Cpu && !crate::layers::is_gpu(d)) => {}
+            ResidencyMode::Stream => {
+                assert!(computing >= streaming.least, "{model} streams through {computing}: {parts:?}");
+                assert!(gpus == ByteCount::ZERO || host >= streaming.ring, "{model} has no ring: {parts:?}");
+            }
+            _ => assert!(!mixed, "{model} stays, and holds {parts:?}"),
         }
     }
 

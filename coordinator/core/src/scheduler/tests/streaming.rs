@@ -345,3 +345,44 @@ fn rc_30_a_freed_host_ends_what_streams_from_it_and_nothing_begins_to() {
     world.run_for(10 * SECOND);
     assert_eq!(world.core.why(waiting), Some(WaitReason::DeviceClosed { device: CPU }));
 }
+
+#[test]
+fn dm_5_a_streamed_model_moves_to_where_it_can_stay_and_back_to_where_it_cannot() {
+    let devices = [("cpu", 64), ("cuda:0", 16), ("cuda:1", 48)];
+    let mut world = machine(&devices, vec![on(streams("m", 30, 4), "cuda:0")]);
+    let request = world.submit("m", 5);
+    world.run_until(s(4));
+    assert!(matches!(world.fate(request), Fate::Running(..)));
+    let moved = world.move_to("m", "cuda:1", false, 2);
+    world.run_for(10 * SECOND);
+    assert_eq!((world.fate(moved), world.fate(request)), (&Fate::Done, &Fate::Answered));
+    let there = slot(&world, "m");
+    assert_eq!((there.streamed, &there.parts[0].0, there.parts.len()), (false, &DeviceId::Cuda(1), 1));
+    assert_eq!(world.core.devices().iter().find(|device| device.id == CPU).unwrap().charged, ByteCount::ZERO);
+
+    let back = world.move_to("m", "cuda:0", false, 2);
+    let during = world.submit("m", 5);
+    world.run_for(10 * SECOND);
+    assert_eq!((world.fate(back), world.fate(during)), (&Fate::Done, &Fate::Answered));
+    let here = slot(&world, "m");
+    assert!(here.streamed, "{here:?}");
+    assert_eq!(here.parts.iter().map(|part| part.0.clone()).collect::<Vec<_>>(), [DeviceId::Cuda(0), CPU]);
+}
+
+#[test]
+fn what_was_forced_holds_until_the_model_is_unloaded() {
+    let mut world = host(32, vec![streams("m", 10, 2)]);
+    world.load_with("m", forced(10, 2, ResidencyMode::Stream));
+    world.run_until(s(5));
+    assert!(slot(&world, "m").streamed);
+    world.kill("m");
+    let request = world.submit("m", 5);
+    world.run_for(20 * SECOND);
+    assert_eq!(world.fate(request), &Fate::Answered);
+    assert!(slot(&world, "m").streamed, "after a crash it comes back as it was asked for");
+    world.unload(Some("m"));
+    world.run_for(SECOND);
+    world.submit("m", 5);
+    world.run_for(10 * SECOND);
+    assert!(!slot(&world, "m").streamed);
+}
