@@ -106,7 +106,7 @@ impl SpecDecoder {
         let mut x: Option<Tensor> = None;
         for (stage, place) in self.stages.iter_mut().zip(self.places.iter()) {
             let rows = match &x {
-                None => self.ends.embedding.rows(&tokens, &stage.target.device),
+                None => self.ends.embedding.rows(&tokens, &stage.target),
                 Some(x) => {
                     place.received((x.elem_count() * stage.target.dtype.size_in_bytes()) as u64);
                     stage.receive(x)

@@ -27,7 +27,7 @@ pub(crate) fn open(device: &DeviceId) -> std::result::Result<Device, LoadError> 
 /// On a GPU a model of halves stays one: it reads half the bytes per token and has the faster products. Sums inside of
 /// norms and products are f32 there, softmax is computed in f32, and logits leave as f32. A model whose matrices differ in
 /// type computes in f32, and so does every model on the CPU, where matrices may stay as they are stored
-/// ([`crate::reader`]). Quantised blocks become bf16 on a GPU: its rounding is below theirs, and its range that of f32.
+/// ([`crate::reader`]). Beside quantised blocks a GPU computes in bf16: its rounding is below theirs, and its range that of f32.
 pub(crate) fn compute_type(device: &Device, matrices: &[TensorType]) -> DType {
     let is_float = |kind: &TensorType| matches!(kind, TensorType::F32 | TensorType::F16 | TensorType::BF16);
     let all = |wanted| matrices.iter().all(|kind| *kind == wanted);

@@ -14,7 +14,7 @@ use crate::product::{Sizes, product};
 use crate::quantised::Quantised;
 
 /// A matrix `[outs, depth]` of some type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MatrixLayout {
     pub(crate) kind: TensorType,
     pub(crate) shape: [usize; 2],

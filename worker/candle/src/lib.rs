@@ -6,6 +6,7 @@
 
 mod activation;
 mod attention;
+mod blocks;
 mod config;
 mod convert;
 mod cuda;

@@ -232,7 +232,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    fn new(spec: &DecoderSpec, files: &Files) -> Result<Self, ModelError> {
+    pub(crate) fn new(spec: &DecoderSpec, files: &Files) -> Result<Self, ModelError> {
         let (embedding, head) = ends(spec, files);
         let mut plan = Self { embedding, head, matrices: Vec::new() };
         let mut matrices = Vec::new();

@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
-use candle_core::{CpuStorage, CustomOp1, Device, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
 
+use crate::blocks::Blocks;
 use crate::product::{RowsByRows, contiguous};
+use crate::reader::Target;
 
 /// The one face of all layouts that weights have outside of tensors: a matrix `[outs, depth]` that is computed with as it
 /// is stored. What a row comes to does not depend on who shares the call.
@@ -33,6 +35,8 @@ pub(crate) enum Matrix {
     Tensor(Tensor),
     /// In the host's memory, as its file has it.
     Stored(Arc<dyn MatrixKernel>),
+    /// On a device with memory of its own, in blocks as its file has it.
+    Blocks(Blocks),
 }
 
 impl Matrix {
@@ -40,15 +44,21 @@ impl Matrix {
     pub(crate) fn product(&self, x: &Tensor) -> Result<Tensor> {
         match self {
             Self::Tensor(weight) if x.device().is_cpu() => x.apply_op2_no_bwd(weight, &RowsByRows),
+            // Weights that came as they are stored may be of another type than those around them.
+            Self::Tensor(weight) if weight.dtype() != x.dtype() => x.matmul(&weight.to_dtype(x.dtype())?.t()?),
             Self::Tensor(weight) => x.matmul(&weight.t()?),
+            Self::Blocks(blocks) => blocks.product(x),
             Self::Stored(kernel) => x.apply_op1_no_bwd(&ByKernel(kernel.as_ref())),
         }
     }
 
-    /// Rows by number: `[numbers, in]`.
-    pub(crate) fn rows(&self, numbers: &[u32], device: &Device) -> Result<Tensor> {
+    /// Rows by number, in the type and on the device of what computes with them: `[numbers, in]`.
+    pub(crate) fn rows(&self, numbers: &[u32], target: &Target) -> Result<Tensor> {
+        let Target { device, dtype } = target;
+        let given = || Tensor::from_vec(numbers.to_vec(), numbers.len(), device);
         match self {
-            Self::Tensor(weight) => weight.index_select(&Tensor::from_vec(numbers.to_vec(), numbers.len(), device)?, 0),
+            Self::Tensor(weight) => weight.index_select(&given()?, 0),
+            Self::Blocks(blocks) => blocks.rows(&given()?, *dtype),
             Self::Stored(kernel) => {
                 let values = kernel.rows(numbers);
                 let width = values.len() / numbers.len().max(1);

@@ -2,7 +2,8 @@
 //! architecture.
 //!
 //! On the CPU matrices stay as they are stored ([`MatrixKernel`]), f32 ones are tensors; what is added or multiplied
-//! element by element is f32. On a GPU everything is of one type ([`crate::device::compute_type`]).
+//! element by element is f32. On a GPU activations are of one type ([`crate::device::compute_type`]) and so is every matrix of
+//! floats; those in blocks stay so ([`crate::blocks`]), but for types that no kernel there knows, which become floats.
 
 use std::sync::Arc;
 
@@ -11,9 +12,11 @@ use half::{bf16, f16};
 use model_boss_engine::DecoderError;
 use model_boss_weights::gguf::{TensorType, dequantise};
 
+use crate::blocks::{self, Blocks};
 use crate::device;
 use crate::files::{Files, Stored};
 use crate::halves::Halves;
+use crate::layout::MatrixLayout;
 use crate::load::ModelError;
 use crate::matrix::{Matrix, MatrixKernel};
 use crate::quantised::Quantised;
@@ -29,10 +32,31 @@ pub(crate) struct Target {
 impl Target {
     /// Bytes that a tensor takes there.
     pub(crate) fn bytes(&self, stored: &Stored<'_>) -> u64 {
-        match self.stays(stored) {
-            Some(_) => stored.bytes.len() as u64,
-            None => stored.elements().saturating_mul(self.dtype.size_in_bytes() as u64),
+        match (self.stays(stored), self.blocks(stored)) {
+            (Some(_), _) => stored.bytes.len() as u64,
+            (_, Some(layout)) => self.matrix_bytes(&layout),
+            _ => stored.elements().saturating_mul(self.dtype.size_in_bytes() as u64),
         }
+    }
+
+    /// Bytes that a matrix takes there if it stays as it is stored.
+    pub(crate) fn matrix_bytes(&self, layout: &MatrixLayout) -> u64 {
+        let elements = layout.shape.iter().product::<usize>() as u64;
+        let blocks = if self.device.is_cpu() { None } else { blocks::bytes(layout.kind, elements) };
+        blocks.or(layout.kind.bytes_of(elements)).unwrap_or(u64::MAX)
+    }
+
+    /// Whether it computes with matrices of that type as they are stored.
+    #[cfg(any(test, feature = "cuda"))]
+    pub(crate) fn computes_stored(&self, kind: TensorType) -> bool {
+        self.device.is_cpu() || dtype_of(kind).is_some() || blocks::kind(kind).is_some()
+    }
+
+    /// A matrix in blocks that stays so on a device with memory of its own.
+    fn blocks(&self, stored: &Stored<'_>) -> Option<MatrixLayout> {
+        let shape = <[usize; 2]>::try_from(stored.shape).ok()?;
+        let stays = self.device.is_cuda() && blocks::kind(stored.kind).is_some();
+        stays.then_some(MatrixLayout { kind: stored.kind, shape })
     }
 
     /// The shape of a matrix that is computed with as it is stored.
@@ -87,6 +111,13 @@ impl<'a> Reader<'a> {
         (self.progress)((self.bytes as f64 / self.expected.max(1) as f64).min(1.0) as f32);
     }
 
+    fn not_placed(&self, name: &str, error: &candle_core::Error) -> ModelError {
+        match device::failure(error) {
+            DecoderError::Step(what) => self.bad(name, what),
+            device => ModelError::Device(device),
+        }
+    }
+
     fn bad(&self, name: &str, what: String) -> ModelError {
         ModelError::Tensor { name: self.files.spelled(name).into_owned(), what }
     }
@@ -95,6 +126,13 @@ impl<'a> Reader<'a> {
 impl Parts for Reader<'_> {
     fn matrix(&mut self, name: &str) -> Result<Matrix, ModelError> {
         let stored = self.files.get(name)?;
+        if let Some(layout) = self.target.blocks(&stored) {
+            layout.check(stored.bytes).map_err(|what| self.bad(name, what))?;
+            let blocks = Blocks::place(layout, stored.bytes, &self.target.device);
+            let blocks = blocks.map_err(|error| self.not_placed(name, &error))?;
+            self.took(self.target.matrix_bytes(&layout));
+            return Ok(Matrix::Blocks(blocks));
+        }
         let Some(shape) = self.target.stays(&stored) else {
             return self.tensor(name).map(Matrix::Tensor);
         };
@@ -127,10 +165,7 @@ impl Parts for Reader<'_> {
             Tensor::from_vec(values, stored.shape, &Device::Cpu)
                 .and_then(|tensor| tensor.to_dtype(*dtype)?.to_device(device))
         };
-        let tensor = placed.map_err(|error| match device::failure(&error) {
-            DecoderError::Step(what) => self.bad(name, what),
-            device => ModelError::Device(device),
-        })?;
+        let tensor = placed.map_err(|error| self.not_placed(name, &error))?;
         self.took(tensor.elem_count() as u64 * dtype.size_in_bytes() as u64);
         Ok(tensor)
     }

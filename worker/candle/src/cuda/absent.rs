@@ -3,6 +3,10 @@
 use candle_core::{Device, Error, Result, Tensor};
 use model_boss_engine::DecoderError;
 
+use crate::load::ModelError;
+use crate::reader::Reader;
+use crate::streamed::load::{Asked, Opened};
+
 pub(crate) fn open(_index: u32) -> std::result::Result<Device, String> {
     Err("this build has no CUDA; docs/cuda.md says how to build it in".to_owned())
 }
@@ -13,6 +17,10 @@ pub(crate) fn free_memory(_device: &Device) -> Option<u64> {
 
 pub(crate) fn has_bf16(_device: &Device) -> bool {
     false
+}
+
+pub(crate) fn stream(_asked: &Asked<'_>, _reader: &mut Reader<'_>) -> std::result::Result<Opened, ModelError> {
+    Err(ModelError::NoStreaming)
 }
 
 pub(crate) fn trim(_device: &Device) {}

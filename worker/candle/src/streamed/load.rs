@@ -14,7 +14,6 @@ use model_boss_weights::store::{DirectStore, HostBuffer, PAGE, Reads, StoreError
 use super::cpu::{Block, CpuDevice, StoreSource, arrange, matrices};
 use super::table::LayerTable;
 use super::{Pieces, Streamed, index};
-use crate::kv;
 use crate::layer::Layer;
 use crate::load::{LoadOptions, ModelError, context};
 use crate::matrix::{Matrix, MatrixKernel};
@@ -22,6 +21,7 @@ use crate::placing::Part;
 use crate::reader::Reader;
 use crate::spec::DecoderSpec;
 use crate::stage::Stretch;
+use crate::{cuda, kv};
 
 /// The context that room is kept for when nobody says: a model that could read a book is rarely given one.
 const USUAL_CONTEXT: usize = 4096;
@@ -43,7 +43,7 @@ pub(crate) fn wanted(spec: &DecoderSpec, part: &Part, options: &LoadOptions) -> 
         // Elsewhere there is nothing to stream with, and what does not fit is refused by its size.
         Mode::Auto => {
             let needs = part.weights.saturating_add(one).saturating_add(workspace(spec));
-            target.device.is_cpu() && needs > part.place.budget
+            (target.device.is_cpu() || target.device.is_cuda()) && needs > part.place.budget
         }
     }
 }
@@ -80,22 +80,18 @@ pub(crate) struct Opened {
 
 /// The layers of one device, of which some come and go. What of the ends is on the device has been read.
 pub(crate) fn open(asked: &Asked<'_>, reader: &mut Reader<'_>) -> Result<Opened, ModelError> {
-    let Asked { spec, part, options, before } = *asked;
+    let Asked { spec, part, options, .. } = *asked;
     let Part { place, layers, .. } = part;
     if !place.target.device.is_cpu() {
-        return Err(ModelError::NoStreaming);
+        return cuda::stream(asked, reader);
     }
     let mut table = LayerTable::read(spec, reader.files(), reader, layers.clone())?;
     let index = index::apply(&mut table);
     let store: Arc<dyn WeightStore> = Arc::new(DirectStore::open(&table.paths)?);
 
-    let kv = kv::bytes_per_token(spec, place.target.dtype) * kept_tokens(spec, options);
-    let sequences = options.max_concurrent.unwrap_or(1).max(1) as usize;
     let needs = Needs {
         layers: layers.clone().map(|layer| table.reads(&[layer]).0.buffer() as u64).collect(),
-        ends: reader.bytes() - before,
-        kv: (kv.saturating_mul(sequences) / spec.layers.max(1) * layers.len()) as u64,
-        workspace: workspace(spec),
+        ..needs_beside_layers(asked, reader)
     };
     let rates = measure(&table, layers, store.as_ref())?;
     let mut planned = match plan(&needs, place.budget, &options.residency, Some(&rates)).map_err(ModelError::Refused)? {
@@ -123,17 +119,36 @@ pub(crate) fn open(asked: &Asked<'_>, reader: &mut Reader<'_>) -> Result<Opened,
     let monitor = Arc::new(Monitor::new(report(&planned, &rates, layers.len(), named, device.capabilities())));
     let streamer =
         Streamer::start(spec.layers, planned.blocks, slots, (slots, buffer), source, device, Arc::clone(&monitor))?;
-    let stretch = Streamed { spec: spec.clone(), small: table.small, resident, streamer, monitor };
+    let stretch = Streamed { spec: spec.clone(), small: table.small, resident, streamer, monitor, clock: None };
     Ok(Opened { stretch: Box::new(stretch), slot_bytes: (slots * buffer) as u64, host_bytes: 0 })
 }
 
-fn everything(needs: &Needs) -> StreamPlan {
+/// What a device has to hold beside its layers, once what always stays has been read.
+pub(super) fn needs_beside_layers(asked: &Asked<'_>, reader: &Reader<'_>) -> Needs {
+    let Asked { spec, part, options, before } = *asked;
+    let kv = kv::bytes_per_token(spec, part.place.target.dtype) * kept_tokens(spec, options);
+    let sequences = options.max_concurrent.unwrap_or(1).max(1) as usize;
+    Needs {
+        layers: Vec::new(),
+        ends: reader.bytes() - before,
+        kv: (kv.saturating_mul(sequences) / spec.layers.max(1) * part.layers.len()) as u64,
+        workspace: workspace(spec),
+    }
+}
+
+pub(super) fn everything(needs: &Needs) -> StreamPlan {
     let resident_bytes = needs.layers.iter().sum();
     let (blocks, slots, slot_bytes) = (Vec::new(), 0, 0);
     StreamPlan { blocks, slots, slot_bytes, resident_bytes, streamed_bytes: 0, step_seconds: None }
 }
 
-fn report(planned: &StreamPlan, rates: &Rates, layers: usize, store: String, capabilities: Capabilities) -> Residency {
+pub(super) fn report(
+    planned: &StreamPlan,
+    rates: &Rates,
+    layers: usize,
+    store: String,
+    capabilities: Capabilities,
+) -> Residency {
     let streamed_layers = planned.blocks.iter().map(Vec::len).sum();
     Residency {
         resident_layers: layers - streamed_layers,
@@ -188,7 +203,7 @@ fn measure(table: &LayerTable, layers: &Range<usize>, store: &dyn WeightStore) -
             .values()
             .filter_map(|matrix| match matrix {
                 Matrix::Stored(kernel) => Some(kernel),
-                Matrix::Tensor(_) => None,
+                Matrix::Tensor(_) | Matrix::Blocks(_) => None,
             })
             .collect();
         let depths: Vec<usize> = pieces.iter().map(|piece| piece.layout.shape[1]).collect();
@@ -208,7 +223,7 @@ fn measure(table: &LayerTable, layers: &Range<usize>, store: &dyn WeightStore) -
 }
 
 /// Seconds that a read of one page takes.
-fn latency(store: &dyn WeightStore, reads: &Reads, into: &mut HostBuffer) -> Result<f64, StoreError> {
+pub(super) fn latency(store: &dyn WeightStore, reads: &Reads, into: &mut HostBuffer) -> Result<f64, StoreError> {
     let Some(mut run) = reads.runs().last().copied() else { return Ok(0.0) };
     run.extent.len = run.extent.len.min(PAGE as u64);
     run.at = 0;

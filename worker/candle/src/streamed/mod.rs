@@ -1,6 +1,8 @@
 //! Layers that come, compute and go: a [`LayerSource`] over the engine's executor. A layer that was pulled is made of the
 //! same parts by the same code as one that stays. Knows no files and no plan.
 
+#[cfg(any(test, feature = "cuda"))]
+pub(crate) mod copied;
 pub(crate) mod cpu;
 pub(crate) mod index;
 pub(crate) mod load;
@@ -12,7 +14,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use model_boss_engine::DecoderError;
-use model_boss_engine::residency::{Device, Fault, Monitor, Streamer};
+use model_boss_engine::residency::{Device, Fault, Monitor, Span, Streamer};
 
 use crate::layer::Layer;
 use crate::load::ModelError;
@@ -31,16 +33,32 @@ pub(crate) struct Streamed<D: Device<Block = Block>> {
     resident: Vec<Option<Arc<Layer>>>,
     streamer: Streamer<D>,
     monitor: Arc<Monitor>,
+    /// For devices that are only handed their work.
+    clock: Option<Box<dyn StepTimer>>,
+}
+
+/// Says when layers really computed.
+pub(crate) trait StepTimer: Send {
+    fn begin_step(&mut self);
+
+    fn layer_begins(&mut self, layer: usize);
+
+    fn layer_ends(&mut self);
+
+    /// Of the step's layers; waits until they have computed.
+    fn spans(&mut self) -> Option<Vec<(usize, Span)>>;
 }
 
 impl<D: Device<Block = Block>> LayerSource for Streamed<D> {
     type Guard<'a> = Pulled<'a, D>;
 
     fn layer(&mut self, index: usize) -> Result<Pulled<'_, D>, DecoderError> {
-        let block = self.streamer.take(index).map_err(|fault| match fault {
+        let failed = |fault| match fault {
             Fault::Step(what) => DecoderError::Step(what),
             Fault::Fatal(what) => DecoderError::Fatal(what),
-        })?;
+        };
+        let block = self.streamer.take(index).map_err(failed)?;
+        block.as_ref().map_or(Ok(()), |block| block.begin_use()).map_err(failed)?;
         let layer = match (self.resident.get(index).cloned().flatten(), block) {
             (Some(layer), _) => layer,
             (None, Some(block)) => {
@@ -50,14 +68,24 @@ impl<D: Device<Block = Block>> LayerSource for Streamed<D> {
             }
             (None, None) => return Err(DecoderError::Step(format!("there is no layer {index}"))),
         };
-        Ok(Pulled { layer: Some(layer), index, streamer: &mut self.streamer })
+        if let Some(clock) = &mut self.clock {
+            clock.layer_begins(index);
+        }
+        let (streamer, clock) = (&mut self.streamer, self.clock.as_mut());
+        Ok(Pulled { layer: Some(layer), index, streamer, clock })
     }
 
     fn begin_step(&mut self) {
         self.streamer.begin_step();
+        if let Some(clock) = &mut self.clock {
+            clock.begin_step();
+        }
     }
 
     fn end_step(&mut self) {
+        if let Some(spans) = self.clock.as_mut().and_then(|clock| clock.spans()) {
+            self.streamer.computed_at(&spans);
+        }
         self.streamer.end_step();
     }
 
@@ -71,6 +99,7 @@ pub(crate) struct Pulled<'a, D: Device<Block = Block>> {
     layer: Option<Arc<Layer>>,
     index: usize,
     streamer: &'a mut Streamer<D>,
+    clock: Option<&'a mut Box<dyn StepTimer>>,
 }
 
 impl<D: Device<Block = Block>> Deref for Pulled<'_, D> {
@@ -86,6 +115,9 @@ impl<D: Device<Block = Block>> Drop for Pulled<'_, D> {
     fn drop(&mut self) {
         // First what borrows from the block, so that its memory is free when the next read asks for it.
         self.layer = None;
+        if let Some(clock) = &mut self.clock {
+            clock.layer_ends();
+        }
         self.streamer.computed(self.index);
     }
 }

@@ -1,16 +1,37 @@
 //! Host memory that weights are read into: whole pages, so that a disk can write into it without a copy in between.
 
+use std::fmt;
+
 use memmap2::{Advice, MmapMut};
 
 /// Bytes of a page, and what direct I/O rounds to: a multiple of every disk's block in use.
 pub const PAGE: usize = 4096;
 
-/// Zeroed memory of whole pages, given back to the system when dropped.
+/// Memory of whole pages, given back to whoever gave it when dropped.
 #[derive(Debug)]
-pub struct HostBuffer(MmapMut);
+pub struct HostBuffer(Box<dyn HostMemory>);
+
+/// Host memory of any origin: a device's driver may have its own.
+pub trait HostMemory: Send + Sync + fmt::Debug {
+    /// All of it, always at the same place.
+    fn bytes(&self) -> &[u8];
+
+    /// All of it, to write to.
+    fn bytes_mut(&mut self) -> &mut [u8];
+}
+
+impl HostMemory for MmapMut {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
 
 impl HostBuffer {
-    /// At least so many bytes, at least one page.
+    /// At least so many bytes, zeroed, at least one page.
     ///
     /// # Errors
     /// When the system has no memory to give.
@@ -19,17 +40,30 @@ impl HostBuffer {
         // Large pages spare the kernel work in each direct read; without them it only takes a little longer.
         #[cfg(target_os = "linux")]
         let _ = map.advise(Advice::HugePage);
-        Ok(Self(map))
+        Ok(Self(Box::new(map)))
+    }
+
+    /// Over memory that is somebody else's.
+    ///
+    /// # Errors
+    /// When it is not whole pages: disks could not write into it.
+    pub fn over(memory: Box<dyn HostMemory>) -> std::io::Result<Self> {
+        let bytes = memory.bytes();
+        if bytes.is_empty() || !bytes.len().is_multiple_of(PAGE) || !bytes.as_ptr().addr().is_multiple_of(PAGE) {
+            let what = format!("{} bytes at {:p} are no whole pages", bytes.len(), bytes.as_ptr());
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, what));
+        }
+        Ok(Self(memory))
     }
 
     /// Bytes there are.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.0.bytes().len()
     }
 
     /// Never: there is always a page.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.0.bytes().is_empty()
     }
 }
 
@@ -37,18 +71,47 @@ impl std::ops::Deref for HostBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.0
+        self.0.bytes()
     }
 }
 
 impl AsRef<[u8]> for HostBuffer {
     fn as_ref(&self) -> &[u8] {
-        &self.0
+        self.0.bytes()
     }
 }
 
 impl std::ops::DerefMut for HostBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.0
+        self.0.bytes_mut()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Part(MmapMut, std::ops::Range<usize>);
+
+    impl HostMemory for Part {
+        fn bytes(&self) -> &[u8] {
+            &self.0[self.1.clone()]
+        }
+
+        fn bytes_mut(&mut self) -> &mut [u8] {
+            &mut self.0[self.1.clone()]
+        }
+    }
+
+    #[test]
+    fn memory_of_others_has_to_be_whole_pages() {
+        let over = |range| HostBuffer::over(Box::new(Part(MmapMut::map_anon(3 * PAGE).unwrap(), range)));
+        let mut buffer = over(PAGE..3 * PAGE).unwrap();
+        buffer[PAGE] = 7;
+        assert_eq!((buffer.len(), buffer[PAGE]), (2 * PAGE, 7));
+        for range in [1..PAGE + 1, 0..PAGE + 1, 0..0] {
+            assert!(over(range).unwrap_err().to_string().contains("whole pages"));
+        }
     }
 }

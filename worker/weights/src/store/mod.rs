@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
 
-pub use buffer::{HostBuffer, PAGE};
+pub use buffer::{HostBuffer, HostMemory, PAGE};
 pub use direct::DirectStore;
 pub use runs::{Extent, Reads, Run};
 

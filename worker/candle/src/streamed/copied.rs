@@ -1,0 +1,343 @@
+//! Streaming to a device with memory of its own: the engine's copies into slots, with matrices in them. Knows names and
+//! types of matrices, no vendor; what a vendor brings is a [`Driver`] whose memory is a matrix.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use model_boss_engine::DecoderError;
+use model_boss_engine::residency::copied::StepClock;
+use model_boss_engine::residency::copied::{
+    Check, Copied, CopiedDevice, Driver, Piece as CopiedPiece, Queue, SlotNeeds,
+};
+use model_boss_engine::residency::plan::{Needs, Plan as ResidencyPlan, Rates, StreamPlan, cost, plan};
+use model_boss_engine::residency::predict::step_seconds;
+use model_boss_engine::residency::schedule::BlockId;
+use model_boss_engine::residency::{Capabilities, Device, Fault, Loan, Monitor, Span, Streamer};
+use model_boss_weights::store::{DirectStore, HostBuffer, Reads, WeightStore, read_all};
+
+use super::cpu::{Block, Lease, StoreSource};
+use super::load::{Asked, Opened, everything, latency, needs_beside_layers, report};
+use super::table::{LayerTable, Piece};
+use super::{StepTimer, Streamed};
+use crate::device;
+use crate::layer::Layer;
+use crate::layout::MatrixLayout;
+use crate::load::ModelError;
+use crate::matrix::Matrix;
+use crate::reader::{Reader, Target};
+
+/// Buffers that reads take turns in: one is filled while the other is copied from.
+const BUFFERS: usize = 2;
+
+/// Memory on a device that one matrix computes from, whatever was copied there.
+pub(crate) trait MatrixMemory {
+    /// The matrix over it.
+    fn matrix(&self) -> Matrix;
+}
+
+/// The layers of one device with memory of its own, of which some come and go. What of the ends is on it has been read.
+pub(crate) fn open<D>(asked: &Asked<'_>, reader: &mut Reader<'_>, driver: &Arc<D>) -> Result<Opened, ModelError>
+where
+    D: Driver<Class = MatrixLayout>,
+    D::Memory: MatrixMemory,
+{
+    let Asked { spec, part, options, .. } = *asked;
+    let (target, layers) = (&part.place.target, &part.layers);
+    // Layers in a file of their own lie as the CPU wants them; here they have to lie as the model's files have them.
+    let table = LayerTable::read(spec, reader.files(), reader, layers.clone())?;
+    fits(&table, layers, target)?;
+    let store: Arc<dyn WeightStore> = Arc::new(DirectStore::open(&table.paths)?);
+    let bytes_of = |layout: &MatrixLayout| target.matrix_bytes(layout);
+    let needs = Needs {
+        layers: layers
+            .clone()
+            .map(|layer| table.layers[layer].iter().map(|piece| bytes_of(&piece.layout)).sum())
+            .collect(),
+        ..needs_beside_layers(asked, reader)
+    };
+    let rates = measure(&table, layers, store.as_ref(), driver, target)?;
+    let (mut planned, slot_bytes) = fitting(&table, layers.start, &needs, asked, &rates, bytes_of)?;
+    // From here on layers go by their numbers in the model.
+    planned.blocks.iter_mut().flatten().for_each(|layer| *layer += layers.start);
+
+    let mut resident: Vec<Option<Arc<Layer>>> = vec![None; spec.layers];
+    for layer in layers.clone().filter(|layer| !planned.streams(*layer)) {
+        resident[layer] = Some(Arc::new(Layer::read(reader, spec, layer)?));
+    }
+    let blocks: Vec<(Reads, Vec<Piece>)> = planned.blocks.iter().map(|layers| table.reads(layers)).collect();
+    let buffer = blocks.iter().map(|(reads, _)| reads.buffer()).max().unwrap_or(0);
+    let host = HostShare::of(options.host_memory.map(|bytes| bytes.0), &blocks, buffer)?;
+    let mut held = HashMap::new();
+    for block in &host.held {
+        let (reads, _) = &blocks[block.0];
+        let mut bytes = driver.host_buffer(reads.buffer()).map_err(load_fault)?;
+        read_all(store.as_ref(), reads, &mut bytes)?;
+        held.insert(*block, bytes);
+    }
+    let slots = planned.slots;
+    let store_name = match (host.held.len(), blocks.len()) {
+        (0, _) => store.name().to_owned(),
+        (held, all) if held == all => "host memory".to_owned(),
+        (held, all) => format!("{}, {held} of {all} blocks in host memory", store.name()),
+    };
+    if planned.step_seconds.is_some() {
+        let local = StreamPlan { blocks: shifted(&planned.blocks, layers.start), ..planned.clone() };
+        let mut cost = cost(&needs, &local, &rates);
+        host.held.iter().for_each(|block| cost.blocks[block.0].read = 0.0);
+        planned.step_seconds = Some(step_seconds(&cost, slots));
+    }
+    let capabilities = driver.capabilities();
+    let monitor = Arc::new(Monitor::new(report(&planned, &rates, layers.len(), store_name, capabilities)));
+    let (reads, names) = (blocks.iter().map(|(reads, _)| reads.clone()).collect(), blocks.len());
+    let source = StoreSource { store: Arc::clone(&store), reads };
+    let device = MatrixDevice::new(driver, blocks, slots, held).map_err(load_fault)?;
+    let ring = (host.buffers, if host.held.len() == names { 0 } else { buffer });
+    let streamer = Streamer::start(spec.layers, planned.blocks, slots, ring, source, device, Arc::clone(&monitor))?;
+    let clock: Box<dyn StepTimer> = Box::new(StepClock::new(Arc::clone(driver)));
+    let stretch = Streamed { spec: spec.clone(), small: table.small, resident, streamer, monitor, clock: Some(clock) };
+    Ok(Opened { stretch: Box::new(stretch), slot_bytes: slots as u64 * slot_bytes, host_bytes: host.bytes })
+}
+
+fn shifted(blocks: &[Vec<usize>], by: usize) -> Vec<Vec<usize>> {
+    blocks.iter().map(|layers| layers.iter().map(|layer| layer - by).collect()).collect()
+}
+
+/// Refuses types that the device has no product for.
+fn fits(table: &LayerTable, layers: &Range<usize>, target: &Target) -> Result<(), ModelError> {
+    let pieces = table.layers[layers.clone()].iter().flatten();
+    match pieces.into_iter().find(|piece| !target.computes_stored(piece.layout.kind)) {
+        None => Ok(()),
+        Some(Piece { name, layout, .. }) => {
+            let what = format!("is stored as {}, which cannot be streamed to this device", layout.kind);
+            Err(ModelError::Tensor { name: name.clone(), what })
+        }
+    }
+}
+
+/// A plan whose slots fit. A plan counts the bytes of its largest block; a slot has room for every class as often as any block
+/// has it, which is more where layers differ in type.
+fn fitting(
+    table: &LayerTable,
+    first: usize,
+    needs: &Needs,
+    asked: &Asked<'_>,
+    rates: &Rates,
+    bytes_of: impl Fn(&MatrixLayout) -> u64,
+) -> Result<(StreamPlan, u64), ModelError> {
+    let budget = asked.part.place.budget;
+    let mut less = 0;
+    loop {
+        let within = budget.saturating_sub(less);
+        let planned = match plan(needs, within, &asked.options.residency, Some(rates)).map_err(ModelError::Refused)? {
+            ResidencyPlan::Stream(planned) => planned,
+            ResidencyPlan::Resident => return Ok((everything(needs), 0)),
+        };
+        let classes = |layers: &Vec<usize>| -> Vec<MatrixLayout> {
+            layers.iter().flat_map(|layer| table.layers[first + layer].iter()).map(|piece| piece.layout).collect()
+        };
+        let slot = SlotNeeds::of(planned.blocks.iter().map(classes)).bytes(&bytes_of);
+        let takes = (needs.ends + needs.kv + needs.workspace + planned.resident_bytes)
+            .saturating_add(slot.saturating_mul(planned.slots as u64));
+        if takes <= budget {
+            return Ok((planned, slot));
+        }
+        // The next plan is smaller by what was too much; one that cannot be made smaller is refused with its numbers.
+        less += (takes - budget).max(1);
+    }
+}
+
+/// What host memory is used for.
+struct HostShare {
+    buffers: usize,
+    held: Vec<BlockId>,
+    bytes: u64,
+}
+
+impl HostShare {
+    /// Buffers first; then as many blocks as fit, evenly among all, so that the disk has time for the others while they are
+    /// copied. Without a limit only buffers: nobody has said that the rest is to be had.
+    fn of(limit: Option<u64>, blocks: &[(Reads, Vec<Piece>)], buffer: usize) -> Result<Self, ModelError> {
+        let (buffer, limit) = (buffer as u64, limit.unwrap_or(BUFFERS as u64 * buffer as u64));
+        let all: u64 = blocks.iter().map(|(reads, _)| reads.buffer() as u64).sum();
+        if all <= limit {
+            let held = (0..blocks.len()).map(BlockId).collect();
+            // One page, because a ring has a buffer: nothing is ever read into it.
+            return Ok(Self { buffers: 1, held, bytes: all });
+        }
+        let buffers = (limit / buffer.max(1)).min(BUFFERS as u64);
+        if buffers == 0 {
+            let what = format!(
+                "streaming needs {buffer} bytes of host memory to read a block into, {limit} are leased; a smaller `block`, \
+                 or more memory on cpu"
+            );
+            return Err(ModelError::Device(DecoderError::OutOfMemory(what)));
+        }
+        let left = limit - buffers * buffer;
+        let count = (0..=blocks.len()).rev().map(|count| evenly(count, blocks.len()));
+        let bytes = |held: &[BlockId]| held.iter().map(|block| blocks[block.0].0.buffer() as u64).sum::<u64>();
+        let held = count.map(Iterator::collect::<Vec<_>>).find(|held| bytes(held) <= left).unwrap_or_default();
+        Ok(Self { buffers: buffers as usize, bytes: buffers * buffer + bytes(&held), held })
+    }
+}
+
+/// So many of all, evenly.
+fn evenly(count: usize, all: usize) -> impl Iterator<Item = BlockId> {
+    (0..all).filter(move |at| (at + 1) * count / all > at * count / all).map(BlockId)
+}
+
+/// How fast the store reads, the device is copied to, and it computes, from two layers: the first warms everything up.
+fn measure<D>(
+    table: &LayerTable,
+    layers: &Range<usize>,
+    store: &dyn WeightStore,
+    driver: &Arc<D>,
+    target: &Target,
+) -> Result<Rates, ModelError>
+where
+    D: Driver<Class = MatrixLayout>,
+    D::Memory: MatrixMemory,
+{
+    let mut rates = Rates { read: 1e9, place: 10e9, latency: 1e-4, compute: 500e9 };
+    let mark = || driver.event(true).map_err(load_fault);
+    let (begin, end) = (mark()?, mark()?);
+    for layer in [layers.start, layers.start + layers.len() / 2] {
+        let (reads, pieces) = table.reads(&[layer]);
+        let bytes: u64 = pieces.iter().map(|piece| piece.extent.len).sum();
+        let per_second = |seconds: f64| bytes as f64 / seconds.max(1e-9);
+        let mut buffer = driver.host_buffer(reads.buffer()).map_err(load_fault)?;
+        let begun = std::time::Instant::now();
+        read_all(store, &reads, &mut buffer)?;
+        rates.read = per_second(begun.elapsed().as_secs_f64());
+        rates.latency = latency(store, &reads, &mut buffer)?;
+        let memory = pieces.iter().map(|piece| driver.allocate(&piece.layout)).collect::<Result<Vec<_>, _>>();
+        let memory = memory.map_err(load_fault)?;
+        let copy_and_compute = || -> Result<(f64, f64), Fault> {
+            // Memory is there when the compute queue has come so far.
+            driver.record(&begin, Queue::Compute)?;
+            driver.finish(&begin)?;
+            driver.record(&begin, Queue::Copy)?;
+            for (place, memory) in reads.places().iter().zip(&memory) {
+                driver.copy(buffer.get(place.clone()).unwrap_or_default(), memory)?;
+            }
+            driver.record(&end, Queue::Copy)?;
+            let copying = driver.seconds(&begin, &end)?;
+            let mut computing = 0.0;
+            for _ in 0..2 {
+                driver.record(&begin, Queue::Compute)?;
+                for (piece, memory) in pieces.iter().zip(&memory) {
+                    let row = Tensor::ones((1, piece.layout.shape[1]), target.dtype, &target.device);
+                    let product = row.and_then(|row| memory.matrix().product(&row));
+                    product.map_err(|error| fault_of(device::failure(&error)))?;
+                }
+                driver.record(&end, Queue::Compute)?;
+                computing = driver.seconds(&begin, &end)?;
+            }
+            Ok((copying, computing))
+        };
+        let (copying, computing) = copy_and_compute().map_err(load_fault)?;
+        (rates.place, rates.compute) = (per_second(copying), per_second(computing));
+    }
+    Ok(rates)
+}
+
+fn fault_of(error: DecoderError) -> Fault {
+    match error {
+        DecoderError::Fatal(what) => Fault::Fatal(what),
+        error => Fault::Step(error.to_string()),
+    }
+}
+
+/// A fault while nothing is served yet: what is not fatal is memory that is not to be had.
+fn load_fault(fault: Fault) -> ModelError {
+    ModelError::Device(match fault {
+        Fault::Step(what) => DecoderError::OutOfMemory(what),
+        Fault::Fatal(what) => DecoderError::Fatal(what),
+    })
+}
+
+/// The engine's device, with names for the pieces.
+struct MatrixDevice<D: Driver> {
+    copied: CopiedDevice<D>,
+    /// By block, in the order of its pieces.
+    names: Vec<Vec<String>>,
+}
+
+impl<D: Driver<Class = MatrixLayout>> MatrixDevice<D> {
+    fn new(
+        driver: &Arc<D>,
+        blocks: Vec<(Reads, Vec<Piece>)>,
+        slots: usize,
+        held: HashMap<BlockId, HostBuffer>,
+    ) -> Result<Self, Fault> {
+        let of_block = |(reads, pieces): &(Reads, Vec<Piece>)| -> Vec<CopiedPiece<MatrixLayout>> {
+            let places = reads.places().iter().cloned();
+            places.zip(pieces).map(|(at, piece)| CopiedPiece { class: piece.layout, at }).collect()
+        };
+        let copied = blocks.iter().map(of_block).collect();
+        let names = blocks.iter().map(|(_, pieces)| pieces.iter().map(|piece| piece.name.clone()).collect()).collect();
+        let check: Check = Box::new(move |block, bytes| {
+            let Some((reads, pieces)) = blocks.get(block.0) else { return Ok(()) };
+            reads.places().iter().zip(pieces).try_for_each(|(place, piece)| {
+                let bytes = bytes.get(place.clone()).unwrap_or_default();
+                piece.layout.check(bytes).map_err(|what| format!("tensor '{}' {what}", piece.name))
+            })
+        });
+        Ok(Self { copied: CopiedDevice::new(Arc::clone(driver), copied, slots, held, check)?, names })
+    }
+}
+
+impl<D> Device for MatrixDevice<D>
+where
+    D: Driver<Class = MatrixLayout>,
+    D::Memory: MatrixMemory,
+{
+    type Block = Block;
+
+    fn capabilities(&self) -> Capabilities {
+        self.copied.capabilities()
+    }
+
+    fn host_buffer(&mut self, bytes: usize) -> Result<HostBuffer, Fault> {
+        self.copied.host_buffer(bytes)
+    }
+
+    fn holds(&self, block: BlockId) -> Option<u64> {
+        self.copied.holds(block)
+    }
+
+    fn place(&mut self, block: BlockId, from: Loan) -> Result<Block, Fault> {
+        let copied = self.copied.place(block, from)?;
+        let names = self.names.get(block.0).into_iter().flatten().cloned();
+        let matrices = names.zip(copied.pieces()).map(|(name, memory)| (name, memory.matrix())).collect();
+        Ok(Block::leased(matrices, Box::new(copied)))
+    }
+}
+
+impl<D: Driver> Lease for Copied<D> {
+    fn begin_use(&self) -> Result<(), Fault> {
+        Copied::begin_use(self)
+    }
+}
+
+impl<D: Driver> StepTimer for StepClock<D> {
+    fn begin_step(&mut self) {
+        Self::begin_step(self);
+    }
+
+    fn layer_begins(&mut self, layer: usize) {
+        Self::layer_begins(self, layer);
+    }
+
+    fn layer_ends(&mut self) {
+        Self::layer_ends(self);
+    }
+
+    fn spans(&mut self) -> Option<Vec<(usize, Span)>> {
+        Self::spans(self)
+    }
+}
+
+#[cfg(test)]
+mod tests;

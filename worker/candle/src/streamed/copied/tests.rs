@@ -1,0 +1,225 @@
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use candle_core::Device as CandleDevice;
+use model_boss_engine::residency::plan::{Mode, Wish};
+use model_boss_engine::{Decoder, Logits, SequenceStep};
+use model_boss_protocol::{ByteCount, DeviceId};
+use model_boss_weights::gguf::HeaderWriter;
+
+use super::*;
+use crate::decoder::{Ends, SpecDecoder};
+use crate::files::Files;
+use crate::load::{LoadOptions, PlaceOptions, Plan, context, load};
+use crate::placing::{Place, cut};
+use crate::stage::Stage;
+use crate::synthetic::Synthetic;
+
+type Shared = Arc<Mutex<Vec<u8>>>;
+
+/// Host memory that plays a device's: copies are done when somebody waits for them, and not before.
+#[derive(Default)]
+struct HostDriver {
+    asked: Mutex<Vec<(Vec<u8>, Shared)>>,
+    allocated: Mutex<u64>,
+}
+
+struct HostMemory {
+    layout: MatrixLayout,
+    bytes: Shared,
+}
+
+impl MatrixMemory for HostMemory {
+    fn matrix(&self) -> Matrix {
+        let mut bytes = self.bytes.lock().unwrap().clone();
+        self.layout.arrange(&mut bytes);
+        Matrix::Stored(self.layout.kernel(bytes.into()).unwrap())
+    }
+}
+
+impl HostDriver {
+    fn copy_now(&self) {
+        for (bytes, to) in self.asked.lock().unwrap().drain(..) {
+            to.lock().unwrap().copy_from_slice(&bytes);
+        }
+    }
+}
+
+impl Driver for HostDriver {
+    type Class = MatrixLayout;
+    type Memory = HostMemory;
+    type Event = std::time::Instant;
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+
+    fn host_buffer(&self, bytes: usize) -> Result<HostBuffer, Fault> {
+        HostBuffer::new(bytes).map_err(|error| Fault::Step(error.to_string()))
+    }
+
+    fn allocate(&self, class: &MatrixLayout) -> Result<HostMemory, Fault> {
+        let bytes = class.kind.bytes_of(class.shape.iter().product::<usize>() as u64).unwrap();
+        *self.allocated.lock().unwrap() += bytes;
+        // All bits set: what is used too early is NaN.
+        Ok(HostMemory { layout: *class, bytes: Arc::new(Mutex::new(vec![0xFF; bytes as usize])) })
+    }
+
+    fn event(&self, _timed: bool) -> Result<std::time::Instant, Fault> {
+        Ok(std::time::Instant::now())
+    }
+
+    fn copy(&self, from: &[u8], to: &HostMemory) -> Result<(), Fault> {
+        self.asked.lock().unwrap().push((from.to_vec(), Arc::clone(&to.bytes)));
+        Ok(())
+    }
+
+    fn record(&self, _event: &std::time::Instant, _queue: Queue) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn wait(&self, _queue: Queue, _event: &std::time::Instant) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn finish(&self, _event: &std::time::Instant) -> Result<(), Fault> {
+        self.copy_now();
+        Ok(())
+    }
+
+    fn seconds(&self, from: &std::time::Instant, _to: &std::time::Instant) -> Result<f64, Fault> {
+        self.copy_now();
+        Ok(from.elapsed().as_secs_f64())
+    }
+}
+
+fn options(window: usize, block: usize, host: Option<u64>) -> LoadOptions {
+    LoadOptions {
+        context_length: Some(64),
+        host_memory: host.map(ByteCount),
+        residency: Wish { mode: Mode::Stream, window: Some(window), block: Some(block) },
+        ..LoadOptions::default()
+    }
+}
+
+/// As a load does it, with one device, which is the driver's.
+fn streamed(
+    model: &Path,
+    limit: Option<u64>,
+    options: &LoadOptions,
+    driver: &Arc<HostDriver>,
+) -> Result<SpecDecoder, ModelError> {
+    let (files, spec) = Files::open(model)?;
+    let plan = Plan::new(&spec, &files)?;
+    let asked = PlaceOptions { device: DeviceId::Cpu, share: None, limit: limit.map(ByteCount) };
+    let parts = cut(&plan, &spec, &files, vec![Place::of(&asked, CandleDevice::Cpu, &[])], options)?;
+    let part = &parts[0];
+    let mut progress = |_| {};
+    let mut reader = Reader::new(&files, &part.place.target, part.weights, &mut progress);
+    let embedding = plan.read_embedding(&mut reader)?;
+    let (norm, head) = plan.read_head(&mut reader, &spec, Some(&embedding))?;
+    let opened = open(&Asked { spec: &spec, part, options, before: 0 }, &mut reader, driver)?;
+    let stage = Stage {
+        name: DeviceId::Cpu,
+        target: part.place.target.clone(),
+        layers: part.layers.clone(),
+        stretch: opened.stretch,
+        weight_bytes: reader.bytes() + opened.slot_bytes,
+        host_bytes: opened.host_bytes,
+    };
+    let context = context(&spec, options.context_length);
+    Ok(SpecDecoder::new(spec, context, Ends { embedding, norm, head }, vec![stage]))
+}
+
+fn bits(decoder: &mut dyn Decoder) -> Vec<Vec<u32>> {
+    let slots = [decoder.open(32).unwrap(), decoder.open(32).unwrap()];
+    let mut answers = Vec::new();
+    for tokens in [[&[1u32, 2, 3, 4, 5][..], &[9][..]], [&[6], &[7]], [&[8], &[1]]] {
+        let steps = [0, 1].map(|at| SequenceStep { kv: slots[at], tokens: tokens[at], logits: Logits::All });
+        let rows = decoder.forward(&steps).unwrap();
+        answers.extend(rows.iter().map(|row| row.iter().map(|logit| logit.to_bits()).collect()));
+    }
+    slots.into_iter().for_each(|kv| decoder.close(kv));
+    answers
+}
+
+fn synthetic(folder: &tempfile::TempDir) -> PathBuf {
+    let path = folder.path().join("tiny.gguf");
+    Synthetic::of("qwen3-tiny").unwrap().write(3, HeaderWriter::new(), File::create(&path).unwrap()).unwrap();
+    path
+}
+
+#[test]
+fn rs_10_copied_into_slots_is_resident_to_the_bit() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["bf16", "f16", "qwen3-tied-bf16", "qwen2-sharded-f16", "plain", "biases"];
+    for (at, model) in names.iter().map(|name| golden.join(name)).chain([synthetic(&folder)]).enumerate() {
+        let expected = bits(load(&model, &DeviceId::Cpu, Some(64), &mut |_| {}).unwrap().as_mut());
+        // Nothing in host memory, everything, and whatever three buffers' worth is.
+        for host in [None, Some(1 << 30)] {
+            let driver = Arc::new(HostDriver::default());
+            let mut comes = streamed(&model, None, &options(1 + at % 3, 1 + at % 2, host), &driver).unwrap();
+            assert!(bits(&mut comes) == expected, "{} with {host:?}", model.display());
+            let monitor = comes.monitor().unwrap();
+            // Two layers fit into the buffers, and then stay there.
+            let held = monitor.residency().store == "host memory";
+            assert_eq!(held, host.is_some() || monitor.residency().blocks <= 2, "{}", monitor.residency().store);
+            let (totals, layers) = (monitor.totals(), monitor.layers());
+            assert_eq!((totals.steps, layers.len()), (3, monitor.residency().streamed_layers));
+            assert!(layers.iter().all(|layer| layer.bytes > 0));
+            // The disk rests when everything is held: the played read takes no time.
+            assert!(host.is_none() || totals.read_seconds < 1e-3);
+        }
+    }
+}
+
+#[test]
+fn host_memory_is_a_limit_and_what_it_holds_is_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = synthetic(&folder);
+    let expected = bits(load(&model, &DeviceId::Cpu, Some(64), &mut |_| {}).unwrap().as_mut());
+    let (mut partly, mut refused) = (0, 0);
+    for host in (0..24).map(|part| part << 17) {
+        match streamed(&model, None, &options(1, 1, Some(host)), &Arc::new(HostDriver::default())) {
+            Ok(mut comes) => {
+                assert!(bits(&mut comes) == expected, "{host}");
+                let held = comes.places()[0].report().host_bytes;
+                assert!(held <= host, "{held} of {host}");
+                partly += usize::from(comes.monitor().unwrap().residency().store.contains(" of 4 blocks"));
+            }
+            Err(ModelError::Device(DecoderError::OutOfMemory(what))) => {
+                assert!(what.contains("host memory") && what.contains(&host.to_string()), "{what}");
+                refused += 1;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(partly > 0 && refused > 0, "{partly} {refused}");
+}
+
+#[test]
+fn slots_that_take_more_than_their_largest_block_still_fit_the_budget() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = synthetic(&folder);
+    let expected = bits(load(&model, &DeviceId::Cpu, Some(64), &mut |_| {}).unwrap().as_mut());
+    let (mut mixed, mut refused) = (0, 0);
+    for limit in (160..220).map(|quarters: u64| quarters << 18) {
+        let options = LoadOptions {
+            residency: Wish { mode: Mode::Auto, window: Some(1), block: Some(1) },
+            ..options(1, 1, None)
+        };
+        match streamed(&model, Some(limit), &options, &Arc::new(HostDriver::default())) {
+            Ok(mut comes) => {
+                assert!(bits(&mut comes) == expected);
+                let plan = comes.monitor().unwrap().residency().clone();
+                mixed += usize::from(plan.streamed_layers > 0 && plan.resident_layers > 0);
+                assert!(comes.info().weight_bytes < limit);
+            }
+            Err(ModelError::Refused(_)) => refused += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(mixed > 0 && refused > 0, "{mixed} {refused}");
+}
