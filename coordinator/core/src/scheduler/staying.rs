@@ -43,7 +43,8 @@ impl Scheduler {
             && !self.moves.contains_key(&model)
             && !self.queue.anyone_wants_a_load();
         let Some(site) = (rested && quiet).then(|| self.where_all_stay(model)).flatten() else {
-            return self.timers.set(Timer::Stay(id), self.now + self.pause());
+            let later = self.pause().max(self.settings.reevaluate_every);
+            return self.timers.set(Timer::Stay(id), self.now + later);
         };
         let slot = &self.pool[id];
         let returns = Return { priority: slot.last_priority, keep_alive: slot.keep_alive };
