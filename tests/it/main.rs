@@ -3,6 +3,7 @@
 
 mod bad_requests;
 mod chat;
+mod claude_command;
 mod cli;
 mod clients;
 mod cloud;

@@ -7,8 +7,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 use model_boss_dialects::Reshape;
 
-use hyper::body::Incoming;
-
+use crate::cloud::CloudBody;
 use crate::upstream::UpstreamBody;
 
 /// An answer's body. Dropped before its end, it closes the connection that it comes from.
@@ -23,7 +22,7 @@ pub(super) struct AnswerBody {
 /// Where bytes come from.
 enum Origin {
     Worker(UpstreamBody),
-    Cloud(Incoming),
+    Cloud(CloudBody),
 }
 
 impl AnswerBody {
@@ -33,7 +32,7 @@ impl AnswerBody {
     }
 
     /// The bytes of a provider.
-    pub(super) fn of_cloud(from: Incoming, reshape: Option<Box<dyn Reshape>>) -> Self {
+    pub(super) fn of_cloud(from: CloudBody, reshape: Option<Box<dyn Reshape>>) -> Self {
         Self { from: Origin::Cloud(from), reshape, tokens: None }
     }
 
@@ -51,7 +50,11 @@ impl Body for AnswerBody {
         loop {
             let frame = ready!(match &mut self.from {
                 Origin::Worker(body) => Pin::new(body).poll_frame(cx),
-                Origin::Cloud(body) => Pin::new(body).poll_frame(cx),
+                Origin::Cloud(CloudBody::Http(body)) => Pin::new(body).poll_frame(cx),
+                Origin::Cloud(CloudBody::Command(pieces)) => {
+                    pieces.poll_recv(cx).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+                }
+                Origin::Cloud(CloudBody::Whole(all)) => Poll::Ready(all.take().map(|all| Ok(Frame::data(all)))),
             });
             let Some(reshape) = &mut self.reshape else { return Poll::Ready(frame) };
             let bytes = match frame {

@@ -2,6 +2,7 @@
 //! key; what goes there is decided before (tasks, permissions), what it costs is counted here. Nothing is ever asked twice.
 
 mod bill;
+mod command;
 mod provider;
 mod report;
 mod route;
@@ -14,15 +15,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::RETRY_AFTER;
-use http::{HeaderMap, StatusCode};
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use hyper::body::Incoming;
-use model_boss_dialects::anthropic::{ChatFromMessages, cloud_error, messages_request};
+use model_boss_dialects::anthropic::{
+    ChatFromMessages, CommandQuestion, cloud_error, command_question, messages_request,
+};
 use model_boss_dialects::{Reshape, Stamp};
 use model_boss_protocol::{ApiError, ClientId, ErrorCode};
 use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
 
 use bill::{Bill, BilledChat, BilledMessages};
+use command::Commands;
 use provider::{Provider, ProviderKind};
 pub(crate) use provider::{ProviderSpec, ProviderTables};
 pub(crate) use report::{ProviderReport, UTC_DAY};
@@ -34,6 +39,7 @@ use transport::{Answered, Transport};
 pub(crate) struct Clouds {
     providers: BTreeMap<String, Provider>,
     transport: Transport,
+    commands: Commands,
     spend: Arc<Spend>,
 }
 
@@ -81,11 +87,21 @@ pub(crate) struct CloudAnswer {
     /// What the provider says about its answer that clients may hear.
     pub(crate) headers: HeaderMap,
     /// Its bytes.
-    pub(crate) body: Incoming,
+    pub(crate) body: CloudBody,
     /// What they go through.
     pub(crate) reshape: Box<dyn Reshape>,
     /// Whether it comes piece by piece.
     pub(crate) is_stream: bool,
+}
+
+/// Where the bytes of an answer come from.
+pub(crate) enum CloudBody {
+    /// A connection.
+    Http(Incoming),
+    /// A command that runs; it ends when this is dropped.
+    Command(mpsc::Receiver<Bytes>),
+    /// They are all here.
+    Whole(Option<Bytes>),
 }
 
 impl Clouds {
@@ -96,7 +112,7 @@ impl Clouds {
             (name, provider)
         });
         let spend = Arc::new(Spend::open(state));
-        Self { providers: providers.collect(), transport: Transport::new(), spend }
+        Self { providers: providers.collect(), transport: Transport::new(), commands: Commands::default(), spend }
     }
 
     /// Puts one request to a provider and waits for the beginning of its answer.
@@ -122,11 +138,19 @@ impl Clouds {
             price,
             now: request.now,
         };
+        if provider.kind() == ProviderKind::Anthropic && request.path != "/v1/chat/completions" {
+            let message = format!("Claude models answer chats, not {}", request.path);
+            return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"));
+        }
+        if let Some(program) = provider.command() {
+            let question = command_question(&chat)?;
+            let reshape = Box::new(BilledMessages { chat: ChatFromMessages::new(stamp, &chat), bill });
+            let is_stream = chat.get("stream") == Some(&json!(true));
+            let running = Box::pin(self.run((provider, program), model, key, question, is_stream)).await;
+            self.spend.asked(request.provider, model, running.is_ok(), request.now);
+            return running.map(|body| CloudAnswer::of_command(body, is_stream, reshape));
+        }
         let (path, body, reshape): (&str, Value, Box<dyn Reshape>) = match provider.kind() {
-            ProviderKind::Anthropic if request.path != "/v1/chat/completions" => {
-                let message = format!("Claude models answer chats, not {}", request.path);
-                return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"));
-            }
             ProviderKind::Anthropic => {
                 let body = messages_request(&chat, model)?;
                 ("/v1/messages", body, Box::new(BilledMessages { chat: ChatFromMessages::new(stamp, &chat), bill }))
@@ -147,10 +171,25 @@ impl Clouds {
         let answered = self.exchange(provider, path, key.as_deref(), body.to_string(), request.id).await;
         self.spend.asked(request.provider, model, answered.is_ok(), request.now);
         let Answered { status, headers, body } = answered?;
-        let is_stream = headers
-            .get(http::header::CONTENT_TYPE)
-            .is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-        Ok(CloudAnswer { status, headers: told(&headers), body, reshape, is_stream })
+        let is_stream = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        Ok(CloudAnswer { status, headers: told(&headers), body: CloudBody::Http(body), reshape, is_stream })
+    }
+
+    /// Runs a command for an answer, which is whole or streamed.
+    async fn run(
+        &self,
+        (provider, program): (&Provider, &Path),
+        model: &str,
+        key: Option<String>,
+        question: CommandQuestion,
+        is_stream: bool,
+    ) -> Result<CloudBody, ApiError> {
+        let running = self.commands.ask((provider.name(), program), model, key, question).await?;
+        Ok(if is_stream {
+            CloudBody::Command(running.stream())
+        } else {
+            CloudBody::Whole(Some(running.whole().await?))
+        })
     }
 
     /// How many tokens a prompt of the Messages API comes to, as the provider itself counts them. Costs nothing there.
@@ -158,6 +197,10 @@ impl Clouds {
         let provider = self.provider(question.provider)?;
         if provider.kind() != ProviderKind::Anthropic {
             let message = format!("provider '{}' has no way to count tokens without an answer", question.provider);
+            return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"));
+        }
+        if provider.command().is_some() {
+            let message = format!("provider '{}' is a command line, which counts no tokens", question.provider);
             return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"));
         }
         let model = provider.model(question.model);
@@ -232,6 +275,14 @@ impl Clouds {
     }
 }
 
+impl CloudAnswer {
+    fn of_command(body: CloudBody, is_stream: bool, reshape: Box<dyn Reshape>) -> Self {
+        let kind = if is_stream { "text/event-stream" } else { "application/json" };
+        let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]);
+        Self { status: StatusCode::OK, headers, body, reshape, is_stream }
+    }
+}
+
 /// When the provider wants to be asked again. A date is not read: it is rare, and a usual wait does.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?;
@@ -246,8 +297,8 @@ fn told(headers: &HeaderMap) -> HeaderMap {
             told.insert("x-provider-request-id", id.clone());
         }
     }
-    if let Some(kind) = headers.get(http::header::CONTENT_TYPE) {
-        told.insert(http::header::CONTENT_TYPE, kind.clone());
+    if let Some(kind) = headers.get(CONTENT_TYPE) {
+        told.insert(CONTENT_TYPE, kind.clone());
     }
     told
 }

@@ -23,6 +23,12 @@ pub(crate) struct ProviderSpec {
     /// Which API it speaks; `anthropic` for `claude`, else `openai`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) kind: Option<ProviderKind>,
+    /// How it is reached; over HTTP where nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) transport: Option<TransportKind>,
+    /// The program to run, for `transport = "cli"`; `claude` where nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) command: Option<PathBuf>,
     /// Its address up to, and without, `/v1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) base_url: Option<String>,
@@ -63,6 +69,16 @@ pub(crate) enum ProviderKind {
     OpenAi,
 }
 
+/// How a provider is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum TransportKind {
+    /// Over HTTP.
+    Http,
+    /// By the `claude` command line, with its own login.
+    Cli,
+}
+
 /// All of them, by prefix.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ProviderTables(pub(crate) BTreeMap<String, ProviderSpec>);
@@ -82,6 +98,18 @@ impl ProviderSpec {
         if name.is_empty() || !name.chars().all(plain) {
             return Err("is a prefix of names: letters, digits, - and _ only".to_owned());
         }
+        let by_command = self.transport == Some(TransportKind::Cli);
+        if by_command && self.base_url.is_some() {
+            return Err("'base_url' and transport = \"cli\" say different things; keep one".to_owned());
+        }
+        if by_command && self.kind == Some(ProviderKind::OpenAi) {
+            return Err(
+                "transport = \"cli\" is the claude command line; kind \"openai\" is reached over HTTP".to_owned()
+            );
+        }
+        if self.command.is_some() && !by_command {
+            return Err("'command' is for transport = \"cli\"".to_owned());
+        }
         if let Some(url) = &self.base_url {
             let uri: Uri = url.parse().map_err(|_| format!("'base_url': '{url}' is not a URL"))?;
             if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none() || uri.query().is_some() {
@@ -97,7 +125,7 @@ impl ProviderSpec {
             {
                 return Err(format!("'base_url': a key would cross the network readable to {url}; use https"));
             }
-        } else if name != CLAUDE {
+        } else if name != CLAUDE && !by_command {
             return Err("'base_url' is missing".to_owned());
         }
         if self.key_env.is_some() && self.key_file.is_some() {
@@ -117,6 +145,8 @@ impl ProviderTables {
         let mut all = self.0.clone();
         let claude = all.entry(CLAUDE.to_owned()).or_insert_with(|| ProviderSpec {
             kind: None,
+            transport: None,
+            command: None,
             base_url: None,
             key_env: None,
             key_file: None,
@@ -144,6 +174,10 @@ impl ProviderTables {
             if let Some(file) = &mut spec.key_file {
                 *file = folder.join(&*file);
             }
+            // A bare name is looked for in PATH.
+            if let Some(program) = spec.command.as_mut().filter(|program| program.components().count() > 1) {
+                *program = folder.join(&*program);
+            }
         }
     }
 }
@@ -162,7 +196,8 @@ pub(super) fn is_loopback(host: &str) -> bool {
 
 impl Provider {
     pub(super) fn new(name: &str, spec: ProviderSpec) -> Self {
-        let usual = if name == CLAUDE { ProviderKind::Anthropic } else { ProviderKind::OpenAi };
+        let by_command = spec.transport == Some(TransportKind::Cli);
+        let usual = if name == CLAUDE || by_command { ProviderKind::Anthropic } else { ProviderKind::OpenAi };
         let base_url = spec.base_url.as_deref().unwrap_or(ANTHROPIC).trim_end_matches('/');
         let base_url = base_url.strip_suffix("/v1").unwrap_or(base_url).to_owned();
         Self { name: name.to_owned(), kind: spec.kind.unwrap_or(usual), base_url, spec }
@@ -177,9 +212,15 @@ impl Provider {
         &self.name
     }
 
-    /// Its address, up to `/v1`.
-    pub(super) fn base_url(&self) -> &str {
-        &self.base_url
+    /// Its address, up to `/v1`, or the command that is run.
+    pub(super) fn address(&self) -> String {
+        self.command().map_or_else(|| self.base_url.clone(), |program| program.display().to_string())
+    }
+
+    /// The program that is run for each request, where that is how it is reached.
+    pub(super) fn command(&self) -> Option<&Path> {
+        let by_command = self.spec.transport == Some(TransportKind::Cli);
+        by_command.then(|| self.spec.command.as_deref().unwrap_or(Path::new(CLAUDE)))
     }
 
     /// Its short names, and its own names of the same models.
@@ -229,7 +270,8 @@ impl Provider {
                 Ok(Some(key.to_owned()))
             };
         }
-        let usual = (self.kind == ProviderKind::Anthropic).then_some(ANTHROPIC_KEY);
+        // The command line has a login of its own.
+        let usual = (self.kind == ProviderKind::Anthropic && self.command().is_none()).then_some(ANTHROPIC_KEY);
         let Some(variable) = self.spec.key_env.as_deref().or(usual) else { return Ok(None) };
         match std::env::var(variable) {
             Ok(key) if !key.trim().is_empty() => Ok(Some(key.trim().to_owned())),
@@ -287,6 +329,9 @@ mod tests {
             ("x y", "base_url = \"https://a\"", "prefix"),
             ("x", "", "'base_url' is missing"),
             ("x", "base_url = \"ftp://a\"", "http(s)"),
+            ("x", "transport = \"cli\"\nbase_url = \"https://a\"", "different things"),
+            ("x", "transport = \"cli\"\nkind = \"openai\"", "over HTTP"),
+            ("claude", "command = \"claude\"", "transport"),
             ("x", "base_url = \"https://me:secret@a\"", "must not hold a user"),
             ("x", "base_url = \"http://a.example\"\nkey_env = \"K\"", "https"),
             ("x", "base_url = \"https://a\"\nkey_env = \"K\"\nkey_file = \"f\"", "keep one"),
@@ -296,5 +341,6 @@ mod tests {
             assert!(error.contains(word), "{text}: {error}");
         }
         assert_eq!(spec("").check("claude"), Ok(()));
+        assert_eq!(spec("transport = \"cli\"\nkey_env = \"K\"").check("x"), Ok(()));
     }
 }

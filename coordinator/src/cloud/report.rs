@@ -31,6 +31,7 @@ pub(crate) struct ProviderReport {
     /// Its prefix.
     pub(crate) name: String,
     kind: ProviderKind,
+    /// Its address, or the command that is run.
     base_url: String,
     /// Whether what is sent there leaves this machine's owner.
     pub(crate) cloud: bool,
@@ -90,7 +91,7 @@ impl Clouds {
             ProviderReport {
                 name: name.clone(),
                 kind: provider.kind(),
-                base_url: provider.base_url().to_owned(),
+                base_url: provider.address(),
                 cloud: provider.costs() || name == CLAUDE,
                 problem: key.as_ref().err().map(|error| error.message.clone()),
                 key: match key {
@@ -122,7 +123,7 @@ impl Clouds {
     }
 
     /// Where a provider is.
-    pub(crate) fn address(&self, provider: &str) -> Option<&str> {
-        self.providers.get(provider).map(Provider::base_url)
+    pub(crate) fn address(&self, provider: &str) -> Option<String> {
+        self.providers.get(provider).map(Provider::address)
     }
 }

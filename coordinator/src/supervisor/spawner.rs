@@ -30,7 +30,7 @@ pub(super) struct Launch {
 }
 
 struct Order {
-    launch: Launch,
+    command: Command,
     reply: oneshot::Sender<io::Result<Child>>,
 }
 
@@ -42,7 +42,7 @@ impl Spawner {
             let _reaper = runtime.enter();
             while let Ok(order) = inbox.recv() {
                 // A runner that was dropped meanwhile drops its child, which kills it.
-                let _ = order.reply.send(spawn(&order.launch));
+                let _ = order.reply.send(spawn(order.command));
             }
             // Every handle is gone, but the children of this thread may not be: it must outlive them.
             loop {
@@ -52,16 +52,26 @@ impl Spawner {
         Ok(Self { orders })
     }
 
-    /// Starts one process.
+    /// Starts one worker.
     pub(super) async fn spawn(&self, launch: Launch) -> io::Result<Child> {
+        self.spawn_command(command(&launch)).await
+    }
+
+    /// Starts a process in a session of its own that dies with us.
+    pub(crate) async fn spawn_command(&self, command: Command) -> io::Result<Child> {
         let (reply, child) = oneshot::channel();
-        let ended = || io::Error::other("the thread that starts workers has ended");
-        self.orders.send(Order { launch, reply }).map_err(|_| ended())?;
+        let ended = || io::Error::other("the thread that starts processes has ended");
+        self.orders.send(Order { command, reply }).map_err(|_| ended())?;
         child.await.map_err(|_| ended())?
     }
 }
 
-fn spawn(launch: &Launch) -> io::Result<Child> {
+fn spawn(mut command: Command) -> io::Result<Child> {
+    die_with_us(command.as_std_mut());
+    command.spawn()
+}
+
+fn command(launch: &Launch) -> Command {
     let mut command = Command::new(&launch.program);
     command
         .arg(launch.argument)
@@ -71,8 +81,7 @@ fn spawn(launch: &Launch) -> io::Result<Child> {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true);
-    die_with_us(command.as_std_mut());
-    command.spawn()
+    command
 }
 
 /// Gives the child its own session (hence process group) and ties its life to the thread that spawns it.

@@ -4,11 +4,13 @@
 mod answers;
 mod ask;
 mod asked;
+mod command;
 mod said;
 
 pub use answers::{ChatFromMessages, cloud_error};
 pub use ask::messages_request;
 pub use asked::chat_request;
+pub use command::{CommandAnswer, CommandQuestion, Ended, command_question};
 pub use said::{MessagesFromChat, messages_error};
 
 /// The version of the API that is spoken, sent as `anthropic-version`.
