@@ -312,8 +312,11 @@ fn describe(recorder: &PrometheusRecorder) {
         recorder.describe_histogram(KeyName::from_const_str(name), Some(Unit::Seconds), help.into());
     }
     let gauges = [
-        ("model_boss_cloud_spent_usd", "US dollars spent at providers since the start, where prices are known"),
-        ("model_boss_cloud_spent_today_usd", "US dollars spent at a provider on this day of UTC"),
+        ("model_boss_cloud_spent_usd", "US dollars spent at providers since the start; NaN: no price is known"),
+        (
+            "model_boss_cloud_spent_today_usd",
+            "US dollars spent at a provider on this day of UTC; NaN: no price is known",
+        ),
         ("model_boss_client_spent_today_usd", "US dollars spent on this day of UTC by a client that has a limit"),
         ("model_boss_client_daily_spend_limit_usd", "What a client may spend in a day, in US dollars"),
         ("model_boss_queue_depth", "Requests that wait, by model"),

@@ -85,9 +85,13 @@ fn clouds(context: &Context) {
             metrics.count_so_far("model_boss_cloud_errors_total", labels(), tally.errors);
             metrics.count_so_far("model_boss_cloud_prompt_tokens_total", labels(), tally.input_tokens);
             metrics.count_so_far("model_boss_cloud_completion_tokens_total", labels(), tally.output_tokens);
-            metrics.gauge("model_boss_cloud_spent_usd", labels(), tally.spent_usd);
+            metrics.gauge("model_boss_cloud_spent_usd", labels(), tally.spent_usd.unwrap_or(f64::NAN));
         }
-        metrics.gauge("model_boss_cloud_spent_today_usd", vec![of_provider()], provider.today.spent_usd);
+        metrics.gauge(
+            "model_boss_cloud_spent_today_usd",
+            vec![of_provider()],
+            provider.today.spent_usd.unwrap_or(f64::NAN),
+        );
     }
     // Names of clients come from strangers: those that an operator wrote down are few.
     for client in providers::budgets(context, &today).into_iter().filter(|client| client.is_profile) {

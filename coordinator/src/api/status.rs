@@ -121,7 +121,7 @@ pub(super) async fn stats(call: Call) -> Result<Response, ApiError> {
     struct ProviderTotals {
         provider: String,
         #[serde(flatten)]
-        totals: crate::cloud::Tally,
+        totals: crate::cloud::Counted,
     }
     /// BC-6.
     #[derive(Serialize)]

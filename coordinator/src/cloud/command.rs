@@ -8,7 +8,7 @@ use std::process::Stdio;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use model_boss_dialects::anthropic::{CommandAnswer, CommandQuestion, Ended, cloud_error};
 use model_boss_dialects::sse;
 use model_boss_protocol::{ApiError, ErrorCode};
@@ -31,6 +31,8 @@ const SILENCE: Duration = Duration::from_secs(600);
 const FAREWELL: Duration = Duration::from_secs(2);
 /// Of what it writes besides, so much of the end is kept for its error.
 const LAST_WORDS: usize = 2_048;
+/// Bytes.
+const READ_AT_ONCE: usize = 16 * 1024;
 /// Pieces of an answer that wait for a slow client.
 const AHEAD: usize = 16;
 /// Who it is where the request does not say: by itself it would be a programmer's helper.
@@ -79,6 +81,8 @@ pub(super) struct Running {
     answer: CommandAnswer,
     /// Events of the Messages API that nobody has taken yet.
     unread: Vec<u8>,
+    /// What was read last.
+    read: BytesMut,
     name: String,
     _folder: TempDir,
 }
@@ -126,7 +130,16 @@ impl Commands {
         };
         let words = tokio::spawn(last_words(errors));
         let (answer, unread) = (CommandAnswer::default(), Vec::new());
-        let mut running = Running { child, output, words, answer, unread, name: name.to_owned(), _folder: folder };
+        let mut running = Running {
+            child,
+            output,
+            words,
+            answer,
+            unread,
+            read: BytesMut::new(),
+            name: name.to_owned(),
+            _folder: folder,
+        };
         // It may answer, or end, before it has read everything.
         let asking = async move {
             _ = input.write_all(question.prompt.as_bytes()).await;
@@ -230,12 +243,13 @@ impl Running {
 
     /// Takes more of what it writes. An error when it ended without saying how, or is silent.
     async fn more(&mut self) -> Result<(), ApiError> {
-        let mut bytes = [0; 16 * 1024];
+        self.read.clear();
+        self.read.reserve(READ_AT_ONCE);
         let broken = |what: String| ApiError::new(ErrorCode::BackendError, what);
-        match timeout(SILENCE, self.output.read(&mut bytes)).await {
+        match timeout(SILENCE, self.output.read_buf(&mut self.read)).await {
             Err(_) => Err(broken(format!("provider '{}': the command said nothing for {SILENCE:?}", self.name))),
-            Ok(Ok(count)) if count > 0 => {
-                self.unread.extend(self.answer.push(&bytes[..count]));
+            Ok(Ok(1..)) => {
+                self.unread.extend(self.answer.push(&self.read));
                 Ok(())
             }
             Ok(_) => {

@@ -30,9 +30,9 @@ use bill::{Bill, BilledChat, BilledMessages};
 use command::Commands;
 use provider::{Provider, ProviderKind};
 pub(crate) use provider::{ProviderSpec, ProviderTables};
-pub(crate) use report::{ProviderReport, UTC_DAY};
+pub(crate) use report::{Counted, ProviderReport, UTC_DAY};
 use spend::Spend;
-pub(crate) use spend::{Tally, Today};
+pub(crate) use spend::Today;
 use transport::{Answered, Transport};
 
 /// Every provider.

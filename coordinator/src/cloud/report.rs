@@ -40,9 +40,9 @@ pub(crate) struct ProviderReport {
     problem: Option<String>,
     /// Short names of models.
     names: BTreeMap<String, String>,
-    /// All of its models together.
-    pub(crate) today: Tally,
-    pub(crate) since_start: Tally,
+    /// All of its models together; dollars of those whose price is known.
+    pub(crate) today: Counted,
+    pub(crate) since_start: Counted,
     /// Models that were asked for, or have a price or a short name.
     pub(crate) models: Vec<ProviderModel>,
 }
@@ -54,19 +54,48 @@ pub(crate) struct ProviderModel {
     pub(crate) model: String,
     /// US dollars for a million tokens of prompts and of answers, where they are known.
     price: Option<Price>,
-    today: Tally,
-    pub(crate) since_start: Tally,
+    today: Counted,
+    pub(crate) since_start: Counted,
 }
 
-impl Tally {
-    fn plus(self, other: &Self) -> Self {
+/// What was asked, and what it cost as far as that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Counted {
+    pub(crate) requests: u64,
+    pub(crate) errors: u64,
+    pub(crate) input_tokens: u64,
+    pub(crate) output_tokens: u64,
+    /// US dollars; `None` where tokens were used that have no price.
+    pub(crate) spent_usd: Option<f64>,
+}
+
+impl Counted {
+    fn of(tally: &Tally, provider: &Provider, model: &str) -> Self {
+        let used = tally.input_tokens + tally.output_tokens > 0;
+        let known = !used || tally.spent_usd > 0.0 || !provider.costs() || provider.listed_price(model).is_some();
         Self {
-            requests: self.requests + other.requests,
-            errors: self.errors + other.errors,
-            input_tokens: self.input_tokens + other.input_tokens,
-            output_tokens: self.output_tokens + other.output_tokens,
-            spent_usd: self.spent_usd + other.spent_usd,
+            requests: tally.requests,
+            errors: tally.errors,
+            input_tokens: tally.input_tokens,
+            output_tokens: tally.output_tokens,
+            spent_usd: known.then_some(tally.spent_usd),
         }
+    }
+
+    /// All together: dollars as far as any are known.
+    fn sum(all: impl Iterator<Item = Self>) -> Self {
+        let nothing = Self { requests: 0, errors: 0, input_tokens: 0, output_tokens: 0, spent_usd: Some(0.0) };
+        all.fold(nothing, |sum, one| Self {
+            requests: sum.requests + one.requests,
+            errors: sum.errors + one.errors,
+            input_tokens: sum.input_tokens + one.input_tokens,
+            output_tokens: sum.output_tokens + one.output_tokens,
+            spent_usd: match (sum.spent_usd, one.spent_usd) {
+                (Some(a), Some(b)) => Some(a + b),
+                // Nothing known so far is no zero beside something unknown.
+                (known, None) | (None, known) => known.filter(|usd| *usd > 0.0),
+            },
+        })
     }
 }
 
@@ -80,13 +109,16 @@ impl Clouds {
             let of_all = ever.get(name).unwrap_or(&none);
             let names: BTreeSet<&String> =
                 provider.models().values().chain(of_today.keys()).chain(of_all.keys()).collect();
-            let models = names.into_iter().map(|model| ProviderModel {
+            let counted = |tallies: &BTreeMap<String, Tally>, model: &String| {
+                Counted::of(&tallies.get(model).copied().unwrap_or_default(), provider, model)
+            };
+            let model = |model: &String| ProviderModel {
                 model: model.clone(),
                 price: provider.listed_price(model),
-                today: of_today.get(model).copied().unwrap_or_default(),
-                since_start: of_all.get(model).copied().unwrap_or_default(),
-            });
-            let sum = |tallies: &BTreeMap<String, Tally>| tallies.values().fold(Tally::default(), Tally::plus);
+                today: counted(of_today, model),
+                since_start: counted(of_all, model),
+            };
+            let models: Vec<ProviderModel> = names.into_iter().map(model).collect();
             let key = provider.key();
             ProviderReport {
                 name: name.clone(),
@@ -100,9 +132,9 @@ impl Clouds {
                     Err(_) => KeyState::Missing,
                 },
                 names: provider.models().clone(),
-                today: sum(of_today),
-                since_start: sum(of_all),
-                models: models.collect(),
+                today: Counted::sum(models.iter().map(|model| model.today)),
+                since_start: Counted::sum(models.iter().map(|model| model.since_start)),
+                models,
             }
         };
         (self.providers.iter().map(report).collect(), today)
@@ -125,5 +157,37 @@ impl Clouds {
     /// Where a provider is.
     pub(crate) fn address(&self, provider: &str) -> Option<String> {
         self.providers.get(provider).map(Provider::address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cloud::ProviderTables;
+    use crate::cloud::spend::Used;
+    use model_boss_protocol::ClientId;
+
+    #[test]
+    fn what_has_no_price_costs_nobody_knows_what() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = "base_url = \"https://far.example\"\nprices = { dear = { input = 1, output = 1 } }";
+        let tables = ProviderTables(BTreeMap::from([("far".to_owned(), toml::from_str(text).unwrap())]));
+        let clouds = Clouds::new(&tables, folder.path());
+        let far = || {
+            let (providers, _) = clouds.report(0);
+            providers.into_iter().find(|provider| provider.name == "far").unwrap()
+        };
+        assert_eq!(far().today.spent_usd, Some(0.0), "nothing was used");
+        let used = |model: &str, dollars| {
+            let (client, tokens) = (ClientId::from("me"), (1, 1));
+            clouds.spend.used(&Used { client: &client, provider: "far", model, tokens, dollars }, 0);
+        };
+        used("secret", None);
+        assert_eq!(far().today.spent_usd, None);
+        used("dear", Some(2.0));
+        let report = far();
+        assert_eq!((report.today.spent_usd, report.today.input_tokens), (Some(2.0), 2));
+        let spent: Vec<Option<f64>> = report.models.iter().map(|model| model.today.spent_usd).collect();
+        assert_eq!(spent, [Some(2.0), None]);
     }
 }
