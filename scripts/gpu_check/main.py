@@ -9,7 +9,7 @@ import time
 import traceback
 from pathlib import Path
 
-from . import machine
+from . import machine, streaming  # noqa: F401 - its rows register themselves
 from .models import Models
 from .rows import ROWS, Bench
 from .worker import Workers
@@ -63,7 +63,8 @@ def run(row, bench: Bench, device: str) -> dict:
     begun = time.monotonic()
     try:
         outcome = row.measure(bench, device)
-        result |= {"status": "passed" if outcome.ok else "failed", "value": outcome.value, "numbers": outcome.numbers}
+        status = "pending" if outcome.numbers.get("pending") else "passed" if outcome.ok else "failed"
+        result |= {"status": status, "value": outcome.value, "numbers": outcome.numbers}
     except Exception as error:  # A row that breaks is a result; the next ones still say something.
         traceback.print_exc()
         result |= {"status": "failed", "value": f"{type(error).__name__}: {error}"}

@@ -22,20 +22,20 @@ class Workers:
     def __init__(self, program: Path, gpu: machine.Gpu | None):
         self.program, self.gpu, self.running = program, gpu, None
 
-    def serving(self, model: Path, device: str) -> "Worker":
+    def serving(self, model: Path, device: str, *options: str) -> "Worker":
         """The worker of that model, started and loaded unless it runs already."""
-        if self.running is None or self.running.of != (model, device) or not self.running.alive():
+        if self.running is None or self.running.of != (model, device, options) or not self.running.alive():
             self.stop()
-            self.running = self.start(model, device)
+            self.running = self.start(model, device, *options)
             self.running.wait_until_loaded()
         return self.running
 
-    def start(self, model: Path, device: str, visible: str | None = None) -> "Worker":
+    def start(self, model: Path, device: str, *options: str, visible: str | None = None) -> "Worker":
         environment = os.environ | {"LD_LIBRARY_PATH": machine.library_path()}
         # As the coordinator does it: by UUID, and the GPU is then number 0.
         environment["CUDA_VISIBLE_DEVICES"] = visible if visible is not None else self.gpu.uuid if self.gpu else ""
-        command = [self.program, "serve", model, "--port", "0", "--device", device, "--max-concurrent", "16"]
-        return Worker((model, device), [str(part) for part in command], environment)
+        command = [self.program, "serve", model, "--port", "0", "--device", device, "--max-concurrent", "16", *options]
+        return Worker((model, device, options), [str(part) for part in command], environment)
 
     def stop(self) -> None:
         if self.running is not None:
@@ -44,7 +44,7 @@ class Workers:
 
 
 class Worker:
-    def __init__(self, of: tuple[Path, str], command: list[str], environment: dict[str, str]):
+    def __init__(self, of: tuple[Path, str, tuple[str, ...]], command: list[str], environment: dict[str, str]):
         self.of, self.started = of, time.monotonic()
         self.process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
         self.log, self.address, self.loaded_after = [], None, None

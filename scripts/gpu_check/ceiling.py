@@ -1,0 +1,51 @@
+"""The most that this machine copies from page-locked host memory to its GPU: what streaming is measured against. Asks the
+driver's own library, with nothing of ours in between."""
+
+import ctypes
+
+PRIMARY_CONTEXT_DEVICE = 0
+
+
+class Driver:
+    """The few functions of libcuda that it takes. Each raises with the function's name when the driver refuses."""
+
+    def __init__(self, library=None):
+        self.library = library or ctypes.CDLL("libcuda.so.1")
+
+    def call(self, name: str, *arguments) -> None:
+        code = getattr(self.library, name)(*arguments)
+        if code != 0:
+            raise RuntimeError(f"{name} answers {code}")
+
+    def made(self, kind, name: str, *arguments):
+        """The value that a function puts where its first argument points."""
+        value = kind()
+        self.call(name, ctypes.byref(value), *arguments)
+        return value
+
+
+def pinned_copy(driver: Driver, size: int, rounds: int) -> list[float]:
+    """Bytes per second of each of some copies of so many bytes, by the GPU's own clock."""
+    driver.call("cuInit", 0)
+    device = driver.made(ctypes.c_int, "cuDeviceGet", PRIMARY_CONTEXT_DEVICE)
+    context = driver.made(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", device)
+    driver.call("cuCtxSetCurrent", context)
+    try:
+        host = driver.made(ctypes.c_void_p, "cuMemHostAlloc", ctypes.c_size_t(size), 0)
+        memory = driver.made(ctypes.c_uint64, "cuMemAlloc_v2", ctypes.c_size_t(size))
+        begin, end = (driver.made(ctypes.c_void_p, "cuEventCreate", 0) for _ in range(2))
+        if host.value:
+            ctypes.memset(host.value, 1, size)  # A page that was never written may not be there at all.
+        rates = []
+        for _ in range(rounds):
+            driver.call("cuEventRecord", begin, None)
+            driver.call("cuMemcpyHtoDAsync_v2", memory, host, ctypes.c_size_t(size), None)
+            driver.call("cuEventRecord", end, None)
+            driver.call("cuEventSynchronize", end)
+            milliseconds = driver.made(ctypes.c_float, "cuEventElapsedTime", begin, end).value
+            rates.append(1e3 * size / max(milliseconds, 1e-6))
+        driver.call("cuMemFree_v2", memory)
+        driver.call("cuMemFreeHost", host)
+        return rates
+    finally:
+        driver.call("cuDevicePrimaryCtxRelease_v2", device)

@@ -1,0 +1,129 @@
+"""Rows about layers that come and go, and about models that do: streaming, swaps, moves."""
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from . import ceiling
+from .coordinator import Coordinator, move_under_load
+from .rows import CPU, GPU, Bench, Outcome, any_tokens, decode, greedy, row, same_as_cpu_of
+
+STREAM = ("--residency", "stream", "--window", "1", "--block", "1")
+# All layers of the big model in host memory, so that the disk is not what is measured.
+FROM_HOST = ("--residency", "stream", "--window", "2", "--host-memory", "4GiB")
+
+
+def same_as_resident(bench: Bench, model: Path, device: str) -> Outcome:
+    """RS-10: the same tokens and the same log-probabilities, to the last digit that is printed."""
+    stays = greedy(bench.workers.serving(model, device))
+    comes = greedy(bench.workers.serving(model, device, *STREAM))
+    equal = sum(a == b for a, b in zip(stays, comes))
+    return Outcome(f"{equal} of {len(stays)} answers equal with their log-probabilities", equal == len(stays), {"equal_answers": equal})
+
+
+@row("guide bf16: streamed as resident", CPU, GPU)
+def streamed_bf16(bench: Bench, device: str) -> Outcome:
+    return same_as_resident(bench, bench.models.guide_as("BF16"), device)
+
+
+@row("guide q8_0: streamed as resident", CPU, GPU)
+def streamed_q8_0(bench: Bench, device: str) -> Outcome:
+    return same_as_resident(bench, quantised_guide(bench), device)
+
+
+@row("guide q8_0: greedy tokens as on the CPU", GPU)
+def quantised_as_on_the_cpu(bench: Bench, device: str) -> Outcome:
+    return same_as_cpu_of(bench, quantised_guide(bench), 0.4)
+
+
+@row("1B bf16: streamed from host memory, 1 stream", GPU)
+def streamed_decode_1(bench: Bench, device: str) -> Outcome:
+    return decode(bench.workers.serving(bench.models.big(), device, *FROM_HOST), 1)
+
+
+@row("1B bf16: streamed from host memory, 8 streams", GPU)
+def streamed_decode_8(bench: Bench, device: str) -> Outcome:
+    return decode(bench.workers.serving(bench.models.big(), device, *FROM_HOST), 8)
+
+
+@row("1B bf16: host to device, share of pinned copy", GPU)
+def share_of_pinned_copy(bench: Bench, device: str) -> Outcome:
+    worker = bench.workers.serving(bench.models.big(), device, *FROM_HOST)
+    rates = ceiling.pinned_copy(ceiling.Driver(), 256 << 20, 8)[1:]
+    before = worker.ask("GET", "/stats")["residency"]
+    worker.complete(prompt=any_tokens(16), max_tokens=64)
+    after = worker.ask("GET", "/stats")["residency"]
+    return against_ceiling(before, after, max(rates))
+
+
+def against_ceiling(before: dict, after: dict, most: float) -> Outcome:
+    """What came in between two reports, as a share of the most that can come, and how much of it was hidden."""
+    since = {name: after["totals"][name] - before["totals"][name] for name in after["totals"]}
+    wall = max(since["wall_seconds"], 1e-9)
+    rate, copying = since["bytes"] / wall, since["read_seconds"] + since["place_seconds"]
+    longer, both = max(copying, since["compute_seconds"]), copying + since["compute_seconds"]
+    share, overlap = rate / most, min(1.0, longer / wall)
+    value = f"{rate / 1e9:.1f} of {most / 1e9:.1f} GB/s = {share:.2f}; overlap {overlap:.2f} ({both:.2f} s of work in {wall:.2f} s)"
+    numbers = {"bytes_per_second": rate, "pinned_copy": most, "share": share, "overlap": overlap, "since": since}
+    return Outcome(value, share >= 0.9, numbers)
+
+
+@row("swap: from SIGTERM to the next model's first token", CPU, GPU)
+def swap(bench: Bench, device: str) -> Outcome:
+    """The guide goes, the other model comes (on the CPU: the guide in another type); its file is in the page cache."""
+    other = bench.models.big() if device == GPU else bench.models.guide_as("F32")
+    (other / "model.safetensors").read_bytes()
+    bench.workers.stop()
+    running = bench.workers.serving(bench.models.guide, device)
+    running.complete(prompt=any_tokens(8), max_tokens=1)
+    begun = time.monotonic()
+    running.process.send_signal(signal.SIGTERM)
+    code, _ = running.ended()
+    ended = time.monotonic() - begun
+    following = bench.workers.serving(other, device)
+    loaded = time.monotonic() - begun - ended
+    following.complete(prompt=any_tokens(8), max_tokens=1)
+    total = time.monotonic() - begun
+    value = f"{total:.2f} s: {ended:.2f} to end, {loaded:.2f} to start and load, {total - ended - loaded:.2f} to the token"
+    return Outcome(value, code == 0, {"seconds": total, "end_s": ended, "load_s": loaded})
+
+
+@row("a move from cpu to cuda:0 under load", GPU)
+def move(bench: Bench, device: str) -> Outcome:
+    program = bench.workers.program.parent / "model-boss"
+    if not program.is_file():
+        return Outcome(f"pending: {program} is not there (see docs/cuda.md)", True, {"pending": True})
+    bench.workers.stop()
+    boss = Coordinator(program, bench.workers.program, manifests_of(bench))
+    try:
+        boss.ask("POST", "/api/v1/load", {"model_name": "guide", "device": "cpu"})
+        return outcome_of_move(move_under_load(boss, "guide", device, 8))
+    finally:
+        boss.stop()
+
+
+def outcome_of_move(moved: dict) -> Outcome:
+    failed = moved["failed"]
+    ok = moved["status"] == 200 and not failed and moved["during_move"] > 0
+    value = f"{moved['answers']} answers, {moved['during_move']} during the move of {moved['seconds']:.2f} s, {len(failed)} failed"
+    if moved["status"] != 200:
+        value += f"; the move answers {moved['status']}: {moved['moved']}"
+    return Outcome(value, ok, moved)
+
+
+def quantised_guide(bench: Bench) -> Path:
+    made = bench.models.scratch / "guide-q8_0.gguf"
+    if not made.exists():
+        command = [bench.workers.program, "convert", bench.models.guide, made, "--type", "q8_0"]
+        subprocess.run([str(part) for part in command], check=True, capture_output=True)
+    return made
+
+
+def manifests_of(bench: Bench) -> Path:
+    """A folder of manifests with the guide in it, which is a package."""
+    folder = bench.models.scratch / "manifests"
+    folder.mkdir(exist_ok=True)
+    if not (folder / "guide").exists():
+        (folder / "guide").symlink_to(bench.models.guide)
+    return folder

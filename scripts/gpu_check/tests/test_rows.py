@@ -1,0 +1,117 @@
+"""What of the check does not need a GPU: python3 -m unittest discover -s scripts -p 'test_*.py' -t scripts"""
+
+import ctypes
+import os
+import unittest
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+
+from gpu_check import ceiling, main, streaming
+from gpu_check.coordinator import Coordinator, move_under_load
+from gpu_check.rows import ROWS, Outcome
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+class PlayedLibrary:
+    """libcuda as it answers: everything works, a copy takes a quarter of a millisecond, and `refused` is refused."""
+
+    def __init__(self, refused: str = ""):
+        self.refused, self.called = refused, []
+
+    def __getattr__(self, name: str):
+        def function(*arguments):
+            self.called.append(name)
+            if name == "cuEventElapsedTime":
+                ctypes.cast(arguments[0], ctypes.POINTER(ctypes.c_float))[0] = 0.25
+            return 999 if name == self.refused else 0
+
+        return function
+
+
+class Ceiling(unittest.TestCase):
+    def test_a_copy_of_a_mebibyte_in_a_quarter_of_a_millisecond(self):
+        library = PlayedLibrary()
+        rates = ceiling.pinned_copy(ceiling.Driver(library), 1 << 20, 3)
+        self.assertEqual(len(rates), 3)
+        self.assertAlmostEqual(rates[0] / 1e9, 4.194304, places=3)
+        self.assertEqual(library.called.count("cuMemcpyHtoDAsync_v2"), 3)
+        for given, taken in [("cuMemAlloc_v2", "cuMemFree_v2"), ("cuMemHostAlloc", "cuMemFreeHost")]:
+            self.assertEqual(library.called.count(given), library.called.count(taken))
+
+    def test_what_the_driver_refuses_is_named_and_its_context_is_given_back(self):
+        library = PlayedLibrary("cuMemHostAlloc")
+        with self.assertRaisesRegex(RuntimeError, "cuMemHostAlloc answers 999"):
+            ceiling.pinned_copy(ceiling.Driver(library), 1, 1)
+        self.assertEqual(library.called[-1], "cuDevicePrimaryCtxRelease_v2")
+
+
+class Streaming(unittest.TestCase):
+    def report(self, **totals) -> dict:
+        zero = dict.fromkeys(["bytes", "read_seconds", "place_seconds", "compute_seconds", "stall_seconds", "wall_seconds"], 0.0)
+        return {"totals": zero | totals}
+
+    def test_only_what_came_in_between_counts(self):
+        before = self.report(bytes=7e9, wall_seconds=5.0, place_seconds=4.0)
+        after = self.report(bytes=56e9, wall_seconds=6.0, place_seconds=4.95, compute_seconds=0.4)
+        outcome = streaming.against_ceiling(before, after, 50e9)
+        self.assertTrue(outcome.ok)
+        self.assertAlmostEqual(outcome.numbers["share"], 0.98)
+        self.assertAlmostEqual(outcome.numbers["overlap"], 0.95)
+        self.assertFalse(streaming.against_ceiling(before, after, 60e9).ok)
+
+    def test_a_failed_request_fails_the_move(self):
+        moved = {"status": 200, "moved": {}, "seconds": 1.0, "answers": 9, "during_move": 4, "failed": []}
+        self.assertTrue(streaming.outcome_of_move(moved).ok)
+        for wrong in [{"failed": [502]}, {"status": 409}, {"during_move": 0}]:
+            self.assertFalse(streaming.outcome_of_move(moved | wrong).ok, wrong)
+
+
+class Table(unittest.TestCase):
+    def test_without_a_gpu_its_rows_are_pending_and_the_others_run(self):
+        bench = SimpleNamespace(gpu=None)
+        for row in ROWS:
+            for device in row.devices:
+                if device != "cpu":
+                    self.assertEqual(main.run(row, bench, device)["status"], "pending", row.name)
+        self.assertEqual(len(ROWS), len({row.name for row in ROWS}))
+
+    def test_a_row_that_breaks_is_a_failed_row(self):
+        def broken(_bench, _device):
+            raise RuntimeError("no such worker")
+
+        row = SimpleNamespace(name="x", measure=broken)
+        with open(os.devnull, "w") as nowhere:
+            import contextlib
+
+            with contextlib.redirect_stderr(nowhere):
+                result = main.run(row, SimpleNamespace(gpu=None), "cpu")
+        self.assertEqual((result["status"], result["value"]), ("failed", "RuntimeError: no such worker"))
+        row.measure = lambda *_: Outcome("later", True, {"pending": True})
+        self.assertEqual(main.run(row, SimpleNamespace(gpu=None), "cpu")["status"], "pending")
+
+
+class Move(unittest.TestCase):
+    """The row about moves on a played machine, with the stand-in worker."""
+
+    def test_a_move_under_load_fails_no_request(self):
+        programs = Path(os.environ.get("MODEL_BOSS_TEST_BIN_DIR", REPOSITORY / "target" / "debug"))
+        if not (programs / "model-boss").is_file() or not (programs / "model-boss-fake-worker").is_file():
+            self.skipTest(f"no model-boss in {programs}")
+        with TemporaryDirectory() as folder:
+            machine = Path(folder) / "machine.toml"
+            machine.write_text('[[gpu]]\nmemory = "24GiB"\n')
+            (Path(folder) / "guide").symlink_to(REPOSITORY / "manifests" / "guide")
+            boss = Coordinator(programs / "model-boss", None, Path(folder), ("--simulate", str(machine)))
+            try:
+                self.assertEqual(boss.ask("POST", "/api/v1/load", {"model_name": "guide", "device": "cpu"})[0], 200)
+                moved = move_under_load(boss, "guide", "cuda:0", 4, after=0.3)
+            finally:
+                boss.stop()
+        self.assertEqual((moved["status"], moved["failed"]), (200, []))
+        self.assertGreater(moved["answers"], 4)
+
+
+if __name__ == "__main__":
+    unittest.main()
