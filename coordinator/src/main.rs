@@ -14,6 +14,7 @@ mod lease_run;
 mod leases;
 mod log_filter;
 mod metrics;
+mod plain_file;
 mod probe;
 mod runtime_config;
 mod serve;

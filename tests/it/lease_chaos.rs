@@ -2,8 +2,8 @@
 //! killed and stopped, and the store is emptied, set back, slowed down and cut off. Nothing is ever promised beyond a device,
 //! and no request to a loaded model fails.
 //!
-//! A fixed slice in the tests; `MODEL_BOSS_CHAOS_SECS=600 MODEL_BOSS_CHAOS_SEED=7 cargo nextest run -p model-boss-tests chaos`
-//! for more.
+//! A fixed slice in the tests; for more
+//! `MODEL_BOSS_CHAOS_SECS=600 MODEL_BOSS_CHAOS_SEED=7 cargo nextest run -P chaos -p model-boss-tests lease_chaos`.
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use model_boss_tests::{Behaviour, Boss, PATIENCE, RedisServer, Sandbox, binary, question, until};
+use model_boss_tests::{Behaviour, Boss, Dice, PATIENCE, RedisServer, Sandbox, amount, binary, question, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -29,19 +29,6 @@ const SECONDS: u64 = 20;
 const LOOK: Duration = Duration::from_millis(10);
 /// A loaded model is asked this often.
 const ASK: Duration = Duration::from_millis(40);
-
-/// A seeded source of numbers (splitmix64).
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ (z >> 31)) % n.max(1)
-    }
-}
 
 /// A way to the server that can be slow, or cut.
 struct Proxy {
@@ -96,7 +83,7 @@ fn pass_on(mut from: UnixStream, mut to: UnixStream, cut: &AtomicBool, delay_ms:
 struct Job(Child);
 
 impl Job {
-    fn start(boss: &Boss, rng: &mut Rng) -> Self {
+    fn start(boss: &Boss, rng: &mut Dice) -> Self {
         let mut command = Command::new(binary("model-boss"));
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("MODEL_BOSS_")) {
             command.env_remove(name);
@@ -160,17 +147,13 @@ struct Score {
     faults: std::collections::BTreeMap<&'static str, u64>,
 }
 
-fn number(name: &str, otherwise: u64) -> u64 {
-    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
-}
-
 #[tokio::test]
 async fn le_4_nothing_is_promised_twice_and_loaded_models_answer_whatever_happens() {
     let Some(mut server) = RedisServer::start() else { return };
     let folder = tempfile::tempdir().unwrap();
     let proxy = Proxy::start(&server, folder.path());
-    let seed = number("MODEL_BOSS_CHAOS_SEED", 1);
-    let mut rng = Rng(seed);
+    let seed = amount("MODEL_BOSS_CHAOS_SEED", 1);
+    let mut rng = Dice::new(seed);
     let steady = "vram = \"2GiB\"\npin = true\ndevice = \"cuda:0\"";
     let cold = "vram = \"9GiB\"";
     // The first over the proxy, the second directly, the third is killed again and again.
@@ -225,7 +208,7 @@ async fn le_4_nothing_is_promised_twice_and_loaded_models_answer_whatever_happen
     let mut score = Score::default();
     let mut jobs: Vec<Job> = Vec::new();
     let mut older = None;
-    let end = Instant::now() + Duration::from_secs(number("MODEL_BOSS_CHAOS_SECS", SECONDS));
+    let end = Instant::now() + Duration::from_secs(amount("MODEL_BOSS_CHAOS_SECS", SECONDS));
     while Instant::now() < end && !audit.is_finished() && asking.iter().all(|task| !task.is_finished()) {
         jobs.retain_mut(|job| !job.has_ended());
         for boss in [Some(&one), Some(&two), third.as_ref()].into_iter().flatten() {

@@ -9,6 +9,7 @@ mod clients;
 mod cloud;
 mod comments;
 mod config;
+mod config_chaos;
 mod coordinator_death;
 mod dialects;
 mod disconnect;

@@ -8,6 +8,7 @@
 mod binaries;
 mod boss;
 mod client;
+mod dice;
 mod fake_model;
 mod lone_worker;
 mod ports;
@@ -19,6 +20,7 @@ mod wait;
 pub use binaries::{BIN_DIR_VARIABLE, binary};
 pub use boss::{Boss, Launch, Output, question};
 pub use client::{Answer, Client, Event, Streamed, text_of_events};
+pub use dice::{Dice, amount};
 pub use fake_model::{FakeModel, FakeWorker, Received};
 pub use lone_worker::LoneWorker;
 pub use model_boss_fake_worker::behaviour::{Behaviour, Malformed, Refusal};

@@ -1,6 +1,6 @@
 //! One manifest file into one [`Model`], or into the reason why not.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::UNIX_EPOCH;
 
@@ -9,6 +9,7 @@ use model_boss_protocol::{Backend, Manifest, ManifestError, ModelId};
 
 use super::size::{self, ModelFile};
 use super::{DEFAULT_CONCURRENCY, Model, Problem};
+use crate::plain_file::read_plain_file;
 
 /// The manifest of a package (DM-9).
 pub(super) const PACKAGE_FILE: &str = "model.toml";
@@ -41,11 +42,12 @@ pub(super) fn manifest_files(folder: &Path) -> Result<Vec<PathBuf>, Problem> {
 /// Reads one manifest.
 pub(super) fn model(file: &Path) -> Result<Model, Problem> {
     let problem = |line: Option<usize>, message: String| Problem { file: file.to_owned(), line, message };
-    let about = std::fs::metadata(file).map_err(|error| problem(None, format!("cannot be read: {error}")))?;
-    if about.len() > MAX_MANIFEST {
+    let unreadable = |error: std::io::Error| problem(None, format!("cannot be read: {error}"));
+    let bytes = read_plain_file(file, MAX_MANIFEST).map_err(unreadable)?;
+    if bytes.len() as u64 > MAX_MANIFEST {
         return Err(problem(None, "is larger than 1 MiB: this is no manifest".to_owned()));
     }
-    let text = std::fs::read_to_string(file).map_err(|error| problem(None, format!("cannot be read: {error}")))?;
+    let text = String::from_utf8(bytes).map_err(|_| problem(None, "is not a text in UTF-8".to_owned()))?;
     let mut manifest: Manifest = toml::from_str(&text).map_err(|error| {
         let line = error.span().map(|span| line_at(&text, span.start));
         problem(line, error.message().trim().replace('\n', "; "))
@@ -62,7 +64,7 @@ pub(super) fn model(file: &Path) -> Result<Model, Problem> {
     }
     manifest.check().map_err(|error| problem(line_of(&text, &error), error.to_string()))?;
     let source = match &manifest.source {
-        Some(source) => folder.join(&source.path),
+        Some(source) => without_steps_up(folder.join(&source.path)),
         None if is_package => folder,
         // The stand-in needs no weights, a folder of its name may hold its behaviour; a command may bring its own.
         None if manifest.backend == Some(Backend::Fake) || manifest.command.is_some() => folder.join(&manifest.name),
@@ -94,6 +96,19 @@ pub(super) fn described(manifest: Manifest, file: PathBuf, source: PathBuf, file
     let modified = std::fs::metadata(&file).and_then(|about| about.modified()).ok();
     let created = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map_or(0, |time| time.as_secs());
     Model { manifest, file, source, created, description, candle_lacks: OnceLock::new(), about: OnceLock::new() }
+}
+
+/// The same place without `..`: it stays there when the folder that the way led through is moved. What the way leads to
+/// behind its last `..` is left as it is, links included: it may be turned.
+fn without_steps_up(path: PathBuf) -> PathBuf {
+    let parts: Vec<Component<'_>> = path.components().collect();
+    let Some(last) = parts.iter().rposition(|part| *part == Component::ParentDir) else { return path };
+    let (up, rest) = parts.split_at(last + 1);
+    match up.iter().collect::<PathBuf>().canonicalize() {
+        Ok(place) => place.join(rest.iter().collect::<PathBuf>()),
+        // Nothing is there; whoever loads it says so.
+        Err(_) => path,
+    }
 }
 
 /// The line of a fault that shows only after parsing.

@@ -139,3 +139,15 @@ fn a_missing_folder_is_a_problem_not_a_crash() {
     assert_eq!(catalog.models().count(), 0);
     assert!(catalog.problems[0].to_string().starts_with("does/not/exist: "), "{:?}", catalog.problems);
 }
+
+#[test]
+fn tr_5_a_model_beside_the_manifests_is_found_while_their_folder_is_moved() {
+    let text = "name = \"m\"\nsource = { path = \"../models/current\" }";
+    let root = folder(&[("manifests/m.toml", text), ("models/v1/a.safetensors", "x")]);
+    std::os::unix::fs::symlink("v1", root.path().join("models/current")).unwrap();
+    let catalog = Catalog::read(&root.path().join("manifests"));
+    let source = &catalog.find("m").unwrap().source;
+    assert_eq!(*source, root.path().canonicalize().unwrap().join("models/current"), "a link may be turned later");
+    fs::rename(root.path().join("manifests"), root.path().join("elsewhere")).unwrap();
+    assert!(source.join("a.safetensors").is_file());
+}

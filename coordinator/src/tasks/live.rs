@@ -1,8 +1,7 @@
 //! Looks at the file, and adopts what makes sense.
 
-use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,13 +12,14 @@ use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::catalog::LiveCatalog;
+use crate::plain_file::read_plain_file;
 use crate::settings::LiveSettings;
 
 /// Two looks that agree make a change, as for manifests (docs/adr/0005): a file half written is seen only once. One small
 /// file is read each time, so no time stamp and no kind of file system can hide an edit.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// What is larger is not read to its end: no file of tasks is.
-const MAX_SIZE: u64 = (1 << 20) + 1;
+const MAX_SIZE: u64 = 1 << 20;
 
 /// The tasks in use, and what is wrong with the file as it stands.
 pub(crate) struct LiveTasks {
@@ -143,7 +143,7 @@ impl LiveTasks {
     }
 
     fn see(&self) -> (Mark, Result<String, String>) {
-        match read(&self.path) {
+        match read_plain_file(&self.path, MAX_SIZE) {
             Ok(bytes) => {
                 let mut hasher = DefaultHasher::new();
                 hasher.write(&bytes);
@@ -197,17 +197,6 @@ impl LiveTasks {
     pub(crate) fn problems(&self) -> Vec<String> {
         self.current().problems.iter().map(|problem| self.place(problem)).collect()
     }
-}
-
-/// The file as it is, links followed.
-fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let file = File::open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is not a file"));
-    }
-    file.take(MAX_SIZE).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 #[cfg(test)]

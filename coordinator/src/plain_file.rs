@@ -1,0 +1,43 @@
+//! Files that people write: opened without waiting for anybody, and read no further than such a file can be long.
+
+use std::fs::OpenOptions;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// The bytes of the file at `path`, links followed. Of one longer than `limit` there is one byte more than that.
+///
+/// Errors: what the system says, and for what is no file (a folder, a pipe, a device) a sentence that says so.
+pub(crate) fn read_plain_file(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    // To open a named pipe is to wait for its writer, who may never come.
+    let file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::stat::Mode;
+
+    use super::*;
+
+    #[test]
+    fn what_is_no_file_is_named_at_once_and_a_long_one_shows() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        nix::unistd::mkfifo(&at("pipe"), Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+        for path in [folder.path().to_owned(), at("pipe"), "/dev/zero".into()] {
+            let error = read_plain_file(&path, 10).unwrap_err();
+            assert_eq!(error.to_string(), "it is not a file", "{}", path.display());
+        }
+        std::fs::write(at("long"), "0123456789abc").unwrap();
+        std::os::unix::fs::symlink("long", at("link")).unwrap();
+        assert_eq!(read_plain_file(&at("link"), 10).unwrap(), b"0123456789a");
+        assert_eq!(read_plain_file(&at("link"), 13).unwrap().len(), 13);
+        assert_eq!(read_plain_file(&at("nothing"), 10).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}
