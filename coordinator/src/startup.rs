@@ -60,8 +60,8 @@ impl Startup<'_> {
         if self.catalog.models().next().is_none() {
             writeln!(out, "{}none yet: put a manifest into the folder of manifests", name("model"))?;
         }
-        let tasks = &self.tasks.current().file.tasks;
-        for (task, what) in tasks {
+        let current = self.tasks.current();
+        for (task, what) in &current.names.file().tasks {
             writeln!(out, "{}{task}: {}", name("task"), what.ladder.join(", else "))?;
         }
         for problem in &self.catalog.problems {

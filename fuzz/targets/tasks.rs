@@ -4,23 +4,23 @@
 
 use libfuzzer_sys::fuzz_target;
 use model_boss_protocol::ClientId;
-use model_boss_tasks::{Providers, Question, Surroundings, TasksFile, resolve};
+use model_boss_tasks::{Names, Providers, Question, Surroundings, TasksFile, resolve};
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let providers = Providers::new().with("lan", false).with("away", true);
-    let file = match TasksFile::read(text, &providers) {
-        Ok(file) => file,
+    let names = match TasksFile::read(text, &providers) {
+        Ok(file) => Names::new(file),
         Err(problems) => {
             assert!(!problems.is_empty(), "refused without a reason");
             return;
         }
     };
-    let clients = file.clients.keys().map(String::as_str).chain(["nobody"]);
+    let clients = names.file().clients.keys().map(String::as_str).chain(["nobody"]);
     for client in clients.take(8).map(ClientId::from) {
-        for task in file.tasks.keys().take(32) {
+        for task in names.file().tasks.keys().take(32) {
             let around = Surroundings {
-                file: &file,
+                names: &names,
                 providers: &providers,
                 allow_cloud_fallback: false,
                 model_named: &|name| (name == "guide").then(|| name.into()),

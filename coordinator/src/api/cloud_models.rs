@@ -32,8 +32,8 @@ pub(super) struct CloudModel {
 /// Every one that this client may use, by name.
 pub(super) fn permitted(context: &Context, client: &ClientId) -> Vec<CloudModel> {
     let current = context.tasks.current();
-    let profile = current.file.profile(client);
-    let on_ladders = current.file.tasks.values().flat_map(|task| &task.ladder);
+    let profile = current.names.profile(client);
+    let on_ladders = current.names.file().tasks.values().flat_map(|task| &task.ladder);
     let written = on_ladders.chain(profile.models.values()).chain(profile.allowed_models.iter().flatten());
     let elsewhere = written.filter(|name| matches!(context.tasks.providers().target(name), Target::Cloud { .. }));
     // `claude:*` on a list of what is allowed is no name.

@@ -130,7 +130,7 @@ fn look_now(context: &Context, body: Bytes, headers: &HeaderMap) -> Result<Looke
         Target::Local(id) => resolved.ladder.rest.is_empty() && peeked.model.as_deref() == Some(id.as_str()),
         Target::Cloud { .. } => false,
     };
-    let changes = Changes { without_model: !named, defaults: Some(&resolved.params), thinking: resolved.thinking };
+    let changes = Changes { without_model: !named, defaults: resolved.params(), thinking: resolved.thinking };
     let body = peeked.forwarded(body, &changes)?;
     Ok(Looked { peeked, body, resolved, model_in_body: if named { ModelInBody::Named } else { ModelInBody::Missing } })
 }

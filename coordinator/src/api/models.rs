@@ -138,8 +138,8 @@ pub(super) async fn show(call: Call) -> Result<Response, ApiError> {
     let id = path.split_once("/models/").map_or("", |(_, id)| id);
     let id = percent_decode(id).ok_or_else(|| unknown_model(id))?;
     if let Some(task) = id.strip_prefix("task:") {
-        let file = &context.tasks.current().file;
-        return json(&task_entry(&tasks::object(context, file, task)?));
+        let current = context.tasks.current();
+        return json(&task_entry(&tasks::object(context, &current.names, task)?));
     }
     if let Some(cloud) = cloud_models::find(context, &client_in(call.request.headers(), ANONYMOUS)?, &id)? {
         return json(&cloud);

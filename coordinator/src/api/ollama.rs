@@ -187,7 +187,7 @@ pub(super) async fn tags(call: Call) -> Result<Response, ApiError> {
         let catalog = context.catalog.current();
         let mut models: Vec<Value> = catalog.models().map(|model| listed(model)).collect();
         let current = context.tasks.current();
-        models.extend(current.file.tasks.keys().map(|task| listed_name(&format!("task:{task}"))));
+        models.extend(current.names.file().tasks.keys().map(|task| listed_name(&format!("task:{task}"))));
         models.extend(cloud_models::permitted(&context, &client).iter().map(|cloud| listed_elsewhere(&context, cloud)));
         models
     });
@@ -345,7 +345,7 @@ fn shown_elsewhere(context: &Context, cloud: &CloudModel) -> Value {
 
 /// A task answers as well as the model that serves it; what every one of them can do is to complete.
 fn shown_task(context: &Context, name: &str) -> Result<Value, ApiError> {
-    let task = tasks::object(context, &context.tasks.current().file, name)?;
+    let task = tasks::object(context, &context.tasks.current().names, name)?;
     let mut shown = shown_name(&format!("task:{name}"));
     shown["modelfile"] = json!(format!("# {}\n", task.usable().join(" > ")));
     Ok(shown)

@@ -41,7 +41,8 @@ pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
 
 /// The clients that spent something today, and those whose profile has a limit of their own.
 pub(super) fn budgets(context: &Context, today: &Today) -> Vec<Budget> {
-    let file = &context.tasks.current().file;
+    let current = context.tasks.current();
+    let file = current.names.file();
     let limited = file.clients.iter().filter(|(_, profile)| profile.daily_spend_usd.is_some());
     let limited: BTreeSet<&String> = limited.map(|(name, _)| name).collect();
     let all: BTreeSet<&String> = limited.iter().copied().chain(today.spent.keys()).collect();

@@ -1,11 +1,12 @@
 //! `GET /api/v1/tasks` and `/api/v1/tasks/{name}`: what tasks there are, and what each means now.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use axum::response::Response;
 use model_boss_core::{Rung, Target};
 use model_boss_protocol::{ApiError, ClientId, KeepAlive, ModelId, Priority, Thinking};
-use model_boss_tasks::{Question, Resolved, TasksFile};
+use model_boss_tasks::{Names, Question, Resolved};
 use serde::Serialize;
 
 use super::Context;
@@ -71,22 +72,22 @@ pub(super) async fn show(call: Call) -> Result<Response, ApiError> {
     let path = call.request.uri().path();
     let name = path.split_once("/tasks/").map_or("", |(_, name)| name);
     let name = percent_decode(name).unwrap_or_else(|| name.to_owned());
-    let file = &call.context.tasks.current().file;
-    json(&object(&call.context, file, name.strip_prefix("task:").unwrap_or(&name))?)
+    let current = call.context.tasks.current();
+    json(&object(&call.context, &current.names, name.strip_prefix("task:").unwrap_or(&name))?)
 }
 
 /// Every task; those that nobody may use at this moment are missing.
 pub(super) fn objects(context: &Context) -> Vec<TaskObject> {
     let current = context.tasks.current();
-    current.file.tasks.keys().filter_map(|name| object(context, &current.file, name).ok()).collect()
+    current.names.file().tasks.keys().filter_map(|name| object(context, &current.names, name).ok()).collect()
 }
 
 /// What one task means now.
-pub(super) fn object(context: &Context, file: &TasksFile, name: &str) -> Result<TaskObject, ApiError> {
+pub(super) fn object(context: &Context, names: &Names, name: &str) -> Result<TaskObject, ApiError> {
     let nobody = ClientId::from("");
     let question = Question { model: None, task: Some(name), client: &nobody, no_fallback: false };
     let resolved = context.tasks.resolve(&question, &context.catalog)?;
-    let task = file.tasks.get(name).map(|task| task.with(&file.defaults)).unwrap_or_default();
+    let task = names.task(name).map(Arc::clone).unwrap_or_default();
     let catalog = context.catalog.current();
     let rung = |rung: &Rung, removed| RungObject {
         rung: rung.position,
@@ -112,7 +113,7 @@ pub(super) fn object(context: &Context, file: &TasksFile, name: &str) -> Result<
     rungs.sort_by_key(|rung| rung.rung);
     Ok(TaskObject {
         name: name.to_owned(),
-        description: task.description,
+        description: task.description.clone(),
         ladder: rungs,
         priority: resolved.priority,
         budget_s: task.budget_s,
@@ -122,6 +123,6 @@ pub(super) fn object(context: &Context, file: &TasksFile, name: &str) -> Result<
         fallback: if task.fallback == Some(model_boss_tasks::Fallback::None) { "none" } else { "any" },
         local_only: task.local_only,
         thinking: resolved.thinking,
-        params: resolved.params,
+        params: task.params.clone(),
     })
 }

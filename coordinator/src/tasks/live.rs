@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use model_boss_core::ClientRules;
 use model_boss_protocol::{ApiError, ModelId};
-use model_boss_tasks::{Problem, Providers, Question, Resolved, Surroundings, TasksFile, resolve};
+use model_boss_tasks::{Names, Problem, Providers, Question, Resolved, Surroundings, TasksFile, resolve};
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -35,8 +36,8 @@ pub(crate) struct LiveTasks {
 /// One state of it. Whoever holds it keeps it, whatever is edited meanwhile.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Current {
-    /// The last file that made sense.
-    pub(crate) file: TasksFile,
+    /// What names mean by the last file that made sense.
+    pub(crate) names: Arc<Names>,
     /// What is wrong with the file as it stands now; nothing when it is the one in use.
     pub(crate) problems: Vec<Problem>,
     /// How often it was read again.
@@ -105,12 +106,17 @@ impl LiveTasks {
         &self.providers
     }
 
+    /// What clients may do now, the configuration's word below the file's.
+    pub(crate) fn client_rules(&self) -> ClientRules {
+        self.current().names.file().client_rules(&self.settings.configured().settings.clients)
+    }
+
     /// What a request means now.
     pub(crate) fn resolve(&self, question: &Question<'_>, models: &LiveCatalog) -> Result<Resolved, ApiError> {
         let (current, catalog) = (self.current(), models.current());
         let model_named = |name: &str| -> Option<ModelId> { Some(catalog.find(name)?.description.id.clone()) };
         let around = Surroundings {
-            file: &current.file,
+            names: &current.names,
             providers: &self.providers,
             allow_cloud_fallback: self.settings.allow_cloud_fallback(),
             model_named: &model_named,
@@ -171,8 +177,8 @@ impl LiveTasks {
                 }
                 next.reloads.adopted += 1;
                 next.reloads.at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-                (next.file, next.problems) = (file, Vec::new());
-                self.settings.set_clients(&next.file);
+                self.settings.set_clients(&file);
+                (next.names, next.problems) = (Arc::new(Names::new(file)), Vec::new());
             }
             Err(problems) => {
                 for problem in &problems {

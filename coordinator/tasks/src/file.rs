@@ -14,7 +14,7 @@ use crate::check;
 use crate::tree::{Document, Problem};
 
 /// The name of the profile for everybody.
-pub(crate) const EVERYBODY: &str = "default";
+pub const EVERYBODY: &str = "default";
 
 /// What names stand for, and what clients may ask for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

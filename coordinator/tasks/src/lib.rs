@@ -7,13 +7,15 @@
 
 mod check;
 mod file;
+mod names;
 mod providers;
 mod resolve;
 mod schema;
 mod tree;
 
 pub use check::unknown_models;
-pub use file::{ClientProfile, Fallback, Task, TaskDefaults, TasksFile};
+pub use file::{ClientProfile, EVERYBODY, Fallback, Task, TaskDefaults, TasksFile};
+pub use names::Names;
 pub use providers::{CLAUDE, Providers};
 pub use resolve::{Question, Removed, Resolved, Surroundings, guarded, resolve};
 pub use schema::{manifest_schema, tasks_schema};

@@ -1,15 +1,18 @@
 //! The one function from what a request names to where it may be served, and the one place where the rule about clouds
 //! holds (TR-3).
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use model_boss_core::{Ladder, Rung, Target};
+use model_boss_core::{DEFAULT_PATIENCE, Ladder, Rung, Target};
 use model_boss_protocol::{ApiError, ClientId, ErrorCode, KeepAlive, ModelId, Priority, Thinking};
 use serde_json::Value;
 
 use crate::check::nearest;
-use crate::file::{ClientProfile, Fallback, Task, TasksFile, seconds};
+use crate::file::{ClientProfile, Fallback, Task, seconds};
+use crate::names::Names;
 use crate::providers::Providers;
 
 /// The name of whoever names nothing.
@@ -35,7 +38,7 @@ pub struct Question<'a> {
 /// What else decides.
 pub struct Surroundings<'a> {
     /// The tasks and the clients.
-    pub file: &'a TasksFile,
+    pub names: &'a Names,
     /// The providers.
     pub providers: &'a Providers,
     /// TR-4's `allowCloudFallback`.
@@ -57,14 +60,21 @@ pub struct Resolved {
     pub budget: Option<Duration>,
     /// The keep-alive of a request that names none.
     pub keep_alive: Option<KeepAlive>,
-    /// Fields of a request that does not set them.
-    pub params: BTreeMap<String, Value>,
     /// Whether models that can think aloud do, if the request does not say.
     pub thinking: Option<Thinking>,
     /// What the client may do.
-    pub profile: ClientProfile,
+    pub profile: Arc<ClientProfile>,
     /// Rungs that were written and may not be used, with the reason.
     pub removed: Vec<Removed>,
+    /// The task behind the name, the defaults filled in.
+    task: Option<Arc<Task>>,
+}
+
+impl Resolved {
+    /// Fields of a request that does not set them.
+    pub fn params(&self) -> Option<&BTreeMap<String, Value>> {
+        Some(&self.task.as_ref()?.params)
+    }
 }
 
 /// A rung that was written and may not be used.
@@ -81,33 +91,34 @@ pub struct Removed {
 /// Errors: 404 for a task that is not there, 403 for what the client or the task may not use. A model that nobody knows
 /// is no error here: the scheduler knows all names, and which are alike.
 pub fn resolve(question: &Question<'_>, around: &Surroundings<'_>) -> Result<Resolved, ApiError> {
-    let profile = around.file.profile(question.client);
+    let profile = Arc::clone(around.names.profile(question.client));
     let preferred = question.task.is_some().then_some(question.model).flatten();
-    let asked = match question.task {
-        Some(task) => format!("{TASK}{}", task.strip_prefix(TASK).unwrap_or(task)),
-        None => question.model.unwrap_or(DEFAULT_NAME).to_owned(),
+    let asked: Cow<'_, str> = match question.task {
+        Some(task) => format!("{TASK}{}", task.strip_prefix(TASK).unwrap_or(task)).into(),
+        None => question.model.unwrap_or(DEFAULT_NAME).into(),
     };
-    let named = profile.models.get(&asked).or_else(|| profile.models.get(ANY_NAME)).unwrap_or(&asked);
-    let mut resolved = match named.strip_prefix(TASK) {
+    let given = |name: &str| profile.models.get(name).map(String::as_str);
+    let named = given(&asked).or_else(|| given(ANY_NAME)).unwrap_or(&asked);
+    let resolved = match named.strip_prefix(TASK) {
         Some(name) => task(name, &profile, around)?,
         None if (around.model_named)(named).is_none()
             && named == DEFAULT_NAME
-            && around.file.tasks.contains_key(DEFAULT_NAME) =>
+            && around.names.task(DEFAULT_NAME).is_some() =>
         {
             task(DEFAULT_NAME, &profile, around)?
         }
-        None => plain(named, &profile, around),
+        None => plain(named, around),
     };
     let (mut rungs, mut removed): (Vec<Rung>, Vec<Removed>) = (resolved.rungs, Vec::new());
     allow(&mut rungs, &mut removed, &resolved.name, &profile, around)?;
-    stay_here(&mut rungs, &mut removed, resolved.task.as_ref(), &profile, around)?;
+    stay_here(&mut rungs, &mut removed, resolved.task.as_deref(), &profile, around)?;
     let (mut rungs, fallen) = guarded(rungs, around.providers, around.allow_cloud_fallback);
     removed.extend(fallen);
     if let Some(preferred) = preferred {
         prefer(&mut rungs, preferred, around);
     }
-    let task = resolved.task.take().unwrap_or_default();
-    if question.no_fallback || task.fallback == Some(Fallback::None) {
+    let task = resolved.task.as_deref();
+    if question.no_fallback || task.is_some_and(|task| task.fallback == Some(Fallback::None)) {
         rungs.truncate(1);
     }
     let mut rungs = rungs.into_iter();
@@ -116,15 +127,15 @@ pub fn resolve(question: &Question<'_>, around: &Surroundings<'_>) -> Result<Res
         ladder: Ladder {
             first,
             rest: rungs.collect(),
-            pin_primary: task.pin_primary.unwrap_or(false),
-            patience: task.patience(),
+            pin_primary: task.and_then(|task| task.pin_primary).unwrap_or(false),
+            patience: task.map_or(DEFAULT_PATIENCE, Task::patience),
         },
+        priority: task.and_then(|task| task.priority),
+        budget: task.and_then(|task| task.budget_s).map(seconds),
+        keep_alive: task.and_then(|task| task.keep_alive_s),
+        thinking: task.and_then(|task| task.thinking),
         name: resolved.name,
-        priority: task.priority,
-        budget: task.budget_s.map(seconds),
-        keep_alive: task.keep_alive_s,
-        params: task.params,
-        thinking: task.thinking,
+        task: resolved.task,
         profile,
         removed,
     })
@@ -143,13 +154,13 @@ pub fn guarded(rungs: Vec<Rung>, providers: &Providers, allow: bool) -> (Vec<Run
 struct Meaning {
     name: String,
     rungs: Vec<Rung>,
-    task: Option<Task>,
+    task: Option<Arc<Task>>,
 }
 
 fn task(name: &str, profile: &ClientProfile, around: &Surroundings<'_>) -> Result<Meaning, ApiError> {
-    let Some(task) = around.file.tasks.get(name) else {
+    let Some(task) = around.names.task(name) else {
         // Names of tasks that the client may not use are not told.
-        let known = around.file.tasks.keys().filter(|known| allowed(profile, &[&format!("{TASK}{known}")]));
+        let known = around.names.file().tasks.keys().filter(|known| allowed(profile, &[&format!("{TASK}{known}")]));
         let hint = match nearest(name, known) {
             Some(near) => format!("did you mean 'task:{near}'?"),
             None => "GET /api/v1/tasks lists them".to_owned(),
@@ -157,12 +168,11 @@ fn task(name: &str, profile: &ClientProfile, around: &Surroundings<'_>) -> Resul
         let error = ApiError::new(ErrorCode::ModelNotFound, format!("there is no task '{name}'; {hint}"));
         return Err(error.with_param("model"));
     };
-    let task = task.with(&around.file.defaults);
     let rungs = task.ladder.iter().enumerate().map(|(position, name)| Rung { target: target(name, around), position });
-    Ok(Meaning { name: format!("{TASK}{name}"), rungs: rungs.collect(), task: Some(task) })
+    Ok(Meaning { name: format!("{TASK}{name}"), rungs: rungs.collect(), task: Some(Arc::clone(task)) })
 }
 
-fn plain(name: &str, _: &ClientProfile, around: &Surroundings<'_>) -> Meaning {
+fn plain(name: &str, around: &Surroundings<'_>) -> Meaning {
     let target = target(name, around);
     Meaning { name: target.to_string(), rungs: vec![Rung { target, position: 0 }], task: None }
 }

@@ -53,7 +53,7 @@ impl Rig {
     }
 
     fn tasks(&self) -> Vec<String> {
-        self.live.current().file.tasks.keys().cloned().collect()
+        self.live.current().names.file().tasks.keys().cloned().collect()
     }
 
     fn resolves(&self, task: &str) -> bool {
@@ -199,7 +199,7 @@ fn edit(rig: &Rig, edits: u64, dice: &mut Dice) {
             4 => {
                 fs::write(rig.file(), &text[..cut]).unwrap();
                 rig.live.look();
-                assert_eq!(rig.live.current().file, good, "half a file is active");
+                assert_eq!(*rig.live.current().names.file(), good, "half a file is active");
                 fs::write(rig.file(), &text).unwrap();
             }
             5 => fs::write(rig.file(), &text[..cut]).unwrap(),
@@ -238,20 +238,20 @@ fn edit(rig: &Rig, edits: u64, dice: &mut Dice) {
                 adopted += 1;
                 assert!(current.problems.is_empty());
             }
-            Some(file) if current.file == file => good = file,
+            Some(file) if *current.names.file() == file => good = file,
             None if looks >= 2 => {
                 refused += 1;
                 assert!(!current.problems.is_empty(), "a bad file stands there and nobody says so");
             }
             _ => {}
         }
-        assert_eq!(current.file, good, "edit {number}");
+        assert_eq!(*current.names.file(), good, "edit {number}");
     }
     clear();
     fs::write(rig.file(), version(edits + 1)).unwrap();
     rig.live.look();
     rig.live.look();
-    assert_eq!(rig.live.current().file, TasksFile::read(&version(edits + 1), &Providers::new()).unwrap());
+    assert_eq!(*rig.live.current().names.file(), TasksFile::read(&version(edits + 1), &Providers::new()).unwrap());
     assert!(adopted > 0 && refused > 0, "{adopted} adopted, {refused} refused");
 }
 

@@ -1,6 +1,7 @@
 //! What names mean, who may use what, and the truth table of the rule about clouds.
 
 use super::*;
+use crate::TasksFile;
 
 const FILE: &str = r#"
 tasks:
@@ -39,14 +40,14 @@ struct Ask<'a> {
 const PLAIN: Ask<'static> = Ask { model: None, task: None, client: "c", no_fallback: false, allow: true };
 
 fn ask(ask: &Ask<'_>) -> Result<Resolved, ApiError> {
-    let file = TasksFile::read(FILE, &providers()).unwrap();
+    let names = Names::new(TasksFile::read(FILE, &providers()).unwrap());
     let model_named = |name: &str| match name {
         "big" | "small" => Some(ModelId::from(name)),
         "little" => Some(ModelId::from("small")),
         _ => None,
     };
     let around = Surroundings {
-        file: &file,
+        names: &names,
         providers: &providers(),
         allow_cloud_fallback: ask.allow,
         model_named: &model_named,
@@ -77,7 +78,7 @@ fn tr_1_a_task_by_model_or_by_field_and_what_it_says() {
         assert_eq!((resolved.name.as_str(), resolved.priority), ("task:chat", Some(Priority::INTERACTIVE)));
         assert_eq!(resolved.budget, Some(Duration::from_secs(30)));
         assert_eq!(resolved.keep_alive, Some(KeepAlive::For(Duration::from_secs(600))));
-        assert_eq!(resolved.params["temperature"], 0.2);
+        assert_eq!(resolved.params().unwrap()["temperature"], 0.2);
     }
     let strict = ask(&Ask { task: Some("strict"), ..PLAIN }).unwrap();
     assert_eq!(strict.budget, Some(Duration::from_secs(60)), "from the defaults");

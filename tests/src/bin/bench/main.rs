@@ -25,6 +25,7 @@ use tokio::net::TcpStream;
 
 const BENCHES: [(&str, &str); 13] = [
     ("overload", "three times more requests than can be answered, for a minute: goodput, refusals, the important ones"),
+    ("resolve", "what a request's names mean, with 1,000 models and 100 tasks (no processes)"),
     ("queue", "one event of the scheduler with 100,000 requests waiting for 1,000 models (no processes)"),
     (
         "lease",
