@@ -1,6 +1,6 @@
 //! RC-9, RC-24: what clients may do, and what the API shows of them.
 
-use model_boss_tests::{Behaviour, Boss, Sandbox, question};
+use model_boss_tests::{Behaviour, Boss, PATIENCE, Sandbox, question, until};
 use serde_json::Value;
 
 use crate::views;
@@ -41,6 +41,19 @@ async fn rc_9_a_client_at_its_limit_waits_while_others_run() {
     for answer in [first, second, other] {
         assert_eq!(answer.await.unwrap().text(), "yes");
     }
+    // What stands in tasks.yaml counts, and is told with where it stands.
+    std::fs::write(sandbox.path("tasks.yaml"), "clients:\n  modest: {cloud: false, rate_per_minute: 600}\n").unwrap();
+    let told = async || {
+        let shown = client(&boss, "modest").await;
+        let cloud = &shown["profile"]["cloud"];
+        (cloud["value"] == false && cloud["origin"] == "tasks.yaml: clients.modest").then_some(())
+    };
+    until(PATIENCE, "the profile is shown", told).await;
+    let all = boss.read("/api/v1/clients").await;
+    let profiles: Vec<&str> = all["profiles"].as_array().unwrap().iter().filter_map(|one| one["id"].as_str()).collect();
+    assert_eq!(profiles, ["default", "greedy", "modest"], "{all}");
+    let greedy = &client(&boss, "greedy").await["profile"]["max_concurrent"];
+    assert_eq!((&greedy["value"], &greedy["origin"]), (&1.into(), &"model-boss.toml: [clients]".into()));
     let shown = client(&boss, "modest").await;
     assert_eq!((&shown["requests"], &shown["running"]), (&1.into(), &0.into()), "{shown}");
     boss.finish().await;

@@ -7,6 +7,7 @@ mod annotate;
 mod answer;
 mod answer_body;
 mod body;
+mod clients;
 mod clock;
 mod cloud_models;
 mod config;
@@ -139,7 +140,7 @@ fn routes(context: Arc<Context>) -> Routes {
         .get("/api/v1/stats", Read, status::stats)
         .get("/api/v1/slots", Read, status::slots)
         .get("/api/v1/queue", Read, status::queue)
-        .get("/api/v1/clients", Read, status::clients)
+        .get("/api/v1/clients", Read, clients::list)
         .get("/api/v1/devices", Read, status::devices)
         .get("/api/v1/providers", Read, providers::list)
         .get("/api/v1/decisions", Read, status::decisions)

@@ -216,12 +216,6 @@ pub(super) async fn queue(call: Call) -> Result<Response, ApiError> {
     json(&call.context.clock.dated(serde_json::json!({ "queue": queue })))
 }
 
-/// `GET /api/v1/clients`: who asked lately, what they got, and what holds them back (RC-9).
-pub(super) async fn clients(call: Call) -> Result<Response, ApiError> {
-    let clients = call.context.scheduling.view(|scheduler, now| scheduler.clients(now)).await.unwrap_or_default();
-    json(&call.context.clock.dated(serde_json::json!({ "clients": clients })))
-}
-
 /// `GET /api/v1/devices` (DM-3).
 pub(super) async fn devices(call: Call) -> Result<Response, ApiError> {
     let context = call.context;

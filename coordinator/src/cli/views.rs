@@ -51,7 +51,62 @@ pub(super) async fn clients(client: &Client, as_json: bool) -> Result<String, Cl
         ]
     });
     let head = ["CLIENT", "RUNNING", "QUEUED", "REQUESTS", "REFUSED", "TOKENS", "PER MIN", "SEEN", "HELD BACK"];
-    Ok(or_nothing(table(head, rows), "nobody has asked yet"))
+    let mut shown = or_nothing(table(head, rows), "nobody has asked yet");
+    shown.push('\n');
+    let rows = items(&answer, "profiles").map(profile);
+    let head =
+        ["PROFILE", "PRIORITY", "AT MOST", "AT ONCE", "WAITING", "PER MIN", "PAUSE", "MODELS", "ITS NAMES", "CLOUDS"];
+    shown.push_str(&table(head, rows));
+    shown.push_str("* by its own entry in tasks.yaml, + by everybody's or by model-boss.toml\n");
+    Ok(shown)
+}
+
+/// What a client may do; what somebody wrote about it is marked by where: `*` in its own entry, `+` in everybody's or in the
+/// configuration.
+fn profile(entry: &Value) -> [String; 10] {
+    let told = |key: &str, words: &dyn Fn(&Value) -> String| {
+        let setting = &entry["profile"][key];
+        let origin = setting["origin"].as_str().unwrap_or_default();
+        let mark = match origin.strip_prefix("tasks.yaml: clients.") {
+            Some(name) if entry["id"] == name => "*",
+            None if origin == "default" => "",
+            _ => "+",
+        };
+        let value = &setting["value"];
+        format!("{}{mark}", if value.is_null() { "-".to_owned() } else { words(value) })
+    };
+    let names = |value: &Value| match value {
+        Value::Array(names) => names.iter().map(text).collect::<Vec<_>>().join(", "),
+        Value::Object(map) if map.is_empty() => "-".to_owned(),
+        Value::Object(map) => {
+            map.iter().map(|(asked, given)| format!("{asked}={}", text(given))).collect::<Vec<_>>().join(", ")
+        }
+        other => text(other),
+    };
+    let clouds = |value: &Value| {
+        let usd = &entry["profile"]["daily_spend_usd"]["value"];
+        match (value.as_bool(), usd.as_f64()) {
+            (Some(false), _) => "no".to_owned(),
+            (_, Some(usd)) => format!("${usd} a day"),
+            _ => "yes".to_owned(),
+        }
+    };
+    let pause = |value: &Value| match value.as_f64() {
+        Some(seconds) if seconds > 0.0 => format!("{seconds} s"),
+        _ => "-".to_owned(),
+    };
+    [
+        text(&entry["id"]),
+        told("default_priority", &text),
+        told("max_priority", &text),
+        told("max_concurrent", &text),
+        told("max_queued", &text),
+        told("rate_per_minute", &text),
+        told("cooldown_s", &pause),
+        told("allowed_models", &names),
+        told("models", &names),
+        told("cloud", &clouds),
+    ]
 }
 
 /// `model-boss devices`.
