@@ -126,6 +126,9 @@ async fn op_5_a_path_outside_the_roots_is_refused_as_if_nothing_were_there() {
 async fn op_1_without_a_coordinator_run_brings_its_own_and_takes_it_away() {
     let sandbox = Sandbox::new();
     let mut model = folder(&sandbox, "alpha", says("good day"));
+    // What the tasks of this folder let people ask for is another coordinator's business.
+    let tasks = "clients:\n  default: {allowed_models: [other], models: {'*': other}}\n";
+    std::fs::write(sandbox.path("tasks.yaml"), tasks).unwrap();
     let run = cli(None, &sandbox, "model-boss-fake-worker");
     assert_eq!(text(&output(with(run, &["run", "./models/alpha", "hello"])).await).trim(), "good day");
     model.worker().await.gone().await;

@@ -210,6 +210,24 @@ async fn the_command_line_checks_explains_and_plans() {
     write(&sandbox, "tasks:\n  chat:\n    ladder: [alpha, beta, claude:haiku]\n");
     let (good, text) = cli(None, &["tasks", "check"]);
     assert!(good && text.contains("no manifest in manifests describes 'beta' yet"), "{text}");
+    assert!(!cli(None, &["tasks", "check", "--strict"]).0, "a model that nobody describes");
+    // With the settings that stand beside the file: a provider, and where the manifests are.
+    std::fs::create_dir(sandbox.path("other")).unwrap();
+    std::fs::write(
+        sandbox.path("other/model-boss.toml"),
+        "manifests = \"../manifests\"\n[providers.lan]\nbase_url = \"http://127.0.0.1:9\"\ncloud = false\n",
+    )
+    .unwrap();
+    std::fs::write(
+        sandbox.path("other/tasks.yaml"),
+        "tasks:\n  chat: {ladder: [alpha, 'lan:x', 'wan:x']}\n  here: {ladder: [alpha, 'lan:x'], local_only: true}\n",
+    )
+    .unwrap();
+    let (good, text) = cli(None, &["tasks", "check", "other/tasks.yaml"]);
+    assert!(good && !text.contains("'lan:x'") && !text.contains("'alpha'"), "{text}");
+    assert!(text.contains("chat.ladder[2]") && text.contains("no provider is called 'wan'"), "{text}");
+    let (good, text) = cli(None, &["tasks", "check", "other/tasks.yaml", "--provider", "lan"]);
+    assert!(!good && text.contains("tasks.here.ladder[1]"), "a prefix given here is a cloud: {text}");
     let boss = sandbox.start().await;
     let (good, text) = cli(Some(&boss), &["tasks", "explain", "chat"]);
     assert!(good && text.contains("rung 1     beta: there is no model 'beta'"), "{text}");

@@ -19,11 +19,15 @@ pub(super) struct SettingFlags {
 impl SettingFlags {
     /// These flags, and this process's environment.
     pub(super) fn sources(self) -> Sources {
-        let environment = std::env::vars_os()
-            .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
-            .collect();
-        Sources { flags: self.given, environment, file: self.file }
+        Sources { flags: self.given, environment: environment(), file: self.file }
     }
+}
+
+/// This process's environment, as settings are read from it.
+pub(super) fn environment() -> Vec<(String, String)> {
+    std::env::vars_os()
+        .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
+        .collect()
 }
 
 impl Args for SettingFlags {

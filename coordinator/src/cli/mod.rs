@@ -282,8 +282,8 @@ impl Command {
             Self::Config(ConfigCommand::Set(args)) => {
                 print(&small_runtime()?.block_on(set_config::set(&client()?, &args))?)?;
             }
-            Self::Tasks(TasksCommand::Check { file, manifests, provider, read }) => {
-                let checked = tasks::check(&file, &manifests, &provider, read.json)?;
+            Self::Tasks(TasksCommand::Check(args)) => {
+                let checked = tasks::check::check(&args)?;
                 print(&checked.text)?;
                 return Ok(if checked.is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE });
             }

@@ -16,6 +16,7 @@ use tokio::time::timeout;
 
 use super::error::CliError;
 use crate::client::Client;
+use crate::config::DEFAULT_TASKS;
 use crate::supervisor::die_with_us;
 
 /// It has nothing left to do when it is asked to end; this is for a worker that does not.
@@ -56,6 +57,9 @@ impl Private {
         let folder = tempfile::Builder::new().prefix("model-boss-run-").tempdir().map_err(PrivateError::Folder)?;
         let (manifests, log) = (folder.path().join("manifests"), folder.path().join("log"));
         std::fs::create_dir(&manifests).map_err(PrivateError::Folder)?;
+        // The tasks and clients that stand here are about other models, and about people who ask over the network.
+        let tasks = folder.path().join(DEFAULT_TASKS);
+        std::fs::write(&tasks, "tasks: {}\n").map_err(PrivateError::Folder)?;
         let mut child = {
             let log = File::create(&log).map_err(PrivateError::Folder)?;
             let roots = list(&roots_of(path))?;
@@ -63,7 +67,13 @@ impl Private {
             command.args(["serve", "--host", "127.0.0.1", "--port", "0", "--log-level", "warn"]);
             // The model stays for as long as the chat lasts.
             command.args(["--model-idle-secs", "0", "--model-roots", &roots]);
-            command.arg("--manifests").arg(manifests).arg("--state-dir").arg(folder.path().join("state"));
+            command
+                .arg("--manifests")
+                .arg(manifests)
+                .arg("--tasks")
+                .arg(tasks)
+                .arg("--state-dir")
+                .arg(folder.path().join("state"));
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).kill_on_drop(true);
             die_with_us(command.as_std_mut());
             command.spawn().map_err(PrivateError::Spawn)?

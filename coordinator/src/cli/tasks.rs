@@ -1,16 +1,15 @@
 //! `model-boss tasks`: what names stand for, and whether a file of them makes sense.
 
-use std::path::{Path, PathBuf};
+pub(super) mod check;
 
 use clap::{Subcommand, ValueEnum};
-use model_boss_tasks::{Problem, Providers, TasksFile, manifest_schema, tasks_schema, unknown_models};
+use model_boss_tasks::{manifest_schema, tasks_schema};
 use serde_json::{Value, json};
 
 use super::ReadArgs;
 use super::error::CliError;
 use super::tables::{items, pretty, table, text};
 use super::views;
-use crate::catalog::Catalog;
 use crate::client::{Client, in_path};
 
 /// What can be done with tasks.
@@ -19,19 +18,7 @@ pub(super) enum TasksCommand {
     /// The tasks of the running coordinator, and what is wrong with their file.
     List(ReadArgs),
     /// Says everything that is wrong with a file of tasks, before a coordinator reads it.
-    Check {
-        /// The file.
-        #[arg(default_value = "tasks.yaml")]
-        file: PathBuf,
-        /// The folder of manifests, to say which models are not there.
-        #[arg(long, default_value = "manifests")]
-        manifests: PathBuf,
-        /// Prefixes of providers beside `claude`, which their file of settings declares.
-        #[arg(long, value_name = "NAME")]
-        provider: Vec<String>,
-        #[command(flatten)]
-        read: ReadArgs,
-    },
+    Check(check::CheckArgs),
     /// What a task means now: every rung, how it stands, and which one a request would get.
     Explain {
         /// Its name.
@@ -66,49 +53,6 @@ impl SchemaOf {
             Self::Manifest => manifest_schema(),
         }
     }
-}
-
-/// What `tasks check` found.
-pub(super) struct Checked {
-    pub(super) text: String,
-    pub(super) is_good: bool,
-}
-
-/// Reads a file as a coordinator would.
-pub(super) fn check(file: &Path, manifests: &Path, providers: &[String], as_json: bool) -> Result<Checked, CliError> {
-    let text = std::fs::read_to_string(file).map_err(|error| CliError::Unreadable(file.to_owned(), error))?;
-    let providers = providers.iter().fold(Providers::new(), |providers, name| providers.with(name, true));
-    let place = |problem: &Problem| {
-        let line = problem.line.map_or_else(String::new, |line| format!(":{line}"));
-        format!("{}{line}: {problem}", file.display())
-    };
-    let (problems, unknown, tasks, clients) = match TasksFile::read(&text, &providers) {
-        Err(problems) => (problems, Vec::new(), 0, 0),
-        Ok(read) => {
-            let catalog = Catalog::read(manifests);
-            let unknown = unknown_models(&read, &providers, |name| catalog.find(name).is_some());
-            let unknown = unknown.into_iter().map(|(field, name)| (field, name.to_owned())).collect();
-            (Vec::new(), unknown, read.tasks.len(), read.clients.len())
-        }
-    };
-    let is_good = problems.is_empty();
-    if as_json {
-        let unknown: Vec<Value> =
-            unknown.iter().map(|(field, name)| json!({ "field": field, "model": name })).collect();
-        let found = json!({ "file": file, "good": is_good, "problems": problems, "unknown_models": unknown });
-        return Ok(Checked { text: pretty(&found), is_good });
-    }
-    let mut lines: Vec<String> = problems.iter().map(place).collect();
-    for (field, name) in &unknown {
-        let folder = manifests.display();
-        lines.push(format!("{}: {field}: no manifest in {folder} describes '{name}' yet", file.display()));
-    }
-    lines.push(match problems.len() {
-        0 => format!("{}: good: {tasks} tasks, {clients} clients", file.display()),
-        1 => "1 problem".to_owned(),
-        many => format!("{many} problems"),
-    });
-    Ok(Checked { text: lines.join("\n") + "\n", is_good })
 }
 
 /// `model-boss tasks list`.

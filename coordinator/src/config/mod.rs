@@ -9,7 +9,7 @@ mod setting;
 mod tables;
 
 pub(crate) use keys::{ApiKeys, ApiKeysError};
-pub(crate) use load::{ConfigError, Loaded, Shown, Sources, catalogue, flag, variable};
+pub(crate) use load::{ConfigError, DEFAULT_FILE, Loaded, Shown, Sources, catalogue, flag, variable};
 pub(crate) use tables::{BackendTables, DeclaredDevice, DeclaredDevices};
 
 use std::fmt;
