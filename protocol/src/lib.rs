@@ -17,6 +17,7 @@ mod residency;
 #[cfg(feature = "schema")]
 mod schema;
 mod span;
+mod thinking;
 mod worker;
 
 pub use architecture::{CONFIG_ARCHITECTURES, GGUF_ARCHITECTURES};
@@ -27,10 +28,11 @@ pub use device::{DeviceId, ParseDeviceError};
 pub use error::{ApiError, ErrorBody, ErrorCode, ErrorObject, ErrorSource};
 pub use ids::{ClientId, Generation, ModelId, RequestId, SlotId, SpawnToken, Tokens};
 pub use llama_args::{LlamaArgs, LlamaArgsError};
-pub use manifest::{Backend, Manifest, ManifestError, PromptFormat, Recipe, Source, Thinking};
+pub use manifest::{Backend, Manifest, ManifestError, PromptFormat, Recipe, Source};
 pub use priority::{ParsePriorityError, Priority};
 pub use residency::{ParseResidencyError, Residency, ResidencyMode};
 pub use span::{KeepAlive, ParseSpanError, parse_span};
+pub use thinking::{THINKING_SWITCHES, Thinking};
 pub use worker::{
     EngineStats, Readiness, ReadyProof, StreamStats, WorkerExit, WorkerHealth, WorkerSpec, WorkerSpecError, headers,
 };

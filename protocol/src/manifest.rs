@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ByteCount, Category, CommandSource, DeviceId, KeepAlive, LlamaArgs, LlamaArgsError, Residency, ResidencyMode,
+    Thinking,
 };
 
 /// One model, as an operator describes it. Unknown fields are errors: a typing mistake must not become a default.
@@ -59,7 +60,7 @@ pub struct Manifest {
     /// How long it stays loaded after its last use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_alive: Option<KeepAlive>,
-    /// Whether a model that can think aloud does.
+    /// Whether a model that can think aloud does: `on`, `off`, or for at most so many tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thinking: Option<Thinking>,
     /// The memory it needs, when the operator knows better than our estimate (RC-20).
@@ -283,17 +284,6 @@ pub enum Recipe {
 pub struct Source {
     /// A folder, or one file. Relative paths start at the manifest's folder.
     pub path: PathBuf,
-}
-
-/// Whether a model that can think aloud does (RC-23).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum Thinking {
-    /// Thinks.
-    On,
-    /// Answers at once.
-    Off,
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
-use crate::{ByteCount, ClientId, DeviceId, KeepAlive, LlamaArgs, ModelId, Priority};
+use crate::{ByteCount, ClientId, DeviceId, KeepAlive, LlamaArgs, ModelId, Priority, Thinking};
 
 macro_rules! schema {
     ($kind:ident, $($body:tt)+) => {
@@ -25,6 +25,14 @@ schema!(Priority, {
     "anyOf": [
         { "type": "integer", "minimum": 0, "maximum": 9 },
         { "type": "string", "enum": ["interactive", "normal", "batch"] },
+    ],
+});
+schema!(Thinking, {
+    "description": "Whether a model that can think aloud does: on, off, or for at most so many tokens.",
+    "anyOf": [
+        { "type": "string", "enum": ["on", "off"] },
+        { "type": "integer", "minimum": 0, "maximum": 4_294_967_295_u64 },
+        { "type": "boolean" },
     ],
 });
 schema!(LlamaArgs, {

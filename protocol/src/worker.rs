@@ -56,7 +56,7 @@ pub struct WorkerSpec {
     /// A Jinja chat template in place of the model's own.
     #[serde(default)]
     pub chat_template: Option<String>,
-    /// Whether a model that can think aloud does.
+    /// Whether a model that can think aloud does, and for how many tokens.
     #[serde(default)]
     pub thinking: Option<Thinking>,
     /// What the manifest says to this kind of worker alone: its own table below `[custom]`.

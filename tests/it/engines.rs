@@ -248,6 +248,42 @@ async fn rc_17_any_program_with_such_a_port_runs_by_its_command_line() {
     let mut engine = model.worker().await;
     assert_eq!((engine.env["EXTRA"].as_str(), option(&engine, "--ctx-size").as_deref()), ("a {b}", Some("99")));
     assert_eq!(engine.request().await.body["model"], "org/alpha");
+
+    // What it cannot do of what is wished is said.
+    assert_eq!(answer.header("x-thinking"), None);
+    let mut body = question("alpha", "2 + 2?");
+    body["x_thinking"] = 64.into();
+    let answer = boss.ask(body).await.unwrap();
+    assert_eq!(answer.header("x-thinking"), Some("on; this engine keeps no budget"), "{answer:?}");
+    let body = engine.request().await.body;
+    assert_eq!(body["chat_template_kwargs"], json!({ "enable_thinking": true }), "{body}");
+    assert!(body.get("thinking").is_none() && body.get("x_thinking").is_none(), "{body}");
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn rc_23_llama_server_hears_how_long_a_model_may_think() {
+    let mut sandbox = Sandbox::new();
+    sandbox.llama_server();
+    let mut model = sandbox.gguf_model("alpha", "backend = \"llama-server\"\nthinking = 64", reply("four"));
+    std::fs::write(sandbox.path("tasks.yaml"), "tasks:\n  short: {ladder: [alpha], thinking: 8}\n").unwrap();
+    let boss = sandbox.start().await;
+    let mut budget = async |name: &str, engine: &mut Option<FakeWorker>, extra: Value| {
+        let mut body = question(name, "2 + 2?");
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        let answer = boss.ask(body).await.unwrap();
+        assert_eq!((answer.status, answer.header("x-thinking")), (StatusCode::OK, None), "{answer:?}");
+        if engine.is_none() {
+            *engine = Some(model.worker().await);
+        }
+        let body = engine.as_mut().unwrap().request().await.body;
+        (body["thinking_budget_tokens"].as_u64(), body["chat_template_kwargs"]["enable_thinking"].as_bool())
+    };
+    let mut engine = None;
+    assert_eq!(budget("alpha", &mut engine, json!({})).await, (Some(64), Some(true)), "the manifest's");
+    assert_eq!(budget("task:short", &mut engine, json!({})).await, (Some(8), Some(true)), "the task's");
+    assert_eq!(budget("task:short", &mut engine, json!({ "thinking": "off" })).await, (Some(0), Some(false)));
+    assert_eq!(option(&engine.unwrap(), "--reasoning-budget").as_deref(), Some("64"));
     boss.finish().await;
 }
 
@@ -322,5 +358,9 @@ async fn rc_17_a_real_llama_server_answers() {
     let events = boss.chat_streamed("guide", "Which port does model-boss listen on?").await.rest().await;
     assert!(text_of_events(&events).contains("8210"));
     assert!(boss.read("/api/v1/stats").await["output_tokens"].as_u64().is_some_and(|tokens| tokens > 0));
+    let mut body = question("guide", "Which port does model-boss listen on?");
+    body["thinking"] = 5.into();
+    let answer = boss.ask(body).await.unwrap();
+    assert!(answer.text().contains("8210"), "a budget does not trouble a model that does not think: {answer:?}");
     boss.finish().await;
 }

@@ -45,7 +45,7 @@ async fn tr_1_a_task_is_served_by_its_ladder_with_its_fields() {
     let mut worker = alpha.worker().await;
     let received = worker.request().await.body;
     assert_eq!((&received["model"], &received["temperature"]), (&json!("alpha"), &json!(0.25)), "{received}");
-    assert_eq!(received["chat_template_kwargs"]["enable_thinking"], false, "{received}");
+    assert_eq!(received["thinking"], json!({ "type": "disabled" }), "{received}");
 
     // By field, with a wish for a rung and a value of its own; nothing of ours goes on.
     let mut body = question("beta", "?");

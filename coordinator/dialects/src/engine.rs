@@ -9,7 +9,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
 use crate::completion::{CompletionKind, CompletionToChat, completion_request};
-use crate::{Reshape, Stamp};
+use crate::{Reshape, Stamp, thinking};
 
 /// How requests are put to one engine.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -18,7 +18,7 @@ pub struct EngineDialect {
     pub served_name: String,
     /// Fields of requests that do not set them.
     pub params: BTreeMap<String, Value>,
-    /// Whether a model that can think aloud does.
+    /// Whether a model that can think aloud does, and for how many tokens.
     pub thinking: Option<Thinking>,
     /// For a model without a chat template.
     pub prompt: Option<PromptFormat>,
@@ -34,6 +34,8 @@ pub struct Prepared {
     pub body: Bytes,
     /// What its answer has to go through.
     pub reshape: Option<Box<dyn Reshape>>,
+    /// What the engine cannot do of what was wished about thinking, for a header.
+    pub thinking: Option<&'static str>,
 }
 
 type Fields = BTreeMap<String, Box<RawValue>>;
@@ -54,22 +56,30 @@ impl EngineDialect {
             let request = completion_request(format, kind, &self.served_name, &body)?;
             let reshape = CompletionToChat::new(kind, stamp, &body);
             let body = Bytes::from(request.to_string());
-            return Ok(Prepared { path: kind.path(), body, reshape: Some(Box::new(reshape)) });
+            return Ok(Prepared { path: kind.path(), body, reshape: Some(Box::new(reshape)), thinking: None });
         }
-        if let (Some(thinking), true) = (self.thinking, chat) {
-            // llama.cpp, vLLM and SGLang agree on this name.
-            let wish = json!({ "enable_thinking": thinking == Thinking::On });
-            if !fields.contains_key(TEMPLATE_OPTIONS) {
-                fields.insert(TEMPLATE_OPTIONS.to_owned(), raw(&wish)?);
-            }
-        }
+        let note = if chat { self.think(&mut fields)? } else { None };
+        fields.remove(thinking::FIELD);
         fields.insert("model".to_owned(), raw(&json!(self.served_name))?);
         let body = serde_json::to_vec(&fields).map_err(malformed)?;
-        Ok(Prepared { path, body: Bytes::from(body), reshape: None })
+        Ok(Prepared { path, body: Bytes::from(body), reshape: None, thinking: note })
+    }
+
+    /// Puts what is said about thinking as the engine takes it. All other fields keep their bytes.
+    fn think(&self, fields: &mut Fields) -> Result<Option<&'static str>, ApiError> {
+        let mut said = Map::new();
+        for name in thinking::FIELDS {
+            if let Some(value) = fields.remove(name) {
+                said.insert(name.to_owned(), serde_json::from_str(value.get()).map_err(malformed)?);
+            }
+        }
+        let note = thinking::for_engine(&mut said, self.thinking, self.is_llama_server)?;
+        for (name, value) in said {
+            fields.insert(name, raw(&value)?);
+        }
+        Ok(note)
     }
 }
-
-const TEMPLATE_OPTIONS: &str = "chat_template_kwargs";
 
 fn raw(value: &Value) -> Result<Box<RawValue>, ApiError> {
     to_raw_value(value).map_err(malformed)
@@ -105,7 +115,11 @@ mod tests {
                 "chat_template_kwargs": { "enable_thinking": false } })
         );
         let own = json!({ "model": "m", "messages": [], "chat_template_kwargs": {} });
-        assert_eq!(prepare(&dialect, &own).1["chat_template_kwargs"], json!({}));
+        assert_eq!(prepare(&dialect, &own).1["chat_template_kwargs"], json!({ "enable_thinking": false }));
+        let body = Bytes::from_static(br#"{"prompt":"x","thinking":{"type":"disabled"}}"#);
+        let stamp = Stamp { id: "1".into(), model: "m".into(), created: 0 };
+        let plain = dialect.prepare("/v1/completions", &body, stamp).unwrap().body;
+        assert!(!String::from_utf8_lossy(&plain).contains("thinking"), "only chats think");
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod engine_error;
 pub mod ollama;
 mod reshape;
 pub mod sse;
+pub mod thinking;
 
 pub use completion::CompletionToChat;
 pub use engine::{EngineDialect, Prepared};

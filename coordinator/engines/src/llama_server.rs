@@ -22,7 +22,7 @@ const KEY: &str = "LLAMA_API_KEY";
 pub struct LlamaServer<'a> {
     /// A Jinja template in place of the file's own: its text.
     pub chat_template: Option<&'a str>,
-    /// Whether a model that can think aloud does.
+    /// Whether a model that can think aloud does, and for how many tokens.
     pub thinking: Option<Thinking>,
     /// What operators add, the least important first: of an option that is given twice the last one counts.
     pub args: [Option<&'a LlamaArgs>; 3],
@@ -62,8 +62,8 @@ pub fn llama_server(
     if let Some(template) = more.chat_template {
         args.pair("--chat-template", template);
     }
-    if more.thinking == Some(Thinking::Off) {
-        args.pair("--reasoning-budget", 0);
+    if let Some(tokens) = more.thinking.and_then(Thinking::budget) {
+        args.pair("--reasoning-budget", tokens);
     }
     for given in more.args.into_iter().flatten() {
         args.0.extend_from_slice(given.words());

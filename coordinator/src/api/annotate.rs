@@ -25,10 +25,13 @@ struct Told<'a> {
     rung_reason: String,
     queue_ms: u64,
     load_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thinking: Option<&'a str>,
 }
 
 impl Annotator {
-    pub(super) fn new(served: &Served) -> Self {
+    /// `thinking`: what was not done of a wish about it.
+    pub(super) fn new(served: &Served, thinking: Option<&str>) -> Self {
         let millis = |span: std::time::Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         let told = Told {
             served_model: &served.model,
@@ -36,6 +39,7 @@ impl Annotator {
             rung_reason: served.rung.reason.to_string(),
             queue_ms: millis(served.queued),
             load_ms: millis(served.loading),
+            thinking,
         };
         // Texts and numbers: it cannot fail to be written.
         let object = serde_json::to_string(&told).unwrap_or_else(|_| "{}".to_owned());
@@ -100,12 +104,13 @@ mod tests {
     use std::time::Duration;
 
     fn annotator() -> Annotator {
-        Annotator::new(&Served {
+        let served = Served {
             model: "small".into(),
             rung: RungChoice { position: 1, reason: RungReason::Preferred },
             queued: Duration::from_millis(1_200),
             loading: Duration::from_secs(1),
-        })
+        };
+        Annotator::new(&served, Some("on"))
     }
 
     const STREAM: &str = ": working\n\ndata: {\"choices\":[{\"delta\":{\"role\":\"assistant\"},\"finish_reason\":null}]}\n\n\
@@ -126,7 +131,7 @@ mod tests {
     fn tr_2_the_first_and_the_last_chunk_say_who_serves_and_nothing_else_changes() {
         let out = annotated(&[STREAM.as_bytes()]);
         let field = "\"model_boss\":{\"served_model\":\"small\",\"rung\":1,\"rung_reason\":\"preferred\",\
-            \"queue_ms\":1200,\"load_ms\":1000},";
+            \"queue_ms\":1200,\"load_ms\":1000,\"thinking\":\"on\"},";
         assert_eq!(out.matches(field).count(), 2, "{out}");
         assert_eq!(out.replace(field, ""), STREAM);
         let events: Vec<&str> = out.split("\n\n").collect();

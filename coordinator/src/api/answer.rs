@@ -27,6 +27,9 @@ use super::inference::LARGE_BODY;
 /// A non-streamed answer is collected before it is sent on, so that it can be asked for again; text is never this large.
 const MAX_ANSWER: usize = 256 << 20;
 
+/// What was not done of a wish about thinking.
+pub(super) const THINKING: HeaderName = HeaderName::from_static("x-thinking");
+
 /// A request as a worker gets it.
 pub(super) struct Forward {
     /// The worker's path.
@@ -223,7 +226,7 @@ async fn ask_cloud(
 
 async fn exchange(worker: &Worker, forward: &Forward) -> Result<(StatusCode, HeaderMap, Content), Lost> {
     let upstream = worker.upstream().ok_or(Lost::NotReady)?;
-    let Prepared { path, body, mut reshape } = prepare(worker, forward).await?;
+    let Prepared { path, body, mut reshape, thinking } = prepare(worker, forward).await?;
     let mut request = Request::new(Full::new(body));
     *request.method_mut() = Method::POST;
     *request.uri_mut() = Uri::from_static(path);
@@ -232,6 +235,9 @@ async fn exchange(worker: &Worker, forward: &Forward) -> Result<(StatusCode, Hea
     outgoing.insert(HeaderName::from_static(headers::REQUEST_ID), forward.request_id.clone());
 
     let (mut head, body) = upstream.send(request).await?.into_parts();
+    if let Some(words) = thinking {
+        head.headers.insert(THINKING, HeaderValue::from_static(words));
+    }
     let is_stream =
         head.headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
     let is_foreign_error = worker.dialect().is_some() && !head.status.is_success();
@@ -259,7 +265,7 @@ async fn exchange(worker: &Worker, forward: &Forward) -> Result<(StatusCode, Hea
 /// The request as this worker takes it: as it is, or as an engine of others has to be asked.
 async fn prepare(worker: &Worker, forward: &Forward) -> Result<Prepared, Lost> {
     let (path, body) = (forward.path, forward.body_for(worker.model.as_str()));
-    let Some(dialect) = worker.dialect() else { return Ok(Prepared { path, body, reshape: None }) };
+    let Some(dialect) = worker.dialect() else { return Ok(Prepared { path, body, reshape: None, thinking: None }) };
     let created = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
     let id = format!("chatcmpl-{}", String::from_utf8_lossy(forward.request_id.as_bytes()));
     let stamp = Stamp { id, model: worker.model.to_string(), created };

@@ -18,7 +18,7 @@ use super::account::Account;
 use super::answer::{Answer, CloudAccess, Content, Forward, ModelInBody, Served, obtain};
 use super::door::REQUEST_ID;
 use super::error::{end_to_end, panic_error};
-use super::peek::{Changes, Peeked, peek};
+use super::peek::{Changes, Peeked, Wish as ThinkingWish, peek};
 use super::route::Call;
 use super::stream::{CommentTimes, Explanation, StreamBody};
 use super::usage::usage_in;
@@ -130,7 +130,8 @@ fn look_now(context: &Context, body: Bytes, headers: &HeaderMap) -> Result<Looke
         Target::Local(id) => resolved.ladder.rest.is_empty() && peeked.model.as_deref() == Some(id.as_str()),
         Target::Cloud { .. } => false,
     };
-    let changes = Changes { without_model: !named, defaults: resolved.params(), thinking: resolved.thinking };
+    let thinking = peeked.thinking.map(ThinkingWish::Request).or(resolved.thinking.map(ThinkingWish::Task));
+    let changes = Changes { without_model: !named, defaults: resolved.params(), thinking };
     let body = peeked.forwarded(body, &changes)?;
     Ok(Looked { peeked, body, resolved, model_in_body: if named { ModelInBody::Named } else { ModelInBody::Missing } })
 }

@@ -39,6 +39,8 @@ pub(super) struct Peeked {
     pub(super) budget: Option<Duration>,
     /// Whether it may be served by another rung than the first.
     pub(super) no_fallback: bool,
+    /// Whether models that can think aloud do, and for how long, as the client says to us.
+    pub(super) thinking: Option<Thinking>,
     /// Fields that begin with `x_` and mean nothing to us, as a header value.
     pub(super) unknown: Option<HeaderValue>,
     /// Whether the body holds fields that must not go on.
@@ -106,6 +108,10 @@ impl Peeked {
                 let word = read::<Option<String>>(name, value, "a text")?;
                 self.no_fallback = word.map(|word| fallback(name, &word)).transpose()?.is_some();
             }
+            "x_thinking" => {
+                let said = read::<Option<serde_json::Value>>(name, value, "a value")?;
+                self.thinking = said.map(|said| Thinking::of_field(name, &said)).transpose()?;
+            }
             _ => {
                 if unknown.len() + name.len() < MAX_UNKNOWN {
                     if !unknown.is_empty() {
@@ -144,6 +150,9 @@ impl Peeked {
         }
         if let (None, Some(text)) = (self.budget, get("x-budget-s")?) {
             self.budget = Some(budget("x-budget-s", parse("x-budget-s", text)?)?);
+        }
+        if let (None, Some(text)) = (self.thinking, get("x-thinking")?) {
+            self.thinking = Some(parse("x-thinking", text)?);
         }
         if let Some(text) = get("x-fallback")? {
             fallback("x-fallback", text)?;
@@ -256,16 +265,27 @@ pub(super) struct Changes<'a> {
     pub(super) without_model: bool,
     /// Fields that a request gets that does not set them, or sets them to `null`.
     pub(super) defaults: Option<&'a BTreeMap<String, serde_json::Value>>,
-    /// Whether models that can think aloud do, where the request does not say.
-    pub(super) thinking: Option<Thinking>,
+    /// Whether models that can think aloud do, and for how long.
+    pub(super) thinking: Option<Wish>,
+}
+
+/// Who says whether models think.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// The request, to us: nothing else it says counts.
+    Request(Thinking),
+    /// Its task: what the request says to the model goes before.
+    Task(Thinking),
 }
 
 /// Two names of one field: a request that sets one of them wants no default for the other.
 const SAME: [(&str, &str); 2] = [("max_tokens", "max_completion_tokens"), ("repetition_penalty", "repeat_penalty")];
-/// Where chat templates take their variables from.
+/// The wish about thinking, as workers and dialects read it; in Anthropic's form, which its own API reads too.
+const THINKING: &str = "thinking";
+/// OpenAI's word for it.
+const EFFORT: &str = "reasoning_effort";
+/// Where chat templates take their variables from, the switch of thinking among them.
 const TEMPLATE: &str = "chat_template_kwargs";
-/// The names in use for one variable: Qwen, GLM and SmolLM ask for the first, Granite and DeepSeek for the second.
-const THINKING: [&str; 2] = ["enable_thinking", "thinking"];
 
 impl Changes<'_> {
     fn are_none(&self) -> bool {
@@ -285,39 +305,44 @@ struct Rewrite<'a> {
 
 impl Rewrite<'_> {
     /// What the request does not say and the task does.
-    fn add<E: serde::de::Error>(&self, body: &mut Vec<u8>, said: &BTreeSet<String>) -> Result<(), E> {
+    fn add<E: serde::de::Error>(&self, body: &mut Vec<u8>, said: &Said) -> Result<(), E> {
         for (name, value) in self.changes.defaults.into_iter().flatten() {
             let same = SAME.iter().find_map(|(a, b)| match name.as_str() {
                 name if name == *a => Some(*b),
                 name if name == *b => Some(*a),
                 _ => None,
             });
-            if !said.contains(name) && same.is_none_or(|same| !said.contains(same)) {
+            if !said.names.contains(name) && same.is_none_or(|same| !said.names.contains(same)) {
                 field(body, name)?;
                 serde_json::to_writer(&mut *body, value).map_err(E::custom)?;
             }
         }
-        if self.changes.thinking.is_some() && !said.contains(TEMPLATE) && !self.changes.default_for(TEMPLATE) {
-            field(body, TEMPLATE)?;
-            body.extend_from_slice(self.with_thinking("{}").as_bytes());
+        if let Some(thinking) = self.thinking(said) {
+            field(body, THINKING)?;
+            serde_json::to_writer(&mut *body, &thinking.to_field()).map_err(E::custom)?;
         }
         Ok(())
     }
 
-    /// The variables of a template with what the task says of thinking, where the request says nothing.
-    fn with_thinking(&self, variables: &str) -> String {
-        let Some(thinking) = self.changes.thinking else { return variables.to_owned() };
-        let Ok(mut map) = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(variables) else {
-            // Not an object: the worker says so.
-            return variables.to_owned();
-        };
-        if THINKING.iter().all(|name| !map.contains_key(*name)) {
-            for name in THINKING {
-                map.insert(name.to_owned(), (thinking == Thinking::On).into());
+    /// What is to be added about thinking.
+    fn thinking(&self, said: &Said) -> Option<Thinking> {
+        match self.changes.thinking? {
+            Wish::Request(thinking) => Some(thinking),
+            Wish::Task(_) if said.names.contains(THINKING) || said.names.contains(EFFORT) => None,
+            // A template's switch says whether, and the task still says how long.
+            Wish::Task(thinking) => {
+                Thinking::of_chat(None, said.template.as_ref(), None, Some(thinking)).ok().flatten()
             }
         }
-        serde_json::Value::Object(map).to_string()
     }
+}
+
+/// What the request says itself.
+#[derive(Default)]
+struct Said {
+    names: BTreeSet<String>,
+    /// The variables of its chat template.
+    template: Option<serde_json::Value>,
 }
 
 /// The beginning of a field.
@@ -339,7 +364,7 @@ impl<'de> Visitor<'de> for Rewrite<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vec<u8>, A::Error> {
         let mut body = Vec::with_capacity(self.capacity);
-        let mut said = BTreeSet::new();
+        let mut said = Said::default();
         body.push(b'{');
         while let Some(Name(name)) = map.next_key()? {
             let value: &RawValue = map.next_value()?;
@@ -347,17 +372,19 @@ impl<'de> Visitor<'de> for Rewrite<'_> {
                 continue;
             }
             // Nothing said is what a default is for.
-            if value.get() == "null" && (self.changes.default_for(&name) || name == TEMPLATE) {
+            if value.get() == "null" && (self.changes.default_for(&name) || name == THINKING) {
+                continue;
+            }
+            if name == THINKING && matches!(self.changes.thinking, Some(Wish::Request(_))) {
                 continue;
             }
             field(&mut body, &name)?;
-            if name == TEMPLATE {
-                body.extend_from_slice(self.with_thinking(value.get()).as_bytes());
-            } else {
-                body.extend_from_slice(value.get().as_bytes());
+            body.extend_from_slice(value.get().as_bytes());
+            if name == TEMPLATE && self.changes.thinking.is_some() {
+                said.template = serde_json::from_str(value.get()).ok();
             }
             if self.changes.defaults.is_some() || self.changes.thinking.is_some() {
-                said.insert(name.into_owned());
+                said.names.insert(name.into_owned());
             }
         }
         self.add(&mut body, &said)?;

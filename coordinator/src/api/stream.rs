@@ -14,7 +14,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::account::Account;
 use super::annotate::Annotator;
-use super::answer::{Answer, Content, deadline_exceeded};
+use super::answer::{Answer, Content, THINKING, deadline_exceeded};
 use super::answer_body::AnswerBody;
 use super::error::{error_event, worker_error_event};
 use super::usage::{Tail, usage_in};
@@ -103,8 +103,9 @@ impl StreamBody {
 
 impl State {
     fn begin(answer: Answer, headers: Headers) -> Self {
-        let Answer { ticket, mut account, content, status, served, .. } = answer;
-        let annotator = (headers == Headers::Gone).then(|| Annotator::new(&served));
+        let Answer { ticket, mut account, content, status, served, headers: said, .. } = answer;
+        let thinking = said.get(THINKING).and_then(|words| words.to_str().ok());
+        let annotator = (headers == Headers::Gone).then(|| Annotator::new(&served, thinking));
         match content {
             Content::Stream { first, rest } => {
                 account.first_byte();

@@ -19,8 +19,9 @@ use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use hyper::body::Incoming;
 use model_boss_dialects::anthropic::{
-    ChatFromMessages, CommandQuestion, cloud_error, command_question, messages_request,
+    ChatFromMessages, CommandQuestion, cloud_error, command_question, messages_request, thinking_note,
 };
+use model_boss_dialects::thinking::for_provider;
 use model_boss_dialects::{Reshape, Stamp};
 use model_boss_protocol::{ApiError, ClientId, ErrorCode};
 use serde_json::{Map, Value, json};
@@ -146,16 +147,22 @@ impl Clouds {
             let question = command_question(&chat)?;
             let reshape = Box::new(BilledMessages { chat: ChatFromMessages::new(stamp, &chat), bill });
             let is_stream = chat.get("stream") == Some(&json!(true));
+            let thinking = thinking_note(&chat);
             let running = Box::pin(self.run((provider, program), model, key, question, is_stream)).await;
             self.spend.asked(request.provider, model, running.is_ok(), request.now);
-            return running.map(|body| CloudAnswer::of_command(body, is_stream, reshape));
+            let answer = running.map(|body| CloudAnswer::of_command(body, is_stream, reshape));
+            return answer.map(|answer| answer.with_thinking(thinking));
         }
+        let thinking;
         let (path, body, reshape): (&str, Value, Box<dyn Reshape>) = match provider.kind() {
             ProviderKind::Anthropic => {
                 let body = messages_request(&chat, model)?;
+                thinking = thinking_note(&chat);
                 ("/v1/messages", body, Box::new(BilledMessages { chat: ChatFromMessages::new(stamp, &chat), bill }))
             }
             ProviderKind::OpenAi => {
+                let mut chat = chat;
+                thinking = for_provider(&mut chat, !provider.costs())?;
                 let streams = chat.get("stream") == Some(&json!(true));
                 // Without counts no price can be told.
                 let hide_usage = streams && price.is_some() && !chat.contains_key("stream_options");
@@ -172,7 +179,8 @@ impl Clouds {
         self.spend.asked(request.provider, model, answered.is_ok(), request.now);
         let Answered { status, headers, body } = answered?;
         let is_stream = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-        Ok(CloudAnswer { status, headers: told(&headers), body: CloudBody::Http(body), reshape, is_stream })
+        let answer = CloudAnswer { status, headers: told(&headers), body: CloudBody::Http(body), reshape, is_stream };
+        Ok(answer.with_thinking(thinking))
     }
 
     /// Runs a command for an answer, which is whole or streamed.
@@ -276,6 +284,14 @@ impl Clouds {
 }
 
 impl CloudAnswer {
+    /// The same, saying what was not done of a wish about thinking.
+    fn with_thinking(mut self, words: Option<&'static str>) -> Self {
+        if let Some(words) = words {
+            self.headers.insert("x-thinking", HeaderValue::from_static(words));
+        }
+        self
+    }
+
     fn of_command(body: CloudBody, is_stream: bool, reshape: Box<dyn Reshape>) -> Self {
         let kind = if is_stream { "text/event-stream" } else { "application/json" };
         let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]);

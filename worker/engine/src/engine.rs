@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::sampling::{SamplingParams, TokenLogprob};
+use crate::text::ThinkingPlan;
 
 /// One sequence inside one engine, chosen by the caller and never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -60,7 +61,7 @@ pub struct Generate {
     pub sampling: SamplingParams,
     /// Which of several answers to one prompt this is: the same seed gives each its own stream of random numbers.
     pub choice: u64,
-    /// Texts that end the answer; they are not part of it.
+    /// Texts that end the answer; they are not part of it. Thoughts are not searched for them.
     pub stop: Vec<String>,
     /// Go on behind the model's own end of text.
     pub ignore_eos: bool,
@@ -68,6 +69,8 @@ pub struct Generate {
     pub logprobs: Option<usize>,
     /// Report log-probabilities of the prompt's tokens too.
     pub prompt_logprobs: bool,
+    /// Tell thoughts and answer apart, and end the thoughts when their budget is used up.
+    pub thinking: Option<ThinkingPlan>,
 }
 
 /// Where events of one sequence go.
@@ -79,13 +82,18 @@ pub trait Reply: Send + Sync {
     fn is_closed(&self) -> bool;
 }
 
-/// What happens to a sequence, in this order: `Started`, any number of `Text`, then `Finished`; or `Failed` at any time.
+/// What happens to a sequence, in this order: `Started`, any number of `Thought` and then of `Text`, then `Finished`; or `Failed` at any time.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// The prompt is evaluated.
     Started {
         /// One entry per prompt token when asked for; the first has no log-probability.
         prompt_logprobs: Vec<TokenLogprob>,
+    },
+    /// More of what the model thinks before it answers. Whole characters only.
+    Thought {
+        /// The text, the white space around all of it left out.
+        text: String,
     },
     /// More of the answer. Whole characters only.
     Text {
@@ -143,6 +151,8 @@ pub struct Usage {
     pub completion_tokens: usize,
     /// Prompt tokens whose keys and values were already there.
     pub cached_tokens: usize,
+    /// Sampled tokens that were thoughts.
+    pub thought_tokens: usize,
 }
 
 /// Time spent on one sequence.

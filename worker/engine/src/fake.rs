@@ -82,7 +82,7 @@ impl FakeControl {
 impl FakeDecoder {
     /// A decoder over the vocabulary of [`byte_tokenizer`].
     pub fn new(script: Script, context_length: usize) -> Self {
-        let info = DecoderInfo { vocab_size: 261, context_length, kv_bytes_per_token: 8, weight_bytes: 1_000 };
+        let info = DecoderInfo { vocab_size: 262, context_length, kv_bytes_per_token: 8, weight_bytes: 1_000 };
         Self { info, script, control: FakeControl::default(), permits: None, open: HashMap::new(), opened: 0 }
     }
 
@@ -200,8 +200,8 @@ impl Decoder for FakeDecoder {
     }
 }
 
-/// A vocabulary of bytes: token N is the byte N below 256, then `<s>`, `</s>`, `<|im_start|>`, `<|im_end|>` and
-/// `<think>`; `</s>` and `<|im_end|>` end a turn.
+/// A vocabulary of bytes: token N is the byte N below 256, then `<s>`, `</s>`, `<|im_start|>`, `<|im_end|>`,
+/// `<think>` and `</think>`; `</s>` and `<|im_end|>` end a turn.
 pub fn byte_tokenizer() -> Tokenizer {
     fixture::byte_level()
 }

@@ -119,6 +119,9 @@ enum Content {
 struct Message {
     role: &'static str,
     content: String,
+    /// What it thought before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<String>,
     refusal: Option<()>,
 }
 
@@ -128,19 +131,27 @@ struct Delta {
     role: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     content: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning_content: Option<String>,
 }
 
 impl Choice {
-    /// A whole answer.
+    /// A whole answer; `thoughts` come before `text`.
     pub(super) fn whole(
         shape: &Shape,
         index: usize,
+        thoughts: Option<String>,
         text: String,
         logprobs: Option<Logprobs>,
         end: FinishReason,
     ) -> Self {
         let content = match shape {
-            Shape::Chat => Content::Message(Message { role: "assistant", content: text, refusal: None }),
+            Shape::Chat => Content::Message(Message {
+                role: "assistant",
+                content: text,
+                reasoning_content: thoughts,
+                refusal: None,
+            }),
             Shape::Completion { .. } => Content::Text(text),
         };
         Self { index, content, logprobs, finish_reason: Some(end.as_str()) }
@@ -149,7 +160,9 @@ impl Choice {
     /// The first chunk of an answer, which carries the role, or the repeated prompt. A completion without one has none.
     pub(super) fn first(shape: &Shape, index: usize, echo: &str, logprobs: Option<Logprobs>) -> Option<Self> {
         let content = match shape {
-            Shape::Chat => Content::Delta(Delta { role: Some("assistant"), content: Some(String::new()) }),
+            Shape::Chat => {
+                Content::Delta(Delta { role: Some("assistant"), content: Some(String::new()), ..Delta::default() })
+            }
             Shape::Completion { echo: Some(_) } => Content::Text(echo.to_owned()),
             Shape::Completion { echo: None } => return None,
         };
@@ -159,10 +172,16 @@ impl Choice {
     /// A chunk with text.
     pub(super) fn piece(shape: &Shape, index: usize, text: String, logprobs: Option<Logprobs>) -> Self {
         let content = match shape {
-            Shape::Chat => Content::Delta(Delta { role: None, content: Some(text) }),
+            Shape::Chat => Content::Delta(Delta { content: Some(text), ..Delta::default() }),
             Shape::Completion { .. } => Content::Text(text),
         };
         Self { index, content, logprobs, finish_reason: None }
+    }
+
+    /// A chunk of what is thought before the answer. Only chats tell it apart.
+    pub(super) fn thought(index: usize, text: String) -> Self {
+        let content = Content::Delta(Delta { reasoning_content: Some(text), ..Delta::default() });
+        Self { index, content, logprobs: None, finish_reason: None }
     }
 
     /// The last chunk.
@@ -191,11 +210,19 @@ pub(super) struct UsageObject {
     completion_tokens: usize,
     total_tokens: usize,
     prompt_tokens_details: PromptTokensDetails,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    completion_tokens_details: Option<CompletionTokensDetails>,
 }
 
 #[derive(Clone, Debug, Serialize)]
 struct PromptTokensDetails {
     cached_tokens: usize,
+}
+
+/// Of answers behind thoughts.
+#[derive(Clone, Debug, Serialize)]
+struct CompletionTokensDetails {
+    reasoning_tokens: usize,
 }
 
 /// llama.cpp's `timings`.
@@ -218,6 +245,7 @@ pub(super) struct Tally {
     prompt_tokens: usize,
     cached_tokens: usize,
     completion_tokens: usize,
+    thought_tokens: usize,
     prompt: Duration,
     predicted: Duration,
 }
@@ -230,6 +258,7 @@ impl Tally {
             self.cached_tokens += finished.usage.cached_tokens;
         }
         self.completion_tokens += finished.usage.completion_tokens;
+        self.thought_tokens += finished.usage.thought_tokens;
         // Choices run side by side: the longest is what the client waited for.
         self.prompt = self.prompt.max(finished.timings.prompt);
         self.predicted = self.predicted.max(finished.timings.predicted);
@@ -241,6 +270,8 @@ impl Tally {
             completion_tokens: self.completion_tokens,
             total_tokens: self.prompt_tokens + self.completion_tokens,
             prompt_tokens_details: PromptTokensDetails { cached_tokens: self.cached_tokens },
+            completion_tokens_details: (self.thought_tokens > 0)
+                .then_some(CompletionTokensDetails { reasoning_tokens: self.thought_tokens }),
         }
     }
 

@@ -9,8 +9,8 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::response::Response;
 use model_boss_engine::WorkError;
-use model_boss_engine::text::{Conversation, TemplateValue, Text};
-use model_boss_protocol::{ApiError, ErrorCode, Thinking};
+use model_boss_engine::text::{Conversation, TemplateValue, Text, ThinkingPlan};
+use model_boss_protocol::{ApiError, ErrorCode, THINKING_SWITCHES, Thinking};
 use serde::{Deserialize, Serialize};
 
 use crate::state::{Serving, Worker};
@@ -67,6 +67,8 @@ pub(super) fn prepare(worker: &Worker, body: &[u8]) -> Result<Plan, Failure> {
     let mut options = Options::read(&fields, serving.info.vocab_size, 1)?;
     let logprobs = wanted_logprobs(&fields)?;
     let conversation = conversation(&fields, worker, &serving.text)?;
+    let budget = thinking(&fields, worker)?.and_then(Thinking::budget);
+    options.thinking = serving.text.thinking.clone().map(|tags| ThinkingPlan { tags, budget });
     let prompt: Arc<[u32]> = tokens(serving, conversation, &mut options)?.into();
     Ok(Plan {
         works: (0..options.choices).map(|choice| options.work(Arc::clone(&prompt), choice, logprobs)).collect(),
@@ -149,12 +151,18 @@ pub(super) fn conversation(fields: &Fields<'_>, worker: &Worker, text: &Text) ->
     let knows_developer = text.template.as_ref().is_some_and(|template| template.knows_developer());
     let messages = messages.into_iter().enumerate().map(|(index, message)| message.value(index, knows_developer));
     let mut variables: BTreeMap<String, TemplateValue> = fields.get("chat_template_kwargs")?.unwrap_or_default();
-    if let Some(thinking) = worker.spec.thinking {
-        let on = TemplateValue::from(thinking == Thinking::On);
-        // The two names in use: Qwen, GLM and SmolLM ask for the first, Granite and DeepSeek for the second.
-        for name in ["enable_thinking", "thinking"] {
-            variables.entry(name.to_owned()).or_insert_with(|| on.clone());
+    if let Some(thinking) = thinking(fields, worker)? {
+        for name in THINKING_SWITCHES {
+            variables.entry(name.to_owned()).or_insert_with(|| thinking.is_on().into());
         }
+        // Seed's template tells the model how long it may think.
+        if let Some(tokens) = thinking.budget() {
+            variables.entry("thinking_budget".to_owned()).or_insert_with(|| tokens.into());
+        }
+    }
+    // What gpt-oss and others ask for.
+    if let Some(effort) = fields.get::<String>("reasoning_effort")? {
+        variables.entry("reasoning_effort".to_owned()).or_insert_with(|| effort.into());
     }
     Ok(Conversation {
         messages: messages.collect::<Result<_, _>>()?,
@@ -162,6 +170,13 @@ pub(super) fn conversation(fields: &Fields<'_>, worker: &Worker, text: &Text) ->
         add_generation_prompt: true,
         variables,
     })
+}
+
+/// Whether the model thinks, and for how long: the request's word, else the manifest's.
+fn thinking(fields: &Fields<'_>, worker: &Worker) -> Result<Option<Thinking>, ApiError> {
+    let field = |name| fields.get::<serde_json::Value>(name);
+    let (said, template, effort) = (field("thinking")?, field("chat_template_kwargs")?, field("reasoning_effort")?);
+    Thinking::of_chat(said.as_ref(), template.as_ref(), effort.as_ref(), worker.spec.thinking)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

@@ -82,6 +82,7 @@ pub(super) fn engine_gone() -> ApiError {
 /// What has come of one choice so far.
 #[derive(Default)]
 struct Collected {
+    thoughts: String,
     text: String,
     logprobs: Vec<TokenLogprob>,
     finished: Option<Finished>,
@@ -99,6 +100,7 @@ async fn whole(plan: &Plan, wanted: &[bool], envelope: &Envelope, events: &mut E
                 choice.text.push_str(shape.echo(index / plan.choices_per_prompt));
                 choice.logprobs = prompt_logprobs;
             }
+            Event::Thought { text } => choice.thoughts.push_str(&text),
             Event::Text { text, logprobs } => {
                 choice.text.push_str(&text);
                 choice.logprobs.extend(logprobs);
@@ -116,7 +118,8 @@ async fn whole(plan: &Plan, wanted: &[bool], envelope: &Envelope, events: &mut E
         let Some(finished) = choice.finished else { continue };
         tally.add(&finished, index.is_multiple_of(plan.choices_per_prompt));
         let logprobs = logprobs(shape, wanted[index], choice.logprobs, &mut 0);
-        answered.push(Choice::whole(shape, index, choice.text, logprobs, finished.reason));
+        let thoughts = Some(choice.thoughts).filter(|thoughts| !thoughts.is_empty());
+        answered.push(Choice::whole(shape, index, thoughts, choice.text, logprobs, finished.reason));
     }
     let mut object = envelope.object(shape, Whole::Yes, answered);
     object.usage = Some(Some(tally.usage()));

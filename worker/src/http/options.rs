@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 
 use model_boss_engine::Generate;
 use model_boss_engine::sampling::SamplingParams;
+use model_boss_engine::text::ThinkingPlan;
 use model_boss_protocol::{ApiError, ErrorCode};
 use serde::Deserialize;
 
@@ -31,6 +32,8 @@ pub(super) struct Options {
     pub(super) ignore_eos: bool,
     pub(super) stream: bool,
     pub(super) include_usage: bool,
+    /// How a chat may think; a text completion tells no thoughts apart.
+    pub(super) thinking: Option<ThinkingPlan>,
 }
 
 impl Options {
@@ -49,6 +52,7 @@ impl Options {
             include_usage: fields
                 .get::<StreamOptions>("stream_options")?
                 .is_some_and(|o| o.include_usage == Some(true)),
+            thinking: None,
         })
     }
 
@@ -63,6 +67,7 @@ impl Options {
             ignore_eos: self.ignore_eos,
             logprobs,
             prompt_logprobs: false,
+            thinking: self.thinking.clone(),
         }
     }
 }

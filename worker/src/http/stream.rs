@@ -56,6 +56,7 @@ impl EventStream {
                     .flatten();
                 Choice::first(shape, index, shape.echo(index / self.plan.choices_per_prompt), prompt_logprobs)
             }
+            Event::Thought { text } => Some(Choice::thought(index, text)),
             Event::Text { text, logprobs: tokens } => {
                 let logprobs = logprobs(shape, wanted, tokens, &mut self.offsets[index]);
                 Some(Choice::piece(shape, index, text, logprobs))

@@ -1,10 +1,16 @@
 //! An OpenAI chat request as a Messages request.
 
-use model_boss_protocol::ApiError;
+use model_boss_protocol::{ApiError, Thinking};
 use serde_json::{Map, Value, json};
+
+use crate::thinking::wish;
 
 /// The Messages API demands a limit; this is given when the request sets none, and every present model takes it.
 const USUAL_LIMIT: u64 = 8_192;
+/// The least that Claude models think, if they do.
+const LEAST_THINKING: u32 = 1_024;
+/// What they think when nobody says how much.
+const USUAL_THINKING: u32 = 4_096;
 /// Tokens left for the answer behind the thinking.
 const AFTER_THINKING: u64 = 2_048;
 
@@ -21,7 +27,7 @@ pub fn messages_request(chat: &Map<String, Value>, model: &str) -> Result<Value,
     }
     let thinking = thinking(chat)?;
     if let Some(budget) = thinking {
-        limit = limit.max(budget + AFTER_THINKING);
+        limit = limit.max(u64::from(budget) + AFTER_THINKING);
         request["thinking"] = json!({ "type": "enabled", "budget_tokens": budget });
     } else {
         if let Some(temperature) = chat.get("temperature").and_then(Value::as_f64) {
@@ -69,21 +75,20 @@ fn refuse_what_it_lacks(chat: &Map<String, Value>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Tokens for thinking: by `thinking.budget_tokens` as Anthropic has it, or by OpenAI's `reasoning_effort`.
-fn thinking(chat: &Map<String, Value>) -> Result<Option<u64>, ApiError> {
-    if let Some(thinking) = chat.get("thinking").filter(|thinking| thinking.is_object()) {
-        let enabled = thinking.get("type").and_then(Value::as_str) == Some("enabled");
-        return Ok(enabled.then(|| thinking.get("budget_tokens").and_then(Value::as_u64).unwrap_or(4_096).max(1_024)));
-    }
-    match chat.get("reasoning_effort").and_then(Value::as_str) {
-        None | Some("none" | "minimal") => Ok(None),
-        Some("low") => Ok(Some(2_048)),
-        Some("medium") => Ok(Some(8_192)),
-        Some("high" | "xhigh") => Ok(Some(24_576)),
-        Some(other) => Err(ApiError::invalid(
-            "reasoning_effort",
-            format!("'reasoning_effort' cannot be '{other}'; low, medium or high"),
-        )),
+/// Tokens for thinking, if it thinks. A budget is the most that may be spent: with less than Claude's least it does not think.
+fn thinking(chat: &Map<String, Value>) -> Result<Option<u32>, ApiError> {
+    Ok(match wish(chat, None)? {
+        Some(Thinking::On) => Some(USUAL_THINKING),
+        Some(Thinking::Budget(tokens)) if tokens >= LEAST_THINKING => Some(tokens),
+        Some(Thinking::Budget(_) | Thinking::Off) | None => None,
+    })
+}
+
+/// What Claude models cannot do of what a chat wishes about thinking, for a header.
+pub fn thinking_note(chat: &Map<String, Value>) -> Option<&'static str> {
+    match wish(chat, None) {
+        Ok(Some(Thinking::Budget(1..LEAST_THINKING))) => Some("off; Claude models think for 1024 tokens at least"),
+        _ => None,
     }
 }
 

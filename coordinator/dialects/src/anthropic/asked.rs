@@ -8,7 +8,7 @@ pub fn chat_request(messages: &Map<String, Value>) -> Result<Value, ApiError> {
     let mut chat = Map::new();
     for (name, value) in messages {
         if name.starts_with("x_")
-            || ["model", "keep_alive", "temperature", "top_p", "top_k", "stream"].contains(&name.as_str())
+            || ["model", "keep_alive", "temperature", "top_p", "top_k", "stream", "thinking"].contains(&name.as_str())
         {
             chat.insert(name.clone(), value.clone());
         }

@@ -8,7 +8,7 @@ mod command;
 mod said;
 
 pub use answers::{ChatFromMessages, cloud_error};
-pub use ask::messages_request;
+pub use ask::{messages_request, thinking_note};
 pub use asked::chat_request;
 pub use command::{CommandAnswer, CommandQuestion, Ended, command_question};
 pub use said::{MessagesFromChat, messages_error};

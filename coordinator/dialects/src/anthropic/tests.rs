@@ -83,6 +83,25 @@ fn rc_27_thinking_leaves_room_for_the_answer() {
 }
 
 #[test]
+fn rc_23_a_budget_below_claudes_least_is_no_thinking_and_it_says_so() {
+    for (wish, budget, noted) in [
+        (json!(1_024), Some(1_024), false),
+        (json!({ "type": "enabled", "budget_tokens": 1_023 }), None, true),
+        (json!(1), None, true),
+        (json!(0), None, false),
+        (json!("off"), None, false),
+        (json!("on"), Some(4_096), false),
+    ] {
+        let chat = object(json!({ "messages": [], "thinking": wish }));
+        let request = messages_request(&chat, "m").unwrap();
+        assert_eq!(request["thinking"]["budget_tokens"].as_u64(), budget, "{wish}");
+        assert_eq!(thinking_note(&chat).is_some(), noted, "{wish}");
+    }
+    let wrong = object(json!({ "messages": [], "thinking": "a little" }));
+    assert_eq!(messages_request(&wrong, "m").unwrap_err().param.as_deref(), Some("thinking"));
+}
+
+#[test]
 fn rc_27_what_the_messages_api_cannot_do_is_named() {
     for (body, param) in [
         (json!({}), "messages"),

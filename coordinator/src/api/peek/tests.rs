@@ -36,7 +36,7 @@ fn rc_2_a_body_without_our_fields_goes_on_byte_for_byte() {
     assert_eq!(forwarded(body), body);
 }
 
-fn with_task(body: &str, defaults: serde_json::Value, thinking: Option<Thinking>) -> serde_json::Value {
+fn with_task(body: &str, defaults: serde_json::Value, thinking: Option<Wish>) -> serde_json::Value {
     let defaults: BTreeMap<String, serde_json::Value> = serde_json::from_value(defaults).unwrap();
     let changes = Changes { without_model: true, defaults: Some(&defaults), thinking };
     let bytes = look(body).unwrap().forwarded(Bytes::copy_from_slice(body.as_bytes()), &changes).unwrap();
@@ -57,16 +57,43 @@ fn tr_1_a_tasks_fields_stand_in_for_what_the_request_does_not_set() {
 }
 
 #[test]
-fn rc_23_a_tasks_thinking_goes_to_the_template_unless_the_request_says() {
-    let with = |body: &str| with_task(body, serde_json::json!({}), Some(Thinking::Off))["chat_template_kwargs"].clone();
-    let off = serde_json::json!({ "enable_thinking": false, "thinking": false });
-    for body in ["{}", r#"{"chat_template_kwargs":null}"#, r#"{"chat_template_kwargs":{}}"#] {
-        assert_eq!(with(body), off, "{body}");
+fn rc_23_a_tasks_thinking_is_put_in_unless_the_request_says_something_itself() {
+    let budget = Some(Wish::Task(Thinking::Budget(9)));
+    let with = |body: &str| with_task(body, serde_json::json!({}), budget);
+    let enabled = serde_json::json!({ "type": "enabled", "budget_tokens": 9 });
+    for body in ["{}", r#"{"thinking":null}"#, r#"{"chat_template_kwargs":{"enable_thinking":true}}"#] {
+        assert_eq!(with(body)["thinking"], enabled, "{body}");
     }
-    let own = r#"{"chat_template_kwargs":{"enable_thinking":true,"a":1}}"#;
-    assert_eq!(with(own), serde_json::json!({ "enable_thinking": true, "a": 1 }));
-    assert_eq!(with(r#"{"chat_template_kwargs":{"a":1}}"#)["enable_thinking"], false);
-    assert_eq!(with(r#"{"chat_template_kwargs":7}"#), 7);
+    for (body, field) in [
+        (r#"{"thinking":"off"}"#, "thinking"),
+        (r#"{"thinking":7,"reasoning_effort":"low"}"#, "thinking"),
+        (r#"{"reasoning_effort":"low"}"#, "reasoning_effort"),
+    ] {
+        assert_eq!(with(body), serde_json::from_str::<serde_json::Value>(body).unwrap(), "{field}");
+    }
+    let shut = with(r#"{"chat_template_kwargs":{"enable_thinking":false,"a":1}}"#);
+    assert_eq!(shut["thinking"], serde_json::json!({ "type": "disabled" }));
+    assert_eq!(shut["chat_template_kwargs"], serde_json::json!({ "enable_thinking": false, "a": 1 }));
+    let off = with_task("{}", serde_json::json!({}), Some(Wish::Task(Thinking::Off)));
+    assert_eq!(off, serde_json::json!({ "thinking": { "type": "disabled" } }));
+}
+
+#[test]
+fn rc_23_what_the_request_says_to_us_goes_before_all_it_says_to_the_model() {
+    let peeked = look(r#"{"x_thinking":9,"thinking":"off"}"#).unwrap();
+    assert_eq!(peeked.thinking, Some(Thinking::Budget(9)));
+    let header = with_headers("{}", &[("x-thinking", "off")]).unwrap();
+    assert_eq!(header.thinking, Some(Thinking::Off));
+    assert_eq!(with_headers(r#"{"x_thinking":"on"}"#, &[("x-thinking", "off")]).unwrap().thinking, Some(Thinking::On));
+    let body = r#"{"x_thinking":9,"thinking":"off","reasoning_effort":"low"}"#;
+    let wish = Some(Wish::Request(Thinking::Budget(9)));
+    let enabled = serde_json::json!({ "type": "enabled", "budget_tokens": 9 });
+    assert_eq!(
+        with_task(body, serde_json::json!({}), wish),
+        serde_json::json!({ "reasoning_effort": "low", "thinking": enabled })
+    );
+    assert_eq!(look(r#"{"x_thinking":"much"}"#).unwrap_err().param.as_deref(), Some("x_thinking"));
+    assert_eq!(with_headers("{}", &[("x-thinking", "much")]).unwrap_err().param.as_deref(), Some("x-thinking"));
 }
 
 #[test]

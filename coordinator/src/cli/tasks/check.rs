@@ -48,8 +48,7 @@ pub(in crate::cli) struct Checked {
 pub(in crate::cli) fn check(args: &CheckArgs) -> Result<Checked, CliError> {
     let file = &args.file;
     let text = std::fs::read_to_string(file).map_err(|error| CliError::Unreadable(file.clone(), error))?;
-    let (config, folder) = settings(args)?;
-    let manifests = args.manifests.clone().unwrap_or_else(|| folder.join(&config.manifests));
+    let (config, manifests) = settings(args)?;
     let prefixes = config.providers.prefixes();
     let providers = args.provider.iter().fold(prefixes, |providers, name| providers.with(name, true));
     Ok(match TasksFile::read(&text, &providers) {
@@ -63,15 +62,19 @@ pub(in crate::cli) fn check(args: &CheckArgs) -> Result<Checked, CliError> {
     })
 }
 
-/// The settings a coordinator would have beside this file, and where their relative paths begin.
+/// The settings a coordinator would have beside this file, and its folder of manifests.
 fn settings(args: &CheckArgs) -> Result<(Config, PathBuf), CliError> {
-    let beside = args.file.parent().unwrap_or(Path::new("")).to_owned();
-    let (file, folder) = match &args.config {
-        Some(file) => (Some(file.clone()), PathBuf::new()),
-        None => (Some(beside.join(DEFAULT_FILE)).filter(|file| file.is_file()), beside),
+    let beside = args.file.parent().unwrap_or(Path::new(""));
+    let file = args.config.clone().or_else(|| Some(beside.join(DEFAULT_FILE)).filter(|file| file.is_file()));
+    let is_named = args.config.is_some();
+    let loaded = Sources { flags: Vec::new(), environment: environment(), file }.load()?;
+    let manifests = match &args.manifests {
+        Some(folder) => folder.clone(),
+        // What the settings say begins where they stand.
+        None if is_named || loaded.origins().contains_key("manifests") => loaded.config.manifests.clone(),
+        None => beside.join(&loaded.config.manifests),
     };
-    let sources = Sources { flags: Vec::new(), environment: environment(), file };
-    Ok((sources.load()?.config, folder))
+    Ok((loaded.config, manifests))
 }
 
 /// Something that a coordinator would not refuse, and that is hardly meant.

@@ -93,6 +93,11 @@ impl Sampler {
         self.penalties.count(token);
         Some(token)
     }
+
+    /// Counts a token that stands in the answer whatever the model would have said. Draws no random number.
+    pub fn accept(&mut self, token: u32) {
+        self.penalties.count(token);
+    }
 }
 
 /// Index and value of the largest entry, the lowest index among equals; not-a-numbers are passed over.

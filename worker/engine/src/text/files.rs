@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::gguf::{GgufVocabulary, VocabularyError};
 use super::template::{ChatTemplate, TemplateError};
+use super::thoughts::ThinkingTags;
 use super::tokenizer::{SpecialTokens, Tokenizer, TokenizerError};
 
 /// Everything a model needs to read and write text.
@@ -20,6 +21,8 @@ use super::tokenizer::{SpecialTokens, Tokenizer, TokenizerError};
 pub struct Text {
     /// The vocabulary.
     pub tokenizer: Arc<Tokenizer>,
+    /// The tokens between which it thinks aloud, in models that do.
+    pub thinking: Option<ThinkingTags>,
     /// How a conversation becomes a prompt. Absent in models that were never taught to chat.
     pub template: Option<ChatTemplate>,
     /// What an operator should know: an oddity of the files that was got round.
@@ -99,7 +102,8 @@ impl Text {
         let configs = Configs::read(folder)?;
         let special = configs.special_tokens(&tokenizer);
         let template = configs.chat_template(folder, template)?;
-        Ok(Self { tokenizer: Arc::new(tokenizer.with_special(special)), template, warnings: Vec::new() })
+        let tokenizer = Arc::new(tokenizer.with_special(special));
+        Ok(Self { thinking: ThinkingTags::of(&tokenizer), tokenizer, template, warnings: Vec::new() })
     }
 
     /// Reads the text side of a GGUF file. Of a split model, any part will do.
@@ -130,7 +134,7 @@ impl Text {
             Some(template.map_err(|source| TextError::Template { origin, source })?)
         };
         let tokenizer = Arc::new(Tokenizer::from_gguf(encoder, &special));
-        Ok(Self { tokenizer, template, warnings })
+        Ok(Self { thinking: ThinkingTags::of(&tokenizer), tokenizer, template, warnings })
     }
 }
 

@@ -19,7 +19,7 @@ fn added(id: u32, content: &str, special: bool) -> Value {
 }
 
 /// A byte-level `tokenizer.json`: token N is the byte N for N below 256, then `<s>`, `</s>`, `<|im_start|>`,
-/// `<|im_end|>`, and `<think>`, which is added but not special.
+/// `<|im_end|>`, and `<think>` and `</think>`, which are added but not special.
 pub(crate) fn byte_level_json() -> Vec<u8> {
     let vocab: serde_json::Map<String, Value> =
         (0..=255_u8).map(|byte| (spell(byte).to_string(), json!(byte))).collect();
@@ -29,6 +29,7 @@ pub(crate) fn byte_level_json() -> Vec<u8> {
         "added_tokens": [
             added(256, "<s>", true), added(257, "</s>", true), added(258, "<|im_start|>", true),
             added(259, "<|im_end|>", true), added(260, "<think>", false),
+            added(261, "</think>", false),
         ],
         "normalizer": null, "pre_tokenizer": byte_level, "post_processor": byte_level, "decoder": byte_level,
         "model": {"type": "BPE", "vocab": vocab, "merges": []},

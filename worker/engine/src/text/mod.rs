@@ -7,6 +7,7 @@ mod library;
 mod stop;
 mod stream;
 mod template;
+mod thoughts;
 mod tokenizer;
 
 pub use detokenize::Detokenizer;
@@ -14,6 +15,7 @@ pub use files::{Text, TextError};
 pub use stop::{StopMatcher, Stopped};
 pub use stream::{Piece, TextStream};
 pub use template::{ChatTemplate, Conversation, TemplateError, TemplateValue};
+pub use thoughts::{Part, ThinkingPlan, ThinkingTags, Thoughts, Trimmed};
 pub use tokenizer::{SpecialTokens, Tokenizer, TokenizerError};
 
 #[cfg(any(test, feature = "fake"))]

@@ -9,7 +9,7 @@ use crate::batch::Stage;
 use crate::decoder::{KvSlot, Logits, SequenceStep};
 use crate::engine::{Event, FinishReason, Finished, Generate, Reply, SequenceId, Timings, Usage, WorkError};
 use crate::sampling::{LogprobRow, Sampler, TokenLogprob, TopLogprob};
-use crate::text::{Stopped, TextStream, Tokenizer};
+use crate::text::{Detokenizer, Part, Stopped, TextStream, Thoughts, Tokenizer, Trimmed};
 
 /// A sequence that waits for its place.
 pub(super) struct Sequence {
@@ -23,7 +23,17 @@ pub(super) struct Sequence {
     prompt_logprobs: bool,
     sampler: Sampler,
     text: TextStream,
+    thinking: Option<Thinking>,
     submitted: Instant,
+}
+
+/// The thoughts in front of an answer.
+struct Thinking {
+    thoughts: Thoughts,
+    text: Detokenizer,
+    shown: Trimmed,
+    /// Whether the answer behind them has begun: it does not begin with white space.
+    answer_begun: bool,
 }
 
 impl Sequence {
@@ -36,6 +46,12 @@ impl Sequence {
         tokenizer: &Arc<Tokenizer>,
     ) -> Self {
         let room = context_length.saturating_sub(work.prompt.len());
+        let thinking = work.thinking.map(|plan| Thinking {
+            thoughts: Thoughts::new(plan, &work.prompt, tokenizer),
+            text: Detokenizer::new(Arc::clone(tokenizer), &work.prompt),
+            shown: Trimmed::default(),
+            answer_begun: false,
+        });
         Self {
             id,
             reply,
@@ -45,6 +61,7 @@ impl Sequence {
             prompt_logprobs: work.prompt_logprobs,
             sampler: Sampler::new(work.sampling, &work.prompt, work.choice),
             text: TextStream::new(Arc::clone(tokenizer), &work.prompt, work.stop),
+            thinking,
             prompt: work.prompt,
             submitted: Instant::now(),
         }
@@ -199,12 +216,25 @@ impl Running {
     fn sample(&mut self, logits: &mut [f32], tokenizer: &Tokenizer, activity: &Activity) -> Step {
         // The model's own distribution has to be read before the sampler bends it.
         let raw = self.sequence.logprobs.map(|top| (LogprobRow::new(logits, top), logits.to_vec()));
-        let Some(token) = self.sequence.sampler.sample(logits) else { return self.fail(WorkError::NotFinite) };
+        let forced = self.sequence.thinking.as_ref().and_then(|thinking| thinking.thoughts.forced());
+        let token = match forced {
+            Some(token) => {
+                self.sequence.sampler.accept(token);
+                token
+            }
+            None => match self.sequence.sampler.sample(logits) {
+                Some(token) => token,
+                None => return self.fail(WorkError::NotFinite),
+            },
+        };
         self.note_time(activity);
         self.sampled += 1;
         self.next = token;
-        if tokenizer.ends(token) && !self.sequence.ignore_eos {
+        if forced.is_none() && tokenizer.ends(token) && !self.sequence.ignore_eos {
             return self.finish(FinishReason::Stop);
+        }
+        if self.think(token, tokenizer) != Part::Answer {
+            return self.continue_or_end();
         }
         let piece = self.sequence.text.push(token);
         if let Some((row, logits)) = raw {
@@ -218,7 +248,24 @@ impl Running {
             self.held.clear();
             return self.finish(FinishReason::Stop);
         }
+        self.continue_or_end()
+    }
+
+    fn continue_or_end(&mut self) -> Step {
         if self.sampled == self.sequence.max_tokens { self.finish(FinishReason::Length) } else { Step::Continues }
+    }
+
+    /// What a token is; what is thought is sent.
+    fn think(&mut self, token: u32, tokenizer: &Tokenizer) -> Part {
+        let Some(thinking) = &mut self.sequence.thinking else { return Part::Answer };
+        let part = thinking.thoughts.push(token, tokenizer);
+        if part == Part::Thought {
+            let text = thinking.shown.push(&thinking.text.push(token));
+            if !text.is_empty() {
+                self.sequence.reply.send(Event::Thought { text });
+            }
+        }
+        part
     }
 
     fn note_time(&mut self, activity: &Activity) {
@@ -233,8 +280,12 @@ impl Running {
     }
 
     /// Sends text with the log-probabilities of the tokens that begin in it.
-    fn give(&mut self, text: String) {
+    fn give(&mut self, mut text: String) {
         self.given += text.len();
+        if let Some(thinking) = self.sequence.thinking.as_mut().filter(|thinking| !thinking.answer_begun) {
+            text = text.trim_start().to_owned();
+            thinking.answer_begun = !text.is_empty();
+        }
         let ready = self.held.iter().take_while(|(start, _)| *start < self.given).count();
         let logprobs: Vec<_> = self.held.drain(..ready).map(|(_, logprob)| logprob).collect();
         if !text.is_empty() || !logprobs.is_empty() {
@@ -256,6 +307,7 @@ impl Running {
                 prompt_tokens: self.sequence.prompt.len(),
                 completion_tokens: self.sampled,
                 cached_tokens: 0,
+                thought_tokens: self.sequence.thinking.as_ref().map_or(0, |thinking| thinking.thoughts.count()),
             },
             timings: Timings {
                 queued: self.admitted - self.sequence.submitted,

@@ -1,5 +1,7 @@
 use super::*;
 
+mod thinking;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -32,6 +34,7 @@ struct Client {
 
 #[derive(Debug, Default)]
 struct Answer {
+    thoughts: String,
     text: String,
     pieces: Vec<String>,
     prompt_logprobs: Vec<TokenLogprob>,
@@ -46,6 +49,10 @@ impl Client {
         for event in self.events.try_iter() {
             match event {
                 Event::Started { prompt_logprobs } => answer.prompt_logprobs = prompt_logprobs,
+                Event::Thought { text } => {
+                    assert!(answer.text.is_empty(), "it thinks before it answers");
+                    answer.thoughts += &text;
+                }
                 Event::Text { text, logprobs } => {
                     answer.text += &text;
                     answer.pieces.push(text);
@@ -109,6 +116,7 @@ fn prompt(text: &str) -> Generate {
         ignore_eos: false,
         logprobs: None,
         prompt_logprobs: false,
+        thinking: None,
     }
 }
 
@@ -122,7 +130,7 @@ fn an_answer_ends_where_the_model_ends_it() {
     assert_eq!(answer.text, "hello");
     let finished = answer.finished.unwrap();
     assert_eq!(finished.reason, FinishReason::Stop);
-    let usage = Usage { prompt_tokens: 2, completion_tokens: 6, cached_tokens: 0 };
+    let usage = Usage { prompt_tokens: 2, completion_tokens: 6, cached_tokens: 0, thought_tokens: 0 };
     assert_eq!(finished.usage, usage, "the end of the turn was sampled too");
 }
 
@@ -143,7 +151,7 @@ fn what_can_never_work_is_refused_with_both_numbers() {
     assert_eq!(failed(prompt(&"p".repeat(200))), WorkError::ContextLengthExceeded { prompt: 200, context: 200 });
     assert_eq!(failed(prompt("")), WorkError::EmptyPrompt);
     let unknown = Generate { prompt: [1, 999].into(), ..prompt("") };
-    assert_eq!(failed(unknown), WorkError::UnknownToken { token: 999, vocab_size: 261 });
+    assert_eq!(failed(unknown), WorkError::UnknownToken { token: 999, vocab_size: 262 });
 }
 
 #[test]
@@ -171,8 +179,8 @@ fn logprobs_come_with_the_text_they_belong_to() {
     assert_eq!(answer.logprobs.len(), 4, "one for each token, however its bytes are cut");
     assert!(answer.logprobs.iter().all(|token| token.top.len() == 2 && token.top[0].logprob >= token.top[1].logprob));
     assert_eq!(answer.logprobs[0].bytes, b"a");
-    // One logit of 9 among 260 of -1.
-    let expected = -(1.0 + 260.0 * (-10.0_f64).exp()).ln() as f32;
+    // One logit of 9 among 261 of -1.
+    let expected = -(1.0 + 261.0 * (-10.0_f64).exp()).ln() as f32;
     assert!((answer.logprobs[0].logprob.unwrap() - expected).abs() < 1e-6);
 }
 

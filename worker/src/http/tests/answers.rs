@@ -1,6 +1,7 @@
 use super::rig::{Setup, chat};
 
 use model_boss_engine::fake::Script;
+use model_boss_protocol::Thinking;
 use serde_json::{Value, json};
 
 fn joined(events: &[Value], index: usize) -> String {
@@ -232,4 +233,80 @@ async fn it_tells_about_itself() {
     ] {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");
     }
+}
+
+/// `{` and `}` stand for the tags of thinking, and the turn ends behind it all.
+fn thinks(text: &str) -> Script {
+    let token = |byte| match byte {
+        b'{' => 260,
+        b'}' => 261,
+        byte => u32::from(byte),
+    };
+    Script::Answer(text.bytes().map(token).chain([259]).collect())
+}
+
+#[tokio::test]
+async fn rc_23_what_is_thought_comes_as_reasoning_content() {
+    let rig = Setup { script: thinks("{\nhm, é\n}\n\nyes"), ..Setup::default() }.start().await;
+    let whole = rig.chat(json!({})).await.json();
+    let message = json!({"role": "assistant", "content": "yes", "reasoning_content": "hm, é", "refusal": null});
+    assert_eq!(whole["choices"][0]["message"], message);
+    assert_eq!(whole["usage"]["completion_tokens_details"], json!({"reasoning_tokens": 8}));
+    let events = rig.chat(json!({"stream": true})).await.events();
+    let delta = |event: &Value, field: &str| event["choices"][0]["delta"][field].as_str().map(str::to_owned);
+    let thoughts: String = events.iter().filter_map(|event| delta(event, "reasoning_content")).collect();
+    assert_eq!((thoughts.as_str(), joined(&events, 0).as_str()), ("hm, é", "yes"));
+    let first_said = events.iter().position(|event| delta(event, "content").is_some_and(|text| !text.is_empty()));
+    let last_thought = events.iter().rposition(|event| delta(event, "reasoning_content").is_some());
+    assert!(last_thought < first_said, "{events:?}");
+    // A text completion is all text.
+    let plain = rig.post("/v1/completions", &json!({"prompt": "hi", "max_tokens": 20})).await.json();
+    assert_eq!(plain["choices"][0]["text"], "<think>\nhm, é\n</think>\n\nyes");
+}
+
+#[tokio::test]
+async fn rc_23_a_budget_ends_the_thoughts_streamed_or_not_by_request_or_manifest() {
+    // While the end of the thoughts is forced, the script goes on for four tokens.
+    let setup = |thinking| Setup { script: thinks("{abcdefgh"), thinking, ..Setup::default() };
+    let of = async |rig: &super::rig::Rig, extra: Value| {
+        let whole = rig.chat(extra.clone()).await.json();
+        let message = &whole["choices"][0]["message"];
+        let mut streamed = extra;
+        streamed["stream"] = true.into();
+        let events = rig.chat(streamed).await.events();
+        let thought = |event: &Value| event["choices"][0]["delta"]["reasoning_content"].as_str().map(str::to_owned);
+        let thoughts: String = events.iter().filter_map(thought).collect();
+        assert_eq!(message["content"], joined(&events, 0), "{whole}");
+        assert_eq!(message["reasoning_content"].as_str().unwrap_or_default(), thoughts, "{whole}");
+        (thoughts, message["content"].as_str().unwrap().to_owned())
+    };
+    let told = |thoughts: &str, answer: &str| (thoughts.to_owned(), answer.to_owned());
+    let rig = setup(None).start().await;
+    assert_eq!(of(&rig, json!({})).await, told("abcdefgh", ""), "no limit");
+    for field in [json!(2), json!("2"), json!({"type": "enabled", "budget_tokens": 2})] {
+        assert_eq!(of(&rig, json!({"thinking": field})).await, told("ab", "gh"), "{field}");
+    }
+    for off in [json!({"thinking": "off"}), json!({"reasoning_effort": "none"})] {
+        assert_eq!(of(&rig, off).await, told("", "efgh"));
+    }
+    let rig = setup(Some(Thinking::Budget(1))).start().await;
+    assert_eq!(of(&rig, json!({})).await, told("a", "fgh"));
+    assert_eq!(of(&rig, json!({"thinking": 2})).await, told("ab", "gh"), "the request goes before the manifest");
+    assert_eq!(of(&rig, json!({"chat_template_kwargs": {"enable_thinking": true}})).await, told("a", "fgh"));
+    let refused = rig.chat(json!({"thinking": "perhaps"})).await;
+    assert_eq!((refused.status, refused.json()["error"]["param"].as_str()), (400, Some("thinking")));
+}
+
+#[tokio::test]
+async fn rc_23_templates_hear_whether_and_how_long_the_model_thinks() {
+    let template = "{{ enable_thinking }} {{ thinking }} {{ thinking_budget }} {{ reasoning_effort }}";
+    let rig = Setup { template: Some(template), thinking: Some(Thinking::Budget(9)), ..Setup::default() }.start().await;
+    let prompt = async |extra: Value| {
+        rig.post("/apply-template", &chat(extra)).await.json()["prompt"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(prompt(json!({})).await, "True True 9 ");
+    assert_eq!(prompt(json!({"thinking": false})).await, "False False 0 ");
+    assert_eq!(prompt(json!({"reasoning_effort": "low"})).await, "True True 2048 low");
+    let own = json!({"chat_template_kwargs": {"enable_thinking": false, "thinking_budget": 3}});
+    assert_eq!(prompt(own).await, "False False 3 ");
 }

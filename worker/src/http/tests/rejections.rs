@@ -90,7 +90,7 @@ async fn what_the_model_cannot_do_is_said() {
         (json!({"prompt": "a", "suffix": "b"}), "suffix"),
         (json!({"prompt": []}), "prompt"),
         (json!({"prompt": ""}), "prompt"),
-        (json!({"prompt": [1, 2, 261]}), "prompt"),
+        (json!({"prompt": [1, 2, 262]}), "prompt"),
         (json!({"prompt": [-1]}), "prompt"),
         (json!({"prompt": {"a": 1}}), "prompt"),
         (json!({"prompt": "a", "logprobs": true}), "logprobs"),

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use model_boss_engine::Decoder;
 use model_boss_engine::fake::{FakeControl, FakeDecoder, Script, byte_tokenizer_json, words};
-use model_boss_protocol::{Category, DeviceId, Generation, SpawnToken, WorkerSpec};
+use model_boss_protocol::{Category, DeviceId, Generation, SpawnToken, Thinking, WorkerSpec};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -42,6 +42,7 @@ pub(super) struct Setup {
     pub(super) context: usize,
     pub(super) params: Value,
     pub(super) template: Option<&'static str>,
+    pub(super) thinking: Option<Thinking>,
     pub(super) token: Option<SpawnToken>,
     /// Loading waits for this.
     pub(super) loading: Option<std::sync::mpsc::Receiver<()>>,
@@ -54,6 +55,7 @@ impl Default for Setup {
             context: 400,
             params: json!({"temperature": 0}),
             template: Some(TEMPLATE),
+            thinking: None,
             token: None,
             loading: None,
         }
@@ -92,7 +94,7 @@ impl Setup {
             residency: Default::default(),
             params,
             chat_template: None,
-            thinking: None,
+            thinking: self.thinking,
             settings: [].into(),
         };
         let defaults = Defaults::new(&spec.params).unwrap();

@@ -1,0 +1,128 @@
+//! What others are told of a wish about thinking (RC-23), and what they cannot do about it. Our own worker reads the wish
+//! itself.
+
+use model_boss_protocol::{ApiError, THINKING_SWITCHES, Thinking};
+use serde_json::{Map, Value, json};
+
+/// The fields that say something about it: the wish, the variables of chat templates, OpenAI's word, and llama.cpp's budget.
+pub(crate) const FIELDS: [&str; 4] = [FIELD, TEMPLATE_OPTIONS, EFFORT, LLAMA_BUDGET];
+/// The wish, in Anthropic's form or any other of [`Thinking`]'s.
+pub(crate) const FIELD: &str = "thinking";
+/// Where engines take the variables of their chat templates from.
+const TEMPLATE_OPTIONS: &str = "chat_template_kwargs";
+const EFFORT: &str = "reasoning_effort";
+/// llama.cpp's field for a budget, under the name that its older builds know too.
+const LLAMA_BUDGET: &str = "thinking_budget_tokens";
+
+/// The engine thinks, for as long as it likes.
+const NO_BUDGET: &str = "on; this engine keeps no budget";
+/// The provider was not told: a model that cannot think would refuse the whole request.
+const NOT_TOLD: &str = "not passed on to this provider; it takes reasoning_effort";
+
+/// What a chat says, `otherwise` where it says nothing.
+pub(crate) fn wish(chat: &Map<String, Value>, otherwise: Option<Thinking>) -> Result<Option<Thinking>, ApiError> {
+    Thinking::of_chat(chat.get(FIELD), chat.get(TEMPLATE_OPTIONS), chat.get(EFFORT), otherwise)
+}
+
+/// The switch of chat templates, where the chat itself leaves it open.
+fn switch(chat: &mut Map<String, Value>, on: bool) {
+    let options = chat.entry(TEMPLATE_OPTIONS).or_insert(Value::Null);
+    if options.is_null() {
+        *options = json!({});
+    }
+    // What is no object is for the engine to refuse.
+    if let Some(options) = options.as_object_mut()
+        && THINKING_SWITCHES.iter().all(|name| !options.contains_key(*name))
+    {
+        // llama.cpp, vLLM and SGLang agree on this name.
+        options.insert(THINKING_SWITCHES[0].to_owned(), on.into());
+    }
+}
+
+/// Puts the wish of a chat, or the manifest's, to an engine of others. What it cannot do comes back, for a header.
+pub(crate) fn for_engine(
+    chat: &mut Map<String, Value>,
+    manifest: Option<Thinking>,
+    is_llama_server: bool,
+) -> Result<Option<&'static str>, ApiError> {
+    let wish = wish(chat, manifest)?;
+    chat.remove(FIELD);
+    let Some(wish) = wish else { return Ok(None) };
+    switch(chat, wish.is_on());
+    match wish.budget() {
+        Some(tokens) if is_llama_server => {
+            chat.entry(LLAMA_BUDGET).or_insert_with(|| tokens.into());
+            Ok(None)
+        }
+        Some(1..) => Ok(Some(NO_BUDGET)),
+        Some(0) | None => Ok(None),
+    }
+}
+
+/// Puts the wish of a chat to a provider of OpenAI's kind. `is_own`: on this machine, or the owner's; then it is an engine
+/// of the kinds above. What it is not told, or cannot do, comes back, for a header.
+pub fn for_provider(chat: &mut Map<String, Value>, is_own: bool) -> Result<Option<&'static str>, ApiError> {
+    if chat.get(FIELD).is_none_or(Value::is_null) {
+        chat.remove(FIELD);
+        return Ok(None);
+    }
+    if is_own {
+        return for_engine(chat, None, false);
+    }
+    wish(chat, None)?;
+    chat.remove(FIELD);
+    Ok(Some(NOT_TOLD))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Told = Result<Option<&'static str>, ApiError>;
+
+    fn told(chat: Value, tell: impl Fn(&mut Map<String, Value>) -> Told) -> (Value, Option<&'static str>) {
+        let Value::Object(mut chat) = chat else { panic!("{chat} is no object") };
+        let note = tell(&mut chat).unwrap();
+        (chat.into(), note)
+    }
+
+    #[test]
+    fn rc_23_llama_server_hears_the_switch_and_the_budget() {
+        let tell = |chat: Value, manifest| told(chat, |chat| for_engine(chat, manifest, true));
+        let budget = json!({ "chat_template_kwargs": { "enable_thinking": true }, "thinking_budget_tokens": 9 });
+        assert_eq!(tell(json!({ "thinking": 9 }), Some(Thinking::Off)), (budget.clone(), None));
+        assert_eq!(tell(json!({}), Some(Thinking::Budget(9))), (budget, None));
+        let off = json!({ "chat_template_kwargs": { "enable_thinking": false }, "thinking_budget_tokens": 0 });
+        assert_eq!(tell(json!({ "thinking": { "type": "disabled" } }), None), (off.clone(), None));
+        assert_eq!(tell(json!({ "chat_template_kwargs": null }), Some(Thinking::Off)), (off, None));
+        let on = json!({ "chat_template_kwargs": { "enable_thinking": true } });
+        assert_eq!(tell(json!({}), Some(Thinking::On)), (on, None));
+        let own = json!({ "chat_template_kwargs": { "thinking": true, "a": 1 }, "thinking_budget_tokens": 5 });
+        assert_eq!(tell(own.clone(), Some(Thinking::Budget(9))), (own, None), "what the request says stays");
+        assert_eq!(tell(json!({ "temperature": 1 }), None), (json!({ "temperature": 1 }), None));
+        let effort = tell(json!({ "reasoning_effort": "low" }), None).0;
+        assert_eq!((&effort["thinking_budget_tokens"], &effort["reasoning_effort"]), (&json!(2_048), &json!("low")));
+    }
+
+    #[test]
+    fn rc_23_an_engine_that_keeps_no_budget_says_so() {
+        let tell = |chat: Value| told(chat, |chat| for_engine(chat, None, false));
+        let (chat, note) = tell(json!({ "thinking": 9 }));
+        assert_eq!(chat, json!({ "chat_template_kwargs": { "enable_thinking": true } }));
+        assert_eq!(note, Some("on; this engine keeps no budget"));
+        assert_eq!(tell(json!({ "thinking": "off" })).1, None);
+        assert_eq!(tell(json!({ "thinking": true })).1, None);
+    }
+
+    #[test]
+    fn rc_23_a_provider_is_told_what_it_would_not_refuse() {
+        let tell = |chat: Value, is_own| told(chat, |chat| for_provider(chat, is_own));
+        let own = tell(json!({ "thinking": "off" }), true);
+        assert_eq!(own, (json!({ "chat_template_kwargs": { "enable_thinking": false } }), None));
+        let (chat, note) = tell(json!({ "thinking": "off", "seed": 1 }), false);
+        assert_eq!(chat, json!({ "seed": 1 }));
+        assert!(note.is_some_and(|note| note.starts_with("not passed on")));
+        let untouched = json!({ "reasoning_effort": "anything", "chat_template_kwargs": 7 });
+        assert_eq!(tell(untouched.clone(), false), (untouched, None));
+    }
+}

@@ -1,0 +1,224 @@
+//! Which tokens of an answer are the model's thinking, and where that has to end (RC-23). Knows tokens and their spelling;
+//! nothing of sampling, batches or requests.
+
+use std::sync::Arc;
+
+use super::tokenizer::Tokenizer;
+
+/// The pairs in use, each one token of its vocabulary: DeepSeek, Qwen, GLM, SmolLM, … ; Mistral; Seed; Cohere.
+const SPELLINGS: [(&str, &str); 4] = [
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<seed:think>", "</seed:think>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+];
+
+/// The tokens between which a model thinks aloud.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThinkingTags {
+    open: u32,
+    close: u32,
+    /// What ends thoughts that are cut short, as models end them themselves: a line break, the tag, an empty line.
+    ending: Arc<[u32]>,
+}
+
+impl ThinkingTags {
+    /// Those of this vocabulary, if its models think.
+    pub fn of(tokenizer: &Tokenizer) -> Option<Self> {
+        SPELLINGS.iter().find_map(|(open, close)| {
+            let (open, id) = (tokenizer.id(open)?, tokenizer.id(close)?);
+            let ending = tokenizer.encode_rendered(&format!("\n{close}\n\n")).ok()?;
+            // Where the tag would be spelled in pieces, no piece is the tag.
+            ending.contains(&id).then(|| Self { open, close: id, ending: ending.into() })
+        })
+    }
+}
+
+/// How one answer may think.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThinkingPlan {
+    /// The model's tags.
+    pub tags: ThinkingTags,
+    /// The most tokens of thought, the tags not counted; `None` is no limit.
+    pub budget: Option<u32>,
+}
+
+/// Follows one answer: what each token is, and which one has to come next when the budget is used up.
+#[derive(Debug)]
+pub struct Thoughts {
+    plan: ThinkingPlan,
+    phase: Phase,
+    /// Tokens of thought so far.
+    thought: u32,
+}
+
+/// What a token of an answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The model thinks.
+    Thought,
+    /// A tag, or what stands around it: for nobody to read.
+    Tag,
+    /// The model answers.
+    Answer,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Nothing was said but white space.
+    Before,
+    Thinking,
+    /// So many tokens of the ending were given.
+    Ending(usize),
+    /// Whatever looks like a tag from here on is text.
+    Answering,
+}
+
+impl Thoughts {
+    /// For the answer to `prompt`. Templates of models that always think end their prompts with the opening tag.
+    pub fn new(plan: ThinkingPlan, prompt: &[u32], tokenizer: &Tokenizer) -> Self {
+        let open = prompt.iter().rposition(|token| *token == plan.tags.open);
+        let begun = open.is_some_and(|at| prompt[at + 1..].iter().all(|token| is_blank(*token, tokenizer)));
+        // A prompt that closes the tag behind the opening one tells the model that it has thought already.
+        let phase = if begun { Phase::Thinking } else { Phase::Before };
+        Self { plan, phase, thought: 0 }
+    }
+
+    /// The token that comes next whatever the model would say, when there is one.
+    pub fn forced(&self) -> Option<u32> {
+        match self.phase {
+            Phase::Ending(given) => self.plan.tags.ending.get(given).copied(),
+            Phase::Thinking if self.is_used_up() => self.plan.tags.ending.first().copied(),
+            Phase::Before | Phase::Thinking | Phase::Answering => None,
+        }
+    }
+
+    /// Takes the next token in: the forced one where there is one, else the model's.
+    pub fn push(&mut self, token: u32, tokenizer: &Tokenizer) -> Part {
+        let tags = &self.plan.tags;
+        let (part, phase) = match self.phase {
+            Phase::Before if token == tags.open => (Part::Tag, Phase::Thinking),
+            Phase::Before if is_blank(token, tokenizer) => (Part::Answer, Phase::Before),
+            Phase::Before | Phase::Answering => (Part::Answer, Phase::Answering),
+            Phase::Thinking if self.is_used_up() => (Part::Tag, self.ended(1)),
+            Phase::Thinking if token == tags.close => (Part::Tag, Phase::Answering),
+            Phase::Thinking => {
+                self.thought += 1;
+                (Part::Thought, Phase::Thinking)
+            }
+            Phase::Ending(given) => (Part::Tag, self.ended(given + 1)),
+        };
+        self.phase = phase;
+        part
+    }
+
+    /// Tokens of thought so far, the tags not counted.
+    pub fn count(&self) -> usize {
+        self.thought as usize
+    }
+
+    fn is_used_up(&self) -> bool {
+        self.plan.budget.is_some_and(|budget| self.thought >= budget)
+    }
+
+    fn ended(&self, given: usize) -> Phase {
+        if given < self.plan.tags.ending.len() { Phase::Ending(given) } else { Phase::Answering }
+    }
+}
+
+/// Whether nobody would see a token.
+fn is_blank(token: u32, tokenizer: &Tokenizer) -> bool {
+    tokenizer.bytes(token).iter().all(u8::is_ascii_whitespace)
+}
+
+/// A text that comes in pieces, without the white space around it.
+#[derive(Debug, Default)]
+pub struct Trimmed {
+    begun: bool,
+    held: String,
+}
+
+impl Trimmed {
+    /// The text that is certainly inside after one more piece.
+    pub fn push(&mut self, piece: &str) -> String {
+        let piece = if self.begun { piece } else { piece.trim_start() };
+        let end = piece.trim_end().len();
+        if end == 0 {
+            self.held.push_str(piece);
+            return String::new();
+        }
+        self.begun = true;
+        let text = std::mem::take(&mut self.held) + &piece[..end];
+        piece[end..].clone_into(&mut self.held);
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::fixture;
+
+    /// `{` and `}` stand for the tags.
+    fn tokens(text: &str) -> Vec<u32> {
+        let token = |byte| match byte {
+            b'{' => 260,
+            b'}' => 261,
+            byte => u32::from(byte),
+        };
+        text.bytes().map(token).collect()
+    }
+
+    /// What becomes of an answer that the model would give: the parts as text, forced tokens put in.
+    fn follow(prompt: &str, budget: Option<u32>, says: &str) -> (String, String) {
+        let tokenizer = fixture::byte_level();
+        let tags = ThinkingTags::of(&tokenizer).unwrap();
+        let mut thoughts = Thoughts::new(ThinkingPlan { tags, budget }, &tokens(prompt), &tokenizer);
+        let (mut thought, mut answer) = (String::new(), String::new());
+        let mut says = tokens(says).into_iter();
+        while let Some(token) = thoughts.forced().or_else(|| says.next()) {
+            let text = char::from(u8::try_from(token).unwrap_or(b'#'));
+            match thoughts.push(token, &tokenizer) {
+                Part::Thought => thought.push(text),
+                Part::Answer => answer.push(text),
+                Part::Tag => {}
+            }
+        }
+        assert_eq!(thoughts.count(), thought.len());
+        (thought, answer)
+    }
+
+    #[test]
+    fn rc_23_thoughts_and_answer_are_told_apart_wherever_the_thinking_begins() {
+        let of = |thought: &str, answer: &str| (thought.to_owned(), answer.to_owned());
+        assert_eq!(follow("hi", None, "{hm}yes"), of("hm", "yes"));
+        assert_eq!(follow("hi", None, "\n{hm}yes"), of("hm", "\nyes"));
+        assert_eq!(follow("hi{\n", None, "hm}yes"), of("hm", "yes"), "the template began it");
+        assert_eq!(follow("hi{\n\n}\n\n", None, "yes"), of("", "yes"), "the template ended it");
+        assert_eq!(follow("{ask} me", None, "yes {no}"), of("", "yes #no#"), "a tag inside an answer is text");
+        assert_eq!(follow("hi", None, "{a}b{c}"), of("a", "b#c#"));
+        assert_eq!(follow("hi", None, "{never"), of("never", ""));
+    }
+
+    #[test]
+    fn rc_23_a_budget_ends_the_thoughts_and_nothing_else() {
+        let of = |thought: &str, answer: &str| (thought.to_owned(), answer.to_owned());
+        assert_eq!(follow("hi", Some(3), "{abcdef"), of("abc", "def"));
+        assert_eq!(follow("hi{", Some(0), "yes"), of("", "yes"));
+        assert_eq!(follow("hi", Some(0), "{yes"), of("", "yes"));
+        assert_eq!(follow("hi", Some(3), "{ab}c"), of("ab", "c"), "not used up");
+        assert_eq!(follow("hi", Some(2), "no thoughts"), of("", "no thoughts"));
+    }
+
+    #[test]
+    fn white_space_around_a_text_in_pieces_is_left_out() {
+        let mut trimmed = Trimmed::default();
+        let pieces: Vec<String> = [" ", "\n a", " ", "b ", "\n", "\n"].map(|piece| trimmed.push(piece)).into();
+        assert_eq!(pieces, ["", "a", "", " b", "", ""]);
+    }
+
+    #[test]
+    fn a_vocabulary_without_the_tags_does_not_think() {
+        assert_eq!(ThinkingTags::of(&fixture::sentence_piece()), None);
+    }
+}
