@@ -1,12 +1,16 @@
 //! Causal self-attention with shared key and value heads (Ainslie et al., 2023, arXiv 2305.13245). Projections run over
 //! the rows of all sequences at once, scores per sequence over its own keys. Holds weights, no keys.
 
-use candle_core::{DType, Result, Tensor};
+use std::ops::Deref;
 
-use crate::kv::LayerKv;
+use candle_core::{DType, Layout, Result, Storage, Tensor, bail};
+
+use crate::cpu_attention::{HeadNorm, Heads, HostKv, Place, Rotation, Rows};
+use crate::kv::{DeviceKv, LayerKv};
 use crate::linear::Linear;
 use crate::load::ModelError;
 use crate::norm::RmsNorm;
+use crate::product::contiguous;
 use crate::reader::Parts;
 use crate::spec::{AttentionBias, DecoderSpec};
 use crate::step::{Span, StepContext, Tile};
@@ -47,18 +51,74 @@ impl Attention {
 
     /// `[rows, hidden]` → `[rows, hidden]`. Writes each sequence's new keys and values behind its past; `kv` has one entry
     /// per span.
-    pub(crate) fn forward(&self, x: &Tensor, kv: &[&LayerKv], step: &StepContext) -> Result<Tensor> {
-        let rows = x.dim(0)?;
+    pub(crate) fn forward(&self, x: &Tensor, kv: &mut [&mut LayerKv], step: &StepContext) -> Result<Tensor> {
+        let (query, key, value) = (self.query.forward(x)?, self.key.forward(x)?, self.value.forward(x)?);
+        let (mut on_host, mut on_device) = (Vec::new(), Vec::new());
+        for kv in kv {
+            match kv {
+                LayerKv::Host(kv) => on_host.push(kv),
+                LayerKv::Device(kv) => on_device.push(&*kv),
+            }
+        }
+        let attended = match on_host.len() {
+            0 => self.attend_on_device(&query, &key, &value, &on_device, step)?,
+            _ => self.attend_on_host(&query, &key, &value, &mut on_host, step)?,
+        };
+        self.output.forward(&attended)
+    }
+
+    /// `[rows, heads * head_dim]`, of projections in the host's memory.
+    fn attend_on_host(
+        &self,
+        query: &Tensor,
+        key: &Tensor,
+        value: &Tensor,
+        kv: &mut [&mut HostKv],
+        step: &StepContext,
+    ) -> Result<Tensor> {
+        let heads = Heads { heads: self.heads, kv_heads: self.kv_heads, head_dim: self.head_dim };
+        let [q, k, v] = [query, key, value].map(Tensor::storage_and_layout);
+        let [cos, sin] = [&step.angles.cos, &step.angles.sin].map(Tensor::storage_and_layout);
+        let norms = self.head_norms.as_ref().map(|norms| [norms.query.parts(), norms.key.parts()]);
+        let weights = norms.map(|norms| norms.map(|(weight, eps)| (weight.storage_and_layout(), eps)));
+        let norm = |index: usize| -> Result<Option<HeadNorm<'_>>> {
+            let Some((weight, eps)) = weights.as_ref().map(|weights| &weights[index]) else { return Ok(None) };
+            Ok(Some(HeadNorm { weight: floats(weight)?, eps: *eps }))
+        };
+        let rows = Rows {
+            query: floats(&q)?,
+            key: floats(&k)?,
+            value: floats(&v)?,
+            query_norm: norm(0)?,
+            key_norm: norm(1)?,
+            rotation: Rotation { planes: step.angles.planes, cos: floats(&cos)?, sin: floats(&sin)? },
+        };
+        let places: Vec<Place> =
+            step.spans.iter().map(|span| Place { rows: span.rows.clone(), past: span.past }).collect();
+        let attended = heads.attend(&rows, &places, kv);
+        Tensor::from_vec(attended, query.shape(), query.device())
+    }
+
+    /// The same on other devices.
+    fn attend_on_device(
+        &self,
+        query: &Tensor,
+        key: &Tensor,
+        value: &Tensor,
+        kv: &[&DeviceKv],
+        step: &StepContext,
+    ) -> Result<Tensor> {
+        let rows = query.dim(0)?;
         // Scores are products with the query, so scaling it costs `head_dim` per row in place of one per key.
         let scale = (self.head_dim as f64).powf(-0.5);
-        let (mut query, mut key) = (self.query.forward(x)?, self.key.forward(x)?);
+        let (mut query, mut key) = (query.clone(), key.clone());
         if let Some(norms) = &self.head_norms {
             query = per_head(&norms.query, &query, self.heads)?;
             key = per_head(&norms.key, &key, self.kv_heads)?;
         }
         let query = (step.angles.rotate(&query, self.heads)? * scale)?;
         let key = step.angles.rotate(&key, self.kv_heads)?;
-        let value = self.value.forward(x)?.reshape((rows, self.kv_heads, self.head_dim))?;
+        let value = value.reshape((rows, self.kv_heads, self.head_dim))?;
 
         let attended = kv
             .iter()
@@ -69,11 +129,11 @@ impl Attention {
                 self.attend(&of_span(&query)?, kv, span)
             })
             .collect::<Result<Vec<_>>>()?;
-        self.output.forward(&joined(&attended)?)
+        joined(&attended)
     }
 
     /// One sequence: `[heads, rows, head_dim]` → `[rows, heads * head_dim]`.
-    fn attend(&self, query: &Tensor, kv: &LayerKv, span: &Span) -> Result<Tensor> {
+    fn attend(&self, query: &Tensor, kv: &DeviceKv, span: &Span) -> Result<Tensor> {
         let tiles = span
             .tiles
             .iter()
@@ -88,7 +148,7 @@ impl Attention {
         joined(&tiles)
     }
 
-    fn attend_tile(&self, query: &Tensor, kv: &LayerKv, tile: &Tile) -> Result<Tensor> {
+    fn attend_tile(&self, query: &Tensor, kv: &DeviceKv, tile: &Tile) -> Result<Tensor> {
         let (rows, group) = (tile.rows.len(), self.heads / self.kv_heads);
         let (keys, values) = kv.first(tile.keys)?;
         // The query heads that share a key head lie behind one another: as rows of one product they need no copy of it.
@@ -116,6 +176,14 @@ impl HeadNorms {
     fn read(parts: &mut dyn Parts, spec: &DecoderSpec, index: usize) -> std::result::Result<Self, ModelError> {
         let mut norm = |part: &str| RmsNorm::read(parts, &tensors::layer(index, part), spec.norm_eps);
         Ok(Self { query: norm("self_attn.q_norm.weight")?, key: norm("self_attn.k_norm.weight")? })
+    }
+}
+
+/// A tensor's numbers where they lie in the host's memory.
+fn floats<'a>((storage, layout): &'a (impl Deref<Target = Storage>, &Layout)) -> Result<&'a [f32]> {
+    match &**storage {
+        Storage::Cpu(storage) => contiguous(storage, layout),
+        _ => bail!("keys and values in the host's memory need rows that lie there too"),
     }
 }
 

@@ -112,13 +112,13 @@ impl SpecDecoder {
                     stage.receive(x)
                 }
             };
-            let Target { device, dtype } = &stage.target;
+            let Target { device, dtype, .. } = &stage.target;
             let context = StepContext::new(&lengths, self.spec.heads, &self.rope, *dtype, device).map_err(fail)?;
-            let step = StretchStep { layers: stage.layers.clone(), sequences, context: &context, stop };
+            let mut step = StretchStep { layers: stage.layers.clone(), sequences, context: &context, stop };
             let rows = rows.map_err(fail)?;
             // On one of the threads that share the products: from outside, each of some hundred products would put this
             // thread to sleep and wake it up again. A device has a thread of its own and keeps it.
-            let forward = || stage.stretch.forward(rows, &step);
+            let forward = || stage.stretch.forward(rows, &mut step);
             x = Some(if device.is_cpu() { rayon::scope(|_| forward()) } else { forward() }?);
         }
         x.ok_or_else(|| DecoderError::Step("the model has no layers".to_owned()))

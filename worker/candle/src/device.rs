@@ -7,6 +7,7 @@ use model_boss_protocol::DeviceId;
 use model_boss_weights::gguf::TensorType;
 
 use crate::load::LoadError;
+use crate::reader::Target;
 use crate::{cuda, memory};
 
 /// Opens a device of this machine.
@@ -22,13 +23,13 @@ pub(crate) fn open(device: &DeviceId) -> std::result::Result<Device, LoadError> 
     }
 }
 
-/// The type a model computes in, and so that of its weights, keys and values on the device.
+/// The type a model computes in, and so that of its weights on the device.
 ///
 /// On a GPU a model of halves stays one: it reads half the bytes per token and has the faster products. Sums inside of
 /// norms and products are f32 there, softmax is computed in f32, and logits leave as f32. A model whose matrices differ in
 /// type computes in f32, and so does every model on the CPU, where matrices may stay as they are stored
 /// ([`crate::reader`]). Beside quantised blocks a GPU computes in bf16: its rounding is below theirs, and its range that of f32.
-pub(crate) fn compute_type(device: &Device, matrices: &[TensorType]) -> DType {
+fn compute_type(device: &Device, matrices: &[TensorType]) -> DType {
     let is_float = |kind: &TensorType| matches!(kind, TensorType::F32 | TensorType::F16 | TensorType::BF16);
     let all = |wanted| matrices.iter().all(|kind| *kind == wanted);
     let quantised = matrices.iter().any(|kind| !is_float(kind));
@@ -41,6 +42,17 @@ pub(crate) fn compute_type(device: &Device, matrices: &[TensorType]) -> DType {
     } else {
         DType::F32
     }
+}
+
+/// What a model's weights, keys and values become on a device.
+///
+/// On the CPU keys and values are kept in f16, unless the whole model is stored in f32 and so somebody wants no rounding.
+/// On other devices they have the type that the model computes in.
+pub(crate) fn target(device: Device, matrices: &[TensorType]) -> Target {
+    let dtype = compute_type(&device, matrices);
+    let narrow = matrices.iter().any(|kind| *kind != TensorType::F32);
+    let cached = if device.is_cpu() && narrow { DType::F16 } else { dtype };
+    Target { device, dtype, cached }
 }
 
 /// Bytes of the device's memory that are to be had; `None` where nobody says.
@@ -62,7 +74,13 @@ pub(crate) fn hand_on(x: &Tensor, to: &Device) -> Result<Tensor> {
 
 /// What candle's error means for the engine.
 pub(crate) fn failure(error: &Error) -> DecoderError {
-    cuda::failure(error).unwrap_or_else(|| DecoderError::Step(error.to_string()))
+    match error {
+        // What keys and values are kept in is mapped; nothing else in a step asks the system for anything.
+        Error::Io(error) if error.kind() == std::io::ErrorKind::OutOfMemory => {
+            DecoderError::OutOfMemory(error.to_string())
+        }
+        error => cuda::failure(error).unwrap_or_else(|| DecoderError::Step(error.to_string())),
+    }
 }
 
 #[cfg(test)]
@@ -77,7 +95,17 @@ mod tests {
     }
 
     #[test]
+    fn keys_and_values_are_rounded_where_weights_are() {
+        let cached = |stored: &[TensorType]| target(Device::Cpu, stored).cached;
+        assert_eq!(cached(&[TensorType::F32, TensorType::F32]), DType::F32);
+        assert_eq!(cached(&[TensorType::F32, TensorType::Q4_K]), DType::F16);
+        assert_eq!(cached(&[TensorType::BF16]), DType::F16);
+    }
+
+    #[test]
     fn an_error_without_a_device_is_a_failed_step() {
         assert!(matches!(failure(&Error::Msg("shapes differ".into())), DecoderError::Step(_)));
+        let full = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
+        assert!(matches!(failure(&full.into()), DecoderError::OutOfMemory(_)));
     }
 }

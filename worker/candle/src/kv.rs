@@ -3,19 +3,28 @@
 
 use candle_core::{DType, Result, Tensor};
 
+use crate::cpu_attention::{HostKv, Kept};
 use crate::reader::Target;
 use crate::spec::DecoderSpec;
 
 /// Tokens a sequence first gets room for; the room then doubles, so appending costs O(1) per token on average.
 const FIRST_ROOM: usize = 256;
 
-/// One layer's keys and values: `[kv_heads, room, head_dim]` each.
-pub(crate) struct LayerKv {
+/// One layer's keys and values.
+pub(crate) enum LayerKv {
+    /// On the CPU.
+    Host(HostKv),
+    /// On other devices, in the type that the layer computes in.
+    Device(DeviceKv),
+}
+
+/// Keys and values as tensors: `[kv_heads, room, head_dim]` each.
+pub(crate) struct DeviceKv {
     keys: Tensor,
     values: Tensor,
 }
 
-impl LayerKv {
+impl DeviceKv {
     /// Writes `[kv_heads, tokens, head_dim]` behind the first `at` tokens.
     pub(crate) fn write(&self, keys: &Tensor, values: &Tensor, at: usize) -> Result<()> {
         self.keys.slice_set(keys, 1, at)?;
@@ -56,21 +65,48 @@ impl SequenceKv {
         }
         let room = tokens.max(2 * self.room).max(FIRST_ROOM).min(self.capacity).max(tokens);
         let grown = |old: Option<&Tensor>, target: &Target| -> Result<Tensor> {
-            let new = Tensor::zeros((spec.kv_heads, room, spec.head_dim), target.dtype, &target.device)?;
+            let new = Tensor::zeros((spec.kv_heads, room, spec.head_dim), target.cached, &target.device)?;
             if let Some(old) = old.filter(|_| self.len > 0) {
                 new.slice_set(&old.narrow(1, 0, self.len)?.contiguous()?, 1, 0)?;
             }
             Ok(new)
         };
-        let layers = targets
-            .enumerate()
-            .map(|(index, target)| {
-                let old = self.layers.get(index);
-                let (keys, values) = (old.map(|kv| &kv.keys), old.map(|kv| &kv.values));
-                Ok(LayerKv { keys: grown(keys, target)?, values: grown(values, target)? })
-            })
-            .collect::<Result<_>>()?;
-        (self.layers, self.room) = (layers, room);
+        let mut on_host = Vec::new();
+        let mut layers = Vec::new();
+        for (index, target) in targets.enumerate() {
+            if target.device.is_cpu() {
+                on_host.push(index);
+                let kept = if target.cached == DType::F16 { Kept::Halves } else { Kept::Floats };
+                layers.push(LayerKv::Host(HostKv::new(spec.kv_heads, spec.head_dim, kept)));
+                continue;
+            }
+            let old = match self.layers.get(index) {
+                Some(LayerKv::Device(old)) => Some((&old.keys, &old.values)),
+                _ => None,
+            };
+            let (keys, values) = (grown(old.map(|kv| kv.0), target)?, grown(old.map(|kv| kv.1), target)?);
+            layers.push(LayerKv::Device(DeviceKv { keys, values }));
+        }
+        // What lies in host memory grows where it is, and memory that nobody touched takes none.
+        let of_tokens = if on_host.len() == layers.len() { HostKv::room_for(tokens) } else { room };
+        let mut old = std::mem::take(&mut self.layers);
+        let mut reserve = || -> std::io::Result<()> {
+            for index in &on_host {
+                let layer = if old.is_empty() { &mut layers[*index] } else { &mut old[*index] };
+                if let LayerKv::Host(kv) = layer {
+                    kv.reserve(of_tokens)?;
+                }
+            }
+            Ok(())
+        };
+        if let Err(error) = reserve() {
+            self.layers = old;
+            return Err(error.into());
+        }
+        if !old.is_empty() {
+            on_host.into_iter().for_each(|index| std::mem::swap(&mut old[index], &mut layers[index]));
+        }
+        (self.layers, self.room) = (layers, of_tokens);
         Ok(())
     }
 
@@ -80,12 +116,17 @@ impl SequenceKv {
     }
 
     /// One layer's part; `None` before the first [`Self::reserve`].
-    pub(crate) fn layer(&self, index: usize) -> Option<&LayerKv> {
-        self.layers.get(index)
+    pub(crate) fn layer(&mut self, index: usize) -> Option<&mut LayerKv> {
+        self.layers.get_mut(index)
     }
 }
 
-/// Bytes of keys and values for one token.
-pub(crate) fn bytes_per_token(spec: &DecoderSpec, dtype: DType) -> usize {
-    2 * spec.layers * spec.kv_width() * dtype.size_in_bytes()
+/// Bytes of keys and values for one token, of all layers if they are on this device.
+pub(crate) fn bytes_per_token(spec: &DecoderSpec, target: &Target) -> usize {
+    spec.layers * bytes_per_layer(spec, target)
+}
+
+/// Bytes of keys and values for one token in one layer.
+pub(crate) fn bytes_per_layer(spec: &DecoderSpec, target: &Target) -> usize {
+    2 * spec.kv_width() * target.cached.size_in_bytes()
 }

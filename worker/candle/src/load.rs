@@ -228,7 +228,7 @@ pub(crate) struct Plan {
     /// `None`: the embedding is the head.
     head: Option<&'static str>,
     /// How each matrix is stored.
-    matrices: Vec<TensorType>,
+    pub(crate) matrices: Vec<TensorType>,
 }
 
 impl Plan {

@@ -54,7 +54,7 @@ impl Matrix {
 
     /// Rows by number, in the type and on the device of what computes with them: `[numbers, in]`.
     pub(crate) fn rows(&self, numbers: &[u32], target: &Target) -> Result<Tensor> {
-        let Target { device, dtype } = target;
+        let Target { device, dtype, .. } = target;
         let given = || Tensor::from_vec(numbers.to_vec(), numbers.len(), device);
         match self {
             Self::Tensor(weight) => weight.index_select(&given()?, 0),

@@ -17,6 +17,11 @@ impl RmsNorm {
         Ok(Self { weight: parts.tensor(name)?, eps: eps as f32 })
     }
 
+    /// The weight, `[width]`, and epsilon.
+    pub(crate) fn parts(&self) -> (&Tensor, f32) {
+        (&self.weight, self.eps)
+    }
+
     /// `[rows, width]` → `[rows, width]`.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
         candle_nn::ops::rms_norm(x, &self.weight, self.eps)

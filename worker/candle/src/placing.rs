@@ -38,7 +38,7 @@ impl Place {
         let budget = asked.limit.map_or(free, |limit| limit.0.min(free));
         Self {
             name: asked.device.clone(),
-            target: Target { dtype: device::compute_type(&device, matrices), device },
+            target: device::target(device, matrices),
             budget,
             share: asked.share.or(asked.limit).map_or(budget, |share| share.0),
         }
@@ -74,7 +74,7 @@ pub(crate) fn cut(
     let layers = (0..spec.layers)
         .map(|layer| plan.layer_bytes(spec, files, &first.target, layer))
         .collect::<Result<Vec<u64>, _>>()?;
-    let kv = kv::bytes_per_token(spec, first.target.dtype).saturating_mul(streaming::kept_tokens(spec, options)) as u64;
+    let kv = kv::bytes_per_token(spec, &first.target).saturating_mul(streaming::kept_tokens(spec, options)) as u64;
     let workspace = if places.len() > 1 { streaming::workspace(spec) } else { 0 };
     let needs = Needs { layers, ends: embedding + norm + head, kv, workspace };
     // One tensor that is both is on both devices.

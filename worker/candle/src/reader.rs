@@ -2,7 +2,7 @@
 //! architecture.
 //!
 //! On the CPU matrices stay as they are stored ([`MatrixKernel`]), f32 ones are tensors; what is added or multiplied
-//! element by element is f32. On a GPU activations are of one type ([`crate::device::compute_type`]) and so is every matrix of
+//! element by element is f32. On a GPU activations are of one type ([`crate::device::target`]) and so is every matrix of
 //! floats; those in blocks stay so ([`crate::blocks`]), but for types that no kernel there knows, which become floats.
 
 use std::sync::Arc;
@@ -27,6 +27,8 @@ pub(crate) struct Target {
     pub(crate) device: Device,
     /// Of tensors.
     pub(crate) dtype: DType,
+    /// Of keys and values.
+    pub(crate) cached: DType,
 }
 
 impl Target {
@@ -148,7 +150,7 @@ impl Parts for Reader<'_> {
 
     fn tensor(&mut self, name: &str) -> Result<Tensor, ModelError> {
         let stored = self.files.get(name)?;
-        let Target { device, dtype } = self.target;
+        let Target { device, dtype, .. } = self.target;
         let not_finite = || self.bad(name, "holds NaN or infinity".to_owned());
         let placed = if dtype_of(stored.kind) == Some(*dtype) && *dtype != DType::F32 {
             if !halves_are_finite(stored.bytes, stored.kind) {

@@ -20,7 +20,7 @@ pub(crate) struct Rope {
 
 /// Cosine and sine per row and plane, `[rows, head_dim / 2]` each.
 pub(crate) struct Angles {
-    planes: RopePlanes,
+    pub(crate) planes: RopePlanes,
     pub(crate) cos: Tensor,
     pub(crate) sin: Tensor,
 }

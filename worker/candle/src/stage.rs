@@ -9,12 +9,12 @@ use model_boss_engine::residency::Monitor;
 use model_boss_engine::{DecoderError, PlaceUse};
 use model_boss_protocol::DeviceId;
 
-use crate::device;
 use crate::kv::{LayerKv, SequenceKv};
 use crate::reader::Target;
 use crate::source::LayerSource;
 use crate::spec::DecoderSpec;
 use crate::step::StepContext;
+use crate::{device, kv};
 
 /// One of a decoder's stretches.
 pub(crate) struct Stage {
@@ -39,7 +39,7 @@ impl Stage {
 
     /// What is known of it from outside.
     pub(crate) fn place(&self, spec: &DecoderSpec) -> PlaceUse {
-        let per_token = 2 * self.layers.len() * spec.kv_width() * self.target.dtype.size_in_bytes();
+        let per_token = self.layers.len() * kv::bytes_per_layer(spec, &self.target);
         PlaceUse::new(self.name.clone(), self.layers.clone(), (self.weight_bytes, self.host_bytes), per_token)
     }
 }
@@ -49,7 +49,7 @@ pub(crate) struct StretchStep<'a> {
     /// Its layers.
     pub(crate) layers: Range<usize>,
     /// With room for the step's tokens.
-    pub(crate) sequences: &'a [SequenceKv],
+    pub(crate) sequences: &'a mut [SequenceKv],
     pub(crate) context: &'a StepContext,
     /// Asked between layers.
     pub(crate) stop: &'a (dyn Fn() -> bool + Sync),
@@ -59,7 +59,7 @@ pub(crate) struct StretchStep<'a> {
 /// each layer.
 pub(crate) trait Stretch: Send {
     /// All layers over all rows: `[rows, hidden]`.
-    fn forward(&mut self, x: Tensor, step: &StretchStep<'_>) -> std::result::Result<Tensor, DecoderError>;
+    fn forward(&mut self, x: Tensor, step: &mut StretchStep<'_>) -> std::result::Result<Tensor, DecoderError>;
 
     /// A step begins, on whatever device.
     fn begin_step(&mut self);
@@ -72,14 +72,15 @@ pub(crate) trait Stretch: Send {
 }
 
 impl<S: LayerSource> Stretch for S {
-    fn forward(&mut self, mut x: Tensor, step: &StretchStep<'_>) -> std::result::Result<Tensor, DecoderError> {
+    fn forward(&mut self, mut x: Tensor, step: &mut StretchStep<'_>) -> std::result::Result<Tensor, DecoderError> {
         for index in step.layers.clone() {
             if (step.stop)() {
                 return Err(DecoderError::Interrupted);
             }
-            let kv: Vec<&LayerKv> = step.sequences.iter().filter_map(|sequence| sequence.layer(index)).collect();
+            let mut kv: Vec<&mut LayerKv> =
+                step.sequences.iter_mut().filter_map(|sequence| sequence.layer(index)).collect();
             let layer = self.layer(index)?;
-            x = layer.forward(&x, &kv, step.context).map_err(|error| device::failure(&error))?;
+            x = layer.forward(&x, &mut kv, step.context).map_err(|error| device::failure(&error))?;
         }
         Ok(x)
     }

@@ -21,6 +21,7 @@ pub(crate) struct Span {
     pub(crate) rows: Range<usize>,
     /// Tokens the sequence already holds.
     pub(crate) past: usize,
+    /// None on the CPU, where attention makes its own.
     pub(crate) tiles: Vec<Tile>,
 }
 
@@ -48,7 +49,8 @@ impl StepContext {
         for &(past, new) in lengths {
             let first = positions.len();
             positions.extend(past..past + new);
-            spans.push(Span { rows: first..first + new, past, tiles: tiles(past, new, heads, device)? });
+            let tiles = if device.is_cpu() { Vec::new() } else { tiles(past, new, heads, device)? };
+            spans.push(Span { rows: first..first + new, past, tiles });
         }
         Ok(Self { angles: rope.angles(&positions, dtype, device)?, spans })
     }

@@ -221,7 +221,9 @@ fn a_gguf_file_answers_as_transformers_does() {
         for case in cases(&name) {
             let logits = last_logits(decoder.as_mut(), &case.prompt);
             let off = worst(&logits, &case.last_logits);
-            assert!(off < 1e-3, "{name}, prompt of {}: off by {off}", case.prompt.len());
+            // Keys and values of models stored in 16 bits are rounded to f16: golden.rs.
+            let largest = case.last_logits.iter().fold(0.0, |largest: f32, logit| largest.max(logit.abs()));
+            assert!(off < 2e-3 * largest, "{name}, prompt of {}: off by {off} of {largest}", case.prompt.len());
             let mut tokens = case.prompt.clone();
             for wanted in &case.greedy {
                 let logits = last_logits(decoder.as_mut(), &tokens);

@@ -11,8 +11,12 @@ use model_boss_engine::{Decoder, DecoderError, KvSlot, Logits, SequenceStep};
 use model_boss_protocol::DeviceId;
 use serde::Deserialize;
 
-/// The promise: logits of an f32 decoder agree with the reference within this.
+/// The promise: logits of a model stored in f32 agree with the reference within this.
 const TOLERANCE: f32 = 1e-3;
+
+/// The promise for all others, whose keys and values are rounded to f16: within this share of the largest logit. Attention
+/// of narrow random models is sharp: half as much was seen.
+const ROUNDED: f32 = 2e-3;
 
 #[derive(Deserialize)]
 struct Expected {
@@ -33,6 +37,15 @@ fn golden() -> PathBuf {
 
 fn open(folder: &Path) -> Box<dyn Decoder> {
     load(folder, &DeviceId::Cpu, None, &mut |_| {}).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Whether a model's weights are stored in 16 bits.
+fn stored_in_halves(folder: &Path) -> bool {
+    let mut files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let file = files.find(|path| path.extension().is_some_and(|end| end == "safetensors")).unwrap();
+    let bytes = std::fs::read(file).unwrap();
+    let header = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    !String::from_utf8_lossy(&bytes[8..8 + header]).contains("\"F32\"")
 }
 
 /// Runs a check over every golden model.
@@ -66,7 +79,11 @@ fn best(logits: &[f32]) -> u32 {
 fn assert_close(got: &[f32], want: &[f32], what: &str) {
     assert_eq!(got.len(), want.len(), "{what}");
     let worst = got.iter().zip(want).map(|(got, want)| (got - want).abs()).fold(0.0, f32::max);
-    assert!(worst < TOLERANCE, "{what}: off by {worst}");
+    let name = what.split([',', ':']).next().unwrap();
+    let rounded = stored_in_halves(&golden().join(name));
+    let largest = want.iter().fold(0.0, |largest: f32, logit| largest.max(logit.abs()));
+    let allowed = if rounded { ROUNDED * largest } else { TOLERANCE };
+    assert!(worst < allowed, "{what}: off by {worst} of {largest}");
 }
 
 /// The tokens that follow `logits`, one sequence alone.
@@ -237,7 +254,7 @@ fn a_sequence_fills_its_capacity_exactly() {
     for token in &whole {
         last = alone(decoder.as_mut(), other, &[*token], Logits::Last);
     }
-    assert_close(&last, &at_once, "token by token");
+    assert_close(&last, &at_once, "plain, token by token");
     assert!(decoder.forward(&[step(one, &[1], Logits::Last)]).is_err());
 }
 
@@ -247,8 +264,8 @@ fn what_a_decoder_says_of_itself_and_of_its_progress() {
     let decoder = load(&golden().join("sharded"), &DeviceId::Cpu, Some(50), &mut |share| shares.push(share)).unwrap();
     let info = decoder.info();
     assert_eq!((info.vocab_size, info.context_length), (128, 50));
-    // 2 layers, 2 key heads of 8, keys and values in f32.
-    assert_eq!(info.kv_bytes_per_token, 2 * 2 * 2 * 8 * 4);
+    // 2 layers, 2 key heads of 8, keys and values in f16.
+    assert_eq!(info.kv_bytes_per_token, 2 * 2 * 2 * 8 * 2);
     let layer = 32 * 32 + 2 * 16 * 32 + 32 * 32 + 3 * 48 * 32 + 2 * 32;
     // Matrices stay bf16 as they are stored, norms are f32.
     let norms = 2 * 2 * 32 + 32;

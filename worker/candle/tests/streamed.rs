@@ -121,7 +121,7 @@ fn what_fits_stays_and_the_rest_comes() {
                 assert!(matches!(error, LoadError::TooLarge { .. }), "{error}");
                 assert_eq!(error.exit(), WorkerExit::OutOfMemory);
                 let words = error.to_string();
-                assert!(words.contains(&memory.0.to_string()) && words.contains("context"), "{words}");
+                assert!(words.contains(&memory.to_string()) && words.contains("context"), "{words}");
                 refused += 1;
             }
         }

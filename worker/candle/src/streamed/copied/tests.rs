@@ -113,7 +113,7 @@ fn streamed(
     let (files, spec) = Files::open(model)?;
     let plan = Plan::new(&spec, &files)?;
     let asked = PlaceOptions { device: DeviceId::Cpu, share: None, limit: limit.map(ByteCount) };
-    let parts = cut(&plan, &spec, &files, vec![Place::of(&asked, CandleDevice::Cpu, &[])], options)?;
+    let parts = cut(&plan, &spec, &files, vec![Place::of(&asked, CandleDevice::Cpu, &plan.matrices)], options)?;
     let part = &parts[0];
     let mut progress = |_| {};
     let mut reader = Reader::new(&files, &part.place.target, part.weights, &mut progress);
