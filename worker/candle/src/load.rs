@@ -102,6 +102,7 @@ pub fn load_over(
             placing::Trouble::TooSmall { needs, free } => {
                 LoadError::OutOfMemory { device, needs: ByteCount(needs), free: ByteCount(free) }
             }
+            placing::Trouble::NoRoom(what) => LoadError::NoRoom { device, what },
             placing::Trouble::Model(ModelError::Refused(refusal)) => {
                 LoadError::TooLarge { model: source.to_owned(), refusal }
             }
@@ -135,6 +136,14 @@ pub enum LoadError {
         /// Bytes that were to be had.
         free: ByteCount,
     },
+    /// No memory for what layers come through.
+    #[error("out of memory: layers cannot be streamed to {device}: {what}")]
+    NoRoom {
+        /// Where they compute.
+        device: DeviceId,
+        /// What is missing.
+        what: String,
+    },
     /// Not enough memory, not even for some layers at a time.
     #[error("the model in {} is too large: {refusal}", model.display())]
     TooLarge {
@@ -158,7 +167,7 @@ impl LoadError {
     pub fn exit(&self) -> WorkerExit {
         match self {
             Self::BadModel { .. } => WorkerExit::BadModel,
-            Self::OutOfMemory { .. } | Self::TooLarge { .. } => WorkerExit::OutOfMemory,
+            Self::OutOfMemory { .. } | Self::NoRoom { .. } | Self::TooLarge { .. } => WorkerExit::OutOfMemory,
             Self::DeviceLost { .. } => WorkerExit::DeviceLost,
         }
     }

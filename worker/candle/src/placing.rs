@@ -57,6 +57,8 @@ pub(crate) struct Part {
 pub(crate) enum Trouble {
     /// The weights are larger than what is free.
     TooSmall { needs: u64, free: u64 },
+    /// There is no memory for what layers come through, on the device or on the host; in words.
+    NoRoom(String),
     /// Everything else.
     Model(ModelError),
 }
@@ -147,10 +149,10 @@ pub(crate) fn read<'a>(
 
 fn trouble(part: &Part, streams: bool, error: ModelError) -> Trouble {
     match error {
+        ModelError::Device(DecoderError::OutOfMemory(what)) if streams => Trouble::NoRoom(what),
         // Somebody else was quicker: the memory that was free is not.
         ModelError::Device(DecoderError::OutOfMemory(_)) => {
             let free = device::free_memory(&part.place.target.device).unwrap_or(0);
-            let free = if streams { part.place.budget } else { free };
             Trouble::TooSmall { needs: part.weights, free }
         }
         error => Trouble::Model(error),

@@ -15,6 +15,7 @@ use model_boss_engine::residency::plan::{Needs, Plan as ResidencyPlan, Rates, St
 use model_boss_engine::residency::predict::step_seconds;
 use model_boss_engine::residency::schedule::BlockId;
 use model_boss_engine::residency::{Capabilities, Device, Fault, Loan, Monitor, Span, Streamer};
+use model_boss_protocol::ByteCount;
 use model_boss_weights::store::{DirectStore, HostBuffer, Reads, WeightStore, read_all};
 
 use super::cpu::{Block, Lease, StoreSource};
@@ -169,8 +170,9 @@ impl HostShare {
         let buffers = (limit / buffer.max(1)).min(BUFFERS as u64);
         if buffers == 0 {
             let what = format!(
-                "streaming needs {buffer} bytes of host memory to read a block into, {limit} are leased; a smaller `block`, \
-                 or more memory on cpu"
+                "reading a block takes {} of host memory, {} are leased; a smaller `block` needs less",
+                ByteCount(buffer),
+                ByteCount(limit)
             );
             return Err(ModelError::Device(DecoderError::OutOfMemory(what)));
         }

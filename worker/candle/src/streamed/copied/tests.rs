@@ -190,7 +190,7 @@ fn host_memory_is_a_limit_and_what_it_holds_is_not_read() {
                 partly += usize::from(comes.monitor().unwrap().residency().store.contains(" of 4 blocks"));
             }
             Err(ModelError::Device(DecoderError::OutOfMemory(what))) => {
-                assert!(what.contains("host memory") && what.contains(&host.to_string()), "{what}");
+                assert!(what.contains("host memory") && what.contains(&ByteCount(host).to_string()), "{what}");
                 refused += 1;
             }
             Err(error) => panic!("{error}"),
