@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use model_boss_engine::residency::Monitor;
 use model_boss_engine::text::Text;
@@ -144,6 +144,12 @@ impl Worker {
     }
 }
 
+/// How it is said.
+pub(crate) const ENGINE_GONE: &str = "the engine has stopped; this worker is going away";
+
+/// The process is gone by then.
+const ENDS_WITHIN: Duration = Duration::from_secs(5);
+
 /// What a monitor knows, in the words that the coordinator shows (RS-9).
 fn stream_stats(monitor: &Monitor) -> StreamStats {
     let (plan, totals) = (monitor.residency(), monitor.totals());
@@ -167,6 +173,13 @@ fn stream_stats(monitor: &Monitor) -> StreamStats {
     }
 }
 
+/// What a request is told that got no byte of an answer when the engine stopped, if anybody is there to tell it. The process ends in
+/// a moment, and a connection that closes without an answer is a request that is sent to another worker; an answer would be final.
+pub(crate) async fn engine_gone() -> ApiError {
+    tokio::time::sleep(ENDS_WITHIN).await;
+    ApiError::new(ErrorCode::Internal, ENGINE_GONE)
+}
+
 impl Serving {
     pub(crate) fn new(
         text: Text,
@@ -180,7 +193,9 @@ impl Serving {
     /// Hands a sequence to the engine. Waits while the engine is busy and its inbox full.
     pub(crate) async fn submit(&self, work: Work, reply: Box<dyn Reply>) -> Result<(), ApiError> {
         let id = SequenceId(self.next_sequence.fetch_add(1, Ordering::Relaxed));
-        let gone = |_| ApiError::new(ErrorCode::Internal, "the engine has stopped; this worker is going away");
-        self.commands.send(Submit { id, work, reply }).await.map_err(gone)
+        match self.commands.send(Submit { id, work, reply }).await {
+            Ok(()) => Ok(()),
+            Err(_) => Err(engine_gone().await),
+        }
     }
 }

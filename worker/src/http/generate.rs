@@ -9,7 +9,7 @@ use model_boss_engine::{Event, Finished, Generate, Reply, Work};
 use model_boss_protocol::{ApiError, ErrorCode};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::state::{Serving, Worker};
+use crate::state::{ENGINE_GONE, Serving, Worker, engine_gone as unanswered};
 
 use super::answer::{Choice, Envelope, Shape, Tally, Whole, logprobs};
 use super::error::{Failure, work_error};
@@ -63,7 +63,7 @@ pub(super) async fn answer(worker: &Worker, serving: &Serving, mut plan: Plan) -
         return whole(&plan, &wanted, &envelope, &mut events).await;
     }
     // The head of the answer waits for the first event, so that an early failure keeps its true status.
-    let Some(first) = events.recv().await else { return Err(engine_gone().into()) };
+    let Some(first) = events.recv().await else { return Err(unanswered().await.into()) };
     if let (_, Event::Failed(error)) = &first {
         return Err(work_error(error, plan.shape.prompt_field()).into());
     }
@@ -76,7 +76,7 @@ pub(super) async fn answer(worker: &Worker, serving: &Serving, mut plan: Plan) -
 }
 
 pub(super) fn engine_gone() -> ApiError {
-    ApiError::new(ErrorCode::Internal, "the engine has stopped; this worker is going away")
+    ApiError::new(ErrorCode::Internal, ENGINE_GONE)
 }
 
 /// What has come of one choice so far.
@@ -93,7 +93,7 @@ async fn whole(plan: &Plan, wanted: &[bool], envelope: &Envelope, events: &mut E
     let mut choices: Vec<Collected> = wanted.iter().map(|_| Collected::default()).collect();
     let mut left = choices.len();
     while left > 0 {
-        let Some((index, event)) = events.recv().await else { return Err(engine_gone().into()) };
+        let Some((index, event)) = events.recv().await else { return Err(unanswered().await.into()) };
         let choice = &mut choices[index];
         match event {
             Event::Started { prompt_logprobs } => {
