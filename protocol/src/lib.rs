@@ -30,7 +30,7 @@ pub use ids::{ClientId, Generation, ModelId, RequestId, SlotId, SpawnToken, Toke
 pub use llama_args::{LlamaArgs, LlamaArgsError};
 pub use manifest::{Backend, Manifest, ManifestError, PromptFormat, Recipe, Source};
 pub use priority::{ParsePriorityError, Priority};
-pub use residency::{ParseResidencyError, Residency, ResidencyMode};
+pub use residency::{ParseResidencyError, ParseStoreError, Residency, ResidencyMode, StoreKind};
 pub use span::{KeepAlive, ParseSpanError, parse_span};
 pub use thinking::{THINKING_SWITCHES, Thinking};
 pub use worker::{

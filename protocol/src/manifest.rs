@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ByteCount, Category, CommandSource, DeviceId, KeepAlive, LlamaArgs, LlamaArgsError, Residency, ResidencyMode,
-    Thinking,
+    StoreKind, Thinking,
 };
 
 /// One model, as an operator describes it. Unknown fields are errors: a typing mistake must not become a default.
@@ -54,6 +54,9 @@ pub struct Manifest {
     /// Of a streamed model: layers of a block.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<u32>,
+    /// Of a streamed model: how its layers are read; chosen by the file system when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreKind>,
     /// Never evicted, never unloaded for idleness (RC-19).
     #[serde(default)]
     pub pin: bool,
@@ -161,7 +164,8 @@ impl Manifest {
 
     /// Where its layers live.
     pub fn residency(&self) -> Residency {
-        Residency { mode: self.residency.unwrap_or_default(), window: self.window, block: self.block }
+        let mode = self.residency.unwrap_or_default();
+        Residency { mode, window: self.window, block: self.block, store: self.store }
     }
 
     /// Devices that it needs for itself alone (MM-5).
@@ -303,6 +307,7 @@ mod tests {
             keep_alive = "5m"
             residency = "stream"
             window = 1
+            store = "direct"
             thinking = "off"
             vram = "18GiB"
             [params]
@@ -317,7 +322,8 @@ mod tests {
         assert_eq!(manifest.device, DeviceId::Cuda(0));
         assert_eq!(manifest.keep_alive, Some(KeepAlive::For(Duration::from_secs(300))));
         assert_eq!(manifest.stated_size(), Some(ByteCount::gib(18)));
-        let streams = Residency { mode: ResidencyMode::Stream, window: Some(1), block: None };
+        let store = Some(StoreKind::Direct);
+        let streams = Residency { mode: ResidencyMode::Stream, window: Some(1), block: None, store };
         assert_eq!(manifest.residency(), streams);
     }
 

@@ -14,6 +14,9 @@ pub struct Residency {
     /// Layers of a block; chosen by their size when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<u32>,
+    /// How the bytes of layers that come are read; chosen by the file system when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreKind>,
 }
 
 /// Where layers live.
@@ -60,5 +63,69 @@ impl std::str::FromStr for ResidencyMode {
             .into_iter()
             .find(|mode| mode.as_str() == word)
             .ok_or_else(|| ParseResidencyError(word.to_owned()))
+    }
+}
+
+/// How the bytes of streamed layers are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum StoreKind {
+    /// Past the page cache where the file system can, else through it.
+    #[default]
+    Auto,
+    /// Past the page cache, or not at all.
+    Direct,
+    /// From mapped files.
+    Map,
+    /// From memory that holds as many as there is room for beside everything else; the others from the file.
+    Memory,
+}
+
+impl StoreKind {
+    /// The word used in manifests and on command lines.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Direct => "direct",
+            Self::Map => "map",
+            Self::Memory => "memory",
+        }
+    }
+}
+
+impl std::fmt::Display for StoreKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Not a way to read layers.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is none of auto, direct, map, memory")]
+pub struct ParseStoreError(String);
+
+impl std::str::FromStr for StoreKind {
+    type Err = ParseStoreError;
+
+    fn from_str(word: &str) -> Result<Self, ParseStoreError> {
+        [Self::Auto, Self::Direct, Self::Map, Self::Memory]
+            .into_iter()
+            .find(|kind| kind.as_str() == word)
+            .ok_or_else(|| ParseStoreError(word.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_is_read_as_it_is_written() {
+        for kind in [StoreKind::Auto, StoreKind::Direct, StoreKind::Map, StoreKind::Memory] {
+            assert_eq!(kind.to_string().parse(), Ok(kind));
+            assert_eq!(serde_json::to_value(kind).unwrap(), kind.as_str());
+        }
+        assert!("mmap".parse::<StoreKind>().unwrap_err().to_string().contains("direct, map"));
     }
 }

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use model_boss_protocol::{ByteCount, DeviceId, Residency, ResidencyMode};
+use model_boss_protocol::{ByteCount, DeviceId, Residency, ResidencyMode, StoreKind};
 
 use crate::bench::Bench;
+use crate::disk::Disk;
 use crate::inspect::Inspect;
 use crate::residency::ResidencyReport;
 
@@ -33,6 +34,8 @@ pub(crate) enum Command {
     Bench(Bench),
     /// Decode with layers that come and go, and report where the time went, layer by layer
     Residency(ResidencyReport),
+    /// Measure what the disk under a file gives, by several readers at a time: the ceiling of streaming
+    Disk(Disk),
 }
 
 #[derive(Debug, clap::Args)]
@@ -65,7 +68,7 @@ pub(crate) struct Layers {
     /// Blocks of layers fetched ahead of the one in use [default: what measures best]
     #[arg(long, requires = "model", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) window: Option<u32>,
-    /// Layers of a block [default: 1 to 4, as many as make 32 MiB]
+    /// Layers of a block [default: 1 to 4, by what is measured at load]
     #[arg(long, requires = "model", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) block: Option<u32>,
     /// Memory it may take on each device, e.g. 2GiB, or 8GiB,4GiB for two [default: what is free, of one device]
@@ -75,6 +78,10 @@ pub(crate) struct Layers {
     /// and not read from disk each time [default: two buffers]
     #[arg(long, requires = "model")]
     pub(crate) host_memory: Option<ByteCount>,
+    /// auto, direct, map, memory: how layers that come are read [default: the manifest's, or past the page cache if the
+    /// file system can]
+    #[arg(long, requires = "model")]
+    pub(crate) store: Option<StoreKind>,
 }
 
 impl Layers {
@@ -84,6 +91,7 @@ impl Layers {
             mode: self.residency.unwrap_or(manifest.mode),
             window: self.window.or(manifest.window),
             block: self.block.or(manifest.block),
+            store: self.store.or(manifest.store),
         }
     }
 }

@@ -7,6 +7,7 @@ mod args;
 mod bench;
 mod by_hand;
 mod defaults;
+mod disk;
 mod engine_thread;
 mod gate;
 mod http;

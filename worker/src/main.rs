@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use model_boss_candle::{LoadOptions, PlaceOptions};
 use model_boss_engine::Decoder;
 use model_boss_engine::residency::plan::{Mode, Wish};
-use model_boss_protocol::{ByteCount, DeviceId, Generation, ResidencyMode, WorkerSpec};
+use model_boss_protocol::{ByteCount, DeviceId, Generation, ResidencyMode, StoreKind, WorkerSpec};
+use model_boss_weights::store::StoreChoice;
 use model_boss_worker::{Backend, LoadFailure};
 
 fn main() -> ExitCode {
@@ -30,11 +31,18 @@ fn load(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<dyn Deco
         window: size(spec.residency.window),
         block: size(spec.residency.block),
     };
+    let store = match spec.residency.store.unwrap_or_default() {
+        StoreKind::Auto => StoreChoice::Auto,
+        StoreKind::Direct => StoreChoice::Direct,
+        StoreKind::Map => StoreChoice::Map,
+        StoreKind::Memory => StoreChoice::Memory,
+    };
     let options = LoadOptions {
         context_length: spec.context_length,
         max_concurrent: Some(spec.max_concurrent),
         host_memory: Some(spec.host_bytes()).filter(|bytes| *bytes > ByteCount::ZERO),
         residency,
+        store,
         ..LoadOptions::default()
     };
     model_boss_candle::load_over(&spec.source, &places(spec), &options, progress)

@@ -89,6 +89,7 @@ impl Metrics {
             ("read", totals.read_seconds),
             ("place", totals.place_seconds),
             ("compute", totals.compute_seconds),
+            ("ends", totals.ends_seconds),
             ("stall", totals.stall_seconds),
             ("wall", totals.wall_seconds),
         ] {
@@ -96,6 +97,11 @@ impl Metrics {
         }
         gauge("model_boss_worker_stream_overlap_ratio", Vec::new(), totals.overlap());
         gauge("model_boss_worker_stream_bytes_per_second", Vec::new(), totals.bandwidth());
+        let adapted = monitor.adapted();
+        gauge("model_boss_worker_stream_look_ahead_blocks", Vec::new(), adapted.look_ahead as f64);
+        gauge("model_boss_worker_stream_expected_step_seconds", Vec::new(), adapted.expected_step_seconds);
+        let changes = Key::from_static_name("model_boss_worker_stream_look_ahead_changes_total");
+        self.recorder.register_counter(&changes, &METADATA).absolute(adapted.changes);
         for layer in monitor.layers() {
             let label = || vec![Label::new("layer", layer.layer.to_string())];
             gauge("model_boss_worker_layer_h2d_ms", label(), layer.h2d_ms);

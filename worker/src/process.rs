@@ -18,7 +18,7 @@ use crate::args::{Args, Command, Convert, Index, Serve, Synth};
 use crate::defaults::Defaults;
 use crate::gate::GateError;
 use crate::state::{Access, Worker};
-use crate::{bench, by_hand, engine_thread, gate, http, inspect, residency};
+use crate::{bench, by_hand, disk, engine_thread, gate, http, inspect, residency};
 
 /// Loads the weights a start line names and says how far it is, as a share from 0 to 1.
 pub type LoadDecoder =
@@ -89,6 +89,7 @@ pub fn run(backend: Backend) -> ExitCode {
         Command::Synth(synth) => (backend.synth)(&synth),
         Command::Bench(asked) => bench::run(&asked, backend.load),
         Command::Residency(asked) => residency::run(&asked, backend.load),
+        Command::Disk(asked) => disk::run(&asked),
     };
     let exit = match result {
         Ok(()) => WorkerExit::Clean,

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use model_boss_engine::residency::{LayerReport, Monitor, Residency, StreamTotals};
+use model_boss_engine::residency::{Adapted, LayerReport, Monitor, Residency, StreamTotals};
 use model_boss_engine::{Decoder, DecoderError, KvSlot, Logits, SequenceStep};
 use model_boss_protocol::{DeviceId, WorkerExit};
 use serde::Serialize;
@@ -35,6 +35,10 @@ pub(crate) struct ResidencyReport {
     /// Tokens that each sequence decodes
     #[arg(long, default_value_t = 8)]
     tokens: usize,
+    /// Tokens that each sequence decodes before anything counts, if layers come and go: so long it takes until the look-ahead
+    /// is chosen by what was measured
+    #[arg(long, default_value_t = 24)]
+    settle: usize,
     /// Write a picture of the last step: when each layer was read, placed, waited for, computed with
     #[arg(long, value_name = "FILE.svg")]
     timeline: Option<PathBuf>,
@@ -58,6 +62,8 @@ struct Report {
 #[derive(Debug, Serialize)]
 struct Streaming {
     plan: Residency,
+    /// What running has taught since the load.
+    adapted: Adapted,
     totals: StreamTotals,
     /// Of the steps' time.
     bytes_per_second: f64,
@@ -75,7 +81,7 @@ pub(crate) fn run(asked: &ResidencyReport, load: LoadDecoder) -> Result<(), Load
         model: None,
         port: 0,
         device: asked.device.clone(),
-        context_length: Some((asked.prompt.max(1) + asked.tokens + 1) as u64),
+        context_length: Some((asked.prompt.max(1) + asked.settle + asked.tokens + 1) as u64),
         max_concurrent: u32::try_from(streams).ok(),
         layers: asked.layers.clone(),
     };
@@ -103,15 +109,19 @@ fn measure(asked: &ResidencyReport, decoder: &mut dyn Decoder) -> Result<Report,
     let streams = asked.streams.max(1);
     let prompt: Vec<u32> = (0..asked.prompt.max(1)).map(token).collect();
     let slots = (0..streams)
-        .map(|_| decoder.open(prompt.len() + asked.tokens + 1))
+        .map(|_| decoder.open(prompt.len() + asked.settle + asked.tokens + 1))
         .collect::<Result<Vec<KvSlot>, DecoderError>>()?;
+    let streams_layers = decoder.monitor().is_some();
     let mut together = |tokens: &[u32]| -> Result<(), DecoderError> {
         let step = |kv: &KvSlot| SequenceStep { kv: *kv, tokens, logits: Logits::Last };
         decoder.forward(&slots.iter().map(step).collect::<Vec<_>>()).map(|_| ())
     };
     together(&prompt)?;
     // The first of its kind warms caches up.
-    together(&prompt[..1])?;
+    let settle = if streams_layers { asked.settle } else { 0 };
+    for _ in 0..=settle {
+        together(&prompt[..1])?;
+    }
     let before = decoder.monitor().map(|monitor| monitor.totals());
     let begun = Instant::now();
     for round in 0..asked.tokens {
@@ -141,6 +151,7 @@ impl Streaming {
             store_share: if plan.store_bytes_per_second > 0.0 { rate / plan.store_bytes_per_second } else { 0.0 },
             overlap: totals.overlap(),
             layers: monitor.layers(),
+            adapted: monitor.adapted(),
             plan,
             totals,
         }
@@ -166,12 +177,14 @@ fn table(report: &Report) -> String {
     let plan = &streaming.plan;
     let _ = writeln!(
         text,
-        "{} layers stay ({:.0} MiB), {} come in {} blocks ({:.0} MiB a step) through {} slots of {:.0} MiB; store: {}",
+        "{} layers stay ({:.0} MiB), {} come in {} blocks ({:.0} MiB a step, {:.0} of them rearranged) through {} slots of \
+         {:.0} MiB; store: {}",
         plan.resident_layers,
         mib(plan.resident_bytes),
         plan.streamed_layers,
         plan.blocks,
         mib(plan.streamed_bytes),
+        mib(plan.rearranged_bytes),
         plan.slots,
         mib(plan.slot_bytes),
         plan.store
@@ -184,6 +197,28 @@ fn table(report: &Report) -> String {
         plan.store_bytes_per_second / 1e9,
         streaming.overlap,
         1e3 * plan.predicted_step_seconds
+    );
+    let (adapted, totals) = (&streaming.adapted, &streaming.totals);
+    let _ = writeln!(
+        text,
+        "looks {} blocks ahead ({} as planned, changed {} times), {} slots hold blocks that stay for now; {:.0} ms a step are \
+         expected by what was measured",
+        adapted.look_ahead,
+        plan.look_ahead,
+        adapted.changes,
+        plan.slots.saturating_sub(adapted.look_ahead + 1),
+        1e3 * adapted.expected_step_seconds,
+    );
+    let share = |seconds: f64| 100.0 * seconds / totals.wall_seconds.max(1e-9);
+    let _ = writeln!(
+        text,
+        "of the steps' time: layers compute {:.1} %, embedding and head {:.1} %, waiting {:.1} %; beside it reading {:.1} %, \
+         placing {:.1} %",
+        share(totals.compute_seconds),
+        share(totals.ends_seconds),
+        share(totals.stall_seconds),
+        share(totals.read_seconds),
+        share(totals.place_seconds)
     );
     let _ = writeln!(text, "\nlayer      MiB   h2d ms  compute ms  stall ms");
     for layer in &streaming.layers {
@@ -215,6 +250,7 @@ mod tests {
             streams: 3,
             prompt: 2,
             tokens: 4,
+            settle: 3,
             timeline: None,
             json: false,
         }
@@ -237,12 +273,15 @@ mod tests {
                 Compute { layer: 0, stall: span(0.0, 0.0), compute: span(0.0, 0.375) },
                 Compute { layer: 1, stall: span(0.375, 0.5), compute: span(0.5, 1.0) },
             ],
-            wall: 1.0,
+            wall: 1.25,
+            gap: 0.0,
         };
         let totals = step.totals();
         let layers = step.layers();
         let plan = Residency { store_bytes_per_second: 6e6, ..Residency::default() };
-        let streaming = Streaming { plan, totals, bytes_per_second: 3e6, store_share: 0.5, overlap: 0.875, layers };
+        let adapted = Adapted::default();
+        let streaming =
+            Streaming { plan, adapted, totals, bytes_per_second: 3e6, store_share: 0.5, overlap: 0.875, layers };
         let report =
             Report { streams: 1, tokens: 1, tokens_per_second: 1.0, seconds_per_step: 1.0, streaming: Some(streaming) };
         let text = table(&report);
@@ -250,6 +289,7 @@ mod tests {
             text.lines().any(|line| line.split_whitespace().eq(["1", "3.0", "1000.0", "500.0", "125.0"])),
             "{text}"
         );
+        assert!(text.contains("layers compute 70.0 %, embedding and head 20.0 %, waiting 10.0 %"), "{text}");
         let picture = picture::of(&step);
         assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
         for kind in ["read", "place", "stall", "compute"] {

@@ -432,6 +432,7 @@ impl LayerOptions {
             mode: self.mode.unwrap_or(manifest.mode),
             window: self.window.or(manifest.window),
             block: self.block.or(manifest.block),
+            store: manifest.store,
         }
     }
 }

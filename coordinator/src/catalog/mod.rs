@@ -73,7 +73,7 @@ impl Model {
     /// The memory it will need with another context and layers that live otherwise, run by `backend`. Looks at files, so it
     /// may block.
     pub(crate) fn size_with(&self, context: Option<u64>, layers: LayerOptions, backend: Backend) -> SizeEstimate {
-        let Residency { mode, window, block } = layers.residency(self.manifest.residency());
+        let Residency { mode, window, block, .. } = layers.residency(self.manifest.residency());
         let stated = layers.memory.or(self.manifest.stated_size());
         let manifest = Manifest {
             context_length: context.or(self.manifest.context_length),

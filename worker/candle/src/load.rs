@@ -9,7 +9,7 @@ use model_boss_engine::{Decoder, DecoderError};
 use model_boss_protocol::{ByteCount, DeviceId, WorkerExit};
 use model_boss_weights::WeightsError;
 use model_boss_weights::gguf::{GgufModelError, TensorType};
-use model_boss_weights::store::StoreError;
+use model_boss_weights::store::{StoreChoice, StoreError};
 
 use crate::config::ConfigError;
 use crate::files::Files;
@@ -51,6 +51,8 @@ pub struct LoadOptions {
     pub host_memory: Option<ByteCount>,
     /// Whether layers stay, and through how large a window they come if not.
     pub residency: Wish,
+    /// How the bytes of layers that come and go are read.
+    pub store: StoreChoice,
 }
 
 /// A device of a load.

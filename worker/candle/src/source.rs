@@ -16,8 +16,9 @@ pub(crate) trait LayerSource: Send {
     where
         Self: 'a;
 
-    /// A layer by its number in the model, ready to compute. Layers are asked for in order, from the first it has.
-    fn layer(&mut self, index: usize) -> Result<Self::Guard<'_>, DecoderError>;
+    /// A layer by its number in the model, ready to compute. Layers are asked for in order, from the first it has. One that is
+    /// still on its way is waited for until `stop` says that nobody wants it any more.
+    fn layer(&mut self, index: usize, stop: &dyn Fn() -> bool) -> Result<Self::Guard<'_>, DecoderError>;
 
     /// A step begins.
     fn begin_step(&mut self) {}
@@ -47,7 +48,7 @@ impl Resident {
 impl LayerSource for Resident {
     type Guard<'a> = &'a Layer;
 
-    fn layer(&mut self, index: usize) -> Result<&Layer, DecoderError> {
+    fn layer(&mut self, index: usize, _stop: &dyn Fn() -> bool) -> Result<&Layer, DecoderError> {
         let found = index.checked_sub(self.first).and_then(|index| self.layers.get(index));
         found.ok_or_else(|| DecoderError::Step(format!("there is no layer {index}")))
     }

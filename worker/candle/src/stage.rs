@@ -79,7 +79,7 @@ impl<S: LayerSource> Stretch for S {
             }
             let mut kv: Vec<&mut LayerKv> =
                 step.sequences.iter_mut().filter_map(|sequence| sequence.layer(index)).collect();
-            let layer = self.layer(index)?;
+            let layer = self.layer(index, &step.stop)?;
             x = layer.forward(&x, &mut kv, step.context).map_err(|error| device::failure(&error))?;
         }
         Ok(x)

@@ -13,6 +13,7 @@ use model_boss_engine::residency::plan::{Mode, Wish};
 use model_boss_engine::{Decoder, DecoderError, KvSlot, Logits, SequenceStep};
 use model_boss_protocol::{ByteCount, DeviceId, WorkerExit};
 use model_boss_weights::gguf::{GgufModel, HeaderWriter};
+use model_boss_weights::store::StoreChoice;
 
 fn golden() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -163,6 +164,18 @@ fn a_file_that_changes_underneath_ends_the_process_with_its_name() {
         matches!(&fault, DecoderError::Fatal(what) if what.contains("tiny.gguf") && what.contains("changed")),
         "{fault}"
     );
+    // And stays so.
+    assert!(matches!(comes.forward(&[step(&[2])]), Err(DecoderError::Fatal(_))));
+    // Cut.
+    let cut = tempfile::tempdir().unwrap();
+    let model = synthetic(&cut);
+    let mut comes = streamed(&model, &options(Some(1), Some(1)));
+    let kv = comes.open(32).unwrap();
+    let step = |token: &'static [u32]| SequenceStep { kv, tokens: token, logits: Logits::Last };
+    let half = std::fs::metadata(&model).unwrap().len() / 2;
+    File::options().write(true).open(&model).unwrap().set_len(half).unwrap();
+    let fault = (0..2).find_map(|_| comes.forward(&[step(&[2])]).err()).unwrap();
+    assert!(matches!(&fault, DecoderError::Fatal(what) if what.contains("tiny.gguf")), "{fault}");
     // Written anew and moved there, the old file goes on living.
     let second = tempfile::tempdir().unwrap();
     let model = synthetic(&second);
@@ -195,17 +208,60 @@ fn a_number_that_is_none_fails_the_step_with_the_tensors_name() {
 }
 
 #[test]
+fn rs_4_every_store_feeds_the_decoder_to_the_bit() {
+    let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let model = synthetic(&folder);
+    let expected = run(resident(&model).as_mut(), true);
+    // Direct reads are refused where files are memory, and by some file systems: then only the refusal is looked at.
+    for store in [StoreChoice::Auto, StoreChoice::Direct, StoreChoice::Map, StoreChoice::Memory] {
+        let options = LoadOptions { store, ..options(Some(1), Some(1)) };
+        let mut comes = match load_with(&model, &DeviceId::Cpu, &options, &mut |_| {}) {
+            Ok(comes) => comes,
+            Err(error) => {
+                let words = error.to_string();
+                assert!(store == StoreChoice::Direct && words.contains("past the page cache"), "{words}");
+                continue;
+            }
+        };
+        let about = comes.monitor().unwrap().residency().store.clone();
+        let words = match store {
+            StoreChoice::Auto | StoreChoice::Direct => "direct (",
+            StoreChoice::Map => "mapped",
+            StoreChoice::Memory => "memory (4 of 4 blocks",
+        };
+        assert!(about.starts_with(words) || about.starts_with("through the page cache"), "{about}");
+        assert!(run(comes.as_mut(), true) == expected, "{about}");
+    }
+}
+
+#[test]
+fn what_is_held_in_memory_outlives_its_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = synthetic(&folder);
+    let expected = run(resident(&model).as_mut(), true);
+    let options = LoadOptions { store: StoreChoice::Memory, ..options(Some(1), Some(1)) };
+    let mut comes = streamed(&model, &options);
+    File::options().write(true).open(&model).unwrap().set_len(0).unwrap();
+    assert!(run(comes.as_mut(), true) == expected);
+}
+
+#[test]
 fn rs_5_layers_in_a_file_of_their_own_are_the_same_and_a_stale_one_is_passed_over() {
     let folder = tempfile::tempdir().unwrap();
     let model = synthetic(&folder);
     let expected = run(resident(&model).as_mut(), true);
     let index = write_layer_index(&model).unwrap();
     assert_eq!(index, folder.path().join("tiny.gguf.layers.json"));
+    let arranges = std::fs::read_to_string(&index).unwrap().contains("tiles16");
     let with_index = |said: &str| {
         let mut comes = streamed(&model, &options(Some(2), Some(1)));
-        let store = comes.monitor().unwrap().residency().store.clone();
+        let about = comes.monitor().unwrap().residency().clone();
+        let store = about.store;
         assert!(store.contains(said), "{store}");
         assert!(run(comes.as_mut(), true) == expected, "{store}");
+        // With the index there is nothing left to do but read; without it there is, on a machine that arranges.
+        let left_to_do = arranges && said != ", index";
+        assert_eq!(about.rearranged_bytes > 0, left_to_do, "{store}");
     };
     with_index(", index");
     // Bytes for another machine, as plain ones do not need to be.

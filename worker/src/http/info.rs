@@ -8,7 +8,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
-use model_boss_engine::residency::{LayerReport, Monitor, Residency, StreamTotals};
+use model_boss_engine::residency::{Adapted, LayerReport, Monitor, Residency, StreamTotals};
 use model_boss_engine::{PlaceReport, Totals};
 use model_boss_protocol::{ApiError, EngineStats, ErrorCode, Readiness};
 use serde::Serialize;
@@ -49,6 +49,7 @@ pub(super) struct Stats {
 #[derive(Serialize)]
 struct Streaming {
     plan: Residency,
+    adapted: Adapted,
     totals: StreamTotals,
     bytes_per_second: f64,
     overlap: f64,
@@ -61,6 +62,7 @@ impl Streaming {
         let totals = monitor.totals();
         Self {
             plan: monitor.residency().clone(),
+            adapted: monitor.adapted(),
             totals,
             bytes_per_second: totals.bandwidth(),
             overlap: totals.overlap(),

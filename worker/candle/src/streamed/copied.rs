@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use model_boss_engine::DecoderError;
+use model_boss_engine::residency::adapt::Adapter;
 use model_boss_engine::residency::copied::StepClock;
 use model_boss_engine::residency::copied::{
     Check, Copied, CopiedDevice, Driver, Piece as CopiedPiece, Queue, SlotNeeds,
@@ -16,7 +17,7 @@ use model_boss_engine::residency::predict::step_seconds;
 use model_boss_engine::residency::schedule::BlockId;
 use model_boss_engine::residency::{Capabilities, Device, Fault, Loan, Monitor, Span, Streamer};
 use model_boss_protocol::ByteCount;
-use model_boss_weights::store::{DirectStore, HostBuffer, Reads, WeightStore, read_all};
+use model_boss_weights::store::{self, HostBuffer, Reads, WeightStore, read_all};
 
 use super::cpu::{Block, Lease, StoreSource};
 use super::load::{Asked, Opened, everything, latency, needs_beside_layers, report};
@@ -49,7 +50,7 @@ where
     // Layers in a file of their own lie as the CPU wants them; here they have to lie as the model's files have them.
     let table = LayerTable::read(spec, reader.files(), reader, layers.clone())?;
     fits(&table, layers, target)?;
-    let store: Arc<dyn WeightStore> = Arc::new(DirectStore::open(&table.paths)?);
+    let store = store::open(&table.paths, options.store)?;
     let bytes_of = |layout: &MatrixLayout| target.matrix_bytes(layout);
     let needs = Needs {
         layers: layers
@@ -79,15 +80,22 @@ where
     }
     let slots = planned.slots;
     let store_name = match (host.held.len(), blocks.len()) {
-        (0, _) => store.name().to_owned(),
+        (0, _) => store.describe(),
         (held, all) if held == all => "host memory".to_owned(),
-        (held, all) => format!("{}, {held} of {all} blocks in host memory", store.name()),
+        (held, all) => format!("{}, {held} of {all} blocks in host memory", store.describe()),
     };
     if planned.step_seconds.is_some() {
         let local = StreamPlan { blocks: shifted(&planned.blocks, layers.start), ..planned.clone() };
         let mut cost = cost(&needs, &local, &rates);
-        host.held.iter().for_each(|block| cost.blocks[block.0].read = 0.0);
-        planned.step_seconds = Some(step_seconds(&cost, slots));
+        // The cost counts the blocks that come, in their order.
+        let kept = local.kept(local.look_ahead);
+        let comes = (0..local.blocks.len()).map(BlockId).filter(|block| !kept.contains(block));
+        for (of_block, block) in cost.blocks.iter_mut().zip(comes) {
+            if host.held.contains(&block) {
+                of_block.read = 0.0;
+            }
+        }
+        planned.step_seconds = Some(step_seconds(&cost, local.look_ahead + 1));
     }
     let capabilities = driver.capabilities();
     let monitor = Arc::new(Monitor::new(report(&planned, &rates, layers.len(), store_name, capabilities)));
@@ -95,7 +103,10 @@ where
     let source = StoreSource { store: Arc::clone(&store), reads };
     let device = MatrixDevice::new(driver, blocks, slots, held).map_err(load_fault)?;
     let ring = (host.buffers, if host.held.len() == names { 0 } else { buffer });
+    let layer_bytes: Vec<u64> = vec![0; layers.start].into_iter().chain(needs.layers.iter().copied()).collect();
+    let adapter = Adapter::new(&planned, &layer_bytes, options.residency.window);
     let streamer = Streamer::start(spec.layers, planned.blocks, slots, ring, source, device, Arc::clone(&monitor))?;
+    let streamer = streamer.adapting(adapter);
     let clock: Box<dyn StepTimer> = Box::new(StepClock::new(Arc::clone(driver)));
     let stretch = Streamed { spec: spec.clone(), small: table.small, resident, streamer, monitor, clock: Some(clock) };
     Ok(Opened { stretch: Box::new(stretch), slot_bytes: slots as u64 * slot_bytes, host_bytes: host.bytes })
@@ -256,6 +267,7 @@ fn load_fault(fault: Fault) -> ModelError {
     ModelError::Device(match fault {
         Fault::Step(what) => DecoderError::OutOfMemory(what),
         Fault::Fatal(what) => DecoderError::Fatal(what),
+        Fault::Interrupted => DecoderError::Interrupted,
     })
 }
 

@@ -52,12 +52,13 @@ pub(crate) trait StepTimer: Send {
 impl<D: Device<Block = Block>> LayerSource for Streamed<D> {
     type Guard<'a> = Pulled<'a, D>;
 
-    fn layer(&mut self, index: usize) -> Result<Pulled<'_, D>, DecoderError> {
+    fn layer(&mut self, index: usize, stop: &dyn Fn() -> bool) -> Result<Pulled<'_, D>, DecoderError> {
         let failed = |fault| match fault {
             Fault::Step(what) => DecoderError::Step(what),
             Fault::Fatal(what) => DecoderError::Fatal(what),
+            Fault::Interrupted => DecoderError::Interrupted,
         };
-        let block = self.streamer.take(index).map_err(failed)?;
+        let block = self.streamer.take(index, stop).map_err(failed)?;
         block.as_ref().map_or(Ok(()), |block| block.begin_use()).map_err(failed)?;
         let layer = match (self.resident.get(index).cloned().flatten(), block) {
             (Some(layer), _) => layer,

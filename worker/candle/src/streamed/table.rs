@@ -23,6 +23,13 @@ pub(crate) struct Piece {
     pub(crate) arranged: bool,
 }
 
+impl Piece {
+    /// Whether its bytes have to be put into another order before they can be computed with.
+    pub(crate) fn moves(&self) -> bool {
+        !self.arranged && self.layout.arrangement() != "rows"
+    }
+}
+
 /// All matrices of all layers, and what is small enough to stay.
 pub(crate) struct LayerTable {
     /// The files that [`Extent`]s are of.

@@ -1,10 +1,12 @@
 //! Models larger than a device's memory: layers that come, compute and go (RS-1 to RS-11).
 //!
-//! [`plan`](mod@plan) says what stays and what comes, [`split`](mod@split) which device gets what, [`schedule`] in which order, [`predict`] how long that takes: these are pure. The
+//! [`plan`](mod@plan) says what stays and what comes, [`split`](mod@split) which device gets what, [`schedule`] in which order, [`predict`] how
+//! long that takes, [`adapt`] how far to look ahead once steps were measured: these are pure. The
 //! [`Streamer`] acts: one thread reads, one places what was read on the device, and the step takes what is there. What
 //! reads is a [`Source`], what places a [`Device`], of which [`copied`] is the one for devices with memory of their own;
 //! [`simulated`] is a device that is played.
 
+pub mod adapt;
 pub mod copied;
 pub mod plan;
 pub mod predict;
@@ -14,5 +16,5 @@ pub mod split;
 mod streamer;
 mod timeline;
 
-pub use streamer::{Capabilities, Device, Fault, Loan, Monitor, Residency, Source, StreamError, Streamer};
+pub use streamer::{Adapted, Capabilities, Device, Fault, Loan, Monitor, Residency, Source, StreamError, Streamer};
 pub use timeline::{Compute, Copy, LayerReport, Span, StepTimeline, StreamTotals};

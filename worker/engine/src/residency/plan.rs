@@ -1,14 +1,12 @@
 //! Which layers stay on a device and which are streamed through it, and through how large a window; or that it cannot be
 //! done, with the numbers. Knows bytes and rates, no files and no devices.
 
-use std::ops::Range;
-
 use model_boss_protocol::ByteCount;
 
-use super::predict::{BlockCost, LayerCost, StepCost, step_seconds};
+use super::predict::{self, BlockCost, LayerCost, StepCost};
 use super::schedule::BlockId;
 
-/// A block has at least so many bytes, so that what a transfer costs to begin with does not count.
+/// A block has so many bytes where nothing was measured, so that what a transfer costs to begin with does not count.
 const SMALLEST_BLOCK: u64 = 32 << 20;
 /// And at most so many layers.
 const LARGEST_BLOCK: usize = 4;
@@ -18,6 +16,8 @@ const USUAL_WINDOW: usize = 2;
 const LARGEST_WINDOW: usize = 4;
 /// A plan has to be faster by this share to be worth more memory for its window.
 const WORTH_IT: f64 = 0.995;
+/// So much more may come in a step for slots that can change between looking ahead and holding blocks.
+const FREEDOM: f64 = 1.02;
 
 /// What a model needs on one device, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,13 +82,15 @@ pub enum Plan {
 pub struct StreamPlan {
     /// The layers of each block, in the order they compute. All other layers stay.
     pub blocks: Vec<Vec<usize>>,
-    /// Blocks on the device at the same time: the one in use and those fetched ahead.
+    /// Blocks on the device at the same time: the one in use, those fetched ahead, and those that stay for now.
     pub slots: usize,
+    /// Blocks fetched ahead of the one in use, as it was chosen at first.
+    pub look_ahead: usize,
     /// Bytes of a slot: those of the largest block.
     pub slot_bytes: u64,
-    /// Bytes of all layers that stay.
+    /// Bytes of all layers that stay outside of the slots.
     pub resident_bytes: u64,
-    /// Bytes that come and go in each step.
+    /// Bytes that come and go in each step, at that look-ahead.
     pub streamed_bytes: u64,
     /// Seconds that a step of one token will take, if rates are known.
     pub step_seconds: Option<f64>,
@@ -98,6 +100,14 @@ impl StreamPlan {
     /// Whether a layer comes and goes.
     pub fn streams(&self, layer: usize) -> bool {
         self.blocks.iter().flatten().any(|streamed| *streamed == layer)
+    }
+
+    /// The blocks that stay in slots while one so far ahead is fetched: evenly among the others, so that reading goes on
+    /// while they compute.
+    pub fn kept(&self, look_ahead: usize) -> Vec<BlockId> {
+        let (blocks, keep) = (self.blocks.len(), self.slots.saturating_sub(look_ahead + 1));
+        let stays = |block: &usize| (block + 1) * keep / blocks > block * keep / blocks;
+        (0..blocks).filter(stays).map(BlockId).collect()
     }
 
     /// Bytes of layers on the device at any time.
@@ -177,8 +187,8 @@ pub fn plan(needs: &Needs, budget: u64, wish: &Wish, rates: Option<&Rates>) -> R
     let room = budget.saturating_sub(always);
     let mut best: Option<StreamPlan> = None;
     for window in windows {
-        for size in sizes(needs, wish) {
-            let Some(plan) = with(needs, room, window + 1, size, wish.mode, rates) else { continue };
+        for size in sizes(needs, wish, rates) {
+            let Some(plan) = changeable(needs, room, window, size, wish, rates) else { continue };
             let better = match (best.as_ref(), rates) {
                 (None, _) => true,
                 (Some(best), Some(_)) => plan.step_seconds < best.step_seconds.map(|seconds| seconds * WORTH_IT),
@@ -191,7 +201,8 @@ pub fn plan(needs: &Needs, budget: u64, wish: &Wish, rates: Option<&Rates>) -> R
         }
     }
     best.map(Plan::Stream).ok_or_else(|| {
-        let smallest = sizes(needs, wish).map(|size| largest(needs, 0..needs.layers.len(), size)).min().unwrap_or(0);
+        let sizes = sizes(needs, wish, rates);
+        let smallest = sizes.map(|size| largest(needs, 0..needs.layers.len(), size)).min().unwrap_or(0);
         let slots = wish.window.map_or(2, |window| window.max(1) + 1);
         let window = smallest.saturating_mul(slots as u64);
         Refusal::NotStreamed {
@@ -206,15 +217,17 @@ pub fn plan(needs: &Needs, budget: u64, wish: &Wish, rates: Option<&Rates>) -> R
     })
 }
 
-/// Layers per block to choose from.
-fn sizes(needs: &Needs, wish: &Wish) -> Range<usize> {
-    if let Some(block) = wish.block {
-        let block = block.clamp(1, needs.layers.len().max(1));
-        return block..block + 1;
-    }
+/// Layers per block to choose from, the usual first. Smaller blocks leave more room for layers that stay; what each read
+/// costs to begin with speaks against them, and is known only where it was measured.
+fn sizes(needs: &Needs, wish: &Wish, rates: Option<&Rates>) -> impl Iterator<Item = usize> {
+    let usual = wish.block.map_or_else(|| usual_size(needs), |block| block.clamp(1, needs.layers.len().max(1)));
+    let others = if rates.is_some() && wish.block.is_none() { 1..LARGEST_BLOCK + 1 } else { 0..0 };
+    [usual].into_iter().chain(others.filter(move |size| *size != usual))
+}
+
+fn usual_size(needs: &Needs) -> usize {
     let mean = needs.layers.iter().sum::<u64>() / (needs.layers.len().max(1) as u64);
-    let fewest = SMALLEST_BLOCK.div_ceil(mean.max(1)).clamp(1, LARGEST_BLOCK as u64) as usize;
-    fewest..fewest + 1
+    SMALLEST_BLOCK.div_ceil(mean.max(1)).clamp(1, LARGEST_BLOCK as u64) as usize
 }
 
 /// Bytes of the largest of blocks of so many of these layers.
@@ -223,9 +236,39 @@ fn largest(needs: &Needs, layers: impl IntoIterator<Item = usize>, size: usize) 
     bytes.chunks(size.max(1)).map(|block| block.iter().sum()).max().unwrap_or(0)
 }
 
+/// With slots that can hold blocks as well as look ahead, where nothing forbids it and hardly more comes in a step for it.
+fn changeable(
+    needs: &Needs,
+    room: u64,
+    window: usize,
+    size: usize,
+    wish: &Wish,
+    rates: Option<&Rates>,
+) -> Option<StreamPlan> {
+    let fixed = with(needs, room, window + 1, window, size, wish.mode, rates)?;
+    let everything = wish.mode == Mode::Stream && room >= needs.layers.iter().sum();
+    if wish.window.is_some() || rates.is_none() || everything {
+        return Some(fixed);
+    }
+    let most = (fixed.streamed_bytes as f64 * FREEDOM) as u64;
+    let freer = (window + 2..=LARGEST_WINDOW + 1)
+        .rev()
+        .filter_map(|slots| with(needs, room, slots, window, size, wish.mode, rates))
+        .find(|plan| plan.streamed_bytes <= most);
+    Some(freer.unwrap_or(fixed))
+}
+
 /// As many layers stay as fit beside the slots; they stand evenly between the others, so that reading goes on while they
 /// compute.
-fn with(needs: &Needs, room: u64, slots: usize, size: usize, mode: Mode, rates: Option<&Rates>) -> Option<StreamPlan> {
+fn with(
+    needs: &Needs,
+    room: u64,
+    slots: usize,
+    window: usize,
+    size: usize,
+    mode: Mode,
+    rates: Option<&Rates>,
+) -> Option<StreamPlan> {
     let layers = needs.layers.len();
     let fewest = usize::from(mode != Mode::Stream);
     for streamed in fewest.max(1)..=layers {
@@ -235,32 +278,44 @@ fn with(needs: &Needs, room: u64, slots: usize, size: usize, mode: Mode, rates: 
         let coming: Vec<usize> = (0..layers).filter(|layer| comes(*layer)).collect();
         let slot_bytes = largest(needs, coming.iter().copied(), size);
         let blocks: Vec<Vec<usize>> = coming.chunks(size).map(<[usize]>::to_vec).collect();
-        let streamed_bytes: u64 = coming.iter().map(|layer| needs.layers[*layer]).sum();
-        let resident_bytes = needs.layers.iter().sum::<u64>() - streamed_bytes;
+        let coming_bytes: u64 = coming.iter().map(|layer| needs.layers[*layer]).sum();
+        let resident_bytes = needs.layers.iter().sum::<u64>() - coming_bytes;
         let slots = slots.min(blocks.len().max(1));
         if resident_bytes.saturating_add(slot_bytes.saturating_mul(slots as u64)) > room {
             continue;
         }
-        let mut plan = StreamPlan { blocks, slots, slot_bytes, resident_bytes, streamed_bytes, step_seconds: None };
-        plan.step_seconds = rates.map(|rates| step_seconds(&cost(needs, &plan, rates), plan.slots));
+        let look_ahead = window.min(slots.saturating_sub(1));
+        let (streamed_bytes, step_seconds) = (coming_bytes, None);
+        let mut plan =
+            StreamPlan { blocks, slots, look_ahead, slot_bytes, resident_bytes, streamed_bytes, step_seconds };
+        for BlockId(kept) in plan.kept(look_ahead) {
+            plan.streamed_bytes -= plan.blocks[kept].iter().map(|layer| needs.layers[*layer]).sum::<u64>();
+        }
+        plan.step_seconds = rates.map(|rates| predict::step_seconds(&cost(needs, &plan, rates), look_ahead + 1));
         return Some(plan);
     }
     None
 }
 
-/// What a step of a plan costs at some rates.
+/// What a step of a plan costs at some rates, at the look-ahead that was planned.
 pub fn cost(needs: &Needs, plan: &StreamPlan, rates: &Rates) -> StepCost {
-    let block_of = |layer: usize| plan.blocks.iter().position(|block| block.contains(&layer)).map(BlockId);
+    let kept = plan.kept(plan.look_ahead);
+    let comes: Vec<&Vec<usize>> = (0..plan.blocks.len())
+        .filter(|block| !kept.contains(&BlockId(*block)))
+        .map(|block| &plan.blocks[block])
+        .collect();
+    let block_of = |layer: usize| comes.iter().position(|block| block.contains(&layer)).map(BlockId);
     let layers = needs
         .layers
         .iter()
         .enumerate()
         .map(|(layer, bytes)| LayerCost { compute: *bytes as f64 / rates.compute, block: block_of(layer) });
-    let blocks = plan.blocks.iter().map(|block| {
+    let blocks = comes.iter().map(|block| {
         let bytes = block.iter().map(|layer| needs.layers[*layer]).sum::<u64>() as f64;
         BlockCost { read: rates.latency + bytes / rates.read, place: bytes / rates.place }
     });
-    StepCost { layers: layers.collect(), blocks: blocks.collect(), ends: needs.ends as f64 / rates.compute }
+    let ends = needs.ends as f64 / rates.compute;
+    StepCost { layers: layers.collect(), blocks: blocks.collect(), ends, gap: 0.0 }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 use super::schedule::BlockId;
 
 /// What a step is made of.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepCost {
     /// By layer, in order.
     pub layers: Vec<LayerCost>,
@@ -15,6 +15,8 @@ pub struct StepCost {
     pub blocks: Vec<BlockCost>,
     /// Seconds of a step that no layer accounts for: embedding, head, sampling.
     pub ends: f64,
+    /// Seconds since the step before ended, in which blocks come and nothing computes.
+    pub gap: f64,
 }
 
 /// What a layer costs.
@@ -38,40 +40,46 @@ pub struct BlockCost {
 /// Steps after which the recurrence has found its rhythm.
 const SETTLED: usize = 6;
 
-/// Seconds of a step among many, with so many slots.
+/// Seconds of a step among many like it, with so many slots: their mean, because steps may take turns in being long, as many of
+/// them as there are slots.
 pub fn step_seconds(cost: &StepCost, slots: usize) -> f64 {
-    let blocks = cost.blocks.len();
-    if blocks == 0 || slots == 0 {
-        return cost.ends + cost.layers.iter().map(|layer| layer.compute).sum::<f64>();
-    }
-    let last: Vec<usize> = (0..blocks)
-        .map(|block| cost.layers.iter().rposition(|layer| layer.block == Some(BlockId(block))).unwrap_or(0))
-        .collect();
-    let (mut freed, mut now, mut began) = (Vec::with_capacity(SETTLED * blocks), 0.0_f64, 0.0_f64);
-    let (mut read, mut placed) = (0.0_f64, 0.0_f64);
-    for step in 0..SETTLED {
-        began = now;
+    let turn = slots.max(1);
+    let seconds = steps_seconds(std::iter::repeat_n(cost, SETTLED + turn), slots);
+    seconds.iter().rev().take(turn).sum::<f64>() / turn as f64
+}
+
+/// Seconds of each of some steps, one after the other, of the same blocks.
+pub fn steps_seconds<'a>(steps: impl IntoIterator<Item = &'a StepCost>, slots: usize) -> Vec<f64> {
+    let (mut freed, mut now) = (Vec::new(), 0.0_f64);
+    let (mut read, mut placed, mut fetch) = (0.0_f64, 0.0_f64, 0_usize);
+    let mut seconds = Vec::new();
+    for cost in steps {
+        now += cost.gap;
+        let began = now;
+        let mut block_before = None;
         for (index, layer) in cost.layers.iter().enumerate() {
-            if let Some(BlockId(block)) = layer.block {
-                let fetch = step * blocks + block;
-                let first_of_block = cost.layers[..index].iter().all(|before| before.block != layer.block);
-                if first_of_block {
-                    let free = fetch.checked_sub(slots).and_then(|before| freed.get(before)).copied().unwrap_or(0.0);
-                    read = read.max(free) + cost.blocks[block].read;
-                    placed = placed.max(read) + cost.blocks[block].place;
-                    now = now.max(placed);
-                }
+            let Some(block) = layer.block.filter(|_| slots > 0) else {
                 now += layer.compute;
-                if last[block] == index {
-                    freed.push(now);
-                }
-            } else {
-                now += layer.compute;
+                continue;
+            };
+            if block_before != Some(block) {
+                block_before = Some(block);
+                let free = fetch.checked_sub(slots).and_then(|before| freed.get(before)).copied().unwrap_or(0.0);
+                let of_block = cost.blocks.get(block.0).copied().unwrap_or_default();
+                read = read.max(free) + of_block.read;
+                placed = placed.max(read) + of_block.place;
+                now = now.max(placed);
+                fetch += 1;
+            }
+            now += layer.compute;
+            if cost.layers[index + 1..].iter().find_map(|next| next.block) != Some(block) {
+                freed.push(now);
             }
         }
         now += cost.ends;
+        seconds.push(now - began);
     }
-    now - began
+    seconds
 }
 
 /// Share of the longer of two chains, copying and computing, in the time that both took together: 1 if the shorter one
@@ -89,7 +97,7 @@ mod tests {
         StepCost {
             layers: (0..streamed).map(layer).collect(),
             blocks: vec![BlockCost { read, place }; streamed],
-            ends: 0.0,
+            ..StepCost::default()
         }
     }
 
@@ -110,7 +118,27 @@ mod tests {
     #[test]
     fn resident_layers_only_compute() {
         let layers = vec![LayerCost { compute: 2.0, block: None }; 5];
-        assert_eq!(step_seconds(&StepCost { layers, blocks: Vec::new(), ends: 1.0 }, 2), 11.0);
+        assert_eq!(step_seconds(&StepCost { layers, ends: 1.0, ..StepCost::default() }, 2), 11.0);
+    }
+
+    #[test]
+    fn steps_that_take_turns_count_by_their_mean() {
+        // One block in two slots: each coming waits for the one before the last.
+        let layers = [true, false, false, false, false, true, false, false];
+        let layer = |streams: &bool| LayerCost { compute: 0.25, block: streams.then_some(BlockId(0)) };
+        let blocks = vec![BlockCost { read: 3.0, place: 2.5 }];
+        let cost = StepCost { layers: layers.iter().map(layer).collect(), blocks, ..StepCost::default() };
+        assert_eq!(step_seconds(&cost, 2), (6.0 * 0.25 + 3.0 + 2.5) / 2.0);
+    }
+
+    #[test]
+    fn a_pause_fills_the_slots() {
+        let one = cost(1.0, 3.0, 0.0, 4);
+        let pause = StepCost { gap: 100.0, ..one.clone() };
+        // Two blocks are there, the third waits for its read of 3, which began when the first was done with.
+        let seconds = steps_seconds([&one, &one, &pause], 2);
+        assert_eq!(seconds[1], 12.0);
+        assert_eq!(seconds[2], 8.0);
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! A *block* is some layers that come and go together. Blocks come in the order in which layers compute, and behind the
 //! last comes the first again: while the last layers of a step compute, the first of the next step are on their way. A
 //! block takes one of `slots` places from the moment its read begins until its last layer has computed, so the device
-//! never holds more than `slots` of them.
+//! never holds more than `slots` of them. Places that are not needed to look ahead can hold blocks that stay
+//! ([`Schedule::keep`]): which ones may change at any time, without anything being moved.
 
 use std::collections::VecDeque;
 
@@ -65,6 +66,10 @@ pub struct Schedule {
     wanted: VecDeque<(Fetch, Stage)>,
     /// Still being read or placed, and no longer wanted. They hold their places until they arrive.
     unwanted: Vec<Fetch>,
+    /// By block: whether it stays once it is there.
+    keep: Vec<bool>,
+    /// Blocks that stay. They hold their places.
+    kept: Vec<Fetch>,
     next_block: BlockId,
     next_id: u64,
 }
@@ -81,6 +86,7 @@ impl Schedule {
                 }
             }
         }
+        let keep = vec![false; blocks.len()];
         let last_layer = blocks.iter().map(|layers| layers.iter().copied().max().unwrap_or(0)).collect();
         Self {
             block_of,
@@ -88,6 +94,8 @@ impl Schedule {
             slots,
             wanted: VecDeque::new(),
             unwanted: Vec::new(),
+            keep,
+            kept: Vec::new(),
             next_block: BlockId(0),
             next_id: 0,
         }
@@ -100,7 +108,13 @@ impl Schedule {
 
     /// Places that are taken.
     pub fn held(&self) -> usize {
-        self.wanted.len() + self.unwanted.len()
+        self.wanted.len() + self.unwanted.len() + self.kept.len()
+    }
+
+    /// Chooses the blocks that stay from their next use on; those that stayed until now are dropped behind it. One place is
+    /// always left to those that come and go.
+    pub fn keep(&mut self, blocks: &[BlockId]) {
+        self.keep = (0..self.blocks()).map(|block| blocks.contains(&BlockId(block))).collect();
     }
 
     /// The next block to read, if there is a place for it. Whoever asks reads it.
@@ -108,9 +122,13 @@ impl Schedule {
         if self.blocks() == 0 || self.held() >= self.slots {
             return None;
         }
-        let fetch = Fetch { id: FetchId(self.next_id), block: self.next_block };
+        let blocks = self.blocks();
+        let stays = |block: &BlockId| self.kept.iter().any(|kept| kept.block == *block);
+        let mut ahead = (0..blocks).map(|ahead| BlockId((self.next_block.0 + ahead) % blocks));
+        let block = ahead.find(|block| !stays(block))?;
+        let fetch = Fetch { id: FetchId(self.next_id), block };
         self.next_id += 1;
-        self.next_block = BlockId((self.next_block.0 + 1) % self.blocks());
+        self.next_block = BlockId((block.0 + 1) % blocks);
         self.wanted.push_back((fetch, Stage::Reading));
         Some(fetch)
     }
@@ -150,6 +168,9 @@ impl Schedule {
     /// early, lets everything go that would come too soon; see [`Schedule::holds`].
     pub fn need(&mut self, layer: usize) -> Need {
         let Some(block) = self.block_of.get(layer).copied().flatten() else { return Need::Resident };
+        if let Some(kept) = self.kept.iter().find(|kept| kept.block == block) {
+            return Need::Ready(*kept);
+        }
         while let Some((fetch, stage)) = self.wanted.front().copied() {
             if fetch.block == block {
                 return if stage == Stage::Ready { Need::Ready(fetch) } else { Need::Wait };
@@ -165,18 +186,31 @@ impl Schedule {
 
     /// Whether a fetch is still wanted. What is not may be dropped at once.
     pub fn holds(&self, fetch: FetchId) -> bool {
-        self.wanted.iter().any(|(wanted, _)| wanted.id == fetch)
+        self.wanted.iter().map(|(wanted, _)| wanted).chain(&self.kept).any(|held| held.id == fetch)
     }
 
-    /// A layer has computed. Gives the fetch that has served its last layer and is dropped now.
+    /// A layer has computed. Gives the fetch that has served its last layer and is dropped now; one that stays is not.
     pub fn computed(&mut self, layer: usize) -> Option<Fetch> {
         let block = self.block_of.get(layer).copied().flatten()?;
-        let (fetch, stage) = self.wanted.front().copied()?;
-        let ends = fetch.block == block && stage == Stage::Ready && self.last_layer.get(block.0) == Some(&layer);
-        if ends {
-            self.wanted.pop_front();
+        if self.last_layer.get(block.0) != Some(&layer) {
+            return None;
         }
-        ends.then_some(fetch)
+        let keep = self.keep.get(block.0).copied().unwrap_or(false);
+        if let Some(at) = self.kept.iter().position(|kept| kept.block == block) {
+            return (!keep).then(|| self.kept.remove(at));
+        }
+        let (fetch, stage) = self.wanted.front().copied()?;
+        if fetch.block != block || stage != Stage::Ready {
+            return None;
+        }
+        self.wanted.pop_front();
+        // With few blocks it may be on its way again: then that one is used next.
+        let comes_again = self.wanted.iter().any(|(wanted, _)| wanted.block == block);
+        if keep && !comes_again && self.kept.len() + 1 < self.slots {
+            self.kept.push(fetch);
+            return None;
+        }
+        Some(fetch)
     }
 
     fn arrived(&mut self, fetch: FetchId, from: Stage, to: Stage) -> Arrival {

@@ -4,8 +4,10 @@
 
 use std::collections::BTreeMap;
 
+use super::adapt::{Adapter, Change};
 use super::predict::{StepCost, overlap};
 use super::schedule::{Arrival, Fetch, FetchId, Need, Schedule};
+use super::timeline::{Compute, Copy, Span, StepTimeline};
 
 /// The played machine.
 #[derive(Clone, Debug)]
@@ -39,6 +41,10 @@ pub struct Played {
     pub copying: (f64, f64),
     /// Fetches that failed.
     pub failures: u64,
+    /// Each step as the executor would have measured it.
+    pub timelines: Vec<StepTimeline>,
+    /// Changes of the look-ahead.
+    pub changes: Vec<Change>,
 }
 
 impl Played {
@@ -71,10 +77,28 @@ pub type CutShort = Option<usize>;
 
 impl SimulatedDevice {
     /// Plays steps, each to its end or cut short.
-    pub fn play(&self, mut schedule: Schedule, steps: &[CutShort]) -> Result<Played, Broken> {
+    pub fn play(&self, schedule: Schedule, steps: &[CutShort]) -> Result<Played, Broken> {
+        self.play_adapting(schedule, None, steps, &|_| None)
+    }
+
+    /// Plays steps with a look-ahead that is chosen as they go, on a machine that changes: `becomes` says what a step costs
+    /// from then on, if it is another than before.
+    pub fn play_adapting(
+        &self,
+        mut schedule: Schedule,
+        mut adapter: Option<Adapter>,
+        steps: &[CutShort],
+        becomes: &dyn Fn(usize) -> Option<SimulatedDevice>,
+    ) -> Result<Played, Broken> {
+        if let Some(adapter) = &adapter {
+            schedule.keep(&adapter.kept());
+        }
         let mut play = Play {
-            device: self,
+            device: self.clone(),
             schedule: &mut schedule,
+            times: BTreeMap::new(),
+            timeline: StepTimeline::default(),
+            began: 0.0,
             now: 0.0,
             reading: None,
             placing: None,
@@ -83,16 +107,30 @@ impl SimulatedDevice {
             random: self.seed,
             played: Played::default(),
         };
-        for cut in steps {
-            let began = play.now;
-            let layers = self.cost.layers.len();
+        for (step, cut) in steps.iter().enumerate() {
+            if let Some(device) = becomes(step) {
+                play.device = device;
+            }
+            let gap = play.device.cost.gap;
+            play.pass(gap)?;
+            play.began = play.now;
+            play.timeline = StepTimeline { gap, ..StepTimeline::default() };
+            let layers = play.device.cost.layers.len();
             for layer in 0..cut.unwrap_or(layers).min(layers) {
                 play.compute(layer)?;
             }
-            let ends = play.vary(self.cost.ends);
+            let ends = play.vary(play.device.cost.ends);
             play.pass(ends)?;
-            let seconds = play.now - began;
-            play.played.steps.push(seconds);
+            let wall = play.now - play.began;
+            play.played.steps.push(wall);
+            let timeline = StepTimeline { wall, ..std::mem::take(&mut play.timeline) };
+            if let (Some(adapter), None) = (&mut adapter, cut)
+                && let Some(change) = adapter.observe(&timeline)
+            {
+                play.schedule.keep(&adapter.kept());
+                play.played.changes.push(change);
+            }
+            play.played.timelines.push(timeline);
         }
         let wanted: u64 = play.there.iter().filter(|(id, _)| play.schedule.holds(**id)).map(|(_, bytes)| bytes).sum();
         play.played.left_over = play.there.values().sum::<u64>() - wanted;
@@ -101,8 +139,12 @@ impl SimulatedDevice {
 }
 
 struct Play<'a> {
-    device: &'a SimulatedDevice,
+    device: SimulatedDevice,
     schedule: &'a mut Schedule,
+    /// When fetches that are not used yet were read and placed, and their bytes.
+    times: BTreeMap<FetchId, Copy>,
+    timeline: StepTimeline,
+    began: f64,
     now: f64,
     /// What is under way, and when it will be done.
     reading: Option<(Fetch, f64)>,
@@ -116,13 +158,17 @@ struct Play<'a> {
 
 impl Play<'_> {
     fn compute(&mut self, layer: usize) -> Result<(), Broken> {
+        let asked = self.now;
         loop {
             let need = self.schedule.need(layer);
             self.sweep();
             self.start()?;
             match need {
                 Need::Resident => break,
-                Need::Ready(fetch) if self.there.contains_key(&fetch.id) => break,
+                Need::Ready(fetch) if self.there.contains_key(&fetch.id) => {
+                    self.timeline.copies.extend(self.times.remove(&fetch.id).map(|copy| self.since_began(copy)));
+                    break;
+                }
                 Need::Ready(_) => return Err(Broken::Absent(layer)),
                 Need::Wait => {
                     let next = [self.reading, self.placing].into_iter().flatten().map(|(_, end)| end).reduce(f64::min);
@@ -132,13 +178,22 @@ impl Play<'_> {
             }
         }
         let seconds = self.vary(self.device.cost.layers[layer].compute);
+        let begun = self.now;
         self.pass(seconds)?;
+        let span = |start: f64, end: f64| Span { start: start - self.began, end: end - self.began };
+        self.timeline.layers.push(Compute { layer, stall: span(asked, begun), compute: span(begun, self.now) });
         self.played.copying.1 += seconds;
         self.played.computed.push(layer);
         if let Some(fetch) = self.schedule.computed(layer) {
             self.there.remove(&fetch.id);
         }
         self.start()
+    }
+
+    /// Times of a copy, from when the step began.
+    fn since_began(&self, copy: Copy) -> Copy {
+        let since = |span: Span| Span { start: span.start - self.began, end: span.end - self.began };
+        Copy { read: since(copy.read), place: since(copy.place), ..copy }
     }
 
     /// Lets time go by, and everything end that ends meanwhile.
@@ -175,6 +230,7 @@ impl Play<'_> {
 
     /// Drops what is neither wanted nor under way.
     fn sweep(&mut self) {
+        self.times.retain(|id, _| self.schedule.holds(*id));
         let under_way = [self.reading, self.placing].map(|some| some.map(|(fetch, _)| fetch.id));
         self.there.retain(|id, _| self.schedule.holds(*id) || under_way.contains(&Some(*id)));
     }
@@ -185,14 +241,22 @@ impl Play<'_> {
             && let Some(fetch) = self.schedule.next_place()
         {
             let seconds = self.vary(self.device.cost.blocks[fetch.block.0].place);
-            self.placing = Some((fetch, self.now + seconds));
+            let end = self.now + seconds;
+            self.times.entry(fetch.id).or_default().place = Span { start: self.now, end };
+            self.placing = Some((fetch, end));
         }
         if self.reading.is_none()
             && let Some(fetch) = self.schedule.next_read()
         {
             let seconds = self.vary(self.device.cost.blocks[fetch.block.0].read);
             self.played.copying.0 += seconds;
-            self.reading = Some((fetch, self.now + seconds));
+            let end = self.now + seconds;
+            let bytes = self.device.block_bytes[fetch.block.0];
+            let layers = self.device.cost.layers.iter().enumerate();
+            let layers = layers.filter(|(_, layer)| layer.block == Some(fetch.block)).map(|(layer, _)| layer).collect();
+            let read = Span { start: self.now, end };
+            self.times.insert(fetch.id, Copy { layers, bytes, read, ..Copy::default() });
+            self.reading = Some((fetch, end));
             self.there.insert(fetch.id, self.device.block_bytes[fetch.block.0]);
             let bytes = self.there.values().sum();
             self.played.most_bytes = self.played.most_bytes.max(bytes);

@@ -8,15 +8,16 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use model_boss_protocol::ByteCount;
 use model_boss_weights::store::HostBuffer;
 
+use super::adapt::Adapter;
 use super::schedule::{Arrival, BlockId, Fetch, FetchId, Need, Schedule};
 use super::timeline::{Compute, Copy, Span, StepTimeline};
 
-pub use monitor::{Monitor, Residency};
+pub use monitor::{Adapted, Monitor, Residency};
 pub use ring::Loan;
 
 use ring::Ring;
@@ -73,7 +74,16 @@ pub enum Fault {
     Step(String),
     /// Nothing will work any more.
     Fatal(String),
+    /// Whoever waited for it wants it no longer.
+    Interrupted,
 }
+
+/// How often somebody who waits for a layer looks whether it is still wanted.
+const LOOK_UP: Duration = Duration::from_millis(20);
+
+/// How long the end waits for a read that is under way. One that never ends, of a server that is gone, keeps its thread and
+/// its buffer until the process ends.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Streaming could not begin.
 #[derive(Debug, thiserror::Error)]
@@ -86,7 +96,7 @@ pub enum StreamError {
     Thread(#[source] io::Error),
 }
 
-/// Layers that come and go. Dropping it ends its threads.
+/// Layers that come and go. Dropping it ends its threads, as soon as they have ended what they are at.
 pub struct Streamer<D: Device> {
     shared: Arc<Shared<D>>,
     ring: Arc<Ring>,
@@ -94,7 +104,10 @@ pub struct Streamer<D: Device> {
     blocks: Vec<Vec<usize>>,
     epoch: Instant,
     step: StepTimeline,
+    ended: Option<Instant>,
     monitor: Arc<Monitor>,
+    adapter: Option<Adapter>,
+    patience: Duration,
 }
 
 struct Shared<D: Device> {
@@ -109,6 +122,8 @@ struct State<D: Device> {
     times: HashMap<FetchId, Times>,
     fault: Option<Fault>,
     closed: bool,
+    /// Threads at work.
+    running: usize,
 }
 
 /// When a fetch was where.
@@ -141,6 +156,7 @@ impl<D: Device> Streamer<D> {
             times: HashMap::new(),
             fault: None,
             closed: false,
+            running: 0,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let mut streamer = Self {
@@ -150,54 +166,83 @@ impl<D: Device> Streamer<D> {
             blocks,
             epoch: Instant::now(),
             step: StepTimeline::default(),
+            ended: None,
             monitor,
+            adapter: None,
+            patience: PATIENCE,
         };
         let reader = {
             let shared = Arc::clone(&shared);
             move || shared.read_blocks(source, &held, &ring)
         };
-        let placer = move || shared.place_blocks(device);
+        let placer = {
+            let shared = Arc::clone(&shared);
+            move || shared.place_blocks(device)
+        };
         for (name, body) in
             [("weights-read", Box::new(reader) as Box<dyn FnOnce() + Send>), ("weights-place", Box::new(placer))]
         {
+            let running = Running::of(&shared);
+            let body = move || {
+                // Dropped behind everything that the thread has.
+                let _running = running;
+                body();
+            };
             let thread = thread::Builder::new().name(name.to_owned()).spawn(body).map_err(StreamError::Thread)?;
             streamer.threads.push(thread);
         }
         Ok(streamer)
     }
 
+    /// Lets measured steps choose how far to look ahead. Without this, all slots look ahead.
+    pub fn adapting(mut self, adapter: Adapter) -> Self {
+        self.shared.lock().schedule.keep(&adapter.kept());
+        self.adapter = Some(adapter);
+        self
+    }
+
     /// Notes that a step begins.
     pub fn begin_step(&mut self) {
         self.epoch = Instant::now();
-        self.step = StepTimeline::default();
+        let gap = self.ended.map_or(0.0, |ended| self.epoch.duration_since(ended).as_secs_f64());
+        self.step = StepTimeline { gap, ..StepTimeline::default() };
     }
 
     /// Waits for a layer's block; none for a layer that is resident. The block must be dropped before
     /// [`Streamer::computed`] is called.
-    pub fn take(&mut self, layer: usize) -> Result<Option<Arc<D::Block>>, Fault> {
+    ///
+    /// # Errors
+    /// When the block cannot be had, or with [`Fault::Interrupted`] soon after `stop` says that nobody wants it any more.
+    pub fn take(&mut self, layer: usize, stop: &dyn Fn() -> bool) -> Result<Option<Arc<D::Block>>, Fault> {
         let asked = Instant::now();
         let mut state = self.shared.lock();
         let fetch = loop {
-            match state.schedule.need(layer) {
-                Need::Resident => break None,
-                Need::Ready(fetch) => break Some(fetch),
-                Need::Wait => {}
-            }
+            let need = state.schedule.need(layer);
+            // Even if it is there: what comes too soon holds a place that whoever places the next block waits for.
             let dropped = state.sweep();
-            self.shared.changed.notify_all();
-            if let Some(fault) = state.fault.take() {
-                drop(state);
-                drop(dropped);
-                return Err(fault);
-            }
             if !dropped.is_empty() {
                 // They give their memory back, for which the lock is not needed.
                 drop(state);
                 drop(dropped);
+                self.shared.changed.notify_all();
                 state = self.shared.lock();
                 continue;
             }
-            state = self.shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            match need {
+                Need::Resident => break None,
+                Need::Ready(fetch) => break Some(fetch),
+                Need::Wait => {}
+            }
+            self.shared.changed.notify_all();
+            if let Some(fault) = state.fault.take() {
+                // What is over stays over.
+                state.fault = Some(fault.clone()).filter(|fault| matches!(fault, Fault::Fatal(_)));
+                return Err(fault);
+            }
+            if stop() {
+                return Err(Fault::Interrupted);
+            }
+            state = self.shared.changed.wait_timeout(state, LOOK_UP).unwrap_or_else(PoisonError::into_inner).0;
         };
         let block = match fetch {
             None => None,
@@ -248,7 +293,17 @@ impl<D: Device> Streamer<D> {
 
     /// Notes that a step has ended well.
     pub fn end_step(&mut self) {
-        self.step.wall = self.seconds(Instant::now());
+        let now = Instant::now();
+        self.ended = Some(now);
+        self.step.wall = self.seconds(now);
+        if let Some(adapter) = &mut self.adapter {
+            let change = adapter.observe(&self.step);
+            if change.is_some() {
+                self.shared.lock().schedule.keep(&adapter.kept());
+                self.shared.changed.notify_all();
+            }
+            self.monitor.adapted_to(adapter.expected_seconds(), change);
+        }
         self.monitor.stepped(std::mem::take(&mut self.step));
     }
 
@@ -277,13 +332,47 @@ impl<D: Device> Streamer<D> {
 
 impl<D: Device> Drop for Streamer<D> {
     fn drop(&mut self) {
-        self.shared.lock().closed = true;
-        self.shared.changed.notify_all();
+        let mut state = self.shared.lock();
+        state.closed = true;
         self.ring.close();
-        for thread in self.threads.drain(..) {
+        self.shared.changed.notify_all();
+        // They hold places that a thread may wait for.
+        let held = (std::mem::take(&mut state.read), std::mem::take(&mut state.ready));
+        drop(state);
+        drop(held);
+        let state = self.shared.lock();
+        let working = |state: &mut State<D>| state.running > 0;
+        let waited = self.shared.changed.wait_timeout_while(state, self.patience, working);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let all_ended = state.running == 0;
+        drop(state);
+        for thread in self.threads.drain(..).filter(|_| all_ended) {
             // A thread that panicked has said so.
             let _ = thread.join();
         }
+    }
+}
+
+/// A thread at work; dropped when it ends.
+struct Running<D: Device>(Arc<Shared<D>>);
+
+impl<D: Device> Running<D> {
+    fn of(shared: &Arc<Shared<D>>) -> Self {
+        shared.lock().running += 1;
+        Self(Arc::clone(shared))
+    }
+}
+
+impl<D: Device> Drop for Running<D> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.running -= 1;
+        if !state.closed {
+            // Nobody would ever bring what somebody waits for.
+            state.fault = Some(Fault::Fatal("what brings weights has failed; load the model again".to_owned()));
+        }
+        drop(state);
+        self.0.changed.notify_all();
     }
 }
 

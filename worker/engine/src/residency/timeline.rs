@@ -54,6 +54,8 @@ pub struct StepTimeline {
     pub layers: Vec<Compute>,
     /// Seconds from the step's begin to its end.
     pub wall: f64,
+    /// Seconds from the end of the step before to this one's begin; 0 for the first.
+    pub gap: f64,
 }
 
 /// One layer, in the words of RS-9.
@@ -95,6 +97,12 @@ impl StepTimeline {
         self.wall = self.wall.max(other.wall);
     }
 
+    /// Seconds of computing before the first layer and behind the last: embedding and head.
+    pub fn ends(&self) -> f64 {
+        let layers = self.layers.iter().map(|layer| layer.stall.seconds() + layer.compute.seconds());
+        (self.wall - layers.sum::<f64>()).max(0.0)
+    }
+
     /// The step's sums.
     pub fn totals(&self) -> StreamTotals {
         let sum = |seconds: &dyn Fn(&Copy) -> f64| self.copies.iter().map(seconds).sum();
@@ -104,6 +112,7 @@ impl StepTimeline {
             read_seconds: sum(&|copy| copy.read.seconds()),
             place_seconds: sum(&|copy| copy.place.seconds()),
             compute_seconds: self.layers.iter().map(|layer| layer.compute.seconds()).sum(),
+            ends_seconds: self.ends(),
             stall_seconds: self.layers.iter().map(|layer| layer.stall.seconds()).sum(),
             wall_seconds: self.wall,
         }
@@ -121,8 +130,10 @@ pub struct StreamTotals {
     pub read_seconds: f64,
     /// Seconds of placing what was read.
     pub place_seconds: f64,
-    /// Seconds of computing.
+    /// Seconds of computing in layers.
     pub compute_seconds: f64,
+    /// Seconds of computing before the first layer and behind the last.
+    pub ends_seconds: f64,
     /// Seconds in which computing waited for weights.
     pub stall_seconds: f64,
     /// Seconds of the steps.
@@ -137,6 +148,7 @@ impl StreamTotals {
         self.read_seconds += step.read_seconds;
         self.place_seconds += step.place_seconds;
         self.compute_seconds += step.compute_seconds;
+        self.ends_seconds += step.ends_seconds;
         self.stall_seconds += step.stall_seconds;
         self.wall_seconds += step.wall_seconds;
     }
@@ -146,6 +158,8 @@ impl StreamTotals {
         let (steps, wall) = (self.steps.max(other.steps), self.wall_seconds.max(other.wall_seconds));
         self.add(other);
         (self.steps, self.wall_seconds) = (steps, wall);
+        // What is no part of one's layers may be the other's.
+        self.ends_seconds = (wall - self.compute_seconds - self.stall_seconds).max(0.0);
     }
 
     /// What was added since.
@@ -156,6 +170,7 @@ impl StreamTotals {
             read_seconds: self.read_seconds - before.read_seconds,
             place_seconds: self.place_seconds - before.place_seconds,
             compute_seconds: self.compute_seconds - before.compute_seconds,
+            ends_seconds: self.ends_seconds - before.ends_seconds,
             stall_seconds: self.stall_seconds - before.stall_seconds,
             wall_seconds: self.wall_seconds - before.wall_seconds,
         }
@@ -168,6 +183,7 @@ impl StreamTotals {
 
     /// See [`overlap`]. Reading and placing overlap too, so the slower of the two counts.
     pub fn overlap(&self) -> f64 {
-        overlap(self.read_seconds.max(self.place_seconds), self.compute_seconds, self.wall_seconds)
+        let computing = self.compute_seconds + self.ends_seconds;
+        overlap(self.read_seconds.max(self.place_seconds), computing, self.wall_seconds)
     }
 }

@@ -1,17 +1,19 @@
 //! Positioned reads past the page cache: the disk writes straight into the buffer, and the file takes no memory beside
 //! it. Where a file system cannot do that, ordinary reads, after each of which the cache is asked to forget.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::errno::Errno;
-use nix::fcntl::OFlag;
 
-use super::buffer::PAGE;
-use super::{Identity, Run, StoreError, WeightStore, still_the_same};
+use super::buffer::{HostBuffer, PAGE};
+use super::system::{
+    FileSystem, Identity, SLICE, file_system, forget, no_more_than_asked, open_direct, still_the_same,
+};
+use super::{Run, StoreError, WeightStore, unreadable};
 
 /// Files that are read from disk each time.
 #[derive(Debug)]
@@ -22,24 +24,33 @@ pub struct DirectStore {
 #[derive(Debug)]
 struct Opened {
     path: PathBuf,
+    system: FileSystem,
     /// For reads through the cache.
     plain: File,
-    /// For reads past it, where the file system has them.
-    direct: Option<File>,
-    /// Whether a direct read was refused: then none is tried again.
+    /// For reads past it, where the file system has them, or why not.
+    direct: Result<File, String>,
+    /// Whether a direct read was refused later: then none is tried again.
     refused: AtomicBool,
     identity: Identity,
 }
 
 impl DirectStore {
-    /// Opens the files, whose positions are their numbers.
+    /// Opens the files, whose positions are their numbers, and tries a direct read of each.
     pub fn open(paths: &[PathBuf]) -> Result<Self, StoreError> {
         Ok(Self { files: paths.iter().map(|path| Opened::open(path)).collect::<Result<_, _>>()? })
     }
 
-    /// Whether every file so far was read past the page cache.
-    pub fn is_direct(&self) -> bool {
-        self.files.iter().all(|file| file.direct.is_some() && !file.refused.load(Ordering::Relaxed))
+    /// Reads through the page cache, as where direct reads are refused.
+    #[cfg(test)]
+    pub(super) fn without_direct(self) -> Self {
+        self.files.iter().for_each(|file| file.refused.store(true, Ordering::Relaxed));
+        self
+    }
+
+    /// Itself, if every file can be read past the page cache.
+    pub(super) fn or_refuse(self) -> Result<Self, StoreError> {
+        let refused = self.files.iter().find_map(|file| file.why_not_direct().map(|why| (file.path.clone(), why)));
+        refused.map_or(Ok(self), |(path, why)| Err(StoreError::NotDirect { path, why }))
     }
 }
 
@@ -50,21 +61,41 @@ impl WeightStore for DirectStore {
         let result = file.read(run.extent.offset, into);
         // A file that was cut meanwhile gives a short read: what happened to it says more.
         still_the_same(&file.path, &file.plain, &file.identity)?;
-        result.map_err(|source| StoreError::Read { path: file.path.clone(), offset: run.extent.offset, source })
+        result.map_err(unreadable(&file.path, run.extent.offset))
     }
 
-    fn name(&self) -> &'static str {
-        if self.is_direct() { "direct" } else { "buffered" }
+    fn describe(&self) -> String {
+        match self.files.iter().find_map(Opened::why_not_direct) {
+            Some(why) => format!("through the page cache, which forgets ({why})"),
+            None => format!("direct ({})", self.files.first().map_or("no file", |file| file.system.name)),
+        }
     }
 }
 
 impl Opened {
     fn open(path: &Path) -> Result<Self, StoreError> {
-        let fail = |source| StoreError::Read { path: path.to_owned(), offset: 0, source };
-        let plain = File::open(path).map_err(fail)?;
-        let identity = Identity::of(&plain.metadata().map_err(fail)?);
-        let direct = open_direct(path).ok();
-        Ok(Self { path: path.to_owned(), plain, direct, refused: AtomicBool::new(false), identity })
+        let plain = File::open(path).map_err(unreadable(path, 0))?;
+        let identity = Identity::of(&plain.metadata().map_err(unreadable(path, 0))?);
+        no_more_than_asked(&plain);
+        let system = file_system(&plain);
+        let direct = if system.is_memory {
+            Err(format!("{} is memory", system.name))
+        } else {
+            open_direct(path)
+                .and_then(try_direct)
+                .map_err(|error| format!("{} refuses direct reads: {error}", system.name))
+        };
+        Ok(Self { path: path.to_owned(), system, plain, direct, refused: AtomicBool::new(false), identity })
+    }
+
+    fn why_not_direct(&self) -> Option<String> {
+        match &self.direct {
+            Ok(_) if self.refused.load(Ordering::Relaxed) => {
+                Some(format!("{} refused a direct read", self.system.name))
+            }
+            Ok(_) => None,
+            Err(why) => Some(why.clone()),
+        }
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
@@ -72,7 +103,7 @@ impl Opened {
         let aligned = offset.is_multiple_of(PAGE as u64)
             && into.len().is_multiple_of(PAGE)
             && into.as_ptr().addr().is_multiple_of(PAGE);
-        if let Some(direct) = self.direct.as_ref().filter(|_| aligned && !self.refused.load(Ordering::Relaxed)) {
+        if let Some(direct) = self.direct.as_ref().ok().filter(|_| aligned && !self.refused.load(Ordering::Relaxed)) {
             match read_pages(direct, offset, into, wanted) {
                 Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => {
                     self.refused.store(true, Ordering::Relaxed);
@@ -80,32 +111,23 @@ impl Opened {
                 result => return result,
             }
         }
-        self.plain.read_exact_at(&mut into[..wanted], offset)?;
-        self.forget(offset, wanted);
+        let mut at = offset;
+        for slice in into[..wanted].chunks_mut(SLICE) {
+            self.plain.read_exact_at(slice, at)?;
+            if !self.system.is_memory {
+                forget(&self.plain, at, slice.len().next_multiple_of(PAGE));
+            }
+            at += slice.len() as u64;
+        }
         Ok(())
     }
-
-    /// The page cache must not become a second copy of the model.
-    fn forget(&self, offset: u64, len: usize) {
-        #[cfg(target_os = "linux")]
-        if let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) {
-            use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
-            // Advice: where it is not taken, the kernel forgets when it has to.
-            let _ = posix_fadvise(&self.plain, offset, len, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
-        }
-        #[cfg(not(target_os = "linux"))]
-        let _ = (offset, len);
-    }
 }
 
-#[cfg(target_os = "linux")]
-fn open_direct(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).custom_flags(OFlag::O_DIRECT.bits()).open(path)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn open_direct(_path: &Path) -> io::Result<File> {
-    Err(io::Error::from(io::ErrorKind::Unsupported))
+/// Some file systems open a file for direct reads and refuse the first one.
+fn try_direct(file: File) -> io::Result<File> {
+    let mut page = HostBuffer::new(PAGE)?;
+    file.read_at(&mut page, 0)?;
+    Ok(file)
 }
 
 /// Reads until `wanted` bytes are there. A read may end early; the next begins at the last whole page.

@@ -1,19 +1,23 @@
-//! Stores: where the bytes of layers come from when they are pulled again and again. Three of them: files read past the
-//! page cache ([`DirectStore`]), mapped files ([`MappedStore`]), and memory ([`MemoryStore`]). Knows ranges, not their meaning.
+//! Stores: where the bytes of layers come from when they are pulled again and again. Files read past the page cache
+//! ([`DirectStore`]), mapped files ([`MappedStore`]), and memory that holds what another store gave ([`MemoryStore`]).
+//! None of them leaves a second copy in the page cache. Knows ranges, not their meaning.
 
 mod buffer;
 mod direct;
+mod mapped;
+mod memory;
 mod runs;
+mod system;
 
-use std::fs::{File, Metadata};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-
-use memmap2::Mmap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 
 pub use buffer::{HostBuffer, HostMemory, PAGE};
 pub use direct::DirectStore;
+pub use mapped::MappedStore;
+pub use memory::MemoryStore;
 pub use runs::{Extent, Reads, Run};
 
 /// Gives pieces of files, from any thread.
@@ -22,20 +26,76 @@ pub trait WeightStore: Send + Sync {
     /// file is left as it is.
     fn read(&self, run: &Run, into: &mut [u8]) -> Result<(), StoreError>;
 
-    /// In a word, for people.
-    fn name(&self) -> &'static str;
+    /// What it does and why, in a few words for people: `direct (ext4)`.
+    fn describe(&self) -> String;
 }
 
-/// Reads everything that was planned.
+/// Which store is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StoreChoice {
+    /// Direct reads where the file system has them, else reads through the page cache, which is told to forget.
+    #[default]
+    Auto,
+    /// Direct reads, or none.
+    Direct,
+    /// Mapped files.
+    Map,
+    /// As [`StoreChoice::Auto`], with as much held in memory as there is room for. Who loads knows the room and
+    /// makes a [`MemoryStore`].
+    Memory,
+}
+
+/// Opens files, whose positions are their numbers.
+///
+/// # Errors
+/// When a file cannot be opened, or when direct reads are asked for where the file system refuses them.
+pub fn open(paths: &[PathBuf], choice: StoreChoice) -> Result<Arc<dyn WeightStore>, StoreError> {
+    Ok(match choice {
+        StoreChoice::Auto | StoreChoice::Memory => Arc::new(DirectStore::open(paths)?),
+        StoreChoice::Direct => Arc::new(DirectStore::open(paths)?.or_refuse()?),
+        StoreChoice::Map => Arc::new(MappedStore::open(paths)?),
+    })
+}
+
+/// Reads that are under way at the same time: a disk that waits for the next one while it ends the last gives a tenth less.
+const TOGETHER: usize = 2;
+/// Bytes of each of them: whole pages.
+const PIECE: usize = 8 << 20;
+
+/// Reads everything that was planned, several pieces at a time where there is much to read.
 pub fn read_all(store: &dyn WeightStore, reads: &Reads, into: &mut [u8]) -> Result<(), StoreError> {
+    let (needs, has) = (reads.buffer(), into.len());
+    let (mut rest, mut at) = (into, 0);
+    let mut pieces = Vec::new();
     for run in reads.runs() {
-        let end = run.at.saturating_add(run.extent.len as usize);
-        let Some(into) = into.get_mut(run.at..end) else {
-            return Err(StoreError::TooShort { needs: reads.buffer(), has: into.len() });
-        };
-        store.read(run, into)?;
+        // Runs stand in the order of the buffer, one behind the other.
+        let short = || StoreError::TooShort { needs, has };
+        rest = rest.split_at_mut_checked(run.at - at).ok_or_else(short)?.1;
+        let (of_run, behind) = rest.split_at_mut_checked(run.extent.len as usize).ok_or_else(short)?;
+        for (index, piece) in of_run.chunks_mut(PIECE).enumerate() {
+            let first = index * PIECE;
+            let extent = Extent { offset: run.extent.offset + first as u64, len: piece.len() as u64, ..run.extent };
+            pieces.push((Run { extent, at: run.at + first }, piece));
+        }
+        (rest, at) = (behind, run.at + run.extent.len as usize);
     }
-    Ok(())
+    let helpers = pieces.len().min(TOGETHER).saturating_sub(1);
+    let pieces = Mutex::new(pieces.into_iter());
+    let next = || pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let read = || -> Result<(), StoreError> {
+        while let Some((run, into)) = next() {
+            store.read(&run, into)?;
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        // Without a second thread one reads it all.
+        let helpers: Vec<_> =
+            (0..helpers).filter_map(|_| thread::Builder::new().spawn_scoped(scope, read).ok()).collect();
+        let own = read();
+        let others = helpers.into_iter().map(|helper| helper.join().unwrap_or(Err(StoreError::Panicked)));
+        others.fold(own, Result::and)
+    })
 }
 
 /// A piece could not be had.
@@ -57,12 +117,31 @@ pub enum StoreError {
         /// Which file.
         path: PathBuf,
     },
+    /// Direct reads were asked for.
+    #[error("{} cannot be read past the page cache: {why}; `store = \"auto\"` reads it through the cache", path.display())]
+    NotDirect {
+        /// Which file.
+        path: PathBuf,
+        /// Whose fault it is.
+        why: String,
+    },
+    /// No memory to hold bytes in.
+    #[error("no memory to hold {bytes} bytes of weights: {source}")]
+    Memory {
+        /// How many.
+        bytes: u64,
+        /// The system's reason.
+        source: io::Error,
+    },
     /// A piece of a file that the store does not have.
     #[error("there is no file {file}")]
     NoFile {
         /// Its number.
         file: usize,
     },
+    /// A fault of the program: what went wrong stands on standard error.
+    #[error("a thread that read weights ended early")]
+    Panicked,
     /// A fault of the caller.
     #[error("a buffer has {has} bytes where {needs} are needed")]
     TooShort {
@@ -73,93 +152,8 @@ pub enum StoreError {
     },
 }
 
-/// Tells whether a file is still the one that was opened, as far as the system tells.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Identity {
-    len: u64,
-    modified: (i64, i64),
-}
-
-impl Identity {
-    fn of(about: &Metadata) -> Self {
-        Self { len: about.len(), modified: (about.mtime(), about.mtime_nsec()) }
-    }
-}
-
-/// Mapped files: bytes come from the page cache, which counts against a memory limit and is read anew when it is short.
-#[derive(Debug)]
-pub struct MappedStore {
-    files: Vec<(PathBuf, File, Identity, Mmap)>,
-}
-
-impl MappedStore {
-    /// Maps the files, whose positions are their numbers.
-    pub fn open(paths: &[PathBuf]) -> Result<Self, StoreError> {
-        let open = |path: &PathBuf| {
-            let fail = |source| StoreError::Read { path: path.clone(), offset: 0, source };
-            let file = File::open(path).map_err(fail)?;
-            let identity = Identity::of(&file.metadata().map_err(fail)?);
-            #[allow(unsafe_code)]
-            // SAFETY: the bytes are only read. A writer that changes the file meanwhile can make us compute nonsense or,
-            // by shortening it, end this process by SIGBUS; a worker is a process of its own for this reason too.
-            let map = unsafe { Mmap::map(&file) }.map_err(fail)?;
-            Ok((path.clone(), file, identity, map))
-        };
-        Ok(Self { files: paths.iter().map(open).collect::<Result<_, _>>()? })
-    }
-}
-
-impl WeightStore for MappedStore {
-    fn read(&self, run: &Run, into: &mut [u8]) -> Result<(), StoreError> {
-        let file = run.extent.file;
-        let (path, file, identity, map) = self.files.get(file).ok_or(StoreError::NoFile { file })?;
-        still_the_same(path, file, identity)?;
-        copy_from(map, run, into);
-        Ok(())
-    }
-
-    fn name(&self) -> &'static str {
-        "mapped"
-    }
-}
-
-/// Files that are in memory.
-#[derive(Debug)]
-pub struct MemoryStore {
-    files: Vec<Vec<u8>>,
-}
-
-impl MemoryStore {
-    /// Their positions are their numbers.
-    pub fn new(files: Vec<Vec<u8>>) -> Self {
-        Self { files }
-    }
-}
-
-impl WeightStore for MemoryStore {
-    fn read(&self, run: &Run, into: &mut [u8]) -> Result<(), StoreError> {
-        let file = run.extent.file;
-        copy_from(self.files.get(file).ok_or(StoreError::NoFile { file })?, run, into);
-        Ok(())
-    }
-
-    fn name(&self) -> &'static str {
-        "memory"
-    }
-}
-
-fn copy_from(bytes: &[u8], run: &Run, into: &mut [u8]) {
-    let start = usize::try_from(run.extent.offset).unwrap_or(usize::MAX).min(bytes.len());
-    let there = &bytes[start..];
-    let count = there.len().min(into.len());
-    into[..count].copy_from_slice(&there[..count]);
-}
-
-fn still_the_same(path: &Path, file: &File, identity: &Identity) -> Result<(), StoreError> {
-    match file.metadata() {
-        Ok(about) if Identity::of(&about) == *identity => Ok(()),
-        _ => Err(StoreError::Changed { path: path.to_owned() }),
-    }
+fn unreadable(path: &Path, offset: u64) -> impl FnOnce(io::Error) -> StoreError {
+    move |source| StoreError::Read { path: path.to_owned(), offset, source }
 }
 
 #[cfg(test)]

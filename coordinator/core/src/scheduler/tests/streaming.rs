@@ -290,7 +290,7 @@ fn rs_11_a_load_forces_how_layers_live_and_only_a_difference_loads_again() {
         options
     };
     assert_eq!(load(&mut world, windows(Some(2))).0, 1, "another window");
-    assert_eq!(spawned(&world).unwrap().1, Residency { mode: stream, window: Some(2), block: None });
+    assert_eq!(spawned(&world).unwrap().1, Residency { mode: stream, window: Some(2), ..Residency::default() });
     assert_eq!(load(&mut world, windows(Some(2))).0, 0, "as it is");
     assert_eq!(load(&mut world, windows(None)).0, 0, "nothing said");
     assert_eq!(load(&mut world, LoadOptions::default()), (0, gib(2), true), "nothing asked");

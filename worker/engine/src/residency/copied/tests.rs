@@ -71,7 +71,7 @@ fn stream(
         streamer.begin_step();
         clock.begin_step();
         for layer in 0..sizes.len().min(*cut) {
-            let block = streamer.take(layer).unwrap().unwrap();
+            let block = streamer.take(layer, &|| false).unwrap().unwrap();
             block.begin_use().unwrap();
             clock.layer_begins(layer);
             for (piece, memory) in block.pieces().enumerate() {

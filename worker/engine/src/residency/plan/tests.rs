@@ -42,9 +42,19 @@ fn what_does_not_fit_is_streamed_and_the_rest_stays() {
 #[test]
 fn a_slow_disk_wants_a_small_window_and_an_even_race_a_larger_one() {
     let wish = Wish::default();
-    assert_eq!(streamed(plan(&large(), 2048 * MIB, &wish, Some(&DISK)).unwrap()).slots, 2);
+    assert_eq!(streamed(plan(&large(), 2048 * MIB, &wish, Some(&DISK)).unwrap()).look_ahead, 1);
     let even = Rates { read: 9e9, place: 9e9, latency: 1e-4, compute: 9e9 };
-    assert!(streamed(plan(&large(), 2048 * MIB, &wish, Some(&even)).unwrap()).slots > 2);
+    assert!(streamed(plan(&large(), 2048 * MIB, &wish, Some(&even)).unwrap()).look_ahead > 1);
+}
+
+#[test]
+fn slots_can_hold_blocks_where_hardly_more_comes_for_it() {
+    let plan = streamed(plan(&large(), 2048 * MIB, &Wish::default(), Some(&DISK)).unwrap());
+    // 13 places: five slots, three of which hold a block for now; the same 25 layers come as with two slots.
+    assert_eq!((plan.slots, plan.look_ahead, plan.resident_bytes), (5, 1, 8 * 107 * MIB));
+    assert_eq!(plan.streamed_bytes, 25 * 107 * MIB);
+    assert_eq!(plan.kept(1).len(), 3);
+    assert_eq!((plan.kept(4).len(), plan.kept(9).len()), (0, 0));
 }
 
 #[test]
@@ -53,6 +63,17 @@ fn small_layers_come_several_at_a_time() {
     let plan = |wish: Wish| streamed(plan(&needs, 200 * MIB, &wish, None).unwrap());
     assert_eq!(plan(Wish::default()).blocks[0].len(), 4);
     assert_eq!(plan(Wish { block: Some(2), ..Wish::default() }).blocks[0].len(), 2);
+}
+
+#[test]
+fn rs_6_a_measured_disk_decides_how_many_layers_come_at_a_time() {
+    let needs = Needs { layers: vec![17 * MIB; 28], ends: 157 * MIB, ..Needs::default() };
+    let size = |latency: f64| {
+        let rates = Rates { latency, ..DISK };
+        streamed(plan(&needs, 300 * MIB, &Wish::default(), Some(&rates)).unwrap()).blocks[0].len()
+    };
+    assert_eq!(size(1e-4), 1, "small blocks leave room for layers that stay");
+    assert!(size(0.05) > 1, "a read that takes long to begin is better a long one");
 }
 
 #[test]
@@ -66,9 +87,9 @@ fn a_forced_stream_streams_everything_that_could_stay() {
 fn a_refusal_names_the_numbers() {
     let wish = Wish { mode: Mode::Resident, ..Wish::default() };
     let words = plan(&large(), 2048 * MIB, &wish, None).unwrap_err().to_string();
-    assert!(words.contains(&(2048 * MIB).to_string()) && words.contains("auto"), "{words}");
+    assert!(words.contains("2.00 GiB") && words.contains("auto"), "{words}");
     let words = plan(&large(), 600 * MIB, &Wish::default(), None).unwrap_err().to_string();
-    assert!(words.contains(&(2 * 107 * MIB).to_string()) && words.contains("context"), "{words}");
+    assert!(words.contains("214 MiB") && words.contains("context"), "{words}");
 }
 
 proptest! {
@@ -88,7 +109,10 @@ proptest! {
                 let coming: Vec<usize> = plan.blocks.iter().flatten().copied().collect();
                 prop_assert!(coming.windows(2).all(|pair| pair[0] < pair[1]));
                 let bytes: u64 = coming.iter().map(|layer| needs.layers[*layer]).sum();
-                prop_assert_eq!(bytes, plan.streamed_bytes);
+                let kept = plan.kept(plan.look_ahead);
+                prop_assert_eq!(kept.len() + 1 + plan.look_ahead, plan.slots);
+                let kept = kept.iter().flat_map(|block| &plan.blocks[block.0]).map(|layer| needs.layers[*layer]);
+                prop_assert_eq!(bytes, plan.streamed_bytes + kept.sum::<u64>());
                 prop_assert_eq!(bytes + plan.resident_bytes, needs.layers.iter().sum::<u64>());
                 for block in &plan.blocks {
                     prop_assert!(block.iter().map(|layer| needs.layers[*layer]).sum::<u64>() <= plan.slot_bytes);

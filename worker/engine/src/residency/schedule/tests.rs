@@ -16,7 +16,7 @@ fn device(streamed: &[bool], size: usize, compute: f64, cost: BlockCost) -> (Sim
     let block_of = |layer: usize| blocks.iter().position(|block| block.contains(&layer)).map(BlockId);
     let layers = (0..streamed.len()).map(|layer| LayerCost { compute, block: block_of(layer) }).collect();
     let device = SimulatedDevice {
-        cost: StepCost { layers, blocks: vec![cost; blocks.len()], ends: 0.0 },
+        cost: StepCost { layers, blocks: vec![cost; blocks.len()], ..StepCost::default() },
         block_bytes: vec![1; blocks.len()],
         memory: u64::MAX,
         unsteadiness: 0.0,
@@ -74,6 +74,24 @@ fn a_failed_fetch_comes_again() {
 }
 
 #[test]
+fn blocks_that_stay_are_read_once_and_can_be_let_go() {
+    let (device, blocks) = device(&[true; 6], 1, 1.0, BlockCost { read: 1.0, place: 0.5 });
+    let mut schedule = Schedule::new(6, &blocks, 4);
+    schedule.keep(&[BlockId(1), BlockId(4)]);
+    let played = device.play(schedule.clone(), &[None; 5]).unwrap();
+    let came = |step: usize| -> Vec<usize> {
+        played.timelines[step].copies.iter().flat_map(|copy| copy.layers.iter().copied()).collect()
+    };
+    assert_eq!(came(0), [0, 1, 2, 3, 4, 5]);
+    assert_eq!((came(1), came(4)), (vec![0, 2, 3, 5], vec![0, 2, 3, 5]));
+    assert!(played.most_bytes <= 4);
+    // However many are to stay, one place is left.
+    schedule.keep(&(0..6).map(BlockId).collect::<Vec<_>>());
+    let played = device.play(schedule, &[None; 5]).unwrap();
+    assert_eq!(played.timelines[4].copies.len(), 3);
+}
+
+#[test]
 fn balanced_copy_and_compute_hide_each_other() {
     for (place, size) in [(0.0, 1), (0.0, 3), (1.0, 1)] {
         let (device, blocks) = device(&[true; 36], size, 1.0 / size as f64, BlockCost { read: 1.0, place });
@@ -89,11 +107,12 @@ fn balanced_copy_and_compute_hide_each_other() {
 
 proptest! {
     #[test]
-    fn promises_hold_whatever_happens(
+    fn rs_6_never_computes_an_absent_layer_never_exceeds_memory_in_order_all_returned(
         streamed in proptest::collection::vec(any::<bool>(), 1..40), size in 1..5_usize, slots in 1..5_usize,
         steps in proptest::collection::vec(proptest::option::of(0..40_usize), 1..8),
         (read, place, compute) in (0.1..3.0, 0.0..3.0, 0.1..3.0),
         fails_every in proptest::option::of(2..20_u64), seed in any::<u64>(),
+        keep in proptest::collection::vec(0..40_usize, 0..4),
     ) {
         let (mut device, blocks) = device(&streamed, size, compute, BlockCost { read, place });
         device.unsteadiness = 0.9;
@@ -102,7 +121,9 @@ proptest! {
         device.memory = slots as u64;
         let steps: Vec<CutShort> = steps;
         let layers = streamed.len();
-        let played = device.play(Schedule::new(layers, &blocks, slots), &steps).map_err(|broken| TestCaseError::fail(broken.to_string()))?;
+        let mut schedule = Schedule::new(layers, &blocks, slots);
+        schedule.keep(&keep.into_iter().map(BlockId).collect::<Vec<_>>());
+        let played = device.play(schedule, &steps).map_err(|broken| TestCaseError::fail(broken.to_string()))?;
         // In order, each layer of each step.
         let expected: Vec<usize> = steps.iter().flat_map(|cut| 0..cut.unwrap_or(layers).min(layers)).collect();
         prop_assert_eq!(played.computed, expected);
@@ -111,7 +132,7 @@ proptest! {
     }
 
     #[test]
-    fn the_prediction_is_within_five_percent_of_what_is_played(
+    fn rs_6_the_prediction_is_within_five_percent_of_what_is_played(
         streamed in proptest::collection::vec(any::<bool>(), 8..60), size in 1..5_usize, slots in 2..6_usize,
         (read, place, compute) in (0.05..4.0, 0.0..4.0, 0.05..4.0), seed in any::<u64>(),
     ) {
@@ -123,5 +144,24 @@ proptest! {
         let mean = played.steps[4..].iter().sum::<f64>() / 8.0;
         let predicted = step_seconds(&device.cost, slots);
         prop_assert!((predicted / mean - 1.0).abs() < 0.05, "predicted {} played {}", predicted, mean);
+    }
+
+    /// Whatever stays among what comes, wherever the balance comes from: layers, blocks, a slow place.
+    #[test]
+    fn rs_2_balanced_copy_and_compute_overlap_by_ninety_five_percent(
+        layers in 24..80_usize, share in 0.3..1.0_f64, size in 1..4_usize, placing in 0.0..0.5_f64,
+        look_ahead in 2..5_usize, ends in 0.0..1.0_f64,
+    ) {
+        let coming = ((layers as f64 * share) as usize).max(4 * size);
+        prop_assume!(coming <= layers);
+        let streamed: Vec<bool> =
+            (0..layers).map(|layer| (layer + 1) * coming / layers > layer * coming / layers).collect();
+        let (mut device, blocks) = device(&streamed, size, 1.0, BlockCost::default());
+        device.cost.ends = ends;
+        let read = (layers as f64 + ends) / blocks.len() as f64;
+        device.cost.blocks = vec![BlockCost { read, place: read * placing }; blocks.len()];
+        let played = device.play(Schedule::new(layers, &blocks, look_ahead + 1), &[None; 12]).unwrap();
+        let overlap = played.overlap(&device, 6);
+        prop_assert!(overlap >= 0.95, "{}", overlap);
     }
 }

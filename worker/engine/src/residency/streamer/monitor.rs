@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
+use super::super::adapt::Change;
 use super::super::timeline::{LayerReport, StepTimeline, StreamTotals};
 use super::Capabilities;
 
@@ -16,12 +17,17 @@ pub struct Residency {
     pub streamed_layers: usize,
     /// Bytes of layers that stay.
     pub resident_bytes: u64,
-    /// Bytes that come in each step.
+    /// Bytes that come in each step, at the look-ahead that was planned.
     pub streamed_bytes: u64,
+    /// Of these, bytes that have to be put into another order where they are placed: none where a file has them as products
+    /// want them.
+    pub rearranged_bytes: u64,
     /// Blocks they come in.
     pub blocks: usize,
     /// Blocks on the device at the same time.
     pub slots: usize,
+    /// Blocks fetched ahead of the one in use, as planned; slots beyond those and one hold blocks that stay for now.
+    pub look_ahead: usize,
     /// Bytes of a slot.
     pub slot_bytes: u64,
     /// What reads them.
@@ -41,6 +47,8 @@ impl Residency {
         self.streamed_layers += other.streamed_layers;
         self.resident_bytes += other.resident_bytes;
         self.streamed_bytes += other.streamed_bytes;
+        self.rearranged_bytes += other.rearranged_bytes;
+        self.look_ahead = self.look_ahead.max(other.look_ahead);
         self.blocks += other.blocks;
         self.slots += other.slots;
         self.slot_bytes = self.slot_bytes.max(other.slot_bytes);
@@ -57,7 +65,7 @@ impl Residency {
 }
 
 /// Sums and the last step. Reading them does not wait for a step.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Monitor {
     residency: Residency,
     steps: Mutex<Steps>,
@@ -69,12 +77,28 @@ pub struct Monitor {
 struct Steps {
     totals: StreamTotals,
     last: StepTimeline,
+    adapted: Adapted,
+}
+
+/// What running has taught.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Adapted {
+    /// Blocks fetched ahead of the one in use now.
+    pub look_ahead: usize,
+    /// Seconds that a step like the last ones is expected to take, by what was measured since the load.
+    pub expected_step_seconds: f64,
+    /// How often the look-ahead was changed.
+    pub changes: u64,
+    /// The last change.
+    pub last_change: Option<Change>,
 }
 
 impl Monitor {
     /// Nothing done yet.
     pub fn new(residency: Residency) -> Self {
-        Self { residency, steps: Mutex::default(), parts: Vec::new() }
+        let (look_ahead, expected_step_seconds) = (residency.look_ahead, residency.predicted_step_seconds);
+        let adapted = Adapted { look_ahead, expected_step_seconds, ..Adapted::default() };
+        Self { residency, steps: Mutex::new(Steps { adapted, ..Steps::default() }), parts: Vec::new() }
     }
 
     /// Of several devices, each with a stretch of the layers, in their order. A step is one step on all of them.
@@ -83,7 +107,7 @@ impl Monitor {
         for (at, part) in parts.iter().enumerate() {
             residency.join(part.residency(), at == 0);
         }
-        Self { residency, steps: Mutex::default(), parts }
+        Self { parts, ..Self::new(residency) }
     }
 
     /// What was planned.
@@ -111,6 +135,20 @@ impl Monitor {
         last
     }
 
+    /// What running has taught since the load.
+    pub fn adapted(&self) -> Adapted {
+        let Some((first, others)) = self.parts.split_first() else { return self.lock().adapted.clone() };
+        let mut adapted = first.adapted();
+        for other in others.iter().map(|other| other.adapted()) {
+            // One device's layers compute behind the other's.
+            adapted.expected_step_seconds += other.expected_step_seconds;
+            adapted.changes += other.changes;
+            adapted.look_ahead = adapted.look_ahead.max(other.look_ahead);
+            adapted.last_change = other.last_change.or(adapted.last_change);
+        }
+        adapted
+    }
+
     /// The last step, layer by layer.
     pub fn layers(&self) -> Vec<LayerReport> {
         self.last().layers()
@@ -120,6 +158,18 @@ impl Monitor {
         let mut steps = self.lock();
         steps.totals.add(&step.totals());
         steps.last = step;
+    }
+
+    pub(super) fn adapted_to(&self, expected_step_seconds: Option<f64>, change: Option<Change>) {
+        let adapted = &mut self.lock().adapted;
+        if let Some(seconds) = expected_step_seconds {
+            adapted.expected_step_seconds = seconds;
+        }
+        if let Some(change) = change {
+            adapted.look_ahead = change.to;
+            adapted.changes += 1;
+            adapted.last_change = Some(change);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Steps> {
@@ -140,7 +190,7 @@ mod tests {
             let span = Span { start: 0.0, end: 0.5 };
             let copy = Copy { layers: vec![layer], bytes: 100, read: span, place: Span::default() };
             let compute = Compute { layer, stall: Span::default(), compute: span };
-            monitor.stepped(StepTimeline { copies: vec![copy], layers: vec![compute], wall: 2.0 });
+            monitor.stepped(StepTimeline { copies: vec![copy], layers: vec![compute], wall: 2.0, gap: 0.0 });
             monitor
         };
         let both = Monitor::over(vec![of(0, "direct"), of(7, "memory")]);

@@ -74,7 +74,7 @@ fn streamer(slots: usize, fails_at: Option<usize>) -> (Streamer<Counting>, Arc<C
 fn step(streamer: &mut Streamer<Counting>, until: usize) -> Result<(), Fault> {
     streamer.begin_step();
     for layer in 0..until {
-        let block = streamer.take(layer)?;
+        let block = streamer.take(layer, &|| false)?;
         let expected = blocks().iter().position(|block| block.contains(&layer));
         let got = block.as_ref().map(|block| usize::from(block.bytes[7]) - 1);
         assert_eq!(got, expected, "layer {layer}");
@@ -135,5 +135,98 @@ fn it_ends_while_everybody_waits() {
         done.send(()).unwrap();
     });
     ended.recv_timeout(std::time::Duration::from_secs(20)).unwrap();
+    assert_eq!(counts.held.load(Ordering::SeqCst), 0);
+}
+
+/// Reads nothing until it is told to.
+struct Hanging(mpsc::Receiver<()>);
+
+impl Source for Hanging {
+    fn read(&mut self, _: BlockId, into: &mut [u8]) -> Result<u64, Fault> {
+        let _ = self.0.recv();
+        Ok(into.len() as u64)
+    }
+}
+
+fn hanging() -> (Streamer<Counting>, mpsc::Sender<()>) {
+    let (go_on, told) = mpsc::channel();
+    let device = Counting(Arc::new(Counts::default()));
+    let monitor = Arc::new(Monitor::new(Residency::default()));
+    (Streamer::start(LAYERS, blocks(), 2, (2, 4_096), Hanging(told), device, monitor).unwrap(), go_on)
+}
+
+#[test]
+fn a_read_that_never_ends_can_be_waited_for_no_longer() {
+    let (mut streamer, go_on) = hanging();
+    let asked = AtomicUsize::new(0);
+    let stop = || asked.fetch_add(1, Ordering::SeqCst) >= 2;
+    streamer.begin_step();
+    assert_eq!(streamer.take(0, &stop).err(), Some(Fault::Interrupted));
+    // When the disk comes back, so does the layer.
+    go_on.send(()).unwrap();
+    assert!(streamer.take(0, &|| false).unwrap().is_some());
+    drop(go_on);
+}
+
+#[test]
+fn a_read_that_never_ends_does_not_keep_the_process_from_ending() {
+    let (mut streamer, go_on) = hanging();
+    streamer.patience = Duration::ZERO;
+    drop(streamer);
+    // Still there, still waiting: the thread was left behind.
+    go_on.send(()).unwrap();
+}
+
+/// Ends its thread.
+struct Panicking;
+
+impl Source for Panicking {
+    fn read(&mut self, _: BlockId, _: &mut [u8]) -> Result<u64, Fault> {
+        panic!("a fault in the program")
+    }
+}
+
+#[test]
+fn a_thread_that_is_gone_is_not_waited_for() {
+    let device = Counting(Arc::new(Counts::default()));
+    let monitor = Arc::new(Monitor::new(Residency::default()));
+    let mut streamer = Streamer::start(LAYERS, blocks(), 2, (2, 4_096), Panicking, device, monitor).unwrap();
+    for _ in 0..2 {
+        streamer.begin_step();
+        let fault = streamer.take(0, &|| false).err();
+        assert!(matches!(&fault, Some(Fault::Fatal(what)) if what.contains("load the model again")), "{fault:?}");
+    }
+}
+
+#[test]
+fn a_chosen_look_ahead_is_kept_to_and_reported() {
+    let needs = super::super::plan::Needs { layers: vec![4_096; LAYERS], ..Default::default() };
+    let rates = super::super::plan::Rates { read: 1e6, place: f64::INFINITY, latency: 0.0, compute: 1e9 };
+    let wish = super::super::plan::Wish { block: Some(1), ..Default::default() };
+    let plan = super::super::plan::plan(&needs, 9 * 4_096, &wish, Some(&rates)).unwrap();
+    let super::super::plan::Plan::Stream(plan) = plan else { panic!("it fits") };
+    assert!(plan.slots > plan.look_ahead + 1, "{plan:?}");
+    let counts = Arc::new(Counts::default());
+    let device = Counting(Arc::clone(&counts));
+    let monitor = Arc::new(Monitor::new(Residency { look_ahead: plan.look_ahead, ..Residency::default() }));
+    let source = Pattern { fails_at: None, reads: 0 };
+    let (blocks, slots) = (plan.blocks.clone(), plan.slots);
+    let streamer =
+        Streamer::start(LAYERS, blocks, slots, (slots, 4_096), source, device, Arc::clone(&monitor)).unwrap();
+    let mut streamer = streamer.adapting(Adapter::new(&plan, &needs.layers, None));
+    for _ in 0..4 {
+        streamer.begin_step();
+        for layer in 0..LAYERS {
+            let block = streamer.take(layer, &|| false).unwrap();
+            assert_eq!(block.is_some(), plan.streams(layer));
+            drop(block);
+            streamer.computed(layer);
+        }
+        streamer.end_step();
+    }
+    let kept = slots - 1 - plan.look_ahead;
+    assert_eq!(monitor.last().copies.len(), plan.blocks.len() - kept, "blocks that stay are not read again");
+    assert_eq!(monitor.adapted().look_ahead, plan.look_ahead);
+    drop(streamer);
     assert_eq!(counts.held.load(Ordering::SeqCst), 0);
 }

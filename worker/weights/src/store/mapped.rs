@@ -1,0 +1,82 @@
+//! Mapped files, copied from piece by piece; what was copied is let go, from the map and from the page cache. For file
+//! systems on which positioned reads are slow or wrong.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use memmap2::{Advice, Mmap};
+
+use super::system::{Identity, SLICE, file_system, forget, still_the_same};
+use super::{Run, StoreError, WeightStore, unreadable};
+
+/// Files as the kernel maps them.
+#[derive(Debug)]
+pub struct MappedStore {
+    files: Vec<Mapped>,
+}
+
+#[derive(Debug)]
+struct Mapped {
+    path: PathBuf,
+    file: File,
+    identity: Identity,
+    map: Mmap,
+    is_memory: bool,
+}
+
+impl MappedStore {
+    /// Maps the files, whose positions are their numbers.
+    pub fn open(paths: &[PathBuf]) -> Result<Self, StoreError> {
+        let open = |path: &PathBuf| {
+            let file = File::open(path).map_err(unreadable(path, 0))?;
+            let identity = Identity::of(&file.metadata().map_err(unreadable(path, 0))?);
+            #[allow(unsafe_code)]
+            // SAFETY: the bytes are only read. A writer that changes the file meanwhile can make us compute nonsense or,
+            // by shortening it, end this process by SIGBUS; a worker is a process of its own for this reason too.
+            let map = unsafe { Mmap::map(&file) }.map_err(unreadable(path, 0))?;
+            // What is read is asked for slice by slice: pages behind it that the kernel reads on its own account would be left
+            // in its cache. Advice: without it, some of them are.
+            let _ = map.advise(Advice::Random);
+            let is_memory = file_system(&file).is_memory;
+            Ok(Mapped { path: path.clone(), file, identity, map, is_memory })
+        };
+        Ok(Self { files: paths.iter().map(open).collect::<Result<_, _>>()? })
+    }
+}
+
+impl WeightStore for MappedStore {
+    fn read(&self, run: &Run, into: &mut [u8]) -> Result<(), StoreError> {
+        let file = run.extent.file;
+        let file = self.files.get(file).ok_or(StoreError::NoFile { file })?;
+        still_the_same(&file.path, &file.file, &file.identity)?;
+        let start = usize::try_from(run.extent.offset).unwrap_or(usize::MAX).min(file.map.len());
+        let mut at = start;
+        for (into, bytes) in into.chunks_mut(SLICE).zip(file.map[start..].chunks(SLICE)) {
+            let len = into.len().min(bytes.len());
+            let _ = file.map.advise_range(Advice::WillNeed, at, len);
+            into[..len].copy_from_slice(&bytes[..len]);
+            file.let_go(at, len);
+            at += len;
+        }
+        Ok(())
+    }
+
+    fn describe(&self) -> String {
+        "mapped".to_owned()
+    }
+}
+
+impl Mapped {
+    /// What is mapped counts as in use, so the map lets go before the cache can forget.
+    fn let_go(&self, offset: usize, len: usize) {
+        if self.is_memory || len == 0 {
+            return;
+        }
+        #[allow(unsafe_code)]
+        // SAFETY: the map is read-only and of a file, so that pages that are given back come again with the same bytes.
+        let given_back = unsafe { self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, offset, len) };
+        if given_back.is_ok() {
+            forget(&self.file, offset as u64, len.next_multiple_of(super::PAGE));
+        }
+    }
+}
