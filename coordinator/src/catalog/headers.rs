@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use model_boss_protocol::ByteCount;
-use model_boss_weights::gguf::{Fault, Header, HeaderError};
+use model_boss_weights::gguf::{Fault, Header, HeaderError, TensorType};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -30,6 +30,8 @@ pub(super) struct HeaderFacts {
     pub(super) weights: ByteCount,
     pub(super) layers: LayerFacts,
     pub(super) shape: Shape,
+    /// Bytes of one element of a key or value.
+    pub(super) cached_value: u64,
 }
 
 /// Bytes of layers: what may come and go.
@@ -68,12 +70,13 @@ impl HeaderFacts {
             shape = shape.or(said);
         }
         let shape = shape.filter(|_| !weights.is_empty())?;
-        let sizes = || layers.0.values().copied();
+        let sizes = || layers.bytes.values().copied();
         let facts = LayerFacts {
             bytes: ByteCount(sizes().fold(0, u64::saturating_add).min(bytes)),
             largest: ByteCount(sizes().max().unwrap_or(0)),
         };
-        Some(Self { weights: ByteCount(bytes), layers: facts, shape })
+        let cached_value = if layers.narrow { size_of::<u16>() } else { size_of::<f32>() } as u64;
+        Some(Self { weights: ByteCount(bytes), layers: facts, shape, cached_value })
     }
 }
 
@@ -114,9 +117,14 @@ impl Shape {
     }
 }
 
-/// Bytes of each layer, by its number. Parts of a model may share a layer.
+/// What the tensors of some files tell.
 #[derive(Default)]
-struct Layers(BTreeMap<u64, u64>);
+struct Layers {
+    /// Bytes of each layer, by its number. Parts of a model may share a layer.
+    bytes: BTreeMap<u64, u64>,
+    /// Whether a matrix is stored in fewer bits than f32 has: then our decoder keeps keys and values in 16.
+    narrow: bool,
+}
 
 impl Layers {
     /// Adds a tensor if it is a layer's, by the names of GGUF and of safetensors.
@@ -128,13 +136,14 @@ impl Layers {
     }
 
     fn add_to(&mut self, layer: u64, bytes: u64) {
-        let of_layer = self.0.entry(layer).or_insert(0_u64);
+        let of_layer = self.bytes.entry(layer).or_insert(0_u64);
         *of_layer = of_layer.saturating_add(bytes);
     }
 
     /// Adds what another file has.
     fn join(&mut self, of_file: Self) {
-        of_file.0.into_iter().for_each(|(layer, bytes)| self.add_to(layer, bytes));
+        self.narrow |= of_file.narrow;
+        of_file.bytes.into_iter().for_each(|(layer, bytes)| self.add_to(layer, bytes));
     }
 }
 
@@ -144,7 +153,10 @@ type Facts = (u64, Option<Shape>);
 fn of_gguf(path: &Path, layers: &mut Layers) -> io::Result<Facts> {
     let facts = |header: &Header<'_>| {
         let mut layers = Layers::default();
-        header.tensors().iter().for_each(|tensor| layers.add(tensor.name, tensor.bytes));
+        for tensor in header.tensors() {
+            layers.add(tensor.name, tensor.bytes);
+            layers.narrow |= tensor.shape().len() > 1 && tensor.kind != TensorType::F32;
+        }
         let bytes = header.tensors().iter().fold(0_u64, |sum, tensor| sum.saturating_add(tensor.bytes));
         ((bytes, Shape::of_gguf(header)), layers)
     };
@@ -177,6 +189,8 @@ fn of_safetensors(path: &Path, layers: &mut Layers) -> io::Result<Facts> {
         if let (Some(start), Some(end)) = (place(0), place(1)) {
             layers.add(name, end.saturating_sub(start));
         }
+        let matrix = tensor.get("shape").and_then(Value::as_array).is_some_and(|shape| shape.len() > 1);
+        layers.narrow |= matrix && tensor.get("dtype").and_then(Value::as_str) != Some("F32");
     }
     Ok((data, None))
 }
@@ -206,7 +220,7 @@ fn first_bytes(path: &Path, count: u64) -> io::Result<Vec<u8>> {
 mod tests {
     use std::io::Write;
 
-    use model_boss_weights::gguf::{HeaderWriter, TensorType};
+    use model_boss_weights::gguf::HeaderWriter;
 
     use super::super::size::model_files;
     use super::*;
@@ -259,6 +273,27 @@ mod tests {
     }
 
     #[test]
+    fn rc_20_keys_and_values_are_kept_in_16_bits_unless_all_matrices_are_f32() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = r#"{"num_hidden_layers":2,"num_attention_heads":4,"hidden_size":64}"#;
+        std::fs::write(folder.path().join("config.json"), config).unwrap();
+        for (dtypes, bytes) in [(["F32", "F32"], 4), (["F32", "BF16"], 2), (["F16", "F16"], 2)] {
+            let [first, second] = dtypes;
+            let header = format!(
+                r#"{{"norm":{{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}},
+                    "a":{{"dtype":"{first}","shape":[1,1],"data_offsets":[4,8]}},
+                    "b":{{"dtype":"{second}","shape":[1,1],"data_offsets":[8,12]}}}}"#
+            );
+            let mut file = (header.len() as u64).to_le_bytes().to_vec();
+            file.extend(header.as_bytes());
+            file.extend([0; 12]);
+            std::fs::write(folder.path().join("model.safetensors"), file).unwrap();
+            let facts = HeaderFacts::read(folder.path(), &model_files(folder.path())).unwrap();
+            assert_eq!(facts.cached_value, bytes, "{dtypes:?}");
+        }
+    }
+
+    #[test]
     fn rc_20_a_gguf_file_tells_it_alone_however_long_its_vocabulary() {
         let folder = tempfile::tempdir().unwrap();
         for vocabulary in [10, 100_000] {
@@ -267,6 +302,8 @@ mod tests {
             let facts = HeaderFacts::read(&path, &model_files(&path)).unwrap();
             assert_eq!((facts.weights, facts.shape.cached_values()), (ByteCount(1_120), 2 * 2 * 2 * 16));
             assert_eq!(facts.layers, LayerFacts { bytes: ByteCount(96), largest: ByteCount(64) });
+            // Its only matrix is f32.
+            assert_eq!(facts.cached_value, 4);
             assert_eq!(facts.shape.max_position_embeddings, Some(100));
         }
     }

@@ -108,8 +108,8 @@ pub(super) fn estimate(manifest: &Manifest, source: &Path, files: &[ModelFile], 
     if let (Some(bytes), false) = (stated, forced) {
         return SizeEstimate { bytes, rule: SizeRule::Manifest, streamed: None };
     }
-    if let Some(HeaderFacts { weights, layers, shape }) = HeaderFacts::read(source, files) {
-        let beside = cache(manifest, &shape, backend) + shape.activations() + PROCESS;
+    if let Some(HeaderFacts { weights, layers, shape, cached_value }) = HeaderFacts::read(source, files) {
+        let beside = cache(manifest, &shape, backend, cached_value) + shape.activations() + PROCESS;
         let window = window(manifest, &layers);
         let whole = weights + beside;
         let least = ((weights - layers.bytes) + window + beside).min(whole);
@@ -128,7 +128,10 @@ pub(super) fn estimate(manifest: &Manifest, source: &Path, files: &[ModelFile], 
     let weights = || files.iter().filter(|file| file.is_weights());
     let known = weights().next().is_some();
     let weights = if known { weights().map(weigh).sum() } else { by_name(manifest.name.as_str()) };
-    let cache = Shape::beside(source).map_or(UNKNOWN_CACHE, |shape| cache(manifest, &shape, backend));
+    let cache = Shape::beside(source).map_or(UNKNOWN_CACHE, |shape| {
+        // Sixteen bits are what models are published in.
+        cache(manifest, &shape, backend, size_of::<u16>() as u64)
+    });
     let rule = if known { SizeRule::FileSize } else { SizeRule::Name };
     SizeEstimate { bytes: weights + cache + PROCESS, rule, streamed: None }
 }
@@ -143,14 +146,14 @@ fn window(manifest: &Manifest, layers: &LayerFacts) -> ByteCount {
     ByteCount((layers.largest + ByteCount::mib(1)).0.saturating_mul(block).saturating_mul(slots))
 }
 
-/// Keys and values of every sequence at its full context: in f32, which is what our decoder on the CPU keeps, and in half of
-/// that for engines of others.
-fn cache(manifest: &Manifest, shape: &Shape, backend: Backend) -> ByteCount {
+/// Keys and values of every sequence at its full context: as wide as our decoder keeps them, and in 16 bits for engines of
+/// others.
+fn cache(manifest: &Manifest, shape: &Shape, backend: Backend, cached_value: u64) -> ByteCount {
     // A model that could read a book is rarely given one: without a stated context the estimate assumes a usual one.
     let usual = shape.max_position_embeddings.unwrap_or(USUAL_CONTEXT).min(USUAL_CONTEXT);
     let context = manifest.context_length.unwrap_or(usual);
     let sequences = u64::from(manifest.max_concurrent.unwrap_or(DEFAULT_CONCURRENCY));
-    let value = if backend.is_foreign() { size_of::<u16>() } else { size_of::<f32>() } as u64;
+    let value = if backend.is_foreign() { size_of::<u16>() as u64 } else { cached_value };
     let factors = [value, shape.cached_values(), context, sequences];
     ByteCount(factors.into_iter().fold(1, u64::saturating_mul))
 }
