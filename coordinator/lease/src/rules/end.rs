@@ -1,7 +1,7 @@
 //! The ways in which bytes leave the ledger. There are no others, save dropping what was never touched.
 
 use super::{held, unsettle};
-use crate::{Evidence, LeaseId, LeaseState, Ledger, Outcome, Process, StoreTime, Token};
+use crate::{Evidence, Lease, LeaseId, LeaseState, Ledger, Outcome, Process, StoreTime, Token};
 
 /// The holder gives its bytes back. Without evidence they stay counted.
 pub(super) fn release(ledger: &mut Ledger, now: StoreTime, id: &LeaseId, token: Token, evidence: Evidence) -> Outcome {
@@ -41,6 +41,18 @@ pub(super) fn end(ledger: &mut Ledger, id: &LeaseId, now: StoreTime) {
         unsettle(ledger, id, now);
     }
     if let Some(lease) = ledger.leases.remove(id) {
+        forget_growth(ledger, &lease);
         ledger.done.insert(lease.request_id, now);
+    }
+}
+
+/// Degraded accounting: what a load takes is what the device shows more than when it was granted. What left meanwhile would
+/// hide as much of it, and the load would be thought to be taking it still for as long as it stays.
+fn forget_growth(ledger: &mut Ledger, gone: &Lease) {
+    for (device, bytes) in gone.parts.iter().filter_map(|part| Some((&part.device, part.settled?))) {
+        let parts = ledger.leases.values_mut().flat_map(|lease| &mut lease.parts);
+        for part in parts.filter(|part| part.device == *device && part.settled.is_none()) {
+            part.used_before = part.used_before.map(|used| used.saturating_sub(bytes));
+        }
     }
 }

@@ -128,8 +128,10 @@ fn complete_loads(ledger: &mut Ledger, key: &DeviceKey, used: ByteCount, sampled
         let told = lease.loaded_at.is_some_and(|at| at < sampled_at);
         let assumed = lease.attached_at.is_some_and(|at| at.after(load) <= sampled_at);
         for part in lease.parts.iter_mut().filter(|part| part.device == *key && part.settled.is_none()) {
-            if told || assumed {
-                part.settled = Some(used.saturating_sub(part.used_before.unwrap_or(used)));
+            let grown = used.saturating_sub(part.used_before.unwrap_or(used));
+            // A load that took nothing has not been seen yet: somebody who is on the way out hides it.
+            if (told && grown > ByteCount::ZERO) || assumed {
+                part.settled = Some(grown);
             }
         }
     }

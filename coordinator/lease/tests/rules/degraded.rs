@@ -1,6 +1,6 @@
 //! Devices on which processes cannot be told apart.
 
-use model_boss_lease::{Accounting, Grant, Ledger, Op, Outcome, StoreTime, WaitReason, apply};
+use model_boss_lease::{Accounting, Evidence, Grant, Ledger, Op, Outcome, StoreTime, WaitReason, apply};
 use model_boss_protocol::ByteCount;
 
 use crate::story::{ask, at, attach, declare, gpu, granted, ledger, look, renew, waits};
@@ -59,6 +59,29 @@ fn a_load_that_says_nothing_counts_as_complete_after_a_while() {
     }
     look(&mut ledger, StoreTime(at(63).0), gpu(1), 30, &[]);
     granted(apply(&mut ledger, at(63), ask("two", &[(gpu(1), 1)])));
+}
+
+#[test]
+fn a_load_is_not_hidden_by_one_that_leaves_meanwhile() {
+    for leaves_the_device_first in [false, true] {
+        let mut ledger = blind();
+        let one = granted(apply(&mut ledger, at(2), ask("one", &[(gpu(1), 40)])));
+        apply(&mut ledger, at(3), attach(&one, 7));
+        apply(&mut ledger, at(3), settle(&one));
+        look(&mut ledger, at(4), gpu(1), 45, &[]);
+        let two = granted(apply(&mut ledger, at(5), ask("two", &[(gpu(1), 40)])));
+        apply(&mut ledger, at(6), attach(&two, 8));
+        apply(&mut ledger, at(7), settle(&two));
+        // The first is gone from the device, and so nothing seems to have been added.
+        if leaves_the_device_first {
+            look(&mut ledger, at(8), gpu(1), 45, &[]);
+        }
+        let gone = Op::Release { lease: one.lease.clone(), token: one.token, evidence: Evidence::Gone };
+        assert_eq!(apply(&mut ledger, at(9), gone), Outcome::Released);
+        look(&mut ledger, at(10), gpu(1), 45, &[]);
+        assert_eq!(ledger.leases[&two.lease].parts[0].settled, Some(ByteCount(40)));
+        granted(apply(&mut ledger, at(10), ask("three", &[(gpu(1), 50)])));
+    }
 }
 
 #[test]
