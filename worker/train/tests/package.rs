@@ -59,9 +59,11 @@ fn the_workers_decoder_computes_the_trainers_logits() {
     let step = SequenceStep { kv, tokens: &tokens, logits: Logits::All };
     let found = decoder.forward(&[step]).unwrap();
     let vocab_size = model.architecture.vocab_size;
+    // The worker keeps keys and values in 16 bits (ADR 19).
+    let largest = expected.iter().flatten().fold(0.0_f32, |largest, logit| largest.max(logit.abs()));
     for (place, (expected, found)) in expected.iter().zip(found[0].chunks_exact(vocab_size)).enumerate() {
         for (e, f) in expected.iter().zip(found) {
-            assert!((e - f).abs() < 1e-3, "behind token {place}: {f} is not {e}");
+            assert!((e - f).abs() < 2e-3 * largest, "behind token {place}: {f} is not {e}");
         }
     }
 }

@@ -93,7 +93,7 @@ fn what_gguf_has_no_words_for_is_named() {
     let moved = refused(&with(&|file| file["added_tokens"][0]["id"] = 280.into()));
     assert!(moved.contains("`<s>` is numbered 280"), "{moved}");
     let few = written(folder(&with(&|_| ()), &Value::Null).path(), 258).unwrap_err().to_string();
-    assert!(few.contains("token 260 has no row"), "{few}");
+    assert!(few.contains("token 261 has no row"), "{few}");
     let empty = tempfile::tempdir().unwrap();
     assert!(written(empty.path(), 1).unwrap_err().to_string().contains("tokenizer.json is missing"));
 }
