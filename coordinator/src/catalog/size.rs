@@ -146,6 +146,9 @@ fn window(manifest: &Manifest, layers: &LayerFacts) -> ByteCount {
     ByteCount((layers.largest + ByteCount::mib(1)).0.saturating_mul(block).saturating_mul(slots))
 }
 
+/// Tokens that our decoder takes memory for at once (`worker/candle`, `cpu_attention::SEGMENT`).
+const KV_SEGMENT: u64 = 256;
+
 /// Keys and values of every sequence at its full context: as wide as our decoder keeps them, and in 16 bits for engines of
 /// others.
 fn cache(manifest: &Manifest, shape: &Shape, backend: Backend, cached_value: u64) -> ByteCount {
@@ -154,6 +157,8 @@ fn cache(manifest: &Manifest, shape: &Shape, backend: Backend, cached_value: u64
     let context = manifest.context_length.unwrap_or(usual);
     let sequences = u64::from(manifest.max_concurrent.unwrap_or(DEFAULT_CONCURRENCY));
     let value = if backend.is_foreign() { size_of::<u16>() as u64 } else { cached_value };
+    // Our decoder's memory for them is given in pieces of so many tokens.
+    let context = if backend.is_foreign() { context } else { context.next_multiple_of(KV_SEGMENT) };
     let factors = [value, shape.cached_values(), context, sequences];
     ByteCount(factors.into_iter().fold(1, u64::saturating_mul))
 }

@@ -121,9 +121,10 @@ impl SequenceKv {
     }
 }
 
-/// Bytes of keys and values for one token, of all layers if they are on this device.
-pub(crate) fn bytes_per_token(spec: &DecoderSpec, target: &Target) -> usize {
-    spec.layers * bytes_per_layer(spec, target)
+/// Bytes of keys and values of one sequence of so many tokens in one layer: the host's memory is given in whole segments.
+pub(crate) fn bytes_of_layer(spec: &DecoderSpec, target: &Target, tokens: usize) -> usize {
+    let room = if target.device.is_cpu() { HostKv::room_for(tokens) } else { tokens };
+    room.saturating_mul(bytes_per_layer(spec, target))
 }
 
 /// Bytes of keys and values for one token in one layer.

@@ -76,7 +76,8 @@ pub(crate) fn cut(
     let layers = (0..spec.layers)
         .map(|layer| plan.layer_bytes(spec, files, &first.target, layer))
         .collect::<Result<Vec<u64>, _>>()?;
-    let kv = kv::bytes_per_token(spec, &first.target).saturating_mul(streaming::kept_tokens(spec, options)) as u64;
+    let kv = kv::bytes_of_layer(spec, &first.target, streaming::kept_tokens(spec, options));
+    let kv = kv.saturating_mul(spec.layers) as u64;
     let workspace = if places.len() > 1 { streaming::workspace(spec) } else { 0 };
     let needs = Needs { layers, ends: embedding + norm + head, kv, workspace };
     // One tensor that is both is on both devices.

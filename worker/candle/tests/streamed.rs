@@ -96,6 +96,21 @@ fn rs_10_streamed_is_resident_to_the_bit() {
     }
 }
 
+/// Eight short sequences ended a worker in a control group of 2 GiB: each takes a piece of memory in every layer.
+#[test]
+fn short_sequences_are_counted_with_the_memory_they_take() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = synthetic(&folder);
+    let refused = |context| {
+        let memory = Some(ByteCount::mib(1));
+        let options = LoadOptions { memory, context_length: Some(context), ..options(Some(1), Some(1)) };
+        load_with(&model, &DeviceId::Cpu, &options, &mut |_| {}).map(|_| ()).unwrap_err().to_string()
+    };
+    let (one, full, more) = (refused(1), refused(256), refused(257));
+    assert!(one.contains("keys and values"), "{one}");
+    assert!(one == full && full != more, "{one}; {full}; {more}");
+}
+
 #[test]
 fn what_fits_stays_and_the_rest_comes() {
     let folder = tempfile::tempdir().unwrap();

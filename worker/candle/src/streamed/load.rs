@@ -38,8 +38,7 @@ const PROCESS: u64 = 32 << 20;
 /// memory.
 pub(crate) fn wanted(spec: &DecoderSpec, part: &Part, options: &LoadOptions) -> bool {
     let target = &part.place.target;
-    let one = kv::bytes_per_token(spec, target) as u64 * kept_tokens(spec, options) as u64;
-    let one = one / spec.layers.max(1) as u64 * part.layers.len() as u64;
+    let one = (kv::bytes_of_layer(spec, target, kept_tokens(spec, options)) * part.layers.len()) as u64;
     match options.residency.mode {
         Mode::Stream => true,
         Mode::Resident => false,
@@ -141,12 +140,12 @@ pub(crate) fn open(asked: &Asked<'_>, reader: &mut Reader<'_>) -> Result<Opened,
 /// What a device has to hold beside its layers, once what always stays has been read.
 pub(super) fn needs_beside_layers(asked: &Asked<'_>, reader: &Reader<'_>) -> Needs {
     let Asked { spec, part, options, before } = *asked;
-    let kv = kv::bytes_per_token(spec, &part.place.target) * kept_tokens(spec, options);
+    let kv = kv::bytes_of_layer(spec, &part.place.target, kept_tokens(spec, options));
     let sequences = options.max_concurrent.unwrap_or(1).max(1) as usize;
     Needs {
         layers: Vec::new(),
         ends: reader.bytes() - before,
-        kv: (kv.saturating_mul(sequences) / spec.layers.max(1) * part.layers.len()) as u64,
+        kv: kv.saturating_mul(sequences).saturating_mul(part.layers.len()) as u64,
         workspace: workspace(spec),
     }
 }
