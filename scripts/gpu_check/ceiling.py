@@ -3,9 +3,6 @@ driver's own library, with nothing of ours in between."""
 
 import ctypes
 
-PRIMARY_CONTEXT_DEVICE = 0
-
-
 class Driver:
     """The few functions of libcuda that it takes. Each raises with the function's name when the driver refuses."""
 
@@ -24,10 +21,20 @@ class Driver:
         return value
 
 
-def pinned_copy(driver: Driver, size: int, rounds: int) -> list[float]:
-    """Bytes per second of each of some copies of so many bytes, by the GPU's own clock."""
+def device_of(driver: Driver, uuid: str) -> ctypes.c_int:
+    """The GPU that nvidia-smi calls so: the driver may count them in another order."""
+    wanted = bytes.fromhex(uuid.removeprefix("GPU-").replace("-", ""))
+    for number in range(driver.made(ctypes.c_int, "cuDeviceGetCount").value):
+        device = driver.made(ctypes.c_int, "cuDeviceGet", number)
+        if bytes(driver.made(ctypes.c_ubyte * 16, "cuDeviceGetUuid_v2", device)) == wanted:
+            return device
+    raise RuntimeError(f"the driver shows no {uuid}")
+
+
+def pinned_copy(driver: Driver, uuid: str, size: int, rounds: int) -> list[float]:
+    """Bytes per second of each of some copies of so many bytes to that GPU, by its own clock."""
     driver.call("cuInit", 0)
-    device = driver.made(ctypes.c_int, "cuDeviceGet", PRIMARY_CONTEXT_DEVICE)
+    device = device_of(driver, uuid)
     context = driver.made(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", device)
     driver.call("cuCtxSetCurrent", context)
     try:

@@ -1,5 +1,6 @@
 """A coordinator of one's own: its models, its state and its port are nobody else's."""
 
+import http.client
 import json
 import os
 import re
@@ -82,20 +83,22 @@ def move_under_load(boss: Coordinator, model: str, device: str, streams: int, af
             body = {"model": model, "messages": [{"role": "user", "content": f"Client {number}: what is a lease?"}], "max_tokens": 16}
             try:
                 answers.append(boss.ask("POST", "/v1/chat/completions", body)[0])
-            except OSError as error:
-                answers.append(str(error))
+            except (OSError, http.client.HTTPException, ValueError) as error:
+                answers.append(f"{type(error).__name__}: {error}")  # An answer that breaks off is one that failed.
 
     threads = [threading.Thread(target=client, args=(number,)) for number in range(streams)]
     for thread in threads:
         thread.start()
-    time.sleep(after)
-    begun, before = time.monotonic(), len(answers)
-    status, moved = boss.ask("POST", f"/api/v1/models/{model}/device", {"device": device})
-    seconds, during = time.monotonic() - begun, len(answers) - before
-    time.sleep(after)
-    stop.set()
-    for thread in threads:
-        thread.join()
+    try:
+        time.sleep(after)
+        begun, before = time.monotonic(), len(answers)
+        status, moved = boss.ask("POST", f"/api/v1/models/{model}/device", {"device": device})
+        seconds, during = time.monotonic() - begun, len(answers) - before
+        time.sleep(after)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
     return {
         "status": status,
         "moved": moved,

@@ -1,6 +1,7 @@
 """What of the check does not need a GPU: python3 -m unittest discover -s scripts -p 'test_*.py' -t scripts"""
 
 import ctypes
+import http.client
 import os
 import unittest
 from pathlib import Path
@@ -14,8 +15,12 @@ from gpu_check.rows import ROWS, Outcome
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
+UUID = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
+
+
 class PlayedLibrary:
-    """libcuda as it answers: everything works, a copy takes a quarter of a millisecond, and `refused` is refused."""
+    """libcuda as it answers: everything works, a copy takes a quarter of a millisecond, and `refused` is refused. The second
+    of its two GPUs is the one of `UUID`."""
 
     def __init__(self, refused: str = ""):
         self.refused, self.called = refused, []
@@ -25,6 +30,14 @@ class PlayedLibrary:
             self.called.append(name)
             if name == "cuEventElapsedTime":
                 ctypes.cast(arguments[0], ctypes.POINTER(ctypes.c_float))[0] = 0.25
+            if name == "cuDeviceGetCount":
+                ctypes.cast(arguments[0], ctypes.POINTER(ctypes.c_int))[0] = 2
+            if name == "cuDeviceGet":
+                ctypes.cast(arguments[0], ctypes.POINTER(ctypes.c_int))[0] = arguments[1]
+            if name == "cuDeviceGetUuid_v2" and arguments[1].value == 1:
+                ctypes.memmove(arguments[0], bytes(range(16)), 16)
+            if name == "cuDevicePrimaryCtxRetain":
+                self.retained = arguments[1].value
             return 999 if name == self.refused else 0
 
         return function
@@ -33,8 +46,8 @@ class PlayedLibrary:
 class Ceiling(unittest.TestCase):
     def test_a_copy_of_a_mebibyte_in_a_quarter_of_a_millisecond(self):
         library = PlayedLibrary()
-        rates = ceiling.pinned_copy(ceiling.Driver(library), 1 << 20, 3)
-        self.assertEqual(len(rates), 3)
+        rates = ceiling.pinned_copy(ceiling.Driver(library), UUID, 1 << 20, 3)
+        self.assertEqual((len(rates), library.retained), (3, 1))
         self.assertAlmostEqual(rates[0] / 1e9, 4.194304, places=3)
         self.assertEqual(library.called.count("cuMemcpyHtoDAsync_v2"), 3)
         for given, taken in [("cuMemAlloc_v2", "cuMemFree_v2"), ("cuMemHostAlloc", "cuMemFreeHost")]:
@@ -43,23 +56,43 @@ class Ceiling(unittest.TestCase):
     def test_what_the_driver_refuses_is_named_and_its_context_is_given_back(self):
         library = PlayedLibrary("cuMemHostAlloc")
         with self.assertRaisesRegex(RuntimeError, "cuMemHostAlloc answers 999"):
-            ceiling.pinned_copy(ceiling.Driver(library), 1, 1)
+            ceiling.pinned_copy(ceiling.Driver(library), UUID, 1, 1)
         self.assertEqual(library.called[-1], "cuDevicePrimaryCtxRelease_v2")
+
+    def test_another_gpu_is_not_measured_in_its_place(self):
+        with self.assertRaisesRegex(RuntimeError, "shows no GPU-ff"):
+            ceiling.pinned_copy(ceiling.Driver(PlayedLibrary()), "GPU-" + 16 * "ff", 1, 1)
 
 
 class Streaming(unittest.TestCase):
     def report(self, **totals) -> dict:
-        zero = dict.fromkeys(["bytes", "read_seconds", "place_seconds", "compute_seconds", "stall_seconds", "wall_seconds"], 0.0)
-        return {"totals": zero | totals}
+        names = ["bytes", "read_seconds", "place_seconds", "compute_seconds", "ends_seconds", "stall_seconds", "wall_seconds"]
+        return {"totals": dict.fromkeys(names, 0.0) | totals}
 
     def test_only_what_came_in_between_counts(self):
         before = self.report(bytes=7e9, wall_seconds=5.0, place_seconds=4.0)
-        after = self.report(bytes=56e9, wall_seconds=6.0, place_seconds=4.95, compute_seconds=0.4)
+        after = self.report(bytes=56e9, wall_seconds=6.0, read_seconds=0.3, place_seconds=4.95, compute_seconds=0.4)
         outcome = streaming.against_ceiling(before, after, 50e9)
         self.assertTrue(outcome.ok)
         self.assertAlmostEqual(outcome.numbers["share"], 0.98)
         self.assertAlmostEqual(outcome.numbers["overlap"], 0.95)
         self.assertFalse(streaming.against_ceiling(before, after, 60e9).ok)
+
+    def test_what_computes_is_layers_and_ends(self):
+        after = self.report(bytes=49e9, wall_seconds=1.0, place_seconds=0.5, compute_seconds=0.6, ends_seconds=0.3)
+        self.assertAlmostEqual(streaming.against_ceiling(self.report(), after, 50e9).numbers["overlap"], 0.9)
+
+    def test_an_answer_that_breaks_off_has_failed(self):
+        class Boss:
+            def ask(self, method, path, body):
+                if path.startswith("/v1/"):
+                    raise http.client.IncompleteRead(b"half")
+                return 200, {}
+
+        moved = move_under_load(Boss(), "guide", "cuda:0", 2, after=0.01)
+        self.assertEqual(len(moved["failed"]), moved["answers"])
+        self.assertGreater(moved["answers"], 0)
+        self.assertIn("IncompleteRead", moved["failed"][0])
 
     def test_a_failed_request_fails_the_move(self):
         moved = {"status": 200, "moved": {}, "seconds": 1.0, "answers": 9, "during_move": 4, "failed": []}
