@@ -310,6 +310,15 @@ impl Ticket {
         self.news.event(Event::Finished { request: self.request, outcome, tokens });
     }
 
+    /// The request ended with this error in place of an answer. One that was not dispatched has told that already, or tells it
+    /// when it is dropped.
+    pub(crate) fn failed(self, error: &ApiError) {
+        if self.stage == Stage::Dispatched {
+            let in_time = error.code != ErrorCode::DeadlineExceeded;
+            self.finish(if in_time { Outcome::Refused } else { Outcome::DeadlineExceeded }, None);
+        }
+    }
+
     async fn verdict(&mut self) -> Result<Option<Dispatched>, ApiError> {
         let verdict = (&mut self.verdict).await;
         match verdict {

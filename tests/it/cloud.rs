@@ -17,6 +17,8 @@ use model_boss_tests::{Behaviour, Boss, PATIENCE, Sandbox, binary, question, tex
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
+use crate::views;
+
 /// A provider that gives one answer to everything, and remembers what it was asked.
 #[derive(Clone)]
 pub(crate) struct Stub {
@@ -181,6 +183,8 @@ async fn rc_27_a_busy_provider_is_asked_once_and_the_client_hears_when_to_come_b
             // Until then nobody is sent there.
             assert_eq!(boss.chat("claude:opus", "?").await.error_code(), code);
             assert_eq!(stub.asked().len(), 1);
+        } else if status == 400 {
+            assert_eq!(views::outcomes(&boss, "anonymous", 1).await, ["refused"], "its client did not go away");
         }
         boss.finish().await;
     }

@@ -148,3 +148,24 @@ async fn rc_13_a_request_past_its_time_is_told_and_never_started() {
     let unread = worker.gone().await;
     assert!(!format!("{unread:?}").contains("late"), "{unread:?}");
 }
+
+#[tokio::test]
+async fn rc_13_an_answer_that_takes_too_long_is_ended_and_nobody_is_said_to_have_gone() {
+    let sandbox = Sandbox::new();
+    let mut model = one_at_a_time(&sandbox);
+    let boss = sandbox.start().await;
+    let late = json!({ "x_client_id": "patient", "x_budget_s": 1 });
+    let mut streamed = question("alpha", "streamed");
+    streamed.as_object_mut().unwrap().extend(late.as_object().unwrap().clone());
+    streamed["stream"] = true.into();
+    // The second waits for nothing but the worker.
+    boss.client().post("/api/v1/load", &json!({ "model_name": "alpha" })).await;
+    let whole = ask(&boss, "whole", late);
+    model.worker().await.cancelled().await;
+    let whole = whole.await.unwrap();
+    assert_eq!((whole.status.as_u16(), whole.error_code().as_str()), (504, "deadline_exceeded"), "{whole:?}");
+    let streamed = boss.client().stream(CHAT, &streamed).await.into_answer().await;
+    assert!(format!("{streamed:?}").contains("deadline_exceeded"), "{streamed:?}");
+    assert_eq!(views::outcomes(&boss, "patient", 2).await, ["deadline_exceeded", "deadline_exceeded"]);
+    boss.finish().await;
+}

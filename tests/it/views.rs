@@ -16,6 +16,17 @@ pub(crate) async fn queue(boss: &Boss) -> Vec<Value> {
     entries.unwrap_or_else(|| panic!("a queue: {view}")).clone()
 }
 
+/// Waits until so many requests of a client have ended; how each did, oldest first.
+pub(crate) async fn outcomes(boss: &Boss, client: &str, count: usize) -> Vec<String> {
+    let look = async || {
+        let view = boss.read("/api/v1/clients").await;
+        let client = view["clients"].as_array()?.iter().find(|shown| shown["id"] == client)?;
+        let ended = client["recent"].as_array()?.iter().filter_map(|request| request["outcome"].as_str());
+        Some(ended.map(str::to_owned).collect::<Vec<_>>()).filter(|ended| ended.len() == count)
+    };
+    until(PATIENCE, &format!("{count} requests of '{client}' have ended"), look).await
+}
+
 /// Waits until the model's state is `state` (`unloaded`, `loading`, `loaded`, `failed`).
 pub(crate) async fn model_state(boss: &Boss, model: &str, state: &str) {
     let look = async || {

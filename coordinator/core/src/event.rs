@@ -590,6 +590,10 @@ pub enum Outcome {
     LostBeforeAnswer,
     /// The worker went away in the middle of its answer: the client has been told in the stream.
     LostMidAnswer,
+    /// What was to answer it would not take it, and nothing else may: the client has been told why.
+    Refused,
+    /// Its time budget was over before its answer was: the client has been told.
+    DeadlineExceeded,
 }
 
 /// How a worker's process ended.

@@ -154,6 +154,7 @@ pub(super) async fn obtain(mut ticket: Ticket, forward: Forward, mut account: Ac
         }
         Err(error) => {
             account.status(error.status());
+            ticket.failed(&error);
             Err(error)
         }
     }

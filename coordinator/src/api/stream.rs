@@ -188,10 +188,8 @@ impl StreamBody {
                 }
                 Poll::Pending => {
                     if self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready()) {
-                        // Dropping the relay closes the connection, which stops the generation.
-                        relay.account.status(ErrorCode::DeadlineExceeded.status());
-                        relay.account.used(relay.told_apart());
-                        self.state = State::Ended;
+                        // The connection is closed with that, which stops the generation.
+                        self.end(Outcome::DeadlineExceeded);
                         return Poll::Ready(Some(error_event(&deadline_exceeded())));
                     }
                     loop {
@@ -206,12 +204,15 @@ impl StreamBody {
         }
     }
 
-    /// The stream ended by itself: everything that watched over it is told.
+    /// The stream ended, and its client is still there: everything that watched over it is told.
     fn end(&mut self, outcome: Outcome) {
         if let State::Relaying(mut relay) = std::mem::replace(&mut self.state, State::Ended) {
             relay.account.used(relay.usage());
-            let crashed = outcome == Outcome::LostMidAnswer;
-            relay.account.status(if crashed { ErrorCode::WorkerCrashed.status() } else { relay.status });
+            relay.account.status(match outcome {
+                Outcome::LostMidAnswer => ErrorCode::WorkerCrashed.status(),
+                Outcome::DeadlineExceeded => ErrorCode::DeadlineExceeded.status(),
+                _ => relay.status,
+            });
             relay.ticket.finish(outcome, relay.account.tokens());
         }
     }

@@ -251,7 +251,7 @@ impl Scheduler {
             slot.keep_alive = run.request.keep_alive;
             match outcome {
                 Outcome::Answered => slot.completed += 1,
-                Outcome::ClientGone => {}
+                Outcome::ClientGone | Outcome::Refused | Outcome::DeadlineExceeded => {}
                 Outcome::LostBeforeAnswer | Outcome::LostMidAnswer => {
                     // The news that the worker is gone is on its way: nobody else is sent into it.
                     let until = self.now + self.settings.lost_pause;
