@@ -1,10 +1,13 @@
 //! What was asked of providers and what it cost: today, which limits of clients are held to, and since the process began,
-//! which the metrics show. A day is one of UTC. Today is kept in a small file, so that a restart forgives nobody.
+//! which the metrics show. A day is one of UTC. Today is kept in a small file, so that a restart forgives nobody; a thread of
+//! its own writes it, so that nobody who counts waits for the disk.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
 use model_boss_protocol::ClientId;
 use serde::{Deserialize, Serialize};
@@ -50,10 +53,11 @@ pub(crate) struct Today {
 }
 
 impl Today {
-    /// Yesterday's counts for nothing.
+    /// Yesterday's counts for nothing. What began yesterday and ends today counts for today. A day that lies further back is a
+    /// clock that was put right.
     fn turn(&mut self, now: u64) {
         let day = now / DAY;
-        if day != self.day {
+        if day != self.day && day.saturating_add(1) != self.day {
             *self = Self { day, ..Self::default() };
         }
     }
@@ -70,17 +74,31 @@ pub(super) struct Used<'a> {
     pub(super) dollars: Option<f64>,
 }
 
-/// What was asked and spent.
+/// What was asked and spent. Dropped, it has written all of it.
 #[derive(Debug)]
 pub(super) struct Spend {
+    kept: Arc<Kept>,
+    /// `None` where there is no thread to be had.
+    writer: Option<JoinHandle<()>>,
+}
+
+/// What is counted, and where it is kept.
+#[derive(Debug)]
+struct Kept {
     file: PathBuf,
     books: Mutex<Books>,
+    /// Something is to be written, or it is over.
+    news: Condvar,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Books {
     today: Today,
     ever: Tallies,
+    /// The file does not say what stands here.
+    unwritten: bool,
+    /// Nobody counts any more.
+    over: bool,
 }
 
 impl Books {
@@ -99,21 +117,28 @@ impl Spend {
     /// What the file below `state` says; nothing when there is none.
     pub(super) fn open(state: &Path) -> Self {
         let file = state.join(FILE);
-        let today = fs::read(&file).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
-        Self { file, books: Mutex::new(Books { today, ever: Tallies::new() }) }
+        let today = read(&file).unwrap_or_else(|error| {
+            tracing::warn!(file = %file.display(), %error, "what was spent today cannot be read; it counts for nothing");
+            Today::default()
+        });
+        let books = Mutex::new(Books { today, ..Books::default() });
+        let kept = Arc::new(Kept { file, books, news: Condvar::new() });
+        let own = Arc::clone(&kept);
+        let writer = std::thread::Builder::new().name("spend".into()).spawn(move || own.write_news());
+        let writer = writer.inspect_err(|error| tracing::warn!(%error, "what is spent is counted in memory only")).ok();
+        Self { kept, writer }
     }
 
     /// What this client spent today.
     pub(super) fn of(&self, client: &ClientId, now: u64) -> f64 {
-        self.with(|books| {
-            books.today.turn(now);
-            books.today.spent.get(client.as_str()).copied().unwrap_or(0.0)
-        })
+        let mut books = self.kept.books();
+        books.today.turn(now);
+        books.today.spent.get(client.as_str()).copied().unwrap_or(0.0)
     }
 
     /// Counts a request that was sent, and whether an answer began.
     pub(super) fn asked(&self, provider: &str, model: &str, answered: bool, now: u64) {
-        self.with(|books| {
+        self.change(|books| {
             books.count(now, (provider, model), answered, |tally| {
                 tally.requests += 1;
                 tally.errors += u64::from(!answered);
@@ -124,45 +149,87 @@ impl Spend {
     /// Counts what an answer used.
     pub(super) fn used(&self, used: &Used<'_>, now: u64) {
         let (input, output) = used.tokens;
-        let today = self.with(|books| {
+        self.change(|books| {
             books.count(now, (used.provider, used.model), true, |tally| {
-                tally.input_tokens += input;
-                tally.output_tokens += output;
+                tally.input_tokens = tally.input_tokens.saturating_add(input);
+                tally.output_tokens = tally.output_tokens.saturating_add(output);
                 tally.spent_usd += used.dollars.unwrap_or(0.0);
             });
             if let Some(dollars) = used.dollars {
                 *books.today.spent.entry(used.client.to_string()).or_default() += dollars;
             }
-            write(&self.file, &books.today)
         });
-        if let Err(error) = today {
-            tracing::warn!(file = %self.file.display(), %error, "what was spent cannot be kept; it is counted in memory");
-        }
     }
 
     /// Today's ledger.
     pub(super) fn today(&self, now: u64) -> Today {
-        self.with(|books| {
-            books.today.turn(now);
-            books.today.clone()
-        })
+        let mut books = self.kept.books();
+        books.today.turn(now);
+        books.today.clone()
     }
 
     /// What was asked since the process began.
     pub(super) fn ever(&self) -> Tallies {
-        self.with(|books| books.ever.clone())
+        self.kept.books().ever.clone()
     }
 
-    fn with<T>(&self, change: impl FnOnce(&mut Books) -> T) -> T {
-        change(&mut self.books.lock().unwrap_or_else(PoisonError::into_inner))
+    fn change(&self, how: impl FnOnce(&mut Books)) {
+        let mut books = self.kept.books();
+        how(&mut books);
+        books.unwritten = true;
+        self.kept.news.notify_one();
     }
 }
 
-/// Whole or not at all.
-fn write(file: &Path, today: &Today) -> std::io::Result<()> {
-    let draft = file.with_extension("json.new");
-    fs::write(&draft, serde_json::to_vec(today)?)?;
-    fs::rename(&draft, file)
+impl Drop for Spend {
+    fn drop(&mut self) {
+        self.kept.books().over = true;
+        self.kept.news.notify_one();
+        if let Some(writer) = self.writer.take() {
+            // One that panicked has written what it could.
+            let _ = writer.join();
+        }
+    }
+}
+
+impl Kept {
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes what is new until it is over. What changes while the disk is busy is written together.
+    fn write_news(&self) {
+        let idle = |books: &mut Books| !books.unwritten && !books.over;
+        loop {
+            let mut books = self.news.wait_while(self.books(), idle).unwrap_or_else(PoisonError::into_inner);
+            if !std::mem::take(&mut books.unwritten) {
+                return;
+            }
+            let today = books.today.clone();
+            drop(books);
+            if let Err(error) = write(&self.file, &today) {
+                let file = self.file.display();
+                tracing::warn!(%file, %error, "what was spent cannot be kept; it is counted in memory");
+            }
+        }
+    }
+}
+
+fn read(file: &Path) -> io::Result<Today> {
+    match fs::read(file) {
+        Ok(bytes) => Ok(serde_json::from_slice(&bytes)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Today::default()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whole or not at all, whatever ends meanwhile.
+fn write(file: &Path, today: &Today) -> io::Result<()> {
+    let new = file.with_extension("json.new");
+    let mut draft = File::create(&new)?;
+    draft.write_all(&serde_json::to_vec(today)?)?;
+    draft.sync_all()?;
+    fs::rename(new, file)
 }
 
 #[cfg(test)]
@@ -181,6 +248,7 @@ mod tests {
         spend.used(&use_of(&client, Some(1.5)), now);
         spend.used(&use_of(&client, Some(0.25)), now + 60);
         spend.used(&use_of(&client, None), now + 60);
+        drop(spend);
         let again = Spend::open(folder.path());
         assert_eq!((again.of(&client, now), again.of(&ClientId::from("b"), now)), (1.75, 0.0));
         let tally = Tally { input_tokens: 21, output_tokens: 9, spent_usd: 1.75, ..Tally::default() };
@@ -188,6 +256,32 @@ mod tests {
         assert!(again.ever().is_empty(), "counters begin with the process");
         assert_eq!(again.of(&client, now + DAY), 0.0);
         assert!(again.today(now + DAY).providers.is_empty());
+    }
+
+    #[test]
+    fn what_began_before_midnight_takes_nothing_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let spend = Spend::open(folder.path());
+        let (late, early) = (ClientId::from("late"), ClientId::from("early"));
+        let midnight = 20_000 * DAY;
+        spend.used(&use_of(&early, Some(5.0)), midnight + 1);
+        // Its answer took until now; the request came yesterday.
+        spend.used(&use_of(&late, Some(2.0)), midnight - 1);
+        assert_eq!((spend.of(&early, midnight + 2), spend.of(&late, midnight + 2)), (5.0, 2.0));
+        // A clock that was a year ahead does not keep its day for a year.
+        spend.used(&use_of(&early, Some(1.0)), midnight + 365 * DAY);
+        assert_eq!(spend.of(&early, midnight), 0.0);
+    }
+
+    #[test]
+    fn a_damaged_file_is_nothing_and_is_written_anew() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(FILE), "{\"day\":20").unwrap();
+        let (client, now) = (ClientId::from("a"), 20_000 * DAY);
+        Spend::open(folder.path()).used(&use_of(&client, Some(1.0)), now);
+        assert_eq!(Spend::open(folder.path()).of(&client, now), 1.0);
+        let files: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+        assert_eq!(files, [FILE], "no draft is left");
     }
 
     #[test]
