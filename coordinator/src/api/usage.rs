@@ -44,7 +44,7 @@ pub(super) fn usage_in(answer: &[u8]) -> Option<Usage> {
     let timed: Option<Timings> = last_object(tail, b"\"timings\":");
     let (prompt_tokens, completion_tokens) = match (&counted, &timed) {
         (Some(usage), _) => (usage.prompt_tokens, usage.completion_tokens),
-        (None, Some(timings)) => (timings.prompt_n + timings.cache_n, timings.predicted_n),
+        (None, Some(timings)) => (timings.prompt_n.saturating_add(timings.cache_n), timings.predicted_n),
         (None, None) => return None,
     };
     let timed = timed.unwrap_or_default();

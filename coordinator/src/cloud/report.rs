@@ -71,7 +71,7 @@ pub(crate) struct Counted {
 
 impl Counted {
     fn of(tally: &Tally, provider: &Provider, model: &str) -> Self {
-        let used = tally.input_tokens + tally.output_tokens > 0;
+        let used = tally.input_tokens > 0 || tally.output_tokens > 0;
         let known = !used || tally.spent_usd > 0.0 || !provider.costs() || provider.listed_price(model).is_some();
         Self {
             requests: tally.requests,
@@ -88,8 +88,8 @@ impl Counted {
         all.fold(nothing, |sum, one| Self {
             requests: sum.requests + one.requests,
             errors: sum.errors + one.errors,
-            input_tokens: sum.input_tokens + one.input_tokens,
-            output_tokens: sum.output_tokens + one.output_tokens,
+            input_tokens: sum.input_tokens.saturating_add(one.input_tokens),
+            output_tokens: sum.output_tokens.saturating_add(one.output_tokens),
             spent_usd: match (sum.spent_usd, one.spent_usd) {
                 (Some(a), Some(b)) => Some(a + b),
                 // Nothing known so far is no zero beside something unknown.

@@ -123,7 +123,8 @@ impl ChatFromMessages {
         if let Some(input) = number("input_tokens") {
             let cached = number("cache_read_input_tokens").unwrap_or(0);
             let written = number("cache_creation_input_tokens").unwrap_or(0);
-            self.prompt = (input + cached + written, cached);
+            // Numbers of somebody else's.
+            self.prompt = (input.saturating_add(cached).saturating_add(written), cached);
         }
         self.answer = number("output_tokens").unwrap_or(self.answer);
     }
@@ -131,7 +132,7 @@ impl ChatFromMessages {
     fn usage(&self) -> Value {
         let ((prompt, cached), answer) = (self.prompt, self.answer);
         json!({
-            "prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer,
+            "prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt.saturating_add(answer),
             "prompt_tokens_details": { "cached_tokens": cached },
         })
     }
@@ -208,7 +209,7 @@ impl Reshape for ChatFromMessages {
     fn tokens(&self) -> Option<(u64, u64)> {
         let guess = self.untold.map_or(0, |bytes| u64::try_from(bytes / BYTES_PER_TOKEN).unwrap_or(u64::MAX));
         let (prompt, answer) = (self.prompt.0, self.answer.max(guess));
-        (prompt + answer > 0).then_some((prompt, answer))
+        (prompt > 0 || answer > 0).then_some((prompt, answer))
     }
 }
 
