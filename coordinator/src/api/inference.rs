@@ -27,7 +27,7 @@ use crate::driver::{Ticket, Wish};
 /// Whoever does not say who it is.
 pub(super) const ANONYMOUS: &str = "anonymous";
 /// Larger bodies are looked at on a thread of their own: every stream waits for the one that serves sockets.
-pub(super) const LARGE_BODY: usize = 256 * 1024;
+pub(crate) const LARGE_BODY: usize = 256 * 1024;
 
 /// The longest reason in a header.
 const MAX_REASON: usize = 300;

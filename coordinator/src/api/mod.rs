@@ -55,6 +55,7 @@ pub(crate) use accept::{Server, ServerLimits};
 pub(crate) use clock::Clock;
 pub(crate) use door::Door;
 pub(crate) use events::Changes;
+pub(crate) use inference::LARGE_BODY;
 pub(crate) use origin::AllowedHosts;
 pub(crate) use patience::Patience;
 use route::{Routes, Scope};

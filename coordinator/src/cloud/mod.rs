@@ -4,6 +4,7 @@
 mod bill;
 mod command;
 mod provider;
+mod put;
 mod report;
 mod route;
 mod spend;
@@ -18,19 +19,17 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use hyper::body::Incoming;
-use model_boss_dialects::anthropic::{
-    ChatFromMessages, CommandQuestion, cloud_error, command_question, messages_request, thinking_note,
-};
-use model_boss_dialects::thinking::for_provider;
+use model_boss_dialects::anthropic::{CommandQuestion, cloud_error};
 use model_boss_dialects::{Reshape, Stamp};
 use model_boss_protocol::{ApiError, ClientId, ErrorCode};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 
-use bill::{Bill, BilledChat, BilledMessages};
+use bill::Bill;
 use command::Commands;
 use provider::{Provider, ProviderKind};
 pub(crate) use provider::{ProviderSpec, ProviderTables};
+use put::{Order, Put, Question, put};
 pub(crate) use report::{Counted, ProviderReport, UTC_DAY};
 use spend::Spend;
 pub(crate) use spend::Today;
@@ -51,7 +50,7 @@ pub(crate) struct CloudRequest<'a> {
     /// Its own name of the model, or an alias such as `opus`.
     pub(crate) model: &'a str,
     /// OpenAI's path.
-    pub(crate) path: &'a str,
+    pub(crate) path: &'static str,
     /// The request as OpenAI's API has it.
     pub(crate) body: &'a Bytes,
     /// The public id of the request.
@@ -122,9 +121,6 @@ impl Clouds {
         let model = provider.model(request.model);
         let price = provider.price(model);
         self.within_limit(request, provider, model, price)?;
-        let chat: Map<String, Value> = serde_json::from_slice(request.body).map_err(|error| {
-            ApiError::new(ErrorCode::InvalidRequest, format!("the body is not a JSON object: {error}"))
-        })?;
         let key = provider.key()?;
         let stamp = Stamp {
             id: format!("chatcmpl-{}", request.id),
@@ -139,47 +135,30 @@ impl Clouds {
             price,
             now: request.now,
         };
-        if provider.kind() == ProviderKind::Anthropic && request.path != "/v1/chat/completions" {
-            let message = format!("Claude models answer chats, not {}", request.path);
-            return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"));
-        }
-        if let Some(program) = provider.command() {
-            let question = command_question(&chat)?;
-            let reshape = Box::new(BilledMessages { chat: ChatFromMessages::new(stamp, &chat), bill });
-            let is_stream = chat.get("stream") == Some(&json!(true));
-            let thinking = thinking_note(&chat);
-            let running = Box::pin(self.run((provider, program), model, key, question, is_stream)).await;
-            self.spend.asked(request.provider, model, running.is_ok(), request.now);
-            let answer = running.map(|body| CloudAnswer::of_command(body, is_stream, reshape));
-            return answer.map(|answer| answer.with_thinking(thinking));
-        }
-        let thinking;
-        let (path, body, reshape): (&str, Value, Box<dyn Reshape>) = match provider.kind() {
-            ProviderKind::Anthropic => {
-                let body = messages_request(&chat, model)?;
-                thinking = thinking_note(&chat);
-                ("/v1/messages", body, Box::new(BilledMessages { chat: ChatFromMessages::new(stamp, &chat), bill }))
+        let order = Order {
+            kind: provider.kind(),
+            command: provider.command().map(Path::to_owned),
+            is_own: !provider.costs(),
+            path: request.path,
+            model: model.to_owned(),
+            body: request.body.clone(),
+            stamp,
+            bill,
+        };
+        let Put { question, reshape, thinking } = put(order).await?;
+        let mut sent =
+            Sent { spend: &self.spend, provider: request.provider, model, answered: false, now: request.now };
+        let answer = match question {
+            Question::Command { program, question, is_stream } => {
+                let running = Box::pin(self.run((provider, &program), model, key, question, is_stream)).await?;
+                CloudAnswer::of_command(running, is_stream, reshape)
             }
-            ProviderKind::OpenAi => {
-                let mut chat = chat;
-                thinking = for_provider(&mut chat, !provider.costs())?;
-                let streams = chat.get("stream") == Some(&json!(true));
-                // Without counts no price can be told.
-                let hide_usage = streams && price.is_some() && !chat.contains_key("stream_options");
-                let billed = BilledChat::new(bill, &chat, hide_usage);
-                let mut body = Value::Object(chat);
-                body["model"] = json!(model);
-                if hide_usage {
-                    body["stream_options"] = json!({ "include_usage": true });
-                }
-                (request.path, body, Box::new(billed))
+            Question::Http { path, body } => {
+                let answered = self.exchange(provider, path, key.as_deref(), body, request.id).await?;
+                CloudAnswer::of_http(answered, reshape)
             }
         };
-        let answered = self.exchange(provider, path, key.as_deref(), body.to_string(), request.id).await;
-        self.spend.asked(request.provider, model, answered.is_ok(), request.now);
-        let Answered { status, headers, body } = answered?;
-        let is_stream = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-        let answer = CloudAnswer { status, headers: told(&headers), body: CloudBody::Http(body), reshape, is_stream };
+        sent.answered = true;
         Ok(answer.with_thinking(thinking))
     }
 
@@ -217,10 +196,11 @@ impl Clouds {
         body.insert("model".to_owned(), json!(model));
         let key = provider.key()?;
         let text = Value::Object(body).to_string();
-        let sent = self.exchange(provider, "/v1/messages/count_tokens", key.as_deref(), text, question.id);
-        let answered = sent.await;
-        self.spend.asked(question.provider, model, answered.is_ok(), question.now);
-        let said = transport::collect(answered?.body).await;
+        let mut sent =
+            Sent { spend: &self.spend, provider: question.provider, model, answered: false, now: question.now };
+        let answered = self.exchange(provider, "/v1/messages/count_tokens", key.as_deref(), text, question.id).await?;
+        sent.answered = true;
+        let said = transport::collect(answered.body).await;
         let said: Value = serde_json::from_slice(&said).unwrap_or_default();
         said["input_tokens"].as_u64().ok_or_else(|| {
             let message = format!("provider '{}' did not say how many tokens there are", question.provider);
@@ -292,10 +272,31 @@ impl CloudAnswer {
         self
     }
 
+    fn of_http(Answered { status, headers, body }: Answered, reshape: Box<dyn Reshape>) -> Self {
+        let is_stream = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
+        Self { status, headers: told(&headers), body: CloudBody::Http(body), reshape, is_stream }
+    }
+
     fn of_command(body: CloudBody, is_stream: bool, reshape: Box<dyn Reshape>) -> Self {
         let kind = if is_stream { "text/event-stream" } else { "application/json" };
         let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]);
         Self { status: StatusCode::OK, headers, body, reshape, is_stream }
+    }
+}
+
+/// A request that is on its way. It is counted when it is known whether an answer began, or when nobody waits for one any
+/// more.
+struct Sent<'a> {
+    spend: &'a Spend,
+    provider: &'a str,
+    model: &'a str,
+    answered: bool,
+    now: u64,
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        self.spend.asked(self.provider, self.model, self.answered, self.now);
     }
 }
 

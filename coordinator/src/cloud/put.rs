@@ -1,0 +1,90 @@
+//! A request as its provider takes it: in OpenAI's words, in Anthropic's, or as the `claude` command line reads it.
+
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use model_boss_dialects::anthropic::{
+    ChatFromMessages, CommandQuestion, command_question, messages_request, thinking_note,
+};
+use model_boss_dialects::thinking::for_provider;
+use model_boss_dialects::{Reshape, Stamp};
+use model_boss_protocol::{ApiError, ErrorCode};
+use serde_json::{Map, Value, json};
+use tokio::task::spawn_blocking;
+
+use super::bill::{Bill, BilledChat, BilledMessages};
+use super::provider::ProviderKind;
+use crate::api::LARGE_BODY;
+
+/// A request, and whom it is for.
+pub(super) struct Order {
+    pub(super) kind: ProviderKind,
+    /// The program that is run, where that is how the provider is reached.
+    pub(super) command: Option<PathBuf>,
+    /// On this machine, or its owner's.
+    pub(super) is_own: bool,
+    /// OpenAI's path.
+    pub(super) path: &'static str,
+    /// The provider's own name of it.
+    pub(super) model: String,
+    /// The request as OpenAI's API has it.
+    pub(super) body: Bytes,
+    /// What its answer is called.
+    pub(super) stamp: Stamp,
+    pub(super) bill: Bill,
+}
+
+/// The same as its provider takes it.
+pub(super) struct Put {
+    pub(super) question: Question,
+    /// What its answer goes through.
+    pub(super) reshape: Box<dyn Reshape>,
+    /// What is not done of a wish about thinking.
+    pub(super) thinking: Option<&'static str>,
+}
+
+pub(super) enum Question {
+    Http { path: &'static str, body: String },
+    Command { program: PathBuf, question: CommandQuestion, is_stream: bool },
+}
+
+/// Images make bodies large: those are taken apart on a thread of their own.
+pub(super) async fn put(order: Order) -> Result<Put, ApiError> {
+    if order.body.len() <= LARGE_BODY {
+        return put_now(order);
+    }
+    let failed = |_| ApiError::new(ErrorCode::Internal, "the request could not be put into the provider's words");
+    spawn_blocking(move || put_now(order)).await.map_err(failed)?
+}
+
+fn put_now(order: Order) -> Result<Put, ApiError> {
+    let Order { kind, command, is_own, path, model, body, stamp, bill } = order;
+    let mut chat: Map<String, Value> = serde_json::from_slice(&body)
+        .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, format!("the body is not a JSON object: {error}")))?;
+    let is_stream = chat.get("stream") == Some(&json!(true));
+    match kind {
+        ProviderKind::Anthropic if path != "/v1/chat/completions" => {
+            let message = format!("Claude models answer chats, not {path}");
+            Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"))
+        }
+        ProviderKind::Anthropic => {
+            let question = match command {
+                Some(program) => Question::Command { program, question: command_question(&chat)?, is_stream },
+                None => Question::Http { path: "/v1/messages", body: messages_request(&chat, &model)?.to_string() },
+            };
+            let reshape = Box::new(BilledMessages { chat: ChatFromMessages::new(stamp, &chat), bill });
+            Ok(Put { question, reshape, thinking: thinking_note(&chat) })
+        }
+        ProviderKind::OpenAi => {
+            let thinking = for_provider(&mut chat, is_own)?;
+            // Without counts no price can be told.
+            let hide_usage = is_stream && bill.price.is_some() && !chat.contains_key("stream_options");
+            let reshape = Box::new(BilledChat::new(bill, &chat, hide_usage));
+            chat.insert("model".to_owned(), json!(model));
+            if hide_usage {
+                chat.insert("stream_options".to_owned(), json!({ "include_usage": true }));
+            }
+            Ok(Put { question: Question::Http { path, body: Value::Object(chat).to_string() }, reshape, thinking })
+        }
+    }
+}
