@@ -24,6 +24,10 @@ use super::provider::is_loopback;
 
 /// A connection, with a tunnel where one is needed, stands within this or not at all.
 const CONNECT: Duration = Duration::from_secs(30);
+/// A connection on which nothing comes is asked after so long, and given up when nobody is there: thinking models are silent for
+/// minutes, and so are machines that were switched off.
+const PROBE: Duration = Duration::from_secs(60);
+const PROBE_AGAIN: Duration = Duration::from_secs(15);
 /// Where proxies are named; curl's names, and the order in which the first that is set counts.
 const VARIABLES: [[&str; 2]; 3] =
     [["HTTPS_PROXY", "https_proxy"], ["HTTP_PROXY", "http_proxy"], ["ALL_PROXY", "all_proxy"]];
@@ -81,6 +85,8 @@ impl Route {
         straight.enforce_http(false);
         straight.set_nodelay(true);
         straight.set_connect_timeout(Some(CONNECT));
+        straight.set_keepalive(Some(PROBE));
+        straight.set_keepalive_interval(Some(PROBE_AGAIN));
         let to_proxy = HttpsConnector::from((straight.clone(), tls));
         Self { proxies, straight, to_proxy }
     }

@@ -24,8 +24,9 @@ use super::route::{Proxies, Route};
 const FIRST_BYTE: Duration = Duration::from_secs(600);
 /// A connection nobody uses is closed after this.
 const IDLE: Duration = Duration::from_secs(90);
-/// An error answer is short.
+/// An error answer is short, and comes with its head.
 const MAX_ERROR: usize = 64 * 1024;
+const ERROR_LIMIT: Duration = Duration::from_secs(10);
 
 /// Made ready when it is needed first: who asks no provider needs no certificates.
 pub(super) struct Transport {
@@ -140,7 +141,8 @@ impl Transport {
     }
 }
 
-/// All of a short answer.
+/// All of a short answer; nothing where it does not come to its end.
 pub(super) async fn collect(body: Incoming) -> Bytes {
-    Limited::new(body, MAX_ERROR).collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default()
+    let collected = timeout(ERROR_LIMIT, Limited::new(body, MAX_ERROR).collect()).await;
+    collected.ok().and_then(Result::ok).map(http_body_util::Collected::to_bytes).unwrap_or_default()
 }
