@@ -324,6 +324,7 @@ fn settings(config: &Config) -> Settings {
         max_loaded: config.max_loaded_models.clone(),
         load_failure_policy: config.load_failure_policy,
         clients: config.clients.clone(),
+        embedding_providers: config.providers.embedding(),
         service_step: config.service_step as u64,
         max_keep_alive: config.max_keep_alive,
         stay_warm,

@@ -3,14 +3,18 @@
 Run by scripts/test, which builds the binaries and says where they are in MODEL_BOSS_TEST_BIN_DIR.
 """
 
+import base64
 import contextlib
+import http.server
 import json
 import os
 import pathlib
 import re
 import shutil
 import signal
+import struct
 import subprocess
+import threading
 
 import anthropic
 import ollama
@@ -29,12 +33,12 @@ def binary(name: str) -> pathlib.Path:
 
 
 @contextlib.contextmanager
-def coordinator(folder: pathlib.Path, worker: str):
-    """A coordinator with the manifests and the configuration in `folder`; gives its base URL, ends it by SIGTERM."""
+def coordinator(folder: pathlib.Path, worker: str, settings: str = ""):
+    """A coordinator with the manifests in `folder` and these settings; gives its base URL, ends it by SIGTERM."""
     (folder / "state").mkdir()
     first = 22_000 + os.getpid() % 200 * 40
     (folder / "model-boss.toml").write_text(
-        f'runtime_dir = "{folder / "run"}"\nworker_ports = "{first}-{first + 39}"\n'
+        f'runtime_dir = "{folder / "run"}"\nworker_ports = "{first}-{first + 39}"\n{settings}'
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MODEL_BOSS_")}
     command = [binary("model-boss"), "serve", "--port", "0", "--config", folder / "model-boss.toml"]
@@ -67,9 +71,44 @@ def guide_url(tmp_path_factory):
         yield url
 
 
+class Elsewhere(http.server.BaseHTTPRequestHandler):
+    """A provider elsewhere that knows one route: vectors, in the form that is asked for."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        vector = [0.5, -1.25]
+        if body.get("encoding_format") == "base64":
+            vector = base64.b64encode(struct.pack("<2f", *vector)).decode()
+        texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
+        data = [{"object": "embedding", "index": index, "embedding": vector} for index in range(len(texts))]
+        usage = {"prompt_tokens": len(texts), "total_tokens": len(texts)}
+        answer = {"object": "list", "data": data, "model": body["model"], "usage": usage}
+        self.send_response(200 if self.path == "/v1/embeddings" else 404)
+        text = json.dumps(answer).encode()
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_):
+        pass
+
+
 @pytest.fixture(scope="session")
-def fake_url(tmp_path_factory):
-    """Stand-in workers: `echo` answers with what reached it, `slow` takes a minute, `broken` cannot load."""
+def elsewhere():
+    """The settings of a provider `near`."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f'[providers.near]\nbase_url = "http://127.0.0.1:{server.server_port}/v1"\n'
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="session")
+def fake_url(tmp_path_factory, elsewhere):
+    """Stand-in workers: `echo` answers with what reached it, `slow` takes a minute, `broken` cannot load; and `near`."""
     folder = tmp_path_factory.mktemp("fake")
     (folder / "manifests").mkdir()
     behaviours = {
@@ -84,7 +123,7 @@ def fake_url(tmp_path_factory):
         (source / "fake.json").write_text(json.dumps(behaviour))
         manifest = f'name = "{name}"\nvram = "64MiB"\nsource = {{ path = "{source}" }}\n'
         (folder / "manifests" / f"{name}.toml").write_text(manifest)
-    with coordinator(folder, "model-boss-fake-worker") as url:
+    with coordinator(folder, "model-boss-fake-worker", elsewhere) as url:
         yield url
 
 

@@ -202,6 +202,39 @@ async fn rc_27_an_openai_provider_is_passed_through() {
     let asked = stub.asked().remove(0);
     assert_eq!((asked.path.as_str(), &asked.body["model"]), ("/v1/chat/completions", &json!("org/m:7b")));
     assert!(asked.headers.get("x-api-key").is_none() && asked.headers.get("authorization").is_none());
+    // As large as images make it.
+    let long = "word ".repeat(200_000);
+    assert_eq!(boss.chat("near:org/m:7b", &long).await.status, StatusCode::OK);
+    assert_eq!(stub.asked()[1].body["messages"][0]["content"], long);
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn rc_27_an_openai_provider_gives_vectors_and_they_are_paid_for() {
+    let vectors = json!({ "object": "list", "model": "bge", "data": [{ "object": "embedding", "index": 0,
+        "embedding": "AAAAPwAAoL8=" }], "usage": { "prompt_tokens": 4, "total_tokens": 4 } });
+    let stub = Stub::start("application/json", vectors.to_string()).await;
+    let near = format!(
+        "{}\n[providers.near]\nbase_url = \"http://{}\"\nprices = {{ bge = {{ input = 250000, output = 0 }} }}",
+        claude_at(&stub),
+        stub.address
+    );
+    let sandbox = Sandbox::new().with_config(&near);
+    let boss = start(&sandbox).await;
+    let ask = async |model: &str| {
+        let body = json!({ "model": model, "input": ["a", "b"], "encoding_format": "base64", "x_client_id": "me" });
+        boss.client().post("/v1/embeddings", &body).await
+    };
+    let answer = ask("near:bge").await;
+    assert_eq!((answer.status, answer.json()), (StatusCode::OK, vectors), "{answer:?}");
+    let asked = stub.asked().remove(0);
+    assert_eq!(asked.path, "/v1/embeddings");
+    assert_eq!(asked.body, json!({ "model": "bge", "input": ["a", "b"], "encoding_format": "base64" }));
+    let shown = boss.read("/api/v1/providers").await;
+    assert_eq!(shown["clients"], json!([{ "id": "me", "spent_usd": 1.0, "daily_limit_usd": null, "remaining_usd": null }]));
+    let refused = ask("claude:opus").await;
+    assert_eq!((refused.status, refused.error_code().as_str()), (StatusCode::BAD_REQUEST, "unsupported_by_model"));
+    assert_eq!(stub.asked().len(), 1, "Claude models are not asked for vectors");
     boss.finish().await;
 }
 

@@ -1,6 +1,6 @@
 //! Every limit and duration the scheduler uses, with its default. Knows nothing of where the values come from.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use model_boss_protocol::{Category, ClientId, KeepAlive, Priority};
@@ -64,6 +64,8 @@ pub struct Settings {
     pub decisions_kept: usize,
     /// What clients may do (RC-9, RC-24).
     pub clients: ClientRules,
+    /// Prefixes of providers elsewhere whose models give vectors too; every provider's models answer chats.
+    pub embedding_providers: BTreeSet<String>,
     /// At equal importance a client goes behind others for each of these steps of service that it got more (RC-4). In
     /// tokens, or hundredths of a second where nobody counts tokens.
     pub service_step: u64,
@@ -204,6 +206,7 @@ impl Default for Settings {
             peak_patience: Duration::from_secs(30),
             decisions_kept: 1_000,
             clients: ClientRules::default(),
+            embedding_providers: BTreeSet::new(),
             service_step: 1_000,
         }
     }

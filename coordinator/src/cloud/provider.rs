@@ -1,6 +1,6 @@
 //! One provider: where it is, what opens it, how its models are called and what they cost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use http::Uri;
@@ -92,6 +92,13 @@ pub(super) struct Provider {
 }
 
 impl ProviderSpec {
+    /// Which API it speaks. `name` is its prefix.
+    fn kind(&self, name: &str) -> ProviderKind {
+        let by_command = self.transport == Some(TransportKind::Cli);
+        let usual = if name == CLAUDE || by_command { ProviderKind::Anthropic } else { ProviderKind::OpenAi };
+        self.kind.unwrap_or(usual)
+    }
+
     /// What is wrong with it, if anything. `name` is its prefix.
     pub(crate) fn check(&self, name: &str) -> Result<(), String> {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
@@ -168,6 +175,12 @@ impl ProviderTables {
         })
     }
 
+    /// The prefixes of those that give vectors: whoever speaks OpenAI's API may.
+    pub(crate) fn embedding(&self) -> BTreeSet<String> {
+        let all = self.with_claude().into_iter();
+        all.filter(|(name, spec)| spec.kind(name) == ProviderKind::OpenAi).map(|(name, _)| name).collect()
+    }
+
     /// A key file stands beside the configuration.
     pub(crate) fn resolve(&mut self, folder: &Path) {
         for spec in self.0.values_mut() {
@@ -196,11 +209,9 @@ pub(super) fn is_loopback(host: &str) -> bool {
 
 impl Provider {
     pub(super) fn new(name: &str, spec: ProviderSpec) -> Self {
-        let by_command = spec.transport == Some(TransportKind::Cli);
-        let usual = if name == CLAUDE || by_command { ProviderKind::Anthropic } else { ProviderKind::OpenAi };
         let base_url = spec.base_url.as_deref().unwrap_or(ANTHROPIC).trim_end_matches('/');
         let base_url = base_url.strip_suffix("/v1").unwrap_or(base_url).to_owned();
-        Self { name: name.to_owned(), kind: spec.kind.unwrap_or(usual), base_url, spec }
+        Self { name: name.to_owned(), kind: spec.kind(name), base_url, spec }
     }
 
     pub(super) fn kind(&self) -> ProviderKind {
@@ -321,6 +332,7 @@ mod tests {
         let leaves =
             |name: &str| matches!(known.target(name), Target::Cloud { .. }) && known.is_cloud(&known.target(name));
         assert_eq!(["near:m", "lan:m", "far:m", "claude:opus"].map(leaves), [false, false, true, true]);
+        assert_eq!(tables.embedding().into_iter().collect::<Vec<_>>(), ["far", "lan", "near"]);
     }
 
     #[test]

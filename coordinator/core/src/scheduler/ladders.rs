@@ -112,8 +112,11 @@ impl Scheduler {
     }
 
     fn standing_elsewhere(&self, provider: &str, target: &Target, category: Category) -> Result<RungState, RungState> {
-        if category != Category::Llm {
-            let message = format!("'{target}' is a chat model and cannot do what this route needs ({category})");
+        let gives_vectors = self.settings.embedding_providers.contains(provider);
+        if category != Category::Llm && !(category == Category::Embedding && gives_vectors) {
+            let known = if gives_vectors { "chats and embeddings" } else { "chats" };
+            let message =
+                format!("'{target}' cannot do what this route needs ({category}): its provider is asked for {known}");
             return Err(unusable(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model")));
         }
         if let Some(known) = self.catalog.known_provider(provider)

@@ -262,3 +262,31 @@ fn a_request_that_waits_for_room_goes_to_a_rung_that_was_loaded_meanwhile() {
     assert_eq!((world.fate(request), world.fate(pinned)), (&Fate::Answered, &Fate::Waiting));
     assert_eq!(rung(&world, request), (1, "sooner; big is not loaded and has no room".into()));
 }
+
+#[test]
+fn rc_27_embeddings_go_to_providers_that_give_them_and_else_down_the_ladder() {
+    let settings = Settings { embedding_providers: ["lan".to_owned()].into(), ..Settings::default() };
+    let mut world = World::new(settings, Behaviour::default(), 1);
+    world.tell(Event::DeviceObserved(device("cpu", 16)));
+    world.catalog(vec![ModelDescription { category: Category::Embedding, ..model("own", 1) }]);
+    let ask = |world: &mut World, names: &[&str], category| {
+        let ladder = ladder(names);
+        world.submit_with(names[0], 5, |submission| (submission.ladder, submission.category) = (ladder, category))
+    };
+    let vectors = ask(&mut world, &["lan:bge"], Category::Embedding);
+    assert_eq!(served(&world, vectors).0, "lan:bge");
+    let chat = ask(&mut world, &["lan:m"], Category::Llm);
+    assert_eq!(served(&world, chat).0, "lan:m");
+    for (names, category, word) in [
+        (["claude:opus"], Category::Embedding, "asked for chats"),
+        (["lan:bge"], Category::Reranking, "asked for chats and embeddings"),
+    ] {
+        let refused = ask(&mut world, &names, category);
+        let error = world.refusal(refused);
+        assert_eq!(error.code, ErrorCode::UnsupportedByModel);
+        assert!(error.message.ends_with(word), "{}", error.message);
+    }
+    let own = ask(&mut world, &["claude:opus", "own"], Category::Embedding);
+    world.run_for(10 * SECOND);
+    assert_eq!(rung(&world, own).0, 1);
+}
