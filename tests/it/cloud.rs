@@ -231,7 +231,10 @@ async fn rc_27_an_openai_provider_gives_vectors_and_they_are_paid_for() {
     assert_eq!(asked.path, "/v1/embeddings");
     assert_eq!(asked.body, json!({ "model": "bge", "input": ["a", "b"], "encoding_format": "base64" }));
     let shown = boss.read("/api/v1/providers").await;
-    assert_eq!(shown["clients"], json!([{ "id": "me", "spent_usd": 1.0, "daily_limit_usd": null, "remaining_usd": null }]));
+    assert_eq!(
+        shown["clients"],
+        json!([{ "id": "me", "spent_usd": 1.0, "daily_limit_usd": null, "remaining_usd": null }])
+    );
     let refused = ask("claude:opus").await;
     assert_eq!((refused.status, refused.error_code().as_str()), (StatusCode::BAD_REQUEST, "unsupported_by_model"));
     assert_eq!(stub.asked().len(), 1, "Claude models are not asked for vectors");
@@ -434,7 +437,8 @@ async fn rc_27_tokens_are_counted_by_the_provider_and_cost_nothing() {
     let stub = Stub::start("application/json", json!({ "input_tokens": 14 }).to_string()).await;
     let near = format!("\n[providers.near]\nbase_url = \"http://{}\"\n", stub.address);
     let sandbox = Sandbox::new().with_config(&(claude_at(&stub) + &near));
-    std::fs::write(sandbox.path("tasks.yaml"), "clients:\n  here:\n    cloud: false\n").unwrap();
+    let tasks = "clients:\n  here:\n    cloud: false\n  once:\n    rate_per_minute: 1\n";
+    std::fs::write(sandbox.path("tasks.yaml"), tasks).unwrap();
     let boss = start(&sandbox).await;
     let count = async |model: &str, client: &str| {
         let body = json!({
@@ -457,6 +461,12 @@ async fn rc_27_tokens_are_counted_by_the_provider_and_cost_nothing() {
     let refused = count("claude:opus", "here").await;
     assert_eq!((refused.status, &refused.json()["error"]["type"]), (StatusCode::FORBIDDEN, &json!("permission_error")));
     assert_eq!(stub.asked().len(), 1, "what may not leave does not leave");
+    // It costs nothing, and is a request all the same.
+    assert_eq!(count("claude:opus", "once").await.status, StatusCode::OK);
+    let refused = count("claude:opus", "once").await;
+    assert_eq!((refused.status, stub.asked().len()), (StatusCode::TOO_MANY_REQUESTS, 2), "{refused:?}");
+    assert!(refused.header("retry-after").is_some());
+    assert_eq!(views::outcomes(&boss, "once", 1).await, ["answered"]);
     stub.answers(429, "{\"type\":\"error\",\"error\":{\"type\":\"rate_limit_error\",\"message\":\"because\"}}");
     let busy = count("claude:opus", "me").await;
     assert_eq!((busy.status, busy.header("retry-after")), (StatusCode::TOO_MANY_REQUESTS, Some("7")), "{busy:?}");

@@ -5,15 +5,20 @@ use std::time::SystemTime;
 
 use axum::response::Response;
 use bytes::Bytes;
+use http::StatusCode;
 use http::header::HeaderValue;
 use http_body_util::{BodyExt, Collected, Limited};
-use model_boss_core::Target;
+use model_boss_core::{Ladder, Outcome, Target};
 use model_boss_dialects::anthropic::{MessagesFromChat, chat_request, messages_error};
 use model_boss_dialects::{Reshape, Stamp};
 use model_boss_protocol::{ApiError, Category, ClientId, ErrorCode, ErrorSource};
 use model_boss_tasks::Question;
 use serde_json::{Map, Value, json};
+use tokio::time::{Instant, timeout_at};
 
+use super::Context;
+use super::account::Account;
+use super::answer::deadline_exceeded;
 use super::body::{self, json};
 use super::error::error_response;
 use super::inference::{ANONYMOUS, infer_body};
@@ -22,6 +27,7 @@ use super::providers;
 use super::reshape::reshaped;
 use super::route::Call;
 use crate::cloud::CountRequest;
+use crate::driver::Wish;
 
 /// An answer is long; so much of it is only its count.
 const MAX_COUNTED: usize = 1 << 20;
@@ -57,11 +63,9 @@ pub(super) async fn count_tokens(mut call: Call) -> Result<Response, ApiError> {
 
 async fn counted_somewhere(call: Call, bytes: &Bytes) -> Result<u64, ApiError> {
     let mut body: Map<String, Value> = body::parse(bytes)?;
-    if let Some((provider, model)) = provider_of(&call, bytes)? {
-        let (clouds, id, now) = (Arc::clone(&call.context.clouds), call.request_id(), providers::now());
-        let id = String::from_utf8_lossy(id.as_bytes());
-        let question = CountRequest { provider: &provider, model: &model, body: &body, id: &id, now };
-        return clouds.count_tokens(&question).await;
+    if let Some(elsewhere) = elsewhere(&call, bytes)? {
+        let (context, id) = (Arc::clone(&call.context), call.request_id());
+        return counted_elsewhere(&context, &id, elsewhere, &body).await;
     }
     body.insert("max_tokens".to_owned(), json!(1));
     body.remove("stream");
@@ -69,20 +73,70 @@ async fn counted_somewhere(call: Call, bytes: &Bytes) -> Result<u64, ApiError> {
     counted(call, &chat).await
 }
 
+/// A prompt that a provider counts.
+struct Elsewhere {
+    wish: Wish,
+    provider: String,
+    model: String,
+}
+
 /// The provider and its model that would answer, if the first of those that may is one.
-fn provider_of(call: &Call, bytes: &[u8]) -> Result<Option<(String, String)>, ApiError> {
+fn elsewhere(call: &Call, bytes: &[u8]) -> Result<Option<Elsewhere>, ApiError> {
     let context = &call.context;
     let peeked = peek(bytes, call.request.headers(), context.limits.json_depth)?;
+    let client = peeked.client.unwrap_or_else(|| ClientId::from(ANONYMOUS));
     let question = Question {
         model: peeked.model.as_deref(),
         task: peeked.task.as_deref(),
-        client: &peeked.client.unwrap_or_else(|| ClientId::from(ANONYMOUS)),
+        client: &client,
         no_fallback: peeked.no_fallback,
     };
-    Ok(match context.tasks.resolve(&question, &context.catalog)?.ladder.first.target {
-        Target::Cloud { provider, model } => Some((provider, model)),
-        Target::Local(_) => None,
-    })
+    let resolved = context.tasks.resolve(&question, &context.catalog)?;
+    let Target::Cloud { provider, model } = resolved.ladder.first.target.clone() else { return Ok(None) };
+    let wish = Wish {
+        // Whoever else may answer counts otherwise.
+        ladder: Ladder { rest: Vec::new(), ..resolved.ladder },
+        category: Category::Llm,
+        client,
+        priority: peeked.priority.or(resolved.priority),
+        deadline: peeked.budget.or(resolved.budget).map(|budget| Instant::now() + budget),
+        keep_alive: None,
+    };
+    Ok(Some(Elsewhere { wish, provider, model }))
+}
+
+/// Counting costs nothing there. It is a request all the same: its client's limits hold, and it is counted.
+async fn counted_elsewhere(
+    context: &Context,
+    id: &HeaderValue,
+    elsewhere: Elsewhere,
+    body: &Map<String, Value>,
+) -> Result<u64, ApiError> {
+    let Elsewhere { wish, provider, model } = elsewhere;
+    let deadline = wish.deadline;
+    let mut account = Account::open(&context.metrics, None);
+    let mut ticket = context.scheduling.submit(wish);
+    let asked = async {
+        account.dispatched(&ticket.dispatched().await?);
+        let id = String::from_utf8_lossy(id.as_bytes());
+        let question = CountRequest { provider: &provider, model: &model, body, id: &id, now: providers::now() };
+        context.clouds.count_tokens(&question).await
+    };
+    let counted = match deadline {
+        Some(deadline) => timeout_at(deadline, asked).await.unwrap_or_else(|_| Err(deadline_exceeded())),
+        None => asked.await,
+    };
+    match &counted {
+        Ok(_) => {
+            account.status(StatusCode::OK.as_u16());
+            ticket.finish(Outcome::Answered, None);
+        }
+        Err(error) => {
+            account.status(error.status());
+            ticket.failed(error);
+        }
+    }
+    counted
 }
 
 /// The tokens that a chat's prompt comes to.
