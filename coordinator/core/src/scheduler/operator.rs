@@ -151,10 +151,13 @@ impl Scheduler {
         if self.is_known(request) {
             return;
         }
-        let mut slots: Vec<SlotId> = match name {
-            None => self.catalog.iter().filter_map(|(_, model)| model.serving).collect(),
-            Some(name) => match self.catalog.resolve(name.as_str()).and_then(|model| self.catalog[model].serving) {
-                Some(slot) => vec![slot],
+        // One that is on its way out to come back is as good as loaded.
+        let is_there =
+            |model: ModelIndex| self.catalog[model].serving.is_some() || self.catalog[model].returns.is_some();
+        let models: Vec<ModelIndex> = match name {
+            None => self.catalog.iter().map(|(index, _)| index).filter(|&model| is_there(model)).collect(),
+            Some(name) => match self.catalog.resolve(name.as_str()).filter(|&model| is_there(model)) {
+                Some(model) => vec![model],
                 None => {
                     let (code, message) = if self.catalog.resolve(name.as_str()).is_some() {
                         (ErrorCode::ModelNotLoaded, format!("model '{name}' is not loaded"))
@@ -165,17 +168,20 @@ impl Scheduler {
                 }
             },
         };
-        if slots.is_empty() {
-            self.out.push(Effect::Done { request });
-            return;
-        }
-        let models: Vec<ModelIndex> = slots.iter().map(|&slot| self.pool[slot].model).collect();
+        let mut slots: Vec<SlotId> = models.iter().filter_map(|&model| self.catalog[model].serving).collect();
         for model in models {
+            if self.catalog[model].returns.take().is_some() {
+                slots.extend(&self.catalog[model].slots);
+            }
             self.catalog[model].wish = LoadWish::default();
             slots.extend(self.second_copy(model).filter(|copy| !slots.contains(copy)));
             self.fail_move(model, "it was unloaded");
         }
         slots.retain(|&slot| self.pool[slot].state != SlotState::Idle);
+        if slots.is_empty() {
+            self.out.push(Effect::Done { request });
+            return;
+        }
         self.unloads.insert(request, slots.iter().copied().collect());
         for slot in slots {
             let model = self.catalog[self.pool[slot].model].id().clone();

@@ -16,10 +16,12 @@ use crate::slot::{ReadyPhase, SlotState};
 use crate::split;
 
 impl Scheduler {
-    /// A slot rests. If it streams for want of room, it is looked at when it was idle for as long as room has to last.
+    /// A slot rests. If it streams for want of room, it is looked at when it was idle for as long as room has to last. One that
+    /// is pinned stays as it is: somebody else could take the room before it is back.
     pub(super) fn hope_to_stay(&mut self, id: SlotId) {
         let slot = &self.pool[id];
-        if slot.layers.for_want_of_room() && self.life == Life::Serving {
+        let may_leave = !self.catalog[slot.model].is_pinned();
+        if slot.layers.for_want_of_room() && may_leave && self.life == Life::Serving {
             self.timers.set(Timer::Stay(id), slot.last_used + self.pause());
         }
     }
@@ -29,7 +31,7 @@ impl Scheduler {
         let slot = &self.pool[id];
         let (model, idle_since) = (slot.model, slot.last_used);
         let serves = slot.state == SlotState::Ready(ReadyPhase::Serving) && self.catalog[model].serving == Some(id);
-        if !serves || !slot.layers.for_want_of_room() || self.life != Life::Serving {
+        if !serves || !slot.layers.for_want_of_room() || self.catalog[model].is_pinned() || self.life != Life::Serving {
             return;
         }
         // It rests again after its requests, and is looked at then.

@@ -182,6 +182,37 @@ fn a_streamed_model_in_use_or_without_room_or_by_order_is_left_alone() {
 }
 
 #[test]
+fn an_unload_is_for_one_that_is_on_its_way_back_too() {
+    for all in [false, true] {
+        let mut world = host(16, vec![streams("m", 10, 2)]);
+        foreign(&mut world, "cpu", 16, 9);
+        world.submit("m", 5);
+        world.run_until(s(10));
+        foreign(&mut world, "cpu", 16, 1);
+        let is_leaving = |world: &World| world.core.slots().iter().any(|slot| slot.leaving.is_some());
+        while !is_leaving(&world) {
+            assert!(world.now < s(100), "it was to be loaded again");
+            world.run_for(Duration::from_millis(1));
+        }
+        let unloaded = world.unload((!all).then_some("m"));
+        assert_eq!(world.fate(unloaded), &Fate::Waiting);
+        world.run_for(60 * SECOND);
+        assert_eq!((world.fate(unloaded), world.loads(), world.core.slots().len()), (&Fate::Done, 1, 0));
+    }
+}
+
+#[test]
+fn rc_19_a_pinned_model_that_streams_never_leaves_to_come_back() {
+    let mut world = host(16, vec![pinned(streams("m", 10, 2))]);
+    foreign(&mut world, "cpu", 16, 9);
+    world.submit("m", 5);
+    world.run_until(s(10));
+    foreign(&mut world, "cpu", 16, 1);
+    world.run_until(s(200));
+    assert_eq!((world.loads(), slot(&world, "m").streamed), (1, true));
+}
+
+#[test]
 fn rs_11_to_a_gpu_layers_come_from_the_host_and_one_lease_covers_both() {
     let context = ByteCount::mib(536);
     let mut world = machine(&[("cpu", 64), ("cuda:0", 16)], vec![on(streams("m", 30, 4), "cuda:0")]);
