@@ -2,10 +2,11 @@
 //! called; not who may name it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use model_boss_protocol::{Manifest, ModelId, Source};
+use model_boss_protocol::{Manifest, Source};
 
-use super::read::{self, PACKAGE_FILE};
+use super::read::{self, PACKAGE_FILE, Written};
 use super::roots::{Admitted, ModelRoots, NotAdmitted};
 use super::{Catalog, Model, size};
 
@@ -68,18 +69,18 @@ pub(super) struct ByPath {
 
 impl ByPath {
     /// Looks what is at the path, and gives it a name that nobody in `catalog` has.
-    pub(super) fn new(at: &Admitted, roots: &ModelRoots, catalog: &Catalog) -> Result<(Self, Model), PathError> {
-        let mut model = read_at(&at.path, roots)?;
-        let name = free_name(&model.manifest.name, &at.path, |name| catalog.find(name).is_some());
-        rename(&mut model, &name);
-        Ok((Self { name, path: at.path.clone() }, model))
+    pub(super) fn new(at: &Admitted, roots: &ModelRoots, catalog: &Catalog) -> Result<(Self, Arc<Model>), PathError> {
+        let mut written = read_at(&at.path, roots)?;
+        let name = free_name(&written.manifest.name, &at.path, |name| catalog.find(name).is_some());
+        rename(&mut written.manifest, &name);
+        Ok((Self { name, path: at.path.clone() }, written.model(None)))
     }
 
-    /// Reads it again.
-    pub(super) fn read(&self, roots: &ModelRoots) -> Result<Model, PathError> {
-        let mut model = read_at(&self.path, roots)?;
-        rename(&mut model, &self.name);
-        Ok(model)
+    /// Reads it again; `before` is what it was.
+    pub(super) fn read(&self, roots: &ModelRoots, before: Option<&Arc<Model>>) -> Result<Arc<Model>, PathError> {
+        let mut written = read_at(&self.path, roots)?;
+        rename(&mut written.manifest, &self.name);
+        Ok(written.model(before))
     }
 
     /// Whether something is still there.
@@ -112,25 +113,25 @@ pub(super) fn admit(path: &Path, roots: &ModelRoots) -> Result<Admitted, PathErr
 }
 
 /// The model at a path. Everything it is made of must lead below the roots: what a package names, and every link.
-fn read_at(path: &Path, roots: &ModelRoots) -> Result<Model, PathError> {
+fn read_at(path: &Path, roots: &ModelRoots) -> Result<Written, PathError> {
     let path = admit(path, roots)?.path;
     let package = path.join(PACKAGE_FILE);
-    let model = if package.is_file() {
+    let written = if package.is_file() {
         admit(&package, roots)?;
-        read::model(&package).map_err(|problem| PathError::Package(problem.to_string()))?
+        read::written(&package).map_err(|problem| PathError::Package(problem.to_string()))?
     } else {
         check_shape(&path)?;
         let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
         let name = name.unwrap_or_default().to_string_lossy().into_owned();
         let manifest = Manifest { name, source: Some(Source { path: path.clone() }), ..Manifest::default() };
         let files = size::model_files(&path);
-        read::described(manifest, path.clone(), path, &files, "")
+        Written { manifest, file: path.clone(), source: path, files, text: String::new() }
     };
-    admit(&model.source, roots)?;
-    for file in size::model_files(&model.source) {
+    admit(&written.source, roots)?;
+    for file in &written.files {
         admit(file.path(), roots)?;
     }
-    Ok(model)
+    Ok(written)
 }
 
 /// Whether the files look like a model, as far as their names tell.
@@ -178,11 +179,9 @@ fn part(text: &str) -> String {
 }
 
 /// A package's own name and aliases may be another model's here: they are for whoever puts it among the manifests.
-fn rename(model: &mut Model, name: &str) {
-    name.clone_into(&mut model.manifest.name);
-    model.manifest.aliases.clear();
-    model.description.id = ModelId::from(name);
-    model.description.aliases.clear();
+fn rename(manifest: &mut Manifest, name: &str) {
+    name.clone_into(&mut manifest.name);
+    manifest.aliases.clear();
 }
 
 #[cfg(test)]

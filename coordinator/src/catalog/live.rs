@@ -15,9 +15,9 @@ use super::{Catalog, Engines, Model, ModelRoots, Problem};
 use crate::driver::News;
 use crate::metrics::Metrics;
 
-/// Two looks that agree make a change, so an edit counts within a second. Looking, and not a file notification, because it
-/// sees every kind of edit on every kind of file system, and weights outside of the folder too; it costs a few `stat`s.
-const LOOK_EVERY: Duration = Duration::from_millis(400);
+/// Two looks that agree make a change, so an edit counts within half a second. Looking, and not a file notification, because it
+/// sees every kind of edit on every kind of file system, and weights outside of the folder too (docs/adr/0005).
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// The last good catalog of a folder, and the models named by path.
 pub(crate) struct LiveCatalog {
@@ -78,7 +78,7 @@ impl LiveCatalog {
         tracing::info!(model = %id, path = %at.path.display(), "model named by its path");
         by_path.push(one);
         let mut catalog = Catalog::clone(&current);
-        catalog.add(Arc::new(model));
+        catalog.add(model);
         self.adopt(Arc::new(catalog));
         Ok(id)
     }
@@ -132,12 +132,12 @@ impl LiveCatalog {
 
     /// One that is gone, or leads elsewhere by now, is a model no more; one that makes no sense keeps its last good form.
     fn look_at(&self, one: &ByPath, before: &Catalog, seen: &mut Catalog) {
-        let last_good = || before.find(one.name()).filter(|model| model.manifest.name == one.name()).cloned();
-        let model = match one.read(&self.roots) {
-            Ok(model) => Some(Arc::new(model)),
+        let last_good = before.find(one.name()).filter(|model| model.manifest.name == one.name());
+        let model = match one.read(&self.roots, last_good) {
+            Ok(model) => Some(model),
             Err(PathError::Absent(_) | PathError::Outside { .. } | PathError::Relative(_)) => return,
             Err(error) => {
-                let model = last_good();
+                let model = last_good.cloned();
                 let file = model.as_ref().map_or_else(PathBuf::new, |model| model.file.clone());
                 seen.problems.push(Problem { file, line: None, message: error.to_string() });
                 model

@@ -138,12 +138,13 @@ impl Catalog {
             }
         };
         let mut taken: BTreeMap<String, PathBuf> = BTreeMap::new();
+        let earlier: HashMap<&Path, &Arc<Model>> = before.models().map(|model| (model.file.as_path(), model)).collect();
         for file in files {
-            let read = read::model(&file).and_then(|model| claim_names(&model, &mut taken).map(|()| Arc::new(model)));
-            match read {
+            let last_good = earlier.get(file.as_path()).copied();
+            let read = read::written(&file).map(|written| written.model(last_good));
+            match read.and_then(|model| claim_names(&model, &mut taken).map(|()| model)) {
                 Ok(model) => catalog.add(model),
                 Err(problem) => {
-                    let last_good = before.models().find(|model| model.file == file);
                     if let Some(model) = last_good
                         && claim_names(model, &mut taken).is_ok()
                     {
@@ -214,8 +215,7 @@ fn claim_names(model: &Model, taken: &mut BTreeMap<String, PathBuf>) -> Result<(
     if let Some((name, owner)) = names().find_map(|name| taken.get_key_value(name)) {
         let field = if *name == model.manifest.name { "name" } else { "aliases" };
         let message = format!("'{field}': '{name}' already belongs to {}", owner.display());
-        let text = std::fs::read_to_string(&model.file).unwrap_or_default();
-        let line = read::line_of_field(&text, field);
+        let line = read::line_in(&model.file, field);
         return Err(Problem { file: model.file.clone(), line, message });
     }
     for name in names() {

@@ -1,7 +1,7 @@
 //! One manifest file into one [`Model`], or into the reason why not.
 
 use std::path::{Component, Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::UNIX_EPOCH;
 
 use model_boss_core::ModelDescription;
@@ -39,8 +39,18 @@ pub(super) fn manifest_files(folder: &Path) -> Result<Vec<PathBuf>, Problem> {
     Ok(files)
 }
 
+/// A model as it is written, and the files it is made of. Looked at several times a second: their headers are not.
+pub(super) struct Written {
+    pub(super) manifest: Manifest,
+    pub(super) file: PathBuf,
+    pub(super) source: PathBuf,
+    pub(super) files: Vec<ModelFile>,
+    /// What decides its revision besides the files.
+    pub(super) text: String,
+}
+
 /// Reads one manifest.
-pub(super) fn model(file: &Path) -> Result<Model, Problem> {
+pub(super) fn written(file: &Path) -> Result<Written, Problem> {
     let problem = |line: Option<usize>, message: String| Problem { file: file.to_owned(), line, message };
     let unreadable = |error: std::io::Error| problem(None, format!("cannot be read: {error}"));
     let bytes = read_plain_file(file, MAX_MANIFEST).map_err(unreadable)?;
@@ -72,11 +82,23 @@ pub(super) fn model(file: &Path) -> Result<Model, Problem> {
     };
 
     let files = size::model_files(&source);
-    Ok(described(manifest, file.to_owned(), source, &files, &text))
+    Ok(Written { manifest, file: file.to_owned(), source, files, text })
 }
 
-/// The model behind a manifest that makes sense; `text` is what decides its revision besides the files.
-pub(super) fn described(manifest: Manifest, file: PathBuf, source: PathBuf, files: &[ModelFile], text: &str) -> Model {
+impl Written {
+    /// The model; the one that was read before where nothing changed since.
+    pub(super) fn model(self, before: Option<&Arc<Model>>) -> Arc<Model> {
+        let Self { manifest, file, source, files, text } = self;
+        let revision = size::revision(&text, &files);
+        let same = |before: &&Arc<Model>| {
+            before.description.revision == revision && before.source == source && before.manifest.name == manifest.name
+        };
+        before.filter(same).map_or_else(|| Arc::new(described(manifest, file, source, &files, revision)), Arc::clone)
+    }
+}
+
+/// Looks into the files, for the model's size.
+fn described(manifest: Manifest, file: PathBuf, source: PathBuf, files: &[ModelFile], revision: u64) -> Model {
     let description = ModelDescription {
         id: ModelId::from(manifest.name.as_str()),
         aliases: manifest.aliases.iter().map(|alias| ModelId::from(alias.as_str())).collect(),
@@ -86,7 +108,7 @@ pub(super) fn described(manifest: Manifest, file: PathBuf, source: PathBuf, file
         max_concurrent: manifest.max_concurrent.unwrap_or(DEFAULT_CONCURRENCY),
         pin: manifest.pin,
         keep_alive: manifest.keep_alive,
-        revision: size::revision(text, files),
+        revision,
         exclusive_devices: manifest.exclusive_devices(),
         // What runs it is decided later.
         splittable: false,
@@ -127,8 +149,13 @@ fn line_of(text: &str, error: &ManifestError) -> Option<usize> {
     }
 }
 
+/// The line of a manifest that sets `field`, from 1, as it stands there now.
+pub(super) fn line_in(file: &Path, field: &str) -> Option<usize> {
+    line_of_field(&String::from_utf8(read_plain_file(file, MAX_MANIFEST).ok()?).ok()?, field)
+}
+
 /// The line that sets `field`, from 1.
-pub(super) fn line_of_field(text: &str, field: &str) -> Option<usize> {
+fn line_of_field(text: &str, field: &str) -> Option<usize> {
     let sets =
         |line: &str| line.trim_start().strip_prefix(field).is_some_and(|rest| rest.trim_start().starts_with('='));
     text.lines().position(sets).map(|index| index + 1)

@@ -151,3 +151,17 @@ fn tr_5_a_model_beside_the_manifests_is_found_while_their_folder_is_moved() {
     fs::rename(root.path().join("manifests"), root.path().join("elsewhere")).unwrap();
     assert!(source.join("a.safetensors").is_file());
 }
+
+#[test]
+fn what_did_not_change_is_not_read_again() {
+    let root = folder(&[("a.toml", GOOD), ("weights/model.safetensors", "weights")]);
+    let first = Catalog::read(root.path());
+    let model = |catalog: &Catalog| Arc::clone(catalog.find("good").unwrap());
+    let again = Catalog::read_after(root.path(), &first);
+    assert!(Arc::ptr_eq(&model(&first), &model(&again)), "its headers were looked at again");
+    fs::write(root.path().join("weights/model.safetensors"), "other weights").unwrap();
+    let changed = Catalog::read_after(root.path(), &again);
+    assert!(!Arc::ptr_eq(&model(&again), &model(&changed)) && !changed.agrees_with(&again));
+    fs::write(root.path().join("a.toml"), GOOD.replace("default", "usual")).unwrap();
+    assert!(Catalog::read_after(root.path(), &changed).find("usual").is_some());
+}
