@@ -5,6 +5,9 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+/// No template, and no configuration of a model, is longer.
+const LONGEST_DESCRIPTION: u64 = 16 << 20;
+
 /// The bytes of the file at `path`, links followed. Of one longer than `limit` there is one byte more than that.
 ///
 /// Errors: what the system says, and for what is no file (a folder, a pipe, a device) a sentence that says so.
@@ -17,6 +20,12 @@ pub(crate) fn read_plain_file(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// The text of a small file beside a model's weights; nothing where there is none that can be read, or one that is no such file.
+pub(crate) fn text_beside_weights(path: &Path) -> Option<String> {
+    let bytes = read_plain_file(path, LONGEST_DESCRIPTION).ok()?;
+    if bytes.len() as u64 > LONGEST_DESCRIPTION { None } else { String::from_utf8(bytes).ok() }
 }
 
 #[cfg(test)]
@@ -33,9 +42,11 @@ mod tests {
         for path in [folder.path().to_owned(), at("pipe"), "/dev/zero".into()] {
             let error = read_plain_file(&path, 10).unwrap_err();
             assert_eq!(error.to_string(), "it is not a file", "{}", path.display());
+            assert_eq!(text_beside_weights(&path), None);
         }
         std::fs::write(at("long"), "0123456789abc").unwrap();
         std::os::unix::fs::symlink("long", at("link")).unwrap();
+        assert_eq!(text_beside_weights(&at("link")).as_deref(), Some("0123456789abc"));
         assert_eq!(read_plain_file(&at("link"), 10).unwrap(), b"0123456789a");
         assert_eq!(read_plain_file(&at("link"), 13).unwrap().len(), 13);
         assert_eq!(read_plain_file(&at("nothing"), 10).unwrap_err().kind(), io::ErrorKind::NotFound);

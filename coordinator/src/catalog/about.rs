@@ -10,6 +10,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::headers::{safetensors_header, with_gguf_header};
 use super::size::ModelFile;
+use crate::plain_file::text_beside_weights;
 
 /// A text of a header that is longer is no description.
 const MAX_TEXT: usize = 4_096;
@@ -183,7 +184,7 @@ impl About {
     /// What the small files beside the weights say, under the names that GGUF has for it.
     fn configured(&mut self, folder: &Path) {
         let read = |name: &str| -> Json {
-            let text = std::fs::read_to_string(folder.join(name)).unwrap_or_default();
+            let text = text_beside_weights(&folder.join(name)).unwrap_or_default();
             serde_json::from_str(&text).unwrap_or_default()
         };
         let config = read("config.json");
@@ -208,7 +209,7 @@ impl About {
                 self.info.insert(format!("{family}.{key}"), json!(value));
             }
         }
-        let alone = std::fs::read_to_string(folder.join("chat_template.jinja")).ok();
+        let alone = text_beside_weights(&folder.join("chat_template.jinja"));
         self.template = alone.or_else(|| {
             let template = &read("tokenizer_config.json")["chat_template"];
             // Several with names, or one.

@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use super::headers::with_gguf_header;
 use super::size::ModelFile;
+use crate::plain_file::text_beside_weights;
 
 /// What our worker lacks for this model; `None` where nothing speaks against it.
 pub(super) fn candle_lacks(category: Category, source: &Path, files: &[ModelFile]) -> Option<String> {
@@ -45,7 +46,7 @@ fn config_lacks(source: &Path) -> Option<String> {
         architectures: Vec<String>,
     }
     let folder = if source.is_dir() { Some(source) } else { source.parent() };
-    let text = std::fs::read_to_string(folder?.join("config.json")).ok()?;
+    let text = text_beside_weights(&folder?.join("config.json"))?;
     let named = serde_json::from_str::<Config>(&text).ok()?.architectures.into_iter().next()?;
     let known = CONFIG_ARCHITECTURES.contains(&named.as_str());
     (!known).then(|| format!("our worker does not know the architecture '{}'", named.escape_debug()))

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::size::ModelFile;
+use crate::plain_file::text_beside_weights;
 
 /// The first look at a GGUF file. Most of a header is the vocabulary.
 const FIRST_LOOK: u64 = 1 << 20;
@@ -84,7 +85,7 @@ impl Shape {
     /// What a `config.json` beside the weights says.
     pub(super) fn beside(source: &Path) -> Option<Self> {
         let folder = if source.is_dir() { Some(source) } else { source.parent() };
-        let text = std::fs::read_to_string(folder?.join("config.json")).ok()?;
+        let text = text_beside_weights(&folder?.join("config.json"))?;
         serde_json::from_str(&text).ok()
     }
 
