@@ -65,7 +65,7 @@ struct Found {
     manifest: Manifest,
 }
 
-/// Runs the worker's report; its exit code is ours.
+/// Runs the worker's report; its exit code is ours, and that of a worker that a signal ended is 1.
 pub(super) async fn residency(client: &Client, args: &ResidencyArgs) -> Result<ExitCode, CliError> {
     let config = SettingFlags::default().sources().load()?.config;
     let found = match files::meant(client, &args.model).await? {
@@ -82,7 +82,8 @@ pub(super) async fn residency(client: &Client, args: &ResidencyArgs) -> Result<E
         // Apart from the report, which may be read by a program.
         eprintln!("timeline of the last step: {}", picture.display());
     }
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
 fn of_path(source: PathBuf) -> Found {
