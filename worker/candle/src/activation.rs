@@ -4,9 +4,9 @@ use candle_core::{CpuStorage, CustomOp2, Layout, Result, Shape, Tensor, bail};
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
 
-use crate::exp::exp;
 use crate::product::contiguous;
 use crate::spec::Activation;
+use model_boss_engine::exp;
 
 /// Elements of a piece that one core works on. Fewer are not worth waking other cores for.
 const PIECE: usize = 1 << 14;

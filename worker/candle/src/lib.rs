@@ -13,7 +13,6 @@ mod cpu_attention;
 mod cuda;
 mod decoder;
 mod device;
-mod exp;
 mod files;
 mod gguf;
 mod gguf_keys;

@@ -6,6 +6,7 @@ mod activity;
 pub mod batch;
 mod decoder;
 mod engine;
+mod exp;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
 mod places;
@@ -20,5 +21,6 @@ pub use engine::{
     Engine, EngineError, EngineInfo, Event, FinishReason, Finished, Generate, Progress, Reply, SequenceId, Timings,
     Usage, Work, WorkError,
 };
+pub use exp::exp;
 pub use places::{PlaceReport, PlaceUse};
 pub use text_engine::{TextEngine, TextEngineSettings};

@@ -6,7 +6,7 @@
 use pulp::{Arch, NullaryFnOnce, Simd, WithSimd};
 
 use super::{BLOCK, avx512, cache};
-use crate::exp::exp;
+use model_boss_engine::exp;
 
 /// Lanes that all instruction sets' vectors divide: widths are multiples of it.
 pub(super) const LANES: usize = 16;

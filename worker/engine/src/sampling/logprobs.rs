@@ -1,6 +1,6 @@
 //! Log-probabilities as clients ask for them: of the model's own distribution, before bias, penalties and temperature.
 
-use std::cmp::Ordering;
+use super::row::{Row, Weigh};
 
 /// One token of a text with its log-probability.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,21 +38,14 @@ pub struct LogprobRow {
 impl LogprobRow {
     /// Reads a row, keeping the `top` most likely tokens.
     pub fn new(logits: &[f32], top: usize) -> Self {
-        let highest = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
-        let sum: f64 = logits.iter().filter(|l| !l.is_nan()).map(|&l| (f64::from(l) - highest).exp()).sum();
-        let normaliser = highest + sum.ln();
-        // A sorted list of at most `top` entries: `top` is 20 or less, and nearly every token fails the first test.
-        let mut best: Vec<(u32, f32)> = Vec::with_capacity(top + 1);
-        for (token, &logit) in (0_u32..).zip(logits) {
-            let full = best.len() == top;
-            if top == 0 || logit.is_nan() || (full && best.last().is_some_and(|&(_, least)| logit <= least)) {
-                continue;
-            }
-            let at = best.partition_point(|&(_, other)| other.total_cmp(&logit) != Ordering::Less);
-            best.insert(at, (token, logit));
-            best.truncate(top);
-        }
-        let top = best.into_iter().map(|(token, logit)| (token, logprob(logit, normaliser))).collect();
+        let row = Row::new(logits);
+        let normaliser = row.best().map_or(f64::NAN, |(_, highest)| {
+            let sum: f64 = row.weights(Weigh::new(highest, 1.0)).into_iter().map(f64::from).sum();
+            f64::from(highest) + sum.ln()
+        });
+        let mut best = Vec::new();
+        row.most_likely(top, &mut best);
+        let top = best.into_iter().map(|(logit, token)| (token, logprob(logit, normaliser))).collect();
         Self { normaliser, top }
     }
 

@@ -7,6 +7,7 @@
 mod filters;
 mod logprobs;
 mod penalties;
+mod row;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -14,6 +15,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 pub use logprobs::{LogprobRow, TokenLogprob, TopLogprob};
 
 use penalties::Penalties;
+use row::{Row, Weigh, passing};
 
 /// How tokens are chosen.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,12 +85,21 @@ impl Sampler {
             }
         }
         self.penalties.apply(logits);
-        let (best, highest) = argmax(logits)?;
+        let row = Row::new(logits);
+        let (best, highest) = row.best()?;
         let token = if self.params.temperature <= 0.0 || highest == f32::INFINITY {
             best
         } else {
-            filters::candidates(&self.params, logits, highest, &mut self.candidates);
-            draw(&self.candidates, unit(self.rng.next_u64())).unwrap_or(best)
+            let weigh = Weigh::new(highest, self.params.temperature);
+            let at = unit(self.rng.next_u64());
+            let drawn = if filters::are_asked_for(&self.params, &row) {
+                filters::candidates(&self.params, &row, weigh, &mut self.candidates);
+                let total: f64 = self.candidates.iter().map(|&(weight, _)| f64::from(weight)).sum();
+                passing(self.candidates.iter().copied(), at * total)
+            } else {
+                row.draw(weigh.at_least(self.params.min_p), at)
+            };
+            drawn.unwrap_or(best)
         };
         self.penalties.count(token);
         Some(token)
@@ -100,34 +111,9 @@ impl Sampler {
     }
 }
 
-/// Index and value of the largest entry, the lowest index among equals; not-a-numbers are passed over.
-fn argmax(logits: &[f32]) -> Option<(u32, f32)> {
-    let mut best: Option<(u32, f32)> = None;
-    for (token, &logit) in (0_u32..).zip(logits) {
-        if logit > best.map_or(f32::NEG_INFINITY, |(_, highest)| highest) {
-            best = Some((token, logit));
-        }
-    }
-    best
-}
-
 /// 53 random bits as a number in [0, 1).
 fn unit(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1_u64 << 53) as f64
-}
-
-/// The candidate at which the running sum of weights passes `at` times their total.
-fn draw(candidates: &[(f32, u32)], at: f64) -> Option<u32> {
-    let total: f64 = candidates.iter().map(|&(weight, _)| f64::from(weight)).sum();
-    let target = at * total;
-    let mut sum = 0.0;
-    for &(weight, token) in candidates {
-        sum += f64::from(weight);
-        if sum > target {
-            return Some(token);
-        }
-    }
-    candidates.last().map(|&(_, token)| token)
 }
 
 #[cfg(test)]

@@ -38,9 +38,10 @@ fn the_draw_follows_the_softmax() {
 #[test]
 fn filters_keep_what_they_say() {
     let kept = |params: SamplingParams, logits: &[f32]| {
-        let (_, highest) = argmax(logits).unwrap();
+        let row = Row::new(logits);
+        let (_, highest) = row.best().unwrap();
         let mut out = Vec::new();
-        filters::candidates(&params, logits, highest, &mut out);
+        filters::candidates(&params, &row, Weigh::new(highest, 1.0), &mut out);
         let mut tokens: Vec<_> = out.into_iter().map(|(_, token)| token).collect();
         tokens.sort_unstable();
         tokens
@@ -52,7 +53,7 @@ fn filters_keep_what_they_say() {
     assert_eq!(kept(SamplingParams { top_k: 3, ..all.clone() }, &logits), [0, 1, 2], "ties go to the lowest id");
     assert_eq!(kept(SamplingParams { top_p: 0.6, ..all.clone() }, &logits), [0, 1]);
     assert_eq!(kept(SamplingParams { top_p: 0.0, ..all.clone() }, &logits), [0], "one always remains");
-    assert_eq!(kept(SamplingParams { min_p: 0.4, ..all.clone() }, &logits), [0, 1]);
+    assert_eq!(kept(SamplingParams { top_p: 0.9, min_p: 0.4, ..all.clone() }, &logits), [0, 1]);
     // top_p counts within what top_k left: 0.5 / 0.75 is less than 0.7, so both stay.
     assert_eq!(kept(SamplingParams { top_k: 2, top_p: 0.7, ..all }, &logits), [0, 1]);
 }
@@ -117,11 +118,11 @@ proptest! {
         weights in proptest::collection::vec(0.001_f32..1.0, 1..900), top_p in 0.01_f32..0.999,
     ) {
         let logits: Vec<f32> = weights.iter().map(|w| w.ln()).collect();
-        let (_, highest) = argmax(&logits).unwrap();
+        let row = Row::new(&logits);
+        let weigh = Weigh::new(row.best().unwrap().1, 1.0);
         let mut fast = Vec::new();
-        filters::candidates(&SamplingParams { top_p, ..SamplingParams::default() }, &logits, highest, &mut fast);
-        let mut all = Vec::new();
-        filters::candidates(&SamplingParams::default(), &logits, highest, &mut all);
+        filters::candidates(&SamplingParams { top_p, ..SamplingParams::default() }, &row, weigh, &mut fast);
+        let mut all: Vec<(f32, u32)> = logits.iter().map(|logit| weigh.of(*logit)).zip(0..).collect();
         all.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         prop_assert_eq!(&all[..fast.len()], &fast[..]);
         let total: f64 = all.iter().map(|c| f64::from(c.0)).sum();

@@ -3,7 +3,7 @@
 /// e to the power of `x`, with a relative error below 4e-7: plain arithmetic without branches or calls. Below −87 it stays
 /// what it is there (1.6e-38), above 88 it becomes 1.7e38 at least. NaN stays NaN.
 #[inline(always)]
-pub(crate) fn exp(x: f32) -> f32 {
+pub fn exp(x: f32) -> f32 {
     // e^x = 2^n e^r with |r| ≤ ln 2 / 2; beyond these bounds the result is 0 or infinity as f32 has them, nearly.
     let x = if x < -87.0 { -87.0 } else { x };
     let x = if x > 88.0 { 88.0 } else { x };
