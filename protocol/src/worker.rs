@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -136,6 +137,30 @@ impl WorkerSpec {
             return Err(WorkerSpecError::Closed);
         }
         serde_json::from_str(line).map_err(WorkerSpecError::Malformed)
+    }
+}
+
+/// What `GET /health` asks of a worker beside how it is, as the query says it: `?wait_ms=100`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HealthQuestion {
+    /// A worker that is loading answers when it is ready, or after so long: nobody hears late of it, and nobody has to ask
+    /// again and again.
+    pub wait: Duration,
+}
+
+impl HealthQuestion {
+    const WAIT: &str = "wait_ms";
+
+    /// The route with the question in it.
+    pub fn path(self) -> String {
+        format!("/health?{}={}", Self::WAIT, self.wait.as_millis())
+    }
+
+    /// Reads the query. What cannot be understood asks for nothing.
+    pub fn read(query: Option<&str>) -> Self {
+        let pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
+        let wait = pairs.filter(|(name, _)| *name == Self::WAIT).find_map(|(_, value)| value.parse().ok());
+        Self { wait: Duration::from_millis(wait.unwrap_or(0)) }
     }
 }
 
@@ -311,6 +336,18 @@ mod tests {
     fn an_absent_or_broken_start_line_is_told_apart() {
         assert!(matches!(WorkerSpec::from_line(""), Err(WorkerSpecError::Closed)));
         assert!(matches!(WorkerSpec::from_line("{\"model\":1}"), Err(WorkerSpecError::Malformed(_))));
+    }
+
+    #[test]
+    fn a_question_about_health_round_trips_and_nonsense_asks_for_nothing() {
+        let question = HealthQuestion { wait: Duration::from_millis(250) };
+        let path = question.path();
+        assert_eq!(path, "/health?wait_ms=250");
+        assert_eq!(HealthQuestion::read(path.split_once('?').map(|(_, query)| query)), question);
+        assert_eq!(HealthQuestion::read(Some("a=b&wait_ms=7")).wait, Duration::from_millis(7));
+        for nothing in [None, Some(""), Some("wait_ms"), Some("wait_ms=-1"), Some("wait_ms=soon")] {
+            assert_eq!(HealthQuestion::read(nothing), HealthQuestion::default(), "{nothing:?}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What the parts of a worker share: the start line, how far loading is, and, once loaded, the way to the engine.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use model_boss_engine::residency::Monitor;
@@ -10,7 +10,7 @@ use model_boss_engine::{Activity, EngineInfo, PlaceReport, PlaceUse, Reply, Sequ
 use model_boss_protocol::{
     ApiError, ByteCount, DeviceId, ErrorCode, Readiness, SpawnToken, StreamStats, WorkerHealth, WorkerSpec,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{SetOnce, mpsc};
 
 use crate::defaults::Defaults;
 use crate::metrics::Metrics;
@@ -25,7 +25,7 @@ pub(crate) struct Worker {
     pub(crate) started: Instant,
     progress: AtomicU32,
     draining: AtomicBool,
-    serving: OnceLock<Serving>,
+    serving: SetOnce<Serving>,
 }
 
 /// Who may call.
@@ -68,7 +68,7 @@ impl Worker {
             started: Instant::now(),
             progress: AtomicU32::new(0.0_f32.to_bits()),
             draining: AtomicBool::new(false),
-            serving: OnceLock::new(),
+            serving: SetOnce::new(),
         }
     }
 
@@ -82,6 +82,12 @@ impl Worker {
         self.progressed(1.0);
         // Loading happens once; a second call would change nothing.
         let _ = self.serving.set(serving);
+    }
+
+    /// Waits until the model answers, but no longer than that.
+    pub(crate) async fn ready_within(&self, limit: Duration) {
+        // Whoever asks looks for itself how it ended.
+        let _ = tokio::time::timeout(limit, self.serving.wait()).await;
     }
 
     /// From now on new requests are refused.

@@ -1,6 +1,7 @@
 //! What a process is told when it starts, and how it shows that it is ready: our own workers by their start line and its
 //! secrets, engines of others by their guard's start line and by what listens on their port.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use model_boss_engines::Seen;
-use model_boss_protocol::{EngineStats, StopSignal, WorkerHealth, WorkerSpec};
+use model_boss_protocol::{EngineStats, HealthQuestion, StopSignal, WorkerHealth, WorkerSpec};
 use nix::sys::signal::Signal;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
@@ -72,22 +73,24 @@ impl Contract {
     }
 
     /// One health check. `None` when nobody answers, or somebody who is not this spawn. `leader` is the process we started.
+    /// With `patience`, one of our own that is loading may answer so much later, if it is ready by then.
     pub(super) async fn health(
         &self,
         leader: u32,
         port: u16,
         upstream: &Arc<Upstream>,
-        limit: Duration,
+        (limit, patience): (Duration, Option<Duration>),
     ) -> Option<Sign> {
-        timeout(limit, self.ask(leader, port, upstream)).await.ok().flatten()
+        timeout(limit, self.ask(leader, port, upstream, patience)).await.ok().flatten()
     }
 
-    async fn ask(&self, leader: u32, port: u16, upstream: &Arc<Upstream>) -> Option<Sign> {
-        let path = match self {
-            Self::Own(_) => "/health",
-            Self::Foreign(engine) => &engine.health_path,
+    async fn ask(&self, leader: u32, port: u16, upstream: &Arc<Upstream>, patience: Option<Duration>) -> Option<Sign> {
+        let path: Cow<'_, str> = match (self, patience) {
+            (Self::Own(_), Some(wait)) => HealthQuestion { wait }.path().into(),
+            (Self::Own(_), None) => "/health".into(),
+            (Self::Foreign(engine), _) => engine.health_path.as_str().into(),
         };
-        let request = Request::get(path).body(Full::new(Bytes::new())).ok()?;
+        let request = Request::get(&*path).body(Full::new(Bytes::new())).ok()?;
         let response = upstream.send(request).await.ok()?;
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_HEALTH).collect().await.ok()?.to_bytes();

@@ -16,7 +16,7 @@ use nix::unistd::Pid;
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, ChildStdin};
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::contract::{Contract, Sign};
 use super::guard::{GUARD, end_session};
@@ -26,9 +26,10 @@ use super::spawner::Launch;
 use super::{SpawnOrder, Tools, Worker, load_timeout_for};
 use crate::upstream::Upstream;
 
-/// The health check is asked this quickly at first: a small model is ready in milliseconds.
+/// The health check is asked this quickly at first: a process that begins is there in milliseconds.
 const FIRST_POLL: Duration = Duration::from_millis(5);
-/// And never more slowly than this while loading.
+/// And never more slowly than this while loading. One of our own, once it is there, is asked to answer when it is ready, or
+/// after so long to say how far it is.
 const SLOWEST_POLL: Duration = Duration::from_millis(100);
 /// One health check may take this long while loading.
 const HEALTH_LIMIT: Duration = Duration::from_secs(2);
@@ -204,7 +205,8 @@ impl WorkerRunner {
         let mut pause = FIRST_POLL;
         let mut told = 0.0;
         loop {
-            if let Some(sign) = check.health(HEALTH_LIMIT).await {
+            let asked = Instant::now();
+            if let Some(sign) = check.health((HEALTH_LIMIT, Some(SLOWEST_POLL))).await {
                 self.heard(check.pid, sign.health.as_ref());
                 if sign.ready {
                     return sign.context_length;
@@ -212,6 +214,11 @@ impl WorkerRunner {
                 if sign.progress > told {
                     told = sign.progress;
                     self.tools.news.event(Event::WorkerProgress { slot, generation, progress: told });
+                }
+                if let Contract::Own(_) = check.contract {
+                    // It has waited with its answer.
+                    sleep_until(asked + SLOWEST_POLL).await;
+                    continue;
                 }
             }
             sleep(pause).await;
@@ -227,7 +234,7 @@ impl WorkerRunner {
         let mut last_steps = None;
         loop {
             sleep(interval).await;
-            match check.health(interval).await {
+            match check.health((interval, None)).await {
                 Some(sign) => {
                     self.heard(check.pid, sign.health.as_ref());
                     let engine = sign.engine;
@@ -364,8 +371,8 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    async fn health(&self, limit: Duration) -> Option<Sign> {
-        self.contract.health(self.pid, self.port, self.upstream, limit).await
+    async fn health(&self, times: (Duration, Option<Duration>)) -> Option<Sign> {
+        self.contract.health(self.pid, self.port, self.upstream, times).await
     }
 }
 

@@ -5,7 +5,6 @@ use std::convert::Infallible;
 use std::net::Ipv4Addr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
@@ -18,14 +17,14 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use model_boss_fake_worker::behaviour::{Behaviour, Malformed, Report};
 use model_boss_protocol::{
-    ApiError, ByteCount, DeviceId, ErrorCode, ErrorSource, Readiness, ResidencyMode, StreamStats, WorkerHealth,
-    WorkerSpec, headers,
+    ApiError, ByteCount, DeviceId, ErrorCode, ErrorSource, HealthQuestion, Readiness, ResidencyMode, StreamStats,
+    WorkerHealth, WorkerSpec, headers,
 };
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{SetOnce, mpsc, watch};
 use tokio::time::Instant;
 
 use crate::control::Control;
@@ -43,7 +42,7 @@ struct Worker {
     control: Arc<Control>,
     manner: Manner,
     counters: Arc<Counters>,
-    ready: AtomicBool,
+    ready: SetOnce<()>,
     started: Instant,
 }
 
@@ -60,7 +59,7 @@ impl Worker {
 
     /// Share of the pretended load that is done.
     fn progress(&self) -> f32 {
-        if self.ready.load(Ordering::Acquire) {
+        if self.ready.get().is_some() {
             return 1.0;
         }
         let whole = Duration::from_millis(self.behaviour.load_ms);
@@ -113,7 +112,7 @@ pub(crate) async fn serve(
         control,
         manner,
         counters: Arc::default(),
-        ready: AtomicBool::new(false),
+        ready: SetOnce::new(),
         started: Instant::now(),
     });
     tokio::spawn(load(Arc::clone(&worker)));
@@ -155,7 +154,8 @@ async fn load(worker: Arc<Worker>) {
         }
         exit_now(code);
     }
-    worker.ready.store(true, Ordering::Release);
+    // It becomes ready once.
+    let _ = worker.ready.set(());
     worker.control.report(&Report::Ready);
     // Held for as long as the process lives, as weights are.
     std::future::pending::<()>().await;
@@ -210,7 +210,7 @@ type Answer = Response<Stream>;
 async fn answer(request: Request<Incoming>, worker: Arc<Worker>) -> Answer {
     let foreign = worker.manner == Manner::LlamaServer;
     if foreign && request.uri().path() == "/health" {
-        return health(&worker).await;
+        return health(&worker, HealthQuestion::default()).await;
     }
     let bearer = request.headers().get(headers::AUTHORIZATION).and_then(|value| value.to_str().ok());
     if !bearer.and_then(|value| value.strip_prefix("Bearer ")).is_some_and(|token| worker.spec.token.matches(token)) {
@@ -218,7 +218,7 @@ async fn answer(request: Request<Incoming>, worker: Arc<Worker>) -> Answer {
     }
     let id = request.headers().get(headers::REQUEST_ID).cloned();
     let mut answer = match (request.method(), request.uri().path()) {
-        (&Method::GET, "/health") => health(&worker).await,
+        (&Method::GET, "/health") => health(&worker, HealthQuestion::read(request.uri().query())).await,
         (&Method::GET, "/v1/models") => whole(StatusCode::OK, models(&worker)),
         (&Method::GET, "/stats") => whole(StatusCode::OK, worker.counters.to_json().to_string().into()),
         (&Method::GET, "/metrics") => metrics(&worker),
@@ -240,9 +240,11 @@ async fn answer(request: Request<Incoming>, worker: Arc<Worker>) -> Answer {
     answer
 }
 
-async fn health(worker: &Worker) -> Answer {
+async fn health(worker: &Worker, question: HealthQuestion) -> Answer {
     tokio::time::sleep(Duration::from_millis(worker.behaviour.health_ms)).await;
-    let ready = worker.ready.load(Ordering::Acquire);
+    // How it ended is seen below.
+    let _ = tokio::time::timeout(question.wait, worker.ready.wait()).await;
+    let ready = worker.ready.get().is_some();
     let proof = if worker.behaviour.wrong_proof { worker.spec.token.clone() } else { worker.spec.proof.clone() };
     let health = WorkerHealth {
         status: if ready { Readiness::Ok } else { Readiness::Loading },
@@ -316,7 +318,7 @@ async fn infer(request: Request<Incoming>, worker: &Worker, route: Route) -> Ans
         eprintln!("model-boss-fake-worker: crash at request {number}, as told");
         exit_now(worker.behaviour.crash_exit);
     }
-    if !worker.ready.load(Ordering::Acquire) {
+    if worker.ready.get().is_none() {
         return worker.refuse(&ApiError::new(ErrorCode::ModelNotLoaded, "the model is still loading"));
     }
     if let Some(refusal) = &worker.behaviour.refuse {

@@ -1,24 +1,29 @@
 //! What a worker says about itself: health, its model, numbers.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use model_boss_engine::residency::{Adapted, LayerReport, Monitor, Residency, StreamTotals};
 use model_boss_engine::{PlaceReport, Totals};
-use model_boss_protocol::{ApiError, EngineStats, ErrorCode, Readiness};
+use model_boss_protocol::{ApiError, EngineStats, ErrorCode, HealthQuestion, Readiness};
 use serde::Serialize;
 
 use crate::state::Worker;
 
 use super::error::Failure;
 
+/// No answer waits longer for the model.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
 /// 200 when the model answers, 503 while it is loaded.
-pub(super) async fn health(State(worker): State<Arc<Worker>>) -> impl IntoResponse {
+pub(super) async fn health(State(worker): State<Arc<Worker>>, RawQuery(query): RawQuery) -> impl IntoResponse {
+    let question = HealthQuestion::read(query.as_deref());
+    worker.ready_within(question.wait.min(LONGEST_WAIT)).await;
     let health = worker.health();
     let status = if health.status == Readiness::Ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (status, Json(health))

@@ -54,8 +54,11 @@ async fn health_is_503_until_the_model_is_loaded() {
     assert_eq!((&health.proof, health.generation), (&rig.worker.spec.proof, rig.worker.spec.generation));
     let early = rig.chat(json!({})).await;
     assert_eq!((early.error().0, early.headers["retry-after"].as_str()), (503, "1"));
-    load.send(()).unwrap();
-    rig.until(|rig| rig.worker.serving().is_ok()).await;
+    let briefly = rig.get("/health?wait_ms=1").await;
+    assert_eq!(briefly.status, 503, "who waits no longer is told how far it is");
+    // Whether the question or the end of the load comes first, the answer comes with the end of the load.
+    let (health, ()) = tokio::join!(rig.get("/health?wait_ms=10000"), async { load.send(()).unwrap() });
+    assert_eq!(health.status, 200);
     let health = rig.get("/health").await;
     assert_eq!(
         (health.status, &health.json()["status"], &health.json()["context_length"]),
