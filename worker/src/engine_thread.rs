@@ -1,8 +1,9 @@
 //! The one OS thread that owns the engine: loads the model, then steps whenever there is something to do.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::thread;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
 
 use model_boss_engine::text::Text;
 use model_boss_engine::{Engine, EngineError, Progress, TextEngine, TextEngineSettings};
@@ -18,22 +19,34 @@ const INBOX: usize = 64;
 
 /// Starts the thread. The receiver hears of its end, which is always a failure: the engine has no reason to stop.
 pub(crate) fn start(worker: Arc<Worker>, load: LoadDecoder) -> std::io::Result<oneshot::Receiver<LoadFailure>> {
-    let (ended, end) = oneshot::channel();
+    let (sender, end) = oneshot::channel();
+    let ended = Arc::new(Ended(Mutex::new(Some(sender))));
     let body = move || {
-        let failure = catch_unwind(AssertUnwindSafe(|| run(&worker, load))).unwrap_or_else(|_| {
+        let failure = catch_unwind(AssertUnwindSafe(|| run(&worker, load, &ended))).unwrap_or_else(|_| {
             // The panic's own message stands above on stderr.
             LoadFailure::message(WorkerExit::DeviceLost, "the engine failed in a way that was not foreseen")
         });
-        // If nobody waits for the news, the process is ending anyway.
-        let _ = ended.send(failure);
+        ended.tell(failure);
     };
     thread::Builder::new().name("engine".to_owned()).spawn(body)?;
     Ok(end)
 }
 
-fn run(worker: &Worker, load: LoadDecoder) -> LoadFailure {
+/// Tells the process why it has to end; the first reason counts.
+struct Ended(Mutex<Option<oneshot::Sender<LoadFailure>>>);
+
+impl Ended {
+    fn tell(&self, failure: LoadFailure) {
+        if let Some(sender) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // If nobody waits for the news, the process is ending anyway.
+            let _ = sender.send(failure);
+        }
+    }
+}
+
+fn run(worker: &Worker, load: LoadDecoder, ended: &Arc<Ended>) -> LoadFailure {
     let (commands, inbox) = mpsc::channel(INBOX);
-    match load_engine(worker, load, commands) {
+    match load_engine(worker, load, ended, commands) {
         Ok(engine) => match serve(engine, inbox) {
             Ok(()) => LoadFailure::message(WorkerExit::Clean, "nothing can be asked of the engine any more"),
             Err(error @ EngineError::DeviceLost(_)) => LoadFailure::new(WorkerExit::DeviceLost, &error),
@@ -42,19 +55,25 @@ fn run(worker: &Worker, load: LoadDecoder) -> LoadFailure {
     }
 }
 
-/// Reads the text side first: it is small, and a broken tokenizer should not cost the time of loading weights.
-fn load_engine(worker: &Worker, load: LoadDecoder, commands: mpsc::Sender<Submit>) -> Result<TextEngine, LoadFailure> {
+/// Reads weights, and beside them the text side: a large vocabulary takes as long as a small model's weights.
+fn load_engine(
+    worker: &Worker,
+    load: LoadDecoder,
+    ended: &Arc<Ended>,
+    commands: mpsc::Sender<Submit>,
+) -> Result<TextEngine, LoadFailure> {
     let spec = &worker.spec;
     if spec.category != Category::Llm {
         let message = format!("this worker serves models of category llm; '{}' is {}", spec.model, spec.category);
         return Err(LoadFailure::message(WorkerExit::BadModel, message));
     }
-    let text = Text::load(&spec.source, spec.chat_template.as_deref())
-        .map_err(|error| LoadFailure::new(WorkerExit::BadModel, &error))?;
+    let text = load_text(spec.source.clone(), spec.chat_template.clone(), Arc::clone(ended))
+        .map_err(|error| LoadFailure::new(WorkerExit::OutOfMemory, &error))?;
+    let decoder = load(spec, &mut |share| worker.progressed(share))?;
+    let text = text.join().unwrap_or_else(|panic| resume_unwind(panic))?;
     for warning in &text.warnings {
         warn!(model = %spec.model, "{warning}");
     }
-    let decoder = load(spec, &mut |share| worker.progressed(share))?;
     let settings = TextEngineSettings {
         context_length: spec.context_length.and_then(|tokens| usize::try_from(tokens).ok()),
         max_concurrent: spec.max_concurrent as usize,
@@ -64,6 +83,20 @@ fn load_engine(worker: &Worker, load: LoadDecoder, commands: mpsc::Sender<Submit
     info!(model = %spec.model, context_length = engine.info().context_length, "ready");
     worker.serve(Serving::new(text, engine.info().clone(), (engine.monitor(), engine.places()), commands));
     Ok(engine)
+}
+
+/// Begins to read the text side. A broken tokenizer ends the process and does not wait for weights to be loaded.
+fn load_text(
+    source: PathBuf,
+    template: Option<String>,
+    ended: Arc<Ended>,
+) -> std::io::Result<JoinHandle<Result<Text, LoadFailure>>> {
+    let body = move || {
+        let text = Text::load(&source, template.as_deref());
+        text.map_err(|error| LoadFailure::new(WorkerExit::BadModel, &error))
+            .inspect_err(|failure| ended.tell(failure.clone()))
+    };
+    thread::Builder::new().name("text".to_owned()).spawn(body)
 }
 
 /// Takes in what has come, steps, and sleeps only when there is nothing to do.

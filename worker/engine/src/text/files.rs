@@ -112,7 +112,7 @@ impl Text {
         let header = model.header()?;
         let vocabulary =
             GgufVocabulary::read(&header).map_err(|source| TextError::Vocabulary { path: path.to_owned(), source })?;
-        let GgufVocabulary { encoder, special, templates, warnings } = vocabulary;
+        let GgufVocabulary { encoder, special, templates, longest_spelling, warnings } = vocabulary;
         let roles = [
             ("bos_token", special.bos),
             ("eos_token", special.eos),
@@ -133,7 +133,7 @@ impl Text {
             let template = ChatTemplate::new(sources, variables);
             Some(template.map_err(|source| TextError::Template { origin, source })?)
         };
-        let tokenizer = Arc::new(Tokenizer::from_gguf(encoder, &special));
+        let tokenizer = Arc::new(Tokenizer::from_gguf(encoder, &special, longest_spelling));
         Ok(Self { thinking: ThinkingTags::of(&tokenizer), tokenizer, template, warnings })
     }
 }

@@ -61,16 +61,17 @@ impl Tokenizer {
         let mut inner = library::call(|| tokenizers::Tokenizer::from_bytes(json)).map_err(TokenizerError::Malformed)?;
         // Some files carry the settings of the training run. A prompt must never be cut or padded behind our back.
         inner.with_truncation(None).map_err(TokenizerError::Malformed)?.with_padding(None);
-        Ok(Self::new(Encoder::Library(Box::new(inner)), special))
+        let longest = inner.get_vocab(true).keys().map(String::len).max().unwrap_or(0);
+        Ok(Self::new(Encoder::Library(Box::new(inner)), special, longest))
     }
 
-    /// A tokenizer from a GGUF file's vocabulary.
-    pub fn from_gguf(encoder: Encoder, special: &Special) -> Self {
+    /// A tokenizer from a GGUF file's vocabulary. `longest` is the number of bytes of the longest token's spelling.
+    pub fn from_gguf(encoder: Encoder, special: &Special, longest: usize) -> Self {
         let special = SpecialTokens { bos: special.bos, end: special.end.clone(), add_bos: Some(special.add_bos) };
-        Self::new(encoder, special)
+        Self::new(encoder, special, longest)
     }
 
-    fn new(inner: Encoder, special: SpecialTokens) -> Self {
+    fn new(inner: Encoder, special: SpecialTokens, longest: usize) -> Self {
         let alphabet = match &inner {
             Encoder::SentencePieces(pieces) => Alphabet::Pieces { space_in_front: pieces.space_in_front() },
             Encoder::Library(library) => match library.get_decoder() {
@@ -83,7 +84,7 @@ impl Tokenizer {
                 _ => Alphabet::Other,
             },
         };
-        Self { longest: inner.longest_spelling().max(1), inner, alphabet, special }
+        Self { longest: longest.max(1), inner, alphabet, special }
     }
 
     /// Replaces the special tokens.

@@ -69,7 +69,8 @@ pub(super) fn build(
 fn merges(header: &Header<'_>, vocab: &Vocab) -> Result<Merges, VocabularyError> {
     let strings: Strings<'_> = header.need("tokenizer.ggml.merges")?;
     let mut merges = Merges::with_capacity(strings.len());
-    let mut seen = HashSet::with_capacity(strings.len());
+    // Hashed as the vocabulary is: there are as many, and the standard library's way takes longer than all else here.
+    let mut seen = HashSet::with_capacity_and_hasher(strings.len(), vocab.hasher().clone());
     let mut whole = String::new();
     for (index, bytes) in strings.enumerate() {
         let merge = std::str::from_utf8(bytes).map_err(|_| VocabularyError::MergeNotUtf8(index))?;

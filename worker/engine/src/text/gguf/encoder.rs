@@ -64,14 +64,6 @@ impl Encoder {
         }
     }
 
-    /// Bytes of the longest token's spelling.
-    pub(in crate::text) fn longest_spelling(&self) -> usize {
-        match self {
-            Self::Library(library) => library.get_vocab(true).keys().map(String::len).max().unwrap_or(0),
-            Self::SentencePieces(pieces) => pieces.longest_spelling(),
-        }
-    }
-
     /// Number of tokens.
     pub fn vocab_size(&self) -> usize {
         match self {

@@ -35,6 +35,8 @@ pub struct GgufVocabulary {
     pub special: Special,
     /// Chat templates by name; the usual one is `default`.
     pub templates: BTreeMap<String, String>,
+    /// Bytes of the longest token's spelling.
+    pub longest_spelling: usize,
     /// What the reader should know: an unknown pre-tokenizer was replaced by the default one, or the like.
     pub warnings: Vec<String>,
 }
@@ -68,7 +70,8 @@ impl GgufVocabulary {
             warnings.push("texts should begin with a bos token, but the file names none".to_owned());
             special.add_bos = false;
         }
-        Ok(Self { encoder, special, templates: templates(header)?, warnings })
+        let longest_spelling = pieces.longest_spelling();
+        Ok(Self { encoder, special, templates: templates(header)?, longest_spelling, warnings })
     }
 }
 

@@ -94,6 +94,11 @@ impl<'a> Pieces<'a> {
         self.spellings.len()
     }
 
+    /// Bytes of the longest spelling.
+    pub(super) fn longest_spelling(&self) -> usize {
+        self.spellings.iter().map(|spelling| spelling.len()).max().unwrap_or(0)
+    }
+
     pub(super) fn spelling(&self, id: u32) -> Option<&str> {
         self.spellings.get(id as usize).map(AsRef::as_ref)
     }

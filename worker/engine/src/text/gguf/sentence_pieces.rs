@@ -155,11 +155,6 @@ impl SentencePieces {
         self.tokens.get(id as usize).map(|token| token.spelling.as_str())
     }
 
-    /// Bytes of the longest token's spelling.
-    pub(super) fn longest_spelling(&self) -> usize {
-        self.tokens.iter().map(|token| token.spelling.len()).max().unwrap_or(0)
-    }
-
     /// The token of a spelling.
     pub fn id(&self, spelling: &str) -> Option<u32> {
         self.ids.get(spelling).copied()
