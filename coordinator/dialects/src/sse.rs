@@ -16,6 +16,10 @@ pub enum Item {
     Comment(String),
 }
 
+/// The longest line, and the most data of one event; an image as base64 is a tenth of it. What is longer is passed over, so that
+/// a stream without line breaks takes no memory.
+const LONGEST: usize = 64 << 20;
+
 /// Takes a stream apart, wherever it was cut into pieces.
 #[derive(Debug, Default)]
 pub struct Reader {
@@ -23,6 +27,8 @@ pub struct Reader {
     line: Vec<u8>,
     name: String,
     data: Option<String>,
+    /// The line under way is passed over.
+    too_long: bool,
 }
 
 impl Reader {
@@ -30,14 +36,26 @@ impl Reader {
     pub fn push(&mut self, mut bytes: &[u8]) -> Vec<Item> {
         let mut items = Vec::new();
         while let Some(end) = memchr(b'\n', bytes) {
-            self.line.extend_from_slice(&bytes[..end]);
+            self.keep(&bytes[..end]);
             bytes = &bytes[end + 1..];
             let line = std::mem::take(&mut self.line);
-            let line = String::from_utf8_lossy(&line);
-            items.extend(self.take_line(line.trim_end_matches('\r')));
+            if !std::mem::take(&mut self.too_long) {
+                let line = String::from_utf8_lossy(&line);
+                items.extend(self.take_line(line.trim_end_matches('\r')));
+            }
         }
-        self.line.extend_from_slice(bytes);
+        self.keep(bytes);
         items
+    }
+
+    /// More of the line under way.
+    fn keep(&mut self, bytes: &[u8]) {
+        self.too_long |= self.line.len() + bytes.len() > LONGEST;
+        if self.too_long {
+            self.line = Vec::new();
+        } else {
+            self.line.extend_from_slice(bytes);
+        }
     }
 
     fn take_line(&mut self, line: &str) -> Option<Item> {
@@ -51,6 +69,7 @@ impl Reader {
             "" => return Some(Item::Comment(value.to_owned())),
             "event" => value.clone_into(&mut self.name),
             "data" => match &mut self.data {
+                Some(data) if data.len() + value.len() > LONGEST => {}
                 Some(data) => {
                     data.push('\n');
                     data.push_str(value);
@@ -88,6 +107,19 @@ mod tests {
 
     fn event(name: &str, data: &str) -> Item {
         Item::Event { name: name.into(), data: data.into() }
+    }
+
+    #[test]
+    fn a_line_without_an_end_takes_no_memory_and_what_follows_it_is_read() {
+        let mut reader = Reader::default();
+        let piece = vec![b'x'; 1 << 20];
+        assert!(reader.push(b"data: ").is_empty());
+        for _ in 0..=LONGEST >> 20 {
+            assert!(reader.push(&piece).is_empty());
+            assert!(reader.line.capacity() <= 2 * LONGEST);
+        }
+        assert_eq!(reader.line.capacity(), 0);
+        assert_eq!(reader.push(b"\n\ndata: after\n\n"), [event("", "after")]);
     }
 
     #[test]

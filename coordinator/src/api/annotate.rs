@@ -7,6 +7,9 @@ use serde::Serialize;
 
 use super::answer::Served;
 
+/// So much is held back of an event without an end.
+const LONGEST_EVENT: usize = 8 << 20;
+
 /// A stream on its way, event by event.
 pub(super) struct Annotator {
     /// `"model_boss":{…}`.
@@ -47,9 +50,12 @@ impl Annotator {
         Self { field, unfinished: Vec::new(), begun: false }
     }
 
-    /// The events that are whole now; nothing while there is none.
+    /// The events that are whole now; nothing while there is none. One that is longer than any goes on as it is.
     pub(super) fn push(&mut self, data: &[u8]) -> Option<Bytes> {
         self.unfinished.extend_from_slice(data);
+        if self.unfinished.len() > LONGEST_EVENT {
+            return self.rest();
+        }
         let end = memmem::rfind(&self.unfinished, b"\n\n")? + 2;
         let rest = self.unfinished.split_off(end);
         let whole = std::mem::replace(&mut self.unfinished, rest);
@@ -140,6 +146,16 @@ mod tests {
             let json = event.strip_prefix("data: ").unwrap();
             serde_json::from_str::<serde_json::Value>(json).unwrap();
         }
+    }
+
+    #[test]
+    fn an_event_without_an_end_goes_on_as_it_is() {
+        let mut annotator = annotator();
+        let piece = vec![b'x'; 1 << 20];
+        let held = (0..LONGEST_EVENT >> 20).filter(|_| annotator.push(&piece).is_none()).count();
+        assert_eq!(held, LONGEST_EVENT >> 20);
+        assert_eq!(annotator.push(&piece).map(|all| all.len()), Some(LONGEST_EVENT + (1 << 20)));
+        assert!(annotator.unfinished.is_empty());
     }
 
     #[test]
