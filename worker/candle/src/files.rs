@@ -104,6 +104,14 @@ impl Files {
         }
     }
 
+    /// Asks the system to read a piece that will be touched soon, of no more than [`model_boss_weights::ASKED_AT_ONCE`].
+    pub(crate) fn will_need(&self, piece: Extent) {
+        match self {
+            Self::Safetensors(weights) => weights.will_need(piece),
+            Self::Gguf(model) => model.will_need(piece),
+        }
+    }
+
     /// The weight files.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
         match self {

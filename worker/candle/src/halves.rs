@@ -4,7 +4,7 @@
 
 use std::marker::PhantomData;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
 use model_boss_weights::store::HostBuffer;
@@ -17,23 +17,25 @@ use crate::product::{WORTH_SHARING, block, transposed};
 /// Rows widened together.
 const WIDENED_ROWS: usize = 8;
 
+/// Bytes that are copied together.
+const COPIED_BYTES: usize = 256 << 10;
+
 /// A 16-bit float.
 pub(crate) trait Half: Copy + Send + Sync {
     /// The numbers that have these bits.
     fn of_bits(bits: &[u16]) -> &[Self];
-    /// Whether it is a number.
-    fn is_finite(self) -> bool;
+    /// Where its exponent stands. All of it set is how infinity and NaN are written.
+    const EXPONENT: u16;
+
     /// Both are of the same length.
     fn widen(narrow: &[Self], wide: &mut [f32]);
 }
 
 impl Half for f16 {
+    const EXPONENT: u16 = 0x7C00;
+
     fn of_bits(bits: &[u16]) -> &[Self] {
         bits.reinterpret_cast()
-    }
-
-    fn is_finite(self) -> bool {
-        Self::is_finite(self)
     }
 
     fn widen(narrow: &[Self], wide: &mut [f32]) {
@@ -42,12 +44,10 @@ impl Half for f16 {
 }
 
 impl Half for bf16 {
+    const EXPONENT: u16 = 0x7F80;
+
     fn of_bits(bits: &[u16]) -> &[Self] {
         bits.reinterpret_cast()
-    }
-
-    fn is_finite(self) -> bool {
-        Self::is_finite(self)
     }
 
     fn widen(narrow: &[Self], wide: &mut [f32]) {
@@ -70,13 +70,18 @@ pub(crate) struct Halves<H> {
 const _: () = assert!(cfg!(target_endian = "little"), "weights are read in place on little-endian machines only");
 
 impl<H: Half> Halves<H> {
-    /// From a file's bytes. The error says what is wrong with them.
-    pub(crate) fn new([outs, depth]: [usize; 2], bytes: &[u8]) -> Result<Self, String> {
-        let matrix = Self::from_checked([outs, depth], aligned(bytes)?)?;
-        if !matrix.values().iter().all(|value| value.is_finite()) {
+    /// From a file's bytes, which are copied to memory of the same size: read once, checked on the way. The error says what
+    /// is wrong with them.
+    pub(crate) fn copied(shape: [usize; 2], bytes: &[u8], mut into: BytesMut) -> Result<Self, String> {
+        let parts = into.par_chunks_mut(COPIED_BYTES).zip(bytes.par_chunks(COPIED_BYTES));
+        let finite = parts.all(|(into, bytes)| {
+            into.copy_from_slice(bytes);
+            are_finite::<H>(bytes)
+        });
+        if !finite {
             return Err("holds NaN or infinity".to_owned());
         }
-        Ok(matrix)
+        Self::from_checked(shape, into.freeze())
     }
 
     /// From bytes that were found to hold numbers; they are copied only if they lie askew.
@@ -92,6 +97,13 @@ impl<H: Half> Halves<H> {
     fn values(&self) -> &[H] {
         H::of_bits(bytemuck::try_cast_slice(&self.values).unwrap_or_default())
     }
+}
+
+/// Whether little-endian halves hold neither infinity nor NaN. All of some are looked at before it is asked: so compilers
+/// make vector instructions of it.
+pub(crate) fn are_finite<H: Half>(bytes: &[u8]) -> bool {
+    let not = |half: &[u8; 2]| u16::from_le_bytes(*half) & H::EXPONENT == H::EXPONENT;
+    bytes.chunks(1024).all(|some| !some.as_chunks().0.iter().fold(false, |any, half| any | not(half)))
 }
 
 /// A copy that starts on a page.
@@ -146,5 +158,32 @@ impl<H: Half> MatrixKernel for Halves<H> {
             }
         }
         wide
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_are_searched_for_nan_and_infinity_as_stored() {
+        for bits in 0..=u16::MAX {
+            // Among many, at any place.
+            let mut bytes = [0; 3000];
+            let at = usize::from(bits) % 1500 * 2;
+            bytes[at..at + 2].copy_from_slice(&bits.to_le_bytes());
+            assert_eq!(are_finite::<f16>(&bytes), f16::from_bits(bits).is_finite(), "f16 {bits:#x}");
+            assert_eq!(are_finite::<bf16>(&bytes), bf16::from_bits(bits).is_finite(), "bf16 {bits:#x}");
+        }
+    }
+
+    #[test]
+    fn copies_are_checked_and_those_that_are_no_matrix_refused() {
+        let ones: Vec<u8> = (0..12).flat_map(|_| f16::ONE.to_le_bytes()).collect();
+        let copied = |shape, bytes: &[u8]| Halves::<f16>::copied(shape, bytes, BytesMut::zeroed(bytes.len()));
+        assert_eq!(copied([3, 4], &ones).ok().unwrap().product(&[1.0; 4], 1), [4.0; 3]);
+        assert!(copied([3, 5], &ones).err().unwrap().contains("no 3 x 5"));
+        let infinite = [&ones[2..], &f16::INFINITY.to_le_bytes()].concat();
+        assert!(copied([3, 4], &infinite).err().unwrap().contains("infinity"));
     }
 }

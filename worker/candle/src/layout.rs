@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use model_boss_weights::gguf::TensorType;
 use pulp::bytemuck;
 
-use crate::halves::{Halves, aligned};
+use crate::halves::{Halves, aligned, are_finite};
 use crate::matrix::MatrixKernel;
 use crate::product::{Sizes, product};
 use crate::quantised::Quantised;
@@ -23,14 +23,10 @@ pub(crate) struct MatrixLayout {
 impl MatrixLayout {
     /// Whether a file's bytes can be computed with. The error says what is wrong with them.
     pub(crate) fn check(&self, bytes: &[u8]) -> Result<(), String> {
-        let halves = |exponent: u16| {
-            bytes.as_chunks::<2>().0.iter().all(|pair| u16::from_le_bytes(*pair) & exponent != exponent)
-        };
-        // All bits of the exponent set is how infinity and NaN are written.
         let finite = match self.kind {
             TensorType::F32 => bytes.as_chunks::<4>().0.iter().all(|word| f32::from_le_bytes(*word).is_finite()),
-            TensorType::F16 => halves(0x7C00),
-            TensorType::BF16 => halves(0x7F80),
+            TensorType::F16 => are_finite::<f16>(bytes),
+            TensorType::BF16 => are_finite::<bf16>(bytes),
             kind => return Quantised::check(kind, self.shape, bytes).map(|_| ()),
         };
         if finite { Ok(()) } else { Err("holds NaN or infinity".to_owned()) }

@@ -5,6 +5,7 @@
 //! which sees [`model_boss_engine::Decoder`] only.
 
 mod activation;
+mod ahead;
 mod attention;
 mod blocks;
 mod config;
@@ -30,6 +31,7 @@ mod placing;
 mod product;
 mod quantised;
 mod reader;
+mod room;
 mod rope;
 mod source;
 mod spec;

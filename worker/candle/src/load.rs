@@ -2,6 +2,7 @@
 //! weights; and which failure is whose fault.
 
 use std::path::{Path, PathBuf};
+use std::thread;
 
 use model_boss_engine::residency::StreamError;
 use model_boss_engine::residency::plan::{Refusal, Wish};
@@ -11,6 +12,7 @@ use model_boss_weights::WeightsError;
 use model_boss_weights::gguf::{GgufModelError, TensorType};
 use model_boss_weights::store::{StoreChoice, StoreError};
 
+use crate::ahead::{EndsWith, ReadAhead};
 use crate::config::ConfigError;
 use crate::files::Files;
 use crate::gguf::GgufSpecError;
@@ -97,8 +99,20 @@ pub fn load_over(
     let expected = parts.iter().map(|part| part.weights).sum();
     let nowhere = || LoadError::DeviceLost { device: DeviceId::Auto, why: "no device was named".to_owned() };
     let first = parts.first().ok_or_else(nowhere)?;
-    let mut reader = Reader::new(&files, &first.place.target, expected, progress);
-    let decoder = placing::read(&plan, spec, &mut reader, &parts, options).map_err(|(at, trouble)| {
+    let ahead = ReadAhead::new(placing::order(&plan, &spec, &files, &parts, options).map_err(bad)?);
+    let mut progress = |share| {
+        ahead.used(share);
+        progress(share);
+    };
+    let read = thread::scope(|scope| {
+        let _end = EndsWith(&ahead);
+        // Without this thread, bytes come when they are touched.
+        let body = || ahead.run(|piece| files.will_need(piece));
+        let _ = thread::Builder::new().name("read-ahead".to_owned()).spawn_scoped(scope, body);
+        let mut reader = Reader::new(&files, &first.place.target, expected, &mut progress);
+        placing::read(&plan, spec, &mut reader, &parts, options)
+    });
+    let decoder = read.map_err(|(at, trouble)| {
         let device = parts.get(at).map_or(DeviceId::Auto, |part| part.place.name.clone());
         match trouble {
             placing::Trouble::TooSmall { needs, free } => {
@@ -260,6 +274,14 @@ impl Plan {
         let shape = spec.embedding_shape();
         let ends = std::iter::once(self.embedding).chain(self.head);
         ends.map(move |name| Needed { name: name.to_owned(), shape: shape.clone() }).chain(spec.needed())
+    }
+
+    /// The tensors outside of layers that the first device reads, or the last, or the only one.
+    pub(crate) fn ends(&self, is_first: bool, is_last: bool) -> Vec<&'static str> {
+        let first = is_first.then_some(self.embedding);
+        // An embedding that is the head too is read once for each device.
+        let last = is_last.then_some([Some(FINAL_NORM), self.head.or((!is_first).then_some(self.embedding))]);
+        first.into_iter().chain(last.into_iter().flatten().flatten()).collect()
     }
 
     /// Bytes that one layer takes on a device.

@@ -9,6 +9,7 @@ use model_boss_engine::residency::plan::Needs;
 use model_boss_engine::residency::split::{Ends as EndBytes, split};
 use model_boss_protocol::DeviceId;
 use model_boss_weights::gguf::TensorType;
+use model_boss_weights::store::Extent;
 
 use crate::decoder::{Ends, SpecDecoder};
 use crate::files::Files;
@@ -95,6 +96,35 @@ pub(crate) fn cut(
         parts.push(Part { place, layers: stretch.layers.clone(), weights });
     }
     Ok(parts)
+}
+
+/// Which pieces of the files [`read`] touches, in the order in which it does. None where layers come and go: those are read
+/// past the page cache, and there is no memory to spare for it.
+pub(crate) fn order(
+    plan: &Plan,
+    spec: &DecoderSpec,
+    files: &Files,
+    parts: &[Part],
+    options: &LoadOptions,
+) -> Result<Vec<Extent>, ModelError> {
+    let mut pieces = Vec::new();
+    if parts.iter().any(|part| streaming::wanted(spec, part, options)) {
+        return Ok(pieces);
+    }
+    for (at, part) in parts.iter().enumerate() {
+        for name in plan.ends(at == 0, at + 1 == parts.len()) {
+            pieces.push(files.extent(name)?);
+        }
+        for layer in part.layers.clone() {
+            let needed = spec.needed_by_layer(layer);
+            let extents = needed.iter().map(|needed| files.extent(&needed.name));
+            let mut extents = extents.collect::<Result<Vec<_>, _>>()?;
+            // Somewhat out of order, and without a jump.
+            extents.sort_unstable();
+            pieces.extend(extents);
+        }
+    }
+    Ok(pieces)
 }
 
 /// Reads everything to where it goes. An error comes with the number of the part it happened at.

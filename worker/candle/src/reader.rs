@@ -15,11 +15,12 @@ use model_boss_weights::gguf::{TensorType, dequantise};
 use crate::blocks::{self, Blocks};
 use crate::device;
 use crate::files::{Files, Stored};
-use crate::halves::Halves;
+use crate::halves::{Halves, are_finite};
 use crate::layout::MatrixLayout;
 use crate::load::ModelError;
 use crate::matrix::{Matrix, MatrixKernel};
 use crate::quantised::Quantised;
+use crate::room::Room;
 
 /// Where weights go and what they become there.
 #[derive(Clone, Debug)]
@@ -83,13 +84,15 @@ pub(crate) struct Reader<'a> {
     target: &'a Target,
     expected: u64,
     bytes: u64,
+    /// For matrices that the host computes with.
+    room: Room,
     progress: &'a mut dyn FnMut(f32),
 }
 
 impl<'a> Reader<'a> {
     /// `expected` is the number of bytes that weights will take in all.
     pub(crate) fn new(files: &'a Files, target: &'a Target, expected: u64, progress: &'a mut dyn FnMut(f32)) -> Self {
-        Self { files, target, expected, bytes: 0, progress }
+        Self { files, target, expected, bytes: 0, room: Room::new(expected), progress }
     }
 
     /// From now on it reads for another device.
@@ -138,10 +141,11 @@ impl Parts for Reader<'_> {
         let Some(shape) = self.target.stays(&stored) else {
             return self.tensor(name).map(Matrix::Tensor);
         };
+        let room = self.room.take(stored.bytes.len());
         let kernel: Result<Arc<dyn MatrixKernel>, String> = match stored.kind {
-            TensorType::F16 => Halves::<f16>::new(shape, stored.bytes).map(|halves| Arc::new(halves) as _),
-            TensorType::BF16 => Halves::<bf16>::new(shape, stored.bytes).map(|halves| Arc::new(halves) as _),
-            kind => Quantised::new(kind, shape, stored.bytes).map(|blocks| Arc::new(blocks) as _),
+            TensorType::F16 => Halves::<f16>::copied(shape, stored.bytes, room).map(|halves| Arc::new(halves) as _),
+            TensorType::BF16 => Halves::<bf16>::copied(shape, stored.bytes, room).map(|halves| Arc::new(halves) as _),
+            kind => Quantised::copied(kind, shape, stored.bytes, room).map(|blocks| Arc::new(blocks) as _),
         };
         let kernel = kernel.map_err(|what| self.bad(name, what))?;
         self.took(kernel.bytes());
@@ -153,7 +157,11 @@ impl Parts for Reader<'_> {
         let Target { device, dtype, .. } = self.target;
         let not_finite = || self.bad(name, "holds NaN or infinity".to_owned());
         let placed = if dtype_of(stored.kind) == Some(*dtype) && *dtype != DType::F32 {
-            if !halves_are_finite(stored.bytes, stored.kind) {
+            let finite = match stored.kind {
+                TensorType::F16 => are_finite::<f16>(stored.bytes),
+                _ => are_finite::<bf16>(stored.bytes),
+            };
+            if !finite {
                 return Err(not_finite());
             }
             Tensor::from_raw_buffer(stored.bytes, *dtype, stored.shape, device)
@@ -180,29 +188,5 @@ fn dtype_of(stored: TensorType) -> Option<DType> {
         TensorType::F16 => Some(DType::F16),
         TensorType::BF16 => Some(DType::BF16),
         _ => None,
-    }
-}
-
-/// Whether no little-endian half has all bits of its exponent set, which is how infinity and NaN are written.
-fn halves_are_finite(bytes: &[u8], kind: TensorType) -> bool {
-    let exponent: u16 = if kind == TensorType::F16 { 0x7C00 } else { 0x7F80 };
-    bytes.as_chunks::<2>().0.iter().all(|pair| u16::from_le_bytes(*pair) & exponent != exponent)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn halves_are_searched_for_nan_and_infinity_as_stored() {
-        for bits in 0..=u16::MAX {
-            let bytes = bits.to_le_bytes();
-            assert_eq!(halves_are_finite(&bytes, TensorType::F16), f16::from_bits(bits).is_finite(), "f16 {bits:#x}");
-            assert_eq!(
-                halves_are_finite(&bytes, TensorType::BF16),
-                bf16::from_bits(bits).is_finite(),
-                "bf16 {bits:#x}"
-            );
-        }
     }
 }

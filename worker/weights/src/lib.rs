@@ -7,6 +7,7 @@
 //! [`TensorIndex`] is for safetensors; GGUF, whose files also hold what a model is and how it reads text, has
 //! [`gguf::GgufModel`].
 
+mod ahead;
 mod dtype;
 mod error;
 pub mod gguf;
@@ -18,6 +19,7 @@ mod safetensors;
 mod shards;
 pub mod store;
 
+pub use ahead::ASKED_AT_ONCE;
 pub use dtype::Dtype;
 pub use error::WeightsError;
 pub use index::{FileId, TensorEntry, TensorIndex, WeightFile};

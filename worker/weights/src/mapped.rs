@@ -5,7 +5,9 @@ use std::fs::File;
 
 use memmap2::Mmap;
 
+use crate::ahead::will_need;
 use crate::error::printable;
+use crate::store::Extent;
 use crate::{TensorIndex, WeightsError};
 
 /// A [`TensorIndex`] with its files mapped, read-only.
@@ -38,6 +40,13 @@ impl MappedWeights {
     /// What lies where.
     pub fn index(&self) -> &TensorIndex {
         &self.index
+    }
+
+    /// Asks the system to read a piece of a file, of no more than [`crate::ASKED_AT_ONCE`], that will be touched soon.
+    pub fn will_need(&self, piece: Extent) {
+        if let Some(map) = self.maps.get(piece.file) {
+            will_need(map, piece.offset, piece.len);
+        }
     }
 
     /// A tensor's bytes as stored: little-endian, row after row.

@@ -9,13 +9,14 @@
 mod activations;
 mod dot;
 mod formats;
+mod interleave;
 mod tiles;
 mod unpacked;
 mod vnni;
 
 use std::borrow::Cow;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use model_boss_weights::gguf::{TensorType, dequantise};
 use rayon::prelude::*;
 
@@ -31,6 +32,11 @@ use crate::product::{WORTH_SHARING, transposed};
 
 /// Rows of the matrix that are unpacked together: they stay in the cache while all rows of activations pass.
 const UNPACKED_ROWS: usize = 8;
+
+/// Blocks that are copied together.
+const COPIED_BLOCKS: usize = 256;
+
+const NOT_FINITE: &str = "holds NaN or infinity";
 
 /// A matrix `[outs, depth]` in blocks along its depth.
 pub(crate) struct Quantised {
@@ -49,16 +55,31 @@ enum Blocks {
 }
 
 impl Quantised {
-    /// From a file's bytes. The error says what is wrong with them.
+    /// From a file's bytes, in memory of their own. The error says what is wrong with them.
+    #[cfg(test)]
     pub(crate) fn new(kind: TensorType, shape: [usize; 2], blocks: &[u8]) -> Result<Self, String> {
-        let format = Self::check(kind, shape, blocks)?;
-        let [outs, depth] = shape;
-        let row_bytes = depth / format.block_len() * format.block_bytes();
-        let blocks = match Tiles::new(format, blocks, row_bytes) {
-            Some(tiles) => Blocks::Tiles(tiles),
-            None => Blocks::Rows(Bytes::copy_from_slice(blocks)),
-        };
-        Ok(Self { format, blocks, outs, depth })
+        Self::copied(kind, shape, blocks, BytesMut::zeroed(blocks.len()))
+    }
+
+    /// From a file's bytes, which are copied to memory of the same size: read once, checked and put in order on the way.
+    /// The error says what is wrong with them.
+    pub(crate) fn copied(
+        kind: TensorType,
+        shape: [usize; 2],
+        blocks: &[u8],
+        mut into: BytesMut,
+    ) -> Result<Self, String> {
+        let format = Self::fits(kind, shape, blocks.len())?;
+        let row_bytes = shape[1] / format.block_len() * format.block_bytes();
+        let finite = |blocks: &[u8]| format.scales_are_finite(blocks);
+        let all_finite = Tiles::copy(format, blocks, row_bytes, &mut into, finite).unwrap_or_else(|| {
+            let part = COPIED_BLOCKS * format.block_bytes();
+            into.par_chunks_mut(part).zip(blocks.par_chunks(part)).all(|(into, blocks)| {
+                into.copy_from_slice(blocks);
+                finite(blocks)
+            })
+        });
+        if all_finite { Self::from_arranged(kind, shape, into.freeze()) } else { Err(NOT_FINITE.to_owned()) }
     }
 
     /// From bytes that [`Self::arrange`] has put in order; they are not copied.
@@ -92,7 +113,7 @@ impl Quantised {
     /// Whether a file's bytes can be computed with. The error says what is wrong with them.
     pub(crate) fn check(kind: TensorType, shape: [usize; 2], blocks: &[u8]) -> Result<Format, String> {
         let format = Self::fits(kind, shape, blocks.len())?;
-        if format.scales_are_finite(blocks) { Ok(format) } else { Err("holds NaN or infinity".to_owned()) }
+        if format.scales_are_finite(blocks) { Ok(format) } else { Err(NOT_FINITE.to_owned()) }
     }
 
     fn fits(kind: TensorType, [outs, depth]: [usize; 2], bytes: usize) -> Result<Format, String> {

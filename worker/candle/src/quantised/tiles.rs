@@ -2,13 +2,12 @@
 //! the same few elements of all sixteen and no sum runs across lanes. The same bytes in the same amount as in the file;
 //! for block types and machines that [`super::vnni`] has a product for.
 
-use std::array::from_fn;
-
 use bytes::Bytes;
 use rayon::prelude::*;
 
 use super::activations::Activations;
 use super::formats::Format;
+use super::interleave::interleave;
 use super::vnni::{self, Vnni};
 use crate::product::WORTH_SHARING;
 
@@ -19,7 +18,7 @@ pub(super) const LANES: usize = 16;
 const ROWS_TOGETHER: usize = 64;
 
 /// A part of a block: where it starts, how long it is, and how many bytes of it stay together.
-type Field = (usize, usize, usize);
+pub(super) type Field = (usize, usize, usize);
 
 /// A matrix `[outs, depth]` in tiles, and what they are multiplied with.
 pub(super) struct Tiles {
@@ -32,19 +31,22 @@ pub(super) struct Tiles {
 }
 
 impl Tiles {
-    /// From rows of blocks as a file has them; `None` where this machine or this shape gains nothing.
-    pub(super) fn new(format: Format, blocks: &[u8], row_bytes: usize) -> Option<Self> {
-        if !Self::fit(format, blocks.len(), row_bytes) {
-            return None;
-        }
-        let fields = fields(format)?;
-        let mut bytes = vec![0; blocks.len()];
-        let tile_bytes = LANES * row_bytes;
-        bytes
-            .par_chunks_mut(tile_bytes)
-            .zip(blocks.par_chunks(tile_bytes))
-            .for_each(|(tile, rows)| interleave(fields, format.block_bytes(), rows, tile));
-        Self::from_arranged(format, bytes.into(), row_bytes).ok()
+    /// Makes tiles of rows of blocks as a file has them, in other memory of the same size, if there are any to be made.
+    /// `check` sees each row once, and its first no ends it: then that is what it gives.
+    pub(super) fn copy(
+        format: Format,
+        blocks: &[u8],
+        row_bytes: usize,
+        into: &mut [u8],
+        check: impl Fn(&[u8]) -> bool + Sync,
+    ) -> Option<bool> {
+        let fields = fields(format).filter(|_| Self::fit(format, blocks.len(), row_bytes))?;
+        let (instructions, tile_bytes) = (Vnni::detect()?, LANES * row_bytes);
+        let copy = |(tile, rows): (&mut [u8], &[u8])| {
+            interleave(instructions, fields, format.block_bytes(), rows, tile);
+            check(rows)
+        };
+        Some(into.par_chunks_mut(tile_bytes).zip(blocks.par_chunks(tile_bytes)).all(copy))
     }
 
     /// From bytes that [`Self::arrange`] has put in order; gives them back where there are no tiles.
@@ -59,11 +61,12 @@ impl Tiles {
 
     /// Makes tiles of rows of blocks where they lie, if there are any to be made.
     pub(super) fn arrange(format: Format, blocks: &mut [u8], row_bytes: usize) {
-        let Some(fields) = fields(format).filter(|_| Self::fit(format, blocks.len(), row_bytes)) else { return };
+        let fields = fields(format).filter(|_| Self::fit(format, blocks.len(), row_bytes));
+        let (Some(fields), Some(instructions)) = (fields, Vnni::detect()) else { return };
         let mut rows = vec![0; LANES * row_bytes];
         for tile in blocks.chunks_exact_mut(LANES * row_bytes) {
             rows.copy_from_slice(tile);
-            interleave(fields, format.block_bytes(), &rows, tile);
+            interleave(instructions, fields, format.block_bytes(), &rows, tile);
         }
     }
 
@@ -116,36 +119,6 @@ impl Tiles {
             by_tile.par_chunks_mut(part * rows).zip(self.bytes.par_chunks(part * self.tile_bytes)).for_each(run);
         }
         if rows == 1 { by_tile.into_flattened() } else { by_row(&by_tile, rows) }
-    }
-}
-
-/// Sixteen rows of blocks, one behind the other, as one tile.
-fn interleave(fields: &'static [Field], block_bytes: usize, rows: &[u8], tile: &mut [u8]) {
-    let row_bytes = rows.len() / LANES;
-    for (column, tile) in tile.chunks_exact_mut(LANES * block_bytes).enumerate() {
-        let blocks: [&[u8]; LANES] = from_fn(|lane| &rows[lane * row_bytes + column * block_bytes..][..block_bytes]);
-        for &(start, len, size) in fields {
-            // What stands before it in a block is there sixteen times.
-            let tile = &mut tile[start * LANES..(start + len) * LANES];
-            let blocks = blocks.map(|block| &block[start..start + len]);
-            match size {
-                1 => transpose::<1>(blocks, tile),
-                2 => transpose::<2>(blocks, tile),
-                _ => transpose::<4>(blocks, tile),
-            }
-        }
-    }
-}
-
-/// Pieces of `SIZE` bytes, row after row, to all first pieces, all second ones, and so on. The size is known to the
-/// compiler: each layer that is pulled passes here.
-#[inline(always)]
-fn transpose<const SIZE: usize>(blocks: [&[u8]; LANES], tile: &mut [u8]) {
-    let blocks = blocks.map(|block| block.as_chunks::<SIZE>().0);
-    for (piece, tile) in tile.as_chunks_mut::<SIZE>().0.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-        for (out, block) in tile.iter_mut().zip(blocks) {
-            *out = block[piece];
-        }
     }
 }
 

@@ -7,6 +7,11 @@ use std::path::{Path, PathBuf};
 use memmap2::Mmap;
 
 use super::{Header, HeaderError, TensorInfo};
+use crate::ahead::{will_need, will_need_all};
+
+/// Headers with a large vocabulary have about so many bytes. Read page after page, as they are touched, they would take
+/// longer than all at once.
+const LONGEST_USUAL_HEADER: u64 = 8 << 20;
 
 /// A mapped file. Its header is read on request and borrows from the map.
 #[derive(Debug)]
@@ -16,7 +21,7 @@ pub struct GgufFile {
 }
 
 impl GgufFile {
-    /// Maps a file; nothing is read yet.
+    /// Maps a file; nothing is read yet, but the system is asked for its beginning.
     pub fn open(path: &Path) -> Result<Self, FileError> {
         let fail = |source| FileError::Open { path: path.to_owned(), source };
         let file = File::open(path).map_err(fail)?;
@@ -27,6 +32,7 @@ impl GgufFile {
         // SAFETY: the bytes are only read. A writer that changes the file meanwhile can make us compute nonsense or,
         // by shortening it, end this process by SIGBUS; a worker is a process of its own for this reason too.
         let map = unsafe { Mmap::map(&file) }.map_err(fail)?;
+        will_need_all(&map, 0, LONGEST_USUAL_HEADER);
         Ok(Self { path: path.to_owned(), map })
     }
 
@@ -38,8 +44,14 @@ impl GgufFile {
     /// Reads and checks the header, and refuses tensors of types that this project cannot compute with.
     pub fn computable_header(&self) -> Result<Header<'_>, FileError> {
         let header = self.header()?;
+        self.computable(&header)?;
+        Ok(header)
+    }
+
+    /// Refuses a header of this file with tensors of types that this project cannot compute with.
+    pub(super) fn computable(&self, header: &Header<'_>) -> Result<(), FileError> {
         match header.first_unsupported() {
-            None => Ok(header),
+            None => Ok(()),
             Some(tensor) => Err(FileError::Unsupported {
                 path: self.path.clone(),
                 tensor: tensor.name.to_owned(),
@@ -57,6 +69,11 @@ impl GgufFile {
     pub(super) fn slice(&self, offset: u64, bytes: u64) -> &[u8] {
         let range = usize::try_from(offset).ok().zip(usize::try_from(bytes).ok());
         range.and_then(|(offset, bytes)| self.map.get(offset..offset.checked_add(bytes)?)).unwrap_or_default()
+    }
+
+    /// Asks the system for some bytes.
+    pub(super) fn will_need(&self, offset: u64, bytes: u64) {
+        will_need(&self.map, offset, bytes);
     }
 
     /// Where it lies.

@@ -42,21 +42,22 @@ impl GgufModel {
     /// Maps a model's file, or every part of it when it is split; any part may be named. Tensors of types this project
     /// cannot compute with are refused.
     pub fn open(path: &Path) -> Result<Self, GgufModelError> {
-        let model = Self::read(path)?;
-        for part in &model.files {
-            part.computable_header()?;
-        }
-        Ok(model)
+        Self::read_with(path, GgufFile::computable)
     }
 
     /// As [`Self::open`], whatever the tensors' types.
     pub fn read(path: &Path) -> Result<Self, GgufModelError> {
-        let first = GgufFile::open(path)?;
-        let parts = first.header()?.find::<u64>("split.count")?.unwrap_or(1);
-        let files = if parts <= 1 { vec![first] } else { open_parts(path, parts)? };
+        Self::read_with(path, |_, _| Ok(()))
+    }
+
+    fn read_with(
+        path: &Path,
+        check: impl Fn(&GgufFile, &Header<'_>) -> Result<(), FileError>,
+    ) -> Result<Self, GgufModelError> {
         let mut tensors = BTreeMap::new();
-        for (file, part) in files.iter().enumerate() {
-            for tensor in part.header()?.tensors() {
+        let mut take = |file: usize, part: &GgufFile, header: &Header<'_>| -> Result<(), GgufModelError> {
+            check(part, header)?;
+            for tensor in header.tensors() {
                 let shape = tensor.shape().iter().map(|length| usize::try_from(*length)).collect::<Result<_, _>>();
                 let Ok(shape) = shape else { continue };
                 let stored =
@@ -65,6 +66,21 @@ impl GgufModel {
                     return Err(GgufModelError::Twice { path: part.path().to_owned(), tensor: tensor.name.to_owned() });
                 }
             }
+            Ok(())
+        };
+        let first = GgufFile::open(path)?;
+        // A vocabulary makes a header long: it is read once.
+        let header = first.header()?;
+        let parts = header.find::<u64>("split.count")?.unwrap_or(1);
+        if parts <= 1 {
+            take(0, &first, &header)?;
+            drop(header);
+            return Ok(Self { files: vec![first], tensors });
+        }
+        drop(header);
+        let files = open_parts(path, parts)?;
+        for (file, part) in files.iter().enumerate() {
+            take(file, part, &part.header()?)?;
         }
         Ok(Self { files, tensors })
     }
@@ -90,6 +106,13 @@ impl GgufModel {
     /// A tensor's bytes as stored. Empty where the tensor is of another model.
     pub fn bytes(&self, tensor: &StoredTensor) -> &[u8] {
         self.files.get(tensor.file).map_or(&[], |file| file.slice(tensor.offset, tensor.bytes))
+    }
+
+    /// Asks the system to read a piece of a file, of no more than [`crate::ASKED_AT_ONCE`], that will be touched soon.
+    pub fn will_need(&self, piece: Extent) {
+        if let Some(file) = self.files.get(piece.file) {
+            file.will_need(piece.offset, piece.len);
+        }
     }
 
     /// The files, in order.

@@ -87,6 +87,26 @@ impl std::ops::DerefMut for HostBuffer {
     }
 }
 
+/// Asks the system for large pages where memory was not touched yet. Where it has none, or knows no such wish, nothing
+/// changes.
+pub fn prefer_large_pages(memory: &mut [u8]) {
+    #[cfg(target_os = "linux")]
+    {
+        use nix::libc::{MADV_HUGEPAGE, madvise};
+        // Only whole pages can be advised on.
+        let askew = memory.as_ptr().align_offset(PAGE).min(memory.len());
+        let pages = &mut memory[askew..];
+        let len = pages.len() / PAGE * PAGE;
+        #[allow(unsafe_code)]
+        // SAFETY: the range is inside of memory that we hold alone, and the advice does not change what it reads as.
+        unsafe {
+            madvise(pages.as_mut_ptr().cast(), len, MADV_HUGEPAGE);
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = memory;
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

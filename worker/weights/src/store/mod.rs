@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-pub use buffer::{HostBuffer, HostMemory, PAGE};
+pub use buffer::{HostBuffer, HostMemory, PAGE, prefer_large_pages};
 pub use direct::DirectStore;
 pub use mapped::MappedStore;
 pub use memory::MemoryStore;

@@ -1,0 +1,69 @@
+//! Host memory that the matrices of a load go to, one behind the other in large pieces: the system gives large pages for
+//! those, which take less time to have, to read and to give back than many small ones. Knows bytes only.
+
+use bytes::BytesMut;
+use model_boss_weights::store::prefer_large_pages;
+
+/// Bytes of a piece of it: little beside a model, so that what is left over at its end is nothing.
+const PIECE: usize = 256 << 20;
+/// Matrices begin at multiples of this: no vector register then lies across two lines of the cache.
+const ALIGNMENT: usize = 64;
+
+/// Memory for what is still to come.
+pub(crate) struct Room {
+    piece: BytesMut,
+    /// Bytes that are still expected.
+    expected: usize,
+}
+
+impl Room {
+    /// For so many bytes in all. That they are fewer or more in the end does no harm.
+    pub(crate) fn new(expected: u64) -> Self {
+        Self { piece: BytesMut::new(), expected: usize::try_from(expected).unwrap_or(usize::MAX) }
+    }
+
+    /// So many bytes, zeroed.
+    pub(crate) fn take(&mut self, bytes: usize) -> BytesMut {
+        let held = bytes.next_multiple_of(ALIGNMENT);
+        if self.piece.len() < held {
+            self.piece = piece(self.expected.min(PIECE).max(held));
+        }
+        self.expected = self.expected.saturating_sub(bytes);
+        let mut taken = self.piece.split_to(held);
+        taken.truncate(bytes);
+        taken
+    }
+}
+
+/// Fresh memory that is aligned. The system gives it when it is touched, so it costs nothing before.
+fn piece(bytes: usize) -> BytesMut {
+    let mut piece = BytesMut::zeroed(bytes.saturating_add(ALIGNMENT));
+    let askew = piece.as_ptr().addr() % ALIGNMENT;
+    let _ = piece.split_to((ALIGNMENT - askew) % ALIGNMENT);
+    prefer_large_pages(&mut piece);
+    piece
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_is_aligned_apart_and_of_its_size() {
+        let mut room = Room::new(1_000);
+        let taken: Vec<BytesMut> = [100, 1, 0, 64, 5_000_000, 3].into_iter().map(|bytes| room.take(bytes)).collect();
+        let sizes: Vec<usize> = taken.iter().map(|taken| taken.len()).collect();
+        assert_eq!(sizes, [100, 1, 0, 64, 5_000_000, 3]);
+        for (index, part) in taken.iter().enumerate() {
+            assert!(part.as_ptr().addr().is_multiple_of(ALIGNMENT));
+            assert!(part.iter().all(|byte| *byte == 0));
+            let apart = |other: &BytesMut| {
+                part.is_empty() || other.is_empty() || {
+                    let (part, other) = (part.as_ptr_range(), other.as_ptr_range());
+                    part.end <= other.start || other.end <= part.start
+                }
+            };
+            assert!(taken[index + 1..].iter().all(apart));
+        }
+    }
+}
