@@ -75,7 +75,8 @@ impl Driver for CudaDriver {
     }
 
     fn event(&self, timed: bool) -> Result<CudaEvent, Fault> {
-        let flags = timed.then_some(sys::CUevent_flags::CU_EVENT_DEFAULT);
+        // Whoever waits for one sleeps: a copy takes milliseconds, and asking in a loop meanwhile would take a core.
+        let flags = timed.then_some(sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC);
         self.context.new_event(flags).map_err(fault)
     }
 

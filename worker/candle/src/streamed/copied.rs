@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use candle_core::Tensor;
 use model_boss_engine::DecoderError;
@@ -220,7 +221,7 @@ where
         let bytes: u64 = pieces.iter().map(|piece| piece.extent.len).sum();
         let per_second = |seconds: f64| bytes as f64 / seconds.max(1e-9);
         let mut buffer = driver.host_buffer(reads.buffer()).map_err(load_fault)?;
-        let begun = std::time::Instant::now();
+        let begun = Instant::now();
         read_all(store, &reads, &mut buffer)?;
         rates.read = per_second(begun.elapsed().as_secs_f64());
         rates.latency = latency(store, &reads, &mut buffer)?;
@@ -326,6 +327,10 @@ where
         let names = self.names.get(block.0).into_iter().flatten().cloned();
         let matrices = names.zip(copied.pieces()).map(|(name, memory)| (name, memory.matrix())).collect();
         Ok(Block::leased(matrices, Box::new(copied)))
+    }
+
+    fn worked(&self) -> Option<Duration> {
+        self.copied.worked()
     }
 }
 

@@ -52,6 +52,12 @@ pub trait Device: Send + 'static {
     /// Copies or rearranges a block; returns when it can be computed with. Dropping `from` gives it to the next read;
     /// where host memory is the device's own, the block keeps it.
     fn place(&mut self, block: BlockId, from: Loan) -> Result<Self::Block, Fault>;
+
+    /// How long the device was at work on the block that was placed last, where the call also waited for what computes
+    /// before it; absent where the call took as long as the work.
+    fn worked(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// What a kind of device can.
@@ -403,8 +409,10 @@ impl<D: Device> Shared<D> {
             let loan = if held.is_some() { Some(Ring::empty(ring)) } else { Ring::take(ring) };
             let Some(mut loan) = loan else { return };
             let begun = Instant::now();
-            let result = held.map_or_else(|| source.read(fetch.block, &mut loan), Ok);
-            let ended = Instant::now();
+            let (result, ended) = match held {
+                Some(bytes) => (Ok(bytes), begun),
+                None => (source.read(fetch.block, &mut loan), Instant::now()),
+            };
             let mut state = self.lock();
             match result {
                 Ok(bytes) => {
@@ -431,6 +439,9 @@ impl<D: Device> Shared<D> {
             let begun = Instant::now();
             let result = device.place(fetch.block, loan);
             let ended = Instant::now();
+            // Waiting for a place is no part of placing: it says nothing of how fast the way to the device is.
+            let worked = device.worked().and_then(|worked| ended.checked_sub(worked));
+            let begun = worked.map_or(begun, |at| at.max(begun));
             let mut state = self.lock();
             let mut unwanted = None;
             match result {

@@ -22,6 +22,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use model_boss_weights::store::HostBuffer;
 
@@ -53,7 +54,8 @@ pub trait Driver: Send + Sync + 'static {
     /// of that queue too.
     fn allocate(&self, class: &Self::Class) -> Result<Self::Memory, Fault>;
 
-    /// A mark that is nowhere yet: waiting for it waits for nothing. `timed` ones know when they were reached.
+    /// A mark that is nowhere yet: waiting for it waits for nothing. `timed` ones know when they were reached; only for
+    /// these the host waits.
     fn event(&self, timed: bool) -> Result<Self::Event, Fault>;
 
     /// Asks the copy queue to fill a piece. `from` has to stay as it is until an event behind it is reached.
@@ -68,7 +70,7 @@ pub trait Driver: Send + Sync + 'static {
     /// Waits until a mark is reached.
     fn finish(&self, event: &Self::Event) -> Result<(), Fault>;
 
-    /// Seconds from one timed mark to another. Waits for both.
+    /// Seconds from one timed mark to another, both of which were set. Waits for both.
     fn seconds(&self, from: &Self::Event, to: &Self::Event) -> Result<f64, Fault>;
 }
 
@@ -104,6 +106,8 @@ pub struct CopiedDevice<D: Driver> {
     check: Check,
     /// By block: whether its bytes were looked at. Files do not change while they are read, so once is enough.
     checked: Vec<bool>,
+    /// What the last copy took.
+    copied: Option<Duration>,
 }
 
 impl<D: Driver> CopiedDevice<D> {
@@ -118,7 +122,7 @@ impl<D: Driver> CopiedDevice<D> {
         let needs = SlotNeeds::of(blocks.iter().map(|pieces| pieces.iter().map(|piece| piece.class.clone())));
         let slots = Slots::allocate(&driver, &needs, slots)?;
         let checked = vec![false; blocks.len()];
-        Ok(Self { driver, blocks, slots, held, check, checked })
+        Ok(Self { driver, blocks, slots, held, check, checked, copied: None })
     }
 }
 
@@ -126,6 +130,7 @@ impl<D: Driver> CopiedDevice<D> {
     /// Asks for all copies of a block, behind what was computed with its slot.
     fn ask(&self, block: &Copied<D>, pieces: &[Piece<D::Class>], bytes: &[u8]) -> Result<(), Fault> {
         self.driver.wait(Queue::Copy, &block.slot().free)?;
+        self.driver.record(&block.slot().begun, Queue::Copy)?;
         for (piece, memory) in pieces.iter().zip(block.pieces()) {
             let short = || Fault::Step(format!("a block has {} bytes, fewer than its pieces", bytes.len()));
             self.driver.copy(bytes.get(piece.at.clone()).ok_or_else(short)?, memory)?;
@@ -170,7 +175,14 @@ impl<D: Driver> Device for CopiedDevice<D> {
         self.driver.record(&copied.slot().ready, Queue::Copy)?;
         self.driver.finish(&copied.slot().ready)?;
         asked?;
+        // By the device's clock: until the slot was free the copy waited for what computed with it.
+        let seconds = self.driver.seconds(&copied.slot().begun, &copied.slot().ready)?;
+        self.copied = Duration::try_from_secs_f64(seconds).ok();
         Ok(copied)
+    }
+
+    fn worked(&self) -> Option<Duration> {
+        self.copied
     }
 }
 

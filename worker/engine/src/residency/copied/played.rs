@@ -224,9 +224,9 @@ impl Driver for Played {
     }
 
     fn seconds(&self, from: &Event, to: &Event) -> Result<f64, Fault> {
-        let mut state = self.lock();
-        state.reach(from.0)?;
-        state.reach(to.0)?;
+        self.finish(from)?;
+        self.finish(to)?;
+        let state = self.lock();
         Ok(state.events[to.0].2 - state.events[from.0].2)
     }
 }

@@ -37,7 +37,9 @@ impl<C: Eq + Hash + Clone> SlotNeeds<C> {
 /// Memory for one block.
 pub struct Slot<D: Driver> {
     memory: HashMap<D::Class, Vec<D::Memory>>,
-    /// Behind the copy into it.
+    /// Before the copy into it.
+    pub(super) begun: D::Event,
+    /// Behind that copy.
     pub(super) ready: D::Event,
     /// Behind what was computed with it.
     pub(super) free: D::Event,
@@ -50,7 +52,8 @@ impl<D: Driver> Slot<D> {
             let pieces = (0..*count).map(|_| driver.allocate(class)).collect::<Result<Vec<_>, _>>()?;
             memory.insert(class.clone(), pieces);
         }
-        let slot = Self { memory, ready: driver.event(false)?, free: driver.event(false)? };
+        let (begun, ready, free) = (driver.event(true)?, driver.event(true)?, driver.event(false)?);
+        let slot = Self { memory, begun, ready, free };
         // Memory is there and zeroed when the compute queue has come so far, and the first copy is on the other one.
         driver.record(&slot.free, Queue::Compute)?;
         Ok(slot)

@@ -141,6 +141,27 @@ fn layers_compute_when_the_device_says_and_not_when_it_is_asked() {
 }
 
 #[test]
+fn a_copy_takes_what_it_takes_however_long_it_waited_for_its_slot() {
+    const ASKED: usize = 1_000;
+    let driver = Played::new(3, LeftOut::default());
+    let check: Check = Box::new(|_, _| Ok(()));
+    let mut bytes = driver.host_buffer(2 * PIECE).unwrap();
+    fill(0, 2, &mut bytes);
+    let held = HashMap::from([(BlockId(0), bytes)]);
+    let mut device = CopiedDevice::new(Arc::clone(&driver), blocks(&[2]), 1, held, check).unwrap();
+    let block = device.place(BlockId(0), Loan::none()).unwrap();
+    let memory = block.pieces().next().unwrap();
+    (0..ASKED).for_each(|_| driver.compute(memory, content(0, 0)));
+    drop(block);
+    let again = device.place(BlockId(0), Loan::none()).unwrap();
+    // The played clock counts what is done: two pieces and the mark behind them, not what computes before.
+    let worked = device.worked().unwrap().as_secs_f64();
+    assert!((3.0..50.0).contains(&worked), "{worked}");
+    drop((again, device));
+    assert_eq!(driver.end(), (Vec::new(), 0));
+}
+
+#[test]
 fn a_slot_has_room_for_every_class_as_often_as_a_block_has_it() {
     let needs = SlotNeeds::of([vec!["a", "b", "a"], vec!["b", "c"], vec!["b", "b"]]);
     assert_eq!(needs.bytes(|class| if *class == "c" { 100 } else { 1 }), 2 + 2 + 100);

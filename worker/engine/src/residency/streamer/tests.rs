@@ -198,6 +198,51 @@ fn a_thread_that_is_gone_is_not_waited_for() {
     }
 }
 
+/// Says that it was at work for no time at all.
+struct Waiting(Counting);
+
+impl Device for Waiting {
+    type Block = Counted;
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    fn holds(&self, block: BlockId) -> Option<u64> {
+        (block == BlockId(0)).then_some(9)
+    }
+
+    fn place(&mut self, block: BlockId, from: Loan) -> Result<Counted, Fault> {
+        self.0.place(block, from)
+    }
+
+    fn worked(&self) -> Option<Duration> {
+        Some(Duration::ZERO)
+    }
+}
+
+#[test]
+fn only_what_reads_and_places_counts_as_that() {
+    let monitor = Arc::new(Monitor::new(Residency::default()));
+    let device = Waiting(Counting(Arc::new(Counts::default())));
+    let source = Pattern { fails_at: None, reads: 0 };
+    let blocks = blocks();
+    let count = blocks.len();
+    let mut streamer =
+        Streamer::start(LAYERS, blocks, count, (count, 4_096), source, device, Arc::clone(&monitor)).unwrap();
+    streamer.begin_step();
+    for layer in 0..LAYERS {
+        drop(streamer.take(layer, &|| false).unwrap());
+        streamer.computed(layer);
+    }
+    streamer.end_step();
+    let copies = monitor.last().copies;
+    assert_eq!((copies.len(), copies[0].bytes), (count, 9));
+    assert!(copies.iter().all(|copy| copy.place.seconds() == 0.0), "waiting is no placing: {copies:?}");
+    assert_eq!(copies[0].read.seconds(), 0.0, "what is held is not read");
+    assert!(copies[1..].iter().all(|copy| copy.read.seconds() > 0.0), "{copies:?}");
+}
+
 #[test]
 fn a_chosen_look_ahead_is_kept_to_and_reported() {
     let needs = super::super::plan::Needs { layers: vec![4_096; LAYERS], ..Default::default() };
