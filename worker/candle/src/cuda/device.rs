@@ -35,17 +35,19 @@ pub(crate) fn has_bf16(device: &Device) -> bool {
 
 /// A tensor on another GPU. What stands on that GPU's stream behind it waits for it by itself.
 ///
-/// candle lets the other stream wait for this one before it copies. Nothing makes this one wait for the copy: events are not
-/// tracked, and memory freed here is given to the next tensor in the order of this stream. So it waits here.
+/// The copy is the other stream's. Uses are not tracked, so both orders are made here: it copies behind what makes the tensor
+/// (candle sees to that only between different GPUs), and this stream, on which freed memory goes to the next tensor at once,
+/// waits for the copy.
 pub(crate) fn hand_on(x: &Tensor, to: &Device) -> Result<Tensor> {
+    let (from, onto) = (x.device().as_cuda_device()?.cuda_stream(), to.as_cuda_device()?.cuda_stream());
+    if Arc::ptr_eq(&from, &onto) {
+        return Ok(x.clone());
+    }
     // As an own tensor: a view would bring all it is a view of.
     let x = x.force_contiguous()?;
-    let (from, moved) = (x.device().clone(), x.to_device(to)?);
-    let (from, to) = (from.as_cuda_device()?.cuda_stream(), to.as_cuda_device()?.cuda_stream());
-    if !Arc::ptr_eq(&from, &to) {
-        let copied = to.record_event(None).map_err(CudaError::from)?;
-        from.wait(&copied).map_err(CudaError::from)?;
-    }
+    onto.join(&from).map_err(CudaError::from)?;
+    let moved = x.to_device(to)?;
+    from.join(&onto).map_err(CudaError::from)?;
     Ok(moved)
 }
 

@@ -67,7 +67,7 @@ impl Driver for CudaDriver {
     }
 
     fn host_buffer(&self, bytes: usize) -> Result<HostBuffer, Fault> {
-        pinned(&self.context, bytes).map_err(Fault::Step)
+        pinned(&self.context, bytes)
     }
 
     fn allocate(&self, class: &MatrixLayout) -> Result<SlotMemory, Fault> {
@@ -85,8 +85,8 @@ impl Driver for CudaDriver {
             return Err(Fault::Step(format!("{} bytes for a matrix of {}", from.len(), to.bytes)));
         }
         self.context.bind_to_thread().map_err(fault)?;
-        // SAFETY: `to` has so many bytes at its address and lives in a slot, which is dropped on the compute stream's order and
-        // only when no block is in it; `from` stays until an event behind this is reached, as the engine promises.
+        // SAFETY: `to` has so many bytes at its address, and it and `from` stay until an event behind this is reached, as
+        // whoever asks promises.
         #[allow(unsafe_code)]
         unsafe { result::memcpy_htod_async(to.address, from, self.copy.cu_stream()) }.map_err(fault)
     }
@@ -109,7 +109,7 @@ impl Driver for CudaDriver {
 }
 
 /// After most errors nothing works in this process any more.
-fn fault(error: DriverError) -> Fault {
+pub(super) fn fault(error: DriverError) -> Fault {
     of_candle(&Error::from(CudaError::Cuda(error)))
 }
 

@@ -3,17 +3,21 @@
 
 use std::slice;
 
-use candle_core::cuda_backend::CudaError;
-use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream, DevicePtr, PinnedHostSlice, sys};
+use candle_core::cuda_backend::cudarc::driver::{
+    CudaContext, CudaStream, DevicePtr, DriverError, PinnedHostSlice, sys,
+};
 use candle_core::quantized::QStorage;
 use candle_core::quantized::cuda::QCudaStorage;
 use candle_core::{CudaDevice, DType, Device, Result, Storage, Tensor, bail};
 use half::{bf16, f16};
+use model_boss_engine::residency::Fault;
+use model_boss_protocol::ByteCount;
 use model_boss_weights::gguf::TensorType;
 use model_boss_weights::store::{HostBuffer, HostMemory, PAGE};
 
 use std::sync::Arc;
 
+use super::driver::fault;
 use crate::blocks::{self, Blocks};
 use crate::layout::MatrixLayout;
 use crate::matrix::Matrix;
@@ -83,6 +87,7 @@ fn dense<T: candle_core::cuda_backend::CudaDType>(
 struct Pinned {
     /// Owns the memory. Asking it for its bytes would ask the driver each time.
     _memory: PinnedHostSlice<u8>,
+    /// The first whole page of it.
     start: *mut u8,
     bytes: usize,
 }
@@ -97,7 +102,7 @@ unsafe impl Sync for Pinned {}
 impl HostMemory for Pinned {
     #[allow(unsafe_code)]
     fn bytes(&self) -> &[u8] {
-        // SAFETY: `start` and `bytes` are those of memory that lives as long as `_memory`, and it was zeroed.
+        // SAFETY: `bytes` from `start` on are inside of memory that lives as long as `_memory`, and it was zeroed.
         unsafe { slice::from_raw_parts(self.start, self.bytes) }
     }
 
@@ -110,19 +115,45 @@ impl HostMemory for Pinned {
 }
 
 /// Whole pages, at least so many bytes, zeroed.
-pub(super) fn pinned(context: &Arc<CudaContext>, bytes: usize) -> std::result::Result<HostBuffer, String> {
+pub(super) fn pinned(context: &Arc<CudaContext>, bytes: usize) -> std::result::Result<HostBuffer, Fault> {
     let bytes = bytes.max(1).next_multiple_of(PAGE);
+    // The driver does not promise that memory begins with a page, and small pieces of it share one.
+    let with_room = bytes.saturating_add(PAGE);
     // Ordinary cached memory: reads of the check and of the CPU are as fast as any. Portable: other GPUs copy from it too.
     // SAFETY: its contents are set below before anybody reads them.
     #[allow(unsafe_code)]
-    let memory = unsafe { context.alloc_pinned_with_flags::<u8>(bytes, sys::CU_MEMHOSTALLOC_PORTABLE) };
-    let full = |error| format!("no {bytes} bytes of page-locked memory: {}", CudaError::Cuda(error));
-    let mut memory = memory.map_err(full)?;
-    let start = memory.as_mut_ptr().map_err(full)?;
-    // SAFETY: these are the bytes that were just allocated.
+    let memory = unsafe { context.alloc_pinned_with_flags::<u8>(with_room, sys::CU_MEMHOSTALLOC_PORTABLE) };
+    let mut memory = memory.map_err(|error| not_pinned(error, bytes))?;
+    let allocated = memory.as_mut_ptr().map_err(fault)?;
+    let start = allocated.map_addr(|address| address.next_multiple_of(PAGE));
+    // SAFETY: less than a page was passed over, and there is one more than these bytes.
     #[allow(unsafe_code)]
     unsafe {
         start.write_bytes(0, bytes);
     }
-    HostBuffer::over(Box::new(Pinned { _memory: memory, start, bytes })).map_err(|error| error.to_string())
+    let buffer = HostBuffer::over(Box::new(Pinned { _memory: memory, start, bytes }));
+    buffer.map_err(|error| Fault::Step(error.to_string()))
+}
+
+/// The driver has no words of its own for a host that is full.
+fn not_pinned(error: DriverError, bytes: usize) -> Fault {
+    match error.0 {
+        sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+            Fault::Step(format!("the host has no {} of page-locked memory", ByteCount(bytes as u64)))
+        }
+        _ => fault(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_host_is_told_from_a_full_gpu_and_from_a_broken_one() {
+        let of = |result| not_pinned(DriverError(result), 3 << 20);
+        let full = of(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
+        assert!(matches!(full, Fault::Step(what) if what.contains("host") && what.contains("3.00 MiB")));
+        assert!(matches!(of(sys::CUresult::CUDA_ERROR_ILLEGAL_ADDRESS), Fault::Fatal(_)));
+    }
 }

@@ -227,39 +227,42 @@ where
         rates.latency = latency(store, &reads, &mut buffer)?;
         let memory = pieces.iter().map(|piece| driver.allocate(&piece.layout)).collect::<Result<Vec<_>, _>>();
         let memory = memory.map_err(load_fault)?;
-        let copy_and_compute = || -> Result<(f64, f64), Fault> {
+        let copying = || -> Result<f64, Fault> {
             // Memory is there when the compute queue has come so far.
             driver.record(&begin, Queue::Compute)?;
             driver.finish(&begin)?;
             driver.record(&begin, Queue::Copy)?;
-            for (place, memory) in reads.places().iter().zip(&memory) {
-                driver.copy(buffer.get(place.clone()).unwrap_or_default(), memory)?;
-            }
+            let mut places = reads.places().iter().zip(&memory);
+            let asked = places
+                .try_for_each(|(place, memory)| driver.copy(buffer.get(place.clone()).unwrap_or_default(), memory));
+            // Neither side of a copy goes before it is done, not even if another could not be asked for.
             driver.record(&end, Queue::Copy)?;
-            let copying = driver.seconds(&begin, &end)?;
-            let mut computing = 0.0;
-            for _ in 0..2 {
-                driver.record(&begin, Queue::Compute)?;
-                for (piece, memory) in pieces.iter().zip(&memory) {
-                    let row = Tensor::ones((1, piece.layout.shape[1]), target.dtype, &target.device);
-                    let product = row.and_then(|row| memory.matrix().product(&row));
-                    product.map_err(|error| fault_of(device::failure(&error)))?;
-                }
-                driver.record(&end, Queue::Compute)?;
-                computing = driver.seconds(&begin, &end)?;
-            }
-            Ok((copying, computing))
+            let seconds = driver.seconds(&begin, &end)?;
+            asked.map(|()| seconds)
         };
-        let (copying, computing) = copy_and_compute().map_err(load_fault)?;
-        (rates.place, rates.compute) = (per_second(copying), per_second(computing));
+        rates.place = per_second(copying().map_err(load_fault)?);
+        let set = |event: &D::Event| driver.record(event, Queue::Compute).map_err(load_fault);
+        for _ in 0..2 {
+            set(&begin)?;
+            for (piece, memory) in pieces.iter().zip(&memory) {
+                let row = Tensor::ones((1, piece.layout.shape[1]), target.dtype, &target.device);
+                let product = row.and_then(|row| memory.matrix().product(&row));
+                product.map_err(|error| not_computed(piece, &error))?;
+            }
+            set(&end)?;
+            rates.compute = per_second(driver.seconds(&begin, &end).map_err(load_fault)?);
+        }
     }
     Ok(rates)
 }
 
-fn fault_of(error: DecoderError) -> Fault {
-    match error {
-        DecoderError::Fatal(what) => Fault::Fatal(what),
-        error => Fault::Step(error.to_string()),
+/// A product that failed is the matrix's fault, unless the device says that it is its own.
+fn not_computed(piece: &Piece, error: &candle_core::Error) -> ModelError {
+    match device::failure(error) {
+        DecoderError::Step(what) => {
+            ModelError::Tensor { name: piece.name.clone(), what: format!("cannot be computed with: {what}") }
+        }
+        error => ModelError::Device(error),
     }
 }
 

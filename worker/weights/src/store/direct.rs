@@ -105,7 +105,7 @@ impl Opened {
             && into.as_ptr().addr().is_multiple_of(PAGE);
         if let Some(direct) = self.direct.as_ref().ok().filter(|_| aligned && !self.refused.load(Ordering::Relaxed)) {
             match read_pages(direct, offset, into, wanted) {
-                Err(error) if error.raw_os_error() == Some(Errno::EINVAL as i32) => {
+                Err(error) if is_refusal(&error) => {
                     self.refused.store(true, Ordering::Relaxed);
                 }
                 result => return result,
@@ -121,6 +121,11 @@ impl Opened {
         }
         Ok(())
     }
+}
+
+/// Either the file system does not read past the cache after all, or it cannot write into memory that is a driver's.
+fn is_refusal(error: &io::Error) -> bool {
+    [Errno::EINVAL, Errno::EFAULT].iter().any(|refusal| error.raw_os_error() == Some(*refusal as i32))
 }
 
 /// Some file systems open a file for direct reads and refuse the first one.
