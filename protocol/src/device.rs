@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::ByteCount;
+
 /// The name of a device, or `auto` for "the best fit when the model is loaded".
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DeviceId {
@@ -22,6 +24,10 @@ pub enum DeviceId {
     /// A device that `model-boss.toml` declares under `[devices.NAME]`.
     Custom(String),
 }
+
+/// What a process takes of each GPU for its context, kernels and libraries, beyond what it takes of the host, until it was
+/// measured (RC-20): a lease counts it, and so whoever fills the lease leaves it free.
+pub const GPU_CONTEXT: ByteCount = ByteCount::mib(536);
 
 /// The text cannot name a device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

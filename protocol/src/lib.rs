@@ -24,7 +24,7 @@ pub use architecture::{CONFIG_ARCHITECTURES, GGUF_ARCHITECTURES};
 pub use bytes::{ByteCount, ParseByteCountError};
 pub use category::{Category, ParseCategoryError};
 pub use command::{CommandSource, CommandSpec, Piece, Placeholder, StopSignal, TemplateError, split_template};
-pub use device::{DeviceId, ParseDeviceError};
+pub use device::{DeviceId, GPU_CONTEXT, ParseDeviceError};
 pub use error::{ApiError, ErrorBody, ErrorCode, ErrorObject, ErrorSource};
 pub use ids::{ClientId, Generation, ModelId, RequestId, SlotId, SpawnToken, Tokens};
 pub use llama_args::{LlamaArgs, LlamaArgsError};

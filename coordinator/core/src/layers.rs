@@ -1,7 +1,7 @@
 //! What a model takes of the devices it computes on, with all its layers there or with some that come and go (RS-11): how
 //! much of the devices, and how much of the host beside them. Pure arithmetic.
 
-use model_boss_protocol::{ByteCount, DeviceId};
+use model_boss_protocol::{ByteCount, DeviceId, GPU_CONTEXT};
 
 use crate::{Streaming, split};
 
@@ -23,9 +23,6 @@ pub(crate) struct Rooms<'a> {
     /// The host, where it only stands beside them.
     pub(crate) host: Option<i128>,
 }
-
-/// What a process takes of each GPU for its context beyond what it takes of the host, until it was measured (RC-20).
-const GPU_CONTEXT: ByteCount = ByteCount::mib(536);
 
 /// Share of what a device could give that a streamed model takes: the more layers stay, the faster it is, and what other
 /// programs use changes from moment to moment.

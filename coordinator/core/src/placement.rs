@@ -136,7 +136,11 @@ pub(crate) fn streamed_site(
     let allowed = || devices.iter().map(|(name, _)| name).filter(|name| is_allowed(wanted.device, name));
     let holds = |site: &[DeviceId], host: Option<i128>| {
         let rooms: Option<Vec<i128>> = site.iter().map(&open).collect();
-        rooms.is_some_and(|rooms| layers::what_there_is(&streaming(site), &Rooms { computing: &rooms, host }).is_some())
+        // What it takes depends on where it would be, the host beside it included.
+        let whole: Site = site.iter().cloned().chain(host.map(|_| DeviceId::Cpu)).collect();
+        rooms.is_some_and(|rooms| {
+            layers::what_there_is(&streaming(&whole), &Rooms { computing: &rooms, host }).is_some()
+        })
     };
     if let Some(host) = open(&DeviceId::Cpu) {
         for kind in KINDS {

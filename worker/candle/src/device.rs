@@ -3,7 +3,7 @@
 
 use candle_core::{DType, Device, Error, Result, Tensor};
 use model_boss_engine::DecoderError;
-use model_boss_protocol::DeviceId;
+use model_boss_protocol::{DeviceId, GPU_CONTEXT};
 use model_boss_weights::gguf::TensorType;
 
 use crate::load::LoadError;
@@ -58,6 +58,11 @@ pub(crate) fn target(device: Device, matrices: &[TensorType]) -> Target {
 /// Bytes of the device's memory that are to be had; `None` where nobody says.
 pub(crate) fn free_memory(device: &Device) -> Option<u64> {
     if device.is_cpu() { memory::available() } else { cuda::free_memory(device) }
+}
+
+/// Bytes that a process takes on a device beside what it allocates there.
+pub(crate) fn context_bytes(device: &Device) -> u64 {
+    if device.is_cpu() { 0 } else { GPU_CONTEXT.0 }
 }
 
 /// Gives the memory of things that were dropped back to the system, where a device keeps it.

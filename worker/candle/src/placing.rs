@@ -7,7 +7,7 @@ use candle_core::Device;
 use model_boss_engine::DecoderError;
 use model_boss_engine::residency::plan::Needs;
 use model_boss_engine::residency::split::{Ends as EndBytes, split};
-use model_boss_protocol::DeviceId;
+use model_boss_protocol::{ByteCount, DeviceId};
 use model_boss_weights::gguf::TensorType;
 use model_boss_weights::store::Extent;
 
@@ -26,7 +26,7 @@ use crate::{device, kv};
 pub(crate) struct Place {
     pub(crate) name: DeviceId,
     pub(crate) target: Target,
-    /// Bytes that it may take there.
+    /// Bytes that it may allocate there.
     pub(crate) budget: u64,
     /// Its weight among several.
     share: u64,
@@ -36,14 +36,17 @@ impl Place {
     /// `matrices` are the types that the model's are stored in.
     pub(crate) fn of(asked: &PlaceOptions, device: Device, matrices: &[TensorType]) -> Self {
         let free = device::free_memory(&device).unwrap_or(u64::MAX);
-        let budget = asked.limit.map_or(free, |limit| limit.0.min(free));
-        Self {
-            name: asked.device.clone(),
-            target: device::target(device, matrices),
-            budget,
-            share: asked.share.or(asked.limit).map_or(budget, |share| share.0),
-        }
+        let (budget, share) = room(asked, free, device::context_bytes(&device));
+        Self { name: asked.device.clone(), target: device::target(device, matrices), budget, share }
     }
+}
+
+/// What may be allocated on a device, and its weight among several. Limit and share are of everything that the process takes,
+/// with what it has taken before it allocates: that is no longer free, and still counts.
+fn room(asked: &PlaceOptions, free: u64, context: u64) -> (u64, u64) {
+    let left = |bytes: ByteCount| bytes.0.saturating_sub(context);
+    let budget = asked.limit.map_or(free, |limit| left(limit).min(free));
+    (budget, asked.share.or(asked.limit).map_or(budget, left))
 }
 
 /// What one device gets.
@@ -136,9 +139,12 @@ pub(crate) fn read<'a>(
     options: &LoadOptions,
 ) -> Result<SpecDecoder, (usize, Trouble)> {
     let (mut stages, mut embedding, mut head) = (Vec::new(), None, None);
+    let streams = |part: &Part| streaming::wanted(&spec, part, options);
+    let beside_host = parts.iter().filter(|part| streams(part) && !part.place.target.device.is_cpu()).count();
+    let mut host = HostRoom::new(options.host_memory, beside_host);
     for (at, part) in parts.iter().enumerate() {
         let target = &part.place.target;
-        let streams = streaming::wanted(&spec, part, options);
+        let streams = streams(part);
         if !streams && part.weights > part.place.budget {
             return Err((at, Trouble::TooSmall { needs: part.weights, free: part.place.budget }));
         }
@@ -152,7 +158,7 @@ pub(crate) fn read<'a>(
                 head = Some(plan.read_head(reader, &spec, embedding.as_ref().filter(|_| at == 0))?);
             }
             let (stretch, slots, host_bytes): (Box<dyn Stretch>, u64, u64) = if streams {
-                let asked = streaming::Asked { spec: &spec, part, options, before };
+                let asked = streaming::Asked { spec: &spec, part, options, before, host_memory: host.share() };
                 let opened = streaming::open(&asked, reader)?;
                 (opened.stretch, opened.slot_bytes, opened.host_bytes)
             } else {
@@ -168,7 +174,11 @@ pub(crate) fn read<'a>(
                 host_bytes,
             })
         };
-        stages.push(read(reader).map_err(|error| (at, trouble(part, streams, error)))?);
+        let stage = read(reader).map_err(|error| (at, trouble(part, streams, error)))?;
+        if stage.host_bytes > 0 {
+            host.took(stage.host_bytes);
+        }
+        stages.push(stage);
     }
     let (Some(embedding), Some((norm, head))) = (embedding, head) else {
         let nowhere = ModelError::Device(DecoderError::Step("no device was named".to_owned()));
@@ -176,6 +186,31 @@ pub(crate) fn read<'a>(
     };
     let context = context(&spec, options.context_length);
     Ok(SpecDecoder::new(spec, context, Ends { embedding, norm, head }, stages))
+}
+
+/// The host's memory for devices that stream through it, one after the other: each may take an even share of what those
+/// before it have left.
+struct HostRoom {
+    /// `None`: nobody has said how much there is.
+    left: Option<u64>,
+    devices: u64,
+}
+
+impl HostRoom {
+    fn new(limit: Option<ByteCount>, devices: usize) -> Self {
+        Self { left: limit.map(|limit| limit.0), devices: devices as u64 }
+    }
+
+    /// What the next device may take.
+    fn share(&self) -> Option<u64> {
+        self.left.map(|left| left / self.devices.max(1))
+    }
+
+    /// The next device took so much.
+    fn took(&mut self, bytes: u64) {
+        self.left = self.left.map(|left| left.saturating_sub(bytes));
+        self.devices = self.devices.saturating_sub(1);
+    }
 }
 
 fn trouble(part: &Part, streams: bool, error: ModelError) -> Trouble {
@@ -187,5 +222,35 @@ fn trouble(part: &Part, streams: bool, error: ModelError) -> Trouble {
             Trouble::TooSmall { needs: part.weights, free }
         }
         error => Trouble::Model(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_process_takes_before_it_allocates_counts_against_its_limit() {
+        let asked = |share: Option<u64>, limit: Option<u64>| {
+            let (share, limit) = (share.map(ByteCount), limit.map(ByteCount));
+            PlaceOptions { device: DeviceId::Cuda(0), share, limit }
+        };
+        assert_eq!(room(&asked(None, Some(100)), 500, 30), (70, 70));
+        assert_eq!(room(&asked(Some(200), Some(100)), 50, 30), (50, 170), "no more than is free");
+        assert_eq!(room(&asked(Some(200), None), 500, 30), (500, 170), "what is free is free beside it");
+        assert_eq!(room(&asked(None, Some(20)), 500, 30), (0, 0));
+        assert_eq!(device::context_bytes(&Device::Cpu), 0);
+    }
+
+    #[test]
+    fn rs_11_several_devices_take_no_more_of_the_host_than_there_is() {
+        let mut room = HostRoom::new(Some(ByteCount(10)), 3);
+        assert_eq!(room.share(), Some(3));
+        room.took(1);
+        assert_eq!(room.share(), Some(4), "what the first has left");
+        room.took(4);
+        assert_eq!(room.share(), Some(5));
+        room.took(5);
+        assert_eq!((room.left, HostRoom::new(None, 2).share()), (Some(0), None));
     }
 }

@@ -49,6 +49,15 @@ impl Target {
         blocks.or(layout.kind.bytes_of(elements)).unwrap_or(u64::MAX)
     }
 
+    /// Bytes of the copy that each product makes of such a matrix, where it is stored in floats of another type than those it
+    /// meets.
+    #[cfg(any(test, feature = "cuda"))]
+    pub(crate) fn converted_bytes(&self, layout: &MatrixLayout) -> u64 {
+        let other = !self.device.is_cpu() && dtype_of(layout.kind).is_some_and(|stored| stored != self.dtype);
+        let values = layout.shape.iter().product::<usize>() as u64;
+        if other { values.saturating_mul(self.dtype.size_in_bytes() as u64) } else { 0 }
+    }
+
     /// Whether it computes with matrices of that type as they are stored.
     #[cfg(any(test, feature = "cuda"))]
     pub(crate) fn computes_stored(&self, kind: TensorType) -> bool {

@@ -227,6 +227,7 @@ fn rs_4_every_store_feeds_the_decoder_to_the_bit() {
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let model = synthetic(&folder);
     let expected = run(resident(&model).as_mut(), true);
+    let mut streams_only = None;
     // Direct reads are refused where files are memory, and by some file systems: then only the refusal is looked at.
     for store in [StoreChoice::Auto, StoreChoice::Direct, StoreChoice::Map, StoreChoice::Memory] {
         let options = LoadOptions { store, ..options(Some(1), Some(1)) };
@@ -245,6 +246,10 @@ fn rs_4_every_store_feeds_the_decoder_to_the_bit() {
             StoreChoice::Memory => "memory (4 of 4 blocks",
         };
         assert!(about.starts_with(words) || about.starts_with("through the page cache"), "{about}");
+        // What memory holds is told with the rest.
+        let held = if store == StoreChoice::Memory { std::fs::metadata(&model).unwrap().len() / 2 } else { 0 };
+        let without = streams_only.get_or_insert(comes.info().weight_bytes);
+        assert!(comes.info().weight_bytes >= *without + held, "{about}: {}", comes.info().weight_bytes);
         assert!(run(comes.as_mut(), true) == expected, "{about}");
     }
 }

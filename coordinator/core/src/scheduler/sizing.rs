@@ -196,9 +196,12 @@ impl Scheduler {
         let streaming = whole.streamed.filter(|_| self.residency_of(ask).mode != ResidencyMode::Resident)?;
         let (devices, beside_host) = layers::computing(site);
         let streams_there = beside_host || *devices == [DeviceId::Cpu];
+        // Each device has places of its own for what comes and goes, and on the host buffers as large.
+        let ring: ByteCount = devices.iter().map(|_| streaming.ring).sum();
         streams_there.then(|| Streaming {
             whole: self.streaming_whole(ask, site, &streaming),
-            least: streaming.least + layers::contexts(devices),
+            least: streaming.least + layers::contexts(devices) + ring.saturating_sub(streaming.ring),
+            ring,
             ..streaming
         })
     }

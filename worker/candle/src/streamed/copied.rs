@@ -53,15 +53,16 @@ where
     fits(&table, layers, target)?;
     let store = store::open(&table.paths, options.store)?;
     let bytes_of = |layout: &MatrixLayout| target.matrix_bytes(layout);
+    let of_layer = |layer: usize| table.layers[layer].iter().map(|piece| &piece.layout);
+    let converted = layers.clone().flat_map(of_layer).map(|layout| target.converted_bytes(layout)).max().unwrap_or(0);
+    let beside = needs_beside_layers(asked, reader);
     let needs = Needs {
-        layers: layers
-            .clone()
-            .map(|layer| table.layers[layer].iter().map(|piece| bytes_of(&piece.layout)).sum())
-            .collect(),
-        ..needs_beside_layers(asked, reader)
+        layers: layers.clone().map(|layer| of_layer(layer).map(bytes_of).sum()).collect(),
+        workspace: beside.workspace.saturating_add(converted),
+        ..beside
     };
     let rates = measure(&table, layers, store.as_ref(), driver, target)?;
-    let (mut planned, slot_bytes) = fitting(&table, layers.start, &needs, asked, &rates, bytes_of)?;
+    let mut planned = fitting(&table, layers.start, &needs, asked, &rates, bytes_of)?;
     // From here on layers go by their numbers in the model.
     planned.blocks.iter_mut().flatten().for_each(|layer| *layer += layers.start);
 
@@ -71,7 +72,7 @@ where
     }
     let blocks: Vec<(Reads, Vec<Piece>)> = planned.blocks.iter().map(|layers| table.reads(layers)).collect();
     let buffer = blocks.iter().map(|(reads, _)| reads.buffer()).max().unwrap_or(0);
-    let host = HostShare::of(options.host_memory.map(|bytes| bytes.0), &blocks, buffer)?;
+    let host = HostShare::of(asked.host_memory, &blocks, buffer)?;
     let mut held = HashMap::new();
     for block in &host.held {
         let (reads, _) = &blocks[block.0];
@@ -79,7 +80,7 @@ where
         read_all(store.as_ref(), reads, &mut bytes)?;
         held.insert(*block, bytes);
     }
-    let slots = planned.slots;
+    let (slots, slot_bytes) = (planned.slots, planned.slots as u64 * planned.slot_bytes);
     let store_name = match (host.held.len(), blocks.len()) {
         (0, _) => store.describe(),
         (held, all) if held == all => "host memory".to_owned(),
@@ -110,7 +111,7 @@ where
     let streamer = streamer.adapting(adapter);
     let clock: Box<dyn StepTimer> = Box::new(StepClock::new(Arc::clone(driver)));
     let stretch = Streamed { spec: spec.clone(), small: table.small, resident, streamer, monitor, clock: Some(clock) };
-    Ok(Opened { stretch: Box::new(stretch), slot_bytes: slots as u64 * slot_bytes, host_bytes: host.bytes })
+    Ok(Opened { stretch: Box::new(stretch), slot_bytes, host_bytes: host.bytes })
 }
 
 fn shifted(blocks: &[Vec<usize>], by: usize) -> Vec<Vec<usize>> {
@@ -129,8 +130,8 @@ fn fits(table: &LayerTable, layers: &Range<usize>, target: &Target) -> Result<()
     }
 }
 
-/// A plan whose slots fit. A plan counts the bytes of its largest block; a slot has room for every class as often as any block
-/// has it, which is more where layers differ in type.
+/// A plan whose slots fit, with the bytes that these really have. A plan counts those of its largest block; a slot has room for
+/// every class as often as any block has it, which is more where layers differ in type.
 fn fitting(
     table: &LayerTable,
     first: usize,
@@ -138,14 +139,14 @@ fn fitting(
     asked: &Asked<'_>,
     rates: &Rates,
     bytes_of: impl Fn(&MatrixLayout) -> u64,
-) -> Result<(StreamPlan, u64), ModelError> {
+) -> Result<StreamPlan, ModelError> {
     let budget = asked.part.place.budget;
     let mut less = 0;
     loop {
         let within = budget.saturating_sub(less);
         let planned = match plan(needs, within, &asked.options.residency, Some(rates)).map_err(ModelError::Refused)? {
             ResidencyPlan::Stream(planned) => planned,
-            ResidencyPlan::Resident => return Ok((everything(needs), 0)),
+            ResidencyPlan::Resident => return Ok(everything(needs)),
         };
         let classes = |layers: &Vec<usize>| -> Vec<MatrixLayout> {
             layers.iter().flat_map(|layer| table.layers[first + layer].iter()).map(|piece| piece.layout).collect()
@@ -154,7 +155,7 @@ fn fitting(
         let takes = (needs.ends + needs.kv + needs.workspace + planned.resident_bytes)
             .saturating_add(slot.saturating_mul(planned.slots as u64));
         if takes <= budget {
-            return Ok((planned, slot));
+            return Ok(StreamPlan { slot_bytes: slot, ..planned });
         }
         // The next plan is smaller by what was too much; one that cannot be made smaller is refused with its numbers.
         less += (takes - budget).max(1);

@@ -69,12 +69,15 @@ pub(crate) struct Asked<'a> {
     pub(crate) options: &'a LoadOptions,
     /// What the reader had read before it came to this device.
     pub(crate) before: u64,
+    /// Bytes of host memory that streaming to another device may take; buffers alone when absent.
+    #[cfg_attr(not(any(test, feature = "cuda")), allow(dead_code, reason = "this build streams to no other device"))]
+    pub(crate) host_memory: Option<u64>,
 }
 
 /// Layers that come and go.
 pub(crate) struct Opened {
     pub(crate) stretch: Box<dyn Stretch>,
-    /// Bytes of the slots that layers come through.
+    /// Bytes of the slots that layers come through, and of what is held beside them in the device's memory.
     pub(crate) slot_bytes: u64,
     /// Bytes of host memory, where that is not the device's own.
     pub(crate) host_bytes: u64,
@@ -115,12 +118,14 @@ pub(crate) fn open(asked: &Asked<'_>, reader: &mut Reader<'_>) -> Result<Opened,
     let blocks: Vec<_> = planned.blocks.iter().map(|layers| table.reads(layers)).collect();
     let buffer = blocks.iter().map(|(reads, _)| reads.buffer()).max().unwrap_or(0);
     let reads: Vec<Reads> = blocks.iter().map(|(reads, _)| reads.clone()).collect();
-    let store: Arc<dyn WeightStore> = match options.store {
+    let (store, held): (Arc<dyn WeightStore>, u64) = match options.store {
         StoreChoice::Memory => {
             let taken = needs.ends + needs.kv + needs.workspace + planned.layer_bytes();
-            Arc::new(MemoryStore::holding(store, &reads, place.budget.saturating_sub(taken))?)
+            let store = MemoryStore::holding(store, &reads, place.budget.saturating_sub(taken))?;
+            let held = store.bytes();
+            (Arc::new(store), held)
         }
-        StoreChoice::Auto | StoreChoice::Direct | StoreChoice::Map => store,
+        StoreChoice::Auto | StoreChoice::Direct | StoreChoice::Map => (store, 0),
     };
     let named = index.map_or(store.describe(), |index| format!("{}, {index}", store.describe()));
     let (slots, device) = (planned.slots, CpuDevice::new(blocks));
@@ -134,12 +139,12 @@ pub(crate) fn open(asked: &Asked<'_>, reader: &mut Reader<'_>) -> Result<Opened,
     let streamer = Streamer::start(spec.layers, planned.blocks, slots, ring, source, device, Arc::clone(&monitor))?;
     let streamer = streamer.adapting(adapter);
     let stretch = Streamed { spec: spec.clone(), small: table.small, resident, streamer, monitor, clock: None };
-    Ok(Opened { stretch: Box::new(stretch), slot_bytes: (slots * buffer) as u64, host_bytes: 0 })
+    Ok(Opened { stretch: Box::new(stretch), slot_bytes: (slots * buffer) as u64 + held, host_bytes: 0 })
 }
 
 /// What a device has to hold beside its layers, once what always stays has been read.
 pub(super) fn needs_beside_layers(asked: &Asked<'_>, reader: &Reader<'_>) -> Needs {
-    let Asked { spec, part, options, before } = *asked;
+    let Asked { spec, part, options, before, .. } = *asked;
     let kv = kv::bytes_of_layer(spec, &part.place.target, kept_tokens(spec, options));
     let sequences = options.max_concurrent.unwrap_or(1).max(1) as usize;
     Needs {

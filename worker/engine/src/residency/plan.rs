@@ -163,14 +163,15 @@ pub enum Refusal {
 /// Plans for one device with `budget` bytes.
 pub fn plan(needs: &Needs, budget: u64, wish: &Wish, rates: Option<&Rates>) -> Result<Plan, Refusal> {
     let layers: u64 = needs.layers.iter().sum();
-    let always = needs.ends + needs.kv + needs.workspace;
+    // What a file says of itself may be anything.
+    let always = needs.ends.saturating_add(needs.kv).saturating_add(needs.workspace);
     let all = always.saturating_add(layers);
     match wish.mode {
         Mode::Auto if all <= budget => return Ok(Plan::Resident),
         Mode::Resident if all <= budget => return Ok(Plan::Resident),
         Mode::Resident => {
             return Err(Refusal::NotResident {
-                weights: ByteCount(needs.ends + layers),
+                weights: ByteCount(needs.ends.saturating_add(layers)),
                 kv: ByteCount(needs.kv),
                 workspace: ByteCount(needs.workspace),
                 needs: ByteCount(all),

@@ -292,6 +292,17 @@ fn rc_22_what_is_too_large_for_the_gpus_together_is_streamed_over_all_of_them() 
     let ratio = first.0 as f64 / second.0 as f64;
     assert!((ratio - spare(16).0 as f64 / spare(8).0 as f64).abs() < 1e-6, "{ratio}");
     assert_eq!(host, gib(28), "most of the host, and the rest comes from the disk");
+    // A host that holds the buffers of one GPU and not those of two.
+    let small = [("cpu", 1), ("cuda:0", 16), ("cuda:1", 8)];
+    let mut world = machine(&small, vec![splittable(streams("m", 60, 4))]);
+    world.submit("m", 5);
+    world.run_until(s(10));
+    assert_eq!(spawned(&world).unwrap().0, [(DeviceId::Cuda(0), gib(14)), (CPU, gib(1))]);
+    // GPUs that hold the least only if nothing is counted for their contexts.
+    let mut world = machine(&[("cpu", 32), ("cuda:0", 4)], vec![on(streams("m", 60, 4), "cuda:0")]);
+    let request = world.submit("m", 5);
+    world.run_until(s(10));
+    assert!(matches!(world.fate(request), Fate::Refused(_)), "{:?}", world.fate(request));
 }
 
 fn forced(whole: u64, least: u64, mode: ResidencyMode) -> LoadOptions {

@@ -1,6 +1,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use candle_core::Device as CandleDevice;
 use model_boss_engine::residency::plan::{Mode, Wish};
@@ -22,12 +23,20 @@ type Shared = Arc<Mutex<Vec<u8>>>;
 #[derive(Default)]
 struct HostDriver {
     asked: Mutex<Vec<(Vec<u8>, Shared)>>,
-    allocated: Mutex<u64>,
+    /// Bytes of memory that is there.
+    allocated: Arc<AtomicU64>,
 }
 
 struct HostMemory {
     layout: MatrixLayout,
     bytes: Shared,
+    allocated: Arc<AtomicU64>,
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        self.allocated.fetch_sub(self.bytes.lock().unwrap().len() as u64, Ordering::SeqCst);
+    }
 }
 
 impl MatrixMemory for HostMemory {
@@ -61,9 +70,10 @@ impl Driver for HostDriver {
 
     fn allocate(&self, class: &MatrixLayout) -> Result<HostMemory, Fault> {
         let bytes = class.kind.bytes_of(class.shape.iter().product::<usize>() as u64).unwrap();
-        *self.allocated.lock().unwrap() += bytes;
+        self.allocated.fetch_add(bytes, Ordering::SeqCst);
         // All bits set: what is used too early is NaN.
-        Ok(HostMemory { layout: *class, bytes: Arc::new(Mutex::new(vec![0xFF; bytes as usize])) })
+        let bytes = Arc::new(Mutex::new(vec![0xFF; bytes as usize]));
+        Ok(HostMemory { layout: *class, bytes, allocated: Arc::clone(&self.allocated) })
     }
 
     fn event(&self, _timed: bool) -> Result<std::time::Instant, Fault> {
@@ -119,7 +129,8 @@ fn streamed(
     let mut reader = Reader::new(&files, &part.place.target, part.weights, &mut progress);
     let embedding = plan.read_embedding(&mut reader)?;
     let (norm, head) = plan.read_head(&mut reader, &spec, Some(&embedding))?;
-    let opened = open(&Asked { spec: &spec, part, options, before: 0 }, &mut reader, driver)?;
+    let host_memory = options.host_memory.map(|bytes| bytes.0);
+    let opened = open(&Asked { spec: &spec, part, options, before: 0, host_memory }, &mut reader, driver)?;
     let stage = Stage {
         name: DeviceId::Cpu,
         target: part.place.target.clone(),
@@ -210,10 +221,13 @@ fn slots_that_take_more_than_their_largest_block_still_fit_the_budget() {
             residency: Wish { mode: Mode::Auto, window: Some(1), block: Some(1) },
             ..options(1, 1, None)
         };
-        match streamed(&model, Some(limit), &options, &Arc::new(HostDriver::default())) {
+        let driver = Arc::new(HostDriver::default());
+        match streamed(&model, Some(limit), &options, &driver) {
             Ok(mut comes) => {
                 assert!(bits(&mut comes) == expected);
                 let plan = comes.monitor().unwrap().residency().clone();
+                // What is reported is what was allocated, nothing of which is left from measuring.
+                assert_eq!(plan.slots as u64 * plan.slot_bytes, driver.allocated.load(Ordering::SeqCst));
                 mixed += usize::from(plan.streamed_layers > 0 && plan.resident_layers > 0);
                 assert!(comes.info().weight_bytes < limit);
             }

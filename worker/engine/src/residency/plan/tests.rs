@@ -92,6 +92,15 @@ fn a_refusal_names_the_numbers() {
     assert!(words.contains("214 MiB") && words.contains("context"), "{words}");
 }
 
+#[test]
+fn a_context_of_any_length_is_counted() {
+    let needs = Needs { kv: u64::MAX, ..large() };
+    for mode in [Mode::Auto, Mode::Resident, Mode::Stream] {
+        let wish = Wish { mode, ..Wish::default() };
+        assert!(plan(&needs, 2048 * MIB, &wish, None).is_err(), "{mode:?}");
+    }
+}
+
 proptest! {
     #[test]
     fn a_plan_never_exceeds_its_budget_and_covers_every_layer_once(
