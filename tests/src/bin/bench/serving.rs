@@ -222,7 +222,7 @@ fn synthetic(folder: &Path, name: &str, seed: u64) -> PathBuf {
     file
 }
 
-/// Milliseconds from a request on a new connection to the last byte of an answer of one token.
+/// Milliseconds from a request on a new connection to the first token of its answer.
 async fn first_token(door: Client, model: &str) -> f64 {
     let body = json!({"model": model, "prompt": "hello", "max_tokens": 1, "stream": true, "ignore_eos": true, "cache_prompt": false});
     let begun = Instant::now();

@@ -102,11 +102,6 @@ impl Adapter {
         }
     }
 
-    /// Blocks fetched ahead of the one in use.
-    pub fn look_ahead(&self) -> usize {
-        self.look_ahead
-    }
-
     /// The blocks that stay for now.
     pub fn kept(&self) -> Vec<BlockId> {
         self.plan.kept(self.look_ahead)

@@ -3,15 +3,15 @@
 //! [`plan`](mod@plan) says what stays and what comes, [`split`](mod@split) which device gets what, [`schedule`] in which order, [`predict`] how
 //! long that takes, [`adapt`] how far to look ahead once steps were measured: these are pure. The
 //! [`Streamer`] acts: one thread reads, one places what was read on the device, and the step takes what is there. What
-//! reads is a [`Source`], what places a [`Device`], of which [`copied`] is the one for devices with memory of their own;
-//! [`simulated`] is a device that is played.
+//! reads is a [`Source`], what places a [`Device`], of which [`copied`] is the one for devices with memory of their own.
 
 pub mod adapt;
 pub mod copied;
 pub mod plan;
 pub mod predict;
 pub mod schedule;
-pub mod simulated;
+#[cfg(test)]
+mod simulated;
 pub mod split;
 mod streamer;
 mod timeline;

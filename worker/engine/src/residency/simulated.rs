@@ -1,6 +1,5 @@
 //! A device that is played: set bandwidth, latency, memory, unsteadiness and failures, on a clock of its own. Runs a
-//! [`Schedule`] as the real executor does and checks every promise of it. For tests, and for plans that are tried out
-//! before there is a machine.
+//! [`Schedule`] as the real executor does and checks every promise of it.
 
 use std::collections::BTreeMap;
 
@@ -11,45 +10,41 @@ use super::timeline::{Compute, Copy, Span, StepTimeline};
 
 /// The played machine.
 #[derive(Clone, Debug)]
-pub struct SimulatedDevice {
+pub(super) struct SimulatedDevice {
     /// What each layer and block takes.
-    pub cost: StepCost,
+    pub(super) cost: StepCost,
     /// Bytes of each block.
-    pub block_bytes: Vec<u64>,
+    pub(super) block_bytes: Vec<u64>,
     /// Bytes that blocks may take.
-    pub memory: u64,
+    pub(super) memory: u64,
     /// Each duration is up to this share longer or shorter.
-    pub unsteadiness: f64,
+    pub(super) unsteadiness: f64,
     /// Every so many fetches one fails.
-    pub fails_every: Option<u64>,
+    pub(super) fails_every: Option<u64>,
     /// Decides how durations vary.
-    pub seed: u64,
+    pub(super) seed: u64,
 }
 
 /// What happened.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Played {
+pub(super) struct Played {
     /// Seconds of each step.
-    pub steps: Vec<f64>,
+    pub(super) steps: Vec<f64>,
     /// Layers in the order they computed.
-    pub computed: Vec<usize>,
+    pub(super) computed: Vec<usize>,
     /// Most bytes that blocks took at a time.
-    pub most_bytes: u64,
+    pub(super) most_bytes: u64,
     /// Bytes that blocks still take in the end beyond those that are wanted next.
-    pub left_over: u64,
-    /// Seconds of reading and of computing.
-    pub copying: (f64, f64),
-    /// Fetches that failed.
-    pub failures: u64,
+    pub(super) left_over: u64,
     /// Each step as the executor would have measured it.
-    pub timelines: Vec<StepTimeline>,
+    pub(super) timelines: Vec<StepTimeline>,
     /// Changes of the look-ahead.
-    pub changes: Vec<Change>,
+    pub(super) changes: Vec<Change>,
 }
 
 impl Played {
     /// The hidden share of the shorter chain, over the last `steps` steps.
-    pub fn overlap(&self, device: &SimulatedDevice, steps: usize) -> f64 {
+    pub(super) fn overlap(&self, device: &SimulatedDevice, steps: usize) -> f64 {
         let read: f64 = device.cost.blocks.iter().map(|block| block.read.max(block.place)).sum();
         let compute: f64 = device.cost.layers.iter().map(|layer| layer.compute).sum::<f64>() + device.cost.ends;
         let last = &self.steps[self.steps.len().saturating_sub(steps)..];
@@ -60,7 +55,7 @@ impl Played {
 
 /// A promise that the schedule broke.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Broken {
+pub(super) enum Broken {
     /// A layer was let compute whose block is not there.
     #[error("layer {0} would have computed without its weights")]
     Absent(usize),
@@ -73,17 +68,17 @@ pub enum Broken {
 }
 
 /// A step that ends early: after how many layers.
-pub type CutShort = Option<usize>;
+pub(super) type CutShort = Option<usize>;
 
 impl SimulatedDevice {
     /// Plays steps, each to its end or cut short.
-    pub fn play(&self, schedule: Schedule, steps: &[CutShort]) -> Result<Played, Broken> {
+    pub(super) fn play(&self, schedule: Schedule, steps: &[CutShort]) -> Result<Played, Broken> {
         self.play_adapting(schedule, None, steps, &|_| None)
     }
 
     /// Plays steps with a look-ahead that is chosen as they go, on a machine that changes: `becomes` says what a step costs
     /// from then on, if it is another than before.
-    pub fn play_adapting(
+    pub(super) fn play_adapting(
         &self,
         mut schedule: Schedule,
         mut adapter: Option<Adapter>,
@@ -182,7 +177,6 @@ impl Play<'_> {
         self.pass(seconds)?;
         let span = |start: f64, end: f64| Span { start: start - self.began, end: end - self.began };
         self.timeline.layers.push(Compute { layer, stall: span(asked, begun), compute: span(begun, self.now) });
-        self.played.copying.1 += seconds;
         self.played.computed.push(layer);
         if let Some(fetch) = self.schedule.computed(layer) {
             self.there.remove(&fetch.id);
@@ -215,7 +209,6 @@ impl Play<'_> {
             if let Some((fetch, _)) = self.reading.take_if(|(_, end)| *end <= next) {
                 self.fetches += 1;
                 if self.device.fails_every.is_some_and(|every| self.fetches.is_multiple_of(every)) {
-                    self.played.failures += 1;
                     self.schedule.failed(fetch.id);
                     self.sweep();
                 } else if self.schedule.was_read(fetch.id) == Arrival::Unwanted {
@@ -249,7 +242,6 @@ impl Play<'_> {
             && let Some(fetch) = self.schedule.next_read()
         {
             let seconds = self.vary(self.device.cost.blocks[fetch.block.0].read);
-            self.played.copying.0 += seconds;
             let end = self.now + seconds;
             let bytes = self.device.block_bytes[fetch.block.0];
             let layers = self.device.cost.layers.iter().enumerate();

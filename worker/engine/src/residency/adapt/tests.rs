@@ -112,7 +112,7 @@ fn an_operators_window_is_left_alone() {
 fn promising(adapter: &Adapter, wall: f64) -> StepTimeline {
     let (plan, _) = planned();
     let even = device(&plan, 0.033, 0.05, 0.9, 0.2);
-    let mut step = fixed(&plan, adapter.look_ahead(), &even, 3).timelines.pop().unwrap();
+    let mut step = fixed(&plan, adapter.look_ahead, &even, 3).timelines.pop().unwrap();
     // The part that no layer accounts for stays as it is.
     step.wall = wall;
     step
