@@ -82,7 +82,8 @@ pub enum WorkerSpecError {
 
 impl WorkerSpec {
     /// Where its layers go and how much of each device it may take, by the names that devices have inside the worker: a
-    /// GPU has the number it has among those that the worker sees. Never empty; a device without a part is without a limit.
+    /// GPU has the number it has among those that the worker sees, which are all of them when it was started by hand. Never
+    /// empty; a device without a part is without a limit.
     ///
     /// ```
     /// # use model_boss_protocol::{ByteCount, DeviceId, WorkerSpec};
@@ -98,7 +99,7 @@ impl WorkerSpec {
         let mut places: Vec<(DeviceId, Option<ByteCount>)> = self
             .computing_parts()
             .map(|(device, bytes)| match device {
-                DeviceId::Cuda(_) => {
+                DeviceId::Cuda(_) if !self.by_hand() => {
                     gpus += 1;
                     (DeviceId::Cuda(gpus - 1), Some(*bytes))
                 }
@@ -109,6 +110,11 @@ impl WorkerSpec {
             places.push((self.device.clone(), None));
         }
         places
+    }
+
+    /// Whether somebody started it from a command line: nobody has leased anything, hidden GPUs or counted them anew.
+    pub fn by_hand(&self) -> bool {
+        self.generation == Generation(0)
     }
 
     /// Host memory of a worker that computes on another device: for a pinned ring and for layers that are held there and
@@ -330,6 +336,8 @@ mod tests {
         let split = WorkerSpec { device: DeviceId::Cuda(0), parts, ..spec() };
         assert_eq!(split.places(), [(DeviceId::Cuda(0), Some(gib(2))), (DeviceId::Cuda(1), Some(gib(4)))]);
         assert_eq!(split.host_bytes(), gib(1));
+        let by_hand = WorkerSpec { generation: Generation(0), ..split };
+        assert_eq!(by_hand.places(), [(DeviceId::Cuda(3), Some(gib(2))), (DeviceId::Cuda(7), Some(gib(4)))]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use model_boss_candle::{LoadOptions, PlaceOptions};
 use model_boss_engine::Decoder;
 use model_boss_engine::residency::plan::{Mode, Wish};
-use model_boss_protocol::{ByteCount, DeviceId, Generation, ResidencyMode, StoreKind, WorkerSpec};
+use model_boss_protocol::{ByteCount, DeviceId, ResidencyMode, StoreKind, WorkerSpec};
 use model_boss_weights::store::StoreChoice;
 use model_boss_worker::{Backend, LoadFailure};
 
@@ -52,18 +52,10 @@ fn load(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<dyn Deco
 /// Where layers go. A lease is an estimate as long as nobody has loaded the model: it says in which proportion devices are
 /// used, and is a limit only for what can be cut to fit it, which is what is streamed.
 fn places(spec: &WorkerSpec) -> Vec<PlaceOptions> {
-    let by_hand = spec.generation == Generation(0);
-    let firm = spec.residency.mode == ResidencyMode::Stream || by_hand;
+    let firm = spec.residency.mode == ResidencyMode::Stream || spec.by_hand();
     let place = |(device, share): (DeviceId, Option<ByteCount>)| {
         let limit = share.filter(|_| firm);
         PlaceOptions { device, share, limit }
     };
-    let mut places: Vec<_> = spec.places().into_iter().map(place).collect();
-    if by_hand {
-        // Nobody has hidden GPUs and counted them anew.
-        let computes = |device: &&DeviceId| spec.device == DeviceId::Cpu || **device != DeviceId::Cpu;
-        let names = spec.parts.iter().map(|(device, _)| device).filter(computes);
-        places.iter_mut().zip(names).for_each(|(place, name)| place.device = name.clone());
-    }
-    places
+    spec.places().into_iter().map(place).collect()
 }
