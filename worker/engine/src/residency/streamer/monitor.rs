@@ -52,7 +52,8 @@ impl Residency {
         self.blocks += other.blocks;
         self.slots += other.slots;
         self.slot_bytes = self.slot_bytes.max(other.slot_bytes);
-        self.store_bytes_per_second += other.store_bytes_per_second;
+        // Each was measured while the other rested, and they read the same files.
+        self.store_bytes_per_second = self.store_bytes_per_second.max(other.store_bytes_per_second);
         // One device's layers compute behind the other's.
         self.predicted_step_seconds += other.predicted_step_seconds;
         if first {
@@ -185,7 +186,10 @@ mod tests {
     #[test]
     fn devices_side_by_side_are_one_report_in_which_time_passes_once() {
         let of = |layer: usize, store: &str| {
-            let residency = Residency { streamed_layers: 1, slots: 2, store: store.to_owned(), ..Residency::default() };
+            let store_bytes_per_second = 1e9 + layer as f64;
+            let store = store.to_owned();
+            let residency =
+                Residency { streamed_layers: 1, slots: 2, store, store_bytes_per_second, ..Residency::default() };
             let monitor = Arc::new(Monitor::new(residency));
             let span = Span { start: 0.0, end: 0.5 };
             let copy = Copy { layers: vec![layer], bytes: 100, read: span, place: Span::default() };
@@ -196,6 +200,7 @@ mod tests {
         let both = Monitor::over(vec![of(0, "direct"), of(7, "memory")]);
         let plan = both.residency();
         assert_eq!((plan.streamed_layers, plan.slots, plan.store.as_str()), (2, 4, "direct; memory"));
+        assert_eq!(plan.store_bytes_per_second, 1e9 + 7.0, "one disk gives no more to two");
         let totals = both.totals();
         assert_eq!((totals.steps, totals.bytes, totals.wall_seconds, totals.read_seconds), (1, 200, 2.0, 1.0));
         let layers: Vec<usize> = both.layers().iter().map(|layer| layer.layer).collect();
