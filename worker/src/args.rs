@@ -126,6 +126,19 @@ pub enum StoredAs {
 pub struct Index {
     /// A GGUF file, or a folder with a model. MODEL.layers.json and MODEL.layers.bin appear beside the (first) weight file
     pub model: PathBuf,
+    /// In which order the bytes of each matrix are written
+    #[arg(long, value_enum, default_value_t)]
+    pub order: LayerOrder,
+}
+
+/// In which order the bytes of a matrix stand in an index of layers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LayerOrder {
+    /// As this machine's CPU computes with them: nothing is left to arrange in a step
+    #[default]
+    Machine,
+    /// As the model has them: what GPUs copy, and any machine reads
+    Rows,
 }
 
 /// `synth`'s command line.

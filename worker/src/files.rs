@@ -5,12 +5,12 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use model_boss_candle::{Conversion, ConvertError, IndexError, MatrixType, Synthetic, write_layer_index};
+use model_boss_candle::{Conversion, ConvertError, IndexError, IndexOrder, MatrixType, Synthetic, write_layer_index};
 use model_boss_engine::text::gguf::{WriteVocabularyError, write_synthetic_vocabulary, write_vocabulary};
 use model_boss_protocol::WorkerExit;
 use model_boss_weights::gguf::{HeaderWriter, WriteError};
 use model_boss_weights::model_folder;
-use model_boss_worker::{Convert, Index, LoadFailure, StoredAs, Synth};
+use model_boss_worker::{Convert, Index, LayerOrder, LoadFailure, StoredAs, Synth};
 
 /// A file could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +36,11 @@ pub(crate) fn convert(asked: &Convert) -> Result<(), LoadFailure> {
 
 /// `model-boss-worker index`.
 pub(crate) fn index(asked: &Index) -> Result<(), LoadFailure> {
-    let path = write_layer_index(&asked.model).map_err(|error| match error {
+    let order = match asked.order {
+        LayerOrder::Machine => IndexOrder::Machine,
+        LayerOrder::Rows => IndexOrder::Rows,
+    };
+    let path = write_layer_index(&asked.model, order).map_err(|error| match error {
         IndexError::Write { .. } => LoadFailure::new(WorkerExit::BadSpec, &error),
         IndexError::Model(_) | IndexError::Tensor { .. } => LoadFailure::new(WorkerExit::BadModel, &error),
     })?;

@@ -17,5 +17,5 @@ mod process;
 mod residency;
 mod state;
 
-pub use args::{Convert, Index, StoredAs, Synth};
+pub use args::{Convert, Index, LayerOrder, StoredAs, Synth};
 pub use process::{Backend, LoadDecoder, LoadFailure, WriteFile, run};

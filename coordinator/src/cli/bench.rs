@@ -2,17 +2,14 @@
 //! no lease is held: what is measured is this machine, as free as it is at the moment.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use model_boss_protocol::{Backend, ByteCount, DeviceId, Manifest, ResidencyMode};
+use model_boss_protocol::{ByteCount, DeviceId, ResidencyMode};
 
+use super::by_worker::{ByWorker, Found};
 use super::error::CliError;
-use super::files;
-use super::flags::SettingFlags;
-use crate::catalog::Catalog;
 use crate::client::Client;
-use crate::supervisor::Programs;
 
 /// What can be measured.
 #[derive(Debug, Subcommand)]
@@ -57,45 +54,18 @@ pub(super) struct ResidencyArgs {
     json: bool,
 }
 
-/// A model on this disk, and what its manifest says.
-#[derive(Debug, Default)]
-struct Found {
-    name: String,
-    source: PathBuf,
-    manifest: Manifest,
-}
-
-/// Runs the worker's report; its exit code is ours, and that of a worker that a signal ended is 1.
+/// Runs the worker's report; its exit code is ours.
 pub(super) async fn residency(client: &Client, args: &ResidencyArgs) -> Result<ExitCode, CliError> {
-    let config = SettingFlags::default().sources().load()?.config;
-    let found = match files::meant(client, &args.model).await? {
-        Some(path) => of_path(path),
-        None => of_name(&args.model, &config.manifests)?,
-    };
-    let programs = Programs::find(config.worker_binary.as_deref())?;
-    let worker = programs.of(Backend::Candle)?;
+    let worker = ByWorker::new()?;
+    let found = worker.find(client, &args.model).await?;
     let picture = args.timeline.clone().unwrap_or_else(|| picture_of(&found.name));
     let before = written(&picture);
-    let status = Command::new(worker).args(arguments(args, &found, &picture)).status();
-    let status = status.map_err(|error| CliError::Worker(worker.clone(), error))?;
-    if status.success() && written(&picture) != before {
+    let code = worker.run(arguments(args, &found, &picture))?;
+    if code == ExitCode::SUCCESS && written(&picture) != before {
         // Apart from the report, which may be read by a program.
         eprintln!("timeline of the last step: {}", picture.display());
     }
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
-}
-
-fn of_path(source: PathBuf) -> Found {
-    let name = source.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-    Found { name, source, manifest: Manifest::default() }
-}
-
-fn of_name(name: &str, manifests: &Path) -> Result<Found, CliError> {
-    let catalog = Catalog::read(manifests);
-    let model = catalog.find(name).ok_or_else(|| CliError::NoSuchModel(name.to_owned(), manifests.to_owned()))?;
-    let manifest = model.manifest.clone();
-    Ok(Found { name: manifest.name.clone(), source: model.source.clone(), manifest })
+    Ok(code)
 }
 
 /// The worker's command line: what was said here goes before the manifest.
@@ -135,6 +105,7 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command as Asked};
     use clap::Parser;
+    use model_boss_protocol::Manifest;
 
     fn asked(words: &str) -> ResidencyArgs {
         let words = ["model-boss", "bench", "residency"].into_iter().chain(words.split_whitespace());
@@ -163,14 +134,5 @@ mod tests {
              --tokens 4 --timeline x.svg --json"
         );
         assert_eq!(picture_of(&found.name), Path::new("team-m-1-residency.svg"));
-    }
-
-    #[test]
-    fn a_name_that_no_manifest_has_is_told_with_the_folder() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("m.toml"), "name = \"m\"\nsource = { path = \"w.gguf\" }\n").unwrap();
-        assert_eq!(of_name("m", folder.path()).unwrap().source, folder.path().join("w.gguf"));
-        let error = of_name("n", folder.path()).unwrap_err().to_string();
-        assert!(error.contains("'n'") && error.contains(folder.path().to_str().unwrap()), "{error}");
     }
 }

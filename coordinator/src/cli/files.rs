@@ -1,16 +1,16 @@
 //! A model given as a file or a folder: when that is meant, how a coordinator is asked for it, and what is in it. What makes
 //! a model of files is the coordinator's to say.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
-use model_boss_protocol::{Backend, ErrorCode};
+use model_boss_protocol::ErrorCode;
 use serde_json::{Value, json};
 
+use super::by_worker::ByWorker;
 use super::error::CliError;
-use super::flags::SettingFlags;
 use crate::client::{Client, ClientError, in_path};
-use crate::supervisor::Programs;
 
 /// The absolute path that is meant by `text`, or `None` if it is the name of a model. What begins like a path is one. What
 /// merely could be one (a folder of that name is here, it ends in `.gguf`) is a name where the coordinator knows it.
@@ -52,16 +52,8 @@ pub(super) async fn load(client: &Client, path: &Path) -> Result<String, CliErro
 
 /// What is in the files, in the words of the worker, which is the program that reads them.
 pub(super) fn inspect(path: &Path, as_json: bool) -> Result<ExitCode, CliError> {
-    let config = SettingFlags::default().sources().load()?.config;
-    let programs = Programs::find(config.worker_binary.as_deref())?;
-    let worker = programs.of(Backend::Candle)?;
-    let mut command = Command::new(worker);
-    command.arg("inspect").arg(path);
-    if as_json {
-        command.arg("--json");
-    }
-    let status = command.status().map_err(|error| CliError::Worker(worker.clone(), error))?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let as_json = as_json.then_some(OsStr::new("--json"));
+    ByWorker::new()?.run([OsStr::new("inspect"), path.as_os_str()].into_iter().chain(as_json))
 }
 
 #[cfg(test)]

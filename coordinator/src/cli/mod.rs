@@ -2,7 +2,9 @@
 //! HTTP and knows nothing that its API does not tell; `run` with a file starts one if none runs.
 
 mod bench;
+mod by_worker;
 mod chat;
+mod convert;
 mod error;
 mod files;
 mod flags;
@@ -67,6 +69,7 @@ Examples:
   model-boss move qwen3-8b cuda:1                   to another GPU, while it serves
   model-boss free cuda:0                            have a GPU for yourself; --back gives it to the models again
   model-boss bench residency large                  what streaming a model takes on this machine, layer by layer
+  model-boss convert index large                    its layers once more, so that streaming has nothing to arrange
   model-boss tasks explain chat                     every rung of a task, and which one a request would get
   model-boss config set allowCloudFallback=false    now, and after restarts
   model-boss config show --origin                   every setting and who decided it
@@ -169,6 +172,9 @@ enum Command {
     /// Measure a model on this machine.
     #[command(subcommand)]
     Bench(bench::BenchCommand),
+    /// Write a model's files in another form: its layers for streaming, or as GGUF.
+    #[command(subcommand)]
+    Convert(convert::ConvertCommand),
     /// Print the completion script of a shell.
     Completions {
         /// Which shell.
@@ -298,6 +304,9 @@ impl Command {
             }
             Self::Bench(BenchCommand::Residency(args)) => {
                 return small_runtime()?.block_on(bench::residency(&client()?, &args));
+            }
+            Self::Convert(command) => {
+                return small_runtime()?.block_on(convert::convert(&client()?, &command));
             }
             Self::Completions { shell } => {
                 let mut script = Vec::new();

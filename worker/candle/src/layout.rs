@@ -13,6 +13,9 @@ use crate::matrix::MatrixKernel;
 use crate::product::{Sizes, product};
 use crate::quantised::Quantised;
 
+/// The name of the order in which a model's file has its bytes.
+pub(crate) const ROWS: &str = "rows";
+
 /// A matrix `[outs, depth]` of some type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MatrixLayout {
@@ -32,10 +35,10 @@ impl MatrixLayout {
         if finite { Ok(()) } else { Err("holds NaN or infinity".to_owned()) }
     }
 
-    /// The name of the order that products want; `rows` is that of the file.
+    /// The name of the order that products want; [`ROWS`] is that of the file.
     pub(crate) fn arrangement(&self) -> &'static str {
         match self.kind {
-            TensorType::F32 | TensorType::F16 | TensorType::BF16 => "rows",
+            TensorType::F32 | TensorType::F16 | TensorType::BF16 => ROWS,
             kind => Quantised::arrangement(kind, self.shape),
         }
     }

@@ -47,5 +47,5 @@ pub use gguf::GgufSpecError;
 pub use gguf_keys::GgufKeysError;
 pub use load::{LoadError, LoadOptions, ModelError, PlaceOptions, load, load_over, load_with};
 pub use spec::{Activation, AttentionBias, DecoderSpec, RopePlanes, RopeScaling, RopeSpec};
-pub use streamed::index::{IndexError, write_layer_index};
+pub use streamed::index::{IndexError, IndexOrder, write_layer_index};
 pub use synthetic::Synthetic;

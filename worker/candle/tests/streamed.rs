@@ -8,7 +8,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use model_boss_candle::{LoadError, LoadOptions, Synthetic, load, load_with, write_layer_index};
+use model_boss_candle::{IndexOrder, LoadError, LoadOptions, Synthetic, load, load_with, write_layer_index};
 use model_boss_engine::residency::plan::{Mode, Wish};
 use model_boss_engine::{Decoder, DecoderError, KvSlot, Logits, SequenceStep};
 use model_boss_protocol::{ByteCount, DeviceId, WorkerExit};
@@ -270,7 +270,7 @@ fn rs_5_layers_in_a_file_of_their_own_are_the_same_and_a_stale_one_is_passed_ove
     let folder = tempfile::tempdir().unwrap();
     let model = synthetic(&folder);
     let expected = run(resident(&model).as_mut(), true);
-    let index = write_layer_index(&model).unwrap();
+    let index = write_layer_index(&model, IndexOrder::Machine).unwrap();
     assert_eq!(index, folder.path().join("tiny.gguf.layers.json"));
     let arranges = std::fs::read_to_string(&index).unwrap().contains("tiles16");
     let with_index = |said: &str| {
@@ -294,6 +294,30 @@ fn rs_5_layers_in_a_file_of_their_own_are_the_same_and_a_stale_one_is_passed_ove
     let now = File::options().append(true).open(&model).unwrap();
     now.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
     with_index("changed since");
+    // In the model's own order there is as much to arrange as without it.
+    write_layer_index(&model, IndexOrder::Rows).unwrap();
+    let mut comes = streamed(&model, &options(Some(2), Some(1)));
+    let about = comes.monitor().unwrap().residency().clone();
+    assert_eq!((about.store.ends_with(", index"), about.rearranged_bytes > 0), (true, arranges), "{}", about.store);
+    assert!(run(comes.as_mut(), true) == expected);
+}
+
+#[test]
+fn rs_5_what_cannot_be_written_leaves_no_half_a_copy_and_the_index_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = synthetic(&folder);
+    let index = write_layer_index(&model, IndexOrder::Machine).unwrap();
+    let before = std::fs::read(&index).unwrap();
+    // A folder in the place of the unfinished file, as a full disk: it cannot be written.
+    let unfinished = folder.path().join("tiny.gguf.layers.bin.part");
+    std::fs::create_dir(&unfinished).unwrap();
+    let error = write_layer_index(&model, IndexOrder::Rows).unwrap_err().to_string();
+    assert!(error.contains("tiny.gguf.layers.bin.part"), "{error}");
+    assert_eq!(std::fs::read(&index).unwrap(), before);
+    std::fs::remove_dir(&unfinished).unwrap();
+    write_layer_index(&model, IndexOrder::Rows).unwrap();
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert!(!left.iter().any(|name| name.to_string_lossy().ends_with(".part")), "{left:?}");
 }
 
 #[test]
@@ -304,7 +328,7 @@ fn rs_5_a_folder_of_safetensors_has_an_index_too() {
         let path = entry.unwrap().path();
         std::fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
     }
-    write_layer_index(folder.path()).unwrap();
+    write_layer_index(folder.path(), IndexOrder::Machine).unwrap();
     let mut comes = streamed(folder.path(), &options(None, None));
     assert!(comes.monitor().unwrap().residency().store.ends_with(", index"));
     assert!(run(comes.as_mut(), true) == run(resident(&model).as_mut(), true));

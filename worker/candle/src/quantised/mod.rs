@@ -27,6 +27,7 @@ use dot::Rows;
 use tiles::Tiles;
 use unpacked::Chunk;
 
+use crate::layout::ROWS;
 use crate::matrix::MatrixKernel;
 use crate::product::{WORTH_SHARING, transposed};
 
@@ -107,7 +108,7 @@ impl Quantised {
             let row_bytes = shape[1] / format.block_len() * format.block_bytes();
             Tiles::fit(format, shape[0] * row_bytes, row_bytes)
         });
-        if tiled { "tiles16" } else { "rows" }
+        if tiled { "tiles16" } else { ROWS }
     }
 
     /// Whether a file's bytes can be computed with. The error says what is wrong with them.

@@ -23,10 +23,10 @@ use model_boss_weights::store::{self, HostBuffer, Reads, WeightStore, read_all};
 use super::cpu::{Block, Lease, StoreSource};
 use super::load::{Asked, Opened, everything, latency, needs_beside_layers, report};
 use super::table::{LayerTable, Piece};
-use super::{StepTimer, Streamed};
+use super::{StepTimer, Streamed, index};
 use crate::device;
 use crate::layer::Layer;
-use crate::layout::MatrixLayout;
+use crate::layout::{MatrixLayout, ROWS};
 use crate::load::ModelError;
 use crate::matrix::Matrix;
 use crate::reader::{Reader, Target};
@@ -48,8 +48,9 @@ where
 {
     let Asked { spec, part, options, .. } = *asked;
     let (target, layers) = (&part.place.target, &part.layers);
-    // Layers in a file of their own lie as the CPU wants them; here they have to lie as the model's files have them.
-    let table = LayerTable::read(spec, reader.files(), reader, layers.clone())?;
+    let mut table = LayerTable::read(spec, reader.files(), reader, layers.clone())?;
+    // Kernels here read matrices as the model's files have them.
+    let index = index::apply(&mut table, |_| ROWS);
     fits(&table, layers, target)?;
     let store = store::open(&table.paths, options.store)?;
     let bytes_of = |layout: &MatrixLayout| target.matrix_bytes(layout);
@@ -81,10 +82,11 @@ where
         held.insert(*block, bytes);
     }
     let (slots, slot_bytes) = (planned.slots, planned.slots as u64 * planned.slot_bytes);
+    let from = index.map_or(store.describe(), |index| format!("{}, {index}", store.describe()));
     let store_name = match (host.held.len(), blocks.len()) {
-        (0, _) => store.describe(),
+        (0, _) => from,
         (held, all) if held == all => "host memory".to_owned(),
-        (held, all) => format!("{}, {held} of {all} blocks in host memory", store.describe()),
+        (held, all) => format!("{from}, {held} of {all} blocks in host memory"),
     };
     if planned.step_seconds.is_some() {
         let local = StreamPlan { blocks: shifted(&planned.blocks, layers.start), ..planned.clone() };

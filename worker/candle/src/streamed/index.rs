@@ -1,8 +1,8 @@
 //! Layers in a file of their own (RS-5): in the order they compute, on whole pages, with bytes as products want them, so that
-//! a pull has nothing to do but read. Written once by `model-boss-worker index`, found beside the model when it is streamed.
+//! a pull has nothing to do but read. Written once by `model-boss convert index`, found beside the model when it is streamed.
 
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use model_boss_weights::layer_index::{FileStamp, IndexedPiece, LayerIndex, LayerIndexError};
@@ -10,6 +10,7 @@ use model_boss_weights::store::{DirectStore, Extent, HostBuffer, PAGE, Reads, re
 
 use super::table::{LayerTable, Piece};
 use crate::files::Files;
+use crate::layout::{MatrixLayout, ROWS};
 use crate::load::ModelError;
 
 /// An index could not be written.
@@ -32,81 +33,136 @@ pub enum IndexError {
         /// The file.
         path: PathBuf,
         /// The system's reason.
-        source: std::io::Error,
+        source: io::Error,
     },
 }
 
+/// In which order the bytes of each matrix are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IndexOrder {
+    /// As products on this machine's CPU want them. Other machines, and GPUs, pass the index over.
+    #[default]
+    Machine,
+    /// As the model has them: what GPUs copy. CPUs read them too, and arrange them in each step.
+    Rows,
+}
+
 /// Writes the layers of the model in `source` into a file beside it, and the index that says where they lie; gives the index's
-/// path. Bytes are arranged for machines like this one; others ignore them and read the model itself.
-pub fn write_layer_index(source: &Path) -> Result<PathBuf, IndexError> {
+/// path. Whoever streams the model meanwhile goes on with what it has open.
+pub fn write_layer_index(source: &Path, order: IndexOrder) -> Result<PathBuf, IndexError> {
     let (files, spec) = Files::open(source)?;
     let table = LayerTable::places(&spec, &files)?;
     let Some(first) = table.paths.first() else { return Err(ModelError::NoStreaming.into()) };
     let index_path = LayerIndex::beside(first);
     let data_path = index_path.with_extension("bin");
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        move |source| IndexError::Write { path, source }
-    };
+    // Of the files as they are now: what is written while they are read makes the index stale.
+    let stamp = |path: &PathBuf| FileStamp::of(path).map_err(failed(path));
+    let made_from = table.paths.iter().map(stamp).collect::<Result<_, _>>()?;
+    let layers = whole(&data_path, &index_path, |out| write_layers(&table, order, &data_path, out))?;
+    let json = LayerIndex { layers, made_from }.to_json().map_err(|error| failed(&index_path)(error.into()))?;
+    whole(&index_path, &index_path, |out| out.write_all(&json).map_err(failed(&index_path)))?;
+    Ok(index_path)
+}
+
+/// Each matrix on pages of its own, in the order they compute.
+fn write_layers(
+    table: &LayerTable,
+    order: IndexOrder,
+    path: &Path,
+    out: &mut impl Write,
+) -> Result<Vec<IndexedPiece>, IndexError> {
     let store = DirectStore::open(&table.paths).map_err(ModelError::from)?;
-    let unfinished = data_path.with_extension("bin.part");
-    let mut out = BufWriter::new(File::create(&unfinished).map_err(failed(&unfinished))?);
-    let name = data_path.file_name().unwrap_or_default();
-    let (mut index, mut offset) = (LayerIndex::default(), 0_u64);
+    let (mut layers, mut offset) = (Vec::new(), 0_u64);
     for (layer_id, pieces) in table.layers.iter().enumerate() {
         for piece in pieces {
             let reads = Reads::of(&[piece.extent]);
-            let mut buffer = HostBuffer::new(reads.buffer()).map_err(failed(&unfinished))?;
+            let mut buffer = HostBuffer::new(reads.buffer()).map_err(failed(path))?;
             read_all(&store, &reads, &mut buffer).map_err(ModelError::from)?;
             let place = reads.places().first().cloned().unwrap_or_default();
             let bytes = buffer.get_mut(place).unwrap_or_default();
             let bad = |what| IndexError::Tensor { name: piece.name.clone(), what };
             piece.layout.check(bytes).map_err(bad)?;
-            piece.layout.arrange(bytes);
+            let arrangement = match order {
+                IndexOrder::Machine => {
+                    piece.layout.arrange(bytes);
+                    piece.layout.arrangement()
+                }
+                IndexOrder::Rows => ROWS,
+            };
             let padding = bytes.len().next_multiple_of(PAGE) - bytes.len();
             let written = out.write_all(bytes).and_then(|()| out.write_all(&vec![0; padding]));
-            written.map_err(failed(&unfinished))?;
-            index.layers.push(IndexedPiece {
+            written.map_err(failed(path))?;
+            layers.push(IndexedPiece {
                 layer_id,
                 name: piece.name.clone(),
-                path: name.into(),
+                path: path.file_name().unwrap_or_default().into(),
                 offset,
                 nbytes: bytes.len() as u64,
                 dtype: Some(piece.layout.kind.name().to_owned()),
                 scale: None,
-                arrangement: Some(piece.layout.arrangement().to_owned()),
+                arrangement: Some(arrangement.to_owned()),
             });
             offset += (bytes.len() + padding) as u64;
         }
     }
-    out.flush().map_err(failed(&unfinished))?;
-    for path in &table.paths {
-        index.made_from.push(FileStamp::of(path).map_err(failed(path))?);
-    }
-    fs::rename(&unfinished, &data_path).map_err(failed(&data_path))?;
-    let json = index.to_json().map_err(|error| failed(&index_path)(error.into()))?;
-    fs::write(&index_path, json).map_err(failed(&index_path))?;
-    Ok(index_path)
+    Ok(layers)
 }
 
-/// Puts the places of an index into a table, if there is one beside the model and it is of this model and this machine. Gives
-/// what to say about it: nothing where there is none.
-pub(super) fn apply(table: &mut LayerTable) -> Option<String> {
+/// Writes a file that comes into being whole and on the disk, or not at all. `stale`, an index that speaks of what was there
+/// before, goes first: an interruption leaves no index, never one of other bytes.
+fn whole<T>(
+    path: &Path,
+    stale: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> Result<T, IndexError>,
+) -> Result<T, IndexError> {
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(".part");
+    let unfinished = PathBuf::from(unfinished);
+    let written = || {
+        let mut out = BufWriter::new(File::create(&unfinished).map_err(failed(&unfinished))?);
+        let value = write(&mut out)?;
+        let file = out.into_inner().map_err(|error| failed(&unfinished)(error.into_error()))?;
+        file.sync_all().map_err(failed(&unfinished))?;
+        match fs::remove_file(stale) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(stale)(error)),
+            _ => {}
+        }
+        fs::rename(&unfinished, path).map_err(failed(path))?;
+        Ok(value)
+    };
+    written().inspect_err(|_| {
+        // What is wrong was said; half a copy of a model would only take room.
+        let _ = fs::remove_file(&unfinished);
+    })
+}
+
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> IndexError {
+    let path = path.to_owned();
+    move |source| IndexError::Write { path, source }
+}
+
+/// Puts the places of an index into a table, if there is one beside the model, it is of this model, and its bytes stand in the
+/// order that is wanted of each matrix, or in the model's own. Gives what to say about it: nothing where there is none.
+pub(super) fn apply(table: &mut LayerTable, wanted: impl Fn(&MatrixLayout) -> &'static str) -> Option<String> {
     let path = LayerIndex::beside(table.paths.first()?);
     if !path.exists() {
         return None;
     }
     match LayerIndex::read(&path)
         .map_err(|error: LayerIndexError| error.to_string())
-        .and_then(|index| fit(table, &index))
+        .and_then(|index| fit(table, &index, wanted))
     {
         Ok(()) => Some("index".to_owned()),
         Err(why) => Some(format!("index ignored: {why}")),
     }
 }
 
-fn fit(table: &mut LayerTable, index: &LayerIndex) -> Result<(), String> {
-    let now: Result<Vec<FileStamp>, std::io::Error> = table.paths.iter().map(|path| FileStamp::of(path)).collect();
+fn fit(
+    table: &mut LayerTable,
+    index: &LayerIndex,
+    wanted: impl Fn(&MatrixLayout) -> &'static str,
+) -> Result<(), String> {
+    let now: Result<Vec<FileStamp>, io::Error> = table.paths.iter().map(|path| FileStamp::of(path)).collect();
     if !index.made_from.is_empty() && index.made_from != now.map_err(|error| error.to_string())? {
         return Err("the model's files were changed since it was made".to_owned());
     }
@@ -118,24 +174,23 @@ fn fit(table: &mut LayerTable, index: &LayerIndex) -> Result<(), String> {
             let Some(indexed) = index.layers.iter().find(of_piece) else {
                 return Err(format!("it has no '{}'", piece.name));
             };
-            replace(piece, indexed, &mut paths)?;
+            replace(piece, indexed, wanted(&piece.layout), &mut paths)?;
         }
     }
     (table.paths, table.layers) = (paths, layers);
     Ok(())
 }
 
-fn replace(piece: &mut Piece, indexed: &IndexedPiece, paths: &mut Vec<PathBuf>) -> Result<(), String> {
+fn replace(piece: &mut Piece, indexed: &IndexedPiece, wanted: &str, paths: &mut Vec<PathBuf>) -> Result<(), String> {
     let (kind, name) = (piece.layout.kind.name(), &piece.name);
     let dtype = indexed.dtype.as_deref().unwrap_or(kind);
     if dtype != kind || indexed.nbytes != piece.extent.len {
         let (has, needs) = (indexed.nbytes, piece.extent.len);
         return Err(format!("'{name}' has {has} bytes of {dtype}, the model {needs} of {kind}"));
     }
-    let wanted = piece.layout.arrangement();
-    let arrangement = indexed.arrangement.as_deref().unwrap_or("rows");
-    if arrangement != wanted && arrangement != "rows" {
-        return Err(format!("'{name}' is arranged as {arrangement}, this machine wants {wanted}"));
+    let arrangement = indexed.arrangement.as_deref().unwrap_or(ROWS);
+    if arrangement != wanted && arrangement != ROWS {
+        return Err(format!("'{name}' is arranged as {arrangement}, this device wants {wanted}"));
     }
     let file = match paths.iter().position(|path| *path == indexed.path) {
         Some(file) => file,
@@ -145,6 +200,6 @@ fn replace(piece: &mut Piece, indexed: &IndexedPiece, paths: &mut Vec<PathBuf>) 
         }
     };
     piece.extent = Extent { file, offset: indexed.offset, len: indexed.nbytes };
-    piece.arranged = arrangement == wanted && wanted != "rows";
+    piece.arranged = arrangement == wanted && wanted != ROWS;
     Ok(())
 }

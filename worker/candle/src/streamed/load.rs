@@ -18,6 +18,7 @@ use super::cpu::{Block, CpuDevice, StoreSource, arrange, matrices};
 use super::table::{LayerTable, Piece};
 use super::{Pieces, Streamed, index};
 use crate::layer::Layer;
+use crate::layout::MatrixLayout;
 use crate::load::{LoadOptions, ModelError, context};
 use crate::matrix::{Matrix, MatrixKernel};
 use crate::placing::Part;
@@ -91,7 +92,7 @@ pub(crate) fn open(asked: &Asked<'_>, reader: &mut Reader<'_>) -> Result<Opened,
         return cuda::stream(asked, reader);
     }
     let mut table = LayerTable::read(spec, reader.files(), reader, layers.clone())?;
-    let index = index::apply(&mut table);
+    let index = index::apply(&mut table, MatrixLayout::arrangement);
     let store = store::open(&table.paths, options.store)?;
 
     let needs = Needs {

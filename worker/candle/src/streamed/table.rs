@@ -8,7 +8,7 @@ use candle_core::Tensor;
 use model_boss_weights::store::{Extent, Reads};
 
 use crate::files::Files;
-use crate::layout::MatrixLayout;
+use crate::layout::{MatrixLayout, ROWS};
 use crate::load::ModelError;
 use crate::reader::{Parts, Reader};
 use crate::spec::DecoderSpec;
@@ -26,7 +26,7 @@ pub(crate) struct Piece {
 impl Piece {
     /// Whether its bytes have to be put into another order before they can be computed with.
     pub(crate) fn moves(&self) -> bool {
-        !self.arranged && self.layout.arrangement() != "rows"
+        !self.arranged && self.layout.arrangement() != ROWS
     }
 }
 

@@ -15,6 +15,7 @@ use crate::files::Files;
 use crate::load::{LoadOptions, PlaceOptions, Plan, context, load};
 use crate::placing::{Place, cut};
 use crate::stage::Stage;
+use crate::streamed::index::{IndexOrder, write_layer_index};
 use crate::synthetic::Synthetic;
 
 type Shared = Arc<Mutex<Vec<u8>>>;
@@ -183,6 +184,22 @@ fn rs_10_copied_into_slots_is_resident_to_the_bit() {
             // The disk rests when everything is held.
             assert_eq!(totals.read_seconds == 0.0, held, "{}", totals.read_seconds);
         }
+    }
+}
+
+#[test]
+fn rs_5_an_index_with_the_models_own_bytes_is_copied_from_and_one_for_cpus_is_passed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = synthetic(&folder);
+    let expected = bits(load(&model, &DeviceId::Cpu, Some(64), &mut |_| {}).unwrap().as_mut());
+    for (order, used) in [(IndexOrder::Rows, true), (IndexOrder::Machine, false), (IndexOrder::Rows, true)] {
+        let index = write_layer_index(&model, order).unwrap();
+        let arranged = std::fs::read_to_string(&index).unwrap().contains("tiles16");
+        let mut comes = streamed(&model, None, &options(1, 1, None), &Arc::new(HostDriver::default())).unwrap();
+        assert!(bits(&mut comes) == expected, "{order:?}");
+        let store = comes.monitor().unwrap().residency().store.clone();
+        assert_eq!(store.ends_with(", index"), used || !arranged, "{store}");
+        assert_eq!(store.contains("this device wants rows"), arranged, "{store}");
     }
 }
 
