@@ -10,7 +10,7 @@ use crate::failure::Failures;
 use crate::{EngineOptions, LayerOptions, ModelDescription, Moment, SizeEstimate};
 
 /// A model's place in the catalog; stays the same as long as the process lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ModelIndex(u32);
 
 impl ModelIndex {

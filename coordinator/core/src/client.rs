@@ -245,6 +245,10 @@ impl Clients {
             client.service = client.service.max(self.floor);
         }
         let after = (client.is_active(), client.service);
+        if was_active && after == (true, service) {
+            // It stands where it stood.
+            return;
+        }
         if was_active {
             self.active.remove(&(service, index));
         } else {

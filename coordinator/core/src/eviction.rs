@@ -166,13 +166,14 @@ pub(crate) fn plan(
     settings: &Settings,
 ) -> Result<Vec<Victim>, Blocked> {
     let mut allowed = Vec::new();
-    let mut blocked = Blocked::default();
+    let mut protected = Vec::with_capacity(candidates.len());
+    let mut look_again: Option<Moment> = None;
     for candidate in candidates {
         match may_take(asker, candidate, now, settings) {
             Ok(right) => allowed.push((candidate, right)),
             Err((why, again)) => {
-                blocked.blockers.push((candidate.slot, why));
-                blocked.look_again = [blocked.look_again, again].into_iter().flatten().min();
+                protected.push((candidate, why));
+                look_again = [look_again, again].into_iter().flatten().min();
             }
         }
     }
@@ -180,8 +181,7 @@ pub(crate) fn plan(
     for (candidate, _) in &allowed {
         all.leaves(candidate);
     }
-    let excluded = |c: &&Candidate| c.excluded;
-    let lacking = if candidates.iter().filter(excluded).count() > allowed.iter().filter(|(c, _)| c.excluded).count() {
+    let lacking = if protected.iter().any(|(c, _)| c.excluded) {
         Some(Lacking::Device)
     } else if !all.has_places() {
         Some(Lacking::Place)
@@ -191,15 +191,13 @@ pub(crate) fn plan(
         None
     };
     if let Some(lacking) = lacking {
-        let is_in_the_way = |slot| {
-            candidates.iter().filter(|c| c.slot == slot).any(|c| match lacking {
-                Lacking::Device => c.excluded,
-                Lacking::Place => c.frees_place,
-                Lacking::Memory => c.holds_memory(),
-            })
-        };
-        blocked.blockers.retain(|&(slot, _)| is_in_the_way(slot));
-        return Err(Blocked { lacking, ..blocked });
+        protected.retain(|(c, _)| match lacking {
+            Lacking::Device => c.excluded,
+            Lacking::Place => c.frees_place,
+            Lacking::Memory => c.holds_memory(),
+        });
+        let blockers = protected.into_iter().map(|(c, why)| (c.slot, why)).collect();
+        return Err(Blocked { lacking, blockers, look_again });
     }
     allowed.sort_by_key(|(c, _)| (c.usage, Reverse(c.rank), c.last_used, c.slot));
     Ok(fewest(goal, &allowed))

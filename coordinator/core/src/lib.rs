@@ -4,6 +4,7 @@
 //! out, and the same events give the same effects.
 
 mod admission;
+mod by_number;
 mod catalog;
 mod client;
 mod decision;

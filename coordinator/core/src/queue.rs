@@ -9,13 +9,14 @@
 
 mod lane;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::time::Duration;
 
 use model_boss_protocol::{KeepAlive, Priority, RequestId};
 
 use crate::Moment;
+use crate::by_number::ByNumber;
 use crate::catalog::ModelIndex;
 use crate::client::ClientIndex;
 use crate::ladder::Climb;
@@ -125,10 +126,10 @@ pub(crate) struct InferenceQueue {
     /// The latest moment heard of: what is indexed is indexed as of then.
     now: Moment,
     /// Looked up by id only, never iterated where order shows.
-    waiting: HashMap<RequestId, Waiting>,
+    waiting: ByNumber<RequestId, Box<Waiting>>,
     models: Vec<ModelQueue>,
     /// How many requests each client has waiting for each model.
-    clients: Vec<BTreeMap<ModelIndex, usize>>,
+    clients: Vec<ByNumber<ModelIndex, usize>>,
     /// Every absent model by its first request. A key may be smaller than the true one (its client got more, or may start
     /// nothing), never larger: whoever reads an entry looks at the truth first.
     wanting: BTreeSet<(OrderKey, ModelIndex)>,
@@ -157,7 +158,7 @@ impl InferenceQueue {
             limits,
             terms: Terms { aging_step, standings: Vec::new() },
             now: Moment::START,
-            waiting: HashMap::new(),
+            waiting: ByNumber::default(),
             models: Vec::new(),
             clients: Vec::new(),
             wanting: BTreeSet::new(),
@@ -225,12 +226,12 @@ impl InferenceQueue {
         if is_head {
             self.head_came(&entry);
         }
-        self.waiting.insert(entry.id, entry);
+        self.waiting.insert(entry.id, Box::new(entry));
     }
 
     /// Takes a request out, wherever it stands.
     pub(crate) fn remove(&mut self, id: RequestId) -> Option<Waiting> {
-        let entry = self.waiting.remove(&id)?;
+        let entry = *self.waiting.remove(&id)?;
         if let Some(deadline) = entry.deadline {
             self.deadlines.remove(&(deadline, id));
         }
@@ -289,7 +290,7 @@ impl InferenceQueue {
     /// Whether a waiting request goes before all others for its model that have its base priority.
     pub(crate) fn is_head(&mut self, id: RequestId, now: Moment) -> bool {
         self.advance(now);
-        let Some(&Waiting { model, priority, client, .. }) = self.waiting.get(&id) else { return false };
+        let Some(&Waiting { model, priority, client, .. }) = self.get(id) else { return false };
         let queue = &mut self.models[model.get()];
         let Some(lane) = queue.place_of(priority).map(|place| &mut queue.lanes[place]) else { return false };
         if !lane.leads(client, id) {
@@ -351,9 +352,12 @@ impl InferenceQueue {
         freed
     }
 
-    /// The models that a client waits for.
+    /// The models that a client waits for, in their order.
     pub(crate) fn models_of(&self, client: ClientIndex) -> Vec<ModelIndex> {
-        self.clients.get(client.get()).map(|models| models.keys().copied().collect()).unwrap_or_default()
+        let mut models: Vec<ModelIndex> =
+            self.clients.get(client.get()).into_iter().flat_map(ByNumber::keys).copied().collect();
+        models.sort_unstable();
+        models
     }
 
     /// Takes the next request whose deadline is over.
@@ -366,7 +370,7 @@ impl InferenceQueue {
     }
 
     pub(crate) fn get(&self, id: RequestId) -> Option<&Waiting> {
-        self.waiting.get(&id)
+        self.waiting.get(&id).map(Box::as_ref)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -391,7 +395,7 @@ impl InferenceQueue {
     /// Everybody in RC-4's order. For people: sorts all of them.
     pub(crate) fn in_order(&self, now: Moment) -> Vec<(OrderKey, &Waiting)> {
         let key = |entry: &Waiting| self.terms.key(entry.priority, entry.arrival, entry.client, now);
-        let mut all: Vec<_> = self.waiting.values().map(|entry| (key(entry), entry)).collect();
+        let mut all: Vec<_> = self.waiting.values().map(|entry| (key(entry), entry.as_ref())).collect();
         all.sort_unstable_by_key(|(key, entry)| {
             let warm_bump = u8::from(self.residency(entry.model) != Residency::Resident);
             (key.effective, warm_bump, key.service, key.arrival)
@@ -403,7 +407,7 @@ impl InferenceQueue {
     pub(crate) fn stand_before(&self, model: ModelIndex, base: Priority, now: Moment) -> usize {
         let aged =
             |waiting: &&Waiting| waiting.priority.aged(steps(now.since(waiting.arrival.at), self.terms.aging_step));
-        let of_model = self.waiting.values().filter(|waiting| waiting.model == model);
+        let of_model = self.waiting.values().map(Box::as_ref).filter(|waiting| waiting.model == model);
         of_model.filter(|waiting| aged(waiting) <= base).count()
     }
 
@@ -427,9 +431,9 @@ impl InferenceQueue {
         &mut self.models[model.get()]
     }
 
-    fn places(&mut self, client: ClientIndex) -> &mut BTreeMap<ModelIndex, usize> {
+    fn places(&mut self, client: ClientIndex) -> &mut ByNumber<ModelIndex, usize> {
         if self.clients.len() <= client.get() {
-            self.clients.resize_with(client.get() + 1, BTreeMap::new);
+            self.clients.resize_with(client.get() + 1, ByNumber::default);
         }
         &mut self.clients[client.get()]
     }

@@ -22,7 +22,7 @@ mod staying;
 mod views;
 mod yielding;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use model_boss_protocol::{ApiError, Generation, RequestId, SlotId};
@@ -31,6 +31,7 @@ use self::ledger::Ledger;
 use self::moves::Move;
 use self::second_try::SecondTry;
 use self::yielding::Others;
+use crate::by_number::ByNumber;
 use crate::catalog::{Catalog, ModelIndex};
 use crate::client::{ClientIndex, Clients};
 use crate::decision::Decisions;
@@ -62,7 +63,7 @@ pub struct Scheduler {
     ledger: Ledger,
     others: Others,
     /// Looked up by id only, never iterated where order shows.
-    running: HashMap<RequestId, Running>,
+    running: ByNumber<RequestId, Running>,
     /// Waiting requests that could go to another rung than the one they stand on.
     climbing: BTreeSet<RequestId>,
     /// The last of them that was looked at.
@@ -156,7 +157,7 @@ impl Scheduler {
             devices: Devices::default(),
             ledger: Ledger::default(),
             others: Others::default(),
-            running: HashMap::new(),
+            running: ByNumber::default(),
             climbing: BTreeSet::new(),
             looked_at: RequestId(0),
             timers: Timers::new(),

@@ -1,6 +1,7 @@
 //! The waiting requests of one (model, base priority), and which of them goes first.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::time::Duration;
 
 use model_boss_protocol::{Priority, RequestId};
@@ -52,26 +53,20 @@ pub(super) struct Lane {
     pub(super) base: Priority,
     /// Oldest first.
     fifos: BTreeMap<ClientIndex, VecDeque<(Arrival, RequestId)>>,
-    /// The first of each FIFO, oldest first. Side by side in memory: seeking the first of all reads them one after another,
-    /// and that is what happens whenever a client got more.
-    heads: Vec<LaneHead>,
+    /// The first of each FIFO, oldest first.
+    heads: Vec<(Arrival, RequestId)>,
+    /// Whose they are, in the same order. Apart from them: seeking the first of all reads these one after another and little
+    /// else, and that is what happens whenever a client got more.
+    clients: Vec<ClientIndex>,
     /// The one that goes first, or went first when it was last looked at: its key is never larger than the truth.
     pub(super) first: Option<Head>,
     /// When aging may put another one first.
     pub(super) ages_at: Option<Moment>,
 }
 
-/// The first of a FIFO.
-#[derive(Clone, Copy, Debug)]
-struct LaneHead {
-    arrival: Arrival,
-    id: RequestId,
-    client: ClientIndex,
-}
-
 impl Lane {
     pub(super) const fn new(base: Priority) -> Self {
-        Self { base, fifos: BTreeMap::new(), heads: Vec::new(), first: None, ages_at: None }
+        Self { base, fifos: BTreeMap::new(), heads: Vec::new(), clients: Vec::new(), first: None, ages_at: None }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -91,7 +86,11 @@ impl Lane {
     /// Adds a request; whether it is the first of its client's now.
     pub(super) fn push(&mut self, client: ClientIndex, arrival: Arrival, id: RequestId) -> bool {
         let fifo = self.fifos.entry(client).or_default();
-        let place = fifo.partition_point(|(other, _)| *other < arrival);
+        // Most come last.
+        let place = match fifo.back() {
+            Some((newest, _)) if *newest < arrival => fifo.len(),
+            _ => fifo.partition_point(|(other, _)| *other < arrival),
+        };
         fifo.insert(place, (arrival, id));
         if place > 0 {
             return false;
@@ -99,7 +98,7 @@ impl Lane {
         if let Some(&(before, _)) = fifo.get(1) {
             self.take_head(before);
         }
-        self.put_head(LaneHead { arrival, id, client });
+        self.put_head(arrival, id, client);
         true
     }
 
@@ -129,19 +128,24 @@ impl Lane {
         if place == 0 {
             self.take_head(arrival);
             if let Some((arrival, id)) = next {
-                self.put_head(LaneHead { arrival, id, client });
+                self.put_head(arrival, id, client);
             }
         }
     }
 
-    fn put_head(&mut self, head: LaneHead) {
-        let place = self.heads.partition_point(|other| other.arrival < head.arrival);
-        self.heads.insert(place, head);
+    fn put_head(&mut self, arrival: Arrival, id: RequestId, client: ClientIndex) {
+        let place = match self.heads.last() {
+            Some((newest, _)) if *newest < arrival => self.heads.len(),
+            _ => self.heads.partition_point(|(other, _)| *other < arrival),
+        };
+        self.heads.insert(place, (arrival, id));
+        self.clients.insert(place, client);
     }
 
     fn take_head(&mut self, arrival: Arrival) {
-        if let Ok(place) = self.heads.binary_search_by_key(&arrival, |head| head.arrival) {
+        if let Ok(place) = self.heads.binary_search_by_key(&arrival, |(other, _)| *other) {
             self.heads.remove(place);
+            self.clients.remove(place);
         }
     }
 
@@ -156,53 +160,52 @@ impl Lane {
 
     /// The first, sought anew only if it has to be.
     pub(super) fn true_first(&self, now: Moment, terms: &Terms) -> Option<Head> {
-        if self.is_stale(now, terms) { self.search(now, terms) } else { self.first }
+        if self.is_stale(now, terms) { self.search(self.oldest(now, terms)?, now, terms) } else { self.first }
     }
 
     /// Finds the first anew, and when it may be another one.
     pub(super) fn index(&mut self, now: Moment, terms: &Terms) {
-        self.first = self.search(now, terms);
-        self.ages_at = self.next_aging(now, terms);
+        let oldest = self.oldest(now, terms);
+        self.first = oldest.clone().and_then(|oldest| self.search(oldest, now, terms));
+        self.ages_at = oldest.and_then(|oldest| self.next_aging(oldest, now, terms));
     }
 
     /// The one that goes first: of those that aged as far as the oldest, the one whose client got least.
-    fn search(&self, now: Moment, terms: &Terms) -> Option<Head> {
-        let (oldest, aged_as_far) = self.oldest(now, terms)?;
-        let mut first = (terms.standing(oldest.client).service, oldest);
-        for head in aged_as_far {
-            let standing = terms.standing(head.client);
+    fn search(&self, oldest: Range<usize>, now: Moment, terms: &Terms) -> Option<Head> {
+        let mut first: Option<(u64, usize)> = None;
+        for place in oldest {
+            let standing = terms.standing(self.clients[place]);
             // At the same service the older one stays.
-            if standing.service < first.0 && !standing.held_back {
-                first = (standing.service, head);
+            if !standing.held_back && first.is_none_or(|(least, _)| standing.service < least) {
+                first = Some((standing.service, place));
             }
         }
-        let &LaneHead { arrival, id, client } = first.1;
+        let (_, place) = first?;
+        let ((arrival, id), client) = (self.heads[place], self.clients[place]);
         Some(Head { key: terms.key(self.base, arrival, client, now), id, base: self.base, client })
     }
 
     /// The oldest head whose client may start something, and those behind it that aged as far.
-    fn oldest(&self, now: Moment, terms: &Terms) -> Option<(&LaneHead, &[LaneHead])> {
-        let place = self.heads.iter().position(|head| !terms.standing(head.client).held_back)?;
-        let (oldest, behind) = self.heads[place..].split_first()?;
+    fn oldest(&self, now: Moment, terms: &Terms) -> Option<Range<usize>> {
+        let place = self.clients.iter().position(|&client| !terms.standing(client).held_back)?;
         // Aging beyond what makes a request most important does not count.
         let steps_that_count = u64::from(self.base.number().saturating_sub(1));
-        let aged = steps(now.since(oldest.arrival.at), terms.aging_step).min(steps_that_count);
+        let aged = steps(now.since(self.heads[place].0.at), terms.aging_step).min(steps_that_count);
         if aged == 0 {
-            return Some((oldest, behind));
+            return Some(place..self.heads.len());
         }
         // Whoever is less aged came after this moment.
         let since = now - terms.aging_step.saturating_mul(u32::try_from(aged).unwrap_or(u32::MAX));
-        Some((oldest, &behind[..behind.partition_point(|head| head.arrival.at <= since)]))
+        let behind = &self.heads[place + 1..];
+        Some(place..place + 1 + behind.partition_point(|(arrival, _)| arrival.at <= since))
     }
 
     /// When the first may be another one by aging: the oldest gets more important, or the first of those who are less
     /// aged than the oldest may come to stand beside it, with less service.
-    fn next_aging(&self, now: Moment, terms: &Terms) -> Option<Moment> {
-        let (oldest, aged_as_far) = self.oldest(now, terms)?;
-        let less_aged = aged_as_far.last().unwrap_or(oldest).arrival;
-        let later = &self.heads[self.heads.partition_point(|head| head.arrival <= less_aged)..];
-        let younger = later.iter().find(|head| !terms.standing(head.client).held_back);
-        let next = |head: &LaneHead| terms.ages_at(self.base, head.arrival, now);
-        [next(oldest), younger.and_then(next)].into_iter().flatten().min()
+    fn next_aging(&self, oldest: Range<usize>, now: Moment, terms: &Terms) -> Option<Moment> {
+        let may_start = |place: &usize| !terms.standing(self.clients[*place]).held_back;
+        let younger = (oldest.end..self.heads.len()).find(may_start);
+        let next = |place: usize| terms.ages_at(self.base, self.heads[place].0, now);
+        [next(oldest.start), younger.and_then(next)].into_iter().flatten().min()
     }
 }

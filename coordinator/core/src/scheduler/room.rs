@@ -80,6 +80,8 @@ pub(super) struct Plan {
 
 /// What a site has as it is.
 struct Footing<'a> {
+    /// What the ask takes of it.
+    need: Need,
     /// What is left on each of its devices.
     rooms: Vec<i128>,
     /// Loads there that nobody waits for.
@@ -206,12 +208,12 @@ impl Scheduler {
             let parts = site.iter().cloned().zip(parts).filter(|(_, part)| site.len() == 1 || part.0 > 0);
             (left, parts.collect())
         });
-        Ok(Footing { rooms, unwanted, rivals, conflicts, room })
+        Ok(Footing { need, rooms, unwanted, rivals, conflicts, room })
     }
 
     /// Who would have to leave a site that is full.
     fn make_plan(&self, ask: &Ask, site: &[DeviceId], footing: Footing<'_>) -> Result<Plan, NoRoom> {
-        let Footing { rooms, unwanted, rivals, conflicts, room } = footing;
+        let Footing { need, rooms, unwanted, rivals, conflicts, room } = footing;
         if let Some((_, parts)) = room {
             // A load for nobody makes way for whoever wants the device (RC-11).
             let Some(&asker) = ask.heads.first() else {
@@ -219,7 +221,6 @@ impl Scheduler {
             };
             let usage = Usage::Idle;
             let victims = unwanted.into_iter().map(|slot| Victim { slot, usage, right: Right::Unwanted }).collect();
-            let need = self.size_at(ask, site).need;
             let (site, held): (Site, Vec<ByteCount>) = parts.into_iter().unzip();
             let takes = split::takes(&need, &held);
             return Ok(Plan { asker, held, takes, site, victims, coming: Vec::new(), asks: false });
@@ -229,7 +230,7 @@ impl Scheduler {
         if let Some(rival) = rivals.first().filter(|_| heads.is_empty()) {
             return Err(NoRoom::Turn(site[0].clone(), rival.model));
         }
-        self.room_after(ask, site, rooms, &conflicts, &heads)
+        self.room_after(ask, site, (need, rooms), &conflicts, &heads)
     }
 
     /// Whom the requests of a model may send away for it.
@@ -237,11 +238,10 @@ impl Scheduler {
         &self,
         ask: &Ask,
         site: &[DeviceId],
-        mut rooms: Vec<i128>,
+        (need, mut rooms): (Need, Vec<i128>),
         conflicts: &[SlotId],
         heads: &[Head],
     ) -> Result<Plan, NoRoom> {
-        let need = self.size_at(ask, site).need;
         let places = self.places_missing(ask.model, |slot| self.is_leaving(slot));
         let of_category = if self.limit_of(ask.model).is_some() { self.loaded_beside(ask.model) } else { Vec::new() };
         let on_site = site.iter().filter_map(|name| self.devices.get(name)).flat_map(|device| &device.slots).copied();
