@@ -11,7 +11,7 @@ const WORDS: usize = GROUP / 4;
 const WORTH_SHARING: usize = 1 << 16;
 
 /// Rows of activations, each filled up with zeros to whole chunks.
-pub(super) struct Activations {
+pub(crate) struct Activations {
     chunks: Vec<Chunk8>,
     per_row: usize,
     depth: usize,
@@ -24,8 +24,9 @@ pub(super) struct Chunk8 {
     /// Quants between −127 and 127, four to a word in the machine's order.
     pub(super) words: [[i32; WORDS]; GROUPS],
     pub(super) scales: [f32; GROUPS],
-    /// Sums of 16 quants each, for whoever takes something off every element of the other side.
-    pub(super) sums: [i32; 2 * GROUPS],
+    /// −32 times the sums of 16 quants each: what taking the other side's quants as unsigned adds too much, if those are
+    /// between −32 and 31.
+    pub(super) offsets: [i32; 2 * GROUPS],
     /// The same sums as numbers.
     pub(super) half_sums: [f32; 2 * GROUPS],
     /// Sums of whole groups as numbers.
@@ -36,7 +37,7 @@ impl Chunk8 {
     const ZERO: Self = Self {
         words: [[0; WORDS]; GROUPS],
         scales: [0.0; GROUPS],
-        sums: [0; 2 * GROUPS],
+        offsets: [0; 2 * GROUPS],
         half_sums: [0.0; 2 * GROUPS],
         group_sums: [0.0; GROUPS],
     };
@@ -49,7 +50,7 @@ impl Chunk8 {
 
 impl Activations {
     /// Rounds `[rows, depth]`, `depth` being a multiple of 32.
-    pub(super) fn quantise(x: &[f32], rows: usize, depth: usize) -> Self {
+    pub(crate) fn quantise(x: &[f32], rows: usize, depth: usize) -> Self {
         let per_row = depth.div_ceil(CHUNK);
         let mut chunks = vec![Chunk8::ZERO; rows * per_row];
         let run = |(chunks, x): (&mut [Chunk8], &[f32])| {
@@ -118,8 +119,8 @@ fn quantise_group(x: &[f32; GROUP], chunk: &mut Chunk8, g: usize) {
     let sums = [sum(first), sum(second)];
     chunk.words[g] = pulp::cast(quants);
     chunk.scales[g] = scale;
-    chunk.sums[2 * g] = sums[0];
-    chunk.sums[2 * g + 1] = sums[1];
+    chunk.offsets[2 * g] = -32 * sums[0];
+    chunk.offsets[2 * g + 1] = -32 * sums[1];
     chunk.half_sums[2 * g] = scale * sums[0] as f32;
     chunk.half_sums[2 * g + 1] = scale * sums[1] as f32;
     chunk.group_sums[g] = scale * (sums[0] + sums[1]) as f32;

@@ -101,42 +101,41 @@ impl Tiles {
     pub(super) fn product(&self, x: &Activations) -> Vec<f32> {
         let rows = x.rows();
         let tiles = self.bytes.len() / self.tile_bytes;
-        // `[tiles, rows, LANES]`: what a tile computes lies together.
-        let mut by_tile = vec![[0.0; LANES]; tiles * rows];
-        let run = |(y, bytes): (&mut [[f32; LANES]], &[u8])| {
+        let outs = tiles * LANES;
+        let mut y = vec![0.0; rows * outs];
+        let shared = rows * outs * x.depth() >= WORTH_SHARING;
+        // Some more parts than cores, so that one that is late does not make all others wait.
+        let height = if shared { tiles.div_ceil(4 * rayon::current_num_threads()) } else { tiles };
+        let part = |tiles| Part { tiles, y: Vec::with_capacity(rows) };
+        let mut parts: Vec<Part<'_>> = self.bytes.chunks(height * self.tile_bytes).map(part).collect();
+        for row in y.chunks_exact_mut(outs) {
+            for (part, y) in parts.iter_mut().zip(row.chunks_mut(height * LANES)) {
+                part.y.push(y);
+            }
+        }
+        let run = |Part { tiles, y }: &mut Part<'_>| {
             for first in (0..rows).step_by(ROWS_TOGETHER) {
                 let together = first..(first + ROWS_TOGETHER).min(rows);
-                for (y, tile) in y.chunks_exact_mut(rows).zip(bytes.chunks_exact(self.tile_bytes)) {
-                    vnni::tile(self.instructions, self.format, tile, x, together.clone(), &mut y[together.clone()]);
+                for (number, tile) in tiles.chunks_exact(self.tile_bytes).enumerate() {
+                    let place = (number * LANES, &mut y[together.clone()]);
+                    vnni::tile(self.instructions, self.format, tile, x, together.clone(), place);
                 }
             }
         };
-        if rows * tiles * LANES * x.depth() < WORTH_SHARING {
-            run((&mut by_tile, &self.bytes));
+        if shared {
+            parts.par_iter_mut().with_max_len(1).for_each(run);
         } else {
-            // Some more parts than cores, so that one that is late does not make all others wait.
-            let part = tiles.div_ceil(4 * rayon::current_num_threads());
-            by_tile.par_chunks_mut(part * rows).zip(self.bytes.par_chunks(part * self.tile_bytes)).for_each(run);
+            parts.iter_mut().for_each(run);
         }
-        if rows == 1 { by_tile.into_flattened() } else { by_row(&by_tile, rows) }
+        y
     }
 }
 
-/// `[tiles, rows, LANES]` → `[rows, tiles * LANES]`.
-fn by_row(by_tile: &[[f32; LANES]], rows: usize) -> Vec<f32> {
-    let tiles = by_tile.len() / rows;
-    let mut y = vec![0.0; by_tile.len() * LANES];
-    let gather = |(row, y): (usize, &mut [f32])| {
-        for (tile, y) in y.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-            *y = by_tile[tile * rows + row];
-        }
-    };
-    if y.len() < WORTH_SHARING {
-        y.chunks_exact_mut(tiles * LANES).enumerate().for_each(gather);
-    } else {
-        y.par_chunks_exact_mut(tiles * LANES).enumerate().for_each(gather);
-    }
-    y
+/// Some tiles, and the places of what they are multiplied to.
+struct Part<'a> {
+    tiles: &'a [u8],
+    /// For each row of activations as many results as the tiles have rows.
+    y: Vec<&'a mut [f32]>,
 }
 
 /// The parts of a block type's blocks, in their order; `None` for types without a product here.

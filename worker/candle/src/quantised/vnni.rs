@@ -29,14 +29,14 @@ impl Vnni {
     }
 }
 
-/// One tile against some rows of activations: `y` has a vector for each of them.
+/// One tile against some rows of activations. `y` has the results of each of them, this tile's from some place on.
 pub(super) fn tile(
     Vnni(()): Vnni,
     format: Format,
     tile: &[u8],
     x: &Activations,
     rows: Range<usize>,
-    y: &mut [[f32; LANES]],
+    y: (usize, &mut [&mut [f32]]),
 ) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a `Vnni` exists only where `detect` has found all features that the function is compiled for.
@@ -45,7 +45,7 @@ pub(super) fn tile(
         kernels::tile(format, tile, x, rows, y);
     }
     #[cfg(not(target_arch = "x86_64"))]
-    unreachable!("{:?} {} {} {:?} {}", format, tile.len(), x.depth(), rows, y.len());
+    unreachable!("{:?} {} {} {:?} {}", format, tile.len(), x.depth(), rows, y.1.len());
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -65,29 +65,38 @@ mod kernels {
 
     /// Chooses the loop; the largest strips first.
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-    pub(super) fn tile(format: Format, tile: &[u8], x: &Activations, rows: Range<usize>, y: &mut [[f32; LANES]]) {
+    pub(super) fn tile(
+        format: Format,
+        tile: &[u8],
+        x: &Activations,
+        rows: Range<usize>,
+        (at, y): (usize, &mut [&mut [f32]]),
+    ) {
         let mut row = rows.start;
-        let mut y = y.iter_mut();
+        let mut y = y.iter_mut().filter_map(|y| y.get_mut(at..).and_then(|rest| rest.first_chunk_mut()));
         while row < rows.end {
-            let taken = match (rows.end - row, format) {
-                // More running sums than these do not fit the registers.
-                (8.., Format::Q4K | Format::Q8_0) => strip::<8>(format, tile, x, row, &mut y),
-                (4.., _) => strip::<4>(format, tile, x, row, &mut y),
-                (2.., _) => strip::<2>(format, tile, x, row, &mut y),
-                _ => strip::<1>(format, tile, x, row, &mut y),
+            // More running sums than those of eight do not fit the registers.
+            row += match rows.end - row {
+                1 => strip::<1>(format, tile, x, row, &mut y),
+                2 => strip::<2>(format, tile, x, row, &mut y),
+                3 => strip::<3>(format, tile, x, row, &mut y),
+                4 => strip::<4>(format, tile, x, row, &mut y),
+                5 => strip::<5>(format, tile, x, row, &mut y),
+                6 => strip::<6>(format, tile, x, row, &mut y),
+                7 => strip::<7>(format, tile, x, row, &mut y),
+                _ => strip::<8>(format, tile, x, row, &mut y),
             };
-            row += taken;
         }
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     #[inline]
-    fn strip<const R: usize>(
+    fn strip<'y, const R: usize>(
         format: Format,
         tile: &[u8],
         x: &Activations,
         row: usize,
-        y: &mut std::slice::IterMut<'_, [f32; LANES]>,
+        y: &mut impl Iterator<Item = &'y mut [f32; LANES]>,
     ) -> usize {
         let x: [&[Chunk8]; R] = from_fn(|r| x.row(row + r));
         let sums = match format {
@@ -227,58 +236,136 @@ mod kernels {
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
     #[inline]
-    #[allow(clippy::needless_range_loop, reason = "the indices run over several arrays at once")]
     fn q6_k<const R: usize>(tile: &[u8], x: [&[Chunk8]; R]) -> [__m512; R] {
-        let (low, two) = (_mm512_set1_epi8(15), _mm512_set1_epi8(0x30));
         let mut sums = [_mm512_setzero_ps(); R];
         for (c, block) in tile.as_chunks::<Q6_K_TILE>().0.iter().enumerate() {
             let x: [&Chunk8; R] = from_fn(|r| &x[r][c]);
             ask_ahead::<Q6_K_TILE, R>(block);
             let d = halves(block, 208 * LANES);
-            for half in 0..2 {
-                for sub in 0..2 {
-                    // What taking quants as unsigned adds: 32 times the activations.
-                    let mut dots = [[_mm512_setzero_si512(); 4]; R];
-                    for r in 0..R {
-                        for quarter in 0..4 {
-                            let sum = x[r].sums[2 * (4 * half + quarter) + sub];
-                            dots[r][quarter] = _mm512_set1_epi32(-32 * sum);
-                        }
-                    }
-                    for unit in 4 * sub..4 * sub + 4 {
-                        let a = vector(block, (64 * half + 4 * unit) * LANES);
-                        let b = vector(block, (64 * half + 32 + 4 * unit) * LANES);
-                        let high = vector(block, (128 + 32 * half + 4 * unit) * LANES);
-                        // Shifted as words: what comes over from the neighbour is masked away.
-                        let nibbles = [a, b, _mm512_srli_epi16::<4>(a), _mm512_srli_epi16::<4>(b)];
-                        let tops = [
-                            _mm512_slli_epi16::<4>(high),
-                            _mm512_slli_epi16::<2>(high),
-                            high,
-                            _mm512_srli_epi16::<2>(high),
-                        ];
-                        for quarter in 0..4 {
-                            let nibble = _mm512_and_si512(nibbles[quarter], low);
-                            let quants = _mm512_or_si512(nibble, _mm512_and_si512(tops[quarter], two));
-                            for r in 0..R {
-                                let word = _mm512_set1_epi32(x[r].words[4 * half + quarter][unit]);
-                                dots[r][quarter] = _mm512_dpbusd_epi32(dots[r][quarter], quants, word);
-                            }
-                        }
-                    }
-                    for quarter in 0..4 {
-                        let g = 4 * half + quarter;
-                        let scale = _mm512_cvtepi8_epi32(bytes(block, (192 + 2 * g + sub) * LANES));
-                        let scale = _mm512_mul_ps(d, _mm512_cvtepi32_ps(scale));
-                        for r in 0..R {
-                            let factor = _mm512_mul_ps(scale, _mm512_set1_ps(x[r].scales[g]));
-                            sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r][quarter]), factor, sums[r]);
-                        }
-                    }
-                }
-            }
+            SixBits::<0, 0> { block, d }.add_to(x, &mut sums);
+            SixBits::<0, 1> { block, d }.add_to(x, &mut sums);
+            SixBits::<1, 0> { block, d }.add_to(x, &mut sums);
+            SixBits::<1, 1> { block, d }.add_to(x, &mut sums);
         }
         sums
+    }
+
+    /// Half of the units of half a block of Q6_K: 16 elements of each of four groups. The first and the third have their low
+    /// bits in the same bytes, and so have the second and the fourth.
+    struct SixBits<'a, const HALF: usize, const SUB: usize> {
+        block: &'a [u8; Q6_K_TILE],
+        d: __m512,
+    }
+
+    impl<const HALF: usize, const SUB: usize> SixBits<'_, HALF, SUB> {
+        #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+        #[inline]
+        fn add_to<const R: usize>(&self, x: [&Chunk8; R], sums: &mut [__m512; R]) {
+            // More running sums than those of sixteen do not fit the registers.
+            if R <= 4 {
+                self.all(x, sums);
+            } else {
+                self.pair::<R, 0>(x, sums);
+                self.pair::<R, 1>(x, sums);
+            }
+        }
+
+        /// All four groups at once, the pairs behind one another.
+        #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+        #[inline]
+        fn all<const R: usize>(&self, x: [&Chunk8; R], sums: &mut [__m512; R]) {
+            let mut dots = [self.begin(x, 0), self.begin(x, 2), self.begin(x, 1), self.begin(x, 3)];
+            for unit in 4 * SUB..4 * SUB + 4 {
+                let tops = self.tops(unit);
+                let ([first, third], [second, fourth]) = (self.quants::<0>(unit, tops), self.quants::<1>(unit, tops));
+                self.add(x, unit, 0, first, &mut dots[0]);
+                self.add(x, unit, 2, third, &mut dots[1]);
+                self.add(x, unit, 1, second, &mut dots[2]);
+                self.add(x, unit, 3, fourth, &mut dots[3]);
+            }
+            self.end(x, 0, dots[0], sums);
+            self.end(x, 2, dots[1], sums);
+            self.end(x, 1, dots[2], sums);
+            self.end(x, 3, dots[3], sums);
+        }
+
+        /// The groups `PAIR` and `PAIR + 2`.
+        #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+        #[inline]
+        fn pair<const R: usize, const PAIR: usize>(&self, x: [&Chunk8; R], sums: &mut [__m512; R]) {
+            let mut dots = [self.begin(x, PAIR), self.begin(x, PAIR + 2)];
+            for unit in 4 * SUB..4 * SUB + 4 {
+                let [low, high] = self.quants::<PAIR>(unit, self.tops(unit));
+                self.add(x, unit, PAIR, low, &mut dots[0]);
+                self.add(x, unit, PAIR + 2, high, &mut dots[1]);
+            }
+            self.end(x, PAIR, dots[0], sums);
+            self.end(x, PAIR + 2, dots[1], sums);
+        }
+
+        /// What taking quants as unsigned adds, taken off beforehand.
+        #[target_feature(enable = "avx512f")]
+        #[inline]
+        #[allow(clippy::needless_range_loop, reason = "the index runs over several arrays at once")]
+        fn begin<const R: usize>(&self, x: [&Chunk8; R], group: usize) -> [__m512i; R] {
+            let mut dots = [_mm512_setzero_si512(); R];
+            for r in 0..R {
+                dots[r] = _mm512_set1_epi32(x[r].offsets[2 * (4 * HALF + group) + SUB]);
+            }
+            dots
+        }
+
+        /// The high bits of a unit, two for each group.
+        #[target_feature(enable = "avx512f")]
+        #[inline]
+        fn tops(&self, unit: usize) -> __m512i {
+            vector(self.block, (128 + 32 * HALF + 4 * unit) * LANES)
+        }
+
+        /// A unit of the groups `PAIR` and `PAIR + 2`.
+        #[target_feature(enable = "avx512f,avx512bw")]
+        #[inline]
+        fn quants<const PAIR: usize>(&self, unit: usize, tops: __m512i) -> [__m512i; 2] {
+            let (low, two) = (_mm512_set1_epi8(15), _mm512_set1_epi8(0x30));
+            let nibbles = vector(self.block, (64 * HALF + 32 * PAIR + 4 * unit) * LANES);
+            // Shifted as words: what comes over from the neighbour is masked away.
+            let tops = match PAIR {
+                0 => [_mm512_slli_epi16::<4>(tops), tops],
+                _ => [_mm512_slli_epi16::<2>(tops), _mm512_srli_epi16::<2>(tops)],
+            };
+            let nibbles = [nibbles, _mm512_srli_epi16::<4>(nibbles)];
+            [0, 1].map(|i| _mm512_or_si512(_mm512_and_si512(nibbles[i], low), _mm512_and_si512(tops[i], two)))
+        }
+
+        #[target_feature(enable = "avx512f,avx512vnni")]
+        #[inline]
+        #[allow(clippy::needless_range_loop, reason = "the index runs over several arrays at once")]
+        fn add<const R: usize>(
+            &self,
+            x: [&Chunk8; R],
+            unit: usize,
+            group: usize,
+            quants: __m512i,
+            dots: &mut [__m512i; R],
+        ) {
+            for r in 0..R {
+                let word = _mm512_set1_epi32(x[r].words[4 * HALF + group][unit]);
+                dots[r] = _mm512_dpbusd_epi32(dots[r], quants, word);
+            }
+        }
+
+        #[target_feature(enable = "avx512f")]
+        #[inline]
+        #[allow(clippy::needless_range_loop, reason = "the index runs over several arrays at once")]
+        fn end<const R: usize>(&self, x: [&Chunk8; R], group: usize, dots: [__m512i; R], sums: &mut [__m512; R]) {
+            let g = 4 * HALF + group;
+            let scale = _mm512_cvtepi8_epi32(bytes(self.block, (192 + 2 * g + SUB) * LANES));
+            let scale = _mm512_mul_ps(self.d, _mm512_cvtepi32_ps(scale));
+            for r in 0..R {
+                let factor = _mm512_mul_ps(scale, _mm512_set1_ps(x[r].scales[g]));
+                sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r]), factor, sums[r]);
+            }
+        }
     }
 
     const Q8_0_TILE: usize = 34 * LANES;
@@ -296,8 +383,8 @@ mod kernels {
             // What taking quants as unsigned adds: 128 times the activations.
             let mut dots = [_mm512_setzero_si512(); R];
             for r in 0..R {
-                let sum = x[r][c].sums[2 * g] + x[r][c].sums[2 * g + 1];
-                dots[r] = _mm512_set1_epi32(-128 * sum);
+                let [first, second] = [x[r][c].offsets[2 * g], x[r][c].offsets[2 * g + 1]];
+                dots[r] = _mm512_set1_epi32(4 * (first + second));
             }
             for unit in 0..8 {
                 let quants = _mm512_xor_si512(vector(block, (2 + 4 * unit) * LANES), sign);
