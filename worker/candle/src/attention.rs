@@ -52,7 +52,7 @@ impl Attention {
     /// `[rows, hidden]` → `[rows, hidden]`. Writes each sequence's new keys and values behind its past; `kv` has one entry
     /// per span.
     pub(crate) fn forward(&self, x: &Tensor, kv: &mut [&mut LayerKv], step: &StepContext) -> Result<Tensor> {
-        let (query, key, value) = (self.query.forward(x)?, self.key.forward(x)?, self.value.forward(x)?);
+        let [query, key, value] = Linear::forward_all([&self.query, &self.key, &self.value], x)?;
         let (mut on_host, mut on_device) = (Vec::new(), Vec::new());
         for kv in kv {
             match kv {

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use candle_core::{DType, Result, Tensor};
+use candle_core::{DType, Device, Result, Storage, Tensor, bail};
 use model_boss_engine::residency::Monitor;
 use model_boss_engine::{Decoder, DecoderError, DecoderInfo, KvSlot, Logits, PlaceUse, SequenceStep};
 
@@ -13,6 +13,7 @@ use crate::kv::SequenceKv;
 use crate::linear::Linear;
 use crate::matrix::Matrix;
 use crate::norm::RmsNorm;
+use crate::product::contiguous;
 use crate::reader::Target;
 use crate::rope::Rope;
 use crate::spec::DecoderSpec;
@@ -137,24 +138,21 @@ impl SpecDecoder {
                 Logits::All => wanted.extend(rows),
             }
         }
-        let mut flat = if wanted.is_empty() {
-            Vec::new()
-        } else {
-            let wanted = Tensor::from_vec(wanted.clone(), wanted.len(), x.device())?;
-            let rows = self.ends.norm.forward(&x.index_select(&wanted, 0)?)?;
-            self.ends.head.forward(&rows)?.flatten_all()?.to_dtype(DType::F32)?.to_vec1::<f32>()?
-        };
-        let mut logits = Vec::with_capacity(batch.len());
-        for step in batch.iter().rev() {
-            let rows = match step.logits {
-                Logits::None => 0,
-                Logits::Last => 1,
-                Logits::All => step.tokens.len(),
-            };
-            logits.push(flat.split_off(flat.len().saturating_sub(rows * self.info.vocab_size)));
+        if wanted.is_empty() {
+            return Ok(vec![Vec::new(); batch.len()]);
         }
-        logits.reverse();
-        Ok(logits)
+        let wanted = Tensor::new(wanted, x.device())?;
+        let rows = self.ends.norm.forward(&x.index_select(&wanted, 0)?)?;
+        let logits = self.ends.head.forward(&rows)?.to_dtype(DType::F32)?.to_device(&Device::Cpu)?;
+        let (storage, layout) = logits.storage_and_layout();
+        let Storage::Cpu(storage) = &*storage else { bail!("logits did not come to the host") };
+        let mut left = contiguous(storage, layout)?;
+        let rows = batch.iter().map(|step| {
+            let (rows, rest) = left.split_at(step.logits.rows(step.tokens.len()) * self.info.vocab_size);
+            left = rest;
+            rows.to_vec()
+        });
+        Ok(rows.collect())
     }
 }
 

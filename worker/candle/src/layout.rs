@@ -9,7 +9,7 @@ use model_boss_weights::gguf::TensorType;
 use pulp::bytemuck;
 
 use crate::halves::{Halves, aligned, are_finite};
-use crate::matrix::MatrixKernel;
+use crate::matrix::{Input, MatrixKernel};
 use crate::product::{Sizes, product};
 use crate::quantised::Quantised;
 
@@ -97,8 +97,8 @@ impl MatrixKernel for Floats {
         self.values.len() as u64
     }
 
-    fn product(&self, x: &[f32], rows: usize) -> Vec<f32> {
-        product(x, self.values(), Sizes { rows, outs: self.outs, depth: self.depth })
+    fn multiply(&self, x: &Input<'_>) -> Vec<f32> {
+        product(x.values, self.values(), Sizes { rows: x.rows, outs: self.outs, depth: self.depth })
     }
 
     fn rows(&self, rows: &[u32]) -> Vec<f32> {
@@ -110,7 +110,10 @@ impl MatrixKernel for Floats {
 
 #[cfg(test)]
 mod tests {
+    use candle_core::{Device, Tensor};
+
     use super::*;
+    use crate::matrix::Matrix;
 
     /// Every type in a size that tiles fit, and one they do not.
     #[test]
@@ -135,6 +138,27 @@ mod tests {
                 let x: Vec<f32> = (0..3 * 512).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
                 assert_eq!(resident.product(&x, 3), streamed.product(&x, 3), "{kind}");
                 assert_eq!(resident.rows(&[5, 0]), streamed.rows(&[5, 0]), "{kind}");
+            }
+        }
+    }
+
+    #[test]
+    fn matrices_that_share_an_input_give_what_each_gives_alone_to_the_bit() {
+        // The first alone is worth sharing among cores; the last is not in tiles.
+        let shapes = [(TensorType::Q4_K, 1_040), (TensorType::F32, 9), (TensorType::Q6_K, 48), (TensorType::Q5_0, 7)];
+        let matrices = shapes.map(|(kind, outs)| {
+            let bytes = kind.bytes_of(outs * 512).unwrap();
+            let mut blocks: Vec<u8> = (0..bytes).map(|i| (i * 37 % 251) as u8 & 0x3B).collect();
+            let layout = MatrixLayout { kind, shape: [outs as usize, 512] };
+            layout.arrange(&mut blocks);
+            Matrix::Stored(layout.kernel(blocks.into()).unwrap())
+        });
+        for rows in [1, 3, 8] {
+            let x = Tensor::rand(-1.0_f32, 1.0, (rows, 512), &Device::Cpu).unwrap();
+            let together = Matrix::products(&x, matrices.each_ref()).unwrap();
+            for (matrix, y) in matrices.iter().zip(together) {
+                let alone = matrix.product(&x).unwrap();
+                assert_eq!(y.to_vec2::<f32>().unwrap(), alone.to_vec2::<f32>().unwrap(), "{rows} rows");
             }
         }
     }

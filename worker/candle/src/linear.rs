@@ -43,7 +43,19 @@ impl Linear {
 
     /// `[rows, in]` → `[rows, out]`.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let y = self.weight.product(x)?;
+        self.biased(self.weight.product(x)?)
+    }
+
+    /// `[rows, in]` through several projections, to `[rows, out]` of each.
+    pub(crate) fn forward_all<const N: usize>(linears: [&Self; N], x: &Tensor) -> Result<[Tensor; N]> {
+        let mut products = Matrix::products(x, linears.map(|linear| &linear.weight))?;
+        for (linear, y) in linears.into_iter().zip(&mut products) {
+            *y = linear.biased(y.clone())?;
+        }
+        Ok(products)
+    }
+
+    fn biased(&self, y: Tensor) -> Result<Tensor> {
         match &self.bias {
             Some(bias) => y.broadcast_add(bias),
             None => Ok(y),

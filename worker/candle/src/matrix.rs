@@ -1,12 +1,17 @@
 //! A weight matrix and the two things a decoder does with one: multiply rows by it, and look rows of it up. Knows where it
 //! is computed, not how.
+//!
+//! Matrices that share an input are multiplied with it in one go: it is rounded once for all of them, and cores that are
+//! done with one go on with the next and do not wait for each other in between.
 
 use std::sync::Arc;
 
-use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor, bail};
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Storage, Tensor, bail};
+use rayon::prelude::*;
 
 use crate::blocks::Blocks;
-use crate::product::{RowsByRows, contiguous};
+use crate::product::{RowsByRows, WORTH_SHARING, contiguous};
+use crate::quantised::Activations;
 use crate::reader::Target;
 
 /// The one face of all layouts that weights have outside of tensors: a matrix `[outs, depth]` that is computed with as it
@@ -21,11 +26,38 @@ pub(crate) trait MatrixKernel: Send + Sync {
     /// Bytes held.
     fn bytes(&self) -> u64;
 
+    /// Whether products are of activations in 8 bits.
+    fn rounds(&self) -> bool {
+        false
+    }
+
     /// `x Wᵀ`: `[rows, depth]` → `[rows, outs]`.
-    fn product(&self, x: &[f32], rows: usize) -> Vec<f32>;
+    fn multiply(&self, x: &Input<'_>) -> Vec<f32>;
+
+    /// The same for an input that no other matrix shares.
+    fn product(&self, x: &[f32], rows: usize) -> Vec<f32> {
+        self.multiply(&Input::new(x, rows, self.rounds()))
+    }
 
     /// The rows of those numbers as f32, one behind the other. Numbers are below [`Self::outs`].
     fn rows(&self, rows: &[u32]) -> Vec<f32>;
+}
+
+/// Rows of activations on their way into products.
+pub(crate) struct Input<'a> {
+    /// `[rows, depth]`.
+    pub(crate) values: &'a [f32],
+    pub(crate) rows: usize,
+    /// In 8 bits, where they were asked for.
+    pub(crate) rounded: Option<Activations>,
+}
+
+impl<'a> Input<'a> {
+    fn new(values: &'a [f32], rows: usize, rounded: bool) -> Self {
+        let rounded =
+            (rounded && !values.is_empty()).then(|| Activations::quantise(values, rows, values.len() / rows.max(1)));
+        Self { values, rows, rounded }
+    }
 }
 
 /// A weight `[out, in]`.
@@ -52,6 +84,24 @@ impl Matrix {
         }
     }
 
+    /// `x Wᵀ` for several matrices. Each result is that of [`Self::product`], to the bit.
+    pub(crate) fn products<const N: usize>(x: &Tensor, matrices: [&Self; N]) -> Result<[Tensor; N]> {
+        let kernels = matrices.iter().filter_map(|matrix| match matrix {
+            Self::Stored(kernel) => Some(kernel.as_ref()),
+            _ => None,
+        });
+        let kernels: Vec<&dyn MatrixKernel> = kernels.collect();
+        let products = if kernels.len() == N {
+            products(x, &kernels)?
+        } else {
+            matrices.iter().map(|matrix| matrix.product(x)).collect::<Result<_>>()?
+        };
+        match <[Tensor; N]>::try_from(products) {
+            Ok(products) => Ok(products),
+            Err(products) => bail!("{N} matrices gave {} products", products.len()),
+        }
+    }
+
     /// Rows by number, in the type and on the device of what computes with them: `[numbers, in]`.
     pub(crate) fn rows(&self, numbers: &[u32], target: &Target) -> Result<Tensor> {
         let Target { device, dtype, .. } = target;
@@ -66,6 +116,22 @@ impl Matrix {
             }
         }
     }
+}
+
+fn products(x: &Tensor, kernels: &[&dyn MatrixKernel]) -> Result<Vec<Tensor>> {
+    let (rows, _) = x.dims2()?;
+    let (storage, layout) = x.storage_and_layout();
+    let Storage::Cpu(storage) = &*storage else { bail!("matrices in the host's memory need rows that lie there too") };
+    let input = Input::new(contiguous(storage, layout)?, rows, kernels.iter().any(|kernel| kernel.rounds()));
+    let product = |kernel: &&dyn MatrixKernel| kernel.multiply(&input);
+    let work: usize = kernels.iter().map(|kernel| rows * kernel.outs() * kernel.depth()).sum();
+    let products: Vec<Vec<f32>> = if work < WORTH_SHARING {
+        kernels.iter().map(product).collect()
+    } else {
+        kernels.par_iter().with_max_len(1).map(product).collect()
+    };
+    let tensor = |(y, kernel): (Vec<f32>, &&dyn MatrixKernel)| Tensor::from_vec(y, (rows, kernel.outs()), x.device());
+    products.into_iter().zip(kernels).map(tensor).collect()
 }
 
 /// candle's way to run code of one's own on a tensor's memory.

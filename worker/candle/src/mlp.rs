@@ -32,6 +32,7 @@ impl Mlp {
 
     /// `[rows, hidden]` → `[rows, hidden]`.
     pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        self.down.forward(&self.activation.gated(&self.gate.forward(x)?, &self.up.forward(x)?)?)
+        let [gate, up] = Linear::forward_all([&self.gate, &self.up], x)?;
+        self.down.forward(&self.activation.gated(&gate, &up)?)
     }
 }

@@ -20,15 +20,15 @@ use bytes::{Bytes, BytesMut};
 use model_boss_weights::gguf::{TensorType, dequantise};
 use rayon::prelude::*;
 
+pub(crate) use activations::Activations;
 pub(crate) use formats::Format;
 
-use activations::Activations;
 use dot::Rows;
 use tiles::Tiles;
 use unpacked::Chunk;
 
 use crate::layout::ROWS;
-use crate::matrix::MatrixKernel;
+use crate::matrix::{Input, MatrixKernel};
 use crate::product::{WORTH_SHARING, transposed};
 
 /// Rows of the matrix that are unpacked together: they stay in the cache while all rows of activations pass.
@@ -179,14 +179,15 @@ impl MatrixKernel for Quantised {
         }
     }
 
-    fn product(&self, x: &[f32], rows: usize) -> Vec<f32> {
-        if rows * self.outs == 0 || self.depth == 0 {
-            return vec![0.0; self.outs * rows];
-        }
-        let x = Activations::quantise(x, rows, self.depth);
-        match &self.blocks {
-            Blocks::Rows(blocks) => self.by_rows(blocks, &x),
-            Blocks::Tiles(tiles) => tiles.product(&x),
+    fn rounds(&self) -> bool {
+        true
+    }
+
+    fn multiply(&self, x: &Input<'_>) -> Vec<f32> {
+        match (&x.rounded, &self.blocks) {
+            (Some(x), Blocks::Rows(blocks)) if self.outs > 0 => self.by_rows(blocks, x),
+            (Some(x), Blocks::Tiles(tiles)) if self.outs > 0 => tiles.product(x),
+            _ => vec![0.0; self.outs * x.rows],
         }
     }
 
