@@ -104,6 +104,14 @@ impl Files {
         }
     }
 
+    /// The smallest share of any file that is in memory, from 0 to 1, as far as the system tells.
+    pub(crate) fn cached_share(&self) -> f64 {
+        match self {
+            Self::Safetensors(weights) => weights.cached_share(),
+            Self::Gguf(model) => model.cached_share(),
+        }
+    }
+
     /// Asks the system to read a piece that will be touched soon, of no more than [`model_boss_weights::ASKED_AT_ONCE`].
     pub(crate) fn will_need(&self, piece: Extent) {
         match self {

@@ -2,6 +2,7 @@
 //! weights; and which failure is whose fault.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 
 use model_boss_engine::residency::StreamError;
@@ -10,15 +11,18 @@ use model_boss_engine::{Decoder, DecoderError};
 use model_boss_protocol::{ByteCount, DeviceId, WorkerExit};
 use model_boss_weights::WeightsError;
 use model_boss_weights::gguf::{GgufModelError, TensorType};
-use model_boss_weights::store::{StoreChoice, StoreError};
+use model_boss_weights::store::{self, StoreChoice, StoreError, WeightStore};
 
 use crate::ahead::{EndsWith, ReadAhead};
+use crate::cache;
 use crate::config::ConfigError;
+use crate::feed::{Feed, Intake};
 use crate::files::Files;
 use crate::gguf::GgufSpecError;
 use crate::linear::Linear;
 use crate::matrix::Matrix;
 use crate::norm::RmsNorm;
+use crate::placing::Part;
 use crate::reader::{Parts, Reader, Target};
 use crate::spec::DecoderSpec;
 use crate::tensors::{EMBEDDING, FINAL_NORM, HEAD, Needed};
@@ -99,17 +103,34 @@ pub fn load_over(
     let expected = parts.iter().map(|part| part.weights).sum();
     let nowhere = || LoadError::DeviceLost { device: DeviceId::Auto, why: "no device was named".to_owned() };
     let first = parts.first().ok_or_else(nowhere)?;
-    let ahead = ReadAhead::new(placing::order(&plan, &spec, &files, &parts, options).map_err(bad)?);
+    let order = placing::order(&plan, &spec, &files, &parts, options).map_err(bad)?;
+    let feed = match past_the_cache(&files, &parts) {
+        Some(store) if !order.is_empty() => Some(Feed::new(store, &files, &first.place.target, &order).map_err(bad)?),
+        _ => None,
+    };
+    let named = if feed.is_some() { &[] } else { order.as_slice() };
+    let pieces = named.iter().map(|name| files.extent(name)).collect::<Result<_, _>>().map_err(bad)?;
+    let ahead = ReadAhead::new(pieces);
     let mut progress = |share| {
         ahead.used(share);
         progress(share);
     };
     let read = thread::scope(|scope| {
         let _end = EndsWith(&ahead);
-        // Without this thread, bytes come when they are touched.
-        let body = || ahead.run(|piece| files.will_need(piece));
-        let _ = thread::Builder::new().name("read-ahead".to_owned()).spawn_scoped(scope, body);
-        let mut reader = Reader::new(&files, &first.place.target, expected, &mut progress);
+        // Without a second thread, bytes come when they are touched.
+        let beside = thread::Builder::new().name("read-ahead".to_owned());
+        let intake = match &feed {
+            Some(feed) => {
+                let (intake, sender) = Intake::new(feed);
+                let _ = beside.spawn_scoped(scope, move || feed.run(&sender));
+                Some(intake)
+            }
+            None => {
+                let _ = beside.spawn_scoped(scope, || ahead.run(|piece| files.will_need(piece)));
+                None
+            }
+        };
+        let mut reader = Reader::new(&files, &first.place.target, expected, &mut progress).taking(intake);
         placing::read(&plan, spec, &mut reader, &parts, options)
     });
     let decoder = read.map_err(|(at, trouble)| {
@@ -128,7 +149,18 @@ pub fn load_over(
             placing::Trouble::Model(reason) => bad(reason),
         }
     })?;
+    if feed.is_some() {
+        cache::fill(files.paths());
+    }
     Ok(Box::new(decoder))
+}
+
+/// How a model is read that is not in memory: past the page cache, which would be filled with a copy while the load waits.
+fn past_the_cache(files: &Files, parts: &[Part]) -> Option<Arc<dyn WeightStore>> {
+    let on_cpu = matches!(parts, [part] if part.place.target.device.is_cpu());
+    let cold = on_cpu && files.cached_share() < 0.5;
+    // Where there are no direct reads, there is no other way than through the cache.
+    if cold { store::open(&files.paths(), StoreChoice::Direct).ok() } else { None }
 }
 
 /// Why a model could not be loaded.

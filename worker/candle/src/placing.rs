@@ -9,7 +9,6 @@ use model_boss_engine::residency::plan::Needs;
 use model_boss_engine::residency::split::{Ends as EndBytes, split};
 use model_boss_protocol::{ByteCount, DeviceId};
 use model_boss_weights::gguf::TensorType;
-use model_boss_weights::store::Extent;
 
 use crate::decoder::{Ends, SpecDecoder};
 use crate::files::Files;
@@ -20,6 +19,7 @@ use crate::source::Resident;
 use crate::spec::DecoderSpec;
 use crate::stage::{Stage, Stretch};
 use crate::streamed::load as streaming;
+use crate::tensors::Needed;
 use crate::{device, kv};
 
 /// A device that was opened for a load.
@@ -101,33 +101,31 @@ pub(crate) fn cut(
     Ok(parts)
 }
 
-/// Which pieces of the files [`read`] touches, in the order in which it does. None where layers come and go: those are read
-/// past the page cache, and there is no memory to spare for it.
+/// The tensors that [`read`] reads, in about the order in which it does. None where layers come and go: those are read past
+/// the page cache, and there is no memory to spare for it.
 pub(crate) fn order(
     plan: &Plan,
     spec: &DecoderSpec,
     files: &Files,
     parts: &[Part],
     options: &LoadOptions,
-) -> Result<Vec<Extent>, ModelError> {
-    let mut pieces = Vec::new();
+) -> Result<Vec<String>, ModelError> {
+    let mut names = Vec::new();
     if parts.iter().any(|part| streaming::wanted(spec, part, options)) {
-        return Ok(pieces);
+        return Ok(names);
     }
     for (at, part) in parts.iter().enumerate() {
-        for name in plan.ends(at == 0, at + 1 == parts.len()) {
-            pieces.push(files.extent(name)?);
-        }
+        names.extend(plan.ends(at == 0, at + 1 == parts.len()).into_iter().map(str::to_owned));
         for layer in part.layers.clone() {
-            let needed = spec.needed_by_layer(layer);
-            let extents = needed.iter().map(|needed| files.extent(&needed.name));
-            let mut extents = extents.collect::<Result<Vec<_>, _>>()?;
+            let place = |needed: Needed| Ok((files.extent(&needed.name)?, needed.name));
+            let mut placed =
+                spec.needed_by_layer(layer).into_iter().map(place).collect::<Result<Vec<_>, ModelError>>()?;
             // Somewhat out of order, and without a jump.
-            extents.sort_unstable();
-            pieces.extend(extents);
+            placed.sort_unstable();
+            names.extend(placed.into_iter().map(|(_, name)| name));
         }
     }
-    Ok(pieces)
+    Ok(names)
 }
 
 /// Reads everything to where it goes. An error comes with the number of the part it happened at.

@@ -14,6 +14,7 @@ use model_boss_weights::gguf::{TensorType, dequantise};
 
 use crate::blocks::{self, Blocks};
 use crate::device;
+use crate::feed::{Arrived, Intake};
 use crate::files::{Files, Stored};
 use crate::halves::{Halves, are_finite};
 use crate::layout::MatrixLayout;
@@ -72,7 +73,7 @@ impl Target {
     }
 
     /// The shape of a matrix that is computed with as it is stored.
-    fn stays(&self, stored: &Stored<'_>) -> Option<[usize; 2]> {
+    pub(crate) fn stays(&self, stored: &Stored<'_>) -> Option<[usize; 2]> {
         let shape = <[usize; 2]>::try_from(stored.shape).ok()?;
         (self.device.is_cpu() && stored.kind != TensorType::F32).then_some(shape)
     }
@@ -95,13 +96,20 @@ pub(crate) struct Reader<'a> {
     bytes: u64,
     /// For matrices that the host computes with.
     room: Room,
+    /// What is read past the page cache.
+    intake: Option<Intake<'a>>,
     progress: &'a mut dyn FnMut(f32),
 }
 
 impl<'a> Reader<'a> {
     /// `expected` is the number of bytes that weights will take in all.
     pub(crate) fn new(files: &'a Files, target: &'a Target, expected: u64, progress: &'a mut dyn FnMut(f32)) -> Self {
-        Self { files, target, expected, bytes: 0, room: Room::new(expected), progress }
+        Self { files, target, expected, bytes: 0, room: Room::new(expected), intake: None, progress }
+    }
+
+    /// What is read past the page cache it takes from there.
+    pub(crate) fn taking(self, intake: Option<Intake<'a>>) -> Self {
+        Self { intake, ..self }
     }
 
     /// From now on it reads for another device.
@@ -123,6 +131,10 @@ impl<'a> Reader<'a> {
     pub(crate) fn took(&mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
         (self.progress)((self.bytes as f64 / self.expected.max(1) as f64).min(1.0) as f32);
+    }
+
+    fn arrived(&mut self, name: &str) -> Result<Option<Arrived>, ModelError> {
+        self.intake.as_mut().map_or(Ok(None), |intake| intake.take(name))
     }
 
     fn not_placed(&self, name: &str, error: &candle_core::Error) -> ModelError {
@@ -150,6 +162,10 @@ impl Parts for Reader<'_> {
         let Some(shape) = self.target.stays(&stored) else {
             return self.tensor(name).map(Matrix::Tensor);
         };
+        if let Some(Arrived::Matrix(matrix)) = self.arrived(name)? {
+            self.took(stored.bytes.len() as u64);
+            return Ok(matrix);
+        }
         let room = self.room.take(stored.bytes.len());
         let kernel: Result<Arc<dyn MatrixKernel>, String> = match stored.kind {
             TensorType::F16 => Halves::<f16>::copied(shape, stored.bytes, room).map(|halves| Arc::new(halves) as _),
@@ -162,7 +178,11 @@ impl Parts for Reader<'_> {
     }
 
     fn tensor(&mut self, name: &str) -> Result<Tensor, ModelError> {
-        let stored = self.files.get(name)?;
+        let mut stored = self.files.get(name)?;
+        let arrived = self.arrived(name)?;
+        if let Some(Arrived::Bytes(bytes)) = &arrived {
+            stored.bytes = bytes;
+        }
         let Target { device, dtype, .. } = self.target;
         let not_finite = || self.bad(name, "holds NaN or infinity".to_owned());
         let placed = if dtype_of(stored.kind) == Some(*dtype) && *dtype != DType::F32 {

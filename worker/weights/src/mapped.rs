@@ -5,7 +5,7 @@ use std::fs::File;
 
 use memmap2::Mmap;
 
-use crate::ahead::will_need;
+use crate::ahead::{cached_share, will_need};
 use crate::error::printable;
 use crate::store::Extent;
 use crate::{TensorIndex, WeightsError};
@@ -40,6 +40,11 @@ impl MappedWeights {
     /// What lies where.
     pub fn index(&self) -> &TensorIndex {
         &self.index
+    }
+
+    /// The smallest share of any file that is in memory, from 0 to 1, as far as the system tells.
+    pub fn cached_share(&self) -> f64 {
+        self.maps.iter().map(cached_share).fold(1.0, f64::min)
     }
 
     /// Asks the system to read a piece of a file, of no more than [`crate::ASKED_AT_ONCE`], that will be touched soon.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use memmap2::Mmap;
 
 use super::{Header, HeaderError, TensorInfo};
-use crate::ahead::{will_need, will_need_all};
+use crate::ahead::{cached_share, will_need, will_need_all};
 
 /// Headers with a large vocabulary have about so many bytes. Read page after page, as they are touched, they would take
 /// longer than all at once.
@@ -69,6 +69,11 @@ impl GgufFile {
     pub(super) fn slice(&self, offset: u64, bytes: u64) -> &[u8] {
         let range = usize::try_from(offset).ok().zip(usize::try_from(bytes).ok());
         range.and_then(|(offset, bytes)| self.map.get(offset..offset.checked_add(bytes)?)).unwrap_or_default()
+    }
+
+    /// The share of it that is in memory.
+    pub(super) fn cached_share(&self) -> f64 {
+        cached_share(&self.map)
     }
 
     /// Asks the system for some bytes.

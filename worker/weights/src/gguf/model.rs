@@ -108,6 +108,11 @@ impl GgufModel {
         self.files.get(tensor.file).map_or(&[], |file| file.slice(tensor.offset, tensor.bytes))
     }
 
+    /// The smallest share of any file that is in memory, from 0 to 1, as far as the system tells.
+    pub fn cached_share(&self) -> f64 {
+        self.files.iter().map(GgufFile::cached_share).fold(1.0, f64::min)
+    }
+
     /// Asks the system to read a piece of a file, of no more than [`crate::ASKED_AT_ONCE`], that will be touched soon.
     pub fn will_need(&self, piece: Extent) {
         if let Some(file) = self.files.get(piece.file) {

@@ -1,0 +1,43 @@
+//! The page cache as the next load's source: a model that was read past it is read into it afterwards, slowly and where
+//! there is memory to spare, so that the next time it comes from memory. Knows files, no models.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Instant;
+
+use candle_core::Device;
+
+use crate::device;
+
+/// Bytes of one read.
+const STEP: usize = 4 << 20;
+/// For each second of reading so many of rest: whoever was waiting for the model goes first.
+const REST: u32 = 3;
+
+/// Begins to read files into the page cache, if they would fill no more than half of what is free. What fails is left as it
+/// is: the next load is slower then.
+pub(crate) fn fill(paths: Vec<PathBuf>) {
+    let bytes: u64 = paths.iter().filter_map(|path| path.metadata().ok()).map(|about| about.len()).sum();
+    if device::free_memory(&Device::Cpu).is_some_and(|free| bytes <= free / 2) {
+        let body = move || paths.iter().try_for_each(|path| read(path, |reading| thread::park_timeout(reading * REST)));
+        let _ = thread::Builder::new().name("cache-fill".to_owned()).spawn(body);
+    }
+}
+
+/// Reads a file from its beginning to its end; `pause` hears how long each step took.
+fn read(path: &Path, pause: impl Fn(std::time::Duration)) -> io::Result<()> {
+    let (file, mut step, mut at) = (File::open(path)?, vec![0; STEP], 0);
+    loop {
+        let begun = Instant::now();
+        match file.read_at(&mut step, at) {
+            Ok(0) => return Ok(()),
+            Ok(count) => at += count as u64,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        pause(begun.elapsed());
+    }
+}
