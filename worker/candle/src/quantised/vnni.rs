@@ -240,7 +240,6 @@ mod kernels {
         let mut sums = [_mm512_setzero_ps(); R];
         for (c, block) in tile.as_chunks::<Q6_K_TILE>().0.iter().enumerate() {
             let x: [&Chunk8; R] = from_fn(|r| &x[r][c]);
-            ask_ahead::<Q6_K_TILE, R>(block);
             let d = halves(block, 208 * LANES);
             SixBits::<0, 0> { block, d }.add_to(x, &mut sums);
             SixBits::<0, 1> { block, d }.add_to(x, &mut sums);
@@ -276,8 +275,9 @@ mod kernels {
         fn all<const R: usize>(&self, x: [&Chunk8; R], sums: &mut [__m512; R]) {
             let mut dots = [self.begin(x, 0), self.begin(x, 2), self.begin(x, 1), self.begin(x, 3)];
             for unit in 4 * SUB..4 * SUB + 4 {
-                let tops = self.tops(unit);
-                let ([first, third], [second, fourth]) = (self.quants::<0>(unit, tops), self.quants::<1>(unit, tops));
+                let tops = self.tops::<R>(unit);
+                let ([first, third], [second, fourth]) =
+                    (self.quants::<R, 0>(unit, tops), self.quants::<R, 1>(unit, tops));
                 self.add(x, unit, 0, first, &mut dots[0]);
                 self.add(x, unit, 2, third, &mut dots[1]);
                 self.add(x, unit, 1, second, &mut dots[2]);
@@ -295,7 +295,7 @@ mod kernels {
         fn pair<const R: usize, const PAIR: usize>(&self, x: [&Chunk8; R], sums: &mut [__m512; R]) {
             let mut dots = [self.begin(x, PAIR), self.begin(x, PAIR + 2)];
             for unit in 4 * SUB..4 * SUB + 4 {
-                let [low, high] = self.quants::<PAIR>(unit, self.tops(unit));
+                let [low, high] = self.quants::<R, PAIR>(unit, self.tops::<R>(unit));
                 self.add(x, unit, PAIR, low, &mut dots[0]);
                 self.add(x, unit, PAIR + 2, high, &mut dots[1]);
             }
@@ -315,19 +315,36 @@ mod kernels {
             dots
         }
 
+        /// The vector at a place. Asks for the one at the same place two blocks on: a block is read from several places at
+        /// once, and what is read where is more than the processor foresees by itself.
+        #[target_feature(enable = "avx512f")]
+        #[inline]
+        fn asking_ahead<const R: usize>(&self, at: usize) -> __m512i {
+            // With more activations the tile is in the cache after the first of them.
+            if R <= 2 {
+                let ahead = self.block.as_ptr().wrapping_add(at + 2 * Q6_K_TILE);
+                // SAFETY: a prefetch reads nothing, whatever the address. (Newer compilers know.)
+                #[allow(unsafe_code, unused_unsafe)]
+                unsafe {
+                    _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
+                }
+            }
+            vector(self.block, at)
+        }
+
         /// The high bits of a unit, two for each group.
         #[target_feature(enable = "avx512f")]
         #[inline]
-        fn tops(&self, unit: usize) -> __m512i {
-            vector(self.block, (128 + 32 * HALF + 4 * unit) * LANES)
+        fn tops<const R: usize>(&self, unit: usize) -> __m512i {
+            self.asking_ahead::<R>((128 + 32 * HALF + 4 * unit) * LANES)
         }
 
         /// A unit of the groups `PAIR` and `PAIR + 2`.
         #[target_feature(enable = "avx512f,avx512bw")]
         #[inline]
-        fn quants<const PAIR: usize>(&self, unit: usize, tops: __m512i) -> [__m512i; 2] {
+        fn quants<const R: usize, const PAIR: usize>(&self, unit: usize, tops: __m512i) -> [__m512i; 2] {
             let (low, two) = (_mm512_set1_epi8(15), _mm512_set1_epi8(0x30));
-            let nibbles = vector(self.block, (64 * HALF + 32 * PAIR + 4 * unit) * LANES);
+            let nibbles = self.asking_ahead::<R>((64 * HALF + 32 * PAIR + 4 * unit) * LANES);
             // Shifted as words: what comes over from the neighbour is masked away.
             let tops = match PAIR {
                 0 => [_mm512_slli_epi16::<4>(tops), tops],
