@@ -167,7 +167,7 @@ impl Schedule {
     /// What a layer needs before it computes. Asking for a layer out of order, as a new step does after one that ended
     /// early, lets everything go that would come too soon; see [`Schedule::holds`].
     pub fn need(&mut self, layer: usize) -> Need {
-        let Some(block) = self.block_of.get(layer).copied().flatten() else { return Need::Resident };
+        let Some(block) = self.block_of(layer) else { return Need::Resident };
         if let Some(kept) = self.kept.iter().find(|kept| kept.block == block) {
             return Need::Ready(*kept);
         }
@@ -184,6 +184,17 @@ impl Schedule {
         Need::Wait
     }
 
+    /// Whether somebody is bringing the block of a layer that was just asked for.
+    pub fn is_coming(&self, layer: usize) -> bool {
+        let block = self.block_of(layer);
+        self.wanted.front().is_some_and(|(fetch, _)| Some(fetch.block) == block)
+    }
+
+    /// A layer's block; none if it is resident.
+    pub fn block_of(&self, layer: usize) -> Option<BlockId> {
+        self.block_of.get(layer).copied().flatten()
+    }
+
     /// Whether a fetch is still wanted. What is not may be dropped at once.
     pub fn holds(&self, fetch: FetchId) -> bool {
         self.wanted.iter().map(|(wanted, _)| wanted).chain(&self.kept).any(|held| held.id == fetch)
@@ -191,7 +202,7 @@ impl Schedule {
 
     /// A layer has computed. Gives the fetch that has served its last layer and is dropped now; one that stays is not.
     pub fn computed(&mut self, layer: usize) -> Option<Fetch> {
-        let block = self.block_of.get(layer).copied().flatten()?;
+        let block = self.block_of(layer)?;
         if self.last_layer.get(block.0) != Some(&layer) {
             return None;
         }

@@ -3,10 +3,11 @@
 
 mod monitor;
 mod ring;
+mod threads;
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -14,13 +15,14 @@ use model_boss_protocol::ByteCount;
 use model_boss_weights::store::HostBuffer;
 
 use super::adapt::Adapter;
-use super::schedule::{Arrival, BlockId, Fetch, FetchId, Need, Schedule};
+use super::schedule::{BlockId, Need, Schedule};
 use super::timeline::{Compute, Copy, Span, StepTimeline};
 
 pub use monitor::{Adapted, Monitor, Residency};
 pub use ring::Loan;
 
 use ring::Ring;
+use threads::{Running, Shared, State, Times};
 
 /// Reads blocks into host memory. Lives on a thread of its own.
 pub trait Source: Send + 'static {
@@ -116,30 +118,6 @@ pub struct Streamer<D: Device> {
     patience: Duration,
 }
 
-struct Shared<D: Device> {
-    state: Mutex<State<D>>,
-    changed: Condvar,
-}
-
-struct State<D: Device> {
-    schedule: Schedule,
-    read: HashMap<FetchId, (Loan, u64)>,
-    ready: HashMap<FetchId, Arc<D::Block>>,
-    times: HashMap<FetchId, Times>,
-    fault: Option<Fault>,
-    closed: bool,
-    /// Threads at work.
-    running: usize,
-}
-
-/// When a fetch was where.
-#[derive(Clone, Copy)]
-struct Times {
-    bytes: u64,
-    read: (Instant, Instant),
-    place: (Instant, Instant),
-}
-
 impl<D: Device> Streamer<D> {
     /// Begins to read. `blocks` are the layers of each block, ascending; `buffer` is the size of the largest. `buffers`
     /// is how many are read into: as many as slots where blocks keep them, fewer where they are copied from.
@@ -160,7 +138,7 @@ impl<D: Device> Streamer<D> {
             read: HashMap::new(),
             ready: HashMap::new(),
             times: HashMap::new(),
-            fault: None,
+            failure: None,
             closed: false,
             running: 0,
         };
@@ -209,6 +187,10 @@ impl<D: Device> Streamer<D> {
 
     /// Notes that a step begins.
     pub fn begin_step(&mut self) {
+        // A read ahead may have failed long ago: what this step needs of it is read again.
+        if self.shared.lock().forget_failure() {
+            self.shared.changed.notify_all();
+        }
         self.epoch = Instant::now();
         let gap = self.ended.map_or(0.0, |ended| self.epoch.duration_since(ended).as_secs_f64());
         self.step = StepTimeline { gap, ..StepTimeline::default() };
@@ -239,12 +221,11 @@ impl<D: Device> Streamer<D> {
                 Need::Ready(fetch) => break Some(fetch),
                 Need::Wait => {}
             }
-            self.shared.changed.notify_all();
-            if let Some(fault) = state.fault.take() {
-                // What is over stays over.
-                state.fault = Some(fault.clone()).filter(|fault| matches!(fault, Fault::Fatal(_)));
+            if let Some(fault) = state.why_not(layer) {
+                self.shared.changed.notify_all();
                 return Err(fault);
             }
+            self.shared.changed.notify_all();
             if stop() {
                 return Err(Fault::Interrupted);
             }
@@ -357,137 +338,6 @@ impl<D: Device> Drop for Streamer<D> {
             let _ = thread.join();
         }
     }
-}
-
-/// A thread at work; dropped when it ends.
-struct Running<D: Device>(Arc<Shared<D>>);
-
-impl<D: Device> Running<D> {
-    fn of(shared: &Arc<Shared<D>>) -> Self {
-        shared.lock().running += 1;
-        Self(Arc::clone(shared))
-    }
-}
-
-impl<D: Device> Drop for Running<D> {
-    fn drop(&mut self) {
-        let mut state = self.0.lock();
-        state.running -= 1;
-        if !state.closed {
-            // Nobody would ever bring what somebody waits for.
-            state.fault = Some(Fault::Fatal("what brings weights has failed; load the model again".to_owned()));
-        }
-        drop(state);
-        self.0.changed.notify_all();
-    }
-}
-
-impl<D: Device> Shared<D> {
-    fn lock(&self) -> MutexGuard<'_, State<D>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits for something to do; none when it is over.
-    fn next<T>(&self, mut look: impl FnMut(&mut State<D>) -> Option<T>) -> Option<T> {
-        let mut state = self.lock();
-        loop {
-            if state.closed {
-                return None;
-            }
-            if let Some(found) = look(&mut state) {
-                return Some(found);
-            }
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// The reader's life. After a fault nothing is read until somebody has heard of it.
-    fn read_blocks(&self, mut source: impl Source, held: &[Option<u64>], ring: &Arc<Ring>) {
-        while let Some(fetch) = self.next(|state| if state.fault.is_none() { state.schedule.next_read() } else { None })
-        {
-            let held = held.get(fetch.block.0).copied().flatten();
-            let loan = if held.is_some() { Some(Ring::empty(ring)) } else { Ring::take(ring) };
-            let Some(mut loan) = loan else { return };
-            let begun = Instant::now();
-            let (result, ended) = match held {
-                Some(bytes) => (Ok(bytes), begun),
-                None => (source.read(fetch.block, &mut loan), Instant::now()),
-            };
-            let mut state = self.lock();
-            match result {
-                Ok(bytes) => {
-                    if state.schedule.was_read(fetch.id) == Arrival::Wanted {
-                        state.read.insert(fetch.id, (loan, bytes));
-                        let times = Times { bytes, read: (begun, ended), place: (ended, ended) };
-                        state.times.insert(fetch.id, times);
-                    }
-                }
-                Err(fault) => state.fail(fetch, fault),
-            }
-            drop(state);
-            self.changed.notify_all();
-        }
-    }
-
-    /// The placer's life.
-    fn place_blocks(&self, mut device: D) {
-        let next = |state: &mut State<D>| {
-            let fetch = state.schedule.next_place()?;
-            state.read.remove(&fetch.id).map(|(loan, _)| (fetch, loan))
-        };
-        while let Some((fetch, loan)) = self.next(next) {
-            let begun = Instant::now();
-            let result = device.place(fetch.block, loan);
-            let ended = Instant::now();
-            // Waiting for a place is no part of placing: it says nothing of how fast the way to the device is.
-            let worked = device.worked().and_then(|worked| ended.checked_sub(worked));
-            let begun = worked.map_or(begun, |at| at.max(begun));
-            let mut state = self.lock();
-            let mut unwanted = None;
-            match result {
-                Ok(block) => {
-                    if state.schedule.was_placed(fetch.id) == Arrival::Wanted {
-                        state.ready.insert(fetch.id, Arc::new(block));
-                        if let Some(times) = state.times.get_mut(&fetch.id) {
-                            times.place = (begun, ended);
-                        }
-                    } else {
-                        unwanted = Some(block);
-                        state.times.remove(&fetch.id);
-                    }
-                }
-                Err(fault) => state.fail(fetch, fault),
-            }
-            drop(state);
-            drop(unwanted);
-            self.changed.notify_all();
-        }
-    }
-}
-
-impl<D: Device> State<D> {
-    fn fail(&mut self, fetch: Fetch, fault: Fault) {
-        self.schedule.failed(fetch.id);
-        self.times.remove(&fetch.id);
-        self.fault.get_or_insert(fault);
-    }
-
-    /// Takes out what is no longer wanted.
-    fn sweep(&mut self) -> Vec<Dropped<D::Block>> {
-        let Self { schedule, read, ready, times, .. } = self;
-        times.retain(|id, _| schedule.holds(*id));
-        let read = read.extract_if(|id, _| !schedule.holds(*id)).map(|(_, (loan, _))| Dropped::Read(loan));
-        let mut dropped: Vec<_> = read.collect();
-        dropped.extend(ready.extract_if(|id, _| !schedule.holds(*id)).map(|(_, block)| Dropped::Ready(block)));
-        dropped
-    }
-}
-
-/// What nobody wants any more. It is dropped outside of the lock, because that gives its memory back.
-#[allow(dead_code, reason = "held to be dropped")]
-enum Dropped<B> {
-    Read(Loan),
-    Ready(Arc<B>),
 }
 
 #[cfg(test)]

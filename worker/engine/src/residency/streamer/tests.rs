@@ -4,19 +4,34 @@ use std::sync::mpsc;
 use super::*;
 
 /// Bytes that tell their block.
-struct Pattern {
-    fails_at: Option<usize>,
-    reads: usize,
-}
+struct Pattern;
 
 impl Source for Pattern {
     fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<u64, Fault> {
-        self.reads += 1;
-        if self.fails_at == Some(self.reads) {
-            return Err(Fault::Step("a bad sector".to_owned()));
-        }
         into.fill(block.0 as u8 + 1);
         Ok(into.len() as u64)
+    }
+}
+
+/// A block that cannot be read for the time being.
+#[derive(Default)]
+struct BadSector(Mutex<Option<usize>>);
+
+impl BadSector {
+    fn is_at(&self, block: Option<usize>) {
+        *self.0.lock().unwrap() = block;
+    }
+}
+
+/// As [`Pattern`], from a disk with a bad sector.
+struct Failing(Arc<BadSector>);
+
+impl Source for Failing {
+    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<u64, Fault> {
+        if *self.0.0.lock().unwrap() == Some(block.0) {
+            return Err(a_bad_sector());
+        }
+        Pattern.read(block, into)
     }
 }
 
@@ -62,11 +77,10 @@ fn blocks() -> Vec<Vec<usize>> {
     coming.chunks(2).map(<[usize]>::to_vec).collect()
 }
 
-fn streamer(slots: usize, fails_at: Option<usize>) -> (Streamer<Counting>, Arc<Counts>, Arc<Monitor>) {
+fn streamer(slots: usize, source: impl Source) -> (Streamer<Counting>, Arc<Counts>, Arc<Monitor>) {
     let counts = Arc::new(Counts::default());
     let monitor = Arc::new(Monitor::new(Residency::default()));
     let device = Counting(Arc::clone(&counts));
-    let source = Pattern { fails_at, reads: 0 };
     let streamer = Streamer::start(LAYERS, blocks(), slots, (slots, 4_096), source, device, Arc::clone(&monitor));
     (streamer.unwrap(), counts, monitor)
 }
@@ -88,7 +102,7 @@ fn step(streamer: &mut Streamer<Counting>, until: usize) -> Result<(), Fault> {
 #[test]
 fn every_layer_gets_its_own_weights_within_the_slots() {
     for slots in 1..5 {
-        let (mut streamer, counts, monitor) = streamer(slots, None);
+        let (mut streamer, counts, monitor) = streamer(slots, Pattern);
         for _ in 0..50 {
             step(&mut streamer, LAYERS).unwrap();
         }
@@ -103,7 +117,7 @@ fn every_layer_gets_its_own_weights_within_the_slots() {
 
 #[test]
 fn a_step_that_ends_early_does_not_disturb_the_next() {
-    let (mut streamer, counts, _) = streamer(3, None);
+    let (mut streamer, counts, _) = streamer(3, Pattern);
     for until in [5, LAYERS, 1, 7, 0, LAYERS, 2, LAYERS] {
         step(&mut streamer, until).unwrap();
     }
@@ -111,24 +125,96 @@ fn a_step_that_ends_early_does_not_disturb_the_next() {
     assert_eq!(counts.held.load(Ordering::SeqCst), 0);
 }
 
+fn bad_sector() -> (Arc<BadSector>, Failing) {
+    let bad = Arc::new(BadSector::default());
+    (Arc::clone(&bad), Failing(bad))
+}
+
+/// Waits until a read has failed that nobody was told of.
+fn met<D: Device>(streamer: &Streamer<D>) {
+    let state = streamer.shared.lock();
+    drop(streamer.shared.changed.wait_while(state, |state| state.failure.is_none()).unwrap());
+}
+
+fn a_bad_sector() -> Fault {
+    Fault::Step("a bad sector".to_owned())
+}
+
 #[test]
-fn a_read_error_fails_one_step() {
-    let (mut streamer, counts, _) = streamer(2, Some(6));
-    let mut failed = 0;
-    for _ in 0..10 {
-        if let Err(fault) = step(&mut streamer, LAYERS) {
-            assert_eq!(fault, Fault::Step("a bad sector".to_owned()));
-            failed += 1;
-        }
+fn a_read_error_fails_every_step_that_meets_it_and_no_other() {
+    let (bad, source) = bad_sector();
+    let (mut streamer, counts, _) = streamer(2, source);
+    for _ in 0..5 {
+        step(&mut streamer, LAYERS).unwrap();
+        bad.is_at(Some(2));
+        assert_eq!(step(&mut streamer, LAYERS), Err(a_bad_sector()));
+        // A step that does not come so far is none the worse.
+        step(&mut streamer, 6).unwrap();
+        met(&streamer);
+        bad.is_at(None);
     }
-    assert_eq!(failed, 1);
     drop(streamer);
     assert_eq!(counts.held.load(Ordering::SeqCst), 0);
 }
 
 #[test]
+fn a_read_ahead_that_failed_is_tried_again_when_it_is_needed() {
+    let (bad, source) = bad_sector();
+    let (mut streamer, ..) = streamer(2, source);
+    for _ in 0..20 {
+        streamer.begin_step();
+        for layer in 0..LAYERS {
+            let block = streamer.take(layer, &|| false).unwrap_or_else(|fault| panic!("layer {layer}: {fault:?}"));
+            drop(block);
+            streamer.computed(layer);
+            // From now on the first block is one of the next step.
+            bad.is_at(Some(0));
+        }
+        streamer.end_step();
+        met(&streamer);
+        bad.is_at(None);
+    }
+}
+
+/// Places nothing until it is told to.
+struct Gated(mpsc::Receiver<()>);
+
+impl Device for Gated {
+    type Block = Loan;
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+
+    fn place(&mut self, _block: BlockId, from: Loan) -> Result<Loan, Fault> {
+        let _ = self.0.recv();
+        Ok(from)
+    }
+}
+
+#[test]
+fn a_read_error_is_told_to_the_layer_it_met_not_to_one_that_is_still_placed() {
+    let (bad, source) = bad_sector();
+    bad.is_at(Some(1));
+    let (go_on, told) = mpsc::channel();
+    let monitor = Arc::new(Monitor::new(Residency::default()));
+    let mut streamer = Streamer::start(LAYERS, blocks(), 3, (3, 4_096), source, Gated(told), monitor).unwrap();
+    met(&streamer);
+    streamer.begin_step();
+    met(&streamer);
+    let stop = || {
+        go_on.send(()).unwrap();
+        false
+    };
+    assert!(streamer.take(0, &stop).unwrap().is_some());
+    streamer.computed(2);
+    assert_eq!(streamer.take(3, &|| false).err(), Some(a_bad_sector()));
+    drop(go_on);
+}
+
+#[test]
 fn it_ends_while_everybody_waits() {
-    let (streamer, counts, _) = streamer(2, None);
+    let (streamer, counts, _) = streamer(2, Pattern);
     let (done, ended) = mpsc::channel();
     std::thread::spawn(move || {
         drop(streamer);
@@ -225,11 +311,10 @@ impl Device for Waiting {
 fn only_what_reads_and_places_counts_as_that() {
     let monitor = Arc::new(Monitor::new(Residency::default()));
     let device = Waiting(Counting(Arc::new(Counts::default())));
-    let source = Pattern { fails_at: None, reads: 0 };
     let blocks = blocks();
     let count = blocks.len();
     let mut streamer =
-        Streamer::start(LAYERS, blocks, count, (count, 4_096), source, device, Arc::clone(&monitor)).unwrap();
+        Streamer::start(LAYERS, blocks, count, (count, 4_096), Pattern, device, Arc::clone(&monitor)).unwrap();
     streamer.begin_step();
     for layer in 0..LAYERS {
         drop(streamer.take(layer, &|| false).unwrap());
@@ -254,10 +339,9 @@ fn a_chosen_look_ahead_is_kept_to_and_reported() {
     let counts = Arc::new(Counts::default());
     let device = Counting(Arc::clone(&counts));
     let monitor = Arc::new(Monitor::new(Residency { look_ahead: plan.look_ahead, ..Residency::default() }));
-    let source = Pattern { fails_at: None, reads: 0 };
     let (blocks, slots) = (plan.blocks.clone(), plan.slots);
     let streamer =
-        Streamer::start(LAYERS, blocks, slots, (slots, 4_096), source, device, Arc::clone(&monitor)).unwrap();
+        Streamer::start(LAYERS, blocks, slots, (slots, 4_096), Pattern, device, Arc::clone(&monitor)).unwrap();
     let mut streamer = streamer.adapting(Adapter::new(&plan, &needs.layers, None));
     for _ in 0..4 {
         streamer.begin_step();

@@ -1,0 +1,206 @@
+//! The two threads of the executor and what they share with the step: one reads, one places, and neither waits for the
+//! other.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use super::ring::{Loan, Ring};
+use super::{Device, Fault, Schedule, Source};
+use crate::residency::schedule::{Arrival, BlockId, Fetch, FetchId};
+
+pub(super) struct Shared<D: Device> {
+    pub(super) state: Mutex<State<D>>,
+    pub(super) changed: Condvar,
+}
+
+pub(super) struct State<D: Device> {
+    pub(super) schedule: Schedule,
+    pub(super) read: HashMap<FetchId, (Loan, u64)>,
+    pub(super) ready: HashMap<FetchId, Arc<D::Block>>,
+    pub(super) times: HashMap<FetchId, Times>,
+    pub(super) failure: Option<Failure>,
+    pub(super) closed: bool,
+    /// Threads at work.
+    pub(super) running: usize,
+}
+
+/// Why a block did not come, as long as nobody has heard of it; for good if it is fatal.
+pub(super) struct Failure {
+    fault: Fault,
+    /// Which; none if it is all of them.
+    block: Option<BlockId>,
+}
+
+impl Failure {
+    fn is_fatal(&self) -> bool {
+        matches!(self.fault, Fault::Fatal(_))
+    }
+}
+
+/// When a fetch was where.
+#[derive(Clone, Copy)]
+pub(super) struct Times {
+    pub(super) bytes: u64,
+    pub(super) read: (Instant, Instant),
+    pub(super) place: (Instant, Instant),
+}
+
+/// A thread at work; dropped when it ends.
+pub(super) struct Running<D: Device>(Arc<Shared<D>>);
+
+impl<D: Device> Running<D> {
+    pub(super) fn of(shared: &Arc<Shared<D>>) -> Self {
+        shared.lock().running += 1;
+        Self(Arc::clone(shared))
+    }
+}
+
+impl<D: Device> Drop for Running<D> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.running -= 1;
+        if !state.closed {
+            // Nobody would ever bring what somebody waits for.
+            let fault = Fault::Fatal("what brings weights has failed; load the model again".to_owned());
+            state.failure = Some(Failure { fault, block: None });
+        }
+        drop(state);
+        self.0.changed.notify_all();
+    }
+}
+
+impl<D: Device> Shared<D> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State<D>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for something to do; none when it is over.
+    fn next<T>(&self, mut look: impl FnMut(&mut State<D>) -> Option<T>) -> Option<T> {
+        let mut state = self.lock();
+        loop {
+            if state.closed {
+                return None;
+            }
+            if let Some(found) = look(&mut state) {
+                return Some(found);
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The reader's life. After a fault nothing is read until somebody has heard of it.
+    pub(super) fn read_blocks(&self, mut source: impl Source, held: &[Option<u64>], ring: &Arc<Ring>) {
+        while let Some(fetch) =
+            self.next(|state| if state.failure.is_none() { state.schedule.next_read() } else { None })
+        {
+            let held = held.get(fetch.block.0).copied().flatten();
+            let loan = if held.is_some() { Some(Ring::empty(ring)) } else { Ring::take(ring) };
+            let Some(mut loan) = loan else { return };
+            let begun = Instant::now();
+            let (result, ended) = match held {
+                Some(bytes) => (Ok(bytes), begun),
+                None => (source.read(fetch.block, &mut loan), Instant::now()),
+            };
+            let mut state = self.lock();
+            match result {
+                Ok(bytes) => {
+                    if state.schedule.was_read(fetch.id) == Arrival::Wanted {
+                        state.read.insert(fetch.id, (loan, bytes));
+                        let times = Times { bytes, read: (begun, ended), place: (ended, ended) };
+                        state.times.insert(fetch.id, times);
+                    }
+                }
+                Err(fault) => state.fail(fetch, fault),
+            }
+            drop(state);
+            self.changed.notify_all();
+        }
+    }
+
+    /// The placer's life.
+    pub(super) fn place_blocks(&self, mut device: D) {
+        let next = |state: &mut State<D>| {
+            let fetch = state.schedule.next_place()?;
+            state.read.remove(&fetch.id).map(|(loan, _)| (fetch, loan))
+        };
+        while let Some((fetch, loan)) = self.next(next) {
+            let begun = Instant::now();
+            let result = device.place(fetch.block, loan);
+            let ended = Instant::now();
+            // Waiting for a place is no part of placing: it says nothing of how fast the way to the device is.
+            let worked = device.worked().and_then(|worked| ended.checked_sub(worked));
+            let begun = worked.map_or(begun, |at| at.max(begun));
+            let mut state = self.lock();
+            let mut unwanted = None;
+            match result {
+                Ok(block) => {
+                    if state.schedule.was_placed(fetch.id) == Arrival::Wanted {
+                        state.ready.insert(fetch.id, Arc::new(block));
+                        if let Some(times) = state.times.get_mut(&fetch.id) {
+                            times.place = (begun, ended);
+                        }
+                    } else {
+                        unwanted = Some(block);
+                        state.times.remove(&fetch.id);
+                    }
+                }
+                Err(fault) => state.fail(fetch, fault),
+            }
+            drop(state);
+            drop(unwanted);
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl<D: Device> State<D> {
+    fn fail(&mut self, fetch: Fetch, fault: Fault) {
+        let wanted = self.schedule.holds(fetch.id);
+        self.schedule.failed(fetch.id);
+        self.times.remove(&fetch.id);
+        let failure = Failure { fault, block: Some(fetch.block) };
+        if wanted || failure.is_fatal() {
+            self.failure.get_or_insert(failure);
+        }
+    }
+
+    /// Forgets a failure of which nobody has heard, if it is not for good; says whether there was one.
+    pub(super) fn forget_failure(&mut self) -> bool {
+        self.failure.take_if(|failure| !failure.is_fatal()).is_some()
+    }
+
+    /// Why the block of a layer that was just asked for, and is not there, will not come.
+    pub(super) fn why_not(&mut self, layer: usize) -> Option<Fault> {
+        let failure = self.failure.as_ref()?;
+        if failure.is_fatal() {
+            // What is over stays over.
+            return Some(failure.fault.clone());
+        }
+        if failure.block == self.schedule.block_of(layer) {
+            return self.failure.take().map(|failure| failure.fault);
+        }
+        // It met another block, perhaps one of the next step. Once nobody brings this one, reading goes on with it.
+        if !self.schedule.is_coming(layer) {
+            self.failure = None;
+        }
+        None
+    }
+
+    /// Takes out what is no longer wanted.
+    pub(super) fn sweep(&mut self) -> Vec<Dropped<D::Block>> {
+        let Self { schedule, read, ready, times, .. } = self;
+        times.retain(|id, _| schedule.holds(*id));
+        let read = read.extract_if(|id, _| !schedule.holds(*id)).map(|(_, (loan, _))| Dropped::Read(loan));
+        let mut dropped: Vec<_> = read.collect();
+        dropped.extend(ready.extract_if(|id, _| !schedule.holds(*id)).map(|(_, block)| Dropped::Ready(block)));
+        dropped
+    }
+}
+
+/// What nobody wants any more. It is dropped outside of the lock, because that gives its memory back.
+#[allow(dead_code, reason = "held to be dropped")]
+pub(super) enum Dropped<B> {
+    Read(Loan),
+    Ready(Arc<B>),
+}
