@@ -193,6 +193,8 @@ impl TextEngine {
         if self.running.is_empty() {
             return Ok(Progress::Idle);
         }
+        // Before the step: one that never ends is seen by what is being worked on.
+        self.publish();
         let started = Instant::now();
         let stages: Vec<_> = self.running.iter().map(|running| running.stage(self.info.vocab_size)).collect();
         let shares = batch::plan(&stages, self.settings.step_budget);

@@ -219,6 +219,32 @@ fn rc_11_a_closed_reply_ends_the_sequence_within_one_step() {
     assert_eq!(rig.engine.activity.stats().active, 0);
 }
 
+/// Notes how many are being worked on whenever it is asked whether somebody listens.
+struct Watching {
+    activity: Arc<Activity>,
+    seen: Arc<std::sync::Mutex<Vec<u32>>>,
+}
+
+impl Reply for Watching {
+    fn send(&mut self, _event: Event) {}
+
+    fn is_closed(&self) -> bool {
+        self.seen.lock().unwrap().push(self.activity.stats().active);
+        false
+    }
+}
+
+#[test]
+fn a_step_is_seen_while_it_lasts_the_first_one_too() {
+    let mut rig = Rig::saying("hello");
+    let seen = Arc::default();
+    let reply = Watching { activity: Arc::clone(&rig.engine.activity), seen: Arc::clone(&seen) };
+    rig.engine.submit(SequenceId(1), Work::Generate(prompt("hi")), Box::new(reply));
+    rig.engine.step().unwrap();
+    // Before the step, and in it.
+    assert_eq!(*seen.lock().unwrap(), [0, 1]);
+}
+
 #[test]
 fn rc_11_cancel_forgets_a_sequence_wherever_it_is() {
     let settings = TextEngineSettings { max_concurrent: 1, ..TextEngineSettings::default() };
