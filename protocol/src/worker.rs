@@ -266,6 +266,8 @@ pub enum WorkerExit {
     BadModel,
     /// Not enough memory for the model.
     OutOfMemory,
+    /// A file that is there could not be read: the disk or the network behind it failed, and may work later.
+    ReadFailed,
     /// Somebody else listens on the port.
     PortInUse,
     /// The device is not there or failed for good; the process cannot go on.
@@ -273,11 +275,12 @@ pub enum WorkerExit {
 }
 
 impl WorkerExit {
-    const TABLE: [(Self, i32); 6] = [
+    const TABLE: [(Self, i32); 7] = [
         (Self::Clean, 0),
         (Self::BadSpec, 64),
         (Self::BadModel, 65),
         (Self::OutOfMemory, 71),
+        (Self::ReadFailed, 74),
         (Self::PortInUse, 75),
         (Self::DeviceLost, 76),
     ];

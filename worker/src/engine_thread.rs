@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 use model_boss_engine::text::Text;
 use model_boss_engine::{Engine, EngineError, Progress, TextEngine, TextEngineSettings};
 use model_boss_protocol::{Category, WorkerExit};
+use model_boss_weights::is_read_failure;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
@@ -93,8 +94,11 @@ fn load_text(
 ) -> std::io::Result<JoinHandle<Result<Text, LoadFailure>>> {
     let body = move || {
         let text = Text::load(&source, template.as_deref());
-        text.map_err(|error| LoadFailure::new(WorkerExit::BadModel, &error))
-            .inspect_err(|failure| ended.tell(failure.clone()))
+        let failure = |error| {
+            let exit = if is_read_failure(&error) { WorkerExit::ReadFailed } else { WorkerExit::BadModel };
+            LoadFailure::new(exit, &error)
+        };
+        text.map_err(failure).inspect_err(|failure| ended.tell(failure.clone()))
     };
     thread::Builder::new().name("text".to_owned()).spawn(body)
 }

@@ -421,8 +421,14 @@ fn report(status: std::io::Result<ExitStatus>, why: Option<String>, last_lines: 
         Ok(status) => match (status.code(), status.signal()) {
             (Some(code), _) => (WorkerExit::from_code(code), format!("exit code {code}")),
             (None, Some(number)) => {
-                let name = Signal::try_from(number).map_or("unknown", Signal::as_str);
-                (None, format!("killed by signal {number} ({name})"))
+                let signal = Signal::try_from(number).ok();
+                let name = signal.map_or("unknown", Signal::as_str);
+                // It says nothing by itself: the system takes the process away where it stands.
+                let why = match signal {
+                    Some(Signal::SIGBUS) => ": a mapped file was cut, or its disk could not be read",
+                    _ => "",
+                };
+                (None, format!("killed by signal {number} ({name}){why}"))
             }
             (None, None) => (None, "ended without a status".to_owned()),
         },
@@ -437,6 +443,14 @@ fn report(status: std::io::Result<ExitStatus>, why: Option<String>, last_lines: 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_signal_that_a_broken_disk_sends_says_so() {
+        let of_signal = |signal: Signal| report(Ok(ExitStatus::from_raw(signal as i32)), None, Vec::new()).description;
+        assert_eq!(of_signal(Signal::SIGKILL), "killed by signal 9 (SIGKILL)");
+        let said = of_signal(Signal::SIGBUS);
+        assert!(said.contains("SIGBUS") && said.contains("disk could not be read"), "{said}");
+    }
 
     #[test]
     fn a_streamed_step_is_given_the_time_its_disk_needs() {

@@ -9,9 +9,9 @@ use model_boss_engine::residency::StreamError;
 use model_boss_engine::residency::plan::{Refusal, Wish};
 use model_boss_engine::{Decoder, DecoderError};
 use model_boss_protocol::{ByteCount, DeviceId, WorkerExit};
-use model_boss_weights::WeightsError;
 use model_boss_weights::gguf::{GgufModelError, TensorType};
 use model_boss_weights::store::{self, StoreChoice, StoreError, WeightStore};
+use model_boss_weights::{WeightsError, is_read_failure};
 
 use crate::ahead::{EndsWith, ReadAhead};
 use crate::cache;
@@ -214,11 +214,21 @@ impl LoadError {
     /// The exit code that tells the coordinator.
     pub fn exit(&self) -> WorkerExit {
         match self {
+            Self::BadModel { reason, .. } if may_pass(reason) => WorkerExit::ReadFailed,
             Self::BadModel { .. } => WorkerExit::BadModel,
             Self::OutOfMemory { .. } | Self::NoRoom { .. } | Self::TooLarge { .. } => WorkerExit::OutOfMemory,
             Self::DeviceLost { .. } => WorkerExit::DeviceLost,
         }
     }
+}
+
+/// Whether the files may be good: one could not be read, or was written meanwhile.
+fn may_pass(reason: &ModelError) -> bool {
+    let changed = matches!(
+        reason,
+        ModelError::Store(StoreError::Changed { .. }) | ModelError::Weights(WeightsError::Changed { .. })
+    );
+    changed || is_read_failure(reason)
 }
 
 /// What is wrong with a model's files.
@@ -380,5 +390,36 @@ fn same(files: &Files, one: &str, other: &str) -> bool {
     match (files.get(one), files.get(other)) {
         (Ok(one), Ok(other)) => (one.kind, one.shape, one.bytes) == (other.kind, other.shape, other.bytes),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn a_disk_that_fails_is_no_bad_model() {
+        let exit =
+            |reason: ModelError| LoadError::BadModel { model: "large.gguf".into(), reason: Box::new(reason) }.exit();
+        let path = || PathBuf::from("large.gguf");
+        let system = io::Error::from_raw_os_error;
+        let read = |source| ModelError::Store(StoreError::Read { path: path(), offset: 4096, source });
+        // EIO and ESTALE, then ENOENT and EACCES.
+        for (number, expected) in [
+            (5, WorkerExit::ReadFailed),
+            (116, WorkerExit::ReadFailed),
+            (2, WorkerExit::BadModel),
+            (13, WorkerExit::BadModel),
+        ] {
+            assert_eq!(exit(read(system(number))), expected, "{number}");
+            assert_eq!(exit(ModelError::ReadConfig { path: path(), source: system(number) }), expected, "{number}");
+            let weights = WeightsError::Read { path: path(), source: system(number) };
+            assert_eq!(exit(ModelError::Weights(weights)), expected, "{number}");
+        }
+        assert_eq!(exit(read(io::Error::from(io::ErrorKind::UnexpectedEof))), WorkerExit::BadModel, "it is too short");
+        assert_eq!(exit(ModelError::Store(StoreError::Changed { path: path() })), WorkerExit::ReadFailed);
+        assert_eq!(exit(ModelError::Tensor { name: "a".into(), what: "is odd".into() }), WorkerExit::BadModel);
     }
 }

@@ -1,5 +1,6 @@
 //! What can be wrong with weight files, in words for the person who has to fetch them again.
 
+use std::error::Error;
 use std::io;
 use std::path::PathBuf;
 
@@ -90,6 +91,18 @@ pub enum WeightsError {
         /// The file's name.
         file: String,
     },
+}
+
+/// Whether an error, or what caused it, is that the system could not read a file that is there, because a disk or the
+/// network behind it failed: the file may be good, and the same may work later.
+pub fn is_read_failure(error: &(dyn Error + 'static)) -> bool {
+    use io::ErrorKind::{InvalidFilename, InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied};
+    let of_the_file = [InvalidFilename, InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied];
+    // What the system does not say by a number of its own, we have said of the file.
+    let failed = |error: &io::Error| error.raw_os_error().is_some() && !of_the_file.contains(&error.kind());
+    std::iter::successors(Some(error), |&error| error.source())
+        .find_map(|error| error.downcast_ref::<io::Error>())
+        .is_some_and(failed)
 }
 
 /// Words from a file, made safe to print: no control characters, not longer than a line.

@@ -21,7 +21,7 @@ pub mod store;
 
 pub use ahead::ASKED_AT_ONCE;
 pub use dtype::Dtype;
-pub use error::WeightsError;
+pub use error::{WeightsError, is_read_failure};
 pub use index::{FileId, TensorEntry, TensorIndex, WeightFile};
 pub use locate::{gguf_file, model_folder};
 pub use mapped::MappedWeights;

@@ -27,10 +27,11 @@ impl Scheduler {
     /// Sends every model away that is not pinned, busy ones when they have ended, if that may help a load that failed
     /// in `before`. Says whether there will be another try.
     pub(super) fn try_without_others(&mut self, model: ModelIndex, before: SlotState, exit: &ExitReport) -> bool {
-        let at_fault = matches!(
-            exit.reason,
-            Some(WorkerExit::BadModel | WorkerExit::BadSpec | WorkerExit::PortInUse | WorkerExit::DeviceLost)
-        );
+        let at_fault = match exit.reason {
+            Some(WorkerExit::BadModel | WorkerExit::BadSpec | WorkerExit::PortInUse) => true,
+            Some(WorkerExit::ReadFailed | WorkerExit::DeviceLost) => true,
+            Some(WorkerExit::OutOfMemory | WorkerExit::Clean) | None => false,
+        };
         let lately = self.catalog[model].second_try_at.is_some_and(|at| self.now < at + AT_MOST_EVERY);
         // A process that could not even be started did not fail for want of memory.
         let loading = before == SlotState::Loading(LoadPhase::Weights);
