@@ -15,7 +15,7 @@ use crate::views;
 const MIB: u64 = 1 << 20;
 
 /// A model of random weights in this shape.
-fn synth(sandbox: &Sandbox, shape: &str) -> PathBuf {
+pub(crate) fn synth(sandbox: &Sandbox, shape: &str) -> PathBuf {
     let file = sandbox.path("models").join(format!("{shape}.gguf"));
     let made = Command::new(binary("model-boss-worker")).args(["synth", shape]).arg(&file).output().unwrap();
     assert!(made.status.success(), "{made:?}");
@@ -23,25 +23,25 @@ fn synth(sandbox: &Sandbox, shape: &str) -> PathBuf {
 }
 
 /// The shape as the model `name` with these further lines.
-fn with(sandbox: &Sandbox, name: &str, file: &Path, lines: &str) {
+pub(crate) fn with(sandbox: &Sandbox, name: &str, file: &Path, lines: &str) {
     let small = "context_length = 256\nmax_concurrent = 2\n[params]\ntemperature = 0\n";
     // Tables come last.
     sandbox.model(name, file, &format!("{lines}\n{small}"));
 }
 
 /// Greedy, and exactly so many tokens.
-fn tokens(model: &str, count: u64) -> Value {
+pub(crate) fn tokens(model: &str, count: u64) -> Value {
     let mut body = question(model, "hello");
     body["max_tokens"] = count.into();
     body["ignore_eos"] = true.into();
     body
 }
 
-async fn ask(boss: &Boss, model: &str, count: u64) -> Answer {
+pub(crate) async fn ask(boss: &Boss, model: &str, count: u64) -> Answer {
     boss.client().post("/v1/chat/completions", &tokens(model, count)).await
 }
 
-async fn slot(boss: &Boss, model: &str) -> Value {
+pub(crate) async fn slot(boss: &Boss, model: &str) -> Value {
     let look = async || {
         let slots = boss.read("/api/v1/slots").await;
         let found =
@@ -52,7 +52,7 @@ async fn slot(boss: &Boss, model: &str) -> Value {
 }
 
 /// The residency part of the worker's own numbers.
-async fn layers(boss: &Boss, model: &str) -> Value {
+pub(crate) async fn layers(boss: &Boss, model: &str) -> Value {
     let look = async || {
         let found = slot(boss, model).await["layers"].clone();
         found["streamed_layers"].is_u64().then_some(found)

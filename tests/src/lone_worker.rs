@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{Method, Request, header};
 use http_body_util::Full;
 use model_boss_protocol::{
-    Category, DeviceId, EngineStats, Generation, ReadyProof, SpawnToken, WorkerHealth, WorkerSpec,
+    Category, DeviceId, EngineStats, Generation, ReadyProof, Residency, SpawnToken, WorkerHealth, WorkerSpec,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -29,9 +29,14 @@ pub struct LoneWorker {
 }
 
 impl LoneWorker {
-    /// Starts the program; its gate is still closed.
+    /// Starts the binary of that name; its gate is still closed.
     pub fn spawn(name: &str) -> Self {
-        let mut command = Command::new(binary(name));
+        Self::spawn_program(&binary(name))
+    }
+
+    /// Starts the program; its gate is still closed.
+    pub fn spawn_program(program: &Path) -> Self {
+        let mut command = Command::new(program);
         command.arg("serve").stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
         let stdin = child.stdin.take();
@@ -49,6 +54,11 @@ impl LoneWorker {
 
     /// Opens the gate for the model at `source`.
     pub fn open_gate(&mut self, source: &Path) {
+        self.open_gate_as(source, Residency::default());
+    }
+
+    /// Opens the gate for the model at `source`, whose layers are to live so.
+    pub fn open_gate_as(&mut self, source: &Path, residency: Residency) {
         let spec = WorkerSpec {
             model: "tiny".into(),
             category: Category::Llm,
@@ -61,7 +71,7 @@ impl LoneWorker {
             proof: self.proof(),
             context_length: None,
             max_concurrent: 32,
-            residency: Default::default(),
+            residency,
             params: [].into(),
             chat_template: None,
             thinking: None,
