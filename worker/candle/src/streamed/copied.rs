@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use candle_core::Tensor;
 use model_boss_engine::DecoderError;
@@ -18,10 +18,11 @@ use model_boss_engine::residency::predict::step_seconds;
 use model_boss_engine::residency::schedule::BlockId;
 use model_boss_engine::residency::{Capabilities, Device, Fault, Loan, Monitor, Span, Streamer};
 use model_boss_protocol::ByteCount;
-use model_boss_weights::store::{self, HostBuffer, Reads, WeightStore, read_all};
+use model_boss_weights::store::{self, HostBuffer, Reads, WeightStore, evenly_within, read_all};
 
 use super::cpu::{Block, Lease, StoreSource};
-use super::load::{Asked, Opened, everything, latency, needs_beside_layers, report};
+use super::load::{Asked, Opened, everything, kept, needs_beside_layers, report};
+use super::measure::{ReadTimes, seconds};
 use super::table::{LayerTable, Piece};
 use super::{StepTimer, Streamed, index};
 use crate::device;
@@ -73,7 +74,7 @@ where
     }
     let blocks: Vec<(Reads, Vec<Piece>)> = planned.blocks.iter().map(|layers| table.reads(layers)).collect();
     let buffer = blocks.iter().map(|(reads, _)| reads.buffer()).max().unwrap_or(0);
-    let host = HostShare::of(asked.host_memory, &blocks, buffer)?;
+    let host = HostShare::of(asked.host_memory, &blocks, &kept(&planned), buffer)?;
     let mut held = HashMap::new();
     for block in &host.held {
         let (reads, _) = &blocks[block.0];
@@ -172,9 +173,14 @@ struct HostShare {
 }
 
 impl HostShare {
-    /// Buffers first; then as many blocks as fit, evenly among all, so that the disk has time for the others while they are
-    /// copied. Without a limit only buffers: nobody has said that the rest is to be had.
-    fn of(limit: Option<u64>, blocks: &[(Reads, Vec<Piece>)], buffer: usize) -> Result<Self, ModelError> {
+    /// Buffers first; then as many blocks as fit, evenly among those that do not stay on the device, so that the disk has
+    /// time for the others while they are copied. Without a limit only buffers: nobody has said that the rest is to be had.
+    fn of(
+        limit: Option<u64>,
+        blocks: &[(Reads, Vec<Piece>)],
+        stay: &[usize],
+        buffer: usize,
+    ) -> Result<Self, ModelError> {
         let (buffer, limit) = (buffer as u64, limit.unwrap_or(BUFFERS as u64 * buffer as u64));
         let all: u64 = blocks.iter().map(|(reads, _)| reads.buffer() as u64).sum();
         if all <= limit {
@@ -191,20 +197,16 @@ impl HostShare {
             );
             return Err(ModelError::Device(DecoderError::OutOfMemory(what)));
         }
-        let left = limit - buffers * buffer;
-        let count = (0..=blocks.len()).rev().map(|count| evenly(count, blocks.len()));
-        let bytes = |held: &[BlockId]| held.iter().map(|block| blocks[block.0].0.buffer() as u64).sum::<u64>();
-        let held = count.map(Iterator::collect::<Vec<_>>).find(|held| bytes(held) <= left).unwrap_or_default();
-        Ok(Self { buffers: buffers as usize, bytes: buffers * buffer + bytes(&held), held })
+        let bytes: Vec<u64> = blocks.iter().map(|(reads, _)| reads.buffer() as u64).collect();
+        let held = evenly_within(&bytes, stay, limit - buffers * buffer);
+        let held_bytes: u64 = held.iter().map(|block| bytes[*block]).sum();
+        let held = held.into_iter().map(BlockId).collect();
+        Ok(Self { buffers: buffers as usize, bytes: buffers * buffer + held_bytes, held })
     }
 }
 
-/// So many of all, evenly.
-fn evenly(count: usize, all: usize) -> impl Iterator<Item = BlockId> {
-    (0..all).filter(move |at| (at + 1) * count / all > at * count / all).map(BlockId)
-}
-
-/// How fast the store reads, the device is copied to, and it computes, from two layers: the first warms everything up.
+/// How fast the store reads, the device is copied to, and it computes; the latter two from two layers, of which the first
+/// warms everything up.
 fn measure<D>(
     table: &LayerTable,
     layers: &Range<usize>,
@@ -219,15 +221,14 @@ where
     let mut rates = Rates { read: 1e9, place: 10e9, latency: 1e-4, compute: 500e9 };
     let mark = || driver.event(true).map_err(load_fault);
     let (begin, end) = (mark()?, mark()?);
-    for layer in [layers.start, layers.start + layers.len() / 2] {
-        let (reads, pieces) = table.reads(&[layer]);
+    let samples = [layers.start, layers.start + layers.len() / 2].map(|layer| table.reads(&[layer]));
+    let size = samples.iter().map(|(reads, _)| reads.buffer()).max().unwrap_or(0);
+    let mut buffer = driver.host_buffer(size).map_err(load_fault)?;
+    let mut times = ReadTimes::of(table, layers, store, &mut buffer)?;
+    for (reads, pieces) in &samples {
         let bytes: u64 = pieces.iter().map(|piece| piece.extent.len).sum();
         let per_second = |seconds: f64| bytes as f64 / seconds.max(1e-9);
-        let mut buffer = driver.host_buffer(reads.buffer()).map_err(load_fault)?;
-        let begun = Instant::now();
-        read_all(store, &reads, &mut buffer)?;
-        rates.read = per_second(begun.elapsed().as_secs_f64());
-        rates.latency = latency(store, &reads, &mut buffer)?;
+        times.took(reads.buffer() as u64, seconds(|| read_all(store, reads, &mut buffer))?);
         let memory = pieces.iter().map(|piece| driver.allocate(&piece.layout)).collect::<Result<Vec<_>, _>>();
         let memory = memory.map_err(load_fault)?;
         let copying = || -> Result<f64, Fault> {
@@ -256,6 +257,7 @@ where
             rates.compute = per_second(driver.seconds(&begin, &end).map_err(load_fault)?);
         }
     }
+    (rates.read, rates.latency) = times.rates();
     Ok(rates)
 }
 

@@ -10,11 +10,10 @@ use model_boss_engine::DecoderError;
 use model_boss_engine::residency::adapt::Adapter;
 use model_boss_engine::residency::plan::{Mode, Needs, Plan as ResidencyPlan, Rates, StreamPlan, plan};
 use model_boss_engine::residency::{Capabilities, Device, Monitor, Residency, Streamer};
-use model_boss_weights::store::{
-    self, HostBuffer, MemoryStore, PAGE, Reads, StoreChoice, StoreError, WeightStore, read_all,
-};
+use model_boss_weights::store::{self, HostBuffer, MemoryStore, Reads, StoreChoice, WeightStore, read_all};
 
 use super::cpu::{Block, CpuDevice, StoreSource, arrange, matrices};
+use super::measure::{ReadTimes, seconds, touch};
 use super::table::{LayerTable, Piece};
 use super::{Pieces, Streamed, index};
 use crate::layer::Layer;
@@ -122,7 +121,8 @@ pub(crate) fn open(asked: &Asked<'_>, reader: &mut Reader<'_>) -> Result<Opened,
     let (store, held): (Arc<dyn WeightStore>, u64) = match options.store {
         StoreChoice::Memory => {
             let taken = needs.ends + needs.kv + needs.workspace + planned.layer_bytes();
-            let store = MemoryStore::holding(store, &reads, place.budget.saturating_sub(taken))?;
+            let room = place.budget.saturating_sub(taken);
+            let store = MemoryStore::holding(store, &reads, &kept(&planned), room)?;
             let held = store.bytes();
             (Arc::new(store), held)
         }
@@ -160,6 +160,11 @@ pub(super) fn everything(needs: &Needs) -> StreamPlan {
     let resident_bytes = needs.layers.iter().sum();
     let (blocks, slots, look_ahead, slot_bytes) = (Vec::new(), 0, 0, 0);
     StreamPlan { blocks, slots, look_ahead, slot_bytes, resident_bytes, streamed_bytes: 0, step_seconds: None }
+}
+
+/// Blocks that stay in slots as it was planned: what is read of them is read once.
+pub(super) fn kept(planned: &StreamPlan) -> Vec<usize> {
+    planned.kept(planned.look_ahead).into_iter().map(|block| block.0).collect()
 }
 
 pub(super) fn report(
@@ -211,19 +216,18 @@ fn host_buffer(bytes: usize) -> Result<HostBuffer, ModelError> {
     HostBuffer::new(bytes).map_err(|error| ModelError::Device(DecoderError::OutOfMemory(error.to_string())))
 }
 
-/// How fast the store reads and this machine computes, from two layers: the first warms everything up.
+/// How fast the store reads and this machine computes; the latter from two layers, of which the first warms everything up.
 fn measure(table: &LayerTable, layers: &Range<usize>, store: &dyn WeightStore) -> Result<Rates, ModelError> {
     let mut rates = Rates { read: 1e9, place: f64::INFINITY, latency: 1e-4, compute: 10e9 };
     let samples = [layers.start, layers.start + layers.len() / 2].map(|layer| table.reads(&[layer]));
     let size = samples.iter().map(|(reads, _)| reads.buffer()).max().unwrap_or(0);
     let mut loan = host_buffer(size)?;
+    let mut times = ReadTimes::of(table, layers, store, &mut loan)?;
     for (reads, pieces) in &samples {
         let bytes: u64 = pieces.iter().map(|piece| piece.extent.len).sum();
         let per_second = |begun: Instant| bytes as f64 / begun.elapsed().as_secs_f64().max(1e-9);
-        let begun = Instant::now();
-        read_all(store, reads, &mut loan)?;
-        rates.read = per_second(begun);
-        rates.latency = latency(store, reads, &mut loan)?;
+        touch(&mut loan);
+        times.took(reads.buffer() as u64, seconds(|| read_all(store, reads, &mut loan))?);
         let begun = Instant::now();
         arrange(reads, pieces, &mut loan, false).map_err(|what| ModelError::Layer { layer: 0, what })?;
         let moves = pieces.iter().any(Piece::moves);
@@ -250,23 +254,6 @@ fn measure(table: &LayerTable, layers: &Range<usize>, store: &dyn WeightStore) -
         }
         loan = host_buffer(size)?;
     }
+    (rates.read, rates.latency) = times.rates();
     Ok(rates)
-}
-
-/// Seconds that a read of one page takes.
-pub(super) fn latency(store: &dyn WeightStore, reads: &Reads, into: &mut HostBuffer) -> Result<f64, StoreError> {
-    let Some(mut run) = reads.runs().last().copied() else { return Ok(0.0) };
-    run.extent.len = run.extent.len.min(PAGE as u64);
-    run.at = 0;
-    let mut kept = [0; PAGE];
-    kept.copy_from_slice(&into[..PAGE]);
-    let mut seconds = f64::INFINITY;
-    // The least of some: one that had to wait for somebody else says nothing about the disk.
-    for _ in 0..3 {
-        let begun = Instant::now();
-        store.read(&run, &mut into[..PAGE])?;
-        seconds = seconds.min(begun.elapsed().as_secs_f64());
-    }
-    into[..PAGE].copy_from_slice(&kept);
-    Ok(seconds)
 }

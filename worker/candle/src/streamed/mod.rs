@@ -6,6 +6,7 @@ pub(crate) mod copied;
 pub(crate) mod cpu;
 pub(crate) mod index;
 pub(crate) mod load;
+mod measure;
 mod table;
 
 use std::collections::HashMap;

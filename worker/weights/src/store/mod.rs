@@ -17,7 +17,7 @@ use std::thread;
 pub use buffer::{HostBuffer, HostMemory, PAGE, prefer_large_pages};
 pub use direct::DirectStore;
 pub use mapped::MappedStore;
-pub use memory::MemoryStore;
+pub use memory::{MemoryStore, evenly_within};
 pub use runs::{Extent, Reads, Run};
 
 /// Gives pieces of files, from any thread.
