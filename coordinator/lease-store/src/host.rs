@@ -57,6 +57,7 @@ pub(crate) struct Stat {
     pub(crate) parent: u32,
     pub(crate) group: u32,
     pub(crate) session: u32,
+    pub(crate) threads: u32,
     pub(crate) start_time: u64,
 }
 
@@ -76,12 +77,14 @@ impl Stat {
             parent: small(1)?,
             group: small(2)?,
             session: small(3)?,
+            threads: small(17)?,
             start_time: number(19)?,
         })
     }
 
+    /// A process whose first thread ended looks like a zombie while its other threads live on.
     pub(crate) fn is_zombie(&self) -> bool {
-        matches!(self.state, b'Z' | b'X' | b'x')
+        matches!(self.state, b'Z' | b'X' | b'x') && self.threads <= 1
     }
 
     /// `kthreadd` and its children have no memory of their own.
@@ -100,6 +103,7 @@ mod tests {
         let line = "42 (a) b (c) S 7 8 9 0 -1 4 1 0 0 0 0 0 0 0 20 0 1 0 110763 313 413";
         let stat = Stat::parse(line).unwrap();
         assert_eq!((stat.state, stat.parent, stat.group, stat.session, stat.start_time), (b'S', 7, 8, 9, 110_763));
+        assert_eq!(stat.threads, 1);
         assert!(Stat::parse("42 (x").is_none());
     }
 

@@ -26,5 +26,5 @@ pub use model_boss_lease::{
 };
 pub use redis_store::{RedisStore, redis_server};
 pub use store::{Document, DocumentStore, Etag, LedgerStore, Snapshot, Store, Swap};
-pub use tree::ProcessTree;
+pub use tree::{Below, GUARDS_VARIABLE, ProcessTree, guard_mark};
 pub use view::{LeaseView, PartView, RevokeView, WaiterView};

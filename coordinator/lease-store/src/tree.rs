@@ -1,7 +1,10 @@
 //! Process trees: whose child a process is, whether it is gone with all that it left behind, and which pid namespaces
 //! can be seen from here. Looks at `/proc`, and knows no leases.
+//!
+//! A process belongs to the tree of an ancestor while the chain of parents leads there. A chain breaks when its middle
+//! dies; the group, the session and the marks of guards that a process inherited still name the tree then.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use model_boss_lease::Process;
@@ -16,6 +19,16 @@ const INITIAL_NAMESPACE: &str = "pid:[4026531836]";
 
 /// A chain of parents longer than this is not followed.
 const GENERATIONS: usize = 64;
+
+/// The environment variable that names every guard above a process, outermost first, with commas between them. It is
+/// inherited over sessions and double forks.
+pub const GUARDS_VARIABLE: &str = "MODEL_BOSS_GUARDS";
+
+/// How a guard is named in [`GUARDS_VARIABLE`].
+pub fn guard_mark(guard: &Process) -> String {
+    let namespace: String = guard.pid_ns.chars().filter(char::is_ascii_digit).collect();
+    format!("{}-{}-{namespace}", guard.pid, guard.start_time)
+}
 
 /// The processes of a host, as they are at each call.
 pub struct ProcessTree {
@@ -33,6 +46,9 @@ trait Source {
     fn all(&self) -> Option<Vec<u32>>;
     /// The pid namespace of a process and its number there; `None` when that is not to be known.
     fn inner(&self, pid: u32) -> Option<(String, u32)>;
+    /// The marks of the guards above a process, with commas between them; `None` without any, and for processes of other
+    /// users.
+    fn guards(&self, pid: u32) -> Option<String>;
 }
 
 impl ProcessTree {
@@ -45,6 +61,48 @@ impl ProcessTree {
     pub fn session(leader: u32) -> Vec<u32> {
         let all = Proc.all().unwrap_or_default().into_iter();
         all.filter(|pid| Stat::of(*pid).is_some_and(|stat| stat.session == leader && !stat.is_zombie())).collect()
+    }
+
+    /// Every living process whose chain of parents leads to `ancestor`, which is not among them. Complete while the
+    /// ancestor is a subreaper (prctl(2), `PR_SET_CHILD_SUBREAPER`): orphans below it become its children.
+    pub fn below(ancestor: u32) -> Vec<Below> {
+        let living = living(&Proc).unwrap_or_default();
+        let edges = living.iter().map(|(pid, stat)| (stat.parent, *pid));
+        let reached = reach([ancestor].into(), edges);
+        let below = living.into_iter().filter(|(pid, _)| reached.contains(pid) && *pid != ancestor);
+        below.map(|(pid, stat)| Below { pid, parent: stat.parent, session: stat.session }).collect()
+    }
+
+    /// Every living process of the tree of `root`, which is among them while it lives: its descendants, the groups and
+    /// sessions that they lead, and the processes that bear the root's mark, with all of theirs. Empty for a root of
+    /// another pid namespace.
+    pub fn members(&self, root: &Process) -> Vec<Process> {
+        if root.pid_ns != self.namespace {
+            return Vec::new();
+        }
+        let members = living(self.source.as_ref()).map(|living| self.members_among(&living, root)).unwrap_or_default();
+        members.into_iter().map(|(pid, start_time)| self.named(pid, start_time)).collect()
+    }
+
+    fn members_among(&self, living: &BTreeMap<u32, Stat>, root: &Process) -> Vec<(u32, u64)> {
+        // The kernel gives a number to a new process only when no group or session bears it any more.
+        let reused = self.source.stat(root.pid).is_some_and(|stat| stat.start_time != root.start_time);
+        let seeds: BTreeSet<u32> = if reused { BTreeSet::new() } else { [root.pid].into() };
+        let may_belong = |stat: &Stat| stat.start_time >= root.start_time;
+        let edges = || {
+            let later = living.iter().filter(|(_, stat)| may_belong(stat));
+            later.flat_map(|(pid, stat)| [stat.parent, stat.group, stat.session].map(|leader| (leader, *pid)))
+        };
+        let mut reached = reach(seeds, edges());
+        let mark = guard_mark(root);
+        let marked = |pid: &u32| self.source.guards(*pid).is_some_and(|guards| bears(&guards, &mark));
+        let unexplained = living.iter().filter(|(pid, stat)| may_belong(stat) && !reached.contains(pid));
+        let orphans: Vec<u32> = unexplained.map(|(pid, _)| *pid).filter(marked).collect();
+        if !orphans.is_empty() {
+            reached = reach(reached.into_iter().chain(orphans).collect(), edges());
+        }
+        let members = living.iter().filter(|(pid, stat)| reached.contains(pid) && may_belong(stat));
+        members.map(|(pid, stat)| (*pid, stat.start_time)).collect()
     }
 
     /// The process, its ancestors as long as they can be followed, and the leaders of its group and session. A leader
@@ -77,30 +135,28 @@ impl ProcessTree {
             };
             line.extend(found.filter(|process| !line.contains(process)));
         }
+        if !attached.iter().any(|process| line.contains(process)) {
+            // Its chain is broken: the nearest guard above it is the last one that it names.
+            let guards = self.source.guards(pid).unwrap_or_default();
+            let named = guards.rsplit(',').filter_map(|mark| {
+                attached.iter().find(|process| process.pid_ns == self.namespace && guard_mark(process) == mark)
+            });
+            line.extend(named.cloned());
+        }
         line
     }
 
-    /// Whether the process is gone, and with it every process that it left in its process group or session, and every
-    /// child. A zombie has given its memory back and counts as gone. When in doubt the answer is no.
+    /// Whether the process is gone, and with it every process of its tree ([`ProcessTree::members`]). A zombie has given
+    /// its memory back and counts as gone. When in doubt the answer is no.
     pub fn is_gone(&self, process: &Process) -> bool {
         if process.pid_ns != self.namespace {
             return self.is_gone_elsewhere(process);
         }
-        match self.source.stat(process.pid) {
-            Some(stat) if stat.start_time == process.start_time && !stat.is_zombie() => return false,
-            // The kernel gives a number to a new process only when no group or session bears it any more.
-            Some(stat) if stat.start_time != process.start_time => return true,
-            Some(_) => {}
-            // /proc may hide other people's processes.
-            None if self.source.exists(process.pid) => return false,
-            None => {}
+        // /proc may hide other people's processes.
+        if self.source.stat(process.pid).is_none() && self.source.exists(process.pid) {
+            return false;
         }
-        let Some(all) = self.source.all() else { return false };
-        let left_behind = |stat: &Stat| {
-            let descends = [stat.group, stat.session, stat.parent].contains(&process.pid);
-            !stat.is_zombie() && descends
-        };
-        !all.into_iter().filter_map(|pid| self.source.stat(pid)).any(|stat| left_behind(&stat))
+        living(self.source.as_ref()).is_some_and(|living| self.members_among(&living, process).is_empty())
     }
 
     /// Whether this very process lives, seen from here. One of another pid namespace is looked for by its number there.
@@ -147,6 +203,46 @@ impl ProcessTree {
     }
 }
 
+/// A living process below another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Below {
+    /// Its number.
+    pub pid: u32,
+    /// Its parent's.
+    pub parent: u32,
+    /// Its session's.
+    pub session: u32,
+}
+
+/// Every living process; `None` when they cannot be listed.
+fn living(source: &dyn Source) -> Option<BTreeMap<u32, Stat>> {
+    let all = source.all()?.into_iter();
+    Some(all.filter_map(|pid| Some((pid, source.stat(pid)?))).filter(|(_, stat)| !stat.is_zombie()).collect())
+}
+
+/// `seeds` and everything that edges (from, to) lead to from there.
+fn reach(seeds: BTreeSet<u32>, edges: impl Iterator<Item = (u32, u32)>) -> BTreeSet<u32> {
+    let mut next: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for (from, to) in edges {
+        next.entry(from).or_default().push(to);
+    }
+    let mut open: Vec<u32> = seeds.iter().copied().collect();
+    let mut reached = seeds;
+    while let Some(at) = open.pop() {
+        for to in next.remove(&at).unwrap_or_default() {
+            if reached.insert(to) {
+                open.push(to);
+            }
+        }
+    }
+    reached
+}
+
+/// Whether `mark` is one of the marks in `guards`.
+fn bears(guards: &str, mark: &str) -> bool {
+    guards.split(',').any(|guard| guard == mark)
+}
+
 /// The kernel's own account.
 struct Proc;
 
@@ -170,6 +266,14 @@ impl Source for Proc {
         // From the outermost namespace that we can see to the process's own (proc_pid_status(5)).
         let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
         Some((namespace, numbers.split_ascii_whitespace().last()?.parse().ok()?))
+    }
+
+    fn guards(&self, pid: u32) -> Option<String> {
+        // As it was when the program began (proc_pid_environ(5)); programs may write over it.
+        let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let value =
+            |entry: &[u8]| entry.strip_prefix(GUARDS_VARIABLE.as_bytes())?.strip_prefix(b"=").map(<[u8]>::to_vec);
+        String::from_utf8(environment.split(|byte| *byte == 0).find_map(value)?).ok()
     }
 }
 

@@ -8,9 +8,9 @@ const HERE: &str = INITIAL_NAMESPACE;
 const BOX: &str = "pid:[7]";
 
 #[derive(Default)]
-struct Made(BTreeMap<u32, Seen>);
+struct Made(BTreeMap<u32, Seen>, BTreeMap<u32, String>);
 
-/// What is seen of a process: its stat, and its namespace with its number inside.
+/// The stat of a process, and its namespace with its number inside.
 type Seen = (Stat, Option<(&'static str, u32)>);
 
 impl Source for Made {
@@ -29,15 +29,29 @@ impl Source for Made {
     fn inner(&self, pid: u32) -> Option<(String, u32)> {
         self.0.get(&pid)?.1.map(|(namespace, inner)| (namespace.to_owned(), inner))
     }
+
+    fn guards(&self, pid: u32) -> Option<String> {
+        self.1.get(&pid).cloned()
+    }
 }
 
 /// Pid, parent, group, session, start time.
 fn tree(processes: &[(u32, u32, u32, u32, u64)]) -> ProcessTree {
-    let made = processes.iter().map(|(pid, parent, group, session, start_time)| {
-        let stat = Stat { state: b'S', parent: *parent, group: *group, session: *session, start_time: *start_time };
-        (*pid, (stat, Some((HERE, *pid))))
+    marked_tree(processes, &[])
+}
+
+/// The same, with the marks that processes bear.
+fn marked_tree(processes: &[(u32, u32, u32, u32, u64)], marks: &[(u32, String)]) -> ProcessTree {
+    let made = processes.iter().map(|&(pid, parent, group, session, start_time)| {
+        let stat = Stat { state: b'S', parent, group, session, threads: 1, start_time };
+        (pid, (stat, Some((HERE, pid))))
     });
-    ProcessTree { source: Box::new(Made(made.collect())), namespace: HERE.to_owned() }
+    let made = Made(made.collect(), marks.iter().cloned().collect());
+    ProcessTree { source: Box::new(made), namespace: HERE.to_owned() }
+}
+
+fn pids(members: &[Process]) -> Vec<u32> {
+    members.iter().map(|process| process.pid).collect()
 }
 
 fn process(pid: u32, start_time: u64) -> Process {
@@ -72,10 +86,74 @@ fn a_process_is_gone_when_nothing_of_it_is_left() {
 }
 
 #[test]
+fn a_session_of_its_own_belongs_to_the_tree_as_long_as_its_chain_holds() {
+    let chain = [(10, 1, 10, 10, 5), (20, 10, 10, 10, 6), (30, 20, 30, 30, 7), (40, 30, 40, 40, 8), (50, 1, 50, 50, 9)];
+    assert_eq!(pids(&tree(&chain).members(&process(10, 5))), [10, 20, 30, 40]);
+    // The middle died: 40 is a child of init in a session of its own, and nothing but a mark says whose it was.
+    let broken = [(10, 1, 10, 10, 5), (40, 1, 40, 40, 8), (41, 1, 40, 40, 9), (50, 1, 50, 50, 9)];
+    assert_eq!(pids(&tree(&broken).members(&process(10, 5))), [10]);
+    let marked = marked_tree(&broken, &[(40, guard_mark(&process(10, 5)))]);
+    assert_eq!(pids(&marked.members(&process(10, 5))), [10, 40, 41], "and with it the session that it leads");
+}
+
+#[test]
+fn a_mark_outlives_its_guard_and_the_reuse_of_its_number() {
+    let mark = format!("{},{}", guard_mark(&process(7, 1)), guard_mark(&process(10, 5)));
+    let left = marked_tree(&[(40, 1, 40, 40, 8)], &[(40, mark.clone())]);
+    assert!(!left.is_gone(&process(10, 5)));
+    assert!(!left.is_gone(&process(7, 1)), "the outer one of two guards");
+    assert!(left.is_gone(&process(10, 4)), "another process with this number");
+    let reused = marked_tree(&[(10, 1, 10, 10, 9), (11, 10, 10, 10, 9), (40, 1, 40, 40, 8)], &[(40, mark)]);
+    assert_eq!(pids(&reused.members(&process(10, 5))), [40]);
+    assert_eq!(
+        reused.lineage(40, &[process(7, 1), process(10, 5)]),
+        [40, 10, 7].map(|pid| match pid {
+            40 => process(40, 8),
+            10 => process(10, 5),
+            _ => process(7, 1),
+        })
+    );
+}
+
+#[test]
+fn a_process_whose_first_thread_ended_is_no_zombie() {
+    let stat = |threads| Stat { state: b'Z', parent: 1, group: 10, session: 10, threads, start_time: 5 };
+    let of = |threads| {
+        let made = Made([(10, (stat(threads), Some((HERE, 10))))].into(), BTreeMap::new());
+        ProcessTree { source: Box::new(made), namespace: HERE.to_owned() }
+    };
+    assert!(of(1).is_gone(&process(10, 5)));
+    assert!(!of(2).is_gone(&process(10, 5)));
+}
+
+#[test]
+fn what_is_below_a_process_is_found_in_its_sessions() {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    // The shell keeps a child that leads a session of its own, which has a child in turn.
+    let script = "setsid sh -c 'tail -f /dev/null & echo $!; read -r never' & read -r line; kill -9 $!; wait";
+    let mut shell =
+        Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let deepest: u32 = line.trim().parse().unwrap();
+    let below = ProcessTree::below(shell.id());
+    let found = below.iter().find(|below| below.pid == deepest).copied();
+    assert!(found.is_some_and(|found| found.session != shell.id() && found.parent != shell.id()), "{below:?}");
+    assert!(ProcessTree::below(std::process::id()).iter().any(|below| below.pid == deepest));
+    for pid in below.iter().map(|below| below.pid) {
+        kill(Pid::from_raw(pid.cast_signed()), nix::sys::signal::Signal::SIGKILL).unwrap();
+    }
+    shell.kill().unwrap();
+    shell.wait().unwrap();
+}
+
+#[test]
 fn another_namespace_is_judged_only_from_the_initial_one() {
     let inside = Process { pid: 3, start_time: 50, pid_ns: BOX.to_owned() };
     let mut made = Made::default();
-    let stat = |start_time| Stat { state: b'S', parent: 1, group: 8, session: 8, start_time };
+    let stat = |start_time| Stat { state: b'S', parent: 1, group: 8, session: 8, threads: 1, start_time };
     made.0.insert(500, (stat(50), Some((BOX, 3))));
     let seeing = ProcessTree { source: Box::new(made), namespace: HERE.to_owned() };
     assert!(!seeing.is_gone(&inside));
