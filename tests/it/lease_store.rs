@@ -1,12 +1,14 @@
 //! The coordinator over a real Redis server: what happens when it is not there, goes away, comes back, or must not be used.
 
 use model_boss_protocol::ByteCount;
-use model_boss_tests::{Behaviour, Boss, PATIENCE, RedisServer, Sandbox, binary, until};
+use model_boss_tests::{Behaviour, Boss, Event, PATIENCE, RedisServer, Sandbox, binary, until};
 use serde_json::{Value, json};
 
 const ONE: &str = "[cpu]\nmemory = \"8GiB\"\n[[gpu]]\nmemory = \"24GiB\"\n";
 /// Leases short enough that a window of recovery is over in a second and a half.
 const SHORT: &str = "[leases]\nterm = \"1s\"\nheartbeat = \"200ms\"\npatience = \"500ms\"";
+/// Streams say at once what they wait for.
+const TALKATIVE: &str = "[sse]\nfirst_comment = \"50ms\"\ninterval = \"50ms\"";
 
 fn sandbox(url: &str) -> Sandbox {
     let mut sandbox = Sandbox::new();
@@ -63,6 +65,56 @@ async fn le_1_without_redis_loaded_models_serve_on_and_nothing_is_loaded() {
     drop(worker);
     boss.finish().await;
     assert_eq!(leases(&server), Vec::<Value>::new());
+}
+
+/// A request for a cold model is answered within its patience, a stream says why it waits, and the state is steady.
+async fn cold_requests_are_told(boss: &Boss) {
+    is(boss, 200, "lease_store_unavailable").await;
+    let mut stream = boss.chat_streamed("alpha", "?").await;
+    let Some(Event::Comment(comment)) = stream.next().await else { panic!("a comment comes first") };
+    assert!(comment.contains("no memory can be leased"), "{comment}");
+    let rest = stream.rest().await;
+    let error = rest.iter().find_map(|event| if let Event::Data(data) = event { Some(data) } else { None });
+    assert_eq!(error.expect("an error ends it")["error"]["code"], "lease_store_unavailable");
+    let refused = boss.chat("alpha", "?").await;
+    assert_eq!((refused.status.as_u16(), refused.error_code()), (503, "lease_store_unavailable".to_owned()));
+    assert!(refused.header("retry-after").is_some());
+    let refused = boss.client().post("/api/v1/load", &json!({ "model_name": "alpha" })).await;
+    assert_eq!((refused.status.as_u16(), refused.error_code()), (503, "lease_store_unavailable".to_owned()));
+    let text = boss.output().text();
+    assert_eq!(text.matches("memory can be leased").count(), 1, "only at the start: {text}");
+}
+
+#[tokio::test]
+async fn le_1_without_redis_a_request_for_a_cold_model_is_told_also_when_nothing_is_held() {
+    let Some(mut server) = RedisServer::start() else { return };
+    let sandbox = sandbox(&server.url()).with_config(TALKATIVE);
+    let alpha = sandbox.fake_model("alpha", Behaviour::default());
+    let boss = sandbox.start().await;
+    is(&boss, 200, "ok").await;
+    server.kill();
+    cold_requests_are_told(&boss).await;
+    assert_eq!(alpha.spawns(), 0);
+    server.start_again();
+    until(PATIENCE, "alpha is served", async || boss.chat("alpha", "?").await.status.is_success().then_some(())).await;
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn le_1_a_redis_that_reads_and_does_not_write_is_as_good_as_away() {
+    let Some(server) = RedisServer::start() else { return };
+    let sandbox = sandbox(&server.url()).with_config(TALKATIVE);
+    let alpha = sandbox.fake_model("alpha", Behaviour::default());
+    let boss = sandbox.start().await;
+    is(&boss, 200, "ok").await;
+    // Full: with noeviction every write fails.
+    server.ask(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
+    cold_requests_are_told(&boss).await;
+    assert_eq!(alpha.spawns(), 0);
+    server.ask(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
+    is(&boss, 200, "ok").await;
+    assert!(boss.chat("alpha", "?").await.status.is_success());
+    boss.finish().await;
 }
 
 #[tokio::test]

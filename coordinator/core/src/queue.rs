@@ -392,6 +392,11 @@ impl InferenceQueue {
         lanes.into_iter().flatten().flat_map(Lane::ids).collect()
     }
 
+    /// Everybody, in no order.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Waiting> {
+        self.waiting.values().map(Box::as_ref)
+    }
+
     /// Everybody in RC-4's order. For people: sorts all of them.
     pub(crate) fn in_order(&self, now: Moment) -> Vec<(OrderKey, &Waiting)> {
         let key = |entry: &Waiting| self.terms.key(entry.priority, entry.arrival, entry.client, now);

@@ -20,8 +20,9 @@ use model_boss_lease::{
 };
 use model_boss_protocol::{ByteCount, DeviceId};
 
+use crate::error::chain;
 use crate::lock::{Claim, LockFile, own_folder};
-use crate::store::{Document, Store, Swap};
+use crate::store::{Document, Snapshot, Store, Swap};
 use crate::view::{LeaseView, WaiterView};
 use crate::{EmbeddedStore, RedisStore, StoreError, host};
 
@@ -50,6 +51,35 @@ pub struct Holder {
     seen: Ledger,
     /// A ledger of this boot was there: if it is not any more, it was lost.
     met: bool,
+    /// How the store answered last.
+    reach: Reach,
+}
+
+/// The last answers of the store. Reading and writing fail apart: a server that is full, or that became a replica, still
+/// reads. Only the store's own answers count here, so an operation that needed none says nothing about it.
+#[derive(Debug, Default)]
+struct Reach {
+    /// Why the last reading failed.
+    read: Option<String>,
+    /// Why the last writing failed, until one succeeds.
+    write: Option<String>,
+}
+
+impl Reach {
+    fn read<T>(&mut self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
+        self.read = answer.as_ref().err().map(|error| chain(error));
+        answer
+    }
+
+    fn written(&mut self, answer: Result<Swap, StoreError>) -> Result<Swap, StoreError> {
+        match &answer {
+            Ok(Swap::Done) => self.write = None,
+            // A lost race wrote nothing.
+            Ok(Swap::Conflict | Swap::Stale) => {}
+            Err(error) => self.write = Some(chain(error)),
+        }
+        answer
+    }
 }
 
 /// A device that this process has locked for its host.
@@ -113,7 +143,8 @@ impl Holder {
     ) -> Result<Self, StoreError> {
         let (devices, held, seen) = (BTreeMap::new(), BTreeMap::new(), empty.clone());
         let runtime_dir = runtime_dir.to_owned();
-        let mut holder = Self { store, owner, empty, claim, runtime_dir, devices, held, seen, met: false };
+        let mut holder =
+            Self { store, owner, empty, claim, runtime_dir, devices, held, seen, met: false, reach: Reach::default() };
         holder.met = holder.mark().exists();
         // Reads the ledger, so that a document that cannot be understood is reported here and not at the first load.
         holder.apply(&|_| Op::Renew { leases: Vec::new() })?;
@@ -154,6 +185,11 @@ impl Holder {
     /// How long nothing is granted because records may have been lost, as last seen.
     pub fn recovering(&self) -> Option<Duration> {
         self.seen.recovering()
+    }
+
+    /// Why the store cannot be used now: its last reading or its last writing failed. No I/O.
+    pub fn outage(&self) -> Option<&str> {
+        self.reach.read.as_deref().or(self.reach.write.as_deref())
     }
 
     /// Every lease of this host, as last seen. No I/O.
@@ -212,11 +248,7 @@ impl Holder {
     /// time of reading.
     fn apply(&mut self, op: &dyn Fn(StoreTime) -> Op) -> Result<Outcome, StoreError> {
         for _ in 0..ATTEMPTS {
-            let loaded = self.store.load()?;
-            let mut before: Option<Ledger> = match &loaded.document {
-                Some(document) => Some(serde_json::from_str(document).map_err(|error| self.corrupt(&error))?),
-                None => None,
-            };
+            let (loaded, mut before) = self.read()?;
             let mut ledger = before.as_ref().unwrap_or(&self.empty).clone();
             if let Some(run_id) = &loaded.run_id {
                 if before.is_none() && self.met {
@@ -236,7 +268,7 @@ impl Holder {
                 Swap::Done
             } else {
                 let document = serde_json::to_string(&ledger).map_err(StoreError::Encode)?;
-                self.store.compare_and_swap(&loaded, &document)?
+                self.reach.written(self.store.compare_and_swap(&loaded, &document))?
             };
             if swap == Swap::Done {
                 // Should the ledger be lost, its tokens go on from here, whatever the clock says then.
@@ -247,6 +279,16 @@ impl Holder {
             }
         }
         Err(StoreError::Contended(ATTEMPTS))
+    }
+
+    /// The document, and the ledger in it.
+    fn read(&mut self) -> Result<(Snapshot, Option<Ledger>), StoreError> {
+        let read = self.store.load().and_then(|loaded| {
+            let ledger = loaded.document.as_deref().map(serde_json::from_str).transpose();
+            let ledger = ledger.map_err(|error| self.corrupt(&error))?;
+            Ok((loaded, ledger))
+        });
+        self.reach.read(read)
     }
 
     fn corrupt(&self, error: &serde_json::Error) -> StoreError {

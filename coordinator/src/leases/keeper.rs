@@ -258,17 +258,20 @@ impl Ledger {
             && self.holder.waiters().is_empty()
     }
 
-    /// Takes note of what became of a question to the store, and tells when that changed.
+    /// Takes note of how the store is after a question, and tells when that changed. A question that needed no answer of
+    /// the store succeeds while it is away, so the store's own last answers decide.
     pub(super) fn done<T>(&mut self, result: &Result<T, StoreError>) {
-        let state = match result {
+        let away = |detail: String| LedgerState::Away { detail };
+        let state = match (result, self.holder.outage()) {
+            (_, Some(detail)) => away(detail.to_owned()),
             // That the window is open is no outage: its end is known.
-            Ok(_) | Err(StoreError::Recovering(_)) => match self.holder.recovering() {
+            (Ok(_) | Err(StoreError::Recovering(_)), None) => match self.holder.recovering() {
                 Some(left) => LedgerState::Recovering { left },
                 None => LedgerState::Open,
             },
-            Err(error) if error.is_outage() => LedgerState::Away { detail: chain(error) },
+            (Err(error), None) if error.is_outage() => away(chain(error)),
             // A question that made no sense says nothing about the store.
-            Err(_) => return,
+            (Err(_), None) => return,
         };
         let same = std::mem::discriminant(&state) == std::mem::discriminant(&self.state);
         if !same {

@@ -1,17 +1,21 @@
 //! The ledger's store out of reach (fail static): what is loaded serves on, nothing is loaded, and nobody is sent away for
 //! memory. Whoever waits for a cold model is told when its patience is over.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use model_boss_protocol::{ApiError, ErrorCode};
 
-use super::{Life, Scheduler, Timer};
+use super::{LEAST_WAIT, Life, Scheduler, Timer};
 use crate::catalog::ModelIndex;
-use crate::queue::Residency;
+use crate::queue::{Residency, Waiting};
 use crate::{LedgerState, Moment, Verdict, WaitReason};
 
 /// A store that is away is worth another question after this.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
+
+/// Outages kept apart at most; older ones count as one.
+const OUTAGES_KEPT: usize = 64;
 
 /// What is known of the ledger.
 #[derive(Debug, Default)]
@@ -19,12 +23,58 @@ pub(super) struct Ledger {
     state: LedgerState,
     /// Since when it is so.
     since: Moment,
+    /// Earlier outages with too little time between them to load a model, oldest first. A store that is back for a
+    /// moment does not begin the patience of those who wait anew.
+    outages: VecDeque<(Moment, Moment)>,
+}
+
+impl Ledger {
+    /// Takes the new state; says whether it was open before.
+    fn change(&mut self, state: LedgerState, now: Moment, patience: Duration) -> bool {
+        let away = |state: &LedgerState| matches!(state, LedgerState::Away { .. });
+        let since = match (away(&self.state), away(&state)) {
+            // Another reason is no other outage.
+            (true, true) => self.since,
+            (true, false) => {
+                self.outages.push_back((self.since, now));
+                now
+            }
+            (false, true) => {
+                if self.outages.back().is_some_and(|(_, end)| now.since(*end) >= patience) {
+                    self.outages.clear();
+                }
+                now
+            }
+            (false, false) => now,
+        };
+        if self.outages.len() > OUTAGES_KEPT
+            && let (Some(oldest), Some(next)) = (self.outages.pop_front(), self.outages.front_mut())
+        {
+            next.0 = oldest.0;
+        }
+        let was_open = self.state == LedgerState::Open;
+        (self.state, self.since) = (state, since);
+        was_open
+    }
+
+    /// How long a request that came at `arrival` has waited for it: through the outages, or through the window that
+    /// follows them, whose end is known.
+    fn waited(&self, arrival: Moment, now: Moment) -> Duration {
+        let current = (self.since, now);
+        let within = |(begun, end): (Moment, Moment)| end.since(begun.max(arrival));
+        match self.state {
+            LedgerState::Open => Duration::ZERO,
+            LedgerState::Recovering { .. } => within(current),
+            LedgerState::Away { .. } => {
+                self.outages.iter().copied().chain([current]).map(within).fold(Duration::ZERO, Duration::saturating_add)
+            }
+        }
+    }
 }
 
 impl Scheduler {
     pub(super) fn ledger_changed(&mut self, state: LedgerState) {
-        let was_open = self.is_ledger_open();
-        self.ledger = Ledger { state, since: self.now };
+        let was_open = self.ledger.change(state, self.now, self.settings.ledger_patience);
         if self.is_ledger_open() {
             self.timers.clear(Timer::Patience);
             self.accounts_changed = true;
@@ -65,9 +115,9 @@ impl Scheduler {
         if self.is_ledger_open() || self.life != Life::Serving {
             return;
         }
-        let cold = self.queue.in_order(self.now).into_iter().filter(|(_, waiting)| self.is_cold(waiting.model));
-        match cold.map(|(_, waiting)| waiting.arrival.at.max(self.ledger.since)).min() {
-            Some(first) => self.timers.set(Timer::Patience, first + self.settings.ledger_patience),
+        let cold = self.queue.all().filter(|waiting| self.is_cold(waiting.model));
+        match cold.map(|waiting| self.patience_left(waiting.arrival.at)).min() {
+            Some(left) => self.timers.set(Timer::Patience, self.now + left.max(LEAST_WAIT)),
             None => self.timers.clear(Timer::Patience),
         }
     }
@@ -77,17 +127,11 @@ impl Scheduler {
         if self.is_ledger_open() {
             return;
         }
-        let since = self.ledger.since;
-        let over = |at: Moment| at.max(since) + self.settings.ledger_patience <= self.now;
-        let over: Vec<_> = self
-            .queue
-            .in_order(self.now)
-            .into_iter()
-            .filter(|(_, waiting)| self.is_cold(waiting.model) && over(waiting.arrival.at))
-            .map(|(_, waiting)| (waiting.id, waiting.model))
-            .collect();
-        for (request, model) in over {
-            if self.take_waiting(request).is_some() {
+        let over = |waiting: &&Waiting| self.is_cold(waiting.model) && self.patience_left(waiting.arrival.at).is_zero();
+        let mut over: Vec<_> = self.queue.all().filter(over).map(|waiting| (waiting.arrival, waiting.id)).collect();
+        over.sort_unstable();
+        for (_, request) in over {
+            if let Some(Waiting { model, .. }) = self.take_waiting(request) {
                 let error = self.no_ledger(model);
                 let name = self.catalog[model].id();
                 self.decisions.record(self.now, Verdict::Refuse, name, Some(request), vec![error.message.clone()]);
@@ -95,6 +139,11 @@ impl Scheduler {
             }
         }
         self.watch_patience();
+    }
+
+    /// How much longer a request that came at this moment waits for the ledger.
+    fn patience_left(&self, arrival: Moment) -> Duration {
+        self.settings.ledger_patience.saturating_sub(self.ledger.waited(arrival, self.now))
     }
 
     fn is_cold(&self, model: ModelIndex) -> bool {

@@ -40,6 +40,7 @@ impl Scheduler {
             || lately
             || !loading
             || self.second_try.is_some()
+            || !self.is_ledger_open()
             || self.queue.len_of(model) == 0
         {
             return false;

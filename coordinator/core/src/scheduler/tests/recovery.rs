@@ -251,6 +251,32 @@ fn le_1_whoever_waits_for_the_ledger_is_served_when_it_is_back_in_time() {
 }
 
 #[test]
+fn le_1_a_ledger_that_is_back_for_moments_only_does_not_begin_the_patience_anew() {
+    let mut world = World::calm(8, vec![model("m", 4)]);
+    world.behaviour.refuse_lease = 1_000;
+    let begun = world.now;
+    world.tell(away());
+    let request = world.submit("m", 5);
+    // Open for a second in four.
+    while world.now < begun + 41 * SECOND && matches!(world.fate(request), Fate::Waiting) {
+        world.run_for(3 * SECOND);
+        world.tell(Event::Ledger(LedgerState::Open));
+        world.run_for(SECOND);
+        world.tell(away());
+    }
+    assert_eq!(world.refusal(request).code, ErrorCode::LeaseStoreUnavailable);
+    // One that comes after it was open for long has all its patience.
+    world.tell(Event::Ledger(LedgerState::Open));
+    let request = world.submit("m", 5);
+    world.run_for(60 * SECOND);
+    world.tell(away());
+    world.run_for(29 * SECOND);
+    assert!(matches!(world.fate(request), Fate::Waiting));
+    world.run_for(2 * SECOND);
+    assert_eq!(world.refusal(request).code, ErrorCode::LeaseStoreUnavailable);
+}
+
+#[test]
 fn le_1_a_process_that_ends_does_not_wait_for_a_ledger_that_is_away() {
     let mut core = crate::Scheduler::new(Settings::default(), s(0));
     core.handle(s(0), Event::DeviceObserved(device("cuda:0", 8)));
