@@ -5,7 +5,7 @@ use std::io;
 use std::net::IpAddr;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, IF_MATCH};
 use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -92,7 +92,22 @@ impl Client {
         path: &str,
         body: Option<&Value>,
     ) -> Result<(StatusCode, Value), ClientError> {
-        let answer = self.send(method, path, body).await?;
+        self.ask_with(method, path, body, None).await
+    }
+
+    /// What `PUT path` answers, whatever is there now.
+    pub(crate) async fn replace(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
+        Ok(self.ask_with(Method::PUT, path, Some(body), Some((IF_MATCH, "*"))).await?.1)
+    }
+
+    async fn ask_with(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        header: Option<(HeaderName, &str)>,
+    ) -> Result<(StatusCode, Value), ClientError> {
+        let answer = self.send(method, path, body, header).await?;
         let status = answer.status();
         let bytes = self.collect(answer).await?;
         Ok((status, serde_json::from_slice(&bytes).map_err(ClientError::Json)?))
@@ -105,13 +120,13 @@ impl Client {
 
     /// The events that `POST path` streams.
     pub(crate) async fn stream(&self, path: &str, body: &Value) -> Result<Events, ClientError> {
-        let body = self.send(Method::POST, path, Some(body)).await?.into_body();
+        let body = self.send(Method::POST, path, Some(body), None).await?.into_body();
         Ok(Events { url: self.url.clone(), body, buffer: Vec::new() })
     }
 
     /// The text behind `GET path`, as it comes.
     pub(crate) async fn read(&self, path: &str) -> Result<Pieces, ClientError> {
-        let body = self.send(Method::GET, path, None).await?.into_body();
+        let body = self.send(Method::GET, path, None, None).await?.into_body();
         Ok(Pieces { url: self.url.clone(), body })
     }
 
@@ -120,7 +135,13 @@ impl Client {
     }
 
     /// Sends, and turns every status but 2xx into its error.
-    async fn send(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Response<Incoming>, ClientError> {
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        header: Option<(HeaderName, &str)>,
+    ) -> Result<Response<Incoming>, ClientError> {
         let broke = |error| ClientError::Connection(self.url.clone(), error);
         let stream = TcpStream::connect((self.host.as_str(), self.port))
             .await
@@ -133,6 +154,9 @@ impl Client {
         let mut request = Request::builder().method(method).uri(path).header(HOST, &self.authority);
         if let Some(key) = &self.key {
             request = request.header(AUTHORIZATION, format!("Bearer {key}"));
+        }
+        if let Some((name, value)) = header {
+            request = request.header(name, value);
         }
         if body.is_some() {
             request = request.header(CONTENT_TYPE, "application/json");

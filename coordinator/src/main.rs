@@ -20,6 +20,7 @@ mod runtime_config;
 mod serve;
 mod settings;
 mod startup;
+mod state_file;
 mod supervisor;
 mod tasks;
 mod upstream;

@@ -111,7 +111,14 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
     let settings = Arc::new(LiveSettings::new(configured, log, news.clone()));
     let named = decided.contains_key("tasks");
     let tasks = Arc::new(LiveTasks::read(&config.tasks, named, prefixes, Arc::clone(&settings)));
-    let runtime = RuntimeConfig::open(leases.clone(), settings, &decided).await;
+    let runtime = RuntimeConfig::open(
+        leases.clone(),
+        settings,
+        &decided,
+        &config.state_dir,
+        &StoreChoice::of(&config).describe(),
+    )
+    .await;
     let driver = Driver {
         scheduler,
         scheduling: scheduling.clone(),
@@ -261,10 +268,10 @@ fn programs(config: &Config) -> Result<Programs, ProgramError> {
     Ok(programs)
 }
 
-/// A played machine has a ledger, learned sizes and locks of its own, so that it says nothing about the real one and both
-/// can run beside each other.
+/// A played machine has a ledger, learned sizes and locks of its own, so that it says nothing about the real one and
+/// both can run beside each other.
 fn beside_the_real_one(config: Config) -> Config {
-    let state_dir = config.state_dir.join("simulation");
+    let state_dir = config.own_state_dir();
     Config { runtime_dir: state_dir.join("run"), state_dir, ..config }
 }
 

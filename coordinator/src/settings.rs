@@ -1,22 +1,41 @@
 //! The scheduler's settings while the process runs: what the configuration says, what was stored at run time over it
 //! (TR-4), and what `tasks.yaml` says of clients. One place puts them together, so that no change undoes another.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use model_boss_core::{ClientRules, Event, MaxLoaded, Settings};
 use model_boss_protocol::KeepAlive;
-use model_boss_tasks::TasksFile;
+use model_boss_tasks::{CloudFallback, TasksFile};
 
 use crate::config::LogLevel;
 use crate::driver::News;
 use crate::log_filter::LogFilter;
 
+/// Why a guard is shut at the start.
+const NOT_READ: &str = "allowCloudFallback is not known, so it is off: the lease store, which may hold a value, was not read since the start";
+
+/// What is stored of a guard. One of which nothing is known is shut, and that is what every process begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StoredGuard {
+    /// The store was not read, or says something that makes no sense; in words.
+    Unknown(&'static str),
+    /// Nothing: the configuration decides.
+    Unset,
+    /// Open or shut.
+    Set(bool),
+}
+
+impl Default for StoredGuard {
+    fn default() -> Self {
+        Self::Unknown(NOT_READ)
+    }
+}
+
 /// Values that were stored at run time; absent: the configuration's.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Overrides {
-    pub(crate) allow_cloud_fallback: Option<bool>,
+    pub(crate) cloud_fallback: StoredGuard,
     pub(crate) aging_step: Option<Duration>,
     pub(crate) max_wait: Option<Duration>,
     /// How long an unneeded model stays, whatever its category.
@@ -24,6 +43,13 @@ pub(crate) struct Overrides {
     pub(crate) max_loaded: Option<MaxLoaded>,
     pub(crate) max_queue: Option<usize>,
     pub(crate) log_level: Option<LogLevel>,
+}
+
+impl Overrides {
+    /// The store was read, and there is nothing in it.
+    pub(crate) fn nothing_stored() -> Self {
+        Self { cloud_fallback: StoredGuard::Unset, ..Self::default() }
+    }
 }
 
 /// What was configured, where nothing is stored.
@@ -43,7 +69,7 @@ pub(crate) struct Configured {
 pub(crate) struct LiveSettings {
     configured: Configured,
     state: Mutex<State>,
-    allow_cloud_fallback: AtomicBool,
+    cloud_fallback: RwLock<CloudFallback>,
     log: LogFilter,
     news: News,
 }
@@ -55,15 +81,15 @@ struct State {
 }
 
 impl LiveSettings {
-    /// The settings as configured.
+    /// The settings as configured, and guards shut.
     pub(crate) fn new(configured: Configured, log: LogFilter, news: News) -> Self {
-        let allow_cloud_fallback = AtomicBool::new(configured.allow_cloud_fallback);
-        Self { configured, state: Mutex::default(), allow_cloud_fallback, log, news }
+        let cloud_fallback = RwLock::new(CloudFallback::Unknown(NOT_READ));
+        Self { configured, state: Mutex::default(), cloud_fallback, log, news }
     }
 
     /// Whether a request may fall back to a cloud (TR-3).
-    pub(crate) fn allow_cloud_fallback(&self) -> bool {
-        self.allow_cloud_fallback.load(Ordering::Relaxed)
+    pub(crate) fn cloud_fallback(&self) -> CloudFallback {
+        *self.cloud_fallback.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What was configured.
@@ -86,9 +112,14 @@ impl LiveSettings {
     fn change(&self, how: impl FnOnce(&mut State)) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         how(&mut state);
-        let Overrides { allow_cloud_fallback, log_level, .. } = &state.overrides;
-        let allow = allow_cloud_fallback.unwrap_or(self.configured.allow_cloud_fallback);
-        self.allow_cloud_fallback.store(allow, Ordering::Relaxed);
+        let Overrides { cloud_fallback, log_level, .. } = &state.overrides;
+        *self.cloud_fallback.write().unwrap_or_else(PoisonError::into_inner) = match cloud_fallback {
+            StoredGuard::Unknown(why) => CloudFallback::Unknown(why),
+            StoredGuard::Set(false) => CloudFallback::Off,
+            StoredGuard::Set(true) => CloudFallback::Allowed,
+            StoredGuard::Unset if self.configured.allow_cloud_fallback => CloudFallback::Allowed,
+            StoredGuard::Unset => CloudFallback::Off,
+        };
         self.log.set(log_level.unwrap_or(self.configured.log_level));
         self.news.event(Event::Settings(Box::new(self.together(&state))));
     }

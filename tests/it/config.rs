@@ -4,6 +4,8 @@ use http::{HeaderValue, Method};
 use model_boss_tests::{Answer, Behaviour, Boss, PATIENCE, RedisServer, Sandbox, question, until};
 use serde_json::{Value, json};
 
+use crate::cloud::Stub;
+
 const CONFIG: &str = "/api/v1/config";
 
 async fn put(boss: &Boss, changes: Value, version: Option<&str>) -> Answer {
@@ -144,4 +146,176 @@ async fn tr_4_coordinators_of_one_redis_share_it() {
     until(PATIENCE, "and the first sees that it was taken back", seen).await;
     second.finish().await;
     boss.finish().await;
+}
+
+/// A task whose first rung is nowhere, so that it falls back to a cloud if it may.
+const FALLS_TO_A_CLOUD: &str = "tasks:\n  chat:\n    ladder: [nowhere, \"far:m\"]\n";
+const DOCUMENT: &str = "mb:document:runtime-config";
+
+fn answer() -> String {
+    json!({ "id": "c", "object": "chat.completion", "choices": [{ "index": 0, "finish_reason": "stop",
+        "message": { "role": "assistant", "content": "from afar" } }] })
+    .to_string()
+}
+
+/// A sandbox whose store is that Redis, with a cloud to fall back to.
+fn with_a_cloud(server: &RedisServer, cloud: &Stub) -> Sandbox {
+    let mut sandbox = Sandbox::new();
+    sandbox.play("[cpu]\nmemory = \"8GiB\"\n");
+    std::fs::write(sandbox.path("tasks.yaml"), FALLS_TO_A_CLOUD).unwrap();
+    let far = format!("[providers.far]\nbase_url = \"http://{}\"\ncloud = true", cloud.address);
+    sandbox.with_config(&format!("redis_url = \"{}\"\n{far}", server.url()))
+}
+
+async fn problems(boss: &Boss) -> String {
+    boss.read("/api/v1/health").await["problems"].to_string()
+}
+
+async fn falls_back(boss: &Boss) -> bool {
+    let answer = boss.chat("task:chat", "?").await;
+    match answer.status.as_u16() {
+        200 => true,
+        404 => {
+            let message = answer.error_message();
+            assert!(message.contains("'far:m'") && message.contains("allowCloudFallback is not known"), "{message}");
+            false
+        }
+        _ => panic!("{answer:?}"),
+    }
+}
+
+#[tokio::test]
+async fn tr_3_the_guard_is_shut_until_the_store_was_read() {
+    let Some(mut server) = RedisServer::start() else { return };
+    let cloud = Stub::start("application/json", answer()).await;
+    let sandbox = with_a_cloud(&server, &cloud);
+    server.kill();
+    // It was never there, so nobody knows what is stored.
+    let boss = sandbox.start().await;
+    assert!(!falls_back(&boss).await);
+    let shown = boss.read("/api/v1/config?origin=1").await["allowCloudFallback"].clone();
+    assert_eq!((&shown["value"], &shown["default"]), (&json!(false), &json!(true)), "{shown}");
+    assert!(shown["origin"].as_str().unwrap().contains("not read"), "{shown}");
+    assert!(problems(&boss).await.contains("allowCloudFallback is off"), "{}", problems(&boss).await);
+    let refused = put(&boss, json!({ "allowCloudFallback": true }), None).await;
+    assert_eq!((refused.status.as_u16(), refused.error_code().as_str()), (503, "lease_store_unavailable"));
+    assert_eq!(
+        put(&boss, json!({ "maxQueu": 1 }), None).await.status.as_u16(),
+        400,
+        "the store has nothing to do with it"
+    );
+    assert!(cloud.asked().is_empty());
+
+    // It comes, and forbids nothing.
+    server.start_again();
+    until(PATIENCE, "the store was read", async || falls_back(&boss).await.then_some(())).await;
+    assert_eq!(cloud.asked().len(), 1);
+    let stored = put(&boss, json!({ "allowCloudFallback": false, "maxQueue": 7 }), None).await;
+    assert_eq!(stored.status.as_u16(), 200, "{stored:?}");
+    // Both are in the state folder before it ends.
+    let copy = sandbox.path("state/simulation/runtime-config.json");
+    let copied = async || std::fs::read_to_string(&copy).ok()?.contains("\"maxQueue\":7").then_some(());
+    until(PATIENCE, "the state folder knows it", copied).await;
+    boss.finish().await;
+    server.kill();
+
+    // What the folder knows holds; that somebody else took the guard away meanwhile would only show in the store.
+    let boss = sandbox.start().await;
+    let shown = boss.read("/api/v1/config?origin=1").await;
+    assert_eq!((&shown["maxQueue"]["value"], &shown["allowCloudFallback"]["value"]), (&json!(7), &json!(false)));
+    assert!(!falls_back(&boss).await);
+    server.start_again();
+    until(PATIENCE, "the store was read", async || {
+        let shown = boss.read("/api/v1/config?origin=1").await;
+        (shown["allowCloudFallback"]["origin"] == "stored" && shown["maxQueue"]["origin"] == "stored").then_some(())
+    })
+    .await;
+    assert_eq!(problems(&boss).await, "[]");
+    assert_eq!(boss.chat("task:chat", "?").await.status.as_u16(), 404);
+    assert_eq!(cloud.asked().len(), 1, "nothing went there while it was not known");
+
+    // What a server forgets is put back.
+    server.ask(&["FLUSHALL"]).expect("it answers");
+    until(PATIENCE, "it is put back", async || {
+        server.ask(&["HGET", DOCUMENT, "document"]).filter(|text| text.contains("\"maxQueue\":7")).map(drop)
+    })
+    .await;
+    assert_eq!(boss.read(CONFIG).await["allowCloudFallback"], false);
+    assert_eq!(cloud.asked().len(), 1);
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn tr_4_what_a_newer_version_stored_is_kept_named_and_ignored_one_by_one() {
+    let Some(server) = RedisServer::start() else { return };
+    let cloud = Stub::start("application/json", answer()).await;
+    let sandbox = with_a_cloud(&server, &cloud);
+    let write = |text: &str| server.ask(&["HSET", DOCUMENT, "document", text, "etag", &etag()]).expect("it answers");
+    write(
+        r#"{"version":9,"format":2,"values":
+            {"cloudBudget":{"eur":5},"logLevel":"shout","maxQueue":7,"allowCloudFallback":false}}"#,
+    );
+    let boss = sandbox.start().await;
+    let shown = boss.read(CONFIG).await;
+    assert_eq!(
+        (&shown["maxQueue"], &shown["allowCloudFallback"], &shown["logLevel"]),
+        (&json!(7), &json!(false), &json!("info"))
+    );
+    let named = shown["ignored"].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    assert_eq!(named, ["cloudBudget", "logLevel"]);
+    for key in named {
+        assert!(problems(&boss).await.contains(&format!("'{key}'")), "{}", problems(&boss).await);
+    }
+    assert_eq!(boss.chat("task:chat", "?").await.status.as_u16(), 404, "the guard is shut");
+    // A change has its effect, and takes nothing else with it.
+    let changed = put(&boss, json!({ "maxQueue": 8 }), Some("\"9\"")).await;
+    assert_eq!((changed.status.as_u16(), &changed.json()["maxQueue"]), (200, &json!(8)), "{changed:?}");
+    let stored = || serde_json::from_str::<Value>(&server.ask(&["HGET", DOCUMENT, "document"]).unwrap()).unwrap();
+    assert_eq!(
+        (&stored()["values"]["cloudBudget"], &stored()["format"], &stored()["version"]),
+        (&json!({ "eur": 5 }), &json!(2), &json!(10))
+    );
+    let gone = put(&boss, json!({ "cloudBudget": null, "logLevel": null }), None).await;
+    assert_eq!((gone.status.as_u16(), gone.json().get("ignored")), (200, None), "{gone:?}");
+    assert_eq!(problems(&boss).await, "[]");
+
+    // A guard's value that makes no sense shuts it, and so does a document that makes none.
+    let opened = put(&boss, json!({ "allowCloudFallback": null }), None).await;
+    assert_eq!((opened.status.as_u16(), falls_back(&boss).await), (200, true), "{opened:?}");
+    for (text, word) in
+        [(r#"{"version":20,"values":{"allowCloudFallback":"ask"}}"#, "'allowCloudFallback'"), ("7", "not used")]
+    {
+        write(text);
+        until(PATIENCE, "it is seen", async || problems(&boss).await.contains(word).then_some(())).await;
+        assert!(!falls_back(&boss).await);
+    }
+    let refused = put(&boss, json!({ "maxQueue": 9 }), None).await;
+    assert_eq!((refused.status.as_u16(), refused.error_code().as_str()), (412, "precondition_failed"), "{refused:?}");
+    assert_eq!(server.ask(&["HGET", DOCUMENT, "document"]).as_deref(), Some("7"));
+    let replaced = put(&boss, json!({ "maxQueue": 9, "allowCloudFallback": true }), Some("*")).await;
+    assert_eq!((replaced.status.as_u16(), &replaced.json()["maxQueue"]), (200, &json!(9)), "{replaced:?}");
+    assert!(falls_back(&boss).await);
+    assert_eq!(problems(&boss).await, "[]");
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn tr_4_a_copy_that_cannot_be_written_is_named_and_changes_go_on() {
+    let sandbox = Sandbox::new();
+    let copy = sandbox.path("state/runtime-config.json");
+    std::fs::create_dir_all(copy.join("in the way")).unwrap();
+    let boss = sandbox.start().await;
+    assert!(problems(&boss).await.contains("runtime-config.json"), "{}", problems(&boss).await);
+    let changed = put(&boss, json!({ "maxQueue": 8 }), None).await;
+    assert_eq!((changed.status.as_u16(), &changed.json()["maxQueue"]), (200, &json!(8)), "{changed:?}");
+    until(PATIENCE, "it is named", async || problems(&boss).await.contains("cannot be copied").then_some(())).await;
+    assert_eq!(boss.read(CONFIG).await["maxQueue"], 8);
+    boss.finish().await;
+}
+
+/// A tag as the store's own are.
+fn etag() -> String {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    format!("{:032x}", NEXT.fetch_add(1, Ordering::Relaxed))
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::body::{json, parse};
 use super::route::Call;
-use crate::runtime_config::{Detail, Shown};
+use crate::runtime_config::{Detail, Expected, Shown};
 
 /// The values in use; `?origin=1` shows for each what is configured and who decided.
 pub(super) async fn show(call: Call) -> Result<Response, ApiError> {
@@ -21,9 +21,9 @@ pub(super) async fn show(call: Call) -> Result<Response, ApiError> {
 }
 
 /// Changes the given keys and no others; `null` gives a key back to the configuration. With `If-Match` only the version
-/// that the client has read is changed.
+/// that the client has read is changed; `*` replaces even a document that this version does not understand.
 pub(super) async fn change(mut call: Call) -> Result<Response, ApiError> {
-    let expected = call.request.headers().get(IF_MATCH).map(version).transpose()?.flatten();
+    let expected = call.request.headers().get(IF_MATCH).map_or(Ok(Expected::Readable), expected)?;
     let body = call.body().await?;
     let changes: Map<String, Value> = parse(&body)?;
     answer(&call.context.config.put(&changes, expected).await?)
@@ -38,13 +38,13 @@ fn answer(shown: &Shown) -> Result<Response, ApiError> {
 }
 
 /// `"7"`, `7`, or `*` for any.
-fn version(value: &HeaderValue) -> Result<Option<u64>, ApiError> {
+fn expected(value: &HeaderValue) -> Result<Expected, ApiError> {
     let text = value.to_str().unwrap_or_default().trim();
     if text == "*" {
-        return Ok(None);
+        return Ok(Expected::Anything);
     }
     let number = text.strip_prefix("W/").unwrap_or(text).trim_matches('"').parse();
-    number.map(Some).map_err(|_| {
+    number.map(Expected::Version).map_err(|_| {
         ApiError::invalid("If-Match", format!("'If-Match' must be the ETag of GET /api/v1/config, not '{text}'"))
     })
 }
@@ -55,11 +55,11 @@ mod tests {
 
     #[test]
     fn a_version_is_an_etag_a_number_or_a_star() {
-        let read = |text| version(&HeaderValue::from_static(text)).ok();
-        assert_eq!(read("\"7\""), Some(Some(7)));
-        assert_eq!(read("W/\"7\""), Some(Some(7)));
-        assert_eq!(read("7"), Some(Some(7)));
-        assert_eq!(read("*"), Some(None));
+        let read = |text| expected(&HeaderValue::from_static(text)).ok();
+        assert_eq!(read("\"7\""), Some(Expected::Version(7)));
+        assert_eq!(read("W/\"7\""), Some(Expected::Version(7)));
+        assert_eq!(read("7"), Some(Expected::Version(7)));
+        assert_eq!(read("*"), Some(Expected::Anything));
         assert_eq!(read("\"abc\""), None);
         assert_eq!(read(""), None);
     }

@@ -8,7 +8,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use model_boss_core::{Outcome, Scheduler, Target};
-use model_boss_protocol::{ApiError, Category, ClientId};
+use model_boss_protocol::{ApiError, Category, ClientId, RequestId};
 use model_boss_tasks::{Question, Resolved};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
@@ -85,13 +85,24 @@ pub(super) async fn infer_body(
         client: peeked.client.clone().unwrap_or_else(|| ClientId::from(ANONYMOUS)),
         daily_limit: resolved.profile.daily_spend_usd,
     };
+    let unknown_guard = resolved.unknown_guard.clone();
     let (ticket, account) = submit(&context, peeked, resolved, category, deadline);
     let forward = Forward { path, body, request_id, deadline, model_in_body, cloud };
+    let request = ticket.request();
+    let answer =
+        async move { obtain(ticket, forward, account).await.map_err(|error| naming_guard(error, unknown_guard)) };
     if stream {
-        return streamed(&context, ticket, forward, account, marks).await;
+        return streamed(&context, request, answer, marks).await;
     }
-    let answer = obtain(ticket, forward, account).await?;
-    Ok(respond(answer, &marks, comment_times(&context)))
+    Ok(respond(answer.await?, &marks, comment_times(&context)))
+}
+
+/// An error that a cloud might have prevented says which cloud was not asked.
+fn naming_guard(mut error: ApiError, unknown_guard: Option<String>) -> ApiError {
+    if let Some(unknown) = unknown_guard {
+        error.message = format!("{}; {unknown}", error.message);
+    }
+    error
 }
 
 /// A body that was looked at.
@@ -159,18 +170,16 @@ fn submit(
     (ticket, account)
 }
 
-/// Streamed: the headers wait for the answer, so that an early failure keeps its status. When the answer is late they go
-/// out without it, and comments keep the connection alive (RC-12).
+/// Streamed: the headers wait for the answer, so that an early failure keeps its status. When the answer is late they
+/// go out without it, and comments keep the connection alive (RC-12).
 async fn streamed(
     context: &Arc<Context>,
-    ticket: Ticket,
-    forward: Forward,
-    account: Account,
+    request: RequestId,
+    answer: impl Future<Output = Result<Answer, ApiError>> + Send + 'static,
     marks: Marks,
 ) -> Result<Response, ApiError> {
-    let request = ticket.request();
     let times = comment_times(context);
-    let mut pending = Box::pin(obtain(ticket, forward, account));
+    let mut pending = Box::pin(answer);
     match timeout(times.first, &mut pending).await {
         Ok(answer) => Ok(respond(answer?, &marks, times)),
         Err(_) => {

@@ -68,7 +68,11 @@ async fn read_off(context: &Context) {
         let labels = vec![Label::new("file", "tasks"), Label::new("outcome", outcome)];
         metrics.gauge("model_boss_config_reloads", labels, count as f64);
     }
-    metrics.gauge("model_boss_runtime_config_ok", Vec::new(), f64::from(u8::from(context.config.problem().is_none())));
+    metrics.gauge(
+        "model_boss_runtime_config_ok",
+        Vec::new(),
+        f64::from(u8::from(context.config.problems().is_empty())),
+    );
     clouds(context);
 }
 

@@ -91,7 +91,7 @@ pub(super) async fn health(call: Call) -> Result<Response, ApiError> {
 fn problems(context: &Context) -> Vec<String> {
     let mut problems: Vec<String> = context.catalog.current().problems.iter().map(ToString::to_string).collect();
     problems.extend(context.tasks.problems());
-    problems.extend(context.config.problem());
+    problems.extend(context.config.problems());
     problems
 }
 

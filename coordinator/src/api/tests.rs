@@ -141,7 +141,8 @@ async fn fixture_with(keys: Option<&str>) -> Fixture {
     let file = folder.path().join("tasks.yaml");
     std::fs::write(&file, TASKS).unwrap();
     let tasks = Arc::new(LiveTasks::read(&file, true, Providers::new(), Arc::clone(&settings)));
-    let config = RuntimeConfig::open(leases.clone(), settings, &std::collections::BTreeMap::new()).await;
+    let config =
+        RuntimeConfig::open(leases.clone(), settings, &std::collections::BTreeMap::new(), folder.path(), "s").await;
     let context = Arc::new(Context {
         tasks,
         config,
@@ -450,7 +451,8 @@ async fn a_panic_in_a_handler_is_a_500_in_the_shape() {
     assert_eq!((status.as_u16(), code(&body)), (500, "internal_error"));
 }
 
-/// The routes that docs/api.md lists: in the first cell of its tables, `METHOD path`, and further paths of the same method.
+/// The routes that docs/api.md lists: in the first cell of its tables, `METHOD path`, and further paths of the same
+/// method.
 fn documented() -> Vec<(String, String)> {
     let text = include_str!("../../../docs/api.md");
     let rows = text.lines().filter(|line| line.starts_with("| `"));

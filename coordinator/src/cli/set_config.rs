@@ -8,6 +8,9 @@ use super::error::CliError;
 use super::tables::{pretty, table, text};
 use crate::client::Client;
 
+/// Beside the keys: stored values that are not used, by key, with the reason.
+const IGNORED: &str = "ignored";
+
 /// What `config get` takes.
 #[derive(Debug, Args)]
 pub(super) struct GetArgs {
@@ -27,6 +30,9 @@ pub(super) struct SetArgs {
     /// Such as `maxQueue=100`, `allowCloudFallback=false`; `KEY=null` gives a key back to the configuration.
     #[arg(required = true, value_name = "KEY=VALUE")]
     changes: Vec<String>,
+    /// Also where the store holds something that the coordinator does not understand: it is replaced.
+    #[arg(long)]
+    replace: bool,
     /// As JSON.
     #[arg(long)]
     json: bool,
@@ -35,7 +41,8 @@ pub(super) struct SetArgs {
 /// The values in use.
 pub(super) async fn get(client: &Client, args: &GetArgs) -> Result<String, CliError> {
     let answer = client.get("/api/v1/config?origin=1").await?;
-    let all = answer.as_object().cloned().unwrap_or_default();
+    let mut all = answer.as_object().cloned().unwrap_or_default();
+    let ignored = all.remove(IGNORED);
     let wanted = match &args.key {
         None => all,
         Some(key) => {
@@ -46,9 +53,18 @@ pub(super) async fn get(client: &Client, args: &GetArgs) -> Result<String, CliEr
         }
     };
     let plain = |value: &Value| if args.origin { value.clone() } else { value["value"].clone() };
+    let unused = ignored.filter(|_| args.key.is_none());
     if args.json {
-        return Ok(pretty(&Value::Object(wanted.iter().map(|(key, value)| (key.clone(), plain(value))).collect())));
+        let mut shown: Map<String, Value> = wanted.iter().map(|(key, value)| (key.clone(), plain(value))).collect();
+        shown.extend(unused.map(|unused| (IGNORED.to_owned(), unused)));
+        return Ok(pretty(&Value::Object(shown)));
     }
+    let of_newer: String = unused
+        .iter()
+        .filter_map(Value::as_object)
+        .flatten()
+        .map(|(_, why)| format!("not used: {}\n", text(why)))
+        .collect();
     if let (Some(_), false) = (&args.key, args.origin) {
         return Ok(wanted.values().map(|value| format!("{}\n", text(&value["value"]))).collect());
     }
@@ -56,9 +72,10 @@ pub(super) async fn get(client: &Client, args: &GetArgs) -> Result<String, CliEr
         let rows = wanted
             .iter()
             .map(|(key, value)| [key.clone(), text(&value["value"]), text(&value["default"]), text(&value["origin"])]);
-        return Ok(table(["KEY", "VALUE", "CONFIGURED", "ORIGIN"], rows));
+        return Ok(table(["KEY", "VALUE", "CONFIGURED", "ORIGIN"], rows) + &of_newer);
     }
-    Ok(table(["KEY", "VALUE"], wanted.iter().map(|(key, value)| [key.clone(), text(&value["value"])])))
+    let rows = wanted.iter().map(|(key, value)| [key.clone(), text(&value["value"])]);
+    Ok(table(["KEY", "VALUE"], rows) + &of_newer)
 }
 
 /// Stores values.
@@ -66,7 +83,12 @@ pub(super) async fn set(client: &Client, args: &SetArgs) -> Result<String, CliEr
     let changes: Map<String, Value> =
         args.changes.iter().map(|change| key_and_value(change)).collect::<Result<_, _>>()?;
     let keys: Vec<String> = changes.keys().cloned().collect();
-    let (_, answer) = client.ask(Method::PUT, "/api/v1/config", Some(&Value::Object(changes))).await?;
+    let changes = Value::Object(changes);
+    let answer = if args.replace {
+        client.replace("/api/v1/config", &changes).await?
+    } else {
+        client.ask(Method::PUT, "/api/v1/config", Some(&changes)).await?.1
+    };
     if args.json {
         return Ok(pretty(&answer));
     }

@@ -5,6 +5,7 @@ use clap::Args;
 use super::error::CliError;
 use super::flags::SettingFlags;
 use crate::config::Shown;
+use crate::runtime_config::known_in;
 
 /// What `config show` takes.
 #[derive(Debug, Args)]
@@ -19,9 +20,11 @@ pub(super) struct ShowArgs {
     flags: SettingFlags,
 }
 
-/// Every setting: valid TOML, so that a file can be begun with it.
+/// Every setting: valid TOML, so that a file can be begun with it. What was stored at run time goes before it, and
+/// follows as comments.
 pub(super) fn show(args: ShowArgs) -> Result<String, CliError> {
-    let shown = args.flags.sources().load()?.show();
+    let loaded = args.flags.sources().load()?;
+    let (shown, stored) = (loaded.show(), known_in(&loaded.config.own_state_dir()));
     if args.json {
         let json = serde_json::to_string_pretty(&shown).map_err(CliError::Json)?;
         return Ok(format!("{json}\n"));
@@ -35,5 +38,12 @@ pub(super) fn show(args: ShowArgs) -> Result<String, CliError> {
         true => format!("{:<width$}  # {}\n", line(setting), setting.origin),
         false => format!("{}\n", line(setting)),
     };
-    Ok(shown.iter().map(whole).collect())
+    let mut text: String = shown.iter().map(whole).collect();
+    if let Some(stored) = stored {
+        text.push_str(
+            "# stored at run time as far as this folder knows; `model-boss config get --origin` asks the coordinator\n",
+        );
+        stored.iter().for_each(|line| text.push_str(&format!("#   {line}\n")));
+    }
+    Ok(text)
 }

@@ -213,6 +213,13 @@ impl Config {
     }
 }
 
+impl Config {
+    /// The folder for what survives a restart: a played machine has one of its own inside.
+    pub(crate) fn own_state_dir(&self) -> PathBuf {
+        if self.simulate.is_some() { self.state_dir.join("simulation") } else { self.state_dir.clone() }
+    }
+}
+
 impl LeaseTerms {
     /// The same as the ledger takes it.
     pub(crate) fn terms(&self) -> Terms {

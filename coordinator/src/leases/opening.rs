@@ -33,7 +33,7 @@ impl StoreChoice {
     }
 
     /// For people, before it was opened.
-    pub(super) fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         match self {
             Self::Embedded(folder) => format!("embedded store in {}", folder.display()),
             Self::Redis { url, .. } => format!("Redis at {}", url.server()),

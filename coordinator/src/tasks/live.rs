@@ -118,7 +118,7 @@ impl LiveTasks {
         let around = Surroundings {
             names: &current.names,
             providers: &self.providers,
-            allow_cloud_fallback: self.settings.allow_cloud_fallback(),
+            cloud_fallback: self.settings.cloud_fallback(),
             model_named: &model_named,
         };
         resolve(question, &around)

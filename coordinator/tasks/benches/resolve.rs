@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use model_boss_protocol::{ClientId, ModelId};
-use model_boss_tasks::{Names, Providers, Question, Surroundings, TasksFile, resolve};
+use model_boss_tasks::{CloudFallback, Names, Providers, Question, Surroundings, TasksFile, resolve};
 
 const MODELS: usize = 1_000;
 const TASKS: usize = 100;
@@ -69,8 +69,12 @@ fn main() {
     let names = Names::new(file());
     let providers = Providers::new();
     let model_named = |name: &str| models.get(name).cloned();
-    let around =
-        Surroundings { names: &names, providers: &providers, allow_cloud_fallback: false, model_named: &model_named };
+    let around = Surroundings {
+        names: &names,
+        providers: &providers,
+        cloud_fallback: CloudFallback::Off,
+        model_named: &model_named,
+    };
     let (anybody, known) = (ClientId::from("anybody"), ClientId::from("client-77"));
     let cases = [
         ("a model by its name", Some("model-500"), &anybody),

@@ -17,6 +17,6 @@ pub use check::unknown_models;
 pub use file::{ClientProfile, EVERYBODY, Fallback, Task, TaskDefaults, TasksFile};
 pub use names::Names;
 pub use providers::{CLAUDE, Providers};
-pub use resolve::{Question, Removed, Resolved, Surroundings, guarded, resolve};
+pub use resolve::{CloudFallback, Question, Removed, Resolved, Surroundings, guarded, resolve};
 pub use schema::{manifest_schema, tasks_schema};
 pub use tree::Problem;

@@ -42,9 +42,31 @@ pub struct Surroundings<'a> {
     /// The providers.
     pub providers: &'a Providers,
     /// TR-4's `allowCloudFallback`.
-    pub allow_cloud_fallback: bool,
+    pub cloud_fallback: CloudFallback,
     /// The model of this machine that has a name or an alias: its own name.
     pub model_named: &'a dyn Fn(&str) -> Option<ModelId>,
+}
+
+/// Whether a request may fall back to a cloud.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloudFallback {
+    /// It may.
+    Allowed,
+    /// Somebody switched it off.
+    Off,
+    /// Whether somebody switched it off is not known, so it is; with the reason.
+    Unknown(&'static str),
+}
+
+impl CloudFallback {
+    /// Why it is forbidden, in words; `None` where it is not.
+    pub const fn refusal(self) -> Option<&'static str> {
+        match self {
+            Self::Allowed => None,
+            Self::Off => Some("allowCloudFallback is off"),
+            Self::Unknown(why) => Some(why),
+        }
+    }
 }
 
 /// Where a request may be served, and how it is treated.
@@ -66,6 +88,9 @@ pub struct Resolved {
     pub profile: Arc<ClientProfile>,
     /// Rungs that were written and may not be used, with the reason.
     pub removed: Vec<Removed>,
+    /// Which of them were left out only because a guard is not known, and why, for the error that their absence may
+    /// lead to.
+    pub unknown_guard: Option<String>,
     /// The task behind the name, the defaults filled in.
     task: Option<Arc<Task>>,
 }
@@ -112,7 +137,11 @@ pub fn resolve(question: &Question<'_>, around: &Surroundings<'_>) -> Result<Res
     let (mut rungs, mut removed): (Vec<Rung>, Vec<Removed>) = (resolved.rungs, Vec::new());
     allow(&mut rungs, &mut removed, &resolved.name, &profile, around)?;
     stay_here(&mut rungs, &mut removed, resolved.task.as_deref(), &profile, around)?;
-    let (mut rungs, fallen) = guarded(rungs, around.providers, around.allow_cloud_fallback);
+    let (mut rungs, fallen) = guarded(rungs, around.providers, around.cloud_fallback);
+    let unknown_guard = match around.cloud_fallback {
+        CloudFallback::Unknown(why) if !fallen.is_empty() => Some(left_out(&fallen, why)),
+        _ => None,
+    };
     removed.extend(fallen);
     if let Some(preferred) = preferred {
         prefer(&mut rungs, preferred, around);
@@ -138,15 +167,22 @@ pub fn resolve(question: &Question<'_>, around: &Surroundings<'_>) -> Result<Res
         task: resolved.task,
         profile,
         removed,
+        unknown_guard,
     })
 }
 
-/// The rule about clouds (TR-3): with `allow` false, what leaves the machine is removed from every place but the first. The
-/// first place, or a cloud model that is named directly, is somebody's choice; so no ladder is ever emptied by this.
-pub fn guarded(rungs: Vec<Rung>, providers: &Providers, allow: bool) -> (Vec<Rung>, Vec<Removed>) {
+fn left_out(fallen: &[Removed], why: &str) -> String {
+    let names: Vec<String> = fallen.iter().map(|removed| format!("'{}'", removed.rung.target)).collect();
+    format!("not asked: {} ({why})", names.join(", "))
+}
+
+/// The rule about clouds (TR-3): unless it is allowed, what leaves the machine is removed from every place but the
+/// first. The first place, or a cloud model that is named directly, is somebody's choice; so no ladder is ever emptied
+/// by this.
+pub fn guarded(rungs: Vec<Rung>, providers: &Providers, fallback: CloudFallback) -> (Vec<Rung>, Vec<Removed>) {
+    let Some(why) = fallback.refusal() else { return (rungs, Vec::new()) };
     let (kept, fallen): (Vec<Rung>, Vec<Rung>) =
-        rungs.into_iter().partition(|rung| allow || rung.position == 0 || !providers.is_cloud(&rung.target));
-    let why = "allowCloudFallback is off";
+        rungs.into_iter().partition(|rung| rung.position == 0 || !providers.is_cloud(&rung.target));
     (kept, fallen.into_iter().map(|rung| Removed { rung, why }).collect())
 }
 

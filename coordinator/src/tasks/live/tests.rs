@@ -15,7 +15,7 @@ use crate::config::LogLevel;
 use crate::driver::News;
 use crate::log_filter::LogFilter;
 use crate::metrics::Metrics;
-use crate::settings::Configured;
+use crate::settings::{Configured, Overrides};
 
 struct Rig {
     folder: tempfile::TempDir,
@@ -37,6 +37,7 @@ fn rig(text: Option<&str>) -> Rig {
         log_level: LogLevel::Info,
     };
     let settings = Arc::new(LiveSettings::new(configured, LogFilter::default(), news.clone()));
+    settings.set_overrides(Overrides::nothing_stored());
     let live = Arc::new(LiveTasks::read(&file, false, Providers::new(), settings));
     let metrics = Arc::new(Metrics::new([]).unwrap());
     let models = LiveCatalog::read(folder.path(), ModelRoots::new(&[]), Engines::default(), news, metrics);

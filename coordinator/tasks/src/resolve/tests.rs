@@ -34,10 +34,11 @@ struct Ask<'a> {
     task: Option<&'a str>,
     client: &'a str,
     no_fallback: bool,
-    allow: bool,
+    fallback: CloudFallback,
 }
 
-const PLAIN: Ask<'static> = Ask { model: None, task: None, client: "c", no_fallback: false, allow: true };
+const PLAIN: Ask<'static> =
+    Ask { model: None, task: None, client: "c", no_fallback: false, fallback: CloudFallback::Allowed };
 
 fn ask(ask: &Ask<'_>) -> Result<Resolved, ApiError> {
     let names = Names::new(TasksFile::read(FILE, &providers()).unwrap());
@@ -49,7 +50,7 @@ fn ask(ask: &Ask<'_>) -> Result<Resolved, ApiError> {
     let around = Surroundings {
         names: &names,
         providers: &providers(),
-        allow_cloud_fallback: ask.allow,
+        cloud_fallback: ask.fallback,
         model_named: &model_named,
     };
     let client = ClientId::from(ask.client);
@@ -144,19 +145,24 @@ fn tr_3_the_truth_table_of_the_cloud_guard() {
         ("together:llama", 1, false, false),
         ("together:llama", 1, true, true),
     ] {
-        let (kept, fallen) = guarded(vec![rung(position, name)], &providers(), allow);
-        assert_eq!((kept.len(), fallen.len()), if stays { (1, 0) } else { (0, 1) }, "{name} at {position}, {allow}");
+        let unknown = CloudFallback::Unknown("the store was not read");
+        for fallback in if allow { vec![CloudFallback::Allowed] } else { vec![CloudFallback::Off, unknown] } {
+            let (kept, fallen) = guarded(vec![rung(position, name)], &providers(), fallback);
+            let counts = if stays { (1, 0) } else { (0, 1) };
+            assert_eq!((kept.len(), fallen.len()), counts, "{name} at {position}, {fallback:?}");
+            assert!(fallen.iter().all(|fallen| Some(fallen.why) == fallback.refusal()), "{fallen:?}");
+        }
     }
 }
 
 #[test]
 fn tr_3_tasks_and_direct_names_pass_the_same_guard_and_it_empties_no_ladder() {
-    let shut = |task| ladder(&Ask { task: Some(task), allow: false, ..PLAIN });
+    let shut = |task| ladder(&Ask { task: Some(task), fallback: CloudFallback::Off, ..PLAIN });
     assert_eq!(shut("chat"), ["0 big", "1 small", "3 lan:llama"]);
     assert_eq!(shut("away"), ["0 claude:opus", "1 small"]);
-    assert_eq!(ladder(&Ask { model: Some("claude:opus"), allow: false, ..PLAIN }), ["0 claude:opus"]);
+    assert_eq!(ladder(&Ask { model: Some("claude:opus"), fallback: CloudFallback::Off, ..PLAIN }), ["0 claude:opus"]);
     // A wish for a rung does not bring back what the guard removed.
-    let wished = Ask { task: Some("chat"), model: Some("claude:haiku"), allow: false, ..PLAIN };
+    let wished = Ask { task: Some("chat"), model: Some("claude:haiku"), fallback: CloudFallback::Off, ..PLAIN };
     assert_eq!(ladder(&wished), ["0 big", "1 small", "3 lan:llama"]);
     let removed = ask(&wished).unwrap().removed;
     assert_eq!((removed.len(), removed[0].rung.position, removed[0].why), (1, 2, "allowCloudFallback is off"));
@@ -169,7 +175,8 @@ fn tr_3_permissions_are_checks_of_their_own() {
     assert_eq!(rungs(&inside("task:away").unwrap()), ["1 small"]);
     assert_eq!(rungs(&inside("lan:llama").unwrap()), ["0 lan:llama"]);
     assert_eq!(ladder(&Ask { task: Some("here"), ..PLAIN }), ["0 big", "1 lan:llama"]);
-    let error = ask(&Ask { model: Some("together:x"), client: "inside", allow: false, ..PLAIN }).unwrap_err();
+    let error =
+        ask(&Ask { model: Some("together:x"), client: "inside", fallback: CloudFallback::Off, ..PLAIN }).unwrap_err();
     assert_eq!(error.code, ErrorCode::CloudNotAllowed);
 }
 

@@ -1,0 +1,168 @@
+//! The document of the store as this version reads it, and the copy of it in the state folder. Nothing that a newer
+//! version wrote is dropped: what this one does not know is carried along.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+
+use crate::plain_file::read_plain_file;
+use crate::state_file;
+
+/// The copy's name in the state folder.
+const FILE: &str = "runtime-config.json";
+/// No document is longer: a change of it fits into one request.
+const LONGEST: u64 = 4 << 20;
+/// A copy that could not be written is tried again after this.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
+
+/// The document.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Stored {
+    /// Counts the changes.
+    pub(super) version: u64,
+    /// By key, as clients write them.
+    pub(super) values: Map<String, Value>,
+    /// Drawn when the document was begun. Versions of different lines are not compared.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(super) line: String,
+    /// Fields of a newer version.
+    #[serde(flatten)]
+    pub(super) rest: Map<String, Value>,
+}
+
+/// A document that was read from a store, with the store's name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Kept {
+    /// Which store, without credentials.
+    store: String,
+    /// When it was read, in seconds since 1970.
+    pub(super) at: u64,
+    pub(super) document: Stored,
+}
+
+/// The file with the copy. A task of its own writes it: a disk that hangs stops nobody who changes a value.
+pub(super) struct LocalCopy {
+    file: PathBuf,
+    store: String,
+    newest: watch::Sender<Option<Kept>>,
+    trouble: Arc<Mutex<Option<String>>>,
+}
+
+impl Stored {
+    /// Reads the text of a document. The error says why it is none that this version understands.
+    pub(super) fn read(text: &str) -> Result<Self, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
+    }
+
+    /// The same with these changes; `null` removes a key.
+    pub(super) fn changed(&self, changes: &Map<String, Value>) -> Self {
+        let mut next = self.clone();
+        for (key, value) in changes {
+            match value {
+                Value::Null => drop(next.values.remove(key)),
+                value => drop(next.values.insert(key.clone(), value.clone())),
+            }
+        }
+        if next.values != self.values {
+            next.version = next.version.saturating_add(1);
+        }
+        next
+    }
+
+    /// Whether `other` is an earlier state of the same document.
+    pub(super) fn is_newer_than(&self, other: &Self) -> bool {
+        self.line == other.line && self.version > other.version
+    }
+}
+
+impl LocalCopy {
+    /// The copy in `folder` of the document in `store`; what it says, if it is of that store and can be understood.
+    pub(super) fn open(folder: &Path, store: &str) -> (Self, Option<Kept>) {
+        let file = folder.join(FILE);
+        let read = read(&file);
+        let trouble = read.as_ref().err().map(|why| {
+            tracing::warn!(file = %file.display(), "the copy of the runtime configuration is not used: {why}");
+            format!("the copy of the runtime configuration, {}, is not used: {why}", file.display())
+        });
+        let copy = Self {
+            file,
+            store: store.to_owned(),
+            newest: watch::Sender::new(None),
+            trouble: Arc::new(Mutex::new(trouble)),
+        };
+        (copy, read.ok().flatten().filter(|kept| kept.store == store))
+    }
+
+    /// Writes what [`Self::keep`] is given, for as long as this value lives.
+    pub(super) fn write_in_background(&self) {
+        let mut newest = self.newest.subscribe();
+        let (file, trouble) = (self.file.clone(), Arc::clone(&self.trouble));
+        tokio::spawn(async move {
+            while newest.changed().await.is_ok() {
+                loop {
+                    let Some(kept) = newest.borrow_and_update().clone() else { break };
+                    let to = file.clone();
+                    // A writer that panicked wrote nothing.
+                    let written = spawn_blocking(move || write(&to, &kept)).await.unwrap_or(Ok(()));
+                    let why = written.err().map(|error| {
+                        format!("the runtime configuration cannot be copied to {}: {error}", file.display())
+                    });
+                    let failed = why.is_some();
+                    let before =
+                        std::mem::replace(&mut *trouble.lock().unwrap_or_else(PoisonError::into_inner), why.clone());
+                    if let Some(why) = why.filter(|why| before.as_ref() != Some(why)) {
+                        tracing::warn!("{why}");
+                    }
+                    if !failed {
+                        break;
+                    }
+                    sleep(TRY_AGAIN).await;
+                }
+            }
+        });
+    }
+
+    /// A document as the store has it now.
+    pub(super) fn seen(&self, document: Stored) -> Kept {
+        let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        Kept { store: self.store.clone(), at, document }
+    }
+
+    /// Has it written.
+    pub(super) fn keep(&self, kept: Kept) {
+        self.newest.send_replace(Some(kept));
+    }
+
+    /// Why the copy is not what it should be, if it is not.
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// What is in the copy below a state folder, whatever store it is of; for people who look at a configuration.
+pub(super) fn read_copy(folder: &Path) -> Option<Kept> {
+    read(&folder.join(FILE)).ok().flatten()
+}
+
+fn read(file: &Path) -> Result<Option<Kept>, String> {
+    let bytes = match read_plain_file(file, LONGEST) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.to_string()),
+    };
+    if bytes.len() as u64 > LONGEST {
+        return Err(format!("it is longer than {LONGEST} bytes"));
+    }
+    serde_json::from_slice(&bytes).map(Some).map_err(|error| error.to_string())
+}
+
+fn write(file: &Path, kept: &Kept) -> io::Result<()> {
+    state_file::replace(file, &serde_json::to_vec(kept)?)
+}
