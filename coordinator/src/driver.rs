@@ -83,17 +83,48 @@ pub(crate) struct Wish {
 /// is gone.
 #[derive(Debug)]
 pub(crate) struct Ticket {
-    request: RequestId,
-    news: News,
+    hold: Hold,
+    /// Comes to be owned with the ticket: one that nobody read goes with it.
     verdict: oneshot::Receiver<Verdict>,
-    stage: Stage,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Waiting,
-    Dispatched,
-    Ended,
+/// The one owner of a request in the scheduler, from before it is submitted until its end is reported. Dropped earlier, it
+/// reports that the client is gone, which ends the request at every stage: so it need not know whether its turn came.
+#[derive(Debug)]
+struct Hold {
+    request: RequestId,
+    news: News,
+    ended: bool,
+}
+
+impl Hold {
+    /// Reports what is answered with a verdict.
+    fn ask(&self, event: Event) -> oneshot::Receiver<Verdict> {
+        let (reply, verdict) = oneshot::channel();
+        self.news.send(Message::Ask { request: self.request, reply, event });
+        verdict
+    }
+
+    /// The scheduler ended the request itself.
+    fn ended(&mut self) {
+        self.ended = true;
+    }
+
+    /// Reports how the request ended.
+    fn end(&mut self, outcome: Outcome, tokens: Option<u64>) {
+        if !self.ended {
+            self.ended = true;
+            self.news.event(Event::Finished { request: self.request, outcome, tokens });
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.news.event(Event::Cancel(self.request));
+        }
+    }
 }
 
 /// The right to send a request on now.
@@ -250,9 +281,9 @@ impl Scheduling {
     }
 
     fn ask(&self, request: RequestId, event: Event) -> Ticket {
-        let (reply, verdict) = oneshot::channel();
-        self.news.send(Message::Ask { request, reply, event });
-        Ticket { request, news: self.news.clone(), verdict, stage: Stage::Waiting }
+        let hold = Hold { request, news: self.news.clone(), ended: false };
+        let verdict = hold.ask(event);
+        Ticket { hold, verdict }
     }
 
     fn next_id(&self) -> RequestId {
@@ -267,18 +298,13 @@ impl Scheduling {
 impl Ticket {
     /// The number of the request.
     pub(crate) fn request(&self) -> RequestId {
-        self.request
+        self.hold.request
     }
 
     /// Waits until a worker is free for this request, or for the refusal.
     pub(crate) async fn dispatched(&mut self) -> Result<Dispatched, ApiError> {
-        match self.verdict().await? {
-            Some(dispatched) => {
-                self.stage = Stage::Dispatched;
-                Ok(dispatched)
-            }
-            None => Err(ApiError::new(ErrorCode::Internal, "the scheduler answered another question")),
-        }
+        let dispatched = self.verdict().await?;
+        dispatched.ok_or_else(|| ApiError::new(ErrorCode::Internal, "the scheduler answered another question"))
     }
 
     /// Waits until an operator's load or unload is done.
@@ -288,65 +314,40 @@ impl Ticket {
 
     /// The worker went away before any byte of its answer was sent on: back into the queue.
     pub(crate) fn lost(&mut self) {
-        let (reply, verdict) = oneshot::channel();
-        self.verdict = verdict;
-        self.stage = Stage::Waiting;
-        let event = Event::Finished { request: self.request, outcome: Outcome::LostBeforeAnswer, tokens: None };
-        self.news.send(Message::Ask { request: self.request, reply, event });
+        let request = self.hold.request;
+        self.verdict = self.hold.ask(Event::Finished { request, outcome: Outcome::LostBeforeAnswer, tokens: None });
     }
 
     /// What it was sent to cannot answer it, and nothing was sent on: to the next rung, or else the end with this error.
     pub(crate) fn rung_failed(&mut self, error: ApiError) {
-        let (reply, verdict) = oneshot::channel();
-        self.verdict = verdict;
-        self.stage = Stage::Waiting;
-        let event = Event::RungFailed { request: self.request, error };
-        self.news.send(Message::Ask { request: self.request, reply, event });
+        self.verdict = self.hold.ask(Event::RungFailed { request: self.hold.request, error });
     }
 
     /// The request ended, after so many tokens of prompt and answer, if they were counted.
     pub(crate) fn finish(mut self, outcome: Outcome, tokens: Option<u64>) {
-        self.stage = Stage::Ended;
-        self.news.event(Event::Finished { request: self.request, outcome, tokens });
+        self.hold.end(outcome, tokens);
     }
 
-    /// The request ended with this error in place of an answer. One that was not dispatched has told that already, or tells it
-    /// when it is dropped.
-    pub(crate) fn failed(self, error: &ApiError) {
-        if self.stage == Stage::Dispatched {
-            let in_time = error.code != ErrorCode::DeadlineExceeded;
-            self.finish(if in_time { Outcome::Refused } else { Outcome::DeadlineExceeded }, None);
-        }
+    /// The request ended with this error in place of an answer, if it did not end before.
+    pub(crate) fn failed(mut self, error: &ApiError) {
+        let in_time = error.code != ErrorCode::DeadlineExceeded;
+        self.hold.end(if in_time { Outcome::Refused } else { Outcome::DeadlineExceeded }, None);
     }
 
+    /// `None`: an order is done.
     async fn verdict(&mut self) -> Result<Option<Dispatched>, ApiError> {
         let verdict = (&mut self.verdict).await;
         match verdict {
             Ok(Verdict::Dispatched(dispatched)) => Ok(Some(dispatched)),
             Ok(Verdict::Done) => {
-                self.stage = Stage::Ended;
+                self.hold.ended();
                 Ok(None)
             }
             Ok(Verdict::Refused(error)) => {
-                self.stage = Stage::Ended;
+                self.hold.ended();
                 Err(error)
             }
-            Err(_) => {
-                self.stage = Stage::Ended;
-                Err(ApiError::new(ErrorCode::Draining, "the coordinator is shutting down"))
-            }
-        }
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        match self.stage {
-            Stage::Waiting => self.news.event(Event::Cancel(self.request)),
-            Stage::Dispatched => {
-                self.news.event(Event::Finished { request: self.request, outcome: Outcome::ClientGone, tokens: None });
-            }
-            Stage::Ended => {}
+            Err(_) => Err(ApiError::new(ErrorCode::Draining, "the coordinator is shutting down")),
         }
     }
 }
@@ -455,7 +456,8 @@ impl Driver {
     /// What the shell itself remembers of an event.
     fn note(&mut self, event: &Event) {
         match event {
-            Event::Cancel(request) => {
+            Event::Finished { outcome: Outcome::LostBeforeAnswer, .. } => {}
+            Event::Cancel(request) | Event::Finished { request, .. } => {
                 self.waiting.replies.remove(request);
             }
             Event::WorkerReady { slot, generation, .. } => {
@@ -510,29 +512,35 @@ impl Driver {
                 let Some(worker) = self.supervisor.worker(slot, generation).cloned() else {
                     return Some(Event::Finished { request, outcome: Outcome::LostBeforeAnswer, tokens: None });
                 };
-                let place = Place::Worker(worker);
-                self.reply(request, Verdict::Dispatched(Dispatched { place, rung, queued, loading }));
+                return self.send_on(request, Dispatched { place: Place::Worker(worker), rung, queued, loading });
             }
             Effect::DispatchCloud { request, provider, model, queued, rung } => {
                 let (place, loading) = (Place::Cloud { provider, model }, Duration::ZERO);
-                self.reply(request, Verdict::Dispatched(Dispatched { place, rung, queued, loading }));
+                return self.send_on(request, Dispatched { place, rung, queued, loading });
             }
             Effect::Learned(footprint) => self.footprints.learn(footprint),
-            Effect::Done { request } => self.reply(request, Verdict::Done),
-            Effect::Refuse { request, error } => self.reply(request, Verdict::Refused(error)),
+            Effect::Done { request } => _ = self.reply(request, Verdict::Done),
+            Effect::Refuse { request, error } => _ = self.reply(request, Verdict::Refused(error)),
             Effect::Drained => self.drained.cancel(),
         }
         None
     }
 
-    fn reply(&mut self, request: RequestId, verdict: Verdict) {
-        if let Some(reply) = self.waiting.replies.remove(&request) {
-            // A ticket dropped in this moment has reported that itself.
-            let _ = reply.send(verdict);
-        }
+    /// Hands the turn over to the request's ticket. Without one nobody would ever end the request: its place is given back.
+    fn send_on(&mut self, request: RequestId, dispatched: Dispatched) -> Option<Event> {
+        let handed_over = self.reply(request, Verdict::Dispatched(dispatched));
+        handed_over.is_none().then_some(Event::Cancel(request))
+    }
+
+    /// `None`: its ticket is gone.
+    fn reply(&mut self, request: RequestId, verdict: Verdict) -> Option<()> {
+        self.waiting.replies.remove(&request)?.send(verdict).ok()
     }
 
     fn now(&self) -> Moment {
         self.scheduling.moment(Instant::now())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,6 +19,7 @@ mod engines;
 mod events;
 mod eviction;
 mod files;
+mod give_ups;
 mod isolation;
 mod lease_chaos;
 mod lease_run;

@@ -20,9 +20,10 @@ pub enum Event {
     DeviceObserved(DeviceObservation),
     /// A client asks for inference.
     Submit(Submission),
-    /// The client of a waiting or running request went away.
+    /// The client of a request went away. Ends the request at every stage: one that waits leaves the queue, one that was
+    /// dispatched gives its place back, of one that ended nothing is left to change. Nothing else has to follow.
     Cancel(RequestId),
-    /// A dispatched request ended.
+    /// A request ended. Every outcome but [`Outcome::LostBeforeAnswer`] is its end at every stage, as `Cancel` is.
     Finished {
         /// Which request.
         request: RequestId,

@@ -41,7 +41,7 @@ use crate::pool::ModelPool;
 use crate::queue::{InferenceQueue, QueueLimits, Waiting};
 use crate::slot::{ModelSlot, SlotState, StopPhase};
 use crate::timer::Timers;
-use crate::{Effect, Event, Moment, Settings};
+use crate::{Effect, Event, Moment, Outcome, Settings};
 
 /// Waiting models looked at again after an ordinary event; all of them after a load, an unload, a lease change, and every
 /// [`Settings::reevaluate_every`]. Keeps the work per event independent of how many models wait.
@@ -97,8 +97,6 @@ struct Running {
     /// Which filling of which slot; `None` is a provider elsewhere.
     place: Option<(SlotId, Generation)>,
     started: Moment,
-    /// Its client went away: it is not tried again.
-    cancelled: bool,
 }
 
 /// What time may bring.
@@ -204,7 +202,7 @@ impl Scheduler {
                 }
             }
             Event::Submit(submission) => self.submit(submission),
-            Event::Cancel(request) => self.cancel(request),
+            Event::Cancel(request) => self.finished(request, Outcome::ClientGone, None),
             Event::Finished { request, outcome, tokens } => self.finished(request, outcome, tokens),
             Event::RungFailed { request, error } => self.rung_failed(request, error),
             Event::Settings(settings) => self.reconfigure(*settings),

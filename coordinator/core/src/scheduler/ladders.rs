@@ -329,9 +329,7 @@ impl Scheduler {
             self.provider_failed(model, request, &error);
         }
         self.client_changed(client);
-        if !run.cancelled
-            && let Err(stranded) = self.climb_on(run.request, error)
-        {
+        if let Err(stranded) = self.climb_on(run.request, error) {
             self.refuse(stranded.waiting.id, stranded.error);
         }
         if let Some(slot) = slot {
@@ -368,7 +366,7 @@ impl Scheduler {
             let rung = rung_of(&request);
             self.out.push(Effect::DispatchCloud { request: request.id, provider, model, queued, rung });
             self.client_started(request.client);
-            let running = Running { place: None, started: self.now, cancelled: false, request };
+            let running = Running { place: None, started: self.now, request };
             self.running.insert(running.request.id, running);
         }
     }

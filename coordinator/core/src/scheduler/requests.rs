@@ -230,12 +230,18 @@ impl Scheduler {
         });
         self.client_started(request.client);
         let place = Some((slot_id, generation));
-        let running = Running { place, started: self.now, cancelled: false, request };
+        let running = Running { place, started: self.now, request };
         self.running.insert(running.request.id, running);
     }
 
     pub(super) fn finished(&mut self, request: RequestId, outcome: Outcome, tokens: Option<u64>) {
-        let Some(run) = self.running.remove(&request) else { return };
+        let Some(run) = self.running.remove(&request) else {
+            // An end holds at every stage: who reports it may not know yet that the request was put back, or never sent.
+            if outcome != Outcome::LostBeforeAnswer {
+                self.withdraw(request);
+            }
+            return;
+        };
         let model = run.request.model;
         let client = run.request.client;
         self.client_ended(&run, outcome, tokens);
@@ -287,9 +293,7 @@ impl Scheduler {
     /// A request whose worker died before any byte of its answer goes back to its place, or is told why not.
     fn try_again(&mut self, run: Running) {
         let place = run.place;
-        if !run.cancelled {
-            self.try_elsewhere_or_again(run.request);
-        }
+        self.try_elsewhere_or_again(run.request);
         if let Some((slot, generation)) = place
             && let Some(slot) = self.pool.current(slot, generation).map(|slot| slot.id)
         {
@@ -342,15 +346,12 @@ impl Scheduler {
         ApiError::new(ErrorCode::WorkerCrashed, message)
     }
 
-    pub(super) fn cancel(&mut self, request: RequestId) {
-        if self.take_waiting(request).is_some() {
-            return;
+    /// Nobody waits any more for the turn of this request, or for the end of this order.
+    fn withdraw(&mut self, request: RequestId) {
+        if self.take_waiting(request).is_none() {
+            self.unloads.remove(&request);
+            self.forget_caller(request);
         }
-        if let Some(run) = self.running.get_mut(&request) {
-            run.cancelled = true;
-        }
-        self.unloads.remove(&request);
-        self.forget_caller(request);
     }
 
     pub(super) fn expire_deadlines(&mut self) {

@@ -106,8 +106,7 @@ fn everybody_is_served(world: &mut World, devices: &[DeviceObservation]) {
     }
     world.run_for(Duration::from_secs(6 * 3_600));
     for (request, fate) in &world.fates {
-        let ended = !matches!(fate, Fate::Waiting | Fate::Running(..) | Fate::Elsewhere(_));
-        assert!(ended, "request {request} waits for ever: {fate:?}, {:?}", world.core.why(*request));
+        assert!(!fate.is_open(), "request {request} waits for ever: {fate:?}, {:?}", world.core.why(*request));
     }
 }
 
@@ -242,14 +241,13 @@ fn act(world: &mut World, rng: &mut Rng, devices: &[DeviceObservation]) {
         }
         70..=76 => outside(world, rng, devices),
         77..=84 => {
-            let living: Vec<RequestId> = world
-                .fates
-                .iter()
-                .filter(|(_, fate)| matches!(fate, Fate::Waiting | Fate::Running(..) | Fate::Elsewhere(_)))
-                .map(|(request, _)| *request)
-                .collect();
-            if !living.is_empty() {
-                world.cancel(living[usize::try_from(rng.below(living.len() as u64)).unwrap()]);
+            // Whatever became of it: a client may leave before it hears of its own end.
+            let late = rng.chance(100);
+            let of_clients: Vec<RequestId> =
+                world.fates.iter().filter(|(_, fate)| late || fate.is_open()).map(|(request, _)| *request).collect();
+            if !of_clients.is_empty() {
+                let request = of_clients[usize::try_from(rng.below(of_clients.len() as u64)).unwrap()];
+                if rng.chance(200) { world.time_is_over(request) } else { world.cancel(request) }
             }
         }
         85..=93 => operate(world, rng, devices),
@@ -333,6 +331,7 @@ fn behaviour(rng: &mut Rng) -> Behaviour {
         fail_load: faults * rng.below(400),
         crash: faults * rng.below(300),
         provider_fails: faults * rng.below(500),
+        gives_up: if rng.chance(500) { rng.below(300) } else { 0 },
         port_clash: faults * rng.below(100),
         footprint: rng.chance(500).then(|| (500, rng.between(600, 1_300))),
         bad: if rng.chance(300) { ["m0".into()].into() } else { Default::default() },

@@ -215,6 +215,38 @@ fn rc_11_a_client_that_leaves_is_taken_out_of_the_queue() {
 }
 
 #[test]
+fn rc_11_a_client_that_leaves_as_its_turn_comes_leaves_its_place_to_the_next() {
+    let mut world = World::calm(8, vec![concurrent(model("m", 4), 1)]);
+    let requests: Vec<RequestId> = (0..10).map(|_| world.submit("m", 5)).collect();
+    world.run_until(s(4));
+    // All but the last leave with their turn: none of them has heard of it.
+    for request in &requests[..9] {
+        assert!(matches!(world.fate(*request), Fate::Running(..)), "{request} has its turn");
+        world.cancel(*request);
+    }
+    assert!(matches!(world.fate(requests[9]), Fate::Running(..)));
+    assert_eq!((world.core.running(), world.core.queued()), (1, 0));
+    let unload = world.unload(None);
+    world.run_until(s(8));
+    assert_eq!((world.fate(requests[9]), world.fate(unload)), (&Fate::Answered, &Fate::Done));
+    assert_eq!(world.core.clients(world.now)[0].running, 0);
+}
+
+#[test]
+fn an_end_by_the_shells_own_clock_holds_wherever_the_request_is() {
+    let mut world = World::calm(8, vec![concurrent(model("m", 4), 1)]);
+    let (first, second, third) = (world.submit("m", 5), world.submit("m", 5), world.submit("m", 5));
+    world.run_until(s(4));
+    // One that waits, one that has its turn.
+    world.time_is_over(second);
+    world.time_is_over(first);
+    assert!(matches!(world.fate(third), Fate::Running(..)));
+    world.run_until(s(10));
+    assert_eq!(world.fate(third), &Fate::Answered);
+    assert_eq!((world.core.running(), world.core.queued()), (0, 0));
+}
+
+#[test]
 fn rc_11_a_load_for_nobody_goes_on_until_somebody_wants_the_memory() {
     let mut world = World::calm(8, vec![model("a", 6), model("b", 6)]);
     let first = world.submit("a", 2);

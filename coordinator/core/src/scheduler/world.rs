@@ -57,6 +57,8 @@ pub(super) struct Behaviour {
     pub(super) crash: u64,
     /// Requests that a provider elsewhere does not answer.
     pub(super) provider_fails: u64,
+    /// Clients that leave in the moment of their turn: the order to send their request on is out, and nobody has read it.
+    pub(super) gives_up: u64,
     /// Loads that end in a port that somebody else has.
     pub(super) port_clash: u64,
     /// What a worker really uses of what it was given, per thousand; `None`: nobody looks.
@@ -77,6 +79,7 @@ impl Default for Behaviour {
             fail_load: 0,
             crash: 0,
             provider_fails: 0,
+            gives_up: 0,
             port_clash: 0,
             footprint: None,
             bad: BTreeSet::new(),
@@ -101,6 +104,13 @@ pub(super) enum Fate {
     Refused(ApiError),
 }
 
+impl Fate {
+    /// Whether its client still waits for it.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self, Self::Waiting | Self::Running(..) | Self::Elsewhere(_))
+    }
+}
+
 #[derive(Debug)]
 struct Worker {
     model: ModelId,
@@ -122,6 +132,8 @@ enum Coming {
     /// Somebody else asks for memory again.
     AsksAgain(String),
     AnswerFromElsewhere(RequestId),
+    /// The client goes away.
+    Leaves(RequestId),
 }
 
 pub(super) struct World {
@@ -270,30 +282,26 @@ impl World {
         request
     }
 
-    /// The client goes away.
+    /// The client goes away, at whatever moment. All that the scheduler hears of it, now and later, is `Cancel`: whatever
+    /// would have reported on the request is gone with it.
     pub(super) fn cancel(&mut self, request: RequestId) {
-        match self.fates.get(&request) {
-            Some(Fate::Waiting) => {
-                self.fates.insert(request, Fate::Gone);
-                self.tell(Event::Cancel(request));
-            }
-            Some(&Fate::Running(slot, generation)) => {
-                self.fates.insert(request, Fate::Gone);
-                if let Some(worker) = self.workers.get_mut(&(slot, generation)) {
-                    worker.running.remove(&request);
-                }
-                self.tell(Event::Cancel(request));
-                self.after(
-                    Duration::from_millis(5),
-                    Coming::Event(Event::Finished { request, outcome: Outcome::ClientGone, tokens: None }),
-                );
-            }
-            Some(Fate::Elsewhere(_)) => {
-                self.fates.insert(request, Fate::Gone);
-                self.tell(Event::Cancel(request));
-                self.tell(Event::Finished { request, outcome: Outcome::ClientGone, tokens: None });
-            }
-            _ => {}
+        self.leaves(request);
+        self.tell(Event::Cancel(request));
+    }
+
+    /// The time of a request is over by the clock of its connection, which may be ahead of the scheduler's.
+    pub(super) fn time_is_over(&mut self, request: RequestId) {
+        self.leaves(request);
+        self.tell(Event::Finished { request, outcome: Outcome::DeadlineExceeded, tokens: None });
+    }
+
+    fn leaves(&mut self, request: RequestId) {
+        let Some(fate) = self.fates.get_mut(&request).filter(|fate| fate.is_open()) else { return };
+        let before = std::mem::replace(fate, Fate::Gone);
+        if let Fate::Running(slot, generation) = before
+            && let Some(worker) = self.workers.get_mut(&(slot, generation))
+        {
+            worker.running.remove(&request);
         }
     }
 
@@ -348,8 +356,7 @@ impl World {
         assert_eq!(self.core.queued() + self.core.running(), 0, "requests left");
         assert!(self.core.slots().is_empty(), "slots left");
         for (request, fate) in &self.fates {
-            let ended = !matches!(fate, Fate::Waiting | Fate::Running(..) | Fate::Elsewhere(_));
-            assert!(ended, "request {request} never got its final answer: {fate:?}");
+            assert!(!fate.is_open(), "request {request} never got its final answer: {fate:?}");
         }
     }
 
@@ -436,6 +443,7 @@ impl World {
             Coming::WorkerDies(filling, reason) => self.worker_dies(filling, reason),
             Coming::MakesWay(lease, in_time) => self.makes_way(&lease, in_time),
             Coming::AsksAgain(label) => self.asks_again(&label),
+            Coming::Leaves(request) => self.cancel(request),
             Coming::AnswerFromElsewhere(request) => {
                 if !matches!(self.fates.get(&request), Some(Fate::Elsewhere(_))) {
                     return;
@@ -486,6 +494,12 @@ impl World {
             Event::LeaseRefused { slot, generation, .. } => {
                 self.leases.remove(&(*slot, *generation));
             }
+            // Its reporter went away with its client.
+            Event::Finished { request, .. } if self.fates.get(request) == Some(&Fate::Gone) => return,
+            Event::Finished { request, outcome, .. } => {
+                let again = *outcome == Outcome::LostBeforeAnswer;
+                self.fates.insert(*request, if again { Fate::Waiting } else { Fate::Cut });
+            }
             Event::LeaseReleased { slot, generation } => {
                 let released = self.leases.remove(&(*slot, *generation));
                 assert!(matches!(released, Some((_, Lease::Releasing))), "released without order");
@@ -530,7 +544,6 @@ impl World {
         for request in running {
             let before = self.rng.chance(700);
             let outcome = if before { Outcome::LostBeforeAnswer } else { Outcome::LostMidAnswer };
-            self.fates.insert(request, if before { Fate::Waiting } else { Fate::Cut });
             let delay = Duration::from_millis(self.rng.below(40));
             self.after(delay, Coming::Event(Event::Finished { request, outcome, tokens: None }));
         }
@@ -585,12 +598,14 @@ impl World {
             Effect::Dispatch { request, slot, generation, queued, loading, .. } => {
                 assert!(loading <= queued);
                 self.dispatch(request, (slot, generation));
+                self.may_give_up(request);
             }
             Effect::DispatchCloud { request, provider, .. } => {
                 let before = self.fates.insert(request, Fate::Elsewhere(provider));
                 assert_eq!(before, Some(Fate::Waiting), "request {request} was sent away although it does not wait");
                 let answer = self.span(self.behaviour.answer);
                 self.after(answer, Coming::AnswerFromElsewhere(request));
+                self.may_give_up(request);
             }
             Effect::Learned(footprint) => self.learned.push(footprint),
             Effect::Done { request } => self.end(request, Fate::Done),
@@ -637,7 +652,6 @@ impl World {
         let Some(worker) = self.workers.get_mut(&filling) else { panic!("dispatch to no worker") };
         assert!(worker.ready, "dispatch to a worker that is not ready");
         if !worker.alive {
-            self.fates.insert(request, Fate::Waiting);
             let lost = Event::Finished { request, outcome: Outcome::LostBeforeAnswer, tokens: None };
             self.after(Duration::from_millis(1), Coming::Event(lost));
             return;
@@ -652,8 +666,16 @@ impl World {
         self.after(answer, Coming::Answer(filling, request));
     }
 
+    fn may_give_up(&mut self, request: RequestId) {
+        if self.behaviour.gives_up > 0 && self.rng.chance(self.behaviour.gives_up) {
+            let reads_nothing = Duration::from_millis(self.rng.below(3));
+            self.after(reads_nothing, Coming::Leaves(request));
+        }
+    }
+
     /// What must hold at every moment.
     fn check(&mut self) {
+        self.check_owners();
         let slots = self.core.slots();
         let devices = self.core.devices();
         let mut serving = BTreeSet::new();
@@ -697,6 +719,21 @@ impl World {
             assert!(leased + others <= ceiling, "{} is promised beyond its capacity", device.id);
         }
         self.check_decisions();
+    }
+
+    /// Every request that the scheduler keeps has a client that can still end it, and every place taken a request.
+    fn check_owners(&self) {
+        let gone = |request: &&RequestId| !self.fates.get(request).is_some_and(Fate::is_open);
+        let lost = self.core.running.keys().find(gone);
+        assert_eq!(lost, None, "a request runs for nobody: {:?}", lost.map(|request| self.fates.get(request)));
+        for slot in self.core.pool.in_use() {
+            for (_, request) in &slot.running {
+                let place = self.core.running.get(request).and_then(|run| run.place);
+                assert_eq!(place, Some((slot.id, slot.generation)), "request {request} takes a place and does not run");
+            }
+        }
+        let counted: usize = self.core.clients.iter().map(|(_, client)| client.running as usize).sum();
+        assert_eq!(counted, self.core.running.len(), "the clients' counts of running requests are wrong");
     }
 
     /// A load is begun only where it fits beside everything that is known.

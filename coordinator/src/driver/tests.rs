@@ -1,0 +1,150 @@
+//! A request is owned by its ticket at every stage: whenever it is dropped, the scheduler hears of the end.
+
+use model_boss_core::Target;
+
+use super::*;
+
+/// A scheduler's shell in which nothing happens but what a test does.
+struct Bench {
+    scheduling: Scheduling,
+    inbox: Inbox,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let (news, inbox) = News::channel();
+        Self { scheduling: Scheduling::new(news), inbox }
+    }
+
+    fn submit(&self) -> Ticket {
+        self.scheduling.submit(Wish {
+            ladder: Ladder::only(Target::Cloud { provider: "claude".to_owned(), model: "opus".to_owned() }),
+            category: Category::Llm,
+            client: ClientId::from("me"),
+            priority: None,
+            deadline: None,
+            keep_alive: None,
+        })
+    }
+
+    /// Where the verdict on what was asked last goes.
+    fn asked(&mut self) -> oneshot::Sender<Verdict> {
+        match self.inbox.0.try_recv() {
+            Ok(Message::Ask { reply, .. }) => reply,
+            _ => panic!("something is asked"),
+        }
+    }
+
+    /// Everything that is reported beside.
+    fn reported(&mut self) -> Vec<Event> {
+        std::iter::from_fn(|| self.inbox.0.try_recv().ok())
+            .map(|message| match message {
+                Message::Event(event) => event,
+                _ => panic!("only events are reported"),
+            })
+            .collect()
+    }
+
+    fn is_cancelled(&mut self, request: RequestId) -> bool {
+        matches!(*self.reported(), [Event::Cancel(cancelled)] if cancelled == request)
+    }
+}
+
+fn turn() -> Verdict {
+    let place = Place::Cloud { provider: "claude".to_owned(), model: "opus".to_owned() };
+    let rung = RungChoice { position: 0, reason: model_boss_core::RungReason::Only };
+    Verdict::Dispatched(Dispatched { place, rung, queued: Duration::ZERO, loading: Duration::ZERO })
+}
+
+fn error(code: ErrorCode) -> ApiError {
+    ApiError::new(code, "no")
+}
+
+#[test]
+fn a_ticket_dropped_while_it_waits_ends_its_request() {
+    let mut bench = Bench::new();
+    let ticket = bench.submit();
+    let request = ticket.request();
+    let reply = bench.asked();
+    drop(ticket);
+    assert!(bench.is_cancelled(request));
+    assert!(reply.send(turn()).is_err());
+}
+
+#[test]
+fn a_turn_that_nobody_reads_goes_with_its_ticket() {
+    let mut bench = Bench::new();
+    let ticket = bench.submit();
+    let request = ticket.request();
+    assert!(bench.asked().send(turn()).is_ok());
+    drop(ticket);
+    assert!(bench.is_cancelled(request));
+}
+
+#[tokio::test]
+async fn a_request_that_is_answered_ends_with_its_ticket_and_only_once() {
+    let mut bench = Bench::new();
+    let mut ticket = bench.submit();
+    let request = ticket.request();
+    assert!(bench.asked().send(turn()).is_ok());
+    ticket.dispatched().await.unwrap();
+    drop(ticket);
+    assert!(bench.is_cancelled(request));
+
+    let mut ticket = bench.submit();
+    assert!(bench.asked().send(turn()).is_ok());
+    ticket.dispatched().await.unwrap();
+    ticket.finish(Outcome::Answered, Some(3));
+    assert!(matches!(*bench.reported(), [Event::Finished { outcome: Outcome::Answered, tokens: Some(3), .. }]));
+}
+
+#[tokio::test]
+async fn another_turn_that_nobody_reads_goes_with_its_ticket() {
+    let again: [fn(&mut Ticket); 2] = [Ticket::lost, |ticket| ticket.rung_failed(error(ErrorCode::BackendError))];
+    for again in again {
+        for turn_comes in [false, true] {
+            let mut bench = Bench::new();
+            let mut ticket = bench.submit();
+            let request = ticket.request();
+            assert!(bench.asked().send(turn()).is_ok());
+            ticket.dispatched().await.unwrap();
+            again(&mut ticket);
+            let reply = bench.asked();
+            let _reply = if turn_comes { reply.send(turn()).err().map(|_| unreachable!()) } else { Some(reply) };
+            drop(ticket);
+            assert!(bench.is_cancelled(request));
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_order_ends_with_its_caller_and_one_that_is_done_says_nothing_more() {
+    let mut bench = Bench::new();
+    let order = bench.scheduling.unload(None);
+    let request = order.request();
+    let _reply = bench.asked();
+    drop(order);
+    assert!(bench.is_cancelled(request));
+
+    let order = bench.scheduling.unload(None);
+    assert!(bench.asked().send(Verdict::Done).is_ok());
+    order.done().await.unwrap();
+    assert!(bench.reported().is_empty());
+
+    let mut refused = bench.submit();
+    assert!(bench.asked().send(Verdict::Refused(error(ErrorCode::QueueFull))).is_ok());
+    let error = refused.dispatched().await.unwrap_err();
+    refused.failed(&error);
+    assert!(bench.reported().is_empty());
+}
+
+/// The shell's own clock may be ahead of the scheduler's: what ran out of time may still wait there, or have its turn.
+#[test]
+fn out_of_time_before_the_turn_was_read_is_an_end_too() {
+    let mut bench = Bench::new();
+    let ticket = bench.submit();
+    assert!(bench.asked().send(turn()).is_ok());
+    ticket.failed(&error(ErrorCode::DeadlineExceeded));
+    let reported = bench.reported();
+    assert!(matches!(*reported, [Event::Finished { outcome: Outcome::DeadlineExceeded, .. }]), "{reported:?}");
+}
