@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use model_boss_lease_store::{
-    LeaseId, LeaseState, LeaseView, Owner, OwnerKind, PartView, Process, RevokeView, Token, WaiterView, Wish,
+    ForcedView, LeaseId, LeaseState, LeaseView, Owner, OwnerKind, PartView, Process, RevokeView, Token, WaiterView,
+    Wish,
 };
 use model_boss_protocol::{ByteCount, DeviceId, Priority};
 use serde::{Deserialize, Serialize};
@@ -287,13 +288,16 @@ pub(crate) struct ReassertBody {
     pub(crate) processes: Vec<ProcessBody>,
 }
 
-/// `DELETE /api/v1/leases/ID`. Without a token only what nobody holds any more ends.
+/// `DELETE /api/v1/leases/ID`. Without a token only what nobody holds any more ends, or what an operator forces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ReleaseBody {
     /// What proves it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) token: Option<Token>,
+    /// Ends the lease whatever its processes do. For operators.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) force: bool,
 }
 
 /// The answer to a release: 200 when the bytes are free, 202 when they stay counted until the processes are seen gone.
@@ -307,6 +311,9 @@ pub(crate) struct ReleasedBody {
     /// Why, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<String>,
+    /// Where it was forced: what that means, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) warning: Option<String>,
 }
 
 /// `DELETE /api/v1/leases`: takes a request back: its place in the queue, and its lease if no process was let through
@@ -328,6 +335,35 @@ pub(crate) struct LeaseList {
     /// Who waits, first come first.
     #[serde(default)]
     pub(crate) waiters: Vec<WaiterBody>,
+    /// What operators ended without evidence, the latest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) forced: Vec<ForcedBody>,
+}
+
+/// A lease that an operator ended although its processes may still use its memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ForcedBody {
+    /// Its name.
+    pub(crate) id: LeaseId,
+    /// What it was for.
+    pub(crate) label: String,
+    /// The processes that were behind its gate. They were not ended.
+    pub(crate) pids: Vec<u32>,
+    /// What it counted for.
+    pub(crate) parts: Vec<ForcedPart>,
+    /// How long ago.
+    pub(crate) ago_ms: u64,
+    /// The operator.
+    pub(crate) by: String,
+}
+
+/// Bytes that a forced lease counted for on one device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ForcedPart {
+    /// What people call it.
+    pub(crate) device: String,
+    /// How much.
+    pub(crate) bytes: ByteCount,
 }
 
 /// Somebody who waits.
@@ -403,6 +439,25 @@ impl From<LeaseView> for LeaseBody {
             pids: view.pids,
         }
     }
+}
+
+impl From<ForcedView> for ForcedBody {
+    fn from(view: ForcedView) -> Self {
+        let ForcedView { lease: id, label, pids, parts, ago, by } = view;
+        let parts = parts.into_iter().map(|(device, bytes)| ForcedPart { device, bytes }).collect();
+        Self { id, label, pids, parts, ago_ms: millis(ago), by }
+    }
+}
+
+/// What a forced release means, for people.
+pub(crate) fn warning(forced: &ForcedView) -> String {
+    let parts: Vec<String> = forced.parts.iter().map(|(device, bytes)| format!("{bytes} on {device}")).collect();
+    let pids: Vec<String> = forced.pids.iter().map(ToString::to_string).collect();
+    let (lease, label, parts, pids) = (&forced.lease, &forced.label, parts.join(", "), pids.join(", "));
+    format!(
+        "{lease} ({label}) was forced and counts no more for {parts}. Its processes were not ended ({pids}): what they \
+         still use counts as foreign memory once a device shows it"
+    )
 }
 
 impl From<WaiterView> for WaiterBody {

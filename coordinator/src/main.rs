@@ -23,6 +23,7 @@ mod startup;
 mod state_file;
 mod supervisor;
 mod tasks;
+mod tcp_table;
 mod upstream;
 
 fn main() -> std::process::ExitCode {

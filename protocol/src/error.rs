@@ -56,6 +56,8 @@ error_codes! {
     CloudNotAllowed = "cloud_not_allowed", 403, "permission_error";
     /// Leases are for processes of the host on which the coordinator runs.
     NotOnThisHost = "not_on_this_host", 403, "permission_error";
+    /// A lease may name the caller's own processes only.
+    NotYourProcess = "not_your_process", 403, "permission_error";
     /// No such route.
     NotFound = "not_found", 404, "not_found_error";
     /// No such model or task.

@@ -1,15 +1,18 @@
 //! LE-2 and LE-3 with real processes on a played machine: other programs hold memory through the coordinator, models and
 //! training make way for each other, and everybody is told what they wait for.
 
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
 use http::Method;
 use model_boss_lease_store::{Process, process, this_process};
-use model_boss_tests::{Answer, Behaviour, Boss, Event, PATIENCE, RedisServer, Sandbox, question, until};
+use model_boss_tests::{Answer, Behaviour, Boss, Event, PATIENCE, RedisServer, Sandbox, binary, question, until};
 use serde_json::{Value, json};
 
 const ONE: &str = "[cpu]\nmemory = \"8GiB\"\n[[gpu]]\nmemory = \"24GiB\"\n";
 const GIB: u64 = 1 << 30;
+/// A user who owns nothing here.
+const NOBODY: u32 = 65_534;
 
 /// A program of this host that holds leases over HTTP.
 struct Guest<'a> {
@@ -106,6 +109,26 @@ async fn is_loaded(boss: &Boss, model: &str) -> bool {
     slots["slots"].as_array().unwrap().iter().any(|slot| slot["model"] == model)
 }
 
+/// What somebody else of this machine is answered: status and body. `None` where the tests may not become another user.
+fn as_another_user(boss: &Boss, method: &str, path: &str, body: &Value) -> Option<(u16, Value)> {
+    if !nix::unistd::Uid::effective().is_root() {
+        eprintln!("skipped: only root can ask as another user");
+        return None;
+    }
+    let (address, body) = (boss.client().address(), body.to_string());
+    let (host, port, length) = (address.ip(), address.port(), body.len());
+    let head = format!("{method} /api/v1/leases{path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n");
+    let request = format!("{head}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}");
+    let script = "exec 3<>/dev/tcp/$0/$1; printf %s \"$2\" >&3; cat <&3";
+    let mut bash = Command::new("bash");
+    bash.args(["-c", script, &host.to_string(), &port.to_string(), &request]);
+    let answer = bash.uid(NOBODY).gid(NOBODY).current_dir("/").output().unwrap();
+    let answer = String::from_utf8(answer.stdout).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no answer: '{answer}'"));
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    Some((status, serde_json::from_str(body).unwrap()))
+}
+
 async fn none_is_left(boss: &Boss) {
     let none = async || {
         let list = boss.read("/api/v1/leases").await;
@@ -189,6 +212,99 @@ async fn le_2_what_makes_no_sense_is_refused_with_its_reason() {
     assert_eq!(boss.client().get("/api/v1/leases/lease-1").await.error_code(), "lease_not_found");
     let cancel = json!({ "request_id": "none", "owner": guest.owner("x") });
     assert_eq!(guest.send(Method::DELETE, "", &cancel).await.json(), json!({ "cancelled": true }));
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn a_process_that_never_ends_or_is_ours_cannot_hold_memory() {
+    let mut sandbox = Sandbox::new();
+    sandbox.play(ONE);
+    let mut alpha = sandbox.fake_model_with("alpha", "vram = \"1GiB\"\ndevice = \"cuda:0\"", Behaviour::default());
+    let boss = sandbox.start().await;
+    let guest = Guest::new(&boss);
+    let asked = boss.ask(question("alpha", "?"));
+    let worker = alpha.worker().await.pid;
+    assert!(asked.await.unwrap().status.is_success());
+    let lease = guest.granted(&guest.wish("mine", 1)).await;
+    for pid in [1, boss.pid(), worker] {
+        let mut wish = guest.wish(&format!("of-{pid}"), 20);
+        let named = process(pid).unwrap();
+        (wish["owner"]["pid"], wish["owner"]["start_time"]) = (named.pid.into(), named.start_time.into());
+        let refused = guest.ask(&wish).await;
+        assert_eq!((refused.status.as_u16(), refused.error_code()), (403, "not_your_process".to_owned()), "{pid}");
+        let refused = guest.attach(&lease, pid).await;
+        assert_eq!((refused.status.as_u16(), refused.error_code()), (403, "not_your_process".to_owned()), "{pid}");
+        let process = json!({ "pid": pid, "start_time": named.start_time, "pid_ns": named.pid_ns });
+        let record = json!({
+            "token": 9, "request_id": "made up", "owner": guest.owner("x"), "priority": 7,
+            "parts": [{ "device": "cuda:0", "memory": "20GiB" }], "processes": [process],
+        });
+        let refused = guest.send(Method::POST, "/lease-9/reassert", &record).await;
+        assert_eq!((refused.status.as_u16(), refused.error_code()), (403, "not_your_process".to_owned()), "{pid}");
+    }
+    assert_eq!(guest.release(&lease).await.json()["released"], true);
+    let left = boss.read("/api/v1/leases").await;
+    assert!(left["leases"].as_array().unwrap().iter().all(|lease| lease["label"] == "alpha"), "{left}");
+    assert_eq!(left["waiters"], json!([]));
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn another_user_holds_no_memory_with_our_processes_and_forces_nothing() {
+    let mut sandbox = Sandbox::new();
+    sandbox.play(ONE);
+    let boss = sandbox.start().await;
+    let guest = Guest::new(&boss);
+    let lease = guest.granted(&guest.wish("mine", 1)).await;
+    let stranger = |method, path: &str, body: &Value| {
+        let (status, answer) = as_another_user(&boss, method, path, body)?;
+        Some((status, answer["error"]["code"].as_str().unwrap_or_default().to_owned()))
+    };
+    let refused = |code: &str| Some((403, code.to_owned()));
+    if let Some(answer) = stranger("POST", "", &guest.wish("theirs", 20)) {
+        assert_eq!(Some(answer), refused("not_your_process"));
+        let attach = json!({ "token": lease["token"], "pids": [std::process::id()] });
+        assert_eq!(stranger("POST", &path(&lease, "/attach"), &attach), refused("not_your_process"));
+        let cancel = json!({ "request_id": guest.wish("mine", 1)["request_id"], "owner": guest.owner("mine") });
+        assert_eq!(stranger("DELETE", "", &cancel), refused("not_your_process"));
+        let force = json!({ "force": true });
+        assert_eq!(stranger("DELETE", &path(&lease, ""), &force), refused("insufficient_scope"));
+    }
+    assert_eq!(guest.release(&lease).await.json()["released"], true);
+    none_is_left(&boss).await;
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn an_operator_forces_a_lease_whose_processes_do_not_end_and_the_ledger_keeps_that() {
+    let mut sandbox = Sandbox::new();
+    sandbox.play(ONE);
+    let boss = sandbox.start().await;
+    let guest = Guest::new(&boss);
+    let lease = guest.granted(&guest.wish("stuck.py", 18)).await;
+    let job = Job::start();
+    assert!(guest.attach(&lease, job.0.id()).await.status.is_success());
+    let release = |options: &[&str]| {
+        let mut command = Command::new(binary("model-boss"));
+        command.args(["lease", "release"]).args(options).arg(lease["id"].as_str().unwrap());
+        command.env_remove("MODEL_BOSS_REDIS_URL");
+        command.env("MODEL_BOSS_URL", format!("http://{}", boss.client().address())).output().unwrap()
+    };
+    let words = |output: &std::process::Output| String::from_utf8_lossy(&output.stderr).into_owned();
+    let refused = release(&[]);
+    assert!(!refused.status.success() && words(&refused).contains("--force"), "{}", words(&refused));
+    let forced = release(&["--force"]);
+    assert!(forced.status.success() && words(&forced).contains("warning: "), "{}", words(&forced));
+    assert!(words(&forced).contains("18.0 GiB on cuda:0"), "{}", words(&forced));
+    assert!(words(&forced).contains(&job.0.id().to_string()), "{}", words(&forced));
+    let list = boss.read("/api/v1/leases").await;
+    assert_eq!((&list["leases"], &list["forced"][0]["id"]), (&json!([]), &lease["id"]), "{list}");
+    assert_eq!((&list["forced"][0]["label"], &list["forced"][0]["pids"]), (&json!("stuck.py"), &json!([job.0.id()])));
+    // Its holder hears that it is lost; others get the memory.
+    assert_eq!(guest.renew(&lease).await["lost"], json!([lease["id"]]));
+    let next = guest.granted(&guest.wish("next.py", 18)).await;
+    assert_eq!(guest.release(&next).await.json()["released"], true);
+    job.end();
     boss.finish().await;
 }
 

@@ -7,6 +7,8 @@ use std::time::Duration;
 use model_boss_lease::{LeaseId, Refusal};
 use model_boss_protocol::DeviceId;
 
+use crate::caller::NotNamed;
+
 /// An operation on the ledger failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -108,6 +110,9 @@ pub enum StoreError {
     /// No such process to let through the gate.
     #[error("process {0} does not exist")]
     NoSuchProcess(u32),
+    /// A process that the caller may not name.
+    #[error(transparent)]
+    NotNamed(#[from] NotNamed),
     /// The lease is gone: its process must not touch the device.
     #[error("{0} is not held any more; its process must not touch the device")]
     Lost(LeaseId),

@@ -40,7 +40,7 @@ const ATTEMPTS: u32 = 16;
 /// A process that holds leases.
 pub struct Holder {
     store: Box<dyn Store>,
-    owner: Owner,
+    pub(crate) owner: Owner,
     /// What a ledger begins with: this boot, these terms.
     empty: Ledger,
     claim: Claim,
@@ -48,7 +48,7 @@ pub struct Holder {
     devices: BTreeMap<DeviceId, Claimed>,
     held: BTreeMap<LeaseId, Held>,
     /// The ledger as this process last saw it.
-    seen: Ledger,
+    pub(crate) seen: Ledger,
     /// A ledger of this boot was there: if it is not any more, it was lost.
     met: bool,
     /// How the store answered last.

@@ -50,6 +50,13 @@ pub fn is_gone(process: &Process) -> bool {
     pid_namespace().is_ok_and(|namespace| ProcessTree::of_this_host(namespace).is_gone(process))
 }
 
+/// The real and the effective user of a process, by `Uid:` of `/proc/PID/status` (proc_pid_status(5)).
+pub(crate) fn users_of(pid: u32) -> Option<[u32; 2]> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let mut users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_ascii_whitespace();
+    Some([users.next()?.parse().ok()?, users.next()?.parse().ok()?])
+}
+
 /// The fields of `/proc/PID/stat` that matter here (proc_pid_stat(5)).
 #[derive(Clone, Copy)]
 pub(crate) struct Stat {

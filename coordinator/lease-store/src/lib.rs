@@ -3,6 +3,7 @@
 //! A store is a register that swaps whole documents ([`LedgerStore`]); the rules are in `model-boss-lease` and know no
 //! store. There are two: embedded in the coordinator, and Redis for every process of a host. Everything here blocks: call it from a thread of its own, never on the way of a request.
 
+mod caller;
 mod embedded;
 mod error;
 mod holder;
@@ -13,6 +14,7 @@ mod store;
 mod tree;
 mod view;
 
+pub use caller::{Caller, NotNamed};
 pub use embedded::EmbeddedStore;
 pub use error::{StoreError, Unreachable};
 pub use holder::{
@@ -27,4 +29,4 @@ pub use model_boss_lease::{
 pub use redis_store::{RedisStore, redis_server};
 pub use store::{Document, DocumentStore, Etag, LedgerStore, Snapshot, Store, Swap};
 pub use tree::{Below, GUARDS_VARIABLE, ProcessTree, guard_mark};
-pub use view::{LeaseView, PartView, RevokeView, WaiterView};
+pub use view::{ForcedView, LeaseView, PartView, RevokeView, WaiterView};

@@ -159,17 +159,25 @@ impl ProcessTree {
         living(self.source.as_ref()).is_some_and(|living| self.members_among(&living, process).is_empty())
     }
 
-    /// Whether this very process lives, seen from here. One of another pid namespace is looked for by its number there.
+    /// Whether this very process lives, seen from here.
     pub fn shows(&self, process: &Process) -> bool {
-        let same = |pid: u32| {
-            self.source.stat(pid).is_some_and(|stat| stat.start_time == process.start_time && !stat.is_zombie())
+        self.number_of(process).is_some()
+    }
+
+    /// The number that this very process has here, if it lives.
+    pub(crate) fn number_of(&self, process: &Process) -> Option<u32> {
+        let same = |pid: &u32| {
+            self.source.stat(*pid).is_some_and(|stat| stat.start_time == process.start_time && !stat.is_zombie())
         };
-        if process.pid_ns == self.namespace {
-            return same(process.pid);
-        }
-        let inner = (process.pid_ns.clone(), process.pid);
-        let all = self.source.all().unwrap_or_default();
-        all.into_iter().any(|pid| self.source.inner(pid).as_ref() == Some(&inner) && same(pid))
+        let here =
+            if process.pid_ns == self.namespace { Some(process.pid) } else { self.here(&process.pid_ns, process.pid) };
+        here.filter(same)
+    }
+
+    /// The number here of the process that has this number in another pid namespace.
+    pub(crate) fn here(&self, namespace: &str, pid: u32) -> Option<u32> {
+        let bears = |here: &u32| self.source.inner(*here).is_some_and(|(ns, inner)| ns == namespace && inner == pid);
+        self.source.all().unwrap_or_default().into_iter().find(bears)
     }
 
     /// Which of the namespaces of these processes can be seen from here, so that a missing process is known to be gone.

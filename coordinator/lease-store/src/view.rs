@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model_boss_lease::{DeviceKey, Lease, LeaseId, LeaseState, Ledger, Owner, Want};
+use model_boss_lease::{DeviceKey, Forced, Lease, LeaseId, LeaseState, Ledger, Owner, Want};
 use model_boss_protocol::{ByteCount, DeviceId, Priority};
 
 use crate::Wish;
@@ -46,6 +46,23 @@ pub struct RevokeView {
     pub priority: Option<Priority>,
     /// How long its holder still has.
     pub grace_left: Duration,
+}
+
+/// A lease that an operator ended without evidence, for display.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForcedView {
+    /// Its name.
+    pub lease: LeaseId,
+    /// What it was for.
+    pub label: String,
+    /// The processes that were attached. They were not ended.
+    pub pids: Vec<u32>,
+    /// What it counted for, by the devices' names.
+    pub parts: Vec<(String, ByteCount)>,
+    /// How long ago.
+    pub ago: Duration,
+    /// The operator, for people.
+    pub by: String,
 }
 
 /// A request that waits, for display.
@@ -96,6 +113,19 @@ impl LeaseView {
             pids: lease.pids.iter().map(|process| process.pid).collect(),
             expires_in: (lease.state != LeaseState::Limbo).then(|| lease.deadline.since(ledger.last_time)),
             revoke: (lease.state == LeaseState::Revoking).then(|| RevokeView::of(lease, ledger)),
+        }
+    }
+}
+
+impl ForcedView {
+    pub(crate) fn of(forced: &Forced, ledger: &Ledger) -> Self {
+        Self {
+            lease: forced.lease.clone(),
+            label: forced.owner.label.clone(),
+            pids: forced.pids.iter().map(|process| process.pid).collect(),
+            parts: forced.parts.iter().map(|(device, bytes)| (ledger.name_of(device), *bytes)).collect(),
+            ago: ledger.last_time.since(forced.at),
+            by: forced.by.clone(),
         }
     }
 }

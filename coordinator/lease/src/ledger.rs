@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::millis;
 use crate::unknown::UnknownFields;
-use crate::{Device, DeviceKey, Lease, LeaseId, StoreTime, Token, Waiter};
+use crate::{Device, DeviceKey, Lease, LeaseId, Owner, Process, StoreTime, Token, Waiter};
 
 /// The version of the document that this code writes. A process that finds a larger number may only renew and release.
 pub const SCHEMA: u32 = 1;
@@ -44,8 +44,30 @@ pub struct Ledger {
     pub waiters: BTreeMap<String, Waiter>,
     /// Request ids whose lease has ended, and when: a late duplicate gets no second lease.
     pub done: BTreeMap<String, StoreTime>,
+    /// Leases that an operator ended without evidence, the latest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub forced: Vec<Forced>,
     #[serde(flatten)]
     unknown: UnknownFields,
+}
+
+/// A lease that an operator ended although nothing showed that its bytes are free.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Forced {
+    /// Which lease.
+    pub lease: LeaseId,
+    /// Who held it.
+    pub owner: Owner,
+    /// The processes that were attached.
+    pub pids: Vec<Process>,
+    /// What it counted for on each device.
+    pub parts: Vec<(DeviceKey, ByteCount)>,
+    /// When.
+    pub at: StoreTime,
+    /// The operator, for people.
+    pub by: String,
+    #[serde(flatten)]
+    pub(crate) unknown: UnknownFields,
 }
 
 /// How long things last.
@@ -92,6 +114,7 @@ impl Ledger {
             leases: BTreeMap::new(),
             waiters: BTreeMap::new(),
             done: BTreeMap::new(),
+            forced: Vec::new(),
             unknown: UnknownFields::default(),
         }
     }

@@ -8,8 +8,8 @@
 //! and by showing that each of a list of seeded bugs is caught):
 //! no grant takes a device over its capacity, counting what the ledger and the newest observation know (I1); tokens
 //! only grow (I2); a request id has one lease (I3); all parts of a lease are granted or none (I4); a stale token
-//! changes nothing (I5); bytes leave only by release with evidence, by proof of death, or by dropping a promise that
-//! no process was ever attached to (I6); no grant passes an earlier waiter of equal or higher importance (I7); those
+//! changes nothing (I5); bytes leave only by release with evidence, by proof of death, by dropping a promise that
+//! no process was ever attached to, or by an operator's force, which the ledger keeps (I6); no grant passes an earlier waiter of equal or higher importance (I7); those
 //! who are asked to yield are a minimal set and less important (I8); what a dead holder held can be granted as soon as
 //! its device shows it free (I9); a feasible request with cooperative holders is granted (I10).
 
@@ -26,7 +26,7 @@ mod waiter;
 
 pub use device::{Accounting, Device, DeviceKey, ProcessUse};
 pub use lease::{Lease, LeaseId, LeaseState, Owner, OwnerKind, Part, Process, Token, Yielding};
-pub use ledger::{Ledger, SCHEMA, Terms};
+pub use ledger::{Forced, Ledger, SCHEMA, Terms};
 pub use op::{Evidence, Op, Record, Renewal};
 pub use outcome::{Grant, NeverFits, Outcome, Refusal, Revocation, Victim, Wait};
 pub use reason::{Share, WaitReason};

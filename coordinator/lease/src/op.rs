@@ -94,6 +94,14 @@ pub enum Op {
         /// The pid namespaces whose processes the caller can see: in another one, the same number is another process.
         seen_from: Vec<String>,
     },
+    /// Ends a lease without evidence, at an operator's word. Its processes are not ended, and what they still use counts
+    /// as foreign as soon as a device shows it.
+    Force {
+        /// Which lease.
+        lease: LeaseId,
+        /// The operator, for people.
+        by: String,
+    },
     /// States again what a holder holds, after the store may have lost it.
     Reassert(Record),
 }

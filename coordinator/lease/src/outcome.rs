@@ -44,7 +44,7 @@ pub enum Outcome {
     },
     /// `Resize`: done.
     Resized,
-    /// `Release`, `ConfirmDead`: the bytes are free.
+    /// `Release`, `ConfirmDead`, `Force`: the bytes are free.
     Released,
     /// `Release` without evidence: the bytes stay counted until the processes are shown to be gone.
     InLimbo,

@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 
 use super::door::Door;
 use super::patience::Patience;
+use super::peer::Peer;
 
 /// Connections open at once. One more waits in the kernel's backlog.
 const MAX_CONNECTIONS: usize = 8_192;
@@ -69,8 +70,8 @@ impl Server {
                 accepted = accepted => accepted,
             };
             match accepted {
-                Ok((stream, _)) => {
-                    let connection = self.connection(stream, &graceful);
+                Ok((stream, client)) => {
+                    let connection = self.connection(stream, client, &graceful);
                     tokio::spawn(async move {
                         connection.await;
                         drop(place);
@@ -88,12 +89,21 @@ impl Server {
         }
     }
 
-    fn connection(&self, stream: TcpStream, graceful: &GracefulShutdown) -> impl Future<Output = ()> + use<> {
+    fn connection(
+        &self,
+        stream: TcpStream,
+        client: SocketAddr,
+        graceful: &GracefulShutdown,
+    ) -> impl Future<Output = ()> + use<> {
+        let door = match stream.local_addr() {
+            Ok(server) => self.door.clone().of(Peer::new(client, server)),
+            Err(_) => self.door.clone(),
+        };
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection does not take TCP_NODELAY");
         }
         let (stream, http) = self.patience.watch(stream, &self.http);
-        let connection = graceful.watch(http.serve_connection(stream, self.door.clone()));
+        let connection = graceful.watch(http.serve_connection(stream, door));
         async move {
             if let Err(error) = connection.await {
                 // Clients that go away are no news.

@@ -17,6 +17,7 @@ use tower::Service as _;
 
 use super::Context;
 use super::error::{error_response, panic_error};
+use super::peer::Peer;
 
 /// The header with the public id of a request: after the door every request has one, and so has every answer.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -29,12 +30,19 @@ pub(crate) struct Door {
     context: Arc<Context>,
     router: Router,
     next_id: Arc<AtomicU64>,
+    /// The connection that it stands at.
+    peer: Option<Peer>,
 }
 
 impl Door {
     /// The door to these routes.
     pub(crate) fn new(context: Arc<Context>, router: Router) -> Self {
-        Self { context, router, next_id: Arc::new(AtomicU64::new(1)) }
+        Self { context, router, next_id: Arc::new(AtomicU64::new(1)), peer: None }
+    }
+
+    /// The same door at one connection.
+    pub(super) fn of(self, peer: Peer) -> Self {
+        Self { peer: Some(peer), ..self }
     }
 
     fn request_id(&self, offered: Option<&HeaderValue>) -> HeaderValue {
@@ -62,6 +70,9 @@ where
         let answer = match self.context.hosts.check(request.uri(), request.headers()) {
             Ok(()) => {
                 request.headers_mut().insert(REQUEST_ID, id.clone());
+                if let Some(peer) = &self.peer {
+                    request.extensions_mut().insert(peer.clone());
+                }
                 let mut router = self.router.clone();
                 Ok(router.call(request))
             }

@@ -29,7 +29,7 @@ pub(super) async fn show(call: Call) -> Result<Response, ApiError> {
 /// `POST /api/v1/leases`.
 pub(super) async fn acquire(mut call: Call) -> Result<Response, ApiError> {
     let body = call.body().await?;
-    match call.context.leases.grant(parse(&body)?).await? {
+    match call.context.leases.grant(call.caller().await, parse(&body)?).await? {
         Answer::Done(granted) => json_with(StatusCode::CREATED, &granted),
         Answer::Waits(waiting) => json_with(StatusCode::ACCEPTED, &WaitingBody { waiting }),
     }
@@ -44,7 +44,7 @@ pub(super) async fn renew(mut call: Call) -> Result<Response, ApiError> {
 /// `DELETE /api/v1/leases`.
 pub(super) async fn cancel(mut call: Call) -> Result<Response, ApiError> {
     let body = call.body().await?;
-    call.context.leases.take_back(parse(&body)?).await?;
+    call.context.leases.take_back(call.caller().await, parse(&body)?).await?;
     json(&json!({ "cancelled": true }))
 }
 
@@ -52,10 +52,10 @@ pub(super) async fn cancel(mut call: Call) -> Result<Response, ApiError> {
 pub(super) async fn order(mut call: Call) -> Result<Response, ApiError> {
     let place = place(&call)?;
     let body = call.body().await?;
-    let leases = &call.context.leases;
+    let (leases, caller) = (&call.context.leases, call.caller().await);
     match place.rsplit_once('/') {
-        Some((id, "attach")) => json(&leases.let_through(LeaseId::from(id), parse(&body)?).await?),
-        Some((id, "reassert")) => match leases.state_again(LeaseId::from(id), parse(&body)?).await? {
+        Some((id, "attach")) => json(&leases.let_through(caller, LeaseId::from(id), parse(&body)?).await?),
+        Some((id, "reassert")) => match leases.state_again(caller, LeaseId::from(id), parse(&body)?).await? {
             Answer::Done(stated) => json(&stated),
             Answer::Waits(waiting) => json_with(StatusCode::ACCEPTED, &WaitingBody { waiting }),
         },
@@ -78,7 +78,11 @@ pub(super) async fn release(mut call: Call) -> Result<Response, ApiError> {
     let id = LeaseId::from(place(&call)?.as_str());
     let body = call.body().await?;
     let body = if body.is_empty() { ReleaseBody::default() } else { parse(&body)? };
-    let released = call.context.leases.give_back(id, body).await?;
+    let body: ReleaseBody = body;
+    let released = match body.force {
+        true => call.context.leases.force(call.caller().await, id).await?,
+        false => call.context.leases.give_back(id, body).await?,
+    };
     json_with(if released.released { StatusCode::OK } else { StatusCode::ACCEPTED }, &released)
 }
 

@@ -24,6 +24,7 @@ mod ollama;
 mod origin;
 mod patience;
 mod peek;
+mod peer;
 mod plan;
 mod prometheus;
 mod providers;

@@ -12,10 +12,12 @@ use axum::routing::{MethodFilter, on};
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
+use model_boss_lease_store::Caller;
 use model_boss_protocol::{ApiError, ErrorCode};
 
 use super::door::REQUEST_ID;
 use super::error::error_response;
+use super::peer::Peer;
 use super::{Context, body};
 
 /// Who may use a route, and what it takes.
@@ -154,6 +156,17 @@ impl Call {
     /// The request's public id.
     pub(super) fn request_id(&self) -> HeaderValue {
         self.request.headers().get(REQUEST_ID).cloned().unwrap_or(HeaderValue::from_static("none"))
+    }
+
+    /// Who asks, by the user of the connection.
+    pub(super) fn caller(&self) -> impl Future<Output = Caller> + Send + use<> {
+        let peer = self.request.extensions().get::<Peer>().cloned();
+        async move {
+            match peer {
+                Some(peer) => peer.caller().await,
+                None => Caller::Unknown,
+            }
+        }
     }
 
     /// Reads the body, which may be as large as the scope allows.

@@ -89,7 +89,11 @@ fn the_other_words_travel_both_ways() {
     assert_eq!(again(&AttachBody { token: Token(7), pids: vec![4711] }), json!({"token": 7, "pids": [4711]}));
     assert_eq!(again(&ResizeBody { token: Token(7), parts: None }), json!({"token": 7}));
     assert_eq!(again(&ReleaseBody::default()), json!({}));
-    assert_eq!(again(&ReleasedBody { released: true, state: None, reason: None }), json!({"released": true}));
+    assert_eq!(
+        again(&ReleasedBody { released: true, state: None, reason: None, warning: None }),
+        json!({"released": true})
+    );
+    assert_eq!(again(&ReleaseBody { force: true, ..ReleaseBody::default() }), json!({"force": true}));
     again(&CancelBody { request_id: "a".to_owned(), owner: owner.clone() });
     again(&ReassertBody {
         token: Token(7),

@@ -185,7 +185,7 @@ impl Desk for HttpDesk {
 
     fn release(&mut self, _for_good: bool) -> Result<Released, LeaseError> {
         let held = self.held()?;
-        let (path, body) = (format!("{ROUTE}/{}", held.id), ReleaseBody { token: Some(held.token) });
+        let (path, body) = (format!("{ROUTE}/{}", held.id), ReleaseBody { token: Some(held.token), force: false });
         let answer = match self.line.ask(Method::DELETE, &path, &body) {
             // It was heard the first time.
             Err(error) if is(&error, ErrorCode::LeaseLost) || is(&error, ErrorCode::LeaseNotFound) => {
@@ -249,7 +249,7 @@ pub(super) fn is(error: &LeaseError, code: ErrorCode) -> bool {
     matches!(error, LeaseError::Client(ClientError::Api(body)) if body.error.code.as_deref() == Some(code.as_str()))
 }
 
-fn read<T: DeserializeOwned>(answer: Value) -> Result<T, LeaseError> {
+pub(super) fn read<T: DeserializeOwned>(answer: Value) -> Result<T, LeaseError> {
     serde_json::from_value(answer).map_err(|error| LeaseError::Answer(error.to_string()))
 }
 

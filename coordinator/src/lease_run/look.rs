@@ -5,13 +5,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use http::Method;
-use model_boss_lease_store::{Holder, Owner, OwnerKind, Terms, this_process};
+use model_boss_lease_store::{Holder, LeaseId, Owner, OwnerKind, StoreError, Terms, this_process};
 use model_boss_protocol::ErrorCode;
 use serde::Serialize;
 
 use super::http_desk::{Line, is};
 use super::{LeaseError, Whereabouts};
-use crate::lease_http::{LeaseBody, LeaseList, OneLease, ReleaseBody, WaiterBody};
+use crate::lease_http::{ForcedBody, LeaseBody, LeaseList, OneLease, ReleaseBody, ReleasedBody, WaiterBody};
 
 /// `watch` looks this often.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ pub(super) fn show(lease: &str, whereabouts: &Whereabouts, json: bool) -> Result
     let mut window = Window::open(whereabouts)?;
     let found = window.list()?.leases.into_iter().find(|found| found.id.to_string() == lease);
     let found = found.ok_or_else(|| LeaseError::NoLease(lease.to_owned()))?;
-    print(&window.describe(), &LeaseList { leases: vec![found], waiters: Vec::new() }, json)
+    print(&window.describe(), &LeaseList { leases: vec![found], ..LeaseList::default() }, json)
 }
 
 /// Ends what nobody holds any more and whose processes are gone, and says why if this lease is not among it.
@@ -68,6 +68,32 @@ pub(super) fn release(lease: &str, whereabouts: &Whereabouts) -> Result<ExitCode
             }
         }
     }
+}
+
+/// Ends a lease whatever its processes do, and says what that means.
+pub(super) fn force(lease: &str, whereabouts: &Whereabouts) -> Result<ExitCode, LeaseError> {
+    let warning = match Window::open(whereabouts)? {
+        Window::Redis(mut holder) => {
+            let by = format!("user {} with the ledger's own address", nix::unistd::getuid());
+            match holder.force(&LeaseId::from(lease), &by) {
+                Err(StoreError::Lost(_)) => return Err(LeaseError::NoLease(lease.to_owned())),
+                forced => forced?.as_ref().map(crate::lease_http::warning),
+            }
+        }
+        Window::Coordinator(line) => {
+            let path = format!("{ROUTE}/{}", crate::client::in_path(lease));
+            match line.ask(Method::DELETE, &path, &ReleaseBody { force: true, ..ReleaseBody::default() }) {
+                Err(error) if is(&error, ErrorCode::LeaseNotFound) => {
+                    return Err(LeaseError::NoLease(lease.to_owned()));
+                }
+                answer => super::http_desk::read::<ReleasedBody>(answer?.1)?.warning,
+            }
+        }
+    };
+    if let Some(warning) = warning {
+        eprintln!("model-boss lease: warning: {warning}");
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 pub(super) fn watch(whereabouts: &Whereabouts, json: bool) -> Result<ExitCode, LeaseError> {
@@ -119,7 +145,8 @@ impl Window {
                 holder.refresh()?;
                 let leases = holder.leases().into_iter().map(LeaseBody::from).collect();
                 let waiters = holder.waiters().into_iter().map(WaiterBody::from).collect();
-                Ok(LeaseList { leases, waiters })
+                let forced = holder.forced().into_iter().map(ForcedBody::from).collect();
+                Ok(LeaseList { leases, waiters, forced })
             }
             Self::Coordinator(line) => line.get(ROUTE),
         }
@@ -134,6 +161,7 @@ fn still_held(lease: &LeaseBody) -> LeaseError {
 
 /// Without what changes by itself.
 fn lasting(mut list: LeaseList) -> LeaseList {
+    list.forced.iter_mut().for_each(|forced| forced.ago_ms = 0);
     for lease in &mut list.leases {
         lease.expires_in_ms = None;
         lease.parts.iter_mut().for_each(|part| part.measured = None);
@@ -160,7 +188,7 @@ fn print(source: &str, list: &LeaseList, json: bool) -> Result<ExitCode, LeaseEr
 }
 
 fn table(list: &LeaseList) -> String {
-    if list.leases.is_empty() && list.waiters.is_empty() {
+    if list.leases.is_empty() && list.waiters.is_empty() && list.forced.is_empty() {
         return "nothing is leased and nobody waits\n".to_owned();
     }
     let mut rows = vec![["LEASE", "WHAT", "STATE", "PRIORITY", "MEMORY", "HOLDER"].map(str::to_owned)];
@@ -186,6 +214,12 @@ fn table(list: &LeaseList) -> String {
         let place = format!("waits, {}.", waiter.position);
         let cells = ["-".to_owned(), waiter.label.clone(), place, waiter.priority.to_string(), wish(waiter)];
         rows.push([&cells[..], &[String::new()]].concat().try_into().unwrap_or_default());
+    }
+    for forced in &list.forced {
+        let memory: Vec<String> = forced.parts.iter().map(|p| format!("{} on {}", p.bytes, p.device)).collect();
+        let state = format!("forced {} min ago", forced.ago_ms / 60_000);
+        let (label, by) = (forced.label.clone(), format!("by {}", forced.by));
+        rows.push([forced.id.to_string(), label, state, "-".to_owned(), memory.join(", "), by]);
     }
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..6).map(width).collect();

@@ -39,10 +39,13 @@ pub(crate) enum LeaseCommand {
         #[command(flatten)]
         look: LookArgs,
     },
-    /// End leases whose holder is gone and whose processes are gone. Never ends a process.
+    /// End a lease whose holder is gone and whose processes are gone. Never ends a process.
     Release {
         /// Its id, as `lease list` shows it.
         lease: String,
+        /// End it whatever its processes do, as an operator: what they still use counts as foreign memory from then on.
+        #[arg(long)]
+        force: bool,
         #[command(flatten)]
         place: Place,
     },
@@ -185,7 +188,7 @@ pub(crate) enum LeaseError {
     #[error("no lease is called '{0}'; `model-boss lease list` shows them")]
     NoLease(String),
     /// It lives.
-    #[error("{0} is held: end its program first ({1})")]
+    #[error("{0} is held: end its program first ({1}); an operator can end the lease without it: --force")]
     StillHeld(String, String),
     /// Serialising for display.
     #[error("cannot be written as JSON")]
@@ -201,7 +204,8 @@ pub(crate) fn run(command: LeaseCommand, url: &str) -> Result<ExitCode, LeaseErr
         LeaseCommand::Run(args) => job::run(&args, &args.place.whereabouts(url)?),
         LeaseCommand::List(look) => look::list(&look.place.whereabouts(url)?, look.json),
         LeaseCommand::Show { lease, look } => look::show(&lease, &look.place.whereabouts(url)?, look.json),
-        LeaseCommand::Release { lease, place } => look::release(&lease, &place.whereabouts(url)?),
+        LeaseCommand::Release { lease, force: false, place } => look::release(&lease, &place.whereabouts(url)?),
+        LeaseCommand::Release { lease, force: true, place } => look::force(&lease, &place.whereabouts(url)?),
         LeaseCommand::Watch(look) => look::watch(&look.place.whereabouts(url)?, look.json),
         LeaseCommand::Hold(place) => hold::run(&place.whereabouts(url)?),
         LeaseCommand::Guard(args) => guard::guard(&args),

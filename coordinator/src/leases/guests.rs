@@ -4,23 +4,27 @@
 use std::time::Duration;
 
 use model_boss_lease_store::{
-    AcquireRequest, GuestAcquired, GuestLease, GuestRecord, GuestReleased, LeaseHandle, LeaseId, Mode, Owner, Process,
-    Refusal, StoreError, Wish, Yielding,
+    AcquireRequest, Caller, GuestAcquired, GuestLease, GuestRecord, GuestReleased, LeaseHandle, LeaseId, Mode,
+    NotNamed, Process, Refusal, StoreError, Wish, Yielding,
 };
 use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode};
+use nix::unistd::getuid;
 
 use super::Leases;
 use super::keeper::Ledger;
 use crate::error_chain::chain;
 use crate::lease_http::{
     AcquireBody, AskedBody, AttachBody, CancelBody, GrantedBody, LeaseBody, LeaseList, OneLease, OwnerBody, PartBody,
-    REQUEST_ID_LIMIT, ReassertBody, ReleaseBody, ReleasedBody, RenewBody, RenewedBody, ResizeBody, Waiting,
+    REQUEST_ID_LIMIT, ReassertBody, ReleaseBody, ReleasedBody, RenewBody, RenewedBody, ResizeBody, Waiting, warning,
 };
 
 /// Whoever waits asks again after this: well within the lease time, so that the place in the queue is kept.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// A store that is out of reach is worth another question after this.
 const STORE_AGAIN: Duration = Duration::from_secs(5);
+
+/// What is left where processes do not end.
+const FORCE: &str = "an operator can end the lease without them: model-boss lease release --force";
 
 /// Why a guest's call was refused.
 pub(super) struct Refused(ApiError);
@@ -35,21 +39,26 @@ pub(crate) enum Answer<T> {
 
 impl Leases {
     /// Asks for memory for a process of this host.
-    pub(crate) async fn grant(&self, body: AcquireBody) -> Result<Answer<GrantedBody>, ApiError> {
+    pub(crate) async fn grant(&self, caller: Caller, body: AcquireBody) -> Result<Answer<GrantedBody>, ApiError> {
         let request = request(&body)?;
-        self.guest(move |ledger| ledger.grant(&body, request)).await
+        self.guest(move |ledger| ledger.grant(caller, &body, request)).await
     }
 
     /// The gate.
-    pub(crate) async fn let_through(&self, id: LeaseId, body: AttachBody) -> Result<OneLease, ApiError> {
+    pub(crate) async fn let_through(
+        &self,
+        caller: Caller,
+        id: LeaseId,
+        body: AttachBody,
+    ) -> Result<OneLease, ApiError> {
         if body.pids.is_empty() {
             return Err(ApiError::invalid("pids", "'pids' names no process"));
         }
         self.guest(move |ledger| {
             let handle = LeaseHandle { lease: id, token: body.token };
-            let attached = ledger.holder.attach_for(&handle, &body.pids);
+            let attached = ledger.holder.attach_for(caller, &handle, &body.pids);
             ledger.done(&attached);
-            Ok(one(attached?))
+            Ok(one(attached.map_err(|error| Refused::from(error).about("pids"))?))
         })
         .await
     }
@@ -89,7 +98,12 @@ impl Leases {
     }
 
     /// A lease as its holder remembers it, after the store forgot it.
-    pub(crate) async fn state_again(&self, id: LeaseId, body: ReassertBody) -> Result<Answer<OneLease>, ApiError> {
+    pub(crate) async fn state_again(
+        &self,
+        caller: Caller,
+        id: LeaseId,
+        body: ReassertBody,
+    ) -> Result<Answer<OneLease>, ApiError> {
         let parts = parts_of("parts", body.parts)?;
         let yielding = Yielding {
             preemptible: body.preemptible,
@@ -105,11 +119,11 @@ impl Leases {
             processes: body.processes.into_iter().map(Process::from).collect(),
         };
         self.guest(move |ledger| {
-            ledger.on_this_host(&body.owner)?;
+            ledger.may_name(caller, &body.owner)?;
             ledger.look_again();
-            let stated = ledger.holder.reassert_for(record);
+            let stated = ledger.holder.reassert_for(caller, record);
             ledger.done(&stated);
-            Ok(match stated? {
+            Ok(match stated.map_err(|error| Refused::from(error).about("processes"))? {
                 Ok(lease) => Answer::Done(Box::new(one(lease))),
                 Err(reason) => Answer::Waits(waiting(1, reason, false)),
             })
@@ -130,16 +144,49 @@ impl Leases {
                 GuestReleased::Counted(living) => {
                     ledger.unsettled = true;
                     let reason = format!("it stays counted until its processes are gone: {}", names(&living));
-                    ReleasedBody { released: false, state: Some("limbo".to_owned()), reason: Some(reason) }
+                    ReleasedBody {
+                        released: false,
+                        state: Some("limbo".to_owned()),
+                        reason: Some(reason),
+                        warning: None,
+                    }
                 }
             })
         })
         .await
     }
 
-    /// Takes a request back.
-    pub(crate) async fn take_back(&self, body: CancelBody) -> Result<(), ApiError> {
+    /// Ends a lease whatever its processes do. For operators: root of this host, or the user that runs the coordinator.
+    pub(crate) async fn force(&self, caller: Caller, id: LeaseId) -> Result<ReleasedBody, ApiError> {
+        let operator = match caller {
+            Caller::User(user) if user == 0 || user == getuid().as_raw() => user,
+            _ => {
+                let message = "a lease is forced by root, or by the user that runs the coordinator, from this host";
+                return Err(ApiError::new(ErrorCode::InsufficientScope, message).with_param("force"));
+            }
+        };
         self.guest(move |ledger| {
+            ledger.look_again();
+            let forced = ledger.holder.force(&id, &format!("user {operator}"));
+            ledger.done(&forced);
+            match forced {
+                Ok(None) => Ok(free()),
+                Ok(Some(forced)) => {
+                    let warning = warning(&forced);
+                    tracing::warn!(lease = %id, operator, "{warning}");
+                    Ok(ReleasedBody { warning: Some(warning), ..free() })
+                }
+                Err(StoreError::Lost(id)) => Err(no_such(&id)),
+                Err(error) => Err(error.into()),
+            }
+        })
+        .await
+    }
+
+    /// Takes a request back.
+    pub(crate) async fn take_back(&self, caller: Caller, body: CancelBody) -> Result<(), ApiError> {
+        self.guest(move |ledger| {
+            ledger.may_name(caller, &body.owner)?;
             let cancelled = ledger.holder.cancel_for(&body.owner.owner().process, &body.request_id);
             ledger.done(&cancelled);
             Ok(cancelled?)
@@ -155,6 +202,7 @@ impl Leases {
             Ok(LeaseList {
                 leases: ledger.holder.leases().into_iter().map(Into::into).collect(),
                 waiters: ledger.holder.waiters().into_iter().map(Into::into).collect(),
+                forced: ledger.holder.forced().into_iter().map(Into::into).collect(),
             })
         })
         .await
@@ -179,8 +227,13 @@ impl Leases {
 }
 
 impl Ledger {
-    fn grant(&mut self, body: &AcquireBody, mut request: AcquireRequest) -> Result<Answer<GrantedBody>, Refused> {
-        self.on_this_host(&body.owner)?;
+    fn grant(
+        &mut self,
+        caller: Caller,
+        body: &AcquireBody,
+        mut request: AcquireRequest,
+    ) -> Result<Answer<GrantedBody>, Refused> {
+        self.may_name(caller, &body.owner)?;
         if let Wish::AnyOf { devices, count, .. } = &mut request.wish
             && devices.is_empty()
         {
@@ -232,9 +285,9 @@ impl Ledger {
             Ok(GuestReleased::Free) => Ok(free()),
             Ok(GuestReleased::Counted(living)) => {
                 let message = if living.is_empty() {
-                    format!("{id} cannot be shown to be abandoned from here")
+                    format!("{id} cannot be shown to be abandoned from here; {FORCE}")
                 } else {
-                    format!("{id} is held: end its processes first: {}", names(&living))
+                    format!("{id} is held: end its processes first: {}; {FORCE}", names(&living))
                 };
                 Err(Refused(ApiError::new(ErrorCode::LeaseInUse, message)))
             }
@@ -249,18 +302,10 @@ impl Ledger {
         refreshed
     }
 
-    /// A lease is for a process that can be shown to live here: its number and start time say so.
-    fn on_this_host(&self, owner: &OwnerBody) -> Result<(), Refused> {
-        let Owner { process, .. } = owner.owner();
-        if self.holder.sees(&process) {
-            return Ok(());
-        }
-        let Process { pid, start_time, pid_ns } = process;
-        let message = format!(
-            "process {pid} with start time {start_time} of {pid_ns} is not seen on the coordinator's host: leases are for \
-             processes that live there"
-        );
-        Err(Refused(ApiError::new(ErrorCode::NotOnThisHost, message).with_param("owner")))
+    /// A lease is for a process that lives here and is the caller's own.
+    fn may_name(&mut self, caller: Caller, owner: &OwnerBody) -> Result<(), Refused> {
+        let named = self.holder.may_name(caller, &owner.owner().process);
+        named.map_err(|error| Refused::from(StoreError::from(error)).about("owner"))
     }
 
     /// The GPUs that can be told apart.
@@ -360,7 +405,7 @@ fn with_token(lease: GuestLease) -> LeaseBody {
 }
 
 fn free() -> ReleasedBody {
-    ReleasedBody { released: true, state: None, reason: None }
+    ReleasedBody { released: true, state: None, reason: None, warning: None }
 }
 
 fn no_such(id: &LeaseId) -> Refused {
@@ -377,6 +422,15 @@ fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
+impl Refused {
+    /// The same about a field of the body, if it is about none yet and the caller's own fault.
+    fn about(self, param: &str) -> Self {
+        let Self(error) = self;
+        let blames = matches!(error.code, ErrorCode::NotOnThisHost | ErrorCode::NotYourProcess);
+        Self(if blames { error.with_param(param) } else { error })
+    }
+}
+
 impl From<StoreError> for Refused {
     fn from(error: StoreError) -> Self {
         let text = chain(&error);
@@ -389,7 +443,10 @@ impl From<StoreError> for Refused {
                 let message = format!("{text}; GET /api/v1/devices lists those that can be leased");
                 ApiError::new(ErrorCode::DeviceNotAvailable, message).with_param("device")
             }
-            StoreError::NoSuchProcess(_) => refused(ErrorCode::NotOnThisHost).with_param("pids"),
+            StoreError::NoSuchProcess(_) | StoreError::NotNamed(NotNamed::NotSeen(_)) => {
+                refused(ErrorCode::NotOnThisHost)
+            }
+            StoreError::NotNamed(_) => refused(ErrorCode::NotYourProcess),
             StoreError::Refused(Refusal::AlreadyEnded(_) | Refusal::NotYours(_)) => {
                 ApiError::invalid("request_id", text)
             }

@@ -8,8 +8,8 @@ use model_boss_protocol::{ByteCount, DeviceId};
 
 use super::{AcquireRequest, Asked, Holder, LeaseHandle, Wish, unexpected};
 use crate::tree::ProcessTree;
-use crate::view::LeaseView;
-use crate::{StoreError, host};
+use crate::view::{ForcedView, LeaseView};
+use crate::{Caller, StoreError};
 
 /// A lease as its holder may see it.
 #[derive(Clone, Debug, PartialEq)]
@@ -63,11 +63,6 @@ pub struct GuestRecord {
 }
 
 impl Holder {
-    /// Whether this process lives on this host, as far as can be seen from here.
-    pub fn sees(&self, process: &Process) -> bool {
-        ProcessTree::of_this_host(self.owner.process.pid_ns.clone()).shows(process)
-    }
-
     /// One lease, as last seen.
     pub fn lease(&self, id: &LeaseId) -> Option<GuestLease> {
         let lease = self.seen.leases.get(id)?;
@@ -107,9 +102,15 @@ impl Holder {
         }
     }
 
-    /// The gate, for processes of a guest.
-    pub fn attach_for(&mut self, handle: &LeaseHandle, pids: &[u32]) -> Result<GuestLease, StoreError> {
-        let processes = pids.iter().map(|pid| host::process(*pid)).collect::<Result<Vec<_>, _>>()?;
+    /// The gate, for processes of a guest: all of them or none. Their numbers are those of the owner's pid namespace.
+    pub fn attach_for(&mut self, caller: Caller, handle: &LeaseHandle, pids: &[u32]) -> Result<GuestLease, StoreError> {
+        let namespace = self.holding(handle)?.owner.process.pid_ns.clone();
+        let mut processes = Vec::new();
+        for pid in pids {
+            let process = self.process_in(&namespace, *pid).ok_or(StoreError::NoSuchProcess(*pid))?;
+            self.may_name(caller, &process)?;
+            processes.push(process);
+        }
         for process in processes {
             let LeaseHandle { lease, token } = handle.clone();
             let op = Op::Attach { lease, token, process, boot_id: self.empty.boot_id.clone() };
@@ -154,10 +155,15 @@ impl Holder {
 
     /// Counts a lease again that the store forgot, perhaps smaller than stated; processes that are gone are passed over.
     /// `Err` inside: why nobody can say yet what it holds; it asks again.
-    pub fn reassert_for(&mut self, record: GuestRecord) -> Result<Result<GuestLease, String>, StoreError> {
+    pub fn reassert_for(
+        &mut self,
+        caller: Caller,
+        record: GuestRecord,
+    ) -> Result<Result<GuestLease, String>, StoreError> {
         let GuestRecord { handle, request, owner, processes } = record;
         let tree = ProcessTree::of_this_host(self.owner.process.pid_ns.clone());
-        let pids = processes.into_iter().filter(|process| tree.shows(process)).collect();
+        let pids: Vec<Process> = processes.into_iter().filter(|process| tree.shows(process)).collect();
+        pids.iter().try_for_each(|process| self.may_name(caller, process))?;
         let Request { request_id, owner, priority, yielding, want, .. } = self.request_for(owner, request)?;
         let Want::Parts(parts) = want else { return Err(StoreError::Unexpected("reassert")) };
         let LeaseHandle { lease, token } = handle.clone();
@@ -207,11 +213,37 @@ impl Holder {
         }
     }
 
+    /// Ends a lease whatever its processes do, at an operator's word, and keeps that in the ledger. Gives what was forced;
+    /// `None` for a lease that nobody held any more: that one ends as every other.
+    pub fn force(&mut self, id: &LeaseId, by: &str) -> Result<Option<ForcedView>, StoreError> {
+        if self.end_abandoned(id)? == GuestReleased::Free {
+            return Ok(None);
+        }
+        let op = Op::Force { lease: id.clone(), by: by.to_owned() };
+        match self.apply(&|_| op.clone())? {
+            Outcome::Released => Ok(self.forced().into_iter().rfind(|forced| forced.lease == *id)),
+            Outcome::Lost => Err(StoreError::Lost(id.clone())),
+            other => Err(unexpected("force", other)),
+        }
+    }
+
+    /// What operators ended without evidence, the latest last, as last seen. Devices by their names.
+    pub fn forced(&self) -> Vec<ForcedView> {
+        self.seen.forced.iter().map(|forced| ForcedView::of(forced, &self.seen)).collect()
+    }
+
     /// The processes of a lease that are not gone, or that a device shows.
     fn living(&self, lease: &Lease, showing: &[u32]) -> Vec<Process> {
         let tree = ProcessTree::of_this_host(self.owner.process.pid_ns.clone());
         let shown = |process: &Process| process.pid_ns == self.owner.process.pid_ns && showing.contains(&process.pid);
         lease.family().filter(|process| !tree.is_gone(process) || shown(process)).cloned().collect()
+    }
+
+    /// The lease of this handle, read anew.
+    fn holding(&mut self, handle: &LeaseHandle) -> Result<&Lease, StoreError> {
+        self.refresh()?;
+        let found = self.seen.leases.get(&handle.lease).filter(|lease| lease.token == handle.token);
+        found.ok_or_else(|| StoreError::Lost(handle.lease.clone()))
     }
 
     fn detail_of(&self, handle: &LeaseHandle) -> Result<GuestLease, StoreError> {

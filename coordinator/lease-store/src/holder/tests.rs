@@ -9,7 +9,7 @@ use model_boss_protocol::Priority;
 
 use super::*;
 use crate::store::{DocumentStore, Etag, LedgerStore, Snapshot};
-use crate::this_process;
+use crate::{Caller, NotNamed, this_process};
 
 /// A register in memory. Counts swaps, loses the next few races, and can be cut off.
 #[derive(Clone, Default)]
@@ -319,4 +319,51 @@ fn only_a_coordinator_changes_the_terms() {
     let mut job = Holder::over(Box::new(memory.clone()), empty, claim, folder.path(), owner).unwrap();
     job.refresh().unwrap();
     assert_eq!(job.seen.terms, coordinator.seen.terms);
+}
+
+#[test]
+fn a_caller_names_living_processes_of_its_own_and_none_that_never_end() {
+    let mut bench = bench();
+    let (coordinator, worker, job) = (live_child(), live_child(), live_child());
+    bench.holder.owner.process = host::process(coordinator.id()).unwrap();
+    let handle = bench.granted("a", ByteCount::gib(1));
+    bench.holder.attach(&handle, worker.id()).unwrap();
+    let mine = host::process(job.id()).unwrap();
+    let user = nix::unistd::getuid().as_raw();
+    let named = |caller, process: &Process| bench.holder.may_name(caller, process);
+    named(Caller::User(user), &mine).unwrap();
+    named(Caller::User(0), &mine).unwrap();
+    let stranger = named(Caller::User(user + 1), &mine).unwrap_err();
+    assert!(matches!(stranger, NotNamed::OtherUser { .. }), "{stranger}");
+    assert!(matches!(named(Caller::Remote, &mine), Err(NotNamed::FromOutside(_))));
+    assert!(matches!(named(Caller::Unknown, &mine), Err(NotNamed::NoUser)));
+    let earlier = Process { start_time: mine.start_time - 1, ..mine.clone() };
+    assert!(matches!(named(Caller::User(0), &earlier), Err(NotNamed::NotSeen(_))));
+    // Root too names none of these.
+    let init = host::process(1).unwrap();
+    assert!(matches!(named(Caller::User(0), &init), Err(NotNamed::System(1))));
+    for ours in [&coordinator, &worker] {
+        let ours = host::process(ours.id()).unwrap();
+        assert!(matches!(named(Caller::User(0), &ours), Err(NotNamed::Ours(_))), "{ours:?}");
+    }
+    [coordinator, worker, job].into_iter().for_each(end);
+}
+
+#[test]
+fn a_forced_lease_is_kept_on_record_and_its_holder_loses_it() {
+    let mut bench = fragile();
+    let handle = bench.granted("a", ByteCount::gib(5));
+    let job = live_child();
+    bench.holder.attach(&handle, job.id()).unwrap();
+    assert!(matches!(bench.holder.end_abandoned(&handle.lease).unwrap(), GuestReleased::Counted(_)));
+    let forced = bench.holder.force(&handle.lease, "user 0").unwrap().unwrap();
+    assert_eq!((&forced.lease, &*forced.by, &forced.pids), (&handle.lease, "user 0", &vec![job.id()]));
+    assert_eq!(forced.parts, [("cpu".to_owned(), ByteCount::gib(5))]);
+    assert_eq!(bench.holder.renew().unwrap().lost, [handle.clone()], "it is not stated again");
+    assert_eq!(bench.holder.forced()[0].lease, handle.lease);
+    assert!(matches!(bench.holder.force(&handle.lease, "user 0"), Err(StoreError::Lost(_))));
+    // What its process still uses is foreign: it is not granted to anybody.
+    bench.holder.observe(&observation(ByteCount::gib(6), Instant::now())).unwrap();
+    assert!(matches!(bench.holder.acquire(wish("b", ByteCount::gib(4))).unwrap(), Acquired::Wait { .. }));
+    end(job);
 }

@@ -1,7 +1,11 @@
-//! The ways in which bytes leave the ledger. There are no others, save dropping what was never touched.
+//! The ways in which bytes leave the ledger. There is one other: dropping what was never touched.
 
 use super::{held, unsettle};
-use crate::{Evidence, Lease, LeaseId, LeaseState, Ledger, Outcome, Process, StoreTime, Token};
+use crate::unknown::UnknownFields;
+use crate::{Evidence, Forced, Lease, LeaseId, LeaseState, Ledger, Outcome, Process, StoreTime, Token};
+
+/// So many forced releases are kept.
+const FORCED: usize = 32;
 
 /// The holder gives its bytes back. Without evidence they stay counted.
 pub(super) fn release(ledger: &mut Ledger, now: StoreTime, id: &LeaseId, token: Token, evidence: Evidence) -> Outcome {
@@ -30,6 +34,19 @@ pub(super) fn confirm_dead(
     if !dead {
         return Outcome::NotShown;
     }
+    end(ledger, id, now);
+    Outcome::Released
+}
+
+/// An operator ends a lease whatever its processes do. The ledger keeps that it was forced, and by whom.
+pub(super) fn force(ledger: &mut Ledger, now: StoreTime, id: &LeaseId, by: String) -> Outcome {
+    let Some(lease) = ledger.leases.get(id) else { return Outcome::Lost };
+    let (owner, pids) = (lease.owner.clone(), lease.pids.clone());
+    let parts = lease.parts.iter().map(|part| (part.device.clone(), part.charged())).collect();
+    let forced = Forced { lease: id.clone(), owner, pids, parts, at: now, by, unknown: UnknownFields::default() };
+    ledger.forced.push(forced);
+    let old = ledger.forced.len().saturating_sub(FORCED);
+    ledger.forced.drain(..old);
     end(ledger, id, now);
     Outcome::Released
 }

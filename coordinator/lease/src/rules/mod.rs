@@ -51,6 +51,7 @@ pub fn apply(ledger: &mut Ledger, now: StoreTime, op: Op) -> Outcome {
         Op::Resize { lease, token, parts } => resize::resize(ledger, now, &lease, token, &parts),
         Op::Release { lease, token, evidence } => end::release(ledger, now, &lease, token, evidence),
         Op::ConfirmDead { lease, gone, seen_from } => end::confirm_dead(ledger, now, &lease, &gone, &seen_from),
+        Op::Force { lease, by } => end::force(ledger, now, &lease, by),
         Op::Reassert(record) => reassert::reassert(ledger, now, record),
     }
 }

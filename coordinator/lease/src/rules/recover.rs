@@ -77,6 +77,9 @@ fn forget_the_future(ledger: &mut Ledger, now: StoreTime) {
         lease.attached_at = lease.attached_at.map(|at| at.min(now));
         lease.loaded_at = lease.loaded_at.map(|at| at.min(now));
     }
+    for forced in &mut ledger.forced {
+        forced.at = forced.at.min(now);
+    }
     for ended in ledger.done.values_mut() {
         *ended = (*ended).min(now);
     }
