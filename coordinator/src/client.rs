@@ -15,6 +15,8 @@ use model_boss_protocol::ErrorBody;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
+use crate::owner::OWNER_KEY;
+
 /// A coordinator could not be asked, or said no.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
@@ -93,6 +95,17 @@ impl Client {
         body: Option<&Value>,
     ) -> Result<(StatusCode, Value), ClientError> {
         self.ask_with(method, path, body, None).await
+    }
+
+    /// The JSON that `POST path` answers to the user who runs the coordinator.
+    pub(crate) async fn post_as_owner(&self, path: &str, body: &Value, key: &str) -> Result<Value, ClientError> {
+        let header = Some((HeaderName::from_static(OWNER_KEY), key));
+        Ok(self.ask_with(Method::POST, path, Some(body), header).await?.1)
+    }
+
+    /// The port it is asked on.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
     }
 
     /// What `PUT path` answers, whatever is there now.

@@ -14,6 +14,8 @@ mod lease_run;
 mod leases;
 mod log_filter;
 mod metrics;
+mod model_folders;
+mod owner;
 mod plain_file;
 mod probe;
 mod runtime_config;

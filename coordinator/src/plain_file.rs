@@ -1,6 +1,6 @@
 //! Files that people write: opened without waiting for anybody, and read no further than such a file can be long.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -12,8 +12,17 @@ const LONGEST_DESCRIPTION: u64 = 16 << 20;
 ///
 /// Errors: what the system says, and for what is no file (a folder, a pipe, a device) a sentence that says so.
 pub(crate) fn read_plain_file(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
-    // To open a named pipe is to wait for its writer, who may never come.
-    let file = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?;
+    read_opened(open(path)?, limit)
+}
+
+/// Opens a file to read, links followed. To open a named pipe is to wait for its writer, who may never come: nobody
+/// waits.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)
+}
+
+/// The same as [`read_plain_file`], of a file that was opened.
+pub(crate) fn read_opened(file: File, limit: u64) -> io::Result<Vec<u8>> {
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is not a file"));
     }

@@ -23,6 +23,7 @@ use crate::footprints::Footprints;
 use crate::leases::{LeaseSetup, LeaseStart, LeaseStartError, Leases, StoreChoice};
 use crate::log_filter::LogFilter;
 use crate::metrics::Metrics;
+use crate::owner::OwnerKey;
 use crate::probe::{DeclaredProbe, HostProbe, NvidiaProbe, Probe, SimulatedMachine, SimulationError};
 use crate::runtime_config::RuntimeConfig;
 use crate::settings::{Configured, LiveSettings};
@@ -83,7 +84,7 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
     let (news, inbox) = News::channel();
     let prefixes = config.providers.prefixes();
     let metrics = Arc::new(Metrics::new(prefixes.names())?);
-    let roots = ModelRoots::new(&config.model_roots);
+    let roots = ModelRoots::new(&[config.model_roots.as_slice(), std::slice::from_ref(&config.manifests)].concat());
     let engines = engines(&config, machine.is_some());
     let live = Arc::new(LiveCatalog::read(&config.manifests, roots, engines, news.clone(), Arc::clone(&metrics)));
     let catalog = live.current();
@@ -139,6 +140,10 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
     tokio::spawn(Arc::clone(&runtime).follow());
     tokio::spawn(Arc::clone(&changes).follow(scheduling.clone(), pulse, clock));
 
+    let port = listener.local_addr().map_or(config.port, |address| address.port());
+    let owner = OwnerKey::create(&config.state_dir, port)
+        .inspect_err(|error| tracing::warn!("`run PATH` is held to model_roots, no key could be written: {error}"))
+        .ok();
     let context = Arc::new(Context {
         scheduling: scheduling.clone(),
         catalog: Arc::clone(&live),
@@ -152,6 +157,7 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
         metrics,
         hosts: AllowedHosts::new(&config.allowed_hosts, config.host),
         keys,
+        owner,
         limits: config.limits.clone(),
         sse: config.sse.clone(),
         logs: config.state_dir.join(LOGS),

@@ -2,13 +2,27 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+
+/// As far as the umask lets them.
+const EVERYBODY: u32 = 0o666;
+const THIS_USER: u32 = 0o600;
 
 /// Puts these bytes in the place of a file, whatever ends meanwhile. Neither a link nor a pipe that lies there is
 /// written through: each is replaced.
 ///
 /// Errors: what the system says; the file is then as it was.
 pub(crate) fn replace(file: &Path, content: &[u8]) -> io::Result<()> {
+    replace_for(EVERYBODY, file, content)
+}
+
+/// The same for a file that only this user may read.
+pub(crate) fn replace_secret(file: &Path, content: &[u8]) -> io::Result<()> {
+    replace_for(THIS_USER, file, content)
+}
+
+fn replace_for(mode: u32, file: &Path, content: &[u8]) -> io::Result<()> {
     let mut draft_name = file.file_name().unwrap_or_default().to_owned();
     draft_name.push(".new");
     let draft = file.with_file_name(draft_name);
@@ -17,7 +31,7 @@ pub(crate) fn replace(file: &Path, content: &[u8]) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let written = OpenOptions::new().write(true).create_new(true).open(&draft).and_then(|mut new| {
+    let written = OpenOptions::new().write(true).create_new(true).mode(mode).open(&draft).and_then(|mut new| {
         new.write_all(content)?;
         new.sync_all()?;
         fs::rename(&draft, file)

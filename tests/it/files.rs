@@ -68,7 +68,7 @@ fn no_folder_stays(sandbox: &Sandbox) {
 
 #[tokio::test]
 async fn op_1_a_folder_is_served_by_the_coordinator_that_runs() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::new().with_config("model_roots = [\"models\"]");
     let mut model = folder(&sandbox, "alpha", says("good day"));
     let boss = sandbox.start().await;
     let run = cli(Some(&boss), &sandbox, "model-boss-fake-worker");
@@ -115,10 +115,87 @@ async fn op_5_a_path_outside_the_roots_is_refused_as_if_nothing_were_there() {
         assert!(there.contains("model_roots"), "{there}");
         assert_eq!(there.replace("alpha", "ahpla"), absent);
     }
-    let run = cli(Some(&boss), &sandbox, "model-boss-fake-worker");
-    let told = error(&output(with(run, &["run", "models/link/alpha", "hello"])).await);
+    // Somebody who does not know its state folder.
+    let mut run = cli(Some(&boss), &sandbox, "model-boss-fake-worker");
+    run.current_dir(outside.path("")).arg("run").arg(sandbox.path("models/link/alpha")).arg("hello");
+    let told = error(&output(run).await);
     assert!(told.contains("--model-roots"), "{told}");
     assert_eq!(model.spawns(), 0);
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn op_5_a_package_by_path_chooses_no_program_and_no_file_elsewhere() {
+    let sandbox = Sandbox::new().with_config("model_roots = [\"models\"]");
+    let (ran, package) = (sandbox.path("ran"), sandbox.path("models/pack"));
+    std::fs::create_dir(&package).unwrap();
+    std::fs::write(package.join("config.json"), "{}").unwrap();
+    std::fs::write(package.join("model.safetensors"), "{}").unwrap();
+    std::fs::write(sandbox.path("secret.json"), "{}").unwrap();
+    let boss = sandbox.start().await;
+    let load = async |text: &str| {
+        std::fs::write(package.join("model.toml"), text).unwrap();
+        boss.client().post("/api/v1/load", &json!({ "path": package })).await
+    };
+    let runs = format!("line = [\"/usr/bin/touch\", \"{}\", \"{{port}}\"]", ran.display());
+    for (text, word) in [
+        (format!("backend = \"command\"\ncommand = {{ {runs} }}"), "command"),
+        (format!("command = {{ {runs}, env = {{ LD_PRELOAD = \"/x.so\" }} }}"), "command"),
+        ("command = \"vllm\"".to_owned(), "command"),
+        ("backend = \"fake\"".to_owned(), "fake"),
+        ("llamacpp_backend = \"cuda\"".to_owned(), "llamacpp_backend"),
+        ("llamacpp_args = \"--lora /etc/passwd\"".to_owned(), "--lora"),
+        ("source = { path = \"..\" }".to_owned(), "leads out of the package"),
+        ("source = { path = \"/etc\" }".to_owned(), "leads out of the package"),
+    ] {
+        let refused = load(&text).await;
+        assert_eq!(
+            (refused.status.as_u16(), refused.error_code().as_str()),
+            (400, "invalid_request"),
+            "{text}: {refused:?}"
+        );
+        assert!(
+            refused.error_message().contains(word) && refused.error_message().contains("model.toml"),
+            "{refused:?}"
+        );
+    }
+    // A file beside the weights that leads elsewhere, whatever it is called.
+    for name in ["tokenizer.json", "vocab.txt"] {
+        std::os::unix::fs::symlink(sandbox.path("secret.json"), package.join(name)).unwrap();
+        let refused = load("context_length = 7").await;
+        assert!(refused.error_message().contains("no model may be loaded from"), "{name}: {refused:?}");
+        std::fs::remove_file(package.join(name)).unwrap();
+    }
+    assert!(!ran.exists(), "nothing of it ran");
+    assert_eq!(boss.read("/v1/models").await["data"], json!([]));
+    // What it may say, it says.
+    std::fs::remove_file(package.join("model.toml")).unwrap();
+    assert_eq!(load("context_length = 7\npin = false").await.json()["model_name"], "file:pack");
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn op_5_the_user_who_runs_it_needs_no_root_and_others_get_no_more_than_the_caches() {
+    let home = Sandbox::new();
+    let sandbox = Sandbox::new();
+    let mut model = folder(&sandbox, "alpha", says("good day"));
+    let mut launch = sandbox.launch(&binary("model-boss-fake-worker"));
+    // The models are in the home folder, and where it was started.
+    launch.command.env("HOME", sandbox.path("")).current_dir(sandbox.path(""));
+    let boss = launch.start().await;
+    let path = sandbox.path("models/alpha");
+    let refused = boss.client().post("/api/v1/load", &json!({ "path": path })).await;
+    assert_eq!(refused.status.as_u16(), 404, "{refused:?}");
+    let message = refused.error_message();
+    assert!(message.contains("model_roots") && message.contains("model-boss run"), "{message}");
+
+    // Whoever cannot read the state folder is a stranger.
+    let mut stranger = cli(Some(&boss), &sandbox, "model-boss-fake-worker");
+    stranger.current_dir(home.path("")).args(["run"]).arg(&path).arg("hello");
+    assert!(error(&output(stranger).await).contains("model_roots"));
+    let run = cli(Some(&boss), &sandbox, "model-boss-fake-worker");
+    assert_eq!(text(&output(with(run, &["run", "./models/alpha", "hello"])).await).trim(), "good day");
+    model.worker().await;
     boss.finish().await;
 }
 
@@ -249,7 +326,7 @@ async fn a_gguf_file_answers_with_no_coordinator_and_no_manifest() {
 
 #[tokio::test]
 async fn a_quantised_qwen3_file_is_served() {
-    let sandbox = Sandbox::new();
+    let sandbox = Sandbox::new().with_config("model_roots = [\"models\"]");
     let file = made(&sandbox, "tiny.gguf", &["synth", "qwen3-tiny"]);
     let boss = sandbox.start_with_real_worker().await;
     let answer = boss.client().post("/api/v1/load", &json!({ "path": file })).await;

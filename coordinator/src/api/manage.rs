@@ -17,8 +17,9 @@ use super::Context;
 use super::body::{json, json_with, parse};
 use super::models::{percent_decode, unknown_model};
 use super::route::Call;
-use crate::catalog::PathError;
+use crate::catalog::{Asker, PathError};
 use crate::driver::Ticket;
+use crate::owner::OWNER_KEY;
 
 /// Exactly one of name and path.
 #[derive(Deserialize)]
@@ -102,6 +103,7 @@ pub(super) async fn load(mut call: Call) -> Result<Response, ApiError> {
     let wait = waits(&call)?;
     let body = call.body().await?;
     let mut request: LoadRequest = parse(&body)?;
+    let asker = asker(&call);
     if request.ctx_size == Some(0) {
         return Err(ApiError::invalid("ctx_size", "'ctx_size' must be at least 1 token"));
     }
@@ -111,7 +113,7 @@ pub(super) async fn load(mut call: Call) -> Result<Response, ApiError> {
     let device = request.device.as_deref().map(device).transpose()?;
     let model = match (request.model_name.take(), request.path.take()) {
         (Some(name), None) => known(&call.context, &name)?,
-        (None, Some(path)) => at_path(&call.context, path).await?,
+        (None, Some(path)) => at_path(&call.context, path, asker).await?,
         (Some(_), Some(_)) => return Err(ApiError::invalid("path", "give 'model_name' or 'path', not both")),
         (None, None) => return Err(ApiError::invalid("model_name", "give 'model_name', or 'path' of a model's files")),
     };
@@ -168,9 +170,16 @@ fn about_the_device(error: ApiError) -> ApiError {
 }
 
 /// The model at a path, which is one of the catalog from now on.
-async fn at_path(context: &Context, path: PathBuf) -> Result<ModelId, ApiError> {
+/// Whether it is the user who runs this process that asks.
+fn asker(call: &Call) -> Asker {
+    let shown = call.request.headers().get(OWNER_KEY).and_then(|key| key.to_str().ok());
+    let accepted = call.context.owner.as_ref().zip(shown).is_some_and(|(own, shown)| own.accept(shown));
+    if accepted { Asker::Owner } else { Asker::Anybody }
+}
+
+async fn at_path(context: &Context, path: PathBuf, asker: Asker) -> Result<ModelId, ApiError> {
     let catalog = Arc::clone(&context.catalog);
-    let added = spawn_blocking(move || catalog.add(&path)).await;
+    let added = spawn_blocking(move || catalog.add(&path, asker)).await;
     let added = added.map_err(|_| ApiError::new(ErrorCode::Internal, "the path could not be looked at"))?;
     added.map_err(|error| {
         let code = match error {

@@ -48,6 +48,7 @@ use crate::config::{ApiKeys, Limits, Sse};
 use crate::driver::Scheduling;
 use crate::leases::{DeviceTable, Leases, StoreWatch};
 use crate::metrics::Metrics;
+use crate::owner::OwnerKey;
 use crate::runtime_config::RuntimeConfig;
 use crate::supervisor::Streams;
 use crate::tasks::LiveTasks;
@@ -87,6 +88,8 @@ pub(crate) struct Context {
     pub(crate) hosts: AllowedHosts,
     /// The keys that open it; everybody on loopback may come in without.
     pub(crate) keys: Option<ApiKeys>,
+    /// What the user who runs this process shows; `None` where it could not be written.
+    pub(crate) owner: Option<OwnerKey>,
     /// How large things may be.
     pub(crate) limits: Limits,
     /// When comments keep a stream alive.

@@ -156,6 +156,7 @@ async fn fixture_with(keys: Option<&str>) -> Fixture {
         metrics,
         hosts: AllowedHosts::new(&[], "127.0.0.1".parse().unwrap()),
         keys,
+        owner: None,
         limits: Limits { inference_body: ByteCount(2_000), management_body: ByteCount(200), ..Limits::default() },
         sse: Sse::default(),
         logs: folder.path().join("logs"),

@@ -6,12 +6,24 @@ use std::sync::Arc;
 
 use model_boss_protocol::{Manifest, Source};
 
+use super::live::Asker;
 use super::read::{self, PACKAGE_FILE, Written};
 use super::roots::{Admitted, ModelRoots, NotAdmitted};
 use super::{Catalog, Model, size};
 
 /// What the names of these models begin with: they never look like a manifest's.
 const PREFIX: &str = "file:";
+/// What is read beside a single file of weights.
+const BESIDE_A_FILE: [&str; 8] = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "tokenizer.model",
+];
 /// Longer parts of a path make no name for people.
 const MAX_PART: usize = 80;
 
@@ -23,8 +35,9 @@ pub(crate) enum PathError {
     Relative(PathBuf),
     /// Not ours to tell about.
     #[error(
-        "no model may be loaded from {path}: it is not there, or not below {roots}. \
-         Add its folder to model_roots (--model-roots, MODEL_BOSS_MODEL_ROOTS), or move it"
+        "no model may be loaded from {path}: it is not there, or not below {roots}. Add its folder to model_roots \
+         (--model-roots, MODEL_BOSS_MODEL_ROOTS), or move it; `model-boss run {path}` by the user who runs this \
+         coordinator needs neither"
     )]
     Outside {
         /// What was asked for.
@@ -58,6 +71,9 @@ pub(crate) enum PathError {
     /// The package's manifest.
     #[error("{0}")]
     Package(String),
+    /// What is there now was not looked at.
+    #[error("the files at {0} changed since they were looked at; ask for the model again")]
+    Changed(PathBuf),
 }
 
 /// A model that was named by its path, for as long as its files are there.
@@ -65,22 +81,31 @@ pub(crate) enum PathError {
 pub(super) struct ByPath {
     name: String,
     path: PathBuf,
+    /// Where its files may be, by who named it.
+    roots: ModelRoots,
 }
 
 impl ByPath {
     /// Looks what is at the path, and gives it a name that nobody in `catalog` has.
-    pub(super) fn new(at: &Admitted, roots: &ModelRoots, catalog: &Catalog) -> Result<(Self, Arc<Model>), PathError> {
-        let mut written = read_at(&at.path, roots)?;
+    pub(super) fn new(at: &Admitted, roots: ModelRoots, catalog: &Catalog) -> Result<(Self, Arc<Model>), PathError> {
+        let mut written = read_at(&at.path, &roots)?;
         let name = free_name(&written.manifest.name, &at.path, |name| catalog.find(name).is_some());
         rename(&mut written.manifest, &name);
-        Ok((Self { name, path: at.path.clone() }, written.model(None)))
+        Ok((Self { name, path: at.path.clone(), roots }, written.model(None)))
     }
 
     /// Reads it again; `before` is what it was.
-    pub(super) fn read(&self, roots: &ModelRoots, before: Option<&Arc<Model>>) -> Result<Arc<Model>, PathError> {
-        let mut written = read_at(&self.path, roots)?;
+    pub(super) fn read(&self, before: Option<&Arc<Model>>) -> Result<Arc<Model>, PathError> {
+        let mut written = read_at(&self.path, &self.roots)?;
         rename(&mut written.manifest, &self.name);
         Ok(written.model(before))
+    }
+
+    /// Whether the files that a worker would open now are those that were checked: asked right before it starts.
+    pub(super) fn check(&self, model: &Model) -> Result<(), PathError> {
+        let written = read_at(&self.path, &self.roots)?;
+        let same = written.source == model.source && written.revision() == model.description.revision;
+        if same { Ok(()) } else { Err(PathError::Changed(self.path.clone())) }
     }
 
     /// Whether something is still there.
@@ -101,6 +126,15 @@ impl Model {
     }
 }
 
+/// Where the files of a model may be that this one named by its path. The owner of this process may name any: the
+/// folders that the files lead to now are then the only ones, so that a link that is turned later leads nowhere else.
+pub(super) fn roots_for(asker: Asker, path: &Path, roots: &ModelRoots) -> ModelRoots {
+    match asker {
+        Asker::Anybody => roots.clone(),
+        Asker::Owner => roots.clone().and(ModelRoots::around(path)),
+    }
+}
+
 /// The path, if a client may name it.
 pub(super) fn admit(path: &Path, roots: &ModelRoots) -> Result<Admitted, PathError> {
     if !path.is_absolute() {
@@ -117,8 +151,9 @@ fn read_at(path: &Path, roots: &ModelRoots) -> Result<Written, PathError> {
     let path = admit(path, roots)?.path;
     let package = path.join(PACKAGE_FILE);
     let written = if package.is_file() {
-        admit(&package, roots)?;
-        read::written(&package).map_err(|problem| PathError::Package(problem.to_string()))?
+        let outside = || PathError::Outside { path: package.clone(), roots: roots.clone() };
+        let opened = roots.open(&package).map_err(|_| outside())?;
+        read::written_by_stranger(&package, opened).map_err(|problem| PathError::Package(problem.to_string()))?
     } else {
         check_shape(&path)?;
         let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
@@ -131,7 +166,27 @@ fn read_at(path: &Path, roots: &ModelRoots) -> Result<Written, PathError> {
     for file in &written.files {
         admit(file.path(), roots)?;
     }
+    for link in links_at(&written.source) {
+        admit(&link, roots)?;
+    }
     Ok(written)
+}
+
+/// Links that a worker may follow, whatever they are called: all in the folder of a model, and beside a single file
+/// those with the names of what is read beside weights.
+fn links_at(source: &Path) -> Vec<PathBuf> {
+    let links = |folder: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|path| path.is_symlink()).collect()
+    };
+    if source.is_dir() {
+        return links(source);
+    }
+    let is_read = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        BESIDE_A_FILE.iter().any(|read| *name == **read)
+    };
+    source.parent().map(links).unwrap_or_default().into_iter().filter(is_read).collect()
 }
 
 /// Whether the files look like a model, as far as their names tell.

@@ -19,6 +19,15 @@ use crate::metrics::Metrics;
 /// sees every kind of edit on every kind of file system, and weights outside of the folder too (docs/adr/0005).
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
+/// Who names a model by its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// Anybody who reaches the port: what lies below the model roots.
+    Anybody,
+    /// The user who runs this process, and who showed it: what they can read.
+    Owner,
+}
+
 /// The last good catalog of a folder, and the models named by path.
 pub(crate) struct LiveCatalog {
     folder: PathBuf,
@@ -66,14 +75,15 @@ impl LiveCatalog {
 
     /// The model at an absolute path: one that is in the catalog already, else a new one for as long as its files are there
     /// and this process lives. The same path is always the same model. Looks at files, so it may block.
-    pub(crate) fn add(&self, path: &Path) -> Result<ModelId, PathError> {
+    pub(crate) fn add(&self, path: &Path, asker: Asker) -> Result<ModelId, PathError> {
         let mut by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = by_path::admit(path, &self.roots)?;
+        let roots = by_path::roots_for(asker, path, &self.roots);
+        let at = by_path::admit(path, &roots)?;
         let current = self.current();
         if let Some(model) = current.models().find(|model| model.is_at(&at)) {
             return Ok(model.description.id.clone());
         }
-        let (one, model) = ByPath::new(&at, &self.roots, &current)?;
+        let (one, model) = ByPath::new(&at, roots, &current)?;
         let id = model.description.id.clone();
         tracing::info!(model = %id, path = %at.path.display(), "model named by its path");
         by_path.push(one);
@@ -81,6 +91,15 @@ impl LiveCatalog {
         catalog.add(model);
         self.adopt(Arc::new(catalog));
         Ok(id)
+    }
+
+    /// Whether the files of a model that a client named by its path are still those that were checked. Looks at files,
+    /// so it may block.
+    pub(crate) fn check(&self, model: &Model) -> Result<(), PathError> {
+        let by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
+        let one = by_path.iter().find(|one| one.name() == model.manifest.name).cloned();
+        drop(by_path);
+        one.map_or(Ok(()), |one| one.check(model))
     }
 
     /// Follows the folder and the models' files for as long as the process lives.
@@ -133,7 +152,7 @@ impl LiveCatalog {
     /// One that is gone, or leads elsewhere by now, is a model no more; one that makes no sense keeps its last good form.
     fn look_at(&self, one: &ByPath, before: &Catalog, seen: &mut Catalog) {
         let last_good = before.find(one.name()).filter(|model| model.manifest.name == one.name());
-        let model = match one.read(&self.roots, last_good) {
+        let model = match one.read(last_good) {
             Ok(model) => Some(model),
             Err(PathError::Absent(_) | PathError::Outside { .. } | PathError::Relative(_)) => return,
             Err(error) => {
@@ -275,22 +294,22 @@ mod tests {
     fn dm_9_the_same_path_is_the_same_model_whoever_described_it() {
         let (root, live) = models();
         let at = |path: &str| root.path().join("models").join(path);
-        assert_eq!(live.add(&at("x.gguf")).unwrap().as_str(), "file:x");
+        assert_eq!(live.add(&at("x.gguf"), Asker::Anybody).unwrap().as_str(), "file:x");
         std::os::unix::fs::symlink("x.gguf", at("y.gguf")).unwrap();
         for path in ["x.gguf", "known/../x.gguf", "y.gguf"] {
-            assert_eq!(live.add(&at(path)).unwrap().as_str(), "file:x", "{path}");
+            assert_eq!(live.add(&at(path), Asker::Anybody).unwrap().as_str(), "file:x", "{path}");
         }
-        assert_eq!(live.add(&at("known")).unwrap().as_str(), "known");
+        assert_eq!(live.add(&at("known"), Asker::Anybody).unwrap().as_str(), "known");
         assert_eq!(names(&live), ["file:x", "known"]);
         fs::write(at("known/x.gguf"), "another").unwrap();
-        assert_eq!(live.add(&at("known/x.gguf")).unwrap().as_str(), "file:known/x");
+        assert_eq!(live.add(&at("known/x.gguf"), Asker::Anybody).unwrap().as_str(), "file:known/x");
     }
 
     #[test]
     fn a_model_by_path_stays_while_its_file_does_and_follows_it() {
         let (root, live) = models();
         let file = root.path().join("models/x.gguf");
-        let id = live.add(&file).unwrap();
+        let id = live.add(&file, Asker::Anybody).unwrap();
         let mut candidate = None;
         assert!(live.look(&mut candidate).is_none(), "nothing changed");
         let revision = || live.current().get(&id).map(|model| model.description.revision);
@@ -314,14 +333,46 @@ mod tests {
         assert!(live.current().problems.is_empty());
         fs::write(&file, "back").unwrap();
         assert!(live.look(&mut candidate).is_none(), "it has to be named again");
-        assert_eq!(live.add(&file).unwrap(), id);
+        assert_eq!(live.add(&file, Asker::Anybody).unwrap(), id);
+    }
+
+    #[test]
+    fn op_5_what_a_worker_would_open_is_looked_at_right_before_it_starts() {
+        let (root, live) = models();
+        let at = |path: &str| root.path().join(path);
+        let id = live.add(&at("models/x.gguf"), Asker::Anybody).unwrap();
+        let checked = Arc::clone(live.current().get(&id).unwrap());
+        live.check(&checked).unwrap();
+        fs::write(at("models/x.gguf"), "others").unwrap();
+        assert!(matches!(live.check(&checked), Err(PathError::Changed(_))));
+        fs::rename(at("models/x.gguf"), at("x.gguf")).unwrap();
+        std::os::unix::fs::symlink("../x.gguf", at("models/x.gguf")).unwrap();
+        assert!(matches!(live.check(&checked), Err(PathError::Outside { .. })));
+    }
+
+    #[test]
+    fn op_5_what_the_owner_names_may_lie_anywhere_and_stays_where_it_was() {
+        let (root, live) = models();
+        let at = |path: &str| root.path().join(path);
+        for folder in ["own", "elsewhere"] {
+            fs::create_dir(at(folder)).unwrap();
+            fs::write(at(folder).join("y.gguf"), "one").unwrap();
+        }
+        std::os::unix::fs::symlink(at("own/y.gguf"), at("manifests/link.gguf")).unwrap();
+        assert!(matches!(live.add(&at("own/y.gguf"), Asker::Anybody), Err(PathError::Outside { .. })));
+        let id = live.add(&at("manifests/link.gguf"), Asker::Owner).unwrap();
+        let checked = Arc::clone(live.current().get(&id).unwrap());
+        live.check(&checked).unwrap();
+        fs::remove_file(at("manifests/link.gguf")).unwrap();
+        std::os::unix::fs::symlink(at("elsewhere/y.gguf"), at("manifests/link.gguf")).unwrap();
+        assert!(matches!(live.check(&checked), Err(PathError::Outside { .. })));
     }
 
     #[test]
     fn op_5_a_model_by_path_that_leads_out_of_the_roots_later_is_gone() {
         let (root, live) = models();
         let file = root.path().join("models/x.gguf");
-        live.add(&file).unwrap();
+        live.add(&file, Asker::Anybody).unwrap();
         fs::rename(&file, root.path().join("x.gguf")).unwrap();
         std::os::unix::fs::symlink("../x.gguf", &file).unwrap();
         let mut candidate = None;
@@ -336,7 +387,7 @@ mod tests {
         fs::write(root.path().join("manifests/a.toml"), manifest("a")).unwrap();
         let mut candidate = None;
         live.look(&mut candidate);
-        live.add(&root.path().join("models/x.gguf")).unwrap();
+        live.add(&root.path().join("models/x.gguf"), Asker::Anybody).unwrap();
         for _ in 0..3 {
             live.look(&mut candidate);
             assert!(names(&live).contains(&"file:x".to_owned()));
@@ -347,7 +398,7 @@ mod tests {
     #[test]
     fn a_manifest_that_takes_the_name_of_a_model_by_path_wins() {
         let (root, live) = models();
-        live.add(&root.path().join("models/x.gguf")).unwrap();
+        live.add(&root.path().join("models/x.gguf"), Asker::Anybody).unwrap();
         let text = "name = \"file:x\"\nsource = { path = \"elsewhere\" }\n";
         fs::write(root.path().join("manifests/a.toml"), text).unwrap();
         let mut candidate = None;

@@ -8,6 +8,7 @@ mod engines;
 mod fitness;
 mod headers;
 mod live;
+mod package;
 mod read;
 mod roots;
 mod size;
@@ -23,7 +24,7 @@ use model_boss_protocol::{Backend, Manifest, ModelId, Residency};
 use about::About;
 pub(crate) use by_path::PathError;
 pub(crate) use engines::{Engines, ForeignEngine, find_llama_server};
-pub(crate) use live::LiveCatalog;
+pub(crate) use live::{Asker, LiveCatalog};
 pub(crate) use roots::ModelRoots;
 
 /// Requests a model works on at once when its manifest does not say.

@@ -1,5 +1,6 @@
 //! One manifest file into one [`Model`], or into the reason why not.
 
+use std::fs::File;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::UNIX_EPOCH;
@@ -8,8 +9,8 @@ use model_boss_core::ModelDescription;
 use model_boss_protocol::{Backend, Manifest, ManifestError, ModelId};
 
 use super::size::{self, ModelFile};
-use super::{DEFAULT_CONCURRENCY, Model, Problem};
-use crate::plain_file::read_plain_file;
+use super::{DEFAULT_CONCURRENCY, Model, Problem, package};
+use crate::plain_file::{read_opened, read_plain_file};
 
 /// The manifest of a package (DM-9).
 pub(super) const PACKAGE_FILE: &str = "model.toml";
@@ -49,15 +50,34 @@ pub(super) struct Written {
     pub(super) text: String,
 }
 
-/// Reads one manifest.
+/// The text of a manifest, from its bytes or from why there are none.
+fn text_of(file: &Path, bytes: std::io::Result<Vec<u8>>) -> Result<String, Problem> {
+    let problem = |message: String| Problem { file: file.to_owned(), line: None, message };
+    let bytes = bytes.map_err(|error| problem(format!("cannot be read: {error}")))?;
+    if bytes.len() as u64 > MAX_MANIFEST {
+        return Err(problem("is larger than 1 MiB: this is no manifest".to_owned()));
+    }
+    String::from_utf8(bytes).map_err(|_| problem("is not a text in UTF-8".to_owned()))
+}
+
+/// Reads the `model.toml` of a package that a client named, from the file that was opened and checked. Whatever it
+/// says, it chooses no program ([`package`]).
+pub(super) fn written_by_stranger(file: &Path, opened: File) -> Result<Written, Problem> {
+    let problem = |line: Option<usize>, message: String| Problem { file: file.to_owned(), line, message };
+    let text = text_of(file, read_opened(opened, MAX_MANIFEST))?;
+    let folder = file.parent().ok_or_else(|| problem(None, "is in no folder".to_owned()))?;
+    let manifest = package::parse(&text, folder)
+        .map_err(|fault| problem(fault.place.and_then(|place| line_of_place(&text, &place)), fault.message))?;
+    manifest.check().map_err(|error| problem(line_of(&text, &error), error.to_string()))?;
+    let source = manifest.source.as_ref().map_or_else(|| folder.to_owned(), |source| folder.join(&source.path));
+    let files = size::model_files(&source);
+    Ok(Written { manifest, file: file.to_owned(), source, files, text })
+}
+
+/// Reads one manifest of the operator's.
 pub(super) fn written(file: &Path) -> Result<Written, Problem> {
     let problem = |line: Option<usize>, message: String| Problem { file: file.to_owned(), line, message };
-    let unreadable = |error: std::io::Error| problem(None, format!("cannot be read: {error}"));
-    let bytes = read_plain_file(file, MAX_MANIFEST).map_err(unreadable)?;
-    if bytes.len() as u64 > MAX_MANIFEST {
-        return Err(problem(None, "is larger than 1 MiB: this is no manifest".to_owned()));
-    }
-    let text = String::from_utf8(bytes).map_err(|_| problem(None, "is not a text in UTF-8".to_owned()))?;
+    let text = text_of(file, read_plain_file(file, MAX_MANIFEST))?;
     let mut manifest: Manifest = toml::from_str(&text).map_err(|error| {
         let line = error.span().map(|span| line_at(&text, span.start));
         problem(line, error.message().trim().replace('\n', "; "))
@@ -86,6 +106,11 @@ pub(super) fn written(file: &Path) -> Result<Written, Problem> {
 }
 
 impl Written {
+    /// What changes when the files do.
+    pub(super) fn revision(&self) -> u64 {
+        size::revision(&self.text, &self.files)
+    }
+
     /// The model; the one that was read before where nothing changed since.
     pub(super) fn model(self, before: Option<&Arc<Model>>) -> Arc<Model> {
         let Self { manifest, file, source, files, text } = self;
@@ -159,6 +184,13 @@ fn line_of_field(text: &str, field: &str) -> Option<usize> {
     let sets =
         |line: &str| line.trim_start().strip_prefix(field).is_some_and(|rest| rest.trim_start().starts_with('='));
     text.lines().position(sets).map(|index| index + 1)
+}
+
+fn line_of_place(text: &str, place: &package::Place) -> Option<usize> {
+    match place {
+        package::Place::Field(field) => line_of_field(text, field),
+        package::Place::Offset(offset) => Some(line_at(text, *offset)),
+    }
 }
 
 fn line_at(text: &str, offset: usize) -> usize {

@@ -1,7 +1,11 @@
 //! Which paths a client may name (OP-5): those that lead below a model root, links followed. Does not know what a model is.
 
 use std::fmt;
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+
+use crate::plain_file::open;
 
 /// The folders below which models may be loaded by path.
 #[derive(Clone, Debug)]
@@ -42,6 +46,38 @@ impl ModelRoots {
         let meant = |(written, path): &(&PathBuf, PathBuf)| written.has_root() || path.parent().is_some();
         let roots = written.iter().filter_map(|path| Some((path, absolute(path)?)));
         Self(roots.filter(meant).map(|(_, path)| path).collect())
+    }
+
+    /// These and others.
+    pub(super) fn and(mut self, others: Self) -> Self {
+        self.0.extend(others.0);
+        self
+    }
+
+    /// The folders that the files at `path` lead to now, links followed.
+    pub(crate) fn around(path: &Path) -> Self {
+        let entries = || std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+        let inside = || entries().filter(|path| path.is_file());
+        let files: Vec<PathBuf> = if path.is_dir() { inside().collect() } else { vec![path.to_owned()] };
+        let folder = if path.is_dir() { Some(path) } else { path.parent() };
+        let led_to = files.iter().filter_map(|file| Some(file.canonicalize().ok()?.parent()?.to_owned()));
+        let mut roots: Vec<PathBuf> = folder.map(Path::to_owned).into_iter().chain(led_to).collect();
+        roots.sort();
+        roots.dedup();
+        Self(roots)
+    }
+
+    /// The folders themselves.
+    pub(crate) fn folders(&self) -> &[PathBuf] {
+        &self.0
+    }
+
+    /// Opens a file that lies below a root. What was opened is what is checked: a link that is turned meanwhile changes
+    /// neither.
+    pub(super) fn open(&self, path: &Path) -> Result<File, NotAdmitted> {
+        let file = open(path).map_err(|_| self.absent(path))?;
+        let real = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        if real.is_ok_and(|real| self.contain(&real)) { Ok(file) } else { Err(NotAdmitted::Outside) }
     }
 
     /// Follows every link of an absolute path and looks where it ends.
@@ -177,5 +213,32 @@ mod tests {
         let here = std::env::current_dir().unwrap();
         assert_eq!(roots(&["~", "~/m", ".", "m"]), [home.clone(), home.join("m"), here.clone(), here.join("m")]);
         assert_eq!(roots(&["/"]), [PathBuf::from("/")]);
+    }
+
+    #[test]
+    fn the_roots_are_where_the_files_are_and_where_their_links_lead() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |path: &str| folder.path().canonicalize().unwrap().join(path);
+        for name in ["blobs", "snapshot", "snapshot/deep"] {
+            fs::create_dir(at(name)).unwrap();
+        }
+        fs::write(at("blobs/0a1b"), "x").unwrap();
+        symlink("../blobs/0a1b", at("snapshot/x.gguf")).unwrap();
+        let around = |path: &str| ModelRoots::around(&at(path)).folders().to_vec();
+        assert_eq!(around("snapshot"), [at("blobs"), at("snapshot")]);
+        assert_eq!(around("snapshot/x.gguf"), [at("blobs"), at("snapshot")]);
+        assert_eq!(around("blobs/0a1b"), [at("blobs")]);
+    }
+
+    #[test]
+    fn what_is_opened_is_what_is_checked() {
+        let (folder, roots) = tree();
+        let at = |path: &str| folder.path().join(path);
+        symlink(at("outside/m.gguf"), at("roots/out.gguf")).unwrap();
+        symlink(at("roots/deep/m.gguf"), at("outside/in.gguf")).unwrap();
+        assert!(roots.open(&at("roots/deep/m.gguf")).is_ok());
+        assert!(roots.open(&at("outside/in.gguf")).is_ok());
+        assert_eq!(roots.open(&at("roots/out.gguf")).unwrap_err(), NotAdmitted::Outside);
+        assert_eq!(roots.open(&at("roots/none.gguf")).unwrap_err(), NotAdmitted::Absent);
     }
 }

@@ -10,7 +10,10 @@ use serde_json::{Value, json};
 
 use super::by_worker::ByWorker;
 use super::error::CliError;
+use super::flags::environment;
 use crate::client::{Client, ClientError, in_path};
+use crate::config::Sources;
+use crate::owner::key_for;
 
 /// The absolute path that is meant by `text`, or `None` if it is the name of a model. What begins like a path is one. What
 /// merely could be one (a folder of that name is here, it ends in `.gguf`) is a name where the coordinator knows it.
@@ -42,12 +45,28 @@ async fn is_known(client: &Client, name: &str) -> Result<bool, CliError> {
     }
 }
 
-/// Makes the files a model of the coordinator and starts to load it; the name it has there.
+/// Makes the files a model of the coordinator and starts to load it; the name it has there. What lies outside of its
+/// model roots is loaded for the user who runs it.
 pub(super) async fn load(client: &Client, path: &Path) -> Result<String, CliError> {
     let path = path.to_str().ok_or_else(|| CliError::NotText(path.to_owned()))?;
-    let answer = client.post("/api/v1/load", &json!({ "path": path, "wait": false })).await?;
+    let body = json!({ "path": path, "wait": false });
+    let answer = match client.post("/api/v1/load", &body).await {
+        Err(ClientError::Api(refused)) => match owner_key(client) {
+            Some(key) => client.post_as_owner("/api/v1/load", &body, &key).await,
+            None => Err(ClientError::Api(refused)),
+        },
+        answer => answer,
+    }?;
     let stranger = || ClientError::Stranger { url: client.url().to_owned(), status: 202 };
     answer.get("model_name").and_then(Value::as_str).map(str::to_owned).ok_or_else(|| stranger().into())
+}
+
+/// What shows a coordinator of this machine that we are its user: a file in its state folder, which is the one that a
+/// coordinator started from here would have.
+fn owner_key(client: &Client) -> Option<String> {
+    let sources = Sources { flags: Vec::new(), environment: environment(), file: None };
+    let config = sources.load().ok()?.config;
+    client.is_on_this_machine().then(|| key_for(&config.own_state_dir(), client.port())).flatten()
 }
 
 /// What is in the files, in the words of the worker, which is the program that reads them.

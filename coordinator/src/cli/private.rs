@@ -15,6 +15,7 @@ use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use super::error::CliError;
+use crate::catalog::ModelRoots;
 use crate::client::Client;
 use crate::config::DEFAULT_TASKS;
 use crate::supervisor::die_with_us;
@@ -62,7 +63,7 @@ impl Private {
         std::fs::write(&tasks, "tasks: {}\n").map_err(PrivateError::Folder)?;
         let mut child = {
             let log = File::create(&log).map_err(PrivateError::Folder)?;
-            let roots = list(&roots_of(path))?;
+            let roots = list(ModelRoots::around(path).folders())?;
             let mut command = Command::new(std::env::current_exe().map_err(PrivateError::Spawn)?);
             command.args(["serve", "--host", "127.0.0.1", "--port", "0", "--log-level", "warn"]);
             // The model stays for as long as the chat lasts.
@@ -126,19 +127,6 @@ async fn url_of(child: &mut Child) -> io::Result<Option<String>> {
     Ok(None)
 }
 
-/// The folders that the files at `path` lead to: links among them are the person's own.
-fn roots_of(path: &Path) -> Vec<PathBuf> {
-    let entries = || std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
-    let inside = || entries().filter(|path| path.is_file());
-    let files: Vec<PathBuf> = if path.is_dir() { inside().collect() } else { vec![path.to_owned()] };
-    let folder = if path.is_dir() { Some(path) } else { path.parent() };
-    let led_to = files.iter().filter_map(|file| Some(file.canonicalize().ok()?.parent()?.to_owned()));
-    let mut roots: Vec<PathBuf> = folder.map(Path::to_owned).into_iter().chain(led_to).collect();
-    roots.sort();
-    roots.dedup();
-    roots
-}
-
 /// Folders as the setting takes them, whatever is in their names.
 fn list(folders: &[PathBuf]) -> Result<String, CliError> {
     let quoted = |folder: &PathBuf| {
@@ -161,23 +149,8 @@ fn ended(log: &Path) -> PrivateError {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::symlink;
 
     use super::*;
-
-    #[test]
-    fn the_roots_are_where_the_files_are_and_where_their_links_lead() {
-        let folder = tempfile::tempdir().unwrap();
-        let at = |path: &str| folder.path().canonicalize().unwrap().join(path);
-        for name in ["blobs", "snapshot", "snapshot/deep"] {
-            fs::create_dir(at(name)).unwrap();
-        }
-        fs::write(at("blobs/0a1b"), "x").unwrap();
-        symlink("../blobs/0a1b", at("snapshot/x.gguf")).unwrap();
-        assert_eq!(roots_of(&at("snapshot")), [at("blobs"), at("snapshot")]);
-        assert_eq!(roots_of(&at("snapshot/x.gguf")), [at("blobs"), at("snapshot")]);
-        assert_eq!(roots_of(&at("blobs/0a1b")), [at("blobs")]);
-    }
 
     #[test]
     fn folders_are_listed_as_the_setting_takes_them() {

@@ -10,6 +10,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::error::CliError;
+use crate::model_folders::ModelFolders;
 
 /// Folders within folders that are looked into.
 const MAX_DEPTH: u32 = 8;
@@ -113,14 +114,11 @@ fn manifest(model: &Found, path: &Path) -> String {
 
 /// The caches that programs of this field keep below the home folder.
 fn usual(home: &Path, variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<Found> {
-    let hub = variable("HF_HUB_CACHE")
-        .or_else(|| variable("HF_HOME").map(|folder| folder.join("hub")))
-        .unwrap_or_else(|| home.join(".cache/huggingface/hub"));
-    let ollama = variable("OLLAMA_MODELS").unwrap_or_else(|| home.join(".ollama/models"));
-    let studio = [home.join(".lmstudio/models"), home.join(".cache/lm-studio/models")];
+    let ModelFolders { hub, ollama, studio, llama_cpp } = ModelFolders::below(home, variable);
     let mut found = hugging_face(&hub);
     found.extend(ollama_models(&ollama));
     found.extend(studio.iter().flat_map(|folder| folder_models(folder, "LM Studio")));
+    found.extend(folder_models(&llama_cpp, "llama.cpp"));
     found
 }
 

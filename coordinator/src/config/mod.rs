@@ -26,6 +26,7 @@ use model_boss_protocol::{ByteCount, Category, KeepAlive, LlamaArgs};
 pub(crate) const DEFAULT_TASKS: &str = "tasks.yaml";
 
 use crate::cloud::ProviderTables;
+use crate::model_folders::ModelFolders;
 use setting::section;
 
 section! {
@@ -41,8 +42,8 @@ section! {
         tasks: PathBuf = PathBuf::from(DEFAULT_TASKS),
         /// Whether a request may go to a cloud when what stands before it on its task's ladder cannot serve it.
         allow_cloud_fallback: bool = true,
-        /// Models may be loaded by path from below these folders, links followed. `~`: home, `.`: where it was started.
-        model_roots: Vec<PathBuf> = vec![PathBuf::from("~"), PathBuf::from(".")],
+        /// Models may be loaded by path from below these folders and `manifests`, links followed. `~`: home.
+        model_roots: Vec<PathBuf> = ModelFolders::usual(),
         /// The folder for what must survive a restart: leases, learned sizes.
         state_dir: PathBuf = PathBuf::from("state"),
         /// The Redis server that keeps the leases, as `redis://HOST:PORT` (docs/leases.md); unset: a file in `state_dir`.

@@ -306,13 +306,14 @@ impl WorkerRunner {
                 context,
                 max_concurrent: model.description.max_concurrent,
             };
-            catalog.engines().foreign(&model, &options, facts)
+            catalog.check(&model).map_err(|error| error.to_string())?;
+            catalog.engines().foreign(&model, &options, facts).map_err(|error| error.to_string())
         });
         match foreign.await {
             Ok(Ok(None)) => Ok(Contract::Own(Box::new(self.spec(port, token, proof)))),
             Ok(Ok(Some(engine))) => Ok(Contract::Foreign(Box::new(engine))),
             // Nothing changes before the files or the settings do.
-            Ok(Err(error)) => Err(ExitReport { reason: Some(WorkerExit::BadModel), ..not_started(&error.to_string()) }),
+            Ok(Err(error)) => Err(ExitReport { reason: Some(WorkerExit::BadModel), ..not_started(&error) }),
             Err(_) => Err(not_started("its files could not be looked at")),
         }
     }

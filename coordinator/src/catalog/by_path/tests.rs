@@ -17,7 +17,7 @@ fn tree(files: &[&str]) -> (tempfile::TempDir, ModelRoots) {
 
 fn look(folder: &Path, roots: &ModelRoots, path: &str) -> Result<String, String> {
     let at = admit(&folder.join(path), roots).map_err(|error| error.to_string())?;
-    let made = ByPath::new(&at, roots, &Catalog::default());
+    let made = ByPath::new(&at, roots.clone(), &Catalog::default());
     made.map(|(one, _)| one.name).map_err(|error| error.to_string())
 }
 
@@ -79,8 +79,18 @@ fn op_5_nothing_a_model_is_made_of_may_lead_out_of_the_roots() {
     for source in ["../../out", "../../nowhere", "/etc"] {
         fs::write(at("in/pack/model.toml"), format!("source = {{ path = \"{source}\" }}")).unwrap();
         let error = look(folder.path(), &roots, "in/pack").unwrap_err();
-        assert!(error.contains("no model may be loaded from") && error.contains("model_roots"), "{error}");
+        assert!(error.contains("model.toml:1: 'source'") && error.contains("leads out of the package"), "{error}");
     }
+    // A link inside does not help.
+    symlink(at("out"), at("in/pack/deep")).unwrap();
+    fs::write(at("in/pack/model.toml"), "source = { path = \"deep\" }").unwrap();
+    let error = look(folder.path(), &roots, "in/pack").unwrap_err();
+    assert!(error.contains("no model may be loaded from") && error.contains("model_roots"), "{error}");
+    fs::remove_file(at("in/pack/model.toml")).unwrap();
+    symlink(at("out/manifest"), at("in/pack/model.toml")).unwrap();
+    fs::write(at("out/manifest"), "").unwrap();
+    let error = look(folder.path(), &roots, "in/pack").unwrap_err();
+    assert!(error.contains("no model may be loaded from"), "{error}");
     let error = look(folder.path(), &roots, "in/dense").unwrap_err();
     assert!(error.contains("no model may be loaded from"), "{error}");
 }
@@ -120,7 +130,7 @@ fn a_package_keeps_its_settings_but_not_its_names() {
     let text = "name = \"team/guide\"\naliases = [\"default\"]\ncontext_length = 7\n";
     fs::write(folder.path().join("p/model.toml"), text).unwrap();
     let at = admit(&folder.path().join("p"), &roots).unwrap();
-    let (_, model) = ByPath::new(&at, &roots, &Catalog::default()).unwrap();
+    let (_, model) = ByPath::new(&at, roots, &Catalog::default()).unwrap();
     assert_eq!(model.manifest.name, "file:team-guide");
     assert_eq!(model.description.id.as_str(), "file:team-guide");
     assert!(model.manifest.aliases.is_empty() && model.description.aliases.is_empty());

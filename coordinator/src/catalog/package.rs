@@ -1,0 +1,209 @@
+//! A package that a client named by its path: a `model.toml` that says what a model is, and nothing about what this
+//! machine runs. The type has no field for a program, an environment or a file elsewhere, so no package can choose one.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path};
+
+use model_boss_protocol::{
+    Backend, ByteCount, Category, DeviceId, KeepAlive, LlamaArgs, Manifest, PromptFormat, ResidencyMode, Source,
+    StoreKind, Thinking,
+};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Fields of a manifest that choose a program, an environment or an engine of the operator's.
+const OPERATORS_FIELDS: [&str; 3] = ["command", "llamacpp_backend", "recipe"];
+
+/// A `model.toml` beside its weights, as a stranger may have written it. The fields mean what they mean in
+/// [`Manifest`].
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Package {
+    #[serde(default)]
+    name: String,
+    /// They are for the operator who puts it among the manifests.
+    #[serde(default, rename = "aliases")]
+    _aliases: Vec<String>,
+    category: Option<Category>,
+    #[serde(default)]
+    labels: Vec<String>,
+    backend: Option<PackageBackend>,
+    source: Option<Source>,
+    #[serde(default)]
+    device: DeviceId,
+    context_length: Option<u64>,
+    max_concurrent: Option<u32>,
+    residency: Option<ResidencyMode>,
+    window: Option<u32>,
+    block: Option<u32>,
+    store: Option<StoreKind>,
+    #[serde(default)]
+    pin: bool,
+    keep_alive: Option<KeepAlive>,
+    thinking: Option<Thinking>,
+    vram: Option<ByteCount>,
+    vram_mb: Option<u64>,
+    chat_template: Option<String>,
+    prompt_format: Option<PromptFormat>,
+    llamacpp_args: Option<LlamaArgs>,
+    #[serde(default)]
+    params: BTreeMap<String, Value>,
+    version: Option<String>,
+    description: Option<String>,
+    author: Option<String>,
+    license: Option<String>,
+    #[serde(default)]
+    tags: Vec<String>,
+    #[serde(default)]
+    custom: BTreeMap<String, Value>,
+}
+
+/// What may run a package: programs that the operator chose, and that read nothing but its weights.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum PackageBackend {
+    #[serde(alias = "diffusers")]
+    Candle,
+    LlamaServer,
+}
+
+/// Why a package is not used, and where in its text that stands.
+#[derive(Debug)]
+pub(super) struct Fault {
+    pub(super) place: Option<Place>,
+    pub(super) message: String,
+}
+
+/// A place in the text of a package.
+#[derive(Debug)]
+pub(super) enum Place {
+    /// Where this field is set.
+    Field(&'static str),
+    /// Bytes from its beginning.
+    Offset(usize),
+}
+
+/// What a package says, with a name of its own or its folder's.
+pub(super) fn parse(text: &str, folder: &Path) -> Result<Manifest, Fault> {
+    if let Some((field, message)) = refusal(text) {
+        return Err(Fault { place: Some(Place::Field(field)), message });
+    }
+    let package: Package = toml::from_str(text).map_err(|error| Fault {
+        place: error.span().map(|span| Place::Offset(span.start)),
+        message: error.message().trim().replace('\n', "; "),
+    })?;
+    if let Some(source) = &package.source
+        && !source.path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
+    {
+        let message = format!(
+            "'source': {} leads out of the package; what is loaded by its path has its weights inside",
+            source.path.display()
+        );
+        return Err(Fault { place: Some(Place::Field("source")), message });
+    }
+    Ok(package.manifest(folder))
+}
+
+/// A field that only an operator may set is named before the others are read, in words that say where it belongs.
+fn refusal(text: &str) -> Option<(&'static str, String)> {
+    // What is no TOML is named by the reader of the fields.
+    let table: toml::Table = toml::from_str(text).ok()?;
+    let where_it_may = "only a file of the folder of manifests may; put the package there, or remove it";
+    if let Some(field) = OPERATORS_FIELDS.into_iter().find(|field| table.contains_key(*field)) {
+        return Some((field, format!("'{field}' chooses what this machine runs: {where_it_may}")));
+    }
+    let backend = table.get("backend").and_then(toml::Value::as_str)?;
+    let known = [Backend::Command, Backend::Fake].into_iter().find(|known| known.as_str() == backend)?;
+    let message = format!("backend = \"{}\" chooses what this machine runs: {where_it_may}", known.as_str());
+    Some(("backend", message))
+}
+
+impl Package {
+    /// Every field of a manifest by name: one that is new there has to be thought of here.
+    fn manifest(self, folder: &Path) -> Manifest {
+        let of_folder = || {
+            let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            name.strip_suffix(".mlpkg").map(str::to_owned).unwrap_or(name)
+        };
+        Manifest {
+            name: if self.name.is_empty() { of_folder() } else { self.name },
+            aliases: Vec::new(),
+            category: self.category,
+            labels: self.labels,
+            backend: self.backend.map(|backend| match backend {
+                PackageBackend::Candle => Backend::Candle,
+                PackageBackend::LlamaServer => Backend::LlamaServer,
+            }),
+            recipe: None,
+            source: self.source,
+            device: self.device,
+            context_length: self.context_length,
+            max_concurrent: self.max_concurrent,
+            residency: self.residency,
+            window: self.window,
+            block: self.block,
+            store: self.store,
+            pin: self.pin,
+            keep_alive: self.keep_alive,
+            thinking: self.thinking,
+            vram: self.vram,
+            vram_mb: self.vram_mb,
+            chat_template: self.chat_template,
+            prompt_format: self.prompt_format,
+            command: None,
+            llamacpp_args: self.llamacpp_args,
+            llamacpp_backend: None,
+            params: self.params,
+            version: self.version,
+            description: self.description,
+            author: self.author,
+            license: self.license,
+            tags: self.tags,
+            custom: self.custom,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_package_says_what_a_model_is() {
+        let manifest = parse(
+            "name = \"m\"\naliases = [\"default\"]\nbackend = \"llama-server\"\ncontext_length = 7\n\
+             llamacpp_args = \"-t 2\"\nsource = { path = \"./weights/m.gguf\" }\n[params]\ntemperature = 0.5\n",
+            Path::new("/x/p.mlpkg"),
+        )
+        .unwrap();
+        assert_eq!((manifest.name.as_str(), manifest.context_length), ("m", Some(7)));
+        assert_eq!(manifest.backend, Some(Backend::LlamaServer));
+        assert!(manifest.aliases.is_empty() && manifest.llamacpp_args.is_some());
+        assert_eq!(parse("", Path::new("/x/p.mlpkg")).unwrap().name, "p");
+    }
+
+    #[test]
+    fn op_5_nothing_of_it_chooses_a_program_or_a_file_elsewhere() {
+        for (text, field) in [
+            ("command = { line = [\"/bin/sh\", \"-c\", \"touch /tmp/x\", \"{port}\"] }", "'command'"),
+            ("command = { line = [\"x\", \"{port}\"], env = { LD_PRELOAD = \"/tmp/x.so\" } }", "'command'"),
+            ("command = \"vllm\"", "'command'"),
+            ("backend = \"command\"", "backend = \"command\""),
+            ("backend = \"fake\"", "backend = \"fake\""),
+            ("llamacpp_backend = \"cuda\"", "'llamacpp_backend'"),
+            ("recipe = \"oga-npu\"", "'recipe'"),
+            ("source = { path = \"/etc\" }", "'source'"),
+            ("source = { path = \"../other\" }", "'source'"),
+            ("source = { path = \"a/../../other\" }", "'source'"),
+            ("env = { A = \"b\" }", "unknown field `env`"),
+            ("nmae = 1", "unknown field `nmae`"),
+            ("no toml", ""),
+        ] {
+            let error = parse(text, Path::new("/x/p")).unwrap_err().message;
+            assert!(error.contains(field), "{text}: {error}");
+        }
+        // What the list of arguments refuses is refused by the manifest's own check.
+        let args = parse("llamacpp_args = \"--lora /etc/passwd\"", Path::new("/x/p")).unwrap();
+        assert!(args.check().is_err());
+    }
+}
