@@ -22,6 +22,7 @@ use crate::driver::{Driver, News, Pulse, Scheduling, Waiting};
 use crate::footprints::Footprints;
 use crate::leases::{LeaseSetup, LeaseStart, LeaseStartError, Leases, StoreChoice};
 use crate::log_filter::LogFilter;
+use crate::memory::MemoryBudget;
 use crate::metrics::Metrics;
 use crate::owner::OwnerKey;
 use crate::probe::{DeclaredProbe, HostProbe, NvidiaProbe, Probe, SimulatedMachine, SimulationError};
@@ -159,6 +160,7 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
         keys,
         owner,
         limits: config.limits.clone(),
+        memory: MemoryBudget::new(config.limits.request_memory),
         sse: config.sse.clone(),
         logs: config.state_dir.join(LOGS),
         draining: draining.clone(),

@@ -4,6 +4,7 @@
 //! connection: that is how a client that went away stops a generation. It is driven by the task of that exchange, not by
 //! one of its own: two wake-ups less for each request, and for each frame of a stream.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -15,7 +16,6 @@ use bytes::Bytes;
 use http::header::{AUTHORIZATION, HOST, HeaderValue};
 use http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use hyper::client::conn::http1::{self, Connection, SendRequest};
@@ -37,9 +37,43 @@ pub(crate) struct Upstream {
 
 /// One connection with both its ends: where requests go in, and what must be polled for anything to move.
 struct Line {
-    sender: SendRequest<Full<Bytes>>,
-    connection: Pin<Box<Connection<TokioIo<TcpStream>, Full<Bytes>>>>,
+    sender: SendRequest<Outgoing>,
+    connection: Pin<Box<Connection<TokioIo<TcpStream>, Outgoing>>>,
     closed: bool,
+}
+
+/// The body of a request, in two parts that are sent one behind the other: what is put before a body costs no copy of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Outgoing {
+    first: Bytes,
+    rest: Bytes,
+}
+
+impl Outgoing {
+    /// These bytes, and those behind them.
+    pub(crate) const fn new(first: Bytes, rest: Bytes) -> Self {
+        Self { first, rest }
+    }
+}
+
+impl Body for Outgoing {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = &mut *self;
+        let next = if this.first.is_empty() { &mut this.rest } else { &mut this.first };
+        let bytes = std::mem::take(next);
+        Poll::Ready(Some(bytes).filter(|bytes| !bytes.is_empty()).map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_empty() && self.rest.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact((self.first.len() + self.rest.len()) as u64)
+    }
 }
 
 /// No answer came from the worker.
@@ -82,7 +116,7 @@ impl Upstream {
     /// Sends `request` (path only; host and authorization are added) and waits for the head of the answer.
     pub(crate) async fn send(
         self: &Arc<Self>,
-        mut request: Request<Full<Bytes>>,
+        mut request: Request<Outgoing>,
     ) -> Result<Response<UpstreamBody>, UpstreamError> {
         request.headers_mut().insert(HOST, self.host.clone());
         request.headers_mut().insert(AUTHORIZATION, self.authorization.clone());
@@ -140,8 +174,8 @@ impl Line {
     /// Sends a request and waits for the head of its answer.
     async fn exchange(
         &mut self,
-        request: Request<Full<Bytes>>,
-    ) -> Result<Response<Incoming>, TrySendError<Request<Full<Bytes>>>> {
+        request: Request<Outgoing>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<Outgoing>>> {
         let mut answer = pin!(self.sender.try_send_request(request));
         poll_fn(|cx| {
             drive(&mut self.connection, &mut self.closed, cx);
@@ -234,8 +268,10 @@ mod tests {
         (listener, Arc::new(Upstream::new(port, &SpawnToken::from_bits(7)).unwrap()))
     }
 
-    fn request() -> Request<Full<Bytes>> {
-        Request::post("/v1/completions").body(Full::new(Bytes::from_static(b"{}"))).unwrap()
+    fn request() -> Request<Outgoing> {
+        Request::post("/v1/completions")
+            .body(Outgoing::new(Bytes::from_static(b"{"), Bytes::from_static(b"}")))
+            .unwrap()
     }
 
     /// Reads one request and gives its head.

@@ -106,6 +106,8 @@ error_codes! {
     NoCapacity = "no_capacity", 503, "server_error";
     /// The provider is overloaded.
     CloudOverloaded = "cloud_overloaded", 503, "server_error";
+    /// The memory for requests in flight, or the descriptors, are used up.
+    Overloaded = "overloaded", 503, "server_error";
     /// The process, the device or the model is going away.
     Draining = "draining", 503, "server_error";
     /// Loading would take longer than the request allows.

@@ -32,6 +32,7 @@ mod ports;
 mod proxies;
 mod queue;
 mod real_model;
+mod request_memory;
 mod residency;
 mod simulation;
 mod single_flight;

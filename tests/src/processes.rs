@@ -94,6 +94,33 @@ impl Stat {
     }
 }
 
+/// How much memory a process has had in use at once since this value was made.
+#[derive(Clone, Copy, Debug)]
+pub struct PeakMemory {
+    pid: u32,
+    before: u64,
+}
+
+impl PeakMemory {
+    /// From what the process uses now.
+    pub fn of(pid: u32) -> Self {
+        // Resets the high-water mark (man 5 proc).
+        fs::write(format!("/proc/{pid}/clear_refs"), "5").expect("our own child's mark can be reset");
+        Self { pid, before: status_kib(pid, "VmRSS") }
+    }
+
+    /// MiB that came on top at the highest moment.
+    pub fn growth_mib(&self) -> u64 {
+        status_kib(self.pid, "VmHWM").saturating_sub(self.before) >> 10
+    }
+}
+
+fn status_kib(pid: u32, name: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process lives");
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok()).expect("the kernel says how much")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,12 +3,12 @@
 //! The Alpaca format is the one of Stanford Alpaca's README; llama.cpp's `/completion` is as its server's README has it.
 
 use bytes::Bytes;
-use model_boss_protocol::{ApiError, ErrorSource, PromptFormat};
+use model_boss_protocol::{ApiError, PromptFormat};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::sse::{self, Item, Reader};
-use crate::{Reshape, Stamp};
+use crate::{Reshape, Stamp, nonsense};
 
 /// Which completion route an engine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -246,16 +246,12 @@ fn usage(prompt: u64, answer: u64, cached: u64) -> Value {
 }
 
 impl Reshape for CompletionToChat {
-    fn whole(&mut self, status: u16, body: &[u8]) -> Bytes {
+    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, ApiError> {
         if status >= 400 {
-            return Bytes::copy_from_slice(body);
+            return Ok(body.clone());
         }
-        let step = serde_json::from_slice(body).ok().and_then(|json| self.step(&json));
-        let Some(step) = step else {
-            let error =
-                ApiError::new(model_boss_protocol::ErrorCode::BackendError, "the engine's answer is no completion");
-            return Bytes::from(error.body(ErrorSource::Coordinator).to_json());
-        };
+        let json = serde_json::from_slice(body).map_err(nonsense)?;
+        let step = self.step(&json).ok_or_else(|| nonsense("it is no completion"))?;
         let mut answer = json!({
             "id": self.stamp.id, "object": "chat.completion", "created": self.stamp.created, "model": self.stamp.model,
             "choices": [{
@@ -269,7 +265,7 @@ impl Reshape for CompletionToChat {
         if let Some(timings) = step.timings {
             answer["timings"] = timings;
         }
-        Bytes::from(answer.to_string())
+        Ok(Bytes::from(answer.to_string()))
     }
 
     fn piece(&mut self, bytes: &[u8]) -> Bytes {
@@ -346,11 +342,11 @@ mod tests {
             "tokens_cached": 3, "timings": { "prompt_n": 6 },
         });
         let mut reshape = reshape(CompletionKind::LlamaServer, json!({}));
-        let chat: Value = serde_json::from_slice(&reshape.whole(200, answer.to_string().as_bytes())).unwrap();
+        let chat: Value = serde_json::from_slice(&reshape.whole(200, &answer.to_string().into()).unwrap()).unwrap();
         assert_eq!(chat["choices"][0]["message"], json!({ "role": "assistant", "content": "four" }));
         assert_eq!(chat["choices"][0]["finish_reason"], "length");
         assert_eq!((&chat["usage"]["total_tokens"], &chat["timings"]["prompt_n"]), (&json!(10), &json!(6)));
-        assert_eq!(reshape.whole(400, b"{\"error\":1}"), "{\"error\":1}");
+        assert_eq!(reshape.whole(400, &Bytes::from("{\"error\":1}")).unwrap(), "{\"error\":1}");
     }
 
     #[test]

@@ -41,6 +41,11 @@ pub struct Prepared {
 type Fields = BTreeMap<String, Box<RawValue>>;
 
 impl EngineDialect {
+    /// Whether a request is taken apart into a document, which takes many times its memory.
+    pub fn takes_apart(&self, path: &str) -> bool {
+        self.prompt.is_some() && path.ends_with("/chat/completions")
+    }
+
     /// What the engine gets in place of this request.
     pub fn prepare(&self, path: &'static str, body: &Bytes, stamp: Stamp) -> Result<Prepared, ApiError> {
         let chat = path.ends_with("/chat/completions");

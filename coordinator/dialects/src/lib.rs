@@ -13,4 +13,4 @@ pub mod thinking;
 pub use completion::CompletionToChat;
 pub use engine::{EngineDialect, Prepared};
 pub use engine_error::engine_error;
-pub use reshape::{Reshape, Stamp};
+pub use reshape::{Reshape, Stamp, nonsense};

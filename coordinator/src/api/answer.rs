@@ -7,25 +7,26 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, HeaderName, Method, Request, StatusCode, Uri};
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use model_boss_core::RungChoice;
-use model_boss_dialects::{Prepared, Stamp, engine_error};
+use model_boss_dialects::{Prepared, Reshape, Stamp, engine_error};
 use model_boss_protocol::{ApiError, ClientId, ErrorCode, headers};
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout_at};
 
 use crate::cloud::{CloudAnswer, CloudRequest, Clouds};
 use crate::driver::{Dispatched, Place, Ticket};
+use crate::json::{self, JsonLimits};
+use crate::memory::{Admission, HeldMemory, MemoryBudget, MemoryError};
+use crate::offload::offload;
 use crate::supervisor::Worker;
-use crate::upstream::UpstreamError;
+use crate::upstream::{Outgoing, UpstreamError};
 
 use super::account::Account;
 use super::answer_body::AnswerBody;
-use super::error::panic_error;
-use super::inference::LARGE_BODY;
+use super::reshape::reshape_whole;
 
-/// A non-streamed answer is collected before it is sent on, so that it can be asked for again; text is never this large.
-const MAX_ANSWER: usize = 256 << 20;
+/// What the manifest of an engine of others adds to a request: an operator's few fields.
+const MAX_ADDED: usize = 16 << 10;
 
 /// What was not done of a wish about thinking.
 pub(super) const THINKING: HeaderName = HeaderName::from_static("x-thinking");
@@ -44,6 +45,10 @@ pub(super) struct Forward {
     pub(super) model_in_body: ModelInBody,
     /// Where a rung elsewhere leads.
     pub(super) cloud: CloudAccess,
+    /// What its answer, and the body in other words, are taken from.
+    pub(super) memory: MemoryBudget,
+    /// What a body that is taken apart may hold.
+    pub(super) limits: JsonLimits,
 }
 
 /// The providers, and what this client may spend there.
@@ -65,20 +70,15 @@ pub(super) enum ModelInBody {
 
 impl Forward {
     /// The body for whoever serves it under this name.
-    pub(super) fn body_for(&self, model: &str) -> Bytes {
+    fn body_for(&self, model: &str) -> Outgoing {
         if self.model_in_body == ModelInBody::Named {
-            return self.body.clone();
+            return Outgoing::new(self.body.clone(), Bytes::new());
         }
-        let mut body = Vec::with_capacity(self.body.len() + model.len() + 16);
-        body.extend_from_slice(b"{\"model\":");
-        body.extend_from_slice(serde_json::Value::from(model).to_string().as_bytes());
         // Behind the brace there is another field, or the end.
-        let rest = self.body.get(1..).unwrap_or(b"}");
-        if rest != b"}" {
-            body.push(b',');
-        }
-        body.extend_from_slice(rest);
-        Bytes::from(body)
+        let rest = if self.body.is_empty() { Bytes::from_static(b"}") } else { self.body.slice(1..) };
+        let comma = if rest == "}" { "" } else { "," };
+        let first = format!("{{\"model\":{}{comma}", serde_json::Value::from(model));
+        Outgoing::new(Bytes::from(first), rest)
     }
 }
 
@@ -122,8 +122,8 @@ enum Lost {
     Upstream(#[from] UpstreamError),
     #[error("the connection broke in its answer")]
     Body(#[source] hyper::Error),
-    #[error("its answer is larger than {MAX_ANSWER} bytes")]
-    TooLarge,
+    #[error("its answer is too large: {0}")]
+    TooLarge(MemoryError),
 }
 
 impl Lost {
@@ -133,7 +133,7 @@ impl Lost {
             Self::NotReady | Self::Refused(_) => false,
             Self::Upstream(error) => error.is_nonsense(),
             Self::Body(error) => error.is_parse(),
-            Self::TooLarge => true,
+            Self::TooLarge(_) => true,
         }
     }
 }
@@ -208,27 +208,30 @@ async fn ask_cloud(
         provider,
         model,
         path: forward.path,
-        body: &forward.body_for(model),
+        body: &forward.body,
         id: &String::from_utf8_lossy(forward.request_id.as_bytes()),
         client: &forward.cloud.client,
         daily_limit: forward.cloud.daily_limit,
         now: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
+        memory: &forward.memory,
+        limits: forward.limits,
     };
     let broken = |lost: Lost| ApiError::new(ErrorCode::BackendError, format!("provider '{provider}': {lost}"));
-    let CloudAnswer { status, headers, body, mut reshape, is_stream } = forward.cloud.clouds.ask(&request).await?;
+    let CloudAnswer { status, headers, body, reshape, is_stream } = forward.cloud.clouds.ask(&request).await?;
     if is_stream {
         let mut body = AnswerBody::of_cloud(body, Some(reshape));
         let first = next_data(&mut body).await.map_err(broken)?.unwrap_or_default();
         return Ok((status, headers, Content::Stream { first, rest: body }));
     }
-    let body = whole(&mut AnswerBody::of_cloud(body, None)).await.map_err(broken)?;
-    Ok((status, headers, Content::Whole(reshape.whole(status.as_u16(), &body))))
+    let body = whole(&mut AnswerBody::of_cloud(body, None), forward.memory.holder()).await.map_err(broken)?;
+    let body = reshape_whole(reshape, status, body, forward.memory.holder(), forward.limits).await?;
+    Ok((status, headers, Content::Whole(body)))
 }
 
 async fn exchange(worker: &Worker, forward: &Forward) -> Result<(StatusCode, HeaderMap, Content), Lost> {
     let upstream = worker.upstream().ok_or(Lost::NotReady)?;
-    let Prepared { path, body, mut reshape, thinking } = prepare(worker, forward).await?;
-    let mut request = Request::new(Full::new(body));
+    let Asked { path, body, reshape, thinking } = prepare(worker, forward).await?;
+    let mut request = Request::new(body);
     *request.method_mut() = Method::POST;
     *request.uri_mut() = Uri::from_static(path);
     let outgoing = request.headers_mut();
@@ -253,29 +256,50 @@ async fn exchange(worker: &Worker, forward: &Forward) -> Result<(StatusCode, Hea
             None => Content::Whole(Bytes::new()),
         }
     } else {
-        let body = whole(&mut AnswerBody::new(body, None)).await?;
-        Content::Whole(match &mut reshape {
+        let body = whole(&mut AnswerBody::new(body, None), forward.memory.holder()).await?;
+        Content::Whole(match reshape {
             _ if is_foreign_error => engine_error(head.status.as_u16(), &body),
-            Some(reshape) => reshape.whole(head.status.as_u16(), &body),
+            Some(reshape) => reshape_whole(reshape, head.status, body, forward.memory.holder(), forward.limits).await?,
             None => body,
         })
     };
     Ok((head.status, head.headers, content))
 }
 
+/// A request as a worker takes it.
+struct Asked {
+    path: &'static str,
+    body: Outgoing,
+    /// What its answer goes through.
+    reshape: Option<Box<dyn Reshape>>,
+    thinking: Option<&'static str>,
+}
+
 /// The request as this worker takes it: as it is, or as an engine of others has to be asked.
-async fn prepare(worker: &Worker, forward: &Forward) -> Result<Prepared, Lost> {
-    let (path, body) = (forward.path, forward.body_for(worker.model.as_str()));
-    let Some(dialect) = worker.dialect() else { return Ok(Prepared { path, body, reshape: None, thinking: None }) };
+async fn prepare(worker: &Worker, forward: &Forward) -> Result<Asked, Lost> {
+    let path = forward.path;
+    let Some(dialect) = worker.dialect() else {
+        let body = forward.body_for(worker.model.as_str());
+        return Ok(Asked { path, body, reshape: None, thinking: None });
+    };
     let created = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
     let id = format!("chatcmpl-{}", String::from_utf8_lossy(forward.request_id.as_bytes()));
     let stamp = Stamp { id, model: worker.model.to_string(), created };
-    if body.len() <= LARGE_BODY {
-        return Ok(dialect.prepare(path, &body, stamp)?);
-    }
-    let dialect = dialect.clone();
-    let prepared = spawn_blocking(move || dialect.prepare(path, &body, stamp)).await;
-    Ok(prepared.map_err(|_| panic_error())??)
+    let (dialect, body) = (dialect.clone(), forward.body.clone());
+    let (mut memory, limits) = (forward.memory.holder(), forward.limits);
+    let prepared = offload(body.len(), move || {
+        if dialect.takes_apart(path) {
+            json::make_room(&body, limits, &mut memory, Admission::Accepted)?;
+        } else {
+            // Its fields, and the same put together again.
+            memory.grow(2 * body.len() + MAX_ADDED, Admission::Accepted)?;
+        }
+        let mut prepared = dialect.prepare(path, &body, stamp)?;
+        prepared.body = memory.keep(prepared.body);
+        Ok(prepared)
+    });
+    let Prepared { path, body, reshape, thinking } = prepared.await?;
+    Ok(Asked { path, body: Outgoing::new(body, Bytes::new()), reshape, thinking })
 }
 
 async fn next_data(body: &mut AnswerBody) -> Result<Option<Bytes>, Lost> {
@@ -289,19 +313,22 @@ async fn next_data(body: &mut AnswerBody) -> Result<Option<Bytes>, Lost> {
     Ok(None)
 }
 
-async fn whole(body: &mut AnswerBody) -> Result<Bytes, Lost> {
-    let Some(first) = next_data(body).await? else { return Ok(Bytes::new()) };
-    let Some(second) = next_data(body).await? else { return Ok(first) };
-    let mut all = Vec::with_capacity(first.len() + second.len());
-    all.extend_from_slice(&first);
-    all.extend_from_slice(&second);
+/// All of an answer, which holds as much memory as has come.
+async fn whole(body: &mut AnswerBody, mut memory: HeldMemory) -> Result<Bytes, Lost> {
+    let (mut all, mut several) = (Bytes::new(), Vec::new());
     while let Some(more) = next_data(body).await? {
-        if all.len() + more.len() > MAX_ANSWER {
-            return Err(Lost::TooLarge);
+        memory.grow(more.len(), Admission::Accepted).map_err(|error| match error {
+            MemoryError::Busy => Lost::Refused(error.into()),
+            MemoryError::Never(_) => Lost::TooLarge(error),
+        })?;
+        if all.is_empty() && several.is_empty() {
+            all = more;
+        } else {
+            several.extend_from_slice(&std::mem::take(&mut all));
+            several.extend_from_slice(&more);
         }
-        all.extend_from_slice(&more);
     }
-    Ok(Bytes::from(all))
+    Ok(if several.is_empty() { memory.keep(all) } else { memory.keep(several) })
 }
 
 pub(super) fn deadline_exceeded() -> ApiError {

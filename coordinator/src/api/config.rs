@@ -5,7 +5,7 @@ use http::header::{ETAG, HeaderValue, IF_MATCH};
 use model_boss_protocol::ApiError;
 use serde_json::{Map, Value};
 
-use super::body::{json, parse};
+use super::body::json;
 use super::route::Call;
 use crate::runtime_config::{Detail, Expected, Shown};
 
@@ -24,8 +24,7 @@ pub(super) async fn show(call: Call) -> Result<Response, ApiError> {
 /// that the client has read is changed; `*` replaces even a document that this version does not understand.
 pub(super) async fn change(mut call: Call) -> Result<Response, ApiError> {
     let expected = call.request.headers().get(IF_MATCH).map_or(Ok(Expected::Readable), expected)?;
-    let body = call.body().await?;
-    let changes: Map<String, Value> = parse(&body)?;
+    let changes: Map<String, Value> = call.body().await?.parse().await?;
     answer(&call.context.config.put(&changes, expected).await?)
 }
 

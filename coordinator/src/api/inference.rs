@@ -10,14 +10,14 @@ use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, Heade
 use model_boss_core::{Outcome, Scheduler, Target};
 use model_boss_protocol::{ApiError, Category, ClientId, RequestId};
 use model_boss_tasks::{Question, Resolved};
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout};
 
 use super::Context;
 use super::account::Account;
 use super::answer::{Answer, CloudAccess, Content, Forward, ModelInBody, Served, obtain};
+use super::body::{OpenBody, RequestBody};
 use super::door::REQUEST_ID;
-use super::error::{end_to_end, panic_error};
+use super::error::end_to_end;
 use super::peek::{Changes, Peeked, Wish as ThinkingWish, peek};
 use super::route::Call;
 use super::stream::{CommentTimes, Explanation, StreamBody};
@@ -26,8 +26,6 @@ use crate::driver::{Ticket, Wish};
 
 /// Whoever does not say who it is.
 pub(super) const ANONYMOUS: &str = "anonymous";
-/// Larger bodies are looked at on a thread of their own: every stream waits for the one that serves sockets.
-pub(crate) const LARGE_BODY: usize = 256 * 1024;
 
 /// The longest reason in a header.
 const MAX_REASON: usize = 300;
@@ -68,14 +66,15 @@ async fn infer(mut call: Call, path: &'static str, category: Category) -> Result
 /// The same for a body that was read, or made, already.
 pub(super) async fn infer_body(
     call: Call,
-    body: Bytes,
+    body: RequestBody,
     path: &'static str,
     category: Category,
 ) -> Result<Response, ApiError> {
-    let context = call.context;
-    let headers = call.request.headers();
-    let request_id = headers.get(REQUEST_ID).cloned().unwrap_or(HeaderValue::from_static("none"));
-    let Looked { peeked, body, resolved, model_in_body } = look(&context, body, headers).await?;
+    let request_id = call.request_id();
+    let Call { context, request, .. } = call;
+    let (looking, headers) = (Arc::clone(&context), request.into_parts().0.headers);
+    let looked = body.open(move |body| look(&looking, body, &headers)).await?;
+    let Looked { peeked, body, resolved, model_in_body } = looked;
     let marks = Marks { request_id: request_id.clone(), unknown: peeked.unknown.clone() };
 
     let stream = peeked.stream;
@@ -87,7 +86,8 @@ pub(super) async fn infer_body(
     };
     let unknown_guard = resolved.unknown_guard.clone();
     let (ticket, account) = submit(&context, peeked, resolved, category, deadline);
-    let forward = Forward { path, body, request_id, deadline, model_in_body, cloud };
+    let (memory, limits) = (context.memory.clone(), context.limits.json());
+    let forward = Forward { path, body, request_id, deadline, model_in_body, cloud, memory, limits };
     let request = ticket.request();
     let answer =
         async move { obtain(ticket, forward, account).await.map_err(|error| naming_guard(error, unknown_guard)) };
@@ -116,16 +116,8 @@ struct Looked {
 }
 
 /// What scheduling needs to know of a body, what its names mean, and the body that goes on.
-async fn look(context: &Arc<Context>, body: Bytes, headers: &HeaderMap) -> Result<Looked, ApiError> {
-    if body.len() <= LARGE_BODY {
-        return look_now(context, body, headers);
-    }
-    let (context, headers) = (Arc::clone(context), headers.clone());
-    spawn_blocking(move || look_now(&context, body, &headers)).await.unwrap_or_else(|_| Err(panic_error()))
-}
-
-fn look_now(context: &Context, body: Bytes, headers: &HeaderMap) -> Result<Looked, ApiError> {
-    let mut peeked = peek(&body, headers, context.limits.json_depth)?;
+fn look(context: &Context, mut body: OpenBody, headers: &HeaderMap) -> Result<Looked, ApiError> {
+    let mut peeked = peek(body.bytes(), headers, body.limits())?;
     let client = peeked.client.get_or_insert_with(|| ClientId::from(ANONYMOUS));
     let question = Question {
         model: peeked.model.as_deref(),
@@ -143,7 +135,10 @@ fn look_now(context: &Context, body: Bytes, headers: &HeaderMap) -> Result<Looke
     };
     let thinking = peeked.thinking.map(ThinkingWish::Request).or(resolved.thinking.map(ThinkingWish::Task));
     let changes = Changes { without_model: !named, defaults: resolved.params(), thinking };
-    let body = peeked.forwarded(body, &changes)?;
+    if peeked.is_rewritten(&changes) {
+        body.rewrite(changes.size(), |body| peeked.forwarded(body, &changes))?;
+    }
+    let body = body.close().into_bytes();
     Ok(Looked { peeked, body, resolved, model_in_body: if named { ModelInBody::Named } else { ModelInBody::Missing } })
 }
 

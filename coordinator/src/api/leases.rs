@@ -6,7 +6,7 @@ use model_boss_lease_store::LeaseId;
 use model_boss_protocol::{ApiError, ErrorCode};
 use serde_json::json;
 
-use super::body::{json, json_with, parse};
+use super::body::{json, json_with};
 use super::models::percent_decode;
 use super::route::Call;
 use crate::lease_http::{ReleaseBody, WaitingBody};
@@ -28,8 +28,8 @@ pub(super) async fn show(call: Call) -> Result<Response, ApiError> {
 
 /// `POST /api/v1/leases`.
 pub(super) async fn acquire(mut call: Call) -> Result<Response, ApiError> {
-    let body = call.body().await?;
-    match call.context.leases.grant(call.caller().await, parse(&body)?).await? {
+    let asked = call.body().await?.parse().await?;
+    match call.context.leases.grant(call.caller().await, asked).await? {
         Answer::Done(granted) => json_with(StatusCode::CREATED, &granted),
         Answer::Waits(waiting) => json_with(StatusCode::ACCEPTED, &WaitingBody { waiting }),
     }
@@ -37,14 +37,14 @@ pub(super) async fn acquire(mut call: Call) -> Result<Response, ApiError> {
 
 /// `PUT /api/v1/leases`.
 pub(super) async fn renew(mut call: Call) -> Result<Response, ApiError> {
-    let body = call.body().await?;
-    json(&call.context.leases.keep(parse(&body)?).await?)
+    let asked = call.body().await?.parse().await?;
+    json(&call.context.leases.keep(asked).await?)
 }
 
 /// `DELETE /api/v1/leases`.
 pub(super) async fn cancel(mut call: Call) -> Result<Response, ApiError> {
-    let body = call.body().await?;
-    call.context.leases.take_back(call.caller().await, parse(&body)?).await?;
+    let asked = call.body().await?.parse().await?;
+    call.context.leases.take_back(call.caller().await, asked).await?;
     json(&json!({ "cancelled": true }))
 }
 
@@ -54,8 +54,8 @@ pub(super) async fn order(mut call: Call) -> Result<Response, ApiError> {
     let body = call.body().await?;
     let (leases, caller) = (&call.context.leases, call.caller().await);
     match place.rsplit_once('/') {
-        Some((id, "attach")) => json(&leases.let_through(caller, LeaseId::from(id), parse(&body)?).await?),
-        Some((id, "reassert")) => match leases.state_again(caller, LeaseId::from(id), parse(&body)?).await? {
+        Some((id, "attach")) => json(&leases.let_through(caller, LeaseId::from(id), body.parse().await?).await?),
+        Some((id, "reassert")) => match leases.state_again(caller, LeaseId::from(id), body.parse().await?).await? {
             Answer::Done(stated) => json(&stated),
             Answer::Waits(waiting) => json_with(StatusCode::ACCEPTED, &WaitingBody { waiting }),
         },
@@ -70,15 +70,13 @@ pub(super) async fn order(mut call: Call) -> Result<Response, ApiError> {
 pub(super) async fn resize(mut call: Call) -> Result<Response, ApiError> {
     let id = LeaseId::from(place(&call)?.as_str());
     let body = call.body().await?;
-    json(&call.context.leases.resize(id, parse(&body)?).await?)
+    json(&call.context.leases.resize(id, body.parse().await?).await?)
 }
 
 /// `DELETE /api/v1/leases/ID`.
 pub(super) async fn release(mut call: Call) -> Result<Response, ApiError> {
     let id = LeaseId::from(place(&call)?.as_str());
-    let body = call.body().await?;
-    let body = if body.is_empty() { ReleaseBody::default() } else { parse(&body)? };
-    let body: ReleaseBody = body;
+    let body: ReleaseBody = call.body().await?.parse_or_default().await?;
     let released = match body.force {
         true => call.context.leases.force(call.caller().await, id).await?,
         false => call.context.leases.give_back(id, body).await?,

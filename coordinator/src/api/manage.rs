@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::task::spawn_blocking;
 
 use super::Context;
-use super::body::{json, json_with, parse};
+use super::body::{RequestBody, json, json_with};
 use super::models::{percent_decode, unknown_model};
 use super::route::Call;
 use crate::catalog::{Asker, PathError};
@@ -101,8 +101,7 @@ impl<'a> Done<'a> {
 /// Waits as long as its caller stays connected (MM-7), or not at all.
 pub(super) async fn load(mut call: Call) -> Result<Response, ApiError> {
     let wait = waits(&call)?;
-    let body = call.body().await?;
-    let mut request: LoadRequest = parse(&body)?;
+    let mut request: LoadRequest = call.body().await?.parse().await?;
     let asker = asker(&call);
     if request.ctx_size == Some(0) {
         return Err(ApiError::invalid("ctx_size", "'ctx_size' must be at least 1 token"));
@@ -243,8 +242,7 @@ pub(super) async fn size_with(
 
 /// One model, or all of them without a name (MM-10).
 pub(super) async fn unload(mut call: Call) -> Result<Response, ApiError> {
-    let body = call.body().await?;
-    let request: UnloadRequest = if body.is_empty() { UnloadRequest::default() } else { parse(&body)? };
+    let request: UnloadRequest = call.body().await?.parse_or_default().await?;
     let model = request.model_name.map(|name| known(&call.context, &name)).transpose()?;
     call.context.scheduling.unload(model.clone()).done().await?;
     json(&Done { status: "unloaded", model_name: model.as_ref(), device: None })
@@ -284,8 +282,7 @@ enum Verb {
 /// DM-5. Answers when the swap is done; a caller that goes away does not stop it.
 async fn move_to(mut call: Call, model: ModelId) -> Result<Response, ApiError> {
     let wait = waits(&call)?;
-    let body = call.body().await?;
-    let request: MoveRequest = parse(&body)?;
+    let request: MoveRequest = call.body().await?.parse().await?;
     let to = device(&request.device)?;
     let (evict, priority) = (request.evict, request.priority.unwrap_or(Priority::INTERACTIVE));
     let context = Arc::clone(&call.context);
@@ -312,7 +309,7 @@ async fn moved(context: Arc<Context>, moving: Ticket, model: ModelId, to: Device
 
 /// BC-5: what is loaded is stale; it leaves when idle, and the next load reads the files again.
 async fn invalidate(mut call: Call, model: ModelId) -> Result<Response, ApiError> {
-    nothing_in(&call.body().await?)?;
+    nothing_in(call.body().await?).await?;
     let name = model.clone();
     call.context.scheduling.order(|request| Event::Invalidate { request, model: name }).done().await?;
     json(&Done::with("invalidated", &model))
@@ -321,7 +318,7 @@ async fn invalidate(mut call: Call, model: ModelId) -> Result<Response, ApiError
 /// RC-19 at run time; `{"pinned": null}` gives the word back to the manifest.
 async fn pin(mut call: Call, model: ModelId) -> Result<Response, ApiError> {
     let body = call.body().await?;
-    let PinRequest { pinned } = if body.is_empty() { PinRequest { pinned: Some(true) } } else { parse(&body)? };
+    let PinRequest { pinned } = if body.is_empty() { PinRequest { pinned: Some(true) } } else { body.parse().await? };
     let name = model.clone();
     call.context.scheduling.order(|request| Event::Pin { request, model: name, pinned }).done().await?;
     let status = match pinned {
@@ -346,7 +343,7 @@ pub(super) async fn device_order(mut call: Call) -> Result<Response, ApiError> {
             return Err(ApiError::new(ErrorCode::NotFound, message));
         }
     };
-    nothing_in(&call.body().await?)?;
+    nothing_in(call.body().await?).await?;
     let device = device(&percent_decode(id).unwrap_or_else(|| id.to_owned()))?;
     let target = device.clone();
     let order = call.context.scheduling.order(|request| match drain {
@@ -372,11 +369,11 @@ fn waits(call: &Call) -> Result<bool, ApiError> {
     }
 }
 
-fn nothing_in(body: &[u8]) -> Result<(), ApiError> {
-    #[derive(Deserialize)]
+async fn nothing_in(body: RequestBody) -> Result<(), ApiError> {
+    #[derive(Default, Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Nothing {}
-    if body.is_empty() { Ok(()) } else { parse::<Nothing>(body).map(|_| ()) }
+    body.parse_or_default::<Nothing>().await.map(|_| ())
 }
 
 /// DM-7: a text that names no device is quoted.

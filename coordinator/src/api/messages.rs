@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use axum::response::Response;
-use bytes::Bytes;
-use http::StatusCode;
 use http::header::HeaderValue;
+use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt, Collected, Limited};
 use model_boss_core::{Ladder, Outcome, Target};
 use model_boss_dialects::anthropic::{MessagesFromChat, chat_request, messages_error};
@@ -19,7 +18,7 @@ use tokio::time::{Instant, timeout_at};
 use super::Context;
 use super::account::Account;
 use super::answer::deadline_exceeded;
-use super::body::{self, json};
+use super::body::{OpenBody, RequestBody, json};
 use super::error::error_response;
 use super::inference::{ANONYMOUS, infer_body};
 use super::peek::peek;
@@ -35,24 +34,28 @@ const MAX_COUNTED: usize = 1 << 20;
 /// `POST /v1/messages`.
 pub(super) async fn messages(mut call: Call) -> Result<Response, ApiError> {
     let asked = async {
-        let body: Map<String, Value> = body::parse(&call.body().await?)?;
-        let chat = chat_request(&body)?;
-        Ok::<_, ApiError>((model_of(&body), chat))
+        let translate = |mut body: OpenBody| {
+            let asked = body.object()?;
+            body.replace(chat_request(&asked)?.to_string());
+            Ok((model_of(&asked), body.close()))
+        };
+        call.body().await?.open(translate).await
     };
     let (model, chat) = match asked.await {
         Ok(asked) => asked,
         Err(error) => return Ok(in_their_shape(&error)),
     };
     let reshape: Box<dyn Reshape> = Box::new(MessagesFromChat::new(stamp(&call, model)));
-    let answer = infer_body(call, Bytes::from(chat.to_string()), "/v1/chat/completions", Category::Llm).await;
-    Ok(reshaped(answer, reshape, "text/event-stream").await)
+    let context = Arc::clone(&call.context);
+    let answer = infer_body(call, chat, "/v1/chat/completions", Category::Llm).await;
+    Ok(reshaped(&context, answer, reshape, "text/event-stream").await.unwrap_or_else(|error| in_their_shape(&error)))
 }
 
 /// `POST /v1/messages/count_tokens`. A model of a provider is counted there. Here the model's own template and vocabulary
 /// count: it is asked for one token and says how many it read.
 pub(super) async fn count_tokens(mut call: Call) -> Result<Response, ApiError> {
     let counted = match call.body().await {
-        Ok(bytes) => counted_somewhere(call, &bytes).await,
+        Ok(body) => counted_somewhere(call, body).await,
         Err(error) => Err(error),
     };
     match counted {
@@ -61,16 +64,33 @@ pub(super) async fn count_tokens(mut call: Call) -> Result<Response, ApiError> {
     }
 }
 
-async fn counted_somewhere(call: Call, bytes: &Bytes) -> Result<u64, ApiError> {
-    let mut body: Map<String, Value> = body::parse(bytes)?;
-    if let Some(elsewhere) = elsewhere(&call, bytes)? {
-        let (context, id) = (Arc::clone(&call.context), call.request_id());
-        return counted_elsewhere(&context, &id, elsewhere, &body).await;
+/// Who counts a prompt.
+enum Counting {
+    /// A provider, which takes the request as it is. The body holds its memory.
+    Elsewhere(Box<Elsewhere>, Map<String, Value>, RequestBody),
+    /// A model here, which is asked this chat.
+    Here(RequestBody),
+}
+
+async fn counted_somewhere(call: Call, body: RequestBody) -> Result<u64, ApiError> {
+    let (context, headers) = (Arc::clone(&call.context), call.request.headers().clone());
+    let look = move |mut body: OpenBody| {
+        let mut asked = body.object()?;
+        if let Some(elsewhere) = elsewhere(&context, &headers, &body)? {
+            return Ok(Counting::Elsewhere(Box::new(elsewhere), asked, body.close()));
+        }
+        asked.insert("max_tokens".to_owned(), json!(1));
+        asked.remove("stream");
+        body.replace(chat_request(&asked)?.to_string());
+        Ok(Counting::Here(body.close()))
+    };
+    match body.open(look).await? {
+        Counting::Elsewhere(elsewhere, asked, held) => {
+            let (context, id) = (Arc::clone(&call.context), call.request_id());
+            counted_elsewhere(&context, &id, *elsewhere, (asked, held.size())).await
+        }
+        Counting::Here(chat) => counted(call, chat).await,
     }
-    body.insert("max_tokens".to_owned(), json!(1));
-    body.remove("stream");
-    let chat = chat_request(&body)?;
-    counted(call, &chat).await
 }
 
 /// A prompt that a provider counts.
@@ -81,9 +101,8 @@ struct Elsewhere {
 }
 
 /// The provider and its model that would answer, if the first of those that may is one.
-fn elsewhere(call: &Call, bytes: &[u8]) -> Result<Option<Elsewhere>, ApiError> {
-    let context = &call.context;
-    let peeked = peek(bytes, call.request.headers(), context.limits.json_depth)?;
+fn elsewhere(context: &Context, headers: &HeaderMap, body: &OpenBody) -> Result<Option<Elsewhere>, ApiError> {
+    let peeked = peek(body.bytes(), headers, body.limits())?;
     let client = peeked.client.unwrap_or_else(|| ClientId::from(ANONYMOUS));
     let question = Question {
         model: peeked.model.as_deref(),
@@ -110,7 +129,7 @@ async fn counted_elsewhere(
     context: &Context,
     id: &HeaderValue,
     elsewhere: Elsewhere,
-    body: &Map<String, Value>,
+    (body, size): (Map<String, Value>, usize),
 ) -> Result<u64, ApiError> {
     let Elsewhere { wish, provider, model } = elsewhere;
     let deadline = wish.deadline;
@@ -119,8 +138,8 @@ async fn counted_elsewhere(
     let asked = async {
         account.dispatched(&ticket.dispatched().await?);
         let id = String::from_utf8_lossy(id.as_bytes());
-        let question = CountRequest { provider: &provider, model: &model, body, id: &id, now: providers::now() };
-        context.clouds.count_tokens(&question).await
+        let question = CountRequest { provider: &provider, model: &model, body, size, id: &id, now: providers::now() };
+        context.clouds.count_tokens(question).await
     };
     let counted = match deadline {
         Some(deadline) => timeout_at(deadline, asked).await.unwrap_or_else(|_| Err(deadline_exceeded())),
@@ -140,8 +159,8 @@ async fn counted_elsewhere(
 }
 
 /// The tokens that a chat's prompt comes to.
-async fn counted(call: Call, chat: &Value) -> Result<u64, ApiError> {
-    let answer = infer_body(call, Bytes::from(chat.to_string()), "/v1/chat/completions", Category::Llm).await?;
+async fn counted(call: Call, chat: RequestBody) -> Result<u64, ApiError> {
+    let answer = infer_body(call, chat, "/v1/chat/completions", Category::Llm).await?;
     let (head, body) = answer.into_parts();
     let body = Limited::new(body, MAX_COUNTED).collect().await.map(Collected::to_bytes).unwrap_or_default();
     let said: Value = serde_json::from_slice(&body).unwrap_or_default();

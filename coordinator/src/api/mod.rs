@@ -47,6 +47,7 @@ use crate::cloud::Clouds;
 use crate::config::{ApiKeys, Limits, Sse};
 use crate::driver::Scheduling;
 use crate::leases::{DeviceTable, Leases, StoreWatch};
+use crate::memory::MemoryBudget;
 use crate::metrics::Metrics;
 use crate::owner::OwnerKey;
 use crate::runtime_config::RuntimeConfig;
@@ -57,7 +58,6 @@ pub(crate) use accept::{Server, ServerLimits};
 pub(crate) use clock::Clock;
 pub(crate) use door::Door;
 pub(crate) use events::Changes;
-pub(crate) use inference::LARGE_BODY;
 pub(crate) use origin::AllowedHosts;
 pub(crate) use patience::Patience;
 use route::{Routes, Scope};
@@ -92,6 +92,8 @@ pub(crate) struct Context {
     pub(crate) owner: Option<OwnerKey>,
     /// How large things may be.
     pub(crate) limits: Limits,
+    /// What bodies and answers in flight may take in all.
+    pub(crate) memory: MemoryBudget,
     /// When comments keep a stream alive.
     pub(crate) sse: Sse,
     /// Where the output of workers is kept.

@@ -7,12 +7,10 @@ use std::time::{Duration, SystemTime};
 
 use axum::body::Body;
 use axum::response::Response;
-use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use http_body_util::{BodyExt, Collected, Limited};
 use model_boss_core::{LoadOptions, Moment, SlotView};
 use model_boss_dialects::ollama::{
-    AnswerShape, Asked, EmbedShape, OllamaFromChat, chat as chat_request, embed as embed_request, embeddings_answer,
+    AnswerShape, Asked, EmbedShape, OllamaFromChat, OllamaFromEmbeddings, chat as chat_request, embed as embed_request,
     error_text, generate as generate_request, keep_alive_of, timestamp,
 };
 use model_boss_dialects::{Reshape, Stamp};
@@ -21,7 +19,7 @@ use serde_json::{Map, Value, json};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use super::body::{self, json};
+use super::body::{OpenBody, RequestBody, json};
 use super::cloud_models::CloudModel;
 use super::error::{error_response, panic_error};
 use super::inference::{ANONYMOUS, infer_body};
@@ -37,8 +35,6 @@ const API_VERSION: &str = "0.12.6";
 /// The tag that Ollama's clients add to a name without one.
 const LATEST: &str = ":latest";
 const LINES: &str = "application/x-ndjson";
-/// Vectors of one request are never this large.
-const MAX_VECTORS: usize = 256 << 20;
 
 /// `GET /api/version`.
 pub(super) async fn version(_call: Call) -> Result<Response, ApiError> {
@@ -61,35 +57,56 @@ async fn ask(
     read: fn(&Map<String, Value>) -> Result<Asked, ApiError>,
 ) -> Result<Response, ApiError> {
     let began = Instant::now();
-    let (stamp, body, asked) = match request(&mut call, read).await {
+    let context = Arc::clone(&call.context);
+    let (stamp, wanted) = match request(&mut call, read).await {
         Ok(asked) => asked,
         Err(error) => return Ok(in_their_shape(&error)),
     };
-    let (body, path) = match asked {
-        Asked::Load | Asked::Unload => return Ok(only_residency(&call.context, shape, &stamp, &body, &asked).await),
-        Asked::Chat(body, _) => (body, "/v1/chat/completions"),
-        Asked::Completion(body, _) => (body, "/v1/completions"),
+    let (body, path) = match wanted {
+        Wanted::Residency { asked, body, .. } => {
+            return Ok(only_residency(&context, shape, &stamp, &body, &asked).await);
+        }
+        Wanted::Answer(body, path) => (body, path),
     };
     let loading = Arc::new(AtomicU64::new(0));
     let told = Arc::clone(&loading);
     let elapsed = Box::new(move || (began.elapsed(), Duration::from_millis(told.load(Ordering::Relaxed))));
     let reshape: Box<dyn Reshape> = Box::new(OllamaFromChat::new(shape, stamp, elapsed));
-    let answer = infer_body(call, Bytes::from(body.to_string()), path, Category::Llm).await;
+    let answer = infer_body(call, body, path, Category::Llm).await;
     if let Ok(answer) = &answer {
         loading.store(load_ms(answer), Ordering::Relaxed);
     }
-    Ok(reshaped(answer, reshape, LINES).await)
+    Ok(reshaped(&context, answer, reshape, LINES).await.unwrap_or_else(|error| in_their_shape(&error)))
+}
+
+/// What a request comes to.
+enum Wanted {
+    /// The model is to be loaded or to leave.
+    Residency { asked: Asked, body: Map<String, Value>, _memory: RequestBody },
+    /// An answer to this body on OpenAI's path.
+    Answer(RequestBody, &'static str),
 }
 
 /// The request with the model's name as we know it.
 async fn request(
     call: &mut Call,
     read: fn(&Map<String, Value>) -> Result<Asked, ApiError>,
-) -> Result<(Stamp, Map<String, Value>, Asked), ApiError> {
-    let mut body: Map<String, Value> = body::parse(&call.body().await?)?;
-    let stamp = named(&call.context, &mut body);
-    let asked = read(&body)?;
-    Ok((stamp, body, asked))
+) -> Result<(Stamp, Wanted), ApiError> {
+    let context = Arc::clone(&call.context);
+    let translate = move |mut body: OpenBody| {
+        let mut given = body.object()?;
+        let stamp = named(&context, &mut given);
+        let (request, path) = match read(&given)? {
+            Asked::Chat(request, _) => (request, "/v1/chat/completions"),
+            Asked::Completion(request, _) => (request, "/v1/completions"),
+            asked @ (Asked::Load | Asked::Unload) => {
+                return Ok((stamp, Wanted::Residency { asked, body: given, _memory: body.close() }));
+            }
+        };
+        body.replace(request.to_string());
+        Ok((stamp, Wanted::Answer(body.close(), path)))
+    };
+    call.body().await?.open(translate).await
 }
 
 /// Ollama's clients add `:latest` to names without a tag. Answers repeat the name that was asked for.
@@ -152,31 +169,26 @@ pub(super) async fn embeddings(call: Call) -> Result<Response, ApiError> {
 
 async fn vectors(mut call: Call, shape: EmbedShape) -> Result<Response, ApiError> {
     let began = Instant::now();
+    let context = Arc::clone(&call.context);
+    let names = Arc::clone(&call.context);
     let asked = async {
-        let mut body: Map<String, Value> = body::parse(&call.body().await?)?;
-        let stamp = named(&call.context, &mut body);
-        Ok::<_, ApiError>((stamp, embed_request(&body, shape)?))
+        let translate = move |mut body: OpenBody| {
+            let mut given = body.object()?;
+            let stamp = named(&names, &mut given);
+            body.replace(embed_request(&given, shape)?.to_string());
+            Ok((stamp, body.close()))
+        };
+        call.body().await?.open(translate).await
     };
     let (stamp, request) = match asked.await {
         Ok(asked) => asked,
         Err(error) => return Ok(in_their_shape(&error)),
     };
-    let answer = infer_body(call, Bytes::from(request.to_string()), "/v1/embeddings", Category::Embedding).await;
-    let answer = match answer {
-        Ok(answer) => answer,
-        Err(error) => return Ok(in_their_shape(&error)),
-    };
-    let loading = Duration::from_millis(load_ms(&answer));
-    let (head, body) = answer.into_parts();
-    let body = Limited::new(body, MAX_VECTORS).collect().await.map(Collected::to_bytes).unwrap_or_default();
-    let said: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let mut response = if head.status.is_success() {
-        line(&embeddings_answer(shape, &stamp.model, &said, began.elapsed(), loading))
-    } else {
-        line(&json!({ "error": error_text(&said) }))
-    };
-    *response.status_mut() = head.status;
-    Ok(response)
+    let answer = infer_body(call, request, "/v1/embeddings", Category::Embedding).await;
+    let loading = Duration::from_millis(answer.as_ref().map_or(0, load_ms));
+    let elapsed = Box::new(move || (began.elapsed(), loading));
+    let reshape: Box<dyn Reshape> = Box::new(OllamaFromEmbeddings::new(shape, stamp.model, elapsed));
+    Ok(reshaped(&context, answer, reshape, LINES).await.unwrap_or_else(|error| in_their_shape(&error)))
 }
 
 /// `GET /api/tags`: every name there is that a request may ask for, but for aliases.
@@ -238,7 +250,7 @@ pub(super) async fn ps(call: Call) -> Result<Response, ApiError> {
 /// `POST /api/show`.
 pub(super) async fn show(mut call: Call) -> Result<Response, ApiError> {
     let asked = async {
-        let mut body: Map<String, Value> = body::parse(&call.body().await?)?;
+        let mut body: Map<String, Value> = call.body().await?.parse().await?;
         let stamp = named(&call.context, &mut body);
         let name = body.get("model").and_then(Value::as_str).unwrap_or_default();
         let client = client_in(call.request.headers(), ANONYMOUS)?;

@@ -8,15 +8,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
-use memchr::memchr2;
 use model_boss_protocol::{ApiError, ClientId, ErrorCode, KeepAlive, Priority, Thinking};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
+
+use crate::json::{JsonLimits, JsonShape};
 
 /// A client's own name for itself is at most this long.
 const MAX_CLIENT_ID: usize = 128;
 /// Names of unknown fields are repeated in a header up to this many bytes.
 const MAX_UNKNOWN: usize = 512;
+/// Fields of the body itself: OpenAI's longest request has not fifty.
+const MAX_FIELDS: usize = 1_024;
 /// The longest deadline that can be asked for.
 const MAX_BUDGET_S: f64 = 7.0 * 86_400.0;
 
@@ -47,11 +50,11 @@ pub(super) struct Peeked {
     strip: bool,
 }
 
-/// Reads the fields in `body`. `depth` bounds how deeply values may nest.
-pub(super) fn peek(body: &[u8], headers: &HeaderMap, depth: usize) -> Result<Peeked, ApiError> {
+/// Reads the fields in `body`.
+pub(super) fn peek(body: &[u8], headers: &HeaderMap, limits: JsonLimits) -> Result<Peeked, ApiError> {
     // Fields that are skipped would not be checked for this otherwise.
     let text = std::str::from_utf8(body).map_err(malformed)?;
-    check_depth(body, depth)?;
+    JsonShape::of(body, limits)?;
     let mut json = serde_json::Deserializer::from_str(text);
     let fields = json.deserialize_map(Fields).and_then(|fields| json.end().map(|()| fields)).map_err(malformed)?;
     let mut peeked = Peeked::default();
@@ -73,13 +76,18 @@ pub(super) fn client_in(headers: &HeaderMap, default: &str) -> Result<ClientId, 
 }
 
 impl Peeked {
+    /// Whether the body that goes on differs from the one that came.
+    pub(super) fn is_rewritten(&self, changes: &Changes<'_>) -> bool {
+        self.strip || !changes.are_none()
+    }
+
     /// The body that goes on: the same bytes, without the fields that are ours and with those that `changes` adds.
-    pub(super) fn forwarded(&self, body: Bytes, changes: &Changes<'_>) -> Result<Bytes, ApiError> {
-        if !self.strip && changes.are_none() {
-            return Ok(body);
+    pub(super) fn forwarded(&self, body: &Bytes, changes: &Changes<'_>) -> Result<Bytes, ApiError> {
+        if !self.is_rewritten(changes) {
+            return Ok(body.clone());
         }
-        let mut json = serde_json::Deserializer::from_slice(&body);
-        let rewrite = Rewrite { capacity: body.len() + 256, changes };
+        let mut json = serde_json::Deserializer::from_slice(body);
+        let rewrite = Rewrite { capacity: body.len() + changes.size(), changes };
         json.deserialize_map(rewrite).map(Bytes::from).map_err(malformed)
     }
 
@@ -201,40 +209,6 @@ fn plain(error: &serde_json::Error) -> String {
     text.split(" at line ").next().unwrap_or_default().to_owned()
 }
 
-/// Refuses deep nesting before any parser sees it. Texts are most of a body, and jumped over.
-fn check_depth(body: &[u8], limit: usize) -> Result<(), ApiError> {
-    let (mut depth, mut at) = (0_usize, 0);
-    while let Some(byte) = body.get(at) {
-        at += 1;
-        match byte {
-            b'"' => at = text_end(body, at),
-            b'{' | b'[' => {
-                depth += 1;
-                if depth > limit {
-                    let message = format!("the body nests values more than {limit} deep");
-                    return Err(ApiError::new(ErrorCode::InvalidRequest, message));
-                }
-            }
-            b'}' | b']' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-    }
-    Ok(())
-}
-
-/// Behind the quote that ends the text whose content begins at `at`, or the end of the body.
-fn text_end(body: &[u8], mut at: usize) -> usize {
-    while let Some(next) = body.get(at..).and_then(|rest| memchr2(b'"', b'\\', rest)) {
-        at += next + 1;
-        if body[at - 1] == b'"' {
-            return at;
-        }
-        // Whatever stands behind a backslash ends nothing.
-        at += 1;
-    }
-    body.len()
-}
-
 /// Collects the few fields that matter; everything else is checked to be JSON and skipped.
 struct Fields;
 
@@ -246,8 +220,12 @@ impl<'de> Visitor<'de> for Fields {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut fields = Vec::new();
+        let (mut fields, mut count) = (Vec::new(), 0);
         while let Some(Name(name)) = map.next_key()? {
+            count += 1;
+            if count > MAX_FIELDS {
+                return Err(serde::de::Error::custom(format_args!("it has more than {MAX_FIELDS} fields")));
+            }
             if is_ours(&name) || name == "model" || name == "stream" {
                 fields.push((name, map.next_value()?));
             } else {
@@ -290,6 +268,12 @@ const TEMPLATE: &str = "chat_template_kwargs";
 impl Changes<'_> {
     fn are_none(&self) -> bool {
         !self.without_model && self.defaults.is_none_or(BTreeMap::is_empty) && self.thinking.is_none()
+    }
+
+    /// Bytes that are added at most; defaults are an operator's, and short.
+    pub(super) fn size(&self) -> usize {
+        let defaults = self.defaults.into_iter().flatten();
+        256 + defaults.map(|(name, value)| name.len() + value.to_string().len() + 4).sum::<usize>()
     }
 
     fn default_for(&self, name: &str) -> bool {

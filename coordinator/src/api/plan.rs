@@ -6,7 +6,7 @@ use model_boss_protocol::{ApiError, ByteCount, ClientId, ErrorCode, Priority};
 use model_boss_tasks::Question;
 use serde::Deserialize;
 
-use super::body::{json, parse};
+use super::body::json;
 use super::inference::ANONYMOUS;
 use super::manage::{check_layers, device, residency, size_with};
 use super::route::Call;
@@ -33,8 +33,7 @@ struct PlanRequest {
 
 /// The same answers that the scheduler would give itself.
 pub(super) async fn plan(mut call: Call) -> Result<Response, ApiError> {
-    let body = call.body().await?;
-    let request: PlanRequest = parse(&body)?;
+    let request: PlanRequest = call.body().await?.parse().await?;
     if request.ctx_size == Some(0) {
         return Err(ApiError::invalid("ctx_size", "'ctx_size' must be at least 1 token"));
     }

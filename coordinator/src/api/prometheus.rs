@@ -45,6 +45,10 @@ async fn read_off(context: &Context) {
         metrics.gauge("model_boss_device_leased_bytes", label(), bytes(Some(device.charged)));
         metrics.gauge("model_boss_device_free_bytes", label(), bytes(device.free));
     }
+    let memory = context.memory.figures();
+    metrics.gauge("model_boss_request_memory_used_bytes", Vec::new(), memory.used.0 as f64);
+    metrics.gauge("model_boss_request_memory_limit_bytes", Vec::new(), memory.limit.0 as f64);
+    metrics.count_so_far("model_boss_request_memory_refused_total", Vec::new(), memory.refused);
     let open = context.store.status().state == LedgerState::Open;
     metrics.gauge("model_boss_lease_store_available", Vec::new(), f64::from(u8::from(open)));
     let problems = context.catalog.current().problems.len();

@@ -6,35 +6,60 @@ use std::task::{Context, Poll};
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
+use http::StatusCode;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use http_body::Frame;
-use http_body_util::{BodyExt, Limited};
-use model_boss_dialects::Reshape;
-use model_boss_protocol::ApiError;
+use http_body_util::BodyExt;
+use model_boss_dialects::{Reshape, nonsense};
+use model_boss_protocol::{ApiError, ErrorCode};
 
+use super::Context as ApiContext;
 use super::error::error_response;
-
-/// A whole answer is text, and never this large.
-const MAX_ANSWER: usize = 256 << 20;
+use crate::json::{self, JsonLimits};
+use crate::memory::{Admission, HeldMemory};
+use crate::offload::offload;
 
 /// The same answer, or error, through `reshape`; a stream becomes one of the type `stream`.
 pub(super) async fn reshaped(
+    context: &ApiContext,
     answer: Result<Response, ApiError>,
-    mut reshape: Box<dyn Reshape>,
+    reshape: Box<dyn Reshape>,
     stream: &'static str,
-) -> Response {
+) -> Result<Response, ApiError> {
     let (mut head, body) = answer.unwrap_or_else(|error| error_response(&error)).into_parts();
     head.headers.remove(CONTENT_LENGTH);
     let is_stream =
         head.headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
     if is_stream {
         head.headers.insert(CONTENT_TYPE, HeaderValue::from_static(stream));
-        return Response::from_parts(head, Body::new(Through { body, reshape: Some(reshape) }));
+        return Ok(Response::from_parts(head, Body::new(Through { body, reshape: Some(reshape) })));
     }
-    let whole = Limited::new(body, MAX_ANSWER).collect().await.map(http_body_util::Collected::to_bytes);
-    let bytes = reshape.whole(head.status.as_u16(), &whole.unwrap_or_default());
+    // It was collected before, within the budget.
+    let whole = body.collect().await.map_err(nonsense)?.to_bytes();
+    let whole = reshape_whole(reshape, head.status, whole, context.memory.holder(), context.limits.json()).await?;
     head.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    Response::from_parts(head, Body::from(bytes))
+    Ok(Response::from_parts(head, Body::from(whole)))
+}
+
+/// A whole answer through `reshape`, away from the thread that serves sockets when it is large.
+pub(super) async fn reshape_whole(
+    mut reshape: Box<dyn Reshape>,
+    status: StatusCode,
+    answer: Bytes,
+    mut memory: HeldMemory,
+    limits: JsonLimits,
+) -> Result<Bytes, ApiError> {
+    let size = answer.len();
+    let reshape = move || {
+        let room = if reshape.is_document() {
+            json::make_room(&answer, limits, &mut memory, Admission::Accepted)
+        } else {
+            memory.grow(answer.len(), Admission::Accepted).map_err(ApiError::from)
+        };
+        room.map_err(|error| if error.code == ErrorCode::Overloaded { error } else { nonsense(error.message) })?;
+        Ok(memory.keep(reshape.whole(status.as_u16(), &answer)?))
+    };
+    offload(size, reshape).await
 }
 
 /// A stream on its way through.

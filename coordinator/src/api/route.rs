@@ -5,20 +5,19 @@ use std::future::Future;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::Request;
 use axum::response::Response;
 use axum::routing::{MethodFilter, on};
-use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
 use model_boss_lease_store::Caller;
 use model_boss_protocol::{ApiError, ErrorCode};
 
+use super::Context;
+use super::body::{BodyLimits, RequestBody, Unread};
 use super::door::REQUEST_ID;
 use super::error::error_response;
 use super::peer::Peer;
-use super::{Context, body};
 
 /// Who may use a route, and what it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +35,9 @@ pub(super) enum Scope {
 /// One request on its way to its handler.
 pub(super) struct Call {
     pub(super) context: Arc<Context>,
-    pub(super) request: Request,
+    /// Its head.
+    pub(super) request: http::Request<()>,
+    body: Unread,
     scope: Scope,
 }
 
@@ -107,7 +108,9 @@ impl Routes {
         for path in std::iter::once(path).chain(twin.as_deref()) {
             let (context, handler) = (Arc::clone(&self.context), handler.clone());
             let route = move |request: Request| {
-                let call = Call { context: Arc::clone(&context), request, scope };
+                let (head, body) = request.into_parts();
+                let (request, body) = (http::Request::from_parts(head, ()), Unread::new(body));
+                let call = Call { context: Arc::clone(&context), request, body, scope };
                 let admitted = call.admit().map(|()| handler(call));
                 async move {
                     match admitted {
@@ -170,13 +173,14 @@ impl Call {
     }
 
     /// Reads the body, which may be as large as the scope allows.
-    pub(super) async fn body(&mut self) -> Result<Bytes, ApiError> {
-        let limit = match self.scope {
-            Scope::Inference => self.context.limits.inference_body,
-            Scope::Public | Scope::Read | Scope::Manage => self.context.limits.management_body,
+    pub(super) async fn body(&mut self) -> Result<RequestBody, ApiError> {
+        let limits = &self.context.limits;
+        let size = match self.scope {
+            Scope::Inference => limits.inference_body,
+            Scope::Public | Scope::Read | Scope::Manage => limits.management_body,
         };
-        let body = std::mem::replace(self.request.body_mut(), Body::empty());
-        body::read(body, limit, self.context.limits.header_timeout).await
+        let limits = BodyLimits { size, patience: limits.header_timeout, json: limits.json() };
+        self.body.take().read(limits, self.context.memory.holder()).await
     }
 }
 

@@ -13,6 +13,7 @@ use super::Context;
 use super::body::{json, json_with};
 use super::route::Call;
 use crate::leases::StoreStatus;
+use crate::memory::MemoryUse;
 
 #[derive(Serialize)]
 struct Word {
@@ -144,6 +145,8 @@ pub(super) async fn stats(call: Call) -> Result<Response, ApiError> {
         /// Layers that come and go, by model (RS-9), as workers told last.
         streams: BTreeMap<ModelId, StreamStats>,
         devices: Vec<DeviceTotals>,
+        /// What bodies and answers in flight take.
+        request_memory: MemoryUse,
         queued: usize,
         running: usize,
     }
@@ -190,6 +193,7 @@ pub(super) async fn stats(call: Call) -> Result<Response, ApiError> {
             .collect(),
         streams: context.streams.models().into_iter().filter_map(|(model, stats)| Some((model, stats?))).collect(),
         devices: devices.collect(),
+        request_memory: context.memory.figures(),
         queued,
         running,
     })

@@ -158,6 +158,7 @@ async fn fixture_with(keys: Option<&str>) -> Fixture {
         keys,
         owner: None,
         limits: Limits { inference_body: ByteCount(2_000), management_body: ByteCount(200), ..Limits::default() },
+        memory: MemoryBudget::new(Limits::default().request_memory),
         sse: Sse::default(),
         logs: folder.path().join("logs"),
         draining: CancellationToken::new(),

@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use model_boss_dialects::Reshape;
 use model_boss_dialects::anthropic::ChatFromMessages;
 use model_boss_dialects::sse::{self, Item, Reader};
-use model_boss_protocol::ClientId;
+use model_boss_dialects::{Reshape, nonsense};
+use model_boss_protocol::{ApiError, ClientId};
+use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::spend::{Spend, Used};
@@ -49,7 +50,7 @@ pub(super) struct BilledMessages {
 }
 
 impl Reshape for BilledMessages {
-    fn whole(&mut self, status: u16, body: &[u8]) -> Bytes {
+    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, ApiError> {
         self.chat.whole(status, body)
     }
 
@@ -89,12 +90,23 @@ impl BilledChat {
         Self { bill, hide_usage, reader: Reader::default(), told: None, text: (prompt, 0) }
     }
 
-    fn count(&mut self, answer: &Value) {
-        let number = |name: &str| answer["usage"][name].as_u64();
-        if let Some(prompt) = number("prompt_tokens") {
-            self.told = Some((prompt, number("completion_tokens").unwrap_or(0)));
+    fn count(&mut self, usage: Option<Usage>) {
+        if let Some(Usage { prompt_tokens: Some(prompt), completion_tokens }) = usage {
+            self.told = Some((prompt, completion_tokens.unwrap_or(0)));
         }
     }
+}
+
+/// What is read of an answer: an embedding's numbers need not be taken apart.
+#[derive(Deserialize)]
+struct Counted {
+    usage: Option<Usage>,
+}
+
+#[derive(Deserialize)]
+struct Usage {
+    prompt_tokens: Option<u64>,
+    completion_tokens: Option<u64>,
 }
 
 /// Bytes of what a model reads in messages; links and images are not text.
@@ -110,9 +122,14 @@ fn text_in(value: &Value) -> usize {
 }
 
 impl Reshape for BilledChat {
-    fn whole(&mut self, _: u16, body: &[u8]) -> Bytes {
-        self.count(&serde_json::from_slice(body).unwrap_or_default());
-        Bytes::copy_from_slice(body)
+    fn whole(&mut self, _: u16, body: &Bytes) -> Result<Bytes, ApiError> {
+        let answer: Counted = serde_json::from_slice(body).map_err(nonsense)?;
+        self.count(answer.usage);
+        Ok(body.clone())
+    }
+
+    fn is_document(&self) -> bool {
+        false
     }
 
     fn piece(&mut self, bytes: &[u8]) -> Bytes {
@@ -127,7 +144,7 @@ impl Reshape for BilledChat {
                 continue;
             }
             let chunk: Value = serde_json::from_str(&data).unwrap_or_default();
-            self.count(&chunk);
+            self.count(Usage::deserialize(&chunk["usage"]).ok());
             for choice in chunk["choices"].as_array().into_iter().flatten() {
                 let delta = &choice["delta"];
                 let said = [&delta["content"], &delta["reasoning_content"], &choice["text"]];

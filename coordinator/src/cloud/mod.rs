@@ -35,6 +35,10 @@ use spend::Spend;
 pub(crate) use spend::Today;
 use transport::{Answered, Transport};
 
+use crate::json::JsonLimits;
+use crate::memory::MemoryBudget;
+use crate::offload::offload;
+
 /// Every provider.
 pub(crate) struct Clouds {
     providers: BTreeMap<String, Provider>,
@@ -61,6 +65,10 @@ pub(crate) struct CloudRequest<'a> {
     pub(crate) daily_limit: Option<f64>,
     /// Seconds since 1970.
     pub(crate) now: u64,
+    /// What a copy of the body in the provider's words is taken from.
+    pub(crate) memory: &'a MemoryBudget,
+    /// What a body may hold.
+    pub(crate) limits: JsonLimits,
 }
 
 /// What the Messages API counts. It refuses fields that it does not know.
@@ -73,7 +81,9 @@ pub(crate) struct CountRequest<'a> {
     /// Its own name of the model, or an alias.
     pub(crate) model: &'a str,
     /// The request as the Messages API has it.
-    pub(crate) body: &'a Map<String, Value>,
+    pub(crate) body: Map<String, Value>,
+    /// How many bytes that is as text.
+    pub(crate) size: usize,
     /// The public id of the request.
     pub(crate) id: &'a str,
     /// Seconds since 1970.
@@ -144,6 +154,8 @@ impl Clouds {
             body: request.body.clone(),
             stamp,
             bill,
+            memory: request.memory.holder(),
+            limits: request.limits,
         };
         let Put { question, reshape, thinking } = put(order).await?;
         let mut sent =
@@ -180,7 +192,7 @@ impl Clouds {
     }
 
     /// How many tokens a prompt of the Messages API comes to, as the provider itself counts them. Costs nothing there.
-    pub(crate) async fn count_tokens(&self, question: &CountRequest<'_>) -> Result<u64, ApiError> {
+    pub(crate) async fn count_tokens(&self, question: CountRequest<'_>) -> Result<u64, ApiError> {
         let provider = self.provider(question.provider)?;
         if provider.kind() != ProviderKind::Anthropic {
             let message = format!("provider '{}' has no way to count tokens without an answer", question.provider);
@@ -191,11 +203,11 @@ impl Clouds {
             return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"));
         }
         let model = provider.model(question.model);
-        let known = question.body.iter().filter(|(name, _)| COUNTED.contains(&name.as_str()));
-        let mut body: Map<String, Value> = known.map(|(name, value)| (name.clone(), value.clone())).collect();
+        let mut body = question.body;
+        body.retain(|name, _| COUNTED.contains(&name.as_str()));
         body.insert("model".to_owned(), json!(model));
         let key = provider.key()?;
-        let text = Value::Object(body).to_string();
+        let text = offload(question.size, move || Ok(Bytes::from(Value::Object(body).to_string()))).await?;
         let mut sent =
             Sent { spend: &self.spend, provider: question.provider, model, answered: false, now: question.now };
         let answered = self.exchange(provider, "/v1/messages/count_tokens", key.as_deref(), text, question.id).await?;
@@ -214,7 +226,7 @@ impl Clouds {
         provider: &Provider,
         path: &str,
         key: Option<&str>,
-        body: String,
+        body: Bytes,
         id: &str,
     ) -> Result<Answered, ApiError> {
         let sent = self.transport.send(provider, path, key, body, id).await;

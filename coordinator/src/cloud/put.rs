@@ -9,12 +9,13 @@ use model_boss_dialects::anthropic::{
 use model_boss_dialects::thinking::for_provider;
 use model_boss_dialects::{Reshape, Stamp};
 use model_boss_protocol::{ApiError, ErrorCode};
-use serde_json::{Map, Value, json};
-use tokio::task::spawn_blocking;
+use serde_json::{Value, json};
 
 use super::bill::{Bill, BilledChat, BilledMessages};
 use super::provider::ProviderKind;
-use crate::api::LARGE_BODY;
+use crate::json::{self, JsonLimits};
+use crate::memory::{Admission, HeldMemory};
+use crate::offload::offload;
 
 /// A request, and whom it is for.
 pub(super) struct Order {
@@ -32,6 +33,9 @@ pub(super) struct Order {
     /// What its answer is called.
     pub(super) stamp: Stamp,
     pub(super) bill: Bill,
+    /// What it takes apart, and puts together again.
+    pub(super) memory: HeldMemory,
+    pub(super) limits: JsonLimits,
 }
 
 /// The same as its provider takes it.
@@ -44,23 +48,18 @@ pub(super) struct Put {
 }
 
 pub(super) enum Question {
-    Http { path: &'static str, body: String },
+    Http { path: &'static str, body: Bytes },
     Command { program: PathBuf, question: CommandQuestion, is_stream: bool },
 }
 
-/// Images make bodies large: those are taken apart on a thread of their own.
+/// Images make bodies large: those are taken apart away from the thread that serves sockets.
 pub(super) async fn put(order: Order) -> Result<Put, ApiError> {
-    if order.body.len() <= LARGE_BODY {
-        return put_now(order);
-    }
-    let failed = |_| ApiError::new(ErrorCode::Internal, "the request could not be put into the provider's words");
-    spawn_blocking(move || put_now(order)).await.map_err(failed)?
+    offload(order.body.len(), move || put_now(order)).await
 }
 
 fn put_now(order: Order) -> Result<Put, ApiError> {
-    let Order { kind, command, is_own, path, model, body, stamp, bill } = order;
-    let mut chat: Map<String, Value> = serde_json::from_slice(&body)
-        .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, format!("the body is not a JSON object: {error}")))?;
+    let Order { kind, command, is_own, path, model, body, stamp, bill, mut memory, limits } = order;
+    let mut chat = json::object(&body, limits, &mut memory, Admission::Accepted)?;
     let is_stream = chat.get("stream") == Some(&json!(true));
     match kind {
         ProviderKind::Anthropic if path != "/v1/chat/completions" => {
@@ -70,7 +69,10 @@ fn put_now(order: Order) -> Result<Put, ApiError> {
         ProviderKind::Anthropic => {
             let question = match command {
                 Some(program) => Question::Command { program, question: command_question(&chat)?, is_stream },
-                None => Question::Http { path: "/v1/messages", body: messages_request(&chat, &model)?.to_string() },
+                None => {
+                    let body = messages_request(&chat, &model)?.to_string();
+                    Question::Http { path: "/v1/messages", body: memory.keep(body) }
+                }
             };
             let reshape = Box::new(BilledMessages { chat: ChatFromMessages::new(stamp, &chat), bill });
             Ok(Put { question, reshape, thinking: thinking_note(&chat) })
@@ -84,7 +86,8 @@ fn put_now(order: Order) -> Result<Put, ApiError> {
             if hide_usage {
                 chat.insert("stream_options".to_owned(), json!({ "include_usage": true }));
             }
-            Ok(Put { question: Question::Http { path, body: Value::Object(chat).to_string() }, reshape, thinking })
+            let body = memory.keep(Value::Object(chat).to_string());
+            Ok(Put { question: Question::Http { path, body }, reshape, thinking })
         }
     }
 }

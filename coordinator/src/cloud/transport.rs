@@ -107,10 +107,10 @@ impl Transport {
         provider: &Provider,
         path: &str,
         key: Option<&str>,
-        body: String,
+        body: Bytes,
         id: &str,
     ) -> Result<Answered, TransportError> {
-        let mut request = Request::post(provider.url(path)).body(Full::from(body)).map_err(TransportError::Request)?;
+        let mut request = Request::post(provider.url(path)).body(Full::new(body)).map_err(TransportError::Request)?;
         let headers = request.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));

@@ -26,6 +26,7 @@ use model_boss_protocol::{ByteCount, Category, KeepAlive, LlamaArgs};
 pub(crate) const DEFAULT_TASKS: &str = "tasks.yaml";
 
 use crate::cloud::ProviderTables;
+use crate::json::JsonLimits;
 use crate::model_folders::ModelFolders;
 use setting::section;
 
@@ -164,10 +165,21 @@ section! {
         header_size: ByteCount = ByteCount(32 << 10),
         /// The deepest nesting of a JSON body.
         json_depth: usize = 64,
+        /// Values in a JSON body that is put into other words (Anthropic's and Ollama's routes, providers), or manages.
+        json_values: usize = 100_000,
+        /// Memory that bodies and answers in flight may take in all; one request may take half of it.
+        request_memory: ByteCount = ByteCount::mib(256),
         /// Requests that may wait for one model.
         queue_per_model: usize = 512,
         /// Requests that may wait in all.
         queue_total: usize = 4_096,
+    }
+}
+
+impl Limits {
+    /// What a JSON body may hold.
+    pub(crate) const fn json(&self) -> JsonLimits {
+        JsonLimits { depth: self.json_depth, values: self.json_values }
     }
 }
 

@@ -5,9 +5,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{Request, StatusCode};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Limited};
 use model_boss_engines::Seen;
 use model_boss_protocol::{EngineStats, HealthQuestion, StopSignal, WorkerHealth, WorkerSpec};
 use nix::sys::signal::Signal;
@@ -16,7 +15,7 @@ use tokio::time::timeout;
 
 use super::sockets::{Listener, listener};
 use crate::catalog::ForeignEngine;
-use crate::upstream::Upstream;
+use crate::upstream::{Outgoing, Upstream};
 
 /// A health answer is a few hundred bytes.
 const MAX_HEALTH: usize = 64 * 1024;
@@ -90,7 +89,7 @@ impl Contract {
             (Self::Own(_), None) => "/health".into(),
             (Self::Foreign(engine), _) => engine.health_path.as_str().into(),
         };
-        let request = Request::get(&*path).body(Full::new(Bytes::new())).ok()?;
+        let request = Request::get(&*path).body(Outgoing::default()).ok()?;
         let response = upstream.send(request).await.ok()?;
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_HEALTH).collect().await.ok()?.to_bytes();

@@ -65,6 +65,8 @@ pub struct Behaviour {
     pub refuse: Option<Refusal>,
     /// Answer every request with something that is no answer.
     pub malformed: Option<Malformed>,
+    /// Answer every request with these bytes, and close the connection.
+    pub raw: Option<RawAnswer>,
     /// Take SIGTERM as a joke.
     pub ignore_sigterm: bool,
 }
@@ -93,6 +95,7 @@ impl Default for Behaviour {
             crash_exit: 134,
             refuse: None,
             malformed: None,
+            raw: None,
             ignore_sigterm: false,
         }
     }
@@ -108,6 +111,20 @@ pub struct Refusal {
     pub code: String,
     /// `error.message`.
     pub message: String,
+}
+
+/// An answer byte for byte, head and all. Its middle is written as often as asked, so that it may be long.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RawAnswer {
+    /// What comes first.
+    pub first: String,
+    /// What is repeated.
+    pub piece: String,
+    /// How often.
+    pub times: u64,
+    /// What comes last.
+    pub last: String,
 }
 
 /// Ways not to answer.

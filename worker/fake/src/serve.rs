@@ -15,13 +15,13 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use model_boss_fake_worker::behaviour::{Behaviour, Malformed, Report};
+use model_boss_fake_worker::behaviour::{Behaviour, Malformed, RawAnswer, Report};
 use model_boss_protocol::{
     ApiError, ByteCount, DeviceId, ErrorCode, ErrorSource, HealthQuestion, Readiness, ResidencyMode, StreamStats,
     WorkerHealth, WorkerSpec, headers,
 };
 use serde_json::{Value, json};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{SetOnce, mpsc, watch};
@@ -169,6 +169,11 @@ async fn connection(stream: TcpStream, worker: Arc<Worker>, mut drain: watch::Re
     {
         return answer_badly(stream, malformed).await;
     }
+    if let Some(raw) = &worker.behaviour.raw
+        && asks_for_inference(&stream).await
+    {
+        return answer_raw(stream, raw).await;
+    }
     let service = service_fn(|request| {
         let worker = Arc::clone(&worker);
         async move { Ok::<_, Infallible>(answer(request, worker).await) }
@@ -205,6 +210,37 @@ async fn answer_badly(mut stream: TcpStream, malformed: Malformed) {
     _ = stream.shutdown().await;
 }
 
+async fn answer_raw(mut stream: TcpStream, raw: &RawAnswer) {
+    let answer = async {
+        take_request(&mut stream).await?;
+        stream.write_all(raw.first.as_bytes()).await?;
+        for _ in 0..raw.times {
+            stream.write_all(raw.piece.as_bytes()).await?;
+        }
+        stream.write_all(raw.last.as_bytes()).await?;
+        stream.shutdown().await
+    };
+    // One that goes away in the middle has heard enough.
+    _ = answer.await;
+}
+
+/// Reads a request with its body: an answer on a connection with unread bytes would be lost with it.
+async fn take_request(stream: &mut TcpStream) -> std::io::Result<()> {
+    let mut request = Vec::new();
+    loop {
+        if let Some(end) = request.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
+            let head = String::from_utf8_lossy(&request[..end]).to_ascii_lowercase();
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
+            if request.len() >= end + 4 + length.unwrap_or(0) {
+                return Ok(());
+            }
+        }
+        if stream.read_buf(&mut request).await? == 0 {
+            return Ok(());
+        }
+    }
+}
+
 type Answer = Response<Stream>;
 
 async fn answer(request: Request<Incoming>, worker: Arc<Worker>) -> Answer {
@@ -233,7 +269,7 @@ async fn answer(request: Request<Incoming>, worker: Arc<Worker>) -> Answer {
     if let Some(id) = id {
         answer.headers_mut().insert(headers::REQUEST_ID, id);
     }
-    if worker.behaviour.malformed.is_some() {
+    if worker.behaviour.malformed.is_some() || worker.behaviour.raw.is_some() {
         // Bad answers are given by connection: the next request must come on one of its own.
         answer.headers_mut().insert(header::CONNECTION, http::HeaderValue::from_static("close"));
     }

@@ -7,7 +7,7 @@ use model_boss_protocol::{ApiError, ErrorCode, ErrorSource};
 use serde_json::{Map, Value, json};
 
 use crate::sse::{self, Item, Reader};
-use crate::{Reshape, Stamp};
+use crate::{Reshape, Stamp, nonsense};
 
 /// English text has about four bytes for each token.
 const BYTES_PER_TOKEN: usize = 4;
@@ -139,11 +139,14 @@ impl ChatFromMessages {
 }
 
 impl Reshape for ChatFromMessages {
-    fn whole(&mut self, status: u16, body: &[u8]) -> Bytes {
-        let message: Value = serde_json::from_slice(body).unwrap_or_default();
-        if status >= 400 || message["type"] != "message" {
+    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, ApiError> {
+        if status >= 400 {
             let error = cloud_error(status, body, None);
-            return Bytes::from(error.body(ErrorSource::Cloud).to_json());
+            return Ok(Bytes::from(error.body(ErrorSource::Cloud).to_json()));
+        }
+        let message: Value = serde_json::from_slice(body).map_err(nonsense)?;
+        if message["type"] != "message" || !message["content"].is_array() {
+            return Err(nonsense("it is no message"));
         }
         self.count(&message["usage"]);
         let (mut text, mut thoughts, mut calls) = (String::new(), String::new(), Vec::new());
@@ -172,7 +175,7 @@ impl Reshape for ChatFromMessages {
             "choices": [{ "index": 0, "message": said, "finish_reason": finish, "logprobs": null }],
             "usage": self.usage(),
         });
-        Bytes::from(answer.to_string())
+        Ok(Bytes::from(answer.to_string()))
     }
 
     fn piece(&mut self, bytes: &[u8]) -> Bytes {

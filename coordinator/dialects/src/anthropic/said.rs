@@ -1,10 +1,11 @@
 //! A chat answer, whole or streamed, as the Messages API would give it.
 
 use bytes::Bytes;
+use model_boss_protocol::ApiError;
 use serde_json::{Value, json};
 
 use crate::sse::{self, Item, Reader};
-use crate::{Reshape, Stamp};
+use crate::{Reshape, Stamp, nonsense};
 
 /// Turns a chat answer into one of the Messages API.
 pub struct MessagesFromChat {
@@ -108,13 +109,17 @@ impl MessagesFromChat {
 }
 
 impl Reshape for MessagesFromChat {
-    fn whole(&mut self, status: u16, body: &[u8]) -> Bytes {
-        let chat: Value = serde_json::from_slice(body).unwrap_or_default();
+    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, ApiError> {
         if status >= 400 {
-            return Bytes::from(messages_error(&chat).to_string());
+            let error: Value = serde_json::from_slice(body).unwrap_or_default();
+            return Ok(Bytes::from(messages_error(&error).to_string()));
         }
+        let chat: Value = serde_json::from_slice(body).map_err(nonsense)?;
         let (choice, mut content) = (&chat["choices"][0], Vec::new());
         let said = &choice["message"];
+        if !said.is_object() {
+            return Err(nonsense("it has no message"));
+        }
         if let Some(thoughts) = said["reasoning_content"].as_str().filter(|thoughts| !thoughts.is_empty()) {
             content.push(json!({ "type": "thinking", "thinking": thoughts, "signature": "" }));
         }
@@ -134,7 +139,7 @@ impl Reshape for MessagesFromChat {
             "id": self.stamp.id, "type": "message", "role": "assistant", "model": self.stamp.model, "content": content,
             "stop_reason": reason, "stop_sequence": null, "usage": usage(&chat["usage"]),
         });
-        Bytes::from(message.to_string())
+        Ok(Bytes::from(message.to_string()))
     }
 
     fn piece(&mut self, bytes: &[u8]) -> Bytes {
@@ -190,7 +195,7 @@ fn stop_reason(finish: &str) -> &'static str {
 pub fn messages_error(ours: &Value) -> Value {
     let error = &ours["error"];
     let kind = match (error["type"].as_str(), error["code"].as_str()) {
-        (_, Some("no_capacity" | "draining" | "queue_full" | "cloud_overloaded")) => "overloaded_error",
+        (_, Some("no_capacity" | "draining" | "queue_full" | "cloud_overloaded" | "overloaded")) => "overloaded_error",
         (Some("invalid_request_error"), Some("request_too_large")) => "request_too_large",
         (
             Some(

@@ -130,7 +130,7 @@ fn rc_27_a_whole_answer_comes_back_as_a_chat() {
         "usage": { "input_tokens": 5, "cache_read_input_tokens": 2, "cache_creation_input_tokens": 1, "output_tokens": 3 },
     });
     let mut reshape = ChatFromMessages::new(stamp(), &Map::new());
-    let chat: Value = serde_json::from_slice(&reshape.whole(200, message.to_string().as_bytes())).unwrap();
+    let chat: Value = serde_json::from_slice(&reshape.whole(200, &message.to_string().into()).unwrap()).unwrap();
     let said = &chat["choices"][0]["message"];
     assert_eq!((&said["content"], &said["reasoning_content"]), (&json!("Yes."), &json!("hm")));
     assert_eq!(said["tool_calls"][0]["function"]["arguments"], "{\"x\":1}");
@@ -273,12 +273,12 @@ fn a_whole_chat_answer_and_an_error_in_the_messages_shape() {
         "usage": { "prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": { "cached_tokens": 1 } },
     });
     let message: Value =
-        serde_json::from_slice(&MessagesFromChat::new(stamp()).whole(200, chat.to_string().as_bytes())).unwrap();
+        serde_json::from_slice(&MessagesFromChat::new(stamp()).whole(200, &chat.to_string().into()).unwrap()).unwrap();
     assert_eq!(message["content"][0], json!({ "type": "text", "text": "Yes." }));
     assert_eq!((&message["stop_reason"], &message["usage"]["input_tokens"]), (&json!("max_tokens"), &json!(4)));
     let error = json!({ "error": { "message": "no", "type": "not_found_error", "code": "model_not_found" } });
     let error: Value =
-        serde_json::from_slice(&MessagesFromChat::new(stamp()).whole(404, error.to_string().as_bytes())).unwrap();
+        serde_json::from_slice(&MessagesFromChat::new(stamp()).whole(404, &error.to_string().into()).unwrap()).unwrap();
     assert_eq!(error, json!({ "type": "error", "error": { "type": "not_found_error", "message": "no" } }));
 }
 

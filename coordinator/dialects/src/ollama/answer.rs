@@ -3,10 +3,15 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use model_boss_protocol::ApiError;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+use super::EmbedShape;
+
 use crate::sse::{Item, Reader};
-use crate::{Reshape, Stamp};
+use crate::{Reshape, Stamp, nonsense};
 
 /// How long ago the request came, and how much of that was a load.
 pub type Elapsed = Box<dyn Fn() -> (Duration, Duration) + Send>;
@@ -131,13 +136,17 @@ impl OllamaFromChat {
 }
 
 impl Reshape for OllamaFromChat {
-    fn whole(&mut self, status: u16, body: &[u8]) -> Bytes {
-        let answer: Value = serde_json::from_slice(body).unwrap_or_default();
+    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, ApiError> {
         if status >= 400 {
-            return Bytes::from(json!({ "error": error_text(&answer) }).to_string());
+            let error: Value = serde_json::from_slice(body).unwrap_or_default();
+            return Ok(Bytes::from(json!({ "error": error_text(&error) }).to_string()));
         }
+        let answer: Value = serde_json::from_slice(body).map_err(nonsense)?;
         let choice = &answer["choices"][0];
         let said = &choice["message"];
+        if !said.is_object() && !choice["text"].is_string() {
+            return Err(nonsense("it has no message"));
+        }
         let text = said["content"].as_str().or_else(|| choice["text"].as_str()).unwrap_or_default();
         let calls: Vec<Value> = said["tool_calls"]
             .as_array()
@@ -151,7 +160,7 @@ impl Reshape for OllamaFromChat {
         self.finish = choice["finish_reason"].as_str().map(str::to_owned);
         let mut line = self.line(text, said["reasoning_content"].as_str().unwrap_or_default(), &calls);
         self.close(&mut line);
-        Bytes::from(line.to_string())
+        Ok(Bytes::from(line.to_string()))
     }
 
     fn piece(&mut self, bytes: &[u8]) -> Bytes {
@@ -195,24 +204,88 @@ fn push(out: &mut Vec<u8>, line: &Value) {
     out.push(b'\n');
 }
 
-/// OpenAI's embeddings as Ollama's.
-pub fn embeddings_answer(
-    shape: super::EmbedShape,
-    model: &str,
-    answer: &Value,
-    total: Duration,
-    load: Duration,
-) -> Value {
-    let vectors: Vec<&Value> =
-        answer["data"].as_array().into_iter().flatten().map(|entry| &entry["embedding"]).collect();
-    if shape == super::EmbedShape::One {
-        return json!({ "embedding": vectors.first() });
+/// Turns an answer of `/v1/embeddings` into Ollama's. Vectors keep their bytes.
+pub struct OllamaFromEmbeddings {
+    shape: EmbedShape,
+    model: String,
+    elapsed: Elapsed,
+}
+
+impl OllamaFromEmbeddings {
+    /// An answer of this model.
+    pub fn new(shape: EmbedShape, model: String, elapsed: Elapsed) -> Self {
+        Self { shape, model, elapsed }
     }
-    let nanoseconds = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-    json!({
-        "model": model, "embeddings": vectors, "total_duration": nanoseconds(total), "load_duration": nanoseconds(load),
-        "prompt_eval_count": answer["usage"]["prompt_tokens"],
-    })
+}
+
+/// OpenAI's, as far as Ollama's has it.
+#[derive(Deserialize)]
+struct Embeddings<'a> {
+    #[serde(borrow)]
+    data: Vec<Embedding<'a>>,
+    usage: Option<EmbeddingsUsage>,
+}
+
+#[derive(Deserialize)]
+struct Embedding<'a> {
+    #[serde(borrow)]
+    embedding: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct EmbeddingsUsage {
+    prompt_tokens: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct EmbedAnswer<'a> {
+    model: &'a str,
+    embeddings: Vec<&'a RawValue>,
+    total_duration: u64,
+    load_duration: u64,
+    prompt_eval_count: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct EmbeddingAnswer<'a> {
+    embedding: Option<&'a RawValue>,
+}
+
+impl Reshape for OllamaFromEmbeddings {
+    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, ApiError> {
+        if status >= 400 {
+            let error: Value = serde_json::from_slice(body).unwrap_or_default();
+            return Ok(Bytes::from(json!({ "error": error_text(&error) }).to_string()));
+        }
+        let answer: Embeddings<'_> = serde_json::from_slice(body).map_err(nonsense)?;
+        let mut vectors = answer.data.iter().map(|one| one.embedding);
+        let said = if self.shape == EmbedShape::One {
+            serde_json::to_vec(&EmbeddingAnswer { embedding: vectors.next() })
+        } else {
+            let (total, load) = (self.elapsed)();
+            let nanoseconds = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+            serde_json::to_vec(&EmbedAnswer {
+                model: &self.model,
+                embeddings: vectors.collect(),
+                total_duration: nanoseconds(total),
+                load_duration: nanoseconds(load),
+                prompt_eval_count: answer.usage.and_then(|usage| usage.prompt_tokens),
+            })
+        };
+        said.map(Bytes::from).map_err(nonsense)
+    }
+
+    fn piece(&mut self, _: &[u8]) -> Bytes {
+        Bytes::new()
+    }
+
+    fn end(&mut self) -> Bytes {
+        Bytes::new()
+    }
+
+    fn is_document(&self) -> bool {
+        false
+    }
 }
 
 /// The words of one of our errors, which is all that Ollama's clients read.

@@ -4,7 +4,7 @@
 mod answer;
 mod request;
 
-pub use answer::{AnswerShape, Elapsed, OllamaFromChat, embeddings_answer, error_text, timestamp};
+pub use answer::{AnswerShape, Elapsed, OllamaFromChat, OllamaFromEmbeddings, error_text, timestamp};
 pub use request::{Asked, EmbedShape, chat, embed, generate, keep_alive_of};
 
 #[cfg(test)]

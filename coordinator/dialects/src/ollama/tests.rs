@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use super::*;
@@ -128,12 +129,12 @@ fn a_whole_answer_and_an_error() {
     let answer = json!({ "choices": [{ "message": { "content": "Yes" }, "finish_reason": "stop" }],
         "usage": { "prompt_tokens": 3, "completion_tokens": 1 } });
     let mut reshape = OllamaFromChat::new(AnswerShape::Generate, stamp(), elapsed());
-    let line: Value = serde_json::from_slice(&reshape.whole(200, answer.to_string().as_bytes())).unwrap();
+    let line: Value = serde_json::from_slice(&reshape.whole(200, &answer.to_string().into()).unwrap()).unwrap();
     assert_eq!(
         (&line["response"], &line["done"], &line["eval_duration"]),
         (&json!("Yes"), &json!(true), &json!(20_000_000))
     );
-    let error = reshape.whole(404, br#"{"error":{"message":"there is no model 'x'"}}"#);
+    let error = reshape.whole(404, &Bytes::from_static(br#"{"error":{"message":"there is no model 'x'"}}"#)).unwrap();
     assert_eq!(error, r#"{"error":"there is no model 'x'"}"#);
     let mut reshape = OllamaFromChat::new(AnswerShape::Chat, stamp(), elapsed());
     assert_eq!(reshape.piece(b"data: {\"error\":{\"message\":\"gone\"}}\n\n"), "{\"error\":\"gone\"}\n");

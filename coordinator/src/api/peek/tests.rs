@@ -1,17 +1,19 @@
 use super::*;
 use proptest::prelude::*;
 
+const LIMITS: JsonLimits = JsonLimits { depth: 64, values: 1_000 };
+
 fn look(body: &str) -> Result<Peeked, ApiError> {
-    peek(body.as_bytes(), &HeaderMap::new(), 64)
+    peek(body.as_bytes(), &HeaderMap::new(), LIMITS)
 }
 
 fn with_headers(body: &str, headers: &[(&'static str, &str)]) -> Result<Peeked, ApiError> {
     let headers = headers.iter().map(|(name, value)| (http::HeaderName::from_static(name), value.parse().unwrap()));
-    peek(body.as_bytes(), &headers.collect(), 64)
+    peek(body.as_bytes(), &headers.collect(), LIMITS)
 }
 
 fn forwarded(body: &str) -> String {
-    let bytes = look(body).unwrap().forwarded(Bytes::copy_from_slice(body.as_bytes()), &Changes::default()).unwrap();
+    let bytes = look(body).unwrap().forwarded(&Bytes::copy_from_slice(body.as_bytes()), &Changes::default()).unwrap();
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
@@ -39,7 +41,7 @@ fn rc_2_a_body_without_our_fields_goes_on_byte_for_byte() {
 fn with_task(body: &str, defaults: serde_json::Value, thinking: Option<Wish>) -> serde_json::Value {
     let defaults: BTreeMap<String, serde_json::Value> = serde_json::from_value(defaults).unwrap();
     let changes = Changes { without_model: true, defaults: Some(&defaults), thinking };
-    let bytes = look(body).unwrap().forwarded(Bytes::copy_from_slice(body.as_bytes()), &changes).unwrap();
+    let bytes = look(body).unwrap().forwarded(&Bytes::copy_from_slice(body.as_bytes()), &changes).unwrap();
     serde_json::from_slice(&bytes).unwrap()
 }
 
@@ -183,7 +185,7 @@ fn a_body_that_is_no_object_is_malformed() {
         let error = look(body).expect_err(body);
         assert_eq!(error.code.as_str(), "invalid_request", "{body}");
     }
-    assert!(peek(b"{\"a\":\"\xff\"}", &HeaderMap::new(), 64).is_err());
+    assert!(peek(b"{\"a\":\"\xff\"}", &HeaderMap::new(), LIMITS).is_err());
 }
 
 #[test]
@@ -218,6 +220,6 @@ proptest! {
 
     #[test]
     fn any_bytes_end_in_a_value_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let _ = peek(&bytes, &HeaderMap::new(), 64);
+        let _ = peek(&bytes, &HeaderMap::new(), LIMITS);
     }
 }

@@ -1,0 +1,232 @@
+//! What requests in flight cost: bodies made to swell or to take long, uploads that stay unfinished, answers without end.
+//! Measured from outside: the process's memory as the kernel counts it, and whether others are served meanwhile.
+
+use std::time::{Duration, Instant};
+
+use http::{Method, StatusCode};
+use model_boss_tests::{Answer, Behaviour, Boss, PATIENCE, PeakMemory, RawAnswer, Sandbox, until, within};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const MIB: usize = 1 << 20;
+/// `limits.request_memory`, and what the process needs besides for connections and its allocator's slack.
+const BUDGET_MIB: u64 = 256;
+const SLACK_MIB: u64 = 96;
+
+const ROUTES: [&str; 11] = [
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/rerank",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/api/chat",
+    "/api/generate",
+    "/api/embed",
+    "/api/embeddings",
+    "/api/show",
+];
+/// What is repeated in a value until it has its size: beginning, piece, end.
+const SHAPES: [(&str, &str, &str, &str); 6] = [
+    ("objects", "[", "{\"\":0},", "0]"),
+    ("lists", "[", "[],", "0]"),
+    ("keys", "{", "\"a\":0,", "\"b\":0}"),
+    ("numbers", "[", "0,", "0]"),
+    ("escapes", "\"", "\\u0000", "\""),
+    ("depth", "", "[", ""),
+];
+
+fn hostile((_, first, piece, last): (&str, &str, &str, &str), size: usize) -> String {
+    let value = piece.repeat(size / piece.len());
+    format!("{{\"model\":\"nobody\",\"max_tokens\":1,\"messages\":[],\"x\":{first}{value}{last}}}")
+}
+
+/// In all that was sent: how long it took, and for how long nobody else was answered.
+#[derive(Debug, Default)]
+struct Stall {
+    took: Duration,
+    silent: Duration,
+}
+
+impl Stall {
+    /// Sends a body, and asks something small all the while.
+    async fn send(&mut self, boss: &Boss, path: &str, body: String) -> Answer {
+        let request = boss.client().request(Method::POST, path, body);
+        let (client, other) = (boss.client(), boss.client());
+        let mut sending = tokio::spawn(async move { client.send(request).await });
+        let began = Instant::now();
+        let (mut last, mut silent) = (began, Duration::ZERO);
+        let answer = loop {
+            tokio::select! {
+                answer = &mut sending => break answer.unwrap(),
+                small = other.get("/live") => {
+                    assert_eq!(small.status, StatusCode::OK);
+                    silent = silent.max(last.elapsed());
+                    last = Instant::now();
+                }
+            }
+        };
+        self.took += began.elapsed();
+        self.silent += silent.max(last.elapsed());
+        answer
+    }
+}
+
+async fn used(boss: &Boss) -> u64 {
+    boss.read("/api/v1/stats").await["request_memory"]["used"].as_u64().unwrap()
+}
+
+async fn everything_is_given_back(boss: &Boss) {
+    until(PATIENCE, "no memory is held", async || (used(boss).await == 0).then_some(())).await;
+}
+
+#[tokio::test]
+async fn hostile_bodies_take_little_memory_and_nobody_elses_time() {
+    let sandbox = Sandbox::new();
+    let boss = sandbox.start().await;
+    let (mut stall, memory) = (Stall::default(), PeakMemory::of(boss.pid()));
+    // Every shape on every route with MODEL_BOSS_CHAOS_BODIES=1; by default each route and each shape once, and the largest.
+    let all = std::env::var_os("MODEL_BOSS_CHAOS_BODIES").is_some();
+    let mut cases = vec![(ROUTES[4], SHAPES[0], 31 * MIB), (ROUTES[6], SHAPES[2], 31 * MIB)];
+    for (number, route) in ROUTES.into_iter().enumerate() {
+        let chosen = if all { &SHAPES[..] } else { &SHAPES[number % SHAPES.len()..][..1] };
+        cases.extend(chosen.iter().map(|shape| (route, *shape, 8 * MIB)));
+    }
+    for (route, shape, size) in cases {
+        let answer = stall.send(&boss, route, hostile(shape, size)).await;
+        assert!(answer.status.is_client_error(), "{route} {}: {answer:?}", shape.0);
+        let grown = memory.growth_mib();
+        assert!(grown < 160, "{grown} MiB after {} on {route}", shape.0);
+    }
+    let answer = stall.send(&boss, "/api/v1/load", hostile(SHAPES[0], MIB / 2)).await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{answer:?}");
+    // On one thread with the work, nearly all of the time would be silence.
+    assert!(stall.silent < stall.took.mul_f64(0.6), "{stall:?}");
+    eprintln!("{stall:?}, {} MiB", memory.growth_mib());
+    everything_is_given_back(&boss).await;
+    boss.finish().await;
+}
+
+/// A request whose body is sent but for its end.
+struct Upload {
+    stream: TcpStream,
+    rest: String,
+}
+
+impl Upload {
+    /// Sends all of a body but its end. A refusal may come at any moment.
+    async fn begin(boss: &Boss, model: &str, size: usize) -> Self {
+        let rest = "\"}]}".to_owned();
+        let first = format!("{{\"model\":\"{model}\",\"messages\":[{{\"role\":\"user\",\"content\":\"");
+        let head = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{first}",
+            first.len() + size + rest.len()
+        );
+        let mut stream = TcpStream::connect(boss.client().address()).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let piece = vec![b'x'; 64 << 10];
+        for _ in 0..size / piece.len() {
+            if stream.write_all(&piece).await.is_err() {
+                break;
+            }
+        }
+        Self { stream, rest }
+    }
+
+    /// Sends the end; the status of the answer.
+    async fn end(mut self) -> u16 {
+        _ = self.stream.write_all(self.rest.as_bytes()).await;
+        let mut answer = Vec::new();
+        _ = within(PATIENCE, "an answer to an upload", self.stream.read_to_end(&mut answer)).await;
+        let text = String::from_utf8_lossy(&answer).into_owned();
+        let status = text.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
+        let status = status.unwrap_or_else(|| panic!("no answer: {text}"));
+        assert_eq!(status == 503, text.contains("overloaded") && text.contains("retry-after: 1"), "{text}");
+        status
+    }
+}
+
+#[tokio::test]
+async fn forty_uploads_share_one_budget_and_small_requests_go_first() {
+    let sandbox = Sandbox::new();
+    let _model = sandbox.fake_model("alpha", Behaviour { reply: Some("yes".to_owned()), ..Behaviour::default() });
+    let boss = sandbox.start().await;
+    assert_eq!(boss.chat("alpha", "?").await.text(), "yes");
+    let memory = PeakMemory::of(boss.pid());
+    let mut uploads = tokio::task::JoinSet::new();
+    let boss = std::sync::Arc::new(boss);
+    for _ in 0..40 {
+        let boss = std::sync::Arc::clone(&boss);
+        uploads.spawn(async move { Upload::begin(&boss, "nobody", 20 * MIB).await });
+    }
+    let mut begun = Vec::new();
+    while let Some(upload) = uploads.join_next().await {
+        begun.push(upload.unwrap());
+        assert_eq!(boss.chat("alpha", "?").await.text(), "yes", "small requests are served all along");
+    }
+    let grown = memory.growth_mib();
+    assert!(grown < BUDGET_MIB + SLACK_MIB, "{grown} MiB");
+    assert!(used(&boss).await > 0, "some are held");
+    let mut statuses = Vec::new();
+    for upload in begun {
+        statuses.push(upload.end().await);
+        assert_eq!(boss.chat("alpha", "?").await.text(), "yes", "small requests are served all along");
+    }
+    let grown = memory.growth_mib();
+    assert!(grown < BUDGET_MIB + SLACK_MIB, "{grown} MiB");
+    // Each was read whole, or refused; none of them waits.
+    assert!(statuses.iter().all(|status| [404, 503].contains(status)), "{statuses:?}");
+    assert!(statuses.contains(&404), "some went through: {statuses:?}");
+    everything_is_given_back(&boss).await;
+    let refused = boss.read("/api/v1/stats").await["request_memory"]["refused"].as_u64().unwrap();
+    assert!(refused > 0);
+    std::sync::Arc::into_inner(boss).unwrap().finish().await;
+}
+
+#[tokio::test]
+async fn answers_without_end_share_one_budget() {
+    let sandbox = Sandbox::new().with_config("limits.request_memory = \"128MiB\"");
+    let first = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n\
+        {\"choices\":[{\"index\":0,\"finish_reason\":\"stop\",\"message\":{\"role\":\"assistant\",\"content\":\"";
+    let raw = |mib: u64| RawAnswer {
+        first: first.to_owned(),
+        piece: "x".repeat(MIB),
+        times: mib,
+        last: "\"}}],\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":1,\"total_tokens\":2}}".to_owned(),
+    };
+    let answers = |mib| Behaviour { raw: Some(raw(mib)), ..Behaviour::default() };
+    let _long = sandbox.fake_model("long", answers(48));
+    let _endless = sandbox.fake_model("endless", answers(400));
+    let _small = sandbox.fake_model("small", Behaviour { reply: Some("yes".to_owned()), ..Behaviour::default() });
+    let boss = sandbox.start().await;
+    let memory = PeakMemory::of(boss.pid());
+    // More than one request may ever hold.
+    let answer = boss.chat("endless", "?").await;
+    assert_eq!((answer.status, answer.error_code().as_str()), (StatusCode::BAD_GATEWAY, "backend_error"), "{answer:?}");
+    // Clients that do not read keep their answers in memory.
+    let mut unread = Vec::new();
+    for _ in 0..6 {
+        let body = model_boss_tests::question("long", "?").to_string();
+        let head = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let mut stream = TcpStream::connect(boss.client().address()).await.unwrap();
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut first = [0; 12];
+        within(PATIENCE, "a status", stream.read_exact(&mut first)).await.unwrap();
+        unread.push((String::from_utf8(first[9..].to_vec()).unwrap(), stream));
+        assert_eq!(boss.chat("small", "?").await.text(), "yes", "small requests are served all along");
+    }
+    let statuses: Vec<&str> = unread.iter().map(|(status, _)| status.as_str()).collect();
+    assert!(statuses.starts_with(&["200", "200", "503"]), "{statuses:?}");
+    let grown = memory.growth_mib();
+    assert!(grown < 128 + SLACK_MIB, "{grown} MiB");
+    drop(unread);
+    everything_is_given_back(&boss).await;
+    let again = boss.chat("long", "?").await;
+    assert_eq!((again.status, again.body.len() > 48 * MIB), (StatusCode::OK, true));
+    boss.finish().await;
+}
