@@ -9,6 +9,7 @@ mod config;
 mod driver;
 mod error_chain;
 mod footprints;
+mod guard;
 mod json;
 mod lease_http;
 mod lease_run;
@@ -32,9 +33,11 @@ mod tcp_table;
 mod upstream;
 
 fn main() -> std::process::ExitCode {
-    // The guard of an engine of others is this program too. It is nobody's command, and must start quickly.
-    if std::env::args_os().nth(1).is_some_and(|word| word == supervisor::GUARD) {
-        return supervisor::guard();
+    // Guards and gates are this program too. They are nobody's commands, and must start quickly.
+    let mut words = std::env::args_os().skip(1);
+    match words.next() {
+        Some(word) if word == guard::GUARD => guard::run(words),
+        Some(word) if word == supervisor::ENGINE_GATE => supervisor::engine_gate(),
+        _ => cli::run(),
     }
-    cli::run()
 }

@@ -29,6 +29,7 @@ mod load_failures;
 mod observability;
 mod operators;
 mod ports;
+mod process_trees;
 mod proxies;
 mod queue;
 mod real_model;

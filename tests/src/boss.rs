@@ -19,8 +19,8 @@ use crate::client::{Answer, Client, Streamed};
 use crate::processes::{MARK_VARIABLE, Processes};
 use crate::wait::{PATIENCE, until, within};
 
-/// How long processes may stay after a coordinator was killed.
-const GONE_WITHIN: Duration = Duration::from_secs(2);
+/// How long processes may stay after their coordinator or their lease was killed.
+pub const GONE_WITHIN: Duration = Duration::from_secs(2);
 
 /// A coordinator about to be started.
 pub struct Launch {
@@ -147,6 +147,12 @@ impl Boss {
             self.no_lease_stays();
         }
         status
+    }
+
+    /// Waits for the end of one that was killed together with its guards: what they left stays, for the test to look at.
+    pub async fn is_killed(mut self) {
+        exit_of(&mut self.child, PATIENCE).await;
+        self.ended = true;
     }
 
     /// Everything it started that lives.

@@ -19,7 +19,7 @@ mod sandbox;
 mod wait;
 
 pub use binaries::{BIN_DIR_VARIABLE, binary};
-pub use boss::{Boss, Launch, Output, question};
+pub use boss::{Boss, GONE_WITHIN, Launch, Output, question};
 pub use client::{Answer, Client, Event, Streamed, text_of_events};
 pub use dice::{Dice, amount};
 pub use fake_model::{FakeModel, FakeWorker, Received};

@@ -34,6 +34,18 @@ impl Processes {
         })
     }
 
+    /// The oldest child of a process, the oldest child of that one, and so on, as long as there is any.
+    pub fn line_below(ancestor: u32) -> Vec<u32> {
+        let mut line = Vec::new();
+        let mut at = ancestor;
+        loop {
+            let children = Self::all(|pid| Stat::of(pid).is_some_and(|stat| stat.parent == at));
+            let Some((pid, _)) = children.0.into_iter().min_by_key(|(pid, start)| (*start, *pid)) else { return line };
+            line.push(pid);
+            at = pid;
+        }
+    }
+
     /// Those of both sets.
     #[must_use]
     pub fn and(mut self, other: Self) -> Self {

@@ -20,6 +20,9 @@ const INITIAL_NAMESPACE: &str = "pid:[4026531836]";
 /// A chain of parents longer than this is not followed.
 const GENERATIONS: usize = 64;
 
+/// So many numbers behind the newest process are looked at for newer ones.
+const MISSING: u32 = 16;
+
 /// The environment variable that names every guard above a process, outermost first, with commas between them. It is
 /// inherited over sessions and double forks.
 pub const GUARDS_VARIABLE: &str = "MODEL_BOSS_GUARDS";
@@ -57,20 +60,29 @@ impl ProcessTree {
         Self { source: Box::new(Proc), namespace }
     }
 
-    /// Every living process of a session, its leader included.
-    pub fn session(leader: u32) -> Vec<u32> {
-        let all = Proc.all().unwrap_or_default().into_iter();
-        all.filter(|pid| Stat::of(*pid).is_some_and(|stat| stat.session == leader && !stat.is_zombie())).collect()
+    /// Every process whose chain of parents leads to `ancestor`, which is not among them. Complete while the ancestor is
+    /// a subreaper (prctl(2), `PR_SET_CHILD_SUBREAPER`): orphans below it become its children.
+    pub fn below(ancestor: u32) -> Vec<Below> {
+        let all = Proc.all().unwrap_or_default();
+        // Processes that were born while the others were looked at have the next numbers.
+        let newest = all.iter().copied().max().unwrap_or_default();
+        let mut found: BTreeMap<u32, Stat> = all.iter().filter_map(|pid| Some((*pid, Stat::of(*pid)?))).collect();
+        let (mut next, mut missing) = (newest + 1, 0);
+        while missing < MISSING {
+            match Stat::of(next) {
+                Some(stat) => drop(found.insert(next, stat)),
+                None => missing += 1,
+            }
+            next += 1;
+        }
+        let reached = reach([ancestor].into(), found.iter().map(|(pid, stat)| (stat.parent, *pid)));
+        let below = found.into_iter().filter(|(pid, _)| reached.contains(pid) && *pid != ancestor);
+        below.map(|(pid, stat)| Below::new(pid, &stat)).collect()
     }
 
-    /// Every living process whose chain of parents leads to `ancestor`, which is not among them. Complete while the
-    /// ancestor is a subreaper (prctl(2), `PR_SET_CHILD_SUBREAPER`): orphans below it become its children.
-    pub fn below(ancestor: u32) -> Vec<Below> {
-        let living = living(&Proc).unwrap_or_default();
-        let edges = living.iter().map(|(pid, stat)| (stat.parent, *pid));
-        let reached = reach([ancestor].into(), edges);
-        let below = living.into_iter().filter(|(pid, _)| reached.contains(pid) && *pid != ancestor);
-        below.map(|(pid, stat)| Below { pid, parent: stat.parent, session: stat.session }).collect()
+    /// Whether some guard stands above a process, by the mark that it bears.
+    pub fn is_guarded(pid: u32) -> bool {
+        Proc.guards(pid).is_some()
     }
 
     /// Every living process of the tree of `root`, which is among them while it lives: its descendants, the groups and
@@ -211,15 +223,26 @@ impl ProcessTree {
     }
 }
 
-/// A living process below another one.
+/// A process below another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Below {
     /// Its number.
     pub pid: u32,
-    /// Its parent's.
+    /// When it began.
+    pub start_time: u64,
+    /// Its parent's number.
     pub parent: u32,
     /// Its session's.
     pub session: u32,
+    /// It ended, and its parent has not collected it yet.
+    pub is_zombie: bool,
+}
+
+impl Below {
+    fn new(pid: u32, stat: &Stat) -> Self {
+        let Stat { parent, session, start_time, .. } = *stat;
+        Self { pid, start_time, parent, session, is_zombie: stat.is_zombie() }
+    }
 }
 
 /// Every living process; `None` when they cannot be listed.

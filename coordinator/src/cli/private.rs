@@ -18,7 +18,7 @@ use super::error::CliError;
 use crate::catalog::ModelRoots;
 use crate::client::Client;
 use crate::config::DEFAULT_TASKS;
-use crate::supervisor::die_with_us;
+use crate::guard::die_with_us;
 
 /// It has nothing left to do when it is asked to end; this is for a worker that does not.
 const END_LIMIT: Duration = Duration::from_secs(15);

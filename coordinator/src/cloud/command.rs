@@ -12,17 +12,16 @@ use bytes::{Bytes, BytesMut};
 use model_boss_dialects::anthropic::{CommandAnswer, CommandQuestion, Ended, cloud_error};
 use model_boss_dialects::sse;
 use model_boss_protocol::{ApiError, ErrorCode};
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, ChildStdout, Command};
+use tokio::process::{Child, ChildStdout};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::guard::{Guarded, Lifeline};
 use crate::supervisor::Spawner;
 
 /// A command that says nothing for this long has failed: thinking models take minutes.
@@ -75,6 +74,8 @@ pub(super) struct Commands {
 /// One that runs. Dropped, it and everything that it started end.
 pub(super) struct Running {
     child: Child,
+    /// Dropped, everything that it started ends too.
+    _lifeline: Lifeline,
     output: ChildStdout,
     /// The end of what it writes besides.
     words: JoinHandle<String>,
@@ -115,7 +116,7 @@ impl Commands {
         } else {
             program.to_owned()
         };
-        let command = command(&program, model, &question, key, (folder.path(), &system));
+        let command = command(&program, model, &question, key, (folder.path(), &system)).map_err(failed)?;
         let spawner = match self.spawner.get() {
             Some(spawner) => spawner,
             None => {
@@ -123,7 +124,7 @@ impl Commands {
                 self.spawner.get_or_init(|| started)
             }
         };
-        let mut child = spawner.spawn_command(command).await.map_err(failed)?;
+        let (mut child, lifeline) = spawner.spawn_program(command).await.map_err(failed)?;
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (Some(mut input), Some(output), Some(errors)) = pipes else {
             return Err(failed(io::Error::other("it has no pipes")));
@@ -132,6 +133,7 @@ impl Commands {
         let (answer, unread) = (CommandAnswer::default(), Vec::new());
         let mut running = Running {
             child,
+            _lifeline: lifeline,
             output,
             words,
             answer,
@@ -163,9 +165,10 @@ fn command(
     question: &CommandQuestion,
     key: Option<String>,
     places: (&Path, &PathBuf),
-) -> Command {
+) -> io::Result<Guarded> {
     let (folder, system) = places;
-    let mut command = Command::new(program);
+    let mut guarded = Guarded::new(program)?;
+    let command = guarded.command();
     command.args(["-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages"]);
     command.args([
         "--model",
@@ -187,8 +190,8 @@ fn command(
     if let Some(key) = key {
         command.env("ANTHROPIC_API_KEY", key);
     }
-    command.current_dir(folder).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-    command
+    command.current_dir(folder).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Ok(guarded)
 }
 
 impl Running {
@@ -262,15 +265,6 @@ impl Running {
                 tracing::warn!("{message}");
                 Err(broken(message))
             }
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Its own session, so its number is that of its group; a number that was reaped may be somebody else's by now.
-        if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
-            _ = killpg(Pid::from_raw(pid), Signal::SIGKILL);
         }
     }
 }

@@ -3,23 +3,28 @@
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::Signal;
+use model_boss_lease_store::ProcessTree;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal as Incoming, SignalKind, signal};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::desk::{self, Granted, Revoked};
-use super::guard::{OPEN, code};
+use super::gate::{OPEN, code};
 use super::keeper::{Keeper, Leaving, Listener, News};
 use super::{LeaseError, RunArgs, Whereabouts};
 use crate::error_chain::chain;
-use crate::supervisor::die_with_us;
+use crate::guard::{Guarded, Lifeline, end_orphans};
 
-/// The guard is this same program: it comes up at once or not at all.
-const GUARD_LIMIT: Duration = Duration::from_secs(10);
+/// The gate is this same program: it comes up at once or not at all.
+const GATE_LIMIT: Duration = Duration::from_secs(10);
+/// Guards end everything within milliseconds.
+const END_LIMIT: Duration = Duration::from_secs(2);
 
 pub(super) fn run(args: &RunArgs, whereabouts: &Whereabouts) -> Result<ExitCode, LeaseError> {
     let runtime =
@@ -43,7 +48,7 @@ async fn run_job(args: &RunArgs, (keeper, mut listener): (Keeper, Listener)) -> 
             return Err(error);
         }
     };
-    // Only after this may the program touch the device. Dropped, the guard ends before it began.
+    // Only after this may the program touch the device. Dropped, it ends before it began.
     if let Err(error) = keeper.attach(guard.pid).await {
         keeper.cancel().await;
         return Err(error);
@@ -51,8 +56,12 @@ async fn run_job(args: &RunArgs, (keeper, mut listener): (Keeper, Listener)) -> 
     if args.verbose {
         say(&format!("process {} may use it: CUDA_VISIBLE_DEVICES='{}'", guard.pid, granted.visible()));
     }
-    guard.tell(OPEN).await;
+    guard.open().await;
     let ended = watch(args, &mut listener, &mut guard, &mut asked).await;
+    // Nothing, unless a guard was killed: then what was below it came to this process.
+    if !spawn_blocking(end_orphans).await.unwrap_or(true) {
+        say("some of its processes do not end");
+    }
     if let Some(why) = keeper.release(Leaving::Ending).await {
         say(&format!("the memory stays counted until it is seen to be free: {why}"));
     }
@@ -91,7 +100,7 @@ async fn granted(
             },
             signal = asked.next() => {
                 keeper.cancel().await;
-                let code = 128 + i32::from(signal);
+                let code = 128 + signal as i32;
                 return Ok(Err(ExitCode::from(u8::try_from(code).unwrap_or(1))));
             }
             () = patience => {
@@ -111,6 +120,7 @@ async fn watch(
 ) -> Result<ExitCode, LeaseError> {
     let mut told = false;
     loop {
+        let ended = guard.ended;
         tokio::select! {
             status = guard.child.wait() => {
                 return status.map(code).map_err(|error| LeaseError::System("wait for the program", error));
@@ -125,7 +135,7 @@ async fn watch(
                     let left = remaining.as_secs();
                     say(&format!("{wanted_by} needs the memory: the program gets {signal} and has {left} s"));
                     told = true;
-                    guard.signal(signal).await;
+                    guard.signal(signal);
                 }
                 Some(News::Revoked(_) | News::Asks(_) | News::Waits(_) | News::Granted(_)) => {}
                 Some(News::Lost) => {
@@ -145,58 +155,81 @@ async fn watch(
                     return Err(LeaseError::Keeper);
                 }
             },
-            signal = asked.next() => guard.tell(signal).await,
+            signal = asked.next() => guard.signal(signal),
+            () = late(ended) => guard.kill(),
         }
     }
 }
 
-/// The guard as its holder sees it.
+/// The guards as their holder sees them.
 struct Guard {
     child: Child,
     pid: u32,
-    line: Option<UnixStream>,
+    /// None once everything is to end.
+    lifeline: Option<Lifeline>,
+    /// When that began.
+    ended: Option<Instant>,
+    gate: UnixStream,
 }
 
 impl Guard {
     async fn start(args: &RunArgs, granted: &Granted) -> Result<Self, LeaseError> {
         let system = |what| move |error| LeaseError::System(what, error);
         let folder = tempfile::Builder::new().prefix("model-boss-").tempdir().map_err(system("make a folder"))?;
-        let socket = folder.path().join("guard.sock");
-        let listener = UnixListener::bind(&socket).map_err(system("listen for the guard"))?;
-        let mut command = Command::new(std::env::current_exe().map_err(system("find this program"))?);
-        command.args(["lease", "guard", "--socket"]).arg(&socket).arg("--").args(&args.program);
+        let socket = folder.path().join("gate.sock");
+        let listener = UnixListener::bind(&socket).map_err(system("listen for the gate"))?;
+        let own = std::env::current_exe().map_err(system("find this program"))?;
+        let mut guarded = Guarded::new(own).map_err(system("make a lifeline"))?;
+        let command = guarded.command();
+        command.args(["lease", "gate", "--socket"]).arg(&socket).arg("--").args(&args.program);
         command.env("CUDA_VISIBLE_DEVICES", granted.visible()).env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
-        command.env("MODEL_BOSS_LEASE", &granted.lease).kill_on_drop(true);
-        die_with_us(command.as_std_mut());
-        let child = command.spawn().map_err(system("start the guard"))?;
-        let line = timeout(GUARD_LIMIT, listener.accept()).await;
+        command.env("MODEL_BOSS_LEASE", &granted.lease);
+        let (child, lifeline) = guarded.spawn().map_err(system("start the guards"))?;
+        let gate = timeout(GATE_LIMIT, listener.accept()).await;
         // It is known by its connection from here on.
         drop(folder);
         let late = || std::io::Error::from(std::io::ErrorKind::TimedOut);
-        let (line, _) = line.map_err(|_| late()).and_then(|line| line).map_err(system("hear from the guard"))?;
-        let pid = child.id().ok_or_else(late).map_err(system("hear from the guard"))?;
-        let peer = line.peer_cred().map_err(system("know the guard"))?.pid();
-        if peer.and_then(|peer| u32::try_from(peer).ok()) != Some(pid) {
+        let (gate, _) = gate.map_err(|_| late()).and_then(|gate| gate).map_err(system("hear from the gate"))?;
+        let pid = child.id().ok_or_else(late).map_err(system("hear from the gate"))?;
+        let peer = gate.peer_cred().map_err(system("know the gate"))?.pid().and_then(|peer| u32::try_from(peer).ok());
+        if !ProcessTree::below(pid).iter().any(|below| Some(below.pid) == peer) {
             let stranger = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
-            return Err(LeaseError::System("know the guard: somebody else answered", stranger));
+            return Err(LeaseError::System("know the gate: somebody else answered", stranger));
         }
-        Ok(Self { child, pid, line: Some(line) })
+        Ok(Self { child, pid, lifeline: Some(lifeline), ended: None, gate })
     }
 
-    async fn tell(&mut self, byte: u8) {
-        if let Some(line) = &mut self.line {
-            // A guard that is gone is noticed by whoever waits for it.
-            let _ = line.write_all(&[byte]).await;
+    async fn open(&mut self) {
+        // A gate that is gone shows by the end of its guards.
+        let _ = self.gate.write_all(&[OPEN]).await;
+    }
+
+    /// Passes a signal on to the program. Its guards, which are of the same group, block it.
+    fn signal(&self, signal: Signal) {
+        // A child that was not waited for keeps its number.
+        if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
+            let _ = killpg(Pid::from_raw(pid), signal);
         }
     }
 
-    async fn signal(&mut self, signal: Signal) {
-        self.tell(u8::try_from(signal as i32).unwrap_or(15)).await;
-    }
-
-    /// The guard ends everything at once.
+    /// Ends everything at once.
     fn end(&mut self) {
-        self.line = None;
+        if self.lifeline.take().is_some() {
+            self.ended = Some(Instant::now());
+        }
+    }
+
+    fn kill(&mut self) {
+        self.ended = None;
+        self.signal(Signal::SIGKILL);
+    }
+}
+
+/// Waits until guards that were to end everything at `ended` should have done so. A signal may have stopped them.
+async fn late(ended: Option<Instant>) {
+    match ended {
+        Some(ended) => tokio::time::sleep(END_LIMIT.saturating_sub(ended.elapsed())).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -217,12 +250,11 @@ impl Asked {
         })
     }
 
-    /// The number of the next one.
-    async fn next(&mut self) -> u8 {
+    async fn next(&mut self) -> Signal {
         tokio::select! {
-            _ = self.interrupt.recv() => 2,
-            _ = self.terminate.recv() => 15,
-            _ = self.hangup.recv() => 1,
+            _ = self.interrupt.recv() => Signal::SIGINT,
+            _ = self.terminate.recv() => Signal::SIGTERM,
+            _ = self.hangup.recv() => Signal::SIGHUP,
         }
     }
 }

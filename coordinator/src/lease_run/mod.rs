@@ -3,7 +3,7 @@
 //! coordinator runs or not, and else with a coordinator. Decides nothing: the rules do.
 
 mod desk;
-mod guard;
+mod gate;
 mod hold;
 mod http_desk;
 mod job;
@@ -53,12 +53,9 @@ pub(crate) enum LeaseCommand {
     Hold(Place),
     /// Who holds and who waits, printed again whenever it changes, until Ctrl-C.
     Watch(LookArgs),
-    /// What `run` starts: waits at the gate, then runs the program and ends it with the lease.
+    /// What `run` starts behind its guards: waits at the gate, then becomes the program.
     #[command(hide = true)]
-    Guard(guard::GuardArgs),
-    /// What the guard starts: becomes the program.
-    #[command(hide = true)]
-    Exec(guard::ExecArgs),
+    Gate(gate::GateArgs),
 }
 
 /// Where leases are kept: at the Redis server, if one is named, else at the coordinator that --url names.
@@ -208,8 +205,7 @@ pub(crate) fn run(command: LeaseCommand, url: &str) -> Result<ExitCode, LeaseErr
         LeaseCommand::Release { lease, force: true, place } => look::force(&lease, &place.whereabouts(url)?),
         LeaseCommand::Watch(look) => look::watch(&look.place.whereabouts(url)?, look.json),
         LeaseCommand::Hold(place) => hold::run(&place.whereabouts(url)?),
-        LeaseCommand::Guard(args) => guard::guard(&args),
-        LeaseCommand::Exec(args) => guard::exec(&args),
+        LeaseCommand::Gate(args) => gate::gate(&args),
     }
 }
 

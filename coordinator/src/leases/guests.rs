@@ -315,7 +315,7 @@ impl Ledger {
     }
 
     /// The processes that some device shows.
-    fn showing(&self) -> Vec<u32> {
+    pub(super) fn showing(&self) -> Vec<u32> {
         self.table.samples().iter().flat_map(|sample| sample.processes.iter().map(|(pid, _)| *pid)).collect()
     }
 }

@@ -1,9 +1,9 @@
-//! Processes that an earlier coordinator left behind: found by its leases, ended only when number and start time are
-//! those of the record. Until the devices show their memory free it stays counted.
+//! Processes that an earlier coordinator left behind: found by its leases, with everything of their trees, ended only when
+//! number and start time are those that were seen. Until the devices show their memory free it stays counted.
 
 use std::time::{Duration, Instant};
 
-use model_boss_lease_store::{Holder, Leftover, Process, StoreError, is_gone, process};
+use model_boss_lease_store::{Holder, Leftover, Process, StoreError, process};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -30,7 +30,7 @@ pub(super) fn end_leftovers(holder: &mut Holder) -> Result<bool, StoreError> {
             return Ok(true);
         }
         for leftover in &leftovers {
-            for old in leftover.processes.iter().filter(|old| !is_gone(old)) {
+            for old in &leftover.processes {
                 tracing::warn!(model = leftover.label, pid = old.pid, "ending a worker of an earlier coordinator");
                 end(old);
             }

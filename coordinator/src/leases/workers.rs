@@ -217,15 +217,15 @@ impl Ledger {
 
     /// Releases what no device shows any more. While the store is out of reach they wait for it: nothing is forgotten.
     pub(super) fn finish_releases(&mut self) {
-        let showing: BTreeSet<u32> =
-            self.table.samples().iter().flat_map(|sample| sample.processes.iter().map(|(pid, _)| *pid)).collect();
+        let showing = self.showing();
         for (filling, since) in std::mem::take(&mut self.releasing) {
             let (slot, generation) = filling;
             let Some(held) = self.held.get(&filling) else {
                 self.news.event(Event::LeaseReleased { slot, generation });
                 continue;
             };
-            let leaks = held.pid.is_some_and(|pid| showing.contains(&pid));
+            // Every process of its tree counts, whichever session it is in: one may have outlived the worker.
+            let leaks = !self.holder.living_of(&held.handle, &showing).is_empty();
             if leaks && since.elapsed() < RELEASE_LIMIT {
                 self.releasing.push((filling, since));
                 continue;

@@ -71,19 +71,19 @@ impl Contract {
         }
     }
 
-    /// One health check. `None` when nobody answers, or somebody who is not this spawn. `leader` is the process we started.
+    /// One health check. `None` when nobody answers, or somebody who is not this spawn. `root` is the process we started.
     /// With `patience`, one of our own that is loading may answer so much later, if it is ready by then.
     pub(super) async fn health(
         &self,
-        leader: u32,
+        root: u32,
         port: u16,
         upstream: &Arc<Upstream>,
         (limit, patience): (Duration, Option<Duration>),
     ) -> Option<Sign> {
-        timeout(limit, self.ask(leader, port, upstream, patience)).await.ok().flatten()
+        timeout(limit, self.ask(root, port, upstream, patience)).await.ok().flatten()
     }
 
-    async fn ask(&self, leader: u32, port: u16, upstream: &Arc<Upstream>, patience: Option<Duration>) -> Option<Sign> {
+    async fn ask(&self, root: u32, port: u16, upstream: &Arc<Upstream>, patience: Option<Duration>) -> Option<Sign> {
         let path: Cow<'_, str> = match (self, patience) {
             (Self::Own(_), Some(wait)) => HealthQuestion { wait }.path().into(),
             (Self::Own(_), None) => "/health".into(),
@@ -106,7 +106,7 @@ impl Contract {
                 })
             }
             Self::Foreign(engine) => {
-                let found = spawn_blocking(move || listener(leader, port)).await.ok()?;
+                let found = spawn_blocking(move || listener(root, port)).await.ok()?;
                 if found == Listener::NotOurs {
                     return None;
                 }

@@ -2,7 +2,7 @@
 //! happened; decides nothing about which model runs where, or whether to try again.
 
 mod contract;
-mod guard;
+mod engine_gate;
 mod output;
 mod ports;
 mod programs;
@@ -27,12 +27,12 @@ use crate::leases::Leases;
 use crate::probe::SimulatedMachine;
 use crate::upstream::Upstream;
 
-pub(crate) use guard::{GUARD, guard};
+pub(crate) use engine_gate::{ENGINE_GATE, engine_gate};
 pub(crate) use output::log_path;
 pub(crate) use ports::Ports;
 pub(crate) use programs::{ProgramError, Programs};
 use runner::WorkerRunner;
-pub(crate) use spawner::{Spawner, die_with_us};
+pub(crate) use spawner::Spawner;
 pub(crate) use streams::Streams;
 
 /// Starts, watches and ends workers.

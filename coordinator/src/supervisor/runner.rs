@@ -19,11 +19,12 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::contract::{Contract, Sign};
-use super::guard::{GUARD, end_session};
+use super::engine_gate::ENGINE_GATE;
 use super::output::Output;
 use super::ports::Port;
 use super::spawner::Launch;
 use super::{SpawnOrder, Tools, Worker, load_timeout_for};
+use crate::guard::{Lifeline, end_orphans};
 use crate::upstream::Upstream;
 
 /// The health check is asked this quickly at first: a process that begins is there in milliseconds.
@@ -35,6 +36,8 @@ const SLOWEST_POLL: Duration = Duration::from_millis(100);
 const HEALTH_LIMIT: Duration = Duration::from_secs(2);
 /// A worker that finds its port taken gets the next one, so often.
 const MAX_PORTS: u32 = 16;
+/// Guards end everything within milliseconds.
+const GUARD_LIMIT: Duration = Duration::from_secs(2);
 /// The task behind a [`Worker`].
 pub(super) struct WorkerRunner {
     order: SpawnOrder,
@@ -102,10 +105,10 @@ impl WorkerRunner {
             Ok(contract) => contract,
             Err(refusal) => return Ending::Final(refusal),
         };
-        let argument = if self.order.backend.is_foreign() { GUARD } else { "serve" };
+        let argument = if self.order.backend.is_foreign() { ENGINE_GATE } else { "serve" };
         let launch = Launch { program: program.clone(), argument, visible_gpus: self.order.visible_gpus.clone() };
-        let mut child = match self.tools.spawner.spawn(launch).await {
-            Ok(child) => child,
+        let (mut child, guard) = match self.tools.spawner.spawn(launch).await {
+            Ok(started) => started,
             Err(error) => {
                 return Ending::Final(not_started(&format!("{} could not be started: {error}", program.display())));
             }
@@ -126,20 +129,24 @@ impl WorkerRunner {
         };
         let (status, why) = match verdict {
             Verdict::Exited(status) => (status, None),
-            Verdict::Stop => (self.terminate(&mut child, pid, &contract).await, None),
+            Verdict::Stop => (self.terminate(&mut child, pid, guard, &contract).await, None),
             Verdict::Kill(why) => {
                 tracing::warn!(%model, pid, "killing the worker: {why}");
-                signal(pid, Signal::SIGKILL);
-                (child.wait().await, Some(why))
+                (kill(&mut child, pid, guard).await, Some(why))
             }
         };
+        // Nothing, unless a guard was killed: then what was below it came to this process.
+        if !spawn_blocking(end_orphans).await.unwrap_or(true) {
+            tracing::warn!(%model, pid, "processes of this worker do not end");
+        }
         if let Some(machine) = &self.tools.machine {
             machine.gone(pid);
         }
+        let code = status.as_ref().ok().and_then(shell_code);
         let mut exit = report(status, why, output.last_lines().await);
         drop(lifeline);
         if let Contract::Foreign(_) = contract {
-            self.end_of_foreign(pid, port, &mut exit).await;
+            exit.reason = self.reason_of_foreign(code, port, &exit);
         }
         tracing::info!(%model, pid, "worker ended: {}", exit.description);
         if exit.reason == Some(WorkerExit::PortInUse) && !self.worker.stop.is_cancelled() {
@@ -148,21 +155,15 @@ impl WorkerRunner {
         Ending::Final(exit)
     }
 
-    /// What a program of others left behind goes with it, and its exit code, which is not one of ours, is given the meaning
-    /// that its last words have.
-    async fn end_of_foreign(&self, pid: u32, port: &Port, exit: &mut ExitReport) {
-        // The guard swept already, unless it was killed.
-        if !spawn_blocking(move || end_session(pid)).await.unwrap_or(false) {
-            tracing::warn!(pid, "processes of this engine do not end");
-        }
+    /// The exit code of a program of others is not one of ours: it gets the meaning that its last words have.
+    fn reason_of_foreign(&self, code: Option<i32>, port: &Port, exit: &ExitReport) -> Option<WorkerExit> {
         let was_ready = self.worker.upstream().is_some();
-        let code = exit.description.strip_prefix("exit code ").and_then(|code| code.parse().ok());
-        exit.reason = match () {
+        match () {
             () if was_ready || self.worker.stop.is_cancelled() || self.worker.kill.is_cancelled() => None,
             () if exit.reason.is_none() && code.is_none() => None,
             () if !port.is_free() => Some(WorkerExit::PortInUse),
             () => exit_reason(code, &exit.last_lines),
-        };
+        }
     }
 
     /// Gate, load, service. Returns only when the process must be killed, saying why.
@@ -274,7 +275,13 @@ impl WorkerRunner {
     }
 
     /// SIGTERM → grace → SIGKILL → wait.
-    async fn terminate(&self, child: &mut Child, pid: u32, contract: &Contract) -> std::io::Result<ExitStatus> {
+    async fn terminate(
+        &self,
+        child: &mut Child,
+        pid: u32,
+        guard: Lifeline,
+        contract: &Contract,
+    ) -> std::io::Result<ExitStatus> {
         signal(pid, contract.stop_signal());
         tokio::select! {
             biased;
@@ -284,8 +291,7 @@ impl WorkerRunner {
                 tracing::warn!(pid, "the worker did not end in its grace, killing it");
             }
         }
-        signal(pid, Signal::SIGKILL);
-        child.wait().await
+        kill(child, pid, guard).await
     }
 
     /// What this process is told, and how it shows that it is ready. Looks at the model's files for engines of others.
@@ -405,6 +411,21 @@ fn signal(pid: u32, signal: Signal) {
         // An error means that it is gone already.
         let _ = killpg(Pid::from_raw(pid), signal);
     }
+}
+
+/// Ends a worker without grace: its guards do. Guards that do nothing (a signal has stopped them) are killed with it.
+async fn kill(child: &mut Child, pid: u32, guard: Lifeline) -> std::io::Result<ExitStatus> {
+    drop(guard);
+    if let Ok(status) = timeout(GUARD_LIMIT, child.wait()).await {
+        return status;
+    }
+    signal(pid, Signal::SIGKILL);
+    child.wait().await
+}
+
+/// The exit code as a shell gives it: 128 and the number of the signal that ended it.
+fn shell_code(status: &ExitStatus) -> Option<i32> {
+    status.code().or_else(|| status.signal().map(|signal| 128 + signal))
 }
 
 fn secret() -> Result<SpawnToken, getrandom::Error> {

@@ -11,22 +11,23 @@ use crate::tcp_table::{TcpSocket, sockets};
 /// What is seen of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Listener {
-    /// A process of the session listens there, on loopback only.
+    /// A process of the tree listens there, on loopback only.
     Ours,
-    /// A process of the session listens there, where other machines may reach it.
+    /// A process of the tree listens there, where other machines may reach it.
     OursInTheOpen,
     /// Nobody, or somebody else.
     NotOurs,
 }
 
-/// Whether a process of the session of `leader` listens on `port`.
-pub(super) fn listener(leader: u32, port: u16) -> Listener {
+/// Whether `root`, or a process below it, listens on `port`.
+pub(super) fn listener(root: u32, port: u16) -> Listener {
     let listening: Vec<TcpSocket> =
         sockets().filter(|socket| socket.listens && socket.local.port() == port && socket.inode != 0).collect();
     if listening.is_empty() {
         return Listener::NotOurs;
     }
-    let held: BTreeSet<u64> = ProcessTree::session(leader).into_iter().flat_map(sockets_of).collect();
+    let held: BTreeSet<u64> =
+        ProcessTree::below(root).iter().map(|below| below.pid).chain([root]).flat_map(sockets_of).collect();
     let ours: Vec<&TcpSocket> = listening.iter().filter(|socket| held.contains(&socket.inode)).collect();
     match () {
         () if ours.is_empty() => Listener::NotOurs,
@@ -51,13 +52,17 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn rc_15_a_socket_of_another_session_is_not_ours() {
+    fn rc_15_a_socket_of_another_tree_is_not_ours() {
         let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = stranger.local_addr().unwrap().port();
-        let session = u32::try_from(nix::unistd::getsid(None).unwrap().as_raw()).unwrap();
-        assert_eq!(listener(session, port), Listener::Ours);
-        assert_eq!(listener(1, port), Listener::NotOurs);
+        let (own, parent) = (std::process::id(), nix::unistd::getppid().as_raw().cast_unsigned());
+        assert_eq!(listener(own, port), Listener::Ours);
+        assert_eq!(listener(parent, port), Listener::Ours, "below it");
+        let mut other = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        assert_eq!(listener(other.id(), port), Listener::NotOurs);
+        drop(other.stdin.take());
+        other.wait().unwrap();
         let open = TcpListener::bind("0.0.0.0:0").unwrap();
-        assert_eq!(listener(session, open.local_addr().unwrap().port()), Listener::OursInTheOpen);
+        assert_eq!(listener(own, open.local_addr().unwrap().port()), Listener::OursInTheOpen);
     }
 }

@@ -1,4 +1,4 @@
-//! Starts worker processes, all on one permanent OS thread.
+//! Starts worker processes behind their guards, all on one permanent OS thread.
 //!
 //! A parent-death signal is tied to the *thread* that forked: spawned from a pool thread, a worker would die whenever the
 //! pool lets that thread go. This thread ends only with the process.
@@ -8,9 +8,13 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::mpsc;
 
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::runtime::Handle;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
+
+use crate::guard::{Guarded, Lifeline, end_orphans};
 
 /// The handle of the spawning thread.
 #[derive(Clone, Debug)]
@@ -29,20 +33,24 @@ pub(super) struct Launch {
     pub(super) visible_gpus: String,
 }
 
+/// What was started: the outer guard of the program, and what keeps the program running.
+pub(crate) type Started = (Child, Lifeline);
+
 struct Order {
-    command: Command,
-    reply: oneshot::Sender<io::Result<Child>>,
+    program: Guarded,
+    reply: oneshot::Sender<io::Result<Started>>,
 }
 
 impl Spawner {
-    /// Starts the thread. `runtime` reaps the children.
+    /// Starts the thread. `runtime` reaps the children, and the orphans of guards that were killed.
     pub(crate) fn start(runtime: Handle) -> io::Result<Self> {
+        runtime.spawn(collect_orphans(signal(SignalKind::child())?));
         let (orders, inbox) = mpsc::channel::<Order>();
         std::thread::Builder::new().name("spawner".into()).spawn(move || {
             let _reaper = runtime.enter();
             while let Ok(order) = inbox.recv() {
-                // A runner that was dropped meanwhile drops its child, which kills it.
-                let _ = order.reply.send(spawn(order.command));
+                // A runner that was dropped meanwhile drops its lifeline, which ends it.
+                let _ = order.reply.send(order.program.spawn());
             }
             // Every handle is gone, but the children of this thread may not be: it must outlive them.
             loop {
@@ -53,77 +61,37 @@ impl Spawner {
     }
 
     /// Starts one worker.
-    pub(super) async fn spawn(&self, launch: Launch) -> io::Result<Child> {
-        self.spawn_command(command(&launch)).await
+    pub(super) async fn spawn(&self, launch: Launch) -> io::Result<Started> {
+        self.spawn_program(program(&launch)?).await
     }
 
-    /// Starts a process in a session of its own that dies with us.
-    pub(crate) async fn spawn_command(&self, command: Command) -> io::Result<Child> {
-        let (reply, child) = oneshot::channel();
+    /// Starts a program behind its guards.
+    pub(crate) async fn spawn_program(&self, program: Guarded) -> io::Result<Started> {
+        let (reply, started) = oneshot::channel();
         let ended = || io::Error::other("the thread that starts processes has ended");
-        self.orders.send(Order { command, reply }).map_err(|_| ended())?;
-        child.await.map_err(|_| ended())?
+        self.orders.send(Order { program, reply }).map_err(|_| ended())?;
+        started.await.map_err(|_| ended())?
     }
 }
 
-fn spawn(mut command: Command) -> io::Result<Child> {
-    die_with_us(command.as_std_mut());
-    command.spawn()
+/// Looks for orphans whenever a child ends: a guard that was killed may have left some.
+async fn collect_orphans(mut children: Signal) {
+    while children.recv().await.is_some() {
+        if !spawn_blocking(end_orphans).await.unwrap_or(true) {
+            tracing::warn!("processes that a killed guard left behind do not end");
+        }
+    }
 }
 
-fn command(launch: &Launch) -> Command {
-    let mut command = Command::new(&launch.program);
-    command
+fn program(launch: &Launch) -> io::Result<Guarded> {
+    let mut program = Guarded::new(&launch.program)?;
+    program
+        .command()
         .arg(launch.argument)
         .env("CUDA_VISIBLE_DEVICES", &launch.visible_gpus)
         .env("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true);
-    command
-}
-
-/// Gives the child its own session (hence process group) and ties its life to the thread that spawns it.
-pub(crate) fn die_with_us(command: &mut std::process::Command) {
-    tie(command, Session::Own);
-}
-
-/// Ties the life of the child to the thread that spawns it.
-pub(super) fn die_with_parent(command: &mut std::process::Command) {
-    tie(command, Session::OfParent);
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Session {
-    Own,
-    OfParent,
-}
-
-#[allow(unsafe_code)]
-fn tie(command: &mut std::process::Command, session: Session) {
-    use std::os::unix::process::CommandExt;
-
-    use nix::errno::Errno;
-    use nix::sys::prctl::set_pdeathsig;
-    use nix::sys::signal::Signal;
-    use nix::unistd::{getppid, setsid};
-
-    let parent = std::process::id();
-    let prepare = move || {
-        if session == Session::Own {
-            setsid()?;
-        }
-        set_pdeathsig(Signal::SIGKILL)?;
-        // The parent may have died before the line above: then nobody would ever send the signal.
-        if u32::try_from(getppid().as_raw()) != Ok(parent) {
-            return Err(io::Error::from(Errno::ESRCH));
-        }
-        Ok(())
-    };
-    // SAFETY: between fork and exec only async-signal-safe calls are allowed. `prepare` makes three plain system calls,
-    // takes no lock and allocates nothing (an error from an errno holds only the number).
-    unsafe {
-        command.pre_exec(prepare);
-    }
+        .stderr(Stdio::piped());
+    Ok(program)
 }

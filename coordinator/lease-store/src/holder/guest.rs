@@ -232,6 +232,12 @@ impl Holder {
         self.seen.forced.iter().map(|forced| ForcedView::of(forced, &self.seen)).collect()
     }
 
+    /// The processes of a held lease that are not gone, or that a device shows, as last seen. No I/O at the store.
+    pub fn living_of(&self, handle: &LeaseHandle, showing: &[u32]) -> Vec<Process> {
+        let lease = self.seen.leases.get(&handle.lease).filter(|lease| lease.token == handle.token);
+        lease.map(|lease| self.living(lease, showing)).unwrap_or_default()
+    }
+
     /// The processes of a lease that are not gone, or that a device shows.
     fn living(&self, lease: &Lease, showing: &[u32]) -> Vec<Process> {
         let tree = ProcessTree::of_this_host(self.owner.process.pid_ns.clone());

@@ -29,7 +29,9 @@ impl Holder {
             match self.apply(&|_| op.clone())? {
                 Outcome::Released | Outcome::Lost => {}
                 Outcome::NotShown => {
-                    let processes: Vec<_> = alive.into_iter().filter(|process| lease.owns(process)).collect();
+                    let owned = alive.iter().filter(|process| lease.owns(process));
+                    let processes: BTreeSet<_> = owned.flat_map(|process| tree.members(process)).collect();
+                    let processes = Vec::from_iter(processes);
                     if abandoned && lease.owner.kind == OwnerKind::Coordinator && !processes.is_empty() {
                         living.push(Leftover { lease: id, label: lease.owner.label, processes });
                     }

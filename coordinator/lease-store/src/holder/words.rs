@@ -140,7 +140,7 @@ pub struct Leftover {
     pub lease: LeaseId,
     /// What it was for.
     pub label: String,
-    /// The processes that still live (or that left processes of their group behind).
+    /// The processes of its tree that still live.
     pub processes: Vec<Process>,
 }
 

@@ -1,0 +1,72 @@
+//! Guards: two processes between a holder (the coordinator, `lease run`) and a program that it starts, so that nothing of
+//! the program outlives its holder, whatever sessions and double forks it makes, and whoever is killed first.
+//!
+//! Holder, outer guard, inner guard: each is a subreaper, so what is orphaned below one of them stays below it or comes to
+//! the next one above. Each sees the end of the others and ends everything below itself then. A guard is gone only when
+//! nothing is left below it, which the kernel says. See docs/adr/0030.
+
+mod household;
+mod process;
+mod tie;
+
+use std::ffi::OsStr;
+use std::io::{self, PipeReader, PipeWriter};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+use tokio::process::{Child, Command};
+
+pub(crate) use household::end_orphans;
+pub(crate) use process::{GUARD, run};
+pub(crate) use tie::die_with_us;
+
+/// This very program, also after its file was replaced.
+const OWN_PROGRAM: &str = "/proc/self/exe";
+/// How guards are called: a signal to every process with our name does not mean them.
+const NAME: &str = "mb-guard";
+
+/// A program that is about to be started behind its guards.
+#[derive(Debug)]
+pub(crate) struct Guarded {
+    command: Command,
+    watched: PipeReader,
+    lifeline: Lifeline,
+}
+
+/// Keeps a guarded program running. When it is dropped, and when its holder dies, everything of the program is ended.
+#[derive(Debug)]
+pub(crate) struct Lifeline {
+    _writer: PipeWriter,
+}
+
+impl Guarded {
+    /// A program: a path, or a name to look for in PATH. An error when nothing is at the path; what else is wrong with it
+    /// shows by the guards' exit code, as in a shell.
+    pub(crate) fn new(program: impl AsRef<OsStr>) -> io::Result<Self> {
+        let program = Path::new(program.as_ref());
+        if program.components().count() > 1 {
+            program.metadata()?;
+        }
+        let (watched, writer) = io::pipe()?;
+        let mut command = Command::new(OWN_PROGRAM);
+        command.arg0(NAME).arg(GUARD).arg(process::OUTER).arg(watched.as_raw_fd().to_string()).arg(program);
+        Ok(Self { command, watched, lifeline: Lifeline { _writer: writer } })
+    }
+
+    /// Its arguments, environment, folder and streams, which are set as for the program itself.
+    pub(crate) fn command(&mut self) -> &mut Command {
+        &mut self.command
+    }
+
+    /// Starts it. The child is the outer guard, which leads a session and process group of its own; it ends as the program
+    /// ends, by the same code or signal, once nothing is left of it.
+    pub(crate) fn spawn(self) -> io::Result<(Child, Lifeline)> {
+        let Self { mut command, watched, lifeline } = self;
+        tie::pass_on(command.as_std_mut(), watched.as_raw_fd());
+        tie::die_with_us(command.as_std_mut());
+        // Dropping the lifeline ends all of it in order; killing the outer guard would leave that to others.
+        command.kill_on_drop(false);
+        let child = household::started(|| command.spawn())?;
+        Ok((child, lifeline))
+    }
+}

@@ -1,0 +1,43 @@
+//! The gate of an engine of others: `model-boss engine-gate`, which becomes the engine. Such an engine knows nothing of
+//! start lines, so its gate waits for one and then runs the program that the line names in its own place.
+
+use std::io::{self, BufRead, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, Stdio};
+
+use model_boss_engines::Launch;
+
+/// The hidden command of this program that is the gate.
+pub(crate) const ENGINE_GATE: &str = "engine-gate";
+/// As shells have it: the program is not there, or cannot be run.
+const NOT_FOUND: u8 = 127;
+const NOT_RUNNABLE: u8 = 126;
+
+/// Waits for the line and becomes the program.
+pub(crate) fn engine_gate() -> ExitCode {
+    let mut line = String::new();
+    match io::stdin().lock().read_line(&mut line) {
+        // The coordinator, which would have started the program, is gone: nothing is wrong here.
+        Ok(0) => return ExitCode::SUCCESS,
+        Ok(_) => {}
+        Err(error) => return failed(1, &format!("the start line cannot be read: {error}")),
+    }
+    let launch: Launch = match serde_json::from_str(&line) {
+        Ok(launch) => launch,
+        Err(error) => return failed(1, &format!("the start line is not one: {error}")),
+    };
+    let mut command = Command::new(&launch.program);
+    command.args(&launch.args).envs(&launch.env).stdin(Stdio::null());
+    if let Some(folder) = &launch.folder {
+        command.current_dir(folder);
+    }
+    let error = command.exec();
+    let code = if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { NOT_RUNNABLE };
+    failed(code, &format!("{} cannot be started: {error}", launch.program.display()))
+}
+
+fn failed(code: u8, why: &str) -> ExitCode {
+    // Without standard error nobody reads it.
+    let _ = io::stderr().write_all(format!("model-boss: {why}\n").as_bytes());
+    ExitCode::from(code)
+}
