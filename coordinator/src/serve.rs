@@ -247,13 +247,9 @@ async fn bind(config: &Config) -> Result<TcpListener, ServeError> {
 /// The eyes on the machine's devices, and why there are no NVIDIA GPUs among them.
 fn probes(config: &Config) -> (Vec<Box<dyn Probe>>, Option<String>) {
     let mut probes: Vec<Box<dyn Probe>> = vec![Box::new(HostProbe::new(cache(config), config.host_memory))];
-    match NvidiaProbe::new() {
-        Ok(nvidia) => {
-            probes.push(Box::new(nvidia));
-            (probes, None)
-        }
-        Err(error) => (probes, Some(error.to_string())),
-    }
+    let (nvidia, why_none) = NvidiaProbe::start();
+    probes.extend(nvidia.map(|nvidia| Box::new(nvidia) as Box<dyn Probe>));
+    (probes, why_none.map(|why| why.to_string()))
 }
 
 /// What can run models besides our own worker (RC-16).
@@ -336,6 +332,7 @@ fn settings(config: &Config) -> Settings {
         back_off_limit: config.back_off_limit,
         lost_pause: config.lost_pause,
         peak_patience: config.peak_patience,
+        device_patience: config.device_patience,
         max_loaded: config.max_loaded_models.clone(),
         load_failure_policy: config.load_failure_policy,
         clients: config.clients.clone(),

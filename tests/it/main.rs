@@ -20,6 +20,7 @@ mod events;
 mod eviction;
 mod files;
 mod give_ups;
+mod gpus;
 mod isolation;
 mod lease_chaos;
 mod lease_run;

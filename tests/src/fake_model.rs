@@ -7,12 +7,13 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use model_boss_protocol::Generation;
+use model_boss_protocol::{ByteCount, DeviceId, Generation};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
+use crate::fake_gpus::FakeGpus;
 use crate::wait::{PATIENCE, within};
 use model_boss_fake_worker::behaviour::{Behaviour, Command, FILE, Report};
 
@@ -28,6 +29,23 @@ struct Script {
     next: VecDeque<Behaviour>,
     then: Behaviour,
     ports: Vec<u16>,
+    /// What their memory comes from, if not from a played machine.
+    gpus: Option<FakeGpus>,
+}
+
+impl Script {
+    /// A worker takes what it was leased, or says it holds, of each GPU that it sees.
+    fn take_memory(&self, pid: u32, behaviour: &Behaviour, env: &BTreeMap<String, String>, spec: &Value) {
+        let (Some(gpus), Some(visible)) = (&self.gpus, env.get("CUDA_VISIBLE_DEVICES")) else { return };
+        let parts: Vec<(DeviceId, ByteCount)> = serde_json::from_value(spec["parts"].clone()).unwrap_or_default();
+        let parts: Vec<ByteCount> =
+            parts.into_iter().filter(|(device, _)| matches!(device, DeviceId::Cuda(_))).map(|part| part.1).collect();
+        let leased: ByteCount = parts.iter().copied().sum();
+        let share = behaviour.holds.map_or(1.0, |holds| holds.0 as f64 / leased.0.max(1) as f64);
+        for (uuid, part) in visible.split(',').zip(parts) {
+            gpus.uses(pid, uuid, part.scaled(share));
+        }
+    }
 }
 
 impl FakeModel {
@@ -37,7 +55,8 @@ impl FakeModel {
         let own = serde_json::json!({ "control": socket });
         std::fs::write(folder.join(FILE), own.to_string()).unwrap();
         let listener = UnixListener::bind(socket).unwrap();
-        let script = Arc::new(Mutex::new(Script { next: VecDeque::new(), then: behaviour, ports: Vec::new() }));
+        let script =
+            Arc::new(Mutex::new(Script { next: VecDeque::new(), then: behaviour, ports: Vec::new(), gpus: None }));
         let (send, spawned) = mpsc::unbounded_channel();
         let answers = Arc::clone(&script);
         // The thread ends with the test's process: it waits in `accept`, and holds nothing else.
@@ -66,6 +85,11 @@ impl FakeModel {
         self.script.lock().unwrap().next.push_back(behaviour);
     }
 
+    /// Lets the coming workers use the memory of these GPUs as they are leased it.
+    pub fn on_gpus(&self, gpus: &FakeGpus) {
+        self.script.lock().unwrap().gpus = Some(gpus.clone());
+    }
+
     /// The next worker that was started. Each is returned once.
     pub async fn worker(&mut self) -> FakeWorker {
         let what = format!("a worker of '{}' starts", self.name);
@@ -92,7 +116,9 @@ fn greet(mut stream: UnixStream, script: &Mutex<Script>) -> Option<FakeWorker> {
     let behaviour = {
         let mut script = script.lock().unwrap();
         script.ports.push(port);
-        script.next.pop_front().unwrap_or_else(|| script.then.clone())
+        let behaviour = script.next.pop_front().unwrap_or_else(|| script.then.clone());
+        script.take_memory(pid, &behaviour, &env, &spec);
+        behaviour
     };
     writeln!(stream, "{}", serde_json::to_string(&behaviour).ok()?).ok()?;
     let (send, reports) = mpsc::unbounded_channel();

@@ -38,6 +38,7 @@ fn main() {
                 foreign: Some(ByteCount::ZERO),
                 retention: None,
                 exclusive: false,
+                lost: false,
             }),
         );
     }

@@ -196,6 +196,7 @@ fn scheduler(scenario: &Scenario) -> Result {
         foreign: Some(ByteCount::ZERO),
         retention: None,
         exclusive: false,
+        lost: false,
     }));
     shell.tell(Event::Catalog((0..scenario.models).map(|n| model(n, scenario.at_once)).collect()));
     let mut dice = Dice(7);

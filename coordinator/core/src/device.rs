@@ -25,6 +25,10 @@ pub(crate) struct Device {
     pub(crate) closed: bool,
     /// The slot that became ready here last.
     pub(crate) newest: Option<SlotId>,
+    /// Since when its driver does not list it.
+    pub(crate) lost: Option<Moment>,
+    /// It was gone for so long that nobody waits for it any more.
+    pub(crate) given_up: bool,
 }
 
 /// Room being made for a model: it has the next turn on its devices, and what is free now is not given away beneath it.
@@ -49,6 +53,11 @@ pub(crate) struct Devices {
 }
 
 impl Device {
+    /// Whether models may be placed here, as far as the device itself goes.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.closed && self.lost.is_none()
+    }
+
     /// What models may use in all; `None` while unknown.
     pub(crate) fn ceiling(&self) -> Option<ByteCount> {
         Some(self.observation.capacity? - self.observation.reserve)
@@ -121,6 +130,8 @@ impl Devices {
                     loading: None,
                     closed: false,
                     newest: None,
+                    lost: None,
+                    given_up: false,
                 };
                 self.devices.insert(name, device);
                 true

@@ -558,6 +558,8 @@ pub struct DeviceObservation {
     pub retention: Option<ByteCount>,
     /// Only one model at a time may use it (MM-5).
     pub exclusive: bool,
+    /// Its driver does not list it any more. Otherwise what is unknown may be known at the next look.
+    pub lost: bool,
 }
 
 /// A request for inference, as far as scheduling cares.

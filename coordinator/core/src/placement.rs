@@ -17,6 +17,9 @@ pub(crate) enum PlacementError {
     /// An operator wants it for something else; it may come back.
     #[error("{device} was freed for something else")]
     Closed { device: DeviceId },
+    /// Its driver does not list it any more; it may come back, and is waited for until it is given up.
+    #[error("{device} is gone: its driver does not list it any more; it is used again once it is seen")]
+    Lost { device: DeviceId, given_up: bool },
     /// No such device here.
     #[error("device '{wanted}' is not there; known devices: {known}")]
     Absent { wanted: DeviceId, known: String },
@@ -34,8 +37,8 @@ impl PlacementError {
     /// What a client is told; `None` when waiting may help.
     pub(crate) fn refusal(&self, model: &ModelId) -> Option<ApiError> {
         let code = match self {
-            Self::Unknown { .. } | Self::Closed { .. } => return None,
-            Self::Absent { .. } => ErrorCode::DeviceNotAvailable,
+            Self::Unknown { .. } | Self::Closed { .. } | Self::Lost { given_up: false, .. } => return None,
+            Self::Absent { .. } | Self::Lost { given_up: true, .. } => ErrorCode::DeviceNotAvailable,
             Self::NeverFits { .. } => ErrorCode::ModelNeverFits,
         };
         Some(ApiError::new(code, format!("model '{model}' cannot be placed: {self}")))
@@ -70,17 +73,21 @@ pub(crate) fn sites(wanted: &Wanted<'_>, devices: &Devices) -> Result<Vec<Site>,
         let known: Vec<String> = devices.iter().map(|(name, _)| name.to_string()).collect();
         return Err(PlacementError::Absent { wanted: wanted.device.clone(), known: known.join(", ") });
     }
-    let open = holding(wanted, devices, |device| !device.closed);
+    let open = holding(wanted, devices, Device::is_open);
     if !open.is_empty() {
         return Ok(open);
     }
     let allowed = || devices.iter().filter(|(name, _)| is_allowed(wanted.device, name));
-    if allowed().any(|(_, device)| !device.closed && device.ceiling().is_none()) {
+    if allowed().any(|(_, device)| device.is_open() && device.ceiling().is_none()) {
         return Err(PlacementError::Unknown { device: wanted.device.clone() });
     }
-    let closed = holding(wanted, devices, |_| true).into_iter().flatten();
-    if let Some(device) = closed.into_iter().find(|name| devices.get(name).is_some_and(|device| device.closed)) {
-        return Err(PlacementError::Closed { device });
+    let not_open: Site = holding(wanted, devices, |_| true).into_iter().flatten().collect();
+    let not_open = || not_open.iter().filter_map(|name| Some((name, devices.get(name)?)));
+    if let Some((name, _)) = not_open().find(|(_, device)| device.closed) {
+        return Err(PlacementError::Closed { device: name.clone() });
+    }
+    if let Some((name, device)) = not_open().min_by_key(|(_, device)| device.given_up) {
+        return Err(PlacementError::Lost { device: name.clone(), given_up: device.given_up });
     }
     let mut limits: Vec<String> =
         allowed().filter_map(|(name, device)| Some(format!("{name} can give at most {}", device.ceiling()?))).collect();
@@ -132,7 +139,7 @@ pub(crate) fn streamed_site(
     devices: &Devices,
     room: impl Fn(&DeviceId) -> Option<i128>,
 ) -> Option<Site> {
-    let open = |name: &DeviceId| devices.get(name).filter(|device| !device.closed).and_then(|_| room(name));
+    let open = |name: &DeviceId| devices.get(name).filter(|device| device.is_open()).and_then(|_| room(name));
     let allowed = || devices.iter().map(|(name, _)| name).filter(|name| is_allowed(wanted.device, name));
     let holds = |site: &[DeviceId], host: Option<i128>| {
         let rooms: Option<Vec<i128>> = site.iter().map(&open).collect();

@@ -133,6 +133,11 @@ pub enum WaitReason {
         /// Which device.
         device: DeviceId,
     },
+    /// The driver of its device does not list it any more. After a while such requests are refused.
+    DeviceLost {
+        /// Which device.
+        device: DeviceId,
+    },
     /// The memory of the device could not be observed, and unknown is not zero (RC-21).
     DeviceUnknown {
         /// Which device.
@@ -217,6 +222,8 @@ pub enum LeaveCause {
     Removed,
     /// Its device was freed for something else (RC-30).
     Freed,
+    /// The driver of its device does not list it any more.
+    DeviceLost,
     /// Idle models kept more memory than they may (BC-1, BC-2).
     Retention,
     /// Other programs used memory that it holds (RC-21).
@@ -313,6 +320,9 @@ impl fmt::Display for WaitReason {
                 Ok(())
             }
             Self::DeviceClosed { device } => write!(f, "{device} was freed for something else"),
+            Self::DeviceLost { device } => {
+                write!(f, "{device} is gone: its driver does not list it any more; waiting until it is seen again")
+            }
             Self::DeviceUnknown { device } => write!(f, "the memory of {device} is not known at the moment"),
             Self::WorkerLost { model } => write!(f, "the worker of {model} went away"),
             Self::ClientLimit { client, running, limit } => {
@@ -362,6 +372,7 @@ impl fmt::Display for LeaveCause {
             Self::Replaced => f.write_str("its manifest or weights changed"),
             Self::Removed => f.write_str("its manifest is gone"),
             Self::Freed => f.write_str("its device was freed"),
+            Self::DeviceLost => f.write_str("its device is gone"),
             Self::Retention => f.write_str("idle, over the memory that idle models may keep"),
             Self::Foreign => f.write_str("idle, and other programs need the memory"),
             Self::Yielded { to } => write!(f, "idle, and '{to}' waits for its memory"),

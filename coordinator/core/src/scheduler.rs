@@ -195,12 +195,7 @@ impl Scheduler {
     fn take_in(&mut self, event: Event) {
         match event {
             Event::Catalog(models) => self.catalog_changed(models),
-            Event::DeviceObserved(observation) => {
-                if self.devices.observe(observation, self.now, self.settings.peak_patience) {
-                    self.accounts_changed = true;
-                    self.memory_changed();
-                }
-            }
+            Event::DeviceObserved(observation) => self.device_observed(observation),
             Event::Submit(submission) => self.submit(submission),
             Event::Cancel(request) => self.finished(request, Outcome::ClientGone, None),
             Event::Finished { request, outcome, tokens } => self.finished(request, outcome, tokens),

@@ -39,6 +39,8 @@ pub struct Settings {
     /// How long a request for a model that is not loaded waits for a lease store that is out of reach.
     #[serde(with = "span_text")]
     pub ledger_patience: Duration,
+    /// How long a device that its driver does not list any more is waited for.
+    pub device_patience: Duration,
     /// How often a request whose worker died before any byte of its answer is tried again.
     pub max_retries: u32,
     /// Failed loads of a model in a row after which those who wait for it are told.
@@ -196,6 +198,7 @@ impl Default for Settings {
             max_keep_alive: Duration::from_secs(24 * 3_600),
             reevaluate_every: Duration::from_secs(5),
             ledger_patience: Duration::from_secs(30),
+            device_patience: Duration::from_secs(30),
             max_retries: 3,
             max_load_attempts: 3,
             back_off_first: Duration::from_secs(1),

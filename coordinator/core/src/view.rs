@@ -185,6 +185,8 @@ pub struct DeviceView {
     pub loading: Option<ModelId>,
     /// An operator freed it for something else (RC-30).
     pub closed: bool,
+    /// Its driver does not list it any more: its models end, and none is placed here until it is seen again.
+    pub lost: bool,
     /// What models may keep here while nobody uses them (BC-1).
     pub retention: Option<ByteCount>,
     /// Only one model at a time may use it (MM-5).

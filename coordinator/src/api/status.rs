@@ -88,11 +88,12 @@ pub(super) async fn health(call: Call) -> Result<Response, ApiError> {
     })
 }
 
-/// What an operator has to mend: manifests, tasks, stored configuration.
+/// What an operator has to mend: manifests, tasks, stored configuration, devices.
 fn problems(context: &Context) -> Vec<String> {
     let mut problems: Vec<String> = context.catalog.current().problems.iter().map(ToString::to_string).collect();
     problems.extend(context.tasks.problems());
     problems.extend(context.config.problems());
+    problems.extend(context.devices.problems());
     problems
 }
 
@@ -235,6 +236,7 @@ pub(super) async fn devices(call: Call) -> Result<Response, ApiError> {
                 "uuid": sample.uuid,
                 "total": sample.capacity,
                 "used": sample.used,
+                "problem": sample.trouble.as_ref().map(ToString::to_string),
                 "accounting": if sample.told_apart { "per_process" } else { "degraded" },
             });
             let account = accounts.iter().find(|account| account.id == sample.device);

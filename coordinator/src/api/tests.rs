@@ -41,6 +41,7 @@ impl Probe for FakeProbe {
             told_apart: true,
             processes: Vec::new(),
             retention: None,
+            trouble: None,
             exclusive: false,
             sampled_at: StdInstant::now(),
         }]

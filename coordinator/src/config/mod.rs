@@ -91,6 +91,8 @@ section! {
         lost_pause: Duration = Duration::from_secs(1),
         /// What other programs use for less than this a model waits for; for what they use longer its layers come and go (docs/streaming.md).
         peak_patience: Duration = Duration::from_secs(30),
+        /// A request whose only device its driver does not list any more waits for this long, then 409 `device_not_available`.
+        device_patience: Duration = Duration::from_secs(30),
         /// What follows a failed load: `evict_all_and_retry` once, or `fail`. Never where the model's files are at fault.
         load_failure_policy: LoadFailurePolicy = LoadFailurePolicy::default(),
         /// Models loaded at once: `auto` (memory decides), or numbers for LLM, EMBEDDING, RERANKING, or e.g. `llm=2 tts=1`; else 1.

@@ -189,6 +189,6 @@ impl Desk for RedisDesk {
 /// The eyes on the host's memory and, where there is a driver, its GPUs.
 fn probes() -> Vec<Box<dyn Probe>> {
     let mut probes: Vec<Box<dyn Probe>> = vec![Box::new(HostProbe::new(None, None))];
-    probes.extend(NvidiaProbe::new().ok().map(|nvidia| Box::new(nvidia) as Box<dyn Probe>));
+    probes.extend(NvidiaProbe::start().0.map(|nvidia| Box::new(nvidia) as Box<dyn Probe>));
     probes
 }

@@ -10,7 +10,7 @@ use model_boss_protocol::{ByteCount, DeviceId, ModelId};
 use tokio::sync::oneshot;
 
 use super::leftovers::end_leftovers;
-use super::look::show_unknown;
+use super::look::{Blindness, show_unknown};
 use super::opening::StoreChoice;
 use super::workers::{Filling, Held, Place, Ranks};
 use super::{DeviceTable, LeaseCommand, LeaseSetup, LeaseStartError, StoreWatch};
@@ -52,8 +52,8 @@ pub(super) struct Ledger {
     pub(super) ranks: Ranks,
     pub(super) releasing: Vec<(Filling, Instant)>,
     pub(super) declared: BTreeMap<DeviceId, DeviceDeclaration>,
-    /// Devices whose driver does not tell processes apart,
-    pub(super) blind: BTreeSet<DeviceId>,
+    /// Devices whose driver does not tell processes apart, as it says or as its lists show,
+    pub(super) blind: BTreeMap<DeviceId, Blindness>,
     /// and what programs without a lease use on each of them, as the operator says.
     pub(super) foreign: ByteCount,
     /// Some lease may have nobody who holds it any more: they are looked through at each look.
@@ -194,7 +194,7 @@ impl Ledger {
             ranks: Ranks::default(),
             releasing: Vec::new(),
             declared: BTreeMap::new(),
-            blind: BTreeSet::new(),
+            blind: BTreeMap::new(),
             foreign,
             unsettled,
             looked: Instant::now(),
@@ -250,10 +250,11 @@ impl Ledger {
         }
     }
 
-    /// Nobody else holds or waits, and the store does what it should: there is little to see.
+    /// Nobody else holds or waits, and store and devices are as they should be: there is little to see.
     fn is_quiet(&self) -> bool {
         self.state == LedgerState::Open
             && !self.unsettled
+            && !self.table.is_in_trouble()
             && self.holder.leases().is_empty()
             && self.holder.waiters().is_empty()
     }

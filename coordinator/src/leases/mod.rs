@@ -64,7 +64,15 @@ pub(crate) struct LeaseStart {
 
 /// The devices as last seen. Written by the ledger's thread only.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct DeviceTable(Arc<RwLock<Vec<DeviceSample>>>);
+pub(crate) struct DeviceTable(Arc<RwLock<LastLook>>);
+
+/// What the probes gave at the last look.
+#[derive(Debug, Default)]
+struct LastLook {
+    samples: Vec<DeviceSample>,
+    /// What is wrong with the probes themselves.
+    problems: Vec<String>,
+}
 
 /// How the store is. Written by the ledger's thread only.
 #[derive(Clone, Debug)]
@@ -251,17 +259,34 @@ impl Leases {
 impl DeviceTable {
     /// What was last seen.
     pub(crate) fn samples(&self) -> Vec<DeviceSample> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.read().unwrap_or_else(PoisonError::into_inner).samples.clone()
+    }
+
+    /// Whether any device or probe is not as it should be.
+    pub(crate) fn is_in_trouble(&self) -> bool {
+        let look = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        !look.problems.is_empty() || look.samples.iter().any(|sample| sample.trouble.is_some())
+    }
+
+    /// What is wrong with devices and probes now, for people.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let look = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let in_trouble = look.samples.iter().filter_map(|sample| {
+            let DeviceSample { device, name, uuid, trouble, .. } = sample;
+            let uuid = uuid.as_deref().map(|uuid| format!(", {uuid}")).unwrap_or_default();
+            trouble.as_ref().map(|trouble| format!("{device} ({name}{uuid}): {trouble}"))
+        });
+        in_trouble.chain(look.problems.iter().cloned()).collect()
     }
 
     /// The identity of a GPU.
     pub(crate) fn uuid_of(&self, device: &DeviceId) -> Option<String> {
-        let samples = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        samples.iter().find(|sample| sample.device == *device)?.uuid.clone()
+        let look = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        look.samples.iter().find(|sample| sample.device == *device)?.uuid.clone()
     }
 
-    fn set(&self, samples: Vec<DeviceSample>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = samples;
+    fn set(&self, samples: Vec<DeviceSample>, problems: Vec<String>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = LastLook { samples, problems };
     }
 }
 

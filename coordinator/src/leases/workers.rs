@@ -10,6 +10,7 @@ use model_boss_protocol::{ByteCount, DeviceId, Generation, ModelId, Priority, Sl
 
 use super::Ask;
 use super::keeper::Ledger;
+use super::look::unexplained;
 use crate::error_chain::chain;
 
 /// A process that ended and still shows on a device is waited for at most so long: then its bytes stay charged in the
@@ -26,8 +27,23 @@ pub(super) type Filling = (SlotId, Generation);
 pub(super) struct Held {
     pub(super) handle: LeaseHandle,
     pub(super) pid: Option<u32>,
+    /// How far its load is known to be complete.
+    pub(super) load: LoadKnown,
+    /// What nobody listed accounted for on its devices when it was let through.
+    pub(super) unexplained: Vec<(DeviceId, ByteCount)>,
     /// The most that the scheduler was told of its use.
     pub(super) told: Vec<(DeviceId, ByteCount)>,
+}
+
+/// How far it is known that a worker has loaded what it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LoadKnown {
+    /// It loads.
+    Runs,
+    /// It has loaded.
+    Complete,
+    /// The ledger was told, which matters only where the driver does not tell processes apart.
+    Stated,
 }
 
 /// A model's place in the ledger's queue.
@@ -56,7 +72,10 @@ impl Ledger {
             }
             Ok(Acquired::Granted(handle)) => {
                 self.places.remove(&ask.model);
-                self.held.insert(filling, Held { handle, pid: None, told: Vec::new() });
+                self.held.insert(
+                    filling,
+                    Held { handle, pid: None, load: LoadKnown::Runs, unexplained: Vec::new(), told: Vec::new() },
+                );
                 self.news.event(Event::LeaseGranted { slot, generation });
                 return;
             }
@@ -145,25 +164,44 @@ impl Ledger {
 
     pub(super) fn attach(&mut self, filling: Filling, pid: u32) -> Result<(), StoreError> {
         let Some(held) = self.held.get_mut(&filling) else { return Err(StoreError::NoSuchProcess(pid)) };
-        let attached = self.holder.attach(&held.handle, pid).inspect(|()| held.pid = Some(pid));
+        let attached = self.holder.attach(&held.handle, pid).inspect(|()| {
+            held.pid = Some(pid);
+            held.unexplained = self.table.samples().iter().filter_map(unexplained).collect();
+        });
         self.done(&attached);
         attached
     }
 
-    /// States that a load is complete, where only that tells whose memory is in use.
+    /// Takes note that a load is complete.
     pub(super) fn loaded(&mut self, filling: Filling) {
-        let Some(held) = self.held.get(&filling) else { return };
-        if !self.holder.parts(&held.handle).iter().any(|(device, _)| self.blind.contains(device)) {
-            return;
-        }
-        let stated = self.holder.loaded(&held.handle);
-        self.done(&stated);
-        match stated {
+        let Some(held) = self.held.get_mut(&filling) else { return };
+        held.load = LoadKnown::Complete;
+        if self.state_loads() {
             // What is in use now is what it took.
-            Ok(()) => self.look_or_log(),
-            // After a while the load counts as complete all the same.
-            Err(error) => tracing::warn!("a load could not be stated as complete: {}", chain(&error)),
+            self.look_or_log();
         }
+    }
+
+    /// States which loads are complete, where only that tells whose memory is in use; whether there were any.
+    pub(super) fn state_loads(&mut self) -> bool {
+        let blind = |held: &Held| {
+            let parts = self.holder.parts(&held.handle);
+            parts.iter().any(|(device, _)| self.blind.contains_key(device))
+        };
+        let to_state = |held: &Held| held.load == LoadKnown::Complete && blind(held);
+        let fillings: Vec<Filling> =
+            self.held.iter().filter(|(_, held)| to_state(held)).map(|(filling, _)| *filling).collect();
+        for filling in &fillings {
+            let Some(held) = self.held.get_mut(filling) else { continue };
+            let stated = self.holder.loaded(&held.handle);
+            match &stated {
+                Ok(()) => held.load = LoadKnown::Stated,
+                // It is stated at the next look, or counts as complete after a while.
+                Err(error) => tracing::warn!("a load could not be stated as complete: {}", chain(error)),
+            }
+            self.done(&stated);
+        }
+        !fillings.is_empty()
     }
 
     /// The heartbeat.

@@ -30,6 +30,7 @@ impl Probe for DeclaredProbe {
             told_apart: true,
             processes: Vec::new(),
             retention: None,
+            trouble: None,
             exclusive: declared.exclusive,
             sampled_at: Instant::now(),
         };

@@ -72,6 +72,7 @@ impl Probe for HostProbe {
             told_apart: true,
             processes: anonymous_memory(&self.proc, leased),
             retention: None,
+            trouble: None,
             exclusive: false,
             sampled_at,
         };

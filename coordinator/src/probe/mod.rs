@@ -7,6 +7,8 @@ mod host;
 mod nvidia;
 mod simulated;
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
@@ -22,6 +24,32 @@ pub(crate) use simulated::{SimulatedMachine, SimulationError};
 pub(crate) trait Probe: Send + 'static {
     /// All its devices now. `leased` are the roots of the process trees that hold leases.
     fn sample(&mut self, leased: &[u32]) -> Vec<DeviceSample>;
+
+    /// What is wrong with the probe itself, for people.
+    fn problem(&self) -> Option<String> {
+        None
+    }
+}
+
+/// Why a device cannot be used now, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// What it has cannot be read at the moment.
+    Unreadable(String),
+    /// Its driver does not list it any more.
+    Lost,
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable(why) => write!(f, "its memory is not known: {why}; nothing is placed there meanwhile"),
+            Self::Lost => f.write_str(
+                "it is gone, its driver does not list it any more; its models ended, and nothing is placed there until \
+                 it is seen again",
+            ),
+        }
+    }
 }
 
 /// One device at one moment.
@@ -47,6 +75,9 @@ pub(crate) struct DeviceSample {
     /// What models may keep here while idle (BC-1).
     #[serde(skip)]
     pub(crate) retention: Option<ByteCount>,
+    /// Why it cannot be used now.
+    #[serde(skip)]
+    pub(crate) trouble: Option<Trouble>,
     /// Only one model at a time may use it (MM-5).
     #[serde(skip)]
     pub(crate) exclusive: bool,
@@ -55,16 +86,34 @@ pub(crate) struct DeviceSample {
     pub(crate) sampled_at: Instant,
 }
 
+impl DeviceSample {
+    /// The same device with everything that changes unknown.
+    fn without_figures(&self, trouble: Trouble) -> Self {
+        Self { used: None, processes: Vec::new(), trouble: Some(trouble), sampled_at: Instant::now(), ..self.clone() }
+    }
+}
+
+/// Devices that are missing from so many answers in a row are lost. From the first on they are unknown.
+const LOST_AFTER: u32 = 2;
+
 /// All probes of the machine. Lives on the thread that keeps the ledger.
 pub(crate) struct Probes {
     probes: Vec<ProbeThread>,
 }
 
+/// An answer of a probe: its devices, and what is wrong with itself.
+type Seen = (Vec<DeviceSample>, Option<String>);
+
 struct ProbeThread {
-    orders: SyncSender<(Vec<u32>, SyncSender<Vec<DeviceSample>>)>,
-    /// The answer to an order that missed its deadline; no second order is given before it comes.
-    late: Option<Receiver<Vec<DeviceSample>>>,
+    orders: SyncSender<(Vec<u32>, SyncSender<Seen>)>,
+    /// The answer to an order that missed its deadline, and when that was given; no second order is given before it
+    /// comes.
+    late: Option<(Receiver<Seen>, Instant)>,
+    /// Every device that was ever seen, as it was last seen.
     last: Vec<DeviceSample>,
+    /// In how many answers in a row each of them was missing.
+    missing: BTreeMap<DeviceId, u32>,
+    problem: Option<String>,
 }
 
 impl Probes {
@@ -79,48 +128,94 @@ impl Probes {
         let deadline = Instant::now() + limit;
         self.probes.iter_mut().flat_map(|probe| probe.sample(leased, deadline)).collect()
     }
+
+    /// What is wrong with the probes, as of the last look.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        self.probes.iter().filter_map(|probe| probe.problem.clone()).collect()
+    }
 }
 
 impl ProbeThread {
     fn start(mut probe: Box<dyn Probe>) -> std::io::Result<Self> {
-        let (orders, inbox) = mpsc::sync_channel::<(Vec<u32>, SyncSender<Vec<DeviceSample>>)>(1);
+        let (orders, inbox) = mpsc::sync_channel::<(Vec<u32>, SyncSender<Seen>)>(1);
         std::thread::Builder::new().name("probe".into()).spawn(move || {
             while let Ok((leased, reply)) = inbox.recv() {
                 // Nobody waits any more: the next order will be newer.
-                let _ = reply.send(probe.sample(&leased));
+                let samples = probe.sample(&leased);
+                let _ = reply.send((samples, probe.problem()));
             }
         })?;
-        Ok(Self { orders, late: None, last: Vec::new() })
+        Ok(Self { orders, late: None, last: Vec::new(), missing: BTreeMap::new(), problem: None })
     }
 
     fn sample(&mut self, leased: &[u32], deadline: Instant) -> Vec<DeviceSample> {
-        if let Some(late) = &self.late {
+        if let Some((late, _)) = &self.late {
             match late.try_recv() {
-                // Old news, but the thread is free again.
+                // It is old, but the thread is free again.
                 Ok(_) | Err(mpsc::TryRecvError::Disconnected) => self.late = None,
                 Err(mpsc::TryRecvError::Empty) => return self.unknown(),
             }
         }
         let (reply, answer) = mpsc::sync_channel(1);
+        let asked = Instant::now();
         if self.orders.send((leased.to_vec(), reply)).is_err() {
             return self.unknown();
         }
-        match answer.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(samples) => {
-                self.last.clone_from(&samples);
-                samples
+        match answer.recv_timeout(deadline.saturating_duration_since(asked)) {
+            Ok((samples, problem)) => {
+                self.problem = problem;
+                self.take(samples)
             }
             Err(RecvTimeoutError::Timeout) => {
                 tracing::warn!("a device probe does not answer; its devices count as unknown until it does");
-                self.late = Some(answer);
+                self.late = Some((answer, asked));
                 self.unknown()
             }
             Err(RecvTimeoutError::Disconnected) => self.unknown(),
         }
     }
 
+    /// An answer, completed by the devices that were seen before and are missing from it: silence about a device is no
+    /// word that it is as it was.
+    fn take(&mut self, mut samples: Vec<DeviceSample>) -> Vec<DeviceSample> {
+        for sample in &samples {
+            if self.missing.remove(&sample.device).is_some() {
+                tracing::info!(device = %sample.device, "the device is listed by its driver again");
+            }
+        }
+        for known in &self.last {
+            if samples.iter().any(|sample| sample.device == known.device) {
+                continue;
+            }
+            let times = self.missing.entry(known.device.clone()).or_default();
+            *times = times.saturating_add(1);
+            let trouble = if *times < LOST_AFTER {
+                Trouble::Unreadable("its driver does not list it".to_owned())
+            } else {
+                Trouble::Lost
+            };
+            if *times == LOST_AFTER {
+                tracing::error!(device = %known.device, uuid = known.uuid, "the device is gone: its driver does not list it any more");
+            }
+            samples.push(known.without_figures(trouble));
+        }
+        samples.sort_by(|a, b| a.device.cmp(&b.device));
+        self.last.clone_from(&samples);
+        samples
+    }
+
+    /// Every device while the probe does not answer. One that was gone before stays gone.
     fn unknown(&self) -> Vec<DeviceSample> {
-        let forget = |sample: &DeviceSample| DeviceSample { used: None, processes: Vec::new(), ..sample.clone() };
+        let why = match &self.late {
+            Some((_, asked)) => {
+                format!("its driver has not answered for {:.0} s", asked.elapsed().as_secs_f64().ceil())
+            }
+            None => "its probe has ended".to_owned(),
+        };
+        let forget = |sample: &DeviceSample| match &sample.trouble {
+            Some(Trouble::Lost) => sample.without_figures(Trouble::Lost),
+            _ => sample.without_figures(Trouble::Unreadable(why.clone())),
+        };
         self.last.iter().map(forget).collect()
     }
 }
@@ -140,6 +235,7 @@ mod tests {
             told_apart: true,
             processes: Vec::new(),
             retention: None,
+            trouble: None,
             exclusive: false,
             sampled_at: Instant::now(),
         }
@@ -153,6 +249,37 @@ mod tests {
             let _ = self.0.recv();
             vec![sample(500)]
         }
+    }
+
+    /// Gives these answers one after the other.
+    struct Scripted(Vec<Vec<DeviceSample>>);
+
+    impl Probe for Scripted {
+        fn sample(&mut self, _: &[u32]) -> Vec<DeviceSample> {
+            self.0.remove(0)
+        }
+    }
+
+    #[test]
+    fn rc_21_a_device_that_is_not_listed_any_more_is_unknown_at_once_and_then_lost() {
+        let other = DeviceSample { device: DeviceId::Cuda(0), ..sample(1) };
+        let (both, one) = (vec![sample(500), other], vec![sample(500)]);
+        let answers = vec![both.clone(), one.clone(), one, Vec::new(), both];
+        let mut probes = Probes::start(vec![Box::new(Scripted(answers))]).unwrap();
+        let long = Duration::from_secs(60);
+        let mut look = || {
+            let samples = probes.sample(&[], long);
+            assert_eq!(samples.len(), 2, "none is forgotten");
+            let troubles: Vec<Option<Trouble>> = samples.iter().map(|sample| sample.trouble.clone()).collect();
+            assert!(samples.iter().all(|sample| sample.used.is_some() == sample.trouble.is_none()));
+            troubles
+        };
+        let unreadable = || Some(Trouble::Unreadable("its driver does not list it".to_owned()));
+        assert_eq!(look(), [None, None]);
+        assert_eq!(look(), [None, unreadable()]);
+        assert_eq!(look(), [None, Some(Trouble::Lost)]);
+        assert_eq!(look(), [unreadable(), Some(Trouble::Lost)]);
+        assert_eq!(look(), [None, None]);
     }
 
     #[test]

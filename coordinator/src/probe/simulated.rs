@@ -11,7 +11,7 @@ use model_boss_protocol::{ByteCount, DeviceId};
 use serde::Deserialize;
 
 use super::host::retention;
-use super::{DeviceSample, Probe};
+use super::{DeviceSample, Probe, Trouble};
 
 /// The memory of a played host whose file does not say.
 const HOST_MEMORY: ByteCount = ByteCount::gib(64);
@@ -171,8 +171,7 @@ impl Description {
             let sizes = (gpu.memory, gpu.reserve.unwrap_or(GPU_RESERVE), gpu.foreign);
             let mut sample = sample(DeviceId::Cuda(index), name, Some(uuid), sizes, held);
             if gpu.silent {
-                sample.used = None;
-                sample.processes.clear();
+                sample = sample.without_figures(Trouble::Unreadable("its driver does not answer".to_owned()));
             }
             if gpu.blind {
                 sample.told_apart = false;
@@ -210,6 +209,7 @@ fn sample(
         told_apart: true,
         processes,
         retention: None,
+        trouble: None,
         exclusive: false,
         sampled_at: Instant::now(),
     }

@@ -7,9 +7,50 @@ use model_boss_protocol::{ApiError, DeviceId, ErrorCode, RequestId, SlotId};
 use super::Scheduler;
 use crate::reason::LeaveCause;
 use crate::slot::SlotState;
-use crate::{Effect, Verdict};
+use crate::{DeviceObservation, Effect, Verdict};
 
 impl Scheduler {
+    pub(super) fn device_observed(&mut self, observation: DeviceObservation) {
+        let (name, lost) = (observation.device.clone(), observation.lost);
+        if self.devices.observe(observation, self.now, self.settings.peak_patience) {
+            self.accounts_changed = true;
+            self.memory_changed();
+        }
+        if lost {
+            self.device_lost(&name);
+        } else if let Some(device) = self.devices.get_mut(&name) {
+            (device.lost, device.given_up) = (None, false);
+        }
+    }
+
+    /// A device that is gone takes its models along: their requests go to other places or wait. Those that can go nowhere
+    /// else are told when it has been away for too long.
+    fn device_lost(&mut self, name: &DeviceId) {
+        let (now, patience) = (self.now, self.settings.device_patience);
+        let Some(device) = self.devices.get_mut(name) else { return };
+        if let Some(since) = device.lost {
+            if !device.given_up && now.since(since) >= patience {
+                device.given_up = true;
+                self.memory_changed();
+            }
+            return;
+        }
+        device.lost = Some(now);
+        let slots: Vec<SlotId> = device.slots.iter().copied().collect();
+        self.drop_claims_on(name);
+        self.fail_moves_to(name, "the device is gone");
+        for slot in slots {
+            if matches!(self.pool[slot].state, SlotState::Loading(_) | SlotState::Ready(_)) {
+                let model = self.name_of(slot);
+                let reason = format!("{name} is gone: its driver does not list it any more");
+                self.decisions.record(now, Verdict::Unload, &model, None, vec![reason]);
+                // Nothing that runs there can end well, so nothing is waited for.
+                self.stop_slot(slot, LeaveCause::DeviceLost);
+            }
+        }
+        self.memory_changed();
+    }
+
     /// Closes a device to loads and sends its models away, the pinned ones too; busy ones end their requests first.
     pub(super) fn free_device(&mut self, request: RequestId, name: &DeviceId) {
         if self.is_known(request) {

@@ -78,6 +78,7 @@ impl Scheduler {
     pub(super) fn why_no_place(&self, ask: &Ask, error: PlacementError) -> WaitReason {
         match error {
             PlacementError::Closed { device } => WaitReason::DeviceClosed { device },
+            PlacementError::Lost { device, .. } => WaitReason::DeviceLost { device },
             _ => WaitReason::DeviceUnknown { device: ask.device.clone() },
         }
     }

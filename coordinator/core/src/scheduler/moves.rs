@@ -105,6 +105,10 @@ impl Scheduler {
                 let message = format!("device '{device}' was freed for something else");
                 return error(ErrorCode::DeviceNotAvailable, message, "device");
             }
+            Some(found) if found.lost.is_some() => {
+                let message = format!("device '{device}' is gone: its driver does not list it any more");
+                return error(ErrorCode::DeviceNotAvailable, message, "device");
+            }
             Some(_) => {}
         }
         match self.moves.get(&model) {

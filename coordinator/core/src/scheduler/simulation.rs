@@ -255,6 +255,9 @@ fn act(world: &mut World, rng: &mut Rng, devices: &[DeviceObservation]) {
             let mut seen = any(rng, devices).clone();
             let gib = seen.capacity.unwrap_or_default().0 >> 30;
             seen.foreign = (!rng.chance(100)).then(|| ByteCount::gib(rng.below(gib / 2 + 1)));
+            if rng.chance(50) {
+                (seen.foreign, seen.lost) = (None, true);
+            }
             world.tell(Event::DeviceObserved(seen));
         }
         98 if rng.chance(300) => world.tell(Event::Settings(Box::new(settings(rng)))),

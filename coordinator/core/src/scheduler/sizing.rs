@@ -104,6 +104,9 @@ impl Scheduler {
             match self.devices.get(&host) {
                 None => return Err(PlacementError::Unknown { device: host }),
                 Some(device) if device.closed => return Err(PlacementError::Closed { device: host }),
+                Some(Device { lost: Some(_), given_up, .. }) => {
+                    return Err(PlacementError::Lost { device: host, given_up: *given_up });
+                }
                 Some(_) => site.push(host.clone()),
             }
         }

@@ -14,6 +14,7 @@ use crate::{
 };
 
 mod clients;
+mod devices;
 mod fairness;
 mod ladders;
 mod moves;

@@ -86,6 +86,7 @@ impl Scheduler {
                 models: device.slots.iter().map(|&slot| name(self.pool[slot].model)).collect(),
                 loading: device.loading.map(|slot| name(self.pool[slot].model)),
                 closed: device.closed,
+                lost: device.lost.is_some(),
                 retention: device.observation.retention,
                 exclusive: device.observation.exclusive,
                 making_room_for: self

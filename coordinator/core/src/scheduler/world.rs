@@ -581,7 +581,9 @@ impl World {
             }
             Effect::Stop { slot, generation } => {
                 let worker = self.workers.get(&(slot, generation)).expect("a worker to stop");
-                assert!(worker.running.is_empty(), "{} was stopped while it worked", worker.model);
+                let parts = self.leases.get(&(slot, generation)).map(|(parts, _)| parts.as_slice()).unwrap_or_default();
+                let lost = self.core.devices().iter().any(|d| d.lost && parts.iter().any(|(part, _)| *part == d.id));
+                assert!(worker.running.is_empty() || lost, "{} was stopped while it worked", worker.model);
                 let exit = self.span(self.behaviour.exit);
                 self.after(exit, Coming::WorkerDies((slot, generation), Some(WorkerExit::Clean)));
             }
@@ -778,7 +780,8 @@ impl World {
         let devices = self.core.devices();
         let device = |name: &DeviceId| devices.iter().find(|device| device.id == *name);
         for (name, _) in parts {
-            assert!(device(name).is_some_and(|device| !device.closed), "a load of {model} on the closed {name}");
+            let open = device(name).is_some_and(|device| !device.closed && !device.lost);
+            assert!(open, "a load of {model} on {name}, which is closed or gone");
         }
         let about = |model: &ModelId| self.models.iter().find(|m| m.id == *model);
         let Some(description) = about(model) else { return };

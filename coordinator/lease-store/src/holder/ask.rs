@@ -95,7 +95,11 @@ impl Holder {
     pub fn loaded(&mut self, handle: &LeaseHandle) -> Result<(), StoreError> {
         let LeaseHandle { lease, token } = handle.clone();
         match self.apply(&|_| Op::Settle { lease: lease.clone(), token })? {
-            Outcome::Noted => Ok(()),
+            Outcome::Noted => {
+                // What the devices show now is what the load took, also where that was written a moment ago.
+                self.devices.values_mut().for_each(|claimed| claimed.written = None);
+                Ok(())
+            }
             Outcome::Lost => Err(StoreError::Lost(handle.lease.clone())),
             other => Err(unexpected("settle", other)),
         }
