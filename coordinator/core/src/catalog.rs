@@ -172,7 +172,12 @@ impl Catalog {
 
     /// What is remembered about a provider, if anything was ever sent there.
     pub(crate) fn known_provider(&self, name: &str) -> Option<&Model> {
-        self.providers.get(name).map(|&index| &self[index])
+        self.provider_entry(name).map(|index| &self[index])
+    }
+
+    /// The entry of a provider, if anything was ever sent there.
+    pub(crate) fn provider_entry(&self, name: &str) -> Option<ModelIndex> {
+        self.providers.get(name).copied()
     }
 
     /// The model of exactly this name, listed or not.

@@ -107,8 +107,16 @@ pub(crate) struct ClientStanding {
 /// The queue is at a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueFull {
-    ForModel { limit: usize },
-    InAll { limit: usize },
+    ForModel {
+        limit: usize,
+    },
+    /// For all providers together.
+    Elsewhere {
+        limit: usize,
+    },
+    InAll {
+        limit: usize,
+    },
 }
 
 /// How many may wait.
@@ -137,11 +145,15 @@ pub(crate) struct InferenceQueue {
     aging: BTreeSet<(Moment, ModelIndex)>,
     deadlines: BTreeSet<(Moment, RequestId)>,
     arrivals: u64,
+    /// How many of those that wait are for providers.
+    elsewhere: usize,
 }
 
 #[derive(Debug, Default)]
 struct ModelQueue {
     residency: Residency,
+    /// A provider and no model of this machine.
+    is_provider: bool,
     /// Those that somebody waits in, most important first: whoever looks at a model looks at all of them.
     lanes: Vec<Lane>,
     length: usize,
@@ -165,6 +177,7 @@ impl InferenceQueue {
             aging: BTreeSet::new(),
             deadlines: BTreeSet::new(),
             arrivals: 0,
+            elsewhere: 0,
         }
     }
 
@@ -197,18 +210,31 @@ impl InferenceQueue {
         Head { key: OrderKey { effective, service: 0, arrival }, id, base, client }
     }
 
-    /// Whether one more request of this priority for `model` may wait (RC-10). Behind a full queue there is an eighth of
-    /// it more for interactive requests: a flood of others must not keep them out.
+    /// Whether one more request of this priority for `model` may wait (RC-10). The last eighth of each bound is kept for
+    /// interactive requests: a flood of others must not keep them out. Those that wait for providers wait for rules of
+    /// their clients only, so all providers together have the places of one model, and take none from models.
     pub(crate) fn admit(&self, model: ModelIndex, priority: Priority) -> Result<(), QueueFull> {
-        let more = |limit: usize| if priority <= Priority::INTERACTIVE { limit / 8 } else { 0 };
-        let with_room = |limit: usize| limit.saturating_add(more(limit));
-        if self.len_of(model) >= with_room(self.limits.per_model) {
-            return Err(QueueFull::ForModel { limit: self.limits.per_model });
+        let limit = |limit: usize| if priority <= Priority::INTERACTIVE { limit } else { limit - limit / 8 };
+        let (per_model, in_all) = (limit(self.limits.per_model), limit(self.limits.in_all));
+        if self.models.get(model.get()).is_some_and(|queue| queue.is_provider) && self.elsewhere >= per_model {
+            return Err(QueueFull::Elsewhere { limit: per_model });
         }
-        if self.waiting.len() >= with_room(self.limits.in_all) {
-            return Err(QueueFull::InAll { limit: self.limits.in_all });
+        if self.len_of(model) >= per_model {
+            return Err(QueueFull::ForModel { limit: per_model });
+        }
+        if self.waiting.len() >= in_all {
+            return Err(QueueFull::InAll { limit: in_all });
         }
         Ok(())
+    }
+
+    /// Says that an entry of the catalog is a provider, which needs no load.
+    pub(crate) fn set_provider(&mut self, entry: ModelIndex) {
+        let queue = self.entry(entry);
+        if !std::mem::replace(&mut queue.is_provider, true) {
+            self.elsewhere += self.len_of(entry);
+            self.set_residency(entry, Residency::Resident);
+        }
     }
 
     /// Adds a request at the place of its arrival: a new one at the end, one that is tried again where it was.
@@ -216,10 +242,12 @@ impl InferenceQueue {
         *self.places(entry.client).entry(entry.model).or_default() += 1;
         let queue = self.entry(entry.model);
         queue.length += 1;
+        let is_provider = queue.is_provider;
         if entry.purpose == Purpose::Load {
             queue.loads.insert(entry.id);
         }
         let is_head = queue.lane(entry.priority).push(entry.client, entry.arrival, entry.id);
+        self.elsewhere += usize::from(is_provider);
         if let Some(deadline) = entry.deadline {
             self.deadlines.insert((deadline, entry.id));
         }
@@ -244,6 +272,7 @@ impl InferenceQueue {
         }
         let Some(queue) = self.models.get_mut(entry.model.get()) else { return Some(entry) };
         queue.length -= 1;
+        self.elsewhere -= usize::from(queue.is_provider);
         if entry.purpose == Purpose::Load {
             queue.loads.remove(&id);
         }

@@ -171,9 +171,9 @@ section! {
         json_values: usize = 100_000,
         /// Memory that bodies and answers in flight may take in all; one request may take half of it.
         request_memory: ByteCount = ByteCount::mib(256),
-        /// Requests that may wait for one model.
+        /// Requests that may wait for one model, or for all providers together. The last eighth is for priorities 0 to 2.
         queue_per_model: usize = 512,
-        /// Requests that may wait in all.
+        /// Requests that may wait in all; the last eighth as above.
         queue_total: usize = 4_096,
     }
 }

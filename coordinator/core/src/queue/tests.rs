@@ -108,16 +108,41 @@ fn rc_10_the_queue_is_bounded_per_model_and_in_all() {
 }
 
 #[test]
-fn rc_10_an_eighth_more_is_for_interactive_requests() {
+fn rc_10_the_last_eighth_is_for_interactive_requests_and_nobody_passes_the_bound() {
     let mut q = InferenceQueue::new(QueueLimits { per_model: 8, in_all: 16 }, STEP);
-    for id in 0..8 {
+    for id in 0..7 {
         push(&mut q, s(0), id, 0, 5, 0);
     }
     let model = ModelIndex::new(0);
-    assert_eq!(q.admit(model, Priority::NORMAL), Err(QueueFull::ForModel { limit: 8 }));
+    assert_eq!(q.admit(model, Priority::NORMAL), Err(QueueFull::ForModel { limit: 7 }));
     assert_eq!(q.admit(model, Priority::INTERACTIVE), Ok(()));
-    push(&mut q, s(0), 8, 0, 2, 0);
+    push(&mut q, s(0), 7, 0, 2, 0);
     assert_eq!(q.admit(model, Priority::INTERACTIVE), Err(QueueFull::ForModel { limit: 8 }));
+    for id in 8..14 {
+        push(&mut q, s(0), id, 1, 5, 0);
+    }
+    let another = ModelIndex::new(2);
+    assert_eq!(q.admit(another, Priority::NORMAL), Err(QueueFull::InAll { limit: 14 }));
+    push(&mut q, s(0), 14, 2, 2, 0);
+    push(&mut q, s(0), 15, 2, 2, 0);
+    assert_eq!(q.admit(another, Priority::HIGHEST), Err(QueueFull::InAll { limit: 16 }));
+}
+
+#[test]
+fn rc_10_all_providers_together_have_the_places_of_one_model() {
+    let mut q = InferenceQueue::new(QueueLimits { per_model: 4, in_all: 32 }, STEP);
+    let (one, other) = (ModelIndex::new(0), ModelIndex::new(1));
+    q.set_provider(one);
+    q.set_provider(other);
+    for id in 0..4 {
+        let entry = usize::try_from(id).unwrap() % 2;
+        assert_eq!(q.admit(ModelIndex::new(entry), Priority::NORMAL), Ok(()));
+        push(&mut q, s(0), id, entry, 5, 0);
+    }
+    assert_eq!(q.admit(one, Priority::NORMAL), Err(QueueFull::Elsewhere { limit: 4 }));
+    assert_eq!(q.admit(ModelIndex::new(2), Priority::NORMAL), Ok(()));
+    q.remove(RequestId(1)).unwrap();
+    assert_eq!(q.admit(one, Priority::NORMAL), Ok(()));
 }
 
 #[test]

@@ -74,9 +74,11 @@ impl Scheduler {
                 return Err(error);
             }
         };
-        self.admit_client(client)?;
         let climb = Climb { ladder: ladder.clone(), at, choice, category: *category, failed: Vec::new() };
         let model = self.entry_of(climb.target())?;
+        // Whatever kind of rung it is, this is the one door to the queue.
+        self.admit_to_queue(model, priority)?;
+        self.admit_client(client)?;
         if at > 0 {
             self.record_rung(submission.id, model, &climb);
         }
@@ -106,12 +108,13 @@ impl Scheduler {
     fn rung_state(&self, rung: &Rung, needs: Needs) -> RungState {
         let checked = match &rung.target {
             Target::Local(name) => self.standing_of(name, needs),
-            Target::Cloud { provider, .. } => self.standing_elsewhere(provider, &rung.target, needs.category),
+            Target::Cloud { provider, .. } => self.standing_elsewhere(provider, &rung.target, needs),
         };
         checked.unwrap_or_else(|state| state)
     }
 
-    fn standing_elsewhere(&self, provider: &str, target: &Target, category: Category) -> Result<RungState, RungState> {
+    fn standing_elsewhere(&self, provider: &str, target: &Target, needs: Needs) -> Result<RungState, RungState> {
+        let category = needs.category;
         let gives_vectors = self.settings.embedding_providers.contains(provider);
         if category != Category::Llm && !(category == Category::Embedding && gives_vectors) {
             let known = if gives_vectors { "chats and embeddings" } else { "chats" };
@@ -124,6 +127,9 @@ impl Scheduler {
         {
             let wait = rest.until.since(self.now);
             return Err(unusable(rest.error.clone().retry_after(wait)));
+        }
+        if let Some(entry) = self.catalog.provider_entry(provider) {
+            self.admit_to_queue(entry, needs.priority).map_err(unusable)?;
         }
         Ok(RungState::Usable(Standing::Warm { wait: Duration::ZERO }))
     }
@@ -204,7 +210,7 @@ impl Scheduler {
             Target::Local(name) => self.catalog.resolve(name.as_str()).ok_or_else(|| self.not_found(name.as_str())),
             Target::Cloud { provider, .. } => {
                 let entry = self.catalog.provider(provider);
-                self.queue.set_residency(entry, Residency::Resident);
+                self.queue.set_provider(entry);
                 Ok(entry)
             }
         }

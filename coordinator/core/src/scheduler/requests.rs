@@ -110,6 +110,7 @@ impl Scheduler {
             QueueFull::ForModel { limit } => {
                 format!("{limit} requests wait for model '{}' already; try again later", self.catalog[model].id())
             }
+            QueueFull::Elsewhere { limit } => format!("{limit} requests wait for providers already; try again later"),
             QueueFull::InAll { limit } => format!("{limit} requests wait already; try again later"),
         };
         // About the time in which an eighth of those before it are through.

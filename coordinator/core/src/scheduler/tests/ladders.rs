@@ -54,6 +54,40 @@ fn slow_load(world: &mut World, model: &str) {
 }
 
 #[test]
+fn rc_10_what_waits_for_providers_is_bounded_too_and_keeps_nobody_from_a_model() {
+    let mut world = World::calm(8, vec![model("m", 4)]);
+    let mut settings = Settings { max_queued_per_model: 4, max_queued: 16, ..Settings::default() };
+    settings.clients.default.max_concurrent = Some(1);
+    world.tell(Event::Settings(Box::new(settings)));
+    let of = |world: &mut World, client: &str, name: &str| {
+        let ladder = ladder(&[name]);
+        world.submit_with(name, 5, |submission| {
+            (submission.client, submission.ladder, submission.category) = (client.into(), ladder, Category::Llm);
+        })
+    };
+    let asked: Vec<RequestId> =
+        (0..40).map(|n| of(&mut world, "greedy", ["claude:x", "openai:y", "other:z"][n % 3])).collect();
+    let refused = asked.iter().filter(|request| matches!(world.fate(**request), Fate::Refused(_))).count();
+    // One is on its way, and as many wait as for one model.
+    assert_eq!((refused, world.core.queued()), (35, 4));
+    let error = world.refusal(asked[39]);
+    assert_eq!(error.code, ErrorCode::QueueFull);
+    assert!(error.retry_after.is_some());
+    let local = of(&mut world, "modest", "m");
+    world.run_for(60 * SECOND);
+    assert_eq!(world.fate(local), &Fate::Answered);
+    assert_eq!(world.core.queued(), 0);
+    // A ladder goes past a provider whose places are taken.
+    let both = ladder(&["claude:x", "m"]);
+    for _ in 0..5 {
+        of(&mut world, "greedy", "claude:x");
+    }
+    let climbs =
+        world.submit_with("claude:x", 5, |s| (s.client, s.ladder, s.category) = ("modest".into(), both, Category::Llm));
+    assert_eq!(served(&world, climbs).1, 1);
+}
+
+#[test]
 fn tr_2_a_warm_lower_rung_is_taken_unless_the_primary_is_pinned_to() {
     let mut world = World::calm(16, vec![model("big", 8), model("small", 4)]);
     slow_load(&mut world, "big");
