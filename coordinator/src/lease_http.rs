@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use model_boss_lease_store::{
-    ForcedView, LeaseId, LeaseState, LeaseView, Owner, OwnerKind, PartView, Process, RevokeView, Token, WaiterView,
+    ForcedView, LeaseId, LeaseState, LeaseView, Owner, OwnerKind, PartView, Process, Proof, RevokeView, WaiterView,
     Wish,
 };
 use model_boss_protocol::{ByteCount, DeviceId, Priority};
@@ -155,7 +155,7 @@ pub(crate) struct LeaseBody {
     pub(crate) id: LeaseId,
     /// What proves it. Told to its holder alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) token: Option<Token>,
+    pub(crate) token: Option<Proof>,
     /// How long until it expires; `null` for one that does not.
     pub(crate) expires_in_ms: Option<u64>,
     /// It is asked back.
@@ -218,7 +218,7 @@ pub(crate) struct OneLease {
 #[serde(deny_unknown_fields)]
 pub(crate) struct AttachBody {
     /// What proves the lease.
-    pub(crate) token: Token,
+    pub(crate) token: Proof,
     /// Who is let through.
     pub(crate) pids: Vec<u32>,
 }
@@ -238,7 +238,7 @@ pub(crate) struct HandleBody {
     /// Its name.
     pub(crate) id: LeaseId,
     /// What proves it.
-    pub(crate) token: Token,
+    pub(crate) token: Proof,
 }
 
 /// The answer to a heartbeat.
@@ -255,7 +255,7 @@ pub(crate) struct RenewedBody {
 #[serde(deny_unknown_fields)]
 pub(crate) struct ResizeBody {
     /// What proves it.
-    pub(crate) token: Token,
+    pub(crate) token: Proof,
     /// How much on which device from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) parts: Option<Vec<PartBody>>,
@@ -266,7 +266,7 @@ pub(crate) struct ResizeBody {
 #[serde(deny_unknown_fields)]
 pub(crate) struct ReassertBody {
     /// What proves it.
-    pub(crate) token: Token,
+    pub(crate) token: Proof,
     /// The request that it was granted for.
     pub(crate) request_id: String,
     /// Who holds it.
@@ -294,7 +294,7 @@ pub(crate) struct ReassertBody {
 pub(crate) struct ReleaseBody {
     /// What proves it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) token: Option<Token>,
+    pub(crate) token: Option<Proof>,
     /// Ends the lease whatever its processes do. For operators.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) force: bool,

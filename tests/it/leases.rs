@@ -216,6 +216,69 @@ async fn le_2_what_makes_no_sense_is_refused_with_its_reason() {
 }
 
 #[tokio::test]
+async fn who_reads_the_list_learns_nothing_that_changes_a_lease() {
+    let mut sandbox = Sandbox::new();
+    sandbox.play(ONE);
+    let boss = sandbox.start().await;
+    let guest = Guest::new(&boss);
+    let lease = guest.granted(&guest.wish("train.py", 2)).await;
+    let job = Job::start();
+    assert!(guest.attach(&lease, job.0.id()).await.status.is_success());
+
+    let mut shown = String::new();
+    for route in ["leases", "health", "devices", "decisions", "stats", "queue"] {
+        shown += &boss.read(&format!("/api/v1/{route}")).await.to_string();
+    }
+    shown += &boss.read(&format!("/api/v1/leases{}", path(&lease, ""))).await.to_string();
+    shown += &boss.output().text();
+    let secret = lease["token"].to_string();
+    assert!(!shown.contains(secret.trim_matches('"')), "{shown}");
+
+    // Whatever can be made of the id, and of the token of a lease of one's own.
+    let own = guest.granted(&guest.wish("own.py", 1)).await;
+    let name = lease["id"].as_str().unwrap().strip_prefix("lease-").unwrap();
+    let mut guesses =
+        vec![Value::Null, json!(0), json!(u64::MAX), json!("0".repeat(32)), json!(name), own["token"].clone()];
+    guesses.extend(name.parse::<u64>().ok().map(Value::from));
+    guesses.extend(u64::from_str_radix(name, 16).ok().map(Value::from));
+    guesses.push(json!(format!("{name:0<32}")));
+    for guess in guesses {
+        let forged = json!({ "id": lease["id"], "token": guess });
+        let shrink = json!({ "token": guess, "parts": [{ "device": "cuda:0", "memory": 1 }] });
+        let refused = |answer: &Answer| [400, 409].contains(&answer.status.as_u16());
+        let answer = guest.send(Method::PUT, &path(&lease, ""), &shrink).await;
+        assert!(refused(&answer), "{guess}: {answer:?}");
+        let answer = guest.attach(&forged, std::process::id()).await;
+        assert!(refused(&answer), "{guess}: {answer:?}");
+        let answer = guest.release(&forged).await;
+        assert!(refused(&answer), "{guess}: {answer:?}");
+        let record = json!({
+            "token": guess, "request_id": "made up", "owner": guest.owner("x"), "priority": 7,
+            "parts": [{ "device": "cuda:0", "memory": "2GiB" }],
+            "processes": [{ "pid": guest.owner.pid, "start_time": guest.owner.start_time, "pid_ns": guest.owner.pid_ns }],
+        });
+        let answer = guest.send(Method::POST, &path(&lease, "/reassert"), &record).await;
+        assert!(refused(&answer), "{guess}: {answer:?}");
+    }
+    // The same request in the name of another process is another request.
+    let mut again = guest.wish("train.py", 1);
+    let named = process(job.0.id()).unwrap();
+    (again["owner"]["pid"], again["owner"]["start_time"]) = (named.pid.into(), named.start_time.into());
+    let other = guest.ask(&again).await.json()["lease"].clone();
+    assert!(other["id"] != lease["id"] && other["token"] != lease["token"], "{other}");
+
+    let kept = boss.read(&format!("/api/v1/leases{}", path(&lease, ""))).await;
+    assert_eq!((&kept["lease"]["parts"][0]["bytes"], &kept["lease"]["state"]), (&json!(2 * GIB), &json!("active")));
+    for lease in [&own, &other] {
+        assert_eq!(guest.release(lease).await.json()["released"], true);
+    }
+    job.end();
+    assert_eq!(guest.release(&lease).await.json()["released"], true);
+    none_is_left(&boss).await;
+    boss.finish().await;
+}
+
+#[tokio::test]
 async fn a_process_that_never_ends_or_is_ours_cannot_hold_memory() {
     let mut sandbox = Sandbox::new();
     sandbox.play(ONE);

@@ -113,6 +113,9 @@ pub enum StoreError {
     /// A process that the caller may not name.
     #[error(transparent)]
     NotNamed(#[from] NotNamed),
+    /// The lease of this request is held, and its token was given with the grant.
+    #[error("{0} is the lease of this request and is held already; its token is not given twice")]
+    HeldAlready(LeaseId),
     /// The lease is gone: its process must not touch the device.
     #[error("{0} is not held any more; its process must not touch the device")]
     Lost(LeaseId),

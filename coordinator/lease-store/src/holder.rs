@@ -20,13 +20,15 @@ use model_boss_lease::{
 };
 use model_boss_protocol::{ByteCount, DeviceId};
 
+use crate::capability::CapabilityKey;
 use crate::error::chain;
 use crate::lock::{Claim, LockFile, own_folder};
 use crate::store::{Document, Snapshot, Store, Swap};
 use crate::view::{LeaseView, WaiterView};
 use crate::{EmbeddedStore, RedisStore, StoreError, host};
 
-pub use guest::{GuestAcquired, GuestLease, GuestRecord, GuestReleased};
+pub(crate) use guest::own_request_id;
+pub use guest::{GuestAcquired, GuestHandle, GuestLease, GuestRecord, GuestReleased};
 use keep::Held;
 use observe::Written;
 pub use others::{OtherLease, OtherWaiter, Others};
@@ -53,6 +55,8 @@ pub struct Holder {
     met: bool,
     /// How the store answered last.
     reach: Reach,
+    /// Makes what proves the leases of guests.
+    capabilities: CapabilityKey,
 }
 
 /// The last answers of the store. Reading and writing fail apart: a server that is full, or that became a replica, still
@@ -142,9 +146,21 @@ impl Holder {
         owner: Owner,
     ) -> Result<Self, StoreError> {
         let (devices, held, seen) = (BTreeMap::new(), BTreeMap::new(), empty.clone());
+        let capabilities = CapabilityKey::random()?;
         let runtime_dir = runtime_dir.to_owned();
-        let mut holder =
-            Self { store, owner, empty, claim, runtime_dir, devices, held, seen, met: false, reach: Reach::default() };
+        let mut holder = Self {
+            store,
+            owner,
+            empty,
+            claim,
+            runtime_dir,
+            devices,
+            held,
+            seen,
+            met: false,
+            reach: Reach::default(),
+            capabilities,
+        };
         holder.met = holder.mark().exists();
         // Reads the ledger, so that a document that cannot be understood is reported here and not at the first load.
         holder.apply(&|_| Op::Renew { leases: Vec::new() })?;

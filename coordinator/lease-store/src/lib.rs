@@ -4,6 +4,7 @@
 //! store. There are two: embedded in the coordinator, and Redis for every process of a host. Everything here blocks: call it from a thread of its own, never on the way of a request.
 
 mod caller;
+mod capability;
 mod embedded;
 mod error;
 mod holder;
@@ -15,11 +16,12 @@ mod tree;
 mod view;
 
 pub use caller::{Caller, NotNamed};
+pub use capability::{Capability, Proof};
 pub use embedded::EmbeddedStore;
 pub use error::{StoreError, Unreachable};
 pub use holder::{
-    AcquireRequest, Acquired, Asked, DeviceDeclaration, GuestAcquired, GuestLease, GuestRecord, GuestReleased, Holder,
-    Kept, LeaseHandle, Leftover, Observation, OtherLease, OtherWaiter, Others, Revoked, Wish,
+    AcquireRequest, Acquired, Asked, DeviceDeclaration, GuestAcquired, GuestHandle, GuestLease, GuestRecord,
+    GuestReleased, Holder, Kept, LeaseHandle, Leftover, Observation, OtherLease, OtherWaiter, Others, Revoked, Wish,
 };
 pub use host::{boot_id, is_gone, process, this_process};
 pub use model_boss_lease::{

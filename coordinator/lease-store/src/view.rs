@@ -6,6 +6,7 @@ use model_boss_lease::{DeviceKey, Forced, Lease, LeaseId, LeaseState, Ledger, Ow
 use model_boss_protocol::{ByteCount, DeviceId, Priority};
 
 use crate::Wish;
+use crate::holder::own_request_id;
 
 /// What the key of a device that the operator declared begins with.
 const DECLARED: &str = "declared-";
@@ -148,7 +149,7 @@ impl WaiterView {
         queue.sort_by_key(|(id, waiter)| (waiter.priority, waiter.arrived, (*id).clone()));
         let view = |(place, (id, waiter)): (usize, (&String, &model_boss_lease::Waiter))| Self {
             position: place + 1,
-            request_id: id.clone(),
+            request_id: own_request_id(&waiter.owner.process, id),
             label: waiter.owner.label.clone(),
             priority: waiter.priority,
             want: named(&waiter.want, ledger),

@@ -124,8 +124,9 @@ pub struct Renewal {
 pub struct Record {
     /// Which lease.
     pub lease: LeaseId,
-    /// Its token.
-    pub token: Token,
+    /// Its token; `None` for a holder that proves its lease in another way: then it keeps the token that the ledger knows,
+    /// or gets the next one.
+    pub token: Option<Token>,
     /// The request that it was granted for.
     pub request_id: String,
     /// Who holds it.

@@ -137,6 +137,9 @@ pub enum Refusal {
     /// The lease of this request has ended.
     #[error("the lease of request '{0}' has ended; use a new request id")]
     AlreadyEnded(String),
+    /// Another lease has the name that this one would get.
+    #[error("a lease is called '{0}' already; ask again with another name")]
+    NameTaken(LeaseId),
     /// Somebody else used this request id.
     #[error("request id '{0}' belongs to another holder")]
     NotYours(String),

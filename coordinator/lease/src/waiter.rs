@@ -4,13 +4,15 @@ use model_boss_protocol::{ByteCount, Priority};
 use serde::{Deserialize, Serialize};
 
 use crate::unknown::{UnknownFields, UnknownValue};
-use crate::{DeviceKey, Owner, StoreTime, Yielding};
+use crate::{DeviceKey, LeaseId, Owner, StoreTime, Yielding};
 
 /// A wish for bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
     /// The caller's name for it. The same id gives the same lease.
     pub request_id: String,
+    /// The name of the lease, if this very question is granted. Drawn at random: it is shown to everybody.
+    pub lease: LeaseId,
     /// Who asks.
     pub owner: Owner,
     /// How important it is.

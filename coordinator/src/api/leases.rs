@@ -37,8 +37,8 @@ pub(super) async fn acquire(mut call: Call) -> Result<Response, ApiError> {
 
 /// `PUT /api/v1/leases`.
 pub(super) async fn renew(mut call: Call) -> Result<Response, ApiError> {
-    let asked = call.body().await?.parse().await?;
-    json(&call.context.leases.keep(asked).await?)
+    let (caller, asked) = (call.caller().await, call.body().await?.parse().await?);
+    json(&call.context.leases.keep(caller, asked).await?)
 }
 
 /// `DELETE /api/v1/leases`.
@@ -70,7 +70,7 @@ pub(super) async fn order(mut call: Call) -> Result<Response, ApiError> {
 pub(super) async fn resize(mut call: Call) -> Result<Response, ApiError> {
     let id = LeaseId::from(place(&call)?.as_str());
     let body = call.body().await?;
-    json(&call.context.leases.resize(id, body.parse().await?).await?)
+    json(&call.context.leases.resize(call.caller().await, id, body.parse().await?).await?)
 }
 
 /// `DELETE /api/v1/leases/ID`.
@@ -79,7 +79,7 @@ pub(super) async fn release(mut call: Call) -> Result<Response, ApiError> {
     let body: ReleaseBody = call.body().await?.parse_or_default().await?;
     let released = match body.force {
         true => call.context.leases.force(call.caller().await, id).await?,
-        false => call.context.leases.give_back(id, body).await?,
+        false => call.context.leases.give_back(call.caller().await, id, body).await?,
     };
     json_with(if released.released { StatusCode::OK } else { StatusCode::ACCEPTED }, &released)
 }

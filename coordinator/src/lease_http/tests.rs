@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use model_boss_lease_store::Token;
 
 fn again<T: Serialize + for<'de> Deserialize<'de> + PartialEq + std::fmt::Debug>(value: &T) -> Value {
     let written = serde_json::to_value(value).unwrap();
@@ -60,7 +61,7 @@ fn a_lease_keeps_the_fields_of_its_first_version_and_hides_its_token_where_there
     held["token"] = json!(7);
     held["state"] = json!("LIMBO");
     let read: LeaseBody = serde_json::from_value(held).unwrap();
-    assert_eq!((read.token, read.state.clone()), (Some(Token(7)), LeaseState::Limbo));
+    assert_eq!((read.token.clone(), read.state.clone()), (Some(Proof::Fence(Token(7))), LeaseState::Limbo));
     let granted = again(&GrantedBody { lease: read, heartbeat_ms: 3_000, term_ms: 15_000 });
     assert_eq!((&granted["lease"]["token"], &granted["lease"]["state"]), (&json!(7), &json!("limbo")));
 }
@@ -83,11 +84,14 @@ fn the_other_words_travel_both_ways() {
     let short: WaitingBody =
         serde_json::from_value(json!({"waiting": {"position": 1, "reason": "", "retry_after_ms": 1}})).unwrap();
     assert!(!short.waiting.recovering && short.waiting.asked.is_empty());
-    let handle = HandleBody { id: LeaseId::from("lease-7"), token: Token(7) };
+    let handle = HandleBody { id: LeaseId::from("lease-7"), token: Proof::Fence(Token(7)) };
     assert_eq!(again(&RenewBody { leases: vec![handle] }), json!({"leases": [{"id": "lease-7", "token": 7}]}));
     again(&RenewedBody { leases: Vec::new(), lost: vec![LeaseId::from("lease-7")] });
-    assert_eq!(again(&AttachBody { token: Token(7), pids: vec![4711] }), json!({"token": 7, "pids": [4711]}));
-    assert_eq!(again(&ResizeBody { token: Token(7), parts: None }), json!({"token": 7}));
+    assert_eq!(
+        again(&AttachBody { token: Proof::Fence(Token(7)), pids: vec![4711] }),
+        json!({"token": 7, "pids": [4711]})
+    );
+    assert_eq!(again(&ResizeBody { token: Proof::Fence(Token(7)), parts: None }), json!({"token": 7}));
     assert_eq!(again(&ReleaseBody::default()), json!({}));
     assert_eq!(
         again(&ReleasedBody { released: true, state: None, reason: None, warning: None }),
@@ -96,7 +100,7 @@ fn the_other_words_travel_both_ways() {
     assert_eq!(again(&ReleaseBody { force: true, ..ReleaseBody::default() }), json!({"force": true}));
     again(&CancelBody { request_id: "a".to_owned(), owner: owner.clone() });
     again(&ReassertBody {
-        token: Token(7),
+        token: Proof::Fence(Token(7)),
         request_id: "a".to_owned(),
         owner,
         priority: Priority::BATCH,

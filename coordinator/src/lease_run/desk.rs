@@ -1,6 +1,7 @@
 //! Where a lease is asked for and kept: at the ledger in Redis, with or without a coordinator, or at a coordinator over
 //! HTTP. What is done with a lease is the same either way.
 
+use std::io;
 use std::time::Duration;
 
 use model_boss_lease_store::{Owner, OwnerKind, Yielding, this_process};
@@ -119,7 +120,9 @@ pub(super) fn open(whereabouts: &Whereabouts, wanted: Wanted, request: &str) -> 
     let owner = Owner::new(this_process()?, wanted.label.clone(), OwnerKind::Job);
     let process = &owner.process;
     let namespace: String = process.pid_ns.chars().filter(char::is_ascii_digit).collect();
-    let request_id = format!("job-{namespace}-{}-{}-{request}", process.pid, process.start_time);
+    // Whoever knows the name of a request could ask for the answer to it.
+    let secret = getrandom::u64().map_err(|error| LeaseError::System("draw a name", io::Error::other(error)))?;
+    let request_id = format!("job-{namespace}-{}-{}-{request}-{secret:016x}", process.pid, process.start_time);
     Ok(match whereabouts {
         Whereabouts::Redis { url, runtime_dir } => {
             Box::new(RedisDesk::open(url, runtime_dir, owner, wanted, request_id)?)

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use http::{Method, StatusCode};
-use model_boss_lease_store::{LeaseId, Owner, Process, Token, is_gone, process};
+use model_boss_lease_store::{LeaseId, Owner, Process, Proof, is_gone, process};
 use model_boss_protocol::{ByteCount, ErrorCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -43,7 +43,7 @@ pub(super) struct Line {
 /// The record of what is held.
 struct Held {
     id: LeaseId,
-    token: Token,
+    token: Proof,
     parts: Vec<PartBody>,
     attached: Vec<Process>,
 }
@@ -89,7 +89,7 @@ impl HttpDesk {
             return Ok(Kept { lost: true, revoked: None });
         }
         let body = ReassertBody {
-            token: held.token,
+            token: held.token.clone(),
             request_id: wish.request_id,
             owner: wish.owner,
             priority: wish.priority,
@@ -138,7 +138,8 @@ impl Desk for HttpDesk {
             return Ok(Answer::Waits(format!("{} in the queue: {}{asked}", waiting.position, waiting.reason)));
         }
         let GrantedBody { lease, heartbeat_ms, .. } = read(answer)?;
-        let token = lease.token.ok_or_else(|| LeaseError::Answer("it grants a lease without its token".to_owned()))?;
+        let token =
+            lease.token.clone().ok_or_else(|| LeaseError::Answer("it grants a lease without its token".to_owned()))?;
         let mut parts = Vec::new();
         for part in &lease.parts {
             let device = part.device.parse().map_err(|error| LeaseError::Answer(format!("{error}")))?;
@@ -152,7 +153,8 @@ impl Desk for HttpDesk {
     fn attach(&mut self, pid: u32) -> Result<(), LeaseError> {
         let attached = process(pid)?;
         let held = self.held()?;
-        let (path, body) = (format!("{ROUTE}/{}/attach", held.id), AttachBody { token: held.token, pids: vec![pid] });
+        let (path, body) =
+            (format!("{ROUTE}/{}/attach", held.id), AttachBody { token: held.token.clone(), pids: vec![pid] });
         self.line.ask(Method::POST, &path, &body)?;
         self.held()?.attached.push(attached);
         Ok(())
@@ -160,7 +162,7 @@ impl Desk for HttpDesk {
 
     fn renew(&mut self) -> Result<Kept, LeaseError> {
         let held = self.held()?;
-        let body = RenewBody { leases: vec![HandleBody { id: held.id.clone(), token: held.token }] };
+        let body = RenewBody { leases: vec![HandleBody { id: held.id.clone(), token: held.token.clone() }] };
         let renewed = match self.line.ask(Method::PUT, ROUTE, &body) {
             Err(error) if is(&error, ErrorCode::LeaseLost) => return self.state_again(),
             answer => answer?.1,
@@ -178,14 +180,16 @@ impl Desk for HttpDesk {
     fn shrink(&mut self) -> Result<(), LeaseError> {
         let held = self.held()?;
         let parts: Vec<_> = held.parts.iter().map(|part| PartBody { memory: LEAST, ..part.clone() }).collect();
-        let (path, body) = (format!("{ROUTE}/{}", held.id), ResizeBody { token: held.token, parts: Some(parts) });
+        let (path, body) =
+            (format!("{ROUTE}/{}", held.id), ResizeBody { token: held.token.clone(), parts: Some(parts) });
         self.line.ask(Method::PUT, &path, &body)?;
         Ok(())
     }
 
     fn release(&mut self, _for_good: bool) -> Result<Released, LeaseError> {
         let held = self.held()?;
-        let (path, body) = (format!("{ROUTE}/{}", held.id), ReleaseBody { token: Some(held.token), force: false });
+        let (path, body) =
+            (format!("{ROUTE}/{}", held.id), ReleaseBody { token: Some(held.token.clone()), force: false });
         let answer = match self.line.ask(Method::DELETE, &path, &body) {
             // It was heard the first time.
             Err(error) if is(&error, ErrorCode::LeaseLost) || is(&error, ErrorCode::LeaseNotFound) => {

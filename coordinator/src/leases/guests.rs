@@ -1,10 +1,10 @@
 //! Leases that other processes of this host hold through the coordinator, because they cannot or do not want to reach the
-//! store themselves. Nothing of them is kept here: they renew by their tokens, and state their leases again after a loss.
+//! store themselves. Nothing of them is kept here: they renew by what proves their leases, and state their leases again after a loss.
 
 use std::time::Duration;
 
 use model_boss_lease_store::{
-    AcquireRequest, Caller, GuestAcquired, GuestLease, GuestRecord, GuestReleased, LeaseHandle, LeaseId, Mode,
+    AcquireRequest, Caller, GuestAcquired, GuestHandle, GuestLease, GuestRecord, GuestReleased, LeaseId, Mode,
     NotNamed, Process, Refusal, StoreError, Wish, Yielding,
 };
 use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode};
@@ -55,7 +55,7 @@ impl Leases {
             return Err(ApiError::invalid("pids", "'pids' names no process"));
         }
         self.guest(move |ledger| {
-            let handle = LeaseHandle { lease: id, token: body.token };
+            let handle = GuestHandle { lease: id, proof: body.token };
             let attached = ledger.holder.attach_for(caller, &handle, &body.pids);
             ledger.done(&attached);
             Ok(one(attached.map_err(|error| Refused::from(error).about("pids"))?))
@@ -64,27 +64,27 @@ impl Leases {
     }
 
     /// A heartbeat for any number of leases.
-    pub(crate) async fn keep(&self, body: RenewBody) -> Result<RenewedBody, ApiError> {
+    pub(crate) async fn keep(&self, caller: Caller, body: RenewBody) -> Result<RenewedBody, ApiError> {
         self.guest(move |ledger| {
             let handles: Vec<_> =
-                body.leases.into_iter().map(|held| LeaseHandle { lease: held.id, token: held.token }).collect();
-            let (leases, lost) = ledger.keep(&handles)?;
+                body.leases.into_iter().map(|held| GuestHandle { lease: held.id, proof: held.token }).collect();
+            let (leases, lost) = ledger.keep(caller, &handles)?;
             Ok(RenewedBody { leases: leases.into_iter().map(with_token).collect(), lost })
         })
         .await
     }
 
     /// A heartbeat for one lease, and another size if the body has one.
-    pub(crate) async fn resize(&self, id: LeaseId, body: ResizeBody) -> Result<OneLease, ApiError> {
+    pub(crate) async fn resize(&self, caller: Caller, id: LeaseId, body: ResizeBody) -> Result<OneLease, ApiError> {
         let parts = body.parts.map(|parts| parts_of("parts", parts)).transpose()?;
         self.guest(move |ledger| {
-            let handle = LeaseHandle { lease: id.clone(), token: body.token };
+            let handle = GuestHandle { lease: id.clone(), proof: body.token };
             let Some(parts) = parts else {
-                let (leases, _) = ledger.keep(std::slice::from_ref(&handle))?;
+                let (leases, _) = ledger.keep(caller, std::slice::from_ref(&handle))?;
                 return leases.into_iter().next().map(one).ok_or_else(|| StoreError::Lost(id).into());
             };
             ledger.look_again();
-            let resized = ledger.holder.resize_for(&handle, &parts);
+            let resized = ledger.holder.resize_for(caller, &handle, &parts);
             ledger.done(&resized);
             match resized? {
                 Ok(lease) => Ok(one(lease)),
@@ -113,7 +113,7 @@ impl Leases {
         };
         let request = AcquireRequest::new(body.request_id, body.owner.label.clone(), body.priority, parts);
         let record = GuestRecord {
-            handle: LeaseHandle { lease: id, token: body.token },
+            handle: GuestHandle { lease: id, proof: body.token },
             request: AcquireRequest { yielding, ..request },
             owner: body.owner.owner(),
             processes: body.processes.into_iter().map(Process::from).collect(),
@@ -132,12 +132,17 @@ impl Leases {
     }
 
     /// Gives memory back: with its token by its holder, without by anybody once nobody holds it.
-    pub(crate) async fn give_back(&self, id: LeaseId, body: ReleaseBody) -> Result<ReleasedBody, ApiError> {
+    pub(crate) async fn give_back(
+        &self,
+        caller: Caller,
+        id: LeaseId,
+        body: ReleaseBody,
+    ) -> Result<ReleasedBody, ApiError> {
         self.guest(move |ledger| {
-            let Some(token) = body.token else { return ledger.end_abandoned(&id) };
+            let Some(proof) = body.token else { return ledger.end_abandoned(&id) };
             ledger.look_again();
             let showing = ledger.showing();
-            let released = ledger.holder.release_for(&LeaseHandle { lease: id, token }, &showing);
+            let released = ledger.holder.release_for(caller, &GuestHandle { lease: id, proof }, &showing);
             ledger.done(&released);
             Ok(match released? {
                 GuestReleased::Free => free(),
@@ -213,7 +218,7 @@ impl Leases {
         self.guest(move |ledger| {
             ledger.refresh()?;
             let found = ledger.holder.lease(&id).ok_or_else(|| no_such(&id))?;
-            Ok(OneLease { lease: found.view.into() })
+            Ok(OneLease { lease: found.into() })
         })
         .await
     }
@@ -272,8 +277,8 @@ impl Ledger {
         })
     }
 
-    fn keep(&mut self, handles: &[LeaseHandle]) -> Result<(Vec<GuestLease>, Vec<LeaseId>), Refused> {
-        let kept = self.holder.renew_for(handles);
+    fn keep(&mut self, caller: Caller, handles: &[GuestHandle]) -> Result<(Vec<GuestLease>, Vec<LeaseId>), Refused> {
+        let kept = self.holder.renew_for(caller, handles);
         self.done(&kept);
         Ok(kept?)
     }
@@ -401,7 +406,7 @@ fn one(lease: GuestLease) -> OneLease {
 }
 
 fn with_token(lease: GuestLease) -> LeaseBody {
-    LeaseBody { token: Some(lease.token), ..lease.view.into() }
+    LeaseBody { token: Some(lease.proof), ..lease.view.into() }
 }
 
 fn free() -> ReleasedBody {
@@ -447,7 +452,7 @@ impl From<StoreError> for Refused {
                 refused(ErrorCode::NotOnThisHost)
             }
             StoreError::NotNamed(_) => refused(ErrorCode::NotYourProcess),
-            StoreError::Refused(Refusal::AlreadyEnded(_) | Refusal::NotYours(_)) => {
+            StoreError::HeldAlready(_) | StoreError::Refused(Refusal::AlreadyEnded(_) | Refusal::NotYours(_)) => {
                 ApiError::invalid("request_id", text)
             }
             StoreError::Refused(Refusal::BadParts) => ApiError::invalid("parts", text),

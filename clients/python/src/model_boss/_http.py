@@ -9,7 +9,7 @@ import os
 import threading
 import urllib.parse
 import uuid
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 from ._errors import LeaseError, LeaseLost, NeverFits, NotReachable, Refused, WaitedTooLong
 from ._words import Grant, Listener, Part, Process, Wish, fields
@@ -34,7 +34,7 @@ class HttpBackend:
         self._request_id = f"python-{self._process.pid}-{self._process.start_time}-{uuid.uuid4().hex}"
         self._wish: dict[str, Any] = {}
         self._id = ""
-        self._token: Optional[int] = None
+        self._token: Union[str, int, None] = None
         self._parts: list[dict[str, Any]] = []
         self._attached = False
         self._heartbeat = 3.0

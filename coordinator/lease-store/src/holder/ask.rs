@@ -5,6 +5,7 @@ use std::time::Duration;
 use model_boss_lease::{Op, Outcome, Request, Want};
 
 use super::{AcquireRequest, Acquired, Asked, Held, Holder, LeaseHandle, Wish, unexpected};
+use crate::capability::random_name;
 use crate::{StoreError, host};
 
 /// When asking again makes sense. Shorter than the lease time, so that the place in the queue is kept.
@@ -23,7 +24,8 @@ impl Holder {
                 Want::AnyOf { count, bytes, devices }
             }
         };
-        let request = Request { request_id, owner, priority, yielding, want, mode };
+        let lease = random_name()?;
+        let request = Request { request_id, lease, owner, priority, yielding, want, mode };
         let wait = |wait: model_boss_lease::Wait, asked| Acquired::Wait {
             position: wait.position,
             reason: wait.reason.to_string(),

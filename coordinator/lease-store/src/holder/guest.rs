@@ -1,12 +1,13 @@
 //! What a process does in the ledger for another one of its host that cannot reach the store itself. Nothing of it is kept
-//! here: the other process renews, by its token, and states its lease again after a loss.
+//! here: the other process renews, by what proves its lease, and states it again after a loss.
 
 use std::time::Duration;
 
-use model_boss_lease::{Evidence, Lease, LeaseId, Op, Outcome, Owner, Process, Record, Renewal, Request, Token, Want};
+use model_boss_lease::{Evidence, Lease, LeaseId, Op, Outcome, Owner, Process, Record, Renewal, Request, Want};
 use model_boss_protocol::{ByteCount, DeviceId};
 
 use super::{AcquireRequest, Asked, Holder, LeaseHandle, Wish, unexpected};
+use crate::capability::{Proof, earlier_name};
 use crate::tree::ProcessTree;
 use crate::view::{ForcedView, LeaseView};
 use crate::{Caller, StoreError};
@@ -17,7 +18,16 @@ pub struct GuestLease {
     /// As everybody sees it.
     pub view: LeaseView,
     /// What proves it. For its holder alone.
-    pub token: Token,
+    pub proof: Proof,
+}
+
+/// A lease of a guest, and what proves it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuestHandle {
+    /// Which lease.
+    pub lease: LeaseId,
+    /// What the guest shows for it.
+    pub proof: Proof,
 }
 
 /// What came of a guest's request.
@@ -53,7 +63,7 @@ pub enum GuestReleased {
 #[derive(Clone, Debug, PartialEq)]
 pub struct GuestRecord {
     /// Which lease, and what proves it.
-    pub handle: LeaseHandle,
+    pub handle: GuestHandle,
     /// The request that it was granted for.
     pub request: AcquireRequest,
     /// Who holds it.
@@ -64,14 +74,14 @@ pub struct GuestRecord {
 
 impl Holder {
     /// One lease, as last seen.
-    pub fn lease(&self, id: &LeaseId) -> Option<GuestLease> {
-        let lease = self.seen.leases.get(id)?;
-        Some(GuestLease { view: LeaseView::of(id, lease, &self.seen), token: lease.token })
+    pub fn lease(&self, id: &LeaseId) -> Option<LeaseView> {
+        Some(LeaseView::of(id, self.seen.leases.get(id)?, &self.seen))
     }
 
     /// Asks for bytes for `owner`. Look at the devices first: nothing is granted on old figures.
     pub fn acquire_for(&mut self, owner: Owner, request: AcquireRequest) -> Result<GuestAcquired, StoreError> {
-        let request = self.request_for(owner, request)?;
+        let capability = self.capabilities.capability(&owner.process, &request.request_id);
+        let request = self.request_for(owner, request, capability.lease())?;
         let wait = |wait: model_boss_lease::Wait, asked| GuestAcquired::Wait {
             position: wait.position,
             reason: wait.reason.to_string(),
@@ -79,8 +89,11 @@ impl Holder {
         };
         Ok(match self.apply(&|_| Op::Acquire(request.clone()))? {
             Outcome::Granted(grant) => {
-                let detail = self.lease(&grant.lease).ok_or_else(|| StoreError::Lost(grant.lease.clone()))?;
-                GuestAcquired::Granted(Box::new(detail))
+                if !capability.opens(&grant.lease) {
+                    return self.granted_earlier(&grant.lease);
+                }
+                let handle = GuestHandle { lease: grant.lease, proof: Proof::Capability(capability) };
+                GuestAcquired::Granted(Box::new(self.detail_of(&handle)?))
             }
             Outcome::Wait(reason) => wait(reason, Vec::new()),
             Outcome::Revoking { victims, wait: reason } => {
@@ -93,9 +106,19 @@ impl Holder {
         })
     }
 
+    /// An earlier run of the coordinator granted the lease of this request, and what proves it is not known here.
+    fn granted_earlier(&self, id: &LeaseId) -> Result<GuestAcquired, StoreError> {
+        let Some(lease) = self.seen.leases.get(id).filter(|lease| lease.is_untouched()) else {
+            return Err(StoreError::HeldAlready(id.clone()));
+        };
+        let left = lease.deadline.since(self.seen.last_time).as_secs() + 1;
+        let reason = format!("the answer to an earlier question was lost; the memory is promised anew within {left} s");
+        Ok(GuestAcquired::Wait { position: 1, reason, asked: Vec::new() })
+    }
+
     /// Takes back what a guest asked for.
     pub fn cancel_for(&mut self, owner: &Process, request_id: &str) -> Result<(), StoreError> {
-        let op = Op::Cancel { request_id: request_id.to_owned(), owner: owner.clone() };
+        let op = Op::Cancel { request_id: of_guest(owner, request_id), owner: owner.clone() };
         match self.apply(&|_| op.clone())? {
             Outcome::Noted => Ok(()),
             other => Err(unexpected("cancel", other)),
@@ -103,8 +126,10 @@ impl Holder {
     }
 
     /// The gate, for processes of a guest: all of them or none. Their numbers are those of the owner's pid namespace.
-    pub fn attach_for(&mut self, caller: Caller, handle: &LeaseHandle, pids: &[u32]) -> Result<GuestLease, StoreError> {
-        let namespace = self.holding(handle)?.owner.process.pid_ns.clone();
+    pub fn attach_for(&mut self, caller: Caller, handle: &GuestHandle, pids: &[u32]) -> Result<GuestLease, StoreError> {
+        let LeaseHandle { lease, token } = self.open(caller, handle)?;
+        let namespace = self.seen.leases.get(&lease).map(|lease| lease.owner.process.pid_ns.clone());
+        let namespace = namespace.ok_or_else(|| StoreError::Lost(lease.clone()))?;
         let mut processes = Vec::new();
         for pid in pids {
             let process = self.process_in(&namespace, *pid).ok_or(StoreError::NoSuchProcess(*pid))?;
@@ -112,8 +137,7 @@ impl Holder {
             processes.push(process);
         }
         for process in processes {
-            let LeaseHandle { lease, token } = handle.clone();
-            let op = Op::Attach { lease, token, process, boot_id: self.empty.boot_id.clone() };
+            let op = Op::Attach { lease: lease.clone(), token, process, boot_id: self.empty.boot_id.clone() };
             match self.apply(&|_| op.clone())? {
                 Outcome::Attached => {}
                 Outcome::Lost => return Err(StoreError::Lost(handle.lease.clone())),
@@ -124,13 +148,30 @@ impl Holder {
     }
 
     /// A guest's heartbeat: what it still holds, and what it does not.
-    pub fn renew_for(&mut self, handles: &[LeaseHandle]) -> Result<(Vec<GuestLease>, Vec<LeaseId>), StoreError> {
-        let plain = |handle: &LeaseHandle| Renewal::plain(handle.lease.clone(), handle.token);
-        let leases: Vec<Renewal> = handles.iter().map(plain).collect();
+    pub fn renew_for(
+        &mut self,
+        caller: Caller,
+        handles: &[GuestHandle],
+    ) -> Result<(Vec<GuestLease>, Vec<LeaseId>), StoreError> {
+        let (mut open, mut lost) = (Vec::new(), Vec::new());
+        // Another coordinator may have granted some of them.
+        if handles.iter().any(|handle| self.may_be_lost(handle)) {
+            self.refresh()?;
+        }
+        for handle in handles {
+            match self.opened(caller, handle) {
+                Ok(known) => open.push((handle, known)),
+                Err(StoreError::Lost(id)) => lost.push(id),
+                Err(error) => return Err(error),
+            }
+        }
+        let leases: Vec<Renewal> = open.iter().map(|(_, h)| Renewal::plain(h.lease.clone(), h.token)).collect();
         match self.apply(&|_| Op::Renew { leases: leases.clone() })? {
-            Outcome::Renewed { lost, .. } => {
-                let kept = handles.iter().filter(|handle| !lost.contains(&handle.lease));
-                Ok((kept.filter_map(|handle| self.lease(&handle.lease)).collect(), lost))
+            Outcome::Renewed { lost: more, .. } => {
+                let kept = open.iter().filter(|(_, known)| !more.contains(&known.lease));
+                let kept = kept.filter_map(|(handle, _)| self.detail_of(handle).ok()).collect();
+                lost.extend(more);
+                Ok((kept, lost))
             }
             other => Err(unexpected("renew", other)),
         }
@@ -139,11 +180,12 @@ impl Holder {
     /// Changes the size of a guest's lease. `Err` inside: why there is no room, for people.
     pub fn resize_for(
         &mut self,
-        handle: &LeaseHandle,
+        caller: Caller,
+        handle: &GuestHandle,
         parts: &[(DeviceId, ByteCount)],
     ) -> Result<Result<GuestLease, String>, StoreError> {
         let parts = self.keyed(parts)?;
-        let LeaseHandle { lease, token } = handle.clone();
+        let LeaseHandle { lease, token } = self.open(caller, handle)?;
         match self.apply(&|_| Op::Resize { lease: lease.clone(), token, parts: parts.clone() })? {
             Outcome::Resized => self.detail_of(handle).map(Ok),
             Outcome::Wait(wait) => Ok(Err(wait.reason.to_string())),
@@ -164,11 +206,18 @@ impl Holder {
         let tree = ProcessTree::of_this_host(self.owner.process.pid_ns.clone());
         let pids: Vec<Process> = processes.into_iter().filter(|process| tree.shows(process)).collect();
         pids.iter().try_for_each(|process| self.may_name(caller, process))?;
-        let Request { request_id, owner, priority, yielding, want, .. } = self.request_for(owner, request)?;
+        // The name is the guest's if what it shows opens it. Which token goes with it is the ledger's business.
+        match self.open(caller, &handle) {
+            Ok(_) => {}
+            Err(StoreError::Lost(_)) if self.may_be_lost(&handle) => {}
+            Err(error) => return Err(error),
+        }
+        let lease = handle.lease.clone();
+        let Request { request_id, lease, owner, priority, yielding, want, .. } =
+            self.request_for(owner, request, lease)?;
         let Want::Parts(parts) = want else { return Err(StoreError::Unexpected("reassert")) };
-        let LeaseHandle { lease, token } = handle.clone();
         let boot_id = self.empty.boot_id.clone();
-        let record = Record { lease, token, request_id, owner, priority, yielding, parts, pids, boot_id };
+        let record = Record { lease, token: None, request_id, owner, priority, yielding, parts, pids, boot_id };
         match self.apply(&|_| Op::Reassert(record.clone()))? {
             Outcome::Reasserted { .. } => self.detail_of(&handle).map(Ok),
             Outcome::Lost => Err(StoreError::Lost(handle.lease)),
@@ -178,13 +227,15 @@ impl Holder {
     }
 
     /// Gives a guest's bytes back if its processes are gone. `showing`: the processes that devices still show.
-    pub fn release_for(&mut self, handle: &LeaseHandle, showing: &[u32]) -> Result<GuestReleased, StoreError> {
+    pub fn release_for(
+        &mut self,
+        caller: Caller,
+        handle: &GuestHandle,
+        showing: &[u32],
+    ) -> Result<GuestReleased, StoreError> {
         self.refresh()?;
-        let Some(lease) = self.seen.leases.get(&handle.lease).filter(|lease| lease.token == handle.token) else {
-            return Err(StoreError::Lost(handle.lease.clone()));
-        };
-        let living = self.living(lease, showing);
-        let LeaseHandle { lease, token } = handle.clone();
+        let LeaseHandle { lease, token } = self.opened(caller, handle)?;
+        let living = self.seen.leases.get(&lease).map(|lease| self.living(lease, showing)).unwrap_or_default();
         let evidence = if living.is_empty() { Evidence::Gone } else { Evidence::None };
         match self.apply(&|_| Op::Release { lease: lease.clone(), token, evidence })? {
             Outcome::Released => Ok(GuestReleased::Free),
@@ -245,18 +296,41 @@ impl Holder {
         lease.family().filter(|process| !tree.is_gone(process) || shown(process)).cloned().collect()
     }
 
-    /// The lease of this handle, read anew.
-    fn holding(&mut self, handle: &LeaseHandle) -> Result<&Lease, StoreError> {
-        self.refresh()?;
-        let found = self.seen.leases.get(&handle.lease).filter(|lease| lease.token == handle.token);
-        found.ok_or_else(|| StoreError::Lost(handle.lease.clone()))
+    /// The same with a ledger read anew, where the lease is not in it as last seen.
+    fn open(&mut self, caller: Caller, handle: &GuestHandle) -> Result<LeaseHandle, StoreError> {
+        if self.may_be_lost(handle) {
+            self.refresh()?;
+        }
+        self.opened(caller, handle)
     }
 
-    fn detail_of(&self, handle: &LeaseHandle) -> Result<GuestLease, StoreError> {
-        self.lease(&handle.lease).ok_or_else(|| StoreError::Lost(handle.lease.clone()))
+    /// The handle that the ledger knows, for a guest that shows what proves its lease.
+    fn opened(&self, caller: Caller, handle: &GuestHandle) -> Result<LeaseHandle, StoreError> {
+        let GuestHandle { lease: id, proof } = handle;
+        let lost = || StoreError::Lost(id.clone());
+        if !is_proof(handle) {
+            return Err(lost());
+        }
+        let lease = self.seen.leases.get(id).ok_or_else(lost)?;
+        let (token, owner) = (lease.token, lease.owner.process.clone());
+        // An earlier version told the token to everybody who could read a list.
+        if matches!(proof, Proof::Fence(_)) && self.may_name(caller, &owner).is_err() {
+            return Err(lost());
+        }
+        Ok(LeaseHandle { lease: id.clone(), token })
     }
 
-    fn request_for(&self, owner: Owner, request: AcquireRequest) -> Result<Request, StoreError> {
+    /// Whether the ledger does not know the lease, and what the guest shows would open it.
+    fn may_be_lost(&self, handle: &GuestHandle) -> bool {
+        is_proof(handle) && !self.seen.leases.contains_key(&handle.lease)
+    }
+
+    fn detail_of(&self, handle: &GuestHandle) -> Result<GuestLease, StoreError> {
+        let view = self.lease(&handle.lease).ok_or_else(|| StoreError::Lost(handle.lease.clone()))?;
+        Ok(GuestLease { view, proof: handle.proof.clone() })
+    }
+
+    fn request_for(&self, owner: Owner, request: AcquireRequest, lease: LeaseId) -> Result<Request, StoreError> {
         let AcquireRequest { request_id, label, priority, wish, yielding, mode } = request;
         let owner = Owner::new(owner.process, label, owner.kind);
         let want = match wish {
@@ -266,6 +340,29 @@ impl Holder {
                 Want::AnyOf { count, bytes, devices }
             }
         };
-        Ok(Request { request_id, owner, priority, yielding, want, mode })
+        let request_id = of_guest(&owner.process, &request_id);
+        Ok(Request { request_id, lease, owner, priority, yielding, want, mode })
     }
+}
+
+fn is_proof(GuestHandle { lease, proof }: &GuestHandle) -> bool {
+    match proof {
+        Proof::Capability(capability) => capability.opens(lease),
+        Proof::Fence(token) => earlier_name(*token) == *lease,
+    }
+}
+
+/// The name of a guest's request in the ledger, where requests of different processes never meet.
+fn of_guest(owner: &Process, request_id: &str) -> String {
+    format!("{request_id}{}", mark(owner))
+}
+
+/// The guest's own name for a request in the ledger.
+pub(crate) fn own_request_id(owner: &Process, request_id: &str) -> String {
+    request_id.strip_suffix(&mark(owner)).unwrap_or(request_id).to_owned()
+}
+
+fn mark(Process { pid, start_time, pid_ns }: &Process) -> String {
+    let namespace: String = pid_ns.chars().filter(char::is_ascii_digit).collect();
+    format!("@{namespace}-{pid}-{start_time}")
 }

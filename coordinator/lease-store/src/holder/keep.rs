@@ -24,6 +24,7 @@ impl Held {
     fn record(&self, boot_id: &str) -> Record {
         let Request { request_id, owner, priority, yielding, .. } = self.request.clone();
         let LeaseHandle { lease, token } = self.handle.clone();
+        let token = Some(token);
         let pids = self.pids.iter().filter(|process| !host::is_gone(process)).cloned().collect();
         let (parts, boot_id) = (self.parts.clone(), boot_id.to_owned());
         Record { lease, token, request_id, owner, priority, yielding, parts, pids, boot_id }

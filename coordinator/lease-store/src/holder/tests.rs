@@ -9,7 +9,7 @@ use model_boss_protocol::Priority;
 
 use super::*;
 use crate::store::{DocumentStore, Etag, LedgerStore, Snapshot};
-use crate::{Caller, NotNamed, this_process};
+use crate::{Caller, NotNamed, Proof, this_process};
 
 /// A register in memory. Counts swaps, loses the next few races, and can be cut off.
 #[derive(Clone, Default)]
@@ -366,4 +366,82 @@ fn a_forced_lease_is_kept_on_record_and_its_holder_loses_it() {
     bench.holder.observe(&observation(ByteCount::gib(6), Instant::now())).unwrap();
     assert!(matches!(bench.holder.acquire(wish("b", ByteCount::gib(4))).unwrap(), Acquired::Wait { .. }));
     end(job);
+}
+
+#[test]
+fn a_guest_proves_its_lease_by_its_secret_also_after_the_store_lost_it_and_nobody_else_does() {
+    let mut bench = fragile();
+    let (coordinator, job, stranger) = (live_child(), live_child(), live_child());
+    bench.holder.owner.process = host::process(coordinator.id()).unwrap();
+    let me = Caller::User(nix::unistd::getuid().as_raw());
+    let owner = |child: &std::process::Child| Owner::new(host::process(child.id()).unwrap(), "train", OwnerKind::Job);
+    bench.holder.observe(&observation(ByteCount::gib(1), Instant::now())).unwrap();
+    let ask = |bench: &mut Bench| match bench.holder.acquire_for(owner(&job), wish("a", ByteCount::gib(5))).unwrap() {
+        GuestAcquired::Granted(lease) => *lease,
+        other => panic!("{other:?}"),
+    };
+    let lease = ask(&mut bench);
+    let again = ask(&mut bench);
+    assert_eq!((again.view.lease, again.proof), (lease.view.lease.clone(), lease.proof.clone()), "it is given again");
+    let handle = GuestHandle { lease: lease.view.lease.clone(), proof: lease.proof.clone() };
+    bench.holder.attach_for(me, &handle, &[job.id()]).unwrap();
+    let document = bench.memory.0.lock().unwrap().document.clone().unwrap();
+    let secret = serde_json::to_string(&lease.proof).unwrap();
+    assert!(!document.contains(secret.trim_matches('"')), "the ledger holds no secret");
+
+    let token = bench.holder.seen.leases[&handle.lease].token;
+    let forged = GuestHandle { proof: Proof::Fence(token), ..handle.clone() };
+    let record = |handle: &GuestHandle, child: &std::process::Child| GuestRecord {
+        handle: handle.clone(),
+        request: wish("a", ByteCount::gib(5)),
+        owner: owner(child),
+        processes: vec![host::process(child.id()).unwrap()],
+    };
+    let shrink = [(DeviceId::Cpu, ByteCount(1))];
+    let lost = |error: StoreError| assert!(matches!(error, StoreError::Lost(_)), "{error}");
+    lost(bench.holder.resize_for(me, &forged, &shrink).unwrap_err());
+    lost(bench.holder.release_for(me, &forged, &[]).unwrap_err());
+    lost(bench.holder.attach_for(me, &forged, &[stranger.id()]).unwrap_err());
+    assert_eq!(bench.holder.renew_for(me, std::slice::from_ref(&forged)).unwrap().1, [handle.lease.clone()]);
+
+    // The store forgets it, and the stranger is faster.
+    bench.memory.0.lock().unwrap().document = None;
+    lost(bench.holder.reassert_for(me, record(&forged, &stranger)).unwrap_err());
+    let earlier = GuestHandle { lease: "lease-7".into(), proof: Proof::Fence(Token(u64::MAX)) };
+    lost(bench.holder.reassert_for(me, record(&earlier, &stranger)).unwrap_err());
+    let stated = bench.holder.reassert_for(me, record(&handle, &job)).unwrap().unwrap();
+    assert_eq!((stated.view.lease, &stated.proof), (handle.lease.clone(), &handle.proof));
+    assert!(bench.holder.seen.leases[&handle.lease].token >= token, "tokens only grow");
+    end(job);
+    assert_eq!(bench.holder.release_for(me, &handle, &[]).unwrap(), GuestReleased::Free);
+    [coordinator, stranger].into_iter().for_each(end);
+}
+
+#[test]
+fn a_lease_whose_secret_an_earlier_coordinator_made_is_promised_anew_when_it_has_expired() {
+    let mut bench = bench();
+    let job = live_child();
+    let owner = Owner::new(host::process(job.id()).unwrap(), "train", OwnerKind::Job);
+    bench.holder.observe(&observation(ByteCount::gib(1), Instant::now())).unwrap();
+    let ask = |bench: &mut Bench| bench.holder.acquire_for(owner.clone(), wish("a", ByteCount::gib(5))).unwrap();
+    assert!(matches!(ask(&mut bench), GuestAcquired::Granted(_)));
+    let Bench { memory, folder, holder: first } = bench;
+    drop(first);
+    let mut bench = over(memory, folder);
+    let GuestAcquired::Wait { reason, .. } = ask(&mut bench) else { panic!("it cannot be proven") };
+    assert!(reason.contains("promised anew within"), "{reason}");
+    bench.memory.0.lock().unwrap().ahead = Duration::from_secs(20);
+    bench.holder.observe(&observation(ByteCount::gib(1), Instant::now())).unwrap();
+    assert!(matches!(ask(&mut bench), GuestAcquired::Granted(_)));
+    end(job);
+}
+
+#[test]
+fn names_of_leases_say_nothing_about_their_tokens() {
+    let mut bench = bench();
+    let handles = ["a", "b"].map(|request| bench.granted(request, ByteCount::gib(1)));
+    for handle in &handles {
+        assert!(!handle.lease.to_string().contains(&handle.token.0.to_string()), "{handle:?}");
+    }
+    assert_ne!(handles[0].lease, handles[1].lease);
 }

@@ -88,6 +88,7 @@ fn op(ledger: &Ledger, (what, who, size, _): Step, now: StoreTime) -> Op {
         }
         3..=5 => Op::Acquire(Request {
             request_id: format!("{who}-{}", size % 5),
+            lease: LeaseId::from(format!("lease-{who}-{}", size % 5)),
             owner: Owner::new(process, "job", OwnerKind::Job),
             priority: Priority::new(u8::try_from(size % 10).unwrap()).unwrap(),
             yielding: Yielding { preemptible: size % 2 == 0, min_hold: Duration::ZERO, ..Yielding::default() },

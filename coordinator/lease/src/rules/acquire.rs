@@ -7,15 +7,18 @@ use model_boss_protocol::ByteCount;
 use super::fit::{self, Demand};
 use super::nominate::{self, Nominated, Place};
 use super::preempt::{self, Importance};
-use super::{end, well_formed};
+use super::{end, next_token, well_formed};
 use crate::{
-    Accounting, DeviceKey, Grant, Lease, LeaseId, Ledger, NeverFits, Outcome, Part, Process, Refusal, Request,
-    StoreTime, Token, Wait, WaitReason, Waiter, Want,
+    Accounting, DeviceKey, Grant, Lease, Ledger, NeverFits, Outcome, Part, Process, Refusal, Request, StoreTime, Wait,
+    WaitReason, Waiter, Want,
 };
 
 pub(super) fn acquire(ledger: &mut Ledger, now: StoreTime, request: Request) -> Outcome {
     if let Some(outcome) = asked_before(ledger, &request) {
         return outcome;
+    }
+    if ledger.leases.contains_key(&request.lease) {
+        return Outcome::Refused(Refusal::NameTaken(request.lease));
     }
     if let Err(outcome) = possible(ledger, &request.want) {
         return outcome;
@@ -119,10 +122,9 @@ fn enqueue(ledger: &mut Ledger, now: StoreTime, request: &Request) -> StoreTime 
 }
 
 fn grant(ledger: &mut Ledger, now: StoreTime, request: Request, parts: Vec<(DeviceKey, ByteCount)>) -> Outcome {
-    let Request { request_id, owner, priority, yielding, .. } = request;
+    let Request { request_id, lease: id, owner, priority, yielding, .. } = request;
     ledger.waiters.remove(&request_id);
-    let token = Token((ledger.fence.0 + 1).max(now.0));
-    ledger.fence = token;
+    let token = next_token(ledger, now);
     let deadline = now.after(ledger.terms.lease);
     let promised = parts
         .iter()
@@ -136,9 +138,9 @@ fn grant(ledger: &mut Ledger, now: StoreTime, request: Request, parts: Vec<(Devi
         })
         .collect();
     let lease = Lease::new(token, request_id, (owner, priority, yielding), promised, (now, deadline));
-    ledger.leases.insert(LeaseId::of(token), lease);
+    ledger.leases.insert(id.clone(), lease);
     preempt::review(ledger, now);
-    Outcome::Granted(Grant { lease: LeaseId::of(token), token, deadline, parts })
+    Outcome::Granted(Grant { lease: id, token, deadline, parts })
 }
 
 /// It does not fit: others may be asked to yield, if that would help.

@@ -56,6 +56,12 @@ pub fn apply(ledger: &mut Ledger, now: StoreTime, op: Op) -> Outcome {
     }
 }
 
+/// Takes the next token: larger than every one before, also after a loss, because it is the time at least.
+fn next_token(ledger: &mut Ledger, now: StoreTime) -> Token {
+    ledger.fence = Token(ledger.fence.0.saturating_add(1).max(now.0));
+    ledger.fence
+}
+
 /// The lease, if the token is its own.
 fn held<'a>(ledger: &'a mut Ledger, id: &LeaseId, token: Token) -> Option<&'a mut Lease> {
     ledger.leases.get_mut(id).filter(|lease| lease.token == token)

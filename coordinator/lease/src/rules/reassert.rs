@@ -4,9 +4,9 @@ use model_boss_protocol::ByteCount;
 
 use super::fit::{self, Demand};
 use super::nominate::{self, Place};
-use super::{unsettle, well_formed};
+use super::{next_token, unsettle, well_formed};
 use crate::{
-    Accounting, DeviceKey, Lease, LeaseId, LeaseState, Ledger, Outcome, Part, Record, Refusal, StoreTime, Wait,
+    Accounting, DeviceKey, Lease, LeaseId, LeaseState, Ledger, Outcome, Part, Record, Refusal, StoreTime, Token, Wait,
     WaitReason,
 };
 
@@ -20,7 +20,8 @@ pub(super) fn reassert(ledger: &mut Ledger, now: StoreTime, record: Record) -> O
     if !well_formed(&record.parts) {
         return Outcome::Refused(Refusal::BadParts);
     }
-    if ledger.leases.get(&record.lease).is_some_and(|lease| lease.token != record.token) {
+    let known = ledger.leases.get(&record.lease).map(|lease| lease.token);
+    if known.zip(record.token).is_some_and(|(known, stated)| known != stated) {
         return Outcome::Lost;
     }
     let namesake = ledger
@@ -38,10 +39,11 @@ pub(super) fn reassert(ledger: &mut Ledger, now: StoreTime, record: Record) -> O
         Ok(sizes) => sizes,
         Err(outcome) => return outcome,
     };
-    ledger.fence = ledger.fence.max(record.token);
+    let token = known.or(record.token).unwrap_or_else(|| next_token(ledger, now));
+    ledger.fence = ledger.fence.max(token);
     ledger.waiters.remove(&record.request_id);
     let parts = sizes.iter().map(|(device, bytes, _)| (device.clone(), *bytes)).collect();
-    write(ledger, now, record, sizes);
+    write(ledger, now, (token, record), sizes);
     Outcome::Reasserted { parts }
 }
 
@@ -94,9 +96,9 @@ fn shown(ledger: &Ledger, record: &Record, device: &DeviceKey) -> ByteCount {
     own.map(|usage| usage.bytes).sum()
 }
 
-fn write(ledger: &mut Ledger, now: StoreTime, record: Record, sizes: Vec<Sized>) {
+fn write(ledger: &mut Ledger, now: StoreTime, (token, record): (Token, Record), sizes: Vec<Sized>) {
     let deadline = now.after(ledger.terms.lease);
-    let Record { lease: id, token, request_id, owner, priority, yielding, pids, .. } = record;
+    let Record { lease: id, request_id, owner, priority, yielding, pids, .. } = record;
     let lease = ledger
         .leases
         .entry(id.clone())

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use crate::{LeaseState, Ledger, SCHEMA, StoreTime, Token};
+use super::next_token;
+use crate::{LeaseState, Ledger, SCHEMA, StoreTime};
 
 /// A clock that is this little behind what was last seen is waited for: no lease is shorter.
 const SMALL_STEP: Duration = Duration::from_secs(1);
@@ -48,7 +49,7 @@ pub(super) fn advance(ledger: &mut Ledger, time: StoreTime) -> StoreTime {
 
 /// Opens the window at `now`; what was due some time after `last` is due as long after `now`, and not too soon.
 fn open_window(ledger: &mut Ledger, last: StoreTime, now: StoreTime) {
-    ledger.fence = Token((ledger.fence.0 + 1).max(now.0));
+    next_token(ledger, now);
     ledger.recovering_until = Some(now.after(ledger.terms.recovery()));
     // They have touched nothing, and what was granted since they were written may be among what is lost.
     ledger.leases.retain(|_, lease| !lease.is_untouched());

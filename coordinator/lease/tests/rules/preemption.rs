@@ -253,6 +253,11 @@ fn a_holder_is_never_asked_for_its_own_request() {
     let Op::Acquire(urgent) = preempt("urgent", 1, &cpu(60)) else { return };
     let mine = Op::Acquire(Request { owner, ..urgent.clone() });
     assert!(matches!(apply(&mut ledger, at(3), mine), Outcome::Wait(_)));
-    let yours = Op::Acquire(Request { request_id: "yours".to_owned(), priority: Priority::HIGHEST, ..urgent });
+    let yours = Op::Acquire(Request {
+        request_id: "yours".to_owned(),
+        lease: "lease-yours".into(),
+        priority: Priority::HIGHEST,
+        ..urgent
+    });
     assert_eq!(victims(apply(&mut ledger, at(3), yours)), ["soft"]);
 }

@@ -1,11 +1,14 @@
 //! After a loss: the window, what holders state again, and clocks that jump.
 
 use model_boss_lease::{
-    DeviceKey, Evidence, LeaseState, Ledger, Op, Outcome, Record, StoreTime, Terms, Token, after_loss, apply, read_from,
+    DeviceKey, Evidence, LeaseState, Ledger, Op, Outcome, Record, Refusal, Request, StoreTime, Terms, Token,
+    after_loss, apply, read_from,
 };
 use model_boss_protocol::ByteCount;
 
-use crate::story::{ask, at, attach, declare, granted, hold, ledger, look, record, release, renew, state, wait, waits};
+use crate::story::{
+    ask, at, attach, declare, granted, hold, ledger, look, record, release, renew, request, state, wait, waits,
+};
 
 fn cpu(bytes: u64) -> [(DeviceKey, u64); 1] {
     [(DeviceKey::cpu(), bytes)]
@@ -145,12 +148,36 @@ fn a_request_that_was_repeated_after_a_loss_gives_way_to_the_lease_that_lives() 
     let grant = hold(&mut before, at(3), ask("a", &cpu(30)), 7);
     let mut after = flushed(10);
     look(&mut after, at(40), DeviceKey::cpu(), 30, &[(7, 30)]);
-    let again = granted(apply(&mut after, at(40), ask("a", &cpu(30))));
+    let again = Op::Acquire(Request { lease: "lease-again".into(), ..request("a", 5, &cpu(30)) });
+    let again = granted(apply(&mut after, at(40), again));
     assert!(again.token > grant.token);
     let outcome = apply(&mut after, at(40), Op::Reassert(record(&grant, "a", &[7])));
     assert!(matches!(outcome, Outcome::Reasserted { .. }));
     assert_eq!(after.leases.len(), 1);
     assert_eq!(apply(&mut after, at(40), attach(&again, 8)), Outcome::Lost);
+}
+
+#[test]
+fn a_record_without_a_token_keeps_what_the_ledger_knows_or_gets_the_next_one() {
+    let mut before = fragile();
+    let grant = hold(&mut before, at(3), ask("a", &cpu(30)), 7);
+    let stated = |grant| Op::Reassert(Record { token: None, ..record(grant, "a", &[7]) });
+    assert!(matches!(apply(&mut before, at(4), stated(&grant)), Outcome::Reasserted { .. }));
+    assert_eq!(before.leases[&grant.lease].token, grant.token);
+    let mut after = flushed(10);
+    let fence = after.fence;
+    assert!(matches!(apply(&mut after, at(11), stated(&grant)), Outcome::Reasserted { .. }));
+    let token = after.leases[&grant.lease].token;
+    assert!(token > fence && token == after.fence, "tokens only grow, whoever states a lease");
+}
+
+#[test]
+fn a_name_that_is_taken_is_given_to_nobody_else() {
+    let mut ledger = fragile();
+    look(&mut ledger, at(2), DeviceKey::cpu(), 0, &[]);
+    let grant = granted(apply(&mut ledger, at(2), ask("a", &cpu(30))));
+    let other = Op::Acquire(Request { lease: grant.lease.clone(), ..request("b", 5, &cpu(30)) });
+    assert_eq!(apply(&mut ledger, at(2), other), Outcome::Refused(Refusal::NameTaken(grant.lease)));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use model_boss_lease::{
-    Accounting, DeviceKey, Evidence, Grant, LeaseState, Ledger, Mode, Op, Outcome, Owner, OwnerKind, Process,
+    Accounting, DeviceKey, Evidence, Grant, LeaseId, LeaseState, Ledger, Mode, Op, Outcome, Owner, OwnerKind, Process,
     ProcessUse, Record, Renewal, Request, Revocation, StoreTime, Terms, Token, Wait, Want, Yielding, apply,
 };
 use model_boss_protocol::{ByteCount, Priority};
@@ -53,6 +53,7 @@ pub(crate) fn look(ledger: &mut Ledger, when: StoreTime, device: DeviceKey, used
 pub(crate) fn request(id: &str, priority: u8, parts: &[(DeviceKey, u64)]) -> Request {
     Request {
         request_id: id.to_owned(),
+        lease: LeaseId::from(format!("lease-{id}")),
         owner: Owner::new(owner_of(id), id, OwnerKind::Coordinator),
         priority: Priority::new(priority).unwrap(),
         yielding: Yielding::default(),
@@ -129,7 +130,7 @@ pub(crate) fn revocations(outcome: Outcome) -> Vec<Revocation> {
 /// What a holder remembers of a grant.
 pub(crate) fn record(grant: &Grant, id: &str, pids: &[u32]) -> Record {
     let Request { request_id, owner, priority, yielding, .. } = request(id, 5, &[]);
-    let (lease, token, parts) = (grant.lease.clone(), grant.token, grant.parts.clone());
+    let (lease, token, parts) = (grant.lease.clone(), Some(grant.token), grant.parts.clone());
     let pids = pids.iter().map(|pid| process(*pid)).collect();
     Record { lease, token, request_id, owner, priority, yielding, parts, pids, boot_id: "boot".to_owned() }
 }

@@ -97,10 +97,11 @@ impl Client {
         let (grace, reload) = (Duration::from_secs(2), Duration::from_secs(turn % 3));
         let yielding = Yielding { preemptible: turn % 2 == 1, grace, min_hold: Duration::ZERO, reload };
         let (request_id, kind) = (self.request_id(), OwnerKind::Job);
+        let lease = LeaseId::from(format!("lease-{request_id}"));
         let owner = Owner::new(self.process(self.incarnation), request_id.clone(), kind);
         let parts = (0..2).filter(|d| sizes[*d] > 0).map(|d| (device(d), bytes(sizes[d]))).collect();
         let priority = Priority::new(priority).unwrap_or_default();
-        Request { request_id, owner, priority, yielding, want: Want::Parts(parts), mode }
+        Request { request_id, lease, owner, priority, yielding, want: Want::Parts(parts), mode }
     }
 }
 
@@ -145,7 +146,8 @@ impl World {
         let Want::Parts(parts) = &request.want else { return };
         for part in parts.clone() {
             let request_id = format!("{}-{}", request.request_id, part.0);
-            let request = Request { request_id, want: Want::Parts(vec![part]), ..request.clone() };
+            let lease = LeaseId::from(format!("lease-{request_id}"));
+            let request = Request { request_id, lease, want: Want::Parts(vec![part]), ..request.clone() };
             self.transact(Some(client), Op::Acquire(request));
         }
     }
@@ -219,7 +221,7 @@ impl World {
         let held = client.held.as_ref()?;
         let Request { request_id, owner, priority, yielding, .. } = client.request();
         let parts = (0..2).filter(|d| held.promised[*d] > 0).map(|d| (device(d), bytes(held.promised[d]))).collect();
-        let (lease, token) = (held.lease.clone(), held.token);
+        let (lease, token) = (held.lease.clone(), Some(held.token));
         Some(Record { lease, token, request_id, owner, priority, yielding, parts, pids, boot_id: "boot".to_owned() })
     }
 

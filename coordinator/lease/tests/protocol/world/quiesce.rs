@@ -1,7 +1,7 @@
 //! The end of a history: nothing goes wrong any more and everybody cooperates. Then everything that is possible must
 //! happen (I9, I10).
 
-use model_boss_lease::{Mode, Op, Outcome, Owner, OwnerKind, Request, Want, Yielding};
+use model_boss_lease::{LeaseId, Mode, Op, Outcome, Owner, OwnerKind, Request, Want, Yielding};
 use model_boss_protocol::{ByteCount, Priority};
 
 use super::physics::{FOREIGN, worker_process};
@@ -88,6 +88,7 @@ impl World {
             let (request_id, process) = (format!("feasible-{number}"), worker_process(9, 1));
             let request = Request {
                 request_id: request_id.clone(),
+                lease: LeaseId::from(format!("lease-{request_id}")),
                 owner: Owner::new(process, request_id, OwnerKind::Job),
                 priority: Priority::LOWEST,
                 yielding: Yielding::default(),
