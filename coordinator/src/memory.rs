@@ -118,6 +118,13 @@ impl HeldMemory {
         Ok(())
     }
 
+    /// Holds so much, where more than now can be had.
+    pub(crate) fn resize(&mut self, bytes: usize, admission: Admission) -> Result<(), MemoryError> {
+        self.shrink_to(bytes);
+        let more = (bytes as u64).saturating_sub(self.bytes);
+        if more > 0 { self.grow(usize::try_from(more).unwrap_or(usize::MAX), admission) } else { Ok(()) }
+    }
+
     /// Gives back what is held over `bytes`.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         let over = self.bytes.saturating_sub(bytes as u64);

@@ -27,6 +27,7 @@ mod lease_run;
 mod lease_store;
 mod leases;
 mod load_failures;
+mod nonsense;
 mod observability;
 mod operators;
 mod ports;

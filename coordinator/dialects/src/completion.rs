@@ -3,7 +3,7 @@
 //! The Alpaca format is the one of Stanford Alpaca's README; llama.cpp's `/completion` is as its server's README has it.
 
 use bytes::Bytes;
-use model_boss_protocol::{ApiError, PromptFormat};
+use model_boss_protocol::{ApiError, ErrorSource, PromptFormat};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -128,15 +128,20 @@ fn text_of(index: usize, message: &Value) -> Result<String, ApiError> {
 }
 
 /// What llama.cpp's `/completion` answers, whole or in one piece of a stream.
-#[derive(Default, Deserialize)]
-#[serde(default)]
+#[derive(Deserialize)]
 struct LlamaCompletion {
     content: String,
+    #[serde(default)]
     stop: bool,
+    #[serde(default)]
     stop_type: String,
+    #[serde(default)]
     stopped_limit: bool,
+    #[serde(default)]
     tokens_evaluated: u64,
+    #[serde(default)]
     tokens_predicted: u64,
+    #[serde(default)]
     tokens_cached: u64,
     timings: Option<Value>,
 }
@@ -148,6 +153,8 @@ pub struct CompletionToChat {
     wants_usage: bool,
     reader: Reader,
     begun: bool,
+    /// It said why it ends.
+    finished: bool,
     ended: bool,
 }
 
@@ -163,7 +170,7 @@ impl CompletionToChat {
     pub(crate) fn new(kind: CompletionKind, stamp: Stamp, chat: &Map<String, Value>) -> Self {
         let options = chat.get("stream_options");
         let wants_usage = options.and_then(|options| options.get("include_usage")) == Some(&json!(true));
-        Self { kind, stamp, wants_usage, reader: Reader::default(), begun: false, ended: false }
+        Self { kind, stamp, wants_usage, reader: Reader::default(), begun: false, finished: false, ended: false }
     }
 
     fn step(&self, json: &Value) -> Option<Step> {
@@ -183,7 +190,8 @@ impl CompletionToChat {
                 })
             }
             CompletionKind::OpenAi => {
-                let choice = json.get("choices")?.get(0);
+                let choices = json.get("choices")?.as_array()?;
+                let choice = choices.first();
                 let end = choice.and_then(|choice| choice.get("finish_reason")).and_then(Value::as_str);
                 let text = choice.and_then(|choice| choice.get("text")).and_then(Value::as_str).unwrap_or_default();
                 Some(Step {
@@ -194,6 +202,12 @@ impl CompletionToChat {
                 })
             }
         }
+    }
+
+    /// Ends the stream with an error.
+    fn fail(&mut self, error: &ApiError, out: &mut Vec<u8>) {
+        self.ended = true;
+        out.extend_from_slice(format!("data: {}\n\n", error.body(ErrorSource::Worker).to_json()).as_bytes());
     }
 
     fn chunk(&self, delta: &Value, end: Option<&str>) -> Value {
@@ -208,13 +222,19 @@ impl CompletionToChat {
         if data == "[DONE]" {
             return;
         }
-        let Ok(json) = serde_json::from_str::<Value>(data) else { return };
+        if self.ended {
+            return;
+        }
+        let json = match serde_json::from_str::<Value>(data) {
+            Ok(json) => json,
+            Err(error) => return self.fail(&nonsense(error), out),
+        };
         if json.get("error").is_some() {
             self.ended = true;
             sse::data(out, &json);
             return;
         }
-        let Some(step) = self.step(&json) else { return };
+        let Some(step) = self.step(&json) else { return self.fail(&nonsense("it is no completion"), out) };
         if !self.begun {
             self.begun = true;
             sse::data(out, &self.chunk(&json!({ "role": "assistant", "content": "" }), None));
@@ -223,6 +243,7 @@ impl CompletionToChat {
             sse::data(out, &self.chunk(&json!({ "content": step.text }), None));
         }
         if let Some(end) = step.end {
+            self.finished = true;
             let mut last = self.chunk(&json!({}), Some(end));
             if let Some(timings) = step.timings {
                 last["timings"] = timings;
@@ -279,7 +300,13 @@ impl Reshape for CompletionToChat {
     }
 
     fn end(&mut self) -> Bytes {
-        if self.ended { Bytes::new() } else { Bytes::from_static(sse::DONE) }
+        let mut out = Vec::new();
+        match (self.ended, self.finished) {
+            (true, _) => {}
+            (false, true) => out.extend_from_slice(sse::DONE),
+            (false, false) => self.fail(&nonsense("its stream ended in the middle"), &mut out),
+        }
+        Bytes::from(out)
     }
 }
 

@@ -1,14 +1,14 @@
 //! Errors of engines of others, in the shape and with the codes that our clients know.
 
-use bytes::Bytes;
-use model_boss_protocol::{ApiError, ErrorCode, ErrorSource};
+use model_boss_protocol::{ApiError, ErrorCode};
 use serde_json::Value;
 
 /// How much of a body that is no JSON is repeated.
 const MAX_WORDS: usize = 300;
 
-/// The engine's error as our clients read errors: its own words, and a code of ours.
-pub fn engine_error(status: u16, body: &[u8]) -> Bytes {
+/// The engine's error as our clients read errors: its own words, and a code of ours. A status that says nothing about the
+/// request (our key is refused, the engine broke) is that of a backend that failed.
+pub fn engine_error(status: u16, body: &[u8]) -> ApiError {
     let json: Value = serde_json::from_slice(body).unwrap_or_default();
     // llama.cpp and vLLM put an object there, some a text; FastAPI calls it `detail`.
     let said = json.get("error").or_else(|| json.get("detail")).unwrap_or(&json);
@@ -26,7 +26,7 @@ pub fn engine_error(status: u16, body: &[u8]) -> Bytes {
     };
     let mut error = ApiError::new(code, message);
     error.param = text("param").map(str::to_owned);
-    Bytes::from(error.body(ErrorSource::Worker).to_json())
+    if code == ErrorCode::BackendError { error } else { error.with_status(status) }
 }
 
 /// vLLM and SGLang say it in words only.
@@ -79,13 +79,10 @@ mod tests {
             (500, "<html>", "backend_error", "500: <html>"),
             (502, "", "backend_error", "502"),
         ] {
-            let json: Value = serde_json::from_slice(&engine_error(status, body.as_bytes())).unwrap();
-            assert_eq!(
-                (&json["error"]["code"], &json["source"]),
-                (&Value::from(code), &Value::from("worker")),
-                "{body}"
-            );
-            assert!(json["error"]["message"].as_str().unwrap().contains(word), "{json}");
+            let error = engine_error(status, body.as_bytes());
+            assert_eq!(error.code.as_str(), code, "{body}");
+            assert_eq!(error.status(), if code == "backend_error" { 502 } else { status }, "{body}");
+            assert!(error.message.contains(word), "{error}");
         }
     }
 }

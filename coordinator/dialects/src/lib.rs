@@ -2,6 +2,7 @@
 //! answers, streams and errors, there and back. Pure: bytes in, bytes out; knows no sockets, no models and no clock.
 
 pub mod anthropic;
+mod check;
 mod completion;
 mod engine;
 mod engine_error;
@@ -10,6 +11,7 @@ mod reshape;
 pub mod sse;
 pub mod thinking;
 
+pub use check::{AnswerKind, BadStream, StreamCheck, check_answer};
 pub use completion::CompletionToChat;
 pub use engine::{EngineDialect, Prepared};
 pub use engine_error::engine_error;

@@ -18,7 +18,7 @@ pub enum Item {
 
 /// The longest line, and the most data of one event; an image as base64 is a tenth of it. What is longer is passed over, so that
 /// a stream without line breaks takes no memory.
-const LONGEST: usize = 64 << 20;
+const LONGEST: usize = 8 << 20;
 
 /// Takes a stream apart, wherever it was cut into pieces.
 #[derive(Debug, Default)]

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, Method, Request, StatusCode, Uri};
 use http_body_util::BodyExt;
 use model_boss_core::RungChoice;
-use model_boss_dialects::{Prepared, Reshape, Stamp, engine_error};
-use model_boss_protocol::{ApiError, ClientId, ErrorCode, headers};
+use model_boss_dialects::{AnswerKind, Prepared, Reshape, Stamp, check_answer, engine_error};
+use model_boss_protocol::{ApiError, ClientId, ErrorBody, ErrorCode, ErrorSource, headers};
 use tokio::time::{Instant, timeout_at};
 
 use crate::cloud::{CloudAnswer, CloudRequest, Clouds};
@@ -22,11 +22,15 @@ use crate::supervisor::Worker;
 use crate::upstream::{Outgoing, UpstreamError};
 
 use super::account::Account;
-use super::answer_body::AnswerBody;
+use super::answer_body::{AnswerBody, BodyError, Origin};
 use super::reshape::reshape_whole;
 
 /// What the manifest of an engine of others adds to a request: an operator's few fields.
 const MAX_ADDED: usize = 16 << 10;
+
+/// An error is short, and so is what comes before the first event of a stream.
+const MAX_ERROR: usize = 1 << 20;
+const MAX_BEGINNING: usize = 10 << 20;
 
 /// What was not done of a wish about thinking.
 pub(super) const THINKING: HeaderName = HeaderName::from_static("x-thinking");
@@ -41,6 +45,8 @@ pub(super) struct Forward {
     pub(super) request_id: HeaderValue,
     /// When the client stops caring.
     pub(super) deadline: Option<Instant>,
+    /// Whether the answer is to come piece by piece.
+    pub(super) is_stream: bool,
     /// Whether the body names what serves it already.
     pub(super) model_in_body: ModelInBody,
     /// Where a rung elsewhere leads.
@@ -107,7 +113,7 @@ pub(super) struct Served {
 pub(super) enum Content {
     /// All of it.
     Whole(Bytes),
-    /// Its first bytes, and the connection the rest comes from.
+    /// Its first events, and the connection the rest comes from.
     Stream { first: Bytes, rest: AnswerBody },
 }
 
@@ -117,23 +123,37 @@ enum Lost {
     #[error("it has no address yet")]
     NotReady,
     #[error(transparent)]
-    Refused(#[from] ApiError),
+    Refused(ApiError),
+    #[error("{0}")]
+    Nonsense(String),
     #[error(transparent)]
     Upstream(#[from] UpstreamError),
     #[error("the connection broke in its answer")]
     Body(#[source] hyper::Error),
-    #[error("its answer is too large: {0}")]
-    TooLarge(MemoryError),
+}
+
+impl From<ApiError> for Lost {
+    fn from(error: ApiError) -> Self {
+        if error.code == ErrorCode::BackendError { Self::Nonsense(error.message) } else { Self::Refused(error) }
+    }
+}
+
+impl From<BodyError> for Lost {
+    fn from(error: BodyError) -> Self {
+        match error {
+            BodyError::Broken(error) => Self::Body(error),
+            BodyError::Refused(error) => error.into(),
+        }
+    }
 }
 
 impl Lost {
     /// Whether a fresh worker would answer the same.
     fn is_nonsense(&self) -> bool {
         match self {
-            Self::NotReady | Self::Refused(_) => false,
+            Self::NotReady | Self::Refused(_) | Self::Body(_) => false,
             Self::Upstream(error) => error.is_nonsense(),
-            Self::Body(error) => error.is_parse(),
-            Self::TooLarge(_) => true,
+            Self::Nonsense(_) => true,
         }
     }
 }
@@ -217,15 +237,11 @@ async fn ask_cloud(
         limits: forward.limits,
     };
     let broken = |lost: Lost| ApiError::new(ErrorCode::BackendError, format!("provider '{provider}': {lost}"));
-    let CloudAnswer { status, headers, body, reshape, is_stream } = forward.cloud.clouds.ask(&request).await?;
-    if is_stream {
-        let mut body = AnswerBody::of_cloud(body, Some(reshape));
-        let first = next_data(&mut body).await.map_err(broken)?.unwrap_or_default();
-        return Ok((status, headers, Content::Stream { first, rest: body }));
-    }
-    let body = whole(&mut AnswerBody::of_cloud(body, None), forward.memory.holder()).await.map_err(broken)?;
-    let body = reshape_whole(reshape, status, body, forward.memory.holder(), forward.limits).await?;
-    Ok((status, headers, Content::Whole(body)))
+    let CloudAnswer { status, mut headers, body, reshape } = forward.cloud.clouds.ask(&request).await?;
+    let answer = Backend { status, from: Origin::Cloud(body), reshape: Some(reshape), path: forward.path };
+    let content = read_answer(answer, &headers, forward).await.map_err(broken)?;
+    headers.remove(CONTENT_TYPE);
+    Ok((status, headers, content))
 }
 
 async fn exchange(worker: &Worker, forward: &Forward) -> Result<(StatusCode, HeaderMap, Content), Lost> {
@@ -238,32 +254,86 @@ async fn exchange(worker: &Worker, forward: &Forward) -> Result<(StatusCode, Hea
     outgoing.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     outgoing.insert(HeaderName::from_static(headers::REQUEST_ID), forward.request_id.clone());
 
-    let (mut head, body) = upstream.send(request).await?.into_parts();
+    let (head, body) = upstream.send(request).await?.into_parts();
+    // Nothing of a worker's head goes on but what is put in here.
+    let mut told = HeaderMap::new();
     if let Some(words) = thinking {
-        head.headers.insert(THINKING, HeaderValue::from_static(words));
+        told.insert(THINKING, HeaderValue::from_static(words));
     }
-    let is_stream =
-        head.headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-    let is_foreign_error = worker.dialect().is_some() && !head.status.is_success();
-    if reshape.is_some() || is_foreign_error {
-        // Its body gets another length.
-        head.headers.remove(CONTENT_LENGTH);
-    }
-    let content = if is_stream {
-        let mut body = AnswerBody::new(body, reshape);
-        match next_data(&mut body).await? {
-            Some(first) => Content::Stream { first, rest: body },
-            None => Content::Whole(Bytes::new()),
+    let from = Origin::Worker(body);
+    if head.status.is_client_error() || head.status.is_server_error() {
+        if let Some(wait) = head.headers.get(RETRY_AFTER) {
+            told.insert(RETRY_AFTER, wait.clone());
         }
-    } else {
-        let body = whole(&mut AnswerBody::new(body, None), forward.memory.holder()).await?;
-        Content::Whole(match reshape {
-            _ if is_foreign_error => engine_error(head.status.as_u16(), &body),
-            Some(reshape) => reshape_whole(reshape, head.status, body, forward.memory.holder(), forward.limits).await?,
-            None => body,
-        })
-    };
-    Ok((head.status, head.headers, content))
+        let (status, body) = read_error(head.status, from, worker.dialect().is_some()).await?;
+        return Ok((status, told, Content::Whole(body)));
+    }
+    let answer = Backend { status: head.status, from, reshape, path: forward.path };
+    Ok((head.status, told, read_answer(answer, &head.headers, forward).await?))
+}
+
+/// An answer whose head has come.
+struct Backend {
+    status: StatusCode,
+    from: Origin,
+    reshape: Option<Box<dyn Reshape>>,
+    path: &'static str,
+}
+
+/// The body of an answer that says that it is one. Anything but the kind of answer that was asked for is nonsense.
+async fn read_answer(backend: Backend, headers: &HeaderMap, forward: &Forward) -> Result<Content, Lost> {
+    let Backend { status, from, reshape, path } = backend;
+    if status != StatusCode::OK {
+        return Err(Lost::Nonsense(format!("it answered with status {}", status.as_u16())));
+    }
+    let given = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    let expected = if forward.is_stream { "text/event-stream" } else { "application/json" };
+    if !given.get(..expected.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(expected.as_bytes())) {
+        let given = String::from_utf8_lossy(given);
+        return Err(Lost::Nonsense(format!("its answer is of the type '{given}', not {expected}")));
+    }
+    let memory = forward.memory.holder();
+    if forward.is_stream {
+        let mut rest = AnswerBody::stream(from, reshape, memory);
+        return Ok(Content::Stream { first: beginning(&mut rest).await?, rest });
+    }
+    let mut body = whole(&mut AnswerBody::whole(from), memory).await?;
+    if let Some(reshape) = reshape {
+        body = reshape_whole(reshape, status, body, forward.memory.holder(), forward.limits).await?;
+    }
+    let (kind, checked) = (AnswerKind::of(path), body.clone());
+    offload(body.len(), move || check_answer(kind, &checked)).await?;
+    Ok(Content::Whole(body))
+}
+
+/// The first bytes of a stream, up to the first event that is a piece of an answer: until then it may turn out to be none.
+async fn beginning(body: &mut AnswerBody) -> Result<Bytes, Lost> {
+    let Some(mut first) = next_data(body).await? else { return Err(Lost::Nonsense("its stream is empty".to_owned())) };
+    while !body.has_begun() {
+        let Some(more) = next_data(body).await? else { return Err(Lost::Nonsense("its stream is empty".to_owned())) };
+        if first.len() + more.len() > MAX_BEGINNING {
+            return Err(Lost::Nonsense("its stream does not begin".to_owned()));
+        }
+        first = [first, more].concat().into();
+    }
+    Ok(first)
+}
+
+/// An error of a worker, and the status that goes with it. Our own worker's has our shape already.
+async fn read_error(status: StatusCode, from: Origin, is_foreign: bool) -> Result<(StatusCode, Bytes), Lost> {
+    let (mut body, mut all) = (AnswerBody::whole(from), Vec::new());
+    while let Some(more) = next_data(&mut body).await? {
+        all.extend_from_slice(&more);
+        if all.len() > MAX_ERROR {
+            return Err(Lost::Nonsense(format!("it answered with status {} and no end", status.as_u16())));
+        }
+    }
+    if !is_foreign && serde_json::from_slice::<ErrorBody>(&all).is_ok() {
+        return Ok((status, Bytes::from(all)));
+    }
+    let error = engine_error(status.as_u16(), &all);
+    let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::BAD_GATEWAY);
+    Ok((status, Bytes::from(error.body(ErrorSource::Worker).to_json())))
 }
 
 /// A request as a worker takes it.
@@ -304,7 +374,7 @@ async fn prepare(worker: &Worker, forward: &Forward) -> Result<Asked, Lost> {
 
 async fn next_data(body: &mut AnswerBody) -> Result<Option<Bytes>, Lost> {
     while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame.map_err(Lost::Body)?.into_data()
+        if let Ok(data) = frame?.into_data()
             && !data.is_empty()
         {
             return Ok(Some(data));
@@ -319,7 +389,7 @@ async fn whole(body: &mut AnswerBody, mut memory: HeldMemory) -> Result<Bytes, L
     while let Some(more) = next_data(body).await? {
         memory.grow(more.len(), Admission::Accepted).map_err(|error| match error {
             MemoryError::Busy => Lost::Refused(error.into()),
-            MemoryError::Never(_) => Lost::TooLarge(error),
+            MemoryError::Never(_) => Lost::Nonsense(format!("its answer is too large: {error}")),
         })?;
         if all.is_empty() && several.is_empty() {
             all = more;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
+use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use http::{HeaderMap, StatusCode};
 use model_boss_protocol::{ApiError, ErrorBody, ErrorCode, ErrorSource};
 
 /// The answer a client gets for an error of ours.
@@ -48,15 +48,6 @@ pub(super) fn worker_error_event(status: StatusCode, body: &[u8]) -> Bytes {
 /// What a panic in a handler looks like from outside.
 pub(super) fn panic_error() -> ApiError {
     ApiError::new(ErrorCode::Internal, "the coordinator made a mistake; its log says more")
-}
-
-/// Keeps the headers that belong to the message and drops those that belong to the connection it came over (RFC 9110 7.6.1).
-pub(super) fn end_to_end(headers: &mut HeaderMap) {
-    const HOP_BY_HOP: [&str; 7] =
-        ["connection", "keep-alive", "proxy-authenticate", "te", "trailer", "transfer-encoding", "upgrade"];
-    for name in HOP_BY_HOP {
-        headers.remove(name);
-    }
 }
 
 fn status(number: u16) -> StatusCode {

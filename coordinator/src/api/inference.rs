@@ -6,8 +6,9 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use model_boss_core::{Outcome, Scheduler, Target};
+use model_boss_dialects::AnswerKind;
 use model_boss_protocol::{ApiError, Category, ClientId, RequestId};
 use model_boss_tasks::{Question, Resolved};
 use tokio::time::{Instant, timeout};
@@ -17,7 +18,6 @@ use super::account::Account;
 use super::answer::{Answer, CloudAccess, Content, Forward, ModelInBody, Served, obtain};
 use super::body::{OpenBody, RequestBody};
 use super::door::REQUEST_ID;
-use super::error::end_to_end;
 use super::peek::{Changes, Peeked, Wish as ThinkingWish, peek};
 use super::route::Call;
 use super::stream::{CommentTimes, Explanation, StreamBody};
@@ -77,7 +77,7 @@ pub(super) async fn infer_body(
     let Looked { peeked, body, resolved, model_in_body } = looked;
     let marks = Marks { request_id: request_id.clone(), unknown: peeked.unknown.clone() };
 
-    let stream = peeked.stream;
+    let stream = peeked.stream && AnswerKind::of(path).may_stream();
     let deadline = peeked.budget.or(resolved.budget).map(|budget| Instant::now() + budget);
     let cloud = CloudAccess {
         clouds: Arc::clone(&context.clouds),
@@ -87,7 +87,7 @@ pub(super) async fn infer_body(
     let unknown_guard = resolved.unknown_guard.clone();
     let (ticket, account) = submit(&context, peeked, resolved, category, deadline);
     let (memory, limits) = (context.memory.clone(), context.limits.json());
-    let forward = Forward { path, body, request_id, deadline, model_in_body, cloud, memory, limits };
+    let forward = Forward { path, body, request_id, deadline, is_stream: stream, model_in_body, cloud, memory, limits };
     let request = ticket.request();
     let answer =
         async move { obtain(ticket, forward, account).await.map_err(|error| naming_guard(error, unknown_guard)) };
@@ -201,19 +201,18 @@ fn respond(mut answer: Answer, marks: &Marks, times: CommentTimes) -> Response {
     *response.status_mut() = answer.status;
     let headers = response.headers_mut();
     *headers = std::mem::take(&mut answer.headers);
-    end_to_end(headers);
     marks.headers(headers);
     answer.served.headers(headers);
     match answer.content {
         Content::Stream { .. } => {
             marks.stream_headers(headers);
-            headers.remove(CONTENT_LENGTH);
             *response.body_mut() = Body::new(StreamBody::begun(answer, times));
         }
         Content::Whole(body) => {
             answer.account.used(usage_in(&body));
             answer.account.status(answer.status.as_u16());
             answer.ticket.finish(Outcome::Answered, answer.account.tokens());
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
             *response.body_mut() = Body::from(body);
         }
     }

@@ -15,7 +15,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::account::Account;
 use super::annotate::Annotator;
 use super::answer::{Answer, Content, THINKING, deadline_exceeded};
-use super::answer_body::AnswerBody;
+use super::answer_body::{AnswerBody, BodyError};
 use super::error::{error_event, worker_error_event};
 use super::usage::{Tail, usage_in};
 use crate::driver::Ticket;
@@ -181,16 +181,17 @@ impl StreamBody {
                     self.end(Outcome::Answered);
                     Poll::Ready(None)
                 }
-                Poll::Ready(Step::Lost) => {
-                    self.end(Outcome::LostMidAnswer);
-                    let message = "the worker went away in the middle of its answer; send the request again";
-                    Poll::Ready(Some(error_event(&ApiError::new(ErrorCode::WorkerCrashed, message))))
+                Poll::Ready(Step::Lost(outcome, error)) => {
+                    let event = relay.error_event(&error);
+                    self.end_with(outcome, error.status());
+                    Poll::Ready(Some(event))
                 }
                 Poll::Pending => {
                     if self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready()) {
                         // The connection is closed with that, which stops the generation.
-                        self.end(Outcome::DeadlineExceeded);
-                        return Poll::Ready(Some(error_event(&deadline_exceeded())));
+                        let event = relay.error_event(&deadline_exceeded());
+                        self.end_with(Outcome::DeadlineExceeded, ErrorCode::DeadlineExceeded.status());
+                        return Poll::Ready(Some(event));
                     }
                     loop {
                         ready!(self.silence.poll(cx));
@@ -204,15 +205,19 @@ impl StreamBody {
         }
     }
 
-    /// The stream ended, and its client is still there: everything that watched over it is told.
+    /// The stream ended, and its client is still there.
     fn end(&mut self, outcome: Outcome) {
+        if let State::Relaying(relay) = &self.state {
+            let status = relay.status;
+            self.end_with(outcome, status);
+        }
+    }
+
+    /// The same with another status than that of its head.
+    fn end_with(&mut self, outcome: Outcome, status: u16) {
         if let State::Relaying(mut relay) = std::mem::replace(&mut self.state, State::Ended) {
             relay.account.used(relay.usage());
-            relay.account.status(match outcome {
-                Outcome::LostMidAnswer => ErrorCode::WorkerCrashed.status(),
-                Outcome::DeadlineExceeded => ErrorCode::DeadlineExceeded.status(),
-                _ => relay.status,
-            });
+            relay.account.status(status);
             relay.ticket.finish(outcome, relay.account.tokens());
         }
     }
@@ -233,7 +238,8 @@ impl Drop for StreamBody {
 enum Step {
     Bytes(Bytes),
     End,
-    Lost,
+    /// It does not go on, and why.
+    Lost(Outcome, ApiError),
 }
 
 impl Relay {
@@ -247,8 +253,11 @@ impl Relay {
                         return Poll::Ready(rest.map_or(Step::End, |rest| Step::Bytes(self.note(rest))));
                     }
                     Some(Err(error)) => {
-                        tracing::info!(request = %self.ticket.request(), %error, "worker lost in the middle of its answer");
-                        return Poll::Ready(Step::Lost);
+                        tracing::info!(request = %self.ticket.request(), %error, "an answer ends in the middle");
+                        return Poll::Ready(match error {
+                            BodyError::Refused(error) => Step::Lost(Outcome::Answered, error),
+                            BodyError::Broken(_) => Step::Lost(Outcome::LostMidAnswer, gone()),
+                        });
                     }
                     Some(Ok(frame)) => match frame.into_data() {
                         Ok(data) if !data.is_empty() => data,
@@ -264,6 +273,12 @@ impl Relay {
                 return Poll::Ready(Step::Bytes(self.note(data)));
             }
         }
+    }
+
+    /// An error as the last event. A line that was cut would swallow it.
+    fn error_event(&self, error: &ApiError) -> Bytes {
+        let gap: &[u8] = if self.ending == *b"\n\n" { b"" } else { b"\n\n" };
+        Bytes::from([gap, &error_event(error)].concat())
     }
 
     /// What the answer used, if it says so.
@@ -310,6 +325,11 @@ impl Silence {
             }
         }
     }
+}
+
+fn gone() -> ApiError {
+    let message = "the worker went away in the middle of its answer; send the request again";
+    ApiError::new(ErrorCode::WorkerCrashed, message)
 }
 
 /// An answer that comes after comments have been sent: its status can no longer be told, only its content.

@@ -100,8 +100,6 @@ pub(crate) struct CloudAnswer {
     pub(crate) body: CloudBody,
     /// What they go through.
     pub(crate) reshape: Box<dyn Reshape>,
-    /// Whether it comes piece by piece.
-    pub(crate) is_stream: bool,
 }
 
 /// Where the bytes of an answer come from.
@@ -285,14 +283,13 @@ impl CloudAnswer {
     }
 
     fn of_http(Answered { status, headers, body }: Answered, reshape: Box<dyn Reshape>) -> Self {
-        let is_stream = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
-        Self { status, headers: told(&headers), body: CloudBody::Http(body), reshape, is_stream }
+        Self { status, headers: told(&headers), body: CloudBody::Http(body), reshape }
     }
 
     fn of_command(body: CloudBody, is_stream: bool, reshape: Box<dyn Reshape>) -> Self {
         let kind = if is_stream { "text/event-stream" } else { "application/json" };
         let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]);
-        Self { status: StatusCode::OK, headers, body, reshape, is_stream }
+        Self { status: StatusCode::OK, headers, body, reshape }
     }
 }
 

@@ -246,7 +246,7 @@ type Answer = Response<Stream>;
 async fn answer(request: Request<Incoming>, worker: Arc<Worker>) -> Answer {
     let foreign = worker.manner == Manner::LlamaServer;
     if foreign && request.uri().path() == "/health" {
-        return health(&worker, HealthQuestion::default()).await;
+        return closing(health(&worker, HealthQuestion::default()).await, &worker);
     }
     let bearer = request.headers().get(headers::AUTHORIZATION).and_then(|value| value.to_str().ok());
     if !bearer.and_then(|value| value.strip_prefix("Bearer ")).is_some_and(|token| worker.spec.token.matches(token)) {
@@ -269,8 +269,12 @@ async fn answer(request: Request<Incoming>, worker: Arc<Worker>) -> Answer {
     if let Some(id) = id {
         answer.headers_mut().insert(headers::REQUEST_ID, id);
     }
+    closing(answer, &worker)
+}
+
+/// Bad answers are given by connection: the next request must come on one of its own.
+fn closing(mut answer: Answer, worker: &Worker) -> Answer {
     if worker.behaviour.malformed.is_some() || worker.behaviour.raw.is_some() {
-        // Bad answers are given by connection: the next request must come on one of its own.
         answer.headers_mut().insert(header::CONNECTION, http::HeaderValue::from_static("close"));
     }
     answer

@@ -182,10 +182,16 @@ impl Reshape for ChatFromMessages {
         let mut out = Vec::new();
         for item in self.reader.push(bytes) {
             if let Item::Event { name, data } = item
-                && let Ok(event) = serde_json::from_str(&data)
                 && !self.failed
             {
-                self.event(&name, &event, &mut out);
+                match serde_json::from_str(&data) {
+                    Ok(event) => self.event(&name, &event, &mut out),
+                    Err(error) => {
+                        self.failed = true;
+                        let error = nonsense(error).body(ErrorSource::Cloud).to_json();
+                        out.extend_from_slice(format!("data: {error}\n\n").as_bytes());
+                    }
+                }
             }
         }
         Bytes::from(out)

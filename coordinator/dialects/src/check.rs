@@ -1,0 +1,320 @@
+//! What a backend's answer must be before a client sees it. An answer is only read, never changed, and nothing of it is
+//! kept: a whole answer at once, a stream line by line as it passes.
+
+use std::borrow::Cow;
+
+use memchr::memchr;
+use model_boss_protocol::ApiError;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use crate::nonsense;
+
+/// The longest line of a stream; an image as base64 is a tenth of it.
+const LONGEST_LINE: usize = 8 << 20;
+
+/// What kind of answer a route of OpenAI's API has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerKind {
+    /// `/v1/chat/completions`.
+    Chat,
+    /// `/v1/completions`.
+    Completion,
+    /// `/v1/embeddings`.
+    Embeddings,
+    /// `/v1/rerank`.
+    Ranking,
+}
+
+impl AnswerKind {
+    /// The kind of this path's answers.
+    pub fn of(path: &str) -> Self {
+        match path {
+            "/v1/embeddings" => Self::Embeddings,
+            "/v1/rerank" => Self::Ranking,
+            "/v1/completions" => Self::Completion,
+            _ => Self::Chat,
+        }
+    }
+
+    /// Whether such an answer can be streamed.
+    pub const fn may_stream(self) -> bool {
+        matches!(self, Self::Chat | Self::Completion)
+    }
+}
+
+#[derive(Deserialize)]
+struct ChatAnswer {
+    choices: Vec<ChatChoice>,
+    #[serde(rename = "usage")]
+    _usage: Option<Usage>,
+}
+
+#[derive(Deserialize)]
+struct ChatChoice {
+    #[serde(rename = "message")]
+    _message: Message,
+}
+
+#[derive(Deserialize)]
+struct Message {
+    #[serde(rename = "content")]
+    _content: Option<Text>,
+    #[serde(rename = "tool_calls")]
+    _tool_calls: Option<Vec<IgnoredAny>>,
+}
+
+#[derive(Deserialize)]
+struct CompletionAnswer {
+    choices: Vec<CompletionChoice>,
+    #[serde(rename = "usage")]
+    _usage: Option<Usage>,
+}
+
+#[derive(Deserialize)]
+struct CompletionChoice {
+    #[serde(rename = "text")]
+    _text: Text,
+}
+
+#[derive(Deserialize)]
+struct EmbeddingsAnswer {
+    data: Vec<Embedding>,
+    #[serde(rename = "usage")]
+    _usage: Option<Usage>,
+}
+
+#[derive(Deserialize)]
+struct Embedding {
+    #[serde(rename = "embedding")]
+    _embedding: IgnoredAny,
+}
+
+#[derive(Deserialize)]
+struct RankingAnswer {
+    #[serde(rename = "results")]
+    _results: Vec<IgnoredAny>,
+    #[serde(rename = "usage")]
+    _usage: Option<Usage>,
+}
+
+#[derive(Deserialize)]
+struct Usage {
+    #[serde(rename = "prompt_tokens")]
+    _prompt: Option<u64>,
+    #[serde(rename = "completion_tokens")]
+    _completion: Option<u64>,
+    #[serde(rename = "total_tokens")]
+    _total: Option<u64>,
+}
+
+/// A text, of which nothing is kept.
+#[derive(Deserialize)]
+#[serde(from = "Cow<'_, str>")]
+struct Text;
+
+impl From<Cow<'_, str>> for Text {
+    fn from(_: Cow<'_, str>) -> Self {
+        Self
+    }
+}
+
+/// Whether `body` is a whole answer of this kind.
+pub fn check_answer(kind: AnswerKind, body: &[u8]) -> Result<(), ApiError> {
+    let empty = match kind {
+        AnswerKind::Chat => read::<ChatAnswer>(body)?.choices.is_empty(),
+        AnswerKind::Completion => read::<CompletionAnswer>(body)?.choices.is_empty(),
+        AnswerKind::Embeddings => read::<EmbeddingsAnswer>(body)?.data.is_empty(),
+        AnswerKind::Ranking => {
+            read::<RankingAnswer>(body)?;
+            false
+        }
+    };
+    if empty { Err(nonsense("there is nothing in it")) } else { Ok(()) }
+}
+
+fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(body).map_err(nonsense)
+}
+
+/// Looks at a stream of OpenAI's as it passes.
+#[derive(Debug, Default)]
+pub struct StreamCheck {
+    /// A line that has no end yet.
+    line: Vec<u8>,
+    begun: bool,
+    /// It said why it ends, or that it failed.
+    ended: bool,
+}
+
+/// A stream that stops being one.
+#[derive(Debug, PartialEq)]
+pub struct BadStream {
+    /// Bytes of the last piece that may still go on.
+    pub good: usize,
+    /// What is wrong.
+    pub error: ApiError,
+}
+
+#[derive(Deserialize)]
+struct Chunk {
+    choices: Option<Vec<ChunkChoice>>,
+    error: Option<IgnoredAny>,
+    #[serde(rename = "usage")]
+    _usage: Option<Usage>,
+}
+
+#[derive(Deserialize)]
+struct ChunkChoice {
+    #[serde(rename = "delta")]
+    _delta: Option<Message>,
+    #[serde(rename = "text")]
+    _text: Option<Text>,
+    finish_reason: Option<Text>,
+}
+
+impl StreamCheck {
+    /// Looks at the next piece.
+    pub fn push(&mut self, bytes: &[u8]) -> Result<(), BadStream> {
+        let mut at = 0;
+        while let Some(length) = memchr(b'\n', &bytes[at..]) {
+            let line = &bytes[at..at + length];
+            let checked = if self.line.is_empty() {
+                self.look(line)
+            } else {
+                self.line.extend_from_slice(line);
+                let line = std::mem::take(&mut self.line);
+                self.look(&line)
+            };
+            checked.map_err(|error| BadStream { good: at, error })?;
+            at += length + 1;
+        }
+        if self.line.len() + bytes.len() - at > LONGEST_LINE {
+            return Err(BadStream { good: at, error: nonsense("a line of its stream has no end") });
+        }
+        self.line.extend_from_slice(&bytes[at..]);
+        Ok(())
+    }
+
+    /// Whether something of an answer has come.
+    pub const fn has_begun(&self) -> bool {
+        self.begun
+    }
+
+    /// The connection ended properly: whether the answer did.
+    pub fn end(&mut self) -> Result<(), ApiError> {
+        let line = std::mem::take(&mut self.line);
+        self.look(&line)?;
+        match (self.begun, self.ended) {
+            (true, true) => Ok(()),
+            (true, false) => Err(nonsense("its stream ended in the middle")),
+            (false, _) => Err(nonsense("its stream is empty")),
+        }
+    }
+
+    fn look(&mut self, line: &[u8]) -> Result<(), ApiError> {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let Some(data) = line.strip_prefix(b"data:") else {
+            let known = [&b":"[..], b"event:", b"id:", b"retry:"].iter().any(|field| line.starts_with(field));
+            return if line.is_empty() || known { Ok(()) } else { Err(nonsense("it is no stream of events")) };
+        };
+        let data = data.trim_ascii();
+        if data == b"[DONE]" {
+            self.ended = true;
+            return if self.begun { Ok(()) } else { Err(nonsense("its stream is empty")) };
+        }
+        let chunk: Chunk = read(data)?;
+        if chunk.choices.is_none() && chunk.error.is_none() {
+            return Err(nonsense("an event of its stream has no 'choices'"));
+        }
+        self.begun = true;
+        let finished = |choice: &ChunkChoice| choice.finish_reason.is_some();
+        self.ended |= chunk.error.is_some() || chunk.choices.iter().flatten().any(finished);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_told_from_nonsense() {
+        use AnswerKind::{Chat, Completion, Embeddings, Ranking};
+        for (kind, body) in [
+            (Chat, r#"{"choices":[{"message":{"role":"assistant","content":null,"tool_calls":[{}]}}],"usage":null}"#),
+            (
+                Chat,
+                r#"{"choices":[{"message":{"content":"\u0041","reasoning_content":"x"}}],"usage":{"prompt_tokens":1}}"#,
+            ),
+            (Completion, r#"{"choices":[{"text":""}]}"#),
+            (Embeddings, r#"{"data":[{"embedding":"AAAA"},{"embedding":[1,2]}]}"#),
+            (Ranking, r#"{"results":[]}"#),
+        ] {
+            assert_eq!(check_answer(kind, body.as_bytes()), Ok(()), "{body}");
+        }
+        for (kind, body) in [
+            (Chat, ""),
+            (Chat, "<html>"),
+            (Chat, "{}"),
+            (Chat, "[]"),
+            (Chat, "null"),
+            (Chat, r#"{"choices":[]}"#),
+            (Chat, r#"{"choices":[{}]}"#),
+            (Chat, r#"{"choices":[{"message":{"content":["x"]}}]}"#),
+            (Chat, r#"{"choices":[{"message":{"content":"x"}}],"usage":"much"}"#),
+            (Chat, r#"{"choices":[{"message":{"content":"x"}}],"usage":{"prompt_tokens":-1}}"#),
+            (Chat, r#"{"choices":[{"message":{"content":"x"}}]} and more"#),
+            (Completion, r#"{"choices":[{"message":{"content":"x"}}]}"#),
+            (Embeddings, r#"{"data":[]}"#),
+            (Embeddings, r#"{"data":[{}]}"#),
+            (Ranking, r#"{"data":[]}"#),
+        ] {
+            assert!(check_answer(kind, body.as_bytes()).is_err(), "{kind:?}: {body}");
+        }
+    }
+
+    const GOOD: &str = ": ping\n\nevent: x\r\ndata: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n\
+        data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: {\"choices\":[],\"usage\":{}}\n\ndata: [DONE]\n\n";
+
+    fn check(pieces: &[&[u8]]) -> Result<usize, ApiError> {
+        let (mut check, mut good) = (StreamCheck::default(), 0);
+        for piece in pieces {
+            match check.push(piece) {
+                Ok(()) => good += piece.len(),
+                Err(bad) => return if bad.good + good > 0 { Ok(good + bad.good) } else { Err(bad.error) },
+            }
+        }
+        check.end().map(|()| good)
+    }
+
+    #[test]
+    fn a_good_stream_is_good_however_it_is_cut() {
+        for cut in 0..GOOD.len() {
+            let (a, b) = GOOD.as_bytes().split_at(cut);
+            assert_eq!(check(&[a, b]), Ok(GOOD.len()), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn a_bad_stream_goes_on_up_to_its_first_bad_line() {
+        for bad in
+            ["", "data: [DONE]\n\n", "<html>\n", "data: <html>\n\n", "data: {}\n\n", "data: []\n\n", "{\"choices\":[]}"]
+        {
+            assert!(check(&[bad.as_bytes()]).is_err(), "{bad}");
+        }
+        let first = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n";
+        assert!(check(&[first.as_bytes()]).is_err(), "it ended in the middle");
+        let both = format!("{first}data: {{\"choices\":7}}\n\n");
+        assert_eq!(check(&[both.as_bytes()]), Ok(first.len()));
+        let failed = format!("{first}data: {{\"error\":{{\"message\":\"x\"}}}}\n\n");
+        assert_eq!(check(&[failed.as_bytes()]), Ok(failed.len()), "an error is an end");
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_given_up() {
+        let (mut check, piece) = (StreamCheck::default(), vec![b'x'; 1 << 20]);
+        assert!((0..LONGEST_LINE >> 20).all(|_| check.push(&piece).is_ok()));
+        assert!(check.push(&piece).is_err());
+    }
+}
