@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use model_boss_core::{
-    Effect, Event, ExitReport, Ladder, LoadOptions, Moment, Outcome, RungChoice, Scheduler, Submission,
+    Effect, Event, ExitReport, Input, LoadOptions, Moment, Order, Outcome, RungChoice, Scheduler, Submission,
 };
 use model_boss_protocol::{
-    ApiError, Category, ClientId, ErrorCode, Generation, KeepAlive, ModelId, Priority, RequestId, SlotId,
+    ApiError, Category, DeviceId, ErrorCode, Generation, KeepAlive, Priority, RequestId, SlotId,
 };
+use model_boss_tasks::{MachinePermit, ModelPermit, Permit};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -25,11 +26,11 @@ use crate::supervisor::{SpawnOrder, Supervisor, Worker};
 /// Messages handled before the clock is looked at again.
 const BATCH: usize = 64;
 
-/// Reports to the driver. Never blocks; what may wait is bounded where it comes in (connections, workers).
+/// Reports to the driver; what it carries cannot order anything. Never blocks; what may wait is bounded where it comes in (connections, workers).
 #[derive(Clone, Debug)]
 pub(crate) struct News(mpsc::UnboundedSender<Message>);
 
-/// Asks for inference, loads and views. Cheap to clone.
+/// Asks for inference, for what operators order, and for views. Asks for nothing without a permission. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Scheduling {
     news: News,
@@ -65,12 +66,10 @@ impl Pulse {
 /// What a client wants, in the scheduler's words.
 #[derive(Debug)]
 pub(crate) struct Wish {
-    /// Where it may be served.
-    pub(crate) ladder: Ladder,
+    /// Who asks, and where it may be served.
+    pub(crate) permit: Permit,
     /// What the route needs the model to do.
     pub(crate) category: Category,
-    /// Who asks.
-    pub(crate) client: ClientId,
     /// How important it is, if it says so.
     pub(crate) priority: Option<Priority>,
     /// When its answer is worth nothing any more.
@@ -99,9 +98,9 @@ struct Hold {
 
 impl Hold {
     /// Reports what is answered with a verdict.
-    fn ask(&self, event: Event) -> oneshot::Receiver<Verdict> {
+    fn ask(&self, input: Input) -> oneshot::Receiver<Verdict> {
         let (reply, verdict) = oneshot::channel();
-        self.news.send(Message::Ask { request: self.request, reply, event });
+        self.news.send(Message::Ask { request: self.request, reply, input });
         verdict
     }
 
@@ -176,11 +175,11 @@ type Look = Box<dyn FnOnce(&Scheduler, Moment) + Send>;
 
 enum Message {
     Event(Event),
-    /// An event that ends in a verdict for its sender.
+    /// What ends in a verdict for its sender.
     Ask {
         request: RequestId,
         reply: oneshot::Sender<Verdict>,
-        event: Event,
+        input: Input,
     },
     View(Look),
     LeaseLost {
@@ -237,24 +236,61 @@ impl Scheduling {
     pub(crate) fn submit(&self, wish: Wish) -> Ticket {
         let id = self.next_id();
         let deadline = wish.deadline.map(|deadline| self.moment(deadline));
-        let Wish { ladder, category, client, priority, keep_alive, .. } = wish;
-        self.ask(id, Event::Submit(Submission { id, ladder, category, client, priority, deadline, keep_alive }))
+        let Wish { permit, category, priority, keep_alive, .. } = wish;
+        let (client, ladder) = permit.into_parts();
+        self.ask(id, Order::Submit(Submission { id, ladder, category, client, priority, deadline, keep_alive }).into())
     }
 
     /// Asks for a model to be loaded; the returned value answers when it is.
-    pub(crate) fn load(&self, model: ModelId, options: LoadOptions) -> Ticket {
-        self.order(|request| Event::Load { request, model, options: Box::new(options) })
+    pub(crate) fn load(&self, permit: ModelPermit, options: LoadOptions) -> Ticket {
+        let (by, model) = permit.into_parts();
+        self.order(|request| Order::Load { request, by, model, options: Box::new(options) })
     }
 
-    /// Asks for one model, or all, to be unloaded.
-    pub(crate) fn unload(&self, model: Option<ModelId>) -> Ticket {
-        self.order(|request| Event::Unload { request, model })
+    /// Asks for one model to be unloaded.
+    pub(crate) fn unload(&self, permit: ModelPermit) -> Ticket {
+        let (by, model) = permit.into_parts();
+        self.order(|request| Order::Unload { request, by, model: Some(model) })
     }
 
-    /// Asks for an operator's wish, which carries the number it is given; the returned value answers when it is done.
-    pub(crate) fn order(&self, event: impl FnOnce(RequestId) -> Event) -> Ticket {
+    /// Asks for all models to be unloaded.
+    pub(crate) fn unload_all(&self, permit: MachinePermit) -> Ticket {
+        let by = permit.into_principal();
+        self.order(|request| Order::Unload { request, by, model: None })
+    }
+
+    /// Asks for a loaded model to be moved.
+    pub(crate) fn move_to(&self, permit: ModelPermit, device: DeviceId, evict: bool, priority: Priority) -> Ticket {
+        let (by, model) = permit.into_parts();
+        self.order(|request| Order::Move { request, by, model, device, evict, priority })
+    }
+
+    /// Says that what is loaded of a model is stale.
+    pub(crate) fn invalidate(&self, permit: ModelPermit) -> Ticket {
+        let (_, model) = permit.into_parts();
+        self.order(|request| Order::Invalidate { request, model })
+    }
+
+    /// Pins a model, or not; `None`: as its manifest says.
+    pub(crate) fn pin(&self, permit: ModelPermit, pinned: Option<bool>) -> Ticket {
+        let (_, model) = permit.into_parts();
+        self.order(|request| Order::Pin { request, model, pinned })
+    }
+
+    /// Asks for a device to be emptied and closed.
+    pub(crate) fn free_device(&self, _permit: MachinePermit, device: DeviceId) -> Ticket {
+        self.order(|request| Order::FreeDevice { request, device })
+    }
+
+    /// Opens a device again.
+    pub(crate) fn open_device(&self, _permit: MachinePermit, device: DeviceId) -> Ticket {
+        self.order(|request| Order::OpenDevice { request, device })
+    }
+
+    /// An order carries the number of its ticket. Private: whoever orders something has a permission.
+    fn order(&self, order: impl FnOnce(RequestId) -> Order) -> Ticket {
         let request = self.next_id();
-        self.ask(request, event(request))
+        self.ask(request, order(request).into())
     }
 
     /// Begins the end: what is new is refused, what runs is finished, then every worker is stopped.
@@ -280,9 +316,9 @@ impl Scheduling {
         seen.await.ok()
     }
 
-    fn ask(&self, request: RequestId, event: Event) -> Ticket {
+    fn ask(&self, request: RequestId, input: Input) -> Ticket {
         let hold = Hold { request, news: self.news.clone(), ended: false };
-        let verdict = hold.ask(event);
+        let verdict = hold.ask(input);
         Ticket { hold, verdict }
     }
 
@@ -315,12 +351,13 @@ impl Ticket {
     /// The worker went away before any byte of its answer was sent on: back into the queue.
     pub(crate) fn lost(&mut self) {
         let request = self.hold.request;
-        self.verdict = self.hold.ask(Event::Finished { request, outcome: Outcome::LostBeforeAnswer, tokens: None });
+        let lost = Event::Finished { request, outcome: Outcome::LostBeforeAnswer, tokens: None };
+        self.verdict = self.hold.ask(lost.into());
     }
 
     /// What it was sent to cannot answer it, and nothing was sent on: to the next rung, or else the end with this error.
     pub(crate) fn rung_failed(&mut self, error: ApiError) {
-        self.verdict = self.hold.ask(Event::RungFailed { request: self.hold.request, error });
+        self.verdict = self.hold.ask(Event::RungFailed { request: self.hold.request, error }.into());
     }
 
     /// The request ended, after so many tokens of prompt and answer, if they were counted.
@@ -411,17 +448,17 @@ impl Driver {
                         self.message(message);
                     }
                 }
-                () = tick => self.handle(Event::Tick),
+                () = tick => self.handle(Event::Tick.into()),
             }
         }
     }
 
     fn message(&mut self, message: Message) {
         match message {
-            Message::Event(event) => self.handle(event),
-            Message::Ask { request, reply, event } => {
+            Message::Event(event) => self.handle(event.into()),
+            Message::Ask { request, reply, input } => {
                 self.waiting.replies.insert(request, reply);
-                self.handle(event);
+                self.handle(input);
             }
             Message::View(look) => look(&self.scheduler, self.now()),
             Message::LeaseLost { slot, generation } => self.supervisor.kill(slot, generation, "its lease was lost"),
@@ -429,17 +466,19 @@ impl Driver {
         }
     }
 
-    /// One event and everything that follows from it at once.
-    fn handle(&mut self, event: Event) {
-        let mut next = Some(event);
-        while let Some(event) = next {
-            self.note(&event);
+    /// One event or order, and everything that follows from it at once.
+    fn handle(&mut self, input: Input) {
+        let mut next = Some(input);
+        while let Some(input) = next {
+            if let Input::Event(event) = &input {
+                self.note(event);
+            }
             let now = self.now();
-            for effect in self.scheduler.handle(now, event) {
+            for effect in self.scheduler.handle(now, input) {
                 let follows = self.act(effect);
                 self.waiting.events.extend(follows);
             }
-            next = self.waiting.events.pop_front();
+            next = self.waiting.events.pop_front().map(Input::from);
         }
         self.count_decisions();
         self.pulse.changed();

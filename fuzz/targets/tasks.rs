@@ -28,7 +28,7 @@ fuzz_target!(|bytes: &[u8]| {
             let question = Question { model: None, task: Some(task), client: &client, no_fallback: false };
             // A client's own names and permissions may lead elsewhere, or nowhere.
             let Ok(resolved) = resolve(&question, &around) else { continue };
-            let behind = resolved.ladder.rungs().filter(|rung| rung.position > 0);
+            let behind = resolved.ladder().rungs().filter(|rung| rung.position > 0);
             assert!(behind.into_iter().all(|rung| !providers.is_cloud(&rung.target)), "a cloud behind the first place");
         }
     }

@@ -1,7 +1,7 @@
 //! RC-9, RC-24: what clients may do, and what the API shows of them.
 
 use model_boss_tests::{Behaviour, Boss, PATIENCE, Sandbox, question, until};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::views;
 
@@ -56,5 +56,56 @@ async fn rc_9_a_client_at_its_limit_waits_while_others_run() {
     assert_eq!((&greedy["value"], &greedy["origin"]), (&1.into(), &"model-boss.toml: [clients]".into()));
     let shown = client(&boss, "modest").await;
     assert_eq!((&shown["requests"], &shown["running"]), (&1.into(), &0.into()), "{shown}");
+    boss.finish().await;
+}
+
+/// RC-24, RC-19: what asks for nothing but a model's presence, or absence, is bound by the same rules as what asks a model.
+#[tokio::test]
+async fn rc_24_ollamas_empty_prompt_keeps_a_clients_rules_and_the_operators_pins() {
+    let sandbox = Sandbox::new();
+    let _alpha = sandbox.fake_model_with("alpha", "vram = \"64MiB\"\npin = true", Behaviour::default());
+    let beta = sandbox.fake_model("beta", Behaviour::default());
+    let rules = "clients:\n  phone: {allowed_models: [alpha]}\n  often: {rate_per_minute: 1}\n";
+    std::fs::write(sandbox.path("tasks.yaml"), rules).unwrap();
+    let boss = sandbox.start().await;
+    let empty = async |path: &str, model: &str, client: &str, keep_alive: Value| {
+        let body = json!({ "model": model, "x_client_id": client, "keep_alive": keep_alive });
+        boss.client().post(path, &body).await.status.as_u16()
+    };
+    for path in ["/api/generate", "/api/chat"] {
+        for keep_alive in [json!("5m"), json!(0)] {
+            assert_eq!(empty(path, "beta", "phone", keep_alive).await, 403, "{path}");
+        }
+        assert_eq!(empty(path, "alpha", "phone", json!("5m")).await, 200, "{path}");
+        assert_eq!(empty(path, "alpha", "phone", json!(0)).await, 409, "{path}: it is pinned");
+    }
+    assert_eq!(beta.spawns(), 0);
+    views::model_state(&boss, "alpha", "loaded").await;
+    assert_eq!(empty("/api/chat", "beta", "often", json!("5m")).await, 200);
+    assert_eq!(empty("/api/chat", "beta", "often", json!(0)).await, 429);
+    let mut order = boss.client().request(http::Method::POST, "/api/v1/unload", r#"{"model_name": "beta"}"#);
+    order.headers_mut().insert("x-client-id", http::HeaderValue::from_static("phone"));
+    assert_eq!(boss.client().send(order).await.error_code(), "insufficient_scope");
+    views::model_state(&boss, "beta", "loaded").await;
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn a_client_that_calls_itself_operator_holds_back_no_load() {
+    let sandbox = Sandbox::new().with_config("[clients.default]\nmax_concurrent = 1");
+    let held = Behaviour { hold_after_tokens: Some(0), ..Behaviour::default() };
+    let mut alpha = sandbox.fake_model("alpha", held);
+    let _beta = sandbox.fake_model("beta", Behaviour::default());
+    let boss = sandbox.start().await;
+    let running = boss.ask(from("operator", "?"));
+    let mut worker = alpha.worker().await;
+    worker.held().await;
+    let loaded = boss.client().post("/api/v1/load", &json!({ "model_name": "beta" })).await;
+    assert_eq!(loaded.status, 200, "{loaded:?}");
+    let all = boss.read("/api/v1/clients").await;
+    let kinds: Vec<_> = all["clients"].as_array().unwrap().iter().map(|one| (&one["id"], &one["kind"])).collect();
+    assert_eq!(kinds, [(&json!("operator"), &json!("operator")), (&json!("operator"), &json!("client"))], "{all}");
+    worker.decode();
+    assert_eq!(running.await.unwrap().status, 200);
     boss.finish().await;
 }

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use model_boss_core::{
-    DeviceObservation, Effect, Event, Ladder, ModelDescription, Moment, Outcome, Scheduler, Settings, SizeEstimate,
-    SizeRule, Submission,
+    DeviceObservation, Effect, Event, Input, Ladder, ModelDescription, Moment, Order, Outcome, Scheduler, Settings,
+    SizeEstimate, SizeRule, Submission,
 };
 use model_boss_protocol::{ByteCount, Category, DeviceId, Priority, RequestId};
 
@@ -117,7 +117,7 @@ impl Bench {
         let priority = [2, 5, 5, 5, 8][self.below(5) as usize];
         self.tell(
             "submit",
-            Event::Submit(Submission {
+            Order::Submit(Submission {
                 id,
                 ladder: Ladder::from(format!("model-{number:04}").as_str()),
                 category: Category::Llm,
@@ -135,9 +135,9 @@ impl Bench {
         }
     }
 
-    fn tell(&mut self, kind: &'static str, event: Event) {
+    fn tell(&mut self, kind: &'static str, input: impl Into<Input>) {
         let began = Instant::now();
-        let effects = self.core.handle(self.now, event);
+        let effects = self.core.handle(self.now, input);
         let took = began.elapsed();
         if self.measured {
             self.times.entry(kind).or_default().push(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use model_boss_core::{
-    DeviceObservation, Effect, Event, ExitReport, Ladder, ModelDescription, Moment, Outcome, Scheduler, Settings,
-    SizeEstimate, SizeRule, Submission,
+    DeviceObservation, Effect, Event, ExitReport, Input, Ladder, ModelDescription, Moment, Order, Outcome, Scheduler,
+    Settings, SizeEstimate, SizeRule, Submission,
 };
 use model_boss_protocol::{ByteCount, Category, DeviceId, Priority, RequestId};
 
@@ -205,7 +205,7 @@ fn scheduler(scenario: &Scenario) -> Result {
         while shell.core.queued() + shell.core.running() < scenario.open {
             next += 1;
             shell.arrived.insert(RequestId(next), shell.now);
-            shell.tell(Event::Submit(Submission {
+            shell.tell(Order::Submit(Submission {
                 id: RequestId(next),
                 ladder: Ladder::from(format!("model-{}", dice.below(scenario.models)).as_str()),
                 category: Category::Llm,
@@ -271,8 +271,8 @@ impl Shell {
         true
     }
 
-    fn tell(&mut self, event: Event) {
-        for effect in self.core.handle(self.now, event) {
+    fn tell(&mut self, input: impl Into<Input>) {
+        for effect in self.core.handle(self.now, input) {
             match effect {
                 Effect::AcquireLease { slot, generation, .. } => {
                     self.after(Duration::ZERO, Event::LeaseGranted { slot, generation });

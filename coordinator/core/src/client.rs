@@ -8,12 +8,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-use model_boss_protocol::{ClientId, RequestId};
+use model_boss_protocol::RequestId;
 
 use crate::catalog::ModelIndex;
 use crate::queue::ClientStanding;
 use crate::settings::{ClientRule, ClientRules};
-use crate::{Moment, Outcome};
+use crate::{Moment, Outcome, Principal};
 
 /// Clients remembered; beyond it the one that was away longest is forgotten. Names come from strangers.
 const REMEMBERED: usize = 4_096;
@@ -49,7 +49,7 @@ pub(crate) struct Clients {
     service_step: u64,
     all: Vec<Client>,
     /// Looked up by name only, never iterated where order shows.
-    ids: HashMap<ClientId, ClientIndex>,
+    ids: HashMap<Principal, ClientIndex>,
     /// Those with requests that wait or run, by what they got.
     active: BTreeSet<(u64, ClientIndex)>,
     /// The others, by when they were seen last.
@@ -61,7 +61,7 @@ pub(crate) struct Clients {
 /// One client.
 #[derive(Debug)]
 pub(crate) struct Client {
-    pub(crate) id: ClientId,
+    pub(crate) principal: Principal,
     pub(crate) rule: ClientRule,
     /// What it got, on the scale of the order.
     pub(crate) service: u64,
@@ -128,21 +128,21 @@ impl Clients {
         self.rules = rules;
         self.service_step = service_step.max(1);
         for client in &mut self.all {
-            client.rule = self.rules.of(&client.id).clone();
+            client.rule = self.rules.of_principal(&client.principal);
         }
     }
 
-    /// The client of this name, made when it is new.
-    pub(crate) fn named(&mut self, id: &ClientId, now: Moment) -> ClientIndex {
-        if let Some(&index) = self.ids.get(id) {
+    /// The account of this principal, made when it is new.
+    pub(crate) fn named(&mut self, principal: &Principal, now: Moment) -> ClientIndex {
+        if let Some(&index) = self.ids.get(principal) {
             return index;
         }
-        let client = Client::new(id.clone(), self.rules.of(id).clone(), now);
+        let client = Client::new(principal.clone(), self.rules.of_principal(principal), now);
         let place = if self.all.len() < REMEMBERED { None } else { self.resting.pop_first() };
         let index = match place {
             Some((_, index)) => {
                 let forgotten = std::mem::replace(&mut self.all[index.get()], client);
-                self.ids.remove(&forgotten.id);
+                self.ids.remove(&forgotten.principal);
                 index
             }
             None => {
@@ -150,7 +150,7 @@ impl Clients {
                 ClientIndex::new(self.all.len() - 1)
             }
         };
-        self.ids.insert(id.clone(), index);
+        self.ids.insert(principal.clone(), index);
         self.resting.insert((now, index));
         index
     }
@@ -265,9 +265,9 @@ impl Clients {
 }
 
 impl Client {
-    fn new(id: ClientId, rule: ClientRule, now: Moment) -> Self {
+    fn new(principal: Principal, rule: ClientRule, now: Moment) -> Self {
         Self {
-            id,
+            principal,
             allowance: f64::from(rule.rate_per_minute.unwrap_or(0)),
             rule,
             service: 0,

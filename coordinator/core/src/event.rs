@@ -1,5 +1,5 @@
-//! What happens to the scheduler, and what it wants done. These two enums are the whole contract between the core, which
-//! decides, and the shell, which acts.
+//! What happens to the scheduler, and what it wants done. With [`Order`](crate::Order) these enums are the whole contract
+//! between the core, which decides, and the shell, which acts.
 
 use std::time::Duration;
 
@@ -18,8 +18,6 @@ pub enum Event {
     Catalog(Vec<ModelDescription>),
     /// What a device has, as its probe sees it now.
     DeviceObserved(DeviceObservation),
-    /// A client asks for inference.
-    Submit(Submission),
     /// The client of a request went away. Ends the request at every stage: one that waits leaves the queue, one that was
     /// dispatched gives its place back, of one that ended nothing is left to change. Nothing else has to follow.
     Cancel(RequestId),
@@ -42,67 +40,6 @@ pub enum Event {
     },
     /// The settings were changed while the process runs.
     Settings(Box<Settings>),
-    /// An operator asks for a model to be loaded (`request` is answered with `Done` or `Refuse`).
-    Load {
-        /// Names the caller; shares the number space of inference requests.
-        request: RequestId,
-        /// Which model.
-        model: ModelId,
-        /// How, where it differs from the manifest.
-        options: Box<LoadOptions>,
-    },
-    /// An operator asks for a loaded model to be moved (DM-5): loaded there, swapped, the old copy drained. Answered with
-    /// `Done` at the swap, or with `Refuse` while the old copy serves on. A caller that goes away does not cancel it.
-    Move {
-        /// Names the caller.
-        request: RequestId,
-        /// Which model.
-        model: ModelId,
-        /// Where to.
-        device: DeviceId,
-        /// Whether other models may be evicted for the second copy (RC-18).
-        evict: bool,
-        /// How important it is.
-        priority: Priority,
-    },
-    /// The loaded copy of a model is stale (BC-5): it leaves when idle, and the next load is a new one.
-    Invalidate {
-        /// Names the caller.
-        request: RequestId,
-        /// Which model.
-        model: ModelId,
-    },
-    /// An operator pins or unpins a model until the process ends.
-    Pin {
-        /// Names the caller.
-        request: RequestId,
-        /// Which model.
-        model: ModelId,
-        /// In place of what the manifest says; `None` gives the word back to the manifest.
-        pinned: Option<bool>,
-    },
-    /// An operator wants a device for something else (RC-30): it is closed to loads and its models leave. Answered with
-    /// `Done` when it is empty.
-    FreeDevice {
-        /// Names the caller.
-        request: RequestId,
-        /// Which device.
-        device: DeviceId,
-    },
-    /// The device may be used again.
-    OpenDevice {
-        /// Names the caller.
-        request: RequestId,
-        /// Which device.
-        device: DeviceId,
-    },
-    /// An operator asks for a model to be unloaded.
-    Unload {
-        /// Names the caller.
-        request: RequestId,
-        /// Which model; all when absent.
-        model: Option<ModelId>,
-    },
     /// Whether memory can be leased changed.
     Ledger(LedgerState),
     /// What other holders have and want in the ledger changed.

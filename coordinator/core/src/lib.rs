@@ -17,6 +17,7 @@ mod foreign;
 mod ladder;
 mod layers;
 mod ledger;
+mod order;
 mod placement;
 mod pool;
 mod queue;
@@ -39,6 +40,7 @@ pub use event::{
 };
 pub use ladder::{DEFAULT_PATIENCE, Ladder, Rung, RungChoice, RungReason, Standing, Target};
 pub use ledger::{AskedLease, LeaseShare, LedgerState, OtherLease, OtherRequest};
+pub use order::{Input, Order, Principal, PrincipalKind};
 pub use reason::{Blocker, LeaveCause, Protection, WaitReason};
 pub use scheduler::Scheduler;
 pub use settings::{ClientRule, ClientRules, LoadFailurePolicy, MaxLoaded, Settings};

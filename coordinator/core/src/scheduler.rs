@@ -41,7 +41,7 @@ use crate::pool::ModelPool;
 use crate::queue::{InferenceQueue, QueueLimits, Waiting};
 use crate::slot::{ModelSlot, SlotState, StopPhase};
 use crate::timer::Timers;
-use crate::{Effect, Event, Moment, Outcome, Settings};
+use crate::{Effect, Event, Input, Moment, Order, Outcome, Settings};
 
 /// Waiting models looked at again after an ordinary event; all of them after a load, an unload, a lease change, and every
 /// [`Settings::reevaluate_every`]. Keeps the work per event independent of how many models wait.
@@ -178,10 +178,13 @@ impl Scheduler {
 
     /// Takes in what happened at `now` and says what is to be done, in this order. Moments never go back; one that does
     /// counts as the latest seen.
-    pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Effect> {
+    pub fn handle(&mut self, now: Moment, input: impl Into<Input>) -> Vec<Effect> {
         self.now = self.now.max(now);
         self.expire_deadlines();
-        self.take_in(event);
+        match input.into() {
+            Input::Event(event) => self.take_in(event),
+            Input::Order(order) => self.take_order(order),
+        }
         self.fire_timers();
         self.settle();
         std::mem::take(&mut self.out)
@@ -196,20 +199,10 @@ impl Scheduler {
         match event {
             Event::Catalog(models) => self.catalog_changed(models),
             Event::DeviceObserved(observation) => self.device_observed(observation),
-            Event::Submit(submission) => self.submit(submission),
             Event::Cancel(request) => self.finished(request, Outcome::ClientGone, None),
             Event::Finished { request, outcome, tokens } => self.finished(request, outcome, tokens),
             Event::RungFailed { request, error } => self.rung_failed(request, error),
             Event::Settings(settings) => self.reconfigure(*settings),
-            Event::Load { request, model, options } => self.load(request, &model, &options),
-            Event::Move { request, model, device, evict, priority } => {
-                self.move_model(request, &model, &device, evict, priority);
-            }
-            Event::Invalidate { request, model } => self.invalidate(request, &model),
-            Event::Pin { request, model, pinned } => self.pin(request, &model, pinned),
-            Event::FreeDevice { request, device } => self.free_device(request, &device),
-            Event::OpenDevice { request, device } => self.open_device(request, &device),
-            Event::Unload { request, model } => self.unload(request, model.as_ref()),
             Event::Ledger(state) => self.ledger_changed(state),
             Event::Others { leases, requests } => self.others_changed(leases, requests),
             Event::LeaseRevoked { slot, generation, by, priority, remaining } => {
@@ -231,6 +224,22 @@ impl Scheduler {
             Event::Footprints(footprints) => self.remember(footprints),
             Event::Drain => self.drain(),
             Event::Tick => {}
+        }
+    }
+
+    fn take_order(&mut self, order: Order) {
+        match order {
+            Order::Submit(submission) => self.submit(submission),
+            Order::Load { request, by, model, options } => self.load(request, &by, &model, &options),
+            Order::Move { request, by, model, device, evict, priority } => {
+                self.move_model(request, &by, &model, &device, evict, priority);
+            }
+            Order::Invalidate { request, model } => self.invalidate(request, &model),
+            Order::Pin { request, model, pinned } => self.pin(request, &model, pinned),
+            Order::FreeDevice { request, device } => self.free_device(request, &device),
+            Order::OpenDevice { request, device } => self.open_device(request, &device),
+            Order::Unload { request, by, model: Some(model) } => self.unload_one(request, &by, &model),
+            Order::Unload { request, model: None, .. } => self.unload_all(request),
         }
     }
 

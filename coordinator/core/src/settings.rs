@@ -7,6 +7,8 @@ use model_boss_protocol::{Category, ClientId, KeepAlive, Priority};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::Principal;
+
 /// The scheduler's settings. In text, durations are written as people write them (`250ms`, `30s`, `10m`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -84,6 +86,14 @@ pub struct ClientRules {
 }
 
 impl ClientRules {
+    /// The rule for this principal. The operator's is nobody's to change.
+    pub fn of_principal(&self, principal: &Principal) -> ClientRule {
+        match principal {
+            Principal::Operator => ClientRule::of_the_operator(),
+            Principal::Client(client) => self.of(client).clone(),
+        }
+    }
+
     /// The rule for this client.
     pub fn of(&self, client: &ClientId) -> &ClientRule {
         self.named.get(client).unwrap_or(&self.default)
@@ -107,6 +117,13 @@ pub struct ClientRule {
     pub rate_per_minute: Option<u32>,
     /// Requests of it that may wait; more are refused.
     pub max_queued: Option<u32>,
+}
+
+impl ClientRule {
+    /// No limits; and what it orders counts as interactive unless it says otherwise (MM-3).
+    fn of_the_operator() -> Self {
+        Self { max_priority: Priority::HIGHEST, default_priority: Priority::INTERACTIVE, ..Self::default() }
+    }
 }
 
 impl Default for ClientRule {

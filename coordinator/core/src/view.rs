@@ -5,13 +5,13 @@ use std::fmt;
 use std::time::Duration;
 
 use model_boss_protocol::{
-    ByteCount, Category, ClientId, DeviceId, Generation, ModelId, Priority, RequestId, ResidencyMode, SlotId,
+    ByteCount, Category, DeviceId, Generation, ModelId, Priority, RequestId, ResidencyMode, SlotId,
 };
 use serde::{Serialize, Serializer};
 
 use crate::{
-    ClientRule, Ladder, LayerOptions, LeaseShare, LeaveCause, Moment, Outcome, RungChoice, SizeEstimate, SizeRule,
-    SlotState, Target, WaitReason,
+    ClientRule, Ladder, LayerOptions, LeaseShare, LeaveCause, Moment, Outcome, Principal, PrincipalKind, RungChoice,
+    SizeEstimate, SizeRule, SlotState, Target, WaitReason,
 };
 
 /// A model of the catalog.
@@ -124,7 +124,9 @@ pub struct QueuedView {
     /// Which request.
     pub id: RequestId,
     /// Who asks.
-    pub client: ClientId,
+    pub client: Principal,
+    /// A client, or the operator.
+    pub kind: PrincipalKind,
     /// For which model.
     pub model: ModelId,
     /// What it asks for.
@@ -403,7 +405,9 @@ fn optional_millis<S: Serializer>(span: &Option<Duration>, serializer: S) -> Res
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClientView {
     /// Its name.
-    pub id: ClientId,
+    pub id: Principal,
+    /// A client, or the operator.
+    pub kind: PrincipalKind,
     /// Its requests that wait.
     pub queued: u32,
     /// Its requests that run.

@@ -20,7 +20,7 @@ pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
         .iter()
         .map(|view| {
             let mut value = json!(view);
-            value["profile"] = written.profile(&view.id).into();
+            value["profile"] = view.id.client().map_or(Value::Null, |client| written.profile(client).into());
             value
         })
         .collect();

@@ -51,7 +51,7 @@ pub(super) fn find(context: &Context, client: &ClientId, name: &str) -> Result<O
         return Ok(None);
     }
     let question = Question { model: Some(name), task: None, client, no_fallback: false };
-    let meant = context.tasks.resolve(&question, &context.catalog)?.ladder.first.target;
+    let meant = context.tasks.resolve(&question, &context.catalog)?.ladder().first.target.clone();
     let target = Target::Cloud { provider: provider.clone(), model: model.clone() };
     // Some clients' names mean something else.
     if meant != target {

@@ -115,8 +115,12 @@ struct Looked {
     model_in_body: ModelInBody,
 }
 
-/// What scheduling needs to know of a body, what its names mean, and the body that goes on.
-fn look(context: &Context, mut body: OpenBody, headers: &HeaderMap) -> Result<Looked, ApiError> {
+/// Reads what a body says to us, and finds out what the client that sends it may have (TR-1, RC-24).
+pub(super) fn understand(
+    context: &Context,
+    body: &OpenBody,
+    headers: &HeaderMap,
+) -> Result<(Peeked, Resolved), ApiError> {
     let mut peeked = peek(body.bytes(), headers, body.limits())?;
     let client = peeked.client.get_or_insert_with(|| ClientId::from(ANONYMOUS));
     let question = Question {
@@ -128,9 +132,15 @@ fn look(context: &Context, mut body: OpenBody, headers: &HeaderMap) -> Result<Lo
     let resolved = context.tasks.resolve(&question, &context.catalog).inspect_err(|error| {
         Account::open(&context.metrics, None).status(error.status());
     })?;
+    Ok((peeked, resolved))
+}
+
+/// What scheduling needs to know of a body, what its names mean, and the body that goes on.
+fn look(context: &Context, mut body: OpenBody, headers: &HeaderMap) -> Result<Looked, ApiError> {
+    let (peeked, resolved) = understand(context, &body, headers)?;
     // A body that names what serves it goes on as it is.
-    let named = match &resolved.ladder.first.target {
-        Target::Local(id) => resolved.ladder.rest.is_empty() && peeked.model.as_deref() == Some(id.as_str()),
+    let named = match &resolved.ladder().first.target {
+        Target::Local(id) => resolved.ladder().rest.is_empty() && peeked.model.as_deref() == Some(id.as_str()),
         Target::Cloud { .. } => false,
     };
     let thinking = peeked.thinking.map(ThinkingWish::Request).or(resolved.thinking.map(ThinkingWish::Task));
@@ -149,15 +159,14 @@ fn submit(
     category: Category,
     deadline: Option<Instant>,
 ) -> (Ticket, Account) {
-    let known = match &resolved.ladder.first.target {
+    let known = match &resolved.ladder().first.target {
         Target::Local(id) => context.catalog.current().get(id).map(|model| model.description.id.clone()),
         Target::Cloud { .. } => None,
     };
     let account = Account::open(&context.metrics, known.as_ref());
     let ticket = context.scheduling.submit(Wish {
-        ladder: resolved.ladder,
+        permit: resolved.permit,
         category,
-        client: peeked.client.unwrap_or_else(|| ClientId::from(ANONYMOUS)),
         priority: peeked.priority.or(resolved.priority),
         deadline,
         keep_alive: peeked.keep_alive.or(resolved.keep_alive),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use http::StatusCode;
-use model_boss_core::{EngineOptions, Event, LayerOptions, LoadOptions, SizeEstimate};
+use model_boss_core::{EngineOptions, LayerOptions, LoadOptions, SizeEstimate};
 use model_boss_protocol::{
     ApiError, Backend, ByteCount, DeviceId, ErrorCode, KeepAlive, LlamaArgs, ModelId, Priority, ResidencyMode,
 };
@@ -116,12 +116,13 @@ pub(super) async fn load(mut call: Call) -> Result<Response, ApiError> {
         (Some(_), Some(_)) => return Err(ApiError::invalid("path", "give 'model_name' or 'path', not both")),
         (None, None) => return Err(ApiError::invalid("model_name", "give 'model_name', or 'path' of a model's files")),
     };
+    let permit = call.permit_model(&model)?;
     let engine = engine_options(&call.context, &model, request.llamacpp_args.take(), request.llamacpp_backend.take())?;
     check_layers(&call.context, &model, &layers)?;
     let size = size_with(&call.context, &model, request.ctx_size, layers).await;
     let (context, keep_alive, priority) = (request.ctx_size, request.keep_alive, request.priority);
     let options = LoadOptions { device, context, layers, size, keep_alive, priority, engine };
-    let loading = call.context.scheduling.load(model.clone(), options);
+    let loading = call.context.scheduling.load(permit, options);
     if request.wait && wait {
         loading.done().await.map_err(about_the_device)?;
         return json(&Done::with("loaded", &model));
@@ -244,7 +245,12 @@ pub(super) async fn size_with(
 pub(super) async fn unload(mut call: Call) -> Result<Response, ApiError> {
     let request: UnloadRequest = call.body().await?.parse_or_default().await?;
     let model = request.model_name.map(|name| known(&call.context, &name)).transpose()?;
-    call.context.scheduling.unload(model.clone()).done().await?;
+    let scheduling = &call.context.scheduling;
+    let order = match &model {
+        Some(model) => scheduling.unload(call.permit_model(model)?),
+        None => scheduling.unload_all(call.permit_machine()?),
+    };
+    order.done().await?;
     json(&Done { status: "unloaded", model_name: model.as_ref(), device: None })
 }
 
@@ -286,9 +292,7 @@ async fn move_to(mut call: Call, model: ModelId) -> Result<Response, ApiError> {
     let to = device(&request.device)?;
     let (evict, priority) = (request.evict, request.priority.unwrap_or(Priority::INTERACTIVE));
     let context = Arc::clone(&call.context);
-    let (name, target) = (model.clone(), to.clone());
-    let moving =
-        context.scheduling.order(|request| Event::Move { request, model: name, device: target, evict, priority });
+    let moving = context.scheduling.move_to(call.permit_model(&model)?, to.clone(), evict, priority);
     let ended = tokio::spawn(moved(Arc::clone(&context), moving, model.clone(), to.clone()));
     if request.wait && wait {
         let ended = ended.await;
@@ -310,8 +314,7 @@ async fn moved(context: Arc<Context>, moving: Ticket, model: ModelId, to: Device
 /// BC-5: what is loaded is stale; it leaves when idle, and the next load reads the files again.
 async fn invalidate(mut call: Call, model: ModelId) -> Result<Response, ApiError> {
     nothing_in(call.body().await?).await?;
-    let name = model.clone();
-    call.context.scheduling.order(|request| Event::Invalidate { request, model: name }).done().await?;
+    call.context.scheduling.invalidate(call.permit_model(&model)?).done().await?;
     json(&Done::with("invalidated", &model))
 }
 
@@ -319,8 +322,7 @@ async fn invalidate(mut call: Call, model: ModelId) -> Result<Response, ApiError
 async fn pin(mut call: Call, model: ModelId) -> Result<Response, ApiError> {
     let body = call.body().await?;
     let PinRequest { pinned } = if body.is_empty() { PinRequest { pinned: Some(true) } } else { body.parse().await? };
-    let name = model.clone();
-    call.context.scheduling.order(|request| Event::Pin { request, model: name, pinned }).done().await?;
+    call.context.scheduling.pin(call.permit_model(&model)?, pinned).done().await?;
     let status = match pinned {
         Some(true) => "pinned",
         Some(false) => "unpinned",
@@ -345,11 +347,11 @@ pub(super) async fn device_order(mut call: Call) -> Result<Response, ApiError> {
     };
     nothing_in(call.body().await?).await?;
     let device = device(&percent_decode(id).unwrap_or_else(|| id.to_owned()))?;
-    let target = device.clone();
-    let order = call.context.scheduling.order(|request| match drain {
-        true => Event::FreeDevice { request, device: target },
-        false => Event::OpenDevice { request, device: target },
-    });
+    let permit = call.permit_machine()?;
+    let order = match drain {
+        true => call.context.scheduling.free_device(permit, device.clone()),
+        false => call.context.scheduling.open_device(permit, device.clone()),
+    };
     if !wait {
         tokio::spawn(order.done());
         return json_with(StatusCode::ACCEPTED, &json!({ "status": "draining", "device": device }));

@@ -7,11 +7,10 @@ use axum::response::Response;
 use http::header::HeaderValue;
 use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt, Collected, Limited};
-use model_boss_core::{Ladder, Outcome, Target};
+use model_boss_core::{Outcome, Target};
 use model_boss_dialects::anthropic::{MessagesFromChat, chat_request, messages_error};
 use model_boss_dialects::{Reshape, Stamp};
-use model_boss_protocol::{ApiError, Category, ClientId, ErrorCode, ErrorSource};
-use model_boss_tasks::Question;
+use model_boss_protocol::{ApiError, Category, ErrorCode, ErrorSource};
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout_at};
 
@@ -20,8 +19,7 @@ use super::account::Account;
 use super::answer::deadline_exceeded;
 use super::body::{OpenBody, RequestBody, json};
 use super::error::error_response;
-use super::inference::{ANONYMOUS, infer_body};
-use super::peek::peek;
+use super::inference::{infer_body, understand};
 use super::providers;
 use super::reshape::reshaped;
 use super::route::Call;
@@ -102,21 +100,12 @@ struct Elsewhere {
 
 /// The provider and its model that would answer, if the first of those that may is one.
 fn elsewhere(context: &Context, headers: &HeaderMap, body: &OpenBody) -> Result<Option<Elsewhere>, ApiError> {
-    let peeked = peek(body.bytes(), headers, body.limits())?;
-    let client = peeked.client.unwrap_or_else(|| ClientId::from(ANONYMOUS));
-    let question = Question {
-        model: peeked.model.as_deref(),
-        task: peeked.task.as_deref(),
-        client: &client,
-        no_fallback: peeked.no_fallback,
-    };
-    let resolved = context.tasks.resolve(&question, &context.catalog)?;
-    let Target::Cloud { provider, model } = resolved.ladder.first.target.clone() else { return Ok(None) };
+    let (peeked, resolved) = understand(context, body, headers)?;
+    let Target::Cloud { provider, model } = resolved.ladder().first.target.clone() else { return Ok(None) };
     let wish = Wish {
         // Whoever else may answer counts otherwise.
-        ladder: Ladder { rest: Vec::new(), ..resolved.ladder },
+        permit: resolved.permit.first_only(),
         category: Category::Llm,
-        client,
         priority: peeked.priority.or(resolved.priority),
         deadline: peeked.budget.or(resolved.budget).map(|budget| Instant::now() + budget),
         keep_alive: None,

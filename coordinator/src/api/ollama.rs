@@ -14,7 +14,8 @@ use model_boss_dialects::ollama::{
     error_text, generate as generate_request, keep_alive_of, timestamp,
 };
 use model_boss_dialects::{Reshape, Stamp};
-use model_boss_protocol::{ApiError, Category, DeviceId, ErrorCode, ErrorSource};
+use model_boss_protocol::{ApiError, Category, DeviceId, ErrorCode, ErrorSource, KeepAlive, Priority};
+use model_boss_tasks::ModelPermit;
 use serde_json::{Map, Value, json};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
@@ -22,7 +23,7 @@ use tokio::time::Instant;
 use super::body::{OpenBody, RequestBody, json};
 use super::cloud_models::CloudModel;
 use super::error::{error_response, panic_error};
-use super::inference::{ANONYMOUS, infer_body};
+use super::inference::{ANONYMOUS, infer_body, understand};
 use super::models::{look, unknown_model};
 use super::peek::client_in;
 use super::reshape::reshaped;
@@ -63,9 +64,7 @@ async fn ask(
         Err(error) => return Ok(in_their_shape(&error)),
     };
     let (body, path) = match wanted {
-        Wanted::Residency { asked, body, .. } => {
-            return Ok(only_residency(&context, shape, &stamp, &body, &asked).await);
-        }
+        Wanted::Residency(residency) => return Ok(only_residency(&context, shape, &stamp, *residency).await),
         Wanted::Answer(body, path) => (body, path),
     };
     let loading = Arc::new(AtomicU64::new(0));
@@ -82,9 +81,18 @@ async fn ask(
 /// What a request comes to.
 enum Wanted {
     /// The model is to be loaded or to leave.
-    Residency { asked: Asked, body: Map<String, Value>, _memory: RequestBody },
+    Residency(Box<Residency>),
     /// An answer to this body on OpenAI's path.
     Answer(RequestBody, &'static str),
+}
+
+/// A request that asks nothing of a model but to be there, or not; by the rules of who asks, as every other request.
+struct Residency {
+    asked: Asked,
+    /// Who may have which model; `None`: it is elsewhere, where it always is.
+    permit: Option<ModelPermit>,
+    priority: Option<Priority>,
+    keep_alive: Option<KeepAlive>,
 }
 
 /// The request with the model's name as we know it.
@@ -92,7 +100,7 @@ async fn request(
     call: &mut Call,
     read: fn(&Map<String, Value>) -> Result<Asked, ApiError>,
 ) -> Result<(Stamp, Wanted), ApiError> {
-    let context = Arc::clone(&call.context);
+    let (context, headers) = (Arc::clone(&call.context), call.request.headers().clone());
     let translate = move |mut body: OpenBody| {
         let mut given = body.object()?;
         let stamp = named(&context, &mut given);
@@ -100,7 +108,12 @@ async fn request(
             Asked::Chat(request, _) => (request, "/v1/chat/completions"),
             Asked::Completion(request, _) => (request, "/v1/completions"),
             asked @ (Asked::Load | Asked::Unload) => {
-                return Ok((stamp, Wanted::Residency { asked, body: given, _memory: body.close() }));
+                let keep_alive = keep_alive_of(&given)?;
+                body.replace(Value::Object(given).to_string());
+                let (peeked, resolved) = understand(&context, &body, &headers)?;
+                let priority = peeked.priority.or(resolved.priority);
+                let permit = resolved.permit.into_model();
+                return Ok((stamp, Wanted::Residency(Box::new(Residency { asked, permit, priority, keep_alive }))));
             }
         };
         body.replace(request.to_string());
@@ -128,31 +141,27 @@ fn load_ms(answer: &Response) -> u64 {
     answer.headers().get("x-load-ms").and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0)
 }
 
-/// Nothing is asked of the model but to be there, or not.
-async fn only_residency(
-    context: &Context,
-    shape: AnswerShape,
-    stamp: &Stamp,
-    body: &Map<String, Value>,
-    asked: &Asked,
-) -> Response {
-    let name = body.get("model").and_then(Value::as_str).unwrap_or_default();
+async fn only_residency(context: &Context, shape: AnswerShape, stamp: &Stamp, wanted: Residency) -> Response {
+    let Residency { asked, permit, priority, keep_alive } = wanted;
+    let unloads = asked == Asked::Unload;
     let done = async {
-        let catalog = context.catalog.current();
-        let model = catalog.find(name).ok_or_else(|| unknown_model(name))?.description.id.clone();
-        if *asked == Asked::Unload {
-            return match context.scheduling.unload(Some(model)).done().await {
+        let Some(permit) = permit else { return Ok(()) };
+        let model = permit.model();
+        if context.catalog.current().get(model).is_none() {
+            return Err(unknown_model(model.as_str()));
+        }
+        if unloads {
+            return match context.scheduling.unload(permit).done().await {
                 // It is gone already, which is what was asked for.
-                Err(error) if error.code == ErrorCode::ModelNotLoaded => Ok("unload"),
-                Err(error) => Err(error),
-                Ok(()) => Ok("unload"),
+                Err(error) if error.code == ErrorCode::ModelNotLoaded => Ok(()),
+                done => done,
             };
         }
-        let options = LoadOptions { keep_alive: keep_alive_of(body)?, ..LoadOptions::default() };
-        context.scheduling.load(model, options).done().await.map(|()| "load")
+        let options = LoadOptions { keep_alive, priority, ..LoadOptions::default() };
+        context.scheduling.load(permit, options).done().await
     };
     match done.await {
-        Ok(reason) => line(&OllamaFromChat::nothing_asked(shape, stamp, reason)),
+        Ok(()) => line(&OllamaFromChat::nothing_asked(shape, stamp, if unloads { "unload" } else { "load" })),
         Err(error) => in_their_shape(&error),
     }
 }

@@ -70,9 +70,14 @@ pub(super) fn peek(body: &[u8], headers: &HeaderMap, limits: JsonLimits) -> Resu
 
 /// Who asks, by its header alone; `default` for everybody who does not say.
 pub(super) fn client_in(headers: &HeaderMap, default: &str) -> Result<ClientId, ApiError> {
+    Ok(named_client(headers)?.unwrap_or_else(|| ClientId::from(default)))
+}
+
+/// The client that the header names, if it names one.
+pub(super) fn named_client(headers: &HeaderMap) -> Result<Option<ClientId>, ApiError> {
     let mut peeked = Peeked::default();
     peeked.fill_from(headers)?;
-    Ok(peeked.client.unwrap_or_else(|| ClientId::from(default)))
+    Ok(peeked.client)
 }
 
 impl Peeked {

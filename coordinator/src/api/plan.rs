@@ -48,7 +48,7 @@ pub(super) async fn plan(mut call: Call) -> Result<Response, ApiError> {
     let mode = request.residency.as_deref().map(residency).transpose()?;
     let PlanRequest { window, block, vram: memory, .. } = request;
     let layers = LayerOptions { mode, window, block, memory };
-    let size = match &resolved.ladder.first.target {
+    let size = match &resolved.ladder().first.target {
         Target::Local(model) => {
             check_layers(&call.context, model, &layers)?;
             size_with(&call.context, model, request.ctx_size, layers).await
@@ -57,7 +57,7 @@ pub(super) async fn plan(mut call: Call) -> Result<Response, ApiError> {
     };
     let priority = request.priority.or(resolved.priority);
     let context = request.ctx_size;
-    let question = PlanQuestion { ladder: resolved.ladder, context, layers, size, priority, device };
+    let question = PlanQuestion { ladder: resolved.ladder().clone(), context, layers, size, priority, device };
     let view = call.context.scheduling.view(move |scheduler, now| scheduler.plan(now, &question)).await;
     let view = view.ok_or_else(|| ApiError::new(ErrorCode::Draining, "the coordinator is shutting down"))?;
     json(&view?)

@@ -10,13 +10,16 @@ use axum::response::Response;
 use axum::routing::{MethodFilter, on};
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
+use model_boss_core::Principal;
 use model_boss_lease_store::Caller;
-use model_boss_protocol::{ApiError, ErrorCode};
+use model_boss_protocol::{ApiError, ErrorCode, ModelId};
+use model_boss_tasks::{MachinePermit, ModelPermit};
 
 use super::Context;
 use super::body::{BodyLimits, RequestBody, Unread};
 use super::door::REQUEST_ID;
 use super::error::error_response;
+use super::peek::named_client;
 use super::peer::Peer;
 
 /// Who may use a route, and what it takes.
@@ -154,6 +157,22 @@ impl Call {
             return Err(ApiError::new(ErrorCode::UnsupportedMediaType, message));
         }
         Ok(())
+    }
+
+    /// Who gives an order on a route that manages: the client that says its name, else the operator.
+    fn principal(&self) -> Result<Principal, ApiError> {
+        let client = named_client(self.request.headers())?;
+        Ok(client.map_or(Principal::Operator, Principal::Client))
+    }
+
+    /// Permission for an order about this model.
+    pub(super) fn permit_model(&self, model: &ModelId) -> Result<ModelPermit, ApiError> {
+        self.context.tasks.operate_model(self.principal()?, model.clone(), &self.context.catalog)
+    }
+
+    /// Permission for an order about every model on a device, or on the machine.
+    pub(super) fn permit_machine(&self) -> Result<MachinePermit, ApiError> {
+        self.context.tasks.operate_machine(self.principal()?, &self.context.catalog)
     }
 
     /// The request's public id.

@@ -99,8 +99,8 @@ pub(super) fn object(context: &Context, names: &Names, name: &str) -> Result<Tas
         model: rung.target.clone(),
         removed,
     };
-    let Resolved { ladder, removed, .. } = &resolved;
-    let mut rungs: Vec<RungObject> = ladder.rungs().map(|kept| rung(kept, None)).collect();
+    let Resolved { removed, .. } = &resolved;
+    let mut rungs: Vec<RungObject> = resolved.ladder().rungs().map(|kept| rung(kept, None)).collect();
     rungs.extend(removed.iter().map(|removed| rung(&removed.rung, Some(removed.why))));
     // What `fallback: none` leaves out stands on the ladder all the same.
     for (position, written) in task.ladder.iter().enumerate() {
@@ -118,8 +118,8 @@ pub(super) fn object(context: &Context, names: &Names, name: &str) -> Result<Tas
         priority: resolved.priority,
         budget_s: task.budget_s,
         keep_alive_s: resolved.keep_alive,
-        pin_primary: resolved.ladder.pin_primary,
-        patience_s: resolved.ladder.patience.as_secs_f64(),
+        pin_primary: resolved.ladder().pin_primary,
+        patience_s: resolved.ladder().patience.as_secs_f64(),
         fallback: if task.fallback == Some(model_boss_tasks::Fallback::None) { "none" } else { "any" },
         local_only: task.local_only,
         thinking: resolved.thinking,

@@ -1,5 +1,7 @@
 //! The API over a real scheduler, ledger and driver, with a worker program that does not exist.
 
+mod rules;
+
 use std::time::{Duration, Instant as StdInstant, SystemTime};
 
 use axum::response::Response;
@@ -66,9 +68,13 @@ async fn fixture() -> Fixture {
 }
 
 async fn fixture_with(keys: Option<&str>) -> Fixture {
-    let folder = tempfile::tempdir().unwrap();
+    fixture_in(tempfile::tempdir().unwrap(), TASKS, keys).await
+}
+
+/// Beside the manifests that are in the folder already.
+async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) -> Fixture {
     let manifests = folder.path().join("manifests");
-    std::fs::create_dir(&manifests).unwrap();
+    std::fs::create_dir_all(&manifests).unwrap();
     for (file, text) in [
         (
             "guide.toml",
@@ -140,7 +146,7 @@ async fn fixture_with(keys: Option<&str>) -> Fixture {
     };
     let settings = Arc::new(LiveSettings::new(configured, LogFilter::default(), scheduling.news().clone()));
     let file = folder.path().join("tasks.yaml");
-    std::fs::write(&file, TASKS).unwrap();
+    std::fs::write(&file, tasks).unwrap();
     let tasks = Arc::new(LiveTasks::read(&file, true, Providers::new(), Arc::clone(&settings)));
     let config =
         RuntimeConfig::open(leases.clone(), settings, &std::collections::BTreeMap::new(), folder.path(), "s").await;

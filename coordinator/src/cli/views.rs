@@ -40,6 +40,7 @@ pub(super) async fn clients(client: &Client, as_json: bool) -> Result<String, Cl
         let held = &entry["held_back"];
         [
             text(&entry["id"]),
+            text(&entry["kind"]),
             text(&entry["running"]),
             text(&entry["queued"]),
             text(&entry["requests"]),
@@ -50,7 +51,7 @@ pub(super) async fn clients(client: &Client, as_json: bool) -> Result<String, Cl
             if held.is_null() { "-".to_owned() } else { text(&held["reason"]) },
         ]
     });
-    let head = ["CLIENT", "RUNNING", "QUEUED", "REQUESTS", "REFUSED", "TOKENS", "PER MIN", "SEEN", "HELD BACK"];
+    let head = ["CLIENT", "KIND", "RUNNING", "QUEUED", "REQUESTS", "REFUSED", "TOKENS", "PER MIN", "SEEN", "HELD BACK"];
     let mut shown = or_nothing(table(head, rows), "nobody has asked yet");
     shown.push('\n');
     let rows = items(&answer, "profiles").map(profile);

@@ -1,6 +1,8 @@
 //! A request is owned by its ticket at every stage: whenever it is dropped, the scheduler hears of the end.
 
-use model_boss_core::Target;
+use model_boss_core::Principal;
+use model_boss_protocol::ClientId;
+use model_boss_tasks::{CloudFallback, Names, Providers, Question, Surroundings, operate_machine, resolve};
 
 use super::*;
 
@@ -18,13 +20,20 @@ impl Bench {
 
     fn submit(&self) -> Ticket {
         self.scheduling.submit(Wish {
-            ladder: Ladder::only(Target::Cloud { provider: "claude".to_owned(), model: "opus".to_owned() }),
+            permit: within(|around| {
+                let client = ClientId::from("me");
+                let question = Question { model: Some("claude:opus"), task: None, client: &client, no_fallback: false };
+                resolve(&question, around).unwrap().permit
+            }),
             category: Category::Llm,
-            client: ClientId::from("me"),
             priority: None,
             deadline: None,
             keep_alive: None,
         })
+    }
+
+    fn unload(&self) -> Ticket {
+        self.scheduling.unload_all(within(|around| operate_machine(Principal::Operator, around).unwrap()))
     }
 
     /// Where the verdict on what was asked last goes.
@@ -48,6 +57,12 @@ impl Bench {
     fn is_cancelled(&mut self, request: RequestId) -> bool {
         matches!(*self.reported(), [Event::Cancel(cancelled)] if cancelled == request)
     }
+}
+
+fn within<T>(decide: impl FnOnce(&Surroundings<'_>) -> T) -> T {
+    let (names, providers) = (Names::default(), Providers::new());
+    let cloud_fallback = CloudFallback::Allowed;
+    decide(&Surroundings { names: &names, providers: &providers, cloud_fallback, model_named: &|_| None })
 }
 
 fn turn() -> Verdict {
@@ -120,13 +135,13 @@ async fn another_turn_that_nobody_reads_goes_with_its_ticket() {
 #[tokio::test]
 async fn an_order_ends_with_its_caller_and_one_that_is_done_says_nothing_more() {
     let mut bench = Bench::new();
-    let order = bench.scheduling.unload(None);
+    let order = bench.unload();
     let request = order.request();
     let _reply = bench.asked();
     drop(order);
     assert!(bench.is_cancelled(request));
 
-    let order = bench.scheduling.unload(None);
+    let order = bench.unload();
     assert!(bench.asked().send(Verdict::Done).is_ok());
     order.done().await.unwrap();
     assert!(bench.reported().is_empty());

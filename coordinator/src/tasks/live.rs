@@ -6,9 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use model_boss_core::ClientRules;
+use model_boss_core::{ClientRules, Principal};
 use model_boss_protocol::{ApiError, ModelId};
-use model_boss_tasks::{Names, Problem, Providers, Question, Resolved, Surroundings, TasksFile, resolve};
+use model_boss_tasks::{
+    MachinePermit, ModelPermit, Names, Problem, Providers, Question, Resolved, Surroundings, TasksFile,
+    operate_machine, operate_model, resolve,
+};
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -113,6 +116,29 @@ impl LiveTasks {
 
     /// What a request means now.
     pub(crate) fn resolve(&self, question: &Question<'_>, models: &LiveCatalog) -> Result<Resolved, ApiError> {
+        self.within(models, |around| resolve(question, around))
+    }
+
+    /// Permission to order something about a model of this machine, by its own name.
+    pub(crate) fn operate_model(
+        &self,
+        principal: Principal,
+        model: ModelId,
+        models: &LiveCatalog,
+    ) -> Result<ModelPermit, ApiError> {
+        self.within(models, |around| operate_model(principal, model, around))
+    }
+
+    /// Permission to order what concerns every model on a device, or on the machine.
+    pub(crate) fn operate_machine(
+        &self,
+        principal: Principal,
+        models: &LiveCatalog,
+    ) -> Result<MachinePermit, ApiError> {
+        self.within(models, |around| operate_machine(principal, around))
+    }
+
+    fn within<T>(&self, models: &LiveCatalog, decide: impl FnOnce(&Surroundings<'_>) -> T) -> T {
         let (current, catalog) = (self.current(), models.current());
         let model_named = |name: &str| -> Option<ModelId> { Some(catalog.find(name)?.description.id.clone()) };
         let around = Surroundings {
@@ -121,7 +147,7 @@ impl LiveTasks {
             cloud_fallback: self.settings.cloud_fallback(),
             model_named: &model_named,
         };
-        resolve(question, &around)
+        decide(&around)
     }
 
     /// Follows the file for as long as the process lives.

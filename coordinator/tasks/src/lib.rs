@@ -8,6 +8,7 @@
 mod check;
 mod file;
 mod names;
+mod permit;
 mod providers;
 mod resolve;
 mod schema;
@@ -16,7 +17,10 @@ mod tree;
 pub use check::unknown_models;
 pub use file::{ClientProfile, EVERYBODY, Fallback, Task, TaskDefaults, TasksFile};
 pub use names::Names;
+pub use permit::{MachinePermit, ModelPermit, Permit};
 pub use providers::{CLAUDE, Providers};
-pub use resolve::{CloudFallback, Question, Removed, Resolved, Surroundings, guarded, resolve};
+pub use resolve::{
+    CloudFallback, Question, Removed, Resolved, Surroundings, guarded, operate_machine, operate_model, resolve,
+};
 pub use schema::{manifest_schema, tasks_schema};
 pub use tree::Problem;

@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use model_boss_core::{DEFAULT_PATIENCE, Ladder, Rung, Target};
+use model_boss_core::{DEFAULT_PATIENCE, Ladder, Principal, Rung, Target};
 use model_boss_protocol::{ApiError, ClientId, ErrorCode, KeepAlive, ModelId, Priority, Thinking};
 use serde_json::Value;
 
 use crate::check::nearest;
 use crate::file::{ClientProfile, Fallback, Task, seconds};
 use crate::names::Names;
+use crate::permit::{MachinePermit, ModelPermit, Permit};
 use crate::providers::Providers;
 
 /// The name of whoever names nothing.
@@ -74,8 +75,8 @@ impl CloudFallback {
 pub struct Resolved {
     /// What was meant in the end: `task:NAME`, a model's own name, `PROVIDER:MODEL`, or a name that nobody knows.
     pub name: String,
-    /// Where it may be served.
-    pub ladder: Ladder,
+    /// That the client may be served, and where.
+    pub permit: Permit,
     /// The priority of a request that names none.
     pub priority: Option<Priority>,
     /// The budget of a request that names none.
@@ -96,6 +97,11 @@ pub struct Resolved {
 }
 
 impl Resolved {
+    /// Where it may be served.
+    pub fn ladder(&self) -> &Ladder {
+        self.permit.ladder()
+    }
+
     /// Fields of a request that does not set them.
     pub fn params(&self) -> Option<&BTreeMap<String, Value>> {
         Some(&self.task.as_ref()?.params)
@@ -152,13 +158,14 @@ pub fn resolve(question: &Question<'_>, around: &Surroundings<'_>) -> Result<Res
     }
     let mut rungs = rungs.into_iter();
     let Some(first) = rungs.next() else { return Err(nothing_left(&resolved.name)) };
+    let ladder = Ladder {
+        first,
+        rest: rungs.collect(),
+        pin_primary: task.and_then(|task| task.pin_primary).unwrap_or(false),
+        patience: task.map_or(DEFAULT_PATIENCE, Task::patience),
+    };
     Ok(Resolved {
-        ladder: Ladder {
-            first,
-            rest: rungs.collect(),
-            pin_primary: task.and_then(|task| task.pin_primary).unwrap_or(false),
-            patience: task.map_or(DEFAULT_PATIENCE, Task::patience),
-        },
+        permit: Permit::new(question.client.clone(), ladder),
         priority: task.and_then(|task| task.priority),
         budget: task.and_then(|task| task.budget_s).map(seconds),
         keep_alive: task.and_then(|task| task.keep_alive_s),
@@ -174,6 +181,33 @@ pub fn resolve(question: &Question<'_>, around: &Surroundings<'_>) -> Result<Res
 fn left_out(fallen: &[Removed], why: &str) -> String {
     let names: Vec<String> = fallen.iter().map(|removed| format!("'{}'", removed.rung.target)).collect();
     format!("not asked: {} ({why})", names.join(", "))
+}
+
+/// Finds out whether a caller may load, unload, move, pin or invalidate a model of this machine, by its own name. The
+/// operator may; a client may with what it may ask for.
+///
+/// Errors: 403 for what the client may not use.
+pub fn operate_model(principal: Principal, model: ModelId, around: &Surroundings<'_>) -> Result<ModelPermit, ApiError> {
+    if let Principal::Client(client) = &principal {
+        let profile = around.names.profile(client);
+        let mut rungs = vec![Rung { target: Target::Local(model.clone()), position: 0 }];
+        allow(&mut rungs, &mut Vec::new(), model.as_str(), profile, around)?;
+    }
+    Ok(ModelPermit::new(principal, model))
+}
+
+/// Finds out whether a caller may order what concerns every model on a device, or on the machine.
+///
+/// Errors: 403 for a client that may not use every model.
+pub fn operate_machine(principal: Principal, around: &Surroundings<'_>) -> Result<MachinePermit, ApiError> {
+    if let Principal::Client(client) = &principal
+        && around.names.profile(client).allowed_models.is_some()
+    {
+        let message = "this concerns every model, and this client may not use them all; its 'allowed_models' in \
+                       tasks.yaml say what it may";
+        return Err(ApiError::new(ErrorCode::InsufficientScope, message));
+    }
+    Ok(MachinePermit::new(principal))
 }
 
 /// The rule about clouds (TR-3): unless it is allowed, what leaves the machine is removed from every place but the

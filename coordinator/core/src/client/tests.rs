@@ -7,6 +7,10 @@ fn clients(rule: ClientRule) -> Clients {
     Clients::new(ClientRules { default: rule, ..ClientRules::default() }, 1_000)
 }
 
+fn client(name: &str) -> Principal {
+    Principal::Client(name.into())
+}
+
 fn ended(tokens: Option<u64>, took: Duration) -> RecentRequest {
     RecentRequest {
         request: RequestId(1),
@@ -29,7 +33,7 @@ fn serve(clients: &mut Clients, client: ClientIndex, now: Moment, tokens: u64) {
 #[test]
 fn rc_4_service_counts_in_steps_and_without_tokens_by_time() {
     let mut all = clients(ClientRule::default());
-    let a = all.named(&"a".into(), s(0));
+    let a = all.named(&client("a"), s(0));
     serve(&mut all, a, s(0), 2_500);
     assert_eq!(all.standing(a, s(0)).service, 2);
     all.started(a, s(0));
@@ -40,7 +44,7 @@ fn rc_4_service_counts_in_steps_and_without_tokens_by_time() {
 #[test]
 fn rc_4_a_client_that_was_away_saves_nothing_up_and_owes_nothing() {
     let mut all = clients(ClientRule::default());
-    let (busy, new) = (all.named(&"busy".into(), s(0)), all.named(&"new".into(), s(0)));
+    let (busy, new) = (all.named(&client("busy"), s(0)), all.named(&client("new"), s(0)));
     serve(&mut all, busy, s(0), 50_000);
     // It comes to a client that works and got a lot: both go on from the same place.
     all.started(busy, s(1));
@@ -52,7 +56,7 @@ fn rc_4_a_client_that_was_away_saves_nothing_up_and_owes_nothing() {
     // Alone again, and then another: nobody is held back for what was had while nobody else wanted anything.
     all.left(new, s(3));
     all.ended(busy, s(3), ended(Some(9_000), Duration::ZERO));
-    let late = all.named(&"late".into(), s(4));
+    let late = all.named(&client("late"), s(4));
     all.waits(late, s(4));
     assert_eq!(all.standing(late, s(4)).service, all.standing(busy, s(4)).service);
 }
@@ -61,7 +65,7 @@ fn rc_4_a_client_that_was_away_saves_nothing_up_and_owes_nothing() {
 fn rc_9_concurrency_and_cooldown_hold_a_client_back() {
     let rule = ClientRule { max_concurrent: Some(2), cooldown: Duration::from_millis(1_500), ..ClientRule::default() };
     let mut all = clients(rule);
-    let a = all.named(&"a".into(), s(0));
+    let a = all.named(&client("a"), s(0));
     all.started(a, s(0));
     assert_eq!(all.get(a).held_back(s(0)), None);
     all.started(a, s(0));
@@ -74,7 +78,7 @@ fn rc_9_concurrency_and_cooldown_hold_a_client_back() {
 #[test]
 fn rc_9_a_rate_is_refilled_by_time_and_says_when() {
     let mut all = clients(ClientRule { rate_per_minute: Some(6), ..ClientRule::default() });
-    let a = all.named(&"a".into(), s(0));
+    let a = all.named(&client("a"), s(0));
     for _ in 0..6 {
         assert_eq!(all.admit(a, s(0)), Ok(()));
     }
@@ -88,7 +92,7 @@ fn rc_9_a_rate_is_refilled_by_time_and_says_when() {
 #[test]
 fn rc_9_only_so_many_of_a_client_wait() {
     let mut all = clients(ClientRule { max_queued: Some(1), ..ClientRule::default() });
-    let a = all.named(&"a".into(), s(0));
+    let a = all.named(&client("a"), s(0));
     assert_eq!(all.admit(a, s(0)), Ok(()));
     all.waits(a, s(0));
     assert_eq!(all.admit(a, s(0)), Err(OverLimit::Queued { limit: 1 }));
@@ -99,14 +103,14 @@ fn rc_9_only_so_many_of_a_client_wait() {
 #[test]
 fn names_from_strangers_take_no_more_than_so_much_memory() {
     let mut all = clients(ClientRule::default());
-    let kept = all.named(&"kept".into(), s(0));
+    let kept = all.named(&client("kept"), s(0));
     all.waits(kept, s(0));
     for n in 0..3 * REMEMBERED {
-        all.named(&format!("stranger-{n}").into(), s(n as u64));
+        all.named(&client(&format!("stranger-{n}")), s(n as u64));
     }
     assert_eq!(all.all.len(), REMEMBERED);
     assert_eq!(all.ids.len(), REMEMBERED);
-    assert_eq!(all.named(&"kept".into(), s(0)), kept);
+    assert_eq!(all.named(&client("kept"), s(0)), kept);
     assert_eq!(all.get(kept).waiting, 1);
 }
 
@@ -115,8 +119,8 @@ fn rc_24_a_named_client_has_its_own_rule() {
     let rule = ClientRule { max_priority: model_boss_protocol::Priority::HIGHEST, ..ClientRule::default() };
     let rules = ClientRules { default: ClientRule::default(), named: [("boss".into(), rule.clone())].into() };
     let mut all = Clients::new(rules, 1_000);
-    let boss = all.named(&"boss".into(), s(0));
-    let other = all.named(&"other".into(), s(0));
+    let boss = all.named(&client("boss"), s(0));
+    let other = all.named(&client("other"), s(0));
     assert_eq!(all.get(boss).rule, rule);
     assert_eq!(all.get(other).rule, ClientRule::default());
     all.reconfigure(ClientRules::default(), 1_000);

@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
-use model_boss_protocol::{ApiError, ClientId, ErrorCode, Priority, RequestId};
+use model_boss_protocol::{ApiError, ErrorCode, Priority, RequestId};
 
 use super::{Reconsider, Running, Scheduler, Timer, queue_limits};
 use crate::catalog::ModelIndex;
 use crate::client::{ClientIndex, HeldBack, OverLimit, RecentRequest};
 use crate::queue::Waiting;
 use crate::view::{ClientView, RecentView};
-use crate::{Moment, Outcome, Settings, WaitReason};
+use crate::{Moment, Outcome, Principal, Settings, WaitReason};
 
 impl Scheduler {
-    /// The client's place, and the priority its request gets (RC-3).
+    /// The principal's account, and the priority of what it asks for (RC-3): every order passes here.
     pub(super) fn client_and_priority(
         &mut self,
-        client: &ClientId,
+        principal: &Principal,
         asked: Option<Priority>,
     ) -> (ClientIndex, Priority) {
-        let index = self.clients.named(client, self.now);
+        let index = self.clients.named(principal, self.now);
         let rule = &self.clients.get(index).rule;
         // The order of priorities puts the most important first.
         (index, asked.unwrap_or(rule.default_priority).max(rule.max_priority))
@@ -29,7 +29,7 @@ impl Scheduler {
             Ok(()) => return Ok(()),
             Err(over) => over,
         };
-        let name = &self.clients.get(client).id;
+        let name = self.clients.get(client).principal.name();
         let (message, wait) = match over {
             OverLimit::Rate { per_minute, retry_after } => {
                 (format!("client '{name}' may send {per_minute} requests a minute"), retry_after)
@@ -121,7 +121,8 @@ impl Scheduler {
     /// Why a client may start nothing now.
     pub(super) fn why_held_back(&self, client: ClientIndex, now: Moment) -> Option<WaitReason> {
         let known = self.clients.get(client);
-        let client = known.id.clone();
+        // The operator is never held back.
+        let client = known.principal.client()?.clone();
         Some(match known.held_back(now)? {
             HeldBack::Concurrency { running, limit } => WaitReason::ClientLimit { client, running, limit },
             HeldBack::Cooldown { until } => WaitReason::Cooldown { client, retry_in: until.since(now) },
@@ -135,7 +136,8 @@ impl Scheduler {
             .clients
             .iter()
             .map(|(index, client)| ClientView {
-                id: client.id.clone(),
+                id: client.principal.clone(),
+                kind: client.principal.kind(),
                 queued: client.waiting,
                 running: client.running,
                 requests: client.requests,

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode, ModelId, Priority, RequestId, SlotId};
 
+use super::operator::LoadRequest;
 use super::requests::draining;
 use super::room::{Ask, NoRoom, Offer};
 use super::{Life, Reconsider, Scheduler, Timer};
@@ -13,7 +14,7 @@ use crate::client::ClientIndex;
 use crate::queue::Arrival;
 use crate::reason::LeaveCause;
 use crate::slot::SlotState;
-use crate::{Effect, LayerOptions, Moment, SizeEstimate, Verdict};
+use crate::{Effect, LayerOptions, Moment, Principal, SizeEstimate, Verdict};
 
 /// A ledger that keeps refusing the second copy is asked for this long.
 const LEASE_PATIENCE: Duration = Duration::from_secs(30);
@@ -46,13 +47,15 @@ impl Scheduler {
     pub(super) fn move_model(
         &mut self,
         request: RequestId,
+        by: &Principal,
         name: &ModelId,
         device: &DeviceId,
         evict: bool,
         priority: Priority,
     ) {
         let Some(model) = self.operate_on(request, name) else { return };
-        match self.admit_move(model, device) {
+        let (client, priority) = self.client_and_priority(by, Some(priority));
+        match self.admit_client(client).and_then(|()| self.admit_move(model, device)) {
             Err(error) => return self.refuse(request, error),
             Ok(Admitted::IsThere) => return self.out.push(Effect::Done { request }),
             Ok(Admitted::Needed) => {}
@@ -67,7 +70,6 @@ impl Scheduler {
             let layers = known.wish.layers;
             let estimate = known.wish.size.as_ref().unwrap_or(&known.description.size).clone();
             let arrival = self.queue.arrive(self.now);
-            let client = self.operator();
             let moving = Move {
                 callers: vec![request],
                 asker: request,
@@ -185,15 +187,9 @@ impl Scheduler {
 
     /// Loads a model that serves with too little context, or elsewhere than wanted, again (RC-29): beside its first copy
     /// where both fit. Says whether that was begun; if not, the first copy has to leave before.
-    pub(super) fn reload_beside(
-        &mut self,
-        request: RequestId,
-        ask: &Ask,
-        priority: Priority,
-        before: LoadWish,
-    ) -> bool {
+    pub(super) fn reload_beside(&mut self, wanted: &LoadRequest<'_>, ask: &Ask, before: LoadWish) -> bool {
         let Ok(Offer::Now(parts)) = self.offer(ask) else { return false };
-        let client = self.operator();
+        let LoadRequest { id: request, client, priority, .. } = *wanted;
         let arrival = self.queue.arrive(self.now);
         let moving = Move {
             callers: vec![request],

@@ -1,6 +1,8 @@
-//! What operators ask for: load, unload, another catalog, the end of the process.
+//! Orders about models: load, unload, pin, invalidate; another catalog, and the end of the process.
 
-use model_boss_protocol::{ApiError, ClientId, DeviceId, ErrorCode, ModelId, Priority, RequestId, SlotId};
+use std::time::Duration;
+
+use model_boss_protocol::{ApiError, DeviceId, ErrorCode, KeepAlive, ModelId, Priority, RequestId, SlotId};
 
 use super::requests::draining;
 use super::{Life, Reconsider, Scheduler, Timer};
@@ -9,56 +11,80 @@ use crate::client::ClientIndex;
 use crate::queue::{Purpose, Waiting};
 use crate::reason::LeaveCause;
 use crate::slot::{ReadyPhase, SlotState};
-use crate::{Effect, LayerOptions, LoadOptions, ModelDescription, Verdict};
+use crate::{Effect, LayerOptions, LoadOptions, ModelDescription, Principal, Verdict};
 
-/// The client that load requests wait as.
-const OPERATOR: &str = "operator";
+/// A load that was admitted.
+#[derive(Clone, Copy)]
+pub(super) struct LoadRequest<'a> {
+    pub(super) id: RequestId,
+    pub(super) client: ClientIndex,
+    pub(super) priority: Priority,
+    pub(super) options: &'a LoadOptions,
+}
 
 impl Scheduler {
-    /// A load waits in the queue like a request of priority 2 (MM-3), and without limit while its caller stays (MM-7).
-    /// A model that failed gets another try.
-    pub(super) fn load(&mut self, request: RequestId, name: &ModelId, options: &LoadOptions) {
+    /// A load waits in the queue like a request (MM-3), and without limit while its caller stays (MM-7). The operator's
+    /// gives a model that failed another try.
+    pub(super) fn load(&mut self, request: RequestId, by: &Principal, name: &ModelId, options: &LoadOptions) {
         if self.is_known(request) {
             return;
         }
-        let admitted = self.admit_model(name.as_str()).and_then(|model| {
-            self.admit_to_queue(model, options.priority.unwrap_or(Priority::INTERACTIVE))?;
-            Ok(model)
-        });
-        let model = match admitted {
+        let (client, priority) = self.client_and_priority(by, options.priority);
+        let model = match self.admit_load(by, client, priority, name) {
             Ok(model) => model,
             Err(error) => return self.refuse(request, error),
         };
-        self.catalog[model].failures.forget();
-        self.catalog[model].lease_refusal = None;
-        self.timers.clear(Timer::Consider(model));
+        let wanted = LoadRequest { id: request, client, priority, options };
+        if *by == Principal::Operator {
+            self.catalog[model].failures.forget();
+            self.catalog[model].lease_refusal = None;
+            self.timers.clear(Timer::Consider(model));
+        }
         let slot = self.catalog[model].serving;
         if slot.is_none_or(|slot| self.serves_with(slot, options)) {
             if slot.is_none() {
                 self.wish_for(model, options);
             }
-            return self.wait_for_load(request, model, options);
+            return self.wait_for_load(model, &wanted);
         }
-        self.load_otherwise(request, model, options);
+        self.load_otherwise(model, &wanted);
     }
 
-    fn wait_for_load(&mut self, request: RequestId, model: ModelIndex, options: &LoadOptions) {
-        self.enqueue_load(request, model, options);
-        self.arrived(model, request);
+    fn admit_load(
+        &mut self,
+        by: &Principal,
+        client: ClientIndex,
+        priority: Priority,
+        name: &ModelId,
+    ) -> Result<ModelIndex, ApiError> {
+        let model = self.admit_model(name.as_str())?;
+        let known = &self.catalog[model];
+        if *by != Principal::Operator
+            && let Some(error) = known.failures.refusal(known.id(), self.now, &self.settings)
+        {
+            return Err(error);
+        }
+        self.admit_to_queue(model, priority)?;
+        self.admit_client(client)?;
+        Ok(model)
     }
 
-    fn enqueue_load(&mut self, request: RequestId, model: ModelIndex, options: &LoadOptions) {
+    fn wait_for_load(&mut self, model: ModelIndex, wanted: &LoadRequest<'_>) {
+        self.enqueue_load(model, wanted);
+        self.arrived(model, wanted.id);
+    }
+
+    fn enqueue_load(&mut self, model: ModelIndex, wanted: &LoadRequest<'_>) {
         let arrival = self.queue.arrive(self.now);
-        let client = self.operator();
         self.enqueue(Waiting {
-            id: request,
+            id: wanted.id,
             model,
             purpose: Purpose::Load,
-            client,
-            priority: options.priority.unwrap_or(Priority::INTERACTIVE),
+            client: wanted.client,
+            priority: wanted.priority,
             arrival,
             deadline: None,
-            keep_alive: options.keep_alive,
+            keep_alive: wanted.options.keep_alive,
             retries: 0,
             climb: None,
         });
@@ -102,7 +128,8 @@ impl Scheduler {
 
     /// A load that asks for more context than there is, or another device: a second copy takes over where there is room
     /// for both; otherwise the first one ends what it has and leaves first (RC-29).
-    fn load_otherwise(&mut self, request: RequestId, model: ModelIndex, options: &LoadOptions) {
+    fn load_otherwise(&mut self, model: ModelIndex, wanted: &LoadRequest<'_>) {
+        let LoadRequest { id: request, options, .. } = *wanted;
         let Some(slot) = self.catalog[model].serving else { return };
         if let Some(error) = self.refuse_during_move(model) {
             return self.refuse(request, error);
@@ -127,47 +154,81 @@ impl Scheduler {
         }
         match self.pool[slot].state {
             SlotState::Ready(ReadyPhase::Serving) => {
-                let priority = options.priority.unwrap_or(Priority::INTERACTIVE);
-                if self.reload_beside(request, &ask, priority, before) {
+                if self.reload_beside(wanted, &ask, before) {
                     return;
                 }
-                self.enqueue_load(request, model, options);
+                self.enqueue_load(model, wanted);
                 let reason = LeaveCause::Reload.to_string();
                 let id = self.catalog[model].id().clone();
                 self.decisions.record(self.now, Verdict::Unload, &id, Some(request), vec![reason]);
                 self.send_away(slot, LeaveCause::Reload);
             }
             SlotState::Loading(_) => {
-                self.enqueue_load(request, model, options);
+                self.enqueue_load(model, wanted);
                 self.stop_slot(slot, LeaveCause::Reload);
             }
             // It leaves already; the next load is by the new wish.
-            _ => self.wait_for_load(request, model, options),
+            _ => self.wait_for_load(model, wanted),
         }
     }
 
-    /// Unloads one model, or all; what runs on it is finished first. Those who wait for the model wait for its next load.
-    pub(super) fn unload(&mut self, request: RequestId, name: Option<&ModelId>) {
+    /// Unloads one model; what runs on it is finished first. Those who wait for the model wait for its next load.
+    pub(super) fn unload_one(&mut self, request: RequestId, by: &Principal, name: &ModelId) {
         if self.is_known(request) {
             return;
         }
-        // One that is on its way out to come back is as good as loaded.
-        let is_there =
-            |model: ModelIndex| self.catalog[model].serving.is_some() || self.catalog[model].returns.is_some();
-        let models: Vec<ModelIndex> = match name {
-            None => self.catalog.iter().map(|(index, _)| index).filter(|&model| is_there(model)).collect(),
-            Some(name) => match self.catalog.resolve(name.as_str()).filter(|&model| is_there(model)) {
-                Some(model) => vec![model],
-                None => {
-                    let (code, message) = if self.catalog.resolve(name.as_str()).is_some() {
-                        (ErrorCode::ModelNotLoaded, format!("model '{name}' is not loaded"))
-                    } else {
-                        (ErrorCode::ModelNotFound, format!("there is no model '{name}'; GET /v1/models lists all"))
-                    };
-                    return self.refuse(request, ApiError::new(code, message).with_param("model_name"));
-                }
-            },
+        match self.admit_unload(by, name) {
+            Ok(Some(model)) => self.unload(request, vec![model]),
+            Ok(None) => self.out.push(Effect::Done { request }),
+            Err(error) => self.refuse(request, error),
+        }
+    }
+
+    /// Unloads every model.
+    pub(super) fn unload_all(&mut self, request: RequestId) {
+        if self.is_known(request) {
+            return;
+        }
+        let models = self.catalog.iter().map(|(index, _)| index).filter(|&model| self.is_loaded(model)).collect();
+        self.unload(request, models);
+    }
+
+    /// One that is on its way out to come back is as good as loaded.
+    fn is_loaded(&self, model: ModelIndex) -> bool {
+        self.catalog[model].serving.is_some() || self.catalog[model].returns.is_some()
+    }
+
+    /// The model to unload; `None` when it leaves by itself as soon as nobody else uses it.
+    fn admit_unload(&mut self, by: &Principal, name: &ModelId) -> Result<Option<ModelIndex>, ApiError> {
+        let error = |code, message: String| Err(ApiError::new(code, message).with_param("model_name"));
+        let Some(model) = self.catalog.resolve(name.as_str()) else {
+            let message = format!("there is no model '{name}'; GET /v1/models lists all");
+            return error(ErrorCode::ModelNotFound, message);
         };
+        if *by != Principal::Operator {
+            let (client, _) = self.client_and_priority(by, None);
+            self.admit_client(client)?;
+        }
+        if !self.is_loaded(model) {
+            return error(ErrorCode::ModelNotLoaded, format!("model '{name}' is not loaded"));
+        }
+        if *by == Principal::Operator {
+            return Ok(Some(model));
+        }
+        if self.catalog[model].is_pinned() {
+            let message = format!("model '{name}' is pinned: only the operator unloads it");
+            return error(ErrorCode::SlotsPinned, message);
+        }
+        let is_serving = |slot: SlotId| self.pool[slot].state == SlotState::Ready(ReadyPhase::Serving);
+        let Some(slot) = self.catalog[model].serving.filter(|&slot| is_serving(slot)) else { return Ok(None) };
+        if self.pool[slot].is_busy() || self.queue.len_of(model) > 0 {
+            self.pool[slot].keep_alive = Some(KeepAlive::For(Duration::ZERO));
+            return Ok(None);
+        }
+        Ok(Some(model))
+    }
+
+    fn unload(&mut self, request: RequestId, models: Vec<ModelIndex>) {
         let mut slots: Vec<SlotId> = models.iter().filter_map(|&model| self.catalog[model].serving).collect();
         for model in models {
             if self.catalog[model].returns.take().is_some() {
@@ -211,11 +272,6 @@ impl Scheduler {
         self.pins_changed(model);
         self.reconsider_at_least(Reconsider::All);
         self.out.push(Effect::Done { request });
-    }
-
-    /// Whom orders of operators wait as.
-    pub(super) fn operator(&mut self) -> ClientIndex {
-        self.clients.named(&ClientId::from(OPERATOR), self.now)
     }
 
     /// The model an operator named; refuses the request when there is none.

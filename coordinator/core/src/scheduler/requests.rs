@@ -20,7 +20,7 @@ impl Scheduler {
             // A number in use twice is the shell's mistake; two answers to one request would be worse.
             return;
         }
-        let (client, priority) = self.client_and_priority(&submission.client, submission.priority);
+        let (client, priority) = self.client_and_priority(&submission.client.clone().into(), submission.priority);
         match self.admit(&submission, client, priority) {
             Err(error) => self.refuse(submission.id, error),
             Ok((model, climb)) => {

@@ -15,7 +15,7 @@ use crate::Verdict::{
 use crate::testing::{device, model};
 use crate::{
     ClientRule, DeviceObservation, Event, Ladder, LayerOptions, LedgerState, LoadFailurePolicy, LoadOptions, MaxLoaded,
-    ModelDescription, Rung, Settings, SizeEstimate, SizeRule, Streaming, Target,
+    ModelDescription, Order, Rung, Settings, SizeEstimate, SizeRule, Streaming, Target,
 };
 
 const SEEDS: u64 = 300;
@@ -98,11 +98,11 @@ fn everybody_is_served(world: &mut World, devices: &[DeviceObservation]) {
     world.tell(Event::Settings(Box::new(settings)));
     for device in devices {
         world.tell(Event::DeviceObserved(device.clone()));
-        world.operate(|request| Event::OpenDevice { request, device: device.device.clone() });
+        world.operate(|request| Order::OpenDevice { request, device: device.device.clone() });
     }
     let names: Vec<_> = world.models().iter().map(|model| model.id.clone()).collect();
     for model in names {
-        world.operate(|request| Event::Pin { request, model, pinned: Some(false) });
+        world.operate(|request| Order::Pin { request, model, pinned: Some(false) });
     }
     world.run_for(Duration::from_secs(6 * 3_600));
     for (request, fate) in &world.fates {
@@ -191,19 +191,19 @@ fn operate(world: &mut World, rng: &mut Rng, devices: &[DeviceObservation]) {
             }
         }
         75..=80 => {
-            world.operate(|request| Event::Invalidate { request, model: model() });
+            world.operate(|request| Order::Invalidate { request, model: model() });
         }
         81..=86 => {
             let pinned = [None, Some(true), Some(false), Some(false)][usize::try_from(rng.below(4)).unwrap()];
-            world.operate(|request| Event::Pin { request, model: model(), pinned });
+            world.operate(|request| Order::Pin { request, model: model(), pinned });
         }
         87..=91 => {
             let device = any(rng, devices).device.clone();
-            world.operate(|request| Event::FreeDevice { request, device });
+            world.operate(|request| Order::FreeDevice { request, device });
         }
         _ => {
             let device = any(rng, devices).device.clone();
-            world.operate(|request| Event::OpenDevice { request, device });
+            world.operate(|request| Order::OpenDevice { request, device });
         }
     }
 }

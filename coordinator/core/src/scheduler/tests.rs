@@ -9,7 +9,7 @@ use model_boss_protocol::{
 use super::world::{Behaviour, Fate, Rng, World};
 use crate::testing::{device, model, ms, s};
 use crate::{
-    Effect, Event, LedgerState, ModelDescription, ModelStatus, Moment, Outcome, RungChoice, Settings, SlotState,
+    Effect, Event, LedgerState, ModelDescription, ModelStatus, Moment, Order, Outcome, RungChoice, Settings, SlotState,
     Submission, Verdict, WaitReason,
 };
 

@@ -43,7 +43,8 @@ impl Scheduler {
                 let wait = self.wait_reason(waiting);
                 QueuedView {
                     id: waiting.id,
-                    client: self.clients.get(waiting.client).id.clone(),
+                    client: self.clients.get(waiting.client).principal.clone(),
+                    kind: self.clients.get(waiting.client).principal.kind(),
                     model: self.catalog[waiting.model].id().clone(),
                     purpose: match waiting.purpose {
                         Purpose::Inference => RequestPurpose::Inference,

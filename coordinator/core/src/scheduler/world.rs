@@ -15,8 +15,8 @@ use super::Scheduler;
 use crate::slot::{ReadyPhase, StopPhase};
 use crate::testing::device;
 use crate::{
-    Effect, Event, ExitReport, Footprint, Ladder, LeaveCause, LedgerState, LoadOptions, ModelDescription, Moment,
-    OtherLease, OtherRequest, Outcome, Settings, SlotState, SlotView, Submission, Verdict,
+    Effect, Event, ExitReport, Footprint, Input, Ladder, LeaveCause, LedgerState, LoadOptions, ModelDescription,
+    Moment, Order, OtherLease, OtherRequest, Outcome, Principal, Settings, SlotState, SlotView, Submission, Verdict,
 };
 
 /// A seeded source of numbers (splitmix64).
@@ -249,7 +249,7 @@ impl World {
         };
         change(&mut submission);
         self.fates.insert(id, Fate::Waiting);
-        self.tell(Event::Submit(submission));
+        self.tell(Order::Submit(submission));
         id
     }
 
@@ -262,20 +262,32 @@ impl World {
     }
 
     pub(super) fn load_with(&mut self, model: &str, options: LoadOptions) -> RequestId {
-        self.operate(|request| Event::Load { request, model: model.into(), options: Box::new(options) })
+        self.operate(|request| Order::Load {
+            request,
+            by: Principal::Operator,
+            model: model.into(),
+            options: Box::new(options),
+        })
     }
 
     pub(super) fn unload(&mut self, model: Option<&str>) -> RequestId {
-        self.operate(|request| Event::Unload { request, model: model.map(Into::into) })
+        self.operate(|request| Order::Unload { request, by: Principal::Operator, model: model.map(Into::into) })
     }
 
     pub(super) fn move_to(&mut self, model: &str, device: &str, evict: bool, priority: u8) -> RequestId {
         let (device, priority) = (device.parse().unwrap(), Priority::new(priority).unwrap());
-        self.operate(|request| Event::Move { request, model: model.into(), device, evict, priority })
+        self.operate(|request| Order::Move {
+            request,
+            by: Principal::Operator,
+            model: model.into(),
+            device,
+            evict,
+            priority,
+        })
     }
 
     /// An operator's order, by the number of its caller.
-    pub(super) fn operate(&mut self, order: impl FnOnce(RequestId) -> Event) -> RequestId {
+    pub(super) fn operate(&mut self, order: impl FnOnce(RequestId) -> Order) -> RequestId {
         let request = self.number();
         self.fates.insert(request, Fate::Waiting);
         self.tell(order(request));
@@ -397,14 +409,14 @@ impl World {
         self.core.slots().into_iter().find(|slot| slot.model.as_str() == model).map(|slot| slot.state)
     }
 
-    pub(super) fn tell(&mut self, event: Event) {
-        if let Event::Ledger(state) = &event {
-            self.ledger_open = *state == LedgerState::Open;
+    pub(super) fn tell(&mut self, input: impl Into<Input>) {
+        let input = input.into();
+        match &input {
+            Input::Event(Event::Ledger(state)) => self.ledger_open = *state == LedgerState::Open,
+            Input::Event(Event::Settings(settings)) => self.settings.clone_from(settings),
+            _ => {}
         }
-        if let Event::Settings(settings) = &event {
-            self.settings.clone_from(settings);
-        }
-        let effects = self.core.handle(self.now, event);
+        let effects = self.core.handle(self.now, input);
         for effect in effects {
             self.log.push((self.now, effect.clone()));
             self.act(effect);

@@ -103,8 +103,8 @@ pub fn embed(body: &Map<String, Value>, shape: EmbedShape) -> Result<Value, ApiE
         _ => return Err(ApiError::invalid(field, format!("'{field}' is missing, or no text"))),
     };
     let mut request = json!({ "model": model(body)?, "input": input });
-    for name in ["keep_alive", "dimensions"] {
-        if let Some(value) = body.get(name).filter(|value| !value.is_null()) {
+    for (name, value) in body.iter().filter(|(_, value)| !value.is_null()) {
+        if name == "keep_alive" || name == "dimensions" || name.starts_with("x_") {
             request[name] = value.clone();
         }
     }

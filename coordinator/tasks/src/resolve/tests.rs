@@ -60,7 +60,7 @@ fn ask(ask: &Ask<'_>) -> Result<Resolved, ApiError> {
 
 /// The rungs as `position:target`.
 fn rungs(resolved: &Resolved) -> Vec<String> {
-    resolved.ladder.rungs().map(|rung| format!("{} {}", rung.position, rung.target)).collect()
+    resolved.ladder().rungs().map(|rung| format!("{} {}", rung.position, rung.target)).collect()
 }
 
 fn ladder(of: &Ask<'_>) -> Vec<String> {
@@ -83,8 +83,8 @@ fn tr_1_a_task_by_model_or_by_field_and_what_it_says() {
     }
     let strict = ask(&Ask { task: Some("strict"), ..PLAIN }).unwrap();
     assert_eq!(strict.budget, Some(Duration::from_secs(60)), "from the defaults");
-    assert!(strict.ladder.pin_primary);
-    assert_eq!(strict.ladder.patience, Duration::from_millis(1_500));
+    assert!(strict.ladder().pin_primary);
+    assert_eq!(strict.ladder().patience, Duration::from_millis(1_500));
 }
 
 #[test]

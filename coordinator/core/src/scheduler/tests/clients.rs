@@ -1,7 +1,7 @@
 //! What clients may do, and whether their time is enough (RC-3, RC-4, RC-9, RC-13).
 
 use super::*;
-use crate::{ClientRule, ClientRules};
+use crate::{ClientRule, ClientRules, LedgerState, LoadOptions, Principal, PrincipalKind, ReadyPhase};
 
 fn world_with(rules: ClientRules, models: Vec<ModelDescription>) -> World {
     let settings = Settings { clients: rules, ..Settings::default() };
@@ -99,7 +99,7 @@ fn rc_9_too_many_in_a_minute_are_refused_with_a_time() {
     assert_eq!(error.code, ErrorCode::ClientLimit);
     assert_eq!(error.retry_after, Some(Duration::from_secs(30)));
     let view = world.core.clients(world.now);
-    assert_eq!((view[0].id.as_str(), view[0].requests, view[0].refused), ("a", 2, 1));
+    assert_eq!((view[0].id.name(), view[0].requests, view[0].refused), ("a", 2, 1));
 }
 
 #[test]
@@ -156,4 +156,117 @@ fn other_settings_count_at_once() {
     world.submit("m", 5);
     let refused = world.submit("m", 5);
     assert!(matches!(world.fate(refused), Fate::Refused(error) if error.code == ErrorCode::QueueFull));
+}
+
+fn by(client: &str) -> Principal {
+    Principal::Client(client.into())
+}
+
+/// A world in which `c` is bound by this rule.
+fn ruled(rule: ClientRule, models: Vec<ModelDescription>) -> World {
+    let mut world = World::calm(8, models);
+    let mut settings = Settings::default();
+    settings.clients.named.insert("c".into(), rule);
+    world.tell(Event::Settings(Box::new(settings)));
+    world
+}
+
+fn load_by(world: &mut World, caller: Principal, model: &str, priority: Option<Priority>) -> RequestId {
+    let options = LoadOptions { priority, ..LoadOptions::default() };
+    world.operate(|request| Order::Load { request, by: caller, model: model.into(), options: Box::new(options) })
+}
+
+fn unload_by(world: &mut World, caller: Principal, model: &str) -> RequestId {
+    world.operate(|request| Order::Unload { request, by: caller, model: Some(model.into()) })
+}
+
+#[test]
+fn rc_3_the_load_of_a_client_has_its_priority_and_the_operators_has_none_above_it() {
+    let rule = ClientRule { max_priority: Priority::new(6).unwrap(), ..ClientRule::default() };
+    let mut world = ruled(rule, vec![model("a", 4), model("b", 4), model("c", 4), model("d", 4)]);
+    world.tell(Event::Ledger(LedgerState::Away { detail: "no connection".into() }));
+    load_by(&mut world, by("c"), "a", Some(Priority::HIGHEST));
+    load_by(&mut world, by("c"), "b", None);
+    load_by(&mut world, Principal::Operator, "c", Some(Priority::HIGHEST));
+    load_by(&mut world, Principal::Operator, "d", None);
+    let mut queue = world.core.queue(world.now);
+    queue.sort_by(|a, b| a.model.cmp(&b.model));
+    let priorities: Vec<u8> = queue.iter().map(|waiting| waiting.priority.number()).collect();
+    assert_eq!(priorities, [6, 6, 0, 2]);
+}
+
+#[test]
+fn rc_9_loads_and_unloads_count_against_a_clients_limits() {
+    let rule = ClientRule { rate_per_minute: Some(1), ..ClientRule::default() };
+    let mut world = ruled(rule, vec![model("m", 4)]);
+    load_by(&mut world, by("c"), "m", None);
+    world.run_until(s(5));
+    for refused in [load_by(&mut world, by("c"), "m", None), unload_by(&mut world, by("c"), "m")] {
+        assert_eq!(world.refusal(refused).code, ErrorCode::ClientLimit);
+    }
+    assert!(world.state_of("m").is_some());
+}
+
+#[test]
+fn rc_19_a_client_unloads_no_pinned_model_and_none_that_others_use() {
+    let mut world = World::calm(8, vec![pinned(model("p", 2)), model("m", 2)]);
+    world.submit("p", 5);
+    world.submit("m", 5);
+    world.run_until(s(20));
+    let refused = unload_by(&mut world, by("c"), "p");
+    assert_eq!(world.refusal(refused).code, ErrorCode::SlotsPinned);
+    let running = world.submit("m", 5);
+    let done = unload_by(&mut world, by("other"), "m");
+    assert_eq!(world.fate(done), &Fate::Done);
+    assert!(matches!(world.state_of("m"), Some(SlotState::Ready(ReadyPhase::Serving))), "it stays for who uses it");
+    world.run_for(10 * SECOND);
+    assert_eq!(world.fate(running), &Fate::Answered);
+    let done = unload_by(&mut world, by("other"), "m");
+    world.run_for(SECOND);
+    assert_eq!((world.fate(done), world.state_of("m")), (&Fate::Done, None));
+    let unloaded = unload_by(&mut world, Principal::Operator, "p");
+    world.run_for(SECOND);
+    assert_eq!((world.fate(unloaded), world.state_of("p")), (&Fate::Done, None));
+}
+
+#[test]
+fn a_clients_load_does_not_wake_a_model_that_failed_and_the_operators_does() {
+    let mut world = World::calm(8, vec![model("m", 4)]);
+    world.behaviour.bad = ["m".into()].into();
+    let failed = world.submit("m", 5);
+    world.run_until(s(60));
+    let first = world.refusal(failed).code;
+    let refused = load_by(&mut world, by("c"), "m", None);
+    assert_eq!(world.refusal(refused).code, first);
+    let loads = world.loads();
+    load_by(&mut world, Principal::Operator, "m", None);
+    world.run_for(SECOND);
+    assert_eq!(world.loads(), loads + 1);
+}
+
+#[test]
+fn a_client_that_calls_itself_operator_has_no_part_in_the_operators_account() {
+    let mut world = World::calm(8, vec![model("m", 4), model("n", 4)]);
+    let mut settings = Settings::default();
+    settings.clients.default = ClientRule { max_concurrent: Some(1), cooldown: 60 * SECOND, ..ClientRule::default() };
+    settings.clients.named.insert("operator".into(), ClientRule { max_queued: Some(0), ..ClientRule::default() });
+    world.tell(Event::Settings(Box::new(settings)));
+    world.behaviour.answer = (30 * SECOND, 30 * SECOND);
+    let own = world.submit_with("m", 5, |submission| submission.client = "operator".into());
+    assert_eq!(world.refusal(own).code, ErrorCode::ClientLimit);
+    world.tell(Event::Settings(Box::new(Settings {
+        clients: ClientRules {
+            default: ClientRule { max_concurrent: Some(1), cooldown: 60 * SECOND, ..ClientRule::default() },
+            ..ClientRules::default()
+        },
+        ..Settings::default()
+    })));
+    world.submit_with("m", 5, |submission| submission.client = "operator".into());
+    world.run_until(s(5));
+    let load = world.load("n");
+    world.run_until(s(10));
+    assert_eq!(world.fate(load), &Fate::Done, "{:?}", world.core.why(load));
+    let clients = world.core.clients(world.now);
+    let kinds: Vec<_> = clients.iter().map(|client| (client.id.name(), client.kind, client.requests)).collect();
+    assert_eq!(kinds, [("operator", PrincipalKind::Operator, 1), ("operator", PrincipalKind::Client, 1)]);
 }

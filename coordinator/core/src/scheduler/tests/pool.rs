@@ -1,7 +1,7 @@
 //! Splits, limits, exclusive devices, second tries, learned sizes and budgets.
 
 use super::*;
-use crate::{Footprint, MaxLoaded, ModelStatus as Status, SizeRule};
+use crate::{Footprint, MaxLoaded, ModelStatus as Status, Order, SizeRule};
 use model_boss_protocol::WorkerExit;
 
 const CPU: DeviceId = DeviceId::Cpu;
@@ -131,10 +131,10 @@ fn mm_3_a_busy_model_of_a_full_type_is_drained_and_pins_alone_are_told() {
     let urgent = world.submit("b", 2);
     world.run_until(s(60));
     assert_eq!(world.dispatched(), [running, urgent]);
-    world.operate(|request| Event::Pin { request, model: "b".into(), pinned: Some(true) });
+    world.operate(|request| Order::Pin { request, model: "b".into(), pinned: Some(true) });
     let refused = world.submit("c", 0);
     assert_eq!(world.refusal(refused).code, ErrorCode::SlotsPinned);
-    world.operate(|request| Event::Pin { request, model: "b".into(), pinned: None });
+    world.operate(|request| Order::Pin { request, model: "b".into(), pinned: None });
     let served = world.submit("c", 0);
     world.run_until(s(120));
     assert_eq!(world.fate(served), &Fate::Answered);
@@ -398,7 +398,7 @@ fn bc_5_a_stale_copy_serves_what_runs_and_the_next_load_is_new() {
     let mut world = World::calm(24, vec![model("m", 4)]);
     let running = world.submit("m", 5);
     world.run_until(s(4));
-    let done = world.operate(|request| Event::Invalidate { request, model: "m".into() });
+    let done = world.operate(|request| Order::Invalidate { request, model: "m".into() });
     assert_eq!(world.fate(done), &Fate::Done);
     assert!(world.core.slots()[0].stale);
     world.run_until(s(6));
@@ -407,7 +407,7 @@ fn bc_5_a_stale_copy_serves_what_runs_and_the_next_load_is_new() {
     world.submit("m", 5);
     world.run_until(s(20));
     assert_eq!((world.loads(), world.core.slots()[0].stale), (2, false));
-    let unknown = world.operate(|request| Event::Invalidate { request, model: "x".into() });
+    let unknown = world.operate(|request| Order::Invalidate { request, model: "x".into() });
     assert_eq!(world.refusal(unknown).code, ErrorCode::ModelNotFound);
 }
 
@@ -417,17 +417,17 @@ fn rc_30_a_freed_device_empties_stays_closed_and_comes_back() {
     world.submit("p", 5);
     let running = world.submit("m", 5);
     world.run_until(s(7));
-    let free = world.operate(|request| Event::FreeDevice { request, device: DeviceId::Cuda(0) });
+    let free = world.operate(|request| Order::FreeDevice { request, device: DeviceId::Cuda(0) });
     assert_eq!(world.fate(free), &Fate::Waiting);
     let waiting = world.submit("m", 0);
     world.run_until(s(12));
     assert_eq!((world.fate(running), world.fate(free)), (&Fate::Answered, &Fate::Done));
     assert!(world.core.slots().is_empty() && world.core.devices()[0].closed);
     assert_eq!(world.core.why(waiting), Some(WaitReason::DeviceClosed { device: DeviceId::Cuda(0) }));
-    world.operate(|request| Event::OpenDevice { request, device: DeviceId::Cuda(0) });
+    world.operate(|request| Order::OpenDevice { request, device: DeviceId::Cuda(0) });
     world.run_until(s(20));
     assert_eq!(world.fate(waiting), &Fate::Answered);
-    let unknown = world.operate(|request| Event::FreeDevice { request, device: DeviceId::Cuda(7) });
+    let unknown = world.operate(|request| Order::FreeDevice { request, device: DeviceId::Cuda(7) });
     assert_eq!(world.refusal(unknown).code, ErrorCode::DeviceNotAvailable);
     assert!(world.refusal(unknown).message.contains("known devices: cuda:0"));
 }

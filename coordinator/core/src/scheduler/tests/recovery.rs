@@ -55,7 +55,7 @@ fn lost_in_order(exit_first: bool) {
         deadline: None,
         keep_alive: None,
     };
-    core.handle(s(0), Event::Submit(submission));
+    core.handle(s(0), Order::Submit(submission));
     core.handle(s(0), Event::LeaseGranted { slot, generation });
     core.handle(s(1), Event::WorkerStarted { slot, generation, pid: 1, port: 1 });
     let effects = core.handle(s(2), Event::WorkerReady { slot, generation, context_length: None });
@@ -282,7 +282,10 @@ fn le_1_a_process_that_ends_does_not_wait_for_a_ledger_that_is_away() {
     core.handle(s(0), Event::DeviceObserved(device("cuda:0", 8)));
     core.handle(s(0), Event::Catalog(vec![model("m", 4)]));
     let (slot, generation, request) = (SlotId(0), Generation(1), RequestId(1));
-    core.handle(s(0), Event::Load { request, model: "m".into(), options: Box::default() });
+    core.handle(
+        s(0),
+        Order::Load { request, by: crate::Principal::Operator, model: "m".into(), options: Box::default() },
+    );
     core.handle(s(0), Event::LeaseGranted { slot, generation });
     core.handle(s(1), Event::WorkerStarted { slot, generation, pid: 1, port: 1 });
     core.handle(s(2), Event::WorkerReady { slot, generation, context_length: None });

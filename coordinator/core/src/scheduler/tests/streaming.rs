@@ -1,7 +1,7 @@
 //! Layers that come and go: when, through how much of which devices, and until when (RS-11, RC-22).
 
 use super::*;
-use crate::{LayerOptions, LoadOptions, PlanQuestion, PlannedStep, SizeEstimate, SizeRule, SlotView, Streaming};
+use crate::{LayerOptions, LoadOptions, Order, PlanQuestion, PlannedStep, SizeEstimate, SizeRule, SlotView, Streaming};
 use model_boss_protocol::{Residency, ResidencyMode};
 
 const CPU: DeviceId = DeviceId::Cpu;
@@ -380,7 +380,7 @@ fn rc_30_a_freed_host_ends_what_streams_from_it_and_nothing_begins_to() {
     let mut world = machine(&[("cpu", 64), ("cuda:0", 16)], vec![small]);
     world.submit("m", 5);
     world.run_until(s(10));
-    let freed = world.operate(|request| Event::FreeDevice { request, device: CPU });
+    let freed = world.operate(|request| Order::FreeDevice { request, device: CPU });
     world.run_for(SECOND);
     assert_eq!(world.fate(freed), &Fate::Done);
     let waiting = world.submit("m", 5);

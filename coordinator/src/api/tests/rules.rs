@@ -1,0 +1,341 @@
+//! Every route against every rule about clients (RC-3, RC-9, RC-24). A route that is not in the table here fails the tests.
+
+use std::collections::BTreeSet;
+
+use model_boss_core::{Event, LedgerState, PrincipalKind, QueuedView};
+use serde_json::json;
+
+use super::*;
+
+const CLIENTS: &str = "\
+tasks:
+  chat: {ladder: [default]}
+clients:
+  narrow: {allowed_models: ['team/*']}
+  inside: {cloud: false}
+  humble: {max_priority: 8, rate_per_minute: 1000}
+  default: {rate_per_minute: 2}
+";
+
+const MODELS: [(&str, &str); 2] = [("vectors", "category = \"embedding\"\n"), ("ranks", "category = \"reranking\"\n")];
+
+/// What a route does in somebody's name.
+enum Use {
+    /// Nothing that the rules are about: it shows something, or settings and leases are changed.
+    Nothing,
+    /// It asks this model: the body. The client is named by a field or a header.
+    Asks(&'static str, fn(&str) -> Value),
+    /// It orders something about a model: path and body. The client is named by a header.
+    Orders(&'static str, fn(&str) -> Value),
+    /// It orders something about every model: path and body.
+    OrdersAll(&'static str, fn(&str) -> Value),
+}
+
+use Use::{Asks, Nothing, Orders, OrdersAll};
+
+fn chat(model: &str) -> Value {
+    json!({ "model": model, "max_tokens": 5, "messages": [{ "role": "user", "content": "?" }] })
+}
+
+fn prompt(model: &str) -> Value {
+    json!({ "model": model, "prompt": "?" })
+}
+
+fn input(model: &str) -> Value {
+    json!({ "model": model, "input": "?" })
+}
+
+fn ranked(model: &str) -> Value {
+    json!({ "model": model, "query": "?", "documents": ["a"] })
+}
+
+fn only_load(model: &str) -> Value {
+    json!({ "model": model })
+}
+
+fn only_unload(model: &str) -> Value {
+    json!({ "model": model, "keep_alive": 0 })
+}
+
+fn named(model: &str) -> Value {
+    json!({ "model_name": model })
+}
+
+fn device(_: &str) -> Value {
+    json!({ "device": "cpu" })
+}
+
+fn nothing(_: &str) -> Value {
+    json!({})
+}
+
+/// What only shows something.
+const SHOWN: [&str; 24] = [
+    "/live",
+    "/ready",
+    "/health",
+    "/metrics",
+    "/api/tags",
+    "/api/ps",
+    "/api/version",
+    "/v1/models",
+    "/v1/models/{*id}",
+    "/api/v1/health",
+    "/api/v1/stats",
+    "/api/v1/slots",
+    "/api/v1/queue",
+    "/api/v1/clients",
+    "/api/v1/devices",
+    "/api/v1/providers",
+    "/api/v1/decisions",
+    "/api/v1/tasks",
+    "/api/v1/tasks/{*name}",
+    "/api/v1/config",
+    "/api/v1/leases",
+    "/api/v1/leases/{*id}",
+    "/api/v1/events",
+    "/api/v1/logs/{*id}",
+];
+
+/// Each route, and each thing that it may do.
+fn table() -> Vec<(&'static str, &'static str, Use)> {
+    let mut table: Vec<_> = SHOWN.into_iter().map(|path| ("GET", path, Nothing)).collect();
+    table.extend([
+        ("POST", "/v1/chat/completions", Asks("guide", chat)),
+        ("POST", "/v1/completions", Asks("guide", prompt)),
+        ("POST", "/v1/embeddings", Asks("vectors", input)),
+        ("POST", "/v1/rerank", Asks("ranks", ranked)),
+        ("POST", "/rerank", Asks("ranks", ranked)),
+        ("POST", "/v1/reranking", Asks("ranks", ranked)),
+        ("POST", "/reranking", Asks("ranks", ranked)),
+        ("POST", "/v1/messages", Asks("guide", chat)),
+        ("POST", "/v1/messages/count_tokens", Asks("guide", chat)),
+        ("POST", "/api/chat", Asks("guide", chat)),
+        ("POST", "/api/chat", Asks("guide", only_load)),
+        ("POST", "/api/chat", Asks("guide", only_unload)),
+        ("POST", "/api/generate", Asks("guide", prompt)),
+        ("POST", "/api/generate", Asks("guide", only_load)),
+        ("POST", "/api/generate", Asks("guide", only_unload)),
+        ("POST", "/api/embed", Asks("vectors", input)),
+        ("POST", "/api/embeddings", Asks("vectors", prompt)),
+        ("POST", "/api/show", Nothing),
+        ("POST", "/api/v1/load", Orders("/api/v1/load", named)),
+        ("POST", "/api/v1/unload", Orders("/api/v1/unload", named)),
+        ("POST", "/api/v1/unload", OrdersAll("/api/v1/unload", nothing)),
+        ("POST", "/api/v1/models/{*id}", Orders("/api/v1/models/MODEL/device", device)),
+        ("POST", "/api/v1/models/{*id}", Orders("/api/v1/models/MODEL/invalidate", nothing)),
+        ("POST", "/api/v1/models/{*id}", Orders("/api/v1/models/MODEL/pin", nothing)),
+        ("POST", "/api/v1/devices/{*id}", OrdersAll("/api/v1/devices/cpu/drain", nothing)),
+        ("POST", "/api/v1/devices/{*id}", OrdersAll("/api/v1/devices/cpu/open", nothing)),
+        // It answers what would follow, and nothing does.
+        ("POST", "/api/v1/plan", Nothing),
+        ("PUT", "/api/v1/config", Nothing),
+        ("POST", "/api/v1/leases", Nothing),
+        ("PUT", "/api/v1/leases", Nothing),
+        ("DELETE", "/api/v1/leases", Nothing),
+        ("POST", "/api/v1/leases/{*id}", Nothing),
+        ("PUT", "/api/v1/leases/{*id}", Nothing),
+        ("DELETE", "/api/v1/leases/{*id}", Nothing),
+    ]);
+    table
+}
+
+/// An API with these rules, in which nothing is loaded: everything that is let in waits.
+async fn ruled() -> Fixture {
+    let folder = tempfile::tempdir().unwrap();
+    let manifests = folder.path().join("manifests");
+    std::fs::create_dir_all(&manifests).unwrap();
+    for (name, more) in MODELS {
+        let text = format!("name = \"{name}\"\nsource = {{ path = \"w\" }}\n{more}");
+        std::fs::write(manifests.join(format!("{name}.toml")), text).unwrap();
+    }
+    let api = fixture_in(folder, CLIENTS, None).await;
+    let settings = Settings { max_load_attempts: 1, clients: api.context.tasks.client_rules(), ..Settings::default() };
+    let news = api.context.scheduling.news();
+    news.event(Event::Settings(Box::new(settings)));
+    news.event(Event::Ledger(LedgerState::Away { detail: "somebody pulled the plug".to_owned() }));
+    api
+}
+
+/// How a client is named.
+#[derive(Clone, Copy)]
+enum Named<'a> {
+    Header(&'a str),
+    Field(&'a str),
+}
+
+/// Every way in which a use of a route takes a client's name.
+fn names<'a>(what: &Use, client: &'a str) -> Vec<Named<'a>> {
+    match what {
+        Asks(..) => vec![Named::Header(client), Named::Field(client)],
+        _ => vec![Named::Header(client)],
+    }
+}
+
+/// Where a use of a route is sent, for which model, and with which body.
+fn sent(path: &'static str, what: &Use) -> Option<(String, &'static str, Value)> {
+    match what {
+        Nothing => None,
+        Asks(model, body) => Some((path.to_owned(), model, body(model))),
+        Orders(path, body) => Some((path.replace("MODEL", "guide"), "guide", body("guide"))),
+        OrdersAll(path, body) => Some(((*path).to_owned(), "", body(""))),
+    }
+}
+
+/// Whether it ends at once where nothing is loaded.
+fn ends_at_once(path: &str, body: &Value) -> bool {
+    let ends = ["/unload", "/device", "/invalidate", "/pin", "/drain", "/open"];
+    body.get("keep_alive").is_some() || ends.iter().any(|end| path.ends_with(end))
+}
+
+impl Fixture {
+    /// Asks in a client's name.
+    async fn ask_as(&self, path: &str, mut body: Value, client: Named<'_>) -> (StatusCode, Value) {
+        let mut request = Request::post(path).header("host", "localhost").header("content-type", "application/json");
+        match client {
+            Named::Header(client) => request = request.header("x-client-id", client),
+            Named::Field(client) => body["x_client_id"] = client.into(),
+        }
+        let (status, _, answer) = self.send(request, &body.to_string()).await;
+        (status, answer)
+    }
+
+    async fn waiting(&self) -> Vec<QueuedView> {
+        self.context.scheduling.view(|scheduler, now| scheduler.queue(now)).await.unwrap()
+    }
+
+    /// What a request waits as; it is given up after that.
+    async fn waits_as(&self, path: &str, body: Value, client: Named<'_>) -> QueuedView {
+        let mut request = Box::pin(self.ask_as(path, body, client));
+        let seen = async {
+            loop {
+                if let Some(waiting) = self.waiting().await.pop() {
+                    return waiting;
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        let waiting = tokio::select! {
+            waiting = seen => waiting,
+            answered = &mut request => panic!("{path}: answered where it should wait: {answered:?}"),
+        };
+        drop(request);
+        while !self.waiting().await.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        waiting
+    }
+
+    async fn decided(&self) -> usize {
+        self.context.scheduling.view(|scheduler, _| scheduler.decisions().count()).await.unwrap()
+    }
+}
+
+#[tokio::test]
+async fn every_route_has_a_place_in_the_table_of_rules() {
+    let api = fixture().await;
+    let word = |filter: MethodFilter| match filter {
+        MethodFilter::GET => "GET",
+        MethodFilter::POST => "POST",
+        MethodFilter::PUT => "PUT",
+        _ => "DELETE",
+    };
+    let routes = routes(Arc::clone(&api.context)).table;
+    let served: BTreeSet<(&str, String)> = routes.into_iter().map(|(method, path)| (word(method), path)).collect();
+    let ruled: BTreeSet<(&str, String)> =
+        table().into_iter().map(|(method, path, _)| (method, path.to_owned())).collect();
+    assert_eq!(served, ruled, "say in the table here what a new route does in somebody's name");
+}
+
+#[tokio::test]
+async fn rc_24_no_route_gives_a_client_a_model_that_it_may_not_use() {
+    let api = ruled().await;
+    for (_, path, what) in table() {
+        let Some((path, _, body)) = sent(path, &what) else { continue };
+        for client in names(&what, "narrow") {
+            let (status, answer) = api.ask_as(&path, body.clone(), client).await;
+            assert_eq!(status, 403, "{path} {body}: {answer}");
+            assert!(answer.to_string().contains("allowed_models"), "{path}: {answer}");
+        }
+        assert_eq!((api.waiting().await.len(), api.decided().await), (0, 0), "{path} {body} changed something");
+    }
+}
+
+#[tokio::test]
+async fn tr_3_no_route_leads_a_client_to_a_cloud_that_may_use_none() {
+    let api = ruled().await;
+    for (_, path, what) in table() {
+        let Asks("guide" | "vectors", body) = &what else { continue };
+        for client in names(&what, "inside") {
+            let (status, answer) = api.ask_as(path, body("claude:opus"), client).await;
+            assert_eq!(status, 403, "{path}: {answer}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn rc_3_no_route_gives_a_client_a_higher_priority_than_its_own() {
+    let api = ruled().await;
+    let mut seen = 0;
+    for (_, path, what) in table() {
+        let Some((path, model, mut body)) = sent(path, &what) else { continue };
+        if ends_at_once(&path, &body) {
+            continue;
+        }
+        let field = if matches!(what, Asks(..)) { "x_priority" } else { "priority" };
+        for priority in [Some(0), None] {
+            body[field] = json!(priority);
+            for client in names(&what, "humble") {
+                let waiting = api.waits_as(&path, body.clone(), client).await;
+                assert_eq!((waiting.client.name(), waiting.priority.number()), ("humble", 8), "{path}");
+                assert_eq!(waiting.model.as_str(), model);
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 50, "{seen} requests were looked at");
+}
+
+#[tokio::test]
+async fn rc_9_every_request_and_order_counts_against_a_clients_limits() {
+    let api = ruled().await;
+    for (number, (_, path, what)) in table().into_iter().enumerate() {
+        let Some((path, model, body)) = sent(path, &what) else { continue };
+        // Those that take no part in the queue cost nobody anything.
+        if model.is_empty() || path.ends_with("/invalidate") || path.ends_with("/pin") {
+            continue;
+        }
+        let client = format!("client-{number}");
+        for _ in 0..2 {
+            let client = Named::Header(&client);
+            if ends_at_once(&path, &body) {
+                let (status, answer) = api.ask_as(&path, body.clone(), client).await;
+                assert_ne!(status, 429, "{path} {body}: {answer}");
+            } else {
+                api.waits_as(&path, body.clone(), client).await;
+            }
+        }
+        let (status, answer) = api.ask_as(&path, body.clone(), Named::Header(&client)).await;
+        assert_eq!(status, 429, "{path} {body}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_calls_itself_operator_is_a_client_and_the_operator_has_no_limits() {
+    let api = ruled().await;
+    for _ in 0..2 {
+        let waiting = api.waits_as("/v1/chat/completions", chat("guide"), Named::Header("operator")).await;
+        assert_eq!(waiting.kind, PrincipalKind::Client);
+    }
+    let (status, _) = api.ask_as("/v1/chat/completions", chat("guide"), Named::Header("operator")).await;
+    assert_eq!(status, 429);
+    for _ in 0..5 {
+        let (status, _, answer) = api.post("/api/v1/load", r#"{"model_name": "guide", "wait": false}"#).await;
+        assert_eq!(status, 202, "{answer}");
+    }
+    let waiting = api.waiting().await;
+    assert!(waiting.iter().all(|load| load.kind == PrincipalKind::Operator), "{waiting:?}");
+    let clients = api.get("/api/v1/clients").await.2;
+    let kinds: Vec<&Value> = clients["clients"].as_array().unwrap().iter().map(|client| &client["kind"]).collect();
+    assert_eq!(kinds, [&json!("operator"), &json!("client")]);
+}
