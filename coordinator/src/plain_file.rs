@@ -5,8 +5,12 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// No template, and no configuration of a model, is longer.
-const LONGEST_DESCRIPTION: u64 = 16 << 20;
+/// The longest `config.json`, in bytes: real ones list some thousand modules at most.
+pub(crate) const CONFIG: u64 = 1 << 20;
+/// The longest `tokenizer_config.json`: it may repeat the added tokens of a large vocabulary.
+pub(crate) const TOKENIZER_CONFIG: u64 = 8 << 20;
+/// The longest chat template.
+pub(crate) const TEMPLATE: u64 = 256 << 10;
 
 /// The bytes of the file at `path`, links followed. Of one longer than `limit` there is one byte more than that.
 ///
@@ -31,10 +35,11 @@ pub(crate) fn read_opened(file: File, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The text of a small file beside a model's weights; nothing where there is none that can be read, or one that is no such file.
-pub(crate) fn text_beside_weights(path: &Path) -> Option<String> {
-    let bytes = read_plain_file(path, LONGEST_DESCRIPTION).ok()?;
-    if bytes.len() as u64 > LONGEST_DESCRIPTION { None } else { String::from_utf8(bytes).ok() }
+/// The text of a small file beside a model's weights; nothing where there is none that can be read, or one that is no
+/// such file or longer than its kind can be.
+pub(crate) fn text_beside_weights(path: &Path, longest: u64) -> Option<String> {
+    let bytes = read_plain_file(path, longest).ok()?;
+    if bytes.len() as u64 > longest { None } else { String::from_utf8(bytes).ok() }
 }
 
 #[cfg(test)]
@@ -51,11 +56,11 @@ mod tests {
         for path in [folder.path().to_owned(), at("pipe"), "/dev/zero".into()] {
             let error = read_plain_file(&path, 10).unwrap_err();
             assert_eq!(error.to_string(), "it is not a file", "{}", path.display());
-            assert_eq!(text_beside_weights(&path), None);
+            assert_eq!(text_beside_weights(&path, 10), None);
         }
         std::fs::write(at("long"), "0123456789abc").unwrap();
         std::os::unix::fs::symlink("long", at("link")).unwrap();
-        assert_eq!(text_beside_weights(&at("link")).as_deref(), Some("0123456789abc"));
+        assert_eq!(text_beside_weights(&at("link"), 13).as_deref(), Some("0123456789abc"));
         assert_eq!(read_plain_file(&at("link"), 10).unwrap(), b"0123456789a");
         assert_eq!(read_plain_file(&at("link"), 13).unwrap().len(), 13);
         assert_eq!(read_plain_file(&at("nothing"), 10).unwrap_err().kind(), io::ErrorKind::NotFound);

@@ -3,12 +3,14 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use model_boss_weights::HeaderBudget;
 use model_boss_weights::gguf::{
-    ALIGNMENT_KEY, Array, Fault, Header, HeaderWriter, Strings, Value, ValueType, dequantise,
+    ALIGNMENT_KEY, Array, Fault, Header, HeaderWriter, Outline, Strings, TensorInfo, Value, ValueType, dequantise,
 };
 
 fuzz_target!(|file: &[u8]| {
     prefix_says_what_it_lacks(file);
+    outline_agrees(file);
     let header = match Header::parse(file) {
         Ok(header) => header,
         Err(error) => {
@@ -24,6 +26,17 @@ fuzz_target!(|file: &[u8]| {
     dequantise_some(&header, file);
     survives_writing(&header, file);
 });
+
+/// What the whole reader accepts has an outline with the same tensors, unless it says too much to keep.
+fn outline_agrees(file: &[u8]) {
+    let mut tensors = Vec::new();
+    let see = |tensor: &TensorInfo<'_>| tensors.push((tensor.name.to_owned(), tensor.kind, tensor.bytes));
+    let outline = Outline::read(file, file.len() as u64, &mut HeaderBudget::default(), see);
+    let (Ok(_), Ok(header)) = (outline, Header::parse(file)) else { return };
+    let theirs: Vec<_> =
+        header.tensors().iter().map(|tensor| (tensor.name.to_owned(), tensor.kind, tensor.bytes)).collect();
+    assert_eq!(tensors, theirs);
+}
 
 /// Half of a file either is enough, or wants a number of bytes that the file has.
 fn prefix_says_what_it_lacks(file: &[u8]) {

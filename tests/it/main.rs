@@ -40,6 +40,7 @@ mod residency;
 mod simulation;
 mod single_flight;
 mod streaming;
+mod swelling;
 mod tasks;
 mod views;
 mod worker_contract;

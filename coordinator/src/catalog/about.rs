@@ -5,15 +5,22 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use model_boss_protocol::ByteCount;
-use model_boss_weights::gguf::{Header, Value};
+use model_boss_weights::gguf::{Fact, Outline};
+use model_boss_weights::{Dtype, HeaderBudget, outline_safetensors};
+use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};
 
-use super::headers::{safetensors_header, with_gguf_header};
+use super::headers::gguf_outline;
+use super::json_beside::{Short, Template, number};
 use super::size::ModelFile;
-use crate::plain_file::text_beside_weights;
+use crate::plain_file::{CONFIG, TEMPLATE, TOKENIZER_CONFIG, text_beside_weights};
 
 /// A text of a header that is longer is no description.
 const MAX_TEXT: usize = 4_096;
+/// A name that is longer is none.
+const MAX_NAME: usize = 256;
+/// Keys of a header that are shown: real ones have under a hundred.
+const MAX_INFO: usize = 512;
 
 /// The names of `general.file_type` in GGUF files: how most of the tensors are stored (llama.cpp, `llama_ftype`).
 const FILE_TYPES: [(i64, &str); 31] = [
@@ -116,61 +123,56 @@ impl About {
     /// The first part of a model in parts describes it; each has its own tensors.
     fn of_gguf(parts: &[&ModelFile]) -> Self {
         let mut about = Self { format: "gguf", ..Self::default() };
-        let mut stored = BTreeMap::new();
+        let (mut stored, mut budget) = (BTreeMap::new(), HeaderBudget::default());
         for (index, part) in parts.iter().enumerate() {
-            let read = with_gguf_header(part.path(), |header| {
-                let tensors: Vec<(&str, u64, u64)> = header
-                    .tensors()
-                    .iter()
-                    .map(|tensor| (tensor.kind.name(), tensor.elements(), tensor.bytes))
-                    .collect();
-                (tensors, (index == 0).then(|| Self::described(header)))
+            let (mut parameters, mut of_part) = (0_u64, BTreeMap::new());
+            let read = gguf_outline(part.path(), &mut budget, |tensor| {
+                parameters = parameters.saturating_add(tensor.elements());
+                add(&mut of_part, tensor.kind.name(), tensor.bytes);
             });
-            let Ok((tensors, described)) = read else { return about };
-            if let Some(described) = described {
-                about = described;
+            let Ok(outline) = read else { return about };
+            if index == 0 {
+                about = Self::described(&outline);
             }
-            for (kind, elements, bytes) in tensors {
-                count(&mut about, &mut stored, kind, elements, bytes);
-            }
+            about.parameters = Some(about.parameters.unwrap_or(0).saturating_add(parameters));
+            of_part.into_iter().for_each(|(kind, bytes)| add(&mut stored, kind, bytes));
         }
         about.quantization = about.quantization.take().or_else(|| most(&stored));
         about
     }
 
-    fn described(header: &Header<'_>) -> Self {
-        let text = |key: &str| header.find::<&str>(key).ok().flatten().map(str::to_owned);
-        let family = text("general.architecture");
-        let number =
-            |key: String| header.get(&key).and_then(|value| value.integer()).and_then(|n| u64::try_from(n).ok());
-        let file_type = header.get("general.file_type").and_then(|value| value.integer());
+    fn described(outline: &Outline) -> Self {
+        let text = |key: &str| outline.text(key).map(str::to_owned);
+        let family = text("general.architecture").filter(|family| family.len() <= MAX_NAME);
+        let file_type = outline.number("general.file_type").and_then(|number| i64::try_from(number).ok());
         let named = FILE_TYPES.iter().find(|(id, _)| Some(*id) == file_type).map(|(_, name)| (*name).to_owned());
-        let told = header.metadata().iter().filter(|(key, _)| {
+        let told = outline.facts().filter(|(key, _)| {
             // Both are told in places of their own.
             !matches!(*key, "tokenizer.chat_template" | "general.name") && !key.starts_with("tokenizer.chat_template.")
         });
         Self {
             format: "gguf",
-            context_length: family.as_ref().and_then(|family| number(format!("{family}.context_length"))),
+            context_length: family.as_ref().and_then(|family| outline.number(&format!("{family}.context_length"))),
             family,
             quantization: named,
             template: text("tokenizer.chat_template"),
-            info: told.map(|(key, value)| ((*key).to_owned(), as_json(value))).collect(),
+            info: told.take(MAX_INFO).map(|(key, fact)| (key.to_owned(), as_json(fact))).collect(),
             ..Self::default()
         }
     }
 
     fn of_safetensors(source: &Path, files: &[&ModelFile]) -> Self {
         let mut about = Self { format: "safetensors", ..Self::default() };
-        let mut stored = BTreeMap::new();
+        let (mut stored, mut budget) = (BTreeMap::new(), HeaderBudget::default());
         for file in files {
-            let Ok((tensors, _)) = safetensors_header(file.path()) else { continue };
-            for tensor in tensors.values() {
-                let Some(kind) = tensor["dtype"].as_str() else { continue };
-                let shape = tensor["shape"].as_array().into_iter().flatten().filter_map(Json::as_u64);
-                let offset = |end: usize| tensor["data_offsets"][end].as_u64().unwrap_or(0);
-                let bytes = offset(1).saturating_sub(offset(0));
-                count(&mut about, &mut stored, kind, shape.fold(1, u64::saturating_mul), bytes);
+            let (mut parameters, mut of_file) = (0_u64, BTreeMap::new());
+            let read = outline_safetensors(file.path(), &mut budget, |tensor| {
+                parameters = parameters.saturating_add(tensor.shape.iter().copied().fold(1, u64::saturating_mul));
+                add(&mut of_file, tensor.dtype.map_or("other", Dtype::as_str), tensor.bytes);
+            });
+            if read.is_ok() {
+                about.parameters = Some(about.parameters.unwrap_or(0).saturating_add(parameters));
+                of_file.into_iter().for_each(|(kind, bytes)| add(&mut stored, kind, bytes));
             }
         }
         about.quantization = most(&stored);
@@ -183,62 +185,92 @@ impl About {
 
     /// What the small files beside the weights say, under the names that GGUF has for it.
     fn configured(&mut self, folder: &Path) {
-        let read = |name: &str| -> Json {
-            let text = text_beside_weights(&folder.join(name)).unwrap_or_default();
-            serde_json::from_str(&text).unwrap_or_default()
-        };
-        let config = read("config.json");
-        self.family = config["model_type"].as_str().map(str::to_owned);
-        self.context_length = config["max_position_embeddings"].as_u64();
-        if let Some(method) = config["quantization_config"]["quant_method"].as_str() {
-            let bits = config["quantization_config"]["bits"].as_u64();
-            self.quantization = Some(bits.map_or_else(|| method.to_owned(), |bits| format!("{method} {bits} bit")));
+        let text = text_beside_weights(&folder.join("config.json"), CONFIG).unwrap_or_default();
+        let config: Config = serde_json::from_str(&text).unwrap_or_default();
+        self.family = config.model_type.map(|Short(family)| family).filter(|family| !family.is_empty());
+        self.context_length = config.max_position_embeddings;
+        if let Some(Quantization { quant_method: Some(Short(method)), bits }) = config.quantization_config {
+            self.quantization = Some(bits.map_or_else(|| method.clone(), |bits| format!("{method} {bits} bit")));
         }
         let family = self.family.clone().unwrap_or_default();
         self.info.insert("general.architecture".to_owned(), json!(family));
-        for (name, key) in [
-            ("max_position_embeddings", "context_length"),
-            ("hidden_size", "embedding_length"),
-            ("num_hidden_layers", "block_count"),
-            ("intermediate_size", "feed_forward_length"),
-            ("num_attention_heads", "attention.head_count"),
-            ("num_key_value_heads", "attention.head_count_kv"),
-            ("vocab_size", "vocab_size"),
+        for (value, key) in [
+            (config.max_position_embeddings, "context_length"),
+            (config.hidden_size, "embedding_length"),
+            (config.num_hidden_layers, "block_count"),
+            (config.intermediate_size, "feed_forward_length"),
+            (config.num_attention_heads, "attention.head_count"),
+            (config.num_key_value_heads, "attention.head_count_kv"),
+            (config.vocab_size, "vocab_size"),
         ] {
-            if let Some(value) = config[name].as_u64() {
+            if let Some(value) = value {
                 self.info.insert(format!("{family}.{key}"), json!(value));
             }
         }
-        let alone = text_beside_weights(&folder.join("chat_template.jinja"));
+        let alone = text_beside_weights(&folder.join("chat_template.jinja"), TEMPLATE);
         self.template = alone.or_else(|| {
-            let template = &read("tokenizer_config.json")["chat_template"];
-            // Several with names, or one.
-            let default = template.as_array().into_iter().flatten().find(|one| one["name"] == "default");
-            default.map_or(template, |one| &one["template"]).as_str().map(str::to_owned)
+            let text = text_beside_weights(&folder.join("tokenizer_config.json"), TOKENIZER_CONFIG)?;
+            let TokenizerConfig { chat_template: Template(template) } = serde_json::from_str(&text).ok()?;
+            template.filter(|template| template.len() as u64 <= TEMPLATE)
         });
     }
 }
 
-fn count(about: &mut About, stored: &mut BTreeMap<String, u64>, kind: &str, elements: u64, bytes: u64) {
-    about.parameters = Some(about.parameters.unwrap_or(0).saturating_add(elements));
-    let of_kind = stored.entry(kind.to_owned()).or_default();
+/// What is read of `config.json`. A value of another type is as good as none.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Config {
+    model_type: Option<Short>,
+    #[serde(deserialize_with = "number")]
+    max_position_embeddings: Option<u64>,
+    #[serde(deserialize_with = "number")]
+    hidden_size: Option<u64>,
+    #[serde(deserialize_with = "number")]
+    num_hidden_layers: Option<u64>,
+    #[serde(deserialize_with = "number")]
+    intermediate_size: Option<u64>,
+    #[serde(deserialize_with = "number")]
+    num_attention_heads: Option<u64>,
+    #[serde(deserialize_with = "number")]
+    num_key_value_heads: Option<u64>,
+    #[serde(deserialize_with = "number")]
+    vocab_size: Option<u64>,
+    quantization_config: Option<Quantization>,
+}
+
+/// How a model that was quantised was.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Quantization {
+    quant_method: Option<Short>,
+    #[serde(deserialize_with = "number")]
+    bits: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct TokenizerConfig {
+    chat_template: Template,
+}
+
+fn add(stored: &mut BTreeMap<&'static str, u64>, kind: &'static str, bytes: u64) {
+    let of_kind = stored.entry(kind).or_default();
     *of_kind = of_kind.saturating_add(bytes);
 }
 
 /// The kind that most bytes are stored as.
-fn most(stored: &BTreeMap<String, u64>) -> Option<String> {
-    stored.iter().max_by_key(|(_, bytes)| **bytes).map(|(kind, _)| kind.clone())
+fn most(stored: &BTreeMap<&'static str, u64>) -> Option<String> {
+    stored.iter().max_by_key(|(_, bytes)| **bytes).map(|(kind, _)| (*kind).to_owned())
 }
 
-fn as_json(value: &Value<'_>) -> Json {
-    match *value {
-        Value::Bool(value) => json!(value),
-        Value::F32(value) => json!(value),
-        Value::F64(value) => json!(value),
-        Value::U64(value) => json!(value),
-        Value::String(text) if text.len() <= MAX_TEXT => json!(String::from_utf8_lossy(text)),
-        Value::String(_) | Value::Array(_) => Json::Null,
-        ref number => json!(number.integer()),
+fn as_json(fact: &Fact) -> Json {
+    match fact {
+        Fact::Bool(value) => json!(value),
+        Fact::F32(value) => json!(value),
+        Fact::F64(value) => json!(value),
+        Fact::Large(value) => json!(value),
+        Fact::Integer(value) => json!(value),
+        Fact::Text(text) if text.len() <= MAX_TEXT => json!(text),
+        Fact::Text(_) | Fact::PassedOver => Json::Null,
     }
 }
 

@@ -1,15 +1,21 @@
 //! Whether our own worker can run a model, as far as the headers of its files tell (RC-16). When they tell nothing the
 //! answer is yes: the worker reads more than headers and names what is wrong.
 
+use std::fmt;
 use std::path::Path;
 
 use model_boss_protocol::{CONFIG_ARCHITECTURES, Category, GGUF_ARCHITECTURES};
+use model_boss_weights::HeaderBudget;
 use model_boss_weights::gguf::Fault;
 use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 
-use super::headers::with_gguf_header;
+use super::headers::gguf_outline;
 use super::size::ModelFile;
-use crate::plain_file::text_beside_weights;
+use crate::plain_file::{CONFIG, text_beside_weights};
+
+/// Characters of a name in a message.
+const MAX_NAME: usize = 100;
 
 /// What our worker lacks for this model; `None` where nothing speaks against it.
 pub(super) fn candle_lacks(category: Category, source: &Path, files: &[ModelFile]) -> Option<String> {
@@ -25,31 +31,59 @@ pub(super) fn candle_lacks(category: Category, source: &Path, files: &[ModelFile
 }
 
 fn gguf_lacks(path: &Path) -> Option<String> {
-    let read = with_gguf_header(path, |header| {
-        let architecture = header.find::<&str>("general.architecture").ok().flatten();
-        if let Some(unknown) = architecture.filter(|name| !GGUF_ARCHITECTURES.contains(name)) {
-            return Some(format!("our worker does not know the architecture '{}'", unknown.escape_debug()));
+    let mut unsupported = None;
+    let read = gguf_outline(path, &mut HeaderBudget::default(), |tensor| {
+        if unsupported.is_none() && !tensor.kind.is_supported() {
+            unsupported = Some(tensor.kind);
         }
-        let tensor = header.first_unsupported()?;
-        Some(format!("our worker does not compute with tensors of type {}", tensor.kind))
     });
-    match read {
-        Ok(lacks) => lacks,
-        Err(Some(Fault::TensorType(error))) => Some(format!("our worker cannot read a tensor of it: {error}")),
-        Err(_) => None,
+    let outline = match read {
+        Ok(outline) => outline,
+        Err(Some(Fault::TensorType(error))) => return Some(format!("our worker cannot read a tensor of it: {error}")),
+        Err(_) => return None,
+    };
+    let architecture = outline.text("general.architecture").filter(|name| !GGUF_ARCHITECTURES.contains(name));
+    if let Some(unknown) = architecture {
+        let unknown: String = unknown.escape_debug().take(MAX_NAME).collect();
+        return Some(format!("our worker does not know the architecture '{unknown}'"));
     }
+    unsupported.map(|kind| format!("our worker does not compute with tensors of type {kind}"))
 }
 
 fn config_lacks(source: &Path) -> Option<String> {
     #[derive(Deserialize)]
     struct Config {
-        architectures: Vec<String>,
+        architectures: FirstText,
     }
     let folder = if source.is_dir() { Some(source) } else { source.parent() };
-    let text = text_beside_weights(&folder?.join("config.json"))?;
-    let named = serde_json::from_str::<Config>(&text).ok()?.architectures.into_iter().next()?;
-    let known = CONFIG_ARCHITECTURES.contains(&named.as_str());
-    (!known).then(|| format!("our worker does not know the architecture '{}'", named.escape_debug()))
+    let text = text_beside_weights(&folder?.join("config.json"), CONFIG)?;
+    let named = serde_json::from_str::<Config>(&text).ok()?.architectures.0?;
+    if CONFIG_ARCHITECTURES.contains(&named.as_str()) {
+        return None;
+    }
+    let unknown: String = named.escape_debug().take(MAX_NAME).collect();
+    Some(format!("our worker does not know the architecture '{unknown}'"))
+}
+
+/// The first text of a list; the rest is passed over.
+struct FirstText(Option<String>);
+
+impl<'de> Deserialize<'de> for FirstText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct List;
+        impl<'de> Visitor<'de> for List {
+            type Value = FirstText;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of texts")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<FirstText, A::Error> {
+                let first = list.next_element()?;
+                while list.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(FirstText(first))
+            }
+        }
+        deserializer.deserialize_seq(List)
+    }
 }
 
 #[cfg(test)]

@@ -1,23 +1,20 @@
-//! What the headers of a model's files tell of the memory it will need (RC-20). Reads the first bytes of each file and
-//! never maps one: a file that is cut short meanwhile must not take the door down.
+//! What the headers of a model's files tell of the memory it will need (RC-20). Reads the first bytes of each file,
+//! piece by piece, and never maps one: neither a file that is cut short meanwhile nor one that swells may take the door
+//! down.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read};
 use std::path::Path;
 
 use model_boss_protocol::ByteCount;
-use model_boss_weights::gguf::{Fault, Header, HeaderError, TensorType};
+use model_boss_weights::gguf::{Fault, Outline, OutlineError, TensorInfo, TensorType};
+use model_boss_weights::{Dtype, HeaderBudget, outline_safetensors};
 use serde::Deserialize;
-use serde_json::{Map, Value};
 
 use super::size::ModelFile;
-use crate::plain_file::text_beside_weights;
+use crate::plain_file::{CONFIG, open, text_beside_weights};
 
-/// The first look at a GGUF file. Most of a header is the vocabulary.
-const FIRST_LOOK: u64 = 1 << 20;
-/// No header is read beyond this.
-const LONGEST_HEADER: u64 = 128 << 20;
+/// No model has more layers; a name may claim any number.
+const MOST_LAYERS: usize = 1 << 16;
 /// Rows that a step of a long prompt works on at once.
 const ROWS: u64 = 512;
 /// Values of the width of the model that such a row needs at the same time: its input, queries, keys, values, the output
@@ -60,15 +57,19 @@ impl HeaderFacts {
     pub(super) fn read(source: &Path, files: &[ModelFile]) -> Option<Self> {
         let weights: Vec<&ModelFile> = files.iter().filter(|file| file.is_weights()).collect();
         let (mut bytes, mut shape, mut layers) = (0_u64, Shape::beside(source), Layers::default());
+        let mut budget = HeaderBudget::default();
         for file in &weights {
             let facts = if file.is_gguf() {
-                of_gguf(file.path(), &mut layers)
+                of_gguf(file.path(), &mut budget, &mut layers)
             } else {
-                of_safetensors(file.path(), &mut layers)
+                of_safetensors(file.path(), &mut budget, &mut layers)
             };
             let (of_file, said) = facts.ok()?;
             bytes = bytes.saturating_add(of_file);
             shape = shape.or(said);
+        }
+        if layers.bytes.len() > MOST_LAYERS {
+            return None;
         }
         let shape = shape.filter(|_| !weights.is_empty())?;
         let sizes = || layers.bytes.values().copied();
@@ -85,7 +86,7 @@ impl Shape {
     /// What a `config.json` beside the weights says.
     pub(super) fn beside(source: &Path) -> Option<Self> {
         let folder = if source.is_dir() { Some(source) } else { source.parent() };
-        let text = text_beside_weights(&folder?.join("config.json"))?;
+        let text = text_beside_weights(&folder?.join("config.json"), CONFIG)?;
         serde_json::from_str(&text).ok()
     }
 
@@ -104,9 +105,9 @@ impl Shape {
     }
 
     /// The keys of a GGUF file; their names begin with the architecture.
-    fn of_gguf(header: &Header<'_>) -> Option<Self> {
-        let architecture: &str = header.find("general.architecture").ok()??;
-        let number = |key: &str| header.find::<u64>(&format!("{architecture}.{key}")).ok().flatten();
+    fn of_gguf(outline: &Outline) -> Option<Self> {
+        let architecture = outline.text("general.architecture")?;
+        let number = |key: &str| outline.number(&format!("{architecture}.{key}"));
         Some(Self {
             num_hidden_layers: number("block_count")?,
             num_attention_heads: number("attention.head_count")?,
@@ -137,84 +138,55 @@ impl Layers {
     }
 
     fn add_to(&mut self, layer: u64, bytes: u64) {
-        let of_layer = self.bytes.entry(layer).or_insert(0_u64);
-        *of_layer = of_layer.saturating_add(bytes);
-    }
-
-    /// Adds what another file has.
-    fn join(&mut self, of_file: Self) {
-        self.narrow |= of_file.narrow;
-        of_file.bytes.into_iter().for_each(|(layer, bytes)| self.add_to(layer, bytes));
+        // One more than there may be shows that there are too many.
+        if self.bytes.len() <= MOST_LAYERS {
+            let of_layer = self.bytes.entry(layer).or_insert(0_u64);
+            *of_layer = of_layer.saturating_add(bytes);
+        }
     }
 }
 
 /// Bytes of the tensors, and the shape if the file tells it.
 type Facts = (u64, Option<Shape>);
 
-fn of_gguf(path: &Path, layers: &mut Layers) -> io::Result<Facts> {
-    let facts = |header: &Header<'_>| {
-        let mut layers = Layers::default();
-        for tensor in header.tensors() {
-            layers.add(tensor.name, tensor.bytes);
-            layers.narrow |= tensor.shape().len() > 1 && tensor.kind != TensorType::F32;
-        }
-        let bytes = header.tensors().iter().fold(0_u64, |sum, tensor| sum.saturating_add(tensor.bytes));
-        ((bytes, Shape::of_gguf(header)), layers)
-    };
-    let (facts, of_file) = with_gguf_header(path, facts).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
-    layers.join(of_file);
-    Ok(facts)
+/// The file cannot be read, or its header cannot be believed.
+struct Unknown;
+
+fn of_gguf(path: &Path, budget: &mut HeaderBudget, layers: &mut Layers) -> Result<Facts, Unknown> {
+    let mut bytes = 0_u64;
+    let outline = gguf_outline(path, budget, |tensor| {
+        layers.add(tensor.name, tensor.bytes);
+        layers.narrow |= tensor.shape().len() > 1 && tensor.kind != TensorType::F32;
+        bytes = bytes.saturating_add(tensor.bytes);
+    });
+    let outline = outline.map_err(|_| Unknown)?;
+    Ok((bytes, Shape::of_gguf(&outline)))
 }
 
-/// Reads as much of a GGUF file as its header needs, and looks at that. The error is what is wrong with the header; nothing
-/// where the file could not be read.
-pub(super) fn with_gguf_header<T>(path: &Path, look_at: impl Fn(&Header<'_>) -> T) -> Result<T, Option<Fault>> {
-    let length = std::fs::metadata(path).map_err(|_| None)?.len();
-    let mut look = FIRST_LOOK;
-    loop {
-        let head = first_bytes(path, look.min(length)).map_err(|_| None)?;
-        match Header::parse_prefix(&head, length) {
-            Ok(header) => return Ok(look_at(&header)),
-            Err(HeaderError { fault: Fault::Incomplete { until }, .. }) if look < LONGEST_HEADER.min(length) => {
-                look = until.max(look.saturating_mul(2)).min(LONGEST_HEADER);
-            }
-            Err(error) => return Err(Some(error.fault)),
-        }
+/// What the header of a GGUF file says; `each` is shown its tensors. The error is what is wrong with the header;
+/// nothing where the file could not be read.
+pub(super) fn gguf_outline(
+    path: &Path,
+    budget: &mut HeaderBudget,
+    each: impl FnMut(&TensorInfo<'_>),
+) -> Result<Outline, Option<Fault>> {
+    let file = open(path).map_err(|_| None)?;
+    let about = file.metadata().map_err(|_| None)?;
+    if !about.is_file() {
+        return Err(None);
     }
+    Outline::read(file, about.len(), budget, each).map_err(|error| match error {
+        OutlineError::Header(error) => Some(error.fault),
+        OutlineError::Read(_) | OutlineError::Budget(_) => None,
+    })
 }
 
-fn of_safetensors(path: &Path, layers: &mut Layers) -> io::Result<Facts> {
-    let (tensors, data) = safetensors_header(path)?;
-    for (name, tensor) in &tensors {
-        let place = |end: usize| tensor.get("data_offsets")?.get(end)?.as_u64();
-        if let (Some(start), Some(end)) = (place(0), place(1)) {
-            layers.add(name, end.saturating_sub(start));
-        }
-        let matrix = tensor.get("shape").and_then(Value::as_array).is_some_and(|shape| shape.len() > 1);
-        layers.narrow |= matrix && tensor.get("dtype").and_then(Value::as_str) != Some("F32");
-    }
-    Ok((data, None))
-}
-
-/// The tensors that a safetensors file lists, and the bytes of its data, which follow the header: eight bytes of length,
-/// then so many of JSON.
-pub(super) fn safetensors_header(path: &Path) -> io::Result<(Map<String, Value>, u64)> {
-    let invalid = || io::Error::from(io::ErrorKind::InvalidData);
-    let length = std::fs::metadata(path)?.len();
-    let head = first_bytes(path, 8)?;
-    let header = u64::from_le_bytes(head.as_slice().try_into().map_err(|_| invalid())?);
-    let end = header.checked_add(8).filter(|end| *end <= length && header <= LONGEST_HEADER).ok_or_else(invalid)?;
-    let text = first_bytes(path, end)?;
-    match serde_json::from_slice(text.get(8..).unwrap_or_default()) {
-        Ok(Value::Object(tensors)) => Ok((tensors, length - end)),
-        _ => Err(invalid()),
-    }
-}
-
-fn first_bytes(path: &Path, count: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(count).read_to_end(&mut bytes)?;
-    Ok(bytes)
+fn of_safetensors(path: &Path, budget: &mut HeaderBudget, layers: &mut Layers) -> Result<Facts, Unknown> {
+    let data = outline_safetensors(path, budget, |tensor| {
+        layers.add(tensor.name, tensor.bytes);
+        layers.narrow |= tensor.shape.len() > 1 && tensor.dtype != Some(Dtype::F32);
+    });
+    Ok((data.map_err(|_| Unknown)?, None))
 }
 
 #[cfg(test)]
@@ -322,7 +294,7 @@ mod tests {
         let path = folder.path().join("model.safetensors");
         for bytes in [b"".to_vec(), b"\xff\xff\xff\xff\xff\xff\xff\x7f{}".to_vec(), b"\x02\0\0\0\0\0\0\0[]".to_vec()] {
             std::fs::write(&path, &bytes).unwrap();
-            assert!(of_safetensors(&path, &mut Layers::default()).is_err(), "{bytes:?}");
+            assert!(of_safetensors(&path, &mut HeaderBudget::default(), &mut Layers::default()).is_err(), "{bytes:?}");
         }
     }
 }

@@ -7,6 +7,7 @@ mod by_path;
 mod engines;
 mod fitness;
 mod headers;
+mod json_beside;
 mod live;
 mod package;
 mod read;

@@ -16,6 +16,8 @@ use crate::plain_file::{read_opened, read_plain_file};
 pub(super) const PACKAGE_FILE: &str = "model.toml";
 /// A manifest is a page of text.
 const MAX_MANIFEST: u64 = 1 << 20;
+/// Of a stranger's less is kept.
+const MAX_PACKAGE: u64 = 64 << 10;
 
 /// The manifests in a folder, sorted by path.
 pub(super) fn manifest_files(folder: &Path) -> Result<Vec<PathBuf>, Problem> {
@@ -51,11 +53,11 @@ pub(super) struct Written {
 }
 
 /// The text of a manifest, from its bytes or from why there are none.
-fn text_of(file: &Path, bytes: std::io::Result<Vec<u8>>) -> Result<String, Problem> {
+fn text_of(file: &Path, bytes: std::io::Result<Vec<u8>>, longest: u64) -> Result<String, Problem> {
     let problem = |message: String| Problem { file: file.to_owned(), line: None, message };
     let bytes = bytes.map_err(|error| problem(format!("cannot be read: {error}")))?;
-    if bytes.len() as u64 > MAX_MANIFEST {
-        return Err(problem("is larger than 1 MiB: this is no manifest".to_owned()));
+    if bytes.len() as u64 > longest {
+        return Err(problem(format!("is larger than {} KiB: this is no manifest", longest >> 10)));
     }
     String::from_utf8(bytes).map_err(|_| problem("is not a text in UTF-8".to_owned()))
 }
@@ -64,7 +66,7 @@ fn text_of(file: &Path, bytes: std::io::Result<Vec<u8>>) -> Result<String, Probl
 /// says, it chooses no program ([`package`]).
 pub(super) fn written_by_stranger(file: &Path, opened: File) -> Result<Written, Problem> {
     let problem = |line: Option<usize>, message: String| Problem { file: file.to_owned(), line, message };
-    let text = text_of(file, read_opened(opened, MAX_MANIFEST))?;
+    let text = text_of(file, read_opened(opened, MAX_PACKAGE), MAX_PACKAGE)?;
     let folder = file.parent().ok_or_else(|| problem(None, "is in no folder".to_owned()))?;
     let manifest = package::parse(&text, folder)
         .map_err(|fault| problem(fault.place.and_then(|place| line_of_place(&text, &place)), fault.message))?;
@@ -77,7 +79,7 @@ pub(super) fn written_by_stranger(file: &Path, opened: File) -> Result<Written, 
 /// Reads one manifest of the operator's.
 pub(super) fn written(file: &Path) -> Result<Written, Problem> {
     let problem = |line: Option<usize>, message: String| Problem { file: file.to_owned(), line, message };
-    let text = text_of(file, read_plain_file(file, MAX_MANIFEST))?;
+    let text = text_of(file, read_plain_file(file, MAX_MANIFEST), MAX_MANIFEST)?;
     let mut manifest: Manifest = toml::from_str(&text).map_err(|error| {
         let line = error.span().map(|span| line_at(&text, span.start));
         problem(line, error.message().trim().replace('\n', "; "))

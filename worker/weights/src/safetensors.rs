@@ -15,12 +15,10 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Vis
 
 use crate::error::printable;
 use crate::index::file_name;
+use crate::limits::{LONGEST_HEADER, LONGEST_NAME, MOST_DIMENSIONS, MOST_TENSORS};
 use crate::{Dtype, FileId, TensorEntry, WeightsError};
 
-/// The reference reader's limit.
-const LONGEST_HEADER: u64 = 100_000_000;
-const LENGTH_BYTES: u64 = 8;
-const MOST_DIMENSIONS: usize = 16;
+pub(crate) const LENGTH_BYTES: u64 = 8;
 
 /// A checked header.
 #[derive(Debug)]
@@ -74,7 +72,7 @@ pub(crate) fn parse_file(file: &[u8], name: &str) -> Result<Header, WeightsError
 }
 
 /// The header's length, not longer than the file.
-fn header_len(head: &[u8], file_len: u64, file: &str) -> Result<u64, WeightsError> {
+pub(crate) fn header_len(head: &[u8], file_len: u64, file: &str) -> Result<u64, WeightsError> {
     let truncated = |end| WeightsError::Truncated {
         file: file.to_owned(),
         what: "the header".to_owned(),
@@ -164,7 +162,7 @@ fn check_layout(
     Ok(())
 }
 
-fn malformed(file: &str, what: impl Into<String>) -> WeightsError {
+pub(crate) fn malformed(file: &str, what: impl Into<String>) -> WeightsError {
     WeightsError::Malformed { file: file.to_owned(), format: "safetensors", what: what.into() }
 }
 
@@ -176,6 +174,45 @@ struct RawTensor {
     dtype: String,
     shape: RawShape,
     data_offsets: [u64; 2],
+}
+
+/// A table of texts, of which nothing is kept.
+struct Texts;
+
+/// One of them.
+struct Text;
+
+impl<'de> Deserialize<'de> for Texts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Table;
+        impl<'de> Visitor<'de> for Table {
+            type Value = Texts;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("texts by name")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Texts, A::Error> {
+                while map.next_entry::<Text, Text>()?.is_some() {}
+                Ok(Texts)
+            }
+        }
+        deserializer.deserialize_map(Table)
+    }
+}
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Words;
+        impl Visitor<'_> for Words {
+            type Value = Text;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a text")
+            }
+            fn visit_str<E>(self, _: &str) -> Result<Text, E> {
+                Ok(Text)
+            }
+        }
+        deserializer.deserialize_str(Words)
+    }
 }
 
 /// A shape of few dimensions.
@@ -194,11 +231,18 @@ impl<'de> Deserialize<'de> for RawHeader {
                 let mut metadata_seen = false;
                 while let Some(name) = map.next_key::<String>()? {
                     if name == "__metadata__" {
-                        map.next_value::<BTreeMap<String, String>>()?;
+                        map.next_value::<Texts>()?;
                         if std::mem::replace(&mut metadata_seen, true) {
                             return Err(A::Error::custom("__metadata__ stands there twice"));
                         }
                         continue;
+                    }
+                    if name.len() > LONGEST_NAME {
+                        let fault = format_args!("a tensor's name is longer than {LONGEST_NAME} bytes").to_string();
+                        return Err(A::Error::custom(fault));
+                    }
+                    if tensors.len() == MOST_TENSORS {
+                        return Err(A::Error::custom(format_args!("more than {MOST_TENSORS} tensors")));
                     }
                     let tensor = map
                         .next_value::<RawTensor>()

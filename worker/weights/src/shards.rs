@@ -12,10 +12,9 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 
 use crate::error::printable;
 use crate::index::file_name;
+use crate::limits::{LONGEST_INDEX, LONGEST_NAME, MOST_INDEXED};
 use crate::safetensors::read_header;
 use crate::{TensorIndex, WeightsError};
-
-const LONGEST_INDEX: u64 = 100_000_000;
 
 /// Reads the index and the header of every shard it lists. Tensors of a shard that the index does not list are left out.
 pub(crate) fn open(path: &Path) -> Result<TensorIndex, WeightsError> {
@@ -97,6 +96,11 @@ impl<'de> Deserialize<'de> for WeightMap {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<WeightMap, A::Error> {
                 let mut shards = BTreeMap::new();
                 while let Some((tensor, shard)) = map.next_entry::<String, String>()? {
+                    if shards.len() == MOST_INDEXED || tensor.len() > LONGEST_NAME {
+                        let limits =
+                            format_args!("more than {MOST_INDEXED} tensors, or a name of {LONGEST_NAME} bytes");
+                        return Err(A::Error::custom(limits));
+                    }
                     match shards.entry(tensor) {
                         Entry::Vacant(place) => place.insert(shard),
                         Entry::Occupied(place) => {

@@ -9,13 +9,13 @@ use super::value::{FromValue, Value, ValueType};
 use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT};
 
 /// Real files have under a hundred keys; this bounds what a made-up one can make us hold.
-const MAX_KEYS: u64 = 1 << 16;
+pub(super) const MAX_KEYS: u64 = 1 << 16;
 
 /// The largest real files have some thousands of tensors.
-const MAX_TENSORS: u64 = 1 << 18;
+pub(super) const MAX_TENSORS: u64 = 1 << 18;
 
 /// A name's length has to fit in 16 bits.
-const MAX_NAME: usize = u16::MAX as usize;
+pub(super) const MAX_NAME: usize = u16::MAX as usize;
 
 const MAX_ALIGNMENT: u64 = 1 << 20;
 
@@ -117,7 +117,7 @@ impl<'a> Header<'a> {
     }
 }
 
-fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, Fault> {
+pub(super) fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, Fault> {
     let magic = cursor.word::<4>("the magic")?;
     match &magic {
         b"GGUF" => {}
@@ -135,11 +135,11 @@ fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, Fault> {
     }
 }
 
-fn check_count(what: &'static str, claimed: u64, most: u64) -> Result<(), Fault> {
+pub(super) fn check_count(what: &'static str, claimed: u64, most: u64) -> Result<(), Fault> {
     if claimed > most { Err(Fault::TooMany { what, claimed, most }) } else { Ok(()) }
 }
 
-fn read_name<'a>(cursor: &mut Cursor<'a>, what: &'static str) -> Result<&'a str, Fault> {
+pub(super) fn read_name<'a>(cursor: &mut Cursor<'a>, what: &'static str) -> Result<&'a str, Fault> {
     let name = cursor.string(what)?;
     if name.len() > MAX_NAME {
         return Err(Fault::NameTooLong(name.len() as u64));
@@ -170,18 +170,21 @@ fn read_alignment(entry: Option<&(&str, Value<'_>)>) -> Result<u64, HeaderError>
     let Some((key, value)) = entry else {
         return Ok(DEFAULT_ALIGNMENT);
     };
-    let fault = match value {
-        Value::U32(alignment) if alignment.is_power_of_two() && u64::from(*alignment) <= MAX_ALIGNMENT => {
-            return Ok(u64::from(*alignment));
-        }
-        Value::U64(alignment) if alignment.is_power_of_two() && *alignment <= MAX_ALIGNMENT => {
-            return Ok(*alignment);
-        }
-        Value::U32(alignment) => Fault::Alignment(u64::from(*alignment)),
-        Value::U64(alignment) => Fault::Alignment(*alignment),
-        other => Fault::AlignmentType(other.kind()),
+    let checked = match value {
+        Value::U32(alignment) => check_alignment(u64::from(*alignment)),
+        Value::U64(alignment) => check_alignment(*alignment),
+        other => Err(Fault::AlignmentType(other.kind())),
     };
-    Err(Place::Key((*key).to_owned()).fault(fault))
+    checked.map_err(|fault| Place::Key((*key).to_owned()).fault(fault))
+}
+
+/// A power of two that is not too large.
+pub(super) fn check_alignment(alignment: u64) -> Result<u64, Fault> {
+    if alignment.is_power_of_two() && alignment <= MAX_ALIGNMENT {
+        Ok(alignment)
+    } else {
+        Err(Fault::Alignment(alignment))
+    }
 }
 
 fn read_tensors<'a>(cursor: &mut Cursor<'a>, count: u64) -> Result<Vec<TensorInfo<'a>>, HeaderError> {

@@ -1,0 +1,38 @@
+//! How many bytes of headers are read for one model, over all of its files: each may be small, and there may be ten
+//! thousand.
+
+/// Bytes for the headers of one model.
+const OF_A_MODEL: u64 = 256 << 20;
+
+/// What is left of the bytes that may be read of a model's headers.
+#[derive(Debug)]
+pub struct HeaderBudget {
+    left: u64,
+}
+
+impl Default for HeaderBudget {
+    fn default() -> Self {
+        Self::new(OF_A_MODEL)
+    }
+}
+
+impl HeaderBudget {
+    /// This many.
+    pub fn new(bytes: u64) -> Self {
+        Self { left: bytes }
+    }
+
+    /// Bytes left.
+    pub fn left(&self) -> u64 {
+        self.left
+    }
+
+    /// Takes some; an error says that they are not there.
+    pub(crate) fn take(&mut self, bytes: u64) -> Result<(), String> {
+        self.left = self
+            .left
+            .checked_sub(bytes)
+            .ok_or_else(|| format!("the headers of one model would be longer than {OF_A_MODEL} bytes together"))?;
+        Ok(())
+    }
+}

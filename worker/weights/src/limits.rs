@@ -1,0 +1,17 @@
+//! What a file of weights may ask of whoever reads its header. A stranger wrote it: a number in it must not decide how
+//! much memory we take. The largest published checkpoints have 140,000 tensors over all files and 15 MB of names.
+
+/// Bytes of a safetensors header.
+pub(crate) const LONGEST_HEADER: u64 = 32 << 20;
+/// Tensors of one file.
+pub(crate) const MOST_TENSORS: usize = 1 << 18;
+/// Bytes of a tensor's name, as in GGUF.
+pub(crate) const LONGEST_NAME: usize = u16::MAX as usize;
+/// Dimensions of a tensor.
+pub(crate) const MOST_DIMENSIONS: usize = 16;
+/// Bytes of the name of an element type.
+pub(crate) const LONGEST_DTYPE: usize = 32;
+/// Bytes of the index of a model in several files.
+pub(crate) const LONGEST_INDEX: u64 = 64 << 20;
+/// Tensors of all files of a model.
+pub(crate) const MOST_INDEXED: usize = 1 << 19;
