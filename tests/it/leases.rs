@@ -1,6 +1,7 @@
 //! LE-2 and LE-3 with real processes on a played machine: other programs hold memory through the coordinator, models and
 //! training make way for each other, and everybody is told what they wait for.
 
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
@@ -368,6 +369,35 @@ async fn an_operator_forces_a_lease_whose_processes_do_not_end_and_the_ledger_ke
     let next = guest.granted(&guest.wish("next.py", 18)).await;
     assert_eq!(guest.release(&next).await.json()["released"], true);
     job.end();
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn memory_that_another_program_holds_on_the_host_is_its_own_and_not_foreign_as_well() {
+    let sandbox = Sandbox::new();
+    let boss = sandbox.start().await;
+    let guest = Guest::new(&boss);
+    let mut wish = guest.wish("train.py", 1);
+    wish["parts"] = json!([{ "device": "cpu", "memory": "512MiB" }]);
+    let lease = guest.granted(&wish).await;
+    // A child of the attached process, which leads no session, fills its memory.
+    let script = "read go; (filled=$(head -c 200000000 /dev/zero | tr '\\0' x); echo ${#filled}; read never); true";
+    let mut job = Command::new("sh");
+    let mut job = Job(job.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
+    assert!(guest.attach(&lease, job.0.id()).await.status.is_success());
+    writeln!(job.0.stdin.as_ref().unwrap(), "go").unwrap();
+    let mut said = String::new();
+    BufReader::new(job.0.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said.trim(), "200000000");
+    let seen = async || {
+        let shown = boss.read(&format!("/api/v1/leases{}", path(&lease, ""))).await;
+        guest.renew(&lease).await;
+        shown["lease"]["parts"][0]["measured"].as_u64().filter(|bytes| *bytes >= 200_000_000)
+    };
+    until(PATIENCE, "what the program uses is seen to be its own", seen).await;
+    job.end();
+    assert_eq!(guest.release(&lease).await.json()["released"], true);
+    none_is_left(&boss).await;
     boss.finish().await;
 }
 

@@ -319,9 +319,11 @@ impl Ledger {
         samples.into_iter().filter(|sample| sample.uuid.is_some()).map(|sample| sample.device).collect()
     }
 
-    /// The processes that some device shows.
+    /// The processes that some driver shows. The host's own memory is free as soon as a process is gone.
     pub(super) fn showing(&self) -> Vec<u32> {
-        self.table.samples().iter().flat_map(|sample| sample.processes.iter().map(|(pid, _)| *pid)).collect()
+        let samples = self.table.samples();
+        let drivers = samples.iter().filter(|sample| sample.device != DeviceId::Cpu);
+        drivers.flat_map(|sample| sample.processes.iter().map(|(pid, _)| *pid)).collect()
     }
 }
 

@@ -101,7 +101,10 @@ impl Ledger {
     /// Looks at every device, writes it down, and tells the scheduler.
     pub(super) fn look(&mut self) -> Result<(), StoreError> {
         self.looked = Instant::now();
-        let pids: Vec<u32> = self.held.values().filter_map(|held| held.pid).collect();
+        // Also what other people hold, and what an ended worker left behind: it would be counted twice, as a promise and as
+        // foreign use.
+        let mut pids = self.holder.leased_processes();
+        pids.extend(self.held.values().filter_map(|held| held.pid));
         let mut samples = self.probes.sample(&pids, SAMPLE_LIMIT);
         let accounting: Vec<Accounting> = samples.iter().map(|sample| self.accounting(sample)).collect();
         for sample in &mut samples {

@@ -1,5 +1,6 @@
 //! The device `cpu`: the machine's memory as far as this process may use it (BC-1).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -98,29 +99,45 @@ fn processor(proc: &Path) -> String {
     format!("{name}, {cores} {}", if cores == 1 { "core" } else { "cores" })
 }
 
-/// The anonymous memory of every process of each tree. A worker leads its own session, which all its children share; page
-/// cache of mapped weights is the system's to take back and is not charged.
+/// The anonymous memory of every process of each tree: descendants, and members of the groups and sessions that they lead.
+/// Page cache of mapped weights is the system's to take back and is not charged.
 fn anonymous_memory(proc: &Path, roots: &[u32]) -> Vec<(u32, ByteCount)> {
     if roots.is_empty() {
         return Vec::new();
     }
-    let processes = fs::read_dir(proc).into_iter().flatten().flatten();
-    processes
-        .filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok())
-        .filter(|pid| roots.contains(pid) || session_of(proc, *pid).is_some_and(|session| roots.contains(&session)))
-        // A zombie has no such line and holds nothing.
-        .filter_map(|pid| {
-            let status = fs::read_to_string(proc.join(pid.to_string()).join("status")).ok()?;
-            Some((pid, kib_field(&status, "RssAnon")?))
-        })
-        .collect()
+    let entries = fs::read_dir(proc).into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let mut below: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for pid in pids {
+        for above in leaders_of(proc, pid).into_iter().flatten() {
+            below.entry(above).or_default().push(pid);
+        }
+    }
+    let mut open: Vec<u32> = roots.to_vec();
+    let mut tree: BTreeSet<u32> = open.iter().copied().collect();
+    while let Some(pid) = open.pop() {
+        for member in below.remove(&pid).unwrap_or_default() {
+            if tree.insert(member) {
+                open.push(member);
+            }
+        }
+    }
+    // A zombie has no such line and holds nothing.
+    let used = |pid: u32| {
+        let status = fs::read_to_string(proc.join(pid.to_string()).join("status")).ok()?;
+        Some((pid, kib_field(&status, "RssAnon")?))
+    };
+    tree.into_iter().filter_map(used).collect()
 }
 
-/// The session of a process: the fourth field after the name, which is in parentheses and may contain any character.
-fn session_of(proc: &Path, pid: u32) -> Option<u32> {
+/// The parent, the group and the session of a process: the second to fourth field after the name, which is in parentheses
+/// and may contain any character. Everything descends from init, which says nothing.
+fn leaders_of(proc: &Path, pid: u32) -> Option<[u32; 3]> {
     let stat = fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?;
     let (_, after_name) = stat.rsplit_once(')')?;
-    after_name.split_ascii_whitespace().nth(3)?.parse().ok()
+    let mut fields = after_name.split_ascii_whitespace().skip(1).map(str::parse);
+    let (parent, group, session) = (fields.next()?.ok()?, fields.next()?.ok()?, fields.next()?.ok()?);
+    Some([parent, group, session])
 }
 
 #[cfg(test)]
@@ -197,10 +214,22 @@ mod tests {
             ("proc/71/status", "RssAnon:\t    1048576 kB\n"),
             ("proc/72/stat", "72 (stranger) R 1 72 72 0 -1"),
             ("proc/72/status", "RssAnon:\t    1048576 kB\n"),
+            ("proc/80/stat", "80 (python) S 60 60 60 0 -1"),
+            ("proc/80/status", "RssAnon:\t    1048576 kB\n"),
+            ("proc/81/stat", "81 (data loader) S 80 60 60 0 -1"),
+            ("proc/81/status", "RssAnon:\t    1048576 kB\n"),
+            ("proc/82/stat", "82 (rank of its own session) S 81 82 82 0 -1"),
+            ("proc/82/status", "RssAnon:\t    1048576 kB\n"),
+            ("proc/60/stat", "60 (the shell of both) S 1 60 60 0 -1"),
+            ("proc/60/status", "RssAnon:\t    1048576 kB\n"),
         ]);
-        let mut processes = probe.sample(&[70]).remove(0).processes;
-        processes.sort();
-        assert_eq!(processes, [(70, ByteCount::gib(1)), (71, ByteCount::gib(1))]);
+        let mut trees = |roots: &[u32]| {
+            let processes = probe.sample(roots).remove(0).processes;
+            processes.into_iter().map(|(pid, bytes)| (pid, bytes.0 >> 30)).collect::<Vec<_>>()
+        };
+        assert_eq!(trees(&[70]), [(70, 1), (71, 1)]);
+        // A process that leads nothing has its descendants, in whatever session, and not those beside it.
+        assert_eq!(trees(&[80]), [(80, 1), (81, 1), (82, 1)]);
     }
 
     #[test]

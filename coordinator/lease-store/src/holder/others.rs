@@ -1,13 +1,27 @@
 //! What others hold and want in the ledger, for those who plan around it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use model_boss_lease::{LeaseId, LeaseState, nominations};
+use model_boss_lease::{Lease, LeaseId, LeaseState, Process, nominations};
 use model_boss_protocol::{ByteCount, DeviceId, Priority};
 
 use super::Holder;
+use crate::tree::ProcessTree;
 
 impl Holder {
+    /// The numbers here of every process that some lease counts, whoever holds it, as last seen. Of a process that is gone
+    /// those that it left behind. No I/O at the store.
+    pub fn leased_processes(&self) -> Vec<u32> {
+        let tree = ProcessTree::of_this_host(self.owner.process.pid_ns.clone());
+        let family: BTreeSet<&Process> = self.seen.leases.values().flat_map(Lease::family).collect();
+        let here = |process: &&Process| match tree.number_of(process) {
+            Some(here) => vec![here],
+            None => tree.members(process).into_iter().map(|member| member.pid).collect(),
+        };
+        family.iter().flat_map(here).collect()
+    }
+
     /// What others hold and want, as last seen. No I/O.
     pub fn others(&self) -> Others {
         let now = self.seen.last_time;
