@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
+import threading
 from typing import Callable
 
 import pytest
@@ -138,6 +141,85 @@ def test_le_4_work_goes_on_while_the_coordinator_is_killed_and_started_again(
     job.say("")
     assert job.code() == 0
     until(lambda: not coordinator.leases(), "the end of the lease")
+
+
+class Dropping:
+    """Stands between a program and the coordinator, and drops the answers to the first ``count`` requests for a route."""
+
+    def __init__(self, url: str, route: str, count: int) -> None:
+        host, port = url.removeprefix("http://").split(":")
+        self._behind, self._route, self._left = (host, int(port)), route.encode(), count
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.dropped = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            with client:
+                self._pass_on(client)
+
+    def _pass_on(self, client: socket.socket) -> None:
+        request = client.recv(65_536)
+        head, _, body = request.partition(b"\r\n\r\n")
+        length = int(re.search(rb"(?i)content-length: (\d+)", head).group(1))
+        while len(body) < length:
+            body += client.recv(65_536)
+        with socket.create_connection(self._behind) as coordinator:
+            coordinator.sendall(head.replace(b"\r\n", b"\r\nConnection: close\r\n", 1) + b"\r\n\r\n" + body)
+            answer = b""
+            while piece := coordinator.recv(65_536):
+                answer += piece
+        if self._route in head.partition(b"\r\n")[0] and self._left > 0:
+            self._left -= 1
+            self.dropped += 1
+        else:
+            client.sendall(answer)
+
+    def end(self) -> None:
+        self._listener.close()
+
+
+def test_an_attach_whose_answer_was_lost_is_asked_again(coordinator: Coordinator, script: Start) -> None:
+    between = Dropping(coordinator.url, "/attach", 1)
+    job = script(HOLD, {"MODEL_BOSS_URL": between.url})
+    job.line()
+    assert between.dropped == 1
+    [lease] = coordinator.leases()
+    assert (lease["state"], lease["pids"]) == ("active", [job.process.pid])
+    job.say("")
+    assert job.line() == "left None"
+    [lease] = coordinator.leases()
+    assert [part["bytes"] for part in lease["parts"]] == [1, 1], "it knows that it was let through"
+    between.end()
+
+
+def test_a_process_that_never_hears_that_it_was_let_through_promises_itself_nothing(
+    coordinator: Coordinator, script: Start
+) -> None:
+    between = Dropping(coordinator.url, "/attach", 1_000_000)
+    job = script(
+        "import model_boss, sys\n"
+        "model_boss._http._ATTACH_LIMIT = 0.1\n"
+        "try:\n"
+        "    model_boss.lease('18GiB', gpus=2).__enter__()\n"
+        "except model_boss.NotReachable:\n"
+        "    print('gave up', flush=True)\n"
+        "sys.stdin.readline()\n",
+        {"MODEL_BOSS_URL": between.url},
+    )
+    assert job.line() == "gave up"
+    # It was let through, so it is counted with what it uses until it ends, and with no more than that.
+    [lease] = coordinator.leases()
+    assert [part["bytes"] for part in lease["parts"]] == [1, 1]
+    job.say("")
+    assert job.code() == 0
+    until(lambda: not coordinator.leases(), "the end of the lease")
+    between.end()
 
 
 def test_nobody_there_is_said() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from typing import Any, Callable
 
 from conftest import Redis, Script, binary, environment, until
@@ -57,6 +58,53 @@ def test_le_4_a_killed_process_holds_nothing(redis: Redis, script: Start) -> Non
     os.kill(job.process.pid, signal.SIGKILL)
     job.process.wait()
     until(lambda: not redis.leases(), "the end of the lease")
+
+
+def test_a_forked_worker_that_lives_on_delays_nobody_and_holds_no_pipe(redis: Redis, script: Start) -> None:
+    # What a DataLoader of torch does: workers are forked and outlive the statement.
+    job = script(
+        "import model_boss, multiprocessing, sys\n"
+        "fork = multiprocessing.get_context('fork')\n"
+        "go = fork.Event()\n"
+        "with model_boss.lease(vram='1GiB', devices=['cpu'], label='train') as lease:\n"
+        "    hold = lease._backend._child\n"
+        "    worker = fork.Process(target=go.wait)\n"
+        "    worker.start()\n"
+        "    print(hold.pid, flush=True)\n"
+        "print('left', hold.poll() is not None, worker.is_alive(), flush=True)\n"
+        "sys.stdin.readline()\n"
+        "go.set()\n"
+        "worker.join()\n",
+        redis.variables(),
+    )
+    hold = int(job.line())
+    begun = time.monotonic()
+    assert job.line() == "left True True", "the hold has ended although a worker lives"
+    assert time.monotonic() - begun < 10, "nobody waited for the worker"
+    assert not os.path.exists(f"/proc/{hold}")
+    job.say("")
+    assert job.code() == 0
+
+
+def test_a_killed_process_ends_its_hold_although_a_forked_worker_lives(redis: Redis, script: Start) -> None:
+    job = script(
+        "import model_boss, multiprocessing, sys\n"
+        "fork = multiprocessing.get_context('fork')\n"
+        "with model_boss.lease(vram='1GiB', devices=['cpu'], label='train') as lease:\n"
+        "    worker = fork.Process(target=fork.Event().wait)\n"
+        "    worker.start()\n"
+        "    print(lease._backend._child.pid, worker.pid, flush=True)\n"
+        "    sys.stdin.readline()\n",
+        redis.variables(),
+    )
+    hold, worker = (int(word) for word in job.line().split())
+    os.kill(job.process.pid, signal.SIGKILL)
+    job.process.wait()
+    try:
+        until(lambda: not os.path.exists(f"/proc/{hold}"), "the end of the hold")
+    finally:
+        os.kill(worker, signal.SIGKILL)
+    until(lambda: not settled(redis), "the end of the lease")
 
 
 def test_what_never_fits_is_said(redis: Redis, script: Start) -> None:

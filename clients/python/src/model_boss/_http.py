@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import threading
+import time
 import urllib.parse
 import uuid
 from typing import Any, Callable, Optional, Union
@@ -18,6 +19,9 @@ _LOG = logging.getLogger("model_boss")
 _ROUTE = "/api/v1/leases"
 _ANSWER_LIMIT = 5.0
 """A coordinator looks at its devices before it answers; longer than this is no answer."""
+_ATTACH_LIMIT = 10.0
+"""So long a process is let through again and again; then the promise is about to expire."""
+_ATTACH_INTERVAL = 0.2
 _PASSING = {"lease_store_unavailable", "lease_store_recovering", "draining"}
 
 
@@ -86,8 +90,20 @@ class HttpBackend:
         self._parts = [{"device": p["device"], "memory": p["bytes"]} for p in lease["parts"] if p["bytes"] > 0]
 
     def attach(self, pid: int) -> None:
-        self._ask("POST", f"{_ROUTE}/{self._id}/attach", {"token": self._token, "pids": [pid]})
+        # Where the answer is lost the process may have been let through: it is asked again, and that says so once more.
         self._attached = True
+        deadline = time.monotonic() + _ATTACH_LIMIT
+        while True:
+            try:
+                self._ask("POST", f"{_ROUTE}/{self._id}/attach", {"token": self._token, "pids": [pid]})
+                return
+            except NotReachable:
+                if time.monotonic() >= deadline:
+                    raise
+            except Refused as error:
+                if error.code not in _PASSING or time.monotonic() >= deadline:
+                    raise
+            self._over.wait(_ATTACH_INTERVAL)
 
     def watch(self, listener: Listener) -> None:
         self._keeper = threading.Thread(target=self._keep, args=(listener,), name="model-boss lease", daemon=True)
@@ -131,6 +147,9 @@ class HttpBackend:
             self._remember(answer["lease"])
             return dict(answer["lease"])
         return None
+
+    def forked(self) -> None:
+        """Nothing to do: every question has a connection of its own, and the heartbeat's thread is the parent's."""
 
     def release(self) -> Optional[str]:
         self._over.set()

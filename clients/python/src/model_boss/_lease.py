@@ -317,6 +317,8 @@ def _forked() -> None:
     """A forked child belongs to its parent's lease, and keeps, loses and releases nothing by itself."""
     for inherited in list(_LIVING):
         inherited._over.set()
+        if inherited._backend is not None:
+            inherited._backend.forked()
 
 
 os.register_at_fork(after_in_child=_forked)

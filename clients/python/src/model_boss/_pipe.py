@@ -109,12 +109,22 @@ class PipeBackend:
         self._close()
         return counted
 
+    def forked(self) -> None:
+        """In a forked child: the pipe is the parent's. The descriptors stay taken, so that nothing else gets their numbers."""
+        null = os.open(os.devnull, os.O_RDWR)
+        for end in (self._child.stdin, self._child.stdout):
+            if end is not None and not end.closed:
+                os.dup2(null, end.fileno(), inheritable=False)
+        os.close(null)
+
     def _close(self) -> None:
         if self._child.stdin:
             try:
                 self._child.stdin.close()
             except OSError:
                 pass
+        # The end of its input is not enough: a process that was started meanwhile may hold the pipe as well.
+        self._child.terminate()
         try:
             self._child.wait(_RELEASE_LIMIT)
         except subprocess.TimeoutExpired:

@@ -84,6 +84,9 @@ class Backend(Protocol):
     def watch(self, listener: Listener) -> None:
         """Begins to keep the lease, in the background."""
 
+    def forked(self) -> None:
+        """Called in a child that was forked: what is inherited belongs to the parent."""
+
     def release(self) -> Optional[str]:
         """Gives the memory back; why some of it stays counted, if it does. Called once, whatever came before."""
 
