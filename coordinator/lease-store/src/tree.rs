@@ -164,6 +164,10 @@ impl ProcessTree {
         if process.pid_ns != self.namespace {
             return self.is_gone_elsewhere(process);
         }
+        // Most that are asked about live: that is seen without looking at every other process.
+        if self.shows(process) {
+            return false;
+        }
         // /proc may hide other people's processes.
         if self.source.stat(process.pid).is_none() && self.source.exists(process.pid) {
             return false;

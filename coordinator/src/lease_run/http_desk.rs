@@ -153,11 +153,15 @@ impl Desk for HttpDesk {
     fn attach(&mut self, pid: u32) -> Result<(), LeaseError> {
         let attached = process(pid)?;
         let held = self.held()?;
-        let (path, body) =
-            (format!("{ROUTE}/{}/attach", held.id), AttachBody { token: held.token.clone(), pids: vec![pid] });
-        self.line.ask(Method::POST, &path, &body)?;
-        self.held()?.attached.push(attached);
-        Ok(())
+        let (path, token) = (format!("{ROUTE}/{}/attach", held.id), held.token.clone());
+        let answer = self.line.ask(Method::POST, &path, &AttachBody { token, pids: vec![pid] });
+        // Where the answer is lost the coordinator may have let it through.
+        if answer.as_ref().err().is_none_or(LeaseError::is_outage) {
+            let attachments = &mut self.held()?.attached;
+            attachments.retain(|known| *known != attached);
+            attachments.push(attached);
+        }
+        answer.map(drop)
     }
 
     fn renew(&mut self) -> Result<Kept, LeaseError> {

@@ -50,7 +50,9 @@ async fn run_job(args: &RunArgs, (keeper, mut listener): (Keeper, Listener)) -> 
     };
     // Only after this may the program touch the device. Dropped, it ends before it began.
     if let Err(error) = keeper.attach(guard.pid).await {
-        keeper.cancel().await;
+        drop(guard);
+        // It may have been let through all the same.
+        keeper.release(Leaving::Ending).await;
         return Err(error);
     }
     if args.verbose {

@@ -11,6 +11,10 @@ use crate::error_chain::chain;
 
 /// Who waits asks this often: well within the lease time, so that the place in the queue is kept.
 const ASK: Duration = Duration::from_secs(1);
+/// While the ledger is out of reach a process is let through again and again this often,
+const ATTACH_INTERVAL: Duration = Duration::from_millis(200);
+/// for at most so long: then the promise is about to expire.
+const ATTACH_LIMIT: Duration = Duration::from_secs(10);
 /// After the program has ended the device is looked at this often,
 const RELEASE_INTERVAL: Duration = Duration::from_millis(50);
 /// for at most so long; then the memory stays counted until somebody sees it free.
@@ -131,7 +135,7 @@ impl Lease {
                 due = Instant::now() + if self.held { self.desk.heartbeat() } else { ASK };
             }
             match inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
-                Ok(Order::Attach { pid, reply }) => drop(reply.send(self.desk.attach(pid))),
+                Ok(Order::Attach { pid, reply }) => drop(reply.send(self.attach(pid))),
                 Ok(Order::Release { leaving, reply }) => return drop(reply.send(self.release(leaving))),
                 Ok(Order::Cancel { reply }) => {
                     if let Err(error) = self.desk.cancel() {
@@ -158,6 +162,20 @@ impl Lease {
             Err(error) => return Err(error),
         }
         Ok(())
+    }
+
+    /// An answer that was lost is asked for again: whoever was let through hears so as often as it asks.
+    fn attach(&mut self, pid: u32) -> Result<(), LeaseError> {
+        let deadline = Instant::now() + ATTACH_LIMIT;
+        loop {
+            match self.desk.attach(pid) {
+                Err(error) if error.is_outage() && Instant::now() < deadline => {
+                    tracing::debug!("a process is not let through yet: {}", chain(&error));
+                    std::thread::park_timeout(ATTACH_INTERVAL);
+                }
+                answer => return answer,
+            }
+        }
     }
 
     fn renew(&mut self) {

@@ -70,9 +70,19 @@ impl RedisDesk {
         Ok(AcquireRequest { wish, mode, yielding, ..request })
     }
 
+    /// Ends the leases whose processes are gone. Says whether there were any.
+    fn settle(&mut self) -> Result<bool, StoreError> {
+        let before = self.holder.leases().len();
+        // Those of former coordinators that live on are for the next coordinator to end.
+        self.holder.settle()?;
+        Ok(self.holder.leases().len() < before)
+    }
+
     /// Looks at every device and writes it down.
     fn look(&mut self) -> Result<(), StoreError> {
-        let pids: Vec<u32> = self.attached.iter().map(|process| process.pid).collect();
+        // What others hold is theirs too: it would be counted twice, as their promise and as foreign use.
+        let mut pids = self.holder.leased_processes();
+        pids.extend(self.attached.iter().map(|process| process.pid));
         self.samples = self.probes.sample(&pids, SAMPLE_LIMIT);
         for sample in self.samples.clone() {
             let key = match (&sample.uuid, &sample.device) {
@@ -116,7 +126,13 @@ impl Desk for RedisDesk {
 
     fn ask(&mut self) -> Result<Answer, LeaseError> {
         self.look()?;
-        match self.holder.acquire(self.request()?)? {
+        let mut acquired = self.holder.acquire(self.request()?)?;
+        // Without a coordinator nobody else would find out that a holder has died: those who wait for its memory do.
+        if matches!(acquired, Acquired::Wait { .. }) && self.settle()? {
+            self.look()?;
+            acquired = self.holder.acquire(self.request()?)?;
+        }
+        match acquired {
             Acquired::Granted(handle) => {
                 let uuid = |device: &DeviceId| self.samples.iter().find(|s| s.device == *device)?.uuid.clone();
                 let part = |(device, bytes): (DeviceId, ByteCount)| {
@@ -137,9 +153,14 @@ impl Desk for RedisDesk {
     }
 
     fn attach(&mut self, pid: u32) -> Result<(), LeaseError> {
-        self.holder.attach(&self.handle()?, pid)?;
-        self.attached.push(process(pid)?);
-        Ok(())
+        let attached = process(pid)?;
+        let answer = self.holder.attach(&self.handle()?, pid);
+        // Where the answer is lost the ledger may have let it through.
+        if answer.as_ref().err().is_none_or(StoreError::is_outage) {
+            self.attached.retain(|known| *known != attached);
+            self.attached.push(attached);
+        }
+        Ok(answer?)
     }
 
     fn renew(&mut self) -> Result<Kept, LeaseError> {

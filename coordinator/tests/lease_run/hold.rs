@@ -86,14 +86,35 @@ fn le_2_a_program_in_another_language_holds_leases_over_a_pipe() {
     pipe.say(&json!({"op": "release", "id": "a"}));
     let released = pipe.hear();
     assert_eq!((&released["event"], &released["counted"]), (&json!("released"), &json!("its processes live")));
-    let mut holder = bench.holder().unwrap();
+    let holder = bench.holder().unwrap();
     assert_eq!(holder.leases()[0].state, LeaseState::Limbo);
     assert_eq!(holder.leases()[0].parts[0].bytes.0, 1, "nothing more is promised than what is in use");
+    let id = holder.leases()[0].lease.to_string();
     drop(process);
     drop(pipe);
-    holder.refresh().unwrap();
-    holder.settle().unwrap();
-    assert!(holder.leases().is_empty());
+    assert!(bench.lease(&["release", &id]).status().unwrap().success());
+    assert_eq!(bench.held(), 0);
+}
+
+#[test]
+fn le_4_who_waits_over_a_pipe_finds_out_that_a_killed_holder_holds_nothing() {
+    let Some(bench) = Bench::start() else { return };
+    let acquire = json!({"op": "acquire", "id": "a", "vram": "600TiB", "devices": ["cpu"]});
+    let (mut pipe, process) = (Pipe::open(&bench), Process::start());
+    pipe.say(&acquire);
+    assert_eq!(pipe.hear_but(&["asking"])["event"], "granted");
+    pipe.say(&json!({"op": "attach", "id": "a", "pids": [process.0.id()]}));
+    assert_eq!(pipe.hear()["event"], "attached");
+    let mut next = Pipe::open(&bench);
+    next.say(&acquire);
+    assert_eq!(next.hear_but(&["asking"])["event"], "waiting");
+    // The holder is killed, and then what it held the memory for ends. Nobody is left to give it back.
+    pipe.child.kill().unwrap();
+    pipe.child.wait().unwrap();
+    drop(process);
+    assert_eq!(next.hear_but(&["waiting"])["event"], "granted");
+    drop(next);
+    assert_eq!(bench.held(), 0);
 }
 
 #[test]

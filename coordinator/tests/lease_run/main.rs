@@ -228,7 +228,7 @@ fn le_4_a_killed_holder_takes_its_program_with_it_and_its_memory_is_counted_unti
         .unwrap();
     let (line, _output) = first_line(&mut run);
     let grandchild: u32 = line.parse().unwrap();
-    let mut holder = bench.holder().unwrap();
+    let holder = bench.holder().unwrap();
     assert_eq!(holder.leases()[0].state, LeaseState::Active);
     let id = holder.leases()[0].lease.to_string();
     let refused = bench.lease(&["release", &id]).output().unwrap();
@@ -236,11 +236,26 @@ fn le_4_a_killed_holder_takes_its_program_with_it_and_its_memory_is_counted_unti
     run.kill().unwrap();
     run.wait().unwrap();
     until(|| (!is_running(grandchild)).then_some(()));
-    until(|| {
-        holder.refresh().unwrap();
-        holder.settle().unwrap();
-        holder.leases().is_empty().then_some(())
-    });
+    // No coordinator runs: whoever waits for the memory finds out that nobody holds it any more.
+    let next = bench.run(&["--vram", "600TiB", "--wait", "30s"], "exit 4").output().unwrap();
+    assert_eq!(next.status.code(), Some(4), "{}", words(&next));
+    assert_eq!(bench.held(), 0);
+}
+
+#[test]
+fn le_4_a_waiting_program_gets_what_a_killed_holder_held() {
+    let Some(bench) = Bench::start() else { return };
+    let mut run = bench.run(&["--vram", "600TiB"], "echo $$; read never").stdin(Stdio::piped()).spawn().unwrap();
+    let (line, _output) = first_line(&mut run);
+    let program: u32 = line.parse().unwrap();
+    let waits = bench.run(&["--vram", "600TiB", "--label", "next"], "exit 4").spawn().unwrap();
+    until(|| bench.holder().unwrap().waiters().iter().any(|waiter| waiter.label == "next").then_some(()));
+    run.kill().unwrap();
+    run.wait().unwrap();
+    let next = waits.wait_with_output().unwrap();
+    assert_eq!(next.status.code(), Some(4), "{}", words(&next));
+    assert!(!is_running(program), "nothing of the killed job was left when its memory was given away");
+    assert_eq!(bench.held(), 0);
 }
 
 #[test]
