@@ -1,25 +1,40 @@
 //! How much is logged, changed while the process runs (TR-4's `logLevel`).
 
-use std::io::{self, IsTerminal};
-use std::sync::Arc;
+use std::io::{self, IsTerminal, Write};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::{LogFormat, LogLevel};
 
-/// Sets the level of the log. Without a log it does nothing.
+/// Sets the level of the log, and knows whether it can be written. Without a log it does nothing.
 #[derive(Clone, Default)]
-pub(crate) struct LogFilter(Option<Arc<dyn Fn(LevelFilter) + Send + Sync>>);
+pub(crate) struct LogFilter {
+    set: Option<Arc<dyn Fn(LevelFilter) + Send + Sync>>,
+    failed: Arc<Mutex<Failed>>,
+}
+
+/// What could not be written of the log.
+#[derive(Default)]
+struct Failed {
+    /// Why the last line was not written, if it was not.
+    why: Option<String>,
+    lines: u64,
+}
 
 impl LogFilter {
     /// Begins the log, on standard error; standard output belongs to the start-up lines.
     pub(crate) fn start(level: LogLevel, format: LogFormat) -> Self {
+        let failed = Arc::<Mutex<Failed>>::default();
         let (filter, handle) = reload::Layer::new(filter(level));
         let registry = tracing_subscriber::registry().with(filter);
-        let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+        let writer = LogWriter(Arc::clone(&failed));
+        // A log on a full disk must not end the thread that writes to it, which a failed eprintln! would.
+        let lines = tracing_subscriber::fmt::layer().log_internal_errors(false).with_writer(writer);
         match format {
             LogFormat::Text => {
                 let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
@@ -27,17 +42,60 @@ impl LogFilter {
             }
             LogFormat::Json => registry.with(lines.json()).init(),
         }
-        Self(Some(Arc::new(move |level| {
+        let set = move |level| {
             // It fails only when the log is gone.
             let _ = handle.reload(level);
-        })))
+        };
+        Self { set: Some(Arc::new(set)), failed }
+    }
+
+    /// Why lines of the log are being lost, if they are.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let why = failed.why.as_ref()?;
+        Some(format!("the log on standard error cannot be written: {why}; {} lines of it are lost", failed.lines))
     }
 
     /// Logs so much from now on.
     pub(crate) fn set(&self, level: LogLevel) {
-        if let Some(set) = &self.0 {
+        if let Some(set) = &self.set {
             set(filter(level));
         }
+    }
+}
+
+/// Writes lines to standard error, and counts those that it does not take.
+struct LogWriter(Arc<Mutex<Failed>>);
+
+impl MakeWriter<'_> for LogWriter {
+    type Writer = LogLine;
+
+    fn make_writer(&self) -> LogLine {
+        LogLine(Arc::clone(&self.0))
+    }
+}
+
+struct LogLine(Arc<Mutex<Failed>>);
+
+impl Write for LogLine {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let mut failed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut out = io::stderr().lock();
+        if failed.lines > 0 && writeln!(out, "({} lines of this log could not be written)", failed.lines).is_ok() {
+            failed.lines = 0;
+        }
+        match out.write_all(line) {
+            Ok(()) => failed.why = None,
+            Err(error) => {
+                failed.why = Some(error.to_string());
+                failed.lines += 1;
+            }
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

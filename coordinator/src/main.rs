@@ -26,7 +26,7 @@ mod runtime_config;
 mod serve;
 mod settings;
 mod startup;
-mod state_file;
+mod state_folder;
 mod supervisor;
 mod tasks;
 mod tcp_table;

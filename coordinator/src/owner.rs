@@ -1,12 +1,11 @@
 //! How the user who runs a coordinator shows it who they are: by a key in a file of the state folder that only they can
 //! read. It is drawn anew at each start, and good for the port it names.
 
-use std::fs::OpenOptions;
 use std::io::{self, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use crate::state_file;
+use model_boss_lease_store::{StateFileUse, open_state_file, replace_state_file};
 
 /// The header that carries it.
 pub(crate) const OWNER_KEY: &str = "x-model-boss-owner";
@@ -27,7 +26,7 @@ impl OwnerKey {
         getrandom::fill(&mut bits).map_err(|error| io::Error::other(error.to_string()))?;
         let key: String = bits.iter().map(|byte| format!("{byte:02x}")).collect();
         std::fs::create_dir_all(state_dir)?;
-        state_file::replace_secret(&state_dir.join(FILE), format!("{port} {key}\n").as_bytes())?;
+        replace_state_file(&state_dir.join(FILE), format!("{port} {key}\n").as_bytes())?;
         Ok(Self(key))
     }
 
@@ -42,10 +41,9 @@ impl OwnerKey {
 /// owns the file, or could read it.
 pub(crate) fn key_for(state_dir: &Path, port: u16) -> Option<String> {
     let file = state_dir.join(FILE);
-    let no_wait = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
-    let opened = OpenOptions::new().read(true).custom_flags(no_wait).open(file).ok()?;
+    let opened = open_state_file(&file, StateFileUse::Read).ok()?;
     let about = opened.metadata().ok()?;
-    let is_ours = about.is_file() && about.uid() == nix::unistd::geteuid().as_raw() && about.mode() & 0o077 == 0;
+    let is_ours = about.uid() == nix::unistd::geteuid().as_raw() && about.mode() & 0o077 == 0;
     let mut text = String::new();
     is_ours.then(|| opened.take(LONGEST).read_to_string(&mut text).ok()).flatten()?;
     let (written, key) = text.trim().split_once(' ')?;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::{self, AllowedHosts, Changes, Clock, Context, Door, Patience, Server, ServerLimits};
 use crate::catalog::{Engines, LiveCatalog, ModelRoots, find_llama_server};
-use crate::cloud::Clouds;
+use crate::cloud::{Clouds, SPEND_FILE};
 use crate::config::{ApiKeys, ApiKeysError, Config, Loaded};
 use crate::driver::{Driver, News, Pulse, Scheduling, Waiting};
 use crate::footprints::Footprints;
@@ -29,11 +30,10 @@ use crate::probe::{DeclaredProbe, HostProbe, NvidiaProbe, Probe, SimulatedMachin
 use crate::runtime_config::RuntimeConfig;
 use crate::settings::{Configured, LiveSettings};
 use crate::startup::Startup;
-use crate::supervisor::{Ports, ProgramError, Programs, Spawner, Streams, Supervisor, SupervisorSettings, Tools};
+use crate::state_folder::StateFolder;
+use crate::supervisor::{LOGS, Ports, ProgramError, Programs, Spawner, Streams, Supervisor, SupervisorSettings, Tools};
 use crate::tasks::LiveTasks;
 
-/// Where in the state folder the output of workers is kept.
-const LOGS: &str = "logs";
 /// Recorded samples are moved into their buckets this often.
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 /// After drain_grace the workers are killed, and their requests get this long to hear of it.
@@ -54,6 +54,9 @@ pub(crate) enum ServeError {
     /// The machine to play.
     #[error("the machine to play cannot be used")]
     Simulation(#[from] SimulationError),
+    /// Something else lies in the place of a file of the state folder.
+    #[error("{0} cannot be used")]
+    StateFile(PathBuf, #[source] io::Error),
     /// The address.
     #[error("cannot listen on {0}; is another coordinator running? --port takes another port")]
     Bind(SocketAddr, #[source] io::Error),
@@ -79,6 +82,8 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
     if machine.is_some() {
         config = beside_the_real_one(config);
     }
+    let state = StateFolder::new(&config.state_dir);
+    state.check(&[SPEND_FILE]).map_err(|(path, why)| ServeError::StateFile(path, why))?;
     let keys = keys(&config)?;
     let mut asked = Asked::new()?;
     let listener = bind(&config).await?;
@@ -110,7 +115,7 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
     let configured = configured(&config);
     let streams = Streams::default();
     let scheduler = Scheduler::new(configured.settings.clone(), Moment::START);
-    let settings = Arc::new(LiveSettings::new(configured, log, news.clone()));
+    let settings = Arc::new(LiveSettings::new(configured, log.clone(), news.clone()));
     let named = decided.contains_key("tasks");
     let tasks = Arc::new(LiveTasks::read(&config.tasks, named, prefixes, Arc::clone(&settings)));
     let runtime = RuntimeConfig::open(
@@ -125,7 +130,7 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
         scheduler,
         scheduling: scheduling.clone(),
         catalog: Arc::clone(&live),
-        supervisor: supervisor(&config, Arc::clone(&live), leases.clone(), news, machine, streams.clone())?,
+        supervisor: supervisor(&config, Arc::clone(&live), leases.clone(), news, machine, (streams.clone(), &state))?,
         leases: leases.clone(),
         devices: devices.clone(),
         footprints,
@@ -136,6 +141,7 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
     };
     let mut driver = tokio::spawn(driver.run(inbox));
     tokio::spawn(keep_up(Arc::clone(&metrics)));
+    tokio::spawn(state.clone().watch());
     tokio::spawn(Arc::clone(&live).follow());
     tokio::spawn(Arc::clone(&tasks).follow());
     tokio::spawn(Arc::clone(&runtime).follow());
@@ -148,7 +154,7 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
     let context = Arc::new(Context {
         scheduling: scheduling.clone(),
         catalog: Arc::clone(&live),
-        clouds: Arc::new(Clouds::new(&config.providers, &config.state_dir)),
+        clouds: Arc::new(Clouds::new(&config.providers, &state)),
         tasks: Arc::clone(&tasks),
         config: runtime,
         leases,
@@ -162,7 +168,9 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
         limits: config.limits.clone(),
         memory: MemoryBudget::new(config.limits.request_memory),
         sse: config.sse.clone(),
-        logs: config.state_dir.join(LOGS),
+        logs: state.file(LOGS),
+        state,
+        log,
         draining: draining.clone(),
         started: Instant::now(),
         clock,
@@ -290,13 +298,13 @@ fn supervisor(
     leases: Leases,
     news: News,
     machine: Option<Arc<SimulatedMachine>>,
-    streams: Streams,
+    (streams, state): (Streams, &StateFolder),
 ) -> Result<Supervisor, ServeError> {
     let spawner =
         Spawner::start(Handle::current()).map_err(|error| ServeError::System("the spawning thread", error))?;
     let settings = SupervisorSettings {
         programs: programs(config)?,
-        logs: config.state_dir.join(LOGS),
+        state: state.clone(),
         load_timeout: config.load_timeout,
         stop_grace: config.stop_grace,
         hang_timeout: config.hang_timeout,

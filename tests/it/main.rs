@@ -19,6 +19,7 @@ mod engines;
 mod events;
 mod eviction;
 mod files;
+mod full_disk;
 mod give_ups;
 mod gpus;
 mod isolation;

@@ -42,12 +42,21 @@ impl Launch {
         Self { command, mark: mark.to_owned(), folder }
     }
 
+    /// The same, with this as its standard error.
+    pub async fn start_with_log(mut self, log: std::fs::File) -> Boss {
+        self.command.stderr(log);
+        self.start().await
+    }
+
     /// Starts it and waits until it says where it listens.
     pub async fn start(mut self) -> Boss {
         let mut child = self.command.spawn().unwrap_or_else(|e| panic!("cannot start {:?}: {e}", self.command));
         let output = Output::default();
         output.collect(child.stdout.take().expect("stdout is a pipe"));
-        output.collect(child.stderr.take().expect("stderr is a pipe"));
+        // Unless a test gave it a log of its own.
+        if let Some(stderr) = child.stderr.take() {
+            output.collect(stderr);
+        }
         let mut boss = Boss {
             child,
             output,

@@ -1,14 +1,18 @@
 //! The store inside the coordinator: one database file in its state folder. Other processes reach it over HTTP.
 
+use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use model_boss_lease::{Ledger, Token};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 
 use crate::StoreError;
+use crate::error::chain;
 use crate::host;
 use crate::lock::{LockFile, private_folder};
+use crate::state_file::{FileId, StateFileUse, open_state_file};
 use crate::store::{Document, DocumentStore, Etag, LedgerStore, Snapshot, Swap};
 
 /// Boot id → etag, and the ledger as JSON. At most one row: opening drops the rows of other boots.
@@ -23,13 +27,37 @@ const DOCUMENTS: TableDefinition<'_, &str, (u128, &str)> = TableDefinition::new(
 /// A document read longer ago than this is read again before anything is decided on it.
 const READ_IS_OLD: Duration = Duration::from_secs(1);
 
+/// Takes as much room in the file as a ledger may need, and gives it back: a full disk shows when the file is opened.
+const ROOM: TableDefinition<'_, (), &[u8]> = TableDefinition::new("room");
+
+/// A ledger with some hundred leases.
+const USUAL_SIZE: usize = 64 << 10;
+
+/// A file that could not be opened is left alone for so long.
+const OPEN_AGAIN: Duration = Duration::from_millis(250);
+
 /// The lease ledger in a file of the state folder, used by one process at a time.
+///
+/// After a failure of the disk the file is closed, and opened again at a later question: until that succeeds every
+/// question fails with an outage. A file that was removed or replaced is noticed at the next question and opened as it is.
 #[derive(Debug)]
 pub struct EmbeddedStore {
-    database: Database,
+    state_dir: PathBuf,
     path: PathBuf,
     boot_id: String,
-    _lock: LockFile,
+    open: Option<OpenFile>,
+    /// Until then the file is not opened again; and why it is closed.
+    resting: Option<(Instant, String)>,
+    /// What the largest document needs.
+    room: usize,
+    lock: LockFile,
+}
+
+/// The open database, and which file it is.
+#[derive(Debug)]
+struct OpenFile {
+    database: Database,
+    id: FileId,
 }
 
 impl EmbeddedStore {
@@ -45,9 +73,8 @@ impl EmbeddedStore {
         let state_dir = private_folder(state_dir)?;
         let lock = LockFile::of_state_dir(&state_dir)?;
         let path = state_dir.join(Self::FILE);
-        let database = open_database(&path)?;
-        let mut store = Self { database, path, boot_id, _lock: lock };
-        store.drop_other_boots()?;
+        let mut store = Self { state_dir, path, boot_id, open: None, resting: None, room: USUAL_SIZE, lock };
+        store.open = Some(store.open_file()?);
         Ok(store)
     }
 
@@ -57,84 +84,157 @@ impl EmbeddedStore {
     }
 
     /// The largest token of any earlier boot.
-    pub(crate) fn earlier_fence(&self) -> Result<Token, StoreError> {
-        let failed = |error: redb::Error| self.failed(error);
-        let transaction = self.database.begin_read().map_err(|error| failed(error.into()))?;
-        let table = transaction.open_table(FENCE).map_err(|error| failed(error.into()))?;
-        let fence = table.get(()).map_err(|error| failed(error.into()))?;
-        Ok(Token(fence.map_or(0, |fence| fence.value())))
+    pub(crate) fn earlier_fence(&mut self) -> Result<Token, StoreError> {
+        self.ask(|database| {
+            let fence = database.begin_read()?.open_table(FENCE)?.get(())?;
+            Ok(Token(fence.map_or(0, |fence| fence.value())))
+        })
     }
 
-    /// A reboot empties every device, so the promises of other boots mean nothing; their tokens still count.
-    fn drop_other_boots(&mut self) -> Result<(), StoreError> {
-        let failed = |error: redb::Error| self.failed(error);
-        let transaction = self.database.begin_write().map_err(|error| failed(error.into()))?;
+    /// One question to the database. After an error it is closed: it believes nothing until it is opened anew.
+    fn ask<T>(&mut self, question: impl FnOnce(&Database) -> Result<T, redb::Error>) -> Result<T, StoreError> {
+        let database = &self.reopened()?.database;
+        // The database panics on some damages instead of reporting them.
+        let answer = catch_unwind(AssertUnwindSafe(|| question(database)))
+            .map_err(|_| contradicts(&self.path))
+            .and_then(|answer| answer.map_err(|error| database_error(&self.path, error)));
+        answer.inspect_err(|error| self.rest(error))
+    }
+
+    /// The open file, opened again where it was closed or is not the one in its place any more.
+    fn reopened(&mut self) -> Result<&OpenFile, StoreError> {
+        if let Some((until, why)) = &self.resting
+            && Instant::now() < *until
         {
-            let mut ledgers = transaction.open_table(LEDGERS).map_err(|error| failed(error.into()))?;
-            let mut fences = transaction.open_table(FENCE).map_err(|error| failed(error.into()))?;
-            let mut reached = fences.get(()).map_err(|error| failed(error.into()))?.map_or(0, |fence| fence.value());
-            for row in ledgers.iter().map_err(|error| failed(error.into()))? {
-                let (_, value) = row.map_err(|error| failed(error.into()))?;
+            return Err(StoreError::Away { store: describe(&self.path), detail: why.clone() });
+        }
+        if self.open.as_ref().is_some_and(|open| !open.id.is_at(&self.path)) {
+            self.close();
+        }
+        let open = match self.open.take() {
+            Some(open) => open,
+            None => self.open_in_place().map_err(|error| {
+                self.rest(&error);
+                StoreError::Away { store: describe(&self.path), detail: chain(&error) }
+            })?,
+        };
+        self.resting = None;
+        Ok(self.open.insert(open))
+    }
+
+    fn rest(&mut self, error: &StoreError) {
+        self.close();
+        self.resting = Some((Instant::now() + OPEN_AGAIN, chain(error)));
+    }
+
+    fn close(&mut self) {
+        if let Some(open) = self.open.take() {
+            // What it cannot write at its end is found by the next opening.
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(open)));
+        }
+    }
+
+    /// Opens the file again, also where its folder was removed meanwhile.
+    fn open_in_place(&mut self) -> Result<OpenFile, StoreError> {
+        private_folder(&self.state_dir)?;
+        if !self.lock.is_in_place() {
+            self.lock = LockFile::of_state_dir(&self.state_dir)?;
+        }
+        self.open_file()
+    }
+
+    fn open_file(&self) -> Result<OpenFile, StoreError> {
+        let io = |source| StoreError::Io { act: "open", path: self.path.clone(), source };
+        let file = open_state_file(&self.path, StateFileUse::Update).map_err(io)?;
+        let id = FileId::of(&file).map_err(io)?;
+        let database = open_database(&self.path, file)?;
+        let prepared = catch_unwind(AssertUnwindSafe(|| self.prepare(&database)));
+        prepared.map_err(|_| contradicts(&self.path))?.map_err(|error| database_error(&self.path, error))?;
+        Ok(OpenFile { database, id })
+    }
+
+    /// Makes the tables, and drops other boots: a reboot empties every device, so their promises mean nothing. Their tokens
+    /// still count.
+    fn prepare(&self, database: &Database) -> Result<(), redb::Error> {
+        let transaction = database.begin_write()?;
+        {
+            let mut ledgers = transaction.open_table(LEDGERS)?;
+            let mut fences = transaction.open_table(FENCE)?;
+            let mut reached = fences.get(())?.map_or(0, |fence| fence.value());
+            for row in ledgers.iter()? {
+                let (_, value) = row?;
                 // A ledger that cannot be read is reported when its own boot reads it; here its token is just not known.
                 if let Ok(ledger) = serde_json::from_str::<Ledger>(value.value().1) {
                     reached = reached.max(ledger.fence.0);
                 }
             }
-            ledgers.retain(|boot, _| boot == self.boot_id).map_err(|error| failed(error.into()))?;
-            fences.insert((), reached).map_err(|error| failed(error.into()))?;
+            ledgers.retain(|boot, _| boot == self.boot_id)?;
+            fences.insert((), reached)?;
             // Makes the table, so that it can be read.
-            transaction.open_table(DOCUMENTS).map_err(|error| failed(error.into()))?;
+            transaction.open_table(DOCUMENTS)?;
+            transaction.open_table(ROOM)?.insert((), vec![0; self.room].as_slice())?;
         }
-        transaction.commit().map_err(|error| failed(error.into()))
+        transaction.commit()?;
+        let transaction = database.begin_write()?;
+        transaction.open_table(ROOM)?.remove(())?;
+        transaction.commit()?;
+        Ok(())
     }
 
     fn swap(
-        &self,
+        &mut self,
         table: TableDefinition<'_, &str, (u128, &str)>,
         key: &str,
         expected: Etag,
+        next: Etag,
         content: &str,
     ) -> Result<Swap, StoreError> {
-        let failed = |error: redb::Error| self.failed(error);
-        let next = Etag::random()?;
-        let transaction = self.database.begin_write().map_err(|error| failed(error.into()))?;
-        {
-            let mut table = transaction.open_table(table).map_err(|error| failed(error.into()))?;
-            let current = table.get(key).map_err(|error| failed(error.into()))?.map_or(0, |row| row.value().0);
-            if current != expected.0 {
-                return Ok(Swap::Conflict);
+        // Should this fail for want of room, the store is away until there is enough of it.
+        self.room = self.room.max(content.len());
+        self.ask(|database| {
+            let transaction = database.begin_write()?;
+            {
+                let mut table = transaction.open_table(table)?;
+                let current = table.get(key)?.map_or(0, |row| row.value().0);
+                if current != expected.0 {
+                    return Ok(Swap::Conflict);
+                }
+                table.insert(key, (next.0, content))?;
             }
-            table.insert(key, (next.0, content)).map_err(|error| failed(error.into()))?;
-        }
-        transaction.commit().map_err(|error| failed(error.into()))?;
-        Ok(Swap::Done)
+            transaction.commit()?;
+            Ok(Swap::Done)
+        })
     }
 
-    fn failed(&self, error: redb::Error) -> StoreError {
-        database_error(&self.path, error)
+    fn read(
+        &mut self,
+        table: TableDefinition<'_, &str, (u128, &str)>,
+        key: &str,
+    ) -> Result<(Option<String>, Etag), StoreError> {
+        self.ask(|database| {
+            let row = database.begin_read()?.open_table(table)?.get(key)?;
+            Ok(match row.as_ref().map(redb::AccessGuard::value) {
+                Some((etag, content)) => (Some(content.to_owned()), Etag(etag)),
+                None => (None, Etag(0)),
+            })
+        })
     }
 }
 
 impl LedgerStore for EmbeddedStore {
     fn load(&mut self) -> Result<Snapshot, StoreError> {
-        let failed = |error: redb::Error| self.failed(error);
         let now = host::time_since_boot()?;
-        let transaction = self.database.begin_read().map_err(|error| failed(error.into()))?;
-        let table = transaction.open_table(LEDGERS).map_err(|error| failed(error.into()))?;
-        let row = table.get(self.boot_id.as_str()).map_err(|error| failed(error.into()))?;
-        Ok(match row.as_ref().map(redb::AccessGuard::value) {
-            Some((etag, document)) => {
-                Snapshot { document: Some(document.to_owned()), etag: Etag(etag), now, run_id: None }
-            }
-            None => Snapshot { document: None, etag: Etag(0), now, run_id: None },
-        })
+        let boot_id = self.boot_id.clone();
+        let (document, etag) = self.read(LEDGERS, &boot_id)?;
+        Ok(Snapshot { document, etag, now, run_id: None })
     }
 
-    fn compare_and_swap(&mut self, loaded: &Snapshot, document: &str) -> Result<Swap, StoreError> {
+    fn compare_and_swap(&mut self, loaded: &Snapshot, next: Etag, document: &str) -> Result<Swap, StoreError> {
         if host::time_since_boot()?.since(loaded.now) > READ_IS_OLD {
             return Ok(Swap::Stale);
         }
-        self.swap(LEDGERS, &self.boot_id, loaded.etag, document)
+        let boot_id = self.boot_id.clone();
+        self.swap(LEDGERS, &boot_id, loaded.etag, next, document)
     }
 
     fn describe(&self) -> String {
@@ -148,40 +248,32 @@ fn describe(path: &Path) -> String {
 
 impl DocumentStore for EmbeddedStore {
     fn load_document(&mut self, name: &str) -> Result<Document, StoreError> {
-        let failed = |error: redb::Error| self.failed(error);
-        let transaction = self.database.begin_read().map_err(|error| failed(error.into()))?;
-        let table = transaction.open_table(DOCUMENTS).map_err(|error| failed(error.into()))?;
-        let row = table.get(name).map_err(|error| failed(error.into()))?;
-        Ok(match row.as_ref().map(redb::AccessGuard::value) {
-            Some((etag, content)) => Document { content: Some(content.to_owned()), etag: Etag(etag) },
-            None => Document { content: None, etag: Etag(0) },
-        })
+        let (content, etag) = self.read(DOCUMENTS, name)?;
+        Ok(Document { content, etag })
     }
 
     fn swap_document(&mut self, name: &str, loaded: &Document, content: &str) -> Result<Swap, StoreError> {
-        self.swap(DOCUMENTS, name, loaded.etag, content)
+        self.swap(DOCUMENTS, name, loaded.etag, Etag::random()?, content)
     }
 }
 
 /// Opens the file and checks every page, so that a damaged one is found now and not in the middle of a load.
-fn open_database(path: &Path) -> Result<Database, StoreError> {
+fn open_database(path: &Path, file: File) -> Result<Database, StoreError> {
     // The database panics on some damages instead of reporting them.
-    let opened = std::panic::catch_unwind(|| {
-        let mut database = Database::create(path)?;
+    let opened = catch_unwind(AssertUnwindSafe(|| {
+        let mut database = Database::builder().create_file(file)?;
         // A repair here would bring back an older ledger. (What a kill leaves behind was repaired by opening.)
         if database.check_integrity()? {
             Ok(database)
         } else {
             Err(redb::StorageError::Corrupted("a checksum is wrong".to_owned()).into())
         }
-    });
-    match opened {
-        Ok(Ok(database)) => Ok(database),
-        Ok(Err(error)) => Err(open_error(path, error)),
-        Err(_) => {
-            Err(StoreError::Corrupt { what: describe(path), detail: "its pages contradict each other".to_owned() })
-        }
-    }
+    }));
+    opened.map_err(|_| contradicts(path))?.map_err(|error| open_error(path, error))
+}
+
+fn contradicts(path: &Path) -> StoreError {
+    StoreError::Corrupt { what: describe(path), detail: "its pages contradict each other".to_owned() }
 }
 
 fn open_error(path: &Path, error: redb::DatabaseError) -> StoreError {
@@ -192,6 +284,8 @@ fn open_error(path: &Path, error: redb::DatabaseError) -> StoreError {
         {
             StoreError::Io { act: "open", path: path.to_owned(), source }
         }
+        // The disk failed in the middle of opening.
+        redb::DatabaseError::Storage(redb::StorageError::PreviousIo) => database_error(path, redb::Error::PreviousIo),
         other => StoreError::Corrupt { what: describe(path), detail: other.to_string() },
     }
 }
@@ -215,20 +309,24 @@ mod tests {
         EmbeddedStore::open_in_boot(dir, boot.to_owned()).unwrap()
     }
 
+    fn etag(number: u128) -> Etag {
+        Etag(number)
+    }
+
     #[test]
     fn a_register_swaps_only_what_was_read_and_only_soon() {
         let dir = tempfile::tempdir().unwrap();
         let mut store = store(dir.path(), "boot");
         let empty = store.load().unwrap();
         assert_eq!(empty.document, None);
-        assert_eq!(store.compare_and_swap(&empty, "one").unwrap(), Swap::Done);
-        assert_eq!(store.compare_and_swap(&empty, "two").unwrap(), Swap::Conflict);
+        assert_eq!(store.compare_and_swap(&empty, etag(1), "one").unwrap(), Swap::Done);
+        assert_eq!(store.compare_and_swap(&empty, etag(2), "two").unwrap(), Swap::Conflict);
         let mut loaded = store.load().unwrap();
         assert_eq!(loaded.document.as_deref(), Some("one"));
         loaded.now.0 -= 1_100_000;
-        assert_eq!(store.compare_and_swap(&loaded, "two").unwrap(), Swap::Stale);
+        assert_eq!(store.compare_and_swap(&loaded, etag(2), "two").unwrap(), Swap::Stale);
         loaded.now.0 += 1_100_000;
-        assert_eq!(store.compare_and_swap(&loaded, "two").unwrap(), Swap::Done);
+        assert_eq!(store.compare_and_swap(&loaded, etag(2), "two").unwrap(), Swap::Done);
         assert_eq!(store.load().unwrap().document.as_deref(), Some("two"));
     }
 
@@ -256,7 +354,7 @@ mod tests {
             let mut store = store(dir.path(), "first");
             let ledger = Ledger::new("first", Token(77), Terms::default());
             let loaded = store.load().unwrap();
-            store.compare_and_swap(&loaded, &serde_json::to_string(&ledger).unwrap()).unwrap();
+            store.compare_and_swap(&loaded, etag(1), &serde_json::to_string(&ledger).unwrap()).unwrap();
         }
         for boot in ["second", "third"] {
             let mut store = store(dir.path(), boot);

@@ -45,6 +45,14 @@ pub enum StoreError {
         #[source]
         source: Unreachable,
     },
+    /// The store failed a moment ago, or was never opened.
+    #[error("{store} cannot be used: {detail}; nothing new is started until it can")]
+    Away {
+        /// Which store, without credentials.
+        store: String,
+        /// Why.
+        detail: String,
+    },
     /// The store would throw the ledger away when memory gets short.
     #[error(
         "the Redis server at {server} may evict keys (maxmemory-policy is {policy}): it would lose leases; set maxmemory-policy to noeviction"
@@ -151,9 +159,46 @@ pub enum Unreachable {
 }
 
 impl StoreError {
-    /// Whether the store is out of reach or in no state to be used: what is held is kept, nothing new is begun.
+    /// Whether the store is out of reach or in no state to be used: what is held is kept, nothing new is begun. Every other
+    /// error is about what was asked.
     pub fn is_outage(&self) -> bool {
-        matches!(self, Self::Unavailable { .. } | Self::Evicts { .. } | Self::Contended(_) | Self::Recovering(_))
+        match self {
+            Self::Unavailable { .. }
+            | Self::Away { .. }
+            | Self::Evicts { .. }
+            | Self::TooOld { .. }
+            | Self::BadAnswer { .. }
+            | Self::Database { .. }
+            | Self::Corrupt { .. }
+            | Self::Contended(_)
+            | Self::Recovering(_) => true,
+            Self::InUse { .. }
+            | Self::Io { .. }
+            | Self::ForeignFolder(_)
+            | Self::BadUrl { .. }
+            | Self::Encode(_)
+            | Self::Host(_)
+            | Self::NoSuchProcess(_)
+            | Self::Lost(_)
+            | Self::Undeclared(_)
+            | Self::Refused(_)
+            | Self::Unexpected(_) => false,
+        }
+    }
+
+    /// Whether the disk failed in a way that passes without a change of settings: it is full, or a read or write failed.
+    pub fn is_failed_disk(&self) -> bool {
+        let source = match self {
+            Self::Io { source, .. } => source,
+            Self::Database { source, .. } => match source.as_ref() {
+                redb::Error::Io(source) => source,
+                redb::Error::PreviousIo => return true,
+                _ => return false,
+            },
+            _ => return false,
+        };
+        matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+            || source.raw_os_error() == Some(nix::libc::EIO)
     }
 }
 

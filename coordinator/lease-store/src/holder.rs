@@ -23,7 +23,7 @@ use model_boss_protocol::{ByteCount, DeviceId};
 use crate::capability::CapabilityKey;
 use crate::error::chain;
 use crate::lock::{Claim, LockFile, own_folder};
-use crate::store::{Document, Snapshot, Store, Swap};
+use crate::store::{Document, Etag, Snapshot, Store, Swap};
 use crate::view::{LeaseView, WaiterView};
 use crate::{EmbeddedStore, RedisStore, StoreError, host};
 
@@ -98,7 +98,7 @@ impl Holder {
     /// from counting one device twice. Call [`Holder::settle`] next.
     pub fn embedded(state_dir: &Path, runtime_dir: &Path, owner: Owner, terms: Terms) -> Result<Self, StoreError> {
         let runtime_dir = own_folder(runtime_dir)?;
-        let store = EmbeddedStore::open(state_dir)?;
+        let mut store = EmbeddedStore::open(state_dir)?;
         let empty = Ledger::new(host::boot_id()?, store.earlier_fence()?, terms);
         let claim = Claim::Alone(format!("state folder {}", state_dir.display()));
         Self::over(Box::new(store), empty, claim, &runtime_dir, owner)
@@ -230,12 +230,12 @@ impl Holder {
 
     /// A small document that everybody who uses the store shares.
     pub fn load_document(&mut self, name: &str) -> Result<Document, StoreError> {
-        self.store.load_document(name)
+        self.reach.read(self.store.load_document(name))
     }
 
     /// Changes a small document if nobody else did.
     pub fn swap_document(&mut self, name: &str, loaded: &Document, content: &str) -> Result<Swap, StoreError> {
-        self.store.swap_document(name, loaded, content)
+        self.reach.written(self.store.swap_document(name, loaded, content))
     }
 
     /// The file that says that a ledger of this boot was begun.
@@ -284,7 +284,7 @@ impl Holder {
                 Swap::Done
             } else {
                 let document = serde_json::to_string(&ledger).map_err(StoreError::Encode)?;
-                self.reach.written(self.store.compare_and_swap(&loaded, &document))?
+                self.reach.written(self.store.compare_and_swap(&loaded, Etag::random()?, &document))?
             };
             if swap == Swap::Done {
                 // Should the ledger be lost, its tokens go on from here, whatever the clock says then.

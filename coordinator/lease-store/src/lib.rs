@@ -11,6 +11,7 @@ mod holder;
 mod host;
 mod lock;
 mod redis_store;
+mod state_file;
 mod store;
 mod tree;
 mod view;
@@ -29,6 +30,7 @@ pub use model_boss_lease::{
     Token, Yielding,
 };
 pub use redis_store::{RedisStore, redis_server};
+pub use state_file::{StateFileUse, check_state_file, open_state_file, replace_state_file};
 pub use store::{Document, DocumentStore, Etag, LedgerStore, Snapshot, Store, Swap};
 pub use tree::{Below, GUARDS_VARIABLE, ProcessTree, guard_mark};
 pub use view::{ForcedView, LeaseView, PartView, RevokeView, WaiterView};

@@ -1,14 +1,18 @@
 //! Files that one process at a time may lock. The kernel releases the lock when the process ends, however it ends.
 
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, TryLockError};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use model_boss_lease::DeviceKey;
 use nix::unistd::getuid;
 
 use crate::StoreError;
+use crate::state_file::{FileId, StateFileUse, open_state_file};
+
+/// What a lock file says is no longer.
+const LONGEST_LINE: usize = 4 << 10;
 
 /// For whom something is locked.
 #[derive(Clone, Debug)]
@@ -22,6 +26,8 @@ pub(crate) enum Claim {
 /// A locked file; the lock ends with this value or with the process.
 #[derive(Debug)]
 pub(crate) struct LockFile {
+    path: PathBuf,
+    id: FileId,
     _file: File,
 }
 
@@ -49,14 +55,8 @@ impl LockFile {
 
     fn take(path: &Path, claim: &Claim, what: String, advice: &'static str) -> Result<Self, StoreError> {
         let io = |act| move |source| StoreError::Io { act, path: path.to_owned(), source };
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path)
-            .map_err(io("open"))?;
+        let mut file = open_state_file(path, StateFileUse::Update).map_err(io("open"))?;
+        let id = FileId::of(&file).map_err(io("inspect"))?;
         let locked = |locked: Result<(), TryLockError>| match locked {
             Ok(()) => Ok(true),
             Err(TryLockError::WouldBlock) => Ok(false),
@@ -64,11 +64,7 @@ impl LockFile {
         };
         let alone = locked(file.try_lock())?;
         if alone {
-            let holder = claim.line();
-            file.set_len(0)
-                .and_then(|()| file.rewind())
-                .and_then(|()| file.write_all(holder.as_bytes()))
-                .map_err(io("write"))?;
+            write(&mut file, &claim.line()).map_err(io("write"))?;
         }
         let held = match claim {
             Claim::Alone(_) => alone,
@@ -76,13 +72,18 @@ impl LockFile {
             Claim::Shared(_) => locked(file.try_lock_shared())? && read(&mut file).map_err(io("read"))? == claim.line(),
         };
         if held {
-            return Ok(Self { _file: file });
+            return Ok(Self { path: path.to_owned(), id, _file: file });
         }
         let holder = match read(&mut file) {
             Ok(line) if !line.trim().is_empty() => line.trim().to_owned(),
             _ => "another process".to_owned(),
         };
         Err(StoreError::InUse { what, holder, advice })
+    }
+
+    /// Whether the locked file is still the one that others would lock.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.id.is_at(&self.path)
     }
 }
 
@@ -94,6 +95,14 @@ impl Claim {
             Self::Shared(ledger) => format!("the {ledger}\n"),
         }
     }
+}
+
+/// Puts the line over what stands there. Nothing is cut off: an earlier, longer line ends in blanks.
+fn write(file: &mut File, line: &str) -> std::io::Result<()> {
+    let before = usize::try_from(file.metadata()?.len()).unwrap_or(0).min(LONGEST_LINE);
+    let line = format!("{line:before$}");
+    file.rewind()?;
+    file.write_all(line.as_bytes())
 }
 
 fn read(file: &mut File) -> std::io::Result<String> {

@@ -143,8 +143,7 @@ impl LedgerStore for RedisStore {
         Ok(Snapshot { document, etag, now, run_id: Some(run_id) })
     }
 
-    fn compare_and_swap(&mut self, loaded: &Snapshot, document: &str) -> Result<Swap, StoreError> {
-        let next = Etag::random()?;
+    fn compare_and_swap(&mut self, loaded: &Snapshot, next: Etag, document: &str) -> Result<Swap, StoreError> {
         let key = self.key.clone();
         let run_id = loaded.run_id.as_deref().unwrap_or_default();
         let answer: String = self.link.ask(|connection| {

@@ -11,8 +11,9 @@ pub trait LedgerStore: Send {
     /// The document as it is now, and the store's time.
     fn load(&mut self) -> Result<Snapshot, StoreError>;
 
-    /// Puts `document` in place if nobody else did since `loaded` was read and that was not too long ago.
-    fn compare_and_swap(&mut self, loaded: &Snapshot, document: &str) -> Result<Swap, StoreError>;
+    /// Puts `document` in place, to be named `next`, if nobody else did since `loaded` was read and that was not too long
+    /// ago. After an error it may be in place or not.
+    fn compare_and_swap(&mut self, loaded: &Snapshot, next: Etag, document: &str) -> Result<Swap, StoreError>;
 
     /// What and where it is, for people.
     fn describe(&self) -> String;
@@ -61,7 +62,7 @@ pub struct Etag(pub u128);
 
 impl Etag {
     /// 128 random bits, never 0.
-    pub(crate) fn random() -> Result<Self, StoreError> {
+    pub fn random() -> Result<Self, StoreError> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).map_err(|_| StoreError::Host("random numbers"))?;
         Ok(Self(u128::from_ne_bytes(bytes).max(1)))

@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use model_boss_lease_store::{
-    Accounting, AcquireRequest, Acquired, DeviceDeclaration, DeviceKey, EmbeddedStore, Evidence, Holder, LeaseHandle,
-    LedgerStore, Observation, Owner, OwnerKind, StoreError, Terms, this_process,
+    Accounting, AcquireRequest, Acquired, DeviceDeclaration, DeviceKey, EmbeddedStore, Etag, Evidence, Holder,
+    LeaseHandle, LedgerStore, Observation, Owner, OwnerKind, StoreError, Terms, this_process,
 };
 use model_boss_protocol::{ByteCount, DeviceId, Priority};
 
@@ -184,7 +184,7 @@ fn a_document_that_is_not_a_ledger_is_named() {
     {
         let mut store = EmbeddedStore::open(&state).unwrap();
         let loaded = store.load().unwrap();
-        store.compare_and_swap(&loaded, "{\"schema\":1}").unwrap();
+        store.compare_and_swap(&loaded, Etag::random().unwrap(), "{\"schema\":1}").unwrap();
     }
     let error = open(&state, &runtime).err().unwrap().to_string();
     assert!(error.contains("missing field") && error.contains(EmbeddedStore::FILE), "{error}");

@@ -12,6 +12,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http_body::Frame;
+use model_boss_lease_store::{StateFileUse, open_state_file};
 use model_boss_protocol::{ApiError, ErrorCode};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
@@ -63,8 +64,10 @@ pub(super) async fn logs(call: Call) -> Result<Response, ApiError> {
 
 /// The last lines and where they end. A model that was never loaded has written nothing.
 async fn tail(file: &Path, lines: usize) -> std::io::Result<(Bytes, u64)> {
-    let mut file = match File::open(file).await {
-        Ok(file) => file,
+    let path = file.to_owned();
+    let opened = tokio::task::spawn_blocking(move || open_state_file(&path, StateFileUse::Read));
+    let mut file = match opened.await.map_err(std::io::Error::other)? {
+        Ok(file) => File::from_std(file),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((Bytes::new(), 0)),
         Err(error) => return Err(error),
     };

@@ -47,10 +47,12 @@ use crate::cloud::Clouds;
 use crate::config::{ApiKeys, Limits, Sse};
 use crate::driver::Scheduling;
 use crate::leases::{DeviceTable, Leases, StoreWatch};
+use crate::log_filter::LogFilter;
 use crate::memory::MemoryBudget;
 use crate::metrics::Metrics;
 use crate::owner::OwnerKey;
 use crate::runtime_config::RuntimeConfig;
+use crate::state_folder::StateFolder;
 use crate::supervisor::Streams;
 use crate::tasks::LiveTasks;
 
@@ -98,6 +100,10 @@ pub(crate) struct Context {
     pub(crate) sse: Sse,
     /// Where the output of workers is kept.
     pub(crate) logs: PathBuf,
+    /// What survives a restart, and what is wrong there.
+    pub(crate) state: StateFolder,
+    /// The log of the process itself.
+    pub(crate) log: LogFilter,
     /// Set when the process is asked to end.
     pub(crate) draining: CancellationToken,
     /// When the process began.

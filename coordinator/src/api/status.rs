@@ -88,12 +88,19 @@ pub(super) async fn health(call: Call) -> Result<Response, ApiError> {
     })
 }
 
-/// What an operator has to mend: manifests, tasks, stored configuration, devices.
+/// What an operator has to mend: manifests, tasks, stored configuration, devices, the lease store, files that cannot be
+/// written.
 fn problems(context: &Context) -> Vec<String> {
     let mut problems: Vec<String> = context.catalog.current().problems.iter().map(ToString::to_string).collect();
     problems.extend(context.tasks.problems());
     problems.extend(context.config.problems());
     problems.extend(context.devices.problems());
+    let StoreStatus { store, state, .. } = context.store.status();
+    if let LedgerState::Away { detail } = state {
+        problems.push(format!("leases ({store}): {detail}; loaded models serve on, nothing is loaded or evicted"));
+    }
+    problems.extend(context.state.troubles());
+    problems.extend(context.log.trouble());
     problems
 }
 

@@ -23,7 +23,6 @@ use crate::config::LogLevel;
 use crate::driver::{Driver, News, Pulse, Waiting};
 use crate::footprints::Footprints;
 use crate::leases::{LeaseSetup, LeaseStart, StoreChoice};
-use crate::log_filter::LogFilter;
 use crate::probe::{DeviceSample, Probe};
 use crate::settings::{Configured, LiveSettings};
 use crate::supervisor::{Ports, Programs, Spawner, Supervisor, SupervisorSettings, Tools};
@@ -108,7 +107,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
     let tools = Tools {
         settings: SupervisorSettings {
             programs: Programs::at(folder.path().join("no-such-worker")),
-            logs: folder.path().join("logs"),
+            state: StateFolder::new(folder.path()),
             load_timeout: None,
             stop_grace: Duration::from_secs(1),
             hang_timeout: Duration::from_secs(5),
@@ -155,7 +154,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
         config,
         scheduling,
         catalog: live,
-        clouds: Arc::new(Clouds::new(&ProviderTables::default(), folder.path())),
+        clouds: Arc::new(Clouds::new(&ProviderTables::default(), &StateFolder::new(folder.path()))),
         leases,
         devices,
         store,
@@ -168,6 +167,8 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
         memory: MemoryBudget::new(Limits::default().request_memory),
         sse: Sse::default(),
         logs: folder.path().join("logs"),
+        state: StateFolder::new(folder.path()),
+        log: LogFilter::default(),
         draining: CancellationToken::new(),
         started: Instant::now(),
         clock,

@@ -186,7 +186,7 @@ mod tests {
 
     fn billed(chat: &Value, hide_usage: bool, pieces: &[&str]) -> (Arc<Spend>, String) {
         let folder = tempfile::tempdir().unwrap();
-        let spend = Arc::new(Spend::open(folder.path()));
+        let spend = Arc::new(Spend::open(&crate::state_folder::StateFolder::new(folder.path())));
         let bill = Bill {
             spend: Arc::clone(&spend),
             client: ClientId::from("me"),

@@ -32,12 +32,13 @@ pub(crate) use provider::{ProviderSpec, ProviderTables};
 use put::{Order, Put, Question, put};
 pub(crate) use report::{Counted, ProviderReport, UTC_DAY};
 use spend::Spend;
-pub(crate) use spend::Today;
+pub(crate) use spend::{FILE as SPEND_FILE, Today};
 use transport::{Answered, Transport};
 
 use crate::json::JsonLimits;
 use crate::memory::MemoryBudget;
 use crate::offload::offload;
+use crate::state_folder::StateFolder;
 
 /// Every provider.
 pub(crate) struct Clouds {
@@ -113,8 +114,8 @@ pub(crate) enum CloudBody {
 }
 
 impl Clouds {
-    /// These providers, and `claude` if it is not among them. What is spent is kept below `state`.
-    pub(crate) fn new(tables: &ProviderTables, state: &Path) -> Self {
+    /// These providers, and `claude` if it is not among them. What is spent is kept in the state folder.
+    pub(crate) fn new(tables: &ProviderTables, state: &StateFolder) -> Self {
         let providers = tables.with_claude().into_iter().map(|(name, spec)| {
             let provider = Provider::new(&name, spec);
             (name, provider)

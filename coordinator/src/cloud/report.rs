@@ -165,6 +165,7 @@ mod tests {
     use super::*;
     use crate::cloud::ProviderTables;
     use crate::cloud::spend::Used;
+    use crate::state_folder::StateFolder;
     use model_boss_protocol::ClientId;
 
     #[test]
@@ -172,7 +173,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let text = "base_url = \"https://far.example\"\nprices = { dear = { input = 1, output = 1 } }";
         let tables = ProviderTables(BTreeMap::from([("far".to_owned(), toml::from_str(text).unwrap())]));
-        let clouds = Clouds::new(&tables, folder.path());
+        let clouds = Clouds::new(&tables, &StateFolder::new(folder.path()));
         let far = || {
             let (providers, _) = clouds.report(0);
             providers.into_iter().find(|provider| provider.name == "far").unwrap()

@@ -3,17 +3,23 @@
 //! its own writes it, so that nobody who counts waits for the disk.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
+use model_boss_lease_store::{StateFileUse, open_state_file, replace_state_file};
 use model_boss_protocol::ClientId;
 use serde::{Deserialize, Serialize};
 
+use crate::state_folder::StateFolder;
+
 /// The file's name.
-const FILE: &str = "spend.json";
+pub(crate) const FILE: &str = "spend.json";
+/// A file that cannot be written is tried again after this.
+const TRY_AGAIN: Duration = Duration::from_millis(500);
 /// Seconds.
 pub(super) const DAY: u64 = 86_400;
 /// Models of a provider that are counted apart. Their names come from clients: more would let anybody grow the metrics.
@@ -85,6 +91,7 @@ pub(super) struct Spend {
 /// What is counted, and where it is kept.
 #[derive(Debug)]
 struct Kept {
+    state: StateFolder,
     file: PathBuf,
     books: Mutex<Books>,
     /// Something is to be written, or it is over.
@@ -97,11 +104,36 @@ struct Books {
     ever: Tallies,
     /// The file does not say what stands here.
     unwritten: bool,
+    /// What the file says is not counted here yet: it could not be read.
+    unread: bool,
     /// Nobody counts any more.
     over: bool,
 }
 
 impl Books {
+    /// Counts what was found in the file beside what was counted since, if it is of the same day.
+    fn add(&mut self, found: Today) {
+        let counted = std::mem::replace(&mut self.today, found);
+        if counted.spent.is_empty() && counted.providers.is_empty() {
+            return;
+        }
+        self.today.turn(counted.day * DAY);
+        for (client, dollars) in counted.spent {
+            *self.today.spent.entry(client).or_default() += dollars;
+        }
+        for (provider, models) in counted.providers {
+            let known = self.today.providers.entry(provider).or_default();
+            for (model, more) in models {
+                let tally = known.entry(model).or_default();
+                tally.requests += more.requests;
+                tally.errors += more.errors;
+                tally.input_tokens = tally.input_tokens.saturating_add(more.input_tokens);
+                tally.output_tokens = tally.output_tokens.saturating_add(more.output_tokens);
+                tally.spent_usd += more.spent_usd;
+            }
+        }
+    }
+
     /// Does the same to both counts of a model. One that was never answered for has none of its own: `answered` makes it.
     fn count(&mut self, now: u64, (provider, model): (&str, &str), answered: bool, change: impl Fn(&mut Tally)) {
         self.today.turn(now);
@@ -114,15 +146,13 @@ impl Books {
 }
 
 impl Spend {
-    /// What the file below `state` says; nothing when there is none.
-    pub(super) fn open(state: &Path) -> Self {
-        let file = state.join(FILE);
-        let today = read(&file).unwrap_or_else(|error| {
-            tracing::warn!(file = %file.display(), %error, "what was spent today cannot be read; it counts for nothing");
-            Today::default()
-        });
-        let books = Mutex::new(Books { today, ..Books::default() });
-        let kept = Arc::new(Kept { file, books, news: Condvar::new() });
+    /// What the file in the state folder says; nothing when there is none.
+    pub(super) fn open(state: &StateFolder) -> Self {
+        let (state, file) = (state.clone(), state.file(FILE));
+        // To be read again before the first write, if it cannot be read now.
+        let books = Mutex::new(Books { unread: true, ..Books::default() });
+        let kept = Arc::new(Kept { state, file, books, news: Condvar::new() });
+        kept.read_file();
         let own = Arc::clone(&kept);
         let writer = std::thread::Builder::new().name("spend".into()).spawn(move || own.write_news());
         let writer = writer.inspect_err(|error| tracing::warn!(%error, "what is spent is counted in memory only")).ok();
@@ -197,39 +227,92 @@ impl Kept {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what is new until it is over. What changes while the disk is busy is written together.
+    /// Writes what is new until it is over. What changes while the disk is busy is written together. A disk that fails is
+    /// tried again: what is counted stays here until it is written.
     fn write_news(&self) {
-        let idle = |books: &mut Books| !books.unwritten && !books.over;
+        let mut failed = false;
         loop {
-            let mut books = self.news.wait_while(self.books(), idle).unwrap_or_else(PoisonError::into_inner);
-            if !std::mem::take(&mut books.unwritten) {
+            let books = self.books();
+            let mut books = if failed {
+                let wait = self.news.wait_timeout_while(books, TRY_AGAIN, |books| !books.over);
+                wait.unwrap_or_else(PoisonError::into_inner).0
+            } else {
+                let idle = |books: &mut Books| !books.unwritten && !books.unread && !books.over;
+                self.news.wait_while(books, idle).unwrap_or_else(PoisonError::into_inner)
+            };
+            let over = books.over;
+            if std::mem::take(&mut books.unwritten) {
+                drop(books);
+                failed = !self.write_file();
+            } else if books.unread && !over {
+                drop(books);
+                failed = !self.read_file();
+            } else {
                 return;
             }
-            let today = books.today.clone();
-            drop(books);
-            if let Err(error) = write(&self.file, &today) {
-                let file = self.file.display();
-                tracing::warn!(%file, %error, "what was spent cannot be kept; it is counted in memory");
+            if over {
+                return;
             }
         }
     }
-}
 
-fn read(file: &Path) -> io::Result<Today> {
-    match fs::read(file) {
-        Ok(bytes) => Ok(serde_json::from_slice(&bytes)?),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Today::default()),
-        Err(error) => Err(error),
+    /// Counts what the file says too. Whether that is done.
+    fn read_file(&self) -> bool {
+        let found = match read(&self.file) {
+            Ok(found) => found,
+            Err(error) => {
+                self.state.trouble(&self.file, format!("what was spent today cannot be read: {error}"));
+                return false;
+            }
+        };
+        let mut books = self.books();
+        if std::mem::take(&mut books.unread) {
+            books.add(found);
+        }
+        drop(books);
+        self.state.well(&self.file);
+        true
+    }
+
+    /// Writes what is counted. Whether that is done.
+    fn write_file(&self) -> bool {
+        // What the file says would be lost.
+        let read = !self.books().unread || self.read_file();
+        let today = self.books().today.clone();
+        let written = read
+            && match serde_json::to_vec(&today).map_err(io::Error::from) {
+                Ok(text) => {
+                    replace_state_file(&self.file, &text).map_or_else(|error| self.unwritten(&error), |()| true)
+                }
+                Err(error) => self.unwritten(&error),
+            };
+        if written {
+            self.state.well(&self.file);
+        } else {
+            self.books().unwritten = true;
+        }
+        written
+    }
+
+    fn unwritten(&self, error: &io::Error) -> bool {
+        self.state.trouble(&self.file, format!("what was spent cannot be written and is counted in memory: {error}"));
+        false
     }
 }
 
-/// Whole or not at all, whatever ends meanwhile.
-fn write(file: &Path, today: &Today) -> io::Result<()> {
-    let new = file.with_extension("json.new");
-    let mut draft = File::create(&new)?;
-    draft.write_all(&serde_json::to_vec(today)?)?;
-    draft.sync_all()?;
-    fs::rename(new, file)
+/// What the file says. One that is damaged is moved aside and says nothing.
+fn read(file: &Path) -> io::Result<Today> {
+    let mut text = Vec::new();
+    match open_state_file(file, StateFileUse::Read) {
+        Ok(mut open) => open.read_to_end(&mut text)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Today::default()),
+        Err(error) => return Err(error),
+    };
+    serde_json::from_slice(&text).or_else(|error| {
+        let aside = file.with_extension("json.damaged");
+        tracing::warn!("{} makes no sense ({error}) and is moved to {}", file.display(), aside.display());
+        fs::rename(file, aside).map(|()| Today::default())
+    })
 }
 
 #[cfg(test)]
@@ -244,12 +327,12 @@ mod tests {
     fn what_is_spent_survives_a_restart_and_not_the_day() {
         let folder = tempfile::tempdir().unwrap();
         let (client, now) = (ClientId::from("a"), 20_000 * DAY + 5);
-        let spend = Spend::open(folder.path());
+        let spend = Spend::open(&StateFolder::new(folder.path()));
         spend.used(&use_of(&client, Some(1.5)), now);
         spend.used(&use_of(&client, Some(0.25)), now + 60);
         spend.used(&use_of(&client, None), now + 60);
         drop(spend);
-        let again = Spend::open(folder.path());
+        let again = Spend::open(&StateFolder::new(folder.path()));
         assert_eq!((again.of(&client, now), again.of(&ClientId::from("b"), now)), (1.75, 0.0));
         let tally = Tally { input_tokens: 21, output_tokens: 9, spent_usd: 1.75, ..Tally::default() };
         assert_eq!(again.today(now).providers["claude"]["opus"], tally);
@@ -261,7 +344,7 @@ mod tests {
     #[test]
     fn what_began_before_midnight_takes_nothing_back() {
         let folder = tempfile::tempdir().unwrap();
-        let spend = Spend::open(folder.path());
+        let spend = Spend::open(&StateFolder::new(folder.path()));
         let (late, early) = (ClientId::from("late"), ClientId::from("early"));
         let midnight = 20_000 * DAY;
         spend.used(&use_of(&early, Some(5.0)), midnight + 1);
@@ -278,23 +361,62 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join(FILE), "{\"day\":20").unwrap();
         let (client, now) = (ClientId::from("a"), 20_000 * DAY);
-        Spend::open(folder.path()).used(&use_of(&client, Some(1.0)), now);
-        assert_eq!(Spend::open(folder.path()).of(&client, now), 1.0);
+        Spend::open(&StateFolder::new(folder.path())).used(&use_of(&client, Some(1.0)), now);
+        assert_eq!(Spend::open(&StateFolder::new(folder.path())).of(&client, now), 1.0);
         let files: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
-        assert_eq!(files, [FILE], "no draft is left");
+        assert_eq!(files.len(), 2, "the damaged file is aside, and no draft is left: {files:?}");
+        assert_eq!(fs::read(folder.path().join("spend.json.damaged")).unwrap(), b"{\"day\":20");
+    }
+
+    #[test]
+    fn what_a_disk_does_not_take_is_counted_and_written_when_it_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateFolder::new(&folder.path().join("state"));
+        let (client, now) = (ClientId::from("a"), 20_000 * DAY);
+        let spend = Spend::open(&state);
+        spend.used(&use_of(&client, Some(1.0)), now);
+        let until = |done: &dyn Fn() -> bool| {
+            while !done() {
+                std::thread::park_timeout(Duration::from_millis(5));
+            }
+        };
+        until(&|| {
+            state.troubles().iter().any(|trouble| trouble.contains("spend.json: what was spent cannot be written"))
+        });
+        spend.used(&use_of(&client, Some(0.5)), now);
+        assert_eq!(spend.of(&client, now), 1.5);
+        fs::create_dir(folder.path().join("state")).unwrap();
+        until(&|| state.troubles().is_empty());
+        assert_eq!(Spend::open(&state).of(&client, now), 1.5);
+    }
+
+    #[test]
+    fn a_file_that_could_not_be_read_at_first_counts_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let (state, file) = (StateFolder::new(folder.path()), folder.path().join(FILE));
+        std::os::unix::fs::symlink("elsewhere", &file).unwrap();
+        let (client, now) = (ClientId::from("a"), 20_000 * DAY);
+        let spend = Spend::open(&state);
+        spend.used(&use_of(&client, Some(1.0)), now);
+        assert!(state.troubles()[0].contains("it is a link"), "{:?}", state.troubles());
+        let mended = folder.path().join("mended");
+        fs::write(&mended, r#"{"day":20000,"spent":{"a":2.5}}"#).unwrap();
+        fs::rename(mended, &file).unwrap();
+        drop(spend);
+        assert_eq!(Spend::open(&state).of(&client, now), 3.5);
     }
 
     #[test]
     fn a_file_of_before_counts_of_providers_were_kept_is_read() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join(FILE), r#"{"day":20000,"spent":{"a":2.5}}"#).unwrap();
-        assert_eq!(Spend::open(folder.path()).of(&ClientId::from("a"), 20_000 * DAY), 2.5);
+        assert_eq!(Spend::open(&StateFolder::new(folder.path())).of(&ClientId::from("a"), 20_000 * DAY), 2.5);
     }
 
     #[test]
     fn names_that_nobody_answers_for_are_counted_together() {
         let folder = tempfile::tempdir().unwrap();
-        let spend = Spend::open(folder.path());
+        let spend = Spend::open(&StateFolder::new(folder.path()));
         for n in 0..1_000 {
             spend.asked("claude", &format!("made-up-{n}"), false, 0);
         }

@@ -5,7 +5,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use model_boss_core::{Event, LedgerState};
-use model_boss_lease_store::{DeviceDeclaration, Holder, Others, StoreError, Unreachable};
+use model_boss_lease_store::{DeviceDeclaration, Holder, Others, StoreError};
 use model_boss_protocol::{ByteCount, DeviceId, ModelId};
 use tokio::sync::oneshot;
 
@@ -96,7 +96,7 @@ pub(super) fn keep(
                     show_unknown(&mut probes, table, &news);
                     tell(Ok(()));
                 }
-                if !refuse_for(OPEN_AGAIN, &error, inbox, &news) {
+                if !refuse_for(OPEN_AGAIN, (&store, &error), inbox, &news) {
                     return;
                 }
             }
@@ -122,8 +122,11 @@ pub(super) fn keep(
 /// Whether trying again may help. What is wrong with the store itself is told at the start, and waited for later: then
 /// somebody may be about to mend it.
 fn may_come_back(store: &StoreChoice, error: &StoreError, reached: bool) -> bool {
-    matches!(store, StoreChoice::Redis { .. })
-        && (matches!(error, StoreError::Unavailable { .. }) || (reached && error.is_outage()))
+    match store {
+        _ if reached && error.is_outage() => true,
+        StoreChoice::Redis { .. } => matches!(error, StoreError::Unavailable { .. }),
+        StoreChoice::Embedded(_) => error.is_failed_disk(),
+    }
 }
 
 /// Says once that the store is out of reach.
@@ -141,15 +144,14 @@ fn tell_away(error: &StoreError, watch: &StoreWatch, news: &News) -> bool {
 }
 
 /// Answers everything with the error for so long. `false`: nobody can ask any more.
-fn refuse_for(span: Duration, error: &StoreError, inbox: &mpsc::Receiver<LeaseCommand>, news: &News) -> bool {
+fn refuse_for(
+    span: Duration,
+    (store, error): (&StoreChoice, &StoreError),
+    inbox: &mpsc::Receiver<LeaseCommand>,
+    news: &News,
+) -> bool {
     let until = Instant::now() + span;
-    let unavailable = || StoreError::Unavailable {
-        server: match error {
-            StoreError::Unavailable { server, .. } => server.clone(),
-            _ => String::new(),
-        },
-        source: Unreachable::JustTried(chain(error)),
-    };
+    let unavailable = || StoreError::Away { store: store.describe(), detail: chain(error) };
     loop {
         match inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
             Ok(LeaseCommand::Wait(_) | LeaseCommand::Forgo(_)) => {}

@@ -224,7 +224,12 @@ impl Leases {
 
     /// A small document of the store, shared by everybody who uses it: runtime configuration, learned sizes.
     pub(crate) async fn load_document(&self, name: &'static str) -> Result<Document, StoreError> {
-        self.on_thread(move |ledger| ledger.holder.load_document(name)).await
+        self.on_thread(move |ledger| {
+            let document = ledger.holder.load_document(name);
+            ledger.done(&document);
+            document
+        })
+        .await
     }
 
     /// Changes a small document if nobody else did since it was loaded.
@@ -234,7 +239,12 @@ impl Leases {
         loaded: Document,
         content: String,
     ) -> Result<Swap, StoreError> {
-        self.on_thread(move |ledger| ledger.holder.swap_document(name, &loaded, &content)).await
+        self.on_thread(move |ledger| {
+            let swapped = ledger.holder.swap_document(name, &loaded, &content);
+            ledger.done(&swapped);
+            swapped
+        })
+        .await
     }
 
     /// Does something on the ledger's thread, between its other work.

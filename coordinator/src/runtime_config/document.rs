@@ -1,19 +1,17 @@
 //! The document of the store as this version reads it, and the copy of it in the state folder. Nothing that a newer
 //! version wrote is dropped: what this one does not know is carried along.
 
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use model_boss_lease_store::{StateFileUse, open_state_file, replace_state_file};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
-
-use crate::plain_file::read_plain_file;
-use crate::state_file;
 
 /// The copy's name in the state folder.
 const FILE: &str = "runtime-config.json";
@@ -152,8 +150,9 @@ pub(super) fn read_copy(folder: &Path) -> Option<Kept> {
 }
 
 fn read(file: &Path) -> Result<Option<Kept>, String> {
-    let bytes = match read_plain_file(file, LONGEST) {
-        Ok(bytes) => bytes,
+    let mut bytes = Vec::new();
+    match open_state_file(file, StateFileUse::Read) {
+        Ok(open) => open.take(LONGEST + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error.to_string()),
     };
@@ -164,5 +163,5 @@ fn read(file: &Path) -> Result<Option<Kept>, String> {
 }
 
 fn write(file: &Path, kept: &Kept) -> io::Result<()> {
-    state_file::replace(file, &serde_json::to_vec(kept)?)
+    replace_state_file(file, &serde_json::to_vec(kept)?)
 }

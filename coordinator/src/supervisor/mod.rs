@@ -10,9 +10,9 @@ mod runner;
 mod sockets;
 mod spawner;
 mod streams;
+mod worker_log;
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -25,10 +25,11 @@ use crate::catalog::{LiveCatalog, Model};
 use crate::driver::News;
 use crate::leases::Leases;
 use crate::probe::SimulatedMachine;
+use crate::state_folder::StateFolder;
 use crate::upstream::Upstream;
 
 pub(crate) use engine_gate::{ENGINE_GATE, engine_gate};
-pub(crate) use output::log_path;
+pub(crate) use output::{LOGS, log_path};
 pub(crate) use ports::Ports;
 pub(crate) use programs::{ProgramError, Programs};
 use runner::WorkerRunner;
@@ -67,7 +68,7 @@ pub(crate) struct SupervisorSettings {
     /// The workers' programs.
     pub(crate) programs: Programs,
     /// Where the logs of workers go.
-    pub(crate) logs: PathBuf,
+    pub(crate) state: StateFolder,
     /// How long a load may take; by size when absent.
     pub(crate) load_timeout: Option<Duration>,
     /// From SIGTERM to SIGKILL.

@@ -7,16 +7,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use model_boss_protocol::ModelId;
-use tokio::fs::{File, OpenOptions};
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::task::JoinSet;
+
+use super::worker_log::WorkerLog;
+use crate::state_folder::StateFolder;
+
+/// Where in the state folder the output of workers is kept.
+pub(crate) const LOGS: &str = "logs";
 
 /// Lines kept to explain an exit.
 const LAST_LINES: usize = 20;
 /// A longer line is cut: a worker that writes without newlines must not fill our memory.
 const MAX_LINE: u64 = 8 * 1024;
-/// A log file that grew past this is moved aside once, so that a model's logs stay under twice this size.
-const MAX_LOG: u64 = 8 << 20;
 /// Grandchildren may keep a pipe open after the worker is gone: what is not here by then is not waited for.
 const DRAIN_LIMIT: Duration = Duration::from_millis(500);
 
@@ -27,9 +30,9 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Starts to read. `pid` marks the lines; a log file that cannot be opened is reported and done without.
-    pub(super) async fn capture(
-        folder: &Path,
+    /// Starts to read. `pid` marks the lines.
+    pub(super) fn capture(
+        state: &StateFolder,
         model: &ModelId,
         pid: u32,
         stdout: Option<impl AsyncRead + Unpin + Send + 'static>,
@@ -37,12 +40,11 @@ impl Output {
     ) -> Self {
         let last = Arc::new(Mutex::new(VecDeque::new()));
         let mut readers = JoinSet::new();
+        let log = WorkerLog::open(state, log_path(&state.file(LOGS), model), &mut readers);
         if let Some(stdout) = stdout {
-            let log = open_log(folder, model).await;
-            readers.spawn(read_lines(stdout, log, model.clone(), pid, None));
+            readers.spawn(read_lines(stdout, log.clone(), model.clone(), pid, None));
         }
         if let Some(stderr) = stderr {
-            let log = open_log(folder, model).await;
             readers.spawn(read_lines(stderr, log, model.clone(), pid, Some(Arc::clone(&last))));
         }
         Self { last, readers }
@@ -57,7 +59,7 @@ impl Output {
 
 async fn read_lines(
     pipe: impl AsyncRead + Unpin,
-    mut log: Option<File>,
+    log: WorkerLog,
     model: ModelId,
     pid: u32,
     keep: Option<Arc<Mutex<VecDeque<String>>>>,
@@ -77,41 +79,13 @@ async fn read_lines(
             continue;
         }
         tracing::debug!(target: "worker", %model, pid, "{text}");
-        if let Some(file) = &mut log
-            && let Err(error) = write_line(file, pid, text).await
-        {
-            tracing::warn!(%model, %error, "cannot write the worker's log; its lines are kept in memory only");
-            log = None;
-        }
+        log.line(pid, text);
         if let Some(last) = &keep {
             let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
             if last.len() == LAST_LINES {
                 last.pop_front();
             }
             last.push_back(text.to_owned());
-        }
-    }
-}
-
-async fn write_line(file: &mut File, pid: u32, text: &str) -> std::io::Result<()> {
-    file.write_all(format!("[{pid}] {text}\n").as_bytes()).await?;
-    file.flush().await
-}
-
-async fn open_log(folder: &Path, model: &ModelId) -> Option<File> {
-    let path = log_path(folder, model);
-    let opened = async {
-        tokio::fs::create_dir_all(folder).await?;
-        if tokio::fs::metadata(&path).await.is_ok_and(|found| found.len() > MAX_LOG) {
-            tokio::fs::rename(&path, path.with_extension("log.old")).await?;
-        }
-        OpenOptions::new().create(true).append(true).open(&path).await
-    };
-    match opened.await {
-        Ok(file) => Some(file),
-        Err(error) => {
-            tracing::warn!(path = %path.display(), %error, "cannot open the worker's log file");
-            None
         }
     }
 }
@@ -133,12 +107,13 @@ mod tests {
         let model = ModelId::from("team/m:1");
         let stderr: String = (0..30).map(|n| format!("line {n}\n")).collect();
         let out: &[u8] = b"hello\n";
-        let output =
-            Output::capture(folder.path(), &model, 7, Some(out), Some(std::io::Cursor::new(stderr.into_bytes()))).await;
+        let state = StateFolder::new(folder.path());
+        let stderr = std::io::Cursor::new(stderr.into_bytes());
+        let output = Output::capture(&state, &model, 7, Some(out), Some(stderr));
         let last = output.last_lines().await;
         assert_eq!(last.len(), LAST_LINES);
         assert_eq!(last.last().map(String::as_str), Some("line 29"));
-        let log = std::fs::read_to_string(folder.path().join("team_m_1.log")).unwrap();
+        let log = std::fs::read_to_string(folder.path().join("logs/team_m_1.log")).unwrap();
         assert!(log.contains("[7] hello\n") && log.contains("[7] line 0\n"), "{log}");
     }
 
@@ -147,7 +122,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let endless = vec![b'x'; 3 * MAX_LINE as usize];
         let stdout: Option<&[u8]> = None;
-        let output = Output::capture(folder.path(), &"m".into(), 1, stdout, Some(std::io::Cursor::new(endless))).await;
+        let state = StateFolder::new(folder.path());
+        let output = Output::capture(&state, &"m".into(), 1, stdout, Some(std::io::Cursor::new(endless)));
         let last = output.last_lines().await;
         assert_eq!(last.len(), 3);
         assert!(last.iter().all(|line| line.len() as u64 <= MAX_LINE));

@@ -116,7 +116,7 @@ impl WorkerRunner {
         // A child that has not been waited for has its pid.
         let pid = child.id().unwrap_or_default();
         let model = &self.worker.model;
-        let output = Output::capture(&settings.logs, model, pid, child.stdout.take(), child.stderr.take()).await;
+        let output = Output::capture(&settings.state, model, pid, child.stdout.take(), child.stderr.take());
         // Held until the process is reaped: dropping it is the lifeline's end.
         let mut lifeline = child.stdin.take();
 

@@ -39,7 +39,7 @@ impl LedgerStore for Memory {
         Ok(Snapshot { document, etag, now, run_id: register.run_id.clone() })
     }
 
-    fn compare_and_swap(&mut self, loaded: &Snapshot, document: &str) -> Result<Swap, StoreError> {
+    fn compare_and_swap(&mut self, loaded: &Snapshot, _next: Etag, document: &str) -> Result<Swap, StoreError> {
         let mut register = self.0.lock().unwrap();
         if let Some(answer) = register.answers.pop() {
             return Ok(answer);

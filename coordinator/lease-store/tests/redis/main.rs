@@ -14,7 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use model_boss_lease_store::{
-    Accounting, AcquireRequest, Acquired, DeviceDeclaration, DeviceKey, DocumentStore, Holder, LeaseHandle,
+    Accounting, AcquireRequest, Acquired, DeviceDeclaration, DeviceKey, DocumentStore, Etag, Holder, LeaseHandle,
     LedgerStore, Observation, Owner, OwnerKind, RedisStore, StoreError, Swap, Terms, this_process,
 };
 use model_boss_protocol::{ByteCount, DeviceId, Priority};
@@ -82,19 +82,23 @@ fn a_register_swaps_only_what_was_read_and_only_soon() {
     let empty = store.load().unwrap();
     assert_eq!(empty.document, None);
     assert!(empty.run_id.as_ref().is_some_and(|id| id.len() == 40));
-    assert_eq!(store.compare_and_swap(&empty, "{\"one\":1}").unwrap(), Swap::Done);
-    assert_eq!(store.compare_and_swap(&empty, "two").unwrap(), Swap::Conflict);
+    assert_eq!(store.compare_and_swap(&empty, Etag::random().unwrap(), "{\"one\":1}").unwrap(), Swap::Done);
+    assert_eq!(store.compare_and_swap(&empty, Etag::random().unwrap(), "two").unwrap(), Swap::Conflict);
     let mut loaded = store.load().unwrap();
     assert_eq!(loaded.document.as_deref(), Some("{\"one\":1}"));
     loaded.now.0 -= 1_100_000;
-    assert_eq!(store.compare_and_swap(&loaded, "two").unwrap(), Swap::Stale);
+    assert_eq!(store.compare_and_swap(&loaded, Etag::random().unwrap(), "two").unwrap(), Swap::Stale);
     loaded.now.0 += 3_000_000;
-    assert_eq!(store.compare_and_swap(&loaded, "two").unwrap(), Swap::Stale, "read in the future");
+    assert_eq!(
+        store.compare_and_swap(&loaded, Etag::random().unwrap(), "two").unwrap(),
+        Swap::Stale,
+        "read in the future"
+    );
     loaded.now.0 -= 1_900_000;
     loaded.run_id = Some("0".repeat(40));
-    assert_eq!(store.compare_and_swap(&loaded, "two").unwrap(), Swap::Stale, "another server");
+    assert_eq!(store.compare_and_swap(&loaded, Etag::random().unwrap(), "two").unwrap(), Swap::Stale, "another server");
     let loaded = store.load().unwrap();
-    assert_eq!(store.compare_and_swap(&loaded, "two").unwrap(), Swap::Done);
+    assert_eq!(store.compare_and_swap(&loaded, Etag::random().unwrap(), "two").unwrap(), Swap::Done);
     // One readable document, and nothing that expires.
     let mut people = server.connection();
     let document: String = redis::cmd("HGET").arg("mb:{boot}:ledger").arg("document").query(&mut people).unwrap();
@@ -109,7 +113,7 @@ fn hosts_share_a_server_and_not_a_ledger() {
     let Some(server) = Server::start() else { return };
     let mut one = RedisStore::open(&server.url(), "one").unwrap();
     let empty = one.load().unwrap();
-    one.compare_and_swap(&empty, "mine").unwrap();
+    one.compare_and_swap(&empty, Etag::random().unwrap(), "mine").unwrap();
     assert_eq!(RedisStore::open(&server.url(), "two").unwrap().load().unwrap().document, None);
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use model_boss_lease_store::{Acquired, Evidence, Kept, RedisStore, StoreError, Swap};
+use model_boss_lease_store::{Acquired, Etag, Evidence, Kept, RedisStore, StoreError, Swap};
 use model_boss_lease_store::{LedgerStore, Unreachable};
 use model_boss_protocol::ByteCount;
 
@@ -27,7 +27,7 @@ fn after_a_restart_old_readings_are_stale_and_holders_live_on() {
     assert_eq!(holder.leases().len(), 1, "what is held is not forgotten");
     server.start_again();
 
-    assert_eq!(until(|| store.compare_and_swap(&before, "late").ok()), Swap::Stale);
+    assert_eq!(until(|| store.compare_and_swap(&before, Etag::random().unwrap(), "late").ok()), Swap::Stale);
     assert_eq!(until(|| holder.renew().ok()), Kept::default());
     assert!(holder.recovering().is_some());
     let Acquired::Wait { reason, retry_after, .. } = acquire(&mut holder, "b", ByteCount(1)).unwrap() else { panic!() };

@@ -7,7 +7,7 @@ use model_boss_lease::{
     Accounting, DeviceKey, Evidence, LeaseId, Ledger, Mode, Op, Owner, OwnerKind, Process, ProcessUse, Renewal,
     Request, StoreTime, Terms, Token, Want, Yielding, apply,
 };
-use model_boss_lease_store::{EmbeddedStore, LedgerStore, RedisStore, Swap};
+use model_boss_lease_store::{EmbeddedStore, Etag, LedgerStore, RedisStore, Swap};
 use model_boss_protocol::{ByteCount, Priority};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
@@ -55,7 +55,10 @@ fn embedded_redis_and_the_rules_alone_agree_on_every_sequence() {
                     prop_assert_eq!(&apply(&mut ledger, now, op.clone()), &outcome, "{}: {:?}", name, op);
                     prop_assert_eq!(&ledger, &alone, "{}: {:?}", name, op);
                     let document = serde_json::to_string(&ledger).unwrap();
-                    prop_assert_eq!(store.compare_and_swap(&loaded, &document).unwrap(), Swap::Done);
+                    prop_assert_eq!(
+                        store.compare_and_swap(&loaded, Etag::random().unwrap(), &document).unwrap(),
+                        Swap::Done
+                    );
                 }
             }
             Ok(())
