@@ -122,7 +122,7 @@ mod tests {
     async fn leases(folder: &std::path::Path) -> Leases {
         let setup = LeaseSetup {
             store: StoreChoice::Embedded(folder.join("state")),
-            runtime_dir: folder.join("run"),
+            runtime_dir: Some(folder.join("run")),
             terms: Terms::default(),
             foreign: ByteCount::ZERO,
             probes: Vec::new(),

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +34,8 @@ use crate::state_folder::StateFolder;
 use crate::supervisor::{LOGS, Ports, ProgramError, Programs, Spawner, Streams, Supervisor, SupervisorSettings, Tools};
 use crate::tasks::LiveTasks;
 
+/// Where earlier versions kept their state unless they were told otherwise: in the folder that they were started from.
+const EARLIER_STATE: &str = "state";
 /// Recorded samples are moved into their buckets this often.
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 /// After drain_grace the workers are killed, and their requests get this long to hear of it.
@@ -83,6 +85,7 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
         config = beside_the_real_one(config);
     }
     let state = StateFolder::new(&config.state_dir);
+    state.look();
     state.check(&[SPEND_FILE]).map_err(|(path, why)| ServeError::StateFile(path, why))?;
     let keys = keys(&config)?;
     let mut asked = Asked::new()?;
@@ -189,6 +192,8 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
         tasks: &tasks,
         devices: &devices.samples(),
         store: &store.status(),
+        state_dir: &config.state_dir,
+        earlier_state: (!decided.contains_key("state_dir")).then_some(Path::new(EARLIER_STATE)),
         no_gpu: no_gpu.as_deref(),
     }
     .print();
@@ -284,7 +289,9 @@ fn programs(config: &Config) -> Result<Programs, ProgramError> {
 /// both can run beside each other.
 fn beside_the_real_one(config: Config) -> Config {
     let state_dir = config.own_state_dir();
-    Config { runtime_dir: state_dir.join("run"), state_dir, ..config }
+    // Another folder for its state does not make it another machine.
+    let runtime_dir = config.runtime_dir.map_or_else(|| state_dir.join("run"), |folder| folder.join("simulation"));
+    Config { runtime_dir: Some(runtime_dir), state_dir, ..config }
 }
 
 /// `MODEL_BOSS_MODEL_CACHE_MB`.

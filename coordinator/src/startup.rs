@@ -3,8 +3,10 @@
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
+use std::path::Path;
 
 use model_boss_core::LedgerState;
+use model_boss_lease_store::EmbeddedStore;
 use model_boss_protocol::ByteCount;
 
 use crate::catalog::Catalog;
@@ -24,6 +26,10 @@ pub(crate) struct Startup<'a> {
     pub(crate) devices: &'a [DeviceSample],
     /// The lease store.
     pub(crate) store: &'a StoreStatus,
+    /// Where what must survive a restart is kept.
+    pub(crate) state_dir: &'a Path,
+    /// Where it was kept by earlier versions, if nothing was said.
+    pub(crate) earlier_state: Option<&'a Path>,
     /// Why there are no NVIDIA GPUs.
     pub(crate) no_gpu: Option<&'a str>,
 }
@@ -70,7 +76,22 @@ impl Startup<'_> {
         for problem in self.tasks.problems() {
             writeln!(out, "{}{problem}", name("problem"))?;
         }
-        let StoreStatus { store, state, .. } = self.store;
+        writeln!(out, "{}{}", name("state"), self.state_dir.display())?;
+        if let Some(earlier) = self.earlier_state.filter(|folder| folder.join(EmbeddedStore::FILE).is_file()) {
+            writeln!(
+                out,
+                "{}{}/ in the folder of the start is of an earlier version and is not read any more: move its files to {}, \
+                 or start with --state-dir {}",
+                name("problem"),
+                earlier.display(),
+                self.state_dir.display(),
+                earlier.display()
+            )?;
+        }
+        let StoreStatus { store, state, warnings, .. } = self.store;
+        for warning in warnings {
+            writeln!(out, "{}{warning}", name("problem"))?;
+        }
         match state {
             LedgerState::Open => writeln!(out, "{}{store}", name("leases"))?,
             LedgerState::Recovering { left } => {

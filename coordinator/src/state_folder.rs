@@ -1,7 +1,9 @@
 //! The folder for what survives a restart, and what is wrong with its files at this moment. Knows nothing of what is in them.
 
 use std::collections::BTreeMap;
+use std::fs::DirBuilder;
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -75,7 +77,11 @@ impl StateFolder {
         }
     }
 
-    fn look(&self) {
+    /// Makes it where it is not there, and looks at the room in it.
+    pub(crate) fn look(&self) {
+        if let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(&self.path) {
+            return self.trouble(&self.path, format!("it cannot be made: {error}"));
+        }
         match statvfs(&self.path) {
             Ok(about) => {
                 let left = about.blocks_available().saturating_mul(about.fragment_size());

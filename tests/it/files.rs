@@ -193,7 +193,8 @@ async fn op_5_the_user_who_runs_it_needs_no_root_and_others_get_no_more_than_the
     let mut stranger = cli(Some(&boss), &sandbox, "model-boss-fake-worker");
     stranger.current_dir(home.path("")).args(["run"]).arg(&path).arg("hello");
     assert!(error(&output(stranger).await).contains("model_roots"));
-    let run = cli(Some(&boss), &sandbox, "model-boss-fake-worker");
+    let mut run = cli(Some(&boss), &sandbox, "model-boss-fake-worker");
+    run.env("MODEL_BOSS_STATE_DIR", sandbox.path("state"));
     assert_eq!(text(&output(with(run, &["run", "./models/alpha", "hello"])).await).trim(), "good day");
     model.worker().await;
     boss.finish().await;

@@ -179,7 +179,9 @@ impl StoreError {
             | Self::Encode(_)
             | Self::Host(_)
             | Self::NoSuchProcess(_)
+            | Self::NotNamed(_)
             | Self::Lost(_)
+            | Self::HeldAlready(_)
             | Self::Undeclared(_)
             | Self::Refused(_)
             | Self::Unexpected(_) => false,

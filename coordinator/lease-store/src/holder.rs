@@ -12,7 +12,7 @@ mod settle;
 mod words;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use model_boss_lease::{
@@ -21,9 +21,11 @@ use model_boss_lease::{
 use model_boss_protocol::{ByteCount, DeviceId};
 
 use crate::capability::CapabilityKey;
+use crate::claim::{Claim, DeviceClaim};
 use crate::error::chain;
-use crate::lock::{Claim, LockFile, own_folder};
-use crate::store::{Document, Etag, Snapshot, Store, Swap};
+use crate::mark::Mark;
+use crate::place::Place;
+use crate::store::{Document, Etag, LedgerStore as _, Snapshot, Store, Swap};
 use crate::view::{LeaseView, WaiterView};
 use crate::{EmbeddedStore, RedisStore, StoreError, host};
 
@@ -46,7 +48,8 @@ pub struct Holder {
     /// What a ledger begins with: this boot, these terms.
     empty: Ledger,
     claim: Claim,
-    runtime_dir: PathBuf,
+    place: Place,
+    mark: Mark,
     devices: BTreeMap<DeviceId, Claimed>,
     held: BTreeMap<LeaseId, Held>,
     /// The ledger as this process last saw it.
@@ -90,24 +93,31 @@ impl Reach {
 struct Claimed {
     declaration: DeviceDeclaration,
     written: Option<Written>,
-    _lock: LockFile,
+    claim: DeviceClaim,
 }
 
 impl Holder {
-    /// Opens the embedded store in `state_dir`. `runtime_dir` holds the locks that keep two coordinators of this host
-    /// from counting one device twice. Call [`Holder::settle`] next.
-    pub fn embedded(state_dir: &Path, runtime_dir: &Path, owner: Owner, terms: Terms) -> Result<Self, StoreError> {
-        let runtime_dir = own_folder(runtime_dir)?;
+    /// Opens the embedded store in `state_dir`. `runtime_dir` is for tests: the folder for the claims that keep two
+    /// coordinators of this host from counting one device twice, and for the mark that this boot's ledger had leases. Without
+    /// one they lie where every process of the host finds them. Call [`Holder::settle`] next.
+    pub fn embedded(
+        state_dir: &Path,
+        runtime_dir: Option<&Path>,
+        owner: Owner,
+        terms: Terms,
+    ) -> Result<Self, StoreError> {
+        let place = Place::of(runtime_dir)?;
         let mut store = EmbeddedStore::open(state_dir)?;
-        let empty = Ledger::new(host::boot_id()?, store.earlier_fence()?, terms);
+        let boot_id = host::boot_id()?;
+        let mark = Mark::open(&place, &boot_id, store.describe(), Some(store.path()));
+        let empty = Ledger::new(boot_id, store.earlier_fence()?, terms);
         let claim = Claim::Alone(format!("state folder {}", state_dir.display()));
-        Self::over(Box::new(store), empty, claim, &runtime_dir, owner)
+        Self::over(Box::new(store), empty, claim, (place, mark), owner)
     }
 
-    /// Opens the ledger that the processes of this host share in Redis. `runtime_dir` must be the same for all of them:
-    /// it holds the mark that a ledger was begun since the boot, so that a lost one is not taken for a first start, and
-    /// the locks that keep two ledgers from counting one device twice.
-    pub fn redis(url: &str, runtime_dir: &Path, owner: Owner, terms: Terms) -> Result<Self, StoreError> {
+    /// Opens the ledger that the processes of this host share in Redis. `runtime_dir` is for tests, and must be the same for
+    /// all of them: see [`Holder::embedded`].
+    pub fn redis(url: &str, runtime_dir: Option<&Path>, owner: Owner, terms: Terms) -> Result<Self, StoreError> {
         Self::redis_of(url, host::boot_id()?, runtime_dir, owner, terms)
     }
 
@@ -116,7 +126,7 @@ impl Holder {
     pub fn redis_beside(
         url: &str,
         name: &str,
-        runtime_dir: &Path,
+        runtime_dir: Option<&Path>,
         owner: Owner,
         terms: Terms,
     ) -> Result<Self, StoreError> {
@@ -126,54 +136,48 @@ impl Holder {
     fn redis_of(
         url: &str,
         boot_id: String,
-        runtime_dir: &Path,
+        runtime_dir: Option<&Path>,
         owner: Owner,
         terms: Terms,
     ) -> Result<Self, StoreError> {
-        let runtime_dir = own_folder(runtime_dir)?;
+        let place = Place::of(runtime_dir)?;
         let store = RedisStore::open(url, &boot_id)?;
-        let claim = Claim::Shared(format!("ledger {}", store.server()));
+        let ledger = format!("ledger {}", store.server());
+        let mark = Mark::open(&place, &boot_id, ledger.clone(), None);
         let empty = Ledger::new(boot_id, model_boss_lease::Token(0), terms);
-        Self::over(Box::new(store), empty, claim, &runtime_dir, owner)
+        Self::over(Box::new(store), empty, Claim::Shared(ledger), (place, mark), owner)
     }
 
     /// A holder over any store. `empty` is the ledger to begin with when the store has none.
     fn over(
         store: Box<dyn Store>,
-        empty: Ledger,
+        mut empty: Ledger,
         claim: Claim,
-        runtime_dir: &Path,
+        (place, mark): (Place, Mark),
         owner: Owner,
     ) -> Result<Self, StoreError> {
-        let (devices, held, seen) = (BTreeMap::new(), BTreeMap::new(), empty.clone());
-        let capabilities = CapabilityKey::random()?;
-        let runtime_dir = runtime_dir.to_owned();
-        let mut holder = Self {
-            store,
-            owner,
-            empty,
-            claim,
-            runtime_dir,
-            devices,
-            held,
-            seen,
-            met: false,
-            reach: Reach::default(),
-            capabilities,
-        };
-        holder.met = holder.mark().exists();
+        empty.fence = empty.fence.max(mark.fence());
+        let (devices, held, seen, reach) = (BTreeMap::new(), BTreeMap::new(), empty.clone(), Reach::default());
+        let (met, capabilities) = (false, CapabilityKey::random()?);
+        let mut holder =
+            Self { store, owner, empty, claim, place, mark, devices, held, seen, met, reach, capabilities };
         // Reads the ledger, so that a document that cannot be understood is reported here and not at the first load.
         holder.apply(&|_| Op::Renew { leases: Vec::new() })?;
-        // Written before the first acquire.
-        let mark = holder.mark();
-        if holder.seen.run_id.is_some() && !mark.exists() {
-            std::fs::write(&mark, holder.store.describe()).map_err(|source| StoreError::Io {
-                act: "write",
-                path: mark,
-                source,
-            })?;
+        if !holder.is_alone() {
+            // Written before the first acquire.
+            holder.mark.begun();
         }
         Ok(holder)
+    }
+
+    /// Whether no other process writes this ledger.
+    fn is_alone(&self) -> bool {
+        matches!(self.claim, Claim::Alone(_))
+    }
+
+    /// What keeps other processes of this host from being seen, or a loss from being noticed, if anything does.
+    pub fn warnings(&self) -> Vec<String> {
+        self.place.warning.iter().chain(&self.mark.trouble).cloned().collect()
     }
 
     /// What tells this process from every other that ever used the ledger, to make request ids of.
@@ -238,11 +242,6 @@ impl Holder {
         self.reach.written(self.store.swap_document(name, loaded, content))
     }
 
-    /// The file that says that a ledger of this boot was begun.
-    fn mark(&self) -> PathBuf {
-        self.runtime_dir.join(format!("ledger-{}", self.empty.boot_id))
-    }
-
     fn key(&self, device: &DeviceId) -> Result<DeviceKey, StoreError> {
         let claimed = self.devices.get(device).ok_or_else(|| StoreError::Undeclared(device.clone()))?;
         Ok(claimed.declaration.key.clone())
@@ -266,10 +265,15 @@ impl Holder {
         for _ in 0..ATTEMPTS {
             let (loaded, mut before) = self.read()?;
             let mut ledger = before.as_ref().unwrap_or(&self.empty).clone();
+            let lost = match &before {
+                None => self.met || self.mark.is_leased(),
+                Some(_) => self.is_alone() && self.mark.is_ahead_of(loaded.etag),
+            };
+            if lost {
+                ledger.fence = ledger.fence.max(self.empty.fence);
+                after_loss(&mut ledger, loaded.now);
+            }
             if let Some(run_id) = &loaded.run_id {
-                if before.is_none() && self.met {
-                    after_loss(&mut ledger, loaded.now);
-                }
                 read_from(&mut ledger, loaded.now, run_id);
             }
             if self.owner.kind == OwnerKind::Coordinator {
@@ -284,7 +288,11 @@ impl Holder {
                 Swap::Done
             } else {
                 let document = serde_json::to_string(&ledger).map_err(StoreError::Encode)?;
-                self.reach.written(self.store.compare_and_swap(&loaded, Etag::random()?, &document))?
+                let next = Etag::random()?;
+                if self.is_alone() {
+                    self.mark.write(loaded.etag, before.as_ref(), next, &ledger);
+                }
+                self.reach.written(self.store.compare_and_swap(&loaded, next, &document))?
             };
             if swap == Swap::Done {
                 // Should the ledger be lost, its tokens go on from here, whatever the clock says then.

@@ -2,9 +2,13 @@
 
 use std::fs;
 use std::io;
+use std::time::Duration;
 
 use model_boss_lease::{Process, StoreTime};
+use nix::errno::Errno;
+use nix::sys::signal::kill;
 use nix::time::{ClockId, clock_gettime};
+use nix::unistd::Pid;
 
 use crate::StoreError;
 use crate::tree::ProcessTree;
@@ -43,6 +47,36 @@ pub fn process(pid: u32) -> Result<Process, StoreError> {
 pub(crate) fn pid_namespace() -> Result<String, StoreError> {
     let link = fs::read_link("/proc/self/ns/pid").map_err(|_| StoreError::Host("the pid namespace"))?;
     Ok(link.to_string_lossy().into_owned())
+}
+
+/// Whether this process may live, as one of this user: what cannot be seen may be.
+pub(crate) fn may_be(process: &Process, uid: u32) -> bool {
+    if pid_namespace().is_ok_and(|own| own != process.pid_ns) {
+        return true;
+    }
+    match Stat::of(process.pid) {
+        Some(stat) => {
+            let same = stat.start_time == process.start_time && !stat.is_zombie();
+            same && user_of(process.pid).is_none_or(|user| user == uid)
+        }
+        // Processes of other users may be hidden.
+        None => i32::try_from(process.pid).is_ok_and(|pid| kill(Pid::from_raw(pid), None) != Err(Errno::ESRCH)),
+    }
+}
+
+/// The effective user of a process (proc_pid_status(5)).
+fn user_of(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    users.split_ascii_whitespace().nth(1)?.parse().ok()
+}
+
+/// Between half and all of it, so that many do not come back at the same moment.
+pub(crate) fn jittered(pause: Duration) -> Duration {
+    let mut byte = [128];
+    // Without random numbers the middle does.
+    let _ = getrandom::fill(&mut byte);
+    pause.mul_f64(0.5 + f64::from(byte[0]) / 512.0)
 }
 
 /// Whether the process is gone with everything that it left behind. See [`ProcessTree::is_gone`].

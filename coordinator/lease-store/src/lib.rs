@@ -5,11 +5,15 @@
 
 mod caller;
 mod capability;
+mod claim;
 mod embedded;
 mod error;
 mod holder;
 mod host;
 mod lock;
+mod mark;
+mod node;
+mod place;
 mod redis_store;
 mod state_file;
 mod store;

@@ -14,7 +14,7 @@ use model_boss_protocol::{ByteCount, DeviceId, Priority};
 
 fn open(state_dir: &Path, runtime_dir: &Path) -> Result<Holder, StoreError> {
     let owner = Owner::new(this_process()?, "test", OwnerKind::Coordinator);
-    Holder::embedded(state_dir, runtime_dir, owner, Terms::default())
+    Holder::embedded(state_dir, Some(runtime_dir), owner, Terms::default())
 }
 
 fn declare(holder: &mut Holder) -> Result<(), StoreError> {

@@ -95,7 +95,8 @@ fn problems(context: &Context) -> Vec<String> {
     problems.extend(context.tasks.problems());
     problems.extend(context.config.problems());
     problems.extend(context.devices.problems());
-    let StoreStatus { store, state, .. } = context.store.status();
+    let StoreStatus { store, state, warnings, .. } = context.store.status();
+    problems.extend(warnings);
     if let LedgerState::Away { detail } = state {
         problems.push(format!("leases ({store}): {detail}; loaded models serve on, nothing is loaded or evicted"));
     }

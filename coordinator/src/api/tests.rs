@@ -96,7 +96,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
     assert!(catalog.problems.is_empty(), "{:?}", catalog.problems);
     let setup = LeaseSetup {
         store: StoreChoice::Embedded(folder.path().join("state")),
-        runtime_dir: folder.path().join("run"),
+        runtime_dir: Some(folder.path().join("run")),
         terms: Terms::default(),
         foreign: ByteCount::ZERO,
         probes: vec![Box::new(FakeProbe)],

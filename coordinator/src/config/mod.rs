@@ -12,15 +12,17 @@ pub(crate) use keys::{ApiKeys, ApiKeysError};
 pub(crate) use load::{ConfigError, DEFAULT_FILE, Loaded, Shown, Sources, catalogue, flag, variable};
 pub(crate) use tables::{BackendTables, DeclaredDevice, DeclaredDevices};
 
+use std::ffi::OsString;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use model_boss_core::{ClientRules, LoadFailurePolicy, MaxLoaded};
 use model_boss_lease_store::{Terms, redis_server};
 use model_boss_protocol::{ByteCount, Category, KeepAlive, LlamaArgs};
+use nix::unistd::{User, geteuid};
 
 /// The file of tasks where none is named.
 pub(crate) const DEFAULT_TASKS: &str = "tasks.yaml";
@@ -45,12 +47,12 @@ section! {
         allow_cloud_fallback: bool = true,
         /// Models may be loaded by path from below these folders and `manifests`, links followed. `~`: home.
         model_roots: Vec<PathBuf> = ModelFolders::usual(),
-        /// The folder for what must survive a restart: leases, learned sizes.
-        state_dir: PathBuf = PathBuf::from("state"),
+        /// The folder for what must survive a restart; unset: `$STATE_DIRECTORY`, `/var/lib/model-boss` for root, else `~/.local/state/model-boss`.
+        state_dir: PathBuf = default_state_dir(),
         /// The Redis server that keeps the leases, as `redis://HOST:PORT` (docs/leases.md); unset: a file in `state_dir`.
         redis_url: Option<RedisUrl> = None,
-        /// The folder for locks that end with this boot; all coordinators of a machine must share it.
-        runtime_dir: PathBuf = default_runtime_dir(),
+        /// For tests: where it is said which coordinator counts a device; unset: where every user of the machine finds it.
+        runtime_dir: Option<PathBuf> = None,
         /// The worker program; unset: `model-boss-worker` beside this program, else on PATH.
         worker_binary: Option<PathBuf> = None,
         /// Play a machine: a TOML file with its GPUs. Every model is then run by the stand-in worker.
@@ -336,12 +338,32 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// `$XDG_RUNTIME_DIR/model-boss`, else a folder of this user below the folder for temporary files.
-pub(crate) fn default_runtime_dir() -> PathBuf {
-    match std::env::var_os("XDG_RUNTIME_DIR") {
-        Some(dir) if !dir.is_empty() => PathBuf::from(dir).join("model-boss"),
-        _ => std::env::temp_dir().join(format!("model-boss-{}", nix::unistd::getuid())),
+/// One folder for each service and user, wherever the process was started.
+fn default_state_dir() -> PathBuf {
+    let home = || User::from_uid(geteuid()).ok().flatten().map(|user| user.dir);
+    state_dir_of(&|name| std::env::var_os(name), geteuid().is_root(), home)
+}
+
+/// What systemd gives a service, else the folder of the system for root, else the user's own (XDG Base Directory).
+fn state_dir_of(
+    variable: &dyn Fn(&str) -> Option<OsString>,
+    root: bool,
+    home: impl Fn() -> Option<PathBuf>,
+) -> PathBuf {
+    const NAME: &str = "model-boss";
+    // Relative ones mean nothing there.
+    let folder = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    // A service may have several, with colons between them.
+    let of_service = variable("STATE_DIRECTORY").and_then(|all| std::env::split_paths(&all).next());
+    let of_system = || Path::new("/var/lib").join(NAME);
+    if let Some(folder) = of_service.filter(|path| path.is_absolute()) {
+        return folder;
     }
+    if root {
+        return of_system();
+    }
+    let home = || folder("HOME").or_else(&home).map(|home| home.join(".local/state"));
+    folder("XDG_STATE_HOME").or_else(home).map_or_else(of_system, |state| state.join(NAME))
 }
 
 #[cfg(test)]

@@ -109,7 +109,7 @@ fn a_path_in_the_file_starts_at_the_files_folder() {
     assert_eq!(config.state_dir, folder.path().join("here"));
     assert_eq!(config.manifests, Path::new("/there"));
     assert_eq!(config.worker_binary, Some(folder.path().join("bin/worker")));
-    assert_eq!(config.runtime_dir, Path::new("run"));
+    assert_eq!(config.runtime_dir.as_deref(), Some(Path::new("run")));
     assert_eq!(config.model_roots, [PathBuf::from("~/m"), folder.path().join("m"), PathBuf::from("/m")]);
 }
 
@@ -246,4 +246,19 @@ proptest! {
     fn no_file_makes_it_panic(text in "[a-z_.=\\[\\]\"{}0-9\\n ]{0,60}") {
         let _ = load(&text, &[], &[]);
     }
+}
+
+#[test]
+fn the_state_folder_is_one_per_service_and_user_wherever_the_process_was_started() {
+    let of = |variables: &[(&str, &str)], root: bool| {
+        let variable = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
+        super::state_dir_of(&variable, root, || Some("/people/me".into())).display().to_string()
+    };
+    let user = [("HOME", "/home/me"), ("XDG_STATE_HOME", "/s")];
+    assert_eq!(of(&[("STATE_DIRECTORY", "/var/lib/one:/var/lib/two")], false), "/var/lib/one");
+    assert_eq!(of(&[("STATE_DIRECTORY", "/var/lib/one")], true), "/var/lib/one");
+    assert_eq!(of(&user, true), "/var/lib/model-boss");
+    assert_eq!(of(&user, false), "/s/model-boss");
+    assert_eq!(of(&user[..1], false), "/home/me/.local/state/model-boss");
+    assert_eq!(of(&[("XDG_STATE_HOME", "relative"), ("HOME", "")], false), "/people/me/.local/state/model-boss");
 }

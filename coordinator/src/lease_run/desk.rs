@@ -125,7 +125,7 @@ pub(super) fn open(whereabouts: &Whereabouts, wanted: Wanted, request: &str) -> 
     let request_id = format!("job-{namespace}-{}-{}-{request}-{secret:016x}", process.pid, process.start_time);
     Ok(match whereabouts {
         Whereabouts::Redis { url, runtime_dir } => {
-            Box::new(RedisDesk::open(url, runtime_dir, owner, wanted, request_id)?)
+            Box::new(RedisDesk::open(url, runtime_dir.as_deref(), owner, wanted, request_id)?)
         }
         Whereabouts::Coordinator(client) => Box::new(HttpDesk::open(client.clone(), &owner, wanted, request_id)?),
     })

@@ -126,7 +126,7 @@ impl Window {
         Ok(match whereabouts {
             Whereabouts::Redis { url, runtime_dir } => {
                 let owner = Owner::new(this_process()?, "lease", OwnerKind::Job);
-                Self::Redis(Box::new(Holder::redis(url, runtime_dir, owner, Terms::default())?))
+                Self::Redis(Box::new(Holder::redis(url, runtime_dir.as_deref(), owner, Terms::default())?))
             }
             Whereabouts::Coordinator(client) => Self::Coordinator(Line::new(client.clone())?),
         })

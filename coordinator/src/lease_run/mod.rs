@@ -130,7 +130,7 @@ pub(crate) struct RunArgs {
 #[derive(Clone)]
 enum Whereabouts {
     /// The ledger in Redis.
-    Redis { url: String, runtime_dir: PathBuf },
+    Redis { url: String, runtime_dir: Option<PathBuf> },
     /// A coordinator.
     Coordinator(Client),
 }
@@ -230,10 +230,7 @@ impl LeaseError {
 impl Place {
     fn whereabouts(&self, url: &str) -> Result<Whereabouts, LeaseError> {
         match self.redis.as_ref().filter(|url| !url.is_empty()) {
-            Some(url) => {
-                let runtime_dir = self.runtime_dir.clone().unwrap_or_else(crate::config::default_runtime_dir);
-                Ok(Whereabouts::Redis { url: url.clone(), runtime_dir })
-            }
+            Some(url) => Ok(Whereabouts::Redis { url: url.clone(), runtime_dir: self.runtime_dir.clone() }),
             None => Ok(Whereabouts::Coordinator(Client::new(url, std::env::var("MODEL_BOSS_API_KEY").ok())?)),
         }
     }

@@ -34,7 +34,7 @@ pub(super) struct RedisDesk {
 impl RedisDesk {
     pub(super) fn open(
         url: &str,
-        runtime_dir: &Path,
+        runtime_dir: Option<&Path>,
         owner: Owner,
         wanted: Wanted,
         request_id: String,

@@ -84,7 +84,7 @@ pub(super) fn keep(
     };
     let mut reached = false;
     let (holder, unsettled) = loop {
-        let opened = store.open(&runtime_dir, &terms).and_then(|mut holder| {
+        let opened = store.open(runtime_dir.as_deref(), &terms).and_then(|mut holder| {
             reached = true;
             let left = end_leftovers(&mut holder)?;
             Ok((holder, left))
@@ -290,8 +290,8 @@ impl Ledger {
             self.news.event(Event::Ledger(state.clone()));
         }
         self.state = state.clone();
-        let store = self.holder.describe();
-        self.watch.update(|status| *status = super::StoreStatus { store, state, reached: true });
+        let (store, warnings) = (self.holder.describe(), self.holder.warnings());
+        self.watch.update(|status| *status = super::StoreStatus { store, state, reached: true, warnings });
     }
 
     /// Ends leases that nobody holds any more and whose processes are gone.

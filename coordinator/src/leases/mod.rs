@@ -38,8 +38,8 @@ pub(crate) struct Leases {
 pub(crate) struct LeaseSetup {
     /// Where the ledger is.
     pub(crate) store: StoreChoice,
-    /// Where the locks of this host's devices are.
-    pub(crate) runtime_dir: PathBuf,
+    /// Where it is said who counts this host's devices, if not where everybody finds it.
+    pub(crate) runtime_dir: Option<PathBuf>,
     /// How long leases last.
     pub(crate) terms: Terms,
     /// What programs without a lease use on a device whose driver does not tell processes apart.
@@ -88,6 +88,9 @@ pub(crate) struct StoreStatus {
     pub(crate) state: LedgerState,
     /// Whether it was ever reached: before that nothing is loaded, so nothing can be served.
     pub(crate) reached: bool,
+    /// What is wrong with how other processes of this host are seen, if anything is.
+    #[serde(skip)]
+    pub(crate) warnings: Vec<String>,
 }
 
 /// What the ledger's thread is told.
@@ -303,7 +306,7 @@ impl DeviceTable {
 impl StoreWatch {
     fn new(store: String) -> Self {
         let state = LedgerState::Away { detail: "it was not asked yet".to_owned() };
-        Self(Arc::new(RwLock::new(StoreStatus { store, state, reached: false })))
+        Self(Arc::new(RwLock::new(StoreStatus { store, state, reached: false, warnings: Vec::new() })))
     }
 
     /// How the store is now.

@@ -40,7 +40,7 @@ impl StoreChoice {
         }
     }
 
-    pub(super) fn open(&self, runtime_dir: &Path, terms: &Terms) -> Result<Holder, StoreError> {
+    pub(super) fn open(&self, runtime_dir: Option<&Path>, terms: &Terms) -> Result<Holder, StoreError> {
         let owner = Owner::new(this_process()?, "coordinator", OwnerKind::Coordinator);
         let terms = terms.clone();
         match self {

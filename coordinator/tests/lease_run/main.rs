@@ -61,7 +61,7 @@ impl Bench {
 
     fn holder(&self) -> Result<Holder, model_boss_lease_store::StoreError> {
         let owner = Owner::new(this_process()?, "test", OwnerKind::Coordinator);
-        Holder::redis(&self.url(), &self.runtime(), owner, Terms::default())
+        Holder::redis(&self.url(), Some(&self.runtime()), owner, Terms::default())
     }
 
     fn lease(&self, arguments: &[&str]) -> Command {

@@ -8,7 +8,7 @@ use model_boss_protocol::ByteCount;
 
 use super::{Claimed, DeviceDeclaration, Holder, Observation, unexpected};
 use crate::StoreError;
-use crate::lock::LockFile;
+use crate::claim::DeviceClaim;
 use crate::tree::ProcessTree;
 
 /// An observation that differs by less is not written again while it is fresh.
@@ -26,8 +26,8 @@ impl Holder {
     pub fn declare(&mut self, declaration: &DeviceDeclaration) -> Result<(), StoreError> {
         let device = &declaration.device;
         if self.devices.get(device).is_none_or(|claimed| claimed.declaration.key != declaration.key) {
-            let lock = LockFile::of_device(&self.runtime_dir, &declaration.key, &device.to_string(), &self.claim)?;
-            let claimed = Claimed { declaration: declaration.clone(), written: None, _lock: lock };
+            let claim = DeviceClaim::take(&self.place, &declaration.key, &device.to_string(), &self.claim)?;
+            let claimed = Claimed { declaration: declaration.clone(), written: None, claim };
             self.devices.insert(device.clone(), claimed);
         } else if let Some(claimed) = self.devices.get_mut(device) {
             claimed.declaration = declaration.clone();
@@ -57,6 +57,9 @@ impl Holder {
     pub fn observe(&mut self, observation: &Observation) -> Result<Option<ByteCount>, StoreError> {
         let Observation { device, used, processes, sampled_at } = observation;
         let key = self.key(device)?;
+        if let Some(claimed) = self.devices.get_mut(device) {
+            claimed.claim.keep(&self.place)?;
+        }
         // A ledger that was lost knows no devices.
         if !self.seen.devices.contains_key(&key)
             && let Some(claimed) = self.devices.get(device)

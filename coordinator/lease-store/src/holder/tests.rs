@@ -94,8 +94,14 @@ fn over(memory: Memory, folder: tempfile::TempDir) -> Bench {
 fn holder(memory: &Memory, folder: &tempfile::TempDir) -> Holder {
     let owner = Owner::new(host::this_process().unwrap(), "test", OwnerKind::Coordinator);
     let empty = Ledger::new("boot", Token(0), Terms::default());
+    over_memory(memory, empty, folder, owner)
+}
+
+fn over_memory(memory: &Memory, empty: Ledger, folder: &tempfile::TempDir, owner: Owner) -> Holder {
+    let place = Place::of(Some(folder.path())).unwrap();
+    let mark = Mark::open(&place, "boot", "ledger".to_owned(), None);
     let claim = Claim::Shared("ledger".to_owned());
-    Holder::over(Box::new(memory.clone()), empty, claim, folder.path(), owner).unwrap()
+    Holder::over(Box::new(memory.clone()), empty, claim, (place, mark), owner).unwrap()
 }
 
 fn observation(used: ByteCount, sampled_at: Instant) -> Observation {
@@ -315,8 +321,7 @@ fn only_a_coordinator_changes_the_terms() {
     let mut terms = Terms::default();
     terms.lease = Duration::from_secs(1);
     let empty = Ledger::new("boot", Token(0), terms);
-    let claim = Claim::Shared("ledger".to_owned());
-    let mut job = Holder::over(Box::new(memory.clone()), empty, claim, folder.path(), owner).unwrap();
+    let mut job = over_memory(&memory, empty, &folder, owner);
     job.refresh().unwrap();
     assert_eq!(job.seen.terms, coordinator.seen.terms);
 }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use redis::{Client, Connection, ConnectionInfo, RedisError};
 
 use super::address::{Address, at_place};
-use crate::StoreError;
 use crate::error::Unreachable;
+use crate::{StoreError, host};
 
 /// The longest that connecting, writing or waiting for an answer may take.
 const OPERATION: Duration = Duration::from_millis(500);
@@ -92,7 +92,7 @@ impl Link {
         self.failures = self.failures.saturating_add(1);
         self.connection = None;
         let why = crate::error::chain(&source);
-        self.resting = Some((Instant::now() + jittered(pause), why));
+        self.resting = Some((Instant::now() + host::jittered(pause), why));
         StoreError::Unavailable { server: self.server(), source }
     }
 }
@@ -123,12 +123,4 @@ fn master(sentinels: &[ConnectionInfo], service: &str, server: &ConnectionInfo) 
 
 fn is_tls(info: &ConnectionInfo) -> bool {
     matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. })
-}
-
-/// Between half and all of it, so that many clients do not come back at the same moment.
-fn jittered(pause: Duration) -> Duration {
-    let mut byte = [128];
-    // Without random numbers the middle does.
-    let _ = getrandom::fill(&mut byte);
-    pause.mul_f64(0.5 + f64::from(byte[0]) / 512.0)
 }

@@ -60,7 +60,8 @@ fn compete(url: &str, runtime: &str) {
 
 fn take_turns(url: &str, runtime: &str, thread: u64) {
     let owner = Owner::new(this_process().unwrap(), "hammer", OwnerKind::Job);
-    let mut holder = persist(|| Holder::redis(url, std::path::Path::new(runtime), owner.clone(), Terms::default()));
+    let mut holder =
+        persist(|| Holder::redis(url, Some(std::path::Path::new(runtime)), owner.clone(), Terms::default()));
     persist(|| declare(&mut holder));
     let mut count = redis::Client::open(url).unwrap().get_connection().unwrap();
     for round in 0..ROUNDS {

@@ -1,0 +1,150 @@
+//! A process says for its host which ledger counts a device: two ledgers never promise the same memory.
+//!
+//! A claim is a file that its process has locked before anybody else could open it, with that process's number and start
+//! time. It counts for as long as the lock is held and that process of the file's owner lives: no other user can make a
+//! dead claim look alive, take the name of a claim, or keep its owner from making another.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use model_boss_lease::{DeviceKey, Process};
+use nix::unistd::geteuid;
+use serde::{Deserialize, Serialize};
+
+use crate::node::may_use;
+use crate::place::{Found, Place, Published};
+use crate::{StoreError, host};
+
+/// Two that begin at the same moment see each other and both step back. They try again after different pauses.
+const TRIES: u32 = 6;
+const PAUSE: Duration = Duration::from_millis(10);
+/// What of another user's words is shown.
+const LONGEST_SHOWN: usize = 256;
+
+/// For whom something is claimed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Claim {
+    /// For this process alone, with what tells it apart.
+    Alone(String),
+    /// For every process that uses this ledger.
+    Shared(String),
+}
+
+/// What the file says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Record {
+    process: Process,
+    claim: Claim,
+}
+
+/// A claimed device. The claim ends with this value, or with the process.
+#[derive(Debug)]
+pub(crate) struct DeviceClaim {
+    device: DeviceKey,
+    prefix: String,
+    record: Record,
+    files: Vec<Published>,
+}
+
+impl DeviceClaim {
+    /// Claims a device for this host's ledger. `name` is for people.
+    pub(crate) fn take(place: &Place, device: &DeviceKey, name: &str, claim: &Claim) -> Result<Self, StoreError> {
+        let safe = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
+        let key: String = device.as_str().chars().map(safe).collect();
+        let prefix = format!("model-boss-device-{key}.");
+        let record = Record { process: host::this_process()?, claim: claim.clone() };
+        let mut tries = 1;
+        loop {
+            // Everybody publishes before looking, so of two at least one sees the other.
+            let files = publish(place, &prefix, &record)?;
+            let own = Self { device: device.clone(), prefix: prefix.clone(), record: record.clone(), files };
+            let Some(holder) = own.rival(place) else { return Ok(own) };
+            drop(own);
+            if tries == TRIES {
+                let what = format!("device {name}");
+                let advice = "stop it, or use the same ledger: two would promise the same memory twice";
+                return Err(StoreError::InUse { what, holder, advice });
+            }
+            std::thread::park_timeout(host::jittered(PAUSE * tries));
+            tries += 1;
+        }
+    }
+
+    /// Puts the claim back where somebody took it away: a session's end may remove files of its user.
+    pub(crate) fn keep(&mut self, place: &Place) -> Result<(), StoreError> {
+        if self.files.iter().all(Published::is_in_place) {
+            return Ok(());
+        }
+        self.files = publish(place, &self.prefix, &self.record)?;
+        Ok(())
+    }
+
+    /// A living claim that this one does not go with, for people.
+    fn rival(&self, place: &Place) -> Option<String> {
+        place.find(&self.prefix).into_iter().find_map(|found| {
+            if self.files.iter().any(|own| own.id == found.id) {
+                return None;
+            }
+            let record = serde_json::from_str(&found.text).ok().filter(|record| is_alive(&found, record));
+            let record = record.filter(|_| may_use(&self.device, found.uid));
+            match record {
+                Some(record) => self.record.claim.conflicts(&record.claim).then(|| record.describe(found.uid)),
+                None => {
+                    if found.uid == geteuid().as_raw() && is_unlocked(&found.file) {
+                        // What a killed process of this user left behind.
+                        let _ = std::fs::remove_file(&found.path);
+                    }
+                    None
+                }
+            }
+        })
+    }
+}
+
+impl Drop for DeviceClaim {
+    fn drop(&mut self) {
+        self.files.iter().for_each(Published::remove);
+    }
+}
+
+impl Claim {
+    fn conflicts(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Shared(one), Self::Shared(two)) => one != two,
+            _ => true,
+        }
+    }
+}
+
+impl Record {
+    fn describe(&self, uid: u32) -> String {
+        let pid = self.process.pid;
+        let whose = if uid == geteuid().as_raw() { String::new() } else { format!(" of user {uid}") };
+        let text = match &self.claim {
+            Claim::Alone(what) => format!("process {pid}{whose} ({what})"),
+            Claim::Shared(ledger) => format!("the {ledger} (process {pid}{whose})"),
+        };
+        text.chars().filter(|c| !c.is_control()).take(LONGEST_SHOWN).collect()
+    }
+}
+
+fn publish(place: &Place, prefix: &str, record: &Record) -> Result<Vec<Published>, StoreError> {
+    let text = serde_json::to_vec(record).map_err(StoreError::Encode)?;
+    place.publish(prefix, |mut file: &File| {
+        file.try_lock().map_err(io::Error::from)?;
+        file.write_all(&text)
+    })
+}
+
+/// Whether nobody holds the lock.
+fn is_unlocked(file: &File) -> bool {
+    file.try_lock_shared().is_ok_and(|()| file.unlock().is_ok())
+}
+
+/// Whether a claim is that of a living process of the file's owner. A lock alone shows nothing: anybody may lock what a dead
+/// process left behind.
+fn is_alive(found: &Found, record: &Record) -> bool {
+    !is_unlocked(&found.file) && host::may_be(&record.process, found.uid)
+}

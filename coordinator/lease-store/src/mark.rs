@@ -1,0 +1,191 @@
+//! What is known of this boot's ledgers outside of any store: that leases were granted, and which states of a ledger are the
+//! latest. With it a lost or replaced ledger is not taken for a first start, whichever folder or user it is opened from.
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use model_boss_lease::{Ledger, Process, Token};
+use nix::unistd::geteuid;
+use serde::{Deserialize, Serialize};
+
+use crate::place::{Found, Place, Published};
+use crate::store::Etag;
+use crate::tree::ProcessTree;
+use crate::{StoreError, host};
+
+/// A mark fills this much whatever it says, so that writing it again needs no room.
+const SIZE: usize = 8 << 10;
+/// More holders than this are not named.
+const MOST_HOLDERS: usize = 64;
+
+/// What a mark says of one ledger.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Content {
+    /// Which ledger.
+    ledger: String,
+    /// Its file, where it has one.
+    file: Option<PathBuf>,
+    /// The states that it may be in, where one process alone writes it.
+    states: Vec<String>,
+    /// Who holds leases in one of them; not told where many processes write it, or there are too many to name.
+    holders: Option<Vec<Process>>,
+    /// The largest token in them.
+    fence: Token,
+    /// Microseconds since the boot.
+    at: u64,
+}
+
+/// The marks of one boot, as they were found and as this process goes on writing its own.
+#[derive(Debug)]
+pub(crate) struct Mark {
+    place: Place,
+    prefix: String,
+    own: Content,
+    files: Vec<Published>,
+    /// Some ledger of this boot had leases whose holders may live, whoever wrote that.
+    leased: bool,
+    /// Holders of earlier ledgers that may live: theirs are not known anew until the recovery window closes.
+    living: BTreeSet<Process>,
+    /// The marks of this user that earlier processes wrote.
+    earlier: Vec<Content>,
+    /// Somebody has marked this ledger already.
+    marked: bool,
+    fence: Token,
+    /// Why the last one could not be written.
+    pub(crate) trouble: Option<String>,
+}
+
+impl Mark {
+    /// Reads the marks of this boot. `ledger` is the one that is opened, in `file` if it is in one.
+    pub(crate) fn open(place: &Place, boot_id: &str, ledger: String, file: Option<&Path>) -> Self {
+        let prefix = format!("model-boss-ledger-{boot_id}.");
+        let tree = host::pid_namespace().map(ProcessTree::of_this_host);
+        let may_live = |holder: &Process| tree.as_ref().map_or(true, |tree| !tree.is_gone(holder));
+        let (mut leased, mut marked, mut fence, mut earlier) = (false, false, Token(0), Vec::new());
+        let mut living = BTreeSet::new();
+        for found in place.find(&prefix) {
+            let Ok(mut content) = serde_json::from_str::<Content>(&found.text) else { continue };
+            let own = found.uid == geteuid().as_raw();
+            if let Some(holders) = &mut content.holders {
+                holders.retain(may_live);
+                living.extend(holders.iter().cloned());
+            }
+            if own && content.is_over() {
+                remove(&found);
+                continue;
+            }
+            // Those who share a ledger have claimed their devices, so no ledger of one process alone can be beside it.
+            leased |= content.is_leased() && (file.is_none() || !content.states.is_empty());
+            marked |= content.ledger == ledger;
+            if own {
+                fence = fence.max(content.fence);
+                earlier.push(content);
+            }
+        }
+        let file = file.map(Path::to_owned);
+        let own = Content { ledger, file, states: Vec::new(), holders: None, fence, at: 0 };
+        let (place, files, trouble) = (place.clone(), Vec::new(), None);
+        Self { place, prefix, own, files, leased, living, earlier, marked, fence, trouble }
+    }
+
+    /// Whether leases were granted in this boot: a ledger that is not there was lost then.
+    pub(crate) fn is_leased(&self) -> bool {
+        self.leased
+    }
+
+    /// Whether a ledger that one process alone writes is in an older state than it was, or is not the one that was written
+    /// last.
+    pub(crate) fn is_ahead_of(&self, etag: Etag) -> bool {
+        let named = |content: &Content| content.states.contains(&etag.to_string());
+        if !self.own.states.is_empty() {
+            // This process has written, so it knows every state.
+            return self.own.is_leased() && !named(&self.own);
+        }
+        let known_at = self.earlier.iter().filter(|mark| named(mark)).map(|mark| mark.at).max();
+        self.earlier.iter().any(|mark| {
+            mark.is_leased() && !mark.states.is_empty() && !named(mark) && known_at.is_none_or(|known| mark.at > known)
+        })
+    }
+
+    /// The largest token that a mark of this user names.
+    pub(crate) fn fence(&self) -> Token {
+        self.fence
+    }
+
+    /// Says which state the ledger is in, and which it may be in next. Called before each swap.
+    pub(crate) fn write(&mut self, loaded: Etag, before: Option<&Ledger>, next: Etag, after: &Ledger) {
+        let ledgers = before.into_iter().chain([after]);
+        let leases = ledgers.flat_map(|ledger| ledger.leases.values());
+        let mut holders: BTreeSet<&Process> =
+            leases.flat_map(|lease| lease.pids.iter().chain([&lease.owner.process])).collect();
+        if after.recovering().is_some() {
+            holders.extend(&self.living);
+        }
+        let named = holders.len() <= MOST_HOLDERS;
+        self.own.holders = named.then(|| holders.into_iter().cloned().collect());
+        self.own.states = [loaded, next].iter().filter(|etag| **etag != Etag(0)).map(ToString::to_string).collect();
+        self.own.fence = self.own.fence.max(after.fence);
+        self.put();
+    }
+
+    /// Says once that there is a ledger, which many processes write.
+    pub(crate) fn begun(&mut self) {
+        if !self.marked {
+            self.put();
+        }
+    }
+
+    fn put(&mut self) {
+        self.own.at = host::time_since_boot().map_or(0, |now| now.0);
+        let written =
+            serde_json::to_string(&self.own).map_err(StoreError::Encode).and_then(|text| self.put_text(&text));
+        self.trouble = written.err().map(|error| {
+            let why = crate::error::chain(&error);
+            format!("the mark that leases were granted cannot be written ({why}): a lost ledger might not be noticed")
+        });
+    }
+
+    fn put_text(&mut self, text: &str) -> Result<(), StoreError> {
+        let text = format!("{text:SIZE$}");
+        if self.files.is_empty() || !self.files.iter().all(Published::is_in_place) {
+            let files = self.place.publish(&self.prefix, |file| file.write_all_at(text.as_bytes(), 0))?;
+            self.forget_earlier(&files);
+            self.files = files;
+            return Ok(());
+        }
+        for Published { path, file, .. } in &self.files {
+            let failed = |source| StoreError::Io { act: "write", path: path.clone(), source };
+            file.write_all_at(text.as_bytes(), 0).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Of one ledger one mark is enough.
+    fn forget_earlier(&self, new: &[Published]) {
+        for found in self.place.find(&self.prefix) {
+            let same = |content: Content| content.ledger == self.own.ledger;
+            let own = found.uid == geteuid().as_raw() && !new.iter().any(|new| new.id == found.id);
+            if own && serde_json::from_str::<Content>(&found.text).is_ok_and(same) {
+                remove(&found);
+            }
+        }
+    }
+}
+
+impl Content {
+    /// Whether a lease may be in the ledger.
+    fn is_leased(&self) -> bool {
+        self.holders.as_ref().is_none_or(|holders| !holders.is_empty())
+    }
+
+    /// Its ledger is gone, with nothing in it.
+    fn is_over(&self) -> bool {
+        !self.is_leased() && self.file.as_ref().is_some_and(|file| !file.exists())
+    }
+}
+
+fn remove(found: &Found) {
+    // It says nothing that matters.
+    let _ = std::fs::remove_file(&found.path);
+}

@@ -1,0 +1,175 @@
+//! Where processes of one host meet that share nothing else, whatever their user and session: folders in which everybody may
+//! put files of their own. Knows nothing of what is in them.
+//!
+//! Other users are not trusted: a file counts only as its owner's word, is opened without following a link or waiting, and
+//! is never written by anybody else. What somebody puts there in advance is in no one's way, because every name ends in
+//! random digits.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
+use nix::unistd::{AccessFlags, access, getuid};
+
+use crate::StoreError;
+use crate::lock::own_folder;
+use crate::state_file::FileId;
+use crate::store::Etag;
+
+/// Folders that every user of a Linux host may put files into, and that are empty after a boot. A service may see one of
+/// them read-only, so each is used that can be.
+const HOST_FOLDERS: [&str; 2] = ["/dev/shm", "/run/lock"];
+/// For systems that have neither.
+const LAST_FOLDER: &str = "/tmp";
+/// Everybody writes, and nobody removes what is another's.
+const STICKY: u32 = 0o1777;
+/// No file here is longer.
+const LONGEST: u64 = 64 << 10;
+
+/// The folders.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// Where others are looked for,
+    read: Vec<PathBuf>,
+    /// and where this process can be found.
+    written: Vec<PathBuf>,
+    /// Why others may not be found there.
+    pub(crate) warning: Option<String>,
+}
+
+/// A file of somebody, as it was found.
+pub(crate) struct Found {
+    pub(crate) path: PathBuf,
+    pub(crate) file: File,
+    pub(crate) id: FileId,
+    /// Whose it is.
+    pub(crate) uid: u32,
+    pub(crate) text: String,
+}
+
+/// A file of this process.
+#[derive(Debug)]
+pub(crate) struct Published {
+    pub(crate) path: PathBuf,
+    pub(crate) id: FileId,
+    pub(crate) file: File,
+}
+
+impl Place {
+    /// `chosen` is a folder for this user alone. Without one: the folders of the host, and a folder of this user's own with a
+    /// warning where none of them can be used.
+    pub(crate) fn of(chosen: Option<&Path>) -> Result<Self, StoreError> {
+        if let Some(folder) = chosen {
+            return Ok(Self::own(own_folder(folder)?, None));
+        }
+        let host: Vec<PathBuf> = HOST_FOLDERS.iter().map(PathBuf::from).filter(|folder| is_for_all(folder)).collect();
+        let read = if host.is_empty() { vec![PathBuf::from(LAST_FOLDER)] } else { host };
+        let written: Vec<_> = read.iter().filter(|folder| is_for_all(folder) && is_writable(folder)).cloned().collect();
+        if !written.is_empty() {
+            return Ok(Self { read, written, warning: None });
+        }
+        let folder = own_folder(&users_folder())?;
+        let warning = format!(
+            "none of {}, {LAST_FOLDER} can be used by every user of this machine: a coordinator of another user or session may \
+             count the same memory; locks are in {}",
+            HOST_FOLDERS.join(", "),
+            folder.display()
+        );
+        let mut place = Self::own(folder, Some(warning));
+        place.read.extend(read);
+        Ok(place)
+    }
+
+    fn own(folder: PathBuf, warning: Option<String>) -> Self {
+        Self { read: vec![folder.clone()], written: vec![folder], warning }
+    }
+
+    /// Every file whose name begins with `prefix`. What cannot be opened, or is no file, is nobody's word.
+    pub(crate) fn find(&self, prefix: &str) -> Vec<Found> {
+        let entries = self.read.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+        entries
+            .filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(prefix)))
+            .filter_map(|entry| found(entry.path()).ok())
+            .collect()
+    }
+
+    /// Puts a new file into each folder: `prepare` fills it before anybody else may open it. An error only where no folder
+    /// takes it.
+    pub(crate) fn publish(
+        &self,
+        prefix: &str,
+        prepare: impl Fn(&File) -> io::Result<()>,
+    ) -> Result<Vec<Published>, StoreError> {
+        let (mut published, mut failed) = (Vec::new(), None);
+        for folder in &self.written {
+            let path = folder.join(format!("{prefix}{:016x}", Etag::random()?.0 >> 64));
+            match create(&path, &prepare) {
+                Ok(file) => published.push(file),
+                Err(source) => failed = Some(StoreError::Io { act: "write", path, source }),
+            }
+        }
+        match failed {
+            Some(error) if published.is_empty() => Err(error),
+            _ => Ok(published),
+        }
+    }
+}
+
+impl Published {
+    /// Whether it is still there for others to find.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.id.is_at(&self.path)
+    }
+
+    /// Takes it away.
+    pub(crate) fn remove(&self) {
+        if self.is_in_place() {
+            // Nobody else would: it is ours, and says what is not true any more.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn create(path: &Path, prepare: &impl Fn(&File) -> io::Result<()>) -> io::Result<Published> {
+    // O_EXCL follows no link, and never opens what somebody else has put there.
+    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+    let id = FileId::of(&file)?;
+    let prepared = prepare(&file).and_then(|()| file.set_permissions(fs::Permissions::from_mode(0o644)));
+    let published = Published { path: path.to_owned(), id, file };
+    prepared.inspect_err(|_| published.remove()).map(|()| published)
+}
+
+fn found(path: PathBuf) -> io::Result<Found> {
+    let file = OpenOptions::new().read(true).custom_flags(O_NOFOLLOW | O_NONBLOCK).open(&path)?;
+    let about = file.metadata()?;
+    if !about.is_file() || about.len() > LONGEST {
+        return Err(io::Error::from(io::ErrorKind::InvalidData));
+    }
+    let mut text = String::new();
+    (&file).take(LONGEST).read_to_string(&mut text)?;
+    Ok(Found { path, id: FileId::of(&file)?, uid: about.uid(), file, text })
+}
+
+/// Whether every user may put files there and none can remove another's.
+fn is_for_all(folder: &Path) -> bool {
+    fs::symlink_metadata(folder).is_ok_and(|about| {
+        about.is_dir() && about.permissions().mode() & STICKY == STICKY && ROOT_SEEN_AS.contains(&about.uid())
+    })
+}
+
+/// The administrator, and how that user is seen from inside a user namespace that does not map it.
+const ROOT_SEEN_AS: [u32; 2] = [0, 65_534];
+
+fn is_writable(folder: &Path) -> bool {
+    access(folder, AccessFlags::W_OK).is_ok()
+}
+
+/// `$XDG_RUNTIME_DIR/model-boss`, else a folder of this user below the folder for temporary files.
+fn users_folder() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(dir) if !dir.is_empty() => PathBuf::from(dir).join("model-boss"),
+        _ => std::env::temp_dir().join(format!("model-boss-{}", getuid())),
+    }
+}
