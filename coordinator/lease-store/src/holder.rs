@@ -25,6 +25,7 @@ use crate::claim::{Claim, DeviceClaim};
 use crate::error::chain;
 use crate::mark::Mark;
 use crate::place::Place;
+use crate::race::{Pacing, RealPacing, pause_after};
 use crate::store::{Document, Etag, LedgerStore as _, Snapshot, Store, Swap};
 use crate::view::{LeaseView, WaiterView};
 use crate::{EmbeddedStore, RedisStore, StoreError, host};
@@ -37,9 +38,6 @@ pub use others::{OtherLease, OtherWaiter, Others};
 pub use words::{
     AcquireRequest, Acquired, Asked, DeviceDeclaration, Kept, LeaseHandle, Leftover, Observation, Revoked, Wish,
 };
-
-/// After so many lost races the caller is told.
-const ATTEMPTS: u32 = 16;
 
 /// A process that holds leases.
 pub struct Holder {
@@ -60,6 +58,8 @@ pub struct Holder {
     reach: Reach,
     /// Makes what proves the leases of guests.
     capabilities: CapabilityKey,
+    /// Time and chance, for what follows a lost race.
+    pacing: Box<dyn Pacing>,
 }
 
 /// The last answers of the store. Reading and writing fail apart: a server that is full, or that became a replica, still
@@ -158,9 +158,9 @@ impl Holder {
     ) -> Result<Self, StoreError> {
         empty.fence = empty.fence.max(mark.fence());
         let (devices, held, seen, reach) = (BTreeMap::new(), BTreeMap::new(), empty.clone(), Reach::default());
-        let (met, capabilities) = (false, CapabilityKey::random()?);
+        let (met, capabilities, pacing) = (false, CapabilityKey::random()?, Box::new(RealPacing::new()));
         let mut holder =
-            Self { store, owner, empty, claim, place, mark, devices, held, seen, met, reach, capabilities };
+            Self { store, owner, empty, claim, place, mark, devices, held, seen, met, reach, capabilities, pacing };
         // Reads the ledger, so that a document that cannot be understood is reported here and not at the first load.
         holder.apply(&|_| Op::Renew { leases: Vec::new() })?;
         if !holder.is_alone() {
@@ -259,10 +259,17 @@ impl Holder {
         parts.iter().filter_map(|(key, bytes)| Some((name(key)?, *bytes))).collect()
     }
 
+    /// How long an operation may lose races before its caller is told: until the next heartbeat is due.
+    fn patience(&self) -> Duration {
+        self.seen.terms.heartbeat
+    }
+
     /// One operation: read, rules, swap; again when somebody else was faster. The operation may depend on the store's
     /// time of reading.
     fn apply(&mut self, op: &dyn Fn(StoreTime) -> Op) -> Result<Outcome, StoreError> {
-        for _ in 0..ATTEMPTS {
+        let (begun, limit) = (self.pacing.now(), self.patience());
+        let mut losses = 0;
+        loop {
             let (loaded, mut before) = self.read()?;
             let mut ledger = before.as_ref().unwrap_or(&self.empty).clone();
             let lost = match &before {
@@ -301,8 +308,13 @@ impl Holder {
                 self.met = true;
                 return Ok(outcome);
             }
+            losses += 1;
+            let pause = pause_after(losses, self.pacing.chance());
+            if self.pacing.now().saturating_sub(begun) + pause > limit {
+                return Err(StoreError::Contended(losses));
+            }
+            self.pacing.pause(pause);
         }
-        Err(StoreError::Contended(ATTEMPTS))
     }
 
     /// The document, and the ledger in it.

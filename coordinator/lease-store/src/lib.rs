@@ -14,6 +14,7 @@ mod lock;
 mod mark;
 mod node;
 mod place;
+mod race;
 mod redis_store;
 mod state_file;
 mod store;

@@ -153,19 +153,91 @@ fn an_observation_after_a_change_is_always_written() {
     bench.granted("b", ByteCount(1));
 }
 
+/// A millisecond passes between two looks at the clock; chance is a fixed sequence.
+struct Played {
+    now: Duration,
+    random: u64,
+}
+
+impl Pacing for Played {
+    fn now(&mut self) -> Duration {
+        self.now += Duration::from_millis(1);
+        self.now
+    }
+
+    fn chance(&mut self) -> f64 {
+        // Knuth's MMIX generator.
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    fn pause(&mut self, span: Duration) {
+        self.now += span;
+    }
+}
+
+fn played(random: u64) -> Played {
+    Played { now: Duration::ZERO, random }
+}
+
 #[test]
-fn a_lost_race_is_run_again_and_a_hopeless_one_is_reported() {
+fn a_lost_race_is_run_again_until_the_caller_has_waited_long_enough() {
     let mut bench = bench();
-    bench.memory.0.lock().unwrap().answers = vec![Swap::Conflict, Swap::Stale, Swap::Conflict];
+    bench.holder.pacing = Box::new(played(1));
+    bench.memory.0.lock().unwrap().answers = vec![Swap::Conflict; 100];
     let handle = bench.granted("a", ByteCount::gib(1));
     assert_eq!(bench.holder.leases().len(), 1);
-    bench.memory.0.lock().unwrap().answers = vec![Swap::Conflict; 50];
+    // Many more than ever come in a row.
+    bench.memory.0.lock().unwrap().answers = vec![Swap::Stale; 10_000];
     let error = bench.holder.release(&handle, Evidence::Gone).unwrap_err();
-    assert!(matches!(error, StoreError::Contended(_)), "{error}");
+    let StoreError::Contended(losses) = error else { panic!("{error}") };
+    assert!(losses > 1_000, "{losses} in three seconds");
     bench.memory.0.lock().unwrap().answers.clear();
     bench.holder.release(&handle, Evidence::Gone).unwrap();
     bench.holder.release(&handle, Evidence::Gone).unwrap();
     assert!(bench.holder.leases().is_empty());
+}
+
+/// Processes that never rest race for one register. From reading to swapping takes about a millisecond, so all but one of
+/// those who overlap lose.
+#[test]
+fn of_many_who_race_nobody_waits_long() {
+    /// What comes next for a racer: it reads the register, or swaps what it read.
+    #[derive(Clone, Copy)]
+    enum Next {
+        Read,
+        Swap(u64),
+    }
+    for (racers, longest) in [(8_u64, 300), (24, 2_000)] {
+        let mut chance = played(racers);
+        let mut all: Vec<(Duration, Next)> =
+            (0..racers).map(|place| (Duration::from_micros(place), Next::Read)).collect();
+        let (mut losses, mut begun) = (vec![0; all.len()], vec![Duration::ZERO; all.len()]);
+        let (mut register, mut worst, mut now) = (0, Duration::ZERO, Duration::ZERO);
+        while now < Duration::from_secs(60) {
+            let racer = (0..all.len()).min_by_key(|racer| all[*racer].0).unwrap();
+            let next = all[racer].1;
+            now = all[racer].0;
+            all[racer] = match next {
+                Next::Read => {
+                    let work = Duration::from_millis(1).mul_f64(0.8 + 0.4 * chance.chance());
+                    (now + work, Next::Swap(register))
+                }
+                Next::Swap(read) if read == register => {
+                    worst = worst.max(now - begun[racer]);
+                    (register, losses[racer], begun[racer]) = (register + 1, 0, now);
+                    (now, Next::Read)
+                }
+                Next::Swap(_) => {
+                    losses[racer] += 1;
+                    (now + pause_after(losses[racer], chance.chance()), Next::Read)
+                }
+            };
+        }
+        // One could not do more than 60,000.
+        assert!(register > 20_000, "{racers}: {register} swaps");
+        assert!(worst < Duration::from_millis(longest), "{racers}: {worst:?}");
+    }
 }
 
 #[test]

@@ -1,0 +1,67 @@
+//! What a process does after it lost a race for the ledger: it pauses for a random time and tries again, until its caller
+//! has waited long enough. Time and chance come in, so that a race can be played.
+
+use std::time::{Duration, Instant};
+
+/// The longest pause after the first loss. With eight processes that never rest about half of the tries then succeed.
+const FIRST: Duration = Duration::from_millis(16);
+
+/// Time and chance.
+pub(crate) trait Pacing: Send {
+    /// The time since some moment.
+    fn now(&mut self) -> Duration;
+    /// A number from 0 to 1.
+    fn chance(&mut self) -> f64;
+    /// Lets so much time pass.
+    fn pause(&mut self, span: Duration);
+}
+
+/// How long to pause after so many losses. Whoever has lost more often pauses shorter and is the likelier to win: a random
+/// share of a span that shrinks with each loss.
+pub(crate) fn pause_after(losses: u32, chance: f64) -> Duration {
+    FIRST.mul_f64(chance.clamp(0.0, 1.0)) / losses.max(1)
+}
+
+/// The host's own time and chance.
+#[derive(Debug)]
+pub(crate) struct RealPacing(Instant);
+
+impl RealPacing {
+    pub(crate) fn new() -> Self {
+        Self(Instant::now())
+    }
+}
+
+impl Pacing for RealPacing {
+    fn now(&mut self) -> Duration {
+        self.0.elapsed()
+    }
+
+    fn chance(&mut self) -> f64 {
+        let mut bytes = [0, 128];
+        // Without random numbers the middle does.
+        let _ = getrandom::fill(&mut bytes);
+        f64::from(u16::from_le_bytes(bytes)) / f64::from(u16::MAX)
+    }
+
+    fn pause(&mut self, span: Duration) {
+        let until = Instant::now() + span;
+        while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
+            std::thread::park_timeout(left);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_lost_more_often_pauses_shorter() {
+        assert_eq!(pause_after(1, 1.0), FIRST);
+        assert_eq!(pause_after(1, 0.5), FIRST / 2);
+        assert_eq!(pause_after(16, 1.0), Duration::from_millis(1));
+        assert_eq!(pause_after(0, 2.0), FIRST);
+        assert!((1..100).all(|losses| pause_after(losses + 1, 0.9) < pause_after(losses, 0.9)));
+    }
+}
