@@ -7,6 +7,7 @@ mod client;
 mod cloud;
 mod config;
 mod driver;
+mod environment;
 mod error_chain;
 mod footprints;
 mod guard;

@@ -20,6 +20,7 @@ use crate::catalog::{Engines, LiveCatalog, ModelRoots, find_llama_server};
 use crate::cloud::{Clouds, SPEND_FILE};
 use crate::config::{ApiKeys, ApiKeysError, Config, Loaded};
 use crate::driver::{Driver, News, Pulse, Scheduling, Waiting};
+use crate::environment::ChildEnvironment;
 use crate::footprints::Footprints;
 use crate::leases::{LeaseSetup, LeaseStart, LeaseStartError, Leases, StoreChoice};
 use crate::log_filter::LogFilter;
@@ -315,6 +316,7 @@ fn supervisor(
         load_timeout: config.load_timeout,
         stop_grace: config.stop_grace,
         hang_timeout: config.hang_timeout,
+        environment: ChildEnvironment::of_models(&config.inherit_env),
     };
     let ports = Ports::new(config.worker_ports.clone());
     Ok(Supervisor::new(Tools { settings, spawner, ports, catalog, leases, news, machine, streams }))

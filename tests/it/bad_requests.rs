@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use http::{Method, StatusCode, header};
 use model_boss_tests::{Answer, Behaviour, Boss, Client, Sandbox};
+use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -74,6 +75,61 @@ async fn bodies_that_cannot_be_used() {
         }
     }
     still_works(&boss).await;
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn links_are_refused_on_every_route_before_anything_is_loaded() {
+    let mut sandbox = Sandbox::new();
+    sandbox.llama_server();
+    let models = [
+        sandbox.fake_model("own", Behaviour::default()),
+        sandbox.gguf_model("engine", "backend = \"llama-server\"", Behaviour::default()),
+    ];
+    let boss = sandbox.start().await;
+    let link = "http://169.254.169.254/latest";
+    let said =
+        |part: Value| json!([{ "role": "user", "content": [{ "type": "text", "text": "What is this?" }, part] }]);
+    let openai = said(json!({ "type": "image_url", "image_url": { "url": link } }));
+    let short = said(json!({ "type": "image_url", "image_url": link }));
+    let sound = said(json!({ "type": "input_audio", "input_audio": { "data": link, "format": "wav" } }));
+    let picture = json!({ "type": "image", "source": { "type": "url", "url": link } });
+    let result = said(json!({ "type": "tool_result", "tool_use_id": "1", "content": [picture] }));
+    let anthropic = said(picture.clone());
+    let ollama = json!([{ "role": "user", "content": "?", "images": [link] }]);
+    for model in ["own", "engine", "claude:opus"] {
+        for (path, body, param) in [
+            ("/v1/chat/completions", json!({ "messages": openai }), "messages[0].content[1].image_url.url"),
+            ("/v1/chat/completions", json!({ "messages": short }), "messages[0].content[1].image_url"),
+            ("/v1/chat/completions", json!({ "messages": sound }), "messages[0].content[1].input_audio.data"),
+            ("/v1/embeddings", json!({ "input": [{ "image": link }] }), "input[0].image"),
+            ("/v1/rerank", json!({ "query": "?", "documents": [{ "image_url": link }] }), "documents[0].image_url"),
+            ("/v1/messages", json!({ "max_tokens": 1, "messages": anthropic }), ""),
+            ("/v1/messages", json!({ "max_tokens": 1, "messages": result }), ""),
+            ("/v1/messages/count_tokens", json!({ "messages": anthropic }), ""),
+            ("/v1/messages/count_tokens", json!({ "messages": result }), ""),
+            ("/api/chat", json!({ "messages": ollama }), ""),
+            ("/api/generate", json!({ "prompt": "?", "images": [link] }), ""),
+        ] {
+            let mut body = body;
+            body["model"] = model.into();
+            let answer = boss.client().post(path, &body).await;
+            assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{model} {path} {body}: {answer:?}");
+            if !param.is_empty() {
+                assert_eq!(answer.json()["error"]["param"], param, "{answer:?}");
+            }
+            let text = String::from_utf8_lossy(&answer.body).into_owned();
+            assert!(text.contains("links are not followed") || text.contains("only text"), "{path}: {text}");
+        }
+    }
+    assert!(models.iter().all(|model| model.spawns() == 0));
+    // What a tool was called with, or what a text says, is the client's own.
+    let call = json!({ "type": "tool_use", "id": "1", "name": "fetch", "input": { "image_url": link } });
+    let mut messages = json!([{ "role": "user", "content": link }, { "role": "assistant", "content": [call] }]);
+    messages.as_array_mut().unwrap().push(json!({ "role": "user", "content": [
+        { "type": "tool_result", "tool_use_id": "1", "content": link } ] }));
+    let body = json!({ "model": "own", "max_tokens": 1, "messages": messages });
+    assert_eq!(boss.client().post("/v1/messages", &body).await.status, StatusCode::OK);
     boss.finish().await;
 }
 

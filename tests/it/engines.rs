@@ -288,6 +288,53 @@ async fn rc_23_llama_server_hears_how_long_a_model_may_think() {
 }
 
 #[tokio::test]
+async fn a_program_of_a_model_inherits_what_is_listed_and_no_secret() {
+    let mut sandbox = Sandbox::new();
+    sandbox.llama_server();
+    let engine = sandbox.stand_in_engine();
+    let line = format!(
+        "[\"{}\", \"--model\", \"{{path}}/weights.gguf\", \"--alias\", \"{{model}}\", \"--port\", \"{{port}}\", \
+         \"--ctx-size\", \"9\", \"--parallel\", \"1\"]",
+        engine.display()
+    );
+    let env = "{ LLAMA_API_KEY = \"{token}\", OWN = \"of the manifest\" }";
+    let mut models = [
+        sandbox.fake_model("own", reply("x")),
+        sandbox.gguf_model("llama", LLAMA_SERVER, reply("x")),
+        sandbox.gguf_model("any", &format!("command = {{ line = {line}, env = {env} }}"), reply("x")),
+    ];
+    let mut launch = sandbox.launch(&binary("model-boss-fake-worker"));
+    let secret = [
+        "ANTHROPIC_API_KEY",
+        "OPENAI_API_KEY",
+        "HF_TOKEN",
+        "VLLM_API_KEY",
+        "HTTPS_PROXY",
+        "LLAMA_ARG_HOST",
+        "LD_AUDIT_OF_MINE",
+        "SOMETHING_ELSE",
+    ];
+    for name in secret {
+        launch.command.env(name, "not for you");
+    }
+    for name in ["OMP_NUM_THREADS", "LC_TIME", "HF_HOME", "WANTED_BY_THE_OPERATOR"] {
+        launch.command.env(name, "for you");
+    }
+    let boss = launch.start().await;
+    for model in &mut models {
+        assert!(boss.chat(model.name(), "?").await.status.is_success(), "{}", model.name());
+        let env = model.worker().await.env;
+        let leaked: Vec<_> = env.iter().filter(|(_, value)| *value == "not for you").collect();
+        assert!(leaked.is_empty(), "{}: {leaked:?}", model.name());
+        assert_eq!(env.values().filter(|value| *value == "for you").count(), 4, "{env:?}");
+        assert!(env.contains_key("PATH"), "{env:?}");
+        let own = env.get("OWN").map(String::as_str);
+        assert_eq!(own, (model.name() == "any").then_some("of the manifest"));
+    }
+    boss.finish().await;
+}
+
+#[tokio::test]
 async fn a_program_that_cannot_be_started_is_named() {
     let sandbox = Sandbox::new();
     let manifest = "command = { line = [\"/nowhere/engine\", \"{port}\"] }";

@@ -11,6 +11,7 @@ use crate::binaries::binary;
 use crate::boss::{Boss, Launch};
 use crate::fake_model::FakeModel;
 use crate::ports::own_ports;
+use crate::processes::MARK_VARIABLE;
 use model_boss_fake_worker::behaviour::Behaviour;
 
 /// A temporary folder with everything a coordinator needs. It is removed when this value and the coordinators started in
@@ -127,7 +128,10 @@ impl Sandbox {
     pub fn launch(&self, worker: &Path) -> Launch {
         let config = self.path("model-boss.toml");
         let (first, last, run) = (self.ports.start(), self.ports.end(), self.path("run"));
-        let own = format!("worker_ports = \"{first}-{last}\"\nruntime_dir = \"{}\"\n", run.display());
+        let own = format!(
+            "worker_ports = \"{first}-{last}\"\nruntime_dir = \"{}\"\ninherit_env = [\"{MARK_VARIABLE}\", \"WANTED_*\"]\n",
+            run.display()
+        );
         std::fs::write(&config, own + &self.config).unwrap();
         let mut launch = Launch::new(&binary("model-boss"), &self.mark, Arc::clone(&self.folder));
         launch.command.current_dir(self.folder.path()).arg("serve").args(["--port", "0"]);

@@ -36,7 +36,7 @@ pub struct Launch {
     pub program: PathBuf,
     /// Its arguments.
     pub args: Vec<String>,
-    /// Variables over those of the coordinator.
+    /// Variables over those that every program of a model inherits.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
     /// Where it runs.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue};
+use model_boss_dialects::{LinkSearch, link_refused};
 use model_boss_protocol::{ApiError, ClientId, ErrorCode, KeepAlive, Priority, Thinking};
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
@@ -56,7 +57,11 @@ pub(super) fn peek(body: &[u8], headers: &HeaderMap, limits: JsonLimits) -> Resu
     let text = std::str::from_utf8(body).map_err(malformed)?;
     JsonShape::of(body, limits)?;
     let mut json = serde_json::Deserializer::from_str(text);
-    let fields = json.deserialize_map(Fields).and_then(|fields| json.end().map(|()| fields)).map_err(malformed)?;
+    let (fields, link) =
+        json.deserialize_map(Fields).and_then(|found| json.end().map(|()| found)).map_err(malformed)?;
+    if let Some(place) = link {
+        return Err(link_refused(place));
+    }
     let mut peeked = Peeked::default();
     let mut unknown = String::new();
     for (name, value) in fields {
@@ -214,18 +219,18 @@ fn plain(error: &serde_json::Error) -> String {
     text.split(" at line ").next().unwrap_or_default().to_owned()
 }
 
-/// Collects the few fields that matter; everything else is checked to be JSON and skipped.
+/// Collects the few fields that matter, and the place of the first link; everything else is checked to be JSON and skipped.
 struct Fields;
 
 impl<'de> Visitor<'de> for Fields {
-    type Value = Vec<(Cow<'de, str>, &'de RawValue)>;
+    type Value = (Vec<(Cow<'de, str>, &'de RawValue)>, Option<String>);
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let (mut fields, mut count) = (Vec::new(), 0);
+        let (mut fields, mut link, mut count) = (Vec::new(), None, 0);
         while let Some(Name(name)) = map.next_key()? {
             count += 1;
             if count > MAX_FIELDS {
@@ -233,11 +238,14 @@ impl<'de> Visitor<'de> for Fields {
             }
             if is_ours(&name) || name == "model" || name == "stream" {
                 fields.push((name, map.next_value()?));
+            } else if let Some(search) = LinkSearch::in_field(&name) {
+                let within = map.next_value_seed(search)?;
+                link = link.or_else(|| within.map(|place| format!("{name}{place}")));
             } else {
                 map.next_value::<IgnoredAny>()?;
             }
         }
-        Ok(fields)
+        Ok((fields, link))
     }
 }
 

@@ -21,6 +21,7 @@ use crate::catalog::{Engines, ModelRoots};
 use crate::cloud::ProviderTables;
 use crate::config::LogLevel;
 use crate::driver::{Driver, News, Pulse, Waiting};
+use crate::environment::ChildEnvironment;
 use crate::footprints::Footprints;
 use crate::leases::{LeaseSetup, LeaseStart, StoreChoice};
 use crate::probe::{DeviceSample, Probe};
@@ -111,6 +112,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
             load_timeout: None,
             stop_grace: Duration::from_secs(1),
             hang_timeout: Duration::from_secs(5),
+            environment: ChildEnvironment::everything(),
         },
         spawner: Spawner::start(tokio::runtime::Handle::current()).unwrap(),
         ports: Ports::new(8300..=8499),

@@ -1,7 +1,6 @@
 //! The `claude` command line as the way to a provider (RC-27): one process for each request, without tools, in an empty folder,
 //! with an environment that holds what it needs and nothing of ours. It ends with the request, and with us.
 
-use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -21,6 +20,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::environment::ChildEnvironment;
 use crate::guard::{Guarded, Lifeline};
 use crate::supervisor::Spawner;
 
@@ -167,7 +167,7 @@ fn command(
     places: (&Path, &PathBuf),
 ) -> io::Result<Guarded> {
     let (folder, system) = places;
-    let mut guarded = Guarded::new(program)?;
+    let mut guarded = Guarded::new(program, &ChildEnvironment::of_names(&PASSED_ON))?;
     let command = guarded.command();
     command.args(["-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages"]);
     command.args([
@@ -181,9 +181,6 @@ fn command(
         "--no-session-persistence",
     ]);
     command.arg("--system-prompt-file").arg(system);
-    let passed: Vec<(&str, OsString)> =
-        PASSED_ON.iter().filter_map(|name| Some((*name, std::env::var_os(name)?))).collect();
-    command.env_clear().envs(passed);
     command.env("CLAUDE_CODE_MAX_OUTPUT_TOKENS", question.max_tokens.to_string());
     command.env("MAX_THINKING_TOKENS", question.thinking.unwrap_or(0).to_string());
     command.env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1");

@@ -117,6 +117,8 @@ section! {
         llamacpp: Option<String> = None,
         /// The program llama-server; unset: `llama-server` on PATH, if it is there.
         llama_server: Option<PathBuf> = None,
+        /// Variables that programs of models inherit besides those of a fixed list; `HF_*` means all that begin so. docs/engines.md.
+        inherit_env: Vec<String> = Vec::new(),
         /// Programs of others: `[backends.llama-server.builds]`, and `[backends.NAME]` with a command line; docs/engines.md.
         backends: BackendTables = BackendTables::default(),
         /// Providers elsewhere: `[providers.NAME]` with `base_url`, `key_env` or `key_file`, `prices`; docs/clouds.md has the keys.

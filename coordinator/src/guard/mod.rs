@@ -16,6 +16,8 @@ use std::path::Path;
 
 use tokio::process::{Child, Command};
 
+use crate::environment::ChildEnvironment;
+
 pub(crate) use household::end_orphans;
 pub(crate) use process::{GUARD, run};
 pub(crate) use tie::die_with_us;
@@ -42,18 +44,19 @@ pub(crate) struct Lifeline {
 impl Guarded {
     /// A program: a path, or a name to look for in PATH. An error when nothing is at the path; what else is wrong with it
     /// shows by the guards' exit code, as in a shell.
-    pub(crate) fn new(program: impl AsRef<OsStr>) -> io::Result<Self> {
+    pub(crate) fn new(program: impl AsRef<OsStr>, environment: &ChildEnvironment) -> io::Result<Self> {
         let program = Path::new(program.as_ref());
         if program.components().count() > 1 {
             program.metadata()?;
         }
         let (watched, writer) = io::pipe()?;
         let mut command = Command::new(OWN_PROGRAM);
+        environment.give(&mut command);
         command.arg0(NAME).arg(GUARD).arg(process::OUTER).arg(watched.as_raw_fd().to_string()).arg(program);
         Ok(Self { command, watched, lifeline: Lifeline { _writer: writer } })
     }
 
-    /// Its arguments, environment, folder and streams, which are set as for the program itself.
+    /// Its arguments, variables besides, folder and streams, which are set as for the program itself.
     pub(crate) fn command(&mut self) -> &mut Command {
         &mut self.command
     }

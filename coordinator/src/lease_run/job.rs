@@ -18,6 +18,7 @@ use super::desk::{self, Granted, Revoked};
 use super::gate::{OPEN, code};
 use super::keeper::{Keeper, Leaving, Listener, News};
 use super::{LeaseError, RunArgs, Whereabouts};
+use crate::environment::ChildEnvironment;
 use crate::error_chain::chain;
 use crate::guard::{Guarded, Lifeline, end_orphans};
 
@@ -181,7 +182,7 @@ impl Guard {
         let socket = folder.path().join("gate.sock");
         let listener = UnixListener::bind(&socket).map_err(system("listen for the gate"))?;
         let own = std::env::current_exe().map_err(system("find this program"))?;
-        let mut guarded = Guarded::new(own).map_err(system("make a lifeline"))?;
+        let mut guarded = Guarded::new(own, &ChildEnvironment::everything()).map_err(system("make a lifeline"))?;
         let command = guarded.command();
         command.args(["lease", "gate", "--socket"]).arg(&socket).arg("--").args(&args.program);
         command.env("CUDA_VISIBLE_DEVICES", granted.visible()).env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::catalog::{LiveCatalog, Model};
 use crate::driver::News;
+use crate::environment::ChildEnvironment;
 use crate::leases::Leases;
 use crate::probe::SimulatedMachine;
 use crate::state_folder::StateFolder;
@@ -75,6 +76,8 @@ pub(crate) struct SupervisorSettings {
     pub(crate) stop_grace: Duration,
     /// How long a worker may stand still with work in hand, or leave its health check unanswered.
     pub(crate) hang_timeout: Duration,
+    /// What workers inherit of our environment.
+    pub(crate) environment: ChildEnvironment,
 }
 
 /// The order to fill a slot.

@@ -106,7 +106,8 @@ impl WorkerRunner {
             Err(refusal) => return Ending::Final(refusal),
         };
         let argument = if self.order.backend.is_foreign() { ENGINE_GATE } else { "serve" };
-        let launch = Launch { program: program.clone(), argument, visible_gpus: self.order.visible_gpus.clone() };
+        let (visible_gpus, environment) = (self.order.visible_gpus.clone(), settings.environment.clone());
+        let launch = Launch { program: program.clone(), argument, visible_gpus, environment };
         let (mut child, guard) = match self.tools.spawner.spawn(launch).await {
             Ok(started) => started,
             Err(error) => {

@@ -14,6 +14,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 
+use crate::environment::ChildEnvironment;
 use crate::guard::{Guarded, Lifeline, end_orphans};
 
 /// The handle of the spawning thread.
@@ -31,6 +32,8 @@ pub(super) struct Launch {
     pub(super) argument: &'static str,
     /// The UUIDs of the GPUs it may see, joined by commas; empty for none (RC-16).
     pub(super) visible_gpus: String,
+    /// What it inherits.
+    pub(super) environment: ChildEnvironment,
 }
 
 /// What was started: the outer guard of the program, and what keeps the program running.
@@ -84,7 +87,7 @@ async fn collect_orphans(mut children: Signal) {
 }
 
 fn program(launch: &Launch) -> io::Result<Guarded> {
-    let mut program = Guarded::new(&launch.program)?;
+    let mut program = Guarded::new(&launch.program, &launch.environment)?;
     program
         .command()
         .arg(launch.argument)

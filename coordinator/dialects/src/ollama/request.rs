@@ -3,6 +3,8 @@
 use model_boss_protocol::{ApiError, KeepAlive};
 use serde_json::{Map, Value, json};
 
+use crate::links::is_picture;
+
 /// What a request comes to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Asked {
@@ -213,9 +215,9 @@ fn chat_message(index: usize, message: &Value, calls: &mut Vec<String>) -> Resul
     if let Some(images) = images {
         let mut parts = vec![json!({ "type": "text", "text": text })];
         for image in images {
-            let data = image
-                .as_str()
-                .ok_or_else(|| ApiError::invalid(place("images"), "an image must be a text in base64"))?;
+            let data = image.as_str().filter(|data| is_picture(data)).ok_or_else(|| {
+                ApiError::invalid(place("images"), "an image must be a text in base64; links are not followed")
+            })?;
             let url = format!("data:{};base64,{data}", media_type(data));
             parts.push(json!({ "type": "image_url", "image_url": { "url": url } }));
         }

@@ -1,0 +1,346 @@
+//! Links in requests. An engine that is given one would fetch it, from inside the operator's network; so pictures, sounds and
+//! files come as `data:` URLs or base64, on every route and for every engine. Texts and what tools were called with are
+//! not looked at: a model may read about links.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use model_boss_protocol::ApiError;
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+/// Fields of a request in which content may stand.
+const CONTENT: [&str; 7] = ["input", "inputs", "prompt", "documents", "query", "queries", "content"];
+/// Fields that hold a picture, a sound or a file, in the words of OpenAI, Anthropic, vLLM and llama.cpp.
+const MEDIA: [&str; 14] = [
+    "image",
+    "images",
+    "image_data",
+    "audio",
+    "audios",
+    "video",
+    "videos",
+    "input_image",
+    "input_audio",
+    "input_video",
+    "input_file",
+    "multimodal_data",
+    "multi_modal_data",
+    "file_data",
+];
+/// The same where they are objects; a text there only says where something is from.
+const OBJECTS: [&str; 2] = ["source", "file"];
+/// Fields of content whose values are somebody's own.
+const FREE: [&str; 4] = ["text", "input", "arguments", "cache_control"];
+/// Fields of media that describe it.
+const DESCRIPTIONS: [&str; 12] = [
+    "type",
+    "detail",
+    "format",
+    "media_type",
+    "mime_type",
+    "filename",
+    "file_name",
+    "file_id",
+    "id",
+    "name",
+    "title",
+    "text",
+];
+/// No picture and no sound is shorter, but paths are.
+const SHORTEST_MEDIA: usize = 64;
+/// Of the schemes that are registered, with room.
+const LONGEST_SCHEME: usize = 64;
+
+/// Looks for a link in one field of a request: the place of the first, behind the field's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkSearch {
+    /// Messages, of which only the content is looked at.
+    Messages,
+    /// Parts of content.
+    Content,
+    /// Something that may be a picture, a sound or a file if it is an object.
+    Object,
+    /// A picture, a sound or a file: base64, or a `data:` URL.
+    Media,
+    /// Words about one of those.
+    Words,
+    /// What must be a `data:` URL.
+    Url,
+}
+
+impl LinkSearch {
+    /// How a field of the request itself is looked at, if at all.
+    pub fn in_field(name: &str) -> Option<Self> {
+        match name {
+            "messages" => Some(Self::Messages),
+            _ if CONTENT.contains(&name) => Some(Self::Content),
+            _ if is_url(name) => Some(Self::Url),
+            _ => MEDIA.contains(&name).then_some(Self::Media),
+        }
+    }
+
+    /// How a field inside is looked at, if at all.
+    fn within(self, name: &str) -> Option<Self> {
+        match self {
+            Self::Messages if name == "content" => Some(Self::Content),
+            Self::Content if FREE.contains(&name) => None,
+            Self::Messages | Self::Content if is_url(name) => Some(Self::Url),
+            Self::Messages | Self::Content if MEDIA.contains(&name) => Some(Self::Media),
+            Self::Messages => None,
+            Self::Content if OBJECTS.contains(&name) => Some(Self::Object),
+            Self::Content => Some(Self::Content),
+            _ if DESCRIPTIONS.contains(&name) => None,
+            _ if name == "url" || name == "uri" || is_url(name) => Some(Self::Url),
+            _ if name == "data" || MEDIA.contains(&name) => Some(Self::Media),
+            // The form of Anthropic's links, and whatever else an object of media may hold.
+            _ => Some(Self::Words),
+        }
+    }
+
+    fn refuses(self, text: &str) -> bool {
+        match self {
+            Self::Messages | Self::Content | Self::Object => false,
+            Self::Words => has_scheme(text),
+            Self::Media => !is_data(text) && !is_base64(text),
+            Self::Url => !is_data(text),
+        }
+    }
+}
+
+/// A field with this name is a link by its name.
+fn is_url(name: &str) -> bool {
+    name.ends_with("_url") || name.ends_with("_uri")
+}
+
+fn is_data(text: &str) -> bool {
+    text.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("data:"))
+}
+
+fn is_base64(text: &str) -> bool {
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=-_\r\n".contains(&byte);
+    text.len() >= SHORTEST_MEDIA && text.bytes().all(known)
+}
+
+/// Whether readers of URLs would find a scheme other than `data:`. They pass over white space before and within it.
+fn has_scheme(text: &str) -> bool {
+    let plain: String = text.chars().filter(|c| !c.is_whitespace() && !c.is_control()).take(LONGEST_SCHEME).collect();
+    let scheme = plain.split_once(':').map_or("data", |(scheme, _)| scheme);
+    let is_scheme = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+.-".contains(&byte));
+    (is_scheme && !scheme.eq_ignore_ascii_case("data")) || plain.starts_with("//")
+}
+
+/// The error for a link at `place`.
+pub fn link_refused(place: String) -> ApiError {
+    let message = format!("'{place}' must be a data: URL or base64; links are not followed");
+    ApiError::invalid(place, message)
+}
+
+/// Whether a text is what a picture of Ollama's is.
+pub(crate) fn is_picture(text: &str) -> bool {
+    !LinkSearch::Words.refuses(text)
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+/=-_\r\n".contains(&byte))
+}
+
+impl<'de> DeserializeSeed<'de> for LinkSearch {
+    type Value = Option<String>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<String>, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+#[derive(Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<'de> Visitor<'de> for LinkSearch {
+    type Value = Option<String>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_bool<E: Error>(self, _: bool) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_i64<E: Error>(self, _: i64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_u64<E: Error>(self, _: u64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_f64<E: Error>(self, _: f64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(self.refuses(text).then(String::new))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let (mut found, mut index) = (None, 0_usize);
+        while let Some(within) = list.next_element_seed(self)? {
+            found = found.or_else(|| within.map(|place| format!("[{index}]{place}")));
+            index += 1;
+        }
+        Ok(found)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut found = None;
+        while let Some(Name(name)) = map.next_key()? {
+            let Some(search) = self.within(&name) else {
+                map.next_value::<IgnoredAny>()?;
+                continue;
+            };
+            let within = map.next_value_seed(search)?;
+            found = found.or_else(|| within.map(|place| format!(".{name}{place}")));
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn find(field: &str, value: &Value) -> Option<String> {
+        let text = value.to_string();
+        LinkSearch::in_field(field)?.deserialize(&mut serde_json::Deserializer::from_str(&text)).unwrap()
+    }
+
+    #[test]
+    fn links_are_found_in_every_spelling() {
+        let link = "https://example.com/cat.png";
+        for (field, value, place) in [
+            (
+                "messages",
+                json!([{ "content": [{ "type": "image_url", "image_url": { "url": link } }] }]),
+                "[0].content[0].image_url.url",
+            ),
+            (
+                "messages",
+                json!([{ "content": [{ "type": "image_url", "image_url": link }] }]),
+                "[0].content[0].image_url",
+            ),
+            (
+                "messages",
+                json!([{ "content": [{ "type": "input_image", "image_url": "file:///etc/passwd" }] }]),
+                "[0].content[0].image_url",
+            ),
+            (
+                "messages",
+                json!([{ "content": [{ "type": "x", "image_url": { "url": "/etc/passwd" } }] }]),
+                "[0].content[0].image_url.url",
+            ),
+            (
+                "messages",
+                json!([{ "content": [{ "video_url": { "url": " ht\ntp://x" } }] }]),
+                "[0].content[0].video_url.url",
+            ),
+            (
+                "messages",
+                json!([{ "content": [{ "type": "input_audio", "input_audio": { "data": link } }] }]),
+                "[0].content[0].input_audio.data",
+            ),
+            (
+                "messages",
+                json!([{ "content": [{ "type": "input_audio", "input_audio": { "url": link } }] }]),
+                "[0].content[0].input_audio.url",
+            ),
+            (
+                "messages",
+                json!([{ "content": [{ "type": "file", "file": { "file_data": link } }] }]),
+                "[0].content[0].file.file_data",
+            ),
+            (
+                "messages",
+                json!([{ "content": [{ "type": "input_file", "file_url": link }] }]),
+                "[0].content[0].file_url",
+            ),
+            (
+                "messages",
+                json!([{ "content": [{ "type": "image", "source": { "type": "url", "url": link } }] }]),
+                "[0].content[0].source.url",
+            ),
+            (
+                "messages",
+                json!([{ "content": [{ "type": "document", "source": { "type": "file", "where": "ftp://x" } }] }]),
+                "[0].content[0].source.where",
+            ),
+            (
+                "messages",
+                json!([{}, { "content": [{ "type": "tool_result", "content": [{ "type": "image", "source": { "url": link } }] }] }]),
+                "[1].content[0].content[0].source.url",
+            ),
+            ("messages", json!([{ "content": { "image_url": link } }]), "[0].content.image_url"),
+            ("messages", json!([{ "images": [link] }]), "[0].images[0]"),
+            (
+                "input",
+                json!([{ "role": "user", "content": [{ "type": "input_image", "image_url": link }] }]),
+                "[0].content[0].image_url",
+            ),
+            ("input", json!([{ "image": link }]), "[0].image"),
+            ("documents", json!([{ "text": "x" }, { "image": "/srv/secret.png" }]), "[1].image"),
+            ("query", json!({ "image": link }), ".image"),
+            ("prompt", json!({ "prompt_string": "x", "multimodal_data": [link] }), ".multimodal_data[0]"),
+            ("images", json!([link]), "[0]"),
+            ("image_url", json!(link), ""),
+        ] {
+            assert_eq!(find(field, &value).as_deref(), Some(place), "{field}: {value}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_link_goes_through() {
+        let data = "A".repeat(80);
+        let url = format!("data:image/png;base64,{data}");
+        for (field, value) in [
+            ("messages", json!([{ "role": "user", "content": "see https://example.com" }])),
+            ("messages", json!([{ "content": [{ "type": "text", "text": "https://example.com" }] }])),
+            (
+                "messages",
+                json!([{ "content": [{ "type": "image_url", "image_url": { "url": url, "detail": "low" } }] }]),
+            ),
+            ("messages", json!([{ "content": [{ "type": "image_url", "image_url": "DATA:image/png;base64,AAAA" }] }])),
+            (
+                "messages",
+                json!([{ "content": [{ "type": "input_audio", "input_audio": { "data": data, "format": "wav" } }] }]),
+            ),
+            (
+                "messages",
+                json!([{ "content": [{ "type": "image", "source": { "type": "base64", "media_type": "image/png", "data": data } }] }]),
+            ),
+            (
+                "messages",
+                json!([{ "content": [{ "type": "file", "file": { "file_data": url, "filename": "C:\\a.pdf" } }] }]),
+            ),
+            (
+                "messages",
+                json!([{ "content": [{ "type": "tool_use", "name": "fetch", "input": { "image_url": "https://x" } }] }]),
+            ),
+            (
+                "messages",
+                json!([{ "tool_calls": [{ "function": { "arguments": "{\"image_url\":\"https://x\"}" } }], "content": null }]),
+            ),
+            (
+                "documents",
+                json!([{ "text": "x", "url": "https://x", "source": "https://y", "file": "a.pdf" }, "https://z"]),
+            ),
+            ("input", json!(["https://x", [1, 2, 3], 4.5, true, null, -1])),
+            ("prompt", json!("https://x")),
+            ("tools", json!([{ "image_url": "https://x" }])),
+        ] {
+            assert_eq!(find(field, &value), None, "{field}: {value}");
+        }
+    }
+}
