@@ -9,11 +9,11 @@
 
 mod lane;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Duration;
 
-use model_boss_protocol::{KeepAlive, Priority, RequestId};
+use model_boss_protocol::{ByteCount, KeepAlive, Priority, RequestId};
 
 use crate::Moment;
 use crate::by_number::ByNumber;
@@ -104,6 +104,44 @@ pub(crate) struct ClientStanding {
     pub(crate) held_back: bool,
 }
 
+/// Models that are alike for placement: where one finds no room and no right to evict, those do not that wait with the same
+/// or a less important base priority behind it and need as much or more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Likeness {
+    /// Models with the same places to go.
+    pub(crate) family: u32,
+    /// The most important base priority that waits for the model.
+    pub(crate) base: Priority,
+    /// What it needs, in steps of a sixteenth of an octave.
+    pub(crate) need: u16,
+}
+
+impl Likeness {
+    /// The step of so many bytes.
+    pub(crate) fn step_of(bytes: ByteCount) -> u16 {
+        // In whole MiB; the logarithm of 2^44 MiB is no more than 44 octaves.
+        let mib = (bytes.0 >> 20).max(1) as f64;
+        (mib.log2() * 16.0) as u16
+    }
+
+    /// Whether a look at one of these spares a look at one of those.
+    pub(crate) fn covers(self, other: Self) -> bool {
+        self.family == other.family && self.base <= other.base && self.need <= other.need
+    }
+}
+
+/// A model that wants a load, by its first request.
+pub(crate) type Wanting = (OrderKey, ModelIndex);
+
+/// An answer to the question which model comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    Model(Wanting),
+    None,
+    /// Too much of the index has to be put right first: to be asked again.
+    Later,
+}
+
 /// The queue is at a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueFull {
@@ -140,7 +178,9 @@ pub(crate) struct InferenceQueue {
     clients: Vec<ByNumber<ModelIndex, usize>>,
     /// Every absent model by its first request. A key may be smaller than the true one (its client got more, or may start
     /// nothing), never larger: whoever reads an entry looks at the truth first.
-    wanting: BTreeSet<(OrderKey, ModelIndex)>,
+    wanting: BTreeSet<Wanting>,
+    /// The same, those that are alike together: what is looked at when something changed is one of each.
+    alike: BTreeMap<Likeness, BTreeSet<Wanting>>,
     /// When a key in `wanting` may get smaller by aging.
     aging: BTreeSet<(Moment, ModelIndex)>,
     deadlines: BTreeSet<(Moment, RequestId)>,
@@ -158,8 +198,10 @@ struct ModelQueue {
     lanes: Vec<Lane>,
     length: usize,
     loads: BTreeSet<RequestId>,
-    /// What stands for this model in `wanting`.
-    wanting: Option<OrderKey>,
+    /// What stands for this model in `wanting` and `alike`.
+    wanting: Option<(OrderKey, Likeness)>,
+    family: u32,
+    need: u16,
     /// What stands for this model in `aging`.
     ages_at: Option<Moment>,
 }
@@ -174,6 +216,7 @@ impl InferenceQueue {
             models: Vec::new(),
             clients: Vec::new(),
             wanting: BTreeSet::new(),
+            alike: BTreeMap::new(),
             aging: BTreeSet::new(),
             deadlines: BTreeSet::new(),
             arrivals: 0,
@@ -337,22 +380,75 @@ impl InferenceQueue {
     }
 
     /// The next model that needs a load for somebody, in the order of their first requests; `after` is the one before.
-    pub(crate) fn next_wanting(
+    pub(crate) fn next_wanting(&mut self, now: Moment, after: Option<Wanting>, renewals: &mut usize) -> Next {
+        self.next(now, None, after, renewals)
+    }
+
+    /// The next model of a kind that wants a load; `after` is the one before.
+    pub(crate) fn next_alike(
         &mut self,
         now: Moment,
-        after: Option<(OrderKey, ModelIndex)>,
-    ) -> Option<(OrderKey, ModelIndex)> {
+        kind: Likeness,
+        after: Option<Wanting>,
+        renewals: &mut usize,
+    ) -> Next {
+        self.next(now, Some(kind), after, renewals)
+    }
+
+    /// The next of a kind, or of all. Keys in the index may be smaller than the truth; those that are met are put right, no
+    /// more than `renewals` of them, because a client that got more may be the first of every model.
+    fn next(&mut self, now: Moment, kind: Option<Likeness>, after: Option<Wanting>, renewals: &mut usize) -> Next {
         self.advance(now);
         let mut from = after.map_or(Bound::Unbounded, Bound::Excluded);
         loop {
-            let &(key, model) = self.wanting.range((from, Bound::Unbounded)).next()?;
+            let models = match kind {
+                None => &self.wanting,
+                Some(kind) => match self.alike.get(&kind) {
+                    Some(models) => models,
+                    None => return Next::None,
+                },
+            };
+            let Some(&(key, model)) = models.range((from, Bound::Unbounded)).next() else { return Next::None };
             self.refresh(model, now);
-            if self.models[model.get()].wanting == Some(key) {
-                return Some((key, model));
+            let is_true =
+                |(truth, now_of): (OrderKey, Likeness)| truth == key && kind.is_none_or(|kind| kind == now_of);
+            if self.models[model.get()].wanting.is_some_and(is_true) {
+                return Next::Model((key, model));
             }
             // It stands further back by now, and is met there.
             from = Bound::Excluded((key, model));
+            match renewals.checked_sub(1) {
+                Some(left) => *renewals = left,
+                None => return Next::Later,
+            }
         }
+    }
+
+    /// The kinds of models that want a load.
+    pub(crate) fn kinds(&self) -> Vec<Likeness> {
+        self.alike.keys().copied().collect()
+    }
+
+    /// What a model that wants a load is like.
+    pub(crate) fn likeness(&self, model: ModelIndex) -> Option<Likeness> {
+        self.models.get(model.get())?.wanting.map(|(_, kind)| kind)
+    }
+
+    /// Says what a model is like.
+    pub(crate) fn set_likeness(&mut self, model: ModelIndex, family: u32, need: u16) {
+        let queue = self.entry(model);
+        if (queue.family, queue.need) != (family, need) {
+            (queue.family, queue.need) = (family, need);
+            self.place(model);
+        }
+    }
+
+    /// What the models that want a load need at most: by family, all of a kind together.
+    pub(crate) fn needs(&self) -> impl Iterator<Item = (u32, i128)> {
+        self.alike.iter().map(|(kind, models)| {
+            let each = f64::from(kind.need + 1) / 16.0;
+            (kind.family, (each.exp2() * f64::from(1 << 20)) as i128 * models.len() as i128)
+        })
     }
 
     pub(crate) fn anyone_wants_a_load(&self) -> bool {
@@ -501,14 +597,24 @@ impl InferenceQueue {
             first = queue.lanes.iter().filter_map(|lane| lane.first).fold(None, |least, head| smaller(least, head.key));
             ages_at = queue.lanes.iter().filter(|lane| lane.first.is_some()).filter_map(|lane| lane.ages_at).min();
         }
+        let most_important = queue.lanes.iter().find(|lane| lane.first.is_some()).map_or(Priority::LOWEST, |l| l.base);
+        let kind = Likeness { family: queue.family, base: most_important, need: queue.need };
+        let first = first.map(|key| (key, kind));
         let before = std::mem::replace(&mut queue.wanting, first);
         let aged_at = std::mem::replace(&mut queue.ages_at, ages_at);
         if before != first {
-            if let Some(key) = before {
+            if let Some((key, kind)) = before {
                 self.wanting.remove(&(key, model));
+                if let Some(alike) = self.alike.get_mut(&kind) {
+                    alike.remove(&(key, model));
+                    if alike.is_empty() {
+                        self.alike.remove(&kind);
+                    }
+                }
             }
-            if let Some(key) = first {
+            if let Some((key, kind)) = first {
                 self.wanting.insert((key, model));
+                self.alike.entry(kind).or_default().insert((key, model));
             }
         }
         if aged_at != ages_at {

@@ -25,7 +25,7 @@ mod yielding;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use model_boss_protocol::{ApiError, Generation, RequestId, SlotId};
+use model_boss_protocol::{ApiError, Category, DeviceId, Generation, RequestId, SlotId};
 
 use self::ledger::Ledger;
 use self::moves::Move;
@@ -38,14 +38,25 @@ use crate::decision::Decisions;
 use crate::device::{Claim, Devices};
 use crate::footprint::Footprints;
 use crate::pool::ModelPool;
-use crate::queue::{InferenceQueue, QueueLimits, Waiting};
+use crate::queue::{InferenceQueue, Likeness, Next, QueueLimits, Waiting, Wanting};
 use crate::slot::{ModelSlot, SlotState, StopPhase};
 use crate::timer::Timers;
 use crate::{Effect, Event, Input, Moment, Order, Outcome, Settings};
 
-/// Waiting models looked at again after an ordinary event; all of them after a load, an unload, a lease change, and every
-/// [`Settings::reevaluate_every`]. Keeps the work per event independent of how many models wait.
-const LOOK_AHEAD: usize = 8;
+/// How much is looked at within one event, so that its length does not depend on how many models wait.
+#[derive(Clone, Copy, Debug)]
+struct Budget {
+    /// Models that are looked at.
+    looks: usize,
+    /// Models passed over because they wait for something else than room.
+    passes: usize,
+    /// Places in the index of the queue that are put right.
+    renewals: usize,
+}
+
+/// An event takes the first look; the others follow by ticks at once.
+const WITH_AN_EVENT: Budget = Budget { looks: 1, passes: 4, renewals: 4 };
+const WITH_A_TICK: Budget = Budget { looks: 4, passes: 16, renewals: 16 };
 
 /// No setting makes the scheduler spin.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
@@ -87,7 +98,40 @@ pub struct Scheduler {
     refused_leases: BTreeSet<ModelIndex>,
     life: Life,
     reconsider: Reconsider,
+    /// The families of models that have the same places to go.
+    families: BTreeMap<FamilyKey, u32>,
+    next_family: u32,
+    /// Kinds that are still to be looked at since the last change, each from this model on.
+    unlooked: BTreeMap<Likeness, Option<Wanting>>,
+    /// Where the round through everybody is that goes on behind the events.
+    round: Option<Option<Wanting>>,
     out: Vec<Effect>,
+}
+
+/// Where models can go. Those with the same places differ in what they need only.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct FamilyKey {
+    device: DeviceId,
+    category: Category,
+    /// Each of these can hold it alone. Empty where several share it, or its layers come and go: there the room decides.
+    alone_on: Vec<DeviceId>,
+    splittable: bool,
+    streams: bool,
+    exclusive: Vec<DeviceId>,
+}
+
+/// Families remembered at once; who has one of those forgotten gets a new one when it is looked at.
+const FAMILIES_KEPT: usize = 1_024;
+
+/// What came of a look at a model that wants a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Looked {
+    /// There is no room for it, and nobody whom it may send away: neither for those behind it that are like it.
+    Blocked,
+    /// It waits for something else than room. That cost nothing to see.
+    Passed,
+    /// Anything else, which says nothing about others.
+    Alone,
 }
 
 /// A request that was dispatched and has not ended.
@@ -120,6 +164,8 @@ enum Timer {
     Stay(SlotId),
     /// Everything that waits is looked at.
     Reevaluate,
+    /// Looks that did not fit into an event go on.
+    LookOn,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,11 +181,18 @@ enum Life {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Reconsider {
     Nothing,
+    /// What was left of an earlier look.
+    Rest,
     /// The one that goes next.
     Next,
-    /// The first few.
-    First,
-    All,
+    /// One of each kind.
+    Kinds,
+}
+
+impl Budget {
+    fn is_left(self) -> bool {
+        self.looks > 0 && self.passes > 0
+    }
 }
 
 impl Scheduler {
@@ -171,6 +224,10 @@ impl Scheduler {
             refused_leases: BTreeSet::new(),
             life: Life::Serving,
             reconsider: Reconsider::Nothing,
+            families: BTreeMap::new(),
+            next_family: 1,
+            unlooked: BTreeMap::new(),
+            round: None,
             out: Vec::new(),
             settings,
         }
@@ -181,12 +238,14 @@ impl Scheduler {
     pub fn handle(&mut self, now: Moment, input: impl Into<Input>) -> Vec<Effect> {
         self.now = self.now.max(now);
         self.expire_deadlines();
-        match input.into() {
+        let input = input.into();
+        let budget = if matches!(input, Input::Event(Event::Tick)) { WITH_A_TICK } else { WITH_AN_EVENT };
+        match input {
             Input::Event(event) => self.take_in(event),
             Input::Order(order) => self.take_order(order),
         }
         self.fire_timers();
-        self.settle();
+        self.settle(budget);
         std::mem::take(&mut self.out)
     }
 
@@ -248,7 +307,10 @@ impl Scheduler {
             match timer {
                 Timer::Unload(slot) => self.rest_if_idle(slot),
                 Timer::Resume(slot) => self.resume(slot),
-                Timer::Consider(model) => self.consider(model),
+                Timer::Consider(model) => {
+                    self.consider(model);
+                }
+                Timer::LookOn => self.reconsider_at_least(Reconsider::Rest),
                 Timer::Client(client) => self.client_changed(client),
                 Timer::Move(model) => self.consider_move(model),
                 Timer::Yield => self.accounts_changed = true,
@@ -256,39 +318,46 @@ impl Scheduler {
                 Timer::Stay(slot) => self.consider_staying(slot),
                 Timer::Reevaluate => {
                     self.reconsider_rungs();
-                    self.reconsider_at_least(Reconsider::All);
+                    self.reconsider_at_least(Reconsider::Kinds);
+                    self.round.get_or_insert(None);
                 }
             }
         }
     }
 
     /// Looks again at what waits, until nothing more follows from it.
-    fn settle(&mut self) {
+    fn settle(&mut self, mut budget: Budget) {
         // Each round either starts something or ends; the bound is a fence against a mistake in that reasoning, and
         // what it cuts off is taken up by the next re-evaluation.
         for _ in 0..8 {
             self.relieve();
             if self.second_try.as_ref().is_some_and(|second| self.queue.len_of(second.model) == 0) {
                 self.second_try = None;
-                self.reconsider = Reconsider::All;
+                self.reconsider = Reconsider::Kinds;
             }
-            let limit = match std::mem::replace(&mut self.reconsider, Reconsider::Nothing) {
+            match std::mem::replace(&mut self.reconsider, Reconsider::Nothing) {
                 Reconsider::Nothing => break,
-                Reconsider::Next => 1,
-                Reconsider::First => LOOK_AHEAD,
-                Reconsider::All => usize::MAX,
-            };
-            let mut last = None;
-            for _ in 0..limit {
-                if self.devices.iter().all(|(_, device)| device.loading.is_some_and(|slot| !self.is_unwanted(slot))) {
-                    // Every turn is taken; the end of each brings the next look.
-                    break;
+                Reconsider::Rest => {}
+                Reconsider::Next => {
+                    if self.has_a_turn() {
+                        match self.queue.next_wanting(self.now, None, &mut budget.renewals) {
+                            Next::Model((_, model)) => {
+                                self.consider(model);
+                            }
+                            Next::None => {}
+                            Next::Later => self.look_at_all_kinds(),
+                        }
+                    }
                 }
-                last = self.queue.next_wanting(self.now, last);
-                let Some((_, model)) = last else { break };
-                self.consider(model);
+                Reconsider::Kinds => self.look_at_all_kinds(),
             }
+            self.look_on(&mut budget);
             self.consider_moves();
+        }
+        if self.unlooked.is_empty() && self.round.is_none() {
+            self.timers.clear(Timer::LookOn);
+        } else {
+            self.timers.set_if_unset(Timer::LookOn, self.now + LEAST_WAIT);
         }
         self.leave_queue();
         if self.queue.anyone_wants_a_load() {
@@ -300,6 +369,72 @@ impl Scheduler {
             self.life = Life::Drained;
             self.out.push(Effect::Drained);
         }
+    }
+
+    fn look_at_all_kinds(&mut self) {
+        self.unlooked = self.queue.kinds().into_iter().map(|kind| (kind, None)).collect();
+    }
+
+    /// Looks at the kinds that are left, the one that goes first before the others, and then at the next of the round.
+    fn look_on(&mut self, budget: &mut Budget) {
+        while budget.is_left() && !self.unlooked.is_empty() {
+            if !self.has_a_turn() {
+                // The end of each load brings the next look.
+                return self.unlooked.clear();
+            }
+            let kinds: Vec<(Likeness, Option<Wanting>)> = self.unlooked.iter().map(|(kind, at)| (*kind, *at)).collect();
+            let mut first: Option<(Wanting, Likeness)> = None;
+            for (kind, after) in kinds {
+                match self.queue.next_alike(self.now, kind, after, &mut budget.renewals) {
+                    Next::Model(next) if first.is_none_or(|(least, _)| next < least) => first = Some((next, kind)),
+                    Next::Model(_) => {}
+                    Next::None => drop(self.unlooked.remove(&kind)),
+                    Next::Later => return,
+                }
+            }
+            let Some((next, kind)) = first else { break };
+            self.unlooked.insert(kind, Some(next));
+            match self.spend(next.1, budget) {
+                Looked::Blocked => {
+                    // It may be another kind than when it was last looked at.
+                    let kind = self.queue.likeness(next.1).unwrap_or(kind);
+                    self.unlooked.retain(|other, _| !kind.covers(*other));
+                }
+                Looked::Passed | Looked::Alone => {}
+            }
+        }
+        // What makes two models alike is a reckoning; a round through all of them holds whatever it overlooks.
+        while budget.is_left()
+            && let Some(last) = self.round
+        {
+            let next = if self.has_a_turn() {
+                self.queue.next_wanting(self.now, last, &mut budget.renewals)
+            } else {
+                Next::None
+            };
+            let model = match next {
+                Next::Model(next) => {
+                    self.round = Some(Some(next));
+                    next.1
+                }
+                Next::None => return self.round = None,
+                Next::Later => return,
+            };
+            self.spend(model, budget);
+        }
+    }
+
+    /// Looks at a model and takes that from the budget.
+    fn spend(&mut self, model: ModelIndex, budget: &mut Budget) -> Looked {
+        let looked = self.consider(model);
+        let spent = if looked == Looked::Passed { &mut budget.passes } else { &mut budget.looks };
+        *spent = spent.saturating_sub(1);
+        looked
+    }
+
+    /// Whether any device can take a load now, as far as turns go.
+    fn has_a_turn(&self) -> bool {
+        self.devices.iter().any(|(_, device)| device.loading.is_none_or(|slot| self.is_unwanted(slot)))
     }
 
     /// Whether every slot is empty, or has no process any more and only waits for a ledger that is out of reach: whoever
@@ -319,7 +454,7 @@ impl Scheduler {
             self.catalog[model].lease_refusal = None;
             self.timers.clear(Timer::Consider(model));
         }
-        self.reconsider_at_least(Reconsider::All);
+        self.reconsider_at_least(Reconsider::Kinds);
     }
 
     fn refuse(&mut self, request: RequestId, error: ApiError) {

@@ -31,8 +31,12 @@ fn push(queue: &mut InferenceQueue, at: Moment, id: u64, model: usize, priority:
 
 fn wanting(queue: &mut InferenceQueue, now: Moment, limit: usize) -> Vec<ModelIndex> {
     let mut last = None;
+    let mut renewals = usize::MAX;
     std::iter::from_fn(|| {
-        last = queue.next_wanting(now, last);
+        last = match queue.next_wanting(now, last, &mut renewals) {
+            Next::Model(next) => Some(next),
+            Next::None | Next::Later => None,
+        };
         last.map(|(_, model)| model)
     })
     .take(limit)

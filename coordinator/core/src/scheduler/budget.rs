@@ -1,12 +1,13 @@
 //! Requests whose time is too short for a cold start are told at once, and the next one finds the model loaded (RC-13).
 
-use model_boss_protocol::{ApiError, ErrorCode, Priority};
+use model_boss_protocol::{ApiError, DeviceId, ErrorCode, Priority};
 
-use super::room::{Ask, Offer};
+use super::room::{Ask, Offer, Parts};
 use super::{Life, Scheduler};
 use crate::Moment;
 use crate::admission::Estimate;
 use crate::catalog::ModelIndex;
+use crate::device::Device;
 use crate::queue::Residency;
 use crate::slot::SlotState;
 
@@ -68,15 +69,33 @@ impl Scheduler {
         self.load_for_nobody(model, priority, reason);
     }
 
-    /// Begins a load that nobody waits for, where there is room.
+    /// Begins a load that nobody waits for, where there is room that nobody who waits needs.
     pub(super) fn load_for_nobody(&mut self, model: ModelIndex, priority: Priority, reason: String) {
-        let idle = self.queue.residency(model) == Residency::Absent && !self.queue.anyone_wants_a_load();
-        if !idle || self.life != Life::Serving || self.must_rest(model) || self.is_held_up(model) {
+        let absent = self.queue.residency(model) == Residency::Absent && self.queue.len_of(model) == 0;
+        if !absent || self.life != Life::Serving || self.must_rest(model) || self.is_held_up(model) {
             return;
         }
         let ask = Ask { heads: Vec::new(), ..self.ask_of(model) };
-        if let Ok(Offer::Now(parts)) = self.offer(&ask) {
+        if let Ok(Offer::Now(parts)) = self.offer(&ask)
+            && self.leaves_enough(&parts)
+        {
             self.begin_load(&ask, parts, None, priority, reason);
         }
+    }
+
+    /// Whether beside these parts there is room for everybody who waits for a load and may go to the same devices.
+    fn leaves_enough(&self, parts: &Parts) -> bool {
+        let may_go = |family: u32, device: &DeviceId| match self.families.iter().find(|(_, id)| **id == family) {
+            Some((key, _)) if !key.alone_on.is_empty() => key.alone_on.contains(device),
+            Some((key, _)) => key.device == DeviceId::Auto || key.device == *device,
+            // It was never looked at, or is not remembered.
+            None => true,
+        };
+        parts.iter().all(|(device, bytes)| {
+            let wanted: i128 =
+                self.queue.needs().filter(|(family, _)| may_go(*family, device)).map(|(_, bytes)| bytes).sum();
+            let balance = self.devices.get(device).and_then(Device::balance).unwrap_or(0);
+            wanted == 0 || balance - i128::from(bytes.0) >= wanted
+        })
     }
 }

@@ -50,7 +50,7 @@ impl Scheduler {
                     self.keep_slot(slot, other);
                 }
             }
-            self.reconsider_at_least(Reconsider::First);
+            self.reconsider_at_least(Reconsider::Kinds);
             self.consider_move(other);
         }
     }

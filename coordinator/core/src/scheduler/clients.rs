@@ -87,7 +87,7 @@ impl Scheduler {
             for model in self.queue.models_of(client) {
                 self.pump(model);
             }
-            self.reconsider_at_least(Reconsider::First);
+            self.reconsider_at_least(Reconsider::Kinds);
         }
     }
 
@@ -115,7 +115,7 @@ impl Scheduler {
             // Stay-warm times may be others now.
             self.pump(model);
         }
-        self.reconsider_at_least(Reconsider::All);
+        self.reconsider_at_least(Reconsider::Kinds);
     }
 
     /// Why a client may start nothing now.

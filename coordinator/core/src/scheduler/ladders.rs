@@ -341,7 +341,7 @@ impl Scheduler {
         if let Some(slot) = slot {
             self.after_use(slot, model);
         }
-        self.reconsider_at_least(super::Reconsider::First);
+        self.reconsider_at_least(super::Reconsider::Kinds);
     }
 
     /// A provider gave no answer: why, and for how long it is left alone, is remembered.

@@ -3,12 +3,12 @@
 use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode, ModelId, Priority, RequestId, SlotId};
 
 use super::room::{Ask, NoRoom, Offer};
-use super::{Life, Scheduler, Timer};
+use super::{FAMILIES_KEPT, FamilyKey, Life, Looked, Scheduler, Timer};
 use crate::catalog::ModelIndex;
 use crate::device::Device;
 use crate::eviction::Lacking;
 use crate::placement::{PlacementError, Site};
-use crate::queue::Residency;
+use crate::queue::{Likeness, Residency};
 use crate::reason::{Blocker, Protection};
 use crate::slot::Filling;
 use crate::{Verdict, WaitReason};
@@ -16,16 +16,17 @@ use crate::{Verdict, WaitReason};
 impl Scheduler {
     /// `get_or_load`'s second half: a model that somebody waits for and no slot serves gets a load, or room for one, or
     /// waits on. Why it waits is worked out when somebody asks ([`Self::why_no_load`]).
-    pub(super) fn consider(&mut self, model: ModelIndex) {
+    pub(super) fn consider(&mut self, model: ModelIndex) -> Looked {
         self.queue.refresh(model, self.now);
         let wanted = self.queue.residency(model) == Residency::Absent && self.queue.best(model, self.now).is_some();
         if wanted && !self.is_ledger_open() {
             self.begin_patience();
         }
         if !wanted || self.life != Life::Serving || self.must_rest(model) || self.is_held_up(model) {
-            return;
+            return Looked::Passed;
         }
         let ask = self.ask_of(model);
+        self.note_likeness(&ask);
         match self.offer(&ask) {
             Err(error) => match error.refusal(self.catalog[model].id()) {
                 Some(refusal) => self.refuse_for_good(model, &refusal),
@@ -37,12 +38,41 @@ impl Scheduler {
             Ok(Offer::No(blocked)) => {
                 self.drop_claim(model);
                 if let Some(error) = self.refuse_in_default(&ask) {
-                    return self.refuse_for_good(model, &error);
+                    self.refuse_for_good(model, &error);
+                    return Looked::Alone;
                 }
                 self.wait_in_line(&ask, &blocked);
                 self.wait_for_room(&ask, &blocked);
+                return Looked::Blocked;
             }
         }
+        Looked::Alone
+    }
+
+    /// Puts a model that wants a load among those that are like it.
+    pub(super) fn note_likeness(&mut self, ask: &Ask) {
+        let known = &self.catalog[ask.model].description;
+        let sites = self.sites(ask).unwrap_or_default();
+        let streams = ask.estimate.streamed.is_some();
+        let alone = !streams && sites.iter().all(|site| site.len() == 1);
+        let key = FamilyKey {
+            device: ask.device.clone(),
+            category: known.category,
+            alone_on: if alone { sites.concat() } else { Vec::new() },
+            splittable: known.splittable,
+            streams,
+            exclusive: known.exclusive_devices.clone(),
+        };
+        if self.families.len() > FAMILIES_KEPT {
+            self.families.clear();
+        }
+        let family = *self.families.entry(key).or_insert_with(|| {
+            self.next_family = self.next_family.wrapping_add(1);
+            self.next_family
+        });
+        let bytes = self.whole_at(ask, std::slice::from_ref(&ask.device)).bytes;
+        let least = ask.estimate.streamed.map_or(bytes, |streaming| streaming.least.min(bytes));
+        self.queue.set_likeness(ask.model, family, Likeness::step_of(least));
     }
 
     /// What a model that wants a load waits for.

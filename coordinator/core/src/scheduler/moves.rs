@@ -278,7 +278,7 @@ impl Scheduler {
         for request in moving.callers {
             self.refuse(request, error.clone());
         }
-        self.reconsider_at_least(Reconsider::First);
+        self.reconsider_at_least(Reconsider::Kinds);
     }
 
     fn move_error(&self, model: ModelIndex, moving: &Move, why: &str) -> ApiError {
@@ -321,7 +321,7 @@ impl Scheduler {
         if let Some(moving) = self.moves.get_mut(&model) {
             moving.slot = None;
         }
-        self.reconsider_at_least(Reconsider::All);
+        self.reconsider_at_least(Reconsider::Kinds);
     }
 
     /// The slot that is being loaded to take over from the model's first copy.

@@ -261,7 +261,7 @@ impl Scheduler {
             self.pool[slot].stale = true;
             self.rest_if_idle(slot);
         }
-        self.reconsider_at_least(Reconsider::First);
+        self.reconsider_at_least(Reconsider::Kinds);
         self.out.push(Effect::Done { request });
     }
 
@@ -270,7 +270,7 @@ impl Scheduler {
         let Some(model) = self.operate_on(request, name) else { return };
         self.catalog[model].pinned = pinned;
         self.pins_changed(model);
-        self.reconsider_at_least(Reconsider::All);
+        self.reconsider_at_least(Reconsider::Kinds);
         self.out.push(Effect::Done { request });
     }
 
@@ -324,7 +324,7 @@ impl Scheduler {
         for (model, _) in serving {
             self.pins_changed(model);
         }
-        self.reconsider_at_least(Reconsider::All);
+        self.reconsider_at_least(Reconsider::Kinds);
     }
 
     /// A model's pin, stay-warm time or places may be others now.

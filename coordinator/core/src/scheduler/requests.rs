@@ -174,7 +174,7 @@ impl Scheduler {
             let kept = self.catalog[self.pool[slot].model].id().clone();
             self.decisions.record(self.now, Verdict::Keep, &kept, Some(request), vec![reason]);
             self.drop_claim(claimant);
-            self.reconsider_at_least(Reconsider::First);
+            self.reconsider_at_least(Reconsider::Kinds);
         }
     }
 
@@ -216,7 +216,7 @@ impl Scheduler {
         slot.unload_at = None;
         if slot.cause == Some(request.id) {
             slot.cause = None;
-            self.reconsider_at_least(Reconsider::First);
+            self.reconsider_at_least(Reconsider::Kinds);
         }
         let slot = &mut self.pool[slot_id];
         self.timers.clear(Timer::Unload(slot_id));
@@ -275,7 +275,7 @@ impl Scheduler {
             }
             let slot = &self.pool[slot];
             let as_before = slot.is_busy() && slot.rank(self.now, self.settings.aging_step) == rank;
-            self.reconsider_at_least(if as_before { Reconsider::Next } else { Reconsider::First });
+            self.reconsider_at_least(if as_before { Reconsider::Next } else { Reconsider::Kinds });
         } else {
             self.client_changed(client);
             if outcome == Outcome::LostBeforeAnswer {
@@ -372,17 +372,17 @@ impl Scheduler {
         let model = waiting.model;
         if self.claim_of(model).is_some_and(|claim| claim.asker == request) {
             self.drop_claim(model);
-            self.reconsider_at_least(Reconsider::First);
+            self.reconsider_at_least(Reconsider::Kinds);
         }
         match self.catalog[model].serving {
             Some(slot) => {
                 if self.pool[slot].cause == Some(request) {
                     self.pool[slot].cause = None;
-                    self.reconsider_at_least(Reconsider::First);
+                    self.reconsider_at_least(Reconsider::Kinds);
                 }
                 if self.queue.len_of(model) == 0 {
                     match self.pool[slot].state {
-                        SlotState::Loading(_) => self.reconsider_at_least(Reconsider::First),
+                        SlotState::Loading(_) => self.reconsider_at_least(Reconsider::Kinds),
                         // The last one was held back by its client's limits: the slot waited for it, idle.
                         SlotState::Ready(_) => self.rest_if_idle(slot),
                         _ => {}

@@ -99,7 +99,7 @@ impl Scheduler {
             return false;
         }
         self.second_try = None;
-        self.reconsider_at_least(Reconsider::All);
+        self.reconsider_at_least(Reconsider::Kinds);
         true
     }
 }

@@ -47,7 +47,7 @@ impl Scheduler {
                 self.consider(model);
             }
         }
-        self.reconsider_at_least(Reconsider::First);
+        self.reconsider_at_least(Reconsider::Kinds);
     }
 
     pub(super) fn worker_started(&mut self, id: SlotId, generation: Generation, pid: u32, port: u16) {
@@ -91,7 +91,7 @@ impl Scheduler {
         self.queue.set_residency(model, Residency::Resident);
         self.pump(model);
         self.reconsider_rungs();
-        self.reconsider_at_least(Reconsider::All);
+        self.reconsider_at_least(Reconsider::Kinds);
     }
 
     pub(super) fn worker_exited(&mut self, id: SlotId, generation: Generation, exit: &ExitReport) {
@@ -113,7 +113,7 @@ impl Scheduler {
         if matches!(before, SlotState::Stopping(_)) {
             // A place among the models of its category is free, if not yet its memory (MM-1).
             if self.settings.max_loaded != MaxLoaded::Auto {
-                self.reconsider_at_least(Reconsider::All);
+                self.reconsider_at_least(Reconsider::Kinds);
             }
             return;
         }
@@ -169,7 +169,7 @@ impl Scheduler {
             self.refuse_what_cannot_run(model);
         }
         self.consider(model);
-        self.reconsider_at_least(Reconsider::First);
+        self.reconsider_at_least(Reconsider::Kinds);
     }
 
     pub(super) fn lease_released(&mut self, id: SlotId, generation: Generation) {
@@ -241,7 +241,7 @@ impl Scheduler {
         self.devices.end_turn(id, &self.pool[id].parts);
         self.vacate(id);
         self.give_order(id, order);
-        self.reconsider_at_least(Reconsider::First);
+        self.reconsider_at_least(Reconsider::Kinds);
     }
 
     /// Lets a slot end what it works on and then stops it.

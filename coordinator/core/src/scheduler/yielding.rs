@@ -331,7 +331,7 @@ impl Scheduler {
             slot.leaving = None;
             let model = slot.model;
             self.pump(model);
-            self.reconsider_at_least(Reconsider::First);
+            self.reconsider_at_least(Reconsider::Kinds);
         }
     }
 }

@@ -431,3 +431,78 @@ fn rc_30_a_freed_device_empties_stays_closed_and_comes_back() {
     assert_eq!(world.refusal(unknown).code, ErrorCode::DeviceNotAvailable);
     assert!(world.refusal(unknown).message.contains("known devices: cuda:0"));
 }
+
+/// One GPU whose model is more important than all that wait for it, and one whose model serves `busy`.
+fn one_gpu_held(more: Vec<ModelDescription>) -> World {
+    let mut models: Vec<_> = (0..20).map(|n| on(model(&format!("blocked-{n}"), 8), "cuda:0")).collect();
+    models.push(on(model("hog", 8), "cuda:0"));
+    models.extend(more);
+    let mut world = World::calm(8, models);
+    world.tell(Event::DeviceObserved(device("cuda:1", 8)));
+    let mut settings = Settings { reevaluate_every: 3_600 * SECOND, ..Settings::default() };
+    settings.clients.default.max_priority = Priority::HIGHEST;
+    world.tell(Event::Settings(Box::new(settings)));
+    world.behaviour.answer = (7_200 * SECOND, 7_200 * SECOND);
+    world.submit("hog", 0);
+    world.run_for(4 * SECOND);
+    world.behaviour.answer = (2 * SECOND, 2 * SECOND);
+    world
+}
+
+#[test]
+fn rc_6_a_completion_is_followed_by_a_look_at_those_that_it_concerns_however_many_wait() {
+    let mut world = one_gpu_held(vec![on(model("busy", 8), "cuda:1"), on(model("late", 8), "cuda:1")]);
+    let running = world.submit("busy", 5);
+    world.run_for(4 * SECOND);
+    assert!(matches!(world.fate(running), Fate::Running(..)));
+    for n in 0..20 {
+        world.submit(&format!("blocked-{n}"), 5);
+    }
+    let late = world.submit("late", 6);
+    let more = world.submit("late", 5);
+    world.run_for(SECOND);
+    assert_eq!(world.state_of("late"), None, "{:?}", world.core.why(late));
+    // The answer ends, and its slot is idle with nothing queued: the room is made in the same moment.
+    while matches!(world.fate(running), Fate::Running(..)) {
+        world.run_for(Duration::from_millis(10));
+    }
+    world.run_for(Duration::from_millis(5));
+    assert!(!matches!(world.state_of("busy"), Some(SlotState::Ready(_))), "{:?}", world.core.why(more));
+    world.run_for(20 * SECOND);
+    assert_eq!((world.fate(late), world.fate(more)), (&Fate::Answered, &Fate::Answered));
+}
+
+#[test]
+fn rc_13_a_load_ahead_begins_beside_those_who_wait_and_takes_no_room_that_they_need() {
+    let far = || on(model("far", 4), "cuda:1");
+    let mut world = one_gpu_held(vec![far(), on(model("first", 6), "cuda:1"), on(model("small", 2), "cuda:1")]);
+    world.submit("far", 5);
+    world.run_for(10 * SECOND);
+    world.unload(Some("far"));
+    world.run_for(SECOND);
+    // Others wait where it does not go.
+    world.submit("blocked-0", 5);
+    let hasty = |world: &mut World| {
+        let deadline = world.now + SECOND;
+        let refused = world.submit_with("far", 5, |submission| submission.deadline = Some(deadline));
+        assert_eq!(world.refusal(refused).code, ErrorCode::ColdStartExceedsBudget);
+        world.run_for(Duration::from_millis(1));
+    };
+    hasty(&mut world);
+    assert!(world.state_of("far").is_some(), "nobody needs that room");
+    world.run_for(10 * SECOND);
+    world.unload(Some("far"));
+    world.run_for(SECOND);
+    // One that waits for its lease needs what is there, so nothing is taken from it; one that needs little leaves enough.
+    for (name, begins) in [("first", false), ("small", true)] {
+        world.behaviour.refuse_lease = 1_000;
+        let waiting = world.submit(name, 5);
+        world.run_for(Duration::from_millis(20));
+        assert_eq!(world.state_of(name), None);
+        hasty(&mut world);
+        assert_eq!(world.core.decisions().last().is_some_and(|d| d.model.as_str() == "far"), begins, "{name}");
+        world.behaviour.refuse_lease = 0;
+        world.cancel(waiting);
+        world.run_for(10 * SECOND);
+    }
+}
