@@ -132,7 +132,7 @@ fn what_is_below_a_process_is_found_in_its_sessions() {
     use std::process::{Command, Stdio};
 
     // The shell keeps a child that leads a session of its own, which has a child in turn.
-    let script = "setsid sh -c 'tail -f /dev/null & echo $!; read -r never' & read -r line; kill -9 $!; wait";
+    let script = "setsid sh -c 'tail -f /dev/null >/dev/null & echo $!; wait' & read -r line; kill -9 $!; wait";
     let mut shell =
         Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
