@@ -18,7 +18,7 @@ pub(crate) struct LogFilter {
     failed: Arc<Mutex<Failed>>,
 }
 
-/// What could not be written of the log.
+/// The lines of the log that could not be written.
 #[derive(Default)]
 struct Failed {
     /// Why the last line was not written, if it was not.

@@ -97,7 +97,7 @@ impl StateFolder {
         }
     }
 
-    /// What is wrong now, for people.
+    /// Every trouble of this moment, for people.
     pub(crate) fn troubles(&self) -> Vec<String> {
         let troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
         troubles.iter().map(|(file, why)| format!("{}: {why}", file.display())).collect()

@@ -62,7 +62,7 @@ async fn two_sessions_of_one_user_do_not_count_one_device_twice() {
     let first = launch(&one, &mounts, None).start().await;
     refused(launch(&two, &mounts, None), &first, "").await;
     first.kill().await;
-    // What a killed one leaves behind is in nobody's way.
+    // A killed one leaves claims behind, which do not count.
     let second = launch(&two, &mounts, None).start().await;
     assert_eq!(claims(&mounts).len(), 2, "its own, one in each folder");
     second.finish().await;
@@ -119,7 +119,7 @@ async fn no_user_blocks_another_by_planted_files_links_or_locks() {
     let target = sandbox.path("target");
     std::fs::write(&target, "kept").unwrap();
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
-    // Whose process it is does not fit, and the lock is held for ever.
+    // The named process is another user's, and the lock is held for ever.
     let forged = r#"{"process":{"pid":1,"start_time":0,"pid_ns":""},"claim":{"alone":"me"}}"#;
     let plant = format!(
         "cd /dev/shm && for n in model-boss-device-cpu. model-boss-ledger-{}.; do ln -s '{}' ${{n}}0; mkfifo ${{n}}1; \

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use crate::boss::Launch;
 use crate::sandbox::Sandbox;
 
-/// What stands between.
+/// The library.
 const LIBRARY: &str = include_str!("../faulty_disk/failing_writes.c");
 
 /// The file system below one folder. It works until it is told otherwise.

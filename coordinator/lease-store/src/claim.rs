@@ -19,7 +19,7 @@ use crate::{StoreError, host};
 /// Two that begin at the same moment see each other and both step back. They try again after different pauses.
 const TRIES: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(10);
-/// What of another user's words is shown.
+/// Of another user's words no more is shown.
 const LONGEST_SHOWN: usize = 256;
 
 /// For whom something is claimed.
@@ -32,7 +32,7 @@ pub(crate) enum Claim {
     Shared(String),
 }
 
-/// What the file says.
+/// The content of a claim's file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Record {
     process: Process,
@@ -93,7 +93,7 @@ impl DeviceClaim {
                 Some(record) => self.record.claim.conflicts(&record.claim).then(|| record.describe(found.uid)),
                 None => {
                     if found.uid == geteuid().as_raw() && is_unlocked(&found.file) {
-                        // What a killed process of this user left behind.
+                        // A killed process of this user left it behind.
                         let _ = std::fs::remove_file(&found.path);
                     }
                     None
@@ -138,7 +138,7 @@ fn publish(place: &Place, prefix: &str, record: &Record) -> Result<Vec<Published
     })
 }
 
-/// Whether nobody holds the lock.
+/// Whether no process holds the lock.
 fn is_unlocked(file: &File) -> bool {
     file.try_lock_shared().is_ok_and(|()| file.unlock().is_ok())
 }

@@ -48,7 +48,7 @@ pub struct EmbeddedStore {
     open: Option<OpenFile>,
     /// Until then the file is not opened again; and why it is closed.
     resting: Option<(Instant, String)>,
-    /// What the largest document needs.
+    /// The size of the largest document so far.
     room: usize,
     lock: LockFile,
 }
@@ -129,7 +129,7 @@ impl EmbeddedStore {
 
     fn close(&mut self) {
         if let Some(open) = self.open.take() {
-            // What it cannot write at its end is found by the next opening.
+            // A failure to write its last pages shows at the next opening.
             let _ = catch_unwind(AssertUnwindSafe(|| drop(open)));
         }
     }

@@ -10,7 +10,7 @@ use nix::unistd::getuid;
 use crate::StoreError;
 use crate::state_file::{FileId, StateFileUse, open_state_file};
 
-/// What a lock file says is no longer.
+/// No line of a lock file is longer.
 const LONGEST_LINE: usize = 4 << 10;
 
 /// A locked file; the lock ends with this value or with the process.

@@ -1,4 +1,4 @@
-//! What is known of this boot's ledgers outside of any store: that leases were granted, and which states of a ledger are the
+//! Knowledge of this boot's ledgers outside of any store: that leases were granted, and which states of a ledger are the
 //! latest. With it a lost or replaced ledger is not taken for a first start, whichever folder or user it is opened from.
 
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ const SIZE: usize = 8 << 10;
 /// More holders than this are not named.
 const MOST_HOLDERS: usize = 64;
 
-/// What a mark says of one ledger.
+/// The content of a mark, about one ledger.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Content {
     /// Which ledger.
@@ -28,7 +28,7 @@ struct Content {
     file: Option<PathBuf>,
     /// The states that it may be in, where one process alone writes it.
     states: Vec<String>,
-    /// Who holds leases in one of them; not told where many processes write it, or there are too many to name.
+    /// The holders of leases in them; absent where many processes write the ledger, or there are too many to name.
     holders: Option<Vec<Process>>,
     /// The largest token in them.
     fence: Token,

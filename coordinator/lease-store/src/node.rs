@@ -1,5 +1,5 @@
-//! The file by which a GPU is opened, and who may open it. Whoever may not cannot use the GPU, so what such a user says
-//! about it counts for nothing.
+//! The file by which a GPU is opened, and who may open it. A user who may not cannot use the GPU, so a claim of that user
+//! does not count.
 
 use std::ffi::CString;
 use std::fs::{self, Metadata};

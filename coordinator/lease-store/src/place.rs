@@ -2,8 +2,8 @@
 //! put files of their own. Knows nothing of what is in them.
 //!
 //! Other users are not trusted: a file counts only as its owner's word, is opened without following a link or waiting, and
-//! is never written by anybody else. What somebody puts there in advance is in no one's way, because every name ends in
-//! random digits.
+//! is never written by anybody else. Files that others put there in advance are in no one's way, because every name ends
+//! in random digits.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -44,7 +44,7 @@ pub(crate) struct Found {
     pub(crate) path: PathBuf,
     pub(crate) file: File,
     pub(crate) id: FileId,
-    /// Whose it is.
+    /// The user that owns it.
     pub(crate) uid: u32,
     pub(crate) text: String,
 }
@@ -86,7 +86,7 @@ impl Place {
         Self { read: vec![folder.clone()], written: vec![folder], warning }
     }
 
-    /// Every file whose name begins with `prefix`. What cannot be opened, or is no file, is nobody's word.
+    /// Every file whose name begins with `prefix`. One that cannot be opened, or is no file, does not count.
     pub(crate) fn find(&self, prefix: &str) -> Vec<Found> {
         let entries = self.read.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
         entries
@@ -126,7 +126,7 @@ impl Published {
     /// Takes it away.
     pub(crate) fn remove(&self) {
         if self.is_in_place() {
-            // Nobody else would: it is ours, and says what is not true any more.
+            // It is this process's own, and not true any more.
             let _ = fs::remove_file(&self.path);
         }
     }

@@ -1,5 +1,5 @@
-//! What a process does after it lost a race for the ledger: it pauses for a random time and tries again, until its caller
-//! has waited long enough. Time and chance come in, so that a race can be played.
+//! A process that lost a race for the ledger pauses for a random time and tries again, until its caller has waited long
+//! enough. Time and chance come in, so that a race can be played.
 
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,8 @@ pub(crate) trait Pacing: Send {
     fn pause(&mut self, span: Duration);
 }
 
-/// How long to pause after so many losses. Whoever has lost more often pauses shorter and is the likelier to win: a random
-/// share of a span that shrinks with each loss.
+/// How long to pause after so many losses: a random share of a span that shrinks with each loss. The process that has lost
+/// most often pauses shortest, and is the likeliest to win.
 pub(crate) fn pause_after(losses: u32, chance: f64) -> Duration {
     FIRST.mul_f64(chance.clamp(0.0, 1.0)) / losses.max(1)
 }

@@ -55,8 +55,8 @@ pub fn check_state_file(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Puts a file with this content in place of the one at `path`, whole or not at all, whatever fails meanwhile. What lies
-/// there and is not a file stays.
+/// Puts a file with this content in place of the one at `path`, whole or not at all, whatever fails meanwhile. A
+/// pipe, link or folder that lies there stays.
 pub fn replace_state_file(path: &Path, content: &[u8]) -> io::Result<()> {
     check_state_file(path)?;
     let draft = draft_of(path);
@@ -67,7 +67,7 @@ pub fn replace_state_file(path: &Path, content: &[u8]) -> io::Result<()> {
     }
     let written = write_new(&draft, content).and_then(|()| fs::rename(&draft, path));
     if written.is_err() {
-        // What was written of it takes room that others need.
+        // A part of it takes room that others need.
         let _ = fs::remove_file(&draft);
     }
     written?;
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"one two");
         let before = FileId::of(&File::open(&path).unwrap()).unwrap();
         assert!(before.is_at(&path));
-        // What a killed process left, and what somebody put there.
+        // A draft of a killed process, or another file in its place, goes.
         symlink("/dev/null", draft_of(&path)).unwrap();
         replace_state_file(&path, b"three").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"three");

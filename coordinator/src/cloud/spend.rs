@@ -104,7 +104,7 @@ struct Books {
     ever: Tallies,
     /// The file does not say what stands here.
     unwritten: bool,
-    /// What the file says is not counted here yet: it could not be read.
+    /// The file could not be read yet, so its content is not counted here.
     unread: bool,
     /// Nobody counts any more.
     over: bool,
@@ -227,7 +227,7 @@ impl Kept {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what is new until it is over. What changes while the disk is busy is written together. A disk that fails is
+    /// Writes what is new until it is over. Changes that come while the disk is busy are written together. A disk that fails is
     /// tried again: what is counted stays here until it is written.
     fn write_news(&self) {
         let mut failed = false;
@@ -276,7 +276,7 @@ impl Kept {
 
     /// Writes what is counted. Whether that is done.
     fn write_file(&self) -> bool {
-        // What the file says would be lost.
+        // Its content would be lost.
         let read = !self.books().unread || self.read_file();
         let today = self.books().today.clone();
         let written = read
@@ -300,7 +300,7 @@ impl Kept {
     }
 }
 
-/// What the file says. One that is damaged is moved aside and says nothing.
+/// The content of the file. A damaged one is moved aside and counts for nothing.
 fn read(file: &Path) -> io::Result<Today> {
     let mut text = Vec::new();
     match open_state_file(file, StateFileUse::Read) {

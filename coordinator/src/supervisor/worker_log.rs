@@ -1,5 +1,5 @@
-//! The file that a worker's lines go to. Whoever reads the worker never waits for the disk: a task of its own writes, and
-//! keeps what a failing disk does not take until it takes it again.
+//! The file that a worker's lines go to. The reader of the worker's output never waits for the disk: a task of its own
+//! writes, and keeps the lines that a failing disk does not take.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -53,7 +53,10 @@ async fn write_lines(file: LogFile, mut lines: mpsc::Receiver<String>, dropped: 
     batch.push(String::new());
     loop {
         if batch.is_empty() && lines.recv_many(&mut batch, KEPT_LINES).await == 0 {
-            return;
+            if dropped.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            batch.push(String::new());
         }
         let lost = dropped.swap(0, Ordering::Relaxed);
         let mut text = batch.concat();
@@ -133,5 +136,43 @@ impl LogFile {
             }
         };
         Ok(self.file.insert(file))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn lines_wait_for_a_disk_that_takes_none_and_their_reader_does_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let (state, logs) = (StateFolder::new(folder.path()), folder.path().join("logs"));
+        // A file where the folder should be: nothing can be opened in it.
+        fs::write(&logs, "").unwrap();
+        let mut tasks = JoinSet::new();
+        let log = WorkerLog::open(&state, logs.join("m.log"), &mut tasks);
+        log.line(7, "one");
+        let named =
+            || state.troubles().iter().any(|trouble| trouble.contains("m.log: a worker's lines cannot be written"));
+        while !named() {
+            tokio::task::yield_now().await;
+        }
+        for number in 0..2 * KEPT_LINES {
+            log.line(7, &number.to_string());
+        }
+        fs::remove_file(&logs).unwrap();
+        while !state.troubles().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let text = || fs::read_to_string(logs.join("m.log")).unwrap();
+        while !text().contains(&format!("[7] {}\n", KEPT_LINES - 2)) {
+            tokio::task::yield_now().await;
+        }
+        log.line(7, "last");
+        drop(log);
+        tasks.join_all().await;
+        let text = text();
+        assert!(text.contains("[7] one\n") && text.contains("[7] 0\n[7] 1\n"), "{text}");
+        assert!(text.contains(" lines could not be written)\n") && text.ends_with("[7] last\n"), "{text}");
     }
 }
