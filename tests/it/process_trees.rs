@@ -111,7 +111,7 @@ impl Job {
         Self::start(boss, &[unruly.program.to_str().unwrap()])
     }
 
-    /// What is between the lease and the program, and the program.
+    /// The guards between the lease and the program, and the program.
     fn line(&self) -> Vec<u32> {
         guards_and_program(self.0.id())
     }
@@ -208,6 +208,8 @@ async fn many_leased_programs_are_killed_and_nothing_is_left() {
     let mut dice = Dice::new(amount("MODEL_BOSS_LEASE_CYCLES_SEED", 1));
     for _ in 0..cycles {
         cycle(&boss, &unruly, dice.one_of::<&[usize]>(&VICTIMS)).await;
+        let leases = boss.read("/api/v1/leases").await;
+        assert!(leases["leases"].as_array().is_some_and(|leases| leases.len() < 20), "leases pile up: {leases:#}");
     }
     no_lease_is_left(&boss).await;
     boss.finish().await;

@@ -208,6 +208,8 @@ impl Ledger {
 
     fn run(mut self, inbox: &mpsc::Receiver<LeaseCommand>) {
         let mut renewed = Instant::now();
+        // Not when it was looked last: somebody who asks again and again has us look, and would put off all the rest.
+        let mut tended = Instant::now();
         loop {
             let interval = match (self.releasing.is_empty(), self.held.is_empty() && self.is_quiet()) {
                 (false, _) => RELEASE_INTERVAL,
@@ -215,7 +217,7 @@ impl Ledger {
                 (true, false) => WATCH_INTERVAL,
                 (true, true) => IDLE_INTERVAL,
             };
-            let due = (renewed + self.holder.heartbeat()).min(self.looked + interval);
+            let due = (renewed + self.holder.heartbeat()).min(tended + interval);
             match inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(command) => self.command(command),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -225,7 +227,8 @@ impl Ledger {
                 renewed = Instant::now();
                 self.renew();
             }
-            if self.looked.elapsed() >= interval {
+            if tended.elapsed() >= interval {
+                tended = Instant::now();
                 self.keep_places();
                 self.look_or_log();
                 self.finish_releases();
