@@ -16,10 +16,11 @@ use model_boss_lease_store::{StateFileUse, open_state_file};
 use model_boss_protocol::{ApiError, ErrorCode};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
+use tokio::task::spawn_blocking;
 
 use super::models::{percent_decode, unknown_model};
 use super::route::Call;
-use crate::supervisor::log_path;
+use crate::supervisor::{earlier_log, log_path};
 
 /// Lines given when nobody says.
 const LINES: usize = 200;
@@ -62,13 +63,23 @@ pub(super) async fn logs(call: Call) -> Result<Response, ApiError> {
     Ok(response)
 }
 
-/// The last lines and where they end. A model that was never loaded has written nothing.
+/// The last lines and where they end in the file. A model that was never loaded has written nothing; one that was moved
+/// aside a moment ago has written what is there.
 async fn tail(file: &Path, lines: usize) -> std::io::Result<(Bytes, u64)> {
-    let path = file.to_owned();
-    let opened = tokio::task::spawn_blocking(move || open_state_file(&path, StateFileUse::Read));
-    let mut file = match opened.await.map_err(std::io::Error::other)? {
-        Ok(file) => File::from_std(file),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((Bytes::new(), 0)),
+    let (mut text, end) = end_of(file).await?;
+    if memchr::memchr_iter(b'\n', &text).count() < lines {
+        let (mut earlier, _) = end_of(&earlier_log(file)).await?;
+        earlier.append(&mut text);
+        text = earlier;
+    }
+    Ok((Bytes::from(last_lines(&text, lines).to_vec()), end))
+}
+
+/// The end of a file, and its length. Nothing of one that is not there.
+async fn end_of(file: &Path) -> std::io::Result<(Vec<u8>, u64)> {
+    let mut file = match open(file).await {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((Vec::new(), 0)),
         Err(error) => return Err(error),
     };
     let size = file.metadata().await?.len();
@@ -76,7 +87,13 @@ async fn tail(file: &Path, lines: usize) -> std::io::Result<(Bytes, u64)> {
     let mut text = Vec::new();
     file.take(TAIL).read_to_end(&mut text).await?;
     let end = size.saturating_sub(TAIL) + text.len() as u64;
-    Ok((Bytes::from(last_lines(&text, lines).to_vec()), end))
+    Ok((text, end))
+}
+
+async fn open(file: &Path) -> std::io::Result<File> {
+    let file = file.to_owned();
+    let opened = spawn_blocking(move || open_state_file(&file, StateFileUse::Read)).await;
+    opened.unwrap_or_else(|_| Err(std::io::ErrorKind::Interrupted.into())).map(File::from_std)
 }
 
 fn last_lines(text: &[u8], lines: usize) -> &[u8] {
@@ -95,9 +112,15 @@ fn more(file: PathBuf, from: u64) -> More {
     Box::pin(async move {
         let mut from = from;
         loop {
-            // A file that is shorter than it was has been moved aside: the new one is read from its beginning.
+            // A file that is shorter than it was has been moved aside: its rest is there, and the new one begins.
             let size = tokio::fs::metadata(&file).await.map_or(0, |about| about.len());
-            from = if size < from { 0 } else { from };
+            if size < from {
+                let rest = read_from(&earlier_log(&file), from).await.unwrap_or_default();
+                if !rest.is_empty() {
+                    return (file, rest, 0);
+                }
+                from = 0;
+            }
             if size > from
                 && let Ok(text) = read_from(&file, from).await
                 && !text.is_empty()
@@ -111,7 +134,7 @@ fn more(file: PathBuf, from: u64) -> More {
 }
 
 async fn read_from(file: &Path, from: u64) -> std::io::Result<Bytes> {
-    let mut file = File::open(file).await?;
+    let mut file = open(file).await?;
     file.seek(SeekFrom::Start(from)).await?;
     let mut text = Vec::new();
     file.take(TAIL).read_to_end(&mut text).await?;
@@ -169,6 +192,15 @@ mod tests {
         let (file, text, end) = more(file, end).await;
         assert_eq!((&text[..], end), (&b"three\n"[..], 14));
         std::fs::write(&file, "new\n").unwrap();
-        assert_eq!(&more(file, end).await.1[..], b"new\n");
+        let (file, text, end) = more(file, end).await;
+        assert_eq!((&text[..], end), (&b"new\n"[..], 4));
+        // Moved aside while it was followed: nothing between is lost, and the last lines reach into what came before.
+        std::fs::write(&file, "new\nlast\n").unwrap();
+        std::fs::rename(&file, earlier_log(&file)).unwrap();
+        std::fs::write(&file, "x\n").unwrap();
+        let (file, text, end) = more(file, end).await;
+        assert_eq!((&text[..], end), (&b"last\n"[..], 0));
+        assert_eq!(&more(file.clone(), end).await.1[..], b"x\n");
+        assert_eq!(&tail(&file, 2).await.unwrap().0[..], b"last\nx\n");
     }
 }

@@ -3,6 +3,7 @@
 
 mod contract;
 mod engine_gate;
+mod log_file;
 mod output;
 mod ports;
 mod programs;
@@ -30,7 +31,8 @@ use crate::state_folder::StateFolder;
 use crate::upstream::Upstream;
 
 pub(crate) use engine_gate::{ENGINE_GATE, engine_gate};
-pub(crate) use output::{LOGS, log_path};
+pub(crate) use log_file::{earlier_log, log_path};
+pub(crate) use output::LOGS;
 pub(crate) use ports::Ports;
 pub(crate) use programs::{ProgramError, Programs};
 use runner::WorkerRunner;

@@ -1,26 +1,23 @@
 //! The file that a worker's lines go to. The reader of the worker's output never waits for the disk: a task of its own
 //! writes, and keeps the lines that a failing disk does not take.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use model_boss_lease_store::{StateFileUse, open_state_file};
 use tokio::sync::mpsc;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::sleep;
 
+use super::log_file::LogFile;
 use crate::state_folder::StateFolder;
 
 /// Lines that wait for the disk; more are counted and not kept.
 const KEPT_LINES: usize = 512;
 /// A disk that failed is tried again after this.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
-/// A log file that grew past this is moved aside once, so that a model's logs stay under twice this size.
-const MAX_LOG: u64 = 8 << 20;
 
 /// Takes lines for a log file. Cheap to clone; the last clone ends the log.
 #[derive(Clone)]
@@ -34,7 +31,7 @@ impl WorkerLog {
     pub(super) fn open(state: &StateFolder, path: PathBuf, tasks: &mut JoinSet<()>) -> Self {
         let (sender, lines) = mpsc::channel(KEPT_LINES);
         let dropped = Arc::new(AtomicU64::new(0));
-        let file = LogFile { state: state.clone(), path, file: None, torn: false };
+        let file = Written { state: state.clone(), log: LogFile::new(path), torn: false };
         tasks.spawn(write_lines(file, lines, Arc::clone(&dropped)));
         Self { lines: sender, dropped }
     }
@@ -47,7 +44,7 @@ impl WorkerLog {
     }
 }
 
-async fn write_lines(file: LogFile, mut lines: mpsc::Receiver<String>, dropped: Arc<AtomicU64>) {
+async fn write_lines(file: Written, mut lines: mpsc::Receiver<String>, dropped: Arc<AtomicU64>) {
     let (mut writer, mut batch) = (Some(file), Vec::new());
     // A file that is none is named when the worker starts, and not at its first line.
     batch.push(String::new());
@@ -72,12 +69,12 @@ async fn write_lines(file: LogFile, mut lines: mpsc::Receiver<String>, dropped: 
         let Ok((file, written)) = written.await else { return };
         match written {
             Ok(()) => {
-                file.state.well(&file.path);
+                file.state.well(file.log.path());
                 batch.clear();
             }
             Err(error) => {
                 let why = format!("a worker's lines cannot be written and wait in memory: {error}");
-                file.state.trouble(&file.path, why);
+                file.state.trouble(file.log.path(), why);
                 dropped.fetch_add(lost, Ordering::Relaxed);
                 // The worker is gone: its end does not wait for a disk.
                 if lines.is_closed() {
@@ -90,52 +87,26 @@ async fn write_lines(file: LogFile, mut lines: mpsc::Receiver<String>, dropped: 
     }
 }
 
-/// The file, opened when it is needed.
-struct LogFile {
+/// The file, and what the state folder knows of it.
+struct Written {
     state: StateFolder,
-    path: PathBuf,
-    file: Option<File>,
+    log: LogFile,
     /// The last write may have ended in the middle of a line.
     torn: bool,
 }
 
-impl Drop for LogFile {
+impl Drop for Written {
     fn drop(&mut self) {
         // Of a file that is not written any more nothing is known.
-        self.state.forget(&self.path);
+        self.state.forget(self.log.path());
     }
 }
 
-impl LogFile {
+impl Written {
     fn write(&mut self, text: &[u8]) -> io::Result<()> {
-        let torn = self.torn;
-        let written = self.opened().and_then(|file| {
-            if torn {
-                file.write_all(b"\n")?;
-            }
-            file.write_all(text)
-        });
+        let written = if self.torn { self.log.add(&[b"\n", text].concat()) } else { self.log.add(text) };
         self.torn = written.is_err();
-        if written.is_err() {
-            self.file = None;
-        }
         written
-    }
-
-    fn opened(&mut self) -> io::Result<&mut File> {
-        let file = match self.file.take() {
-            Some(file) => file,
-            None => {
-                if let Some(folder) = self.path.parent() {
-                    fs::create_dir_all(folder)?;
-                }
-                if fs::symlink_metadata(&self.path).is_ok_and(|found| found.is_file() && found.len() > MAX_LOG) {
-                    fs::rename(&self.path, self.path.with_extension("log.old"))?;
-                }
-                open_state_file(&self.path, StateFileUse::Append)?
-            }
-        };
-        Ok(self.file.insert(file))
     }
 }
 

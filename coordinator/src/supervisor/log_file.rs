@@ -1,0 +1,231 @@
+//! The log of a model's workers on disk: `NAME.log`, and `NAME.log.old` for what came before it. Bounded for each model and
+//! for all of them together. Knows nothing of lines.
+
+use std::fs::{self, File, Metadata};
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use model_boss_lease_store::{StateFileUse, open_state_file};
+use model_boss_protocol::ModelId;
+
+/// A file that would grow past this is moved aside, over the one that was moved before.
+const MAX_LOG: u64 = 8 << 20;
+/// All logs together: the oldest go.
+const MAX_BYTES: u64 = 512 << 20;
+const MAX_FILES: usize = 512;
+/// The longest name of a log before its ending; file systems take 255 bytes.
+const LONGEST_NAME: usize = 200;
+
+/// `logs/NAME.log`. Different models have different files: every byte of a name that is no plain character is written as
+/// `%` and two digits.
+pub(crate) fn log_path(folder: &Path, model: &ModelId) -> PathBuf {
+    let mut name = String::new();
+    for (at, byte) in model.as_str().bytes().enumerate() {
+        match byte {
+            b'.' if at == 0 => name.push_str("%2E"),
+            b'.' | b'_' | b'-' | b'+' | b'@' => name.push(char::from(byte)),
+            _ if byte.is_ascii_alphanumeric() => name.push(char::from(byte)),
+            _ => name.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    if name.len() > LONGEST_NAME {
+        let sum = sum(name.as_bytes());
+        name.truncate(LONGEST_NAME);
+        // A tilde is in no other name.
+        name.push_str(&format!("~{sum:032x}"));
+    }
+    folder.join(format!("{name}.log"))
+}
+
+/// Where what came before the log is kept.
+pub(crate) fn earlier_log(log: &Path) -> PathBuf {
+    log.with_extension("log.old")
+}
+
+/// How much is kept.
+struct Limits {
+    log: u64,
+    bytes: u64,
+    files: usize,
+}
+
+/// A log that is written to.
+pub(super) struct LogFile {
+    path: PathBuf,
+    limits: Limits,
+    open: Option<Open>,
+}
+
+struct Open {
+    file: File,
+    identity: (u64, u64),
+}
+
+impl LogFile {
+    /// The log at `path`, opened when it is needed.
+    pub(super) fn new(path: PathBuf) -> Self {
+        Self { path, limits: Limits { log: MAX_LOG, bytes: MAX_BYTES, files: MAX_FILES }, open: None }
+    }
+
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Adds whole lines. After an error the file is opened anew with the next ones.
+    pub(super) fn add(&mut self, text: &[u8]) -> io::Result<()> {
+        // Another worker of the model may write to it too, or have moved it aside.
+        let there = fs::symlink_metadata(&self.path).ok();
+        let same = |open: &Open| there.as_ref().is_some_and(|about| identity(about) == open.identity);
+        let mut open = match self.open.take().filter(same) {
+            Some(open) => open,
+            None => self.reopen()?,
+        };
+        let size = open.file.metadata()?.len();
+        if size > 0 && size + text.len() as u64 > self.limits.log {
+            fs::rename(&self.path, earlier_log(&self.path))?;
+            open = self.reopen()?;
+        }
+        open.file.write_all(text)?;
+        self.open = Some(open);
+        Ok(())
+    }
+
+    fn reopen(&self) -> io::Result<Open> {
+        if let Some(folder) = self.path.parent() {
+            fs::create_dir_all(folder)?;
+            self.limits.make_room(folder, &self.path);
+        }
+        let file = open_state_file(&self.path, StateFileUse::Append)?;
+        let identity = identity(&file.metadata()?);
+        Ok(Open { file, identity })
+    }
+}
+
+impl Limits {
+    /// Removes the logs that were written to longest ago, but not this one.
+    fn make_room(&self, folder: &Path, log: &Path) {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let mut logs: Vec<(SystemTime, u64, PathBuf)> = entries
+            .filter_map(|entry| {
+                let about = entry.metadata().ok().filter(Metadata::is_file)?;
+                Some((about.modified().ok()?, about.len(), entry.path()))
+            })
+            .filter(|(.., path)| path != log)
+            .collect();
+        logs.sort();
+        let (mut bytes, mut files) = (logs.iter().map(|(_, size, _)| size).sum::<u64>(), logs.len());
+        for (_, size, path) in logs {
+            if bytes + 2 * self.log <= self.bytes && files < self.files {
+                return;
+            }
+            // One that cannot be removed is looked at again with the next log.
+            let _ = fs::remove_file(path);
+            (bytes, files) = (bytes - size, files - 1);
+        }
+    }
+}
+
+fn identity(about: &Metadata) -> (u64, u64) {
+    (about.dev(), about.ino())
+}
+
+/// Fowler, Noll and Vo's FNV-1a of 128 bits: tells long names apart, and protects against nothing.
+fn sum(bytes: &[u8]) -> u128 {
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    bytes.iter().fold(BASIS, |sum, byte| (sum ^ u128::from(*byte)).wrapping_mul(PRIME))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::os::unix::fs::symlink;
+
+    use nix::sys::stat::Mode;
+
+    use super::*;
+
+    fn log(path: PathBuf, limits: Limits) -> LogFile {
+        LogFile { path, limits, open: None }
+    }
+
+    const ROOMY: Limits = Limits { log: 100, bytes: 10_000, files: 10 };
+
+    #[test]
+    fn each_model_has_a_log_of_its_own_inside_the_folder() {
+        let long = "x".repeat(300);
+        let names = [
+            "team/m",
+            "team_m",
+            "team%2Fm",
+            "Team/m",
+            "../../etc/x",
+            ".x",
+            "%2Ex",
+            "ä",
+            "a b",
+            &long,
+            &(long.clone() + "y"),
+        ];
+        let paths: BTreeSet<PathBuf> = names.iter().map(|name| log_path(Path::new("/l"), &(*name).into())).collect();
+        assert_eq!(paths.len(), names.len(), "{paths:?}");
+        for path in &paths {
+            assert_eq!(path.parent(), Some(Path::new("/l")));
+            let name = path.file_name().unwrap().to_str().unwrap();
+            assert!(name.len() < 250 && !name.starts_with('.'), "{name}");
+        }
+        assert_eq!(log_path(Path::new("/l"), &"org/model-7B.Q4".into()), Path::new("/l/org%2Fmodel-7B.Q4.log"));
+    }
+
+    #[test]
+    fn a_log_is_moved_aside_while_it_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("logs/m.log");
+        let mut first = log(path.clone(), ROOMY);
+        let mut second = log(path.clone(), ROOMY);
+        for number in 0..40 {
+            let writer = if number % 2 == 0 { &mut first } else { &mut second };
+            writer.add(format!("line {number:02}\n").as_bytes()).unwrap();
+            for file in [&path, &earlier_log(&path)] {
+                assert!(fs::metadata(file).map_or(0, |about| about.len()) <= 100, "after line {number}");
+            }
+        }
+        let [before, now] = [earlier_log(&path), path].map(|file| fs::read_to_string(file).unwrap());
+        let lines: Vec<String> = (before + &now).lines().map(str::to_owned).collect();
+        let expected: Vec<String> = (40 - lines.len()..40).map(|number| format!("line {number:02}")).collect();
+        assert_eq!(lines, expected, "the last of them, in order");
+        assert!(lines.len() >= 12);
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        nix::unistd::mkfifo(&at("pipe.log"), Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+        fs::write(at("target"), "precious").unwrap();
+        symlink("target", at("link.log")).unwrap();
+        fs::create_dir(at("folder.log")).unwrap();
+        for name in ["pipe.log", "link.log", "folder.log"] {
+            let error = log(at(name), ROOMY).add(b"x\n").unwrap_err();
+            assert!(error.to_string().contains("not a file"), "{error}");
+        }
+        assert_eq!(fs::read_to_string(at("target")).unwrap(), "precious");
+    }
+
+    #[test]
+    fn all_logs_together_are_bounded() {
+        let folder = tempfile::tempdir().unwrap();
+        for number in 0..30 {
+            let limits = Limits { log: 100, bytes: 600, files: 8 };
+            let mut one = log(folder.path().join(format!("{number}.log")), limits);
+            one.add(&[b'x'; 90]).unwrap();
+            let logs: Vec<_> = fs::read_dir(folder.path()).unwrap().flatten().collect();
+            let bytes: u64 = logs.iter().map(|log| log.metadata().unwrap().len()).sum();
+            assert!(logs.len() <= 8 && bytes <= 600, "{} files, {bytes} bytes", logs.len());
+        }
+        assert!(folder.path().join("29.log").exists(), "the one that is written stays");
+    }
+}
