@@ -11,6 +11,7 @@ mod environment;
 mod error_chain;
 mod footprints;
 mod guard;
+mod hangup;
 mod json;
 mod lease_http;
 mod lease_run;
@@ -31,7 +32,6 @@ mod state_folder;
 mod supervisor;
 mod tasks;
 mod tcp_table;
-mod terminal;
 mod upstream;
 
 fn main() -> std::process::ExitCode {

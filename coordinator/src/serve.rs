@@ -22,6 +22,7 @@ use crate::config::{ApiKeys, ApiKeysError, Config, Loaded};
 use crate::driver::{Driver, News, Pulse, Scheduling, Waiting};
 use crate::environment::ChildEnvironment;
 use crate::footprints::Footprints;
+use crate::hangup::{self, Hangup};
 use crate::leases::{LeaseSetup, LeaseStart, LeaseStartError, Leases, StoreChoice};
 use crate::log_filter::LogFilter;
 use crate::memory::MemoryBudget;
@@ -379,22 +380,25 @@ fn id_prefix() -> String {
     format!("req-{:08x}", u32::from_ne_bytes(bits))
 }
 
-/// SIGINT and SIGTERM, one after another.
+/// SIGINT, SIGTERM and SIGHUP, one after another.
 struct Asked {
     interrupt: Signal,
     terminate: Signal,
+    hangup: Option<Hangup>,
 }
 
 impl Asked {
     fn new() -> Result<Self, ServeError> {
         let on = |kind| signal(kind).map_err(|error| ServeError::System("signal handlers", error));
-        Ok(Self { interrupt: on(SignalKind::interrupt())?, terminate: on(SignalKind::terminate())? })
+        let hangup = hangup::listen().map_err(|error| ServeError::System("signal handlers", error))?;
+        Ok(Self { interrupt: on(SignalKind::interrupt())?, terminate: on(SignalKind::terminate())?, hangup })
     }
 
     async fn once(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
+            () = hangup::next(&mut self.hangup) => {}
         }
     }
 }

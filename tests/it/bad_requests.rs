@@ -212,6 +212,35 @@ async fn op_5_management_routes_want_json_by_content_type() {
 }
 
 #[tokio::test]
+async fn what_is_no_object_is_no_order() {
+    let sandbox = Sandbox::new();
+    let _model = sandbox.fake_model("alpha", Behaviour::default());
+    let boss = sandbox.start().await;
+    still_works(&boss).await;
+    let orders = [
+        (Method::POST, "/api/v1/load"),
+        (Method::POST, "/api/v1/unload"),
+        (Method::POST, "/api/v1/plan"),
+        (Method::POST, "/api/v1/models/alpha/pin"),
+        (Method::POST, "/api/v1/models/alpha/device"),
+        (Method::PUT, "/api/v1/config"),
+        (Method::POST, "/api/v1/leases"),
+        (Method::PUT, "/api/v1/leases"),
+        (Method::DELETE, "/api/v1/leases"),
+        (Method::DELETE, "/api/v1/leases/lease-1"),
+    ];
+    for (method, path) in orders {
+        for body in ["[]", "[\"alpha\"]", "[null]", "null", "7", "\"alpha\"", "true"] {
+            let answer = send(boss.client(), method.clone(), path, &[], body).await;
+            let found = (answer.status.as_u16(), answer.error_code());
+            assert_eq!(found, (400, "invalid_request".to_owned()), "{method} {path} {body}: {answer:?}");
+        }
+    }
+    crate::views::model_state(&boss, "alpha", "loaded").await;
+    boss.finish().await;
+}
+
+#[tokio::test]
 async fn routes_and_methods_that_are_not_there() {
     let sandbox = Sandbox::new();
     let _model = sandbox.fake_model("alpha", Behaviour::default());

@@ -1,6 +1,6 @@
-//! SIGTERM and Ctrl-C: accepted work finishes; a second one ends it now.
+//! SIGTERM, SIGHUP and Ctrl-C: accepted work finishes; a second one ends it now.
 
-use model_boss_tests::{Behaviour, Event, PATIENCE, Sandbox, question, text_of_events, until};
+use model_boss_tests::{Behaviour, Event, PATIENCE, Sandbox, binary, question, text_of_events, until};
 use nix::sys::signal::Signal;
 
 fn holding() -> Behaviour {
@@ -9,7 +9,7 @@ fn holding() -> Behaviour {
 
 #[tokio::test]
 async fn accepted_work_finishes_running_and_queued() {
-    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
         let sandbox = Sandbox::new();
         let mut model = sandbox.fake_model_with("alpha", "vram = \"64MiB\"\nmax_concurrent = 1", holding());
         let boss = sandbox.start().await;
@@ -26,6 +26,17 @@ async fn accepted_work_finishes_running_and_queued() {
         assert_eq!(queued.await.unwrap().text(), "one two three");
         assert!(boss.exit().await.success());
     }
+}
+
+#[tokio::test]
+async fn a_hangup_that_nohup_ignores_ends_nothing() {
+    let sandbox = Sandbox::new();
+    let _model = sandbox.fake_model("alpha", Behaviour::default());
+    let boss = sandbox.launch(&binary("model-boss-fake-worker")).after("trap '' HUP").start().await;
+    boss.signal(Signal::SIGHUP);
+    assert!(boss.chat("alpha", "?").await.status.is_success());
+    assert_eq!(boss.client().get("/ready").await.status, 200);
+    boss.finish().await;
 }
 
 #[tokio::test]

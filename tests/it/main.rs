@@ -43,6 +43,7 @@ mod residency;
 mod simulation;
 mod single_flight;
 mod streaming;
+mod stuck_files;
 mod swelling;
 mod tasks;
 mod views;

@@ -48,6 +48,26 @@ impl Launch {
         self.start().await
     }
 
+    /// Lets a shell do something first, such as setting limits; the coordinator takes its place.
+    #[must_use]
+    pub fn after(mut self, script: &str) -> Self {
+        let mut shell = Command::new("sh");
+        shell.arg("-c").arg(format!("{script}; exec \"$0\" \"$@\""));
+        shell.arg(self.command.get_program()).args(self.command.get_args());
+        if let Some(folder) = self.command.get_current_dir() {
+            shell.current_dir(folder);
+        }
+        for (name, value) in self.command.get_envs() {
+            match value {
+                Some(value) => shell.env(name, value),
+                None => shell.env_remove(name),
+            };
+        }
+        shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        self.command = shell;
+        self
+    }
+
     /// Starts it and waits until it says where it listens.
     pub async fn start(mut self) -> Boss {
         let mut child = self.command.spawn().unwrap_or_else(|e| panic!("cannot start {:?}: {e}", self.command));

@@ -32,7 +32,6 @@ use crate::error_chain::chain;
 use crate::lease_run::{self, LeaseCommand};
 use crate::log_filter::LogFilter;
 use crate::serve::serve;
-use crate::terminal;
 
 use bench::BenchCommand;
 use error::CliError;
@@ -220,7 +219,7 @@ pub(crate) fn run() -> ExitCode {
         // Whoever reads our output has seen enough: `model-boss list | head -1`.
         Err(CliError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            terminal::say(&format!("model-boss: {}", chain(&error)));
+            eprintln!("model-boss: {}", chain(&error));
             ExitCode::FAILURE
         }
     }
@@ -238,7 +237,10 @@ impl Command {
                     .enable_all()
                     .build()
                     .map_err(CliError::Runtime)?;
-                return Ok(runtime.block_on(Box::pin(serve(loaded, log)))?);
+                let served = runtime.block_on(Box::pin(serve(loaded, log)));
+                // A thread that waits for a disk that hangs does not hold the end.
+                runtime.shutdown_background();
+                return Ok(served?);
             }
             Self::Run(args) => return chat::run(&client()?, args, &small_runtime()?),
             Self::Ps(args) => watch::show(&client()?, args, async |client| tables::ps(client, args.read.json).await)?,
@@ -320,7 +322,7 @@ impl Command {
 }
 
 fn print(text: &str) -> Result<(), CliError> {
-    terminal::out().write_all(text.as_bytes()).map_err(CliError::Output)
+    io::stdout().write_all(text.as_bytes()).map_err(CliError::Output)
 }
 
 /// Enough for one request at a time.

@@ -53,7 +53,7 @@ fn sweep() -> bool {
     guards.retain(|pid, start_time| below.iter().any(|one| one.pid == *pid && one.start_time == *start_time));
     let session = getsid(None).ok().and_then(|session| u32::try_from(session.as_raw()).ok());
     let is_orphan = |one: &Below| {
-        // What is in our session was started by a library of this process: all that is guarded has left it.
+        // A child in our session was started by a library of this process: all that is guarded has left it.
         let ours = one.parent != me || Some(one.session) == session || guards.contains_key(&one.pid);
         // The first process of a container is given everybody's orphans.
         !ours && (me != 1 || one.is_zombie || ProcessTree::is_guarded(one.pid))

@@ -12,7 +12,6 @@ mod tie;
 use std::ffi::OsStr;
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::AsRawFd;
-use std::path::Path;
 
 use tokio::process::{Child, Command};
 
@@ -42,13 +41,9 @@ pub(crate) struct Lifeline {
 }
 
 impl Guarded {
-    /// A program: a path, or a name to look for in PATH. An error when nothing is at the path; what else is wrong with it
-    /// shows by the guards' exit code, as in a shell.
+    /// A program: a path, or a name to look for in PATH. What is wrong with it shows by the guards' exit code, as in a shell:
+    /// nothing here looks at its file, which may be on a disk that hangs.
     pub(crate) fn new(program: impl AsRef<OsStr>, environment: &ChildEnvironment) -> io::Result<Self> {
-        let program = Path::new(program.as_ref());
-        if program.components().count() > 1 {
-            program.metadata()?;
-        }
         let (watched, writer) = io::pipe()?;
         let mut command = Command::new(OWN_PROGRAM);
         environment.give(&mut command);

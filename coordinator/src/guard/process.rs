@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -30,7 +30,9 @@ const INNER: &str = "inner";
 
 /// The end of the parent shows by this signal, which means nothing else here.
 const PARENT_ENDED: Signal = Signal::SIGUSR1;
-/// What was killed is looked for this often at first,
+/// Signals that ask a program to end. Each goes to the whole group, of which the program is not yet a part when they come early.
+const ASKING: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP];
+/// Killed processes are looked for this often at first,
 const SWEEP: u8 = 2;
 /// and this often once that has been done so many times: something does not end.
 const SLOW_SWEEP: u8 = 200;
@@ -64,7 +66,7 @@ enum GuardError {
     Program(OsString, #[source] io::Error),
 }
 
-/// What a guard watches.
+/// The things that a guard watches.
 struct Watch {
     /// Its writing end is the holder's alone.
     lifeline: OwnedFd,
@@ -114,12 +116,19 @@ fn guard(place: Place, lifeline: RawFd, program: OsString, args: Vec<OsString>) 
     };
     command.args(args);
     die_with_parent(&mut command);
+    if let Some(asked) = watch.asked().first() {
+        return Ok(Ended::By(*asked));
+    }
     let child = command.spawn().map_err(|error| GuardError::Program(program, error))?;
     // The program's input is its own: a pipe that only it reads ends when it does.
     if let Ok(nothing) = File::open("/dev/null") {
         let _ = dup2_stdin(nothing);
     }
     let mut wards = Wards { main: Pid::from_raw(child.id().cast_signed()), ended: None };
+    for asked in watch.asked() {
+        // It came in the moment of the start: the program may have missed it.
+        let _ = kill(wards.main, asked);
+    }
     loop {
         // The look comes first: nothing that happened before is missed, and what happens later wakes the guard.
         wards.collect();
@@ -128,7 +137,7 @@ fn guard(place: Place, lifeline: RawFd, program: OsString, args: Vec<OsString>) 
             return Ok(Ended::By(Signal::SIGKILL));
         }
         if let Some(ended) = wards.ended {
-            // What it left behind would use memory that is no longer promised to it.
+            // Its leftovers would use memory that is no longer promised to it.
             wards.end(&watch);
             return Ok(ended);
         }
@@ -155,7 +164,7 @@ impl Watch {
         fcntl(&lifeline, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
         // Signals for the group are for the program. Blocked ones, unlike ignored ones, are not inherited through std.
         SigSet::all().thread_block()?;
-        let told = SigSet::from_iter([Signal::SIGCHLD, PARENT_ENDED]);
+        let told = SigSet::from_iter([Signal::SIGCHLD, PARENT_ENDED].into_iter().chain(ASKING));
         let signals = SignalFd::with_flags(&told, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
         // Until here the end of the parent was the end of this process. From here on it is seen, and everything below is
         // ended first; a parent that ended in between has another number by the first look.
@@ -174,13 +183,19 @@ impl Watch {
     fn wait(&self, limit: PollTimeout) {
         let lifeline = PollFd::new(self.lifeline.as_fd(), PollFlags::empty());
         let mut both = [lifeline, PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
-        // Whatever woke it, the caller looks at everything.
+        // The caller looks at everything, for each of them.
         let _ = poll(&mut both, limit);
-        self.forget_signals();
+        self.asked();
     }
 
-    fn forget_signals(&self) {
-        while matches!(self.signals.read_signal(), Ok(Some(_))) {}
+    /// Takes the signals that have come, and gives those that ask for an end.
+    fn asked(&self) -> Vec<Signal> {
+        let mut asked = Vec::new();
+        while let Ok(Some(told)) = self.signals.read_signal() {
+            let signal = i32::try_from(told.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok());
+            asked.extend(signal.filter(|signal| ASKING.contains(signal)));
+        }
+        asked
     }
 }
 
@@ -216,7 +231,7 @@ impl Wards {
             let pause = if sweeps < SWEEPS { SWEEP } else { SLOW_SWEEP };
             let signals = &mut [PollFd::new(watch.signals.as_fd(), PollFlags::POLLIN)];
             let _ = poll(signals, PollTimeout::from(pause));
-            watch.forget_signals();
+            watch.asked();
         }
     }
 }
@@ -234,6 +249,7 @@ fn die_of(ended_by: Signal) -> ExitCode {
 }
 
 fn failed(code: u8, error: &GuardError) -> ExitCode {
-    crate::terminal::say(&format!("model-boss: {}", crate::error_chain::chain(error)));
+    // Without standard error nobody reads it.
+    let _ = io::stderr().write_all(format!("model-boss: {}\n", crate::error_chain::chain(error)).as_bytes());
     ExitCode::from(code)
 }

@@ -2,7 +2,7 @@
 //! knows no ledger; its guards end it with its holder.
 
 use std::ffi::OsString;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ pub(super) const OPEN: u8 = 0;
 /// The exit code for a program that was ended with its lease, as a shell would give it.
 const KILLED: u8 = 128 + 9;
 
-/// What the gate waits for, and what it becomes.
+/// The holder that the gate waits for, and the program that it becomes.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct GateArgs {
     /// Where its holder listens.
@@ -44,7 +44,9 @@ pub(super) fn gate(args: &GateArgs) -> Result<ExitCode, LeaseError> {
     // As a shell would.
     let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
     let message = LeaseError::Program(PathBuf::from(program), error);
-    crate::terminal::say(&format!("model-boss: {}", crate::error_chain::chain(&message)));
+    let text = format!("model-boss: {}\n", crate::error_chain::chain(&message));
+    // Without standard error nobody reads it.
+    let _ = io::stderr().write_all(text.as_bytes());
     Ok(ExitCode::from(code))
 }
 

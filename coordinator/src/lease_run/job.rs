@@ -21,6 +21,7 @@ use super::{LeaseError, RunArgs, Whereabouts};
 use crate::environment::ChildEnvironment;
 use crate::error_chain::chain;
 use crate::guard::{Guarded, Lifeline, end_orphans};
+use crate::hangup::{self, Hangup};
 
 /// The gate is this same program: it comes up at once or not at all.
 const GATE_LIMIT: Duration = Duration::from_secs(10);
@@ -240,7 +241,7 @@ async fn late(ended: Option<Instant>) {
 struct Asked {
     interrupt: Incoming,
     terminate: Incoming,
-    hangup: Incoming,
+    hangup: Option<Hangup>,
 }
 
 impl Asked {
@@ -249,7 +250,7 @@ impl Asked {
         Ok(Self {
             interrupt: listen(SignalKind::interrupt())?,
             terminate: listen(SignalKind::terminate())?,
-            hangup: listen(SignalKind::hangup())?,
+            hangup: hangup::listen().map_err(|error| LeaseError::System("listen for signals", error))?,
         })
     }
 
@@ -257,11 +258,11 @@ impl Asked {
         tokio::select! {
             _ = self.interrupt.recv() => Signal::SIGINT,
             _ = self.terminate.recv() => Signal::SIGTERM,
-            _ = self.hangup.recv() => Signal::SIGHUP,
+            () = hangup::next(&mut self.hangup) => Signal::SIGHUP,
         }
     }
 }
 
 fn say(text: &str) {
-    crate::terminal::say(&format!("model-boss lease: {text}"));
+    eprintln!("model-boss lease: {text}");
 }

@@ -4,6 +4,7 @@
 
 use std::future::pending;
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, ChildStdin};
+use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -22,7 +24,7 @@ use super::contract::{Contract, Sign};
 use super::engine_gate::ENGINE_GATE;
 use super::output::Output;
 use super::ports::Port;
-use super::spawner::Launch;
+use super::spawner::{Launch, Started};
 use super::{SpawnOrder, Tools, Worker, load_timeout_for};
 use crate::guard::{Lifeline, end_orphans};
 use crate::upstream::Upstream;
@@ -98,21 +100,19 @@ impl WorkerRunner {
         };
         let settings = &self.tools.settings;
         let program = match settings.programs.of(self.order.backend) {
-            Ok(program) => program,
+            Ok(program) => program.clone(),
             Err(error) => return Ending::Final(not_started(&error.to_string())),
         };
-        let contract = match self.contract(port.number(), token, proof).await {
-            Ok(contract) => contract,
-            Err(refusal) => return Ending::Final(refusal),
+        // Files and programs may be on a disk that hangs.
+        let begun = tokio::select! {
+            biased;
+            why = self.worker.killed() => Err(not_started(why)),
+            () = self.worker.stop.cancelled() => Err(not_started("it was to end before it had begun")),
+            begun = self.begin(program, port.number(), token, proof) => begun,
         };
-        let argument = if self.order.backend.is_foreign() { ENGINE_GATE } else { "serve" };
-        let (visible_gpus, environment) = (self.order.visible_gpus.clone(), settings.environment.clone());
-        let launch = Launch { program: program.clone(), argument, visible_gpus, environment };
-        let (mut child, guard) = match self.tools.spawner.spawn(launch).await {
-            Ok(started) => started,
-            Err(error) => {
-                return Ending::Final(not_started(&format!("{} could not be started: {error}", program.display())));
-            }
+        let (contract, (mut child, guard)) = match begun {
+            Ok(begun) => begun,
+            Err(refusal) => return Ending::Final(refusal),
         };
         // A child that has not been waited for has its pid.
         let pid = child.id().unwrap_or_default();
@@ -154,6 +154,27 @@ impl WorkerRunner {
             return Ending::PortTaken;
         }
         Ending::Final(exit)
+    }
+
+    /// Looks at what is needed and starts the guards. Dropped at any point, nothing of it runs.
+    async fn begin(
+        &self,
+        program: PathBuf,
+        port: u16,
+        token: SpawnToken,
+        proof: SpawnToken,
+    ) -> Result<(Contract, Started), ExitReport> {
+        let contract = self.contract(port, token, proof).await?;
+        let failed = |error| not_started(&format!("{} could not be started: {error}", program.display()));
+        let named = program.clone();
+        let there = beside(move || named.metadata().map(drop)).await;
+        there.unwrap_or_else(|| Err(std::io::ErrorKind::Interrupted.into())).map_err(failed)?;
+        let argument = if self.order.backend.is_foreign() { ENGINE_GATE } else { "serve" };
+        let environment = self.tools.settings.environment.clone();
+        let visible_gpus = self.order.visible_gpus.clone();
+        let launch = Launch { program: program.clone(), argument, visible_gpus, environment };
+        let started = self.tools.spawner.spawn(launch).await.map_err(failed)?;
+        Ok((contract, started))
     }
 
     /// The exit code of a program of others is not one of ours: it gets the meaning that its last words have.
@@ -301,7 +322,7 @@ impl WorkerRunner {
         let (model, options) = (Arc::clone(&self.order.model), self.order.engine.clone());
         let (parts, gpus) = (self.order.parts.clone(), self.order.visible_gpus.clone());
         let (context, key) = (self.context(), token.clone());
-        let foreign = spawn_blocking(move || {
+        let foreign = beside(move || {
             let facts = Facts {
                 model: &model.description.id,
                 category: model.description.category,
@@ -317,11 +338,11 @@ impl WorkerRunner {
             catalog.engines().foreign(&model, &options, facts).map_err(|error| error.to_string())
         });
         match foreign.await {
-            Ok(Ok(None)) => Ok(Contract::Own(Box::new(self.spec(port, token, proof)))),
-            Ok(Ok(Some(engine))) => Ok(Contract::Foreign(Box::new(engine))),
+            Some(Ok(None)) => Ok(Contract::Own(Box::new(self.spec(port, token, proof)))),
+            Some(Ok(Some(engine))) => Ok(Contract::Foreign(Box::new(engine))),
             // Nothing changes before the files or the settings do.
-            Ok(Err(error)) => Err(ExitReport { reason: Some(WorkerExit::BadModel), ..not_started(&error) }),
-            Err(_) => Err(not_started("its files could not be looked at")),
+            Some(Err(error)) => Err(ExitReport { reason: Some(WorkerExit::BadModel), ..not_started(&error) }),
+            None => Err(not_started("its files could not be looked at")),
         }
     }
 
@@ -412,6 +433,15 @@ fn signal(pid: u32, signal: Signal) {
         // An error means that it is gone already.
         let _ = killpg(Pid::from_raw(pid), signal);
     }
+}
+
+/// Does work on files on a thread of its own, which nobody waits for at the end of the process: a disk may hang. `None` when
+/// there is no thread, or the work panicked.
+async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (done, result) = oneshot::channel();
+    let work = move || drop(done.send(work()));
+    std::thread::Builder::new().name("files".to_owned()).spawn(work).ok()?;
+    result.await.ok()
 }
 
 /// Ends a worker without grace: its guards do. Guards that do nothing (a signal has stopped them) are killed with it.

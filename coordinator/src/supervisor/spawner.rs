@@ -36,7 +36,7 @@ pub(super) struct Launch {
     pub(super) environment: ChildEnvironment,
 }
 
-/// What was started: the outer guard of the program, and what keeps the program running.
+/// A started program: its outer guard, and the lifeline that keeps it running.
 pub(crate) type Started = (Child, Lifeline);
 
 struct Order {
