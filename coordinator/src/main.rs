@@ -6,6 +6,7 @@ mod cli;
 mod client;
 mod cloud;
 mod config;
+mod descriptors;
 mod driver;
 mod environment;
 mod error_chain;

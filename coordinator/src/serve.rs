@@ -19,6 +19,7 @@ use crate::api::{self, AllowedHosts, Changes, Clock, Context, Door, Patience, Se
 use crate::catalog::{Engines, LiveCatalog, ModelRoots, find_llama_server};
 use crate::cloud::{Clouds, SPEND_FILE};
 use crate::config::{ApiKeys, ApiKeysError, Config, Loaded};
+use crate::descriptors::{self, Shares};
 use crate::driver::{Driver, News, Pulse, Scheduling, Waiting};
 use crate::environment::ChildEnvironment;
 use crate::footprints::Footprints;
@@ -42,6 +43,9 @@ const EARLIER_STATE: &str = "state";
 const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 /// After drain_grace the workers are killed, and their requests get this long to hear of it.
 const CUT_LIMIT: Duration = Duration::from_secs(1);
+
+/// With fewer file descriptors than this, it is said how many clients are served.
+const FEW_DESCRIPTORS: usize = 1_024;
 
 /// The coordinator cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -90,6 +94,7 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
     state.look();
     state.check(&[SPEND_FILE]).map_err(|(path, why)| ServeError::StateFile(path, why))?;
     let keys = keys(&config)?;
+    let descriptors = descriptors::raise();
     let mut asked = Asked::new()?;
     let listener = bind(&config).await?;
     let (news, inbox) = News::channel();
@@ -185,9 +190,17 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
     let limits = ServerLimits {
         patience: Patience { head: config.limits.header_timeout, idle: config.limits.idle_timeout },
         header_size: usize::try_from(config.limits.header_size.0).unwrap_or(usize::MAX),
+        connections: descriptors.connections,
+        refusals: descriptors.refusals,
     };
     let server = Server::new(listener, Door::new(Arc::clone(&context), api::router(context)), limits);
     let address = server.address().map_err(|error| ServeError::System("the listening socket", error))?;
+    if descriptors.limit < FEW_DESCRIPTORS {
+        let Shares { limit, connections, .. } = descriptors;
+        tracing::warn!(
+            "this process may have {limit} file descriptors: {connections} clients are served at once (ulimit -n)"
+        );
+    }
     Startup {
         address,
         catalog: &catalog,

@@ -23,6 +23,8 @@ use hyper_util::rt::TokioIo;
 use model_boss_protocol::SpawnToken;
 use tokio::net::TcpStream;
 
+use crate::descriptors::Idle;
+
 /// Connections kept for reuse. More than a worker's usual concurrency is only memory.
 const MAX_IDLE: usize = 128;
 
@@ -32,7 +34,7 @@ pub(crate) struct Upstream {
     address: SocketAddr,
     host: HeaderValue,
     authorization: HeaderValue,
-    idle: Mutex<Vec<Line>>,
+    idle: Mutex<Vec<(Line, Idle)>>,
 }
 
 /// One connection with both its ends: where requests go in, and what must be polled for anything to move.
@@ -155,7 +157,7 @@ impl Upstream {
 
     async fn idle_line(&self) -> Option<Line> {
         loop {
-            let mut line = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+            let (mut line, _) = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
             if poll_fn(|cx| line.poll_ready(cx)).await {
                 return Some(line);
             }
@@ -164,8 +166,10 @@ impl Upstream {
 
     fn keep(&self, line: Line) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() < MAX_IDLE {
-            idle.push(line);
+        if idle.len() < MAX_IDLE
+            && let Some(place) = Idle::take()
+        {
+            idle.push((line, place));
         }
     }
 }

@@ -12,7 +12,6 @@ mod error;
 mod ids;
 mod llama_args;
 mod manifest;
-mod printable;
 mod priority;
 mod residency;
 #[cfg(feature = "schema")]
@@ -30,7 +29,6 @@ pub use error::{ApiError, ErrorBody, ErrorCode, ErrorObject, ErrorSource};
 pub use ids::{ClientId, Generation, ModelId, RequestId, SlotId, SpawnToken, Tokens};
 pub use llama_args::{LlamaArgs, LlamaArgsError};
 pub use manifest::{Backend, Manifest, ManifestError, PromptFormat, Recipe, Source};
-pub use printable::{Label, is_printable, printable, push_printable};
 pub use priority::{ParsePriorityError, Priority};
 pub use residency::{ParseResidencyError, ParseStoreError, Residency, ResidencyMode, StoreKind};
 pub use span::{KeepAlive, ParseSpanError, parse_span};

@@ -12,6 +12,7 @@ mod comments;
 mod config;
 mod config_chaos;
 mod coordinator_death;
+mod descriptors;
 mod dialects;
 mod disconnect;
 mod drain;

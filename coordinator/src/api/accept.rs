@@ -9,15 +9,22 @@ use std::time::Duration;
 
 use hyper::server::conn::http1;
 use hyper_util::server::graceful::GracefulShutdown;
+use model_boss_protocol::{ApiError, ErrorCode, ErrorSource};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 use super::door::Door;
 use super::patience::Patience;
 use super::peer::Peer;
 
-/// Connections open at once. One more waits in the kernel's backlog.
-const MAX_CONNECTIONS: usize = 8_192;
+/// A client that is refused gets this long to send its request, which is not looked at,
+const REFUSAL_HEAD: Duration = Duration::from_millis(50);
+/// and this long to read the answer.
+const REFUSAL_LINGER: Duration = Duration::from_millis(100);
+/// When it may come again.
+const COME_AGAIN: Duration = Duration::from_secs(1);
 /// When the system has no descriptor left, the next try comes after this long.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Connections that are still open after the last answer get this long to close.
@@ -30,6 +37,10 @@ pub(crate) struct ServerLimits {
     pub(crate) patience: Patience,
     /// The size of a head in bytes.
     pub(crate) header_size: usize,
+    /// Connections that are served at once.
+    pub(crate) connections: usize,
+    /// Connections that are refused at once; one more waits in the kernel's backlog.
+    pub(crate) refusals: usize,
 }
 
 /// A listening socket with the door behind it.
@@ -38,6 +49,14 @@ pub(crate) struct Server {
     door: Door,
     http: http1::Builder,
     patience: Patience,
+    places: Arc<Semaphore>,
+    refusals: Arc<Semaphore>,
+}
+
+/// Whether a connection is served.
+enum Place {
+    Served(OwnedSemaphorePermit),
+    Refused(OwnedSemaphorePermit),
 }
 
 impl Server {
@@ -45,7 +64,8 @@ impl Server {
     pub(crate) fn new(listener: TcpListener, door: Door, limits: ServerLimits) -> Self {
         let mut http = http1::Builder::new();
         http.max_header_size(limits.header_size);
-        Self { listener, door, http, patience: limits.patience }
+        let [places, refusals] = [limits.connections, limits.refusals].map(|number| Arc::new(Semaphore::new(number)));
+        Self { listener, door, http, patience: limits.patience, places, refusals }
     }
 
     /// Where it listens.
@@ -57,27 +77,41 @@ impl Server {
     pub(crate) async fn run(self, stop: impl Future<Output = ()>) {
         let mut stop = std::pin::pin!(stop);
         let graceful = GracefulShutdown::new();
-        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let (refusals, refusal) = (Arc::clone(&self.refusals), Arc::new(refusal()));
         loop {
             let accepted = async {
-                // Closed by nobody.
-                let place = Arc::clone(&places).acquire_owned().await;
-                (self.listener.accept().await, place)
+                // A client is at least refused.
+                let refusal = Arc::clone(&refusals).acquire_owned().await.ok()?;
+                let accepted = self.listener.accept().await;
+                let place = match Arc::clone(&self.places).try_acquire_owned() {
+                    Ok(place) => Place::Served(place),
+                    Err(_) => Place::Refused(refusal),
+                };
+                Some((accepted, place))
             };
-            let (accepted, place) = tokio::select! {
+            let accepted = tokio::select! {
                 biased;
                 () = &mut stop => break,
                 accepted = accepted => accepted,
             };
-            match accepted {
-                Ok((stream, client)) => {
+            // Closed by nobody.
+            let Some((accepted, place)) = accepted else { break };
+            match (accepted, place) {
+                (Ok((stream, client)), Place::Served(place)) => {
                     let connection = self.connection(stream, client, &graceful);
                     tokio::spawn(async move {
                         connection.await;
                         drop(place);
                     });
                 }
-                Err(error) => {
+                (Ok((stream, _)), Place::Refused(place)) => {
+                    let answer = Arc::clone(&refusal);
+                    tokio::spawn(async move {
+                        refuse(stream, &answer).await;
+                        drop(place);
+                    });
+                }
+                (Err(error), _) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
@@ -111,4 +145,31 @@ impl Server {
             }
         }
     }
+}
+
+/// What a client is told that cannot be served: the whole answer, made before there is any need for it.
+fn refusal() -> String {
+    let message = "every connection that this coordinator can serve is in use: come again in a moment, close idle \
+                   connections, or raise its limit of file descriptors (ulimit -n)";
+    let error = ApiError::new(ErrorCode::Overloaded, message);
+    let body = error.body(ErrorSource::Coordinator).to_json();
+    format!(
+        "HTTP/1.1 {} Service Unavailable\r\ncontent-type: application/json\r\nretry-after: {}\r\n\
+         connection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        error.status(),
+        COME_AGAIN.as_secs(),
+        body.len()
+    )
+}
+
+/// Gives the answer and closes, soon: others wait to hear the same.
+async fn refuse(mut stream: TcpStream, answer: &str) {
+    let mut scrap = [0; 4_096];
+    // It is answered all the same when it says nothing, or goes away.
+    let _ = timeout(REFUSAL_HEAD, stream.read(&mut scrap)).await;
+    let _ = timeout(REFUSAL_HEAD, stream.write_all(answer.as_bytes())).await;
+    let _ = timeout(REFUSAL_HEAD, stream.shutdown()).await;
+    // A socket that is closed with something unread in it takes its answer back.
+    let read = async { while matches!(stream.read(&mut scrap).await, Ok(1..)) {} };
+    let _ = timeout(REFUSAL_LINGER, read).await;
 }

@@ -15,6 +15,7 @@ use std::os::fd::AsRawFd;
 
 use tokio::process::{Child, Command};
 
+use crate::descriptors;
 use crate::environment::ChildEnvironment;
 
 pub(crate) use household::end_orphans;
@@ -62,6 +63,9 @@ impl Guarded {
         let Self { mut command, watched, lifeline } = self;
         tie::pass_on(command.as_std_mut(), watched.as_raw_fd());
         tie::die_with_us(command.as_std_mut());
+        if let Some(limits) = descriptors::inherited() {
+            tie::limit_descriptors(command.as_std_mut(), limits);
+        }
         // Dropping the lifeline ends all of it in order; killing the outer guard would leave that to others.
         command.kill_on_drop(false);
         let child = household::started(|| command.spawn())?;

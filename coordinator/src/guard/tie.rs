@@ -1,4 +1,4 @@
-//! What is done between fork and exec: sessions, death signals, file descriptors.
+//! The steps between fork and exec: sessions, death signals, file descriptors.
 
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -8,6 +8,7 @@ use std::process::Command;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::sys::prctl::set_pdeathsig;
+use nix::sys::resource::{Resource, rlim_t, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{getppid, setsid};
 
@@ -30,6 +31,17 @@ pub(super) fn pass_on(command: &mut Command, descriptor: RawFd) {
         fcntl(descriptor, FcntlArg::F_SETFD(FdFlag::empty()))?;
         Ok(())
     };
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed. `prepare` makes one plain system call, takes
+    // no lock and allocates nothing (an error from an errno holds only the number).
+    unsafe {
+        command.pre_exec(prepare);
+    }
+}
+
+/// Gives the child these limits, soft and hard, for its file descriptors.
+#[allow(unsafe_code)]
+pub(super) fn limit_descriptors(command: &mut Command, (soft, hard): (rlim_t, rlim_t)) {
+    let prepare = move || Ok(setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?);
     // SAFETY: between fork and exec only async-signal-safe calls are allowed. `prepare` makes one plain system call, takes
     // no lock and allocates nothing (an error from an errno holds only the number).
     unsafe {
