@@ -331,6 +331,7 @@ fn supervisor(
         stop_grace: config.stop_grace,
         hang_timeout: config.hang_timeout,
         environment: ChildEnvironment::of_models(&config.inherit_env),
+        text: config.text.limits(),
     };
     let ports = Ports::new(config.worker_ports.clone());
     Ok(Supervisor::new(Tools { settings, spawner, ports, catalog, leases, news, machine, streams }))

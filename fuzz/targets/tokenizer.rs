@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
 use libfuzzer_sys::fuzz_target;
-use model_boss_engine::text::{Conversation, Detokenizer, Text};
+use model_boss_engine::text::{Conversation, Detokenizer, Specials, Text, Vocabulary};
 
 const WORDS: &str = "Hello, wörld 😀 <s>1234</s>\r\n\thi  <|im_end|>\u{0301}한 ";
 
@@ -80,15 +80,16 @@ fn use_text<E: std::error::Error>(loaded: Result<Text, E>) {
         }
     };
     let tokenizer = &text.tokenizer;
-    let _ = tokenizer.at_least(WORDS);
+    let vocabulary = Arc::new(Vocabulary::from_wire(&text.vocabulary.to_wire()).expect("what was written is read"));
+    let _ = vocabulary.at_least(WORDS);
     for encoded in [tokenizer.encode_prompt(WORDS), tokenizer.encode_rendered(WORDS), Ok(vec![0, 1, 2, 7, u32::MAX])] {
         let Ok(tokens) = encoded else { continue };
-        let _ = (tokenizer.decode(&tokens), tokenizer.decode_with_special(&tokens));
+        let _ = (vocabulary.text(&tokens, Specials::Hidden), vocabulary.text(&tokens, Specials::Spelled));
         for prompt in [0, tokens.len() / 2] {
             let (prompt, tokens) = tokens.split_at(prompt);
-            let mut answer = Detokenizer::new(Arc::clone(tokenizer), prompt);
+            let mut answer = Detokenizer::new(Arc::clone(&vocabulary), prompt);
             for token in tokens {
-                let _ = (answer.push(*token), tokenizer.bytes(*token), tokenizer.ends(*token));
+                let _ = (answer.push(*token), vocabulary.bytes(*token), vocabulary.ends(*token));
             }
         }
     }

@@ -66,6 +66,8 @@ error_codes! {
     ModelNotLoaded = "model_not_loaded", 404, "not_found_error";
     /// The route exists, the method does not.
     MethodNotAllowed = "method_not_allowed", 405, "invalid_request_error";
+    /// The model's chat template or tokenizer went over a limit on this request.
+    TemplateFailed = "template_failed", 400, "invalid_request_error";
     /// The model cannot do what this route does.
     UnsupportedByModel = "unsupported_by_model", 400, "invalid_request_error";
     /// No such lease.

@@ -34,6 +34,6 @@ pub use residency::{ParseResidencyError, ParseStoreError, Residency, ResidencyMo
 pub use span::{KeepAlive, ParseSpanError, parse_span};
 pub use thinking::{THINKING_SWITCHES, Thinking};
 pub use worker::{
-    EngineStats, HealthQuestion, Readiness, ReadyProof, StreamStats, WorkerExit, WorkerHealth, WorkerSpec,
+    EngineStats, HealthQuestion, Readiness, ReadyProof, StreamStats, TextLimits, WorkerExit, WorkerHealth, WorkerSpec,
     WorkerSpecError, headers,
 };

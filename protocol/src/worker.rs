@@ -63,6 +63,30 @@ pub struct WorkerSpec {
     /// What the manifest says to this kind of worker alone: its own table below `[custom]`.
     #[serde(default)]
     pub settings: BTreeMap<String, serde_json::Value>,
+    /// What turning requests into prompts may cost.
+    #[serde(default)]
+    pub text: TextLimits,
+}
+
+/// What a model's chat template and tokenizer may use. They are programs that come with the model's files, so they run
+/// in processes of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TextLimits {
+    /// The longest that one request may take.
+    pub time: Duration,
+    /// The memory that one request may use, the vocabulary not counted.
+    pub memory: ByteCount,
+    /// The stack that a template may use.
+    pub stack: ByteCount,
+    /// Requests that may be worked on at the same time.
+    pub processes: u32,
+}
+
+impl Default for TextLimits {
+    fn default() -> Self {
+        Self { time: Duration::from_secs(5), memory: ByteCount::mib(256), stack: ByteCount::mib(8), processes: 2 }
+    }
 }
 
 /// A second secret of the spawn. It shows that whoever answers on the port is the process that read the start line, and
@@ -318,6 +342,7 @@ mod tests {
             chat_template: None,
             thinking: None,
             settings: BTreeMap::new(),
+            text: TextLimits::default(),
         }
     }
 

@@ -23,6 +23,7 @@ mod files;
 mod full_disk;
 mod give_ups;
 mod gpus;
+mod hostile_text;
 mod isolation;
 mod lease_chaos;
 mod lease_run;

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use http::{Method, Request, header};
 use http_body_util::Full;
 use model_boss_protocol::{
-    Category, DeviceId, EngineStats, Generation, ReadyProof, Residency, SpawnToken, WorkerHealth, WorkerSpec,
+    Category, DeviceId, EngineStats, Generation, ReadyProof, Residency, SpawnToken, TextLimits, WorkerHealth,
+    WorkerSpec,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -59,7 +60,12 @@ impl LoneWorker {
 
     /// Opens the gate for the model at `source`, whose layers are to live so.
     pub fn open_gate_as(&mut self, source: &Path, residency: Residency) {
-        let spec = WorkerSpec {
+        self.open_gate_with(source, |spec| spec.residency = residency);
+    }
+
+    /// Opens the gate for the model at `source` with a start line that was changed.
+    pub fn open_gate_with(&mut self, source: &Path, change: impl FnOnce(&mut WorkerSpec)) {
+        let mut spec = WorkerSpec {
             model: "tiny".into(),
             category: Category::Llm,
             source: source.to_owned(),
@@ -71,12 +77,14 @@ impl LoneWorker {
             proof: self.proof(),
             context_length: None,
             max_concurrent: 32,
-            residency,
+            residency: Residency::default(),
             params: [].into(),
             chat_template: None,
             thinking: None,
             settings: [].into(),
+            text: TextLimits::default(),
         };
+        change(&mut spec);
         self.write(&spec.to_line().expect("a start line is JSON"));
     }
 
@@ -93,6 +101,11 @@ impl LoneWorker {
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.child.id().cast_signed()), signal).expect("it is there to be signalled");
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Where it listens.
@@ -119,6 +132,12 @@ impl LoneWorker {
     pub async fn get(&self, path: &str) -> Answer {
         let client = Client::new(self.address);
         client.send(with_token(client.request(Method::GET, path, ""))).await
+    }
+
+    /// `POST` with the token.
+    pub async fn post(&self, path: &str, body: &Value) -> Answer {
+        let client = Client::new(self.address);
+        client.send(with_token(client.request(Method::POST, path, body.to_string()))).await
     }
 
     /// `POST /v1/chat/completions` with the token, in the background. Aborting the task closes the connection.

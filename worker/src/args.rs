@@ -9,6 +9,7 @@ use crate::bench::Bench;
 use crate::disk::Disk;
 use crate::inspect::Inspect;
 use crate::residency::ResidencyReport;
+use crate::text_cost::TextCost;
 
 /// Serves one model over HTTP on this machine, with OpenAI's API.
 #[derive(Debug, Parser)]
@@ -34,6 +35,11 @@ pub(crate) enum Command {
     Bench(Bench),
     /// Decode with layers that come and go, and report where the time went, layer by layer
     Residency(ResidencyReport),
+    /// The process that turns requests into prompts; its worker starts it
+    #[command(name = crate::text::HOST_COMMAND, hide = true)]
+    TextHost,
+    /// Measure what it costs to turn a conversation into tokens in the text processes, beside the same work without them
+    Text(TextCost),
     /// Measure what the disk under a file gives, by several readers at a time: the ceiling of streaming
     Disk(Disk),
 }

@@ -5,7 +5,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use model_boss_protocol::{ByteCount, DeviceId, Generation, Manifest, ManifestError, SpawnToken, WorkerSpec};
+use model_boss_protocol::{
+    ByteCount, DeviceId, Generation, Manifest, ManifestError, SpawnToken, TextLimits, WorkerSpec,
+};
 
 use crate::args::Serve;
 
@@ -68,6 +70,7 @@ pub(crate) fn spec(serve: &Serve, model: &Path) -> Result<WorkerSpec, ByHandErro
         chat_template: manifest.chat_template,
         thinking: manifest.thinking,
         settings: BTreeMap::new(),
+        text: TextLimits::default(),
     })
 }
 

@@ -1,29 +1,33 @@
 //! The one OS thread that owns the engine: loads the model, then steps whenever there is something to do.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::PathBuf;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 
-use model_boss_engine::text::Text;
 use model_boss_engine::{Engine, EngineError, Progress, TextEngine, TextEngineSettings};
 use model_boss_protocol::{Category, WorkerExit};
-use model_boss_weights::is_read_failure;
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
 use crate::process::{LoadDecoder, LoadFailure};
 use crate::state::{Serving, Submit, Worker};
+use crate::text::{self, StartHost, TextSide};
 
 /// Sequences on their way to the engine; beyond them HTTP tasks wait.
 const INBOX: usize = 64;
 
 /// Starts the thread. The receiver hears of its end, which is always a failure: the engine has no reason to stop.
-pub(crate) fn start(worker: Arc<Worker>, load: LoadDecoder) -> std::io::Result<oneshot::Receiver<LoadFailure>> {
+pub(crate) fn start(
+    worker: Arc<Worker>,
+    load: LoadDecoder,
+    host: StartHost,
+) -> std::io::Result<oneshot::Receiver<LoadFailure>> {
     let (sender, end) = oneshot::channel();
     let ended = Arc::new(Ended(Mutex::new(Some(sender))));
+    let text = load_text(&worker, host, Arc::clone(&ended))?;
     let body = move || {
-        let failure = catch_unwind(AssertUnwindSafe(|| run(&worker, load, &ended))).unwrap_or_else(|_| {
+        let failure = catch_unwind(AssertUnwindSafe(|| run(&worker, load, &text))).unwrap_or_else(|_| {
             // The panic's own message stands above on stderr.
             LoadFailure::message(WorkerExit::DeviceLost, "the engine failed in a way that was not foreseen")
         });
@@ -45,9 +49,9 @@ impl Ended {
     }
 }
 
-fn run(worker: &Worker, load: LoadDecoder, ended: &Arc<Ended>) -> LoadFailure {
+fn run(worker: &Worker, load: LoadDecoder, text: &TextLoading) -> LoadFailure {
     let (commands, inbox) = mpsc::channel(INBOX);
-    match load_engine(worker, load, ended, commands) {
+    match load_engine(worker, load, text, commands) {
         Ok(engine) => match serve(engine, inbox) {
             Ok(()) => LoadFailure::message(WorkerExit::Clean, "nothing can be asked of the engine any more"),
             Err(error @ EngineError::DeviceLost(_)) => LoadFailure::new(WorkerExit::DeviceLost, &error),
@@ -60,7 +64,7 @@ fn run(worker: &Worker, load: LoadDecoder, ended: &Arc<Ended>) -> LoadFailure {
 fn load_engine(
     worker: &Worker,
     load: LoadDecoder,
-    ended: &Arc<Ended>,
+    text: &TextLoading,
     commands: mpsc::Sender<Submit>,
 ) -> Result<TextEngine, LoadFailure> {
     let spec = &worker.spec;
@@ -68,11 +72,11 @@ fn load_engine(
         let message = format!("this worker serves models of category llm; '{}' is {}", spec.model, spec.category);
         return Err(LoadFailure::message(WorkerExit::BadModel, message));
     }
-    let text = load_text(spec.source.clone(), spec.chat_template.clone(), Arc::clone(ended))
-        .map_err(|error| LoadFailure::new(WorkerExit::OutOfMemory, &error))?;
     let decoder = load(spec, &mut |share| worker.progressed(share))?;
-    let text = text.join().unwrap_or_else(|panic| resume_unwind(panic))?;
-    for warning in &text.warnings {
+    let text = text.recv().unwrap_or_else(|_| {
+        Err(LoadFailure::message(WorkerExit::DeviceLost, "the chat template and the tokenizer were not loaded"))
+    })?;
+    for warning in &text.facts.warnings {
         warn!(model = %spec.model, "{warning}");
     }
     let settings = TextEngineSettings {
@@ -80,27 +84,28 @@ fn load_engine(
         max_concurrent: spec.max_concurrent as usize,
         ..TextEngineSettings::default()
     };
-    let engine = TextEngine::new(decoder, Arc::clone(&text.tokenizer), settings, Arc::clone(&worker.activity));
+    let engine = TextEngine::new(decoder, Arc::clone(&text.vocabulary), settings, Arc::clone(&worker.activity));
     info!(model = %spec.model, context_length = engine.info().context_length, "ready");
     worker.serve(Serving::new(text, engine.info().clone(), (engine.monitor(), engine.places()), commands));
     Ok(engine)
 }
 
-/// Begins to read the text side. A broken tokenizer ends the process and does not wait for weights to be loaded.
-fn load_text(
-    source: PathBuf,
-    template: Option<String>,
-    ended: Arc<Ended>,
-) -> std::io::Result<JoinHandle<Result<Text, LoadFailure>>> {
-    let body = move || {
-        let text = Text::load(&source, template.as_deref());
-        let failure = |error| {
-            let exit = if is_read_failure(&error) { WorkerExit::ReadFailed } else { WorkerExit::BadModel };
-            LoadFailure::new(exit, &error)
-        };
-        text.map_err(failure).inspect_err(|failure| ended.tell(failure.clone()))
+/// How loading the text side ends, once.
+type TextLoading = std::sync::mpsc::Receiver<Result<TextSide, LoadFailure>>;
+
+/// Begins to load the text side. A broken tokenizer ends the process and does not wait for weights to be loaded.
+fn load_text(worker: &Worker, host: StartHost, ended: Arc<Ended>) -> std::io::Result<TextLoading> {
+    let (sender, loading) = std::sync::mpsc::channel();
+    let spec = &worker.spec;
+    let loaded = move |text: Result<TextSide, LoadFailure>| {
+        if let Err(failure) = &text {
+            ended.tell(failure.clone());
+        }
+        // An engine that failed to load needs no words.
+        let _ = sender.send(text);
     };
-    thread::Builder::new().name("text".to_owned()).spawn(body)
+    text::start(host, Handle::current(), (spec.source.clone(), spec.chat_template.clone()), spec.text, loaded)?;
+    Ok(loading)
 }
 
 /// Takes in what has come, steps, and sleeps only when there is nothing to do.

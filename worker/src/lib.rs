@@ -16,6 +16,8 @@ mod metrics;
 mod process;
 mod residency;
 mod state;
+mod text;
+mod text_cost;
 
 pub use args::{Convert, Index, LayerOrder, StoredAs, Synth};
 pub use process::{Backend, LoadDecoder, LoadFailure, WriteFile, run};

@@ -18,7 +18,7 @@ use crate::args::{Args, Command, Convert, Index, Serve, Synth};
 use crate::defaults::Defaults;
 use crate::gate::GateError;
 use crate::state::{Access, Worker};
-use crate::{bench, by_hand, disk, engine_thread, gate, http, inspect, residency};
+use crate::{bench, by_hand, disk, engine_thread, gate, http, inspect, residency, text, text_cost};
 
 /// Loads the weights a start line names and says how far it is, as a share from 0 to 1.
 pub type LoadDecoder =
@@ -76,7 +76,11 @@ impl LoadFailure {
 
 /// Runs a worker from its command line to its exit code. The last line on stderr says why it ended, if it failed.
 pub fn run(backend: Backend) -> ExitCode {
-    let result = match Args::parse().command {
+    let command = Args::parse().command;
+    if matches!(command, Command::TextHost) {
+        return text::run_host();
+    }
+    let result = match command {
         Command::Serve(serve) => {
             log_to_stderr();
             start(&serve, backend.load)
@@ -90,6 +94,9 @@ pub fn run(backend: Backend) -> ExitCode {
         Command::Bench(asked) => bench::run(&asked, backend.load),
         Command::Residency(asked) => residency::run(&asked, backend.load),
         Command::Disk(asked) => disk::run(&asked),
+        Command::Text(asked) => text_cost::run(&asked),
+        // Answered above: it has no exit code that anybody reads.
+        Command::TextHost => Ok(()),
     };
     let exit = match result {
         Ok(()) => WorkerExit::Clean,
@@ -150,7 +157,7 @@ async fn serve_until_told(worker: Arc<Worker>, load: LoadDecoder) -> Result<(), 
     let address = listener.local_addr().map_err(|error| LoadFailure::new(WorkerExit::PortInUse, &error))?;
     let mut signals = Signals::new().map_err(|error| LoadFailure::new(WorkerExit::BadSpec, &error))?;
     info!(%address, model = %worker.spec.model, device = %worker.spec.device, "listening; loading the model");
-    let mut engine = engine_thread::start(Arc::clone(&worker), load)
+    let mut engine = engine_thread::start(Arc::clone(&worker), load, text::start_process())
         .map_err(|error| LoadFailure::new(WorkerExit::OutOfMemory, &error))?;
     let mut server = http::Server::start(listener, Arc::clone(&worker));
     tokio::select! {

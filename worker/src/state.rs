@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use model_boss_engine::residency::Monitor;
-use model_boss_engine::text::Text;
 use model_boss_engine::{Activity, EngineInfo, PlaceReport, PlaceUse, Reply, SequenceId, Work};
 use model_boss_protocol::{
     ApiError, ByteCount, DeviceId, ErrorCode, Readiness, SpawnToken, StreamStats, WorkerHealth, WorkerSpec,
@@ -14,6 +13,7 @@ use tokio::sync::{SetOnce, mpsc};
 
 use crate::defaults::Defaults;
 use crate::metrics::Metrics;
+use crate::text::TextSide;
 
 /// One worker process.
 pub(crate) struct Worker {
@@ -39,7 +39,7 @@ pub(crate) enum Access {
 
 /// A loaded model.
 pub(crate) struct Serving {
-    pub(crate) text: Text,
+    pub(crate) text: TextSide,
     pub(crate) info: EngineInfo,
     /// Of layers that come and go.
     monitor: Option<Arc<Monitor>>,
@@ -188,7 +188,7 @@ pub(crate) async fn engine_gone() -> ApiError {
 
 impl Serving {
     pub(crate) fn new(
-        text: Text,
+        text: TextSide,
         info: EngineInfo,
         (monitor, places): (Option<Arc<Monitor>>, Arc<[PlaceUse]>),
         commands: mpsc::Sender<Submit>,

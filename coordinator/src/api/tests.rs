@@ -113,6 +113,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
             stop_grace: Duration::from_secs(1),
             hang_timeout: Duration::from_secs(5),
             environment: ChildEnvironment::everything(),
+            text: Default::default(),
         },
         spawner: Spawner::start(tokio::runtime::Handle::current()).unwrap(),
         ports: Ports::new(8300..=8499),

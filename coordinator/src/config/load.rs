@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
+use model_boss_protocol::ByteCount;
 use toml::de::{DeTable, DeValue};
 
 use super::setting::Section;
@@ -186,10 +187,17 @@ impl Config {
             let problem = "must be at most half of 'leases.term', or one late renewal ends a lease".to_owned();
             found.push(("leases.heartbeat", problem));
         }
+        if self.text.memory < ByteCount::mib(16) {
+            found.push(("text.memory", "must be at least 16 MiB, or no template can be used".to_owned()));
+        }
+        if !(ByteCount::mib(1)..=ByteCount::gib(1)).contains(&self.text.stack) {
+            found.push(("text.stack", "must be from 1 MiB to 1 GiB".to_owned()));
+        }
         for (path, span) in [
             ("sse.interval", self.sse.interval),
             ("aging_step", self.aging_step),
             ("leases.heartbeat", self.leases.heartbeat),
+            ("text.time", self.text.time),
         ] {
             if span.is_zero() {
                 found.push((path, "must be longer than nothing".to_owned()));

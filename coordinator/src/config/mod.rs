@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use model_boss_core::{ClientRules, LoadFailurePolicy, MaxLoaded};
 use model_boss_lease_store::{Terms, redis_server};
-use model_boss_protocol::{ByteCount, Category, KeepAlive, LlamaArgs};
+use model_boss_protocol::{ByteCount, Category, KeepAlive, LlamaArgs, TextLimits};
 use nix::unistd::{User, geteuid};
 
 /// The file of tasks where none is named.
@@ -129,6 +129,8 @@ section! {
         stay_warm: StayWarm = StayWarm::default(),
         /// What a request may be, and how many may wait.
         limits: Limits = Limits::default(),
+        /// What a model's chat template and tokenizer may use, as programs that come with its files.
+        text: Text = Text::default(),
         /// How long promises of memory last.
         leases: LeaseTerms = LeaseTerms::default(),
         /// The comments that keep a stream alive while it waits for a model.
@@ -186,6 +188,28 @@ impl Limits {
     /// What a JSON body may hold.
     pub(crate) const fn json(&self) -> JsonLimits {
         JsonLimits { depth: self.json_depth, values: self.json_values }
+    }
+}
+
+section! {
+    /// What a model's chat template and tokenizer may use on one request (docs/adr/0036-templates-run-in-processes-of-their-own.md).
+    pub(crate) struct Text {
+        /// The longest that one request may take.
+        time: Duration = TextLimits::default().time,
+        /// The memory that one request may use, the vocabulary not counted.
+        memory: ByteCount = TextLimits::default().memory,
+        /// The stack that a template may use.
+        stack: ByteCount = TextLimits::default().stack,
+        /// Requests of one model that are worked on at the same time.
+        processes: usize = TextLimits::default().processes as usize,
+    }
+}
+
+impl Text {
+    /// As a worker reads them.
+    pub(crate) fn limits(&self) -> TextLimits {
+        let Self { time, memory, stack, processes } = *self;
+        TextLimits { time, memory, stack, processes: u32::try_from(processes).unwrap_or(u32::MAX) }
     }
 }
 

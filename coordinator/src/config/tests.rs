@@ -204,6 +204,13 @@ fn times_that_must_pass_are_longer_than_nothing() {
 }
 
 #[test]
+fn templates_have_something_to_work_with() {
+    assert_eq!(config("").text.limits(), model_boss_protocol::TextLimits::default());
+    let wrong = "[text]\ntime = \"0s\"\nmemory = \"1MiB\"\nstack = \"2GiB\"";
+    assert_eq!(problems(wrong, &[], &[]).len(), 3);
+}
+
+#[test]
 fn the_defaults_of_leases_are_the_protocols() {
     assert_eq!(LeaseTerms::default().terms(), Terms::default());
 }

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use model_boss_core::EngineOptions;
 use model_boss_dialects::EngineDialect;
-use model_boss_protocol::{Backend, ByteCount, DeviceId, Generation, ModelId, Residency, SlotId};
+use model_boss_protocol::{Backend, ByteCount, DeviceId, Generation, ModelId, Residency, SlotId, TextLimits};
 use tokio_util::sync::CancellationToken;
 
 use crate::catalog::{LiveCatalog, Model};
@@ -80,6 +80,8 @@ pub(crate) struct SupervisorSettings {
     pub(crate) hang_timeout: Duration,
     /// What workers inherit of our environment.
     pub(crate) environment: ChildEnvironment,
+    /// What templates and tokenizers may use in a worker.
+    pub(crate) text: TextLimits,
 }
 
 /// The order to fill a slot.

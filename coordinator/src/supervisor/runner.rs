@@ -377,6 +377,7 @@ impl WorkerRunner {
             chat_template: manifest.chat_template.clone().or_else(|| manifest.prompt_format.map(template_of)),
             thinking: manifest.thinking,
             settings: self.order.model.settings_of(self.order.backend),
+            text: self.tools.settings.text,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::decoder::{Decoder, DecoderError, DecoderInfo, KvSlot, Logits, SequenceStep};
-use crate::text::{Tokenizer, fixture};
+use crate::text::{Tokenizer, Vocabulary, fixture};
 
 /// How the fake chooses what to favour.
 #[derive(Clone, Debug)]
@@ -204,6 +204,12 @@ impl Decoder for FakeDecoder {
 /// `<think>` and `</think>`; `</s>` and `<|im_end|>` end a turn.
 pub fn byte_tokenizer() -> Tokenizer {
     fixture::byte_level()
+}
+
+/// The table of [`byte_tokenizer`].
+#[allow(clippy::expect_used)]
+pub fn byte_vocabulary() -> Vocabulary {
+    byte_tokenizer().vocabulary().expect("262 tokens are not too many")
 }
 
 /// The `tokenizer.json` of [`byte_tokenizer`].

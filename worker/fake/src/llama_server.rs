@@ -78,6 +78,7 @@ pub(crate) fn spec(args: &[String]) -> Result<WorkerSpec, CommandLineError> {
         chat_template: given.get("--chat-template").map(|text| (*text).to_owned()),
         thinking: None,
         settings: BTreeMap::from([("args".to_owned(), json!(args))]),
+        text: Default::default(),
     })
 }
 

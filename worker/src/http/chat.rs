@@ -8,31 +8,27 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::response::Response;
-use model_boss_engine::WorkError;
-use model_boss_engine::text::{Conversation, TemplateValue, Text, ThinkingPlan};
+use model_boss_engine::text::{Conversation, TemplateValue, ThinkingPlan};
 use model_boss_protocol::{ApiError, ErrorCode, THINKING_SWITCHES, Thinking};
 use serde::{Deserialize, Serialize};
 
-use crate::state::{Serving, Worker};
+use crate::state::Worker;
+use crate::text::{ChatQuestion, ChatTokens, RenderQuestion, TextFacts};
 
 use super::answer::Shape;
-use super::error::{Failure, template_error, tokenizer_error, work_error};
+use super::error::{Failure, text_error};
 use super::fields::Fields;
 use super::generate::{Plan, answer};
 use super::options::{MOST_LOGPROBS, Options};
+use super::reading;
 
 /// Answers a conversation.
 pub(super) async fn complete(
     State(worker): State<Arc<Worker>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Failure> {
-    let body = body?;
-    let prepared = {
-        let worker = Arc::clone(&worker);
-        // Templates and tokenizers take milliseconds on long prompts, which is long for a thread that serves others.
-        tokio::task::spawn_blocking(move || prepare(&worker, &body)).await.map_err(|_| panicked())?
-    };
-    answer(&worker, worker.serving()?, prepared?).await
+    let plan = prepare(&worker, body?).await?;
+    answer(&worker, worker.serving()?, plan).await
 }
 
 /// The prompt the model would see, without answering it.
@@ -40,12 +36,15 @@ pub(super) async fn apply_template(
     State(worker): State<Arc<Worker>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Rendered>, Failure> {
-    let body = body?;
+    let question = reading(&worker, body?, |worker, body| {
+        let facts = &worker.serving()?.text.facts;
+        let conversation = conversation(&Fields::read(body, None)?, worker, facts)?;
+        Ok(RenderQuestion::new(conversation).map_err(|error| text_error(error, "messages", 0))?)
+    });
+    let question = question.await?;
     let serving = worker.serving()?;
-    let fields = Fields::read(&body, None)?;
-    let prompt = match render(&serving.text, conversation(&fields, &worker, &serving.text)?)? {
-        Prompt::Rendered(prompt) | Prompt::Plain(prompt) => prompt,
-    };
+    let prompt = serving.text.render(question).await;
+    let prompt = prompt.map_err(|error| text_error(error, "messages", serving.info.context_length))?;
     Ok(Json(Rendered { prompt }))
 }
 
@@ -55,21 +54,26 @@ pub(super) struct Rendered {
     prompt: String,
 }
 
-/// A panic on a blocking thread has already been reported on stderr.
-pub(super) fn panicked() -> Failure {
-    Failure(ApiError::new(ErrorCode::Internal, "the worker failed on this request"))
+/// A request that lacks nothing but its prompt.
+struct Draft {
+    question: ChatQuestion,
+    options: Options,
+    logprobs: Option<usize>,
 }
 
 /// From a body to work for the engine.
-pub(super) fn prepare(worker: &Worker, body: &[u8]) -> Result<Plan, Failure> {
+pub(super) async fn prepare(worker: &Arc<Worker>, body: Bytes) -> Result<Plan, Failure> {
+    let Draft { question, mut options, logprobs } = reading(worker, body, draft).await?;
     let serving = worker.serving()?;
-    let fields = Fields::read(body, Some(&worker.defaults))?;
-    let mut options = Options::read(&fields, serving.info.vocab_size, 1)?;
-    let logprobs = wanted_logprobs(&fields)?;
-    let conversation = conversation(&fields, worker, &serving.text)?;
-    let budget = thinking(&fields, worker)?.and_then(Thinking::budget);
-    options.thinking = serving.text.thinking.clone().map(|tags| ThinkingPlan { tags, budget });
-    let prompt: Arc<[u32]> = tokens(serving, conversation, &mut options)?.into();
+    let ChatTokens { tokens, transcript } = serving
+        .text
+        .chat(question)
+        .await
+        .map_err(|error| text_error(error, "messages", serving.info.context_length))?;
+    if transcript {
+        options.stop.push(NEXT_TURN.to_owned());
+    }
+    let prompt: Arc<[u32]> = tokens.into();
     Ok(Plan {
         works: (0..options.choices).map(|choice| options.work(Arc::clone(&prompt), choice, logprobs)).collect(),
         choices_per_prompt: options.choices,
@@ -77,6 +81,19 @@ pub(super) fn prepare(worker: &Worker, body: &[u8]) -> Result<Plan, Failure> {
         stream: options.stream,
         include_usage: options.include_usage,
     })
+}
+
+fn draft(worker: &Worker, body: &[u8]) -> Result<Draft, Failure> {
+    let serving = worker.serving()?;
+    let fields = Fields::read(body, Some(&worker.defaults))?;
+    let mut options = Options::read(&fields, serving.info.vocab_size, 1)?;
+    let logprobs = wanted_logprobs(&fields)?;
+    let conversation = conversation(&fields, worker, &serving.text.facts)?;
+    let budget = thinking(&fields, worker)?.and_then(Thinking::budget);
+    options.thinking = serving.text.facts.thinking.clone().map(|tags| ThinkingPlan { tags, budget });
+    let context = serving.info.context_length;
+    let question = ChatQuestion::new(conversation, context).map_err(|error| text_error(error, "messages", context))?;
+    Ok(Draft { question, options, logprobs })
 }
 
 fn wanted_logprobs(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
@@ -88,68 +105,16 @@ fn wanted_logprobs(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
     Ok(wanted.then(|| usize::try_from(top.unwrap_or(0)).unwrap_or(0)))
 }
 
-/// A prompt and how its special tokens are to be read.
-enum Prompt {
-    /// By the template, which spells them.
-    Rendered(String),
-    /// By the fallback, which has none.
-    Plain(String),
-}
-
 /// What ends an answer of a model that was never taught to.
 const NEXT_TURN: &str = "\nuser:";
 
-pub(super) fn tokens(
-    serving: &Serving,
-    conversation: Conversation,
-    options: &mut Options,
-) -> Result<Vec<u32>, Failure> {
-    let tokenizer = &serving.text.tokenizer;
-    let prompt = render(&serving.text, conversation)?;
-    let (Prompt::Rendered(text) | Prompt::Plain(text)) = &prompt;
-    refuse_huge(serving, text, "messages")?;
-    let tokens = match &prompt {
-        Prompt::Rendered(text) => tokenizer.encode_rendered(text),
-        Prompt::Plain(text) => {
-            options.stop.push(NEXT_TURN.to_owned());
-            tokenizer.encode_prompt(text)
-        }
-    };
-    tokens.map_err(|error| tokenizer_error(&error, "messages").into())
-}
-
-/// Tokenising takes time and memory in proportion to the text; one that cannot fit is refused before.
-pub(super) fn refuse_huge(serving: &Serving, text: &str, field: &str) -> Result<(), Failure> {
-    let (prompt, context) = (serving.text.tokenizer.at_least(text), serving.info.context_length);
-    if prompt > context {
-        return Err(work_error(&WorkError::ContextLengthExceeded { prompt, context }, field).into());
-    }
-    Ok(())
-}
-
-/// By the model's template. A model without one gets `role: content` lines and the start of the assistant's: what base
-/// models have seen in transcripts.
-fn render(text: &Text, conversation: Conversation) -> Result<Prompt, Failure> {
-    let Some(template) = &text.template else {
-        let mut prompt = String::new();
-        for message in &conversation.messages {
-            let part = |name| message.get_attr(name).map(|value| value.to_string()).unwrap_or_default();
-            prompt.push_str(&format!("{}: {}\n", part("role"), part("content")));
-        }
-        prompt.push_str("assistant:");
-        return Ok(Prompt::Plain(prompt));
-    };
-    template.render(&conversation).map(Prompt::Rendered).map_err(|error| template_error(&error).into())
-}
-
 /// Reads and checks the conversation of a request.
-pub(super) fn conversation(fields: &Fields<'_>, worker: &Worker, text: &Text) -> Result<Conversation, ApiError> {
+pub(super) fn conversation(fields: &Fields<'_>, worker: &Worker, text: &TextFacts) -> Result<Conversation, ApiError> {
     let messages: Vec<Message> = fields.require("messages")?;
     if messages.is_empty() {
         return Err(ApiError::invalid("messages", "'messages' is empty; at least one message is needed"));
     }
-    let knows_developer = text.template.as_ref().is_some_and(|template| template.knows_developer());
-    let messages = messages.into_iter().enumerate().map(|(index, message)| message.value(index, knows_developer));
+    let messages = messages.into_iter().enumerate().map(|(index, message)| message.value(index, text.knows_developer));
     let mut variables: BTreeMap<String, TemplateValue> = fields.get("chat_template_kwargs")?.unwrap_or_default();
     if let Some(thinking) = thinking(fields, worker)? {
         for name in THINKING_SWITCHES {

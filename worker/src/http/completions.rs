@@ -7,17 +7,19 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::response::Response;
 use model_boss_engine::Generate;
+use model_boss_engine::text::Specials;
 use model_boss_protocol::ApiError;
 use serde::Deserialize;
 
 use crate::state::{Serving, Worker};
+use crate::text::{AddSpecials, EncodeQuestion, TextFailure};
 
 use super::answer::Shape;
-use super::chat::{panicked, refuse_huge};
-use super::error::{Failure, tokenizer_error};
+use super::error::{Failure, text_error};
 use super::fields::Fields;
 use super::generate::{Plan, answer};
 use super::options::{MOST_LOGPROBS, Options};
+use super::reading;
 
 /// Most answers in one request, over all its prompts.
 const MOST_SEQUENCES: usize = 1_024;
@@ -30,12 +32,8 @@ pub(super) async fn complete(
     State(worker): State<Arc<Worker>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Response, Failure> {
-    let body = body?;
-    let prepared = {
-        let worker = Arc::clone(&worker);
-        tokio::task::spawn_blocking(move || prepare(&worker, &body)).await.map_err(|_| panicked())?
-    };
-    answer(&worker, worker.serving()?, prepared?).await
+    let plan = prepare(&worker, body?).await?;
+    answer(&worker, worker.serving()?, plan).await
 }
 
 #[derive(Deserialize)]
@@ -47,8 +45,53 @@ enum Prompts {
     TokenLists(Vec<Vec<u32>>),
 }
 
+/// A request that lacks nothing but the tokens of its prompts.
+struct Draft {
+    prompts: Asked,
+    options: Options,
+    logprobs: Option<usize>,
+    echo: bool,
+}
+
+/// Prompts, as they came.
+enum Asked {
+    Texts { echoed: Vec<String>, question: EncodeQuestion },
+    Tokens(Vec<Vec<u32>>),
+}
+
 /// From a body to work for the engine.
-pub(super) fn prepare(worker: &Worker, body: &[u8]) -> Result<Plan, Failure> {
+pub(super) async fn prepare(worker: &Arc<Worker>, body: Bytes) -> Result<Plan, Failure> {
+    let Draft { prompts, options, logprobs, echo } = reading(worker, body, draft).await?;
+    let serving = worker.serving()?;
+    let (prompts, texts) = match prompts {
+        Asked::Tokens(prompts) => {
+            let text = |tokens: &Vec<u32>| serving.text.vocabulary.text(tokens, Specials::Hidden);
+            let texts = if echo { prompts.iter().map(text).collect() } else { Vec::new() };
+            (prompts, texts)
+        }
+        Asked::Texts { echoed, question } => {
+            let prompts = serving.text.encode(question).await;
+            (prompts.map_err(|error| text_error(error, "prompt", serving.info.context_length))?, echoed)
+        }
+    };
+    let mut works = Vec::with_capacity(prompts.len() * options.choices);
+    for prompt in prompts {
+        let prompt: Arc<[u32]> = prompt.into();
+        works.extend((0..options.choices).map(|choice| Generate {
+            prompt_logprobs: echo && logprobs.is_some(),
+            ..options.work(Arc::clone(&prompt), choice, logprobs)
+        }));
+    }
+    Ok(Plan {
+        works,
+        choices_per_prompt: options.choices,
+        shape: Shape::Completion { echo: echo.then_some(texts) },
+        stream: options.stream,
+        include_usage: options.include_usage,
+    })
+}
+
+fn draft(worker: &Worker, body: &[u8]) -> Result<Draft, Failure> {
     let serving = worker.serving()?;
     let fields = Fields::read(body, Some(&worker.defaults))?;
     if fields.get::<serde_json::Value>("suffix")?.is_some_and(|suffix| suffix != "") {
@@ -58,63 +101,33 @@ pub(super) fn prepare(worker: &Worker, body: &[u8]) -> Result<Plan, Failure> {
     options.max_tokens = Some(options.max_tokens.unwrap_or(MAX_TOKENS));
     let logprobs = fields.whole(&["logprobs"], 0..=MOST_LOGPROBS)?.and_then(|top| usize::try_from(top).ok());
     let echo = fields.get::<bool>("echo")?.unwrap_or(false);
-    let prompts = tokenised(serving, fields.require("prompt")?)?;
-    if prompts.len() * options.choices > MOST_SEQUENCES {
+    let (count, prompts) = asked(serving, fields.require("prompt")?, echo)?;
+    if count * options.choices > MOST_SEQUENCES {
         let message = format!("'prompt' and 'n' ask for more than {MOST_SEQUENCES} answers");
         return Err(ApiError::invalid("prompt", message).into());
     }
-    let echoed = echo.then(|| prompts.iter().map(|prompt| prompt.text(serving)).collect::<Result<Vec<_>, _>>());
-    let echoed = echoed.transpose()?;
-    let mut works = Vec::with_capacity(prompts.len() * options.choices);
-    for prompt in prompts {
-        let prompt: Arc<[u32]> = prompt.tokens.into();
-        works.extend((0..options.choices).map(|choice| Generate {
-            prompt_logprobs: echo && logprobs.is_some(),
-            ..options.work(Arc::clone(&prompt), choice, logprobs)
-        }));
-    }
-    Ok(Plan {
-        works,
-        choices_per_prompt: options.choices,
-        shape: Shape::Completion { echo: echoed },
-        stream: options.stream,
-        include_usage: options.include_usage,
-    })
+    Ok(Draft { prompts, options, logprobs, echo })
 }
 
-/// One prompt of a request.
-struct Prompt {
-    /// As it came; absent when tokens came.
-    text: Option<String>,
-    tokens: Vec<u32>,
-}
-
-impl Prompt {
-    /// The text to repeat in front of the answer.
-    fn text(&self, serving: &Serving) -> Result<String, ApiError> {
-        match &self.text {
-            Some(text) => Ok(text.clone()),
-            None => serving.text.tokenizer.decode(&self.tokens).map_err(|error| tokenizer_error(&error, "prompt")),
-        }
-    }
-}
-
-fn tokenised(serving: &Serving, prompts: Prompts) -> Result<Vec<Prompt>, Failure> {
-    let given = |tokens| Prompt { text: None, tokens };
+/// The prompts of a request, and how many they are.
+fn asked(serving: &Serving, prompts: Prompts, echo: bool) -> Result<(usize, Asked), Failure> {
     let texts = match prompts {
         Prompts::Text(text) => vec![text],
         Prompts::Texts(texts) if !texts.is_empty() => texts,
-        Prompts::Tokens(tokens) if !tokens.is_empty() => return Ok(vec![given(tokens)]),
-        Prompts::TokenLists(lists) if !lists.is_empty() => return Ok(lists.into_iter().map(given).collect()),
+        Prompts::Tokens(tokens) if !tokens.is_empty() => return Ok((1, Asked::Tokens(vec![tokens]))),
+        Prompts::TokenLists(lists) if !lists.is_empty() => return Ok((lists.len(), Asked::Tokens(lists))),
         Prompts::Texts(_) | Prompts::Tokens(_) | Prompts::TokenLists(_) => {
             return Err(ApiError::invalid("prompt", "'prompt' is empty").into());
         }
     };
-    let tokenised = |text: String| {
-        refuse_huge(serving, &text, "prompt")?;
-        let tokens = serving.text.tokenizer.encode_prompt(&text);
-        let tokens = tokens.map_err(|error| tokenizer_error(&error, "prompt"))?;
-        Ok(Prompt { text: Some(text), tokens })
-    };
-    texts.into_iter().map(tokenised).collect()
+    let context = serving.info.context_length;
+    let failed = |error| text_error(error, "prompt", context);
+    // Tokenising takes time and memory in proportion to the text; one that cannot fit is refused before.
+    let tokens = texts.iter().map(|text| serving.text.vocabulary.at_least(text)).max().unwrap_or(0);
+    if tokens > context {
+        return Err(failed(TextFailure::TooLong { tokens }).into());
+    }
+    let (count, echoed) = (texts.len(), if echo { texts.clone() } else { Vec::new() });
+    let question = EncodeQuestion::new(texts, AddSpecials::Yes, Some(context)).map_err(failed)?;
+    Ok((count, Asked::Texts { echoed, question }))
 }

@@ -5,9 +5,10 @@ use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use model_boss_engine::WorkError;
-use model_boss_engine::text::{TemplateError, TokenizerError};
 use model_boss_protocol::{ApiError, ErrorCode, ErrorSource};
 use tracing::error;
+
+use crate::text::TextFailure;
 
 /// An error as the answer to a request.
 #[derive(Debug)]
@@ -63,14 +64,18 @@ pub(super) fn work_error(error: &WorkError, prompt: &str) -> ApiError {
     }
 }
 
-/// What a client is told when a conversation does not become a prompt.
-pub(super) fn template_error(error: &TemplateError) -> ApiError {
-    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
-    ApiError::invalid("messages", format!("{error}{cause}"))
-}
-
-/// What a client is told when a text does not become tokens.
-pub(super) fn tokenizer_error(error: &TokenizerError, field: &str) -> ApiError {
-    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
-    ApiError::invalid(field, format!("{error}{cause}"))
+/// What a client is told when a request does not become a prompt. `field` holds what it is made of.
+pub(super) fn text_error(failure: TextFailure, field: &str, context: usize) -> ApiError {
+    let message = failure.to_string();
+    match failure {
+        TextFailure::Refused(_) => ApiError::invalid(field, message),
+        TextFailure::TooLong { tokens } => {
+            work_error(&WorkError::ContextLengthExceeded { prompt: tokens, context }, field)
+        }
+        TextFailure::Limit(_) => ApiError::new(ErrorCode::TemplateFailed, message).with_param(field),
+        TextFailure::NoRoom(_) => {
+            ApiError::new(ErrorCode::NoCapacity, message).retry_after(std::time::Duration::from_secs(1))
+        }
+        TextFailure::Ended => ApiError::new(ErrorCode::Internal, message),
+    }
 }

@@ -17,6 +17,7 @@ mod tokens;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderName, HeaderValue};
@@ -35,6 +36,24 @@ use error::Failure;
 
 /// Most bytes of a request's body.
 const LARGEST_BODY: usize = 32 << 20;
+
+/// A larger body is read on a thread that serves nobody else meanwhile.
+const SMALL_BODY: usize = 32 << 10;
+
+/// Reads a body.
+async fn reading<T: Send + 'static>(
+    worker: &Arc<Worker>,
+    body: Bytes,
+    read: fn(&Worker, &[u8]) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    if body.len() <= SMALL_BODY {
+        return read(worker, &body);
+    }
+    let worker = Arc::clone(worker);
+    let read = tokio::task::spawn_blocking(move || read(&worker, &body)).await;
+    // A panic on a blocking thread has already been reported on stderr.
+    read.unwrap_or_else(|_| Err(Failure(ApiError::new(ErrorCode::Internal, "the worker failed on this request"))))
+}
 
 /// Every route of a worker, behind its guards.
 pub(crate) fn router(worker: Arc<Worker>) -> Router {

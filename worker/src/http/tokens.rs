@@ -6,15 +6,17 @@ use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
+use model_boss_engine::text::Specials;
 use model_boss_protocol::ApiError;
 use serde::Serialize;
 
 use crate::state::Worker;
+use crate::text::{AddSpecials, ChatQuestion, EncodeQuestion};
 
-use super::chat::{conversation, panicked, tokens};
-use super::error::{Failure, tokenizer_error};
+use super::chat::conversation;
+use super::error::{Failure, text_error};
 use super::fields::Fields;
-use super::options::Options;
+use super::reading;
 
 /// The answer of `/tokenize`, with the names vLLM and llama-server use.
 #[derive(Serialize)]
@@ -36,30 +38,45 @@ pub(super) async fn tokenize(
     State(worker): State<Arc<Worker>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Tokenized>, Failure> {
-    let body = body?;
-    tokio::task::spawn_blocking(move || tokenized(&worker, &body)).await.map_err(|_| panicked())?.map(Json)
+    let asked = reading(&worker, body?, asked).await?;
+    let serving = worker.serving()?;
+    let context = serving.info.context_length;
+    let (tokens, field) = match asked {
+        Asked::Text { field, question } => {
+            (serving.text.encode(question).await.map(|mut lists| lists.pop().unwrap_or_default()), field)
+        }
+        Asked::Conversation(question) => (serving.text.chat(question).await.map(|chat| chat.tokens), "messages"),
+    };
+    let tokens = tokens.map_err(|error| text_error(error, field, context))?;
+    Ok(Json(Tokenized { count: tokens.len(), tokens, max_model_len: context }))
 }
 
-fn tokenized(worker: &Worker, body: &[u8]) -> Result<Tokenized, Failure> {
+/// What is to be tokenised.
+enum Asked {
+    Text { field: &'static str, question: EncodeQuestion },
+    Conversation(ChatQuestion),
+}
+
+fn asked(worker: &Worker, body: &[u8]) -> Result<Asked, Failure> {
     let serving = worker.serving()?;
     let fields = Fields::read(body, None)?;
-    let tokens = match fields.first_of::<String>(&["content", "prompt"])? {
+    let failed = |error| text_error(error, "content", serving.info.context_length);
+    match fields.first_of::<String>(&["content", "prompt"])? {
         Some((field, text)) => {
-            let tokenizer = &serving.text.tokenizer;
-            let add_special = fields.first_of(&["add_special_tokens", "add_special"])?.is_none_or(|(_, add)| add);
-            let tokens = if add_special { tokenizer.encode_prompt(&text) } else { tokenizer.encode_rendered(&text) };
-            tokens.map_err(|error| tokenizer_error(&error, field))?
+            let add = fields.first_of(&["add_special_tokens", "add_special"])?.is_none_or(|(_, add)| add);
+            let specials = if add { AddSpecials::Yes } else { AddSpecials::No };
+            let question = EncodeQuestion::new(vec![text], specials, None).map_err(failed)?;
+            Ok(Asked::Text { field, question })
         }
         None if fields.get::<serde_json::Value>("messages")?.is_none() => {
-            return Err(ApiError::invalid("content", "'content' or 'messages' is needed").into());
+            Err(ApiError::invalid("content", "'content' or 'messages' is needed").into())
         }
         None => {
-            let conversation = conversation(&fields, worker, &serving.text)?;
-            let mut options = Options::read(&Fields::of_defaults(&worker.defaults), serving.info.vocab_size, 0)?;
-            tokens(serving, conversation, &mut options)?
+            let conversation = conversation(&fields, worker, &serving.text.facts)?;
+            // Counting is no answer, so the context is no limit.
+            Ok(Asked::Conversation(ChatQuestion::new(conversation, usize::MAX).map_err(failed)?))
         }
-    };
-    Ok(Tokenized { count: tokens.len(), tokens, max_model_len: serving.info.context_length })
+    }
 }
 
 /// The text of `tokens`, special ones spelled out.
@@ -70,7 +87,6 @@ pub(super) async fn detokenize(
     let body = body?;
     let serving = worker.serving()?;
     let tokens: Vec<u32> = Fields::read(&body, None)?.require("tokens")?;
-    let content = serving.text.tokenizer.decode_with_special(&tokens);
-    let content = content.map_err(|error| tokenizer_error(&error, "tokens"))?;
+    let content = serving.text.vocabulary.text(&tokens, Specials::Spelled);
     Ok(Json(Detokenized { prompt: content.clone(), content }))
 }

@@ -21,6 +21,7 @@ mod mapped;
 mod outline;
 mod safetensors;
 mod shards;
+mod small_file;
 pub mod store;
 
 pub use ahead::ASKED_AT_ONCE;
@@ -31,3 +32,4 @@ pub use index::{FileId, TensorEntry, TensorIndex, WeightFile};
 pub use locate::{gguf_file, model_folder};
 pub use mapped::MappedWeights;
 pub use outline::{OutlinedTensor, outline_safetensors};
+pub use small_file::{SmallFileError, read_small_file};

@@ -2,92 +2,36 @@
 
 use std::sync::Arc;
 
-use super::tokenizer::{Alphabet, Tokenizer};
-
-/// Tokens of the prompt that tell how the first one of an answer is decoded: a character spelled in bytes takes four.
-const PROMPT_WINDOW: usize = 8;
+use super::vocabulary::Vocabulary;
 
 /// Turns an answer's tokens into text as they come. The texts joined are what decoding prompt and answer at once gives
 /// beyond the text of the prompt, apart from an unfinished character at the very end, which is left out.
 #[derive(Debug)]
 pub struct Detokenizer {
-    tokenizer: Arc<Tokenizer>,
-    state: State,
-}
-
-#[derive(Debug)]
-enum State {
-    /// Vocabularies whose tokens have bytes of their own: exact, and constant time for each token.
-    Bytes {
-        /// The start of an unfinished character.
-        pending: Vec<u8>,
-        /// A space may come that stands in front of every text and belongs to none. An answer does not begin a text:
-        /// its prompt did.
-        drop_space: bool,
-    },
-    /// Other vocabularies decode a token differently by what stands before it (a leading space, a run of byte tokens),
-    /// so a window of tokens is decoded twice: without and with what is new. The difference is the new text.
-    Window {
-        tokens: Vec<u32>,
-        /// Tokens whose text was given out already.
-        given: usize,
-    },
+    vocabulary: Arc<Vocabulary>,
+    /// The start of an unfinished character.
+    pending: Vec<u8>,
+    /// A space may come that stands in front of every text and belongs to none. An answer does not begin a text: its
+    /// prompt did.
+    drop_space: bool,
 }
 
 impl Detokenizer {
     /// For the answer to a prompt; with no prompt, for a text of its own.
-    pub fn new(tokenizer: Arc<Tokenizer>, prompt: &[u32]) -> Self {
-        let state = match tokenizer.alphabet() {
-            Alphabet::ByteLevel => State::Bytes { pending: Vec::new(), drop_space: false },
-            Alphabet::Pieces { space_in_front } => {
-                State::Bytes { pending: Vec::new(), drop_space: space_in_front && prompt.is_empty() }
-            }
-            Alphabet::Other => {
-                let visible = prompt.iter().rev().filter(|token| !tokenizer.is_special(**token));
-                let mut tokens: Vec<u32> = visible.take(PROMPT_WINDOW).copied().collect();
-                tokens.reverse();
-                State::Window { given: tokens.len(), tokens }
-            }
-        };
-        Self { tokenizer, state }
+    pub fn new(vocabulary: Arc<Vocabulary>, prompt: &[u32]) -> Self {
+        let drop_space = vocabulary.space_in_front() && prompt.is_empty();
+        Self { vocabulary, pending: Vec::new(), drop_space }
     }
 
     /// The text that is certain after one more token; often empty in scripts whose characters take several tokens.
     pub fn push(&mut self, token: u32) -> String {
-        match &mut self.state {
-            State::Bytes { pending, drop_space } => {
-                let bytes = self.tokenizer.visible_bytes(token);
-                if let Some((first, rest)) = bytes.split_first() {
-                    pending.extend(if *drop_space && *first == b' ' { rest } else { &bytes });
-                    *drop_space = false;
-                }
-                take_whole_characters(pending)
-            }
-            State::Window { .. } if self.tokenizer.is_special(token) => String::new(),
-            State::Window { tokens, given } => {
-                tokens.push(token);
-                let decode = |tokens: &[u32]| self.tokenizer.decode(tokens).unwrap_or_default();
-                let (before, now) = (decode(&tokens[..*given]), decode(tokens));
-                let unfinished = ends_inside_a_character(&self.tokenizer, tokens);
-                let Some(new) = now.get(before.len()..).filter(|new| !new.is_empty() && !unfinished) else {
-                    return String::new();
-                };
-                let new = new.to_owned();
-                tokens.drain(..*given);
-                *given = tokens.len();
-                new
-            }
+        let bytes = self.vocabulary.visible_bytes(token);
+        if let Some((first, rest)) = bytes.split_first() {
+            self.pending.extend(if self.drop_space && *first == b' ' { rest } else { bytes });
+            self.drop_space = false;
         }
+        take_whole_characters(&mut self.pending)
     }
-}
-
-/// Whether the last tokens are single bytes that begin a character and do not end it.
-fn ends_inside_a_character(tokenizer: &Tokenizer, tokens: &[u32]) -> bool {
-    let mut bytes: Vec<u8> = tokens.iter().rev().map_while(|token| tokenizer.fallback_byte(*token)).take(3).collect();
-    bytes.reverse();
-    // The three bytes looked at may begin inside an earlier character.
-    let start = bytes.iter().position(|byte| byte & 0xc0 != 0x80).unwrap_or(bytes.len());
-    std::str::from_utf8(&bytes[start..]).is_err_and(|error| error.error_len().is_none())
 }
 
 /// Takes all complete characters off the front of `pending`; bytes that can never become text become U+FFFD.
@@ -124,21 +68,25 @@ fn take_whole_characters(pending: &mut Vec<u8>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::fixture;
+    use crate::text::{Specials, Tokenizer, fixture};
     use proptest::prelude::*;
 
-    fn pieces(tokenizer: &Arc<Tokenizer>, tokens: &[u32]) -> Vec<String> {
+    fn pieces(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<String> {
         behind(tokenizer, &[], tokens)
     }
 
-    fn behind(tokenizer: &Arc<Tokenizer>, prompt: &[u32], tokens: &[u32]) -> Vec<String> {
-        let mut detokenizer = Detokenizer::new(Arc::clone(tokenizer), prompt);
+    fn behind(tokenizer: &Tokenizer, prompt: &[u32], tokens: &[u32]) -> Vec<String> {
+        let mut detokenizer = Detokenizer::new(Arc::new(tokenizer.vocabulary().unwrap()), prompt);
         tokens.iter().map(|token| detokenizer.push(*token)).collect()
+    }
+
+    fn decode(tokenizer: &Tokenizer, tokens: &[u32]) -> String {
+        tokenizer.vocabulary().unwrap().text(tokens, Specials::Hidden)
     }
 
     #[test]
     fn a_character_comes_whole_or_not_at_all() {
-        let tokenizer = Arc::new(fixture::byte_level());
+        let tokenizer = fixture::byte_level();
         let tokens = tokenizer.encode_rendered("aé€😀").unwrap();
         assert_eq!(pieces(&tokenizer, &tokens), ["a", "", "é", "", "", "€", "", "", "", "😀"]);
         assert_eq!(pieces(&tokenizer, &tokens[..9]).concat(), "aé€", "a cut character is left out");
@@ -146,17 +94,17 @@ mod tests {
 
     #[test]
     fn spaces_of_sentence_pieces_stay_right() {
-        let tokenizer = Arc::new(fixture::sentence_piece());
+        let tokenizer = fixture::sentence_piece();
         let tokens = tokenizer.encode_rendered("hello world é").unwrap();
         let all = pieces(&tokenizer, &tokens);
         assert_eq!(all.concat(), "hello world é");
         assert!(all.iter().all(|piece| !piece.contains(char::REPLACEMENT_CHARACTER)), "{all:?}");
-        assert_eq!(all.concat(), tokenizer.decode(&tokens).unwrap());
+        assert_eq!(all.concat(), decode(&tokenizer, &tokens));
     }
 
     #[test]
     fn an_answer_keeps_the_space_it_begins_with() {
-        let tokenizer = Arc::new(fixture::sentence_piece());
+        let tokenizer = fixture::sentence_piece();
         let tokens = tokenizer.encode_rendered("hello world é").unwrap();
         let world = tokens.iter().position(|token| *token == tokenizer.id("\u{2581}wor").unwrap()).unwrap();
         assert_eq!(behind(&tokenizer, &tokens[..world], &tokens[world..]).concat(), " world é");
@@ -166,7 +114,7 @@ mod tests {
 
     #[test]
     fn special_tokens_have_no_text() {
-        let tokenizer = Arc::new(fixture::byte_level());
+        let tokenizer = fixture::byte_level();
         let mut tokens = tokenizer.encode_rendered("€").unwrap();
         tokens.insert(1, tokenizer.id("<s>").unwrap());
         assert_eq!(pieces(&tokenizer, &tokens).concat(), "€");
@@ -175,31 +123,31 @@ mod tests {
     proptest! {
         #[test]
         fn byte_level_pieces_join_to_the_decoded_text(tokens in proptest::collection::vec(0_u32..256, 0..60)) {
-            let tokenizer = Arc::new(fixture::byte_level());
+            let tokenizer = fixture::byte_level();
             let joined = pieces(&tokenizer, &tokens).concat();
-            let whole = tokenizer.decode(&tokens).unwrap();
+            let whole = decode(&tokenizer, &tokens);
             prop_assert!(whole.starts_with(&joined));
             prop_assert!(whole[joined.len()..].chars().all(|c| c == char::REPLACEMENT_CHARACTER));
         }
 
         #[test]
         fn prompt_and_answer_join_to_the_whole_text(text in "[he élo]{1,20}", cut in 0_usize..40) {
-            let tokenizer = Arc::new(fixture::sentence_piece());
+            let tokenizer = fixture::sentence_piece();
             let tokens = tokenizer.encode_rendered(&text).unwrap();
             let (prompt, answer) = tokens.split_at(cut.min(tokens.len()));
             // A prompt never ends inside a character: it was a text.
-            let before = tokenizer.decode(prompt).unwrap();
+            let before = decode(&tokenizer, prompt);
             prop_assume!(!before.ends_with(char::REPLACEMENT_CHARACTER));
             prop_assert_eq!(before + &behind(&tokenizer, prompt, answer).concat(), text);
         }
 
         #[test]
         fn any_text_survives_both_vocabularies(text in "\\PC{0,40}") {
-            let tokenizer = Arc::new(fixture::byte_level());
+            let tokenizer = fixture::byte_level();
             prop_assert_eq!(pieces(&tokenizer, &tokenizer.encode_rendered(&text).unwrap()).concat(), text.clone());
-            let tokenizer = Arc::new(fixture::sentence_piece());
+            let tokenizer = fixture::sentence_piece();
             let tokens = tokenizer.encode_rendered(&text).unwrap();
-            prop_assert_eq!(pieces(&tokenizer, &tokens).concat(), tokenizer.decode(&tokens).unwrap());
+            prop_assert_eq!(pieces(&tokenizer, &tokens).concat(), decode(&tokenizer, &tokens));
         }
     }
 }

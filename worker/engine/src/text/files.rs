@@ -2,31 +2,54 @@
 //! say it all themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use model_boss_weights::WeightsError;
 use model_boss_weights::gguf::{GgufModel, GgufModelError};
+use model_boss_weights::{SmallFileError, WeightsError, read_small_file};
 use serde_json::Value;
 
 use super::gguf::{GgufVocabulary, VocabularyError};
-use super::template::{ChatTemplate, TemplateError};
+use super::template::{ChatTemplate, Conversation, TemplateError};
 use super::thoughts::ThinkingTags;
-use super::tokenizer::{SpecialTokens, Tokenizer, TokenizerError};
+use super::tokenizer::{Tokenizer, TokenizerError};
+use super::vocabulary::{SpecialTokens, Vocabulary};
+
+/// Most bytes of a `tokenizer.json`; the largest in use have 35 MiB.
+const LARGEST_TOKENIZER: u64 = 128 << 20;
+
+/// Most bytes of any other file of the text side.
+const LARGEST_FILE: u64 = 16 << 20;
 
 /// Everything a model needs to read and write text.
 #[derive(Debug)]
 pub struct Text {
-    /// The vocabulary.
-    pub tokenizer: Arc<Tokenizer>,
+    /// Text to tokens, by the rules of the model's files.
+    pub tokenizer: Tokenizer,
+    /// Tokens to text, by a table.
+    pub vocabulary: Vocabulary,
     /// The tokens between which it thinks aloud, in models that do.
     pub thinking: Option<ThinkingTags>,
     /// How a conversation becomes a prompt. Absent in models that were never taught to chat.
     pub template: Option<ChatTemplate>,
     /// What an operator should know: an oddity of the files that was got round.
     pub warnings: Vec<String>,
+}
+
+/// A prompt, and how its special tokens are to be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Prompt {
+    /// By the model's template, which spells them.
+    Rendered(String),
+    /// As base models have seen it in transcripts: `role: content` lines and the start of the assistant's.
+    Transcript(String),
+}
+
+impl Prompt {
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        let (Self::Rendered(text) | Self::Transcript(text)) = self;
+        text
+    }
 }
 
 /// The text side of a model folder cannot be used.
@@ -39,13 +62,8 @@ pub enum TextError {
     #[error("{0} is missing; a model folder needs one (Hugging Face's tools write it with save_pretrained)")]
     Missing(PathBuf),
     /// A file cannot be read.
-    #[error("{path} cannot be read")]
-    Read {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Read(#[from] SmallFileError),
     /// A file is not JSON.
     #[error("{path} is not JSON")]
     Json {
@@ -102,8 +120,40 @@ impl Text {
         let configs = Configs::read(folder)?;
         let special = configs.special_tokens(&tokenizer);
         let template = configs.chat_template(folder, template)?;
-        let tokenizer = Arc::new(tokenizer.with_special(special));
-        Ok(Self { thinking: ThinkingTags::of(&tokenizer), tokenizer, template, warnings: Vec::new() })
+        Self::new(tokenizer.with_special(special), &folder.join("tokenizer.json"), template, Vec::new())
+    }
+
+    fn new(
+        tokenizer: Tokenizer,
+        path: &Path,
+        template: Option<ChatTemplate>,
+        warnings: Vec<String>,
+    ) -> Result<Self, TextError> {
+        let vocabulary =
+            tokenizer.vocabulary().map_err(|source| TextError::Tokenizer { path: path.to_owned(), source })?;
+        Ok(Self { thinking: ThinkingTags::of(&tokenizer), tokenizer, vocabulary, template, warnings })
+    }
+
+    /// The prompt for a conversation: by the model's template, or as a transcript where it has none.
+    pub fn prompt(&self, conversation: &Conversation) -> Result<Prompt, TemplateError> {
+        if let Some(template) = &self.template {
+            return template.render(conversation).map(Prompt::Rendered);
+        }
+        let mut transcript = String::new();
+        for message in &conversation.messages {
+            let part = |name| message.get_attr(name).map(|value| value.to_string()).unwrap_or_default();
+            transcript.push_str(&format!("{}: {}\n", part("role"), part("content")));
+        }
+        transcript.push_str("assistant:");
+        Ok(Prompt::Transcript(transcript))
+    }
+
+    /// The tokens of a prompt.
+    pub fn tokens(&self, prompt: &Prompt) -> Result<Vec<u32>, TokenizerError> {
+        match prompt {
+            Prompt::Rendered(text) => self.tokenizer.encode_rendered(text),
+            Prompt::Transcript(text) => self.tokenizer.encode_prompt(text),
+        }
     }
 
     /// Reads the text side of a GGUF file. Of a split model, any part will do.
@@ -133,8 +183,7 @@ impl Text {
             let template = ChatTemplate::new(sources, variables);
             Some(template.map_err(|source| TextError::Template { origin, source })?)
         };
-        let tokenizer = Arc::new(Tokenizer::from_gguf(encoder, &special, longest_spelling));
-        Ok(Self { thinking: ThinkingTags::of(&tokenizer), tokenizer, template, warnings })
+        Self::new(Tokenizer::from_gguf(encoder, &special, longest_spelling), path, template, warnings)
     }
 }
 
@@ -223,7 +272,7 @@ impl Configs {
 /// The vocabulary's own file, which must be there.
 pub(super) fn tokenizer_json(folder: &Path) -> Result<Vec<u8>, TextError> {
     let path = folder.join("tokenizer.json");
-    read(&path)?.ok_or(TextError::Missing(path))
+    read_small_file(&path, LARGEST_TOKENIZER)?.ok_or(TextError::Missing(path))
 }
 
 fn token_id(value: &Value) -> Option<u32> {
@@ -247,7 +296,10 @@ fn named_templates(value: &Value) -> BTreeMap<String, String> {
 
 /// `chat_template.jinja`, with `additional_chat_templates/NAME.jinja` beside it.
 fn template_files(folder: &Path) -> Result<Option<BTreeMap<String, String>>, TextError> {
-    let text = |path: &Path| read(path).map(|bytes| bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()));
+    let text = |path: &Path| {
+        let bytes = read_small_file(path, LARGEST_FILE)?;
+        Ok::<_, TextError>(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+    };
     let Some(source) = text(&folder.join("chat_template.jinja"))? else { return Ok(None) };
     let mut sources = default_template(&source);
     if let Some(source) = text(&folder.join("additional_chat_templates").join("tool_use.jinja"))? {
@@ -256,23 +308,18 @@ fn template_files(folder: &Path) -> Result<Option<BTreeMap<String, String>>, Tex
     Ok(Some(sources))
 }
 
-fn read(path: &Path) -> Result<Option<Vec<u8>>, TextError> {
-    match fs::read(path) {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(TextError::Read { path: path.to_owned(), source }),
-    }
-}
-
 fn read_json(path: &Path) -> Result<Option<Value>, TextError> {
-    let Some(bytes) = read(path)? else { return Ok(None) };
+    let Some(bytes) = read_small_file(path, LARGEST_FILE)? else { return Ok(None) };
     serde_json::from_slice(&bytes).map(Some).map_err(|source| TextError::Json { path: path.to_owned(), source })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::sync::Arc;
+
     use super::*;
-    use crate::text::{Conversation, Detokenizer, fixture};
+    use crate::text::{Detokenizer, fixture};
     use model_boss_weights::gguf::HeaderWriter;
     use serde_json::json;
 
@@ -346,7 +393,7 @@ mod tests {
             assert_eq!(text.tokenizer.encode_prompt("hi").unwrap(), [1, 7]);
             assert_eq!(render(&text, None), "<s>hi");
             let pieces = |prompt: &[u32], answer: &[u32]| -> Vec<String> {
-                let mut stream = Detokenizer::new(Arc::clone(&text.tokenizer), prompt);
+                let mut stream = Detokenizer::new(Arc::new(text.vocabulary.clone()), prompt);
                 answer.iter().map(|token| stream.push(*token)).collect()
             };
             assert_eq!(pieces(&[], &[1, 7, 3, 4]), ["", "hi", " ", "h"], "the space in front is not part of a text");
@@ -356,6 +403,14 @@ mod tests {
         fs::copy(&file, folder.path().join("n.gguf")).unwrap();
         let words = Text::load(folder.path(), None).unwrap_err().to_string();
         assert!(words.contains("m.gguf, n.gguf"), "{words}");
+    }
+
+    #[test]
+    fn a_model_without_a_template_gets_a_transcript() {
+        let text = Text::load(folder(&[]).path(), None).unwrap();
+        let messages = serde_json::from_str(r#"[{"role":"user","content":"hi"}]"#).unwrap();
+        let prompt = text.prompt(&Conversation { messages, ..Conversation::default() }).unwrap();
+        assert_eq!(prompt, Prompt::Transcript("user: hi\nassistant:".to_owned()));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::tokenizer::{SpecialTokens, Tokenizer};
+use super::tokenizer::Tokenizer;
+use super::vocabulary::SpecialTokens;
 
 /// GPT-2's spelling of a byte.
 fn spell(byte: u8) -> char {

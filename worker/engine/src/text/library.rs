@@ -16,3 +16,8 @@ fn words(panic: &(dyn Any + Send)) -> String {
     let message = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     format!("the tokenizers library failed: {}", message.unwrap_or("it did not say why"))
 }
+
+/// Has the library start no threads: a process that forks must have one only.
+pub fn keep_to_one_thread() {
+    tokenizers::utils::parallelism::set_parallelism(false);
+}

@@ -9,14 +9,17 @@ mod stream;
 mod template;
 mod thoughts;
 mod tokenizer;
+mod vocabulary;
 
 pub use detokenize::Detokenizer;
-pub use files::{Text, TextError};
+pub use files::{Prompt, Text, TextError};
+pub use library::keep_to_one_thread;
 pub use stop::{StopMatcher, Stopped};
 pub use stream::{Piece, TextStream};
 pub use template::{ChatTemplate, Conversation, TemplateError, TemplateValue};
 pub use thoughts::{Part, ThinkingPlan, ThinkingTags, Thoughts, Trimmed};
-pub use tokenizer::{SpecialTokens, Tokenizer, TokenizerError};
+pub use tokenizer::{Tokenizer, TokenizerError};
+pub use vocabulary::{SpecialTokens, Specials, Vocabulary, VocabularyMalformed, VocabularyTooLarge};
 
 #[cfg(any(test, feature = "fake"))]
 pub(crate) mod fixture;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::detokenize::Detokenizer;
 use super::stop::{StopMatcher, Stopped};
-use super::tokenizer::Tokenizer;
+use super::vocabulary::Vocabulary;
 
 /// Turns an answer's tokens into text up to its end or the first stop string.
 #[derive(Debug)]
@@ -26,8 +26,8 @@ pub struct Piece {
 
 impl TextStream {
     /// For the answer to a prompt.
-    pub fn new(tokenizer: Arc<Tokenizer>, prompt: &[u32], stops: Vec<String>) -> Self {
-        Self { detokenizer: Detokenizer::new(tokenizer, prompt), stops: StopMatcher::new(stops) }
+    pub fn new(vocabulary: Arc<Vocabulary>, prompt: &[u32], stops: Vec<String>) -> Self {
+        Self { detokenizer: Detokenizer::new(vocabulary, prompt), stops: StopMatcher::new(stops) }
     }
 
     /// Takes one more token in.

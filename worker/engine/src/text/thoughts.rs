@@ -3,7 +3,10 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::tokenizer::Tokenizer;
+use super::vocabulary::Vocabulary;
 
 /// The pairs in use, each one token of its vocabulary: DeepSeek, Qwen, GLM, SmolLM, … ; Mistral; Seed; Cohere.
 const SPELLINGS: [(&str, &str); 4] = [
@@ -14,7 +17,7 @@ const SPELLINGS: [(&str, &str); 4] = [
 ];
 
 /// The tokens between which a model thinks aloud.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThinkingTags {
     open: u32,
     close: u32,
@@ -76,9 +79,9 @@ enum Phase {
 
 impl Thoughts {
     /// For the answer to `prompt`. Templates of models that always think end their prompts with the opening tag.
-    pub fn new(plan: ThinkingPlan, prompt: &[u32], tokenizer: &Tokenizer) -> Self {
+    pub fn new(plan: ThinkingPlan, prompt: &[u32], vocabulary: &Vocabulary) -> Self {
         let open = prompt.iter().rposition(|token| *token == plan.tags.open);
-        let begun = open.is_some_and(|at| prompt[at + 1..].iter().all(|token| is_blank(*token, tokenizer)));
+        let begun = open.is_some_and(|at| prompt[at + 1..].iter().all(|token| is_blank(*token, vocabulary)));
         // A prompt that closes the tag behind the opening one tells the model that it has thought already.
         let phase = if begun { Phase::Thinking } else { Phase::Before };
         Self { plan, phase, thought: 0 }
@@ -94,11 +97,11 @@ impl Thoughts {
     }
 
     /// Takes the next token in: the forced one where there is one, else the model's.
-    pub fn push(&mut self, token: u32, tokenizer: &Tokenizer) -> Part {
+    pub fn push(&mut self, token: u32, vocabulary: &Vocabulary) -> Part {
         let tags = &self.plan.tags;
         let (part, phase) = match self.phase {
             Phase::Before if token == tags.open => (Part::Tag, Phase::Thinking),
-            Phase::Before if is_blank(token, tokenizer) => (Part::Answer, Phase::Before),
+            Phase::Before if is_blank(token, vocabulary) => (Part::Answer, Phase::Before),
             Phase::Before | Phase::Answering => (Part::Answer, Phase::Answering),
             Phase::Thinking if self.is_used_up() => (Part::Tag, self.ended(1)),
             Phase::Thinking if token == tags.close => (Part::Tag, Phase::Answering),
@@ -127,8 +130,8 @@ impl Thoughts {
 }
 
 /// Whether nobody would see a token.
-fn is_blank(token: u32, tokenizer: &Tokenizer) -> bool {
-    tokenizer.bytes(token).iter().all(u8::is_ascii_whitespace)
+fn is_blank(token: u32, vocabulary: &Vocabulary) -> bool {
+    vocabulary.bytes(token).iter().all(u8::is_ascii_whitespace)
 }
 
 /// A text that comes in pieces, without the white space around it.
@@ -173,12 +176,13 @@ mod tests {
     fn follow(prompt: &str, budget: Option<u32>, says: &str) -> (String, String) {
         let tokenizer = fixture::byte_level();
         let tags = ThinkingTags::of(&tokenizer).unwrap();
-        let mut thoughts = Thoughts::new(ThinkingPlan { tags, budget }, &tokens(prompt), &tokenizer);
+        let vocabulary = tokenizer.vocabulary().unwrap();
+        let mut thoughts = Thoughts::new(ThinkingPlan { tags, budget }, &tokens(prompt), &vocabulary);
         let (mut thought, mut answer) = (String::new(), String::new());
         let mut says = tokens(says).into_iter();
         while let Some(token) = thoughts.forced().or_else(|| says.next()) {
             let text = char::from(u8::try_from(token).unwrap_or(b'#'));
-            match thoughts.push(token, &tokenizer) {
+            match thoughts.push(token, &vocabulary) {
                 Part::Thought => thought.push(text),
                 Part::Answer => answer.push(text),
                 Part::Tag => {}

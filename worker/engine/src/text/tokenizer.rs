@@ -1,44 +1,19 @@
-//! Text to token ids and ids to the bytes they stand for. Knows the special tokens, not what they mean in a chat.
+//! Text to token ids, by the rules that a model's files give. Knows the special tokens, not what they mean in a chat.
+//!
+//! Those rules are a stranger's program: what runs them bounds their time and memory. [`Vocabulary`] needs none.
 
-use std::collections::BTreeSet;
-
-use tokenizers::DecoderWrapper;
+use tokenizers::{AddedVocabulary, DecoderWrapper, Tokenizer as Library};
 
 use super::gguf::{Encoder, Special};
 use super::library;
+use super::vocabulary::{Facts, MOST_TOKENS, SpecialTokens, Vocabulary, VocabularyTooLarge};
 
-/// A model's vocabulary.
+/// A model's tokenizer.
 pub struct Tokenizer {
     inner: Encoder,
-    alphabet: Alphabet,
     special: SpecialTokens,
     /// Bytes of the longest token's spelling.
     longest: usize,
-}
-
-/// The special tokens an engine has to know.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SpecialTokens {
-    /// The token that begins a text.
-    pub bos: Option<u32>,
-    /// Tokens that end the model's turn.
-    pub end: BTreeSet<u32>,
-    /// Whether a text begins with `bos`, where the model's files say so; what `tokenizer.json` does otherwise.
-    pub add_bos: Option<bool>,
-}
-
-/// How a token's spelling stands for bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Alphabet {
-    /// Each character is one byte (GPT-2's table).
-    ByteLevel,
-    /// Each token has bytes of its own; a space in front of the whole text is not part of it.
-    Pieces {
-        /// Whether there is that space.
-        space_in_front: bool,
-    },
-    /// Anything else: only the decoder knows, and it needs the neighbours.
-    Other,
 }
 
 /// The tokenizer refused.
@@ -50,41 +25,25 @@ pub enum TokenizerError {
     /// The text could not be turned into tokens.
     #[error("the text cannot be turned into tokens")]
     Encode(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The tokens could not be turned into text.
-    #[error("the tokens cannot be turned into text")]
-    Decode(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The vocabulary is larger than any known one.
+    #[error(transparent)]
+    TooLarge(#[from] VocabularyTooLarge),
 }
 
 impl Tokenizer {
     /// A tokenizer from the bytes of a `tokenizer.json`.
     pub fn from_json(json: &[u8], special: SpecialTokens) -> Result<Self, TokenizerError> {
-        let mut inner = library::call(|| tokenizers::Tokenizer::from_bytes(json)).map_err(TokenizerError::Malformed)?;
+        let mut inner = library::call(|| Library::from_bytes(json)).map_err(TokenizerError::Malformed)?;
         // Some files carry the settings of the training run. A prompt must never be cut or padded behind our back.
         inner.with_truncation(None).map_err(TokenizerError::Malformed)?.with_padding(None);
         let longest = inner.get_vocab(true).keys().map(String::len).max().unwrap_or(0);
-        Ok(Self::new(Encoder::Library(Box::new(inner)), special, longest))
+        Ok(Self { inner: Encoder::Library(Box::new(inner)), special, longest })
     }
 
     /// A tokenizer from a GGUF file's vocabulary. `longest` is the number of bytes of the longest token's spelling.
     pub fn from_gguf(encoder: Encoder, special: &Special, longest: usize) -> Self {
         let special = SpecialTokens { bos: special.bos, end: special.end.clone(), add_bos: Some(special.add_bos) };
-        Self::new(encoder, special, longest)
-    }
-
-    fn new(inner: Encoder, special: SpecialTokens, longest: usize) -> Self {
-        let alphabet = match &inner {
-            Encoder::SentencePieces(pieces) => Alphabet::Pieces { space_in_front: pieces.space_in_front() },
-            Encoder::Library(library) => match library.get_decoder() {
-                Some(DecoderWrapper::ByteLevel(_)) => Alphabet::ByteLevel,
-                Some(DecoderWrapper::Sequence(sequence))
-                    if matches!(sequence.get_decoders(), [DecoderWrapper::ByteLevel(_)]) =>
-                {
-                    Alphabet::ByteLevel
-                }
-                _ => Alphabet::Other,
-            },
-        };
-        Self { longest: longest.max(1), inner, alphabet, special }
+        Self { inner: encoder, special, longest }
     }
 
     /// Replaces the special tokens.
@@ -123,24 +82,6 @@ impl Tokenizer {
         self.inner.encode_with(text, add_special).map_err(|error| TokenizerError::Encode(error.into()))
     }
 
-    /// A number of tokens that the text has at least, without tokenising it. Guards against huge prompts.
-    pub fn at_least(&self, text: &str) -> usize {
-        text.len() / (self.longest * Self::SHRINK)
-    }
-
-    /// Normalisers may shorten a text; none in use gains more than this factor.
-    const SHRINK: usize = 4;
-
-    /// The text of several tokens, special ones left out.
-    pub fn decode(&self, tokens: &[u32]) -> Result<String, TokenizerError> {
-        self.inner.decode(tokens, true).map_err(|error| TokenizerError::Decode(error.into()))
-    }
-
-    /// The text of several tokens, special ones spelled out.
-    pub fn decode_with_special(&self, tokens: &[u32]) -> Result<String, TokenizerError> {
-        self.inner.decode(tokens, false).map_err(|error| TokenizerError::Decode(error.into()))
-    }
-
     /// Number of tokens, added ones included.
     pub fn vocab_size(&self) -> usize {
         self.inner.vocab_size()
@@ -156,59 +97,148 @@ impl Tokenizer {
         self.inner.id(spelling)
     }
 
-    /// Whether a token ends the model's turn.
-    pub fn ends(&self, token: u32) -> bool {
-        self.special.end.contains(&token)
-    }
-
-    pub(super) fn alphabet(&self) -> Alphabet {
-        self.alphabet
-    }
-
     /// Whether a token is one of the vocabulary's special ones, which readers of an answer do not see.
     pub fn is_special(&self, token: u32) -> bool {
         self.inner.is_special(token)
     }
 
-    /// The bytes of a token for a reader of the answer: none for special tokens.
-    pub(super) fn visible_bytes(&self, token: u32) -> Vec<u8> {
-        if self.is_special(token) { Vec::new() } else { self.bytes(token) }
-    }
-
-    /// The bytes of a token by itself, special tokens spelled out.
-    pub fn bytes(&self, token: u32) -> Vec<u8> {
+    /// The bytes of every token.
+    pub fn vocabulary(&self) -> Result<Vocabulary, TokenizerError> {
+        let facts = |space_in_front| Facts { space_in_front, special: self.special.clone(), longest: self.longest };
         match &self.inner {
-            Encoder::SentencePieces(pieces) => pieces.token_bytes(token),
-            Encoder::Library(_) => {
-                self.inner.spelling(token).map_or_else(Vec::new, |spelling| self.spelled_bytes(spelling))
+            Encoder::SentencePieces(pieces) => {
+                let count = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
+                if pieces.len() > MOST_TOKENS {
+                    return Err(VocabularyTooLarge::Id(count - 1).into());
+                }
+                let tokens = (0..count).map(|id| (pieces.token_bytes(id), !pieces.is_special(id)));
+                Ok(Vocabulary::new(tokens, facts(pieces.space_in_front()))?)
             }
-        }
-    }
-
-    /// The byte a token stands for in a vocabulary that falls back to bytes.
-    pub(super) fn fallback_byte(&self, token: u32) -> Option<u8> {
-        fallback_byte(&self.inner.spelling(token)?)
-    }
-
-    fn spelled_bytes(&self, spelling: String) -> Vec<u8> {
-        match self.alphabet {
-            Alphabet::ByteLevel => {
-                let bytes: Option<Vec<u8>> = spelling.chars().map(byte_of).collect();
-                // Added tokens are spelled as they are.
-                bytes.unwrap_or_else(|| spelling.into_bytes())
+            Encoder::Library(library) => {
+                let last = library.get_vocab(true).into_values().max();
+                let count = last.map_or(0, |last| last.saturating_add(1));
+                if let Some(last) = last.filter(|last| *last as usize >= MOST_TOKENS) {
+                    return Err(VocabularyTooLarge::Id(last).into());
+                }
+                let added = library.get_added_vocabulary();
+                let alphabet = Alphabet::of(library);
+                let tokens = (0..count).map(|id| (alphabet.bytes(library, id), !is_hidden(added, id)));
+                Ok(Vocabulary::new(tokens, facts(alphabet.space_in_front(library, count)))?)
             }
-            Alphabet::Pieces { .. } | Alphabet::Other => match fallback_byte(&spelling) {
-                Some(byte) => vec![byte],
-                None => spelling.replace('\u{2581}', " ").into_bytes(),
-            },
         }
     }
 }
 
+fn is_hidden(added: &AddedVocabulary, id: u32) -> bool {
+    added.get_added_tokens_decoder().get(&id).is_some_and(|token| token.special)
+}
+
 impl std::fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tokenizer").field("alphabet", &self.alphabet).field("special", &self.special).finish()
+        f.debug_struct("Tokenizer").field("special", &self.special).finish_non_exhaustive()
     }
+}
+
+/// How a token's spelling in a `tokenizer.json` becomes bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Alphabet {
+    /// Each character is one byte (GPT-2's table).
+    ByteLevel,
+    /// `▁` is a space, and `<0x0A>` is a byte.
+    Pieces {
+        /// Whether a text begins with a space that is not part of it.
+        space_in_front: bool,
+    },
+    /// Any other decoder is asked what it makes of a token behind this one, if one was found to ask with.
+    Asked {
+        /// A token with a text of its own, and that text.
+        behind: Option<(u32, String)>,
+        /// Whether `<0x0A>` is a byte.
+        byte_fallback: bool,
+    },
+}
+
+impl Alphabet {
+    fn of(library: &Library) -> Self {
+        let decoders = match library.get_decoder() {
+            Some(DecoderWrapper::Sequence(sequence)) => sequence.get_decoders(),
+            Some(other) => std::slice::from_ref(other),
+            None => &[],
+        };
+        let spaces = |decoder: &DecoderWrapper| {
+            let wanted = serde_json::json!({"type": "Replace", "pattern": {"String": "\u{2581}"}, "content": " "});
+            serde_json::to_value(decoder).is_ok_and(|decoder| decoder == wanted)
+        };
+        match decoders {
+            [DecoderWrapper::ByteLevel(_)] => Self::ByteLevel,
+            [replace, DecoderWrapper::ByteFallback(_), DecoderWrapper::Fuse(_)] if spaces(replace) => {
+                Self::Pieces { space_in_front: false }
+            }
+            [replace, DecoderWrapper::ByteFallback(_), DecoderWrapper::Fuse(_), DecoderWrapper::Strip(strip)]
+                if spaces(replace) && (strip.content, strip.start, strip.stop) == (' ', 1, 0) =>
+            {
+                Self::Pieces { space_in_front: true }
+            }
+            _ => Self::asked(library),
+        }
+    }
+
+    fn asked(library: &Library) -> Self {
+        let plain = |text: &String| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphabetic());
+        let mut ids: Vec<u32> = library.get_vocab(false).into_values().collect();
+        ids.sort_unstable();
+        let behind = ids
+            .into_iter()
+            .filter(|id| library.id_to_token(*id).as_ref().is_some_and(plain))
+            .map(|id| (id, decoded(library, &[id])))
+            .find(|(_, text)| plain(text));
+        let letter = library.token_to_id("<0x41>");
+        Self::Asked { behind, byte_fallback: letter.is_some_and(|id| decoded(library, &[id]) == "A") }
+    }
+
+    /// The bytes of a token inside a text; none for an unknown id.
+    fn bytes(&self, library: &Library, id: u32) -> Vec<u8> {
+        let Some(spelling) = library.id_to_token(id) else { return Vec::new() };
+        match self {
+            Self::ByteLevel => {
+                let bytes: Option<Vec<u8>> = spelling.chars().map(byte_of).collect();
+                // Added tokens are spelled as they are.
+                bytes.unwrap_or_else(|| spelling.into_bytes())
+            }
+            Self::Pieces { .. } => match fallback_byte(&spelling) {
+                Some(byte) => vec![byte],
+                None => spelling.replace('\u{2581}', " ").into_bytes(),
+            },
+            Self::Asked { behind, byte_fallback } => match (fallback_byte(&spelling), behind) {
+                (Some(byte), _) if *byte_fallback => vec![byte],
+                (_, Some((first, before))) => {
+                    let both = decoded(library, &[*first, id]);
+                    both.strip_prefix(before.as_str()).map_or_else(Vec::new, |text| text.as_bytes().to_vec())
+                }
+                (_, None) => decoded(library, &[id]).into_bytes(),
+            },
+        }
+    }
+
+    fn space_in_front(&self, library: &Library, count: u32) -> bool {
+        match self {
+            Self::ByteLevel => false,
+            Self::Pieces { space_in_front } => *space_in_front,
+            // The same token begins with a space inside a text, and with none at its beginning.
+            Self::Asked { behind: None, .. } => false,
+            Self::Asked { behind: Some(_), .. } => (0..count).any(|id| {
+                let inside = self.bytes(library, id);
+                inside
+                    .strip_prefix(b" ")
+                    .is_some_and(|rest| !rest.is_empty() && decoded(library, &[id]).as_bytes() == rest)
+            }),
+        }
+    }
+}
+
+/// What the library makes of tokens; nothing where it fails.
+fn decoded(library: &Library, tokens: &[u32]) -> String {
+    library::call(|| library.decode(tokens, false)).unwrap_or_default()
 }
 
 /// The byte that a character of the byte-level alphabet stands for: printable Latin-1 stands for itself, the other 68
@@ -233,8 +263,10 @@ fn fallback_byte(spelling: &str) -> Option<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
-    use crate::text::fixture;
+    use crate::text::{Specials, fixture};
 
     #[test]
     fn the_alphabet_covers_every_byte_once() {
@@ -270,6 +302,46 @@ mod tests {
     #[test]
     fn what_is_no_tokenizer_is_an_error() {
         assert!(matches!(Tokenizer::from_json(b"{}", SpecialTokens::default()), Err(TokenizerError::Malformed(_))));
+    }
+
+    /// Every decoder that works token by token gives the same text by the table as by itself.
+    #[test]
+    fn the_table_says_what_the_library_decodes() {
+        let vocab = r###"{"[UNK]": 0, "hello": 1, "##ing": 2, "\u2581world": 3, ".": 4, "don": 5, "'t": 6, "<0x41>": 7, "x": 8}"###;
+        let metaspace = r#"{"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": true}"#;
+        let replace = r#"{"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}"#;
+        let chain = |last: &str| {
+            format!(
+                r#"{{"type": "Sequence", "decoders": [{replace}, {{"type": "ByteFallback"}}, {{"type": "Fuse"}}{last}]}}"#
+            )
+        };
+        for decoder in [
+            "null".to_owned(),
+            r###"{"type": "WordPiece", "prefix": "##", "cleanup": true}"###.to_owned(),
+            metaspace.to_owned(),
+            chain(""),
+            chain(r#", {"type": "Strip", "content": " ", "start": 1, "stop": 0}"#),
+        ] {
+            let json = format!(
+                r#"{{"version": "1.0", "added_tokens": [], "decoder": {decoder},
+                    "model": {{"type": "WordLevel", "unk_token": "[UNK]", "vocab": {vocab}}}}}"#
+            );
+            let tokenizer = Tokenizer::from_json(json.as_bytes(), SpecialTokens::default()).unwrap();
+            let Encoder::Library(library) = &tokenizer.inner else { unreachable!() };
+            let table = tokenizer.vocabulary().unwrap();
+            for tokens in [&[1, 2, 3, 4][..], &[3, 8, 1], &[5, 6, 8], &[8], &[1, 7, 7, 3]] {
+                assert_eq!(table.text(tokens, Specials::Spelled), decoded(library, tokens), "{decoder} {tokens:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_token_id_out_of_range_is_refused() {
+        let json = r#"{"version": "1.0", "added_tokens": [], "model": {"type": "WordLevel", "unk_token": "a",
+            "vocab": {"a": 0, "b": 4000000000}}}"#;
+        let tokenizer = Tokenizer::from_json(json.as_bytes(), SpecialTokens::default()).unwrap();
+        let error = tokenizer.vocabulary().unwrap_err();
+        assert!(error.to_string().contains("4000000000 is over the limit"), "{error}");
     }
 
     /// Found by fuzzing: the library panics at these.

@@ -16,7 +16,7 @@ use crate::decoder::{Decoder, DecoderError, SequenceStep};
 use crate::engine::{Engine, EngineError, EngineInfo, Event, Generate, Progress, Reply, SequenceId, Work, WorkError};
 use crate::places::PlaceUse;
 use crate::residency::Monitor;
-use crate::text::Tokenizer;
+use crate::text::Vocabulary;
 
 use sequence::{Running, Sequence, Step};
 
@@ -45,7 +45,7 @@ type StepRows = Vec<Result<Vec<f32>, WorkError>>;
 /// The engine for text models.
 pub struct TextEngine {
     decoder: Box<dyn Decoder>,
-    tokenizer: Arc<Tokenizer>,
+    vocabulary: Arc<Vocabulary>,
     settings: TextEngineSettings,
     info: EngineInfo,
     activity: Arc<Activity>,
@@ -57,7 +57,7 @@ impl TextEngine {
     /// An engine over a loaded decoder.
     pub fn new(
         decoder: Box<dyn Decoder>,
-        tokenizer: Arc<Tokenizer>,
+        vocabulary: Arc<Vocabulary>,
         settings: TextEngineSettings,
         activity: Arc<Activity>,
     ) -> Self {
@@ -69,7 +69,7 @@ impl TextEngine {
             kv_bytes_per_token: loaded.kv_bytes_per_token,
             max_concurrent: settings.max_concurrent.max(1),
         };
-        Self { decoder, tokenizer, settings, info, activity, waiting: VecDeque::new(), running: Vec::new() }
+        Self { decoder, vocabulary, settings, info, activity, waiting: VecDeque::new(), running: Vec::new() }
     }
 
     /// What is known of layers that come and go; none where all stay on the device.
@@ -205,7 +205,7 @@ impl TextEngine {
         let mut still_running = Vec::with_capacity(self.running.len());
         for ((mut running, rows), share) in self.running.drain(..).zip(rows).zip(shares) {
             let step = match rows {
-                Ok(rows) => running.advance(share, rows, &self.tokenizer, &self.activity),
+                Ok(rows) => running.advance(share, rows, &self.vocabulary, &self.activity),
                 Err(error) => running.fail(error),
             };
             match step {
@@ -242,7 +242,7 @@ impl Engine for TextEngine {
                 reply.send(Event::Failed(error));
             }
             None => {
-                let sequence = Sequence::new(id, work, reply, self.info.context_length, &self.tokenizer);
+                let sequence = Sequence::new(id, work, reply, self.info.context_length, &self.vocabulary);
                 self.waiting.push_back(sequence);
             }
         }

@@ -9,7 +9,7 @@ use crate::batch::Stage;
 use crate::decoder::{KvSlot, Logits, SequenceStep};
 use crate::engine::{Event, FinishReason, Finished, Generate, Reply, SequenceId, Timings, Usage, WorkError};
 use crate::sampling::{LogprobRow, Sampler, TokenLogprob, TopLogprob};
-use crate::text::{Detokenizer, Part, Stopped, TextStream, Thoughts, Tokenizer, Trimmed};
+use crate::text::{Detokenizer, Part, Stopped, TextStream, Thoughts, Trimmed, Vocabulary};
 
 /// A sequence that waits for its place.
 pub(super) struct Sequence {
@@ -43,12 +43,12 @@ impl Sequence {
         work: Generate,
         reply: Box<dyn Reply>,
         context_length: usize,
-        tokenizer: &Arc<Tokenizer>,
+        vocabulary: &Arc<Vocabulary>,
     ) -> Self {
         let room = context_length.saturating_sub(work.prompt.len());
         let thinking = work.thinking.map(|plan| Thinking {
-            thoughts: Thoughts::new(plan, &work.prompt, tokenizer),
-            text: Detokenizer::new(Arc::clone(tokenizer), &work.prompt),
+            thoughts: Thoughts::new(plan, &work.prompt, vocabulary),
+            text: Detokenizer::new(Arc::clone(vocabulary), &work.prompt),
             shown: Trimmed::default(),
             answer_begun: false,
         });
@@ -60,7 +60,7 @@ impl Sequence {
             logprobs: work.logprobs,
             prompt_logprobs: work.prompt_logprobs,
             sampler: Sampler::new(work.sampling, &work.prompt, work.choice),
-            text: TextStream::new(Arc::clone(tokenizer), &work.prompt, work.stop),
+            text: TextStream::new(Arc::clone(vocabulary), &work.prompt, work.stop),
             thinking,
             prompt: work.prompt,
             submitted: Instant::now(),
@@ -185,7 +185,7 @@ impl Running {
         &mut self,
         share: usize,
         mut rows: Vec<f32>,
-        tokenizer: &Tokenizer,
+        vocabulary: &Vocabulary,
         activity: &Activity,
     ) -> Step {
         if share == 0 {
@@ -194,7 +194,7 @@ impl Running {
         let prompt_len = self.sequence.prompt.len();
         if self.fed < prompt_len {
             if self.sequence.prompt_logprobs {
-                self.note_prompt_logprobs(share, &rows, tokenizer);
+                self.note_prompt_logprobs(share, &rows, vocabulary);
             }
             self.fed += share;
             if self.fed < prompt_len {
@@ -210,10 +210,10 @@ impl Running {
                 rows.drain(..rows.len() / share * (share - 1));
             }
         }
-        self.sample(&mut rows, tokenizer, activity)
+        self.sample(&mut rows, vocabulary, activity)
     }
 
-    fn sample(&mut self, logits: &mut [f32], tokenizer: &Tokenizer, activity: &Activity) -> Step {
+    fn sample(&mut self, logits: &mut [f32], vocabulary: &Vocabulary, activity: &Activity) -> Step {
         // The model's own distribution has to be read before the sampler bends it.
         let raw = self.sequence.logprobs.map(|top| (LogprobRow::new(logits, top), logits.to_vec()));
         let forced = self.sequence.thinking.as_ref().and_then(|thinking| thinking.thoughts.forced());
@@ -230,16 +230,16 @@ impl Running {
         self.note_time(activity);
         self.sampled += 1;
         self.next = token;
-        if forced.is_none() && tokenizer.ends(token) && !self.sequence.ignore_eos {
+        if forced.is_none() && vocabulary.ends(token) && !self.sequence.ignore_eos {
             return self.finish(FinishReason::Stop);
         }
-        if self.think(token, tokenizer) != Part::Answer {
+        if self.think(token, vocabulary) != Part::Answer {
             return self.continue_or_end();
         }
         let piece = self.sequence.text.push(token);
         if let Some((row, logits)) = raw {
             let logit = logits.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY);
-            self.held.push_back((self.produced, token_logprob(token, row.of(logit), &row, tokenizer)));
+            self.held.push_back((self.produced, token_logprob(token, row.of(logit), &row, vocabulary)));
         }
         self.produced += piece.produced;
         self.give(piece.text);
@@ -256,9 +256,9 @@ impl Running {
     }
 
     /// What a token is; what is thought is sent.
-    fn think(&mut self, token: u32, tokenizer: &Tokenizer) -> Part {
+    fn think(&mut self, token: u32, vocabulary: &Vocabulary) -> Part {
         let Some(thinking) = &mut self.sequence.thinking else { return Part::Answer };
-        let part = thinking.thoughts.push(token, tokenizer);
+        let part = thinking.thoughts.push(token, vocabulary);
         if part == Part::Thought {
             let text = thinking.shown.push(&thinking.text.push(token));
             if !text.is_empty() {
@@ -320,34 +320,34 @@ impl Running {
     }
 
     /// Row `i` of a step tells how likely the prompt's next token was.
-    fn note_prompt_logprobs(&mut self, share: usize, rows: &[f32], tokenizer: &Tokenizer) {
+    fn note_prompt_logprobs(&mut self, share: usize, rows: &[f32], vocabulary: &Vocabulary) {
         let prompt = &self.sequence.prompt;
         let vocab_size = rows.len() / share;
         let top = self.sequence.logprobs.unwrap_or(0);
         if self.fed == 0 {
-            self.prompt_logprobs.push(TokenLogprob { logprob: None, ..spelled(prompt[0], tokenizer) });
+            self.prompt_logprobs.push(TokenLogprob { logprob: None, ..spelled(prompt[0], vocabulary) });
         }
         for (row, &token) in rows.chunks_exact(vocab_size).zip(&prompt[self.fed + 1..]) {
             let reading = LogprobRow::new(row, top);
             let logprob = reading.of(row.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY));
-            self.prompt_logprobs.push(token_logprob(token, logprob, &reading, tokenizer));
+            self.prompt_logprobs.push(token_logprob(token, logprob, &reading, vocabulary));
         }
     }
 }
 
-fn spelled(token: u32, tokenizer: &Tokenizer) -> TokenLogprob {
-    let bytes = tokenizer.bytes(token);
+fn spelled(token: u32, vocabulary: &Vocabulary) -> TokenLogprob {
+    let bytes = vocabulary.bytes(token).to_vec();
     TokenLogprob { text: String::from_utf8_lossy(&bytes).into_owned(), bytes, logprob: None, top: Vec::new() }
 }
 
-fn token_logprob(token: u32, logprob: f32, row: &LogprobRow, tokenizer: &Tokenizer) -> TokenLogprob {
+fn token_logprob(token: u32, logprob: f32, row: &LogprobRow, vocabulary: &Vocabulary) -> TokenLogprob {
     let alternative = |&(token, logprob): &(u32, f32)| {
-        let TokenLogprob { text, bytes, .. } = spelled(token, tokenizer);
+        let TokenLogprob { text, bytes, .. } = spelled(token, vocabulary);
         TopLogprob { text, bytes, logprob }
     };
     TokenLogprob {
         logprob: Some(logprob),
         top: row.top().iter().map(alternative).collect(),
-        ..spelled(token, tokenizer)
+        ..spelled(token, vocabulary)
     }
 }

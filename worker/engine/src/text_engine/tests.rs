@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::activity::Histograms;
 use crate::engine::{FinishReason, Finished, Usage};
-use crate::fake::{FakeControl, FakeDecoder, Script, byte_tokenizer, words};
+use crate::fake::{FakeControl, FakeDecoder, Script, byte_tokenizer, byte_vocabulary, words};
 use crate::sampling::{SamplingParams, TokenLogprob};
 use proptest::prelude::*;
 
@@ -77,7 +77,7 @@ impl Rig {
         let decoder = FakeDecoder::new(script, 200);
         let control = decoder.control();
         let activity = Arc::new(Activity::new(Histograms::default()));
-        let engine = TextEngine::new(Box::new(decoder), Arc::new(byte_tokenizer()), settings, activity);
+        let engine = TextEngine::new(Box::new(decoder), Arc::new(byte_vocabulary()), settings, activity);
         Self { engine, control, next: 0 }
     }
 

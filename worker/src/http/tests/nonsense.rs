@@ -1,5 +1,6 @@
 use super::rig::Setup;
 
+use axum::body::Bytes;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use serde_json::{Value, json};
@@ -65,7 +66,7 @@ fn json_value() -> impl Strategy<Value = Value> {
 }
 
 /// Whatever a body says, it is work or a 400; nothing panics.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn nonsense_is_the_clients_fault() {
     let rig = Setup::default().start().await;
     let fields = proptest::collection::vec((proptest::sample::select(KEYS.to_vec()), json_value()), 0..6);
@@ -74,10 +75,12 @@ async fn nonsense_is_the_clients_fault() {
         .run(&fields, |fields| {
             let mut body = json!({"messages": [{"role": "user", "content": "hi"}], "prompt": "hi"});
             body.as_object_mut().unwrap().extend(fields.into_iter().map(|(key, value)| (key.to_owned(), value)));
-            let body = body.to_string();
-            for prepared in
-                [chat::prepare(&rig.worker, body.as_bytes()), completions::prepare(&rig.worker, body.as_bytes())]
-            {
+            let body = Bytes::from(body.to_string());
+            let prepared = async {
+                [chat::prepare(&rig.worker, body.clone()).await, completions::prepare(&rig.worker, body.clone()).await]
+            };
+            let runtime = tokio::runtime::Handle::current();
+            for prepared in tokio::task::block_in_place(|| runtime.block_on(prepared)) {
                 match prepared {
                     Ok(plan) => prop_assert!(!plan.works.is_empty()),
                     Err(failure) => prop_assert_eq!(failure.0.code.status(), 400, "{:?}", failure),

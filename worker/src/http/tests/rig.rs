@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use model_boss_engine::Decoder;
 use model_boss_engine::fake::{FakeControl, FakeDecoder, Script, byte_tokenizer_json, words};
-use model_boss_protocol::{Category, DeviceId, Generation, SpawnToken, Thinking, WorkerSpec};
+use model_boss_protocol::{Category, DeviceId, Generation, SpawnToken, TextLimits, Thinking, WorkerSpec};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -20,6 +20,7 @@ use crate::engine_thread;
 use crate::http::Server;
 use crate::process::LoadFailure;
 use crate::state::{Access, Worker};
+use crate::text::start_threads;
 
 /// Longer than anything here takes on a slow machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
@@ -96,6 +97,7 @@ impl Setup {
             chat_template: None,
             thinking: self.thinking,
             settings: [].into(),
+            text: TextLimits::default(),
         };
         let defaults = Defaults::new(&spec.params).unwrap();
         let access = self.token.map_or(Access::Open, Access::Token);
@@ -115,7 +117,7 @@ impl Setup {
         };
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let ended = engine_thread::start(Arc::clone(&worker), Box::new(load)).unwrap();
+        let ended = engine_thread::start(Arc::clone(&worker), Box::new(load), start_threads()).unwrap();
         let server = Server::start(listener, Arc::clone(&worker));
         let rig = Rig { address, worker, control, server, ended, _folder: folder };
         if wait {

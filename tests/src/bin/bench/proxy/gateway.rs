@@ -214,6 +214,7 @@ fn backend() -> (Process, SocketAddr) {
         chat_template: None,
         thinking: None,
         settings: [].into(),
+        text: Default::default(),
     };
     let mut command = Command::new(std::env::current_exe().unwrap());
     let mut child = command.arg("serve").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

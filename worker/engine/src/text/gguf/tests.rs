@@ -7,6 +7,7 @@ use model_boss_weights::gguf::{GgufFile, HeaderWriter};
 use proptest::prelude::*;
 
 use super::*;
+use crate::text::{Specials, Text, Vocabulary};
 
 const NORMAL: i32 = 1;
 const UNKNOWN: i32 = 2;
@@ -324,6 +325,8 @@ fn real_vocabularies_give_the_reference_ids() {
         eprintln!("{name}: {} tokens read in {:?}", vocabulary.encoder.vocab_size(), started.elapsed());
         assert!(vocabulary.warnings.is_empty(), "{name}: {:?}", vocabulary.warnings);
         let input = beside(&path, "inp");
+        let table = Text::load(&path, None).unwrap().vocabulary;
+        assert_eq!(Vocabulary::from_wire(&table.to_wire()).unwrap(), table, "{name}");
         let texts: Vec<&str> = input.split("\n__ggml_vocab_test__\n").collect();
         let output = beside(&path, "out");
         let expected: Vec<Vec<u32>> =
@@ -335,8 +338,10 @@ fn real_vocabularies_give_the_reference_ids() {
             if ours != *ids {
                 failures.push(format!("{name}: {text:?}\n  ours     {ours:?}\n  expected {ids:?}"));
             }
+            let decoded = vocabulary.encoder.decode(&ours, false).unwrap();
+            assert_eq!(table.text(&ours, Specials::Spelled), decoded, "{name}: {text:?}");
             if !name.contains("bert") {
-                assert_eq!(vocabulary.encoder.decode(&ours, false).unwrap(), *text, "{name}");
+                assert_eq!(decoded, *text, "{name}");
             }
         }
     }

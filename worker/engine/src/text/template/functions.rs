@@ -44,6 +44,9 @@ pub(super) fn refusal(error: Error) -> TemplateError {
         }
         cause = current.source();
     }
+    if error.kind() == ErrorKind::OutOfFuel {
+        return TemplateError::Limit("takes more than 20 million steps");
+    }
     TemplateError::Failed(error)
 }
 

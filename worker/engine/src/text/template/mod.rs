@@ -1,7 +1,8 @@
 //! Chat templates: a conversation becomes the text a model was trained on.
 //!
 //! Templates are Jinja, written for Jinja2 with the settings and helpers of `transformers`; here minijinja runs them. They
-//! come with a model's files, so they are strangers: fuel bounds their work and a cap bounds what they write.
+//! come with a model's files, so they are strangers. Fuel bounds their steps and a cap bounds what they write; neither bounds
+//! a single step, so what renders them has to bound time, memory and stack as well.
 
 mod functions;
 mod markup;
@@ -13,6 +14,7 @@ use std::io;
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Value};
+use serde::{Deserialize, Serialize};
 
 /// A value a template can see. Deserialises from JSON and keeps the order of keys.
 pub type TemplateValue = Value;
@@ -31,7 +33,7 @@ pub struct ChatTemplate {
 }
 
 /// What a template is given.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Conversation {
     /// The messages: objects with at least `role` and `content`.
     pub messages: Vec<TemplateValue>,
@@ -58,6 +60,9 @@ pub enum TemplateError {
     /// It refused the conversation itself.
     #[error("the model's chat template refuses this conversation: {0}")]
     Refused(String),
+    /// It went over a limit.
+    #[error("the model's chat template {0}")]
+    Limit(&'static str),
     /// It failed.
     #[error("the model's chat template fails on this conversation")]
     Failed(#[source] minijinja::Error),
@@ -109,8 +114,12 @@ impl ChatTemplate {
         context.insert("tools".to_owned(), tools.unwrap_or_else(|| none.clone()));
         context.entry("documents".to_owned()).or_insert(none);
         context.insert("add_generation_prompt".to_owned(), conversation.add_generation_prompt.into());
-        let mut output = CappedOutput { bytes: Vec::new() };
-        template.render_captured_to(Value::from(context), &mut output).map_err(functions::refusal)?;
+        let mut output = CappedOutput::default();
+        let rendered = template.render_captured_to(Value::from(context), &mut output);
+        if output.is_full {
+            return Err(TemplateError::Limit("writes more than 64 MiB"));
+        }
+        rendered.map_err(functions::refusal)?;
         String::from_utf8(output.bytes).map_err(|_| TemplateError::Refused("its output is not text".to_owned()))
     }
 }
@@ -123,14 +132,17 @@ fn add(environment: &mut Environment<'static>, name: &str, source: &str) -> Resu
         .map_err(TemplateError::Syntax)
 }
 
+#[derive(Default)]
 struct CappedOutput {
     bytes: Vec<u8>,
+    is_full: bool,
 }
 
 impl io::Write for CappedOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.bytes.len() + bytes.len() > LONGEST_OUTPUT {
-            return Err(io::Error::other("the chat template writes more than 64 MiB"));
+            self.is_full = true;
+            return Err(io::Error::from(io::ErrorKind::FileTooLarge));
         }
         self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())

@@ -1,0 +1,88 @@
+//! The questions that a worker asks its text processes, and their answers.
+
+use std::path::PathBuf;
+
+use model_boss_engine::text::{Conversation, Text, ThinkingTags};
+use model_boss_protocol::TextLimits;
+use serde::{Deserialize, Serialize};
+
+/// The first frame to a text host: which model's text side to load.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Load {
+    pub(super) source: PathBuf,
+    /// In place of the model's own chat template.
+    pub(super) template: Option<String>,
+    pub(super) limits: TextLimits,
+}
+
+/// The answer to [`Load`]. The vocabulary is its tail.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Loaded {
+    Ready(TextFacts),
+    /// With the exit code of a worker that fails so.
+    Failed {
+        exit: i32,
+        message: String,
+    },
+}
+
+/// What a worker knows of its model's text side beside the vocabulary.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TextFacts {
+    /// The tokens between which the model thinks aloud, if it does.
+    pub(crate) thinking: Option<ThinkingTags>,
+    /// Whether its chat template treats the role `developer` apart from `system`.
+    pub(crate) knows_developer: bool,
+    /// What an operator should know: an oddity of the files that was got round.
+    pub(crate) warnings: Vec<String>,
+}
+
+impl TextFacts {
+    pub(super) fn of(text: &Text) -> Self {
+        Self {
+            thinking: text.thinking.clone(),
+            knows_developer: text.template.as_ref().is_some_and(|template| template.knows_developer()),
+            warnings: text.warnings.clone(),
+        }
+    }
+}
+
+/// A question to a renderer.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Question {
+    /// The tokens of a conversation, if they are not more than so many.
+    Chat { conversation: Conversation, most_tokens: usize },
+    /// The text of a conversation's prompt.
+    Render { conversation: Conversation },
+    /// The tokens of texts, each by itself.
+    Encode { texts: Vec<String>, specials: AddSpecials, most_tokens: Option<usize> },
+}
+
+/// Whether a text gets the tokens around it that the model wants around a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum AddSpecials {
+    Yes,
+    No,
+}
+
+/// A renderer's answer.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Reply {
+    pub(super) answer: Answer,
+    /// The renderer ends behind this answer: it used so much memory that the next question would find little.
+    pub(super) worn: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    /// Lists of these lengths; the tail has the tokens, four bytes each.
+    Tokens { lengths: Vec<usize>, transcript: bool },
+    /// The tail is the text.
+    Text,
+    /// The prompt has so many tokens, which is more than was asked for.
+    TooLong { tokens: usize },
+    /// The request is at fault: the template refuses it, or the text cannot be tokenised.
+    Refused(String),
+    /// A limit on steps or on the answer's length was reached.
+    Limit(String),
+}

@@ -1,0 +1,111 @@
+//! The loop of a renderer: one question after another through the model's own template and tokenizer.
+
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use model_boss_engine::text::{Prompt, TemplateError, Text};
+
+use super::frame::{Frame, LARGEST_QUESTION, LARGEST_TAIL, frame};
+use super::message::{AddSpecials, Answer, Question, Reply};
+
+/// What a renderer does around a question.
+pub(super) trait Watch {
+    /// A question has come.
+    fn begin(&mut self) {}
+
+    /// Its answer is ready. Says whether the renderer is to end behind it.
+    fn end(&mut self) -> bool {
+        false
+    }
+}
+
+/// Answers until the stream ends.
+pub(super) fn serve(mut stream: UnixStream, text: &Text, watch: &mut impl Watch) -> io::Result<()> {
+    while let Some(question) = Frame::read(&mut stream, LARGEST_QUESTION)? {
+        watch.begin();
+        // A panic inside a library leaves a tokenizer and a template as they were: answering changes neither.
+        let answered = catch_unwind(AssertUnwindSafe(|| match question.head::<Question>() {
+            Ok(question) => answer(text, question),
+            Err(error) => {
+                (Answer::Refused(format!("the conversation cannot be passed to the template: {error}")), Vec::new())
+            }
+        }));
+        let failed = || (Answer::Limit("failed in a way that was not foreseen".to_owned()), Vec::new());
+        let (mut answer, mut tail) = answered.unwrap_or_else(|_| failed());
+        if tail.len() > LARGEST_TAIL {
+            (answer, tail) = (Answer::Limit(format!("makes more than {} MiB", LARGEST_TAIL >> 20)), Vec::new());
+        }
+        let worn = watch.end();
+        stream.write_all(&frame(&Reply { answer, worn }, &tail)?)?;
+        if worn {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// The answer to a question, with its tail.
+pub(super) fn answer(text: &Text, question: Question) -> (Answer, Vec<u8>) {
+    let nothing = |answer| (answer, Vec::new());
+    match question {
+        Question::Render { conversation } => match text.prompt(&conversation) {
+            Ok(Prompt::Rendered(prompt) | Prompt::Transcript(prompt)) => (Answer::Text, prompt.into_bytes()),
+            Err(error) => nothing(refused(&error)),
+        },
+        Question::Chat { conversation, most_tokens } => {
+            let prompt = match text.prompt(&conversation) {
+                Ok(prompt) => prompt,
+                Err(error) => return nothing(refused(&error)),
+            };
+            // Tokenising takes time and memory in proportion to the text; one that cannot fit is refused before.
+            let tokens = text.vocabulary.at_least(prompt.as_str());
+            if tokens > most_tokens {
+                return nothing(Answer::TooLong { tokens });
+            }
+            let transcript = matches!(prompt, Prompt::Transcript(_));
+            match text.tokens(&prompt) {
+                Ok(tokens) if tokens.len() > most_tokens => nothing(Answer::TooLong { tokens: tokens.len() }),
+                Ok(tokens) => (Answer::Tokens { lengths: vec![tokens.len()], transcript }, bytes(&tokens)),
+                Err(error) => nothing(Answer::Refused(words(&error))),
+            }
+        }
+        Question::Encode { texts, specials, most_tokens } => {
+            let (mut lengths, mut tail) = (Vec::with_capacity(texts.len()), Vec::new());
+            for plain in texts {
+                let tokens = match specials {
+                    AddSpecials::Yes => text.tokenizer.encode_prompt(&plain),
+                    AddSpecials::No => text.tokenizer.encode_rendered(&plain),
+                };
+                match tokens {
+                    Ok(tokens) if most_tokens.is_some_and(|most| tokens.len() > most) => {
+                        return nothing(Answer::TooLong { tokens: tokens.len() });
+                    }
+                    Ok(tokens) => {
+                        lengths.push(tokens.len());
+                        tail.append(&mut bytes(&tokens));
+                    }
+                    Err(error) => return nothing(Answer::Refused(words(&error))),
+                }
+            }
+            (Answer::Tokens { lengths, transcript: false }, tail)
+        }
+    }
+}
+
+fn refused(error: &TemplateError) -> Answer {
+    match error {
+        TemplateError::Limit(what) => Answer::Limit((*what).to_owned()),
+        other => Answer::Refused(words(other)),
+    }
+}
+
+fn bytes(tokens: &[u32]) -> Vec<u8> {
+    tokens.iter().flat_map(|token| token.to_le_bytes()).collect()
+}
+
+/// An error with its cause.
+fn words(error: &dyn std::error::Error) -> String {
+    let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
+    format!("{error}{cause}")
+}

@@ -1,0 +1,42 @@
+//! A text host for tests: its renderers are threads of the test, so no limit holds but those of time.
+
+use super::message::Load;
+use super::order::Ended;
+use super::renderer::{self, Watch};
+use super::*;
+
+use model_boss_engine::text::Text;
+use model_boss_protocol::WorkerExit;
+
+/// Starts it.
+pub(crate) fn start_threads() -> StartHost {
+    Box::new(|| Ok(Box::new(ThreadHost(None))))
+}
+
+struct ThreadHost(Option<Arc<Text>>);
+
+struct Unwatched;
+
+impl Watch for Unwatched {}
+
+impl TextHost for ThreadHost {
+    fn load(&mut self, load: &Load) -> Result<(TextFacts, Vocabulary), LoadFailure> {
+        let text = Text::load(&load.source, load.template.as_deref())
+            .map_err(|error| LoadFailure::new(WorkerExit::BadModel, &error))?;
+        let facts = TextFacts::of(&text);
+        let vocabulary = text.vocabulary.clone();
+        self.0 = Some(Arc::new(text));
+        Ok((facts, vocabulary))
+    }
+
+    fn open(&mut self) -> io::Result<io::Result<Opened>> {
+        let text = Arc::clone(self.0.as_ref().unwrap());
+        let (stream, theirs) = UnixStream::pair()?;
+        thread::spawn(move || renderer::serve(theirs, &text, &mut Unwatched));
+        Ok(Ok(Opened { pid: 0, stream, words: None }))
+    }
+
+    fn end(&mut self, _: i32) -> io::Result<Ended> {
+        Ok(Ended::Unknown)
+    }
+}
