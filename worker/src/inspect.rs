@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use model_boss_protocol::ByteCount;
 use model_boss_weights::gguf::{GgufModel, GgufModelError, KeyError, Strings};
-use model_boss_weights::{TensorIndex, WeightsError, gguf_file, model_folder};
+use model_boss_weights::{SmallFileError, TensorIndex, WeightsError, gguf_file, model_folder, read_small_file};
 use serde::Serialize;
 
 /// `inspect`'s command line.
@@ -27,8 +27,8 @@ pub(crate) enum InspectError {
     Gguf(#[from] GgufModelError),
     #[error(transparent)]
     Key(#[from] KeyError),
-    #[error("{path} cannot be read: {source}")]
-    Config { path: PathBuf, source: std::io::Error },
+    #[error(transparent)]
+    Config(#[from] SmallFileError),
     #[error("{path} is not JSON: {source}")]
     Json { path: PathBuf, source: serde_json::Error },
 }
@@ -143,15 +143,14 @@ fn of_safetensors(source: &Path) -> Result<Facts, InspectError> {
     })
 }
 
+/// A longer file of settings is none.
+const LONGEST_JSON: u64 = 16 << 20;
+
 /// A JSON file, if it is there.
 fn json(path: &Path) -> Result<Option<serde_json::Value>, InspectError> {
-    match std::fs::read(path) {
-        Ok(bytes) => serde_json::from_slice(&bytes)
-            .map(Some)
-            .map_err(|source| InspectError::Json { path: path.to_owned(), source }),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(InspectError::Config { path: path.to_owned(), source }),
-    }
+    let Some(bytes) = read_small_file(path, LONGEST_JSON)? else { return Ok(None) };
+    let json = serde_json::from_slice(&bytes);
+    json.map(Some).map_err(|source| InspectError::Json { path: path.to_owned(), source })
 }
 
 impl TypeFacts {

@@ -2,13 +2,14 @@
 //! arithmetic.
 
 use std::borrow::Cow;
-use std::fs::File;
-use std::io::Read;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use model_boss_weights::gguf::{GgufModel, TensorType};
 use model_boss_weights::store::Extent;
-use model_boss_weights::{Dtype, MappedWeights, TensorIndex, WeightsError, gguf_file, model_folder};
+use model_boss_weights::{
+    Dtype, MappedWeights, SmallFileError, TensorIndex, WeightsError, gguf_file, model_folder, read_small_file,
+};
 
 use crate::config::ConfigError;
 use crate::load::ModelError;
@@ -145,13 +146,12 @@ impl Files {
 
 fn read_config(source: &Path) -> Result<Vec<u8>, ModelError> {
     let path = model_folder(source).join("config.json");
-    let mut json = Vec::new();
-    let read = File::open(&path).and_then(|file| file.take(LONGEST_CONFIG + 1).read_to_end(&mut json));
-    match read {
-        Ok(_) if json.len() as u64 > LONGEST_CONFIG => {
-            Err(ConfigError::Malformed(format!("it is longer than {LONGEST_CONFIG} bytes")).into())
+    let missing = || ModelError::ReadConfig { path: path.clone(), source: io::ErrorKind::NotFound.into() };
+    match read_small_file(&path, LONGEST_CONFIG) {
+        Ok(json) => json.ok_or_else(missing),
+        Err(SmallFileError::Read { path, source }) => Err(ModelError::ReadConfig { path, source }),
+        Err(error @ (SmallFileError::NotRegular(_) | SmallFileError::TooLarge { .. })) => {
+            Err(ConfigError::Malformed(error.to_string()).into())
         }
-        Ok(_) => Ok(json),
-        Err(source) => Err(ModelError::ReadConfig { path, source }),
     }
 }
