@@ -11,6 +11,9 @@ use tokio::time::Instant;
 use crate::control::Control;
 use crate::exit_now;
 
+/// No token of a behaviour is later than this, whatever its numbers make of it.
+const LONGEST_PAUSE: Duration = Duration::from_secs(86_400);
+
 /// What the stand-in for an engine has done.
 #[derive(Default)]
 pub(crate) struct Counters {
@@ -157,8 +160,9 @@ impl Decode {
     fn due(&self) -> Option<Instant> {
         let first = Duration::from_millis(self.behaviour.first_token_ms);
         let rate = self.behaviour.tokens_per_s;
-        let behind = if rate > 0.0 { Duration::from_secs_f64(self.sent as f64 / rate) } else { Duration::ZERO };
-        let after = first + behind;
+        let behind = if rate > 0.0 { self.sent as f64 / rate } else { 0.0 };
+        let behind = Duration::try_from_secs_f64(behind).unwrap_or(LONGEST_PAUSE);
+        let after = first.saturating_add(behind).min(LONGEST_PAUSE);
         (after > Duration::ZERO).then(|| self.started + after)
     }
 }
