@@ -125,9 +125,23 @@ fn anonymous_memory(proc: &Path, roots: &[u32]) -> Vec<(u32, ByteCount)> {
     // A zombie has no such line and holds nothing.
     let used = |pid: u32| {
         let status = fs::read_to_string(proc.join(pid.to_string()).join("status")).ok()?;
-        Some((pid, kib_field(&status, "RssAnon")?))
+        Some((pid, without_others_part(proc, pid, kib_field(&status, "RssAnon")?)))
     };
     tree.into_iter().filter_map(used).collect()
+}
+
+/// The kernel walks over every page of a process to say which it shares, so larger ones are not asked about: for this size it
+/// takes some milliseconds.
+const WALKED: ByteCount = ByteCount::gib(1);
+
+/// Of `bytes` of a process, what is its own part. Forks share pages with their parent (the renderers of a worker its
+/// vocabulary, data loaders their data), and each would be charged with all of them.
+fn without_others_part(proc: &Path, pid: u32, bytes: ByteCount) -> ByteCount {
+    if bytes > WALKED {
+        return bytes;
+    }
+    let rollup = fs::read_to_string(proc.join(pid.to_string()).join("smaps_rollup")).unwrap_or_default();
+    kib_field(&rollup, "Pss_Anon").unwrap_or(bytes)
 }
 
 /// The parent, the group and the session of a process: the second to fourth field after the name, which is in parentheses
@@ -230,6 +244,28 @@ mod tests {
         assert_eq!(trees(&[70]), [(70, 1), (71, 1)]);
         // A process that leads nothing has its descendants, in whatever session, and not those beside it.
         assert_eq!(trees(&[80]), [(80, 1), (81, 1), (82, 1)]);
+    }
+
+    #[test]
+    fn what_forks_share_counts_once() {
+        let rollup =
+            |kib: u32| format!("5000-6000 ---p 00000000 00:00 0   [rollup]\nRss:   409600 kB\nPss_Anon:   {kib} kB\n");
+        let (_root, mut probe) = machine(&[
+            ("proc/meminfo", MEMINFO),
+            ("proc/70/stat", "70 (worker) S 1 70 70 0 -1"),
+            ("proc/70/status", "RssAnon:\t    2097152 kB\n"),
+            ("proc/70/smaps_rollup", &rollup(1)),
+            ("proc/71/stat", "71 (text host) S 70 70 70 0 -1"),
+            ("proc/71/status", "RssAnon:\t    409600 kB\n"),
+            ("proc/71/smaps_rollup", &rollup(204_800)),
+            ("proc/72/stat", "72 (renderer) S 71 70 70 0 -1"),
+            ("proc/72/status", "RssAnon:\t    409600 kB\n"),
+            ("proc/72/smaps_rollup", &rollup(204_800)),
+        ]);
+        let mut processes = probe.sample(&[70]).remove(0).processes;
+        processes.sort();
+        let mib = ByteCount::mib;
+        assert_eq!(processes, [(70, mib(2_048)), (71, mib(200)), (72, mib(200))], "a large one is not walked");
     }
 
     #[test]

@@ -270,11 +270,11 @@ fn drop_caches() {
     fs::write("/proc/sys/vm/drop_caches", "1").expect("it could be written a moment ago");
 }
 
-/// Resident bytes of some processes.
+/// Resident bytes of some processes. What several of them share counts once.
 fn resident_of(processes: &Processes) -> f64 {
     let of = |pid: u32| {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+        let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
+        let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap_or_default();
         line.trim().trim_end_matches(" kB").parse::<f64>().unwrap_or(0.0) * 1024.0
     };
     processes.pids().map(of).sum()
