@@ -21,14 +21,14 @@ impl ByteCount {
     /// No bytes.
     pub const ZERO: Self = Self(0);
 
-    /// `n` times 2^20 bytes.
+    /// `n` times 2^20 bytes, at most what a number holds.
     pub const fn mib(n: u64) -> Self {
-        Self(n << 20)
+        Self(n.saturating_mul(1 << 20))
     }
 
     /// `n` times 2^30 bytes.
     pub const fn gib(n: u64) -> Self {
-        Self(n << 30)
+        Self(n.saturating_mul(1 << 30))
     }
 
     /// The larger size minus the smaller, or zero when `other` is larger.

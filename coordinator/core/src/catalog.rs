@@ -192,10 +192,13 @@ impl Catalog {
     /// At most three known names that look like `name`, the nearest first.
     pub(crate) fn close_names(&self, name: &str) -> Vec<&str> {
         let wanted = name.to_lowercase();
+        let mut left = CELLS_COMPARED;
         let ids = self.models.iter().filter(|m| m.listed && !m.cloud).map(|m| m.description.id.as_str());
         let mut near: Vec<_> = ids
             .chain(self.aliases.keys().map(ModelId::as_str))
-            .filter_map(|known| likeness(&wanted, &known.to_lowercase()).map(|distance| (distance, known)))
+            .filter(|known| wanted.len().abs_diff(known.len()) <= LONGEST_COMPARED)
+            .take(NAMES_COMPARED)
+            .filter_map(|known| likeness(&wanted, &known.to_lowercase(), &mut left).map(|distance| (distance, known)))
             .collect();
         near.sort_unstable();
         near.dedup();
@@ -253,8 +256,8 @@ impl Model {
 }
 
 /// How far two names are apart, if near enough to be a slip: one inside the other, or few edits.
-fn likeness(wanted: &str, known: &str) -> Option<usize> {
-    if wanted.len() > 128 || known.len() > 128 || wanted.is_empty() {
+fn likeness(wanted: &str, known: &str, left: &mut usize) -> Option<usize> {
+    if wanted.len() > LONGEST_COMPARED || known.len() > LONGEST_COMPARED || wanted.is_empty() {
         return None;
     }
     let apart = wanted.len().abs_diff(known.len());
@@ -265,9 +268,18 @@ fn likeness(wanted: &str, known: &str) -> Option<usize> {
     if apart > allowed {
         return None;
     }
+    // A hint is not worth more than so much of everybody's time.
+    *left = left.checked_sub(wanted.len() * known.len())?;
     let distance = edit_distance(wanted.as_bytes(), known.as_bytes());
     (distance <= allowed).then_some(distance)
 }
+
+/// Longer names are not compared,
+const LONGEST_COMPARED: usize = 64;
+/// nor more of them than this for one hint,
+const NAMES_COMPARED: usize = 512;
+/// nor more cells of the tables for it.
+const CELLS_COMPARED: usize = 50_000;
 
 /// Levenshtein's distance by one row of the table.
 fn edit_distance(a: &[u8], b: &[u8]) -> usize {
@@ -288,6 +300,20 @@ fn edit_distance(a: &[u8], b: &[u8]) -> usize {
 mod tests {
     use super::*;
     use crate::testing::model;
+
+    #[test]
+    fn a_hint_costs_little_however_many_and_long_the_names_are() {
+        let mut catalog = Catalog::default();
+        let models =
+            (0..20_000).map(|n| model(&format!("{}-{n:05}", "qwen-something-rather-long-indeed".repeat(3)), 1));
+        catalog.replace([model("guide", 1)].into_iter().chain(models).collect());
+        // Cells are counted, so this says how much was compared, not how fast.
+        assert_eq!(catalog.close_names("giude"), ["guide"]);
+        assert!(catalog.close_names(&"x".repeat(60)).is_empty());
+        assert!(catalog.close_names(&"x".repeat(1 << 20)).is_empty());
+        let mut left = 10;
+        assert_eq!(likeness("giude", "guide", &mut left), None, "no more work than is left");
+    }
 
     #[test]
     fn names_aliases_and_close_ones() {

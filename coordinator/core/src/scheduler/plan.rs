@@ -84,7 +84,13 @@ impl Scheduler {
             // It is told what it would meet there, whatever that is.
             return Ok((&ladder.first.target, RungChoice::NONE, Vec::new()));
         }
-        let needs = Needs { category: Category::Llm, priority, deadline: None };
+        // What a ladder is asked for is what its first model of this machine does.
+        let local = ladder.rungs().find_map(|rung| match &rung.target {
+            Target::Local(name) => self.catalog.resolve(name.as_str()),
+            Target::Cloud { .. } => None,
+        });
+        let category = local.map_or(Category::Llm, |model| self.catalog[model].description.category);
+        let needs = Needs { category, priority, deadline: None };
         let Chosen { index, choice, states } = self.choose_rung(ladder, needs, &[])?;
         let views = states.iter().map(|(rung, state)| RungView {
             rung: rung.position,

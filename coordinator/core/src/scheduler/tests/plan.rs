@@ -1,7 +1,7 @@
 //! What would happen, and that it then does (`POST /api/v1/plan`).
 
 use super::*;
-use crate::{PlanQuestion, PlannedStep};
+use crate::{Ladder, PlanQuestion, PlannedStep, Rung, Target};
 
 fn plan(world: &World, model: &str, priority: u8) -> PlannedStep {
     let question = PlanQuestion {
@@ -14,6 +14,19 @@ fn plan(world: &World, model: &str, priority: u8) -> PlannedStep {
 
 fn gpu(gib: u64) -> Vec<(DeviceId, ByteCount)> {
     vec![(DeviceId::Cuda(0), ByteCount::gib(gib))]
+}
+
+#[test]
+fn a_ladder_of_embedding_models_is_planned_as_what_it_is() {
+    let embeds = |name| ModelDescription { category: Category::Embedding, ..model(name, 4) };
+    let world = World::calm(8, vec![embeds("small"), embeds("large")]);
+    let rungs = ["small", "large"].into_iter().enumerate();
+    let mut rungs = rungs.map(|(position, name)| Rung { target: Target::Local(name.into()), position });
+    let first = rungs.next().unwrap();
+    let ladder = Ladder { rest: rungs.collect(), ..Ladder { first, ..Ladder::from("") } };
+    let planned = world.core.plan(world.now, &PlanQuestion { ladder, ..PlanQuestion::default() }).unwrap();
+    assert!(planned.ladder.iter().all(|rung| rung.usable), "{:?}", planned.ladder);
+    assert_eq!(planned.step, PlannedStep::Load { parts: gpu(4) });
 }
 
 #[test]
