@@ -143,7 +143,12 @@ pub(crate) struct Dispatched {
 #[derive(Clone, Debug)]
 pub(crate) enum Place {
     /// To a worker of ours.
-    Worker(Arc<Worker>),
+    Worker {
+        /// Which.
+        worker: Arc<Worker>,
+        /// How important the request is, after the limits of its client.
+        priority: Priority,
+    },
     /// To a provider elsewhere.
     Cloud {
         /// Which one.
@@ -157,7 +162,7 @@ impl Place {
     /// The name of what serves the request, for people and headers.
     pub(crate) fn served(&self) -> String {
         match self {
-            Self::Worker(worker) => worker.model.to_string(),
+            Self::Worker { worker, .. } => worker.model.to_string(),
             Self::Cloud { provider, model } => format!("{provider}:{model}"),
         }
     }
@@ -547,11 +552,12 @@ impl Driver {
                 });
             }
             Effect::Stop { slot, generation } => self.supervisor.stop(slot, generation),
-            Effect::Dispatch { request, slot, generation, queued, loading, rung } => {
+            Effect::Dispatch { request, slot, generation, priority, queued, loading, rung } => {
                 let Some(worker) = self.supervisor.worker(slot, generation).cloned() else {
                     return Some(Event::Finished { request, outcome: Outcome::LostBeforeAnswer, tokens: None });
                 };
-                return self.send_on(request, Dispatched { place: Place::Worker(worker), rung, queued, loading });
+                return self
+                    .send_on(request, Dispatched { place: Place::Worker { worker, priority }, rung, queued, loading });
             }
             Effect::DispatchCloud { request, provider, model, queued, rung } => {
                 let (place, loading) = (Place::Cloud { provider, model }, Duration::ZERO);

@@ -18,6 +18,12 @@ pub mod headers {
     pub const AUTHORIZATION: &str = "authorization";
     /// The id of the request, echoed by the worker.
     pub const REQUEST_ID: &str = "x-request-id";
+    /// How many milliseconds the request still has; without it there is no end. A worker answers within them, or with
+    /// `deadline_exceeded`: status 504 before its answer began, an error event in a stream. It stops the work then. Engines
+    /// that do not know the header lose their connection at that moment.
+    pub const DEADLINE_MS: &str = "x-deadline-ms";
+    /// How important the request is, 0 to 9, lower is more. A worker may use it to order what it does.
+    pub const PRIORITY: &str = "x-priority";
 }
 
 /// The line that starts a worker, as JSON.

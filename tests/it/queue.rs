@@ -169,3 +169,23 @@ async fn rc_13_an_answer_that_takes_too_long_is_ended_and_nobody_is_said_to_have
     assert_eq!(views::outcomes(&boss, "patient", 2).await, ["deadline_exceeded", "deadline_exceeded"]);
     boss.finish().await;
 }
+
+#[tokio::test]
+async fn rc_13_the_deadline_and_the_priority_are_carried_to_the_worker() {
+    let sandbox = Sandbox::new();
+    let mut model = sandbox.fake_model("alpha", Behaviour::default());
+    let boss = sandbox.start().await;
+    let urgent = ask(&boss, "?", json!({ "x_budget_s": 3_000, "x_priority": "interactive" }));
+    let mut worker = model.worker().await;
+    let headers = worker.request().await.headers;
+    let left: u64 = headers["x-deadline-ms"].parse().unwrap();
+    assert!((1..=3_000_000).contains(&left), "{left}");
+    assert_eq!(headers["x-priority"], "2");
+    urgent.await.unwrap();
+    // Without an end there is none to tell; and nobody is more important than its client may be.
+    let plain = ask(&boss, "?", json!({ "x_priority": 0 }));
+    let headers = worker.request().await.headers;
+    assert_eq!((headers.get("x-deadline-ms"), headers["x-priority"].as_str()), (None, "2"));
+    plain.await.unwrap();
+    boss.finish().await;
+}

@@ -224,6 +224,8 @@ pub enum Effect {
         slot: SlotId,
         /// Which filling of it.
         generation: Generation,
+        /// How important it is, after the limits of its client.
+        priority: Priority,
         /// How long it waited in the queue.
         queued: Duration,
         /// How much of that was a load it caused or shared.

@@ -40,11 +40,11 @@ impl Account {
     /// The request got a worker.
     pub(super) fn dispatched(&mut self, dispatched: &Dispatched) {
         match &dispatched.place {
-            Place::Worker(worker) if self.model.as_ref() != Some(&worker.model) => {
+            Place::Worker { worker, .. } if self.model.as_ref() != Some(&worker.model) => {
                 self.model = Some(worker.model.clone());
                 self.handles = self.metrics.model(self.model.as_ref());
             }
-            Place::Worker(_) => {}
+            Place::Worker { .. } => {}
             Place::Cloud { provider, .. } => {
                 self.model = Some(ModelId::from(dispatched.place.served().as_str()));
                 // Names of its models come from clients: they are no labels.

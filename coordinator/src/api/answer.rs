@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderName, Method, Request, StatusCode, Uri};
 use http_body_util::BodyExt;
 use model_boss_core::RungChoice;
 use model_boss_dialects::{AnswerKind, Prepared, Reshape, Stamp, check_answer, engine_error};
-use model_boss_protocol::{ApiError, ClientId, ErrorBody, ErrorCode, ErrorSource, headers};
+use model_boss_protocol::{ApiError, ClientId, ErrorBody, ErrorCode, ErrorSource, Priority, headers};
 use tokio::time::{Instant, timeout_at};
 
 use crate::cloud::{CloudAnswer, CloudRequest, Clouds};
@@ -191,8 +191,8 @@ async fn begin(ticket: &mut Ticket, forward: &Forward, account: &mut Account) ->
     loop {
         let dispatched = ticket.dispatched().await?;
         account.dispatched(&dispatched);
-        let worker = match &dispatched.place {
-            Place::Worker(worker) => worker,
+        let (worker, priority) = match &dispatched.place {
+            Place::Worker { worker, priority } => (worker, *priority),
             Place::Cloud { provider, model } => match ask_cloud(forward, provider, model).await {
                 Ok((status, headers, content)) => return Ok(Begun { dispatched, status, headers, content }),
                 Err(error) if error.code == ErrorCode::InvalidRequest => return Err(error),
@@ -202,7 +202,7 @@ async fn begin(ticket: &mut Ticket, forward: &Forward, account: &mut Account) ->
                 }
             },
         };
-        match exchange(worker, forward).await {
+        match exchange(worker, priority, forward).await {
             Ok((status, headers, content)) => return Ok(Begun { dispatched, status, headers, content }),
             Err(Lost::Refused(error)) => return Err(error),
             Err(lost) if lost.is_nonsense() => {
@@ -244,7 +244,11 @@ async fn ask_cloud(
     Ok((status, headers, content))
 }
 
-async fn exchange(worker: &Worker, forward: &Forward) -> Result<(StatusCode, HeaderMap, Content), Lost> {
+async fn exchange(
+    worker: &Worker,
+    priority: Priority,
+    forward: &Forward,
+) -> Result<(StatusCode, HeaderMap, Content), Lost> {
     let upstream = worker.upstream().ok_or(Lost::NotReady)?;
     let Asked { path, body, reshape, thinking } = prepare(worker, forward).await?;
     let mut request = Request::new(body);
@@ -253,6 +257,12 @@ async fn exchange(worker: &Worker, forward: &Forward) -> Result<(StatusCode, Hea
     let outgoing = request.headers_mut();
     outgoing.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     outgoing.insert(HeaderName::from_static(headers::REQUEST_ID), forward.request_id.clone());
+    outgoing.insert(HeaderName::from_static(headers::PRIORITY), HeaderValue::from(u16::from(priority.number())));
+    if let Some(deadline) = forward.deadline {
+        let left = deadline.saturating_duration_since(Instant::now()).as_millis();
+        let left = HeaderValue::from(u64::try_from(left).unwrap_or(u64::MAX));
+        outgoing.insert(HeaderName::from_static(headers::DEADLINE_MS), left);
+    }
 
     let (head, body) = upstream.send(request).await?.into_parts();
     // Nothing of a worker's head goes on but what is put in here.

@@ -4,6 +4,7 @@
 mod answer;
 mod chat;
 mod completions;
+mod deadline;
 mod error;
 mod fields;
 mod generate;
@@ -84,6 +85,7 @@ fn routes() -> Router<Arc<Worker>> {
 fn guarded(routes: Router<Arc<Worker>>, worker: Arc<Worker>) -> Router {
     routes
         .layer(DefaultBodyLimit::max(LARGEST_BODY))
+        .layer(middleware::from_fn(deadline::within))
         .layer(middleware::from_fn_with_state(Arc::clone(&worker), require_token))
         .layer(CatchPanicLayer::custom(|_| {
             Failure(ApiError::new(ErrorCode::Internal, "the worker failed on this request")).into_response()

@@ -225,6 +225,7 @@ impl Scheduler {
             request: request.id,
             slot: slot_id,
             generation,
+            priority: request.priority,
             queued: self.now.since(arrived),
             loading,
             rung: rung_of(&request),

@@ -61,7 +61,11 @@ fn rc_1_the_way_of_a_request() {
     assert_eq!(spawned, parts);
     let waited = Duration::from_millis(3_001);
     let rung = RungChoice::NONE;
-    assert_eq!(dispatch, &Effect::Dispatch { request, slot, generation, queued: waited, loading: waited, rung });
+    let priority = Priority::NORMAL;
+    assert_eq!(
+        dispatch,
+        &Effect::Dispatch { request, slot, generation, priority, queued: waited, loading: waited, rung }
+    );
 }
 
 #[test]

@@ -81,6 +81,27 @@ async fn rc_11_a_client_that_goes_away_ends_its_answer_streamed_or_not() {
 }
 
 #[tokio::test]
+async fn rc_13_a_request_ends_with_its_time_streamed_or_not() {
+    for (stream, status) in [(false, 504), (true, 200)] {
+        let rig = endless().start().await;
+        let body = chat(json!({"stream": stream})).to_string();
+        let answer = rig.send("POST", "/v1/chat/completions", "x-deadline-ms: 200\r\n", body.as_bytes()).await;
+        let last = answer.chunks.last().unwrap();
+        let error = if stream { event(last) } else { answer.json() };
+        assert_eq!((answer.status, &error["error"]["code"]), (status, &json!("deadline_exceeded")), "{last}");
+        rig.until(|rig| rig.worker.activity.totals().cancelled == 1).await;
+        assert_eq!(rig.control.open(), 0, "its memory came back");
+    }
+    // Time that is enough, and a header that says nothing, change nothing.
+    for header in ["x-deadline-ms: 600000\r\n", "x-deadline-ms: soon\r\n"] {
+        let rig = Setup::saying("good day").start().await;
+        let body = chat(json!({"stream": true})).to_string();
+        let answer = rig.send("POST", "/v1/chat/completions", header, body.as_bytes()).await;
+        assert!(answer.events().len() > 1);
+    }
+}
+
+#[tokio::test]
 async fn rc_11_a_waiting_client_that_goes_away_is_forgotten() {
     let (rig, permits) = endless().start_gated(FakeDecoder::gated).await;
     let body = chat(json!({"n": 4})).to_string();
