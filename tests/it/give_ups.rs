@@ -48,7 +48,7 @@ async fn impatient(client: Client, path: &'static str, body: Value, patience: Du
 }
 
 /// Everything is given back, as far as anybody outside can see.
-async fn nothing_is_left(boss: &Boss) {
+pub(crate) async fn nothing_is_left(boss: &Boss) {
     let quiet = async || {
         let (stats, clients) = (boss.read("/api/v1/stats").await, boss.read("/api/v1/clients").await);
         let slots = boss.read("/api/v1/slots").await;

@@ -21,13 +21,13 @@ const MEMBERS: usize = 5;
 /// A program that starts processes which hold on to life: a session of its own, a daemon (two forks, one session, no
 /// environment), a group of its own, and a deep chain whose middle has ended. Each of them holds a pipe: it ends when all
 /// of them are gone.
-struct Unruly {
+pub(crate) struct Unruly {
     program: PathBuf,
     fifo: PathBuf,
 }
 
 impl Unruly {
-    fn new(sandbox: &Sandbox) -> Self {
+    pub(crate) fn new(sandbox: &Sandbox) -> Self {
         let (program, fifo) = (sandbox.path("unruly"), sandbox.path("unruly.fifo"));
         nix::unistd::mkfifo(&fifo, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
         let script = format!(
@@ -48,7 +48,7 @@ impl Unruly {
     }
 
     /// Begins to listen. Opened without waiting, so that whoever writes finds a reader.
-    fn listen(&self) -> Tree {
+    pub(crate) fn listen(&self) -> Tree {
         let pipe = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(&self.fifo).unwrap();
         Tree { pipe }
     }
@@ -65,13 +65,13 @@ impl Unruly {
 }
 
 /// The living processes of an unruly program, known by the pipe that they hold.
-struct Tree {
+pub(crate) struct Tree {
     pipe: File,
 }
 
 impl Tree {
     /// Waits until all its processes are there.
-    async fn stands(&mut self) {
+    pub(crate) async fn stands(&mut self) {
         let mut seen = Vec::new();
         let all = async || {
             let _ = self.pipe.read_to_end(&mut seen);
@@ -87,13 +87,13 @@ impl Tree {
     }
 
     /// Waits until all its processes are gone.
-    async fn is_gone(mut self) {
+    pub(crate) async fn is_gone(mut self) {
         until(GONE_WITHIN, "no process of the tree is left", async || (!self.lives()).then_some(())).await;
     }
 }
 
 /// `model-boss lease run` with an unruly program, or another one.
-struct Job(Child);
+pub(crate) struct Job(pub(crate) Child);
 
 impl Job {
     fn start(boss: &Boss, program: &[&str]) -> Self {
@@ -107,12 +107,12 @@ impl Job {
         Self(command.spawn().unwrap())
     }
 
-    fn unruly(boss: &Boss, unruly: &Unruly) -> Self {
+    pub(crate) fn unruly(boss: &Boss, unruly: &Unruly) -> Self {
         Self::start(boss, &[unruly.program.to_str().unwrap()])
     }
 
     /// The guards between the lease and the program, and the program.
-    fn line(&self) -> Vec<u32> {
+    pub(crate) fn line(&self) -> Vec<u32> {
         guards_and_program(self.0.id())
     }
 }
@@ -131,7 +131,7 @@ fn guards_and_program(holder: u32) -> Vec<u32> {
 }
 
 /// Ends them all at once: stopped first, so that none of them can do anything about the others.
-fn kill_at_once(pids: &[u32]) {
+pub(crate) fn kill_at_once(pids: &[u32]) {
     for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
         for pid in pids {
             // One may have ended with another.
@@ -174,7 +174,7 @@ async fn a_leased_program_ends_with_all_its_sessions() {
 }
 
 /// Of holder (0), outer guard (1), inner guard (2) and program (3), whom to kill.
-const VICTIMS: [&[usize]; 7] = [&[0], &[1], &[2], &[3], &[0, 1], &[0, 2], &[1, 2]];
+pub(crate) const VICTIMS: [&[usize]; 7] = [&[0], &[1], &[2], &[3], &[0, 1], &[0, 2], &[1, 2]];
 
 #[tokio::test]
 async fn a_leased_program_ends_whoever_of_its_line_is_killed() {
