@@ -33,7 +33,7 @@ pub(crate) struct NvidiaProbe {
 enum Driver {
     /// It was asked to begin and has not answered.
     Begins(Receiver<Result<Nvml, NvmlError>>, Instant),
-    Works(Nvml),
+    Works(Box<Nvml>),
     /// It failed as a whole, in these words.
     Fails(String, Instant),
 }
@@ -58,7 +58,7 @@ impl NvidiaProbe {
     pub(crate) fn start() -> (Option<Self>, Option<NoNvidia>) {
         let begun = begin();
         let (driver, why) = match begun.recv_timeout(START_LIMIT) {
-            Ok(Ok(nvml)) => (Driver::Works(nvml), None),
+            Ok(Ok(nvml)) => (Driver::Works(Box::new(nvml)), None),
             Ok(Err(NvmlError::LibloadingError(_))) => return (None, Some(NoNvidia::NoDriver)),
             Ok(Err(error)) => (Driver::Fails(error.to_string(), Instant::now()), Some(NoNvidia::Broken(error))),
             Err(RecvTimeoutError::Timeout) => (Driver::Begins(begun, Instant::now()), Some(NoNvidia::Hangs)),
@@ -77,7 +77,7 @@ impl NvidiaProbe {
         if let Driver::Begins(begun, since) = &self.driver {
             // It is as quick as any other question, or it hangs.
             match begun.recv_timeout(BEGIN_AGAIN / 4) {
-                Ok(Ok(nvml)) => self.driver = Driver::Works(nvml),
+                Ok(Ok(nvml)) => self.driver = Driver::Works(Box::new(nvml)),
                 Ok(Err(error)) => self.driver = Driver::Fails(error.to_string(), Instant::now()),
                 Err(RecvTimeoutError::Timeout) => {
                     let seconds = since.elapsed().as_secs_f64().ceil();
