@@ -13,9 +13,11 @@ use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use model_boss_tests::{Behaviour, Boss, PATIENCE, Sandbox, binary, question, text_of_events, until};
+use model_boss_tests::{Behaviour, Boss, PATIENCE, Sandbox, binary, question, text_of_events, until, within};
 use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 
 use crate::views;
 
@@ -125,7 +127,8 @@ pub(crate) async fn start(sandbox: &Sandbox) -> Boss {
 
 fn claude_at(stub: &Stub) -> String {
     format!(
-        "[providers.claude]\nbase_url = \"http://{}\"\nmodels = {{ opus = \"claude-opus-x\" }}\n\
+        "[providers.claude]\nbase_url = \"http://{}\"\nkey_env = \"ANTHROPIC_API_KEY\"\n\
+         models = {{ opus = \"claude-opus-x\" }}\n\
          prices = {{ claude-opus = {{ input = 5, output = 25 }} }}",
         stub.address
     )
@@ -273,6 +276,146 @@ async fn rc_27_a_daily_limit_holds_and_survives_a_restart() {
     let boss = start(&sandbox).await;
     assert_eq!(ask(&boss, "poor", "claude:opus").await.error_code(), "cloud_not_allowed");
     boss.finish().await;
+}
+
+/// Where a client may spend $0.10 a day, and the most that a short question with 500 tokens of answer may cost is
+/// $0.0126.
+const POOR: &str = "clients:\n  poor:\n    daily_spend_usd: 0.1\n    max_concurrent: 200\n";
+
+#[tokio::test]
+async fn rc_27_no_number_of_requests_at_once_goes_over_a_limit() {
+    let stub = Stub::start("application/json", message("four")).await;
+    let sandbox = Sandbox::new().with_config(&claude_at(&stub));
+    std::fs::write(sandbox.path("tasks.yaml"), POOR).unwrap();
+    let boss = start(&sandbox).await;
+    let ask = |client: &str| {
+        let mut body = question("claude:opus", "?");
+        (body["x_client_id"], body["max_tokens"]) = (json!(client), json!(500));
+        boss.ask(body)
+    };
+    // Nobody is answered for now: all of them are under way at once.
+    stub.endless.store(true, Ordering::Relaxed);
+    let mut all: Vec<_> = (0..100).map(|_| ask("poor")).collect();
+    let mut refused = 0;
+    while all.len() > 8 {
+        let (answer, rest) = within(PATIENCE, "one is answered", first_of(all)).await;
+        all = rest;
+        assert_eq!((answer.status.as_u16(), answer.error_code().as_str()), (429, "client_limit"), "{answer:?}");
+        assert!(answer.error_message().contains("under way") && answer.header("retry-after").is_some(), "{answer:?}");
+        refused += 1;
+    }
+    assert_eq!(refused, 92);
+    let sent = async || (stub.asked().len() == 8).then_some(());
+    until(PATIENCE, "those that the limit has room for are sent", sent).await;
+    // The provider is everybody else's all the same.
+    stub.endless.store(false, Ordering::Relaxed);
+    assert_eq!(ask("rich").await.unwrap().status, StatusCode::OK);
+    // They give up: what they had reserved is there again, until it is spent.
+    for one in all {
+        one.abort();
+    }
+    let free = async || (ask("poor").await.unwrap().status == StatusCode::OK).then_some(());
+    until(PATIENCE, "there is room again", free).await;
+    let mut answered = 1;
+    loop {
+        let answer = ask("poor").await.unwrap();
+        if answer.status == StatusCode::FORBIDDEN {
+            break;
+        }
+        assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+        answered += 1;
+    }
+    // $0.0175 each: the sixth goes over the limit, and no other begins.
+    assert_eq!(answered, 6);
+    boss.finish().await;
+}
+
+/// The first of them to end, and the others.
+async fn first_of<T>(mut all: Vec<JoinHandle<T>>) -> (T, Vec<JoinHandle<T>>) {
+    let (at, done) = std::future::poll_fn(|context| {
+        let ready = all.iter_mut().enumerate().find_map(|(at, one)| match Pin::new(one).poll(context) {
+            Poll::Ready(done) => Some((at, done)),
+            Poll::Pending => None,
+        });
+        ready.map_or(Poll::Pending, Poll::Ready)
+    })
+    .await;
+    drop(all.swap_remove(at));
+    (done.unwrap(), all)
+}
+
+#[tokio::test]
+async fn rc_27_what_was_spent_is_not_forgotten_with_its_file() {
+    let stub = Stub::start("application/json", message("four")).await;
+    let sandbox = Sandbox::new().with_config(&claude_at(&stub));
+    std::fs::write(sandbox.path("tasks.yaml"), POOR).unwrap();
+    std::fs::write(sandbox.path("state/spend.json"), "{\"day\":").unwrap();
+    let ask = async |boss: &Boss, client: &str| {
+        let mut body = question("claude:opus", "?");
+        body["x_client_id"] = json!(client);
+        boss.client().post("/v1/chat/completions", &body).await
+    };
+    // After a restart too: what is written then is half of the day.
+    for _ in 0..2 {
+        let boss = start(&sandbox).await;
+        let refused = ask(&boss, "poor").await;
+        assert_eq!((refused.status, refused.error_code().as_str()), (StatusCode::FORBIDDEN, "cloud_not_allowed"));
+        assert!(refused.error_message().contains("spend.json"), "{refused:?}");
+        assert_eq!(ask(&boss, "rich").await.status, StatusCode::OK);
+        boss.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn rc_27_leaving_before_an_answer_begins_costs_the_prompt() {
+    let provider = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let tables = format!(
+        "[providers.far]\nbase_url = \"http://{}\"\ncloud = true\nprices = {{ m = {{ input = 1000000, output = 1 }} }}",
+        provider.local_addr().unwrap()
+    );
+    let sandbox = Sandbox::new().with_config(&tables);
+    std::fs::write(sandbox.path("tasks.yaml"), POOR).unwrap();
+    let boss = start(&sandbox).await;
+    let mut body = question("far:m", "?");
+    body["x_client_id"] = json!("poor");
+    let asking = boss.ask(body.clone());
+    // It reads, and says nothing.
+    let (mut stream, _) = within(PATIENCE, "it is asked", provider.accept()).await.unwrap();
+    within(PATIENCE, "it reads", stream.read_u8()).await.unwrap();
+    asking.abort();
+    let refused = async || {
+        let answer = boss.client().post("/v1/chat/completions", &body).await;
+        (answer.error_code() == "cloud_not_allowed").then_some(())
+    };
+    // Asked again it would go there again, and hang: while the first is under way, and after it, it does not.
+    until(PATIENCE, "it is paid for", refused).await;
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn rc_27_the_key_for_anthropic_is_shown_to_nobody_else() {
+    let stub = Stub::start("application/json", message("four")).await;
+    let at = format!("base_url = \"http://{}\"", stub.address);
+    for (tables, model) in [
+        (format!("[providers.claude]\n{at}"), "claude:opus"),
+        (format!("[providers.other]\nkind = \"anthropic\"\n{at}"), "other:opus"),
+    ] {
+        let sandbox = Sandbox::new().with_config(&tables);
+        let boss = start(&sandbox).await;
+        assert_eq!(boss.chat(model, "?").await.status, StatusCode::OK);
+        let asked = stub.asked().pop().unwrap();
+        let told = format!("{:?}", asked.headers);
+        assert!(!told.contains(KEY) && !asked.headers.contains_key("x-api-key"), "{told}");
+        boss.finish().await;
+    }
+    for (lines, words) in [
+        ("kind = \"anthropic\"\nbase_url = \"http://10.0.0.7\"\nkey_env = \"K\"", "use https"),
+        ("base_url = \"http://10.0.0.7\"\nkey_file = \"k\"", "use https"),
+    ] {
+        let sandbox = Sandbox::new().with_config(&format!("[providers.far]\n{lines}"));
+        let (status, said) = sandbox.launch(&binary("model-boss-fake-worker")).end().await;
+        assert!(!status.success() && said.contains(words), "{said}");
+    }
 }
 
 #[tokio::test]

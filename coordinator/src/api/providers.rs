@@ -1,7 +1,6 @@
 //! `GET /api/v1/providers`: who else serves models, what was asked of them, and what everybody spent and may still spend.
 
 use std::collections::BTreeSet;
-use std::time::SystemTime;
 
 use axum::response::Response;
 use model_boss_protocol::{ApiError, ClientId};
@@ -62,5 +61,5 @@ pub(super) fn budgets(context: &Context, today: &Today) -> Vec<Budget> {
 
 /// Seconds since 1970.
 pub(super) fn now() -> u64 {
-    SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs())
+    crate::cloud::now()
 }

@@ -2,19 +2,26 @@
 //! for all the same, as far as it told its tokens; what it did not tell any more is guessed by what had come.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use model_boss_dialects::anthropic::ChatFromMessages;
 use model_boss_dialects::sse::{self, Item, Reader};
 use model_boss_dialects::{Reshape, nonsense};
-use model_boss_protocol::{ApiError, ClientId};
+use model_boss_protocol::{ApiError, ClientId, ErrorCode};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::spend::{Spend, Used};
+use super::spend::{Refused, Reserved, Spend, Used};
 
 /// English text has about four bytes for each token.
 const BYTES_PER_TOKEN: usize = 4;
+/// An answer of which the request does not say how long it may be is held to be this long at most.
+const USUAL_ANSWER: u64 = 16_384;
+/// Providers cut images into pieces: none takes more.
+const IMAGE_TOKENS: u64 = 4_096;
+/// When requests under way may have ended.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
 
 /// The open bill of one request.
 pub(super) struct Bill {
@@ -26,9 +33,76 @@ pub(super) struct Bill {
     /// For a token of prompt and of answer, in US dollars; `None` where no price is known.
     pub(super) price: Option<(f64, f64)>,
     pub(super) now: u64,
+    /// What the client may spend in a day, if that is limited.
+    pub(super) daily_limit: Option<f64>,
+    /// Held until the bill is paid.
+    pub(super) reserved: Option<Reserved>,
+}
+
+/// The most tokens that a request may come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Most {
+    pub(super) prompt: u64,
+    pub(super) answer: u64,
+}
+
+impl Most {
+    /// Of a request as OpenAI's API has it, whose answers may have so many tokens each; `None`: it does not say.
+    pub(super) fn of(chat: &Map<String, Value>, answer: Option<u64>) -> Self {
+        let choices = chat.get("n").and_then(Value::as_u64).unwrap_or(1).max(1);
+        let prompt = chat.values().map(most_tokens).fold(0, u64::saturating_add);
+        Self { prompt, answer: answer.unwrap_or(USUAL_ANSWER).saturating_mul(choices) }
+    }
+}
+
+impl Most {
+    /// What the prompt probably comes to.
+    pub(super) fn guessed_prompt(self) -> u64 {
+        self.prompt.div_ceil(BYTES_PER_TOKEN as u64)
+    }
+}
+
+/// No text has more tokens than bytes, and no image more than providers cut it into.
+fn most_tokens(value: &Value) -> u64 {
+    match value {
+        Value::String(image) if image.starts_with("data:") => IMAGE_TOKENS,
+        Value::String(text) => text.len() as u64,
+        Value::Array(parts) => parts.iter().map(most_tokens).fold(0, u64::saturating_add),
+        Value::Object(fields) => {
+            let field = |(name, value): (&String, &Value)| most_tokens(value).saturating_add(name.len() as u64);
+            fields.iter().map(field).fold(0, u64::saturating_add)
+        }
+        _ => 1,
+    }
 }
 
 impl Bill {
+    /// Holds the most that the request may cost, for a client with a limit: before anything is sent.
+    pub(super) fn reserve(&mut self, most: Most) -> Result<(), ApiError> {
+        let Some(limit) = self.daily_limit else { return Ok(()) };
+        // What is on this machine, or marked as no cloud, may have no price.
+        let (of_prompt, of_answer) = self.price.unwrap_or_default();
+        let dollars = most.prompt as f64 * of_prompt + most.answer as f64 * of_answer;
+        let client = &self.client;
+        let refuse = |message: String| ApiError::new(ErrorCode::CloudNotAllowed, message).with_param("model");
+        let reserved = self.spend.reserve(client, limit, dollars, self.now).map_err(|refused| match refused {
+            Refused::Spent(spent) => refuse(format!("client '{client}' has spent ${spent:.2} of ${limit} today (UTC)")),
+            Refused::Unknown => refuse(format!(
+                "what client '{client}' has spent of ${limit} today (UTC) is not known, because spend.json cannot be read \
+                 or was damaged: stop the coordinator and remove it, or wait until tomorrow"
+            )),
+            Refused::UnderWay(spent) => {
+                let message = format!(
+                    "client '{client}' has spent ${spent:.2} of ${limit} today (UTC), and its requests under way may use \
+                     the rest; ask again when they have ended"
+                );
+                ApiError::new(ErrorCode::ClientLimit, message).retry_after(ASK_AGAIN)
+            }
+        })?;
+        self.reserved = Some(reserved);
+        Ok(())
+    }
+
     fn close(&self, tokens: Option<(u64, u64)>) {
         let Some((prompt, answer)) = tokens else { return };
         let price = |(of_prompt, of_answer)| prompt as f64 * of_prompt + answer as f64 * of_answer;
@@ -194,6 +268,8 @@ mod tests {
             model: "m".into(),
             price: Some((1.0, 10.0)),
             now: NOW,
+            daily_limit: None,
+            reserved: None,
         };
         let mut answer = BilledChat::new(bill, chat.as_object().unwrap(), hide_usage);
         let out: Vec<u8> = pieces.iter().flat_map(|piece| answer.piece(piece.as_bytes())).collect();

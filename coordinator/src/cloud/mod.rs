@@ -13,7 +13,7 @@ mod transport;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
@@ -31,8 +31,8 @@ use provider::{Provider, ProviderKind};
 pub(crate) use provider::{ProviderSpec, ProviderTables};
 use put::{Order, Put, Question, put};
 pub(crate) use report::{Counted, ProviderReport, UTC_DAY};
-use spend::Spend;
 pub(crate) use spend::{FILE as SPEND_FILE, Today};
+use spend::{Spend, Used};
 use transport::{Answered, Transport};
 
 use crate::json::JsonLimits;
@@ -129,7 +129,7 @@ impl Clouds {
         let provider = self.provider(request.provider)?;
         let model = provider.model(request.model);
         let price = provider.price(model);
-        self.within_limit(request, provider, model, price)?;
+        self.can_be_limited(request, provider, model, price)?;
         let key = provider.key()?;
         let stamp = Stamp {
             id: format!("chatcmpl-{}", request.id),
@@ -143,6 +143,8 @@ impl Clouds {
             model: model.to_owned(),
             price,
             now: request.now,
+            daily_limit: request.daily_limit,
+            reserved: None,
         };
         let order = Order {
             kind: provider.kind(),
@@ -156,17 +158,26 @@ impl Clouds {
             memory: request.memory.holder(),
             limits: request.limits,
         };
-        let Put { question, reshape, thinking } = put(order).await?;
-        let mut sent =
-            Sent { spend: &self.spend, provider: request.provider, model, answered: false, now: request.now };
+        let Put { question, reshape, thinking, prompt } = put(order).await?;
+        let given_up = GivenUp { client: request.client, prompt, dollars: price.map(|(of, _)| prompt as f64 * of) };
+        let mut sent = Sent {
+            spend: &self.spend,
+            provider: request.provider,
+            model,
+            answered: false,
+            given_up: Some(given_up),
+            now: request.now,
+        };
         let answer = match question {
             Question::Command { program, question, is_stream } => {
-                let running = Box::pin(self.run((provider, &program), model, key, question, is_stream)).await?;
-                CloudAnswer::of_command(running, is_stream, reshape)
+                let running = Box::pin(self.run((provider, &program), model, key, question, is_stream)).await;
+                sent.given_up = None;
+                CloudAnswer::of_command(running?, is_stream, reshape)
             }
             Question::Http { path, body } => {
-                let answered = self.exchange(provider, path, key.as_deref(), body, request.id).await?;
-                CloudAnswer::of_http(answered, reshape)
+                let answered = self.exchange(provider, path, key.as_deref(), body, request.id).await;
+                sent.given_up = None;
+                CloudAnswer::of_http(answered?, reshape)
             }
         };
         sent.answered = true;
@@ -207,8 +218,14 @@ impl Clouds {
         body.insert("model".to_owned(), json!(model));
         let key = provider.key()?;
         let text = offload(question.size, move || Ok(Bytes::from(Value::Object(body).to_string()))).await?;
-        let mut sent =
-            Sent { spend: &self.spend, provider: question.provider, model, answered: false, now: question.now };
+        let mut sent = Sent {
+            spend: &self.spend,
+            provider: question.provider,
+            model,
+            answered: false,
+            given_up: None,
+            now: question.now,
+        };
         let answered = self.exchange(provider, "/v1/messages/count_tokens", key.as_deref(), text, question.id).await?;
         sent.answered = true;
         let said = transport::collect(answered.body).await;
@@ -249,8 +266,9 @@ impl Clouds {
         })
     }
 
-    /// A client with a limit may only use models with a known price, and only until the limit is reached.
-    fn within_limit(
+    /// A client with a limit may only use models with a known price. The limit itself is looked at when the most that
+    /// the request may cost is known ([`Bill::reserve`]).
+    fn can_be_limited(
         &self,
         request: &CloudRequest<'_>,
         provider: &Provider,
@@ -258,17 +276,13 @@ impl Clouds {
         price: Option<(f64, f64)>,
     ) -> Result<(), ApiError> {
         let Some(limit) = request.daily_limit else { return Ok(()) };
-        let refuse = |message: String| Err(ApiError::new(ErrorCode::CloudNotAllowed, message).with_param("model"));
         if price.is_none() && provider.costs() {
-            return refuse(format!(
+            let message = format!(
                 "client '{}' may spend ${limit} a day, and no price of '{}:{model}' is known: set \
                  [providers.{}.prices]",
                 request.client, request.provider, request.provider
-            ));
-        }
-        let spent = self.spend.of(request.client, request.now);
-        if spent >= limit {
-            return refuse(format!("client '{}' has spent ${spent:.2} of ${limit} today (UTC)", request.client));
+            );
+            return Err(ApiError::new(ErrorCode::CloudNotAllowed, message).with_param("model"));
         }
         Ok(())
     }
@@ -294,6 +308,11 @@ impl CloudAnswer {
     }
 }
 
+/// Seconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs())
+}
+
 /// A request that is on its way. It is counted when it is known whether an answer began, or when nobody waits for one any
 /// more.
 struct Sent<'a> {
@@ -301,11 +320,24 @@ struct Sent<'a> {
     provider: &'a str,
     model: &'a str,
     answered: bool,
+    /// What it costs if its client leaves before anything came: the provider reads the prompt all the same.
+    given_up: Option<GivenUp<'a>>,
     now: u64,
+}
+
+struct GivenUp<'a> {
+    client: &'a ClientId,
+    /// Tokens, guessed.
+    prompt: u64,
+    dollars: Option<f64>,
 }
 
 impl Drop for Sent<'_> {
     fn drop(&mut self) {
+        if let Some(GivenUp { client, prompt, dollars }) = self.given_up.take().filter(|one| one.dollars.is_some()) {
+            let used = Used { client, provider: self.provider, model: self.model, tokens: (prompt, 0), dollars };
+            self.spend.used(&used, self.now);
+        }
         self.spend.asked(self.provider, self.model, self.answered, self.now);
     }
 }

@@ -126,10 +126,7 @@ impl ProviderSpec {
             if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
                 return Err("'base_url' must not hold a user or a password; use key_env or key_file".to_owned());
             }
-            if uri.scheme_str() == Some("http")
-                && !leads_here(url)
-                && (self.key_env.is_some() || self.key_file.is_some())
-            {
+            if is_readable_on_the_way(url) && (self.key_env.is_some() || self.key_file.is_some()) {
                 return Err(format!("'base_url': a key would cross the network readable to {url}; use https"));
             }
         } else if name != CLAUDE && !by_command {
@@ -195,6 +192,23 @@ impl ProviderTables {
     }
 }
 
+/// Whether what is sent there could be read on its way.
+fn is_readable_on_the_way(url: &str) -> bool {
+    let is_plain = url.parse::<Uri>().is_ok_and(|uri| uri.scheme_str() != Some("https"));
+    is_plain && !leads_here(url)
+}
+
+/// Whether a URL is Anthropic's own, over https: nobody else is shown the key that is meant for it.
+fn is_anthropics(url: &str) -> bool {
+    let known: Option<Uri> = ANTHROPIC.parse().ok();
+    let place = |uri: &Uri| {
+        let port = uri.port_u16().unwrap_or(443);
+        Some((uri.scheme_str()?.to_owned(), uri.host()?.to_ascii_lowercase(), port))
+    };
+    let named = url.parse::<Uri>().ok().as_ref().and_then(place);
+    named.is_some() && named == known.as_ref().and_then(place)
+}
+
 /// Whether a URL leads to this machine.
 fn leads_here(url: &str) -> bool {
     let uri: Option<Uri> = url.parse().ok();
@@ -255,6 +269,12 @@ impl Provider {
         known.max_by_key(|(name, _)| name.len()).map(|(_, price)| *price)
     }
 
+    /// Whether a key that is sent there could be read on its way. The configuration refuses that at the start; here it
+    /// is refused for every request, wherever its key is from.
+    pub(super) fn is_readable_on_the_way(&self) -> bool {
+        is_readable_on_the_way(&self.base_url)
+    }
+
     /// Dollars for a token of prompt and of answer.
     pub(super) fn price(&self, model: &str) -> Option<(f64, f64)> {
         self.listed_price(model).map(|price| (price.input / 1e6, price.output / 1e6))
@@ -281,8 +301,9 @@ impl Provider {
                 Ok(Some(key.to_owned()))
             };
         }
-        // The command line has a login of its own.
-        let usual = (self.kind == ProviderKind::Anthropic && self.command().is_none()).then_some(ANTHROPIC_KEY);
+        // The command line has a login of its own, and a third party is no Anthropic whatever it speaks.
+        let is_own = self.kind == ProviderKind::Anthropic && self.command().is_none() && is_anthropics(&self.base_url);
+        let usual = is_own.then_some(ANTHROPIC_KEY);
         let Some(variable) = self.spec.key_env.as_deref().or(usual) else { return Ok(None) };
         match std::env::var(variable) {
             Ok(key) if !key.trim().is_empty() => Ok(Some(key.trim().to_owned())),
@@ -333,6 +354,35 @@ mod tests {
             |name: &str| matches!(known.target(name), Target::Cloud { .. }) && known.is_cloud(&known.target(name));
         assert_eq!(["near:m", "lan:m", "far:m", "claude:opus"].map(leaves), [false, false, true, true]);
         assert_eq!(tables.embedding().into_iter().collect::<Vec<_>>(), ["far", "lan", "near"]);
+    }
+
+    #[test]
+    fn the_usual_key_is_for_anthropic_itself() {
+        for (url, is) in [
+            ("https://api.anthropic.com", true),
+            ("https://API.anthropic.com:443/v1", true),
+            ("http://api.anthropic.com", false),
+            ("https://api.anthropic.com.example", false),
+            ("https://api.anthropic.com@example.com", false),
+            ("https://api.anthropic.com:8443", false),
+            ("http://127.0.0.1:4000", false),
+            ("https://proxy.example", false),
+        ] {
+            assert_eq!(is_anthropics(url), is, "{url}");
+        }
+        // No variable is looked at for a third party.
+        for text in ["base_url = \"https://proxy.example\"", "base_url = \"http://127.0.0.1:1\""] {
+            let provider = Provider::new("claude", spec(text));
+            assert_eq!((provider.kind(), provider.key().unwrap()), (ProviderKind::Anthropic, None), "{text}");
+        }
+        for (url, readable) in [
+            ("http://10.0.0.7", true),
+            ("http://[::1]:1", false),
+            ("https://a.example", false),
+            ("http://LOCALHOST", true),
+        ] {
+            assert_eq!(is_readable_on_the_way(url), readable, "{url}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use model_boss_dialects::{Reshape, Stamp};
 use model_boss_protocol::{ApiError, ErrorCode};
 use serde_json::{Value, json};
 
-use super::bill::{Bill, BilledChat, BilledMessages};
+use super::bill::{Bill, BilledChat, BilledMessages, Most};
 use super::provider::ProviderKind;
 use crate::json::{self, JsonLimits};
 use crate::memory::{Admission, HeldMemory};
@@ -45,6 +45,8 @@ pub(super) struct Put {
     pub(super) reshape: Box<dyn Reshape>,
     /// What is not done of a wish about thinking.
     pub(super) thinking: Option<&'static str>,
+    /// Tokens of the prompt, guessed.
+    pub(super) prompt: u64,
 }
 
 pub(super) enum Question {
@@ -58,8 +60,9 @@ pub(super) async fn put(order: Order) -> Result<Put, ApiError> {
 }
 
 fn put_now(order: Order) -> Result<Put, ApiError> {
-    let Order { kind, command, is_own, path, model, body, stamp, bill, mut memory, limits } = order;
+    let Order { kind, command, is_own, path, model, body, stamp, mut bill, mut memory, limits } = order;
     let mut chat = json::object(&body, limits, &mut memory, Admission::Accepted)?;
+    let prompt = Most::of(&chat, None).guessed_prompt();
     let is_stream = chat.get("stream") == Some(&json!(true));
     match kind {
         ProviderKind::Anthropic if path != "/v1/chat/completions" => {
@@ -68,17 +71,28 @@ fn put_now(order: Order) -> Result<Put, ApiError> {
         }
         ProviderKind::Anthropic => {
             let question = match command {
-                Some(program) => Question::Command { program, question: command_question(&chat)?, is_stream },
+                Some(program) => {
+                    let question = command_question(&chat)?;
+                    let answer = question.max_tokens.saturating_add(question.thinking.unwrap_or(0));
+                    bill.reserve(Most::of(&chat, Some(answer)))?;
+                    Question::Command { program, question, is_stream }
+                }
                 None => {
-                    let body = messages_request(&chat, &model)?.to_string();
+                    let request = messages_request(&chat, &model)?;
+                    bill.reserve(Most::of(&chat, request["max_tokens"].as_u64()))?;
+                    let body = request.to_string();
                     Question::Http { path: "/v1/messages", body: memory.keep(body) }
                 }
             };
             let reshape = Box::new(BilledMessages { chat: ChatFromMessages::new(stamp, &chat), bill });
-            Ok(Put { question, reshape, thinking: thinking_note(&chat) })
+            Ok(Put { question, reshape, thinking: thinking_note(&chat), prompt })
         }
         ProviderKind::OpenAi => {
             let thinking = for_provider(&mut chat, is_own)?;
+            let named = || ["max_completion_tokens", "max_tokens"].iter().find_map(|name| chat.get(*name)?.as_u64());
+            // Vectors have no tokens.
+            let answer = if path == "/v1/embeddings" { Some(0) } else { named() };
+            bill.reserve(Most::of(&chat, answer))?;
             // Without counts no price can be told.
             let hide_usage = is_stream && bill.price.is_some() && !chat.contains_key("stream_options");
             let reshape = Box::new(BilledChat::new(bill, &chat, hide_usage));
@@ -87,7 +101,7 @@ fn put_now(order: Order) -> Result<Put, ApiError> {
                 chat.insert("stream_options".to_owned(), json!({ "include_usage": true }));
             }
             let body = memory.keep(Value::Object(chat).to_string());
-            Ok(Put { question: Question::Http { path, body }, reshape, thinking })
+            Ok(Put { question: Question::Http { path, body }, reshape, thinking, prompt })
         }
     }
 }

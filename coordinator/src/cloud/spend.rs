@@ -56,6 +56,9 @@ pub(crate) struct Today {
     /// What was asked of each provider.
     #[serde(default)]
     pub(crate) providers: Tallies,
+    /// The file of this day was damaged: nobody knows what had been spent.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) unknown: bool,
 }
 
 impl Today {
@@ -80,6 +83,38 @@ pub(super) struct Used<'a> {
     pub(super) dollars: Option<f64>,
 }
 
+/// Why nothing is reserved.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Refused {
+    /// So much was spent.
+    Spent(f64),
+    /// So much was spent, and the rest may go to requests under way.
+    UnderWay(f64),
+    /// What was spent today is not known.
+    Unknown,
+}
+
+/// The most that a request may cost, held for as long as it is under way.
+#[derive(Debug)]
+pub(super) struct Reserved {
+    kept: Arc<Kept>,
+    client: ClientId,
+    dollars: f64,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        let mut books = self.kept.books();
+        if let Some(reserved) = books.reserved.get_mut(self.client.as_str()) {
+            *reserved -= self.dollars;
+            // What is left of sums of other sizes is no debt.
+            if *reserved < 1e-12 {
+                books.reserved.remove(self.client.as_str());
+            }
+        }
+    }
+}
+
 /// What was asked and spent. Dropped, it has written all of it.
 #[derive(Debug)]
 pub(super) struct Spend {
@@ -101,6 +136,8 @@ struct Kept {
 #[derive(Clone, Debug, Default)]
 struct Books {
     today: Today,
+    /// Dollars that requests under way may cost at most, by client.
+    reserved: BTreeMap<String, f64>,
     ever: Tallies,
     /// The file does not say what stands here.
     unwritten: bool,
@@ -159,7 +196,30 @@ impl Spend {
         Self { kept, writer }
     }
 
+    /// Reserves the most that a request may cost, if the client has spent less than its limit and so have its requests that
+    /// are under way: check and reservation are one step, so that no number of requests at once goes over the limit by more
+    /// than the last of them costs.
+    pub(super) fn reserve(&self, client: &ClientId, limit: f64, most: f64, now: u64) -> Result<Reserved, Refused> {
+        let mut books = self.kept.books();
+        books.today.turn(now);
+        if books.unread || books.today.unknown {
+            return Err(Refused::Unknown);
+        }
+        let spent = books.today.spent.get(client.as_str()).copied().unwrap_or(0.0);
+        if spent >= limit {
+            return Err(Refused::Spent(spent));
+        }
+        let reserved = books.reserved.entry(client.to_string()).or_default();
+        if spent + *reserved >= limit {
+            return Err(Refused::UnderWay(spent));
+        }
+        *reserved += most;
+        drop(books);
+        Ok(Reserved { kept: Arc::clone(&self.kept), client: client.clone(), dollars: most })
+    }
+
     /// What this client spent today.
+    #[cfg(test)]
     pub(super) fn of(&self, client: &ClientId, now: u64) -> f64 {
         let mut books = self.kept.books();
         books.today.turn(now);
@@ -267,6 +327,8 @@ impl Kept {
         };
         let mut books = self.books();
         if std::mem::take(&mut books.unread) {
+            // A restart has to know that it does not know.
+            books.unwritten |= found.unknown;
             books.add(found);
         }
         drop(books);
@@ -300,7 +362,7 @@ impl Kept {
     }
 }
 
-/// The content of the file. A damaged one is moved aside and counts for nothing.
+/// The content of the file. A damaged one is moved aside: what was spent on that day is then not known.
 fn read(file: &Path) -> io::Result<Today> {
     let mut text = Vec::new();
     match open_state_file(file, StateFileUse::Read) {
@@ -311,7 +373,8 @@ fn read(file: &Path) -> io::Result<Today> {
     serde_json::from_slice(&text).or_else(|error| {
         let aside = file.with_extension("json.damaged");
         tracing::warn!("{} makes no sense ({error}) and is moved to {}", file.display(), aside.display());
-        fs::rename(file, aside).map(|()| Today::default())
+        let today = Today { day: super::now() / DAY, unknown: true, ..Today::default() };
+        fs::rename(file, aside).map(|()| today)
     })
 }
 
@@ -357,15 +420,64 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_is_nothing_and_is_written_anew() {
+    fn a_damaged_file_shuts_limits_until_the_day_ends_also_after_a_restart() {
         let folder = tempfile::tempdir().unwrap();
+        let state = StateFolder::new(folder.path());
+        let (client, now) = (ClientId::from("a"), super::super::now());
         fs::write(folder.path().join(FILE), "{\"day\":20").unwrap();
-        let (client, now) = (ClientId::from("a"), 20_000 * DAY);
-        Spend::open(&StateFolder::new(folder.path())).used(&use_of(&client, Some(1.0)), now);
-        assert_eq!(Spend::open(&StateFolder::new(folder.path())).of(&client, now), 1.0);
+        let spend = Spend::open(&state);
+        assert_eq!(spend.reserve(&client, 5.0, 1.0, now).unwrap_err(), Refused::Unknown);
+        drop(spend);
+        let spend = Spend::open(&state);
+        assert_eq!(spend.reserve(&client, 5.0, 1.0, now).unwrap_err(), Refused::Unknown);
+        spend.used(&use_of(&client, Some(1.0)), now);
+        drop(spend);
+        let again = Spend::open(&state);
+        assert_eq!(again.of(&client, now), 1.0);
+        assert_eq!(again.reserve(&client, 5.0, 1.0, now).unwrap_err(), Refused::Unknown);
+        again.reserve(&client, 5.0, 1.0, now + 2 * DAY).unwrap();
+        drop(again);
         let files: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
         assert_eq!(files.len(), 2, "the damaged file is aside, and no draft is left: {files:?}");
         assert_eq!(fs::read(folder.path().join("spend.json.damaged")).unwrap(), b"{\"day\":20");
+    }
+
+    #[test]
+    fn what_is_under_way_counts_until_it_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let spend = Spend::open(&StateFolder::new(folder.path()));
+        let (client, other, now) = (ClientId::from("a"), ClientId::from("b"), 20_000 * DAY);
+        let first = spend.reserve(&client, 1.0, 0.75, now).unwrap();
+        let second = spend.reserve(&client, 1.0, 0.75, now).unwrap();
+        assert_eq!(spend.reserve(&client, 1.0, 0.0, now).unwrap_err(), Refused::UnderWay(0.0));
+        drop(spend.reserve(&other, 1.0, 9.0, now).unwrap());
+        drop(first);
+        let third = spend.reserve(&client, 1.0, 0.25, now).unwrap();
+        spend.used(&use_of(&client, Some(1.0)), now);
+        assert_eq!(spend.reserve(&client, 1.0, 0.0, now).unwrap_err(), Refused::Spent(1.0));
+        drop((second, third));
+        assert!(spend.kept.books().reserved.is_empty());
+    }
+
+    #[test]
+    fn no_number_of_threads_goes_over_a_limit_by_more_than_one_request() {
+        let folder = tempfile::tempdir().unwrap();
+        let (client, now) = (ClientId::from("a"), 20_000 * DAY);
+        let spend = Spend::open(&StateFolder::new(folder.path()));
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        if let Ok(reserved) = spend.reserve(&client, 1.0, 0.3, now) {
+                            spend.used(&use_of(&client, Some(0.3)), now);
+                            drop(reserved);
+                        }
+                    }
+                });
+            }
+        });
+        let spent = spend.of(&client, now);
+        assert!((1.0..1.3 + 1e-9).contains(&spent), "{spent}");
     }
 
     #[test]

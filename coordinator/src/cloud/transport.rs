@@ -57,6 +57,9 @@ pub(super) enum TransportError {
     /// A key with characters that no header holds.
     #[error("the provider's key holds characters that cannot be sent")]
     Key,
+    /// Others on the network could read it.
+    #[error("its key would cross the network readable; use https")]
+    KeyInTheOpen,
     /// No connection, or it broke.
     #[error("no answer came")]
     Send(#[source] hyper_util::client::legacy::Error),
@@ -110,6 +113,9 @@ impl Transport {
         body: Bytes,
         id: &str,
     ) -> Result<Answered, TransportError> {
+        if key.is_some() && provider.is_readable_on_the_way() {
+            return Err(TransportError::KeyInTheOpen);
+        }
         let mut request = Request::post(provider.url(path)).body(Full::new(body)).map_err(TransportError::Request)?;
         let headers = request.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -347,7 +347,9 @@ impl Scheduler {
     /// A provider gave no answer: why, and for how long it is left alone, is remembered.
     fn provider_failed(&mut self, provider: ModelIndex, request: RequestId, error: &ApiError) {
         let mut reasons = vec![error.message.clone()];
-        if let Some(wait) = error.retry_after {
+        // Limits of ours are for one request or one client: others may ask the provider all the same.
+        let is_ours = matches!(error.code, ErrorCode::ClientLimit | ErrorCode::Overloaded);
+        if let Some(wait) = error.retry_after.filter(|_| !is_ours) {
             let wait = wait.min(LONGEST_REST);
             let rest = crate::catalog::Rest { until: self.now + wait, error: error.clone() };
             self.catalog[provider].rest = Some(rest);
