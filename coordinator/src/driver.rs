@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::catalog::LiveCatalog;
+use crate::clocks::later;
 use crate::footprints::Footprints;
 use crate::leases::{DeviceTable, Leases};
 use crate::metrics::Metrics;
@@ -437,7 +438,7 @@ impl Driver {
         let Inbox(mut inbox) = inbox;
         let mut batch = Vec::with_capacity(BATCH);
         loop {
-            let wake = self.scheduler.next_wake().map(|moment| self.scheduling.started + moment.since_start());
+            let wake = self.scheduler.next_wake().map(|moment| later(self.scheduling.started, moment.since_start()));
             let tick = async {
                 match wake {
                     Some(wake) => sleep_until(wake).await,

@@ -538,7 +538,7 @@ pub(crate) mod span {
             Text(String),
         }
         match Form::deserialize(deserializer)? {
-            Form::Seconds(seconds) => Duration::try_from_secs_f64(seconds).map_err(D::Error::custom),
+            Form::Seconds(seconds) => model_boss_protocol::span_of_secs(seconds).map_err(D::Error::custom),
             Form::Text(text) => model_boss_protocol::parse_span(&text).map_err(D::Error::custom),
         }
     }

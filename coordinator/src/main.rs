@@ -4,6 +4,7 @@ mod api;
 mod catalog;
 mod cli;
 mod client;
+mod clocks;
 mod cloud;
 mod config;
 mod descriptors;

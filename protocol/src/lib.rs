@@ -6,6 +6,7 @@
 mod architecture;
 mod bytes;
 mod category;
+mod clock;
 mod command;
 mod device;
 mod error;
@@ -23,6 +24,7 @@ mod worker;
 pub use architecture::{CONFIG_ARCHITECTURES, GGUF_ARCHITECTURES};
 pub use bytes::{ByteCount, ParseByteCountError};
 pub use category::{Category, ParseCategoryError};
+pub use clock::Later;
 pub use command::{CommandSource, CommandSpec, Piece, Placeholder, StopSignal, TemplateError, split_template};
 pub use device::{DeviceId, GPU_CONTEXT, ParseDeviceError};
 pub use error::{ApiError, ErrorBody, ErrorCode, ErrorObject, ErrorSource};
@@ -31,7 +33,7 @@ pub use llama_args::{LlamaArgs, LlamaArgsError};
 pub use manifest::{Backend, Manifest, ManifestError, PromptFormat, Recipe, Source};
 pub use priority::{ParsePriorityError, Priority};
 pub use residency::{ParseResidencyError, ParseStoreError, Residency, ResidencyMode, StoreKind};
-pub use span::{KeepAlive, ParseSpanError, parse_span};
+pub use span::{KeepAlive, LONGEST_SPAN, ParseSpanError, parse_span, span_of_secs};
 pub use thinking::{THINKING_SWITCHES, Thinking};
 pub use worker::{
     EngineStats, HealthQuestion, Readiness, ReadyProof, StreamStats, TextLimits, WorkerExit, WorkerHealth, WorkerSpec,

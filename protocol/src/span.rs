@@ -8,13 +8,23 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// The text is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is not a duration; write it with a unit, such as 250ms, 30s, 5m or 1h30m")]
-pub struct ParseSpanError(String);
+pub enum ParseSpanError {
+    /// It is no duration at all.
+    #[error("'{0}' is not a duration; write it with a unit, such as 250ms, 30s, 5m or 1h30m")]
+    Malformed(String),
+    /// It is beyond [`LONGEST_SPAN`].
+    #[error("'{0}' is too long; the longest duration is 36500d")]
+    TooLong(String),
+}
+
+/// The longest duration that is read from anywhere: a hundred years. Every clock can add it to its present without overflow.
+pub const LONGEST_SPAN: Duration = Duration::from_secs(36_500 * 86_400);
 
 /// Reads a duration with units `ms`, `s`, `m`, `h`, `d`, one after another (`1h30m`). A bare number is an error because
 /// nobody can tell its unit.
 pub fn parse_span(text: &str) -> Result<Duration, ParseSpanError> {
-    let bad = || ParseSpanError(text.to_owned());
+    let bad = || ParseSpanError::Malformed(text.to_owned());
+    let too_long = || ParseSpanError::TooLong(text.to_owned());
     let mut rest = text.trim();
     if rest.is_empty() {
         return Err(bad());
@@ -34,11 +44,19 @@ pub fn parse_span(text: &str) -> Result<Duration, ParseSpanError> {
             _ => return Err(bad()),
         };
         let value: f64 = number.parse().map_err(|_| bad())?;
-        let part = Duration::try_from_secs_f64(value * seconds).map_err(|_| bad())?;
-        total = total.checked_add(part).ok_or_else(bad)?;
+        let part = Duration::try_from_secs_f64(value * seconds).map_err(|_| too_long())?;
+        total = total.saturating_add(part);
         rest = next;
     }
-    Ok(total)
+    if total > LONGEST_SPAN { Err(too_long()) } else { Ok(total) }
+}
+
+/// So many seconds as a duration. Negative ones and those beyond [`LONGEST_SPAN`] are errors.
+pub fn span_of_secs(seconds: f64) -> Result<Duration, ParseSpanError> {
+    if seconds > LONGEST_SPAN.as_secs_f64() {
+        return Err(ParseSpanError::TooLong(format!("{seconds}s")));
+    }
+    Duration::try_from_secs_f64(seconds).map_err(|_| ParseSpanError::Malformed(format!("{seconds}s")))
 }
 
 /// How long a model stays loaded after its last use (RC-8): a JSON number is seconds, a text has a unit, anything
@@ -68,9 +86,10 @@ impl FromStr for KeepAlive {
         let trimmed = text.trim();
         match trimmed.strip_prefix('-') {
             Some("1") => Ok(Self::Forever),
-            Some(magnitude) => {
-                parse_span(magnitude).map(|_| Self::Forever).map_err(|_| ParseSpanError(text.to_owned()))
-            }
+            Some(magnitude) => match parse_span(magnitude) {
+                Ok(_) | Err(ParseSpanError::TooLong(_)) => Ok(Self::Forever),
+                Err(ParseSpanError::Malformed(_)) => Err(ParseSpanError::Malformed(text.to_owned())),
+            },
             None if trimmed == "0" => Ok(Self::For(Duration::ZERO)),
             None => parse_span(trimmed).map(Self::For),
         }
@@ -103,7 +122,7 @@ impl<'de> Deserialize<'de> for KeepAlive {
         }
         match Form::deserialize(deserializer)? {
             Form::Seconds(s) if s < 0.0 => Ok(Self::Forever),
-            Form::Seconds(s) => Duration::try_from_secs_f64(s).map(Self::For).map_err(serde::de::Error::custom),
+            Form::Seconds(s) => span_of_secs(s).map(Self::For).map_err(serde::de::Error::custom),
             Form::Text(text) => text.parse().map_err(serde::de::Error::custom),
         }
     }
@@ -121,6 +140,23 @@ mod tests {
         for bad in ["", "5", "m", "5 minutes", "-3s", "99999999999999999999h"] {
             assert!(parse_span(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_span_beyond_a_hundred_years_is_refused_with_the_bound() {
+        for long in ["2600000000000000h", "36501d", "99999999999999999999h", "36500d1ms", "18000d19000d"] {
+            let error = parse_span(long).unwrap_err();
+            assert_eq!(error, ParseSpanError::TooLong(long.to_owned()));
+            assert!(error.to_string().contains("36500d"), "{error}");
+        }
+        assert_eq!(parse_span("36500d"), Ok(LONGEST_SPAN));
+        for seconds in [1e300, f64::INFINITY, 36_500.0 * 86_400.0 + 1.0] {
+            assert!(matches!(span_of_secs(seconds), Err(ParseSpanError::TooLong(_))), "{seconds}");
+            assert!(serde_json::from_str::<KeepAlive>(&seconds.to_string()).is_err(), "{seconds}");
+        }
+        assert!(matches!(span_of_secs(-1.0), Err(ParseSpanError::Malformed(_))));
+        assert!(matches!(span_of_secs(f64::NAN), Err(ParseSpanError::Malformed(_))));
+        assert_eq!("-99999999999999h".parse(), Ok(KeepAlive::Forever));
     }
 
     #[test]

@@ -66,8 +66,8 @@ impl Stall {
                 }
             }
         };
-        self.took += began.elapsed();
-        self.silent += silent.max(last.elapsed());
+        self.took = self.took.saturating_add(began.elapsed());
+        self.silent = self.silent.saturating_add(silent.max(last.elapsed()));
         answer
     }
 }

@@ -1,6 +1,6 @@
 //! When models leave: keep_alive, stay-warm, pins, and two models with room for one.
 
-use model_boss_tests::{Answer, Behaviour, Boss, FakeModel, Sandbox, question};
+use model_boss_tests::{Answer, Behaviour, Boss, FakeModel, Sandbox, binary, question};
 use serde_json::Value;
 
 use crate::views;
@@ -180,4 +180,30 @@ async fn mm_10_load_and_unload_on_request() {
     model.worker().await.gone().await;
     boss.finish().await;
     assert_eq!(model.spawns(), 1);
+}
+
+#[tokio::test]
+async fn a_span_that_no_clock_can_hold_is_refused_with_its_bound_and_ends_nothing() {
+    const ENDLESS: &str = "2600000000000000h";
+    let sandbox = Sandbox::new();
+    let _alpha = sandbox.fake_model("alpha", says("yes"));
+    let more = format!("vram = \"64MiB\"\nkeep_alive = \"{ENDLESS}\"");
+    let _beta = sandbox.fake_model_with("beta", &more, says("yes"));
+    let boss = sandbox.start().await;
+    let refused = boss.chat("beta", "?").await;
+    assert_eq!((refused.status.as_u16(), refused.error_code().as_str()), (404, "model_not_found"), "{refused:?}");
+    let problems = boss.read("/api/v1/health").await["problems"].to_string();
+    assert!(problems.contains("beta.toml") && problems.contains("36500d"), "{problems}");
+    let refused = ask_keeping(&boss, "alpha", ENDLESS.into()).await;
+    assert_eq!(refused.status, 400, "{refused:?}");
+    assert!(refused.error_message().contains("36500d"), "{refused:?}");
+    // Years are no mistake: other servers are told so to keep a model for ever.
+    assert_eq!(ask_keeping(&boss, "alpha", "99999h".into()).await.text(), "yes");
+    assert_eq!(boss.chat("alpha", "?").await.text(), "yes");
+    boss.finish().await;
+    for setting in ["max_wait", "min_hold", "max_keep_alive", "stop_grace"] {
+        let sandbox = Sandbox::new().with_config(&format!("{setting} = \"{ENDLESS}\""));
+        let (status, said) = sandbox.launch(&binary("model-boss-fake-worker")).end().await;
+        assert!(!status.success() && said.contains(setting) && said.contains("36500d"), "{setting}: {said}");
+    }
 }

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use model_boss_protocol::Later;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
@@ -103,7 +104,7 @@ impl RedisServer {
     }
 
     fn is_up(&self) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now().later(PATIENCE);
         while self.ask(&["PING"]).is_none() {
             assert!(Instant::now() < deadline, "the Redis server does not answer");
             std::thread::park_timeout(Duration::from_millis(5));

@@ -87,7 +87,8 @@ fn main() {
         }
         // As long as a hold, the longest answer, the way out and a load, once for each other model that has to have its
         // turn in the place that is shared.
-        let turn = (2 * scenario.load).max(Duration::from_secs(10)) + scenario.answer + scenario.load;
+        let turn = scenario.load.saturating_mul(2).max(Duration::from_secs(10));
+        let turn = turn.saturating_add(scenario.answer).saturating_add(scenario.load);
         let bound = turn * u32::try_from(scenario.models).unwrap_or(u32::MAX);
         let held = if ours.longest_wait <= bound { "held" } else { "MISSED" };
         println!("{:<22} wait bound of {:.0} s: {held}", "", bound.as_secs_f64());
@@ -139,8 +140,8 @@ fn fifo_lru(scenario: &Scenario, passing: Passing) -> Result {
             if let Some(slot) = slots.iter_mut().find(|slot| slot.model == model) {
                 if slot.ready <= now && busy < scenario.at_once {
                     slot.used = now;
-                    running.push((now + scenario.answer, model));
-                    result.longest_wait = result.longest_wait.max(now - arrived);
+                    running.push((now.saturating_add(scenario.answer), model));
+                    result.longest_wait = result.longest_wait.max(now.saturating_sub(arrived));
                     queue.remove(place);
                     continue;
                 }
@@ -153,7 +154,8 @@ fn fifo_lru(scenario: &Scenario, passing: Passing) -> Result {
                     slots.retain(|slot| Some(slot.model) != oldest);
                 }
                 if !loading && slots.len() < scenario.room {
-                    slots.push(Slot { model, ready: now + scenario.load, used: now + scenario.load });
+                    let ready = now.saturating_add(scenario.load);
+                    slots.push(Slot { model, ready, used: ready });
                     result.loads += 1;
                 }
                 load_waits = true;
@@ -171,7 +173,7 @@ fn fifo_lru(scenario: &Scenario, passing: Passing) -> Result {
         result.answers += before - running.len();
     }
     // Those who still wait count with what they waited so far.
-    let oldest = queue.iter().map(|(_, arrived)| now - *arrived).max().unwrap_or_default();
+    let oldest = queue.iter().map(|(_, arrived)| now.saturating_sub(*arrived)).max().unwrap_or_default();
     result.longest_wait = result.longest_wait.max(oldest);
     result
 }

@@ -32,7 +32,7 @@ pub(crate) struct Estimate {
 impl Estimate {
     /// The whole, where an unknown answer counts as nothing: nobody is refused for what was never measured.
     pub(crate) fn total(&self) -> Duration {
-        self.load + self.answer.unwrap_or_default()
+        self.load.saturating_add(self.answer.unwrap_or_default())
     }
 }
 
@@ -43,7 +43,8 @@ impl History {
 
     pub(crate) fn answered_in(&mut self, took: Duration) {
         remember(&mut self.answers, ANSWERS, took);
-        self.mean_answer = if self.mean_answer.is_zero() { took } else { (self.mean_answer * 7 + took) / 8 };
+        self.mean_answer =
+            if self.mean_answer.is_zero() { took } else { self.mean_answer.saturating_mul(7).saturating_add(took) / 8 };
     }
 
     /// Zero while nothing was measured.

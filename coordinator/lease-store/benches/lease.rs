@@ -16,7 +16,7 @@ use model_boss_lease_store::{
     Accounting, AcquireRequest, Acquired, DeviceDeclaration, DeviceKey, Evidence, Holder, LeaseHandle, Observation,
     Owner, OwnerKind, StoreError, Terms, this_process,
 };
-use model_boss_protocol::{ByteCount, DeviceId, Priority};
+use model_boss_protocol::{ByteCount, DeviceId, Later, Priority};
 
 const CLIENTS: usize = 8;
 const LEASES_EACH: usize = 8;
@@ -172,12 +172,12 @@ fn measure(steps: Vec<Box<dyn FnMut() -> bool + Send + '_>>, pace: Option<Durati
                     let begun = Instant::now();
                     let (mut times, mut failed) = (Vec::new(), 0);
                     // Heartbeats of different holders do not come at the same moment.
-                    let mut due = begun + pace.unwrap_or_default() * place / number;
+                    let mut due = begun.later(pace.unwrap_or_default().saturating_mul(place) / number);
                     while begun.elapsed() < limit {
                         while let Some(left) = due.checked_duration_since(Instant::now()).filter(|_| pace.is_some()) {
                             thread::park_timeout(left);
                         }
-                        due += pace.unwrap_or_default();
+                        due = due.later(pace.unwrap_or_default());
                         let before = Instant::now();
                         failed += usize::from(!step());
                         times.push(before.elapsed());
@@ -227,7 +227,7 @@ impl Server {
             if let Ok(process) = started {
                 let url = format!("redis://127.0.0.1:{port}");
                 let client = redis::Client::open(url.as_str()).unwrap();
-                let deadline = Instant::now() + Duration::from_secs(10);
+                let deadline = Instant::now().later(Duration::from_secs(10));
                 while client.get_connection().is_err() && Instant::now() < deadline {
                     thread::park_timeout(Duration::from_millis(10));
                 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use model_boss_lease::{Ledger, Token};
+use model_boss_protocol::Later;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 
 use crate::StoreError;
@@ -124,7 +125,7 @@ impl EmbeddedStore {
 
     fn rest(&mut self, error: &StoreError) {
         self.close();
-        self.resting = Some((Instant::now() + OPEN_AGAIN, chain(error)));
+        self.resting = Some((Instant::now().later(OPEN_AGAIN), chain(error)));
     }
 
     fn close(&mut self) {

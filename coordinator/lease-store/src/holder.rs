@@ -310,7 +310,7 @@ impl Holder {
             }
             losses += 1;
             let pause = pause_after(losses, self.pacing.chance());
-            if self.pacing.now().saturating_sub(begun) + pause > limit {
+            if self.pacing.now().saturating_sub(begun).saturating_add(pause) > limit {
                 return Err(StoreError::Contended(losses));
             }
             self.pacing.pause(pause);

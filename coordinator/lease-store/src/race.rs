@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use model_boss_protocol::Later;
+
 /// The longest pause after the first loss. With eight processes that never rest about half of the tries then succeed.
 const FIRST: Duration = Duration::from_millis(16);
 
@@ -45,7 +47,7 @@ impl Pacing for RealPacing {
     }
 
     fn pause(&mut self, span: Duration) {
-        let until = Instant::now() + span;
+        let until = Instant::now().later(span);
         while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
             std::thread::park_timeout(left);
         }

@@ -146,7 +146,7 @@ impl Ledger {
 impl Terms {
     /// How long nothing is granted after records may have been lost: every living holder is heard in this time.
     pub fn recovery(&self) -> Duration {
-        self.lease + 2 * self.heartbeat
+        self.lease.saturating_add(self.heartbeat.saturating_mul(2))
     }
 }
 

@@ -68,7 +68,7 @@ impl Account {
     pub(super) fn used(&mut self, usage: Option<Usage>) {
         let Some(mut usage) = usage else { return };
         if let Some(first) = self.first_byte {
-            usage.first_token = Some(first - self.arrived);
+            usage.first_token = Some(first.duration_since(self.arrived));
             let gaps = u32::try_from(usage.completion_tokens.saturating_sub(1)).unwrap_or(u32::MAX);
             usage.per_token = first.elapsed().checked_div(gaps);
         } else if let (Some(own), Some(per_token)) = (usage.first_token, usage.per_token) {

@@ -88,7 +88,7 @@ async fn collect(body: &mut Body, limits: BodyLimits, mut memory: HeldMemory) ->
         if so_far > limits.size.0 {
             return Err(too_large());
         }
-        if began.elapsed() > limits.patience + Duration::from_secs(so_far / LEAST_RATE) {
+        if began.elapsed() > limits.patience.saturating_add(Duration::from_secs(so_far / LEAST_RATE)) {
             return Err(too_slow());
         }
         memory.grow(data.len(), Admission::AtDoor)?;

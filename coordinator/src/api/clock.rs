@@ -3,6 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use model_boss_core::Moment;
+use model_boss_protocol::Later;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -21,7 +22,7 @@ impl Clock {
 
     /// Seconds since 1970.
     pub(super) fn seconds(self, moment: Moment) -> f64 {
-        let at = self.0 + moment.since_start();
+        let at = self.0.later(moment.since_start());
         at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
     }
 

@@ -22,6 +22,7 @@ use super::peek::{Changes, Peeked, Wish as ThinkingWish, peek};
 use super::route::Call;
 use super::stream::{CommentTimes, Explanation, StreamBody};
 use super::usage::usage_in;
+use crate::clocks::in_a;
 use crate::driver::{Ticket, Wish};
 
 /// Whoever does not say who it is.
@@ -78,7 +79,7 @@ pub(super) async fn infer_body(
     let marks = Marks { request_id: request_id.clone(), unknown: peeked.unknown.clone() };
 
     let stream = peeked.stream && AnswerKind::of(path).may_stream();
-    let deadline = peeked.budget.or(resolved.budget).map(|budget| Instant::now() + budget);
+    let deadline = peeked.budget.or(resolved.budget).map(in_a);
     let cloud = CloudAccess {
         clouds: Arc::clone(&context.clouds),
         client: peeked.client.clone().unwrap_or_else(|| ClientId::from(ANONYMOUS)),

@@ -12,7 +12,7 @@ use model_boss_dialects::anthropic::{MessagesFromChat, chat_request, messages_er
 use model_boss_dialects::{Reshape, Stamp};
 use model_boss_protocol::{ApiError, Category, ErrorCode, ErrorSource};
 use serde_json::{Map, Value, json};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 
 use super::Context;
 use super::account::Account;
@@ -23,6 +23,7 @@ use super::inference::{infer_body, understand};
 use super::providers;
 use super::reshape::reshaped;
 use super::route::Call;
+use crate::clocks::in_a;
 use crate::cloud::CountRequest;
 use crate::driver::Wish;
 
@@ -107,7 +108,7 @@ fn elsewhere(context: &Context, headers: &HeaderMap, body: &OpenBody) -> Result<
         permit: resolved.permit.first_only(),
         category: Category::Llm,
         priority: peeked.priority.or(resolved.priority),
-        deadline: peeked.budget.or(resolved.budget).map(|budget| Instant::now() + budget),
+        deadline: peeked.budget.or(resolved.budget).map(in_a),
         keep_alive: None,
     };
     Ok(Some(Elsewhere { wish, provider, model }))

@@ -14,6 +14,8 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, sleep_until};
 
+use crate::clocks::later;
+
 /// How long a client may be silent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
@@ -50,7 +52,7 @@ struct Silence {
 impl Silence {
     fn new(patience: Patience) -> Self {
         let now = Instant::now();
-        let timer = Box::pin(sleep_until(now + patience.head));
+        let timer = Box::pin(sleep_until(later(now, patience.head)));
         Self { patience, fresh: true, since: now, begun: Some(now), timer }
     }
 
@@ -68,8 +70,8 @@ impl Silence {
     /// Ready when the silence has lasted too long.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let due = match self.begun {
-            Some(begun) => begun + self.patience.head,
-            None => self.since + self.patience.idle,
+            Some(begun) => later(begun, self.patience.head),
+            None => later(self.since, self.patience.idle),
         };
         if due < self.timer.deadline() {
             self.timer.as_mut().reset(due);

@@ -18,6 +18,7 @@ use super::answer::{Answer, Content, THINKING, deadline_exceeded};
 use super::answer_body::{AnswerBody, BodyError};
 use super::error::{error_event, worker_error_event};
 use super::usage::{Tail, usage_in};
+use crate::clocks::later;
 use crate::driver::Ticket;
 use crate::metrics::Usage;
 
@@ -306,7 +307,7 @@ impl Relay {
 impl Silence {
     fn new(interval: Duration) -> Self {
         let last = Instant::now();
-        Self { interval, last, timer: Box::pin(sleep_until(last + interval)) }
+        Self { interval, last, timer: Box::pin(sleep_until(later(last, interval))) }
     }
 
     fn sent(&mut self) {
@@ -318,7 +319,7 @@ impl Silence {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             ready!(self.timer.as_mut().poll(cx));
-            let due = self.last + self.interval;
+            let due = later(self.last, self.interval);
             self.timer.as_mut().reset(due.max(Instant::now()));
             if due <= Instant::now() {
                 return Poll::Ready(());

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use figment::value::{Num, Value};
 use model_boss_core::{ClientRules, LoadFailurePolicy, MaxLoaded};
-use model_boss_protocol::{ByteCount, KeepAlive, LlamaArgs, parse_span};
+use model_boss_protocol::{ByteCount, KeepAlive, LlamaArgs, ParseSpanError, parse_span, span_of_secs};
 
 use crate::cloud::ProviderTables;
 
@@ -425,13 +425,17 @@ impl Setting for Option<IdleTime> {
     fn read(&mut self, value: &Value) -> Result<(), String> {
         let wrong =
             || format!("{} is not a time; write seconds, or a text such as \"5m\"; 0 = for ever", Quoted(value));
+        let explained = |error: ParseSpanError| match error {
+            ParseSpanError::Malformed(_) => wrong(),
+            ParseSpanError::TooLong(_) => error.to_string(),
+        };
         let seconds = match value {
             Value::Num(_, number) => whole_number(*number).map(|n| n as f64).or_else(|| number.to_f64()),
             other => text(other).and_then(|text| text.parse().ok()),
         };
         let span = match (seconds, text(value)) {
-            (Some(seconds), _) => Duration::try_from_secs_f64(seconds).map_err(|_| wrong())?,
-            (None, Some(span)) => parse_span(span).map_err(|_| wrong())?,
+            (Some(seconds), _) => span_of_secs(seconds).map_err(explained)?,
+            (None, Some(span)) => parse_span(span).map_err(explained)?,
             (None, None) => return Err(wrong()),
         };
         *self = Some(IdleTime(if span.is_zero() { KeepAlive::Forever } else { KeepAlive::For(span) }));

@@ -6,6 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use model_boss_lease_store::{Below, ProcessTree, process};
+use model_boss_protocol::Later;
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
@@ -35,7 +36,7 @@ pub(super) fn started(spawn: impl FnOnce() -> io::Result<Child>) -> io::Result<C
 /// Ends and collects everything that came to this process because guards of its were killed. Says whether none is left.
 /// Blocks for as long as that takes, two seconds at most.
 pub(crate) fn end_orphans() -> bool {
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now().later(LIMIT);
     loop {
         let left = sweep();
         if !left || Instant::now() > deadline {

@@ -3,6 +3,7 @@
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use model_boss_protocol::Later;
 use tokio::sync::{mpsc as news, oneshot};
 
 use super::LeaseError;
@@ -132,7 +133,7 @@ impl Lease {
                 } else if let Err(error) = self.ask() {
                     return self.tell(News::Failed(error));
                 }
-                due = Instant::now() + if self.held { self.desk.heartbeat() } else { ASK };
+                due = Instant::now().later(if self.held { self.desk.heartbeat() } else { ASK });
             }
             match inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(Order::Attach { pid, reply }) => drop(reply.send(self.attach(pid))),
@@ -166,7 +167,7 @@ impl Lease {
 
     /// An answer that was lost is asked for again: whoever was let through hears so as often as it asks.
     fn attach(&mut self, pid: u32) -> Result<(), LeaseError> {
-        let deadline = Instant::now() + ATTACH_LIMIT;
+        let deadline = Instant::now().later(ATTACH_LIMIT);
         loop {
             match self.desk.attach(pid) {
                 Err(error) if error.is_outage() && Instant::now() < deadline => {
@@ -205,7 +206,7 @@ impl Lease {
         if !self.held {
             return self.desk.cancel().err().map(|error| chain(&error));
         }
-        let deadline = Instant::now() + RELEASE_LIMIT;
+        let deadline = Instant::now().later(RELEASE_LIMIT);
         // Nothing more is promised then: what is still in use is counted as it is seen.
         if leaving == Leaving::LivingOn
             && let Err(error) = self.desk.shrink()

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use model_boss_core::{Event, LedgerState};
 use model_boss_lease_store::{DeviceDeclaration, Holder, Others, StoreError};
-use model_boss_protocol::{ByteCount, DeviceId, ModelId};
+use model_boss_protocol::{ByteCount, DeviceId, Later, ModelId};
 use tokio::sync::oneshot;
 
 use super::leftovers::end_leftovers;
@@ -150,7 +150,7 @@ fn refuse_for(
     inbox: &mpsc::Receiver<LeaseCommand>,
     news: &News,
 ) -> bool {
-    let until = Instant::now() + span;
+    let until = Instant::now().later(span);
     let unavailable = || StoreError::Away { store: store.describe(), detail: chain(error) };
     loop {
         match inbox.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -217,7 +217,7 @@ impl Ledger {
                 (true, false) => WATCH_INTERVAL,
                 (true, true) => IDLE_INTERVAL,
             };
-            let due = (renewed + self.holder.heartbeat()).min(tended + interval);
+            let due = renewed.later(self.holder.heartbeat()).min(tended.later(interval));
             match inbox.recv_timeout(due.saturating_duration_since(Instant::now())) {
                 Ok(command) => self.command(command),
                 Err(RecvTimeoutError::Timeout) => {}

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use model_boss_lease_store::{Holder, Leftover, Process, StoreError, process};
+use model_boss_protocol::Later;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -14,7 +15,7 @@ const INTERVAL: Duration = Duration::from_millis(50);
 
 /// Ends them. Says whether some live on (in a system call that does not return): they are settled later.
 pub(super) fn end_leftovers(holder: &mut Holder) -> Result<bool, StoreError> {
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now().later(LIMIT);
     loop {
         let leftovers = holder.settle()?;
         if leftovers.is_empty() {

@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
-use model_boss_protocol::{ByteCount, DeviceId};
+use model_boss_protocol::{ByteCount, DeviceId, Later};
 use serde::Serialize;
 
 pub(crate) use declared::DeclaredProbe;
@@ -125,7 +125,7 @@ impl Probes {
     /// Every device now. A probe that does not answer within `limit` gives its devices as they were last seen, with
     /// everything that changes unknown.
     pub(crate) fn sample(&mut self, leased: &[u32], limit: Duration) -> Vec<DeviceSample> {
-        let deadline = Instant::now() + limit;
+        let deadline = Instant::now().later(limit);
         self.probes.iter_mut().flat_map(|probe| probe.sample(leased, deadline)).collect()
     }
 

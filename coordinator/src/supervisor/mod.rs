@@ -202,5 +202,5 @@ impl Worker {
 
 /// The time a load may take when nobody says: one minute, and 20 seconds for each GiB.
 fn load_timeout_for(size: ByteCount) -> Duration {
-    Duration::from_secs(60) + Duration::from_secs_f64(20.0 * size.0 as f64 / ByteCount::gib(1).0 as f64)
+    Duration::from_secs(60).saturating_add(Duration::from_secs_f64(20.0 * size.0 as f64 / ByteCount::gib(1).0 as f64))
 }

@@ -26,6 +26,7 @@ use super::output::Output;
 use super::ports::Port;
 use super::spawner::{Launch, Started};
 use super::{SpawnOrder, Tools, Worker, load_timeout_for};
+use crate::clocks::later;
 use crate::guard::{Lifeline, end_orphans};
 use crate::upstream::Upstream;
 
@@ -240,7 +241,7 @@ impl WorkerRunner {
                 }
                 if let Contract::Own(_) = check.contract {
                     // It has waited with its answer.
-                    sleep_until(asked + SLOWEST_POLL).await;
+                    sleep_until(later(asked, SLOWEST_POLL)).await;
                     continue;
                 }
             }
@@ -261,7 +262,8 @@ impl WorkerRunner {
                 Some(sign) => {
                     self.heard(check.pid, sign.health.as_ref());
                     let engine = sign.engine;
-                    let limit = limit + slowest_step(sign.health.as_ref().and_then(|health| health.streaming.as_ref()));
+                    let slowest = slowest_step(sign.health.as_ref().and_then(|health| health.streaming.as_ref()));
+                    let limit = limit.saturating_add(slowest);
                     if engine.active == 0 || last_steps != Some(engine.steps) {
                         last_sign = Instant::now();
                     } else if last_sign.elapsed() >= limit {

@@ -15,7 +15,7 @@ use model_boss_lease_store::{
     Accounting, DeviceDeclaration, DeviceKey, Holder, LeaseState, Owner, OwnerKind, Terms, is_gone, process,
     this_process,
 };
-use model_boss_protocol::{ByteCount, DeviceId};
+use model_boss_protocol::{ByteCount, DeviceId, Later};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -93,7 +93,7 @@ impl Drop for Bench {
 
 /// Asks until the answer fits, for at most thirty seconds.
 fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now().later(Duration::from_secs(30));
     loop {
         if let Some(answer) = ask() {
             return answer;

@@ -150,8 +150,8 @@ impl Decode {
         let cost = Cost {
             prompt_tokens: self.prompt_tokens,
             completion_tokens: self.sent,
-            prompt: first - self.started,
-            predicted: now - first,
+            prompt: first.duration_since(self.started),
+            predicted: now.duration_since(first),
         };
         (finish, cost)
     }
@@ -163,7 +163,7 @@ impl Decode {
         let behind = if rate > 0.0 { self.sent as f64 / rate } else { 0.0 };
         let behind = Duration::try_from_secs_f64(behind).unwrap_or(LONGEST_PAUSE);
         let after = first.saturating_add(behind).min(LONGEST_PAUSE);
-        (after > Duration::ZERO).then(|| self.started + after)
+        (after > Duration::ZERO).then(|| self.started.checked_add(after).unwrap_or(self.started))
     }
 }
 

@@ -150,7 +150,7 @@ impl Scheduler {
         let wait = until.since(self.now);
         let why = known.failures.text().unwrap_or("its worker went away");
         let message = format!("model '{}' failed and is tried again: {why}", known.id());
-        Ok(RungState::Resting { wait: wait + standing.expected(), why: message })
+        Ok(RungState::Resting { wait: wait.saturating_add(standing.expected()), why: message })
     }
 
     /// How a model stands for one more request of this priority.
@@ -163,7 +163,7 @@ impl Scheduler {
             }
             Some((SlotState::Loading(_), slot)) => {
                 let left = self.load_of(model).saturating_sub(self.now.since(slot.load_started));
-                Ok(Standing::Loading { wait: left + self.turns(model, 0) })
+                Ok(Standing::Loading { wait: left.saturating_add(self.turns(model, 0)) })
             }
             _ => self.standing_cold(model, priority),
         }
@@ -201,7 +201,7 @@ impl Scheduler {
     fn load_of(&self, model: ModelIndex) -> Duration {
         let known = &self.catalog[model];
         let gibs = known.description.size.bytes.0 as f64 / f64::from(1 << 30);
-        known.history.expected_load().unwrap_or_else(|| LOAD_BEGINS + Duration::from_secs_f64(gibs))
+        known.history.expected_load().unwrap_or_else(|| LOAD_BEGINS.saturating_add(Duration::from_secs_f64(gibs)))
     }
 
     /// The catalog's entry for what a rung leads to.

@@ -161,7 +161,7 @@ struct Played {
 
 impl Pacing for Played {
     fn now(&mut self) -> Duration {
-        self.now += Duration::from_millis(1);
+        self.now = self.now.saturating_add(Duration::from_millis(1));
         self.now
     }
 
@@ -172,7 +172,7 @@ impl Pacing for Played {
     }
 
     fn pause(&mut self, span: Duration) {
-        self.now += span;
+        self.now = self.now.saturating_add(span);
     }
 }
 

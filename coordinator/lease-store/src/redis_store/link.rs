@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use model_boss_protocol::Later;
 use redis::{Client, Connection, ConnectionInfo, RedisError};
 
 use super::address::{Address, at_place};
@@ -92,7 +93,7 @@ impl Link {
         self.failures = self.failures.saturating_add(1);
         self.connection = None;
         let why = crate::error::chain(&source);
-        self.resting = Some((Instant::now() + host::jittered(pause), why));
+        self.resting = Some((Instant::now().later(host::jittered(pause)), why));
         StoreError::Unavailable { server: self.server(), source }
     }
 }

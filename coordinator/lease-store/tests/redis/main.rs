@@ -17,7 +17,7 @@ use model_boss_lease_store::{
     Accounting, AcquireRequest, Acquired, DeviceDeclaration, DeviceKey, DocumentStore, Etag, Holder, LeaseHandle,
     LedgerStore, Observation, Owner, OwnerKind, RedisStore, StoreError, Swap, Terms, this_process,
 };
-use model_boss_protocol::{ByteCount, DeviceId, Priority};
+use model_boss_protocol::{ByteCount, DeviceId, Later, Priority};
 
 use server::Server;
 
@@ -65,7 +65,7 @@ pub(crate) fn end(mut worker: Child) {
 
 /// Asks until the answer fits, for at most ten seconds.
 pub(crate) fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now().later(Duration::from_secs(10));
     loop {
         if let Some(answer) = ask() {
             return answer;

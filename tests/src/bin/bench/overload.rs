@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
+use model_boss_protocol::Later;
 use model_boss_tests::{Behaviour, Client, Sandbox, question};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
@@ -47,12 +48,12 @@ pub(crate) async fn run(processor: &str) -> ExitCode {
     let alone = send(boss.client(), UNLOADED, &[(true, IMPORTANT)]).await;
     let crowd = [(true, IMPORTANT), (false, CAPACITY * OVERLOAD - IMPORTANT)];
     let began = Instant::now();
-    let all = send(boss.client(), SETTLE + MEASURED, &crowd).await;
+    let all = send(boss.client(), SETTLE.saturating_add(MEASURED), &crowd).await;
     boss.finish().await;
 
     let measured = |told: &&Told| {
-        let end = told.sent + told.took - began;
-        end >= SETTLE && end < SETTLE + MEASURED
+        let end = told.sent.later(told.took).duration_since(began);
+        end >= SETTLE && end < SETTLE.saturating_add(MEASURED)
     };
     let all: Vec<&Told> = all.iter().filter(measured).collect();
     let answered = |told: &&&Told| told.status == StatusCode::OK;
@@ -82,7 +83,7 @@ pub(crate) async fn run(processor: &str) -> ExitCode {
 
 /// Sends so many requests a second of each kind, whatever becomes of them, for `span`; waits for the last answer.
 async fn send(client: Client, span: Duration, kinds: &[(bool, f64)]) -> Vec<Told> {
-    let end = Instant::now() + span;
+    let end = Instant::now().later(span);
     let mut senders = JoinSet::new();
     for &(important, per_second) in kinds {
         senders.spawn(async move {

@@ -272,8 +272,8 @@ impl Running {
         let now = Instant::now();
         let histograms = activity.histograms();
         match self.sampled {
-            0 => histograms.first_token.record(now - self.sequence.submitted),
-            _ => histograms.next_token.record(now - self.last_token),
+            0 => histograms.first_token.record(now.duration_since(self.sequence.submitted)),
+            _ => histograms.next_token.record(now.duration_since(self.last_token)),
         }
         self.last_token = now;
         activity.sampled();
@@ -310,8 +310,8 @@ impl Running {
                 thought_tokens: self.sequence.thinking.as_ref().map_or(0, |thinking| thinking.thoughts.count()),
             },
             timings: Timings {
-                queued: self.admitted - self.sequence.submitted,
-                prompt: prompt_done - self.admitted,
+                queued: self.admitted.duration_since(self.sequence.submitted),
+                prompt: prompt_done.duration_since(self.admitted),
                 predicted: self.last_token.saturating_duration_since(prompt_done),
             },
         };

@@ -126,7 +126,7 @@ impl World {
             Some(used) if used + more > CAPACITY => {
                 self.break_with("I1", format!("{what} of {more} on device {number}, where {used} are in use"));
             }
-            Some(_) if age > terms().stale + std::time::Duration::from_micros(SECOND) => {
+            Some(_) if age > terms().stale.saturating_add(std::time::Duration::from_micros(SECOND)) => {
                 self.break_with("I1", format!("{what} on device {number}, last seen {age:?} ago"));
             }
             Some(_) => {}

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::BufRead;
 use std::time::Duration;
 
-use model_boss_protocol::{Readiness, WorkerHealth, WorkerSpec};
+use model_boss_protocol::{Later, Readiness, WorkerHealth, WorkerSpec};
 use nix::unistd::{getppid, setsid};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -138,7 +138,8 @@ async fn stream_frames(stream: &mut TcpStream, frames: u64) -> std::io::Result<(
     );
     for number in 0..frames {
         if number > 0 {
-            sleep_until(begun + PACE * u32::try_from(number).unwrap()).await;
+            let due = PACE.saturating_mul(u32::try_from(number).unwrap());
+            sleep_until(Instant::from_std(begun.into_std().later(due))).await;
         }
         let frame = format!(
             "data: {{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"mock\",\

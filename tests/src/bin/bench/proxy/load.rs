@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use model_boss_protocol::Later;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::backend::{PACE, SENT};
@@ -32,7 +33,7 @@ pub(super) fn question(address: SocketAddr, frames: Option<u64>) -> Vec<u8> {
 
 /// Whole answers from `connections` at once for `span`; how many.
 pub(super) async fn whole_answers(address: SocketAddr, connections: usize, span: Duration) -> u64 {
-    let end = Instant::now() + span;
+    let end = Instant::now().later(span);
     let tasks: Vec<_> = (0..connections).map(|_| tokio::spawn(ask_until(address, end))).collect();
     let mut sum = 0;
     for task in tasks {
@@ -130,7 +131,8 @@ pub(super) async fn streams(address: SocketAddr, count: u32, frames: u64) -> Str
     let tasks: Vec<_> = (0..count)
         .map(|number| {
             tokio::spawn(async move {
-                tokio::time::sleep_until(begun + Duration::from_secs(1) * number / count).await;
+                let due = Duration::from_secs(1).saturating_mul(number) / count;
+                tokio::time::sleep_until(begun.checked_add(due).unwrap_or(begun)).await;
                 stream(address, frames).await
             })
         })
@@ -177,7 +179,7 @@ async fn stream(address: SocketAddr, frames: u64) -> Streams {
             result.lost += number - next;
             next = number + 1;
             result.transit.push(now.saturating_sub(Duration::from_nanos(sent)));
-            result.stalls += u64::from(now - last > PACE * STALL);
+            result.stalls += u64::from(now.saturating_sub(last) > PACE.saturating_mul(STALL));
             last = now;
         }
         data.drain(..frame_start);

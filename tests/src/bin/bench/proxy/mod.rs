@@ -145,7 +145,7 @@ async fn cpu_per_request(gateway: &Gateway, options: &Options, report: &mut Repo
         pin_load(here);
         let (before, begun) = (gateway.cpu_time(), Instant::now());
         let requests = load::whole_answers(gateway.address, CONNECTIONS, options.span).await;
-        let (cpu, took) = (gateway.cpu_time() - before, begun.elapsed());
+        let (cpu, took) = (gateway.cpu_time().saturating_sub(before), begun.elapsed());
         report.add(gateway.name, figure, micros(cpu) / requests as f64);
         if figure == Figure::CpuPerRequest {
             report.add(gateway.name, Figure::RequestsPerSecond, requests as f64 / took.as_secs_f64());
@@ -177,7 +177,7 @@ async fn streams(gateway: &Gateway, options: &Options, report: &mut Report) {
     let frames = u64::try_from(options.stream_span.as_nanos() / backend::PACE.as_nanos()).unwrap();
     let before = gateway.cpu_time();
     let result = load::streams(gateway.address, options.streams, frames).await;
-    let cpu = gateway.cpu_time() - before;
+    let cpu = gateway.cpu_time().saturating_sub(before);
     report.add(gateway.name, Figure::FramesLost, result.lost as f64);
     report.add(gateway.name, Figure::Stalls, result.stalls as f64);
     report.add(gateway.name, Figure::TransitP50, micros(quantile(&result.transit, 0.5)));

@@ -1,0 +1,30 @@
+//! The runtime's clock, which tests may stop. As `std`'s: nothing adds to its moments but this.
+
+use std::time::Duration;
+
+use model_boss_protocol::LONGEST_SPAN;
+use tokio::time::Instant;
+
+/// The moment `span` after `start`; at most [`LONGEST_SPAN`] after it.
+pub(crate) fn later(start: Instant, span: Duration) -> Instant {
+    start.checked_add(span.min(LONGEST_SPAN)).unwrap_or(start)
+}
+
+/// The moment `span` from now.
+pub(crate) fn in_a(span: Duration) -> Instant {
+    later(Instant::now(), span)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn no_span_is_too_long_for_the_clock() {
+        let now = Instant::now();
+        for span in [Duration::ZERO, Duration::from_millis(1), LONGEST_SPAN, Duration::MAX] {
+            assert_eq!(in_a(span).duration_since(now), span.min(LONGEST_SPAN));
+        }
+        assert!(tokio::time::timeout_at(in_a(Duration::MAX), std::future::ready(())).await.is_ok());
+    }
+}
