@@ -241,7 +241,7 @@ impl House {
             self.breaks(fault, &mut dice).await;
             let victims: &[usize] = dice.one_of::<&[usize]>(&VICTIMS);
             kill_at_once(&victims.iter().filter_map(|place| line.get(*place)).copied().collect::<Vec<_>>());
-            tree.is_gone().await;
+            tree.ends().await;
             sleep(Duration::from_millis(dice.below(1_000))).await;
             self.heals(fault);
             *done.entry(format!("{fault:?}")).or_default() += 1;

@@ -87,7 +87,7 @@ impl Tree {
     }
 
     /// Waits until all its processes are gone.
-    pub(crate) async fn is_gone(mut self) {
+    pub(crate) async fn ends(mut self) {
         until(GONE_WITHIN, "no process of the tree is left", async || (!self.lives()).then_some(())).await;
     }
 }
@@ -166,7 +166,7 @@ async fn a_leased_program_ends_with_all_its_sessions() {
     let mut job = Job::start(&boss, &["sh", "-c", &script]);
     tree.stands().await;
     std::fs::write(go, "now\n").unwrap();
-    tree.is_gone().await;
+    tree.ends().await;
     let code = until(PATIENCE, "it ends", async || job.0.try_wait().unwrap()).await.code();
     assert_eq!(code, Some(3));
     no_lease_is_left(&boss).await;
@@ -195,7 +195,7 @@ async fn cycle(boss: &Boss, unruly: &Unruly, victims: &[usize]) {
     let line: Vec<u32> = [job.0.id()].into_iter().chain(job.line()).collect();
     assert!(line.len() >= 4, "holder, two guards and the program: {line:?}");
     kill_at_once(&victims.iter().map(|place| line[*place]).collect::<Vec<_>>());
-    tree.is_gone().await;
+    tree.ends().await;
 }
 
 /// A fixed slice in the tests; all of it by `MODEL_BOSS_LEASE_CYCLES=10000`.
@@ -294,7 +294,7 @@ async fn a_worker_ends_with_all_its_sessions_whoever_of_its_line_is_killed() {
             let line: Vec<u32> =
                 [boss.pid(), slot].into_iter().chain(guards_and_program(slot).into_iter().take(2)).collect();
             kill_at_once(&victims.iter().map(|place| line[*place]).collect::<Vec<_>>());
-            tree.is_gone().await;
+            tree.ends().await;
             if victims.contains(&0) {
                 boss.exit().await;
                 continue;
@@ -332,7 +332,7 @@ async fn what_a_coordinator_left_with_all_its_guards_is_ended_by_the_next_one() 
     boss.is_killed().await;
     assert!(tree.lives(), "nobody was left that could end it");
     let next = sandbox.launch(&binary("model-boss-fake-worker")).start().await;
-    tree.is_gone().await;
+    tree.ends().await;
     no_lease_is_left(&next).await;
     assert!(next.chat("alpha", "?").await.status.is_success());
     next.finish().await;
@@ -354,7 +354,7 @@ async fn a_bomb_of_forks_ends_with_its_lease() {
     let mut job = Job::start(&boss, &["sh", "-c", &hops]);
     until(PATIENCE, "the bomb goes off", async || (tree.pipe.read(&mut [0; 8]).ok() == Some(3)).then_some(())).await;
     job.0.kill().unwrap();
-    within(PATIENCE, "nothing of it is left", tree.is_gone()).await;
+    within(PATIENCE, "nothing of it is left", tree.ends()).await;
     no_lease_is_left(&boss).await;
     boss.finish().await;
 }
@@ -394,7 +394,7 @@ async fn ranks_of_torchrun_end_with_their_lease() {
         until(PATIENCE * 4, "both ranks have met", up).await;
         let line: Vec<u32> = [job.0.id()].into_iter().chain(job.line()).collect();
         kill_at_once(&[line[victim]]);
-        tree.is_gone().await;
+        tree.ends().await;
     }
     no_lease_is_left(&boss).await;
     boss.finish().await;
