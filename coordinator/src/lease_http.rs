@@ -9,7 +9,7 @@ use model_boss_lease_store::{
     ForcedView, LeaseId, LeaseState, LeaseView, Owner, OwnerKind, PartView, Process, Proof, RevokeView, WaiterView,
     Wish,
 };
-use model_boss_protocol::{ByteCount, DeviceId, Priority};
+use model_boss_protocol::{ByteCount, DeviceId, Label, Priority};
 use serde::{Deserialize, Serialize};
 
 /// `POST /api/v1/leases`: a wish. Asking again with the same `request_id` gives the same lease, or keeps the place in the
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AcquireBody {
-    /// The caller's name for it: at most [`REQUEST_ID_LIMIT`] bytes, unique among everything ever asked.
+    /// The caller's name for it: at most [`Label::LIMIT`] bytes, unique among everything ever asked.
     pub(crate) request_id: String,
     /// Who will hold it.
     pub(crate) owner: OwnerBody,
@@ -47,9 +47,6 @@ pub(crate) struct AcquireBody {
     pub(crate) preempt: bool,
 }
 
-/// The longest `request_id`, in bytes.
-pub(crate) const REQUEST_ID_LIMIT: usize = 128;
-
 /// Who holds a lease: the process that renews and releases it, known by more than its number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -60,7 +57,7 @@ pub(crate) struct OwnerBody {
     pub(crate) start_time: u64,
     /// The pid namespace in which `pid` has a meaning: the number in `/proc/PID/ns/pid`, or that whole text.
     pub(crate) pid_ns: PidNamespace,
-    /// For people: what it is.
+    /// For people: what it is. Printable, at most [`Label::LIMIT`] bytes.
     pub(crate) label: String,
 }
 
@@ -387,9 +384,9 @@ pub(crate) struct WaiterBody {
 
 impl OwnerBody {
     /// This process, for the ledger.
-    pub(crate) fn of(process: &Process, label: impl Into<String>) -> Self {
+    pub(crate) fn of(process: &Process, label: impl Into<Label>) -> Self {
         let Process { pid, start_time, pid_ns } = process.clone();
-        Self { pid, start_time, pid_ns: PidNamespace(pid_ns), label: label.into() }
+        Self { pid, start_time, pid_ns: PidNamespace(pid_ns), label: label.into().to_string() }
     }
 
     /// The same in the ledger's words.

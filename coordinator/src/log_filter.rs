@@ -1,6 +1,6 @@
 //! How much is logged, changed while the process runs (TR-4's `logLevel`).
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tracing_subscriber::filter::LevelFilter;
@@ -10,6 +10,7 @@ use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::{LogFormat, LogLevel};
+use crate::terminal;
 
 /// Sets the level of the log, and knows whether it can be written. Without a log it does nothing.
 #[derive(Clone, Default)]
@@ -32,12 +33,13 @@ impl LogFilter {
         let failed = Arc::<Mutex<Failed>>::default();
         let (filter, handle) = reload::Layer::new(filter(level));
         let registry = tracing_subscriber::registry().with(filter);
-        let writer = LogWriter(Arc::clone(&failed));
+        let colours =
+            format == LogFormat::Text && terminal::err_is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        let writer = LogWriter { failed: Arc::clone(&failed), colours };
         // A log on a full disk must not end the thread that writes to it, which a failed eprintln! would.
         let lines = tracing_subscriber::fmt::layer().log_internal_errors(false).with_writer(writer);
         match format {
             LogFormat::Text => {
-                let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
                 registry.with(lines.with_ansi(colours).with_target(false)).init();
             }
             LogFormat::Json => registry.with(lines.json()).init(),
@@ -65,26 +67,30 @@ impl LogFilter {
 }
 
 /// Writes lines to standard error, and counts those that it does not take.
-struct LogWriter(Arc<Mutex<Failed>>);
+#[derive(Clone)]
+struct LogWriter {
+    failed: Arc<Mutex<Failed>>,
+    /// The log's own colours pass.
+    colours: bool,
+}
 
 impl MakeWriter<'_> for LogWriter {
-    type Writer = LogLine;
+    type Writer = Self;
 
-    fn make_writer(&self) -> LogLine {
-        LogLine(Arc::clone(&self.0))
+    fn make_writer(&self) -> Self {
+        self.clone()
     }
 }
 
-struct LogLine(Arc<Mutex<Failed>>);
-
-impl Write for LogLine {
+impl Write for LogWriter {
+    /// Each call has one line, however many lines its fields have.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let mut failed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut out = io::stderr().lock();
-        if failed.lines > 0 && writeln!(out, "({} lines of this log could not be written)", failed.lines).is_ok() {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let missing = format!("({} lines of this log could not be written)", failed.lines);
+        if failed.lines > 0 && terminal::log(missing.as_bytes(), false).is_ok() {
             failed.lines = 0;
         }
-        match out.write_all(line) {
+        match terminal::log(line, self.colours) {
             Ok(()) => failed.why = None,
             Err(error) => {
                 failed.why = Some(error.to_string());

@@ -34,6 +34,7 @@ mod state_folder;
 mod supervisor;
 mod tasks;
 mod tcp_table;
+mod terminal;
 mod upstream;
 
 fn main() -> std::process::ExitCode {

@@ -1,7 +1,7 @@
 //! The first lines on the terminal: where, with what, and one command to try.
 
 use std::fmt;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -13,6 +13,7 @@ use crate::catalog::Catalog;
 use crate::leases::StoreStatus;
 use crate::probe::DeviceSample;
 use crate::tasks::LiveTasks;
+use crate::terminal::{self, Code, Terminal};
 
 /// What there is at the start.
 pub(crate) struct Startup<'a> {
@@ -37,20 +38,29 @@ pub(crate) struct Startup<'a> {
 impl Startup<'_> {
     /// Writes it to standard output: bold names where that is a terminal.
     pub(crate) fn print(&self) {
-        let mut out = io::stdout().lock();
-        let bold = out.is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        let mut out = terminal::out();
+        let bold = terminal::out_is_terminal() && std::env::var_os("NO_COLOR").is_none();
         // Whoever started us may have closed the pipe; the log goes on.
         let _ = self.write(&mut out, bold).and_then(|()| out.flush());
     }
 
-    fn write(&self, out: &mut impl Write, bold: bool) -> io::Result<()> {
-        let name = |text: &str| if bold { format!("\x1b[1m{text:<9}\x1b[0m") } else { format!("{text:<9}") };
+    fn write(&self, out: &mut Terminal<impl Write>, bold: bool) -> io::Result<()> {
         writeln!(out, "model-boss {} listens on http://{}", env!("CARGO_PKG_VERSION"), self.address)?;
+        let mut line = |name: &str, text: &dyn fmt::Display| {
+            if bold {
+                out.code(Code::Bold)?;
+            }
+            write!(out, "{name:<9}")?;
+            if bold {
+                out.code(Code::Plain)?;
+            }
+            writeln!(out, "{text}")
+        };
         for device in self.devices {
-            writeln!(out, "{}{}", name("device"), DeviceLine(device))?;
+            line("device", &format_args!("{}", DeviceLine(device)))?;
         }
         if let Some(why) = self.no_gpu {
-            writeln!(out, "{}no NVIDIA GPU: {why}", name("device"))?;
+            line("device", &format_args!("no NVIDIA GPU: {why}"))?;
         }
         for model in self.catalog.models() {
             let description = &model.description;
@@ -61,63 +71,63 @@ impl Startup<'_> {
                 format!(" (also {})", names.join(", "))
             };
             let (category, size) = (description.category, description.size.bytes);
-            writeln!(out, "{}{}{aliases}: {category}, about {size}", name("model"), description.id)?;
+            line("model", &format_args!("{}{aliases}: {category}, about {size}", description.id))?;
         }
         if self.catalog.models().next().is_none() {
-            writeln!(out, "{}none yet: put a manifest into the folder of manifests", name("model"))?;
+            line("model", &format_args!("none yet: put a manifest into the folder of manifests"))?;
         }
         let current = self.tasks.current();
         for (task, what) in &current.names.file().tasks {
-            writeln!(out, "{}{task}: {}", name("task"), what.ladder.join(", else "))?;
+            line("task", &format_args!("{task}: {}", what.ladder.join(", else ")))?;
         }
         for problem in &self.catalog.problems {
-            writeln!(out, "{}{problem}", name("problem"))?;
+            line("problem", &format_args!("{problem}"))?;
         }
         for problem in self.tasks.problems() {
-            writeln!(out, "{}{problem}", name("problem"))?;
+            line("problem", &format_args!("{problem}"))?;
         }
-        writeln!(out, "{}{}", name("state"), self.state_dir.display())?;
+        line("state", &format_args!("{}", self.state_dir.display()))?;
         if let Some(earlier) = self.earlier_state.filter(|folder| folder.join(EmbeddedStore::FILE).is_file()) {
-            writeln!(
-                out,
-                "{}{}/ in the folder of the start is of an earlier version and is not read any more: move its files to {}, \
+            line(
+                "problem",
+                &format_args!(
+                    "{}/ in the folder of the start is of an earlier version and is not read any more: move its files to {}, \
                  or start with --state-dir {}",
-                name("problem"),
-                earlier.display(),
-                self.state_dir.display(),
-                earlier.display()
+                    earlier.display(),
+                    self.state_dir.display(),
+                    earlier.display()
+                ),
             )?;
         }
         let StoreStatus { store, state, warnings, .. } = self.store;
         for warning in warnings {
-            writeln!(out, "{}{warning}", name("problem"))?;
+            line("problem", &format_args!("{warning}"))?;
         }
         match state {
-            LedgerState::Open => writeln!(out, "{}{store}", name("leases"))?,
+            LedgerState::Open => line("leases", &format_args!("{store}"))?,
             LedgerState::Recovering { left } => {
                 let seconds = left.as_secs_f64().ceil();
-                writeln!(
-                    out,
-                    "{}{store}, which may have lost records: nothing is loaded for {seconds} s",
-                    name("leases")
+                line(
+                    "leases",
+                    &format_args!("{store}, which may have lost records: nothing is loaded for {seconds} s"),
                 )?;
             }
             LedgerState::Away { detail } => {
-                writeln!(
-                    out,
-                    "{}{store}, tried until it is reached; nothing is loaded before: {detail}",
-                    name("problem")
+                line(
+                    "problem",
+                    &format_args!("{store}, tried until it is reached; nothing is loaded before: {detail}"),
                 )?;
             }
         }
         if let Some(model) = self.catalog.models().next() {
             let question = r#"{"messages":[{"role":"user","content":"Which port do you listen on?"}]"#;
             let model = &model.description.id;
-            writeln!(
-                out,
-                "{}curl http://{}/v1/chat/completions -H 'content-type: application/json' -d '{question},\"model\":\"{model}\"}}'",
-                name("try"),
-                self.address
+            line(
+                "try",
+                &format_args!(
+                    "curl http://{}/v1/chat/completions -H 'content-type: application/json' -d '{question},\"model\":\"{model}\"}}'",
+                    self.address
+                ),
             )?;
         }
         Ok(())

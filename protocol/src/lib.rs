@@ -13,6 +13,7 @@ mod error;
 mod ids;
 mod llama_args;
 mod manifest;
+mod printable;
 mod priority;
 mod residency;
 #[cfg(feature = "schema")]
@@ -31,6 +32,7 @@ pub use error::{ApiError, ErrorBody, ErrorCode, ErrorObject, ErrorSource};
 pub use ids::{ClientId, Generation, ModelId, RequestId, SlotId, SpawnToken, Tokens};
 pub use llama_args::{LlamaArgs, LlamaArgsError};
 pub use manifest::{Backend, Manifest, ManifestError, PromptFormat, Recipe, Source};
+pub use printable::{Label, is_printable, printable, push_printable};
 pub use priority::{ParsePriorityError, Priority};
 pub use residency::{ParseResidencyError, ParseStoreError, Residency, ResidencyMode, StoreKind};
 pub use span::{KeepAlive, LONGEST_SPAN, ParseSpanError, parse_span, span_of_secs};

@@ -200,6 +200,10 @@ async fn le_2_what_makes_no_sense_is_refused_with_its_reason() {
         (with(&|w| w["parts"] = json!([])), 400, "invalid_request"),
         (with(&|w| w["any"] = json!({ "count": 1, "memory": "1GiB" })), 400, "invalid_request"),
         (with(&|w| w["request_id"] = "".into()), 400, "invalid_request"),
+        (with(&|w| w["request_id"] = "a\x1b[2J".into()), 400, "invalid_request"),
+        (with(&|w| w["owner"]["label"] = "\x1b]0;title\x07".into()), 400, "invalid_request"),
+        (with(&|w| w["owner"]["label"] = "\u{202e}gpj.exe".into()), 400, "invalid_request"),
+        (with(&|w| w["owner"]["label"] = "x".repeat(129).into()), 400, "invalid_request"),
         (with(&|w| w["surprise"] = 1.into()), 400, "invalid_request"),
     ];
     for (wish, status, code) in cases {
@@ -213,6 +217,23 @@ async fn le_2_what_makes_no_sense_is_refused_with_its_reason() {
     assert_eq!(boss.client().get("/api/v1/leases/lease-1").await.error_code(), "lease_not_found");
     let cancel = json!({ "request_id": "none", "owner": guest.owner("x") });
     assert_eq!(guest.send(Method::DELETE, "", &cancel).await.json(), json!({ "cancelled": true }));
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn an_error_of_the_command_line_does_not_steer_the_terminal() {
+    let boss = Sandbox::new().start().await;
+    let name = "\x1b[2J\u{9b}31m\u{202e}";
+    for arguments in [&["plan", name][..], &["run", name, "hello"], &["show", name], &["lease", "show", name]] {
+        let mut command = Command::new(binary("model-boss"));
+        command.args(arguments).env_remove("MODEL_BOSS_REDIS_URL");
+        let output = command.env("MODEL_BOSS_URL", format!("http://{}", boss.client().address())).output().unwrap();
+        let words = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && words.contains("\\u001b[2J"), "{words:?}");
+        assert!(!words.contains(['\x1b', '\u{9b}', '\u{202e}']), "{words:?}");
+    }
+    let written = boss.output().text();
+    assert!(!written.contains(['\x1b', '\u{9b}', '\u{202e}']), "{written:?}");
     boss.finish().await;
 }
 

@@ -104,7 +104,7 @@ impl LeaseView {
         };
         Self {
             lease: id.clone(),
-            label: lease.owner.label.clone(),
+            label: lease.owner.label.to_string(),
             owner: lease.owner.clone(),
             priority: lease.priority,
             parts: lease.parts.iter().map(part).collect(),
@@ -122,11 +122,11 @@ impl ForcedView {
     pub(crate) fn of(forced: &Forced, ledger: &Ledger) -> Self {
         Self {
             lease: forced.lease.clone(),
-            label: forced.owner.label.clone(),
+            label: forced.owner.label.to_string(),
             pids: forced.pids.iter().map(|process| process.pid).collect(),
             parts: forced.parts.iter().map(|(device, bytes)| (ledger.name_of(device), *bytes)).collect(),
             ago: ledger.last_time.since(forced.at),
-            by: forced.by.clone(),
+            by: forced.by.to_string(),
         }
     }
 }
@@ -135,7 +135,7 @@ impl RevokeView {
     fn of(lease: &Lease, ledger: &Ledger) -> Self {
         let preemptor = lease.preemptor.as_ref().and_then(|request| ledger.waiters.get(request));
         Self {
-            by: preemptor.map_or_else(|| "a request that has left".to_owned(), |waiter| waiter.owner.label.clone()),
+            by: preemptor.map_or_else(|| "a request that has left".to_owned(), |waiter| waiter.owner.label.to_string()),
             priority: preemptor.map(|waiter| waiter.priority),
             grace_left: lease.revoke_deadline.map(|until| until.since(ledger.last_time)).unwrap_or_default(),
         }
@@ -150,7 +150,7 @@ impl WaiterView {
         let view = |(place, (id, waiter)): (usize, (&String, &model_boss_lease::Waiter))| Self {
             position: place + 1,
             request_id: own_request_id(&waiter.owner.process, id),
-            label: waiter.owner.label.clone(),
+            label: waiter.owner.label.to_string(),
             priority: waiter.priority,
             want: named(&waiter.want, ledger),
         };

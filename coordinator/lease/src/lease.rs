@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use model_boss_protocol::{ByteCount, Priority};
+use model_boss_protocol::{ByteCount, Label, Priority};
 use serde::{Deserialize, Serialize};
 
 use crate::time::millis;
@@ -120,7 +120,7 @@ pub struct Owner {
     #[serde(flatten)]
     pub process: Process,
     /// For people: what it is for.
-    pub label: String,
+    pub label: Label,
     /// What it is.
     pub kind: OwnerKind,
     #[serde(flatten)]
@@ -240,7 +240,7 @@ impl Part {
 
 impl Owner {
     /// An owner with this label.
-    pub fn new(process: Process, label: impl Into<String>, kind: OwnerKind) -> Self {
+    pub fn new(process: Process, label: impl Into<Label>, kind: OwnerKind) -> Self {
         Self { process, label: label.into(), kind, unknown: UnknownFields::default() }
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use model_boss_protocol::ByteCount;
+use model_boss_protocol::{ByteCount, Label};
 use serde::{Deserialize, Serialize};
 
 use crate::time::millis;
@@ -65,7 +65,7 @@ pub struct Forced {
     /// When.
     pub at: StoreTime,
     /// The operator, for people.
-    pub by: String,
+    pub by: Label,
     #[serde(flatten)]
     pub(crate) unknown: UnknownFields,
 }

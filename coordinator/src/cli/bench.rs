@@ -63,7 +63,7 @@ pub(super) async fn residency(client: &Client, args: &ResidencyArgs) -> Result<E
     let code = worker.run(arguments(args, &found, &picture))?;
     if code == ExitCode::SUCCESS && written(&picture) != before {
         // Apart from the report, which may be read by a program.
-        eprintln!("timeline of the last step: {}", picture.display());
+        crate::terminal::say(&format!("timeline of the last step: {}", picture.display()));
     }
     Ok(code)
 }

@@ -16,6 +16,7 @@ use super::files;
 use super::private::Private;
 use crate::client::{Client, ClientError, Event, error_in, in_path};
 use crate::error_chain::chain;
+use crate::terminal::{self, Code};
 
 /// The exit code after Ctrl-C, as shells have it.
 const STOPPED: u8 = 130;
@@ -97,7 +98,7 @@ fn talk(
     let Some(question) = question else { return converse(&asker, runtime, interrupt) };
     let mut messages = asker.beginning();
     messages.push(message("user", &question));
-    match runtime.block_on(asker.ask(&messages, &mut io::stdout(), interrupt.recv()))?.1 {
+    match runtime.block_on(asker.ask(&messages, &mut terminal::out(), interrupt.recv()))?.1 {
         Ended::ByItself => Ok(ExitCode::SUCCESS),
         Ended::Stopped => Ok(ExitCode::from(STOPPED)),
     }
@@ -106,7 +107,7 @@ fn talk(
 fn converse(asker: &Asker<'_>, runtime: &Runtime, interrupt: &mut Signal) -> Result<ExitCode, CliError> {
     // A wrong name is told before the first question is typed.
     runtime.block_on(asker.client.get(&format!("/v1/models/{}", in_path(&asker.args.model))))?;
-    let mut out = io::stdout();
+    let mut out = terminal::out();
     let hint = "Ctrl-C stops an answer, /clear starts anew, Ctrl-D or /bye leaves.";
     writeln!(out, "{} at {}. {hint}", asker.args.model, asker.client.url()).map_err(CliError::Output)?;
     let mut editor = DefaultEditor::new()?;
@@ -143,7 +144,7 @@ fn converse(asker: &Asker<'_>, runtime: &Runtime, interrupt: &mut Signal) -> Res
             Err(CliError::Output(error)) => return Err(CliError::Output(error)),
             Err(error) => {
                 messages.pop();
-                eprintln!("{}", chain(&error));
+                terminal::say(&chain(&error));
             }
         }
     }
@@ -251,22 +252,29 @@ struct Notice {
 
 impl Notice {
     fn new() -> Self {
-        Self { terminal: io::stderr().is_terminal(), shown: false }
+        Self { terminal: terminal::err_is_terminal(), shown: false }
     }
 
     fn show(&mut self, words: &str) {
         // Losing a notice is no reason to lose the answer.
+        let mut err = terminal::err();
         let _ = if self.terminal {
-            write!(io::stderr(), "\r\x1b[2K\x1b[2m{words}\x1b[0m")
+            // On a line of its own, whatever is in the words.
+            let words = model_boss_protocol::printable(words);
+            [Code::ClearLine, Code::Dim]
+                .into_iter()
+                .try_for_each(|code| err.code(code))
+                .and_then(|()| err.write_all(words.as_bytes()))
+                .and_then(|()| err.code(Code::Plain))
         } else {
-            writeln!(io::stderr(), "{words}")
+            writeln!(err, "{words}")
         };
         self.shown = true;
     }
 
     fn clear(&mut self) {
         if std::mem::take(&mut self.shown) && self.terminal {
-            let _ = write!(io::stderr(), "\r\x1b[2K");
+            let _ = terminal::err().code(Code::ClearLine);
         }
     }
 }

@@ -1,10 +1,12 @@
 //! `model-boss logs`: what the workers of a model wrote, as the coordinator kept it.
 
+use std::io::Write;
+
 use clap::Args;
 
 use super::error::CliError;
-use super::print;
 use crate::client::{Client, in_path};
+use crate::terminal;
 
 /// `logs MODEL`.
 #[derive(Debug, Args)]
@@ -24,8 +26,9 @@ pub(super) async fn logs(client: &Client, args: &LogsArgs) -> Result<(), CliErro
     let follow = if args.follow { "&follow=true" } else { "" };
     let path = format!("/api/v1/logs/{}?lines={}{follow}", in_path(&args.model), args.lines);
     let mut text = client.read(&path).await?;
+    let mut out = terminal::out();
     while let Some(piece) = text.next().await? {
-        print(&String::from_utf8_lossy(&piece))?;
+        out.write_all(&piece).map_err(CliError::Output)?;
     }
     Ok(())
 }

@@ -32,6 +32,7 @@ use crate::error_chain::chain;
 use crate::lease_run::{self, LeaseCommand};
 use crate::log_filter::LogFilter;
 use crate::serve::serve;
+use crate::terminal;
 
 use bench::BenchCommand;
 use error::CliError;
@@ -219,7 +220,7 @@ pub(crate) fn run() -> ExitCode {
         // Whoever reads our output has seen enough: `model-boss list | head -1`.
         Err(CliError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("model-boss: {}", chain(&error));
+            terminal::say(&format!("model-boss: {}", chain(&error)));
             ExitCode::FAILURE
         }
     }
@@ -322,7 +323,7 @@ impl Command {
 }
 
 fn print(text: &str) -> Result<(), CliError> {
-    io::stdout().write_all(text.as_bytes()).map_err(CliError::Output)
+    terminal::out().write_all(text.as_bytes()).map_err(CliError::Output)
 }
 
 /// Enough for one request at a time.

@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use model_boss_protocol::{ByteCount, StreamStats};
+use model_boss_protocol::{ByteCount, StreamStats, printable};
 use serde_json::Value;
 
 use super::error::CliError;
@@ -143,7 +143,9 @@ fn until(slot: &Value, now: f64) -> String {
 
 /// Columns as wide as their widest cell, two spaces between them.
 pub(super) fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
-    let rows: Vec<[String; N]> = std::iter::once(head.map(str::to_owned)).chain(rows).collect();
+    // A cell stays within its line, whatever is in it.
+    let rows = std::iter::once(head.map(str::to_owned)).chain(rows);
+    let rows: Vec<[String; N]> = rows.map(|row| row.map(|cell| printable(&cell).into_owned())).collect();
     let mut widths = [0; N];
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {

@@ -3,7 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
@@ -249,7 +249,6 @@ fn die_of(ended_by: Signal) -> ExitCode {
 }
 
 fn failed(code: u8, error: &GuardError) -> ExitCode {
-    // Without standard error nobody reads it.
-    let _ = io::stderr().write_all(format!("model-boss: {}\n", crate::error_chain::chain(error)).as_bytes());
+    crate::terminal::say(&format!("model-boss: {}", crate::error_chain::chain(error)));
     ExitCode::from(code)
 }

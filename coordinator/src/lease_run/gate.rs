@@ -2,7 +2,7 @@
 //! knows no ledger; its guards end it with its holder.
 
 use std::ffi::OsString;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
@@ -44,9 +44,7 @@ pub(super) fn gate(args: &GateArgs) -> Result<ExitCode, LeaseError> {
     // As a shell would.
     let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
     let message = LeaseError::Program(PathBuf::from(program), error);
-    let text = format!("model-boss: {}\n", crate::error_chain::chain(&message));
-    // Without standard error nobody reads it.
-    let _ = io::stderr().write_all(text.as_bytes());
+    crate::terminal::say(&format!("model-boss: {}", crate::error_chain::chain(&message)));
     Ok(ExitCode::from(code))
 }
 

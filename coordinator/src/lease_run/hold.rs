@@ -23,6 +23,7 @@ use super::keeper::{Keeper, Leaving, Listener, News};
 use super::{LeaseError, Whereabouts};
 use crate::error_chain::chain;
 use crate::lease_http::{grace, millis, min_hold, span, training};
+use crate::terminal;
 
 /// A line that is longer is nobody's request.
 const LONGEST_LINE: u64 = 1 << 20;
@@ -379,7 +380,7 @@ fn write(told: &Receiver<Tell>) {
     while let Ok(tell) = told.recv() {
         let Ok(mut line) = serde_json::to_vec(&tell) else { continue };
         line.push(b'\n');
-        let mut out = io::stdout().lock();
+        let mut out = terminal::out();
         // Whoever does not read will close the pipe to the other side too.
         let _ = out.write_all(&line).and_then(|()| out.flush());
     }

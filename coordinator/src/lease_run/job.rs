@@ -264,5 +264,5 @@ impl Asked {
 }
 
 fn say(text: &str) {
-    eprintln!("model-boss lease: {text}");
+    crate::terminal::say(&format!("model-boss lease: {text}"));
 }

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use http::Method;
 use model_boss_lease_store::{Holder, LeaseId, Owner, OwnerKind, StoreError, Terms, this_process};
-use model_boss_protocol::ErrorCode;
+use model_boss_protocol::{ErrorCode, printable};
 use serde::Serialize;
 
 use super::http_desk::{Line, is};
 use super::{LeaseError, Whereabouts};
 use crate::lease_http::{ForcedBody, LeaseBody, LeaseList, OneLease, ReleaseBody, ReleasedBody, WaiterBody};
+use crate::terminal;
 
 /// `watch` looks this often.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -91,7 +92,7 @@ pub(super) fn force(lease: &str, whereabouts: &Whereabouts) -> Result<ExitCode, 
         }
     };
     if let Some(warning) = warning {
-        eprintln!("model-boss lease: warning: {warning}");
+        terminal::say(&format!("model-boss lease: warning: {warning}"));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -112,7 +113,7 @@ pub(super) fn watch(whereabouts: &Whereabouts, json: bool) -> Result<ExitCode, L
             }
             Err(error) if error.is_outage() => {
                 if !std::mem::replace(&mut away, true) {
-                    eprintln!("model-boss lease: {}", crate::error_chain::chain(&error));
+                    terminal::say(&format!("model-boss lease: {}", crate::error_chain::chain(&error)));
                 }
             }
             Err(error) => return Err(error),
@@ -179,7 +180,7 @@ fn print(source: &str, list: &LeaseList, json: bool) -> Result<ExitCode, LeaseEr
     } else {
         table(list)
     };
-    match io::stdout().write_all(text.as_bytes()) {
+    match terminal::out().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(LeaseError::System("write to standard output", error))
         }
@@ -221,6 +222,8 @@ fn table(list: &LeaseList) -> String {
         let (label, by) = (forced.label.clone(), format!("by {}", forced.by));
         rows.push([forced.id.to_string(), label, state, "-".to_owned(), memory.join(", "), by]);
     }
+    // A cell stays within its line, whatever is in it.
+    let rows: Vec<_> = rows.into_iter().map(|row| row.map(|cell| printable(&cell).into_owned())).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..6).map(width).collect();
     let line = |row: &[String; 6]| {

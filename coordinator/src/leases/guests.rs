@@ -7,7 +7,7 @@ use model_boss_lease_store::{
     AcquireRequest, Caller, GuestAcquired, GuestHandle, GuestLease, GuestRecord, GuestReleased, LeaseId, Mode,
     NotNamed, Process, Refusal, StoreError, Wish, Yielding,
 };
-use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode};
+use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode, Label};
 use nix::unistd::getuid;
 
 use super::Leases;
@@ -15,7 +15,7 @@ use super::keeper::Ledger;
 use crate::error_chain::chain;
 use crate::lease_http::{
     AcquireBody, AskedBody, AttachBody, CancelBody, GrantedBody, LeaseBody, LeaseList, OneLease, OwnerBody, PartBody,
-    REQUEST_ID_LIMIT, ReassertBody, ReleaseBody, ReleasedBody, RenewBody, RenewedBody, ResizeBody, Waiting, warning,
+    ReassertBody, ReleaseBody, ReleasedBody, RenewBody, RenewedBody, ResizeBody, Waiting, warning,
 };
 
 /// Whoever waits asks again after this: well within the lease time, so that the place in the queue is kept.
@@ -23,6 +23,9 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// A store that is out of reach is worth another question after this.
 const STORE_AGAIN: Duration = Duration::from_secs(5);
 
+/// So many devices and processes one request may name: they are written into a document that is read all the time.
+const DEVICES: usize = 64;
+const PROCESSES: usize = 256;
 /// What is left where processes do not end.
 const FORCE: &str = "an operator can end the lease without them: model-boss lease release --force";
 
@@ -51,6 +54,7 @@ impl Leases {
         id: LeaseId,
         body: AttachBody,
     ) -> Result<OneLease, ApiError> {
+        few("pids", body.pids.len())?;
         if body.pids.is_empty() {
             return Err(ApiError::invalid("pids", "'pids' names no process"));
         }
@@ -105,6 +109,8 @@ impl Leases {
         body: ReassertBody,
     ) -> Result<Answer<OneLease>, ApiError> {
         let parts = parts_of("parts", body.parts)?;
+        named_well("request_id", &body.request_id)?;
+        few("processes", body.processes.len())?;
         let yielding = Yielding {
             preemptible: body.preemptible,
             grace: body.grace,
@@ -329,9 +335,10 @@ impl Ledger {
 
 /// What is asked for, if it makes sense.
 fn request(body: &AcquireBody) -> Result<AcquireRequest, ApiError> {
-    if body.request_id.is_empty() || body.request_id.len() > REQUEST_ID_LIMIT {
-        let message = format!("'request_id' must have 1 to {REQUEST_ID_LIMIT} bytes");
-        return Err(ApiError::invalid("request_id", message));
+    named_well("request_id", &body.request_id)?;
+    if !Label::fits(&body.owner.label) {
+        let message = format!("'owner.label' must be printable text of at most {} bytes", Label::LIMIT);
+        return Err(ApiError::invalid("owner", message));
     }
     let wish = match (&body.parts, &body.any) {
         (Some(parts), None) => Wish::Parts(parts_of("parts", parts.clone())?),
@@ -371,9 +378,30 @@ fn request(body: &AcquireBody) -> Result<AcquireRequest, ApiError> {
     Ok(AcquireRequest { request_id, label, priority: body.priority, wish, yielding, mode })
 }
 
+/// A lease is written with every process that is attached to it.
+fn few(param: &str, processes: usize) -> Result<(), ApiError> {
+    if processes <= PROCESSES {
+        return Ok(());
+    }
+    let message = format!("'{param}' names more than {PROCESSES} processes; descendants need no naming");
+    Err(ApiError::invalid(param, message))
+}
+
+/// A request's name, which is written into the ledger.
+fn named_well(param: &str, name: &str) -> Result<(), ApiError> {
+    if name.is_empty() || !Label::fits(name) {
+        let message = format!("'{param}' must be printable text of 1 to {} bytes", Label::LIMIT);
+        return Err(ApiError::invalid(param, message));
+    }
+    Ok(())
+}
+
 fn parts_of(param: &str, parts: Vec<PartBody>) -> Result<Vec<(DeviceId, ByteCount)>, ApiError> {
     if parts.is_empty() {
         return Err(ApiError::invalid(param, format!("'{param}' names no device")));
+    }
+    if parts.len() > DEVICES {
+        return Err(ApiError::invalid(param, format!("'{param}' names more than {DEVICES} devices")));
     }
     let mut wanted: Vec<(DeviceId, ByteCount)> = Vec::with_capacity(parts.len());
     for PartBody { device, memory } in parts {

@@ -1,7 +1,7 @@
 //! The gate of an engine of others: `model-boss engine-gate`, which becomes the engine. Such an engine knows nothing of
 //! start lines, so its gate waits for one and then runs the program that the line names in its own place.
 
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
@@ -37,7 +37,6 @@ pub(crate) fn engine_gate() -> ExitCode {
 }
 
 fn failed(code: u8, why: &str) -> ExitCode {
-    // Without standard error nobody reads it.
-    let _ = io::stderr().write_all(format!("model-boss: {why}\n").as_bytes());
+    crate::terminal::say(&format!("model-boss: {why}"));
     ExitCode::from(code)
 }

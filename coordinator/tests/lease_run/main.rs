@@ -135,6 +135,34 @@ fn le_2_a_program_runs_with_its_lease_and_its_exit_code_is_passed_on() {
 }
 
 #[test]
+fn what_a_program_calls_itself_does_not_steer_the_terminal_and_has_a_length() {
+    let Some(bench) = Bench::start() else { return };
+    let evil = format!("\x1b]0;mine\x07\u{9b}31m\u{202e}\u{2028}a\nb{}", "x".repeat(100_000));
+    let mut run = bench
+        .run(&["--vram", "600TiB", "--label", &evil], "echo up; read line || true")
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (line, _output) = first_line(&mut run);
+    assert_eq!(line, "up");
+    let late = bench.run(&["--vram", "600TiB", "--wait", "200ms"], "true").output().unwrap();
+    let missing = bench.lease(&["show", &evil]).output().unwrap();
+    let list = bench.lease(&["list"]).output().unwrap();
+    let json = bench.lease(&["list", "--json"]).output().unwrap();
+    for text in [&late.stderr, &missing.stderr, &list.stdout, &json.stdout] {
+        let text = String::from_utf8(text.clone()).unwrap();
+        let steering = |character: char| character.is_control() && !matches!(character, '\n' | '\t');
+        assert!(!text.contains(steering) && !text.contains(['\u{202e}', '\u{2028}']), "{text:?}");
+    }
+    let list = String::from_utf8(list.stdout).unwrap();
+    assert!(list.contains("\\u001b]0;mine") && list.lines().all(|line| line.len() < 400), "{list}");
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert!(json["leases"][0]["label"].as_str().unwrap().len() <= 128, "{json}");
+    drop(run.stdin.take());
+    assert!(run.wait().unwrap().success());
+}
+
+#[test]
 fn le_2_it_waits_its_turn_and_says_for_whom() {
     let Some(bench) = Bench::start() else { return };
     let mut first = bench

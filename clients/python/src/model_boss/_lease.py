@@ -17,7 +17,7 @@ from typing import Callable, Optional, Sequence, Union
 from ._errors import CudaTouched, LeaseError
 from ._http import HttpBackend, url_of_environment
 from ._pipe import PipeBackend
-from ._words import Backend, Grant, Size, Span, Wish, seconds
+from ._words import Backend, Grant, Size, Span, Wish, printable, seconds
 
 _LOG = logging.getLogger("model_boss")
 _LAST_WORDS = 5.0
@@ -289,7 +289,7 @@ def lease(
         preempt=preempt,
         grace=seconds(grace),
         min_hold=seconds(min_hold),
-        label=label or os.path.basename(sys.argv[0] or "") or "python",
+        label=printable(label or os.path.basename(sys.argv[0] or "") or "python"),
         wait=None if wait is None else seconds(wait),
     )
     ledger = redis or (None if url else os.environ.get("MODEL_BOSS_REDIS_URL"))

@@ -31,6 +31,12 @@ def seconds(span: Span) -> float:
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
+def printable(label: str) -> str:
+    """A label as the ledger takes it: printable, and at most 128 bytes."""
+    shown = "".join(character if character.isprintable() else "?" for character in label)
+    return shown.encode("utf-8", "replace")[:128].decode("utf-8", "ignore")
+
+
 @dataclass(frozen=True)
 class Wish:
     """What is asked for."""

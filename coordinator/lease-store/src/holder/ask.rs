@@ -16,7 +16,7 @@ impl Holder {
     pub fn acquire(&mut self, request: AcquireRequest) -> Result<Acquired, StoreError> {
         let AcquireRequest { request_id, label, priority, wish, yielding, mode } = request;
         let mut owner = self.owner.clone();
-        owner.label = label;
+        owner.label = label.into();
         let want = match wish {
             Wish::Parts(parts) => Want::Parts(self.keyed(&parts)?),
             Wish::AnyOf { count, bytes, devices } => {

@@ -29,7 +29,7 @@ impl Holder {
             let keys = lease.parts.iter().map(|part| (part.device.clone(), part.charged()));
             OtherLease {
                 lease: id.clone(),
-                label: lease.owner.label.clone(),
+                label: lease.owner.label.to_string(),
                 priority: lease.priority,
                 parts: self.named(&keys.collect::<Vec<_>>()),
                 may_be_asked: lease.yielding.preemptible
@@ -44,7 +44,7 @@ impl Holder {
         let waiter = |(request_id, parts): (String, Vec<_>)| {
             let waiter =
                 self.seen.waiters.get(&request_id).filter(|waiter| waiter.owner.process != self.owner.process)?;
-            let (label, priority, parts) = (waiter.owner.label.clone(), waiter.priority, self.named(&parts));
+            let (label, priority, parts) = (waiter.owner.label.to_string(), waiter.priority, self.named(&parts));
             Some(OtherWaiter { request_id, label, priority, parts })
         };
         Others {

@@ -33,7 +33,7 @@ impl Holder {
                     let processes: BTreeSet<_> = owned.flat_map(|process| tree.members(process)).collect();
                     let processes = Vec::from_iter(processes);
                     if abandoned && lease.owner.kind == OwnerKind::Coordinator && !processes.is_empty() {
-                        living.push(Leftover { lease: id, label: lease.owner.label, processes });
+                        living.push(Leftover { lease: id, label: lease.owner.label.to_string(), processes });
                     }
                 }
                 other => return Err(unexpected("confirm dead", other)),

@@ -172,7 +172,7 @@ fn ask_others(
             match (defaulted, device) {
                 (Some(lease), Some((key, _))) => Outcome::Wait(Wait {
                     position,
-                    reason: WaitReason::InDefault { device: ledger.name_of(key), label: lease.owner.label.clone() },
+                    reason: WaitReason::InDefault { device: ledger.name_of(key), label: lease.owner.label.to_string() },
                 }),
                 _ => still_asked(ledger, now, request, wait),
             }

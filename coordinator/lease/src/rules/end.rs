@@ -43,7 +43,8 @@ pub(super) fn force(ledger: &mut Ledger, now: StoreTime, id: &LeaseId, by: Strin
     let Some(lease) = ledger.leases.get(id) else { return Outcome::Lost };
     let (owner, pids) = (lease.owner.clone(), lease.pids.clone());
     let parts = lease.parts.iter().map(|part| (part.device.clone(), part.charged())).collect();
-    let forced = Forced { lease: id.clone(), owner, pids, parts, at: now, by, unknown: UnknownFields::default() };
+    let forced =
+        Forced { lease: id.clone(), owner, pids, parts, at: now, by: by.into(), unknown: UnknownFields::default() };
     ledger.forced.push(forced);
     let old = ledger.forced.len().saturating_sub(FORCED);
     ledger.forced.drain(..old);

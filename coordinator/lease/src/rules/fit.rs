@@ -84,7 +84,7 @@ fn shown_free(ledger: &Ledger, key: &DeviceKey, device: &Device, used: ByteCount
     for lease in ledger.leases.values() {
         for part in lease.parts.iter().filter(|part| part.device == *key) {
             let Some(seen) = part.settled else {
-                let (device, label) = (device.name.clone(), lease.owner.label.clone());
+                let (device, label) = (device.name.clone(), lease.owner.label.to_string());
                 return Err(WaitReason::Loading { device, label });
             };
             outstanding = outstanding + part.bytes.saturating_sub(seen);
@@ -107,7 +107,11 @@ fn shortage(
     let mut holders: Vec<Share> = ledger
         .leases
         .values()
-        .map(|lease| Share { label: lease.owner.label.clone(), bytes: lease.charged(key), priority: lease.priority })
+        .map(|lease| Share {
+            label: lease.owner.label.to_string(),
+            bytes: lease.charged(key),
+            priority: lease.priority,
+        })
         .filter(|share| share.bytes > ByteCount::ZERO)
         .collect();
     holders.sort_by_key(|share| std::cmp::Reverse(share.bytes));

@@ -66,7 +66,7 @@ pub(super) fn before(ledger: &Ledger, now: StoreTime, place: Place<'_>, holder: 
         let parts = choose(ledger, now, &waiter.want, &asker, &nominated);
         nominated.take(parts);
         nominated.count += 1;
-        nominated.label.get_or_insert_with(|| waiter.owner.label.clone());
+        nominated.label.get_or_insert_with(|| waiter.owner.label.to_string());
     }
     nominated
 }

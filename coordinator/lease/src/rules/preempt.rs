@@ -99,7 +99,7 @@ pub(super) fn victims_of(ledger: &Ledger, now: StoreTime, preemptor: &str) -> Ve
         .filter(|(_, lease)| is_yielding(lease) && lease.preemptor.as_deref() == Some(preemptor))
         .map(|(id, lease)| Victim {
             lease: id.clone(),
-            label: lease.owner.label.clone(),
+            label: lease.owner.label.to_string(),
             remaining: lease.revoke_deadline.map(|until| until.since(now)).unwrap_or_default(),
         })
         .collect()

@@ -30,7 +30,7 @@ pub(super) fn renew(ledger: &mut Ledger, now: StoreTime, leases: Vec<Renewal>) -
                     Want::AnyOf { bytes, devices, .. } => devices.iter().map(|key| (key.clone(), *bytes)).collect(),
                     Want::Other(_) => Vec::new(),
                 };
-                let (wanted_by, priority) = (waiter.owner.label.clone(), waiter.priority);
+                let (wanted_by, priority) = (waiter.owner.label.to_string(), waiter.priority);
                 revoked.push(Revocation { lease: id, remaining, wanted_by, priority, wanted });
             }
         }

@@ -55,7 +55,7 @@ impl World {
                 self.break_with("I6", format!("{id} counts for less after {op:?}"));
             }
         }
-        let labels: Vec<&str> = after.leases.values().map(|lease| lease.owner.label.as_str()).collect();
+        let labels: Vec<&str> = after.leases.values().map(|lease| &*lease.owner.label).collect();
         if labels.iter().any(|label| labels.iter().filter(|other| *other == label).count() > 1) {
             self.break_with("I3", format!("a request has two leases: {labels:?}"));
         }

@@ -81,7 +81,7 @@ impl Client {
     /// Whether this is what the client asked for under this label, or no longer asks for.
     pub(super) fn wants(&self, label: &str, parts: &[(DeviceKey, ByteCount)]) -> bool {
         let request = self.request();
-        request.owner.label == label && request.want == Want::Parts(parts.to_vec())
+        *request.owner.label == *label && request.want == Want::Parts(parts.to_vec())
     }
 
     /// What this client wants with its present request: always something else.

@@ -1,0 +1,143 @@
+//! Texts from outside on their way to a terminal, a log or a shared document. What would move a cursor, hide text or turn it
+//! around is written as its number; what has a place in a document has a length.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Deref;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+/// Whether a character may be shown as it is. Line breaks and tabs are none of these: they have a place in some texts.
+pub const fn is_printable(character: char) -> bool {
+    !matches!(character,
+        // C0, DEL and C1 controls: escape sequences begin with one of them.
+        '\0'..='\x1f' | '\x7f'..='\u{9f}'
+        // Marks, embeddings, overrides and isolates of the bidirectional algorithm.
+        | '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        // Separators of lines and paragraphs.
+        | '\u{2028}' | '\u{2029}'
+        // Invisible ones: operators, byte order mark, annotations, tags.
+        | '\u{2060}'..='\u{2065}' | '\u{206a}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
+        | '\u{e0000}'..='\u{e007f}')
+}
+
+/// The text with every character that is not printable as JSON writes it, `\u001b`: a JSON text stays one, and the same.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if text.chars().all(is_printable) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    text.chars().for_each(|character| push_printable(&mut shown, character));
+    Cow::Owned(shown)
+}
+
+/// Adds one character as [`printable`] shows it.
+pub fn push_printable(shown: &mut String, character: char) {
+    match character {
+        character if is_printable(character) => shown.push(character),
+        '\n' => shown.push_str("\\n"),
+        '\t' => shown.push_str("\\t"),
+        '\r' => shown.push_str("\\r"),
+        character => {
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                shown.push_str(&format!("\\u{unit:04x}"));
+            }
+        }
+    }
+}
+
+/// A short text for people in a document that others read: printable, and at most [`Label::LIMIT`] bytes. Whatever it is
+/// made of is escaped and cut, also when it is read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct Label(String);
+
+impl Label {
+    /// The most bytes.
+    pub const LIMIT: usize = 128;
+
+    /// Whether a text can be a label as it is.
+    pub fn fits(text: &str) -> bool {
+        text.len() <= Self::LIMIT && text.chars().all(is_printable)
+    }
+}
+
+impl From<&str> for Label {
+    fn from(text: &str) -> Self {
+        const CUT: char = '…';
+        let shown = printable(text);
+        if shown.len() <= Self::LIMIT {
+            return Self(shown.into_owned());
+        }
+        let mut cut = String::with_capacity(Self::LIMIT);
+        for character in shown.chars() {
+            if cut.len() + character.len_utf8() + CUT.len_utf8() > Self::LIMIT {
+                break;
+            }
+            cut.push(character);
+        }
+        cut.push(CUT);
+        Self(cut)
+    }
+}
+
+impl From<String> for Label {
+    fn from(text: String) -> Self {
+        if Self::fits(&text) { Self(text) } else { Self::from(text.as_str()) }
+    }
+}
+
+impl<'de> Deserialize<'de> for Label {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(Self::from)
+    }
+}
+
+impl Deref for Label {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Label {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_moves_hides_or_turns_text_is_written_as_its_number() {
+        for (text, shown) in [
+            ("train.py, größer als 東京 👩‍🔬", "train.py, größer als 東京 👩‍🔬"),
+            ("\x1b]0;title\x07", "\\u001b]0;title\\u0007"),
+            ("\u{9b}31m", "\\u009b31m"),
+            ("a\nb\tc\rd\x7f", "a\\nb\\tc\\rd\\u007f"),
+            ("\u{202e}gpj.exe", "\\u202egpj.exe"),
+            ("\u{2066}\u{200f}\u{2028}\u{feff}", "\\u2066\\u200f\\u2028\\ufeff"),
+            ("\u{e0041}", "\\udb40\\udc41"),
+        ] {
+            assert_eq!(printable(text), shown);
+            // In a JSON text it is the same text.
+            let quoted = printable(&format!("\"{}\"", text.replace(['\n', '\t', '\r'], " "))).into_owned();
+            let read: String = serde_json::from_str(&quoted).unwrap();
+            assert_eq!(read, text.replace(['\n', '\t', '\r'], " "));
+        }
+    }
+
+    #[test]
+    fn a_label_is_short_and_printable_whatever_it_is_made_of() {
+        assert_eq!(&*Label::from("train.py"), "train.py");
+        for text in ["x".repeat(1 << 20), "\x1b".repeat(1_000), "ß".repeat(100)] {
+            let label = Label::from(text);
+            assert!(Label::fits(&label) && label.ends_with('…'), "{label}");
+        }
+        let read: Label = serde_json::from_str("\"\\u001b[2J\"").unwrap();
+        assert_eq!(&*read, "\\u001b[2J");
+    }
+}
