@@ -36,9 +36,26 @@ const SHAPES: [(&str, &str, &str, &str); 6] = [
     ("depth", "", "[", ""),
 ];
 
-fn hostile((_, first, piece, last): (&str, &str, &str, &str), size: usize) -> String {
+/// Fields that somebody might read.
+const FIELDS: [&str; 9] = [
+    "chat_template_kwargs",
+    "thinking",
+    "reasoning_effort",
+    "x_thinking",
+    "keep_alive",
+    "x_priority",
+    "x_client_id",
+    "stream",
+    "model",
+];
+
+fn hostile(shape: (&str, &str, &str, &str), size: usize) -> String {
+    hostile_in("\"model\":\"nobody\",\"max_tokens\":1,\"messages\":[],\"x\"", shape, size)
+}
+
+fn hostile_in(fields: &str, (_, first, piece, last): (&str, &str, &str, &str), size: usize) -> String {
     let value = piece.repeat(size / piece.len());
-    format!("{{\"model\":\"nobody\",\"max_tokens\":1,\"messages\":[],\"x\":{first}{value}{last}}}")
+    format!("{{{fields}:{first}{value}{last}}}")
 }
 
 /// In all that was sent: how long it took, and for how long nobody else was answered.
@@ -82,7 +99,9 @@ async fn everything_is_given_back(boss: &Boss) {
 
 #[tokio::test]
 async fn hostile_bodies_take_little_memory_and_nobody_elses_time() {
-    let sandbox = Sandbox::new();
+    let mut sandbox = Sandbox::new();
+    sandbox.llama_server();
+    let engine = sandbox.gguf_model("engine", "backend = \"llama-server\"", Behaviour::default());
     let boss = sandbox.start().await;
     let (mut stall, memory) = (Stall::default(), PeakMemory::of(boss.pid()));
     // Every shape on every route with MODEL_BOSS_CHAOS_BODIES=1; by default each route and each shape once, and the largest.
@@ -98,6 +117,14 @@ async fn hostile_bodies_take_little_memory_and_nobody_elses_time() {
         let grown = memory.growth_mib();
         assert!(grown < 160, "{grown} MiB after {} on {route}", shape.0);
     }
+    for field in FIELDS {
+        let fields = format!("\"model\":\"engine\",\"messages\":[],\"{field}\"");
+        let answer = stall.send(&boss, ROUTES[0], hostile_in(&fields, SHAPES[0], 4 * MIB)).await;
+        assert!(answer.status.is_client_error(), "{field}: {answer:?}");
+        let grown = memory.growth_mib();
+        assert!(grown < 160, "{grown} MiB after {field}");
+    }
+    assert_eq!(engine.spawns(), 0, "all were refused before");
     let answer = stall.send(&boss, "/api/v1/load", hostile(SHAPES[0], MIB / 2)).await;
     assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{answer:?}");
     // On one thread with the work, nearly all of the time would be silence.

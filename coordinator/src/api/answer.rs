@@ -29,7 +29,7 @@ use super::reshape::reshape_whole;
 const MAX_ADDED: usize = 16 << 10;
 
 /// An error is short, and so is what comes before the first event of a stream.
-const MAX_ERROR: usize = 1 << 20;
+const MAX_ERROR: usize = 64 << 10;
 const MAX_BEGINNING: usize = 10 << 20;
 
 /// What was not done of a wish about thinking.

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame};
-use memchr::memmem;
+use memchr::{memchr3_iter, memmem};
 use model_boss_dialects::{BadStream, Reshape, StreamCheck, nonsense};
 use model_boss_protocol::ApiError;
 
@@ -17,6 +17,8 @@ use crate::upstream::UpstreamBody;
 
 /// The most data of one event of a stream.
 const LONGEST_EVENT: usize = 8 << 20;
+/// Values in an event of several frames, at most: each may take hundreds of bytes where an event is put into other words.
+const MAX_VALUES: usize = 20_000;
 /// Shorter events are kept by nobody for long.
 const SHORT_EVENT: usize = 64 << 10;
 /// What keeps an unfinished event: those that put it into other words, the check, and what is told in the stream.
@@ -128,6 +130,8 @@ impl Stream {
 #[derive(Default)]
 struct OpenEvent {
     bytes: usize,
+    /// Marks that begin or part values, also those inside of texts.
+    marks: usize,
     /// The last bytes: an empty line may be cut.
     tail: Vec<u8>,
 }
@@ -139,10 +143,10 @@ impl OpenEvent {
         self.tail.extend_from_slice(&data[..data.len().min(3)]);
         let at_seam = [&b"\n\n"[..], b"\n\r\n"].iter().any(|end| memmem::find(&self.tail, end).is_some());
         let within = memmem::rfind(data, b"\n\n").max(memmem::rfind(data, b"\n\r\n"));
-        self.bytes = match within {
-            Some(at) => data.len() - at,
-            None if at_seam => data.len(),
-            None => self.bytes + data.len(),
+        (self.bytes, self.marks) = match within {
+            Some(at) => (data.len() - at, marks(&data[at..])),
+            None if at_seam => (data.len(), marks(data)),
+            None => (self.bytes + data.len(), self.marks + marks(data)),
         };
         if data.len() >= 2 {
             self.tail = data[data.len() - 2..].to_vec();
@@ -153,9 +157,16 @@ impl OpenEvent {
         if self.bytes > LONGEST_EVENT {
             return Err(nonsense("an event of its stream has no end"));
         }
+        if self.marks > MAX_VALUES {
+            return Err(nonsense("an event of its stream has too many values"));
+        }
         let kept = if self.bytes > SHORT_EVENT { KEEPERS * self.bytes } else { 0 };
         memory.resize(kept, Admission::Accepted).map_err(ApiError::from)
     }
+}
+
+fn marks(text: &[u8]) -> usize {
+    memchr3_iter(b'{', b'[', b',', text).count()
 }
 
 /// Whether a connection that broke had said something that is not HTTP.
@@ -231,6 +242,10 @@ mod tests {
                 assert_eq!(budget.figures().used, ByteCount::ZERO, "in pieces of {piece}");
             }
         }
+        let (mut open, mut memory) = (OpenEvent::default(), budget.holder());
+        let many = "{},".repeat(1_000);
+        assert!((0..10).all(|_| open.push(many.as_bytes(), &mut memory).is_ok()));
+        assert!(open.push(many.as_bytes(), &mut memory).is_err(), "too many values");
         let (mut open, mut memory) = (OpenEvent::default(), budget.holder());
         let endless = vec![b'x'; LONGEST_EVENT];
         assert!(open.push(&endless, &mut memory).is_ok_and(|()| open.push(b"x", &mut memory).is_err()));

@@ -28,7 +28,7 @@ use crate::cloud::CountRequest;
 use crate::driver::Wish;
 
 /// An answer is long; so much of it is only its count.
-const MAX_COUNTED: usize = 1 << 20;
+const MAX_COUNTED: usize = 64 << 10;
 
 /// `POST /v1/messages`.
 pub(super) async fn messages(mut call: Call) -> Result<Response, ApiError> {

@@ -21,6 +21,8 @@ const MAX_CLIENT_ID: usize = 128;
 const MAX_UNKNOWN: usize = 512;
 /// Fields of the body itself: OpenAI's longest request has not fifty.
 const MAX_FIELDS: usize = 1_024;
+/// A field that is read into a value, here or for an engine, is short: each byte of it may take a hundred of memory.
+const MAX_FIELD: usize = 64 << 10;
 /// The longest deadline that can be asked for.
 const MAX_BUDGET_S: f64 = 7.0 * 86_400.0;
 
@@ -130,6 +132,8 @@ impl Peeked {
                 let said = read::<Option<serde_json::Value>>(name, value, "a value")?;
                 self.thinking = said.map(|said| Thinking::of_field(name, &said)).transpose()?;
             }
+            // Not ours, but taken apart on its way to an engine.
+            THINKING | EFFORT | TEMPLATE | LLAMA_BUDGET => check_length(name, value)?,
             _ => {
                 if unknown.len() + name.len() < MAX_UNKNOWN {
                     if !unknown.is_empty() {
@@ -187,8 +191,16 @@ fn is_ours(name: &str) -> bool {
 }
 
 fn read<'a, T: serde::Deserialize<'a>>(name: &str, value: &'a RawValue, expected: &str) -> Result<T, ApiError> {
+    check_length(name, value)?;
     serde_json::from_str(value.get())
         .map_err(|error| ApiError::invalid(name, format!("'{name}' must be {expected}: {}", plain(&error))))
+}
+
+fn check_length(name: &str, value: &RawValue) -> Result<(), ApiError> {
+    if value.get().len() <= MAX_FIELD {
+        return Ok(());
+    }
+    Err(ApiError::invalid(name, format!("'{name}' is longer than {MAX_FIELD} bytes")))
 }
 
 fn client_id(name: &str, text: &str) -> Result<ClientId, ApiError> {
@@ -236,7 +248,7 @@ impl<'de> Visitor<'de> for Fields {
             if count > MAX_FIELDS {
                 return Err(serde::de::Error::custom(format_args!("it has more than {MAX_FIELDS} fields")));
             }
-            if is_ours(&name) || name == "model" || name == "stream" {
+            if is_ours(&name) || READ.contains(&&*name) {
                 fields.push((name, map.next_value()?));
             } else if let Some(search) = LinkSearch::in_field(&name) {
                 let within = map.next_value_seed(search)?;
@@ -277,6 +289,10 @@ const THINKING: &str = "thinking";
 const EFFORT: &str = "reasoning_effort";
 /// Where chat templates take their variables from, the switch of thinking among them.
 const TEMPLATE: &str = "chat_template_kwargs";
+/// llama.cpp's field for a budget.
+const LLAMA_BUDGET: &str = "thinking_budget_tokens";
+/// Fields that are looked at besides ours.
+const READ: [&str; 6] = ["model", "stream", THINKING, EFFORT, TEMPLATE, LLAMA_BUDGET];
 
 impl Changes<'_> {
     fn are_none(&self) -> bool {
