@@ -15,6 +15,9 @@ pub enum ParseSpanError {
     /// It is beyond [`LONGEST_SPAN`].
     #[error("'{0}' is too long; the longest duration is 36500d")]
     TooLong(String),
+    /// It is less than nothing.
+    #[error("'{0}' is negative; a duration is zero or longer")]
+    Negative(String),
 }
 
 /// The longest duration that is read from anywhere: a hundred years. Every clock can add it to its present without overflow.
@@ -55,6 +58,9 @@ pub fn parse_span(text: &str) -> Result<Duration, ParseSpanError> {
 pub fn span_of_secs(seconds: f64) -> Result<Duration, ParseSpanError> {
     if seconds > LONGEST_SPAN.as_secs_f64() {
         return Err(ParseSpanError::TooLong(format!("{seconds}s")));
+    }
+    if seconds < 0.0 {
+        return Err(ParseSpanError::Negative(format!("{seconds}s")));
     }
     Duration::try_from_secs_f64(seconds).map_err(|_| ParseSpanError::Malformed(format!("{seconds}s")))
 }

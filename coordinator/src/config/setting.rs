@@ -427,7 +427,7 @@ impl Setting for Option<IdleTime> {
             || format!("{} is not a time; write seconds, or a text such as \"5m\"; 0 = for ever", Quoted(value));
         let explained = |error: ParseSpanError| match error {
             ParseSpanError::Malformed(_) => wrong(),
-            ParseSpanError::TooLong(_) => error.to_string(),
+            ParseSpanError::TooLong(_) | ParseSpanError::Negative(_) => error.to_string(),
         };
         let seconds = match value {
             Value::Num(_, number) => whole_number(*number).map(|n| n as f64).or_else(|| number.to_f64()),
