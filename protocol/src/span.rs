@@ -94,7 +94,9 @@ impl FromStr for KeepAlive {
             Some("1") => Ok(Self::Forever),
             Some(magnitude) => match parse_span(magnitude) {
                 Ok(_) | Err(ParseSpanError::TooLong(_)) => Ok(Self::Forever),
-                Err(ParseSpanError::Malformed(_)) => Err(ParseSpanError::Malformed(text.to_owned())),
+                Err(ParseSpanError::Malformed(_) | ParseSpanError::Negative(_)) => {
+                    Err(ParseSpanError::Malformed(text.to_owned()))
+                }
             },
             None if trimmed == "0" => Ok(Self::For(Duration::ZERO)),
             None => parse_span(trimmed).map(Self::For),
