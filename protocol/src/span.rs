@@ -162,7 +162,7 @@ mod tests {
             assert!(matches!(span_of_secs(seconds), Err(ParseSpanError::TooLong(_))), "{seconds}");
             assert!(serde_json::from_str::<KeepAlive>(&seconds.to_string()).is_err(), "{seconds}");
         }
-        assert!(matches!(span_of_secs(-1.0), Err(ParseSpanError::Malformed(_))));
+        assert!(matches!(span_of_secs(-1.0), Err(ParseSpanError::Negative(_))));
         assert!(matches!(span_of_secs(f64::NAN), Err(ParseSpanError::Malformed(_))));
         assert_eq!("-99999999999999h".parse(), Ok(KeepAlive::Forever));
     }
