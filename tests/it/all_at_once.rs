@@ -233,11 +233,12 @@ impl House {
     }
 
     /// One fault after another, each with a job that dies meanwhile; how often each happened.
-    async fn live(mut self, seed: u64, end: Instant) -> (Self, BTreeMap<String, u64>) {
+    async fn live(mut self, seed: u64, length: Duration) -> (Self, BTreeMap<String, u64>) {
         let mut dice = Dice::new(seed);
         let mut done: BTreeMap<String, u64> = BTreeMap::new();
         let mut round = 0;
-        while round < self.faults.len() || Instant::now() < end {
+        let begun = Instant::now();
+        while round < self.faults.len() || begun.elapsed() < length {
             let fault = self.faults.get(round).copied().unwrap_or_else(|| *dice.one_of(&self.faults));
             round += 1;
             self.is_well().await;
@@ -294,7 +295,7 @@ async fn ask_on(client: Client, seed: u64, over: Arc<AtomicBool>) -> Ends {
 }
 
 /// Lives through everything with clients around it, and shows that nothing is left.
-async fn survives(house: House, seed: u64, end: Instant) {
+async fn survives(house: House, seed: u64, length: Duration) {
     let over = Arc::new(AtomicBool::new(false));
     let mut crowd = JoinSet::new();
     for number in 0..CROWD {
@@ -303,7 +304,7 @@ async fn survives(house: House, seed: u64, end: Instant) {
     let name = house.name;
     // A client that met what must not happen ends the run at once.
     let (house, faults) = tokio::select! {
-        lived = house.live(seed, end) => lived,
+        lived = house.live(seed, length) => lived,
         Some(Err(failed)) = crowd.join_next() => std::panic::resume_unwind(failed.into_panic()),
     };
     over.store(true, Ordering::Release);
@@ -330,21 +331,21 @@ async fn survives(house: House, seed: u64, end: Instant) {
     house.boss.finish().await;
 }
 
-fn run() -> (u64, Instant) {
-    let seconds = amount("MODEL_BOSS_CHAOS_SECS", 0);
-    (amount("MODEL_BOSS_CHAOS_SEED", 1), Instant::now() + Duration::from_secs(seconds))
+/// The seed, and how long faults are to be thrown.
+fn run() -> (u64, Duration) {
+    (amount("MODEL_BOSS_CHAOS_SEED", 1), Duration::from_secs(amount("MODEL_BOSS_CHAOS_SECS", 0)))
 }
 
 #[tokio::test]
 async fn le_4_a_disk_gpus_workers_and_jobs_that_fail_together_lose_nothing() {
     let Some(house) = House::with_a_disk().await else { return };
-    let (seed, end) = run();
-    survives(house, seed, end).await;
+    let (seed, length) = run();
+    survives(house, seed, length).await;
 }
 
 #[tokio::test]
 async fn le_4_redis_gpus_workers_and_jobs_that_fail_together_lose_nothing() {
     let Some(house) = House::with_redis().await else { return };
-    let (seed, end) = run();
-    survives(house, seed, end).await;
+    let (seed, length) = run();
+    survives(house, seed, length).await;
 }
