@@ -138,3 +138,51 @@ async fn anthropics_messages_are_answered_by_any_model() {
     assert_eq!(error.json()["error"]["type"], "not_found_error", "{error:?}");
     boss.finish().await;
 }
+
+#[tokio::test]
+async fn rc_17_a_demand_that_our_worker_does_not_meet_is_refused_by_name_in_every_dialect_and_passed_to_engines() {
+    let mut sandbox = Sandbox::new();
+    sandbox.llama_server();
+    let mut models = [
+        sandbox.fake_model("own", reply("four")),
+        sandbox.gguf_model("engine", "backend = \"llama-server\"", reply("four")),
+    ];
+    let boss = sandbox.start().await;
+    let said = json!([{ "role": "user", "content": "?" }]);
+    let schema = json!({ "type": "object" });
+    let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": schema } });
+    let messages = json!({ "type": "json_schema", "schema": schema });
+    let wishes = [
+        ("/v1/chat/completions", json!({ "messages": said, "grammar": "root ::= x" }), "grammar"),
+        ("/v1/chat/completions", json!({ "messages": said, "response_format": format }), "response_format"),
+        ("/v1/completions", json!({ "prompt": "?", "json_schema": schema }), "json_schema"),
+        (
+            "/v1/messages",
+            json!({ "messages": said, "max_tokens": 1, "output_config": { "format": messages } }),
+            "response_format",
+        ),
+        ("/api/chat", json!({ "messages": said, "stream": false, "format": "json" }), "response_format"),
+        ("/api/generate", json!({ "prompt": "?", "stream": false, "format": schema }), "response_format"),
+    ];
+    let mut engine = None;
+    for (path, mut body, field) in wishes {
+        body["model"] = "own".into();
+        let refused = boss.client().post(path, &body).await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{path} {body}: {refused:?}");
+        let text = text_of(&refused);
+        assert!(text.contains(&format!("'{field}'")) && text.contains("llama-server"), "{path}: {text}");
+        body["model"] = "engine".into();
+        let passed = boss.client().post(path, &body).await;
+        assert_eq!(passed.status, StatusCode::OK, "{path} {body}: {passed:?}");
+        if engine.is_none() {
+            engine = Some(models[1].worker().await);
+        }
+        let request = engine.as_mut().unwrap().request().await;
+        assert!(request.body.get(field).is_some(), "{path}: {:?}", request.body);
+    }
+    let body = json!({ "model": "engine", "messages": said, "guided_regex": "x" });
+    let refused = boss.client().post("/v1/chat/completions", &body).await.json();
+    assert_eq!(refused["error"]["param"], "guided_regex", "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("vLLM"), "{refused}");
+    boss.finish().await;
+}

@@ -29,20 +29,25 @@ impl CompletionKind {
 /// Where an Alpaca answer ends: the model begins to write the next question itself.
 const ALPACA_STOP: &str = "\n### Instruction:";
 
-/// Fields of a chat request that mean the same to a completion.
-const SHARED: [&str; 12] = [
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "typical_p",
-    "repeat_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "seed",
-    "logit_bias",
-    "stream",
-    "ignore_eos",
+/// Fields that mean something to a chat only, or are put in other words; all others go on as they are.
+const OF_CHATS: [&str; 17] = [
+    "messages",
+    "model",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "add_generation_prompt",
+    "continue_final_message",
+    "logprobs",
+    "top_logprobs",
+    "max_tokens",
+    "max_completion_tokens",
+    "stop",
+    "stream_options",
+    "thinking",
+    "chat_template_kwargs",
+    "reasoning_effort",
+    "thinking_budget_tokens",
 ];
 
 /// The request for a completion in place of one for a chat.
@@ -58,12 +63,14 @@ pub(crate) fn completion_request(
         let message = "this model has no chat template, so it cannot be told of 'tools'";
         return Err(ApiError::invalid("tools", message));
     }
+    if chat.get("logprobs") == Some(&json!(true)) {
+        let message = "this model has no chat template, so its chats have no 'logprobs'; ask /v1/completions for them";
+        return Err(ApiError::invalid("logprobs", message));
+    }
     let prompt = prompt_of(format, messages)?;
     let mut request = json!({ "model": served_name, "prompt": prompt });
-    for name in SHARED {
-        if let Some(value) = chat.get(name) {
-            request[name] = value.clone();
-        }
+    for (name, value) in chat.iter().filter(|(name, _)| !OF_CHATS.contains(&name.as_str())) {
+        request[name] = value.clone();
     }
     let limit = ["max_completion_tokens", "max_tokens"].iter().find_map(|name| chat.get(*name)).cloned();
     let mut stop = match chat.get("stop") {

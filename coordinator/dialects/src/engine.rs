@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use model_boss_protocol::{ApiError, ErrorCode, PromptFormat, Thinking};
+use model_boss_protocol::{ApiError, DEMANDS, Demand, ErrorCode, PromptFormat, Thinking};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
@@ -50,6 +50,7 @@ impl EngineDialect {
     pub fn prepare(&self, path: &'static str, body: &Bytes, stamp: Stamp) -> Result<Prepared, ApiError> {
         let chat = path.ends_with("/chat/completions");
         let mut fields: Fields = serde_json::from_slice(body).map_err(malformed)?;
+        self.refuse_demands(&fields)?;
         for (name, value) in &self.params {
             if !fields.contains_key(name) {
                 fields.insert(name.clone(), raw(value)?);
@@ -68,6 +69,18 @@ impl EngineDialect {
         fields.insert("model".to_owned(), raw(&json!(self.served_name))?);
         let body = serde_json::to_vec(&fields).map_err(malformed)?;
         Ok(Prepared { path, body: Bytes::from(body), reshape: None, thinking: note })
+    }
+
+    /// llama.cpp's server passes over what it does not know; of any other program it is not known what it takes.
+    fn refuse_demands(&self, fields: &Fields) -> Result<(), ApiError> {
+        let unknown = |name: &str| {
+            let is_known = DEMANDS.iter().any(|demand| demand.field == name && demand.remedy.is_llama_server());
+            fields.get(name).filter(|_| !is_known).map(|value| value.get())
+        };
+        match Demand::first_in(unknown) {
+            Some(demand) if self.is_llama_server => Err(demand.refused_by("llama-server")),
+            _ => Ok(()),
+        }
     }
 
     /// Puts what is said about thinking as the engine takes it. All other fields keep their bytes.
@@ -125,6 +138,36 @@ mod tests {
         let stamp = Stamp { id: "1".into(), model: "m".into(), created: 0 };
         let plain = dialect.prepare("/v1/completions", &body, stamp).unwrap().body;
         assert!(!String::from_utf8_lossy(&plain).contains("thinking"), "only chats think");
+    }
+
+    #[test]
+    fn rc_17_an_engine_gets_every_demand_that_it_knows_and_refuses_no_other_in_silence() {
+        let stamp = || Stamp { id: "1".into(), model: "m".into(), created: 0 };
+        let ask = |dialect: &EngineDialect, field: &str| {
+            let body = json!({ "messages": [{ "role": "user", "content": "?" }], field: { "a": 1 } });
+            let prepared = dialect.prepare("/v1/chat/completions", &Bytes::from(body.to_string()), stamp());
+            prepared.map(|prepared| serde_json::from_slice::<Value>(&prepared.body).unwrap())
+        };
+        for prompt in [None, Some(PromptFormat::Alpaca)] {
+            let command = EngineDialect { prompt, ..EngineDialect::default() };
+            let llama_server = EngineDialect { is_llama_server: true, ..command.clone() };
+            for demand in DEMANDS {
+                assert_eq!(ask(&command, demand.field).unwrap()[demand.field]["a"], 1, "{prompt:?} {}", demand.field);
+                match ask(&llama_server, demand.field) {
+                    Ok(body) => {
+                        assert_eq!((&body[demand.field]["a"], true), (&json!(1), demand.remedy.is_llama_server()))
+                    }
+                    Err(error) => {
+                        assert_eq!(
+                            (error.param.as_deref(), demand.remedy.is_llama_server()),
+                            (Some(demand.field), false)
+                        );
+                    }
+                }
+            }
+            let format = ask(&llama_server, "response_format");
+            assert!(format.is_ok_and(|body| body["response_format"]["a"] == 1), "{prompt:?}");
+        }
     }
 
     #[test]

@@ -32,7 +32,7 @@ use super::{Context, cloud_models, tasks};
 use crate::catalog::Model;
 
 /// The version of Ollama whose API this is: its clients ask for a least one.
-const API_VERSION: &str = "0.12.6";
+const API_VERSION: &str = "0.13.0";
 /// The tag that Ollama's clients add to a name without one.
 const LATEST: &str = ":latest";
 const LINES: &str = "application/x-ndjson";

@@ -18,8 +18,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use model_boss_fake_worker::behaviour::{Behaviour, Malformed, RawAnswer, Report};
 use model_boss_protocol::{
     ApiError, ByteCount, DeviceId, ErrorCode, ErrorSource, HealthQuestion, Readiness, ResidencyMode, StreamStats,
-    WorkerHealth, WorkerSpec, headers,
+    WorkerHealth, WorkerSpec, headers, refuse_unmet,
 };
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -376,6 +377,11 @@ async fn infer(request: Request<Incoming>, worker: &Worker, route: Route) -> Ans
             return worker.refuse(&ApiError::new(ErrorCode::InvalidRequest, format!("the body is malformed: {error}")));
         }
     };
+    if worker.manner == Manner::Worker
+        && let Err(error) = refuse_unmet_in(&bytes)
+    {
+        return worker.refuse(&error);
+    }
     let Some(prompt_tokens) = body.prompt_tokens(route) else {
         let field = if route == Route::Chat { "messages" } else { "prompt" };
         return worker.refuse(&ApiError::invalid(field, format!("'{field}' is missing")));
@@ -397,6 +403,12 @@ async fn infer(request: Request<Incoming>, worker: &Worker, route: Route) -> Ans
     let id = format!("{}-{number}", worker.spec.generation);
     let shape = Shape::new(route, &id, &worker.spec.model, created, &body);
     if body.stream { streamed(decode, shape, body.wants_usage()) } else { at_once(decode, shape).await }
+}
+
+/// What our worker would refuse of these fields.
+fn refuse_unmet_in(body: &[u8]) -> Result<(), ApiError> {
+    let fields: BTreeMap<String, &RawValue> = serde_json::from_slice(body).unwrap_or_default();
+    refuse_unmet(|name| fields.get(name).map(|value| value.get()))
 }
 
 /// The connection's end drops this future, and with it the decode: that is the cancel.

@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::response::Response;
 use model_boss_engine::text::{Conversation, TemplateValue, ThinkingPlan};
-use model_boss_protocol::{ApiError, ErrorCode, THINKING_SWITCHES, Thinking};
+use model_boss_protocol::{ApiError, Remedy, THINKING_SWITCHES, Thinking, beyond_worker};
 use serde::{Deserialize, Serialize};
 
 use crate::state::Worker;
@@ -253,8 +253,8 @@ fn joined(parts: Vec<Part>, place: &str) -> Result<String, ApiError> {
             Err(ApiError::invalid(place.clone(), format!("'{place}' is missing")))
         }
         (kind, _) => {
-            let message = format!("this model reads text only; it cannot use a part of type '{kind}'");
-            Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param(format!("{place}[{index}]")))
+            let act = format!("use a part of type '{kind}' yet: it reads text only");
+            Err(beyond_worker(&format!("{place}[{index}]"), &act, Remedy::AnyEngine))
         }
     });
     Ok(texts.collect::<Result<Vec<_>, _>>()?.join("\n"))
@@ -297,10 +297,7 @@ fn tools(fields: &Fields<'_>) -> Result<Option<TemplateValue>, ApiError> {
         // The tools go to the template as they came, keys in their order.
         "auto" if !tools.is_empty() => fields.get("tools"),
         "auto" => Ok(None),
-        "required" | "function" => {
-            let message = "this worker cannot force a tool call; set 'tool_choice' to 'auto' or 'none'";
-            Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("tool_choice"))
-        }
+        "required" | "function" => Err(beyond_worker("tool_choice", "force a tool call", Remedy::AnyEngine)),
         _ => Err(ApiError::invalid("tool_choice", "'tool_choice' must be 'none', 'auto', 'required' or a function")),
     }
 }

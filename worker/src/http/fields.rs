@@ -44,6 +44,12 @@ impl<'a> Fields<'a> {
         }
     }
 
+    /// The JSON text of a field, of the request or of the manifest.
+    pub(super) fn text(&self, name: &str) -> Option<&'a str> {
+        let default = || self.defaults.and_then(|defaults| defaults.get(name));
+        self.given.get(name).copied().or_else(default).map(RawValue::get)
+    }
+
     /// A field, if there.
     pub(super) fn get<T: DeserializeOwned>(&self, name: &'static str) -> Result<Option<T>, ApiError> {
         Ok(self.first_of(&[name])?.map(|(_, value)| value))

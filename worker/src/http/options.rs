@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use model_boss_engine::Generate;
 use model_boss_engine::sampling::SamplingParams;
 use model_boss_engine::text::ThinkingPlan;
-use model_boss_protocol::{ApiError, ErrorCode};
+use model_boss_protocol::{ApiError, refuse_unmet};
 use serde::Deserialize;
 
 use crate::defaults::Defaults;
@@ -39,7 +39,7 @@ pub(super) struct Options {
 impl Options {
     /// Reads and checks them. `fewest_tokens` is the least `max_tokens` that makes sense on the route.
     pub(super) fn read(fields: &Fields<'_>, vocab_size: usize, fewest_tokens: i64) -> Result<Self, ApiError> {
-        refuse_grammars(fields)?;
+        refuse_unmet(|name| fields.text(name))?;
         let most = i64::from(u32::MAX);
         let max_tokens = fields.whole(&["max_completion_tokens", "max_tokens"], fewest_tokens..=most)?;
         Ok(Self {
@@ -80,24 +80,6 @@ pub(crate) fn check_defaults(defaults: &Defaults) -> Result<(), ApiError> {
 #[derive(Deserialize)]
 struct StreamOptions {
     include_usage: Option<bool>,
-}
-
-#[derive(Deserialize)]
-struct ResponseFormat {
-    r#type: Option<String>,
-}
-
-/// An answer in a form that only a grammar can force would be a promise not kept.
-fn refuse_grammars(fields: &Fields<'_>) -> Result<(), ApiError> {
-    let Some(format) = fields.get::<ResponseFormat>("response_format")? else { return Ok(()) };
-    match format.r#type.as_deref() {
-        Some("text") => Ok(()),
-        Some(kind @ ("json_object" | "json_schema")) => {
-            let message = format!("this worker cannot force answers of type '{kind}' yet; leave 'response_format' out");
-            Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("response_format"))
-        }
-        _ => Err(ApiError::invalid("response_format.type", "'response_format.type' must be 'text'")),
-    }
 }
 
 fn sampling(fields: &Fields<'_>, vocab_size: usize) -> Result<SamplingParams, ApiError> {

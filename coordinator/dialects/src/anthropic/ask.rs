@@ -1,6 +1,6 @@
 //! An OpenAI chat request as a Messages request.
 
-use model_boss_protocol::{ApiError, Thinking};
+use model_boss_protocol::{ApiError, DEMANDS, Demand, Thinking, wanted_form};
 use serde_json::{Map, Value, json};
 
 use crate::thinking::wish;
@@ -47,6 +47,7 @@ pub fn messages_request(chat: &Map<String, Value>, model: &str) -> Result<Value,
     if let Some(user) = chat.get("user").and_then(Value::as_str) {
         request["metadata"] = json!({ "user_id": user });
     }
+    form(chat, &mut request)?;
     tools(chat, &mut request)?;
     Ok(request)
 }
@@ -65,14 +66,34 @@ fn refuse_what_it_lacks(chat: &Map<String, Value>) -> Result<(), ApiError> {
     if chat.get("logprobs") == Some(&Value::Bool(true)) {
         return refuse("logprobs", "tell no 'logprobs'; leave them out");
     }
-    let format = chat.get("response_format").and_then(|format| format.get("type")).and_then(Value::as_str);
-    if let Some(kind @ ("json_object" | "json_schema")) = format {
-        return refuse(
-            "response_format",
-            &format!("take no 'response_format' of type '{kind}'; ask for JSON by a tool"),
-        );
+    if let Some(demand) = DEMANDS.into_iter().find(|demand| made(chat, demand)) {
+        return Err(demand.refused_by("a Claude model"));
     }
     Ok(())
+}
+
+fn made(chat: &Map<String, Value>, demand: &Demand) -> bool {
+    let text = chat.get(demand.field).map(Value::to_string);
+    Demand::first_in(|name| text.as_deref().filter(|_| name == demand.field)).is_some()
+}
+
+/// The form that the answer shall have, which that API takes as a schema.
+fn form(chat: &Map<String, Value>, request: &mut Value) -> Result<(), ApiError> {
+    let format = chat.get("response_format").unwrap_or(&Value::Null);
+    match wanted_form(format) {
+        None => Ok(()),
+        Some("json_schema") if format["json_schema"]["schema"].is_object() => {
+            let schema = &format["json_schema"]["schema"];
+            request["output_config"] = json!({ "format": { "type": "json_schema", "schema": schema } });
+            Ok(())
+        }
+        Some(kind) => {
+            let message = format!(
+                "Claude models take no 'response_format' of type '{kind}'; send a json_schema, or ask for JSON by a tool"
+            );
+            Err(ApiError::invalid("response_format", message))
+        }
+    }
 }
 
 /// Tokens for thinking, if it thinks. A budget is the most that may be spent: with less than Claude's least it does not think.

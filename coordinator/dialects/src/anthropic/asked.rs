@@ -1,6 +1,6 @@
 //! A Messages request as an OpenAI chat request, for whatever model answers chats here.
 
-use model_boss_protocol::ApiError;
+use model_boss_protocol::{ApiError, DEMANDS, ErrorCode};
 use serde_json::{Map, Value, json};
 
 /// The same request as a chat. Our own fields (`x_…`, `keep_alive`) stay as they are.
@@ -28,6 +28,20 @@ pub fn chat_request(messages: &Map<String, Value>) -> Result<Value, ApiError> {
     if messages.get("stream") == Some(&json!(true)) {
         chat.insert("stream_options".to_owned(), json!({ "include_usage": true }));
     }
+    form(messages, &mut chat)?;
+    // A demand in another API's words is for who serves the request to meet or to refuse.
+    for demand in DEMANDS {
+        if let Some(value) = messages.get(demand.field) {
+            chat.insert(demand.field.to_owned(), value.clone());
+        }
+    }
+    for name in ["mcp_servers", "container"] {
+        let given = messages.get(name).filter(|value| !value.is_null() && **value != json!([]));
+        if given.is_some() {
+            let message = format!("'{name}' is a service of Anthropic's own; leave it out, or ask Anthropic's API");
+            return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param(name));
+        }
+    }
     let mut said = Vec::new();
     if let Some(system) = messages.get("system") {
         said.push(json!({ "role": "system", "content": texts("system", system)? }));
@@ -38,8 +52,24 @@ pub fn chat_request(messages: &Map<String, Value>) -> Result<Value, ApiError> {
         one(&format!("messages[{index}]"), message, &mut said)?;
     }
     chat.insert("messages".to_owned(), Value::Array(said));
-    tools(messages, &mut chat);
+    tools(messages, &mut chat)?;
     Ok(Value::Object(chat))
+}
+
+/// The form that the answer shall have, under its present name or that of the beta.
+fn form(messages: &Map<String, Value>, chat: &mut Map<String, Value>) -> Result<(), ApiError> {
+    let present = messages.get("output_config").and_then(|config| config.get("format"));
+    let given = present.or_else(|| messages.get("output_format")).filter(|format| !format.is_null());
+    let place = if present.is_some() { "output_config.format" } else { "output_format" };
+    let Some(format) = given else { return Ok(()) };
+    match (format["type"].as_str(), &format["schema"]) {
+        (Some("json_schema"), schema @ Value::Object(_)) => {
+            let schema = json!({ "name": "format", "schema": schema, "strict": true });
+            chat.insert("response_format".to_owned(), json!({ "type": "json_schema", "json_schema": schema }));
+            Ok(())
+        }
+        _ => Err(ApiError::invalid(place, format!("'{place}' must be of type json_schema, with a 'schema'"))),
+    }
 }
 
 fn texts(place: &str, content: &Value) -> Result<String, ApiError> {
@@ -123,9 +153,15 @@ fn image(place: &str, block: &Value) -> Result<Value, ApiError> {
     Ok(json!({ "type": "image_url", "image_url": { "url": format!("data:{media_type};base64,{data}") } }))
 }
 
-fn tools(messages: &Map<String, Value>, chat: &mut Map<String, Value>) {
+fn tools(messages: &Map<String, Value>, chat: &mut Map<String, Value>) -> Result<(), ApiError> {
     let given = messages.get("tools").and_then(Value::as_array).filter(|tools| !tools.is_empty());
-    let Some(given) = given else { return };
+    let Some(given) = given else { return Ok(()) };
+    for (index, tool) in given.iter().enumerate() {
+        if let Some(kind) = tool["type"].as_str().filter(|kind| *kind != "custom") {
+            let message = format!("a tool of type '{kind}' is Anthropic's own; leave it out, or ask Anthropic's API");
+            return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param(format!("tools[{index}]")));
+        }
+    }
     let tool = |tool: &Value| {
         let mut function = json!({ "name": tool["name"], "parameters": tool["input_schema"] });
         if let Some(description) = tool.get("description") {
@@ -134,7 +170,7 @@ fn tools(messages: &Map<String, Value>, chat: &mut Map<String, Value>) {
         json!({ "type": "function", "function": function })
     };
     chat.insert("tools".to_owned(), given.iter().map(tool).collect());
-    let Some(choice) = messages.get("tool_choice") else { return };
+    let Some(choice) = messages.get("tool_choice") else { return Ok(()) };
     let choice_word = match choice["type"].as_str() {
         Some("none") => json!("none"),
         Some("any") => json!("required"),
@@ -145,4 +181,5 @@ fn tools(messages: &Map<String, Value>, chat: &mut Map<String, Value>) {
     if choice.get("disable_parallel_tool_use") == Some(&json!(true)) {
         chat.insert("parallel_tool_calls".to_owned(), json!(false));
     }
+    Ok(())
 }

@@ -35,6 +35,9 @@ pub fn command_question(chat: &Map<String, Value>) -> Result<CommandQuestion, Ap
     if request["stop_sequences"].is_array() {
         return refuse("stop", "knows no stop sequences");
     }
+    if request["output_config"].is_object() {
+        return refuse("response_format", "cannot be held to a schema");
+    }
     let mut turns = Vec::new();
     for (index, message) in request["messages"].as_array().into_iter().flatten().enumerate() {
         let Some(text) = text_of(&message["content"]) else {

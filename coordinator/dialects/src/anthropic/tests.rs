@@ -108,6 +108,8 @@ fn rc_27_what_the_messages_api_cannot_do_is_named() {
         (json!({ "messages": [], "n": 2 }), "n"),
         (json!({ "messages": [], "logprobs": true }), "logprobs"),
         (json!({ "messages": [], "response_format": { "type": "json_object" } }), "response_format"),
+        (json!({ "messages": [], "grammar": "root ::= x" }), "grammar"),
+        (json!({ "messages": [], "functions": [{ "name": "f" }] }), "functions"),
         (json!({ "messages": [{ "role": "x", "content": "" }] }), "messages[0].role"),
         (json!({ "messages": [{ "role": "tool", "content": "" }] }), "messages[0].tool_call_id"),
         (
@@ -117,6 +119,34 @@ fn rc_27_what_the_messages_api_cannot_do_is_named() {
     ] {
         assert_eq!(messages_request(&object(body), "m").unwrap_err().param.as_deref(), Some(param));
     }
+}
+
+#[test]
+fn a_form_that_is_wished_for_is_passed_on_there_and_back() {
+    let schema = json!({ "type": "object" });
+    let format = json!({ "type": "json_schema", "schema": schema });
+    for asked in [json!({ "output_config": { "format": format } }), json!({ "output_format": format })] {
+        let mut asked = object(asked);
+        asked.extend(object(json!({ "model": "m", "max_tokens": 9, "messages": [] })));
+        let chat = object(chat_request(&asked).unwrap());
+        assert_eq!(chat["response_format"]["json_schema"]["schema"], schema);
+        assert_eq!(messages_request(&chat, "m").unwrap()["output_config"]["format"], format);
+        assert_eq!(command_question(&chat).unwrap_err().param.as_deref(), Some("response_format"));
+    }
+    for (asked, param) in [
+        (json!({ "output_config": { "format": { "type": "grammar" } } }), "output_config.format"),
+        (json!({ "output_format": 7 }), "output_format"),
+        (json!({ "mcp_servers": [{ "url": "x" }] }), "mcp_servers"),
+        (json!({ "tools": [{ "type": "web_search_20250305", "name": "web_search" }] }), "tools[0]"),
+    ] {
+        let mut asked = object(asked);
+        asked.extend(object(json!({ "model": "m", "max_tokens": 9, "messages": [] })));
+        assert_eq!(chat_request(&asked).unwrap_err().param.as_deref(), Some(param));
+    }
+    let demanding =
+        json!({ "model": "m", "max_tokens": 9, "messages": [], "grammar": "x", "output_config": { "effort": "low" } });
+    let chat = chat_request(&object(demanding)).unwrap();
+    assert_eq!((&chat["grammar"], chat.get("response_format")), (&json!("x"), None));
 }
 
 #[test]

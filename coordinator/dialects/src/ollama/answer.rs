@@ -130,7 +130,11 @@ impl OllamaFromChat {
             }
         }
         if !text.is_empty() || !thoughts.is_empty() {
-            push(out, &self.line(text, thoughts, &[]));
+            let mut line = self.line(text, thoughts, &[]);
+            if let Some(told) = logprobs(&choice["logprobs"]) {
+                line["logprobs"] = told;
+            }
+            push(out, &line);
         }
     }
 }
@@ -159,6 +163,9 @@ impl Reshape for OllamaFromChat {
         (self.usage, self.timings) = (answer["usage"].clone(), answer["timings"].clone());
         self.finish = choice["finish_reason"].as_str().map(str::to_owned);
         let mut line = self.line(text, said["reasoning_content"].as_str().unwrap_or_default(), &calls);
+        if let Some(told) = logprobs(&choice["logprobs"]) {
+            line["logprobs"] = told;
+        }
         self.close(&mut line);
         Ok(Bytes::from(line.to_string()))
     }
@@ -191,6 +198,20 @@ impl Reshape for OllamaFromChat {
         push(&mut out, &last);
         Bytes::from(out)
     }
+}
+
+/// Those of a chat as they are, those of a completion token by token.
+fn logprobs(given: &Value) -> Option<Value> {
+    if let Some(content) = given["content"].as_array() {
+        return (!content.is_empty()).then(|| json!(content));
+    }
+    let (tokens, likely) = (given["tokens"].as_array()?, &given["token_logprobs"]);
+    let told = tokens.iter().enumerate().map(|(index, token)| {
+        let top = given["top_logprobs"][index].as_object().into_iter().flatten();
+        let top: Vec<Value> = top.map(|(token, logprob)| json!({ "token": token, "logprob": logprob })).collect();
+        json!({ "token": token, "logprob": likely[index], "top_logprobs": top })
+    });
+    Some(told.collect::<Vec<Value>>()).filter(|told| !told.is_empty()).map(Value::from)
 }
 
 /// Arguments are an object there, and a text here.

@@ -1,6 +1,6 @@
 //! Ollama's requests as OpenAI's.
 
-use model_boss_protocol::{ApiError, KeepAlive};
+use model_boss_protocol::{ApiError, DEMANDS, KeepAlive};
 use serde_json::{Map, Value, json};
 
 use crate::links::is_picture;
@@ -83,6 +83,13 @@ pub fn generate(body: &Map<String, Value>) -> Result<Asked, ApiError> {
     let mut request = options(body)?;
     if body.get("raw") == Some(&json!(true)) {
         request["prompt"] = json!(prompt);
+        // A completion's field is the number of alternatives.
+        if let Some(fields) = request.as_object_mut() {
+            let (wanted, top) = (fields.remove("logprobs"), fields.remove("top_logprobs"));
+            if wanted == Some(json!(true)) {
+                fields.insert("logprobs".to_owned(), top.unwrap_or_else(|| json!(0)));
+            }
+        }
         return Ok(Asked::Completion(request, streams(body)?));
     }
     let mut messages = Vec::new();
@@ -184,6 +191,17 @@ fn options(body: &Map<String, Value>) -> Result<Value, ApiError> {
             request["response_format"] = json!({ "type": "json_schema", "json_schema": schema });
         }
         Some(_) => return Err(ApiError::invalid("format", "'format' must be \"json\" or a JSON schema")),
+    }
+    for name in ["logprobs", "top_logprobs"] {
+        if let Some(value) = body.get(name).filter(|value| !value.is_null()) {
+            request[name] = value.clone();
+        }
+    }
+    // A demand in another API's words is for who serves the request to meet or to refuse.
+    for demand in DEMANDS {
+        if let Some(value) = body.get(demand.field).or_else(|| given?.get(demand.field)) {
+            request[demand.field] = value.clone();
+        }
     }
     match body.get("think") {
         None | Some(Value::Null) => {}

@@ -53,6 +53,34 @@ fn a_chat_with_everything_becomes_openais() {
 }
 
 #[test]
+fn logprobs_and_demands_are_passed_on_and_logprobs_come_back() {
+    let asked = json!({ "model": "m", "messages": [{ "role": "user", "content": "?" }], "stream": false,
+        "logprobs": true, "top_logprobs": 2, "grammar": "x", "options": { "guided_regex": "y" } });
+    let Asked::Chat(asked, false) = chat(&object(asked)).unwrap() else { panic!() };
+    assert_eq!((&asked["logprobs"], &asked["top_logprobs"]), (&json!(true), &json!(2)));
+    assert_eq!((&asked["grammar"], &asked["guided_regex"]), (&json!("x"), &json!("y")));
+    for (given, number) in [(json!({ "logprobs": true }), 0), (json!({ "logprobs": true, "top_logprobs": 3 }), 3)] {
+        let mut raw = object(json!({ "model": "m", "prompt": "?", "raw": true }));
+        raw.extend(object(given));
+        let Asked::Completion(asked, true) = generate(&raw).unwrap() else { panic!() };
+        assert_eq!((&asked["logprobs"], asked.get("top_logprobs")), (&json!(number), None));
+    }
+    let told = json!([{ "token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": [] }]);
+    let answer = json!({ "choices": [{ "message": { "content": "a" }, "logprobs": { "content": told } }] });
+    let mut reshape = OllamaFromChat::new(AnswerShape::Chat, stamp(), elapsed());
+    let whole: Value = serde_json::from_slice(&reshape.whole(200, &answer.to_string().into()).unwrap()).unwrap();
+    assert_eq!(whole["logprobs"], told);
+    let chunk = json!({ "choices": [{ "text": "a", "logprobs": {
+        "tokens": ["a"], "token_logprobs": [-0.5], "top_logprobs": [{ "a": -0.5, "b": -1.0 }] } }] });
+    let mut reshape = OllamaFromChat::new(AnswerShape::Generate, stamp(), elapsed());
+    let line: Value = serde_json::from_slice(&reshape.piece(format!("data: {chunk}\n\n").as_bytes())).unwrap();
+    assert_eq!(
+        (&line["logprobs"][0]["logprob"], line["logprobs"][0]["top_logprobs"][1]["token"].as_str()),
+        (&json!(-0.5), Some("b"))
+    );
+}
+
+#[test]
 fn an_empty_prompt_loads_and_keep_alive_0_unloads() {
     for (body, expected) in [
         (json!({ "model": "m" }), Asked::Load),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::Request;
 use http_body_util::BodyExt;
-use model_boss_protocol::{ErrorBody, SpawnToken};
+use model_boss_protocol::{DEMANDS, ErrorBody, SpawnToken};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
@@ -80,12 +80,26 @@ async fn what_the_model_cannot_do_is_said() {
     for (body, param) in [
         (chat(json!({"response_format": {"type": "json_object"}})), "response_format"),
         (chat(json!({"response_format": {"type": "json_schema", "json_schema": {}}})), "response_format"),
+        (chat(json!({"response_format": {"type": "structural_tag"}})), "response_format"),
         (chat(json!({"tool_choice": "required"})), "tool_choice"),
         (messages(json!([{"role": "user", "content": image}])), "messages[0].content[0]"),
     ] {
         let error = rig.post("/v1/chat/completions", &body).await.error();
         assert_eq!(error, (400, "unsupported_by_model".to_owned(), param.to_owned()), "{body}");
     }
+    for demand in DEMANDS {
+        for (path, mut body) in [("/v1/chat/completions", chat(json!({}))), ("/v1/completions", json!({"prompt": "a"}))]
+        {
+            body[demand.field] = json!({"x": 1});
+            let refused = rig.post(path, &body).await;
+            let error = (400, "unsupported_by_model".to_owned(), demand.field.to_owned());
+            assert_eq!(refused.error(), error, "{body}");
+            body[demand.field] = json!(null);
+            assert_eq!(rig.post(path, &body).await.status, 200, "{body}");
+        }
+    }
+    let forced = rig.chat(json!({"response_format": {"type": "json_object"}})).await.text();
+    assert!(forced.contains("llama-server") && forced.contains("vLLM"), "{forced}");
     for (body, param) in [
         (json!({"prompt": "a", "suffix": "b"}), "suffix"),
         (json!({"prompt": []}), "prompt"),
