@@ -226,6 +226,18 @@ impl News {
 /// The driver's end of [`News`].
 pub(crate) struct Inbox(mpsc::UnboundedReceiver<Message>);
 
+#[cfg(test)]
+impl Inbox {
+    /// The next event that was reported and not read; other messages are passed over.
+    pub(crate) fn next_event(&mut self) -> Option<Event> {
+        loop {
+            if let Message::Event(event) = self.0.try_recv().ok()? {
+                return Some(event);
+            }
+        }
+    }
+}
+
 impl Scheduling {
     /// A handle whose time begins now.
     pub(crate) fn new(news: News) -> Self {
@@ -563,6 +575,11 @@ impl Driver {
             Effect::DispatchCloud { request, provider, model, queued, rung } => {
                 let (place, loading) = (Place::Cloud { provider, model }, Duration::ZERO);
                 return self.send_on(request, Dispatched { place, rung, queued, loading });
+            }
+            Effect::ForgetModel { model, named } => {
+                let catalog = Arc::clone(&self.catalog);
+                // The catalog may be looking at files, which nothing else has to wait for.
+                tokio::task::spawn_blocking(move || catalog.forget(&model, named));
             }
             Effect::Learned(footprint) => self.footprints.learn(footprint),
             Effect::Done { request } => _ = self.reply(request, Verdict::Done),

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use model_boss_core::{Event, Footprint};
+use model_boss_core::{Event, FOOTPRINTS_KEPT, Footprint};
 use model_boss_lease_store::{Document, StoreError, Swap};
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -94,7 +94,8 @@ fn entries(document: &Document) -> Vec<Value> {
     })
 }
 
-/// One that a later version wrote says nothing to this one, and stays.
+/// One that a later version wrote says nothing to this one, and stays. Beyond the number that is remembered those go that
+/// were learned first.
 fn merge(all: &mut Vec<Value>, footprint: &Footprint) -> Result<(), serde_json::Error> {
     all.retain(|entry| {
         let Ok(old) = serde_json::from_value::<Footprint>(entry.clone()) else { return true };
@@ -103,6 +104,7 @@ fn merge(all: &mut Vec<Value>, footprint: &Footprint) -> Result<(), serde_json::
         !outdated && !same
     });
     all.push(serde_json::to_value(footprint)?);
+    all.drain(..all.len().saturating_sub(FOOTPRINTS_KEPT));
     Ok(())
 }
 
@@ -146,6 +148,17 @@ mod tests {
         assert_eq!(known(&leases).await, [footprint(1, DeviceId::Cpu, 1), footprint(1, DeviceId::Cuda(0), 3)]);
         write(&leases, &[footprint(2, DeviceId::Cpu, 4)]).await.unwrap();
         assert_eq!(known(&leases).await, [footprint(2, DeviceId::Cpu, 4)]);
+    }
+
+    #[test]
+    fn the_footprints_that_are_kept_are_bounded() {
+        let learned = |context: u64| Footprint { context: Some(context), ..footprint(1, DeviceId::Cpu, 1) };
+        let of_an_earlier_version = (0..3 * FOOTPRINTS_KEPT as u64).map(|n| serde_json::to_value(learned(n)).unwrap());
+        let mut all: Vec<Value> = of_an_earlier_version.collect();
+        merge(&mut all, &learned(9_999)).unwrap();
+        merge(&mut all, &learned(10_000)).unwrap();
+        assert_eq!(all.len(), FOOTPRINTS_KEPT);
+        assert_eq!(all.last(), Some(&serde_json::to_value(learned(10_000)).unwrap()));
     }
 
     #[tokio::test]

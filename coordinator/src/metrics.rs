@@ -1,14 +1,16 @@
 //! What is counted, in Prometheus' words. Label values come from the catalog and from HTTP's status codes, never from
-//! what a client wrote, so the number of series is bounded.
+//! what a client wrote. The series of a model belong to its entry here, begin with its first use, and end with the entry:
+//! so their number is bounded by the models there are.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder, SharedString, Unit};
-use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusRecorder};
 use model_boss_core::Verdict;
 use model_boss_protocol::ModelId;
+use prometheus::core::Collector;
+use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, TextEncoder};
 use serde::Serialize;
 
 const REQUESTS: &str = "model_boss_requests_total";
@@ -24,32 +26,51 @@ const EVICTIONS: &str = "model_boss_evictions_total";
 
 /// The label of requests for models that are not in the catalog.
 const UNKNOWN_MODEL: &str = "unknown";
-
-const METADATA: Metadata<'static> = Metadata::new("model-boss", Level::INFO, None);
+/// Models that left the catalog and whose counts are kept: one whose manifest is moved for a moment counts on.
+const LEFT_KEPT: usize = 256;
 
 /// Every counter and histogram, and the figures of `GET /api/v1/stats`.
 pub(crate) struct Metrics {
-    recorder: PrometheusRecorder,
-    models: RwLock<HashMap<ModelId, Arc<ModelMetrics>>>,
+    models: RwLock<Models>,
     /// By prefix; all models of one share their series.
     providers: HashMap<String, Arc<ModelMetrics>>,
     unknown: Arc<ModelMetrics>,
     recent: Mutex<Option<Recent>>,
 }
 
-/// The handles of one model, looked up once for each request.
+/// The models of the catalog, and the last that left it.
+#[derive(Default)]
+struct Models {
+    known: HashMap<ModelId, Arc<ModelMetrics>>,
+    /// Those that left, the first that left first.
+    left: Vec<ModelId>,
+}
+
+/// What is counted of one model, looked up once for each request.
 pub(crate) struct ModelMetrics {
-    label: Label,
-    by_status: Mutex<Vec<(u16, Counter)>>,
-    prompt_tokens: Counter,
-    completion_tokens: Counter,
+    name: String,
+    /// Made when there is something to count; `None` where Prometheus' library would not have them.
+    series: OnceLock<Option<Series>>,
+    totals: Mutex<Totals>,
+}
+
+/// The series of one model.
+struct Series {
+    requests: IntCounterVec,
+    decisions: IntCounterVec,
+    evictions: IntCounter,
+    prompt_tokens: IntCounter,
+    completion_tokens: IntCounter,
     first_token: Histogram,
     per_token: Histogram,
     queue_time: Histogram,
     request_time: Histogram,
     load_time: Histogram,
-    totals: Mutex<Totals>,
 }
+
+/// The page for Prometheus, put together at each scrape. What is read off at that moment has no series that could outlive
+/// what it is about.
+pub(crate) struct Page(BTreeMap<String, MetricFamily>);
 
 /// Sums since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -82,83 +103,75 @@ pub(crate) struct Usage {
 
 impl Metrics {
     /// Nothing counted yet. `providers` are the prefixes of models elsewhere.
-    pub(crate) fn new<'a>(providers: impl IntoIterator<Item = &'a str>) -> Result<Self, BuildError> {
-        let histogram = |name: &str, buckets: &[f64]| (Matcher::Full(name.to_owned()), buckets.to_vec());
-        let buckets = [
-            histogram(
-                FIRST_TOKEN,
-                &[
-                    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
-                    40.0, 80.0, 160.0,
-                ],
-            ),
-            histogram(
-                PER_TOKEN,
-                &[
-                    0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
-                    0.75, 1.0, 2.5,
-                ],
-            ),
-            histogram(
-                QUEUE_TIME,
-                &[0.001, 0.01, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 600.0],
-            ),
-            histogram(
-                REQUEST_TIME,
-                &[0.01, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 60.0, 120.0, 600.0],
-            ),
-            histogram(LOADS, &[0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0]),
-        ];
-        let mut builder = PrometheusBuilder::new();
-        for (matcher, values) in buckets {
-            builder = builder.set_buckets_for_metric(matcher, &values)?;
-        }
-        let recorder = builder.build_recorder();
-        describe(&recorder);
-        let unknown = Arc::new(ModelMetrics::new(&recorder, UNKNOWN_MODEL));
-        let handles = |name: &str| (name.to_owned(), Arc::new(ModelMetrics::new(&recorder, &format!("{name}:*"))));
-        let providers = providers.into_iter().map(handles).collect();
-        Ok(Self { recorder, models: RwLock::default(), providers, unknown, recent: Mutex::new(None) })
+    pub(crate) fn new<'a>(providers: impl IntoIterator<Item = &'a str>) -> Result<Self, prometheus::Error> {
+        // What this one model may have, all may.
+        Series::new(UNKNOWN_MODEL)?;
+        let of_provider = |name: &str| (name.to_owned(), Arc::new(ModelMetrics::new(format!("{name}:*"))));
+        Ok(Self {
+            models: RwLock::default(),
+            providers: providers.into_iter().map(of_provider).collect(),
+            unknown: Arc::new(ModelMetrics::new(UNKNOWN_MODEL.to_owned())),
+            recent: Mutex::new(None),
+        })
     }
 
-    /// The models that may be used as labels.
+    /// The models that may be used as labels: those of the catalog as it is now.
     pub(crate) fn know<'a>(&self, models: impl Iterator<Item = &'a ModelId>) {
-        let mut known = self.models.write().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.models.write().unwrap_or_else(PoisonError::into_inner);
+        let mut gone = std::mem::take(&mut all.known);
         for id in models {
-            known.entry(id.clone()).or_insert_with(|| Arc::new(ModelMetrics::new(&self.recorder, id.as_str())));
+            let before = gone.remove(id);
+            let entry = before.unwrap_or_else(|| Arc::new(ModelMetrics::new(id.as_str().to_owned())));
+            all.known.insert(id.clone(), entry);
         }
+        let mut left: Vec<ModelId> =
+            std::mem::take(&mut all.left).into_iter().filter(|id| gone.contains_key(id)).collect();
+        let mut newly: Vec<ModelId> = gone.keys().filter(|id| !left.contains(id)).cloned().collect();
+        newly.sort();
+        left.append(&mut newly);
+        left.drain(..left.len().saturating_sub(LEFT_KEPT));
+        for id in &left {
+            if let Some(entry) = gone.remove(id) {
+                all.known.insert(id.clone(), entry);
+            }
+        }
+        all.left = left;
     }
 
-    /// The handles of a model; those of `unknown` when it is in no catalog.
+    /// What is counted of a model; of `unknown` when it is in no catalog.
     pub(crate) fn model(&self, id: Option<&ModelId>) -> Arc<ModelMetrics> {
-        let known = self.models.read().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(id.and_then(|id| known.get(id)).unwrap_or(&self.unknown))
+        let models = self.models.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(id.and_then(|id| models.known.get(id)).unwrap_or(&self.unknown))
     }
 
-    /// The handles of everything that a provider serves.
+    /// What is counted of everything that a provider serves.
     pub(crate) fn provider(&self, prefix: &str) -> Arc<ModelMetrics> {
         Arc::clone(self.providers.get(prefix).unwrap_or(&self.unknown))
     }
 
     /// A request got its last byte, or its refusal.
     pub(crate) fn answered(&self, model: &ModelMetrics, status: u16, took: Duration) {
-        model.status(&self.recorder, status).increment(1);
-        model.request_time.record(took.as_secs_f64());
+        model.count(|series| {
+            series.requests.with_label_values(&[status.to_string()]).inc();
+            series.request_time.observe(took.as_secs_f64());
+        });
         model.totals.lock().unwrap_or_else(PoisonError::into_inner).requests += 1;
     }
 
     /// What a request that got an answer used.
     pub(crate) fn used(&self, id: &ModelId, model: &ModelMetrics, usage: &Usage) {
-        model.prompt_tokens.increment(usage.prompt_tokens);
-        model.completion_tokens.increment(usage.completion_tokens);
         let first_token = usage.first_token.map(|time| time.as_secs_f64());
         let per_token = usage.per_token.map(|time| time.as_secs_f64());
-        if let Some(seconds) = first_token {
-            model.first_token.record(seconds);
-        }
-        if let Some(seconds) = per_token {
-            model.per_token.record(seconds);
-        }
+        model.count(|series| {
+            series.prompt_tokens.inc_by(usage.prompt_tokens);
+            series.completion_tokens.inc_by(usage.completion_tokens);
+            if let Some(seconds) = first_token {
+                series.first_token.observe(seconds);
+            }
+            if let Some(seconds) = per_token {
+                series.per_token.observe(seconds);
+            }
+        });
         {
             let mut totals = model.totals.lock().unwrap_or_else(PoisonError::into_inner);
             totals.input_tokens += usage.prompt_tokens;
@@ -177,18 +190,17 @@ impl Metrics {
 
     /// A model became ready this long after its spawn was ordered.
     pub(crate) fn loaded(&self, id: &ModelId, took: Duration) {
-        self.model(Some(id)).load_time.record(took.as_secs_f64());
+        self.model(Some(id)).count(|series| series.load_time.observe(took.as_secs_f64()));
     }
 
     /// The scheduler decided something about a model.
     pub(crate) fn decided(&self, what: Verdict, id: &ModelId) {
-        let model = self.model(Some(id)).label.clone();
-        let count =
-            |name, labels| self.recorder.register_counter(&Key::from_parts(name, labels), &METADATA).increment(1);
-        count(DECISIONS, vec![model.clone(), Label::from_static_parts("what", word(what))]);
-        if matches!(what, Verdict::Evict | Verdict::Drain) {
-            count(EVICTIONS, vec![model]);
-        }
+        self.model(Some(id)).count(|series| {
+            series.decisions.with_label_values(&[word(what)]).inc();
+            if matches!(what, Verdict::Evict | Verdict::Drain) {
+                series.evictions.inc();
+            }
+        });
     }
 
     /// The most recent inference.
@@ -198,73 +210,166 @@ impl Metrics {
 
     /// Sums per model.
     pub(crate) fn totals(&self) -> Vec<(ModelId, Totals)> {
-        let known = self.models.read().unwrap_or_else(PoisonError::into_inner);
+        let models = self.models.read().unwrap_or_else(PoisonError::into_inner);
         let total = |metrics: &ModelMetrics| *metrics.totals.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut totals: Vec<_> = known.iter().map(|(id, metrics)| (id.clone(), total(metrics))).collect();
+        let mut totals: Vec<_> = models.known.iter().map(|(id, metrics)| (id.clone(), total(metrics))).collect();
         totals.sort_by(|a, b| a.0.cmp(&b.0));
         totals
     }
 
-    /// Sets a figure that is read off at the moment of the scrape.
-    pub(crate) fn gauge(&self, name: &'static str, labels: Vec<Label>, value: f64) {
-        self.gauge_handle(name, labels).set(value);
-    }
-
-    /// Sets a counter that is kept elsewhere to what it is at the moment of the scrape.
-    pub(crate) fn count_so_far(&self, name: &'static str, labels: Vec<Label>, value: u64) {
-        self.recorder.register_counter(&Key::from_parts(name, labels), &METADATA).absolute(value);
-    }
-
-    /// The page for Prometheus.
-    pub(crate) fn render(&self) -> String {
-        self.recorder.handle().render()
-    }
-
-    /// Moves recorded samples into their buckets; without it they pile up until the next scrape.
-    pub(crate) fn upkeep(&self) {
-        self.recorder.handle().run_upkeep();
-    }
-
-    fn gauge_handle(&self, name: &'static str, labels: Vec<Label>) -> Gauge {
-        self.recorder.register_gauge(&Key::from_parts(name, labels), &METADATA)
+    /// The page with what was counted so far.
+    pub(crate) fn page(&self) -> Page {
+        let mut entries: Vec<Arc<ModelMetrics>> = {
+            let models = self.models.read().unwrap_or_else(PoisonError::into_inner);
+            models.known.values().chain(self.providers.values()).chain([&self.unknown]).map(Arc::clone).collect()
+        };
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut page = Page(BTreeMap::new());
+        for series in entries.iter().filter_map(|entry| entry.series.get()?.as_ref()) {
+            for family in series.collect() {
+                page.add(family);
+            }
+        }
+        page
     }
 }
 
 impl ModelMetrics {
-    fn new(recorder: &PrometheusRecorder, model: &str) -> Self {
-        let label = Label::new("model", SharedString::from(model.to_owned()));
-        let key = |name: &'static str| Key::from_parts(name, vec![label.clone()]);
-        let counter = |name| recorder.register_counter(&key(name), &METADATA);
-        let histogram = |name| recorder.register_histogram(&key(name), &METADATA);
-        Self {
-            by_status: Mutex::default(),
-            prompt_tokens: counter(PROMPT_TOKENS),
-            completion_tokens: counter(COMPLETION_TOKENS),
-            first_token: histogram(FIRST_TOKEN),
-            per_token: histogram(PER_TOKEN),
-            queue_time: histogram(QUEUE_TIME),
-            request_time: histogram(REQUEST_TIME),
-            load_time: histogram(LOADS),
-            totals: Mutex::default(),
-            label,
-        }
+    fn new(name: String) -> Self {
+        Self { name, series: OnceLock::new(), totals: Mutex::default() }
     }
 
     /// A request left the queue for a worker after this long.
     pub(crate) fn queued(&self, waited: Duration) {
-        self.queue_time.record(waited.as_secs_f64());
+        self.count(|series| series.queue_time.observe(waited.as_secs_f64()));
     }
 
-    fn status(&self, recorder: &PrometheusRecorder, status: u16) -> Counter {
-        let mut known = self.by_status.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, counter)) = known.iter().find(|(code, _)| *code == status) {
-            return counter.clone();
+    fn count(&self, what: impl FnOnce(&Series)) {
+        let series = self.series.get_or_init(|| {
+            let made = Series::new(&self.name);
+            made.inspect_err(|error| tracing::warn!(model = self.name, "nothing is counted of a model: {error}")).ok()
+        });
+        if let Some(series) = series {
+            what(series);
         }
-        let labels = vec![self.label.clone(), Label::new("status", status.to_string())];
-        let counter = recorder.register_counter(&Key::from_parts(REQUESTS, labels), &METADATA);
-        known.push((status, counter.clone()));
-        counter
     }
+}
+
+impl Series {
+    fn new(model: &str) -> Result<Self, prometheus::Error> {
+        let opts = |name: &str| Opts::new(name, help(name)).const_label("model", model);
+        let histogram = |name: &str, buckets: &[f64]| {
+            let opts = HistogramOpts::from(opts(name)).buckets(buckets.to_vec());
+            Histogram::with_opts(opts)
+        };
+        Ok(Self {
+            requests: IntCounterVec::new(opts(REQUESTS), &["status"])?,
+            decisions: IntCounterVec::new(opts(DECISIONS), &["what"])?,
+            evictions: IntCounter::with_opts(opts(EVICTIONS))?,
+            prompt_tokens: IntCounter::with_opts(opts(PROMPT_TOKENS))?,
+            completion_tokens: IntCounter::with_opts(opts(COMPLETION_TOKENS))?,
+            first_token: histogram(
+                FIRST_TOKEN,
+                &[
+                    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
+                    40.0, 80.0, 160.0,
+                ],
+            )?,
+            per_token: histogram(
+                PER_TOKEN,
+                &[
+                    0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
+                    0.75, 1.0, 2.5,
+                ],
+            )?,
+            queue_time: histogram(
+                QUEUE_TIME,
+                &[0.001, 0.01, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 600.0],
+            )?,
+            request_time: histogram(
+                REQUEST_TIME,
+                &[0.01, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 60.0, 120.0, 600.0],
+            )?,
+            load_time: histogram(
+                LOADS,
+                &[0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0],
+            )?,
+        })
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let all: [&dyn Collector; 10] = [
+            &self.requests,
+            &self.decisions,
+            &self.evictions,
+            &self.prompt_tokens,
+            &self.completion_tokens,
+            &self.first_token,
+            &self.per_token,
+            &self.queue_time,
+            &self.request_time,
+            &self.load_time,
+        ];
+        all.into_iter().flat_map(Collector::collect).collect()
+    }
+}
+
+impl Page {
+    /// A figure that is read off at the moment of the scrape.
+    pub(crate) fn gauge(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
+        let mut gauge = Gauge::default();
+        gauge.set_value(value);
+        let mut metric = labelled(labels);
+        metric.set_gauge(gauge);
+        self.add(family(name, MetricType::GAUGE, metric));
+    }
+
+    /// A counter that is kept elsewhere, as it is at the moment of the scrape.
+    pub(crate) fn count_so_far(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
+        let mut counter = Counter::default();
+        counter.set_value(value as f64);
+        let mut metric = labelled(labels);
+        metric.set_counter(counter);
+        self.add(family(name, MetricType::COUNTER, metric));
+    }
+
+    /// The text.
+    pub(crate) fn render(self) -> String {
+        let families: Vec<MetricFamily> = self.0.into_values().collect();
+        TextEncoder::new().encode_to_string(&families).unwrap_or_else(|error| {
+            tracing::warn!("the page for Prometheus could not be written: {error}");
+            String::new()
+        })
+    }
+
+    fn add(&mut self, mut family: MetricFamily) {
+        if family.get_metric().is_empty() {
+            return;
+        }
+        match self.0.get_mut(family.name()) {
+            Some(known) => known.mut_metric().append(family.mut_metric()),
+            None => _ = self.0.insert(family.name().to_owned(), family),
+        }
+    }
+}
+
+fn labelled(labels: &[(&str, &str)]) -> Metric {
+    let pair = |&(name, value): &(&str, &str)| {
+        let mut pair = LabelPair::default();
+        pair.set_name(name.to_owned());
+        pair.set_value(value.to_owned());
+        pair
+    };
+    Metric::from_label(labels.iter().map(pair).collect())
+}
+
+fn family(name: &str, kind: MetricType, metric: Metric) -> MetricFamily {
+    let mut family = MetricFamily::default();
+    family.set_name(name.to_owned());
+    family.set_help(help(name).to_owned());
+    family.set_field_type(kind);
+    family.set_metric(vec![metric]);
+    family
 }
 
 /// The name of a kind of decision, as `GET /api/v1/decisions` writes it.
@@ -286,61 +391,48 @@ fn word(what: Verdict) -> &'static str {
     }
 }
 
-fn describe(recorder: &PrometheusRecorder) {
-    let counters = [
-        (REQUESTS, Unit::Count, "Inference requests that ended, by model and HTTP status; 499: the client went away"),
-        (PROMPT_TOKENS, Unit::Count, "Tokens of prompts"),
-        (COMPLETION_TOKENS, Unit::Count, "Tokens generated"),
-        (DECISIONS, Unit::Count, "Decisions of the scheduler, by model and kind"),
-        (EVICTIONS, Unit::Count, "Times a model was told to leave for another one"),
-        ("model_boss_cloud_requests_total", Unit::Count, "Requests sent to providers, by provider and model"),
-        ("model_boss_cloud_errors_total", Unit::Count, "Requests to providers that got no answer"),
-        ("model_boss_cloud_prompt_tokens_total", Unit::Count, "Tokens of prompts that providers read"),
-        ("model_boss_cloud_completion_tokens_total", Unit::Count, "Tokens that providers generated"),
-    ];
-    for (name, unit, help) in counters {
-        recorder.describe_counter(KeyName::from_const_str(name), Some(unit), help.into());
-    }
-    let histograms = [
-        (FIRST_TOKEN, "From the request's arrival to the first byte of its answer"),
-        (PER_TOKEN, "Between two tokens of an answer, on average over the answer"),
-        (QUEUE_TIME, "From the request's arrival to its dispatch"),
-        (REQUEST_TIME, "From the request's arrival to the last byte of its answer"),
-        (LOADS, "From the order to start a worker to its readiness"),
-    ];
-    for (name, help) in histograms {
-        recorder.describe_histogram(KeyName::from_const_str(name), Some(Unit::Seconds), help.into());
-    }
-    let gauges = [
-        ("model_boss_cloud_spent_usd", "US dollars spent at providers since the start; NaN: no price is known"),
-        (
-            "model_boss_cloud_spent_today_usd",
-            "US dollars spent at a provider on this day of UTC; NaN: no price is known",
-        ),
-        ("model_boss_client_spent_today_usd", "US dollars spent on this day of UTC by a client that has a limit"),
-        ("model_boss_client_daily_spend_limit_usd", "What a client may spend in a day, in US dollars"),
-        ("model_boss_queue_depth", "Requests that wait, by model"),
-        ("model_boss_requests_running", "Requests that workers work on, by model"),
-        ("model_boss_slots", "Slots by state"),
-        ("model_boss_stream_layers", "Layers of a streamed model: those that stay and those that come and go"),
-        ("model_boss_stream_bytes", "Bytes of layers brought to the device since its worker started"),
-        ("model_boss_stream_bytes_per_second", "The same in a second of its steps"),
-        ("model_boss_stream_overlap_ratio", "The longer of reading and computing as a share of the time both took"),
-        ("model_boss_stream_time_seconds", "Where the time of its steps went"),
-        ("model_boss_device_capacity_bytes", "Memory that may be used for models; NaN: unknown"),
-        ("model_boss_device_foreign_bytes", "Memory in use by programs without a lease; NaN: unknown"),
-        ("model_boss_device_leased_bytes", "Memory held by slots"),
-        ("model_boss_device_free_bytes", "Memory that a load could take now; NaN: unknown"),
-        ("model_boss_lease_store_available", "Whether memory can be leased: 0 while the store is away or recovering"),
-        ("model_boss_manifest_problems", "Manifests that could not be read"),
-        ("model_boss_config_last_reload_successful", "1: the file as it stands is in use; 0: its last good version is"),
-        ("model_boss_config_last_reload_success_timestamp_seconds", "When the file in use was read"),
-        ("model_boss_config_reloads", "Edits that took effect, and those that made no sense"),
-        ("model_boss_runtime_config_ok", "0: the stored runtime configuration cannot be read or makes no sense"),
-    ];
-    for (name, help) in gauges {
-        recorder.describe_gauge(KeyName::from_const_str(name), None, help.into());
-    }
+/// What each metric means, by its name. Those that say it themselves have no line.
+const HELP: &[(&str, &str)] = &[
+    (REQUESTS, "Inference requests that ended, by model and HTTP status; 499: the client went away"),
+    (PROMPT_TOKENS, "Tokens of prompts"),
+    (COMPLETION_TOKENS, "Tokens generated"),
+    (DECISIONS, "Decisions of the scheduler, by model and kind"),
+    (EVICTIONS, "Times a model was told to leave for another one"),
+    ("model_boss_cloud_requests_total", "Requests sent to providers, by provider and model"),
+    ("model_boss_cloud_errors_total", "Requests to providers that got no answer"),
+    ("model_boss_cloud_prompt_tokens_total", "Tokens of prompts that providers read"),
+    ("model_boss_cloud_completion_tokens_total", "Tokens that providers generated"),
+    (FIRST_TOKEN, "From the request's arrival to the first byte of its answer"),
+    (PER_TOKEN, "Between two tokens of an answer, on average over the answer"),
+    (QUEUE_TIME, "From the request's arrival to its dispatch"),
+    (REQUEST_TIME, "From the request's arrival to the last byte of its answer"),
+    (LOADS, "From the order to start a worker to its readiness"),
+    ("model_boss_cloud_spent_usd", "US dollars spent at providers since the start; NaN: no price is known"),
+    ("model_boss_cloud_spent_today_usd", "US dollars spent at a provider on this day of UTC; NaN: no price is known"),
+    ("model_boss_client_spent_today_usd", "US dollars spent on this day of UTC by a client that has a limit"),
+    ("model_boss_client_daily_spend_limit_usd", "What a client may spend in a day, in US dollars"),
+    ("model_boss_queue_depth", "Requests that wait, by model"),
+    ("model_boss_requests_running", "Requests that workers work on, by model"),
+    ("model_boss_slots", "Slots by state"),
+    ("model_boss_stream_layers", "Layers of a streamed model: those that stay and those that come and go"),
+    ("model_boss_stream_bytes", "Bytes of layers brought to the device since its worker started"),
+    ("model_boss_stream_bytes_per_second", "The same in a second of its steps"),
+    ("model_boss_stream_overlap_ratio", "The longer of reading and computing as a share of the time both took"),
+    ("model_boss_stream_time_seconds", "Where the time of its steps went"),
+    ("model_boss_device_capacity_bytes", "Memory that may be used for models; NaN: unknown"),
+    ("model_boss_device_foreign_bytes", "Memory in use by programs without a lease; NaN: unknown"),
+    ("model_boss_device_leased_bytes", "Memory held by slots"),
+    ("model_boss_device_free_bytes", "Memory that a load could take now; NaN: unknown"),
+    ("model_boss_lease_store_available", "Whether memory can be leased: 0 while the store is away or recovering"),
+    ("model_boss_manifest_problems", "Manifests that could not be read"),
+    ("model_boss_config_last_reload_successful", "1: the file as it stands is in use; 0: its last good version is"),
+    ("model_boss_config_last_reload_success_timestamp_seconds", "When the file in use was read"),
+    ("model_boss_config_reloads", "Edits that took effect, and those that made no sense"),
+    ("model_boss_runtime_config_ok", "0: the stored runtime configuration cannot be read or makes no sense"),
+];
+
+fn help(name: &str) -> &'static str {
+    HELP.iter().find(|(known, _)| *known == name).map_or("", |(_, help)| help)
 }
 
 #[cfg(test)]
@@ -361,7 +453,7 @@ mod tests {
             per_token: Some(Duration::from_millis(4)),
         };
         metrics.used(&guide, &model, &usage);
-        let page = metrics.render();
+        let page = metrics.page().render();
         assert!(page.contains(r#"model_boss_requests_total{model="guide",status="200"} 1"#), "{page}");
         assert!(page.contains(r#"model_boss_completion_tokens_total{model="guide"} 3"#), "{page}");
         assert!(page.contains(r#"model_boss_time_to_first_token_seconds_bucket{model="guide",le="0.02"} 1"#), "{page}");
@@ -378,7 +470,7 @@ mod tests {
         let metrics = Metrics::new(["claude"]).unwrap();
         metrics.answered(&metrics.provider("claude"), 200, Duration::ZERO);
         metrics.answered(&metrics.provider("made-up"), 200, Duration::ZERO);
-        let page = metrics.render();
+        let page = metrics.page().render();
         assert!(page.contains(r#"model_boss_requests_total{model="claude:*",status="200"} 1"#), "{page}");
         assert!(page.contains(r#"model_boss_requests_total{model="unknown",status="200"} 1"#), "{page}");
         assert!(metrics.totals().is_empty());
@@ -389,8 +481,71 @@ mod tests {
         let metrics = Metrics::new([]).unwrap();
         let stranger = metrics.model(Some(&ModelId::from("made-up")));
         metrics.answered(&stranger, 404, Duration::ZERO);
-        let page = metrics.render();
+        let page = metrics.page().render();
         assert!(page.contains(r#"model_boss_requests_total{model="unknown",status="404"} 1"#), "{page}");
         assert!(!page.contains("made-up"));
+    }
+
+    #[test]
+    fn a_model_that_was_never_used_has_no_series() {
+        let metrics = Metrics::new([]).unwrap();
+        let models: Vec<ModelId> = (0..1_000).map(|n| ModelId::from(format!("m{n}"))).collect();
+        metrics.know(models.iter());
+        metrics.answered(&metrics.model(Some(&models[7])), 200, Duration::ZERO);
+        let page = metrics.page().render();
+        assert!(page.contains(r#"model_boss_requests_total{model="m7",status="200"} 1"#), "{page}");
+        assert!(page.lines().filter(|line| !line.starts_with('#')).all(|line| line.contains("model=\"m7\"")), "{page}");
+        assert_eq!(metrics.totals().len(), 1_000, "the figures for people have them all");
+    }
+
+    #[test]
+    fn the_series_of_models_that_left_are_bounded_and_one_that_is_back_soon_counts_on() {
+        let metrics = Metrics::new([]).unwrap();
+        let stays = ModelId::from("stays");
+        for n in 0..5_000 {
+            let id = ModelId::from(format!("file:{n}"));
+            metrics.know([&stays, &id].into_iter());
+            for id in [&stays, &id] {
+                let model = metrics.model(Some(id));
+                metrics.answered(&model, 200, Duration::ZERO);
+                model.queued(Duration::ZERO);
+                metrics.decided(Verdict::Load, id);
+            }
+        }
+        let requests = |page: &str| page.lines().filter(|line| line.starts_with("model_boss_requests_total{")).count();
+        let page = metrics.page().render();
+        assert!(requests(&page) <= LEFT_KEPT + 2, "{} series", requests(&page));
+        assert!(metrics.totals().len() <= LEFT_KEPT + 2);
+        assert!(page.contains(r#"model_boss_requests_total{model="stays",status="200"} 5000"#));
+        assert!(!page.contains(r#"model="file:7""#));
+        // A request that began before its model was forgotten ends somewhere, and brings nothing back.
+        let late = metrics.model(Some(&"file:4999".into()));
+        for n in 5_000..6_000 {
+            metrics.know([&stays, &ModelId::from(format!("file:{n}"))].into_iter());
+        }
+        metrics.answered(&late, 200, Duration::ZERO);
+        assert!(!metrics.page().render().contains(r#"model="file:4999""#));
+
+        metrics.know(std::iter::empty());
+        metrics.know([&stays].into_iter());
+        metrics.answered(&metrics.model(Some(&stays)), 200, Duration::ZERO);
+        assert!(metrics.page().render().contains(r#"model_boss_requests_total{model="stays",status="200"} 5001"#));
+    }
+
+    #[test]
+    fn what_is_read_off_is_as_it_is_now() {
+        let metrics = Metrics::new([]).unwrap();
+        let mut page = metrics.page();
+        page.gauge("model_boss_queue_depth", &[("model", "a \"b\"")], 2.0);
+        page.gauge("model_boss_device_free_bytes", &[("device", "cuda:0")], f64::NAN);
+        page.count_so_far("model_boss_cloud_requests_total", &[("provider", "far"), ("model", "x")], 7);
+        let page = page.render();
+        assert!(
+            page.contains("# TYPE model_boss_queue_depth gauge\nmodel_boss_queue_depth{model=\"a \\\"b\\\"\"} 2\n"),
+            "{page}"
+        );
+        assert!(page.contains("model_boss_device_free_bytes{device=\"cuda:0\"} NaN\n"), "{page}");
+        assert!(page.contains("model_boss_cloud_requests_total{provider=\"far\",model=\"x\"} 7\n"), "{page}");
+        assert!(!metrics.page().render().contains("queue_depth"), "nothing of an earlier scrape is left");
     }
 }

@@ -39,8 +39,6 @@ use crate::tasks::LiveTasks;
 
 /// Where earlier versions kept their state unless they were told otherwise: in the folder that they were started from.
 const EARLIER_STATE: &str = "state";
-/// Recorded samples are moved into their buckets this often.
-const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 /// After drain_grace the workers are killed, and their requests get this long to hear of it.
 const CUT_LIMIT: Duration = Duration::from_secs(1);
 
@@ -79,7 +77,7 @@ pub(crate) enum ServeError {
     Broken,
     /// Buckets of histograms: cannot happen with those in this program.
     #[error("cannot set up metrics")]
-    Metrics(#[from] metrics_exporter_prometheus::BuildError),
+    Metrics(#[from] prometheus::Error),
 }
 
 /// Runs the coordinator until it is asked to end.
@@ -150,7 +148,6 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
         waiting: Waiting::default(),
     };
     let mut driver = tokio::spawn(driver.run(inbox));
-    tokio::spawn(keep_up(Arc::clone(&metrics)));
     tokio::spawn(state.clone().watch());
     tokio::spawn(Arc::clone(&live).follow());
     tokio::spawn(Arc::clone(&tasks).follow());
@@ -353,6 +350,8 @@ fn settings(config: &Config) -> Settings {
     Settings {
         max_queued_per_model: config.limits.queue_per_model,
         max_queued: config.limits.queue_total,
+        path_models_kept: config.limits.path_models,
+        path_model_idle: config.limits.path_model_idle,
         aging_step: config.aging_step,
         min_hold: config.min_hold,
         max_wait: config.max_wait,
@@ -373,14 +372,6 @@ fn settings(config: &Config) -> Settings {
         max_keep_alive: config.max_keep_alive,
         stay_warm,
         ..Settings::default()
-    }
-}
-
-async fn keep_up(metrics: Arc<Metrics>) {
-    let mut ticks = tokio::time::interval(METRICS_UPKEEP);
-    loop {
-        ticks.tick().await;
-        metrics.upkeep();
     }
 }
 

@@ -95,6 +95,43 @@ async fn op_1_a_folder_is_served_by_the_coordinator_that_runs() {
 }
 
 #[tokio::test]
+async fn models_by_path_that_nobody_uses_are_forgotten_everywhere_and_can_be_named_again() {
+    let sandbox = Sandbox::new().with_config("model_roots = [\"models\"]\n[limits]\npath_models = 3");
+    let names: Vec<String> = (0..9).map(|number| format!("m{number}")).collect();
+    let _models: Vec<FakeModel> = names.iter().map(|name| folder(&sandbox, name, says(name))).collect();
+    let boss = sandbox.start().await;
+    let use_once = async |name: &str| {
+        let path = sandbox.path("models").join(name);
+        let answer = boss.client().post("/api/v1/load", &json!({ "path": path })).await;
+        assert_eq!(answer.json(), json!({ "status": "loaded", "model_name": format!("file:{name}") }));
+        let mut body = question(&format!("file:{name}"), "?");
+        body["x_keep_alive"] = json!(0);
+        assert_eq!(boss.client().post("/v1/chat/completions", &body).await.text(), *name);
+    };
+    for name in &names {
+        use_once(name).await;
+    }
+    // Names that nobody knows leave nothing behind.
+    for number in 0..500 {
+        let answer = boss.chat(&format!("made-up-{number}"), "?").await;
+        assert_eq!(answer.status.as_u16(), 404);
+    }
+    let few = async || {
+        let listed = boss.read("/v1/models").await;
+        (listed["data"].as_array()?.len() <= 3).then_some(())
+    };
+    until(PATIENCE, "only so many are listed", few).await;
+    let gone = boss.chat("file:m0", "?").await;
+    assert_eq!(gone.json()["error"]["code"], "model_not_found", "{:?}", gone.json());
+    let page = String::from_utf8(boss.client().get("/metrics").await.body.to_vec()).unwrap();
+    assert!(!page.contains("made-up"), "{page}");
+    let waiting = page.lines().filter(|line| line.starts_with("model_boss_queue_depth{")).count();
+    assert!(waiting <= 3, "{page}");
+    use_once("m0").await;
+    boss.finish().await;
+}
+
+#[tokio::test]
 async fn op_5_a_path_outside_the_roots_is_refused_as_if_nothing_were_there() {
     let sandbox = Sandbox::new();
     let outside = Sandbox::new();

@@ -93,6 +93,7 @@ fn model(number: u64) -> ModelDescription {
         splittable: false,
         context_length: None,
         residency: Default::default(),
+        named: None,
     }
 }
 
@@ -166,6 +167,7 @@ impl Bench {
                 }
                 Effect::AwaitLease { .. }
                 | Effect::ForgoLease { .. }
+                | Effect::ForgetModel { .. }
                 | Effect::Learned(_)
                 | Effect::Done { .. }
                 | Effect::Refuse { .. }

@@ -1,6 +1,6 @@
 //! The models by name, and what the scheduler remembers about each. Knows no requests and no memory.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::{Index, IndexMut};
 
 use model_boss_protocol::{ApiError, DeviceId, KeepAlive, ModelId, Priority, SlotId};
@@ -9,7 +9,8 @@ use crate::admission::History;
 use crate::failure::Failures;
 use crate::{EngineOptions, LayerOptions, ModelDescription, Moment, SizeEstimate};
 
-/// A model's place in the catalog; stays the same as long as the process lives.
+/// A model's place in the catalog. Used again for another model when this one is forgotten, which happens only while
+/// nothing of it waits, runs or is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ModelIndex(u32);
 
@@ -29,6 +30,10 @@ pub(crate) struct Model {
     pub(crate) description: ModelDescription,
     /// Whether the newest catalog has it.
     pub(crate) listed: bool,
+    /// The number of its leave among all leaves: of those that left, the first are forgotten first.
+    left: u64,
+    /// When it was last wanted, loaded or named.
+    pub(crate) used_at: Moment,
     /// An operator's word over the manifest's pin.
     pub(crate) pinned: Option<bool>,
     /// The slot that serves it, or will once it is loaded. One at most (RC-14).
@@ -87,10 +92,14 @@ pub(crate) struct LeaseRefusal {
     pub(crate) until: Moment,
 }
 
-/// All models ever seen.
+/// The models there are, and the last of those that left.
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
     models: Vec<Model>,
+    /// Places of models that were forgotten: what stands there is no model.
+    vacant: BTreeSet<ModelIndex>,
+    /// How often a model left.
+    leaves: u64,
     /// Looked up by name; iterated only where the result is sorted.
     ids: HashMap<ModelId, ModelIndex>,
     aliases: HashMap<ModelId, ModelIndex>,
@@ -109,53 +118,96 @@ pub(crate) struct CatalogChange {
 
 impl Catalog {
     /// Takes a new full list. Indices of known models stay.
-    pub(crate) fn replace(&mut self, descriptions: Vec<ModelDescription>) -> CatalogChange {
+    pub(crate) fn replace(&mut self, descriptions: Vec<ModelDescription>, now: Moment) -> CatalogChange {
         let mut change = CatalogChange::default();
-        let mut listed = vec![false; self.models.len()];
+        let mut listed = BTreeSet::new();
         self.aliases.clear();
         for description in descriptions {
             let index = match self.ids.get(&description.id) {
                 Some(&index) => {
-                    let model = &mut self.models[index.get()];
+                    let model = &mut self[index];
                     if model.description.revision != description.revision || !model.listed {
                         change.changed.push(index);
+                    }
+                    if model.description.named != description.named {
+                        model.used_at = now;
                     }
                     model.description = description;
                     index
                 }
                 None => {
-                    let index = ModelIndex::new(self.models.len());
-                    self.ids.insert(description.id.clone(), index);
-                    self.models.push(Model::new(description));
-                    listed.push(false);
+                    let id = description.id.clone();
+                    let index = self.add(Model { used_at: now, ..Model::new(description) });
+                    self.ids.insert(id, index);
                     index
                 }
             };
-            listed[index.get()] = true;
+            listed.insert(index);
         }
-        for (number, is_listed) in listed.into_iter().enumerate() {
-            let index = ModelIndex::new(number);
-            let model = &mut self.models[number];
-            if model.cloud {
-                continue;
-            }
-            if model.listed && !is_listed {
-                change.removed.push(index);
-            }
-            model.listed = is_listed;
-            if is_listed {
-                for alias in &model.description.aliases {
-                    // The first model that claims an alias has it; the reader of manifests reports the clash.
-                    self.aliases.entry(alias.clone()).or_insert(index);
-                }
+        let left: Vec<ModelIndex> = self
+            .iter()
+            .filter(|(index, model)| model.listed && !model.cloud && !listed.contains(index))
+            .map(|(index, _)| index)
+            .collect();
+        for &index in &left {
+            self.leave(index);
+        }
+        change.removed = left;
+        for index in listed {
+            self[index].listed = true;
+            for alias in self[index].description.aliases.clone() {
+                // The first model that claims an alias has it; the reader of manifests reports the clash.
+                self.aliases.entry(alias).or_insert(index);
             }
         }
         change
     }
 
+    /// Takes a model off the list. It is remembered until it is forgotten.
+    pub(crate) fn leave(&mut self, index: ModelIndex) {
+        self.leaves += 1;
+        let left = self.leaves;
+        let model = &mut self[index];
+        (model.listed, model.left) = (false, left);
+        self.aliases.retain(|_, of| *of != index);
+    }
+
+    /// The models that left and are more than are to be kept, the first that left first.
+    pub(crate) fn left_beyond(&self, kept: usize) -> Vec<ModelIndex> {
+        let mut left: Vec<(u64, ModelIndex)> =
+            self.iter().filter(|(_, model)| !model.listed).map(|(index, model)| (model.left, index)).collect();
+        left.sort_unstable();
+        left.truncate(left.len().saturating_sub(kept));
+        left.into_iter().map(|(_, index)| index).collect()
+    }
+
+    /// Forgets a model that left and of which nothing is in use; its place is another's next. Gives back its slots.
+    pub(crate) fn forget(&mut self, index: ModelIndex) -> Vec<SlotId> {
+        let nothing = Model { listed: false, ..Model::new(ModelDescription::of_provider("")) };
+        let forgotten = std::mem::replace(&mut self[index], nothing);
+        self.ids.remove(forgotten.id());
+        self.vacant.insert(index);
+        forgotten.slots
+    }
+
+    /// Places there are, in use or not.
+    #[cfg(test)]
+    pub(crate) fn places(&self) -> usize {
+        self.models.len()
+    }
+
+    fn add(&mut self, model: Model) -> ModelIndex {
+        if let Some(index) = self.vacant.pop_first() {
+            self[index] = model;
+            return index;
+        }
+        self.models.push(model);
+        ModelIndex::new(self.models.len() - 1)
+    }
+
     /// The listed model of this name or alias.
     pub(crate) fn resolve(&self, name: &str) -> Option<ModelIndex> {
-        let listed = |index: &&ModelIndex| self.models[index.get()].listed;
+        let listed = |index: &&ModelIndex| self[**index].listed;
         self.ids.get(name).filter(listed).or_else(|| self.aliases.get(name)).copied()
     }
 
@@ -164,8 +216,7 @@ impl Catalog {
         if let Some(&index) = self.providers.get(name) {
             return index;
         }
-        let index = ModelIndex::new(self.models.len());
-        self.models.push(Model { cloud: true, ..Model::new(ModelDescription::of_provider(name)) });
+        let index = self.add(Model { cloud: true, ..Model::new(ModelDescription::of_provider(name)) });
         self.providers.insert(name.to_owned(), index);
         index
     }
@@ -186,7 +237,8 @@ impl Catalog {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (ModelIndex, &Model)> {
-        self.models.iter().enumerate().map(|(number, model)| (ModelIndex::new(number), model))
+        let places = self.models.iter().enumerate().map(|(number, model)| (ModelIndex::new(number), model));
+        places.filter(|(index, _)| !self.vacant.contains(index))
     }
 
     /// At most three known names that look like `name`, the nearest first.
@@ -224,6 +276,8 @@ impl Model {
         Self {
             description,
             listed: true,
+            left: 0,
+            used_at: Moment::START,
             pinned: None,
             serving: None,
             slots: Vec::new(),
@@ -306,7 +360,7 @@ mod tests {
         let mut catalog = Catalog::default();
         let models =
             (0..20_000).map(|n| model(&format!("{}-{n:05}", "qwen-something-rather-long-indeed".repeat(3)), 1));
-        catalog.replace([model("guide", 1)].into_iter().chain(models).collect());
+        catalog.replace([model("guide", 1)].into_iter().chain(models).collect(), Moment::START);
         // Cells are counted, so this says how much was compared, not how fast.
         assert_eq!(catalog.close_names("giude"), ["guide"]);
         assert!(catalog.close_names(&"x".repeat(60)).is_empty());
@@ -320,7 +374,7 @@ mod tests {
         let mut catalog = Catalog::default();
         let mut guide = model("guide", 1);
         guide.aliases = vec!["default".into()];
-        catalog.replace(vec![guide, model("qwen3-8b", 1), model("qwen3-32b", 1)]);
+        catalog.replace(vec![guide, model("qwen3-8b", 1), model("qwen3-32b", 1)], Moment::START);
         assert_eq!(catalog.resolve("default"), catalog.resolve("guide"));
         assert_eq!(catalog.resolve("Guide"), None);
         assert_eq!(catalog.close_names("giude"), ["guide"]);
@@ -331,16 +385,16 @@ mod tests {
     #[test]
     fn a_new_list_says_what_changed_and_keeps_places() {
         let mut catalog = Catalog::default();
-        catalog.replace(vec![model("a", 1), model("b", 1), model("c", 1)]);
+        catalog.replace(vec![model("a", 1), model("b", 1), model("c", 1)], Moment::START);
         let b = catalog.resolve("b").unwrap();
         let mut changed = model("b", 1);
         changed.revision = 2;
-        let change = catalog.replace(vec![changed.clone(), model("d", 1), model("a", 1)]);
+        let change = catalog.replace(vec![changed.clone(), model("d", 1), model("a", 1)], Moment::START);
         assert_eq!(change.changed, [b]);
         assert_eq!(change.removed.len(), 1);
         assert_eq!(catalog.resolve("c"), None);
         assert_eq!(catalog.resolve("b"), Some(b));
-        let back = catalog.replace(vec![changed, model("a", 1), model("c", 1)]);
+        let back = catalog.replace(vec![changed, model("a", 1), model("c", 1)], Moment::START);
         assert_eq!(back.changed.len(), 1);
     }
 }

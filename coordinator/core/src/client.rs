@@ -8,9 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-use model_boss_protocol::RequestId;
+use model_boss_protocol::{ModelId, RequestId};
 
-use crate::catalog::ModelIndex;
 use crate::queue::ClientStanding;
 use crate::settings::{ClientRule, ClientRules};
 use crate::{Moment, Outcome, Principal};
@@ -20,6 +19,9 @@ const REMEMBERED: usize = 4_096;
 
 /// Last requests remembered for each client.
 const RECENT: usize = 8;
+
+/// Models counted for each client; beyond it the one that was asked for least goes.
+const MODELS: usize = 64;
 
 /// The span over which a client's rate is averaged.
 const RATE_SPAN: Duration = Duration::from_secs(60);
@@ -77,7 +79,8 @@ pub(crate) struct Client {
     pub(crate) requests: u64,
     pub(crate) refused: u64,
     pub(crate) tokens: u64,
-    pub(crate) models: BTreeMap<ModelIndex, u64>,
+    /// Requests by model.
+    pub(crate) models: BTreeMap<ModelId, u64>,
     pub(crate) recent: VecDeque<RecentRequest>,
 }
 
@@ -85,7 +88,7 @@ pub(crate) struct Client {
 #[derive(Clone, Debug)]
 pub(crate) struct RecentRequest {
     pub(crate) request: RequestId,
-    pub(crate) model: ModelIndex,
+    pub(crate) model: ModelId,
     pub(crate) ended: Moment,
     pub(crate) took: Duration,
     pub(crate) tokens: Option<u64>,
@@ -208,7 +211,11 @@ impl Clients {
             }
             client.last_end = Some(now);
             client.tokens = client.tokens.saturating_add(what.tokens.unwrap_or(0));
-            *client.models.entry(what.model).or_default() += 1;
+            if client.models.len() == MODELS && !client.models.contains_key(&what.model) {
+                let least = client.models.iter().min_by_key(|(_, count)| **count).map(|(model, _)| model.clone());
+                least.map(|model| client.models.remove(&model));
+            }
+            *client.models.entry(what.model.clone()).or_default() += 1;
             if client.recent.len() == RECENT {
                 client.recent.pop_front();
             }

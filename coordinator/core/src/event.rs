@@ -246,6 +246,13 @@ pub enum Effect {
         /// Which rung of its ladder that is, and why.
         rung: RungChoice,
     },
+    /// A model that a client named by its path is not used any more, and leaves the catalog unless it was named again.
+    ForgetModel {
+        /// Its name.
+        model: ModelId,
+        /// How often it had been named ([`ModelDescription::named`]).
+        named: u64,
+    },
     /// A footprint was learned: to be kept for the next life of the process ([`Event::Footprints`]).
     Learned(Footprint),
     /// What this operator asked for is done.
@@ -293,6 +300,8 @@ pub struct ModelDescription {
     pub context_length: Option<u64>,
     /// Whether its layers may come and go when a load does not say, and through how large a window (RS-11).
     pub residency: Residency,
+    /// Of a model that a client named by its path: how often that was done. Such a model is forgotten when it is not used.
+    pub named: Option<u64>,
 }
 
 impl ModelDescription {
@@ -312,6 +321,7 @@ impl ModelDescription {
             splittable: false,
             context_length: None,
             residency: Residency::default(),
+            named: None,
         }
     }
 }

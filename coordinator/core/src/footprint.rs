@@ -1,15 +1,29 @@
 //! What models were seen to use, by model, revision, context, parallelism and device (RC-20). Knows no slots.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model_boss_protocol::{ByteCount, DeviceId};
 
 use crate::{Footprint, ModelDescription, SizeEstimate, SizeRule};
 
-/// Everything learned. A value only rises: the peak is what has to fit.
+/// Footprints that are remembered. Contexts come from clients, and so do models by path: beyond so many the one goes that
+/// was seen longest ago, and is measured again when it is loaded.
+pub const FOOTPRINTS_KEPT: usize = 1_024;
+
+/// What was learned. A value only rises: the peak is what has to fit.
 #[derive(Debug, Default)]
 pub(crate) struct Footprints {
-    bytes: BTreeMap<Key, ByteCount>,
+    bytes: BTreeMap<Key, Known>,
+    /// The same by when they were seen last.
+    seen: BTreeSet<(u64, Key)>,
+    /// How often one was seen.
+    sightings: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    bytes: ByteCount,
+    seen: u64,
 }
 
 type Key = (model_boss_protocol::ModelId, u64, Option<u64>, u32, DeviceId);
@@ -18,12 +32,42 @@ impl Footprints {
     /// Takes one in; gives it back as it is known now if that is news.
     pub(crate) fn learn(&mut self, seen: Footprint) -> Option<Footprint> {
         let key = (seen.model.clone(), seen.revision, seen.context, seen.max_concurrent, seen.device.clone());
-        let known = self.bytes.entry(key).or_insert(ByteCount::ZERO);
-        if seen.bytes <= *known {
-            return None;
+        self.sightings += 1;
+        let before = self.bytes.get(&key).copied();
+        let most = before.map_or(ByteCount::ZERO, |known| known.bytes);
+        if let Some(known) = before {
+            self.seen.remove(&(known.seen, key.clone()));
+        } else {
+            self.forget_other_revisions(&seen);
         }
-        *known = seen.bytes;
-        Some(seen)
+        self.seen.insert((self.sightings, key.clone()));
+        self.bytes.insert(key, Known { bytes: most.max(seen.bytes), seen: self.sightings });
+        if self.bytes.len() > FOOTPRINTS_KEPT
+            && let Some((_, oldest)) = self.seen.pop_first()
+        {
+            self.bytes.remove(&oldest);
+        }
+        (seen.bytes > most).then_some(seen)
+    }
+
+    /// A model is of one revision at a time: what others needed says nothing any more.
+    fn forget_other_revisions(&mut self, seen: &Footprint) {
+        let first = (seen.model.clone(), 0, None, 0, DeviceId::Cpu);
+        let of_model = self.bytes.range(first..).take_while(|((model, ..), _)| *model == seen.model);
+        let others: Vec<(Key, u64)> = of_model
+            .filter(|((_, revision, ..), _)| *revision != seen.revision)
+            .map(|(key, known)| (key.clone(), known.seen))
+            .collect();
+        for (key, at) in others {
+            self.bytes.remove(&key);
+            self.seen.remove(&(at, key));
+        }
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len().max(self.seen.len())
     }
 
     /// The chain of RC-20 as far as the scheduler sees it: the manifest's word, what was learned here, then whatever rule
@@ -40,7 +84,7 @@ impl Footprints {
         }
         let key = (model.id.clone(), model.revision, context, model.max_concurrent, device.clone());
         match self.bytes.get(&key) {
-            Some(&bytes) => SizeEstimate { bytes, rule: SizeRule::Learned, streamed: estimate.streamed },
+            Some(&Known { bytes, .. }) => SizeEstimate { bytes, rule: SizeRule::Learned, streamed: estimate.streamed },
             None => estimate.clone(),
         }
     }
@@ -82,6 +126,24 @@ mod tests {
         assert_eq!(other(|m| m.revision = 2), SizeRule::Headers);
         assert_eq!(other(|m| m.max_concurrent = 2), SizeRule::Headers);
         assert_eq!(other(|m| m.size.rule = SizeRule::Manifest), SizeRule::Manifest);
+    }
+
+    #[test]
+    fn footprints_are_bounded_and_the_one_seen_longest_ago_goes() {
+        let mut learned = Footprints::default();
+        learned.learn(seen(None, "cpu", 1_000));
+        for context in 0..3 * FOOTPRINTS_KEPT as u64 {
+            learned.learn(seen(Some(context), "cpu", 1_000));
+            // Seen again, and no larger.
+            learned.learn(seen(None, "cpu", 900));
+        }
+        assert_eq!(learned.len(), FOOTPRINTS_KEPT);
+        let mut m = model("m", 4);
+        m.size.rule = SizeRule::Headers;
+        assert_eq!(learned.size(&m, None, &DeviceId::Cpu, &m.size).rule, SizeRule::Learned);
+        assert_eq!(learned.size(&m, Some(0), &DeviceId::Cpu, &m.size).rule, SizeRule::Headers);
+        assert!(learned.learn(Footprint { revision: 2, ..seen(None, "cpu", 1) }).is_some());
+        assert_eq!(learned.len(), 1, "what other revisions needed says nothing any more");
     }
 
     #[test]

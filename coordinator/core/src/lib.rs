@@ -38,6 +38,7 @@ pub use event::{
     DeviceObservation, Effect, EngineOptions, Event, ExitReport, Footprint, LayerOptions, LoadOptions,
     ModelDescription, Outcome, SizeEstimate, SizeRule, Streaming, Submission,
 };
+pub use footprint::FOOTPRINTS_KEPT;
 pub use ladder::{DEFAULT_PATIENCE, Ladder, Rung, RungChoice, RungReason, Standing, Target};
 pub use ledger::{AskedLease, LeaseShare, LedgerState, OtherLease, OtherRequest};
 pub use order::{Input, Order, Principal, PrincipalKind};

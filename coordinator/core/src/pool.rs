@@ -9,10 +9,12 @@ use model_boss_protocol::{Generation, SlotId};
 use crate::catalog::ModelIndex;
 use crate::slot::{ModelSlot, SlotState};
 
-/// The pool: slots are made when a model needs one and used again for the same model.
+/// The pool: slots are made when a model needs one, and used again for the same model until it is forgotten.
 #[derive(Debug, Default)]
 pub(crate) struct ModelPool {
     slots: Vec<ModelSlot>,
+    /// Slots of models that were forgotten, all IDLE.
+    spare: Vec<SlotId>,
     in_use: BTreeSet<SlotId>,
 }
 
@@ -22,9 +24,27 @@ impl ModelPool {
         if let Some(&slot) = known.iter().find(|&&slot| self[slot].state == SlotState::Idle) {
             return slot;
         }
+        if let Some(slot) = self.spare.pop() {
+            // Late news of its earlier model is news of an earlier generation.
+            let generation = self[slot].generation;
+            self[slot] = ModelSlot::new(slot, model);
+            self[slot].generation = generation;
+            return slot;
+        }
         let slot = SlotId(self.slots.len() as u64);
         self.slots.push(ModelSlot::new(slot, model));
         slot
+    }
+
+    /// Takes back the slots of a model that is forgotten.
+    pub(crate) fn give_up(&mut self, slots: Vec<SlotId>) {
+        self.spare.extend(slots);
+    }
+
+    /// Slots there are, whether in use or not.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
     }
 
     /// The slot, if news of this generation is about what it holds now.
@@ -45,6 +65,10 @@ impl ModelPool {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.in_use.is_empty()
+    }
+
+    pub(crate) fn is_in_use(&self, slot: SlotId) -> bool {
+        self.in_use.contains(&slot)
     }
 
     /// Every slot that is not IDLE.

@@ -461,6 +461,13 @@ impl InferenceQueue {
         self.place(model);
     }
 
+    /// Forgets a model that nobody waits for: its place in the catalog is another model's next.
+    pub(crate) fn forget(&mut self, model: ModelIndex) {
+        if let Some(queue) = self.models.get_mut(model.get()).filter(|queue| queue.length == 0) {
+            *queue = ModelQueue::default();
+        }
+    }
+
     pub(crate) fn residency(&self, model: ModelIndex) -> Residency {
         self.models.get(model.get()).map_or(Residency::Absent, |q| q.residency)
     }

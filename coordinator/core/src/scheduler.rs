@@ -5,6 +5,7 @@ mod budget;
 mod claims;
 mod clients;
 mod devices;
+mod forgetting;
 mod ladders;
 mod ledger;
 mod loading;
@@ -164,6 +165,8 @@ enum Timer {
     Stay(SlotId),
     /// Everything that waits is looked at.
     Reevaluate,
+    /// A model named by its path may have been unused for long enough.
+    Forget,
     /// Looks that did not fit into an event go on.
     LookOn,
 }
@@ -314,6 +317,7 @@ impl Scheduler {
                 Timer::Client(client) => self.client_changed(client),
                 Timer::Move(model) => self.consider_move(model),
                 Timer::Yield => self.accounts_changed = true,
+                Timer::Forget => self.forget_path_models(),
                 Timer::Patience => self.end_patience(),
                 Timer::Stay(slot) => self.consider_staying(slot),
                 Timer::Reevaluate => {

@@ -64,6 +64,13 @@ pub struct Settings {
     /// stays theirs, and the model's layers come and go beside it. It keeps them all again when there was room for as long.
     #[serde(with = "span_text")]
     pub peak_patience: Duration,
+    /// Models that left the catalog and are remembered: an edit that takes a manifest away for a moment loses no history.
+    pub left_models_kept: usize,
+    /// Models that clients named by their path and that are kept; beyond it the one that was away longest is forgotten.
+    pub path_models_kept: usize,
+    /// A model that a client named by its path is forgotten when nobody used it for this long.
+    #[serde(with = "span_text")]
+    pub path_model_idle: Duration,
     /// Decisions kept for [`crate::Scheduler::decisions`].
     pub decisions_kept: usize,
     /// What clients may do (RC-9, RC-24).
@@ -224,6 +231,9 @@ impl Default for Settings {
             max_loaded: MaxLoaded::Auto,
             load_failure_policy: LoadFailurePolicy::EvictAllAndRetry,
             peak_patience: Duration::from_secs(30),
+            left_models_kept: 256,
+            path_models_kept: 256,
+            path_model_idle: Duration::from_secs(24 * 3_600),
             decisions_kept: 1_000,
             clients: ClientRules::default(),
             embedding_providers: BTreeSet::new(),

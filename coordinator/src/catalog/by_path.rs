@@ -83,15 +83,22 @@ pub(super) struct ByPath {
     path: PathBuf,
     /// Where its files may be, by who named it.
     roots: ModelRoots,
+    /// How often it was named, counted over all that were: no two namings are alike.
+    named: u64,
 }
 
 impl ByPath {
     /// Looks what is at the path, and gives it a name that nobody in `catalog` has.
-    pub(super) fn new(at: &Admitted, roots: ModelRoots, catalog: &Catalog) -> Result<(Self, Arc<Model>), PathError> {
+    pub(super) fn new(
+        at: &Admitted,
+        roots: ModelRoots,
+        named: u64,
+        catalog: &Catalog,
+    ) -> Result<(Self, Arc<Model>), PathError> {
         let mut written = read_at(&at.path, &roots)?;
         let name = free_name(&written.manifest.name, &at.path, |name| catalog.find(name).is_some());
         rename(&mut written.manifest, &name);
-        Ok((Self { name, path: at.path.clone(), roots }, written.model(None)))
+        Ok((Self { name, path: at.path.clone(), roots, named }, written.model(None)))
     }
 
     /// Reads it again; `before` is what it was.
@@ -115,6 +122,15 @@ impl ByPath {
 
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The naming by which it is known now.
+    pub(super) fn named(&self) -> u64 {
+        self.named
+    }
+
+    pub(super) fn name_again(&mut self, named: u64) {
+        self.named = named;
     }
 }
 

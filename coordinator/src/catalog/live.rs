@@ -1,6 +1,7 @@
 //! The catalog as it is now: edits of manifests and of models' files take effect while requests run (TR-5), and models that
 //! clients name by their path join those with manifests. Tells the scheduler of every change, in their order.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -35,9 +36,17 @@ pub(crate) struct LiveCatalog {
     engines: Engines,
     current: RwLock<Arc<Catalog>>,
     /// Held while the catalog changes: two changes at once would lose one.
-    by_path: Mutex<Vec<ByPath>>,
+    by_path: Mutex<NamedByPath>,
     news: News,
     metrics: Arc<Metrics>,
+}
+
+/// The models that clients named by their path. The scheduler says which of them are forgotten, so that they are few.
+#[derive(Default)]
+struct NamedByPath {
+    all: Vec<ByPath>,
+    /// How often any of them was named.
+    namings: u64,
 }
 
 impl LiveCatalog {
@@ -54,7 +63,7 @@ impl LiveCatalog {
             news,
             metrics,
         };
-        live.announce(&current);
+        live.announce(&current, &NamedByPath::default());
         live
     }
 
@@ -74,30 +83,53 @@ impl LiveCatalog {
     }
 
     /// The model at an absolute path: one that is in the catalog already, else a new one for as long as its files are there
-    /// and this process lives. The same path is always the same model. Looks at files, so it may block.
+    /// and somebody uses it. The same path is always the same model. Looks at files, so it may block.
     pub(crate) fn add(&self, path: &Path, asker: Asker) -> Result<ModelId, PathError> {
         let mut by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
         let roots = by_path::roots_for(asker, path, &self.roots);
         let at = by_path::admit(path, &roots)?;
         let current = self.current();
+        by_path.namings += 1;
+        let naming = by_path.namings;
         if let Some(model) = current.models().find(|model| model.is_at(&at)) {
-            return Ok(model.description.id.clone());
+            let id = model.description.id.clone();
+            if let Some(known) = by_path.all.iter_mut().find(|one| one.name() == model.manifest.name) {
+                known.name_again(naming);
+                // The scheduler may be forgetting it at this moment, and hears of this before it hears of any order.
+                self.announce(&current, &by_path);
+            }
+            return Ok(id);
         }
-        let (one, model) = ByPath::new(&at, roots, &current)?;
+        let (one, model) = ByPath::new(&at, roots, naming, &current)?;
         let id = model.description.id.clone();
         tracing::info!(model = %id, path = %at.path.display(), "model named by its path");
-        by_path.push(one);
+        by_path.all.push(one);
         let mut catalog = Catalog::clone(&current);
         catalog.add(model);
-        self.adopt(Arc::new(catalog));
+        self.adopt(Arc::new(catalog), &by_path);
         Ok(id)
+    }
+
+    /// Forgets a model that a client named by its path, unless it was named again since. Waits for a look at the files
+    /// that is under way, so it may block.
+    pub(crate) fn forget(&self, id: &ModelId, named: u64) {
+        let mut by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = by_path.all.len();
+        by_path.all.retain(|one| one.name() != id.as_str() || one.named() != named);
+        if by_path.all.len() == known {
+            return;
+        }
+        tracing::info!(model = %id, "model named by its path is forgotten: it was not used");
+        let mut catalog = Catalog::clone(&self.current());
+        catalog.remove(id);
+        self.adopt(Arc::new(catalog), &by_path);
     }
 
     /// Whether the files of a model that a client named by its path are still those that were checked. Looks at files,
     /// so it may block.
     pub(crate) fn check(&self, model: &Model) -> Result<(), PathError> {
         let by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
-        let one = by_path.iter().find(|one| one.name() == model.manifest.name).cloned();
+        let one = by_path.all.iter().find(|one| one.name() == model.manifest.name).cloned();
         drop(by_path);
         one.map_or(Ok(()), |one| one.check(model))
     }
@@ -124,7 +156,7 @@ impl LiveCatalog {
         let mut by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
         let current = self.current();
         let mut seen = Catalog::read_after(&self.folder, &current);
-        for one in by_path.iter() {
+        for one in &by_path.all {
             self.look_at(one, &current, &mut seen);
         }
         if seen.agrees_with(&current) {
@@ -133,13 +165,13 @@ impl LiveCatalog {
         }
         match candidate.take() {
             Some(earlier) if earlier.agrees_with(&seen) => {
-                by_path.retain(ByPath::exists);
+                by_path.all.retain(ByPath::exists);
                 for problem in &seen.problems {
                     tracing::warn!("manifest not used: {problem}");
                 }
                 tracing::info!(models = seen.models().count(), "models read again");
                 let seen = Arc::new(seen);
-                self.adopt(Arc::clone(&seen));
+                self.adopt(Arc::clone(&seen), &by_path);
                 Some(seen)
             }
             _ => {
@@ -172,14 +204,19 @@ impl LiveCatalog {
         }
     }
 
-    fn adopt(&self, catalog: Arc<Catalog>) {
-        self.announce(&catalog);
+    fn adopt(&self, catalog: Arc<Catalog>, by_path: &NamedByPath) {
+        self.announce(&catalog, by_path);
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = catalog;
     }
 
-    fn announce(&self, catalog: &Catalog) {
+    fn announce(&self, catalog: &Catalog, by_path: &NamedByPath) {
         self.metrics.know(catalog.models().map(|model| &model.description.id));
-        self.news.event(Event::Catalog(catalog.descriptions(&self.engines)));
+        let named: HashMap<&str, u64> = by_path.all.iter().map(|one| (one.name(), one.named())).collect();
+        let mut models = catalog.descriptions(&self.engines);
+        for model in &mut models {
+            model.named = named.get(model.id.as_str()).copied();
+        }
+        self.news.event(Event::Catalog(models));
     }
 }
 
@@ -333,6 +370,41 @@ mod tests {
         assert!(live.current().problems.is_empty());
         fs::write(&file, "back").unwrap();
         assert!(live.look(&mut candidate).is_none(), "it has to be named again");
+        assert_eq!(live.add(&file, Asker::Anybody).unwrap(), id);
+    }
+
+    /// What the scheduler was told last: the models by path with their namings.
+    fn told(inbox: &mut crate::driver::Inbox) -> Vec<(String, u64)> {
+        let mut last = Vec::new();
+        while let Some(Event::Catalog(models)) = inbox.next_event() {
+            last = models.iter().filter_map(|model| Some((model.id.to_string(), model.named?))).collect();
+        }
+        last
+    }
+
+    #[test]
+    fn a_model_by_path_is_forgotten_everywhere_unless_it_was_named_again() {
+        let (root, _) = models();
+        let (news, mut inbox) = News::channel();
+        let roots = ModelRoots::new(&[root.path().join("models")]);
+        let metrics = Arc::new(Metrics::new([]).unwrap());
+        let live = LiveCatalog::read(&root.path().join("manifests"), roots, Engines::default(), news, metrics);
+        let file = root.path().join("models/x.gguf");
+        let id = live.add(&file, Asker::Anybody).unwrap();
+        assert_eq!(told(&mut inbox), [("file:x".to_owned(), 1)]);
+        live.add(&file, Asker::Anybody).unwrap();
+        assert_eq!(told(&mut inbox), [("file:x".to_owned(), 2)], "the scheduler hears of it before any order");
+        live.forget(&id, 1);
+        assert_eq!(names(&live), ["file:x", "known"]);
+        live.forget(&id, 2);
+        assert_eq!((names(&live), told(&mut inbox)), (vec!["known".to_owned()], Vec::new()));
+        assert!(live.current().find("file:x").is_none());
+        let mut candidate = None;
+        for _ in 0..3 {
+            assert!(live.look(&mut candidate).is_none(), "no look brings it back");
+        }
+        live.forget(&"known".into(), 1);
+        assert_eq!(names(&live), ["known"], "one with a manifest is nobody's to forget");
         assert_eq!(live.add(&file, Asker::Anybody).unwrap(), id);
     }
 

@@ -166,6 +166,12 @@ impl Catalog {
         self.models.insert(model.description.id.clone(), model);
     }
 
+    fn remove(&mut self, id: &ModelId) {
+        if self.models.remove(id).is_some() {
+            self.names.retain(|_, model| model.description.id != *id);
+        }
+    }
+
     /// Whether both hold the same revisions of the same models, and the same problems.
     fn agrees_with(&self, other: &Self) -> bool {
         let marks = |catalog: &Self| -> Vec<_> {

@@ -141,6 +141,7 @@ fn described(manifest: Manifest, file: PathBuf, source: PathBuf, files: &[ModelF
         splittable: false,
         context_length: manifest.context_length,
         residency: manifest.residency(),
+        named: None,
     };
     let modified = std::fs::metadata(&file).and_then(|about| about.modified()).ok();
     let created = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map_or(0, |time| time.as_secs());

@@ -181,6 +181,10 @@ section! {
         queue_per_model: usize = 512,
         /// Requests that may wait in all; the last eighth as above.
         queue_total: usize = 4_096,
+        /// Models named by their path that are kept; beyond it the one unused for longest is forgotten.
+        path_models: usize = 256,
+        /// A model named by its path is forgotten when it was not used for this long.
+        path_model_idle: Duration = Duration::from_secs(86_400),
     }
 }
 

@@ -14,7 +14,7 @@ fn client(name: &str) -> Principal {
 fn ended(tokens: Option<u64>, took: Duration) -> RecentRequest {
     RecentRequest {
         request: RequestId(1),
-        model: ModelIndex::new(0),
+        model: "m".into(),
         ended: Moment::START,
         took,
         tokens,

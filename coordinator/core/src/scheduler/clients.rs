@@ -72,7 +72,7 @@ impl Scheduler {
     pub(super) fn client_ended(&mut self, run: &Running, outcome: Outcome, tokens: Option<u64>) {
         let what = RecentRequest {
             request: run.request.id,
-            model: run.request.model,
+            model: self.catalog[run.request.model].id().clone(),
             ended: self.now,
             took: self.now.since(run.started),
             tokens,
@@ -131,7 +131,6 @@ impl Scheduler {
 
     /// Every client that was seen lately, by name.
     pub fn clients(&self, now: Moment) -> Vec<ClientView> {
-        let name = |model: ModelIndex| self.catalog[model].id().clone();
         let mut views: Vec<ClientView> = self
             .clients
             .iter()
@@ -147,13 +146,13 @@ impl Scheduler {
                 service_ahead: self.clients.ahead(index),
                 held_back: self.why_held_back(index, now),
                 last_seen: client.seen,
-                models: client.models.iter().map(|(&model, &count)| (name(model), count)).collect(),
+                models: client.models.iter().map(|(model, &count)| (model.clone(), count)).collect(),
                 recent: client
                     .recent
                     .iter()
                     .map(|recent| RecentView {
                         id: recent.request,
-                        model: name(recent.model),
+                        model: recent.model.clone(),
                         ended: recent.ended,
                         took: recent.took,
                         tokens: recent.tokens,

@@ -298,7 +298,7 @@ impl Scheduler {
 
     /// New ones are there, changed ones get another try and are replaced when idle, those gone end what runs and leave.
     pub(super) fn catalog_changed(&mut self, models: Vec<ModelDescription>) {
-        let change = self.catalog.replace(models);
+        let change = self.catalog.replace(models, self.now);
         for model in change.changed {
             self.catalog[model].failures.forget();
             self.catalog[model].wish = LoadWish::default();
@@ -324,6 +324,8 @@ impl Scheduler {
         for (model, _) in serving {
             self.pins_changed(model);
         }
+        self.forget_path_models();
+        self.forget_models_that_left();
         self.reconsider_at_least(Reconsider::Kinds);
     }
 

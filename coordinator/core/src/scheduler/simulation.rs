@@ -14,8 +14,8 @@ use crate::Verdict::{
 };
 use crate::testing::{device, model};
 use crate::{
-    ClientRule, DeviceObservation, Event, Ladder, LayerOptions, LedgerState, LoadFailurePolicy, LoadOptions, MaxLoaded,
-    ModelDescription, Order, Rung, Settings, SizeEstimate, SizeRule, Streaming, Target,
+    ClientRule, DeviceObservation, Effect, Event, Ladder, LayerOptions, LedgerState, LoadFailurePolicy, LoadOptions,
+    MaxLoaded, ModelDescription, Order, Rung, Settings, SizeEstimate, SizeRule, Streaming, Target,
 };
 
 const SEEDS: u64 = 300;
@@ -31,9 +31,12 @@ fn whatever_happens_the_invariants_hold() {
     };
     let many = seeds.end - seeds.start >= SEEDS;
     let mut seen: BTreeMap<Verdict, u64> = BTreeMap::new();
+    let mut forgotten = 0;
     for seed in seeds {
         match catch_unwind(AssertUnwindSafe(|| run(seed))) {
             Ok(world) => {
+                let forgets = |(_, effect): &&(_, Effect)| matches!(effect, Effect::ForgetModel { .. });
+                forgotten += world.log.iter().filter(forgets).count();
                 for (verdict, times) in world.verdict_counts {
                     *seen.entry(verdict).or_default() += times;
                 }
@@ -44,11 +47,12 @@ fn whatever_happens_the_invariants_hold() {
             }
         }
     }
-    eprintln!("decisions: {seen:?}");
+    eprintln!("decisions: {seen:?}, {forgotten} models forgotten");
     // A simulation in which something never happens proves nothing about it.
     let kinds =
         [Load, Ready, Evict, Drain, Keep, Unload, Move, MoveFailed, Crash, LeaseRefused, Refuse, Revoke, RungChange];
     assert!(!many || kinds.iter().all(|kind| seen.contains_key(kind)), "{seen:?}");
+    assert!(!many || forgotten > 0);
 }
 
 #[test]
@@ -263,8 +267,20 @@ fn act(world: &mut World, rng: &mut Rng, devices: &[DeviceObservation]) {
         98 if rng.chance(300) => world.tell(Event::Settings(Box::new(settings(rng)))),
         _ => {
             let mut models = world.models().to_vec();
-            let place = usize::try_from(rng.below(models.len() as u64)).unwrap();
-            if rng.chance(300) && models.len() > 1 {
+            let place = usize::try_from(rng.below(models.len().max(1) as u64)).unwrap();
+            let named = model(&format!("m{}", rng.below(9)), rng.between(1, 8));
+            let known = models.iter().position(|known| known.id == named.id);
+            if rng.chance(300) {
+                // A client names a model by its path, for the first time or once more.
+                let times = world.core.now.since_start().as_millis() as u64 + 1;
+                match known {
+                    Some(place) if models[place].named.is_some() => models[place].named = Some(times),
+                    Some(_) => {}
+                    None => models.push(ModelDescription { named: Some(times), ..named }),
+                }
+            } else if models.is_empty() {
+                models.push(named);
+            } else if rng.chance(300) && models.len() > 1 {
                 models.remove(place);
             } else {
                 models[place].revision += 1;
@@ -297,6 +313,9 @@ fn settings(rng: &mut Rng) -> Settings {
     }
     settings.aging_step = Duration::from_secs(rng.below(31));
     settings.decisions_kept = 50;
+    settings.left_models_kept = usize::try_from(rng.below(3)).unwrap();
+    settings.path_models_kept = usize::try_from(rng.below(4)).unwrap();
+    settings.path_model_idle = Duration::from_secs(rng.below(600));
     settings.clients.default.max_priority = Priority::HIGHEST;
     if rng.chance(300) {
         let up_to =

@@ -373,6 +373,7 @@ impl Scheduler {
         self.pool.left(id);
         self.departed(id);
         self.gone_for_second_try(id);
+        self.not_used_any_more(self.pool[id].model);
     }
 
     /// Tells whoever waited for this slot to be empty.

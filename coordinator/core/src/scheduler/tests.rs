@@ -16,6 +16,7 @@ use crate::{
 mod clients;
 mod devices;
 mod fairness;
+mod forgetting;
 mod ladders;
 mod moves;
 mod plan;

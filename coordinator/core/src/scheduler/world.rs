@@ -134,6 +134,8 @@ enum Coming {
     AnswerFromElsewhere(RequestId),
     /// The client goes away.
     Leaves(RequestId),
+    /// The shell takes a model out of its catalog that was named so often.
+    Forget(ModelId, u64),
 }
 
 pub(super) struct World {
@@ -456,6 +458,12 @@ impl World {
             Coming::MakesWay(lease, in_time) => self.makes_way(&lease, in_time),
             Coming::AsksAgain(label) => self.asks_again(&label),
             Coming::Leaves(request) => self.cancel(request),
+            Coming::Forget(model, named) => {
+                let models = self.models.clone();
+                // One that was named again stays.
+                let kept = models.into_iter().filter(|known| known.id != model || known.named != Some(named)).collect();
+                self.catalog(kept);
+            }
             Coming::AnswerFromElsewhere(request) => {
                 if !matches!(self.fates.get(&request), Some(Fate::Elsewhere(_))) {
                     return;
@@ -620,6 +628,12 @@ impl World {
                 let answer = self.span(self.behaviour.answer);
                 self.after(answer, Coming::AnswerFromElsewhere(request));
                 self.may_give_up(request);
+            }
+            Effect::ForgetModel { model, named } => {
+                let known = self.core.model(model.as_str());
+                assert!(known.is_none(), "a model that is to be forgotten serves on: {known:?}");
+                let delay = millis(self.rng.below(500));
+                self.after(delay, Coming::Forget(model, named));
             }
             Effect::Learned(footprint) => self.learned.push(footprint),
             Effect::Done { request } => self.end(request, Fate::Done),

@@ -17,7 +17,7 @@ fn tree(files: &[&str]) -> (tempfile::TempDir, ModelRoots) {
 
 fn look(folder: &Path, roots: &ModelRoots, path: &str) -> Result<String, String> {
     let at = admit(&folder.join(path), roots).map_err(|error| error.to_string())?;
-    let made = ByPath::new(&at, roots.clone(), &Catalog::default());
+    let made = ByPath::new(&at, roots.clone(), 1, &Catalog::default());
     made.map(|(one, _)| one.name).map_err(|error| error.to_string())
 }
 
@@ -130,7 +130,7 @@ fn a_package_keeps_its_settings_but_not_its_names() {
     let text = "name = \"team/guide\"\naliases = [\"default\"]\ncontext_length = 7\n";
     fs::write(folder.path().join("p/model.toml"), text).unwrap();
     let at = admit(&folder.path().join("p"), &roots).unwrap();
-    let (_, model) = ByPath::new(&at, roots, &Catalog::default()).unwrap();
+    let (_, model) = ByPath::new(&at, roots, 1, &Catalog::default()).unwrap();
     assert_eq!(model.manifest.name, "file:team-guide");
     assert_eq!(model.description.id.as_str(), "file:team-guide");
     assert!(model.manifest.aliases.is_empty() && model.description.aliases.is_empty());
