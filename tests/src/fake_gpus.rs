@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
@@ -112,7 +112,11 @@ impl FakeGpus {
 
     /// What a process uses there until it ends.
     pub fn uses(&self, pid: u32, uuid: &str, bytes: ByteCount) {
-        self.change(|machine| _ = machine.held.insert((pid, uuid.to_owned()), bytes));
+        self.change(|machine| {
+            // A number that a later process gets must not hold what an earlier one had.
+            machine.held.retain(|(pid, _), _| Path::new(&format!("/proc/{pid}")).exists());
+            machine.held.insert((pid, uuid.to_owned()), bytes);
+        });
     }
 
     /// How processes are listed from now on.
