@@ -311,7 +311,9 @@ async fn survives(house: House, seed: u64, length: Duration) {
     assert!(ends.0.contains_key("answered"), "{ends:?}");
     nothing_is_left(&house.boss).await;
     for model in LARGE.iter().chain(&["steady"]) {
-        let answer = house.boss.chat(model, "?").await;
+        let Ok(answer) = timeout(PATIENCE / 2, house.boss.chat(model, "?")).await else {
+            panic!("{name}: '{model}' does not answer in a house that is well: {}", described(&house.boss).await);
+        };
         assert!(answer.status.is_success(), "{name}: {answer:?}");
     }
     let unloaded = house.boss.client().post("/api/v1/unload", &json!({})).await;
@@ -322,6 +324,15 @@ async fn survives(house: House, seed: u64, length: Duration) {
     };
     until(PATIENCE, "no lease is left", none).await;
     house.boss.finish().await;
+}
+
+/// Why a request waits, for whoever has to find out.
+async fn described(boss: &Boss) -> String {
+    let mut told = String::new();
+    for view in ["queue", "slots", "devices", "leases", "health", "decisions"] {
+        told.push_str(&format!("\n{view}: {}", boss.read(&format!("/api/v1/{view}")).await));
+    }
+    told
 }
 
 /// The seed, and how long faults are to be thrown.
