@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_refused_before_it_takes_memory() {
+    fn op_10_what_is_too_much_is_refused_before_it_takes_memory() {
         let budget = MemoryBudget::new(ByteCount::mib(256));
         let take_apart = |text: &str| object(text.as_bytes(), LIMITS, &mut budget.holder(), Admission::AtDoor);
         for (text, word) in [

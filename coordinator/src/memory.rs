@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn large_holders_leave_room_for_small_ones() {
+    fn op_10_large_holders_leave_room_for_small_ones() {
         let budget = budget();
         let mut large: Vec<HeldMemory> = (0..9).map(|_| budget.holder()).collect();
         // All grow together, as uploads do, until each was refused.
@@ -223,7 +223,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_sum_of_what_is_held_is_what_is_used(steps in proptest::collection::vec((0..6_usize, 0..400_usize, 0..3), 0..200)) {
+        fn op_10_the_sum_of_what_is_held_is_what_is_used(steps in proptest::collection::vec((0..6_usize, 0..400_usize, 0..3), 0..200)) {
             let budget = budget();
             let mut holders: Vec<HeldMemory> = (0..6).map(|_| budget.holder()).collect();
             for (at, bytes, act) in steps {

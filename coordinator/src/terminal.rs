@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn only_codes_of_our_own_reach_the_terminal() {
+    fn op_10_only_codes_of_our_own_reach_the_terminal() {
         let mut terminal = Terminal::new(Vec::new());
         terminal.code(Code::Bold).unwrap();
         terminal.write_all("a\x1b[2Jb\u{9b}31m\u{202e}c\n\td\r\n".as_bytes()).unwrap();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_the_log_stays_one_line_and_has_an_end() {
+    fn op_10_a_line_of_the_log_stays_one_line_and_has_an_end() {
         assert_eq!(log_line(b"INFO a\nERROR forged\n", false), "INFO a\\nERROR forged\n");
         assert_eq!(
             log_line("\x1b[2mINFO\x1b[0m \x1b]0;t\x07\u{9b}\n".as_bytes(), true),
@@ -179,7 +179,7 @@ mod tests {
 
     /// A new place that prints would bypass the filter.
     #[test]
-    fn nothing_else_in_this_program_prints() {
+    fn op_10_nothing_else_in_this_program_prints() {
         fn visit(folder: &std::path::Path, found: &mut Vec<String>) {
             for entry in std::fs::read_dir(folder).unwrap().flatten() {
                 let path = entry.path();

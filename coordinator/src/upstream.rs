@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_serves_one_request_after_another_with_the_token() {
+    async fn dm_4_a_connection_serves_one_request_after_another_with_the_token() {
         let (listener, upstream) = worker().await;
         let worker = async {
             let (mut stream, _) = listener.accept().await.unwrap();

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn every_demand_is_found_and_its_refusal_names_the_field_and_what_to_do() {
+    fn en_6_every_demand_is_found_and_its_refusal_names_the_field_and_what_to_do() {
         for demand in DEMANDS {
             let request = serde_json::json!({ "messages": [], demand.field: { "x": 1 } });
             assert_eq!(first(&request), Some(demand.field));

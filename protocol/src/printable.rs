@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_moves_hides_or_turns_text_is_written_as_its_number() {
+    fn op_10_what_moves_hides_or_turns_text_is_written_as_its_number() {
         for (text, shown) in [
             ("train.py, größer als 東京 👩‍🔬", "train.py, größer als 東京 👩‍🔬"),
             ("\x1b]0;title\x07", "\\u001b]0;title\\u0007"),
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_is_short_and_printable_whatever_it_is_made_of() {
+    fn op_10_a_label_is_short_and_printable_whatever_it_is_made_of() {
         assert_eq!(&*Label::from("train.py"), "train.py");
         for text in ["x".repeat(1 << 20), "\x1b".repeat(1_000), "ß".repeat(100)] {
             let label = Label::from(text);

@@ -21,7 +21,7 @@ def text_of(message):
     return "".join(block.text for block in message.content if block.type == "text")
 
 
-def test_a_whole_answer(claude):
+def test_en_7_a_whole_answer(claude):
     message = ask(claude, extra_body={"temperature": 0})
     assert (message.type, message.role, message.model) == ("message", "assistant", "guide")
     assert "8210" in text_of(message)
@@ -29,7 +29,7 @@ def test_a_whole_answer(claude):
     assert message.usage.input_tokens > 0 and message.usage.output_tokens > 0
 
 
-def test_a_streamed_answer_says_the_same(claude):
+def test_en_7_a_streamed_answer_says_the_same(claude):
     whole = ask(claude, extra_body={"temperature": 0})
     options = {"model": "guide", "max_tokens": 64, "messages": QUESTION, "extra_body": {"temperature": 0}}
     with claude.messages.stream(**options) as stream:
@@ -47,7 +47,7 @@ def test_max_tokens_and_stop_sequences_cut(claude):
     assert "8210" not in text_of(ask(claude, stop_sequences=["8210"], extra_body={"temperature": 0}))
 
 
-def test_blocks_are_read_and_tokens_counted(claude):
+def test_en_7_blocks_are_read_and_tokens_counted(claude):
     plain = claude.messages.count_tokens(model="guide", messages=QUESTION).input_tokens
     blocks = [{"role": "user", "content": [{"type": "text", "text": QUESTION[0]["content"]}]}]
     assert claude.messages.count_tokens(model="guide", messages=blocks).input_tokens == plain

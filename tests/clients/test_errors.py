@@ -48,13 +48,13 @@ def test_the_clients_timeout_is_a_timeout(fake_url):
         ask(client_of(fake_url).with_options(timeout=0.5), "slow")
 
 
-def test_a_budget_is_kept_by_the_server(fake):
+def test_rc_13_a_budget_is_kept_by_the_server(fake):
     with pytest.raises(openai.InternalServerError) as caught:
         ask(fake, "slow", extra_body={"x_budget_s": 0.5})
     assert (caught.value.status_code, caught.value.code) == (504, "deadline_exceeded")
 
 
-def test_fields_reach_the_worker_and_extensions_do_not(fake):
+def test_rc_2_fields_reach_the_worker_and_extensions_do_not(fake):
     answer = ask(fake, "echo", seed=3, extra_body={"x_client_id": "me", "x_priority": 7, "keep_alive": "5m"})
     body = json.loads(answer.choices[0].message.content)["body"]
     assert body["seed"] == 3
@@ -62,7 +62,7 @@ def test_fields_reach_the_worker_and_extensions_do_not(fake):
     assert not [name for name in body if name.startswith("x_") or name == "keep_alive"]
 
 
-def test_headers_say_who_served(fake):
+def test_tr_2_headers_say_who_served(fake):
     answer = fake.chat.completions.with_raw_response.create(model="echo", messages=HELLO)
     assert answer.headers["x-served-model"] == "echo"
     assert answer.headers["x-request-id"]

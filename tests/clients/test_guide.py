@@ -20,7 +20,7 @@ def test_a_whole_answer(guide):
     assert answer.usage.prompt_tokens_details.cached_tokens is not None
 
 
-def test_a_streamed_answer_says_the_same(guide):
+def test_rc_1_a_streamed_answer_says_the_same(guide):
     whole = ask(guide)
     chunks = list(ask(guide, stream=True, stream_options={"include_usage": True}))
     assert chunks[0].choices[0].delta.role == "assistant"
@@ -84,7 +84,7 @@ def test_models_list_and_retrieve(guide):
     assert guide.models.retrieve("guide").id == "guide"
 
 
-def test_closing_a_stream_early_frees_the_model(guide):
+def test_rc_11_closing_a_stream_early_frees_the_model(guide):
     for _ in range(20):
         with ask(guide, stream=True) as stream:
             next(iter(stream))

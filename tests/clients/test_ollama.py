@@ -16,7 +16,7 @@ def client(guide_url):
     return ollama_of(guide_url)
 
 
-def test_chat_whole_and_streamed(client):
+def test_en_7_chat_whole_and_streamed(client):
     whole = client.chat("guide", messages=QUESTION, options=GREEDY)
     assert whole.done and whole.done_reason == "stop" and whole.message.role == "assistant"
     assert "8210" in whole.message.content
@@ -36,7 +36,7 @@ def test_generate_whole_and_streamed(client):
     assert "".join(piece.response for piece in pieces) == whole.response
 
 
-def test_lists_describe_the_model(client):
+def test_en_7_lists_describe_the_model(client):
     [model] = [model for model in client.list().models if model.model == "guide"]
     assert model.size > 1_000_000 and len(model.digest) == 64
     assert isinstance(model.modified_at, datetime.datetime)
@@ -54,7 +54,7 @@ def running(client):
     return [model.model for model in client.ps().models]
 
 
-def test_keep_alive(client):
+def test_rc_8_keep_alive(client):
     """The whole table: how long a model stays, and what an empty prompt does."""
     assert client.generate("guide", keep_alive=0).done_reason == "unload"
     assert running(client) == []

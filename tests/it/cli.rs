@@ -27,7 +27,7 @@ fn stderr(output: &Output) -> String {
 }
 
 #[tokio::test]
-async fn run_prints_the_answer() {
+async fn op_1_run_prints_the_answer() {
     let sandbox = Sandbox::new();
     let _model =
         sandbox.fake_model("alpha", Behaviour { reply: Some("good day to you".to_owned()), ..Behaviour::default() });
@@ -39,7 +39,7 @@ async fn run_prints_the_answer() {
 }
 
 #[tokio::test]
-async fn list_and_ps_as_json() {
+async fn op_1_list_and_ps_as_json() {
     let sandbox = Sandbox::new();
     let _model = sandbox.fake_model("alpha", Behaviour::default());
     let boss = sandbox.start().await;

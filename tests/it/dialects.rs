@@ -28,7 +28,7 @@ async fn loaded(boss: &Boss) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn ollamas_chat_and_generate_answer_in_lines() {
+async fn en_7_ollamas_chat_and_generate_answer_in_lines() {
     let sandbox = Sandbox::new();
     let mut model = sandbox.fake_model("alpha", reply("four and more"));
     let boss = sandbox.start().await;
@@ -72,7 +72,7 @@ async fn ollamas_empty_prompt_loads_and_keep_alive_0_unloads() {
 }
 
 #[tokio::test]
-async fn ollamas_lists_and_errors() {
+async fn en_7_ollamas_lists_and_errors() {
     let mut sandbox = Sandbox::new();
     sandbox.llama_server();
     let _chat = sandbox.fake_model("alpha", reply("x"));
@@ -109,7 +109,7 @@ async fn ollamas_lists_and_errors() {
 }
 
 #[tokio::test]
-async fn anthropics_messages_are_answered_by_any_model() {
+async fn en_7_anthropics_messages_are_answered_by_any_model() {
     let sandbox = Sandbox::new();
     let mut model = sandbox.fake_model("alpha", reply("four"));
     let boss = sandbox.start().await;
@@ -140,7 +140,7 @@ async fn anthropics_messages_are_answered_by_any_model() {
 }
 
 #[tokio::test]
-async fn rc_17_a_demand_that_our_worker_does_not_meet_is_refused_by_name_in_every_dialect_and_passed_to_engines() {
+async fn en_6_rc_17_a_demand_that_our_worker_does_not_meet_is_refused_by_name_in_every_dialect_and_passed_to_engines() {
     let mut sandbox = Sandbox::new();
     sandbox.llama_server();
     let mut models = [

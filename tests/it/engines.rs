@@ -190,7 +190,7 @@ async fn mm_11_a_load_chooses_context_arguments_and_build() {
 }
 
 #[tokio::test]
-async fn an_engines_error_has_our_shape() {
+async fn rc_17_an_engines_error_has_our_shape() {
     let mut sandbox = Sandbox::new();
     sandbox.llama_server();
     let manifest = "backend = \"llama-server\"\ncontext_length = 3\nmax_concurrent = 1";
@@ -288,7 +288,7 @@ async fn rc_23_llama_server_hears_how_long_a_model_may_think() {
 }
 
 #[tokio::test]
-async fn a_program_of_a_model_inherits_what_is_listed_and_no_secret() {
+async fn op_5_a_program_of_a_model_inherits_what_is_listed_and_no_secret() {
     let mut sandbox = Sandbox::new();
     sandbox.llama_server();
     let engine = sandbox.stand_in_engine();

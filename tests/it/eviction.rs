@@ -48,7 +48,7 @@ async fn rc_18_the_less_important_idle_model_leaves_and_the_reason_is_told() {
 }
 
 #[tokio::test]
-async fn mm_6_a_busy_model_ends_its_requests_before_it_leaves() {
+async fn bc_4_mm_6_a_busy_model_ends_its_requests_before_it_leaves() {
     let mut sandbox = Sandbox::new();
     sandbox.play(ONE);
     let manifest = "vram = \"18GiB\"\ndevice = \"cuda:0\"";

@@ -346,7 +346,7 @@ fn made(sandbox: &Sandbox, name: &str, args: &[&str]) -> PathBuf {
 }
 
 #[tokio::test]
-async fn a_gguf_file_answers_with_no_coordinator_and_no_manifest() {
+async fn op_1_a_gguf_file_answers_with_no_coordinator_and_no_manifest() {
     let sandbox = Sandbox::new();
     let guide = guide();
     for kind in ["q8_0", "f16"] {

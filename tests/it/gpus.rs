@@ -61,7 +61,7 @@ async fn decisions_about(boss: &Boss, model: &str) -> usize {
 }
 
 #[tokio::test]
-async fn rc_21_a_pulled_gpu_ends_its_models_takes_none_and_is_used_again_when_it_is_back() {
+async fn gp_6_rc_21_a_pulled_gpu_ends_its_models_takes_none_and_is_used_again_when_it_is_back() {
     let Some(rig) = Rig::with(&[ONE, TWO], "device_patience = \"1h\"") else { return };
     let mut alpha = rig.model("alpha", "vram = \"8GiB\"\ndevice = \"cuda:0\"", Behaviour::default());
     let mut beta = rig.model("beta", "vram = \"8GiB\"\ndevice = \"cuda:1\"", Behaviour::default());
@@ -133,7 +133,7 @@ async fn rc_21_without_any_gpu_left_requests_in_flight_are_answered_elsewhere_or
 }
 
 #[tokio::test]
-async fn rc_21_each_call_of_the_driver_may_fail_or_hang_and_models_serve_on() {
+async fn gp_1_rc_21_each_call_of_the_driver_may_fail_or_hang_and_models_serve_on() {
     let Some(rig) = Rig::with(&[ONE], "") else { return };
     let alpha = rig.model("alpha", "vram = \"8GiB\"\ndevice = \"cuda:0\"", Behaviour::default());
     let boss = rig.start().await;
@@ -194,6 +194,6 @@ async fn rc_21_an_empty_list_of_processes_does_not_make_workers_strangers() {
 }
 
 #[tokio::test]
-async fn rc_21_numbers_of_another_namespace_do_not_make_workers_strangers() {
+async fn gp_6_rc_21_numbers_of_another_namespace_do_not_make_workers_strangers() {
     workers_are_not_strangers(Listing::OtherNamespace).await;
 }

@@ -159,7 +159,7 @@ fn limit_of(answer: &Answer) -> (StatusCode, String) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hostile_template_costs_its_own_request_an_error_and_nothing_more() {
+async fn en_4_a_hostile_template_costs_its_own_request_an_error_and_nothing_more() {
     let folder = model(&[("chat_template.jinja", TEMPLATE)]);
     let worker = worker(folder.path(), limited(Duration::from_secs(2))).await;
     let witness = Witness::of(&worker).await;
@@ -187,7 +187,7 @@ async fn a_hostile_template_costs_its_own_request_an_error_and_nothing_more() {
 }
 
 #[tokio::test]
-async fn the_limit_that_was_reached_is_named() {
+async fn en_4_the_limit_that_was_reached_is_named() {
     let folder = model(&[("chat_template.jinja", TEMPLATE)]);
     let hour = Duration::from_secs(3_600);
     for (attack, time, words) in [
@@ -358,7 +358,7 @@ async fn files_that_are_none_or_too_large_are_refused_unread() {
 
 /// Files that load and wait for a text.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hostile_tokenizer_costs_its_own_request_an_error() {
+async fn en_4_a_hostile_tokenizer_costs_its_own_request_an_error() {
     let grow = |factor: usize| json!({"type": "Replace", "pattern": {"String": "q"}, "content": "q".repeat(factor)});
     let times = vec![grow(64); 6];
     let prepend = json!({"type": "Prepend", "prepend": "w".repeat(50_000_000)});

@@ -60,7 +60,7 @@ async fn mm_8_health_lists_what_is_loaded() {
 }
 
 #[tokio::test]
-async fn metrics_count_requests_and_tokens_per_model() {
+async fn op_3_metrics_count_requests_and_tokens_per_model() {
     let sandbox = Sandbox::new();
     let _model =
         sandbox.fake_model("alpha", Behaviour { reply: Some("one two three".to_owned()), ..Behaviour::default() });
@@ -78,7 +78,7 @@ async fn metrics_count_requests_and_tokens_per_model() {
 }
 
 #[tokio::test]
-async fn models_show_their_state_device_and_size() {
+async fn dm_4_models_show_their_state_device_and_size() {
     let sandbox = Sandbox::new();
     let _model = sandbox.fake_model("alpha", Behaviour { context_length: 2048, ..Behaviour::default() });
     let boss = sandbox.start().await;

@@ -155,7 +155,7 @@ async fn no_lease_is_left(boss: &Boss) {
 }
 
 #[tokio::test]
-async fn a_leased_program_ends_with_all_its_sessions() {
+async fn le_4_a_leased_program_ends_with_all_its_sessions() {
     let sandbox = sandbox();
     let unruly = Unruly::new(&sandbox);
     let boss = sandbox.start().await;
@@ -216,7 +216,7 @@ async fn many_leased_programs_are_killed_and_nothing_is_left() {
 }
 
 #[tokio::test]
-async fn a_lease_is_counted_as_long_as_an_orphan_of_it_lives() {
+async fn le_4_a_lease_is_counted_as_long_as_an_orphan_of_it_lives() {
     let sandbox = sandbox();
     let boss = sandbox.start().await;
     // A process whose whole line is killed at once: only its mark says whose it was.
@@ -264,7 +264,7 @@ async fn with_unruly_worker(sandbox: &mut Sandbox, unruly: &Unruly, is_engine: b
 }
 
 #[tokio::test]
-async fn a_worker_ends_with_all_its_sessions_before_its_memory_is_free() {
+async fn dm_6_a_worker_ends_with_all_its_sessions_before_its_memory_is_free() {
     for is_engine in [false, true] {
         let mut sandbox = Sandbox::new();
         let unruly = Unruly::new(&sandbox);

@@ -98,7 +98,7 @@ async fn everything_is_given_back(boss: &Boss) {
 }
 
 #[tokio::test]
-async fn hostile_bodies_take_little_memory_and_nobody_elses_time() {
+async fn op_10_hostile_bodies_take_little_memory_and_nobody_elses_time() {
     let mut sandbox = Sandbox::new();
     sandbox.llama_server();
     let engine = sandbox.gguf_model("engine", "backend = \"llama-server\"", Behaviour::default());
@@ -175,7 +175,7 @@ impl Upload {
 }
 
 #[tokio::test]
-async fn forty_uploads_share_one_budget_and_small_requests_go_first() {
+async fn op_10_forty_uploads_share_one_budget_and_small_requests_go_first() {
     let sandbox = Sandbox::new();
     let _model = sandbox.fake_model("alpha", Behaviour { reply: Some("yes".to_owned()), ..Behaviour::default() });
     let boss = sandbox.start().await;
@@ -212,7 +212,7 @@ async fn forty_uploads_share_one_budget_and_small_requests_go_first() {
 }
 
 #[tokio::test]
-async fn answers_without_end_share_one_budget() {
+async fn op_10_answers_without_end_share_one_budget() {
     let sandbox = Sandbox::new().with_config("limits.request_memory = \"128MiB\"");
     let first = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n\r\n\
         {\"choices\":[{\"index\":0,\"finish_reason\":\"stop\",\"message\":{\"role\":\"assistant\",\"content\":\"";

@@ -118,7 +118,7 @@ async fn rc_18_an_idle_model_makes_room_and_is_gone_before_the_other_starts() {
 }
 
 #[tokio::test]
-async fn mm_6_a_busy_model_is_never_cut() {
+async fn bc_4_mm_6_a_busy_model_is_never_cut() {
     let sandbox = Sandbox::new();
     let (mut alpha, mut beta) = two_large_models(&sandbox, "", says("one two three")).await;
     alpha.behave(Behaviour { hold_after_tokens: Some(1), ..says("one two three") });

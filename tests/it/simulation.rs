@@ -13,7 +13,7 @@ async fn device(boss: &Boss, id: &str) -> Value {
 }
 
 #[tokio::test]
-async fn four_models_go_to_four_gpus_and_what_they_hold_shows() {
+async fn dm_3_four_models_go_to_four_gpus_and_what_they_hold_shows() {
     let mut sandbox = Sandbox::new();
     sandbox.play(FOUR);
     let names = ["alpha", "beta", "gamma", "delta"];

@@ -86,7 +86,7 @@ fn gguf_files(folder: &Path) -> Vec<&'static str> {
 }
 
 #[tokio::test]
-async fn no_header_and_no_file_beside_weights_swells_the_coordinator() {
+async fn op_10_no_header_and_no_file_beside_weights_swells_the_coordinator() {
     let sandbox = Sandbox::new();
     let config = r#"{"num_hidden_layers":2,"num_attention_heads":4,"hidden_size":64,"model_type":"llama"}"#;
     let model = |name: &str| {

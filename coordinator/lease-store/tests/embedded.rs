@@ -42,7 +42,7 @@ fn worker() -> std::io::Result<Child> {
 }
 
 #[test]
-fn leases_survive_a_reopen() {
+fn le_1_leases_survive_a_reopen() {
     let folder = tempfile::tempdir().unwrap();
     let (state, runtime) = (folder.path().join("state"), folder.path().join("run"));
     let handle = {

@@ -370,7 +370,7 @@ async fn op_5_foreign_hosts_and_origins_stay_out_of_every_route() {
 }
 
 #[tokio::test]
-async fn keys_open_everything_but_liveness() {
+async fn op_5_keys_open_everything_but_liveness() {
     let key = "0123456789abcdef0123";
     let api = fixture_with(Some(key)).await;
     for (path, open) in
@@ -391,7 +391,7 @@ async fn keys_open_everything_but_liveness() {
 }
 
 #[tokio::test]
-async fn request_ids_are_echoed_or_made() {
+async fn op_3_request_ids_are_echoed_or_made() {
     let api = fixture().await;
     let request = |id: &str| Request::get("/live").header("host", "localhost").header("x-request-id", id.to_owned());
     assert_eq!(api.send(request("mine-7"), "").await.1["x-request-id"], "mine-7");

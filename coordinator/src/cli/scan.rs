@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn op_1_the_usual_caches_are_read() {
+    fn op_6_op_1_the_usual_caches_are_read() {
         let home = tempfile::tempdir().unwrap();
         let at = |path: &str| home.path().join(path);
         let snapshot = ".cache/huggingface/hub/models--org--qwen/snapshots/abc";

@@ -20,7 +20,7 @@ fn the_command_line_is_consistent() {
 }
 
 #[test]
-fn help_has_every_command_and_examples() {
+fn op_1_help_has_every_command_and_examples() {
     let help = Cli::command().render_long_help().to_string();
     for word in ["serve", "run", "ps", "list", "show", "load", "unload", "config", "completions", "Examples:", "--url"]
     {

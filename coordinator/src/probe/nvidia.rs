@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_without_the_driver_says_so_and_one_with_it_knows_its_gpus() {
+    fn dm_3_a_machine_without_the_driver_says_so_and_one_with_it_knows_its_gpus() {
         match NvidiaProbe::start() {
             (_, Some(error)) => assert!(!error.to_string().is_empty()),
             (None, None) => panic!("no probe, and no reason"),

@@ -128,7 +128,7 @@ class Table(unittest.TestCase):
 class Move(unittest.TestCase):
     """The row about moves on a played machine, with the stand-in worker."""
 
-    def test_a_move_under_load_fails_no_request(self):
+    def test_dm_5_a_move_under_load_fails_no_request(self):
         programs = Path(os.environ.get("MODEL_BOSS_TEST_BIN_DIR", REPOSITORY / "target" / "debug"))
         if not (programs / "model-boss").is_file() or not (programs / "model-boss-fake-worker").is_file():
             self.skipTest(f"no model-boss in {programs}")

@@ -82,7 +82,7 @@ mod tests {
 
     /// On the CPU, where candle has kernels for them too: the same matrix as ours.
     #[test]
-    fn blocks_are_computed_with_as_they_are_stored() {
+    fn rs_8_blocks_are_computed_with_as_they_are_stored() {
         let (outs, depth) = (48, 512);
         let values: Vec<f32> = (0..outs * depth).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
         let dense = Tensor::from_vec(values, (outs, depth), &Device::Cpu).unwrap();

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_values_are_rounded_where_weights_are() {
+    fn en_2_keys_and_values_are_rounded_where_weights_are() {
         let cached = |stored: &[TensorType]| target(Device::Cpu, stored).cached;
         assert_eq!(cached(&[TensorType::F32, TensorType::F32]), DType::F32);
         assert_eq!(cached(&[TensorType::F32, TensorType::Q4_K]), DType::F16);

@@ -117,7 +117,7 @@ mod tests {
 
     /// Every type in a size that tiles fit, and one they do not.
     #[test]
-    fn arranged_in_place_or_made_resident_it_is_the_same_matrix_to_the_bit() {
+    fn rs_8_arranged_in_place_or_made_resident_it_is_the_same_matrix_to_the_bit() {
         let kinds = [TensorType::Q4_0, TensorType::Q5_1, TensorType::Q8_0, TensorType::Q4_K, TensorType::Q6_K];
         for kind in kinds {
             for outs in [48, 40] {

@@ -208,7 +208,7 @@ fn worst(got: &[f32], want: &[f32]) -> f32 {
 }
 
 #[test]
-fn a_gguf_file_answers_as_transformers_does() {
+fn fa_1_a_gguf_file_answers_as_transformers_does() {
     let folder = tempfile::tempdir().unwrap();
     let mut architectures = [0; 2];
     for name in names() {
@@ -237,7 +237,7 @@ fn a_gguf_file_answers_as_transformers_does() {
 }
 
 #[test]
-fn weights_rounded_to_8_bits_stay_close() {
+fn fa_2_weights_rounded_to_8_bits_stay_close() {
     let folder = tempfile::tempdir().unwrap();
     let mut all = Vec::new();
     for name in names() {
@@ -326,7 +326,7 @@ fn what_a_quantised_decoder_holds_is_what_its_file_holds() {
 }
 
 #[test]
-fn who_shares_a_step_changes_no_bit_of_a_quantised_model() {
+fn fa_2_who_shares_a_step_changes_no_bit_of_a_quantised_model() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("m.gguf");
     convert("qwen2", Matrices::Q8_0, &path, |_| {}).unwrap();

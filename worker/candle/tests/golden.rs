@@ -98,7 +98,7 @@ fn greedy(decoder: &mut dyn Decoder, kv: KvSlot, mut logits: Vec<f32>, count: us
 }
 
 #[test]
-fn logits_and_greedy_tokens_are_those_of_transformers() {
+fn fa_1_logits_and_greedy_tokens_are_those_of_transformers() {
     for_every_model(|name, decoder, cases| {
         for case in cases {
             let what = format!("{name}, prompt of {}", case.prompt.len());
@@ -131,7 +131,7 @@ fn a_row_behind_every_token_when_asked() {
 }
 
 #[test]
-fn prompts_of_different_lengths_run_together_without_changing_a_token() {
+fn fa_1_prompts_of_different_lengths_run_together_without_changing_a_token() {
     for_every_model(|name, decoder, cases| {
         let slots: Vec<KvSlot> = cases.iter().map(|_| decoder.open(100).unwrap()).collect();
         let batch: Vec<_> = cases.iter().zip(&slots).map(|(case, kv)| step(*kv, &case.prompt, Logits::Last)).collect();
@@ -155,7 +155,7 @@ fn prompts_of_different_lengths_run_together_without_changing_a_token() {
 }
 
 #[test]
-fn who_shares_a_step_changes_no_bit() {
+fn fa_1_who_shares_a_step_changes_no_bit() {
     for_every_model(|name, decoder, cases| {
         let slots: Vec<KvSlot> = cases.iter().map(|_| decoder.open(100).unwrap()).collect();
         let copies: Vec<KvSlot> = cases.iter().map(|_| decoder.open(100).unwrap()).collect();
@@ -173,7 +173,7 @@ fn who_shares_a_step_changes_no_bit() {
 }
 
 #[test]
-fn prefill_in_pieces_beside_a_decoding_neighbour() {
+fn fa_1_prefill_in_pieces_beside_a_decoding_neighbour() {
     for_every_model(|name, decoder, cases| {
         let (short, long) = (&cases[0], cases.last().unwrap());
         let neighbour = decoder.open(64).unwrap();

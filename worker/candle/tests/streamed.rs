@@ -112,7 +112,7 @@ fn short_sequences_are_counted_with_the_memory_they_take() {
 }
 
 #[test]
-fn what_fits_stays_and_the_rest_comes() {
+fn rs_1_what_fits_stays_and_the_rest_comes() {
     let folder = tempfile::tempdir().unwrap();
     let model = synthetic(&folder);
     let expected = run(resident(&model).as_mut(), true);

@@ -29,7 +29,7 @@ fn an_independent_writers_header_is_read() {
 }
 
 #[test]
-fn every_block_type_gives_the_floats_of_an_independent_implementation() {
+fn fa_2_every_block_type_gives_the_floats_of_an_independent_implementation() {
     let file = GgufFile::open(&fixture()).unwrap();
     let header = file.header().unwrap();
     let mut kinds = 0;

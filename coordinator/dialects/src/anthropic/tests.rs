@@ -246,7 +246,7 @@ fn rc_27_errors_say_who_is_to_blame_and_when_to_come_back() {
 }
 
 #[test]
-fn a_messages_request_becomes_a_chat() {
+fn en_7_a_messages_request_becomes_a_chat() {
     let chat = chat_request(&object(json!({
         "model": "m", "max_tokens": 9, "system": [{ "type": "text", "text": "S" }], "x_priority": 3,
         "stop_sequences": ["x"], "stream": true, "metadata": { "user_id": "u" },
@@ -296,7 +296,7 @@ fn a_messages_request_becomes_a_chat() {
 }
 
 #[test]
-fn a_whole_chat_answer_and_an_error_in_the_messages_shape() {
+fn en_7_a_whole_chat_answer_and_an_error_in_the_messages_shape() {
     let chat = json!({
         "choices": [{ "message": { "content": "Yes.", "tool_calls": [{ "id": "t", "function": { "name": "look", "arguments": "{}" } }] },
             "finish_reason": "length" }],

@@ -19,7 +19,7 @@ fn elapsed() -> Elapsed {
 }
 
 #[test]
-fn a_chat_with_everything_becomes_openais() {
+fn en_7_a_chat_with_everything_becomes_openais() {
     let body = object(json!({
         "model": "m", "keep_alive": "5m", "think": false, "format": "json",
         "options": { "temperature": 0, "num_predict": 9, "stop": ["x"], "num_ctx": 4096, "seed": null },

@@ -109,7 +109,7 @@ fn a_register_swaps_only_what_was_read_and_only_soon() {
 }
 
 #[test]
-fn hosts_share_a_server_and_not_a_ledger() {
+fn le_1_hosts_share_a_server_and_not_a_ledger() {
     let Some(server) = Server::start() else { return };
     let mut one = RedisStore::open(&server.url(), "one").unwrap();
     let empty = one.load().unwrap();

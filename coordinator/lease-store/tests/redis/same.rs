@@ -20,7 +20,7 @@ const BOOT: &str = "boot";
 type Step = (u8, u8, u64, u64);
 
 #[test]
-fn embedded_redis_and_the_rules_alone_agree_on_every_sequence() {
+fn le_1_embedded_redis_and_the_rules_alone_agree_on_every_sequence() {
     let Some(server) = Server::start() else { return };
     let config = ProptestConfig {
         cases: 16,

@@ -54,7 +54,7 @@ impl Model for Instance {
 
 /// A fixed slice; the larger run is `cargo run --release -p model-boss-lease --example model_check`.
 #[test]
-fn every_state_of_a_small_instance_keeps_the_invariants() {
+fn le_4_every_state_of_a_small_instance_keeps_the_invariants() {
     let budget = Budget { ticks: 2, asks: 2, pauses: 1, crashes: 1, losses: 1, jumps: 0, oddities: 0 };
     let instance = Instance { clients: 2, budget, bug: Bug::None };
     let checker = instance.checker().target_state_count(25_000).spawn_bfs().join();

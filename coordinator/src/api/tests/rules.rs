@@ -232,7 +232,7 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn every_route_has_a_place_in_the_table_of_rules() {
+async fn op_10_every_route_has_a_place_in_the_table_of_rules() {
     let api = fixture().await;
     let word = |filter: MethodFilter| match filter {
         MethodFilter::GET => "GET",
@@ -321,7 +321,7 @@ async fn rc_9_every_request_and_order_counts_against_a_clients_limits() {
 }
 
 #[tokio::test]
-async fn a_client_that_calls_itself_operator_is_a_client_and_the_operator_has_no_limits() {
+async fn op_10_a_client_that_calls_itself_operator_is_a_client_and_the_operator_has_no_limits() {
     let api = ruled().await;
     for _ in 0..2 {
         let waiting = api.waits_as("/v1/chat/completions", chat("guide"), Named::Header("operator")).await;

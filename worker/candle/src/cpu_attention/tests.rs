@@ -205,7 +205,7 @@ fn neither_pieces_nor_threads_change_a_bit_of(kept: Kept) {
 }
 
 #[test]
-fn neighbours_do_not_change_a_bit() {
+fn fa_4_neighbours_do_not_change_a_bit() {
     let shape = heads(4, 2, 64);
     let examples: Vec<Example> = (0..3).map(|salt| Example::new(shape, 900, salt * 10)).collect();
     let lens = [700, 40, 333];
@@ -254,7 +254,7 @@ fn what_is_no_number_stays_visible() {
 }
 
 #[test]
-fn every_set_of_instructions_gives_the_same_product() {
+fn fa_4_every_set_of_instructions_gives_the_same_product() {
     let (depth, width) = (37, 5 * kernel::LANES);
     let halves: Vec<u16> = numbers(depth * width, 2).into_iter().map(|x| f16::from_f32(x).to_bits()).collect();
     let floats: Vec<f32> = halves.iter().map(|bits| f16::from_bits(*bits).to_f32()).collect();
@@ -287,7 +287,7 @@ fn every_set_of_instructions_gives_the_same_product() {
 }
 
 #[test]
-fn every_set_of_instructions_attends_the_same() {
+fn fa_4_every_set_of_instructions_attends_the_same() {
     let shape = heads(4, 2, 48);
     let example = Example::new(shape, 300, 3);
     let mut kv = example.cache();

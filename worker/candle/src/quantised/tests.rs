@@ -56,7 +56,7 @@ fn matrix(kind: TensorType, outs: usize, depth: usize) -> (Quantised, Vec<f32>) 
 }
 
 #[test]
-fn products_are_those_of_the_dequantised_weights() {
+fn fa_4_products_are_those_of_the_dequantised_weights() {
     for kind in KINDS {
         // 48 rows are three whole tiles.
         for (outs, depth) in [(37, 256), (37, 768), (48, 256), (48, 768)] {
@@ -95,7 +95,7 @@ fn products_of_exact_activations_are_exact() {
 }
 
 #[test]
-fn both_ways_to_multiply_agree() {
+fn fa_4_both_ways_to_multiply_agree() {
     for (kind, outs) in KINDS.into_iter().flat_map(|kind| [(kind, 5), (kind, 32)]) {
         let (depth, rows) = (768, 3);
         let (w, _) = matrix(kind, outs, depth);
@@ -109,7 +109,7 @@ fn both_ways_to_multiply_agree() {
 }
 
 #[test]
-fn a_row_comes_out_the_same_to_the_bit_whoever_is_beside_it() {
+fn fa_4_a_row_comes_out_the_same_to_the_bit_whoever_is_beside_it() {
     // Large enough to be shared among cores; the second is whole tiles. More rows than pass a tile together.
     for (kind, outs) in KINDS.into_iter().flat_map(|kind| [(kind, 301), (kind, 304)]) {
         let depth = 1_024;
@@ -150,7 +150,7 @@ fn rows_are_looked_up_as_floats() {
 }
 
 #[test]
-fn tiles_are_used_where_the_machine_has_the_instructions() {
+fn fa_4_tiles_are_used_where_the_machine_has_the_instructions() {
     let in_tiles = |kind, outs| matches!(matrix(kind, outs, 256).0.blocks, Blocks::Tiles(_));
     for kind in KINDS {
         let common = [TensorType::Q8_0, TensorType::Q4_K, TensorType::Q6_K].contains(&kind);

@@ -260,7 +260,7 @@ fn rc_11_cancel_forgets_a_sequence_wherever_it_is() {
 }
 
 #[test]
-fn no_memory_keeps_a_sequence_waiting_until_another_ends() {
+fn en_2_no_memory_keeps_a_sequence_waiting_until_another_ends() {
     let mut rig = Rig::saying("ok");
     rig.control.most_open(1);
     let clients = [rig.submit(prompt("one")), rig.submit(prompt("two"))];

@@ -202,7 +202,7 @@ async fn rc_23_a_model_without_a_template_gets_a_plain_transcript() {
 }
 
 #[tokio::test]
-async fn tokens_go_both_ways() {
+async fn en_7_tokens_go_both_ways() {
     let rig = Setup::default().start().await;
     let tokens = rig.post("/tokenize", &json!({"content": "hé<s>"})).await.json();
     assert_eq!(tokens, json!({"tokens": [104, 195, 169, 256], "count": 4, "max_model_len": 400}));

@@ -19,7 +19,7 @@ fn use_once(world: &mut World, name: &str) {
 }
 
 #[test]
-fn a_thousand_models_that_came_and_left_leave_a_bounded_number_of_places() {
+fn op_10_a_thousand_models_that_came_and_left_leave_a_bounded_number_of_places() {
     let mut world = World::calm(24, vec![model("stays", 4)]);
     let kept = world.core.settings.left_models_kept;
     for n in 0..1_000 {

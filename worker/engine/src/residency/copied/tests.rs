@@ -120,7 +120,7 @@ fn found(left_out: LeftOut, said: &str) -> bool {
 }
 
 #[test]
-fn each_order_that_is_left_out_is_noticed() {
+fn rs_3_each_order_that_is_left_out_is_noticed() {
     assert!(found(LeftOut { free: true, ..LeftOut::default() }, "in place of"), "overwritten before it has computed");
     assert!(found(LeftOut { ready: true, ..LeftOut::default() }, "in place of"), "computed before it is there");
     assert!(found(LeftOut { finish: true, ..LeftOut::default() }, "host memory"), "host memory used again too early");
@@ -128,7 +128,7 @@ fn each_order_that_is_left_out_is_noticed() {
 }
 
 #[test]
-fn layers_compute_when_the_device_says_and_not_when_it_is_asked() {
+fn rs_7_layers_compute_when_the_device_says_and_not_when_it_is_asked() {
     let driver = Played::new(5, LeftOut::default());
     let (wrong, _, monitor) = stream(&driver, &[3, 3, 3], 2, &[1], &[9, 9]);
     assert!(wrong.is_empty(), "{wrong:?}");
@@ -162,7 +162,7 @@ fn a_copy_takes_what_it_takes_however_long_it_waited_for_its_slot() {
 }
 
 #[test]
-fn a_slot_has_room_for_every_class_as_often_as_a_block_has_it() {
+fn rs_2_a_slot_has_room_for_every_class_as_often_as_a_block_has_it() {
     let needs = SlotNeeds::of([vec!["a", "b", "a"], vec!["b", "c"], vec!["b", "b"]]);
     assert_eq!(needs.bytes(|class| if *class == "c" { 100 } else { 1 }), 2 + 2 + 100);
 }

@@ -27,7 +27,7 @@ fn what_fits_stays() {
 }
 
 #[test]
-fn what_does_not_fit_is_streamed_and_the_rest_stays() {
+fn rs_1_what_does_not_fit_is_streamed_and_the_rest_stays() {
     let wish = Wish { window: Some(1), ..Wish::default() };
     let plan = streamed(plan(&large(), 2048 * MIB, &wish, Some(&DISK)).unwrap());
     // (2048 - 555) / 107 = 13 places, two of them slots.
@@ -103,7 +103,7 @@ fn a_context_of_any_length_is_counted() {
 
 proptest! {
     #[test]
-    fn a_plan_never_exceeds_its_budget_and_covers_every_layer_once(
+    fn rs_6_a_plan_never_exceeds_its_budget_and_covers_every_layer_once(
         layers in proptest::collection::vec(1..200 * MIB, 1..60), ends in 0..500 * MIB, kv in 0..100 * MIB,
         budget in 0..6_000 * MIB, window in proptest::option::of(1..4_usize), block in proptest::option::of(1..6_usize),
         forced in any::<bool>(), measured in any::<bool>(),

@@ -100,7 +100,7 @@ fn step(streamer: &mut Streamer<Counting>, until: usize) -> Result<(), Fault> {
 }
 
 #[test]
-fn every_layer_gets_its_own_weights_within_the_slots() {
+fn rs_1_every_layer_gets_its_own_weights_within_the_slots() {
     for slots in 1..5 {
         let (mut streamer, counts, monitor) = streamer(slots, Pattern);
         for _ in 0..50 {
@@ -116,7 +116,7 @@ fn every_layer_gets_its_own_weights_within_the_slots() {
 }
 
 #[test]
-fn a_step_that_ends_early_does_not_disturb_the_next() {
+fn rs_7_a_step_that_ends_early_does_not_disturb_the_next() {
     let (mut streamer, counts, _) = streamer(3, Pattern);
     for until in [5, LAYERS, 1, 7, 0, LAYERS, 2, LAYERS] {
         step(&mut streamer, until).unwrap();
@@ -141,7 +141,7 @@ fn a_bad_sector() -> Fault {
 }
 
 #[test]
-fn a_read_error_fails_every_step_that_meets_it_and_no_other() {
+fn rs_7_a_read_error_fails_every_step_that_meets_it_and_no_other() {
     let (bad, source) = bad_sector();
     let (mut streamer, counts, _) = streamer(2, source);
     for _ in 0..5 {

@@ -315,7 +315,7 @@ fn beside(path: &Path, extension: &str) -> String {
 }
 
 #[test]
-fn real_vocabularies_give_the_reference_ids() {
+fn fa_3_real_vocabularies_give_the_reference_ids() {
     let mut failures = Vec::new();
     for path in real_vocabularies() {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();

@@ -19,7 +19,7 @@ fn blocks_take_their_line_with_them() {
 }
 
 #[test]
-fn a_refusal_is_the_templates_own_words() {
+fn en_4_a_refusal_is_the_templates_own_words() {
     let error = render("{{ raise_exception('No systems here') }}", "{}").unwrap_err();
     assert!(matches!(&error, TemplateError::Refused(message) if message == "No systems here"));
     assert!(matches!(render("{{ none + 1 }}", "{}"), Err(TemplateError::Failed(_))));
@@ -99,7 +99,7 @@ fn the_time_is_told_in_pythons_letters() {
 }
 
 #[test]
-fn a_greedy_template_runs_out_of_fuel_or_room() {
+fn en_4_a_greedy_template_runs_out_of_fuel_or_room() {
     assert!(matches!(
         render("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}", "{}"),
         Err(TemplateError::Limit(_))
@@ -131,7 +131,7 @@ fn cases_folder() -> Option<PathBuf> {
 }
 
 #[test]
-fn rc_23_real_templates_render_exactly_as_the_reference() {
+fn en_4_rc_23_real_templates_render_exactly_as_the_reference() {
     let Some(folder) = cases_folder() else {
         eprintln!("skipped: ../shared/data/chat-templates is not beside this repository");
         return;
