@@ -29,7 +29,7 @@ use crate::process_trees::{Job, Unruly, VICTIMS, kill_at_once};
 
 /// Shorter than in life, so that many lifetimes fit into the test.
 const CONFIG: &str = "stop_grace = \"300ms\"\ndevice_patience = \"300ms\"\nback_off_first = \"50ms\"\n\
-    back_off_limit = \"500ms\"\nmin_hold = \"200ms\"\n\
+    back_off_limit = \"500ms\"\nmin_hold = \"200ms\"\naging_step = \"500ms\"\n\
     [leases]\nterm = \"2s\"\nheartbeat = \"300ms\"\npatience = \"500ms\"\n";
 /// Clients of each coordinator.
 const CROWD: u64 = 6;
