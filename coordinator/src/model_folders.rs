@@ -15,6 +15,22 @@ pub(crate) struct ModelFolders {
     pub(crate) llama_cpp: PathBuf,
 }
 
+/// What a model was loaded from, in the words of health (MM-8): `ORG/NAME:FILE` for a file of Hugging Face's cache,
+/// `ORG/NAME` for a whole revision there, else the path.
+pub(crate) fn checkpoint(source: &Path) -> String {
+    cached(source).unwrap_or_else(|| source.display().to_string())
+}
+
+/// `…/models--ORG--NAME/snapshots/REVISION/FILE`.
+fn cached(source: &Path) -> Option<String> {
+    let parts: Vec<&str> = source.iter().map(|part| part.to_str()).collect::<Option<_>>()?;
+    let snapshots = parts.iter().rposition(|part| *part == "snapshots")?;
+    let repository = parts.get(snapshots.checked_sub(1)?)?.strip_prefix("models--")?.replace("--", "/");
+    let file = parts.get(snapshots + 2..)?.join("/");
+    parts.get(snapshots + 1)?;
+    Some(if file.is_empty() { repository } else { format!("{repository}:{file}") })
+}
+
 impl ModelFolders {
     /// Below this home folder, or where the variables of those programs say.
     pub(crate) fn below(home: &Path, variable: impl Fn(&str) -> Option<PathBuf>) -> Self {
@@ -33,5 +49,23 @@ impl ModelFolders {
         let Self { hub, ollama, studio: [new, old], llama_cpp } =
             Self::below(Path::new("~"), |name| std::env::var_os(name).map(PathBuf::from));
         vec![hub, ollama, new, old, llama_cpp]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mm_8_a_checkpoint_is_named_by_its_repository_or_its_path() {
+        for (source, name) in [
+            ("/h/hub/models--org--qwen/snapshots/abc/q4/m.gguf", "org/qwen:q4/m.gguf"),
+            ("/h/hub/models--org--qwen/snapshots/abc", "org/qwen"),
+            ("/h/hub/models--org--qwen/snapshots", "/h/hub/models--org--qwen/snapshots"),
+            ("/models/snapshots/m.gguf", "/models/snapshots/m.gguf"),
+            ("snapshots/abc", "snapshots/abc"),
+        ] {
+            assert_eq!(checkpoint(Path::new(source)), name);
+        }
     }
 }

@@ -26,6 +26,19 @@ pub enum Category {
     Tts,
 }
 
+/// What a model takes in (MM-2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum Modality {
+    /// Text.
+    Text,
+    /// Images: a chat model that sees, or an image tower.
+    Image,
+    /// Sound.
+    Audio,
+}
+
 /// The text names no category.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not a category; one of llm, embedding, reranking, vision, diffusion, tts")]

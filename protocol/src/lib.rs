@@ -25,7 +25,7 @@ mod worker;
 
 pub use architecture::{CONFIG_ARCHITECTURES, GGUF_ARCHITECTURES};
 pub use bytes::{ByteCount, ParseByteCountError};
-pub use category::{Category, ParseCategoryError};
+pub use category::{Category, Modality, ParseCategoryError};
 pub use clock::Later;
 pub use command::{CommandSource, CommandSpec, Piece, Placeholder, StopSignal, TemplateError, split_template};
 pub use demand::{DEMANDS, Demand, Remedy, beyond_worker, refuse_unmet, wanted_form};
@@ -33,7 +33,7 @@ pub use device::{DeviceId, GPU_CONTEXT, ParseDeviceError};
 pub use error::{ApiError, ErrorBody, ErrorCode, ErrorObject, ErrorSource};
 pub use ids::{ClientId, Generation, ModelId, RequestId, SlotId, SpawnToken, Tokens};
 pub use llama_args::{LlamaArgs, LlamaArgsError};
-pub use manifest::{Backend, Manifest, ManifestError, PromptFormat, Recipe, Source};
+pub use manifest::{Backend, DeviceFlag, Manifest, ManifestError, PromptFormat, Recipe, Source};
 pub use printable::{Label, is_printable, printable, push_printable};
 pub use priority::{ParsePriorityError, Priority};
 pub use residency::{ParseResidencyError, ParseStoreError, Residency, ResidencyMode, StoreKind};

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ByteCount, Category, CommandSource, DeviceId, KeepAlive, LlamaArgs, LlamaArgsError, Residency, ResidencyMode,
-    StoreKind, Thinking,
+    ByteCount, Category, CommandSource, DeviceId, KeepAlive, LlamaArgs, LlamaArgsError, Modality, Residency,
+    ResidencyMode, StoreKind, Thinking,
 };
 
 /// One model, as an operator describes it. Unknown fields are errors: a typing mistake must not become a default.
@@ -24,9 +24,12 @@ pub struct Manifest {
     /// What the model does; inferred from `labels` when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub category: Option<Category>,
-    /// Free words; `embedding` and `reranking` set the category (MM-2).
+    /// Free words; `embedding` and `reranking` set the category, `vision` says that a chat model sees (MM-2).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<String>,
+    /// What the model takes in; inferred from category and `labels` when absent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub input_modalities: Vec<Modality>,
     /// What runs the model; inferred when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<Backend>,
@@ -138,14 +141,30 @@ pub enum ManifestError {
 }
 
 impl Manifest {
-    /// The category: stated, else by label, else `llm` (MM-2).
+    /// The category: stated, else by label, else what its backend alone can do, else `llm` (MM-2).
     pub fn category(&self) -> Category {
-        let labelled = |word: &str| self.labels.iter().any(|label| label == word);
         self.category.unwrap_or_else(|| match () {
-            () if labelled("embedding") => Category::Embedding,
-            () if labelled("reranking") => Category::Reranking,
+            () if self.is_labelled("embedding") => Category::Embedding,
+            () if self.is_labelled("reranking") => Category::Reranking,
+            () if self.backend == Some(Backend::Diffusers) => Category::Diffusion,
             () => Category::Llm,
         })
+    }
+
+    /// What the model takes in: stated, else by category; a chat model with the label `vision` sees (MM-2).
+    pub fn input_modalities(&self) -> Vec<Modality> {
+        if !self.input_modalities.is_empty() {
+            return self.input_modalities.clone();
+        }
+        match self.category() {
+            Category::Llm if self.is_labelled("vision") => vec![Modality::Text, Modality::Image],
+            Category::Vision => vec![Modality::Text, Modality::Image],
+            _ => vec![Modality::Text],
+        }
+    }
+
+    fn is_labelled(&self, word: &str) -> bool {
+        self.labels.iter().any(|label| label == word)
     }
 
     /// The memory the operator states, if any.
@@ -155,10 +174,23 @@ impl Manifest {
 
     /// Where it should run: stated, else what its recipe needs.
     pub fn place(&self) -> DeviceId {
-        match (&self.device, self.recipe) {
-            (DeviceId::Auto, Some(Recipe::OgaNpu | Recipe::Flm)) => DeviceId::Npu,
-            (DeviceId::Auto, Some(Recipe::OgaCpu)) => DeviceId::Cpu,
+        match (&self.device, self.device_flags()) {
+            (DeviceId::Auto, [DeviceFlag::Npu]) => DeviceId::Npu,
+            (DeviceId::Auto, [DeviceFlag::Cpu]) => DeviceId::Cpu,
             (device, _) => device.clone(),
+        }
+    }
+
+    /// Which kinds of devices it uses: those of its recipe, else that of its device. None where any will do.
+    pub const fn device_flags(&self) -> &'static [DeviceFlag] {
+        use DeviceFlag::{Cpu, Gpu, Npu};
+        match (self.recipe, &self.device) {
+            (Some(Recipe::LlamaCpp), _) => &[Gpu],
+            (Some(Recipe::OgaHybrid), _) => &[Gpu, Npu],
+            (Some(Recipe::OgaNpu | Recipe::Flm), _) | (None, DeviceId::Npu) => &[Npu],
+            (Some(Recipe::OgaCpu), _) | (None, DeviceId::Cpu) => &[Cpu],
+            (None, DeviceId::Cuda(_) | DeviceId::Metal(_)) => &[Gpu],
+            (None, _) => &[],
         }
     }
 
@@ -170,8 +202,8 @@ impl Manifest {
 
     /// Devices that it needs for itself alone (MM-5).
     pub fn exclusive_devices(&self) -> Vec<DeviceId> {
-        let needs_npu = matches!(self.recipe, Some(Recipe::OgaHybrid | Recipe::OgaNpu | Recipe::Flm));
-        if needs_npu || self.device == DeviceId::Npu { vec![DeviceId::Npu] } else { Vec::new() }
+        let flagged = self.device_flags().contains(&DeviceFlag::Npu);
+        if flagged || self.device == DeviceId::Npu { vec![DeviceId::Npu] } else { Vec::new() }
     }
 
     /// Whether the fields make sense together.
@@ -220,8 +252,9 @@ impl Manifest {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Backend {
     /// Our own worker.
-    #[serde(alias = "diffusers")]
     Candle,
+    /// The image pipelines of our own worker (RC-17).
+    Diffusers,
     /// llama.cpp's server, a program of its own.
     LlamaServer,
     /// Any program with an OpenAI-compatible port.
@@ -235,6 +268,7 @@ impl Backend {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Candle => "candle",
+            Self::Diffusers => "diffusers",
             Self::LlamaServer => "llama-server",
             Self::Command => "command",
             Self::Fake => "fake",
@@ -250,6 +284,18 @@ impl Backend {
     pub const fn is_foreign(self) -> bool {
         matches!(self, Self::LlamaServer | Self::Command)
     }
+}
+
+/// A kind of devices that a model uses (MM-5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DeviceFlag {
+    /// Graphics processors.
+    Gpu,
+    /// The neural processor, which one model at a time has for itself.
+    Npu,
+    /// The host.
+    Cpu,
 }
 
 /// How the messages of a conversation become one text (RC-23).
@@ -328,6 +374,20 @@ mod tests {
     }
 
     #[test]
+    fn mm_2_a_chat_model_that_sees_is_an_llm_that_takes_images() {
+        let of = |text: &str| {
+            let manifest: Manifest = toml::from_str(&format!("name = \"m\"\n{text}")).unwrap();
+            (manifest.category(), manifest.input_modalities())
+        };
+        use Modality::{Audio, Image, Text};
+        assert_eq!(of(""), (Category::Llm, vec![Text]));
+        assert_eq!(of("labels = [\"vision\"]"), (Category::Llm, vec![Text, Image]));
+        assert_eq!(of("category = \"vision\""), (Category::Vision, vec![Text, Image]));
+        assert_eq!(of("labels = [\"embedding\", \"vision\"]"), (Category::Embedding, vec![Text]));
+        assert_eq!(of("input_modalities = [\"text\", \"audio\"]"), (Category::Llm, vec![Text, Audio]));
+    }
+
+    #[test]
     fn mm_2_labels_set_the_category() {
         let manifest: Manifest = toml::from_str("name = \"e\"\nlabels = [\"embedding\"]").unwrap();
         assert_eq!(manifest.category(), Category::Embedding);
@@ -336,16 +396,20 @@ mod tests {
     #[test]
     fn mm_5_a_recipe_says_which_devices_it_needs() {
         let manifest = |text: &str| toml::from_str::<Manifest>(&format!("name = \"x\"\n{text}")).unwrap();
-        for (text, place, exclusive) in [
-            ("recipe = \"llamacpp\"", DeviceId::Auto, vec![]),
-            ("recipe = \"oga-hybrid\"", DeviceId::Auto, vec![DeviceId::Npu]),
-            ("recipe = \"oga-npu\"", DeviceId::Npu, vec![DeviceId::Npu]),
-            ("recipe = \"oga-cpu\"", DeviceId::Cpu, vec![]),
-            ("recipe = \"flm\"\ndevice = \"npu\"", DeviceId::Npu, vec![DeviceId::Npu]),
-            ("device = \"npu\"", DeviceId::Npu, vec![DeviceId::Npu]),
+        use DeviceFlag::{Cpu, Gpu, Npu};
+        for (text, flags, place, exclusive) in [
+            ("", &[][..], DeviceId::Auto, vec![]),
+            ("device = \"cuda:1\"", &[Gpu], DeviceId::Cuda(1), vec![]),
+            ("recipe = \"llamacpp\"", &[Gpu], DeviceId::Auto, vec![]),
+            ("recipe = \"oga-hybrid\"", &[Gpu, Npu], DeviceId::Auto, vec![DeviceId::Npu]),
+            ("recipe = \"oga-npu\"", &[Npu], DeviceId::Npu, vec![DeviceId::Npu]),
+            ("recipe = \"oga-cpu\"", &[Cpu], DeviceId::Cpu, vec![]),
+            ("recipe = \"flm\"\ndevice = \"npu\"", &[Npu], DeviceId::Npu, vec![DeviceId::Npu]),
+            ("device = \"npu\"", &[Npu], DeviceId::Npu, vec![DeviceId::Npu]),
         ] {
             let manifest = manifest(text);
-            assert_eq!((manifest.place(), manifest.exclusive_devices()), (place, exclusive), "{text}");
+            let found = (manifest.device_flags(), manifest.place(), manifest.exclusive_devices());
+            assert_eq!(found, (flags, place, exclusive), "{text}");
         }
         assert!(toml::from_str::<Manifest>("name = \"x\"\nrecipe = \"oga\"").is_err());
     }

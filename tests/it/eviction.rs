@@ -129,6 +129,10 @@ async fn rc_22_a_model_larger_than_one_gpu_is_split() {
     };
     assert!(first + second >= 30 * GIB && first > second, "{parts:?}");
     assert_eq!(worker.env["CUDA_VISIBLE_DEVICES"].split(',').count(), 2);
+    // DM-4: both are named wherever the model is.
+    let both = serde_json::json!(["cuda:0", "cuda:1"]);
+    assert_eq!(boss.read("/v1/models/alpha").await["devices"], both);
+    assert_eq!(boss.read("/api/v1/health").await["all_models_loaded"][0]["devices"], both);
     boss.finish().await;
 }
 

@@ -60,6 +60,41 @@ async fn mm_8_health_lists_what_is_loaded() {
 }
 
 #[tokio::test]
+async fn mm_8_the_model_that_was_loaded_last_is_named_whichever_was_used_last() {
+    let sandbox = Sandbox::new();
+    let _models = ["first", "second"].map(|name| sandbox.fake_model(name, Behaviour::default()));
+    let boss = sandbox.start().await;
+    for model in ["first", "second", "first"] {
+        assert!(boss.chat(model, "?").await.status.is_success());
+    }
+    let health = boss.read("/api/v1/health").await;
+    assert_eq!(health["model_loaded"], "second", "{health}");
+    assert_eq!(health["all_models_loaded"][1]["devices"], serde_json::json!(["cpu"]), "{health}");
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn bc_6_entries_bytes_and_budget_of_a_device_are_metrics() {
+    let sandbox = Sandbox::new();
+    let _model = sandbox.fake_model_with("alpha", "vram = \"64MiB\"", Behaviour::default());
+    let boss = sandbox.start().await;
+    let figures = async || {
+        let stats = boss.read("/api/v1/stats").await;
+        let cpu = stats["devices"].as_array().unwrap().iter().find(|device| device["device"] == "cpu").unwrap().clone();
+        for (metric, field) in [("models", "entries"), ("leased_bytes", "bytes"), ("retention_budget_bytes", "budget")]
+        {
+            let shown = views::metric(&boss, &[&format!("model_boss_device_{metric}"), "\"cpu\""]).await;
+            assert_eq!(Some(shown), cpu[field].as_f64(), "{metric}: {cpu}");
+        }
+        cpu["entries"].as_u64()
+    };
+    assert_eq!(figures().await, Some(0));
+    assert!(boss.chat("alpha", "?").await.status.is_success());
+    assert_eq!(figures().await, Some(1));
+    boss.finish().await;
+}
+
+#[tokio::test]
 async fn op_3_metrics_count_requests_and_tokens_per_model() {
     let sandbox = Sandbox::new();
     let _model =

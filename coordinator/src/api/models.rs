@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use axum::response::Response;
 use model_boss_core::{ModelStatus, ModelView, SizeRule, SlotView};
-use model_boss_protocol::{ApiError, Backend, ByteCount, Category, DeviceId, ErrorCode, KeepAlive, ModelId, Thinking};
+use model_boss_protocol::{
+    ApiError, Backend, ByteCount, Category, DeviceFlag, DeviceId, ErrorCode, KeepAlive, Modality, ModelId, Thinking,
+};
 use serde::Serialize;
 
 use super::body::json;
@@ -27,8 +29,11 @@ struct ModelObject<'a> {
     aliases: &'a [ModelId],
     status: Status<'a>,
     category: Category,
+    input_modalities: Vec<Modality>,
     /// Where it runs, or would like to.
     device: &'a DeviceId,
+    /// All devices that hold a part of it; none before it is loaded (DM-4).
+    devices: Vec<&'a DeviceId>,
     backend: &'static str,
     context_length: Option<u64>,
     size: ByteCount,
@@ -55,6 +60,8 @@ struct Details<'a> {
     /// The weights.
     source: String,
     labels: &'a [String],
+    /// The kinds of devices that it uses; none where any will do (MM-5).
+    device_flags: &'a [DeviceFlag],
     max_concurrent: u32,
     keep_alive: Option<KeepAlive>,
     thinking: Option<Thinking>,
@@ -154,6 +161,7 @@ pub(super) async fn show(call: Call) -> Result<Response, ApiError> {
         file: model.file.display().to_string(),
         source: model.source.display().to_string(),
         labels: &manifest.labels,
+        device_flags: manifest.device_flags(),
         max_concurrent: model.description.max_concurrent,
         keep_alive: manifest.keep_alive,
         thinking: manifest.thinking,
@@ -173,6 +181,7 @@ pub(super) async fn look(context: &Context) -> (Vec<ModelView>, Vec<SlotView>) {
 
 fn object<'a>(view: &'a ModelView, slots: &'a [SlotView], model: &'a Model, backend: Backend) -> ModelObject<'a> {
     let slot = slots.iter().find(|slot| Some(slot.id) == view.slot);
+    let devices: Vec<&DeviceId> = slot.into_iter().flat_map(|slot| &slot.parts).map(|(device, _)| device).collect();
     ModelObject {
         id: &view.id,
         object: "model",
@@ -182,7 +191,9 @@ fn object<'a>(view: &'a ModelView, slots: &'a [SlotView], model: &'a Model, back
         aliases: &view.aliases,
         status: Status { value: view.status, progress: view.progress, failure: view.failure.as_deref() },
         category: view.category,
-        device: slot.and_then(|slot| slot.parts.first()).map_or(&view.device, |(device, _)| device),
+        input_modalities: model.manifest.input_modalities(),
+        device: devices.first().copied().unwrap_or(&view.device),
+        devices,
         backend: backend.as_str(),
         context_length: view.context_length.or(model.manifest.context_length),
         size: view.size,

@@ -14,6 +14,7 @@ use super::body::{json, json_with};
 use super::route::Call;
 use crate::leases::StoreStatus;
 use crate::memory::MemoryUse;
+use crate::model_folders;
 
 #[derive(Serialize)]
 struct Word {
@@ -64,7 +65,10 @@ struct LoadedModel {
     last_use: f64,
     #[serde(rename = "type")]
     category: Category,
+    /// The first of its devices.
     device: Option<DeviceId>,
+    /// All of them: a split model has several (DM-4).
+    devices: Vec<DeviceId>,
     backend: &'static str,
     backend_url: Option<String>,
 }
@@ -74,7 +78,8 @@ pub(super) async fn health(call: Call) -> Result<Response, ApiError> {
     let context = call.context;
     let mut slots = context.scheduling.view(|scheduler, _| scheduler.slots()).await.unwrap_or_default();
     slots.retain(|slot| matches!(slot.state, SlotState::Ready(_)));
-    slots.sort_by_key(|slot| std::cmp::Reverse(slot.last_used));
+    // The one that was loaded last comes first.
+    slots.sort_by_key(|slot| std::cmp::Reverse(slot.ready_at));
     let store = context.store.status();
     let loaded: Vec<_> = slots.into_iter().map(|slot| loaded_model(&context, slot)).collect();
     json(&Health {
@@ -108,11 +113,13 @@ fn problems(context: &Context) -> Vec<String> {
 fn loaded_model(context: &Context, slot: SlotView) -> LoadedModel {
     let catalog = context.catalog.current();
     let model = catalog.get(&slot.model);
+    let devices: Vec<DeviceId> = slot.parts.into_iter().map(|(device, _)| device).collect();
     LoadedModel {
-        checkpoint: model.map(|model| model.source.display().to_string()),
+        checkpoint: model.map(|model| model_folders::checkpoint(&model.source)),
         last_use: context.clock.seconds(slot.last_used),
         category: slot.category,
-        device: slot.parts.into_iter().next().map(|(device, _)| device),
+        device: devices.first().cloned(),
+        devices,
         backend: model.map_or("unknown", |model| context.catalog.backend(model).as_str()),
         backend_url: slot.port.map(|port| format!("http://127.0.0.1:{port}")),
         model_name: slot.model,

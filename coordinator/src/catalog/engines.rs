@@ -64,6 +64,12 @@ pub(crate) enum EngineError {
         /// What needs it.
         reason: String,
     },
+    /// Pictures.
+    #[error(
+        "backend \"diffusers\" is the image pipelines of our worker, which this version does not have yet; a program \
+         that makes images can be set by backend = \"command\""
+    )]
+    NoImages,
     /// Neither of the two.
     #[error("{0}, and llama-server reads only .gguf files; a program that runs it can be set by backend = \"command\"")]
     Nothing(String),
@@ -131,6 +137,7 @@ impl Engines {
     pub(crate) fn check(&self, model: &Model, options: &EngineOptions) -> Result<(), EngineError> {
         match self.backend(model) {
             Backend::Fake => Ok(()),
+            Backend::Diffusers => Err(EngineError::NoImages),
             Backend::Candle => match model.candle_lacks() {
                 // What an operator chose is tried; the worker then says what it lacks.
                 _ if model.manifest.backend.is_some() => Ok(()),
@@ -154,7 +161,7 @@ impl Engines {
     ) -> Result<Option<ForeignEngine>, EngineError> {
         self.check(model, options)?;
         match self.backend(model) {
-            Backend::Candle | Backend::Fake => Ok(None),
+            Backend::Candle | Backend::Diffusers | Backend::Fake => Ok(None),
             Backend::LlamaServer => self.llama_server_for(model, options, facts).map(Some),
             Backend::Command => self.command_for(model, facts).map(Some),
         }

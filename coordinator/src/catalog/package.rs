@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
 use model_boss_protocol::{
-    Backend, ByteCount, Category, DeviceId, KeepAlive, LlamaArgs, Manifest, PromptFormat, ResidencyMode, Source,
-    StoreKind, Thinking,
+    Backend, ByteCount, Category, DeviceId, KeepAlive, LlamaArgs, Manifest, Modality, PromptFormat, ResidencyMode,
+    Source, StoreKind, Thinking,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -27,6 +27,8 @@ struct Package {
     category: Option<Category>,
     #[serde(default)]
     labels: Vec<String>,
+    #[serde(default)]
+    input_modalities: Vec<Modality>,
     backend: Option<PackageBackend>,
     source: Option<Source>,
     #[serde(default)]
@@ -62,8 +64,8 @@ struct Package {
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum PackageBackend {
-    #[serde(alias = "diffusers")]
     Candle,
+    Diffusers,
     LlamaServer,
 }
 
@@ -130,8 +132,10 @@ impl Package {
             aliases: Vec::new(),
             category: self.category,
             labels: self.labels,
+            input_modalities: self.input_modalities,
             backend: self.backend.map(|backend| match backend {
                 PackageBackend::Candle => Backend::Candle,
+                PackageBackend::Diffusers => Backend::Diffusers,
                 PackageBackend::LlamaServer => Backend::LlamaServer,
             }),
             recipe: None,

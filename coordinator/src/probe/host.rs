@@ -19,16 +19,12 @@ pub(crate) struct HostProbe {
     most: Option<ByteCount>,
 }
 
-/// What idle models may keep of the memory that models may use, where nobody says.
+/// What idle models may keep of the usable memory, its reserve included, where nobody says.
 const CACHE_SHARE: f64 = 0.6;
 
-/// The retention budget (BC-1): what the operator says, else a share of what models may use.
-pub(super) fn retention(
-    cache: Option<ByteCount>,
-    capacity: Option<ByteCount>,
-    reserve: ByteCount,
-) -> Option<ByteCount> {
-    cache.or_else(|| Some((capacity? - reserve).scaled(CACHE_SHARE)))
+/// The retention budget (BC-1): what the operator says, else a share of the usable memory.
+pub(super) fn retention(cache: Option<ByteCount>, usable: Option<ByteCount>) -> Option<ByteCount> {
+    cache.or_else(|| Some(usable?.scaled(CACHE_SHARE)))
 }
 
 impl HostProbe {
@@ -81,7 +77,7 @@ impl Probe for HostProbe {
             Some(most) => only(most, sample),
             None => sample,
         };
-        vec![DeviceSample { retention: retention(self.cache, sample.capacity, sample.reserve), ..sample }]
+        vec![DeviceSample { retention: retention(self.cache, sample.capacity), ..sample }]
     }
 }
 
@@ -179,7 +175,7 @@ mod tests {
         assert_eq!(sample.capacity, Some(ByteCount::gib(32)));
         assert_eq!(sample.used, Some(ByteCount::gib(12)));
         assert_eq!(sample.reserve, ByteCount::gib(32).scaled(0.1));
-        assert_eq!(sample.retention, Some((ByteCount::gib(32) - sample.reserve).scaled(0.6)));
+        assert_eq!(sample.retention, Some(ByteCount::gib(32).scaled(0.6)));
         probe.cache = Some(ByteCount::ZERO);
         assert_eq!(probe.sample(&[]).remove(0).retention, Some(ByteCount::ZERO));
     }

@@ -162,7 +162,7 @@ impl Description {
             self.cpu.clone().unwrap_or(PlayedHost { memory: HOST_MEMORY, foreign: ByteCount::ZERO, reserve: None });
         let reserve = host.reserve.unwrap_or_else(|| host.memory.scaled(0.1));
         let mut cpu = sample(DeviceId::Cpu, "played CPU", None, (host.memory, reserve, host.foreign), held);
-        cpu.retention = retention(cache, cpu.capacity, reserve);
+        cpu.retention = retention(cache, cpu.capacity);
         let mut samples = vec![cpu];
         let all = self.gpu.iter().flat_map(|gpu| std::iter::repeat_n(gpu, gpu.count as usize));
         for (index, gpu) in (0_u32..).zip(all) {

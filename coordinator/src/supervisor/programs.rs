@@ -48,7 +48,9 @@ impl Programs {
     /// The program of a backend.
     pub(crate) fn of(&self, backend: Backend) -> Result<&PathBuf, ProgramError> {
         match backend {
-            Backend::Candle => self.worker.as_ref().ok_or(ProgramError::Missing(WORKER, ", or set worker_binary")),
+            Backend::Candle | Backend::Diffusers => {
+                self.worker.as_ref().ok_or(ProgramError::Missing(WORKER, ", or set worker_binary"))
+            }
             // Its guard is this very program.
             Backend::LlamaServer | Backend::Command => self.own.as_ref().ok_or(ProgramError::Missing("model-boss", "")),
             Backend::Fake => self.fake.as_ref().ok_or(ProgramError::Missing(FAKE_WORKER, "")),

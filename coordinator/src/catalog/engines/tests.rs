@@ -1,6 +1,6 @@
 use std::fs;
 
-use model_boss_protocol::{ByteCount, DeviceId, SpawnToken};
+use model_boss_protocol::{ByteCount, Category, DeviceId, SpawnToken};
 
 use super::super::Catalog;
 use super::*;
@@ -49,6 +49,15 @@ fn rc_16_what_candle_cannot_run_goes_to_a_found_llama_server() {
     assert_eq!(without.backend(&model), Backend::Candle);
     let refusal = without.check(&model, &EngineOptions::default()).unwrap_err().to_string();
     assert!(refusal.contains("'gemma9'") && refusal.contains("MODEL_BOSS_LLAMA_SERVER"), "{refusal}");
+}
+
+#[test]
+fn rc_17_image_pipelines_are_refused_in_words_until_they_are_there() {
+    let (_root, model) = model("backend = \"diffusers\"");
+    assert_eq!(with_llama_server().backend(&model), Backend::Diffusers);
+    assert_eq!(model.manifest.category(), Category::Diffusion);
+    let refusal = with_llama_server().check(&model, &EngineOptions::default()).unwrap_err().to_string();
+    assert!(refusal.contains("does not have yet") && refusal.contains("backend = \"command\""), "{refusal}");
 }
 
 #[test]
