@@ -295,6 +295,21 @@ mod tests {
     }
 
     #[test]
+    fn dm_7_errors_of_devices_and_models_have_these_codes_and_statuses() {
+        for (code, name, status) in [
+            (ErrorCode::InvalidDevice, "invalid_device", 400),
+            (ErrorCode::DeviceNotAvailable, "device_not_available", 409),
+            (ErrorCode::ModelNotFound, "model_not_found", 404),
+            (ErrorCode::ModelNotLoaded, "model_not_loaded", 404),
+            (ErrorCode::ModelLoadFailed, "model_load_failed", 502),
+            (ErrorCode::MigrationFailed, "migration_failed", 409),
+            (ErrorCode::BackendError, "backend_error", 502),
+        ] {
+            assert_eq!((code.as_str(), code.status()), (name, status));
+        }
+    }
+
+    #[test]
     fn codes_are_distinct() {
         let mut codes: Vec<_> = ErrorCode::ALL.iter().map(|c| c.as_str()).collect();
         codes.sort_unstable();

@@ -3,7 +3,7 @@
 use std::process::{Command, Output};
 
 use model_boss_tests::{Behaviour, Boss, Sandbox, binary};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// `model-boss ARGS` against this coordinator, or none.
 fn cli(boss: Option<&Boss>, sandbox: &Sandbox, args: &[&str]) -> Output {
@@ -49,6 +49,25 @@ async fn op_1_list_and_ps_as_json() {
     assert!(boss.chat("alpha", "?").await.status.is_success());
     assert!(json(&["ps", "--json"]).to_string().contains("alpha"));
     assert!(stdout(&cli(Some(&boss), &sandbox, &["ps"])).contains("alpha"));
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn dm_10_what_a_manifest_says_about_its_model_is_shown() {
+    let sandbox = Sandbox::new();
+    let about = "vram = \"64MiB\"\nversion = \"1.2\"\ndescription = \"a b\"\nauthor = \"Ada\"\nlicense = \"MIT\"\n\
+                 tags = [\"red\", \"small\"]\n[custom]\nteam = \"blue\"";
+    let _model = sandbox.fake_model_with("alpha", about, Behaviour::default());
+    let boss = sandbox.start().await;
+    let model = boss.read("/v1/models/alpha").await;
+    for (field, value) in [("version", "1.2"), ("description", "a b"), ("author", "Ada"), ("license", "MIT")] {
+        assert_eq!(model[field], value, "{model}");
+    }
+    assert_eq!((&model["tags"], &model["custom"]), (&json!(["red", "small"]), &json!({ "team": "blue" })));
+    let shown = stdout(&cli(Some(&boss), &sandbox, &["show", "alpha"]));
+    for text in ["1.2", "a b", "Ada", "MIT", "red, small", "blue"] {
+        assert!(shown.contains(text), "{text} in\n{shown}");
+    }
     boss.finish().await;
 }
 

@@ -1,7 +1,7 @@
 //! What the coordinator shows about itself, and that looking never wakes a model.
 
 use model_boss_tests::{Behaviour, Sandbox, binary};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::views;
 
@@ -40,7 +40,7 @@ async fn mm_8_health_lists_what_is_loaded() {
     let health = boss.read("/api/v1/health").await;
     assert_eq!(health["model_loaded"], Value::Null, "{health}");
     assert_eq!(health["checkpoint_loaded"], Value::Null, "{health}");
-    assert_eq!(health["all_models_loaded"], serde_json::json!([]), "{health}");
+    assert_eq!(health["all_models_loaded"], json!([]), "{health}");
 
     assert!(boss.chat("alpha", "?").await.status.is_success());
     let health = boss.read("/api/v1/health").await;
@@ -69,7 +69,35 @@ async fn mm_8_the_model_that_was_loaded_last_is_named_whichever_was_used_last() 
     }
     let health = boss.read("/api/v1/health").await;
     assert_eq!(health["model_loaded"], "second", "{health}");
-    assert_eq!(health["all_models_loaded"][1]["devices"], serde_json::json!(["cpu"]), "{health}");
+    assert_eq!(health["all_models_loaded"][1]["devices"], json!(["cpu"]), "{health}");
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn mm_9_stats_show_the_most_recent_inference_and_totals_per_model() {
+    let sandbox = Sandbox::new();
+    let behaviour = |reply: &str| Behaviour { reply: Some(reply.to_owned()), ..Behaviour::default() };
+    let _alpha = sandbox.fake_model("alpha", behaviour("one two three"));
+    let _beta = sandbox.fake_model("beta", behaviour("one two"));
+    let boss = sandbox.start().await;
+    for (model, question) in [("beta", "good day to you"), ("alpha", "good day"), ("alpha", "day")] {
+        boss.chat_streamed(model, question).await.rest().await;
+    }
+    let stats = boss.read("/api/v1/stats").await;
+    assert_eq!(
+        (&stats["model_name"], &stats["input_tokens"], &stats["output_tokens"]),
+        (&json!("alpha"), &json!(1), &json!(3))
+    );
+    for field in ["time_to_first_token", "tokens_per_second", "at"] {
+        assert!(stats[field].as_f64().is_some_and(|value| value > 0.0), "{field}: {stats}");
+    }
+    let totals =
+        |name: &str| stats["models"].as_array().unwrap().iter().find(|model| model["model_name"] == name).unwrap();
+    for (name, requests, input, output) in [("alpha", 2, 3, 6), ("beta", 1, 4, 2)] {
+        let shown = totals(name);
+        let counted = (&shown["requests"], &shown["input_tokens"], &shown["output_tokens"]);
+        assert_eq!(counted, (&json!(requests), &json!(input), &json!(output)), "{name}");
+    }
     boss.finish().await;
 }
 
