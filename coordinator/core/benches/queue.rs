@@ -1,6 +1,8 @@
 //! Time per event with a long queue: 1,000 models, four GPUs with room for ten each, 100,000 requests waiting.
 //!
-//! `cargo bench -p model-boss-core --bench queue`; prints nanoseconds by kind of event.
+//! `cargo bench -p model-boss-core --bench queue`; prints nanoseconds by kind of event. The same events are decided in each of
+//! seven rounds. What an event took in the fastest of them is its own work; what it took beyond that in the others is the
+//! machine's, such as other processes on the same CPU. Both are printed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -14,15 +16,37 @@ use model_boss_protocol::{ByteCount, Category, DeviceId, Priority, RequestId};
 const MODELS: u64 = 1_000;
 const QUEUED: u64 = 100_000;
 const EVENTS: u64 = 400_000;
+/// Unless `-- --rounds N` says otherwise.
+const ROUNDS: usize = 7;
 
 fn main() {
+    let rounds =
+        std::env::args().skip_while(|arg| arg != "--rounds").nth(1).and_then(|n| n.parse().ok()).unwrap_or(ROUNDS);
+    let first = round();
+    let mut least = first.times.clone();
+    let mut all = first.times.clone();
+    for _ in 1..rounds {
+        let again = round().times;
+        assert_eq!(again.len(), least.len(), "the same events give the same effects");
+        for ((_, least), (_, took)) in least.iter_mut().zip(&again) {
+            *least = (*least).min(*took);
+        }
+        all.extend(again);
+    }
+    println!("{MODELS} models, {} requests waiting at the end, {rounds} rounds", first.core.queued());
+    table("each event in the fastest round", least);
+    table("in every round", all);
+}
+
+/// Decides all events once.
+fn round() -> Bench {
     let settings = Settings { max_queued_per_model: usize::MAX, max_queued: usize::MAX, ..Settings::default() };
     let mut bench = Bench {
         core: Scheduler::new(settings, Moment::START),
         now: Moment::START,
         news: BTreeMap::new(),
         running: VecDeque::new(),
-        times: BTreeMap::new(),
+        times: Vec::new(),
         measured: false,
         seed: 1,
         next: 1,
@@ -62,20 +86,37 @@ fn main() {
         }
         bench.hear_the_news();
     }
-    println!("{} models, {} requests waiting at the end", MODELS, bench.core.queued());
-    println!("{:<10} {:>9} {:>8} {:>8} {:>8} {:>10}", "event", "count", "p50 ns", "p99 ns", "p99.9 ns", "max ns");
-    let mut all = Vec::new();
-    for (kind, mut times) in bench.times {
-        row(kind, &mut times);
-        all.extend(times);
-    }
-    row("all", &mut all);
+    bench
 }
 
-fn row(kind: &str, times: &mut [u64]) {
+fn table(title: &str, times: Vec<(&'static str, u64)>) {
+    println!("{title}");
+    println!(
+        "{:<10} {:>9} {:>8} {:>8} {:>8} {:>10} {:>11}",
+        "event", "count", "p50 ns", "p99 ns", "p99.9 ns", "max ns", "over 100 us"
+    );
+    let mut by_kind: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+    for &(kind, took) in &times {
+        by_kind.entry(kind).or_default().push(took);
+    }
+    for (kind, times) in by_kind {
+        row(kind, times);
+    }
+    row("all", times.into_iter().map(|(_, took)| took).collect());
+}
+
+fn row(kind: &str, mut times: Vec<u64>) {
     times.sort_unstable();
     let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
-    println!("{kind:<10} {:>9} {:>8} {:>8} {:>8} {:>10}", times.len(), at(0.5), at(0.99), at(0.999), at(1.0));
+    let over = times.len() - times.partition_point(|took| *took <= 100_000);
+    println!(
+        "{kind:<10} {:>9} {:>8} {:>8} {:>8} {:>10} {over:>11}",
+        times.len(),
+        at(0.5),
+        at(0.99),
+        at(0.999),
+        at(1.0)
+    );
 }
 
 fn model(number: u64) -> ModelDescription {
@@ -103,7 +144,7 @@ struct Bench {
     /// What workers and ledger will report, by the moment it happens.
     news: BTreeMap<(Moment, u64), (&'static str, Event)>,
     running: VecDeque<RequestId>,
-    times: BTreeMap<&'static str, Vec<u64>>,
+    times: Vec<(&'static str, u64)>,
     measured: bool,
     seed: u64,
     next: u64,
@@ -141,7 +182,7 @@ impl Bench {
         let effects = self.core.handle(self.now, input);
         let took = began.elapsed();
         if self.measured {
-            self.times.entry(kind).or_default().push(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+            self.times.push((kind, u64::try_from(took.as_nanos()).unwrap_or(u64::MAX)));
         }
         for effect in effects {
             match effect {
