@@ -20,14 +20,16 @@ use crate::by_number::ByNumber;
 use crate::catalog::ModelIndex;
 use crate::client::ClientIndex;
 use crate::ladder::Climb;
+use crate::time::nanos;
 
 use lane::{Lane, Terms};
 
 /// A place in the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Arrival {
-    pub(crate) at: Moment,
+    /// Rises with the moment, so it decides alone.
     number: u64,
+    pub(crate) at: Moment,
 }
 
 /// RC-4's order without `warm_bump`: smaller goes first.
@@ -654,7 +656,6 @@ impl ModelQueue {
 
 /// Whole steps of `step` in `span`; none when `step` is zero.
 pub(crate) fn steps(span: Duration, step: Duration) -> u64 {
-    let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
     nanos(span).checked_div(nanos(step)).unwrap_or(0)
 }
 

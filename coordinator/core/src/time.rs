@@ -3,44 +3,81 @@
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A moment, as the time since the coordinator's own arbitrary start. Never goes back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Moment(Duration);
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment {
+    /// The last one is 584 years after the start: no sum of spans goes beyond it.
+    nanos: u64,
+}
 
 impl Moment {
     /// The start.
-    pub const START: Self = Self(Duration::ZERO);
+    pub const START: Self = Self { nanos: 0 };
 
     /// The moment `since` the start.
     pub const fn at(since: Duration) -> Self {
-        Self(since)
+        Self { nanos: nanos(since) }
     }
 
     /// Time since the start.
     pub const fn since_start(self) -> Duration {
-        self.0
+        Duration::from_nanos(self.nanos)
     }
 
     /// Time from `earlier` to this moment; zero when `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
-        self.0.saturating_sub(earlier.0)
+        Duration::from_nanos(self.nanos.saturating_sub(earlier.nanos))
     }
+}
+
+/// The whole of a span, or as much as there is.
+pub(crate) const fn nanos(span: Duration) -> u64 {
+    let nanos = span.as_nanos();
+    if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 }
 }
 
 impl Add<Duration> for Moment {
     type Output = Self;
     fn add(self, span: Duration) -> Self {
-        Self(self.0.saturating_add(span))
+        Self { nanos: self.nanos.saturating_add(nanos(span)) }
     }
 }
 
 impl Sub<Duration> for Moment {
     type Output = Self;
     fn sub(self, span: Duration) -> Self {
-        Self(self.0.saturating_sub(span))
+        Self { nanos: self.nanos.saturating_sub(nanos(span)) }
+    }
+}
+
+impl Serialize for Moment {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.since_start().serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Moment {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Duration::deserialize(deserializer).map(Self::at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_span_goes_beyond_the_last_moment_and_text_is_that_of_a_span() {
+        let last = Moment::at(Duration::MAX);
+        assert_eq!(last + Duration::MAX, last);
+        assert_eq!(Moment::START - Duration::MAX, Moment::START);
+        assert_eq!(Moment::START.since(last), Duration::ZERO);
+        let moment = Moment::at(Duration::new(7, 5));
+        let text = serde_json::to_string(&moment).unwrap();
+        assert_eq!(text, serde_json::to_string(&Duration::new(7, 5)).unwrap());
+        assert_eq!(serde_json::from_str::<Moment>(&text).unwrap(), moment);
     }
 }
