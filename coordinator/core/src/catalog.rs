@@ -22,6 +22,10 @@ impl ModelIndex {
     pub(crate) const fn get(self) -> usize {
         self.0 as usize
     }
+
+    pub(crate) const fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
 }
 
 /// A model and what is remembered about it.

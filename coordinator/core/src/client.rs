@@ -31,7 +31,7 @@ const SERVICE_PER_SECOND: u64 = 100;
 
 /// A client's place in [`Clients`]. Used again for another client when this one is forgotten, which happens only while
 /// nothing of it waits or runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ClientIndex(u32);
 
 impl ClientIndex {

@@ -3,14 +3,15 @@
 //!
 //! One FIFO per (model, priority, client). Within a FIFO the oldest is always first, and among requests of one base
 //! priority the older one is never aged less, so the order at any moment is a merge of few heads: nothing is ever sorted
-//! again as time passes. What a client got moves all its requests at once; it only grows, so the first of each lane is kept
-//! until its own client gets more, and then sought among one head per client that waits there. Every other change is
-//! logarithmic.
+//! again as time passes. What a client got moves all its requests at once, so the first is sought among one head per client,
+//! when somebody asks for it. Models that want a load stand in lines of the same make. Every change is logarithmic.
 
+mod cold;
+mod heads;
 mod lane;
+mod line;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use model_boss_protocol::{ByteCount, KeepAlive, Priority, RequestId};
@@ -22,7 +23,9 @@ use crate::client::ClientIndex;
 use crate::ladder::Climb;
 use crate::time::nanos;
 
-use lane::{Lane, Terms};
+use cold::Cold;
+use heads::Terms;
+use lane::{HeadChange, Lane};
 
 /// A place in the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,7 +76,6 @@ pub(crate) struct Head {
     pub(crate) key: OrderKey,
     pub(crate) id: RequestId,
     pub(crate) base: Priority,
-    pub(crate) client: ClientIndex,
 }
 
 impl Head {
@@ -81,7 +83,7 @@ impl Head {
     pub(crate) fn imagined(id: RequestId, base: Priority, now: Moment) -> Self {
         let arrival = Arrival { at: now, number: u64::MAX };
         let key = OrderKey { effective: base, service: 0, arrival };
-        Self { key, id, base, client: ClientIndex::new(usize::MAX) }
+        Self { key, id, base }
     }
 }
 
@@ -106,15 +108,15 @@ pub(crate) struct ClientStanding {
     pub(crate) held_back: bool,
 }
 
-/// Models that are alike for placement: where one finds no room and no right to evict, those do not that wait with the same
+/// Requests that are alike for placement: where one finds no room and no right to evict, those do not that wait with the same
 /// or a less important base priority behind it and need as much or more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Likeness {
     /// Models with the same places to go.
     pub(crate) family: u32,
-    /// The most important base priority that waits for the model.
+    /// Their base priority.
     pub(crate) base: Priority,
-    /// What it needs, in steps of a sixteenth of an octave.
+    /// What their model needs, in steps of a sixteenth of an octave.
     pub(crate) need: u16,
 }
 
@@ -134,15 +136,6 @@ impl Likeness {
 
 /// A model that wants a load, by its first request.
 pub(crate) type Wanting = (OrderKey, ModelIndex);
-
-/// An answer to the question which model comes next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
-    Model(Wanting),
-    None,
-    /// Too much of the index has to be put right first: to be asked again.
-    Later,
-}
 
 /// The queue is at a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,13 +171,8 @@ pub(crate) struct InferenceQueue {
     models: Vec<ModelQueue>,
     /// How many requests each client has waiting for each model.
     clients: Vec<ByNumber<ModelIndex, usize>>,
-    /// Every absent model by its first request. A key may be smaller than the true one (its client got more, or may start
-    /// nothing), never larger: whoever reads an entry looks at the truth first.
-    wanting: BTreeSet<Wanting>,
-    /// The same, those that are alike together: what is looked at when something changed is one of each.
-    alike: BTreeMap<Likeness, BTreeSet<Wanting>>,
-    /// When a key in `wanting` may get smaller by aging.
-    aging: BTreeSet<(Moment, ModelIndex)>,
+    /// The models that want a load.
+    cold: Cold,
     deadlines: BTreeSet<(Moment, RequestId)>,
     arrivals: u64,
     /// How many of those that wait are for providers.
@@ -196,30 +184,26 @@ struct ModelQueue {
     residency: Residency,
     /// A provider and no model of this machine.
     is_provider: bool,
+    /// It wants a load that is on its way or has to wait for something of its own: it stands in no line.
+    aside: bool,
     /// Those that somebody waits in, most important first: whoever looks at a model looks at all of them.
     lanes: Vec<Lane>,
     length: usize,
     loads: BTreeSet<RequestId>,
-    /// What stands for this model in `wanting` and `alike`.
-    wanting: Option<(OrderKey, Likeness)>,
     family: u32,
     need: u16,
-    /// What stands for this model in `aging`.
-    ages_at: Option<Moment>,
 }
 
 impl InferenceQueue {
     pub(crate) fn new(limits: QueueLimits, aging_step: Duration) -> Self {
         Self {
             limits,
-            terms: Terms { aging_step, standings: Vec::new() },
+            terms: Terms::new(aging_step),
             now: Moment::START,
             waiting: ByNumber::default(),
             models: Vec::new(),
             clients: Vec::new(),
-            wanting: BTreeSet::new(),
-            alike: BTreeMap::new(),
-            aging: BTreeSet::new(),
+            cold: Cold::default(),
             deadlines: BTreeSet::new(),
             arrivals: 0,
             elsewhere: 0,
@@ -229,10 +213,7 @@ impl InferenceQueue {
     /// Other limits and another aging from now on; what waits stays.
     pub(crate) fn reconfigure(&mut self, limits: QueueLimits, aging_step: Duration) {
         self.limits = limits;
-        self.terms.aging_step = aging_step;
-        for number in 0..self.models.len() {
-            self.index(ModelIndex::new(number));
-        }
+        self.terms.set_aging_step(aging_step);
     }
 
     /// A place at the end of the order of arrival.
@@ -243,16 +224,9 @@ impl InferenceQueue {
     }
 
     /// What stands for a caller that waits outside the queue, such as a move.
-    pub(crate) fn stand_in(
-        &self,
-        id: RequestId,
-        client: ClientIndex,
-        base: Priority,
-        arrival: Arrival,
-        now: Moment,
-    ) -> Head {
-        let effective = base.aged(steps(now.since(arrival.at), self.terms.aging_step));
-        Head { key: OrderKey { effective, service: 0, arrival }, id, base, client }
+    pub(crate) fn stand_in(&self, id: RequestId, base: Priority, arrival: Arrival, now: Moment) -> Head {
+        let effective = self.terms.effective(base, arrival, now);
+        Head { key: OrderKey { effective, service: 0, arrival }, id, base }
     }
 
     /// Whether one more request of this priority for `model` may wait (RC-10). The last eighth of each bound is kept for
@@ -284,54 +258,55 @@ impl InferenceQueue {
 
     /// Adds a request at the place of its arrival: a new one at the end, one that is tried again where it was.
     pub(crate) fn push(&mut self, entry: Waiting) {
-        *self.places(entry.client).entry(entry.model).or_default() += 1;
-        let queue = self.entry(entry.model);
+        let Waiting { id, model, client, priority, arrival, .. } = entry;
+        *self.places(client).entry(model).or_default() += 1;
+        self.entry(model);
+        let queue = &mut self.models[model.get()];
         queue.length += 1;
-        let is_provider = queue.is_provider;
+        self.elsewhere += usize::from(queue.is_provider);
+        if queue.length == 1 && queue.residency == Residency::Absent {
+            self.cold.add(model, queue.likeness(), queue.aside);
+        }
         if entry.purpose == Purpose::Load {
-            queue.loads.insert(entry.id);
+            queue.loads.insert(id);
         }
-        let is_head = queue.lane(entry.priority).push(entry.client, entry.arrival, entry.id);
-        self.elsewhere += usize::from(is_provider);
+        let change = queue.lane(priority).push(client, arrival, id, self.now, &self.terms);
         if let Some(deadline) = entry.deadline {
-            self.deadlines.insert((deadline, entry.id));
+            self.deadlines.insert((deadline, id));
         }
-        if is_head {
-            self.head_came(&entry);
-        }
-        self.waiting.insert(entry.id, Box::new(entry));
+        self.waiting.insert(id, Box::new(entry));
+        self.head_changed(model, priority, client, change);
     }
 
     /// Takes a request out, wherever it stands.
     pub(crate) fn remove(&mut self, id: RequestId) -> Option<Waiting> {
         let entry = *self.waiting.remove(&id)?;
+        let Waiting { model, client, priority, arrival, .. } = entry;
         if let Some(deadline) = entry.deadline {
             self.deadlines.remove(&(deadline, id));
         }
-        let models = self.places(entry.client);
-        if let Some(count) = models.get_mut(&entry.model) {
+        let models = self.places(client);
+        if let Some(count) = models.get_mut(&model) {
             *count -= 1;
             if *count == 0 {
-                models.remove(&entry.model);
+                models.remove(&model);
             }
         }
-        let Some(queue) = self.models.get_mut(entry.model.get()) else { return Some(entry) };
+        let Some(queue) = self.models.get_mut(model.get()) else { return Some(entry) };
         queue.length -= 1;
         self.elsewhere -= usize::from(queue.is_provider);
         if entry.purpose == Purpose::Load {
             queue.loads.remove(&id);
         }
-        let Some(place) = queue.place_of(entry.priority) else { return Some(entry) };
-        let lane = &mut queue.lanes[place];
-        let was_first = lane.first.is_some_and(|first| first.id == id);
-        lane.remove(entry.client, entry.arrival);
-        if lane.is_empty() {
+        let Some(place) = queue.place_of(priority) else { return Some(entry) };
+        let change = queue.lanes[place].remove(client, arrival, self.now, &self.terms);
+        if queue.lanes[place].is_empty() {
             queue.lanes.remove(place);
-        } else if was_first {
-            lane.index(self.now, &self.terms);
         }
-        if was_first {
-            self.place(entry.model);
+        self.head_changed(model, priority, client, change);
+        let queue = &self.models[model.get()];
+        if queue.length == 0 && queue.residency == Residency::Absent {
+            self.cold.remove(model, queue.likeness());
         }
         Some(entry)
     }
@@ -344,20 +319,15 @@ impl InferenceQueue {
     /// The first request of each base priority for `model`, of those whose clients may start something.
     pub(crate) fn heads(&self, model: ModelIndex, now: Moment) -> impl Iterator<Item = Head> {
         let lanes = self.models.get(model.get()).map(|q| &q.lanes);
-        lanes.into_iter().flatten().filter_map(move |lane| lane.true_first(now, &self.terms))
+        lanes.into_iter().flatten().filter_map(move |lane| lane.first(now, &self.terms))
     }
 
     /// Puts right what changed since the model was last looked at, so that looking at it costs little.
     pub(crate) fn refresh(&mut self, model: ModelIndex, now: Moment) {
         self.advance(now);
         let Some(queue) = self.models.get_mut(model.get()) else { return };
-        let mut changed = false;
-        for lane in queue.lanes.iter_mut().filter(|lane| lane.is_stale(self.now, &self.terms)) {
-            lane.index(self.now, &self.terms);
-            changed = true;
-        }
-        if changed {
-            self.place(model);
+        for lane in &mut queue.lanes {
+            lane.seek(self.now, &self.terms);
         }
     }
 
@@ -367,100 +337,91 @@ impl InferenceQueue {
         let Some(&Waiting { model, priority, client, .. }) = self.get(id) else { return false };
         let queue = &mut self.models[model.get()];
         let Some(lane) = queue.place_of(priority).map(|place| &mut queue.lanes[place]) else { return false };
-        if !lane.leads(client, id) {
-            return false;
-        }
-        let stale = lane.is_stale(self.now, &self.terms);
-        if stale {
-            lane.index(self.now, &self.terms);
-        }
-        let is_head = lane.first.is_some_and(|first| first.id == id);
-        if stale {
-            self.place(model);
-        }
-        is_head
+        lane.leads(client, id) && lane.seek(self.now, &self.terms) == Some(id)
     }
 
-    /// The next model that needs a load for somebody, in the order of their first requests; `after` is the one before.
-    pub(crate) fn next_wanting(&mut self, now: Moment, after: Option<Wanting>, renewals: &mut usize) -> Next {
-        self.next(now, None, after, renewals)
-    }
-
-    /// The next model of a kind that wants a load; `after` is the one before.
-    pub(crate) fn next_alike(
-        &mut self,
-        now: Moment,
-        kind: Likeness,
-        after: Option<Wanting>,
-        renewals: &mut usize,
-    ) -> Next {
-        self.next(now, Some(kind), after, renewals)
-    }
-
-    /// The next of a kind, or of all. Keys in the index may be smaller than the truth; those that are met are put right, no
-    /// more than `renewals` of them, because a client that got more may be the first of every model.
-    fn next(&mut self, now: Moment, kind: Option<Likeness>, after: Option<Wanting>, renewals: &mut usize) -> Next {
+    /// The first model of a kind that wants a load.
+    pub(crate) fn first_alike(&mut self, now: Moment, kind: Likeness) -> Option<Wanting> {
         self.advance(now);
-        let mut from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        loop {
-            let models = match kind {
-                None => &self.wanting,
-                Some(kind) => match self.alike.get(&kind) {
-                    Some(models) => models,
-                    None => return Next::None,
-                },
-            };
-            let Some(&(key, model)) = models.range((from, Bound::Unbounded)).next() else { return Next::None };
-            self.refresh(model, now);
-            let is_true =
-                |(truth, now_of): (OrderKey, Likeness)| truth == key && kind.is_none_or(|kind| kind == now_of);
-            if self.models[model.get()].wanting.is_some_and(is_true) {
-                return Next::Model((key, model));
-            }
-            // It stands further back by now, and is met there.
-            from = Bound::Excluded((key, model));
-            match renewals.checked_sub(1) {
-                Some(left) => *renewals = left,
-                None => return Next::Later,
-            }
-        }
+        self.cold.seek(kind, self.now, &self.terms)
     }
 
-    /// The kinds of models that want a load.
-    pub(crate) fn kinds(&self) -> Vec<Likeness> {
-        self.alike.keys().copied().collect()
+    /// The first model of all that want a load.
+    pub(crate) fn first_wanting(&mut self, now: Moment) -> Option<Wanting> {
+        self.advance(now);
+        self.cold.seek_among_all(self.now, &self.terms)
     }
 
-    /// What a model that wants a load is like.
+    /// The next model that is not loaded and that somebody waits for, beginning with this one: those that stand in no line
+    /// too. In no order that means anything.
+    pub(crate) fn next_cold(&self, from: ModelIndex) -> Option<ModelIndex> {
+        self.cold.next_model(from)
+    }
+
+    /// The kinds of requests whose models want a load.
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = Likeness> {
+        self.cold.kinds()
+    }
+
+    /// What a model's most important requests are like that may start something.
     pub(crate) fn likeness(&self, model: ModelIndex) -> Option<Likeness> {
-        self.models.get(model.get())?.wanting.map(|(_, kind)| kind)
+        let queue = self.models.get(model.get())?;
+        let first = queue.lanes.iter().find(|lane| lane.first(self.now, &self.terms).is_some())?;
+        Some(queue.kind(first.base()))
     }
 
     /// Says what a model is like.
     pub(crate) fn set_likeness(&mut self, model: ModelIndex, family: u32, need: u16) {
         let queue = self.entry(model);
         if (queue.family, queue.need) != (family, need) {
+            self.leave_lines(model);
+            let queue = self.entry(model);
             (queue.family, queue.need) = (family, need);
-            self.place(model);
+            self.enter_lines(model);
         }
     }
 
-    /// What the models that want a load need at most: by family, all of a kind together.
+    /// Whether a model that wants a load stands in line for it.
+    pub(crate) fn is_in_line(&self, model: ModelIndex) -> bool {
+        self.models.get(model.get()).is_some_and(|queue| queue.is_in_line() && queue.length > 0)
+    }
+
+    /// A model that has the next turn, or waits for something else than room, stands in no line until it is said otherwise:
+    /// so the first of a line is one that has to be looked at.
+    pub(crate) fn set_aside(&mut self, model: ModelIndex, aside: bool) {
+        if self.entry(model).aside != aside {
+            self.leave_lines(model);
+            self.entry(model).aside = aside;
+            self.enter_lines(model);
+        }
+    }
+
+    /// What the models that want a load need at most: by family, all that are alike together.
     pub(crate) fn needs(&self) -> impl Iterator<Item = (u32, i128)> {
-        self.alike.iter().map(|(kind, models)| {
-            let each = f64::from(kind.need + 1) / 16.0;
-            (kind.family, (each.exp2() * f64::from(1 << 20)) as i128 * models.len() as i128)
+        self.cold.counts().map(|((family, need), models)| {
+            let each = f64::from(need + 1) / 16.0;
+            (family, (each.exp2() * f64::from(1 << 20)) as i128 * models as i128)
         })
     }
 
+    /// Whether a model that is not loaded is waited for by somebody who may start something.
     pub(crate) fn anyone_wants_a_load(&self) -> bool {
-        !self.wanting.is_empty()
+        self.cold.has_a_first(self.now, &self.terms)
+            || self.cold.aside().any(|model| self.best(model, self.now).is_some())
+    }
+
+    /// Whether anybody waits for a model that is not loaded.
+    pub(crate) fn anyone_waits_for_a_load(&self) -> bool {
+        !self.cold.is_empty()
     }
 
     /// Says where a model is; absent ones with waiting requests become candidates for a load.
     pub(crate) fn set_residency(&mut self, model: ModelIndex, residency: Residency) {
-        self.entry(model).residency = residency;
-        self.place(model);
+        if self.entry(model).residency != residency {
+            self.leave_lines(model);
+            self.entry(model).residency = residency;
+            self.enter_lines(model);
+        }
     }
 
     /// Forgets a model that nobody waits for: its place in the catalog is another model's next.
@@ -476,14 +437,7 @@ impl InferenceQueue {
 
     /// Says where a client stands; whether it was held back before and is not any more.
     pub(crate) fn set_standing(&mut self, client: ClientIndex, standing: ClientStanding) -> bool {
-        let before = self.terms.set_standing(client, standing);
-        let freed = before.held_back && !standing.held_back;
-        if freed || standing.service < before.service {
-            for model in self.models_of(client) {
-                self.index(model);
-            }
-        }
-        freed
+        self.terms.set_standing(client, standing)
     }
 
     /// The models that a client waits for, in their order.
@@ -544,23 +498,14 @@ impl InferenceQueue {
 
     /// How many requests for `model` would go before one of this priority that came now. For people: looks at all of them.
     pub(crate) fn stand_before(&self, model: ModelIndex, base: Priority, now: Moment) -> usize {
-        let aged =
-            |waiting: &&Waiting| waiting.priority.aged(steps(now.since(waiting.arrival.at), self.terms.aging_step));
+        let aged = |waiting: &&Waiting| self.terms.effective(waiting.priority, waiting.arrival, now);
         let of_model = self.waiting.values().map(Box::as_ref).filter(|waiting| waiting.model == model);
         of_model.filter(|waiting| aged(waiting) <= base).count()
     }
 
-    /// Time goes on: what aged gets its new place.
+    /// Time goes on.
     fn advance(&mut self, now: Moment) {
         self.now = self.now.max(now);
-        while let Some(&(_, model)) = self.aging.first().filter(|(at, _)| *at <= self.now) {
-            for lane in &mut self.models[model.get()].lanes {
-                if lane.ages_at.is_some_and(|at| at <= self.now) {
-                    lane.index(self.now, &self.terms);
-                }
-            }
-            self.place(model);
-        }
     }
 
     fn entry(&mut self, model: ModelIndex) -> &mut ModelQueue {
@@ -577,76 +522,74 @@ impl InferenceQueue {
         &mut self.clients[client.get()]
     }
 
-    /// A new head may only bring its lane and its model forward.
-    fn head_came(&mut self, entry: &Waiting) {
-        if self.terms.standing(entry.client).held_back {
+    /// Keeps the lines in step with the lane of a model, whose request came or went already.
+    fn head_changed(&mut self, model: ModelIndex, priority: Priority, client: ClientIndex, change: Option<HeadChange>) {
+        let queue = &self.models[model.get()];
+        let Some(HeadChange { before, after }) = change.filter(|_| queue.is_in_line()) else { return };
+        let kind = queue.kind(priority);
+        if let Some(arrival) = before {
+            self.cold.take(kind, client, (arrival, model), self.now, &self.terms);
+        }
+        if let Some(arrival) = after {
+            self.cold.put(kind, client, (arrival, model), self.now, &self.terms);
+        }
+    }
+
+    /// Takes a model out of the lines, before what it is like or where it is changes.
+    fn leave_lines(&mut self, model: ModelIndex) {
+        let queue = &self.models[model.get()];
+        if queue.residency != Residency::Absent || queue.length == 0 {
             return;
         }
-        let key = self.terms.key(entry.priority, entry.arrival, entry.client, self.now);
-        let head = Head { key, id: entry.id, base: entry.priority, client: entry.client };
-        let lane = self.models[entry.model.get()].lane(entry.priority);
-        if lane.head_came(head, self.now, &self.terms) {
-            self.place(entry.model);
+        self.cold.remove(model, queue.likeness());
+        for (kind, arrival, client) in queue.heads_in_line() {
+            self.cold.take(kind, client, (arrival, model), self.now, &self.terms);
         }
     }
 
-    /// Finds the first of every lane of a model anew.
-    fn index(&mut self, model: ModelIndex) {
-        let Some(queue) = self.models.get_mut(model.get()) else { return };
-        queue.lanes.iter_mut().for_each(|lane| lane.index(self.now, &self.terms));
-        self.place(model);
-    }
-
-    /// Brings a model's places in `wanting` and `aging` up to date with its lanes.
-    fn place(&mut self, model: ModelIndex) {
-        let queue = &mut self.models[model.get()];
-        let (mut first, mut ages_at) = (None, None);
-        if queue.residency == Residency::Absent && queue.length > 0 {
-            let smaller = |a: Option<OrderKey>, b: OrderKey| Some(a.map_or(b, |a| a.min(b)));
-            first = queue.lanes.iter().filter_map(|lane| lane.first).fold(None, |least, head| smaller(least, head.key));
-            ages_at = queue.lanes.iter().filter(|lane| lane.first.is_some()).filter_map(|lane| lane.ages_at).min();
+    /// Puts it back, as it is now.
+    fn enter_lines(&mut self, model: ModelIndex) {
+        let queue = &self.models[model.get()];
+        if queue.residency != Residency::Absent || queue.length == 0 {
+            return;
         }
-        let most_important = queue.lanes.iter().find(|lane| lane.first.is_some()).map_or(Priority::LOWEST, |l| l.base);
-        let kind = Likeness { family: queue.family, base: most_important, need: queue.need };
-        let first = first.map(|key| (key, kind));
-        let before = std::mem::replace(&mut queue.wanting, first);
-        let aged_at = std::mem::replace(&mut queue.ages_at, ages_at);
-        if before != first {
-            if let Some((key, kind)) = before {
-                self.wanting.remove(&(key, model));
-                if let Some(alike) = self.alike.get_mut(&kind) {
-                    alike.remove(&(key, model));
-                    if alike.is_empty() {
-                        self.alike.remove(&kind);
-                    }
-                }
-            }
-            if let Some((key, kind)) = first {
-                self.wanting.insert((key, model));
-                self.alike.entry(kind).or_default().insert((key, model));
-            }
-        }
-        if aged_at != ages_at {
-            if let Some(at) = aged_at {
-                self.aging.remove(&(at, model));
-            }
-            if let Some(at) = ages_at {
-                self.aging.insert((at, model));
-            }
+        self.cold.add(model, queue.likeness(), queue.aside);
+        for (kind, arrival, client) in queue.heads_in_line() {
+            self.cold.put(kind, client, (arrival, model), self.now, &self.terms);
         }
     }
 }
 
 impl ModelQueue {
+    /// What a request of this base priority is like.
+    fn kind(&self, base: Priority) -> Likeness {
+        Likeness { family: self.family, base, need: self.need }
+    }
+
+    fn likeness(&self) -> (u32, u16) {
+        (self.family, self.need)
+    }
+
+    /// Whether its requests stand in the lines of those that want a load.
+    fn is_in_line(&self) -> bool {
+        self.residency == Residency::Absent && !self.aside
+    }
+
+    /// The first request of each client in each lane, if they stand in line.
+    fn heads_in_line(&self) -> impl Iterator<Item = (Likeness, Arrival, ClientIndex)> {
+        let lanes = self.lanes.iter().filter(|_| self.is_in_line());
+        lanes.flat_map(|lane| lane.heads().map(|(arrival, client)| (self.kind(lane.base()), arrival, client)))
+    }
+
     /// Where the lane of this base priority is.
     fn place_of(&self, base: Priority) -> Option<usize> {
-        self.lanes.iter().position(|lane| lane.base == base)
+        self.lanes.iter().position(|lane| lane.base() == base)
     }
 
     /// The lane of this base priority.
     fn lane(&mut self, base: Priority) -> &mut Lane {
         let place = self.place_of(base).unwrap_or_else(|| {
-            let place = self.lanes.iter().take_while(|lane| lane.base < base).count();
+            let place = self.lanes.iter().take_while(|lane| lane.base() < base).count();
             self.lanes.insert(place, Lane::new(base));
             place
         });

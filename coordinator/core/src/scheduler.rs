@@ -9,6 +9,7 @@ mod forgetting;
 mod ladders;
 mod ledger;
 mod loading;
+mod looks;
 mod measure;
 mod moves;
 mod operator;
@@ -29,6 +30,7 @@ use std::time::Duration;
 use model_boss_protocol::{ApiError, Category, DeviceId, Generation, RequestId, SlotId};
 
 use self::ledger::Ledger;
+use self::looks::{Budget, Reconsider, Unlooked, WITH_A_TICK, WITH_AN_EVENT};
 use self::moves::Move;
 use self::second_try::SecondTry;
 use self::yielding::Others;
@@ -39,25 +41,10 @@ use crate::decision::Decisions;
 use crate::device::{Claim, Devices};
 use crate::footprint::Footprints;
 use crate::pool::ModelPool;
-use crate::queue::{InferenceQueue, Likeness, Next, QueueLimits, Waiting, Wanting};
+use crate::queue::{InferenceQueue, QueueLimits, Waiting};
 use crate::slot::{ModelSlot, SlotState, StopPhase};
 use crate::timer::Timers;
 use crate::{Effect, Event, Input, Moment, Order, Outcome, Settings};
-
-/// How much is looked at within one event, so that its length does not depend on how many models wait.
-#[derive(Clone, Copy, Debug)]
-struct Budget {
-    /// Models that are looked at.
-    looks: usize,
-    /// Models passed over because they wait for something else than room.
-    passes: usize,
-    /// Places in the index of the queue that are put right.
-    renewals: usize,
-}
-
-/// An event takes the first look; the others follow by ticks at once.
-const WITH_AN_EVENT: Budget = Budget { looks: 1, passes: 4, renewals: 4 };
-const WITH_A_TICK: Budget = Budget { looks: 4, passes: 16, renewals: 16 };
 
 /// No setting makes the scheduler spin.
 const LEAST_WAIT: Duration = Duration::from_millis(1);
@@ -102,10 +89,10 @@ pub struct Scheduler {
     /// The families of models that have the same places to go.
     families: BTreeMap<FamilyKey, u32>,
     next_family: u32,
-    /// Kinds that are still to be looked at since the last change, each from this model on.
-    unlooked: BTreeMap<Likeness, Option<Wanting>>,
-    /// Where the round through everybody is that goes on behind the events.
-    round: Option<Option<Wanting>>,
+    /// What is still to be looked at since the last change.
+    unlooked: Unlooked,
+    /// Where the round through everybody goes on behind the events.
+    round: Option<ModelIndex>,
     out: Vec<Effect>,
 }
 
@@ -123,17 +110,6 @@ struct FamilyKey {
 
 /// Families remembered at once; who has one of those forgotten gets a new one when it is looked at.
 const FAMILIES_KEPT: usize = 1_024;
-
-/// What came of a look at a model that wants a load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Looked {
-    /// There is no room for it, and nobody whom it may send away: neither for those behind it that are like it.
-    Blocked,
-    /// It waits for something else than room. That cost nothing to see.
-    Passed,
-    /// Anything else, which says nothing about others.
-    Alone,
-}
 
 /// A request that was dispatched and has not ended.
 #[derive(Debug)]
@@ -180,24 +156,6 @@ enum Life {
     Drained,
 }
 
-/// How much of what waits for a load has to be looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Reconsider {
-    Nothing,
-    /// What was left of an earlier look.
-    Rest,
-    /// The one that goes next.
-    Next,
-    /// One of each kind.
-    Kinds,
-}
-
-impl Budget {
-    fn is_left(self) -> bool {
-        self.looks > 0 && self.passes > 0
-    }
-}
-
 impl Scheduler {
     /// A scheduler that knows no models and no devices yet.
     pub fn new(settings: Settings, now: Moment) -> Self {
@@ -229,7 +187,7 @@ impl Scheduler {
             reconsider: Reconsider::Nothing,
             families: BTreeMap::new(),
             next_family: 1,
-            unlooked: BTreeMap::new(),
+            unlooked: Unlooked::default(),
             round: None,
             out: Vec::new(),
             settings,
@@ -323,7 +281,7 @@ impl Scheduler {
                 Timer::Reevaluate => {
                     self.reconsider_rungs();
                     self.reconsider_at_least(Reconsider::Kinds);
-                    self.round.get_or_insert(None);
+                    self.round.get_or_insert(ModelIndex::new(0));
                 }
             }
         }
@@ -342,17 +300,7 @@ impl Scheduler {
             match std::mem::replace(&mut self.reconsider, Reconsider::Nothing) {
                 Reconsider::Nothing => break,
                 Reconsider::Rest => {}
-                Reconsider::Next => {
-                    if self.has_a_turn() {
-                        match self.queue.next_wanting(self.now, None, &mut budget.renewals) {
-                            Next::Model((_, model)) => {
-                                self.consider(model);
-                            }
-                            Next::None => {}
-                            Next::Later => self.look_at_all_kinds(),
-                        }
-                    }
-                }
+                Reconsider::Next => self.look_at_the_next(),
                 Reconsider::Kinds => self.look_at_all_kinds(),
             }
             self.look_on(&mut budget);
@@ -364,7 +312,7 @@ impl Scheduler {
             self.timers.set_if_unset(Timer::LookOn, self.now + LEAST_WAIT);
         }
         self.leave_queue();
-        if self.queue.anyone_wants_a_load() {
+        if self.queue.anyone_waits_for_a_load() {
             self.timers.set_if_unset(Timer::Reevaluate, self.now + self.settings.reevaluate_every.max(LEAST_WAIT));
         } else {
             self.timers.clear(Timer::Reevaluate);
@@ -373,72 +321,6 @@ impl Scheduler {
             self.life = Life::Drained;
             self.out.push(Effect::Drained);
         }
-    }
-
-    fn look_at_all_kinds(&mut self) {
-        self.unlooked = self.queue.kinds().into_iter().map(|kind| (kind, None)).collect();
-    }
-
-    /// Looks at the kinds that are left, the one that goes first before the others, and then at the next of the round.
-    fn look_on(&mut self, budget: &mut Budget) {
-        while budget.is_left() && !self.unlooked.is_empty() {
-            if !self.has_a_turn() {
-                // The end of each load brings the next look.
-                return self.unlooked.clear();
-            }
-            let kinds: Vec<(Likeness, Option<Wanting>)> = self.unlooked.iter().map(|(kind, at)| (*kind, *at)).collect();
-            let mut first: Option<(Wanting, Likeness)> = None;
-            for (kind, after) in kinds {
-                match self.queue.next_alike(self.now, kind, after, &mut budget.renewals) {
-                    Next::Model(next) if first.is_none_or(|(least, _)| next < least) => first = Some((next, kind)),
-                    Next::Model(_) => {}
-                    Next::None => drop(self.unlooked.remove(&kind)),
-                    Next::Later => return,
-                }
-            }
-            let Some((next, kind)) = first else { break };
-            self.unlooked.insert(kind, Some(next));
-            match self.spend(next.1, budget) {
-                Looked::Blocked => {
-                    // It may be another kind than when it was last looked at.
-                    let kind = self.queue.likeness(next.1).unwrap_or(kind);
-                    self.unlooked.retain(|other, _| !kind.covers(*other));
-                }
-                Looked::Passed | Looked::Alone => {}
-            }
-        }
-        // What makes two models alike is a reckoning; a round through all of them holds whatever it overlooks.
-        while budget.is_left()
-            && let Some(last) = self.round
-        {
-            let next = if self.has_a_turn() {
-                self.queue.next_wanting(self.now, last, &mut budget.renewals)
-            } else {
-                Next::None
-            };
-            let model = match next {
-                Next::Model(next) => {
-                    self.round = Some(Some(next));
-                    next.1
-                }
-                Next::None => return self.round = None,
-                Next::Later => return,
-            };
-            self.spend(model, budget);
-        }
-    }
-
-    /// Looks at a model and takes that from the budget.
-    fn spend(&mut self, model: ModelIndex, budget: &mut Budget) -> Looked {
-        let looked = self.consider(model);
-        let spent = if looked == Looked::Passed { &mut budget.passes } else { &mut budget.looks };
-        *spent = spent.saturating_sub(1);
-        looked
-    }
-
-    /// Whether any device can take a load now, as far as turns go.
-    fn has_a_turn(&self) -> bool {
-        self.devices.iter().any(|(_, device)| device.loading.is_none_or(|slot| self.is_unwanted(slot)))
     }
 
     /// Whether every slot is empty, or has no process any more and only waits for a ledger that is out of reach: whoever
@@ -457,6 +339,7 @@ impl Scheduler {
         for model in std::mem::take(&mut self.refused_leases) {
             self.catalog[model].lease_refusal = None;
             self.timers.clear(Timer::Consider(model));
+            self.back_in_line(model);
         }
         self.reconsider_at_least(Reconsider::Kinds);
     }

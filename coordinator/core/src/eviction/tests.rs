@@ -14,7 +14,7 @@ const GIB: i128 = 1 << 30;
 /// A request of this base priority that came at `at` and is looked at, aged, at `now`.
 fn asker(base: u8, at: Moment, now: Moment) -> Head {
     let (key, base) = place(base, at, now);
-    Head { key, id: RequestId(1), base, client: ClientIndex::new(0) }
+    Head { key, id: RequestId(1), base }
 }
 
 fn place(base: u8, at: Moment, now: Moment) -> (OrderKey, Priority) {

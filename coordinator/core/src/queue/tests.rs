@@ -29,18 +29,17 @@ fn push(queue: &mut InferenceQueue, at: Moment, id: u64, model: usize, priority:
     waiting
 }
 
+/// The models that want a load, in their order: each goes aside so that the next comes first.
 fn wanting(queue: &mut InferenceQueue, now: Moment, limit: usize) -> Vec<ModelIndex> {
-    let mut last = None;
-    let mut renewals = usize::MAX;
-    std::iter::from_fn(|| {
-        last = match queue.next_wanting(now, last, &mut renewals) {
-            Next::Model(next) => Some(next),
-            Next::None | Next::Later => None,
-        };
-        last.map(|(_, model)| model)
-    })
-    .take(limit)
-    .collect()
+    let mut order = Vec::new();
+    while order.len() < limit
+        && let Some((_, model)) = queue.first_wanting(now)
+    {
+        order.push(model);
+        queue.set_aside(model, true);
+    }
+    order.iter().for_each(|&model| queue.set_aside(model, false));
+    order
 }
 
 fn drain(queue: &mut InferenceQueue, model: usize, now: Moment) -> Vec<u64> {
@@ -194,6 +193,8 @@ enum Op {
     Residency(usize, bool),
     Serve(usize, u64),
     HoldBack(usize, bool),
+    Like(usize, u32),
+    Aside(usize, bool),
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
@@ -205,6 +206,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => (0..3usize, any::<bool>()).prop_map(|(model, absent)| Op::Residency(model, absent)),
         2 => (0..3usize, 0..3u64).prop_map(|(client, steps)| Op::Serve(client, steps)),
         1 => (0..3usize, any::<bool>()).prop_map(|(client, held_back)| Op::HoldBack(client, held_back)),
+        1 => (0..3usize, 0..3u32).prop_map(|(model, family)| Op::Like(model, family)),
+        1 => (0..3usize, any::<bool>()).prop_map(|(model, aside)| Op::Aside(model, aside)),
     ];
     prop::collection::vec(op, 1..120)
 }
@@ -246,7 +249,7 @@ proptest! {
     fn rc_4_rc_5_the_queue_agrees_with_a_sorted_list(ops in ops()) {
         let mut q = queue();
         let mut list: Vec<Waiting> = Vec::new();
-        let mut absent = [true; 3];
+        let (mut absent, mut aside, mut family) = ([true; 3], [false; 3], [0; 3]);
         let mut now = s(0);
         let mut standings = [ClientStanding::default(); 3];
         let key = |w: &Waiting, now: Moment, standings: &[ClientStanding; 3]| {
@@ -291,10 +294,24 @@ proptest! {
                     standings[client].held_back = held_back;
                     prop_assert_eq!(q.set_standing(ClientIndex::new(client), standings[client]), freed);
                 }
+                Op::Like(model, to) => {
+                    family[model] = to;
+                    q.set_likeness(ModelIndex::new(model), to, 0);
+                }
+                Op::Aside(model, is_aside) => {
+                    aside[model] = is_aside;
+                    q.set_aside(ModelIndex::new(model), is_aside);
+                }
                 Op::Remove(_) => {}
             }
+            let waits = |m: &usize| absent[*m] && list.iter().any(|w| w.model == ModelIndex::new(*m));
+            let mut families: Vec<u32> = (0..3).filter(waits).map(|m| family[m]).collect();
+            families.sort_unstable();
+            families.dedup();
+            prop_assert_eq!(q.needs().map(|(family, _)| family).collect::<Vec<_>>(), families);
+            prop_assert_eq!(q.next_cold(ModelIndex::new(0)), (0..3).find(waits).map(ModelIndex::new));
             let mut expected: Vec<(_, ModelIndex)> = (0..3usize)
-                .filter(|&m| absent[m])
+                .filter(|&m| absent[m] && !aside[m])
                 .filter_map(|m| {
                     let first = list
                         .iter()
@@ -305,6 +322,16 @@ proptest! {
                 })
                 .collect();
             expected.sort_unstable();
+            for kind in q.kinds().collect::<Vec<_>>() {
+                let first = list
+                    .iter()
+                    .filter(|w| family[w.model.get()] == kind.family && w.priority == kind.base)
+                    .filter(|w| absent[w.model.get()] && !aside[w.model.get()] && may_start(w, &standings))
+                    .map(|w| (key(w, now, &standings), w.model))
+                    .min();
+                let got = q.first_alike(now, kind).map(|(key, model)| ((key.effective, key.service, key.arrival), model));
+                prop_assert_eq!(got, first);
+            }
             let expected: Vec<ModelIndex> = expected.into_iter().map(|(_, model)| model).collect();
             prop_assert_eq!(wanting(&mut q, now, usize::MAX), expected);
             prop_assert_eq!(q.len(), list.len());

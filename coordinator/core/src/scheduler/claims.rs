@@ -16,7 +16,7 @@ impl Scheduler {
         let parts = plan.parts();
         let Plan { asker, site, held: _, takes, victims, coming, asks } = plan;
         let model = ask.model;
-        self.drop_claim(model);
+        self.release_claim(model);
         let asking = self.catalog[model].id().clone();
         let mut leaving: Vec<SlotId> = victims.iter().map(|victim| victim.slot).collect();
         let ousted = self.oust(model, &site, &leaving);
@@ -30,6 +30,7 @@ impl Scheduler {
             self.decisions.record(self.now, Verdict::Revoke, &asking, Some(asker.id), reasons);
         }
         self.claims.insert(model, Claim { asker: asker.id, standing, site, takes, victims: leaving.clone() });
+        self.queue.set_aside(model, true);
         for victim in &victims {
             let name = self.name_of(victim.slot);
             let what = if victim.usage == Usage::Busy { Verdict::Drain } else { Verdict::Evict };
@@ -65,15 +66,24 @@ impl Scheduler {
         };
         let claims = self.claims.iter().filter(|(claimant, claim)| passed_over(**claimant, claim));
         let models: Vec<ModelIndex> = claims.map(|(claimant, _)| *claimant).collect();
+        models.iter().for_each(|&claimant| self.queue.set_aside(claimant, false));
         models.into_iter().filter_map(|claimant| Some((claimant, self.claims.remove(&claimant)?))).collect()
     }
 
-    /// Gives up the turn; victims that still drain for it stay.
+    /// Gives up the turn; victims that still drain for it stay, and the model goes back into its line.
     pub(super) fn drop_claim(&mut self, model: ModelIndex) {
-        let Some(claim) = self.claims.remove(&model) else { return };
+        if self.release_claim(model) {
+            self.queue.set_aside(model, false);
+        }
+    }
+
+    /// The same for a model that has another turn at once; says whether it had one.
+    fn release_claim(&mut self, model: ModelIndex) -> bool {
+        let Some(claim) = self.claims.remove(&model) else { return false };
         for victim in claim.victims {
             self.keep_slot(victim, model);
         }
+        true
     }
 
     /// Gives up every claim on a device.

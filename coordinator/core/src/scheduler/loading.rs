@@ -2,8 +2,9 @@
 
 use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode, ModelId, Priority, RequestId, SlotId};
 
+use super::looks::Looked;
 use super::room::{Ask, NoRoom, Offer};
-use super::{FAMILIES_KEPT, FamilyKey, Life, Looked, Scheduler, Timer};
+use super::{FAMILIES_KEPT, FamilyKey, Life, Scheduler, Timer};
 use crate::catalog::ModelIndex;
 use crate::device::Device;
 use crate::eviction::Lacking;
@@ -22,7 +23,12 @@ impl Scheduler {
         if wanted && !self.is_ledger_open() {
             self.begin_patience();
         }
-        if !wanted || self.life != Life::Serving || self.must_rest(model) || self.is_held_up(model) {
+        if !wanted || self.life != Life::Serving {
+            return Looked::Passed;
+        }
+        let rests = self.must_rest(model);
+        self.queue.set_aside(model, rests || self.claims.contains_key(&model));
+        if rests || self.is_held_up(model) {
             return Looked::Passed;
         }
         let ask = self.ask_of(model);
@@ -30,7 +36,10 @@ impl Scheduler {
         match self.offer(&ask) {
             Err(error) => match error.refusal(self.catalog[model].id()) {
                 Some(refusal) => self.refuse_for_good(model, &refusal),
-                None => self.drop_claim(model),
+                None => {
+                    self.drop_claim(model);
+                    return Looked::Blocked;
+                }
             },
             Ok(Offer::Now(parts)) => self.start_load(&ask, parts),
             Ok(Offer::Coming) => {}
@@ -234,9 +243,11 @@ impl Scheduler {
         priority: Priority,
         reason: String,
     ) {
-        if let Some(slot) = self.begin_filling(ask, parts, cause, priority, reason) {
-            self.catalog[ask.model].serving = Some(slot);
-            self.queue.set_residency(ask.model, Residency::Coming);
+        // It leaves its line before it gives up its claim: nothing goes into the line and out again.
+        self.queue.set_residency(ask.model, Residency::Coming);
+        match self.begin_filling(ask, parts, cause, priority, reason) {
+            Some(slot) => self.catalog[ask.model].serving = Some(slot),
+            None => self.queue.set_residency(ask.model, Residency::Absent),
         }
     }
 

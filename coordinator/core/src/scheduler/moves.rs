@@ -10,7 +10,6 @@ use super::requests::draining;
 use super::room::{Ask, NoRoom, Offer};
 use super::{Life, Reconsider, Scheduler, Timer};
 use crate::catalog::{LoadWish, ModelIndex};
-use crate::client::ClientIndex;
 use crate::queue::Arrival;
 use crate::reason::LeaveCause;
 use crate::slot::SlotState;
@@ -25,7 +24,6 @@ pub(super) struct Move {
     /// Those who are told; the move goes on without them.
     callers: Vec<RequestId>,
     asker: RequestId,
-    client: ClientIndex,
     priority: Priority,
     arrival: Arrival,
     device: DeviceId,
@@ -73,7 +71,6 @@ impl Scheduler {
             let moving = Move {
                 callers: vec![request],
                 asker: request,
-                client,
                 priority,
                 arrival,
                 device: device.clone(),
@@ -145,7 +142,7 @@ impl Scheduler {
             Some(_) => return,
             None => return self.fail_move(model, "it is not loaded any more"),
         }
-        let asker = self.queue.stand_in(moving.asker, moving.client, moving.priority, moving.arrival, self.now);
+        let asker = self.queue.stand_in(moving.asker, moving.priority, moving.arrival, self.now);
         let ask = Ask {
             model,
             device: moving.device.clone(),
@@ -189,12 +186,11 @@ impl Scheduler {
     /// where both fit. Says whether that was begun; if not, the first copy has to leave before.
     pub(super) fn reload_beside(&mut self, wanted: &LoadRequest<'_>, ask: &Ask, before: LoadWish) -> bool {
         let Ok(Offer::Now(parts)) = self.offer(ask) else { return false };
-        let LoadRequest { id: request, client, priority, .. } = *wanted;
+        let LoadRequest { id: request, priority, .. } = *wanted;
         let arrival = self.queue.arrive(self.now);
         let moving = Move {
             callers: vec![request],
             asker: request,
-            client,
             priority,
             arrival,
             device: ask.device.clone(),

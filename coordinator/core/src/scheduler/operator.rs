@@ -39,6 +39,7 @@ impl Scheduler {
             self.catalog[model].failures.forget();
             self.catalog[model].lease_refusal = None;
             self.timers.clear(Timer::Consider(model));
+            self.back_in_line(model);
         }
         let slot = self.catalog[model].serving;
         if slot.is_none_or(|slot| self.serves_with(slot, options)) {
@@ -257,6 +258,7 @@ impl Scheduler {
         let Some(model) = self.operate_on(request, name) else { return };
         self.catalog[model].failures.forget();
         self.timers.clear(Timer::Consider(model));
+        self.back_in_line(model);
         if let Some(slot) = self.catalog[model].serving {
             self.pool[slot].stale = true;
             self.rest_if_idle(slot);
@@ -303,6 +305,7 @@ impl Scheduler {
             self.catalog[model].failures.forget();
             self.catalog[model].wish = LoadWish::default();
             self.timers.clear(Timer::Consider(model));
+            self.back_in_line(model);
             // Room may be needed elsewhere now.
             self.drop_claim(model);
         }

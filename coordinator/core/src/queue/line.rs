@@ -1,0 +1,68 @@
+//! The models of one kind that want a load: a row for each client, so that what a client got moves all its rows at once.
+
+use std::collections::BTreeSet;
+
+use model_boss_protocol::Priority;
+
+use super::heads::{Heads, Terms};
+use super::{Arrival, Wanting};
+use crate::Moment;
+use crate::by_number::ByNumber;
+use crate::catalog::ModelIndex;
+use crate::client::ClientIndex;
+
+/// The models of one kind, by the requests of one base priority that wait for them.
+#[derive(Debug)]
+pub(super) struct Line {
+    /// The models that a client waits for, by its oldest request there. Looked up by client, never iterated.
+    rows: ByNumber<ClientIndex, BTreeSet<(Arrival, ModelIndex)>>,
+    heads: Heads<ModelIndex>,
+}
+
+impl Line {
+    pub(super) fn new(base: Priority) -> Self {
+        Self { rows: ByNumber::default(), heads: Heads::new(base) }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.heads.is_empty()
+    }
+
+    /// The model that goes first, by its first request.
+    pub(super) fn seek(&mut self, now: Moment, terms: &Terms) -> Option<Wanting> {
+        self.heads.seek(now, terms).map(|first| (first.key, first.what))
+    }
+
+    pub(super) fn has_a_first(&self, now: Moment, terms: &Terms) -> bool {
+        self.heads.first(now, terms).is_some()
+    }
+
+    /// Adds the oldest request of a client for a model.
+    pub(super) fn put(&mut self, client: ClientIndex, head: (Arrival, ModelIndex), now: Moment, terms: &Terms) {
+        let (arrival, model) = head;
+        let row = self.rows.entry(client).or_default();
+        let first = row.first().map(|&(first, _)| first);
+        row.insert(head);
+        if first.is_none_or(|first| arrival < first) {
+            if let Some(first) = first {
+                self.heads.take(first);
+            }
+            self.heads.put(arrival, client, model, now, terms);
+        }
+    }
+
+    /// Takes it out.
+    pub(super) fn take(&mut self, client: ClientIndex, head: (Arrival, ModelIndex), now: Moment, terms: &Terms) {
+        let Some(row) = self.rows.get_mut(&client) else { return };
+        let was_first = row.first() == Some(&head);
+        row.remove(&head);
+        if !was_first {
+            return;
+        }
+        self.heads.take(head.0);
+        match row.first() {
+            Some(&(arrival, model)) => self.heads.put(arrival, client, model, now, terms),
+            None => drop(self.rows.remove(&client)),
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Who is looked at after what: the one that goes next, the first of each kind, or everybody, within the budget of an event
+//! (RC-6).
+
+use std::collections::BTreeSet;
+
+use super::{Life, Scheduler};
+use crate::catalog::ModelIndex;
+use crate::queue::{Likeness, Wanting};
+
+/// How much is looked at within one event, so that its length does not depend on how many models wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budget {
+    /// Models that are looked at.
+    pub(super) looks: usize,
+    /// Models passed over because they wait for something else than room.
+    pub(super) passes: usize,
+}
+
+/// An event takes the first look; the others follow by ticks at once.
+pub(super) const WITH_AN_EVENT: Budget = Budget { looks: 1, passes: 4 };
+pub(super) const WITH_A_TICK: Budget = Budget { looks: 4, passes: 16 };
+
+/// What came of a look at a model that wants a load.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Looked {
+    /// There is no room for it, and nobody whom it may send away: neither for those behind it that are like it.
+    Blocked,
+    /// It waits for something else than room. That cost nothing to see.
+    Passed,
+    /// Anything else, which says nothing about others.
+    Alone,
+}
+
+/// Those that a change may concern.
+#[derive(Debug, Default)]
+pub(super) struct Unlooked {
+    /// The first of each of these.
+    pub(super) kinds: BTreeSet<Likeness>,
+    /// Models that have the next turn somewhere, and stand in no line therefore.
+    pub(super) claimants: BTreeSet<ModelIndex>,
+}
+
+impl Unlooked {
+    pub(super) fn is_empty(&self) -> bool {
+        self.kinds.is_empty() && self.claimants.is_empty()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.kinds.clear();
+        self.claimants.clear();
+    }
+}
+
+/// How much of what waits for a load has to be looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Reconsider {
+    Nothing,
+    /// What was left of an earlier look.
+    Rest,
+    /// The one that goes next.
+    Next,
+    /// One of each kind.
+    Kinds,
+}
+
+impl Budget {
+    pub(super) fn is_left(self) -> bool {
+        self.looks > 0 && self.passes > 0
+    }
+}
+
+impl Scheduler {
+    pub(super) fn look_at_all_kinds(&mut self) {
+        self.unlooked.kinds.clear();
+        self.unlooked.kinds.extend(self.queue.kinds());
+        self.unlooked.claimants.clear();
+        self.unlooked.claimants.extend(self.claims.keys());
+    }
+
+    /// Looks at the one that goes next.
+    pub(super) fn look_at_the_next(&mut self) {
+        if !self.has_a_turn() {
+            return;
+        }
+        let claimants = self.claims.keys().filter_map(|&model| self.first_claiming(model)).min();
+        let next = [claimants, self.queue.first_wanting(self.now)].into_iter().flatten().min();
+        if let Some((_, model)) = next {
+            self.consider(model);
+        }
+    }
+
+    pub(super) fn first_claiming(&self, model: ModelIndex) -> Option<Wanting> {
+        self.queue.best(model, self.now).map(|head| (head.key, model))
+    }
+
+    /// A model does not wait for something of its own any more.
+    pub(super) fn back_in_line(&mut self, model: ModelIndex) {
+        self.queue.set_aside(model, self.claims.contains_key(&model));
+    }
+
+    /// Looks at the kinds that are left, the one that goes first before the others, and then at the next of the round.
+    pub(super) fn look_on(&mut self, budget: &mut Budget) {
+        if (!self.unlooked.is_empty() || self.round.is_some()) && self.all_are_held_up() {
+            self.round = None;
+            return self.unlooked.clear();
+        }
+        while budget.is_left() && !self.unlooked.is_empty() {
+            if !self.has_a_turn() {
+                // The end of each load brings the next look.
+                return self.unlooked.clear();
+            }
+            self.look_at_first_unlooked(budget);
+        }
+        // What makes two models alike is a reckoning; a round through all of them holds whatever it overlooks.
+        while budget.is_left()
+            && let Some(from) = self.round
+        {
+            let next = if self.has_a_turn() { self.queue.next_cold(from) } else { None };
+            self.round = next.map(ModelIndex::next);
+            if let Some(model) = next {
+                self.spend(model, budget);
+            }
+        }
+    }
+
+    /// Whether nobody can get a load now, whatever room there is. What ends that brings the next look.
+    fn all_are_held_up(&mut self) -> bool {
+        if !self.is_ledger_open() && self.queue.anyone_waits_for_a_load() {
+            self.begin_patience();
+        }
+        if let Some(only) = self.second_try.as_ref().map(|second| second.model) {
+            self.consider(only);
+        }
+        self.life != Life::Serving || !self.is_ledger_open() || self.second_try.is_some()
+    }
+
+    /// Looks at whoever goes first of those that were not looked at yet.
+    pub(super) fn look_at_first_unlooked(&mut self, budget: &mut Budget) {
+        let mut first: Option<(Wanting, Option<Likeness>)> = None;
+        let queue = &mut self.queue;
+        self.unlooked.kinds.retain(|&kind| {
+            let next = queue.first_alike(self.now, kind);
+            if let Some(next) = next
+                && first.is_none_or(|(least, _)| next < least)
+            {
+                first = Some((next, Some(kind)));
+            }
+            next.is_some()
+        });
+        let claimants = &self.unlooked.claimants;
+        let claimant = claimants.iter().filter_map(|&model| self.first_claiming(model)).min();
+        if let Some(claimant) = claimant
+            && first.is_none_or(|(least, _)| claimant < least)
+        {
+            first = Some((claimant, None));
+        }
+        let Some(((_, model), kind)) = first else { return self.unlooked.clear() };
+        self.unlooked.claimants.remove(&model);
+        match self.spend(model, budget) {
+            Looked::Blocked => {
+                let like = self.queue.likeness(model);
+                self.unlooked.kinds.retain(|other| !like.is_some_and(|like| like.covers(*other)));
+            }
+            Looked::Passed | Looked::Alone => {}
+        }
+        // Whoever stays in line was not helped.
+        if let Some(kind) = kind
+            && self.queue.is_in_line(model)
+        {
+            self.unlooked.kinds.remove(&kind);
+        }
+    }
+
+    /// Looks at a model and takes that from the budget.
+    pub(super) fn spend(&mut self, model: ModelIndex, budget: &mut Budget) -> Looked {
+        let looked = self.consider(model);
+        let spent = if looked == Looked::Passed { &mut budget.passes } else { &mut budget.looks };
+        *spent = spent.saturating_sub(1);
+        looked
+    }
+
+    /// Whether any device can take a load now, as far as turns go.
+    pub(super) fn has_a_turn(&self) -> bool {
+        self.devices.iter().any(|(_, device)| device.loading.is_none_or(|slot| self.is_unwanted(slot)))
+    }
+}
