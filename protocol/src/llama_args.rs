@@ -2,6 +2,7 @@
 //! or writes, what it offers besides answers, or how much memory the ledger must promise is the coordinator's to say, and
 //! so are keys: only what is on this list goes through.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::de::{SeqAccess, Visitor};
@@ -169,6 +170,31 @@ impl LlamaArgs {
         Ok(())
     }
 
+    /// What several lists come to, one after the other: each option by its first name, as it is set last. A switch and its
+    /// `--no-` form are one option.
+    pub fn settled<'a>(lists: impl IntoIterator<Item = &'a Self>) -> BTreeMap<String, String> {
+        let mut settled = BTreeMap::new();
+        let mut words = lists.into_iter().flat_map(|list| &list.0).peekable();
+        while let Some(word) = words.next() {
+            let (name, joined) =
+                word.split_once('=').map_or((word.as_str(), None), |(name, value)| (name, Some(value)));
+            let known = ALLOWED.iter().find(|(names, _)| names.contains(&name));
+            let value = match (known, joined) {
+                (_, Some(value)) => value.to_owned(),
+                (None | Some((_, Takes::Nothing)), None) => String::new(),
+                (Some(_), None) => {
+                    words.next_if(|next| !next.starts_with('-') || is_number(next)).cloned().unwrap_or_default()
+                }
+            };
+            let name = known.map_or(name, |(names, _)| names[0]);
+            match name.strip_prefix("--no-") {
+                Some(switch) => settled.insert(format!("--{switch}"), "no".to_owned()),
+                None => settled.insert(name.to_owned(), value),
+            };
+        }
+        settled
+    }
+
     /// Whether an option is among them, by any of its names.
     pub fn sets(&self, name: &str) -> bool {
         let names = ALLOWED.iter().find(|(names, _)| names.contains(&name)).map_or(&[][..], |(names, _)| names);
@@ -243,6 +269,26 @@ mod tests {
             "--cache-type-k q8_0 --samplers top_k;min_p",
         ] {
             assert_eq!(LlamaArgs::from_line(line).check(), Ok(()), "{line}");
+        }
+    }
+
+    #[test]
+    fn rc_29_lists_that_come_to_the_same_are_known_by_it() {
+        let settled = |lists: &[&str]| {
+            let lists: Vec<LlamaArgs> = lists.iter().map(|line| LlamaArgs::from_line(line)).collect();
+            LlamaArgs::settled(&lists)
+        };
+        for (a, b) in [
+            (&["--threads 2 --jinja"][..], &["--jinja", "-t 2"][..]),
+            (&["--threads 1", "-t=2"], &["--threads 2"]),
+            (&["-fa on --mmap", "--no-mmap"], &["--no-mmap --flash-attn on"]),
+            (&["--seed -1"], &["-s=-1"]),
+            (&[""], &[]),
+        ] {
+            assert_eq!(settled(a), settled(b), "{a:?} {b:?}");
+        }
+        for (a, b) in [("--threads 1", "--threads 2"), ("--mmap", "--no-mmap"), ("-fa", "-fa off"), ("", "--jinja")] {
+            assert_ne!(settled(&[a]), settled(&[b]), "{a} {b}");
         }
     }
 

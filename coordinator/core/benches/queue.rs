@@ -134,6 +134,7 @@ fn model(number: u64) -> ModelDescription {
         splittable: false,
         context_length: None,
         residency: Default::default(),
+        engine: Default::default(),
         named: None,
     }
 }

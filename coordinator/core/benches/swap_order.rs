@@ -241,6 +241,7 @@ fn model(number: usize, at_once: usize) -> ModelDescription {
         splittable: false,
         context_length: None,
         residency: Default::default(),
+        engine: Default::default(),
         named: None,
     }
 }

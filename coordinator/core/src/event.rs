@@ -300,6 +300,9 @@ pub struct ModelDescription {
     pub context_length: Option<u64>,
     /// Whether its layers may come and go when a load does not say, and through how large a window (RS-11).
     pub residency: Residency,
+    /// What its engine is started with when a load asks for nothing.
+    #[serde(skip)]
+    pub engine: EngineOptions,
     /// Of a model that a client named by its path: how often that was done. Such a model is forgotten when it is not used.
     pub named: Option<u64>,
 }
@@ -321,6 +324,7 @@ impl ModelDescription {
             splittable: false,
             context_length: None,
             residency: Residency::default(),
+            engine: EngineOptions::default(),
             named: None,
         }
     }
@@ -398,11 +402,13 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
-    /// Whether an engine started with `self` is what `wanted` asks for.
-    pub(crate) fn satisfies(&self, wanted: &Self) -> bool {
-        let none = LlamaArgs::default();
-        let args = |options: &Self| options.args.clone().unwrap_or_else(|| none.clone());
-        (wanted.args.is_none() || args(self) == args(wanted)) && (wanted.build.is_none() || self.build == wanted.build)
+    /// Whether an engine started with `self` is what `wanted` asks for, where both come on top of `usual`: what is not
+    /// asked for never matters, and what comes to the same is the same, in whatever words (RC-29).
+    pub(crate) fn satisfies(&self, wanted: &Self, usual: &Self) -> bool {
+        let args = |options: &Self| LlamaArgs::settled([&usual.args, &options.args].into_iter().flatten());
+        let build = |options: &Self| options.build.clone().or_else(|| usual.build.clone());
+        (wanted.args.is_none() || args(self) == args(wanted))
+            && (wanted.build.is_none() || build(self) == build(wanted))
     }
 
     /// Takes over what `wanted` asks for.

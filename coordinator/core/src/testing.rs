@@ -22,6 +22,7 @@ pub(crate) fn model(name: &str, gib: u64) -> ModelDescription {
         splittable: false,
         context_length: None,
         residency: Default::default(),
+        engine: Default::default(),
         named: None,
     }
 }

@@ -146,19 +146,19 @@ fn engine_options(
     };
     let catalog = context.catalog.current();
     let engines = context.catalog.engines();
-    let backend = catalog.get(model).map(|model| engines.backend(model));
-    if backend != Some(Backend::LlamaServer) {
-        let runs = backend.map_or("nothing", Backend::as_str);
+    let known = catalog.get(model).map(|model| (model, engines.backend(model)));
+    let Some((described, Backend::LlamaServer)) = known else {
+        let runs = known.map_or("nothing", |(_, backend)| backend.as_str());
         let message = format!("'{field}' is for llama-server, and model '{model}' is run by {runs}");
         return Err(ApiError::invalid(field, message));
-    }
+    };
     if let Some(args) = &args {
         args.check().map_err(|error| ApiError::invalid("llamacpp_args", format!("'llamacpp_args': {error}")))?;
     }
     if let Some(build) = &build {
         engines.build(Some(build)).map_err(|error| ApiError::invalid("llamacpp_backend", error.to_string()))?;
     }
-    Ok(EngineOptions { args, build })
+    Ok(EngineOptions { args, build: build.map(|build| engines.same_build(described, build)) })
 }
 
 /// The scheduler does not know which field named the device.

@@ -200,6 +200,33 @@ impl Engines {
         }
     }
 
+    /// What a model's engine is started with when a load asks for nothing.
+    pub(crate) fn usual(&self, model: &Model) -> EngineOptions {
+        if self.backend(model) != Backend::LlamaServer {
+            return EngineOptions::default();
+        }
+        let given = [Some(&self.args), model.manifest.llamacpp_args.as_ref()];
+        let words = given.into_iter().flatten().flat_map(LlamaArgs::words).cloned().collect();
+        let chosen = model.manifest.llamacpp_backend.as_deref().or(self.build.as_deref());
+        let build = chosen.map(str::to_owned).or_else(|| self.named(self.build(None).ok()?));
+        EngineOptions { args: Some(LlamaArgs::new(words)), build }
+    }
+
+    /// The name of a build that is what a model runs by anyway: two names of one program are one build.
+    pub(crate) fn same_build(&self, model: &Model, name: String) -> String {
+        let usual = self.usual(model).build;
+        let program = |name: &str| self.tables.builds.get(name);
+        match usual {
+            Some(usual) if program(&usual) == program(&name) => usual,
+            _ => name,
+        }
+    }
+
+    /// A name of this program among the builds.
+    fn named(&self, program: &Path) -> Option<String> {
+        self.tables.builds.iter().find(|(_, build)| *build == program).map(|(name, _)| name.clone())
+    }
+
     fn command<'a>(&'a self, model: &'a Model) -> Result<&'a CommandSpec, EngineError> {
         match &model.manifest.command {
             None => Err(EngineError::Command),

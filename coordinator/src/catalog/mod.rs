@@ -210,6 +210,7 @@ impl Catalog {
                 splittable: engines.splits(model),
                 context_length: model.description.context_length.or(engines.context),
                 size,
+                engine: engines.usual(model),
                 ..model.description.clone()
             }
         };

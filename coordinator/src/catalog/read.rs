@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::UNIX_EPOCH;
 
-use model_boss_core::ModelDescription;
+use model_boss_core::{EngineOptions, ModelDescription};
 use model_boss_protocol::{Backend, Manifest, ManifestError, ModelId};
 
 use super::size::{self, ModelFile};
@@ -141,6 +141,7 @@ fn described(manifest: Manifest, file: PathBuf, source: PathBuf, files: &[ModelF
         splittable: false,
         context_length: manifest.context_length,
         residency: manifest.residency(),
+        engine: EngineOptions::default(),
         named: None,
     };
     let modified = std::fs::metadata(&file).and_then(|about| about.modified()).ok();

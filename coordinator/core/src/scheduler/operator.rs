@@ -94,14 +94,15 @@ impl Scheduler {
     /// Whether what is loaded, or being loaded, is all that a load asks for: never reload for less (RC-29).
     fn serves_with(&self, id: SlotId, options: &LoadOptions) -> bool {
         let slot = &self.pool[id];
-        let given = self.catalog[slot.model].description.context_length;
+        let described = &self.catalog[slot.model].description;
+        let given = described.context_length;
         // A worker may serve less than it was asked for; asking again would change nothing.
         let context = slot.context.or(given).max(slot.context_length);
         let there = |device: &DeviceId| *device == DeviceId::Auto || slot.computes_on(device);
         let held = slot.computing().iter().map(|&(_, bytes)| bytes).sum();
         options.context.is_none_or(|wanted| context.is_some_and(|context| context >= wanted))
             && options.device.as_ref().is_none_or(there)
-            && slot.engine.satisfies(&options.engine)
+            && slot.engine.satisfies(&options.engine, &described.engine)
             && slot.layers.satisfy(&options.layers, held)
     }
 

@@ -88,6 +88,28 @@ fn rc_16_what_is_missing_is_named() {
 }
 
 #[test]
+fn rc_29_two_names_of_one_program_are_one_build() {
+    let builds = ["cpu", "host", "cuda"].map(|name| {
+        let program = if name == "cuda" { "/opt/cuda" } else { "/opt/cpu" };
+        (name.to_owned(), PathBuf::from(program))
+    });
+    let tables = BackendTables { builds: builds.into(), ..BackendTables::default() };
+    for (engines, usual) in [
+        (Engines { build: Some("host".into()), tables: tables.clone(), ..Engines::default() }, "host"),
+        (Engines { llama_server: Some("/opt/cpu".into()), tables: tables.clone(), ..Engines::default() }, "cpu"),
+        (Engines { tables, ..Engines::default() }, "cpu"),
+    ] {
+        let (_root, model) = model("backend = \"llama-server\"\nllamacpp_args = \"--threads 2\"");
+        assert_eq!(engines.usual(&model).build.as_deref(), Some(usual));
+        assert_eq!(engines.usual(&model).args, Some(LlamaArgs::from_line("--threads 2")));
+        for name in ["cpu", "host"] {
+            assert_eq!(engines.same_build(&model, name.to_owned()), usual, "{name}");
+        }
+        assert_eq!(engines.same_build(&model, "cuda".to_owned()), "cuda");
+    }
+}
+
+#[test]
 fn mm_11_a_load_chooses_build_and_arguments_over_manifest_and_settings() {
     let (_root, model) = model("llamacpp_backend = \"cpu\"\nllamacpp_args = \"--threads 2\"");
     let builds = ["cpu", "cuda"].map(|name| (name.to_owned(), PathBuf::from(format!("/opt/{name}"))));

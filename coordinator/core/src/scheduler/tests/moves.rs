@@ -1,7 +1,7 @@
 //! Moves under load, and loads with other options (DM-5, RC-29).
 
 use super::*;
-use crate::{EngineOptions, LoadOptions, SizeEstimate, SizeRule, SlotView};
+use crate::{EngineOptions, LoadOptions, ModelDescription, SizeEstimate, SizeRule, SlotView};
 use model_boss_protocol::{LlamaArgs, WorkerExit};
 
 /// Two GPUs; `m` is ready on the first.
@@ -190,6 +190,31 @@ fn mm_11_other_engine_options_load_again_and_the_same_do_not() {
         assert_eq!((world.fate(load), world.loads()), (&Fate::Done, loads), "{args:?} {build:?}");
     }
     assert_eq!(options(&world), Some(with(Some("--threads 3"), Some("vulkan")).engine));
+}
+
+#[test]
+fn rc_29_options_that_come_to_what_runs_anyway_never_reload() {
+    let options = |args: Option<&str>, build: Option<&str>| EngineOptions {
+        args: args.map(LlamaArgs::from_line),
+        build: build.map(str::to_owned),
+    };
+    let usual = options(Some("--threads 1 --threads 2 --mmap"), Some("cuda"));
+    let mut world = World::calm(12, vec![ModelDescription { engine: usual, ..model("m", 4) }]);
+    world.load("m");
+    world.run_until(s(4));
+    for (args, build, loads) in [
+        (None, Some("cuda"), 1),
+        (Some("-t 2"), None, 1),
+        (Some("--mmap --threads=2"), Some("cuda"), 1),
+        (Some("--no-mmap"), Some("cuda"), 2),
+        (Some("-t 2 --no-mmap"), None, 2),
+        (None, Some("vulkan"), 3),
+        (None, Some("cuda"), 4),
+    ] {
+        let load = world.load_with("m", LoadOptions { engine: options(args, build), ..LoadOptions::default() });
+        world.run_for(20 * SECOND);
+        assert_eq!((world.fate(load), world.loads()), (&Fate::Done, loads), "{args:?} {build:?}");
+    }
 }
 
 #[test]
