@@ -1,3 +1,5 @@
+mod documents;
+
 use clap::error::ErrorKind;
 use serde_json::json;
 
