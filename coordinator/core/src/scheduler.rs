@@ -297,6 +297,7 @@ impl Scheduler {
                 self.second_try = None;
                 self.reconsider = Reconsider::Kinds;
             }
+            self.tend_second_try();
             match std::mem::replace(&mut self.reconsider, Reconsider::Nothing) {
                 Reconsider::Nothing => break,
                 Reconsider::Rest => {}

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use model_boss_protocol::{SlotId, WorkerExit};
+use model_boss_protocol::{ModelId, SlotId, WorkerExit};
 
 use super::{Reconsider, Scheduler};
 use crate::catalog::ModelIndex;
@@ -21,11 +21,13 @@ pub(super) struct SecondTry {
     pub(super) model: ModelIndex,
     /// Those that have to be gone first.
     pub(super) leaving: BTreeSet<SlotId>,
+    /// Those of them that load on, and serve the request that caused them before they leave.
+    finishing: BTreeSet<SlotId>,
 }
 
 impl Scheduler {
-    /// Sends every model away that is not pinned, busy ones when they have ended, if that may help a load that failed
-    /// in `before`. Says whether there will be another try.
+    /// Sends every model away that is not pinned, if that may help a load that failed in `before`: busy ones when they
+    /// have ended, loading ones when they have served what they load for. Says whether there will be another try.
     pub(super) fn try_without_others(&mut self, model: ModelIndex, before: SlotState, exit: &ExitReport) -> bool {
         let at_fault = match exit.reason {
             Some(WorkerExit::BadModel | WorkerExit::BadSpec | WorkerExit::PortInUse) => true,
@@ -46,22 +48,56 @@ impl Scheduler {
             return false;
         }
         let others = |slot: &&crate::slot::ModelSlot| {
-            slot.model != model && !self.catalog[slot.model].is_pinned() && matches!(slot.state, SlotState::Ready(_))
+            slot.model != model
+                && !self.catalog[slot.model].is_pinned()
+                && matches!(slot.state, SlotState::Ready(_) | SlotState::Loading(_))
         };
         let leaving: BTreeSet<SlotId> = self.pool.in_use().filter(others).map(|slot| slot.id).collect();
+        let loads_on = |slot: &SlotId| self.loads_or_owes(*slot);
+        let finishing: BTreeSet<SlotId> = leaving.iter().copied().filter(loads_on).collect();
         if leaving.is_empty() {
             return false;
         }
         self.catalog[model].second_try_at = Some(self.now);
         let room_for = self.catalog[model].id().clone();
-        self.second_try = Some(SecondTry { model, leaving: leaving.clone() });
-        for slot in leaving {
-            let what = if self.pool[slot].is_busy() { Verdict::Drain } else { Verdict::Evict };
-            let reason = format!("'{room_for}' failed to load and is tried once more with nothing else loaded");
-            self.decisions.record(self.now, what, &self.name_of(slot), None, vec![reason]);
-            self.send_away(slot, LeaveCause::SecondTry { room_for: room_for.clone() });
+        let at_once: Vec<SlotId> = leaving.difference(&finishing).copied().collect();
+        self.second_try = Some(SecondTry { model, leaving, finishing });
+        for slot in at_once {
+            self.make_way_for_second_try(slot, &room_for);
         }
         true
+    }
+
+    /// A slot that loads, or whose load was begun for a request that still waits to start.
+    fn loads_or_owes(&self, slot: SlotId) -> bool {
+        let slot = &self.pool[slot];
+        matches!(slot.state, SlotState::Loading(_)) || slot.cause.is_some()
+    }
+
+    fn make_way_for_second_try(&mut self, slot: SlotId, room_for: &ModelId) {
+        let what = if self.pool[slot].is_busy() { Verdict::Drain } else { Verdict::Evict };
+        let reason = format!("'{room_for}' failed to load and is tried once more with nothing else loaded");
+        self.decisions.record(self.now, what, &self.name_of(slot), None, vec![reason]);
+        self.send_away(slot, LeaveCause::SecondTry { room_for: room_for.clone() });
+    }
+
+    /// Sends those away that were loading as a second try began, and owe nobody an answer any more. One that was pinned
+    /// meanwhile stays.
+    pub(super) fn tend_second_try(&mut self) {
+        let Some(second) = &self.second_try else { return };
+        let owes_nothing = |slot: &SlotId| !self.loads_or_owes(*slot);
+        let through: Vec<SlotId> = second.finishing.iter().copied().filter(owes_nothing).collect();
+        let room_for = self.catalog[second.model].id().clone();
+        for slot in through {
+            if let Some(second) = &mut self.second_try {
+                second.finishing.remove(&slot);
+            }
+            if self.catalog[self.pool[slot].model].is_pinned() {
+                self.gone_for_second_try(slot);
+            } else if matches!(self.pool[slot].state, SlotState::Ready(_)) {
+                self.make_way_for_second_try(slot, &room_for);
+            }
+        }
     }
 
     /// Whether this model's load has to wait for the ledger, or for a second try, its own or another model's.

@@ -211,6 +211,38 @@ fn mm_4_a_failed_load_is_tried_once_more_with_nothing_unpinned_beside_it() {
 }
 
 #[test]
+fn mm_4_a_model_that_loads_meanwhile_answers_whom_it_loads_for_and_then_makes_way() {
+    let mut world = World::calm(24, vec![on(model("m", 2), "cuda:0"), on(model("slow", 2), "cuda:1")]);
+    world.tell(Event::DeviceObserved(device("cuda:1", 24)));
+    world.behaviour.load = (20 * SECOND, 20 * SECOND);
+    let caused = world.submit("slow", 5);
+    let request = world.submit("m", 5);
+    world.run_for(12 * SECOND);
+    world.exit("m", Some(WorkerExit::OutOfMemory));
+    world.run_for(3 * SECOND);
+    let why = world.core.why(request).unwrap().to_string();
+    assert_eq!(why, "m failed to load and is tried once more with nothing else loaded; waiting for slow");
+    assert_eq!(world.loads(), 2, "it is not tried while the other loads");
+    world.run_for(60 * SECOND);
+    assert_eq!((world.fate(caused), world.fate(request)), (&Fate::Answered, &Fate::Answered));
+    assert_eq!(loaded(&world), ["m"]);
+}
+
+#[test]
+fn mm_4_a_model_that_loads_meanwhile_for_nobody_any_more_makes_way_when_it_is_ready() {
+    let mut world = World::calm(24, vec![on(model("m", 2), "cuda:0"), on(model("slow", 2), "cuda:1")]);
+    world.tell(Event::DeviceObserved(device("cuda:1", 24)));
+    world.behaviour.load = (20 * SECOND, 20 * SECOND);
+    world.load("slow");
+    let request = world.submit("m", 5);
+    world.run_for(12 * SECOND);
+    world.exit("m", None);
+    world.run_for(80 * SECOND);
+    assert_eq!(world.fate(request), &Fate::Answered);
+    assert_eq!(loaded(&world), ["m"]);
+}
+
+#[test]
 fn mm_4_a_second_failure_is_told_and_the_next_ten_minutes_nobody_is_sent_away() {
     let (mut world, _, request) = failing_load(None);
     world.run_for(28 * SECOND);
