@@ -62,6 +62,13 @@ impl Failures {
         }
     }
 
+    /// The same load would fail the same way: nobody waits for more tries of it, and newcomers are told until the next.
+    pub(crate) fn give_up(&mut self, now: Moment, settings: &Settings) -> FailurePolicy {
+        self.in_a_row = self.in_a_row.max(settings.max_load_attempts);
+        self.until = now + back_off(self.in_a_row, settings);
+        FailurePolicy::GiveUp
+    }
+
     /// A request was completed, the files changed, or an operator wants another try: all is forgotten.
     pub(crate) fn forget(&mut self) {
         if self.in_a_row > 0 {

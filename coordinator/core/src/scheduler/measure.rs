@@ -49,23 +49,25 @@ impl Scheduler {
         self.memory_changed();
     }
 
-    /// A load ran out of memory: it needs more than it was given, at most all there is.
-    pub(super) fn learn_from_out_of_memory(&mut self, id: SlotId) {
+    /// A load ran out of memory: it needs more than it was given, at most all there is. Says whether the next one will be
+    /// given more; what a manifest states, and what a streamed model was given, stays.
+    pub(super) fn learn_from_out_of_memory(&mut self, id: SlotId) -> bool {
         let slot = &self.pool[id];
-        // A streamed model takes what it is given.
         if slot.size_rule == SizeRule::Manifest || slot.layers.stream {
-            return;
+            return false;
         }
         let had: ByteCount = slot.parts.iter().map(|&(_, bytes)| bytes).sum();
-        self.learn(id, had.scaled(MORE_AFTER_OUT_OF_MEMORY));
+        // Another revision is another load.
+        self.learn(id, had.scaled(MORE_AFTER_OUT_OF_MEMORY)).is_none_or(|next| next > had)
     }
 
-    /// Never more than its devices have: then the next load is tried with all of it.
-    fn learn(&mut self, id: SlotId, bytes: ByteCount) {
+    /// Never more than its devices have: then the next load is tried with all of it. What was noted, where the files are
+    /// still the same.
+    fn learn(&mut self, id: SlotId, bytes: ByteCount) -> Option<ByteCount> {
         let slot = &self.pool[id];
         let known = &self.catalog[slot.model];
         if slot.revision != known.description.revision {
-            return;
+            return None;
         }
         let device = match &slot.parts[..] {
             [(only, _)] => only.clone(),
@@ -86,5 +88,6 @@ impl Scheduler {
         if let Some(news) = self.footprints.learn(seen) {
             self.out.push(Effect::Learned(news));
         }
+        Some(bytes)
     }
 }

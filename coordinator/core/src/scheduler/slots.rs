@@ -119,9 +119,10 @@ impl Scheduler {
         }
         self.pool[id].leaving.get_or_insert(LeaveCause::Crash);
         self.devices.end_turn(id, &self.pool[id].parts);
-        if when == Some(FailedWhen::Loading) && exit.reason == Some(WorkerExit::OutOfMemory) {
-            self.learn_from_out_of_memory(id);
-        }
+        // A load that ran out of memory and would be given no more the next time would fail again.
+        let futile = when == Some(FailedWhen::Loading)
+            && exit.reason == Some(WorkerExit::OutOfMemory)
+            && !self.learn_from_out_of_memory(id);
         let text = describe(exit);
         let mut reasons = vec![text.clone(), format!("while {before}, {lost} requests in flight")];
         let clash = self.is_mere_port_clash(id, exit);
@@ -141,6 +142,9 @@ impl Scheduler {
         // A second copy, or a first one that another took over from, says nothing about the model's next load.
         let when = when.filter(|_| serving && !clash);
         let mut policy = when.map(|when| known.failures.record(self.now, when, exit, &self.settings));
+        if futile && when.is_some() {
+            policy = Some(known.failures.give_up(self.now, &self.settings));
+        }
         if when == Some(FailedWhen::Loading) {
             if self.end_second_try(model) {
                 policy = Some(FailurePolicy::GiveUp);

@@ -355,6 +355,26 @@ fn rc_20_out_of_memory_raises_the_footprint_and_never_beyond_the_device() {
 }
 
 #[test]
+fn rc_20_a_load_that_would_be_given_no_more_is_not_tried_again_and_again() {
+    let mut world = World::calm(12, vec![model("stated", 4), estimated(model("grows", 8))]);
+    let request = world.submit("stated", 5);
+    world.run_for(2 * SECOND);
+    world.exit("stated", Some(WorkerExit::OutOfMemory));
+    world.run_for(60 * SECOND);
+    assert_eq!(world.refusal(request).code, ErrorCode::ModelLoadFailed);
+    assert_eq!(world.loads(), 1, "the manifest states the same for each try");
+    let request = world.submit("grows", 5);
+    for _ in 0..3 {
+        while !world.exit_if_loading("grows", Some(WorkerExit::OutOfMemory)) {
+            assert_eq!(world.fate(request), &Fate::Waiting);
+            world.run_for(SECOND / 10);
+        }
+    }
+    assert_eq!(world.refusal(request).code, ErrorCode::ModelLoadFailed);
+    assert_eq!(world.loads(), 4, "with all of the device there is no more to give");
+}
+
+#[test]
 fn rc_21_foreign_growth_makes_idle_models_leave_the_less_important_first() {
     let mut world = World::calm(24, vec![model("a", 8), model("b", 8), pinned(model("p", 4))]);
     world.submit("a", 2);
