@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use http::StatusCode;
-use model_boss_tests::{Answer, Boss, Event, PATIENCE, Sandbox, binary, question, text_of_events, until};
+use model_boss_protocol::{Residency, ResidencyMode};
+use model_boss_tests::{Answer, Boss, Event, LoneWorker, PATIENCE, Sandbox, binary, question, text_of_events, until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -218,6 +219,44 @@ async fn rs_11_a_model_streamed_beside_a_program_stays_again_when_that_is_gone_a
     let decisions = boss.read("/api/v1/decisions").await.to_string();
     assert!(decisions.contains("there is room for all its layers now"), "{decisions}");
     boss.finish().await;
+}
+
+#[tokio::test]
+async fn rs_9_a_workers_stats_and_metrics_show_every_layer_of_the_last_step() {
+    let sandbox = Sandbox::new();
+    let file = synth(&sandbox, "qwen3-small");
+    let mut worker = LoneWorker::spawn("model-boss-worker");
+    let stream = Residency { mode: ResidencyMode::Stream, window: Some(1), block: Some(1), ..Residency::default() };
+    worker.open_gate_as(&file, stream);
+    worker.ready().await;
+    assert!(worker.ask(&tokens("tiny", 8)).await.unwrap().status.is_success());
+    worker.engine("the step has ended", |engine| engine.active == 0).await;
+
+    let stats = worker.get("/stats").await.json()["residency"].clone();
+    let layers = stats["layers"].as_array().unwrap();
+    let (streamed, resident) = (&stats["plan"]["streamed_layers"], &stats["plan"]["resident_layers"]);
+    assert_eq!(layers.len() as u64, streamed.as_u64().unwrap() + resident.as_u64().unwrap(), "{stats}");
+    let text = String::from_utf8(worker.get("/metrics").await.body.to_vec()).unwrap();
+    let shown = |name: &str| -> f64 {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{name} in\n{text}")).parse().unwrap()
+    };
+    // JSON's numbers are read to the last digit but one.
+    let same = |shown: f64, value: &Value| (shown - value.as_f64().unwrap()).abs() <= shown.abs() * 1e-12;
+    for layer in layers {
+        for field in ["h2d_ms", "compute_ms", "stall_ms", "bytes"] {
+            let name = format!("model_boss_worker_layer_{field}{{layer=\"{}\"}}", layer["layer"]);
+            assert!(same(shown(&name), &layer[field]), "{name}: {layer}");
+        }
+        assert!(layer["compute_ms"].as_f64() > Some(0.0), "{layer}");
+    }
+    let come = layers.iter().filter(|layer| layer["bytes"].as_u64() > Some(0)).count() as u64;
+    assert!(come > 0 && Some(come) <= streamed.as_u64(), "{stats}");
+    for (name, value) in [("overlap_ratio", &stats["overlap"]), ("bytes_total", &stats["totals"]["bytes"])] {
+        assert!(same(shown(&format!("model_boss_worker_stream_{name}")), value), "{name}: {stats}");
+    }
+    worker.cut_lifeline();
+    worker.end().await;
 }
 
 #[tokio::test]
