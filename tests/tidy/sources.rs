@@ -103,3 +103,24 @@ fn tests_are_found_by_their_attributes_and_names() {
     assert_eq!(python_tests(python), ["test_a", "test_b"]);
     assert!(tests().iter().any(|test| test.name == "tests_are_found_by_their_attributes_and_names"));
 }
+
+/// Marks by which a test is left out. They are put together here, so that this file has none.
+fn marks_of_left_out_tests() -> Vec<String> {
+    [("#[", "ignore"), ("mark.", "skip"), ("mark.", "xfail"), ("unittest.", "skip")]
+        .map(|(a, b)| format!("{a}{b}"))
+        .into()
+}
+
+#[test]
+fn no_test_is_left_out() {
+    let marks = marks_of_left_out_tests();
+    let mut faults = Vec::new();
+    for source in files(&[".rs", ".py"]) {
+        for (number, line) in source.text.lines().enumerate() {
+            if marks.iter().any(|mark| line.contains(mark)) {
+                faults.push(format!("{}:{}: {}", source.path, number + 1, line.trim()));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "a test that does not run holds nothing:\n{}", faults.join("\n"));
+}
