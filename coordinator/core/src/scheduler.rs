@@ -127,8 +127,10 @@ enum Timer {
     Unload(SlotId),
     /// The slot may take requests again after it lost one.
     Resume(SlotId),
-    /// A back-off ends, a lease may be asked for again, or a right to evict may have come about.
+    /// A back-off ends, a lease may be asked for again, or a request has waited so long that it may evict others.
     Consider(ModelIndex),
+    /// A slot may have come to be less protected.
+    Rights,
     /// The client's pause between requests is over.
     Client(ClientIndex),
     /// The ledger may be asked again for the second copy of a model that moves.
@@ -268,9 +270,8 @@ impl Scheduler {
             match timer {
                 Timer::Unload(slot) => self.rest_if_idle(slot),
                 Timer::Resume(slot) => self.resume(slot),
-                Timer::Consider(model) => {
-                    self.consider(model);
-                }
+                Timer::Consider(model) => self.look_at_by_itself(model),
+                Timer::Rights => self.reconsider_at_least(Reconsider::Kinds),
                 Timer::LookOn => self.reconsider_at_least(Reconsider::Rest),
                 Timer::Client(client) => self.client_changed(client),
                 Timer::Move(model) => self.consider_move(model),
@@ -317,6 +318,7 @@ impl Scheduler {
             self.timers.set_if_unset(Timer::Reevaluate, self.now + self.settings.reevaluate_every.max(LEAST_WAIT));
         } else {
             self.timers.clear(Timer::Reevaluate);
+            self.timers.clear(Timer::Rights);
         }
         if self.life == Life::Draining && self.nothing_is_left() && self.running.is_empty() && self.queue.len() == 0 {
             self.life = Life::Drained;

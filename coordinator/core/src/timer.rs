@@ -17,10 +17,19 @@ impl<T: Copy + Ord> Timers<T> {
     }
 
     pub(crate) fn set(&mut self, timer: T, at: Moment) {
-        if let Some(before) = self.set.insert(timer, at) {
-            self.due.remove(&(before, timer));
+        match self.set.insert(timer, at) {
+            Some(before) if before == at => return,
+            Some(before) => drop(self.due.remove(&(before, timer))),
+            None => {}
         }
         self.due.insert((at, timer));
+    }
+
+    /// Like [`Self::set`], unless it is due earlier already.
+    pub(crate) fn set_if_earlier(&mut self, timer: T, at: Moment) {
+        if self.set.get(&timer).is_none_or(|before| at < *before) {
+            self.set(timer, at);
+        }
     }
 
     /// Like [`Self::set`], unless it is already set.
@@ -64,6 +73,7 @@ mod tests {
         timers.set('b', at(3));
         timers.set('a', at(1));
         timers.set_if_unset('b', at(9));
+        timers.set_if_earlier('b', at(4));
         assert_eq!(timers.next(), Some(at(1)));
         assert_eq!(timers.pop_due(at(2)), Some('a'));
         assert_eq!(timers.pop_due(at(2)), None);

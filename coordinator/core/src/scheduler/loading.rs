@@ -32,8 +32,13 @@ impl Scheduler {
             return Looked::Passed;
         }
         let ask = self.ask_of(model);
-        self.note_likeness(&ask);
-        match self.offer(&ask) {
+        let sites = self.sites(&ask);
+        self.note_likeness(&ask, sites.as_deref().unwrap_or_default());
+        // Where no site has a turn there is nothing to offer, and nothing to work out.
+        let offer = |sites: Vec<Site>| {
+            if self.is_no_turn_at(&ask, &sites) { Offer::No(Vec::new()) } else { self.offer_at(&ask, sites) }
+        };
+        match sites.map(offer) {
             Err(error) => match error.refusal(self.catalog[model].id()) {
                 Some(refusal) => self.refuse_for_good(model, &refusal),
                 None => {
@@ -59,9 +64,8 @@ impl Scheduler {
     }
 
     /// Puts a model that wants a load among those that are like it.
-    pub(super) fn note_likeness(&mut self, ask: &Ask) {
+    fn note_likeness(&mut self, ask: &Ask, sites: &[Site]) {
         let known = &self.catalog[ask.model].description;
-        let sites = self.sites(ask).unwrap_or_default();
         let streams = ask.estimate.streamed.is_some();
         let alone = !streams && sites.iter().all(|site| site.len() == 1);
         let key = FamilyKey {
@@ -188,7 +192,13 @@ impl Scheduler {
             NoRoom::Blocked { by, .. } => by.look_again,
             _ => None,
         });
-        match look_again.min() {
+        // What its slots grow into by time is a right of all that are alike; what its age gives a request is its own.
+        if let Some(at) = look_again.min() {
+            self.timers.set_if_earlier(Timer::Rights, at);
+        }
+        let max_wait = self.settings.max_wait;
+        let overdue = ask.heads.iter().map(|head| head.key.arrival.at + max_wait).filter(|at| *at > self.now);
+        match overdue.min().filter(|_| !max_wait.is_zero()) {
             Some(at) => self.timers.set(Timer::Consider(model), at),
             None => self.timers.clear(Timer::Consider(model)),
         }

@@ -3,8 +3,14 @@
 
 use std::collections::BTreeSet;
 
+use model_boss_protocol::SlotId;
+
+use super::room::Ask;
 use super::{Life, Scheduler};
+use crate::MaxLoaded;
 use crate::catalog::ModelIndex;
+use crate::device::Device;
+use crate::placement::Site;
 use crate::queue::{Likeness, Wanting};
 
 /// How much is looked at within one event, so that its length does not depend on how many models wait.
@@ -36,18 +42,19 @@ pub(super) enum Looked {
 pub(super) struct Unlooked {
     /// The first of each of these.
     pub(super) kinds: BTreeSet<Likeness>,
-    /// Models that have the next turn somewhere, and stand in no line therefore.
-    pub(super) claimants: BTreeSet<ModelIndex>,
+    /// Models of their own: those that have the next turn somewhere and stand in no line therefore, and those that only time
+    /// changed something for.
+    pub(super) models: BTreeSet<ModelIndex>,
 }
 
 impl Unlooked {
     pub(super) fn is_empty(&self) -> bool {
-        self.kinds.is_empty() && self.claimants.is_empty()
+        self.kinds.is_empty() && self.models.is_empty()
     }
 
     pub(super) fn clear(&mut self) {
         self.kinds.clear();
-        self.claimants.clear();
+        self.models.clear();
     }
 }
 
@@ -73,23 +80,27 @@ impl Scheduler {
     pub(super) fn look_at_all_kinds(&mut self) {
         self.unlooked.kinds.clear();
         self.unlooked.kinds.extend(self.queue.kinds());
-        self.unlooked.claimants.clear();
-        self.unlooked.claimants.extend(self.claims.keys());
+        self.unlooked.models.clear();
+        self.unlooked.models.extend(self.claims.keys());
     }
 
-    /// Looks at the one that goes next.
+    /// Looks at the one that goes next. Whoever has the next turn somewhere waits for more than a completion.
     pub(super) fn look_at_the_next(&mut self) {
-        if !self.has_a_turn() {
-            return;
-        }
-        let claimants = self.claims.keys().filter_map(|&model| self.first_claiming(model)).min();
-        let next = [claimants, self.queue.first_wanting(self.now)].into_iter().flatten().min();
-        if let Some((_, model)) = next {
+        if self.has_a_turn()
+            && let Some((_, model)) = self.queue.first_wanting(self.now)
+        {
             self.consider(model);
         }
     }
 
-    pub(super) fn first_claiming(&self, model: ModelIndex) -> Option<Wanting> {
+    /// Time changed something for a model and for nobody else.
+    pub(super) fn look_at_by_itself(&mut self, model: ModelIndex) {
+        self.back_in_line(model);
+        self.unlooked.models.insert(model);
+        self.reconsider_at_least(Reconsider::Rest);
+    }
+
+    pub(super) fn first_of(&self, model: ModelIndex) -> Option<Wanting> {
         self.queue.best(model, self.now).map(|head| (head.key, model))
     }
 
@@ -147,15 +158,14 @@ impl Scheduler {
             }
             next.is_some()
         });
-        let claimants = &self.unlooked.claimants;
-        let claimant = claimants.iter().filter_map(|&model| self.first_claiming(model)).min();
-        if let Some(claimant) = claimant
-            && first.is_none_or(|(least, _)| claimant < least)
+        let own = self.unlooked.models.iter().filter_map(|&model| self.first_of(model)).min();
+        if let Some(own) = own
+            && first.is_none_or(|(least, _)| own < least)
         {
-            first = Some((claimant, None));
+            first = Some((own, None));
         }
         let Some(((_, model), kind)) = first else { return self.unlooked.clear() };
-        self.unlooked.claimants.remove(&model);
+        self.unlooked.models.remove(&model);
         match self.spend(model, budget) {
             Looked::Blocked => {
                 let like = self.queue.likeness(model);
@@ -181,6 +191,25 @@ impl Scheduler {
 
     /// Whether any device can take a load now, as far as turns go.
     pub(super) fn has_a_turn(&self) -> bool {
-        self.devices.iter().any(|(_, device)| device.loading.is_none_or(|slot| self.is_unwanted(slot)))
+        self.devices.iter().any(|(_, device)| self.is_its_turn(device))
+    }
+
+    fn is_its_turn(&self, device: &Device) -> bool {
+        device.loading.is_none_or(|slot| self.is_unwanted(slot))
+    }
+
+    /// Whether each of these sites has a device where another model is being loaded, and the ask has no turn of its own.
+    pub(super) fn is_no_turn_at(&self, ask: &Ask, sites: &[Site]) -> bool {
+        let waits = |name| self.devices.get(name).is_some_and(|device| !self.is_its_turn(device));
+        !self.claims.contains_key(&ask.model) && sites.iter().all(|site| site.iter().any(waits))
+    }
+
+    /// Whether anybody could get a load in the place of this slot now, as far as turns go. Where nobody could, the end of the
+    /// load that has the turn brings the next look.
+    pub(super) fn may_make_way(&self, id: SlotId) -> bool {
+        let slot = &self.pool[id];
+        let devices = slot.parts.iter().map(|(device, _)| device).chain(&slot.exclusive);
+        self.settings.max_loaded != MaxLoaded::Auto
+            || devices.filter_map(|name| self.devices.get(name)).any(|device| self.is_its_turn(device))
     }
 }

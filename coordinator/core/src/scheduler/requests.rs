@@ -274,9 +274,11 @@ impl Scheduler {
             } else {
                 self.after_use(slot, model);
             }
-            let slot = &self.pool[slot];
-            let as_before = slot.is_busy() && slot.rank(self.now, self.settings.aging_step) == rank;
-            self.reconsider_at_least(if as_before { Reconsider::Next } else { Reconsider::Kinds });
+            if self.may_make_way(slot) {
+                let slot = &self.pool[slot];
+                let as_before = slot.is_busy() && slot.rank(self.now, self.settings.aging_step) == rank;
+                self.reconsider_at_least(if as_before { Reconsider::Next } else { Reconsider::Kinds });
+            }
         } else {
             self.client_changed(client);
             if outcome == Outcome::LostBeforeAnswer {

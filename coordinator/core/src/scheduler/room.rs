@@ -121,12 +121,17 @@ impl Scheduler {
         }
     }
 
-    /// The best offer for an ask. The room it fills best goes first, then the least eviction.
+    /// The best offer for an ask.
     pub(super) fn offer(&self, ask: &Ask) -> Result<Offer, PlacementError> {
+        Ok(self.offer_at(ask, self.sites(ask)?))
+    }
+
+    /// The best that these sites offer. The room it fills best goes first, then the least eviction.
+    pub(super) fn offer_at(&self, ask: &Ask, sites: Vec<Site>) -> Offer {
         let mut now: Option<(usize, i128, Parts)> = None;
         let mut full = Vec::new();
-        let mut blocked = Vec::new();
-        for site in self.sites(ask)? {
+        let mut blocked = Vec::with_capacity(sites.len());
+        for site in sites {
             match self.footing(ask, &site) {
                 Err(why) => blocked.push((site, why)),
                 Ok(Footing { room: Some((left, parts)), unwanted, .. }) if unwanted.is_empty() => {
@@ -139,10 +144,10 @@ impl Scheduler {
             }
         }
         if let Some((_, _, parts)) = now {
-            return Ok(Offer::Now(parts));
+            return Offer::Now(parts);
         }
         if self.is_room_coming(ask) {
-            return Ok(Offer::Coming);
+            return Offer::Coming;
         }
         let mut after: Option<Plan> = None;
         for (site, footing) in full {
@@ -154,7 +159,7 @@ impl Scheduler {
         }
         // Our own idle models leave before anybody else is asked.
         let after = after.or_else(|| self.plan_with_others(ask));
-        Ok(after.map_or(Offer::No(blocked), Offer::After))
+        after.map_or(Offer::No(blocked), Offer::After)
     }
 
     /// The least plan in which other holders make way too.
@@ -181,7 +186,6 @@ impl Scheduler {
 
     /// What a site has for an ask, as it is.
     fn footing(&self, ask: &Ask, site: &[DeviceId]) -> Result<Footing<'_>, NoRoom> {
-        let mut rooms = Vec::with_capacity(site.len());
         let mut unwanted = Vec::new();
         for name in site {
             let Some(device) = self.devices.get(name) else { return Err(NoRoom::Unknown(name.clone())) };
@@ -190,6 +194,10 @@ impl Scheduler {
                 Some(slot) => return Err(NoRoom::Turn(name.clone(), self.pool[slot].model)),
                 None => {}
             }
+        }
+        let mut rooms = Vec::with_capacity(site.len());
+        for name in site {
+            let Some(device) = self.devices.get(name) else { return Err(NoRoom::Unknown(name.clone())) };
             let balance = device.balance().ok_or_else(|| NoRoom::Unknown(name.clone()))?;
             rooms.push(balance - self.taken_first(ask, name));
         }
