@@ -1,5 +1,5 @@
-//! Maps whose keys are numbers that we hand out ourselves, one after another: nobody can choose them so that they collide,
-//! so they need no hashing that is proof against that.
+//! Maps whose keys are numbers that we hand out ourselves, one after another, or enums of such: nobody can choose them so
+//! that they collide, so they need no hashing that is proof against that.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -27,6 +27,11 @@ impl Hasher for NumberHasher {
 
     fn write_u32(&mut self, number: u32) {
         self.write_u64(u64::from(number));
+    }
+
+    /// Which variant of an enum.
+    fn write_isize(&mut self, number: isize) {
+        self.write_u64(number.unsigned_abs() as u64);
     }
 
     fn write_u64(&mut self, number: u64) {

@@ -121,7 +121,7 @@ struct Running {
 }
 
 /// What time may bring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Timer {
     /// The slot's stay-warm time ends.
     Unload(SlotId),

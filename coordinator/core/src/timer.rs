@@ -1,19 +1,23 @@
 //! What is due when. Knows names of timers and moments, nothing of what they are for.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::hash::Hash;
 
 use crate::Moment;
+use crate::by_number::ByNumber;
 
-/// At most one moment per timer; setting it again moves it. Every operation is logarithmic.
+/// At most one moment per timer; setting it again moves it. Every operation is logarithmic, and nothing costs less than to
+/// clear one that is not set: most events do that a few times.
 #[derive(Debug)]
 pub(crate) struct Timers<T> {
     due: BTreeSet<(Moment, T)>,
-    set: BTreeMap<T, Moment>,
+    /// Looked up by timer only, never iterated.
+    set: ByNumber<T, Moment>,
 }
 
-impl<T: Copy + Ord> Timers<T> {
+impl<T: Copy + Ord + Hash> Timers<T> {
     pub(crate) fn new() -> Self {
-        Self { due: BTreeSet::new(), set: BTreeMap::new() }
+        Self { due: BTreeSet::new(), set: ByNumber::default() }
     }
 
     pub(crate) fn set(&mut self, timer: T, at: Moment) {
