@@ -239,6 +239,11 @@ pub(crate) fn standing(asker: &Head, victims: &[Victim]) -> Priority {
     if overdue { asker.key.effective.min(asker.base) } else { asker.base }
 }
 
+/// Whether this request may take this slot now.
+pub(crate) fn has_right(asker: &Head, slot: &Candidate, now: Moment, settings: &Settings) -> bool {
+    may_take(asker, slot, now, settings).is_ok()
+}
+
 /// RC-18 for one slot: the right, or what protects the slot and when that may end by time alone.
 fn may_take(
     asker: &Head,

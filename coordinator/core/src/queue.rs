@@ -192,6 +192,8 @@ struct ModelQueue {
     loads: BTreeSet<RequestId>,
     family: u32,
     need: u16,
+    /// Exactly what it needs; `None` when it was never looked at, or changed since.
+    bytes: Option<ByteCount>,
 }
 
 impl InferenceQueue {
@@ -370,9 +372,11 @@ impl InferenceQueue {
         Some(queue.kind(first.base()))
     }
 
-    /// Says what a model is like.
-    pub(crate) fn set_likeness(&mut self, model: ModelIndex, family: u32, need: u16) {
+    /// Says what a model is like, and exactly how much it needs.
+    pub(crate) fn set_likeness(&mut self, model: ModelIndex, family: u32, bytes: ByteCount) {
+        let need = Likeness::step_of(bytes);
         let queue = self.entry(model);
+        queue.bytes = Some(bytes);
         if (queue.family, queue.need) != (family, need) {
             self.leave_lines(model);
             let queue = self.entry(model);
@@ -381,9 +385,22 @@ impl InferenceQueue {
         }
     }
 
-    /// Whether a model that wants a load stands in line for it.
-    pub(crate) fn is_in_line(&self, model: ModelIndex) -> bool {
-        self.models.get(model.get()).is_some_and(|queue| queue.is_in_line() && queue.length > 0)
+    /// What it is like may be something else by now.
+    pub(crate) fn doubt_likeness(&mut self, model: ModelIndex) {
+        self.entry(model).bytes = None;
+    }
+
+    /// Whether a waiting request stands in line behind another model's that asks exactly the same of the devices: what came
+    /// of the look at that one came of a look at this one too.
+    pub(crate) fn is_behind_its_like(&mut self, id: RequestId, now: Moment) -> bool {
+        let Some(&Waiting { model, priority, .. }) = self.get(id) else { return false };
+        let queue = &self.models[model.get()];
+        let (bytes, kind) = (queue.bytes, queue.kind(priority));
+        bytes.is_some()
+            && queue.is_in_line()
+            && self.first_alike(now, kind).is_some_and(|(_, first)| {
+                first != model && self.models.get(first.get()).is_some_and(|first| first.bytes == bytes)
+            })
     }
 
     /// A model that has the next turn, or waits for something else than room, stands in no line until it is said otherwise:
@@ -419,7 +436,10 @@ impl InferenceQueue {
     pub(crate) fn set_residency(&mut self, model: ModelIndex, residency: Residency) {
         if self.entry(model).residency != residency {
             self.leave_lines(model);
-            self.entry(model).residency = residency;
+            let queue = self.entry(model);
+            queue.residency = residency;
+            // A load may teach what it needs.
+            queue.bytes = None;
             self.enter_lines(model);
         }
     }

@@ -302,7 +302,6 @@ impl Scheduler {
             match std::mem::replace(&mut self.reconsider, Reconsider::Nothing) {
                 Reconsider::Nothing => break,
                 Reconsider::Rest => {}
-                Reconsider::Next => self.look_at_the_next(),
                 Reconsider::Kinds => self.look_at_all_kinds(),
             }
             self.look_on(&mut budget);

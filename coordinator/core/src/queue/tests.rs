@@ -169,6 +169,32 @@ fn only_absent_models_want_a_load_most_urgent_first() {
 }
 
 #[test]
+fn a_request_stands_behind_its_like_only_where_another_model_that_needs_exactly_as_much_comes_first() {
+    let mut q = queue();
+    let (a, b) = (ModelIndex::new(0), ModelIndex::new(1));
+    push(&mut q, s(0), 1, 0, 5, 0);
+    push(&mut q, s(1), 2, 1, 5, 0);
+    let behind = |q: &mut InferenceQueue, id| q.is_behind_its_like(RequestId(id), s(1));
+    assert!(!behind(&mut q, 2), "nobody knows what it needs");
+    let gib = ByteCount::gib(8);
+    q.set_likeness(a, 1, gib);
+    q.set_likeness(b, 1, gib);
+    assert!(behind(&mut q, 2) && !behind(&mut q, 1));
+    push(&mut q, s(1), 3, 1, 2, 0);
+    assert!(!behind(&mut q, 3), "it is the first of those that are as important");
+    q.set_likeness(b, 1, gib - ByteCount::mib(1));
+    assert!(!behind(&mut q, 2), "a little less may be little enough");
+    q.set_likeness(b, 2, gib);
+    assert!(!behind(&mut q, 2), "it may go to other places");
+    q.set_likeness(b, 1, gib);
+    q.doubt_likeness(b);
+    assert!(!behind(&mut q, 2), "it changed");
+    q.set_likeness(b, 1, gib);
+    q.set_aside(a, true);
+    assert!(!behind(&mut q, 2), "the other one does not stand in line");
+}
+
+#[test]
 fn deadlines_come_in_order_and_leave_with_their_request() {
     let mut q = queue();
     for (id, deadline) in [(1, 20), (2, 10), (3, 30)] {
@@ -296,7 +322,7 @@ proptest! {
                 }
                 Op::Like(model, to) => {
                     family[model] = to;
-                    q.set_likeness(ModelIndex::new(model), to, 0);
+                    q.set_likeness(ModelIndex::new(model), to, ByteCount::ZERO);
                 }
                 Op::Aside(model, is_aside) => {
                     aside[model] = is_aside;

@@ -9,7 +9,7 @@ use crate::catalog::ModelIndex;
 use crate::device::Device;
 use crate::eviction::Lacking;
 use crate::placement::{PlacementError, Site};
-use crate::queue::{Likeness, Residency};
+use crate::queue::Residency;
 use crate::reason::{Blocker, Protection};
 use crate::slot::Filling;
 use crate::{Verdict, WaitReason};
@@ -85,7 +85,7 @@ impl Scheduler {
         });
         let bytes = self.whole_at(ask, std::slice::from_ref(&ask.device)).bytes;
         let least = ask.estimate.streamed.map_or(bytes, |streaming| streaming.least.min(bytes));
-        self.queue.set_likeness(ask.model, family, Likeness::step_of(least));
+        self.queue.set_likeness(ask.model, family, least);
     }
 
     /// What a model that wants a load waits for.

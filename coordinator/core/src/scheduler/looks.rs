@@ -10,6 +10,7 @@ use super::{Life, Scheduler};
 use crate::MaxLoaded;
 use crate::catalog::ModelIndex;
 use crate::device::Device;
+use crate::eviction;
 use crate::placement::Site;
 use crate::queue::{Likeness, Wanting};
 
@@ -25,6 +26,9 @@ pub(super) struct Budget {
 /// An event takes the first look; the others follow by ticks at once.
 pub(super) const WITH_AN_EVENT: Budget = Budget { looks: 1, passes: 4 };
 pub(super) const WITH_A_TICK: Budget = Budget { looks: 4, passes: 16 };
+
+/// More kinds than these are not asked one by one.
+const KINDS_AT_ONCE: usize = 16;
 
 /// What came of a look at a model that wants a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,10 +66,8 @@ impl Unlooked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Reconsider {
     Nothing,
-    /// What was left of an earlier look.
+    /// What is still to be looked at.
     Rest,
-    /// The one that goes next.
-    Next,
     /// One of each kind.
     Kinds,
 }
@@ -84,12 +86,38 @@ impl Scheduler {
         self.unlooked.models.extend(self.claims.keys());
     }
 
-    /// Looks at the one that goes next. Whoever has the next turn somewhere waits for more than a completion.
-    pub(super) fn look_at_the_next(&mut self) {
-        if self.has_a_turn()
-            && let Some((_, model)) = self.queue.first_wanting(self.now)
-        {
-            self.consider(model);
+    /// A slot ended a request. If it is as busy and as important as before, only the one that goes next may have come to
+    /// precede all that wait for the slot's model; else anybody may take it now. No other slot has changed, so those that may
+    /// not take this one need no look.
+    pub(super) fn look_who_may_take(&mut self, id: SlotId, as_before: bool) {
+        if !self.may_make_way(id) {
+            return;
+        }
+        let candidate = self.candidate(id, &[]);
+        let may_take = |scheduler: &Self, model| {
+            let mut heads = scheduler.queue.heads(model, scheduler.now);
+            heads.any(|head| eviction::has_right(&head, &candidate, scheduler.now, &scheduler.settings))
+        };
+        if as_before {
+            if let Some((_, model)) = self.queue.first_wanting(self.now)
+                && may_take(self, model)
+            {
+                self.unlooked.models.insert(model);
+                self.reconsider_at_least(Reconsider::Rest);
+            }
+            return;
+        }
+        // With very many kinds it costs less to look at some of them now and at the others by ticks.
+        if self.queue.kinds().nth(KINDS_AT_ONCE).is_some() {
+            return self.reconsider_at_least(Reconsider::Kinds);
+        }
+        for kind in self.queue.kinds().collect::<Vec<_>>() {
+            if let Some((_, model)) = self.queue.first_alike(self.now, kind)
+                && may_take(self, model)
+            {
+                self.unlooked.kinds.insert(kind);
+                self.reconsider_at_least(Reconsider::Rest);
+            }
         }
     }
 
@@ -173,9 +201,9 @@ impl Scheduler {
             }
             Looked::Passed | Looked::Alone => {}
         }
-        // Whoever stays in line was not helped.
+        // Whoever is still the first of its kind was not helped.
         if let Some(kind) = kind
-            && self.queue.is_in_line(model)
+            && self.queue.first_alike(self.now, kind).is_some_and(|(_, first)| first == model)
         {
             self.unlooked.kinds.remove(&kind);
         }

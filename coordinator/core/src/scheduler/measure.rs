@@ -44,6 +44,9 @@ impl Scheduler {
     /// What was learned in earlier lives of the process.
     pub(super) fn remember(&mut self, footprints: Vec<Footprint>) {
         for footprint in footprints {
+            if let Some(model) = self.catalog.resolve_any(&footprint.model) {
+                self.queue.doubt_likeness(model);
+            }
             self.footprints.learn(footprint);
         }
         self.memory_changed();

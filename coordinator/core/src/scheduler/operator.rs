@@ -108,6 +108,7 @@ impl Scheduler {
 
     /// Takes over what a load asks for; returns what held before.
     fn wish_for(&mut self, model: ModelIndex, options: &LoadOptions) -> LoadWish {
+        self.queue.doubt_likeness(model);
         let wish = &mut self.catalog[model].wish;
         let before = wish.clone();
         wish.engine.adopt(&options.engine);
@@ -305,6 +306,7 @@ impl Scheduler {
         for model in change.changed {
             self.catalog[model].failures.forget();
             self.catalog[model].wish = LoadWish::default();
+            self.queue.doubt_likeness(model);
             self.timers.clear(Timer::Consider(model));
             self.back_in_line(model);
             // Room may be needed elsewhere now.

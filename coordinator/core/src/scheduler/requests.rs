@@ -137,7 +137,7 @@ impl Scheduler {
         }
         let Some(slot) = self.catalog[model].serving else {
             // One that stands behind others of its model and importance changes nothing for them.
-            if self.queue.is_head(request, self.now) {
+            if self.queue.is_head(request, self.now) && !self.queue.is_behind_its_like(request, self.now) {
                 self.consider(model);
             }
             return;
@@ -274,11 +274,9 @@ impl Scheduler {
             } else {
                 self.after_use(slot, model);
             }
-            if self.may_make_way(slot) {
-                let slot = &self.pool[slot];
-                let as_before = slot.is_busy() && slot.rank(self.now, self.settings.aging_step) == rank;
-                self.reconsider_at_least(if as_before { Reconsider::Next } else { Reconsider::Kinds });
-            }
+            let after = &self.pool[slot];
+            let as_before = after.is_busy() && after.rank(self.now, self.settings.aging_step) == rank;
+            self.look_who_may_take(slot, as_before);
         } else {
             self.client_changed(client);
             if outcome == Outcome::LostBeforeAnswer {

@@ -329,7 +329,7 @@ impl Scheduler {
         }
     }
 
-    fn candidate(&self, id: SlotId, site: &[DeviceId]) -> Candidate {
+    pub(super) fn candidate(&self, id: SlotId, site: &[DeviceId]) -> Candidate {
         let slot = &self.pool[id];
         let known = &self.catalog[slot.model];
         let mut queued: Option<(OrderKey, Priority)> = None;
