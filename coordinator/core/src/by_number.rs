@@ -43,6 +43,53 @@ impl Hasher for NumberHasher {
     }
 }
 
+/// The same for very many entries: in parts, so that no single insertion moves all of them to a larger table.
+#[derive(Debug)]
+pub(crate) struct InParts<V> {
+    parts: Vec<ByNumber<u64, V>>,
+    length: usize,
+}
+
+impl<V> Default for InParts<V> {
+    fn default() -> Self {
+        Self { parts: (0..Self::PARTS).map(|_| ByNumber::default()).collect(), length: 0 }
+    }
+}
+
+impl<V> InParts<V> {
+    /// A hundred thousand entries are 400 in each.
+    const PARTS: u64 = 256;
+
+    /// Numbers in a row go to different parts.
+    const fn part(number: u64) -> usize {
+        (number % Self::PARTS) as usize
+    }
+
+    pub(crate) fn insert(&mut self, number: u64, value: V) {
+        let before = self.parts[Self::part(number)].insert(number, value);
+        self.length += usize::from(before.is_none());
+    }
+
+    pub(crate) fn remove(&mut self, number: u64) -> Option<V> {
+        let value = self.parts[Self::part(number)].remove(&number)?;
+        self.length -= 1;
+        Some(value)
+    }
+
+    pub(crate) fn get(&self, number: u64) -> Option<&V> {
+        self.parts[Self::part(number)].get(&number)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.length
+    }
+
+    /// All of them, in no order.
+    pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
+        self.parts.iter().flat_map(HashMap::values)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -61,5 +108,19 @@ mod tests {
             assert!(places.len() > 2_048, "{} places", places.len());
             assert_eq!(marks.len(), 128);
         }
+    }
+
+    #[test]
+    fn what_is_kept_in_parts_is_found_counted_and_taken_out() {
+        let mut map = InParts::default();
+        for number in 0..10_000 {
+            map.insert(number, number);
+        }
+        map.insert(7, 8);
+        assert_eq!((map.len(), map.get(7), map.get(9_999)), (10_000, Some(&8), Some(&9_999)));
+        assert_eq!((map.remove(7), map.remove(7), map.get(7), map.len()), (Some(8), None, None, 9_999));
+        assert_eq!(map.values().count(), 9_999);
+        let largest = map.parts.iter().map(HashMap::capacity).max();
+        assert!(largest.is_some_and(|largest| largest < 100), "{largest:?} entries would move at once");
     }
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use model_boss_protocol::{ByteCount, KeepAlive, Priority, RequestId};
 
 use crate::Moment;
-use crate::by_number::ByNumber;
+use crate::by_number::{ByNumber, InParts};
 use crate::catalog::ModelIndex;
 use crate::client::ClientIndex;
 use crate::ladder::Climb;
@@ -167,7 +167,7 @@ pub(crate) struct InferenceQueue {
     /// The latest moment heard of: what is indexed is indexed as of then.
     now: Moment,
     /// Looked up by id only, never iterated where order shows.
-    waiting: ByNumber<RequestId, Box<Waiting>>,
+    waiting: InParts<Box<Waiting>>,
     models: Vec<ModelQueue>,
     /// How many requests each client has waiting for each model.
     clients: Vec<ByNumber<ModelIndex, usize>>,
@@ -202,7 +202,7 @@ impl InferenceQueue {
             limits,
             terms: Terms::new(aging_step),
             now: Moment::START,
-            waiting: ByNumber::default(),
+            waiting: InParts::default(),
             models: Vec::new(),
             clients: Vec::new(),
             cold: Cold::default(),
@@ -276,13 +276,13 @@ impl InferenceQueue {
         if let Some(deadline) = entry.deadline {
             self.deadlines.insert((deadline, id));
         }
-        self.waiting.insert(id, Box::new(entry));
+        self.waiting.insert(id.0, Box::new(entry));
         self.head_changed(model, priority, client, change);
     }
 
     /// Takes a request out, wherever it stands.
     pub(crate) fn remove(&mut self, id: RequestId) -> Option<Waiting> {
-        let entry = *self.waiting.remove(&id)?;
+        let entry = *self.waiting.remove(id.0)?;
         let Waiting { model, client, priority, arrival, .. } = entry;
         if let Some(deadline) = entry.deadline {
             self.deadlines.remove(&(deadline, id));
@@ -478,7 +478,7 @@ impl InferenceQueue {
     }
 
     pub(crate) fn get(&self, id: RequestId) -> Option<&Waiting> {
-        self.waiting.get(&id).map(Box::as_ref)
+        self.waiting.get(id.0).map(Box::as_ref)
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -212,8 +212,12 @@ impl Scheduler {
     /// Looks at a model and takes that from the budget.
     pub(super) fn spend(&mut self, model: ModelIndex, budget: &mut Budget) -> Looked {
         let looked = self.consider(model);
-        let spent = if looked == Looked::Passed { &mut budget.passes } else { &mut budget.looks };
-        *spent = spent.saturating_sub(1);
+        match looked {
+            Looked::Passed => budget.passes = budget.passes.saturating_sub(1),
+            Looked::Blocked => budget.looks = budget.looks.saturating_sub(1),
+            // What it does with its right takes longer than looks do.
+            Looked::Alone => budget.looks = 0,
+        }
         looked
     }
 
