@@ -30,7 +30,7 @@ use std::time::Duration;
 use model_boss_protocol::{ApiError, Category, DeviceId, Generation, RequestId, SlotId};
 
 use self::ledger::Ledger;
-use self::looks::{Budget, Reconsider, Unlooked, WITH_A_TICK, WITH_AN_EVENT};
+use self::looks::{Budget, Reconsider, Unlooked};
 use self::moves::Move;
 use self::second_try::SecondTry;
 use self::yielding::Others;
@@ -202,7 +202,7 @@ impl Scheduler {
         self.now = self.now.max(now);
         self.expire_deadlines();
         let input = input.into();
-        let budget = if matches!(input, Input::Event(Event::Tick)) { WITH_A_TICK } else { WITH_AN_EVENT };
+        let budget = Budget::with(&input);
         match input {
             Input::Event(event) => self.take_in(event),
             Input::Order(order) => self.take_order(order),

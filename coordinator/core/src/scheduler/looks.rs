@@ -7,12 +7,12 @@ use model_boss_protocol::SlotId;
 
 use super::room::Ask;
 use super::{Life, Scheduler};
-use crate::MaxLoaded;
 use crate::catalog::ModelIndex;
 use crate::device::Device;
 use crate::eviction;
 use crate::placement::Site;
 use crate::queue::{Likeness, Wanting};
+use crate::{Event, Input, MaxLoaded};
 
 /// How much is looked at within one event, so that its length does not depend on how many models wait.
 #[derive(Clone, Copy, Debug)]
@@ -23,9 +23,21 @@ pub(super) struct Budget {
     pub(super) passes: usize,
 }
 
-/// An event takes the first look; the others follow by ticks at once.
-pub(super) const WITH_AN_EVENT: Budget = Budget { looks: 1, passes: 4 };
-pub(super) const WITH_A_TICK: Budget = Budget { looks: 4, passes: 16 };
+impl Budget {
+    /// An event takes the first look; the others follow by ticks at once. One that fills a slot with requests leaves all of them
+    /// to ticks.
+    pub(super) const fn with(input: &Input) -> Self {
+        match input {
+            Input::Event(Event::Tick) => Self { looks: 4, passes: 16 },
+            Input::Event(Event::WorkerReady { .. }) => Self { looks: 0, passes: 0 },
+            Input::Event(_) | Input::Order(_) => Self { looks: 1, passes: 4 },
+        }
+    }
+
+    pub(super) const fn is_left(self) -> bool {
+        self.looks > 0 && self.passes > 0
+    }
+}
 
 /// More kinds than these are not asked one by one.
 const KINDS_AT_ONCE: usize = 16;
@@ -70,12 +82,6 @@ pub(super) enum Reconsider {
     Rest,
     /// One of each kind.
     Kinds,
-}
-
-impl Budget {
-    pub(super) fn is_left(self) -> bool {
-        self.looks > 0 && self.passes > 0
-    }
 }
 
 impl Scheduler {
