@@ -3,12 +3,12 @@
 
 use std::collections::BTreeSet;
 
-use model_boss_protocol::SlotId;
+use model_boss_protocol::{Priority, SlotId};
 
 use super::room::Ask;
 use super::{Life, Scheduler};
 use crate::catalog::ModelIndex;
-use crate::device::Device;
+use crate::device::{Claim, Device};
 use crate::eviction;
 use crate::placement::Site;
 use crate::queue::{Likeness, Wanting};
@@ -99,10 +99,13 @@ impl Scheduler {
         if !self.may_make_way(id) {
             return;
         }
-        let candidate = self.candidate(id, &[]);
+        let (candidate, turn) = (self.candidate(id, &[]), self.turn_beside(id));
         let may_take = |scheduler: &Self, model| {
             let mut heads = scheduler.queue.heads(model, scheduler.now);
-            heads.any(|head| eviction::has_right(&head, &candidate, scheduler.now, &scheduler.settings))
+            heads.any(|head| {
+                turn.is_none_or(|standing| head.base < standing)
+                    && eviction::has_right(&head, &candidate, scheduler.now, &scheduler.settings)
+            })
         };
         if as_before {
             if let Some((_, model)) = self.queue.first_wanting(self.now)
@@ -125,6 +128,14 @@ impl Scheduler {
                 self.reconsider_at_least(Reconsider::Rest);
             }
         }
+    }
+
+    /// How important the room being made on a slot's devices is: only what is more important goes before it. A place among
+    /// the models of a category may be had beside it.
+    fn turn_beside(&self, id: SlotId) -> Option<Priority> {
+        let here = |claim: &&Claim| self.pool[id].parts.iter().any(|(device, _)| claim.site.contains(device));
+        let claims = self.claims.values().filter(|_| self.settings.max_loaded == MaxLoaded::Auto);
+        claims.filter(here).map(|claim| claim.standing).min()
     }
 
     /// Time changed something for a model and for nobody else.
