@@ -13,6 +13,7 @@ mod looks;
 mod measure;
 mod moves;
 mod operator;
+mod places;
 mod plan;
 mod pressure;
 mod requests;
