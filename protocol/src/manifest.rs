@@ -334,6 +334,9 @@ pub enum Recipe {
 pub struct Source {
     /// A folder, or one file. Relative paths start at the manifest's folder.
     pub path: PathBuf,
+    /// The bytes of the weights, as `scan` saw them: they tell the size while the files are not there to be read (RC-20).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<ByteCount>,
 }
 
 #[cfg(test)]

@@ -472,7 +472,7 @@ pub enum SizeRule {
     Manifest,
     /// Measured at an earlier load.
     Learned,
-    /// Recorded when the source was resolved.
+    /// Recorded when the source was found, and its files are not there to be read.
     Source,
     /// Computed from headers: weights, keys and values, activations, device context.
     Headers,

@@ -174,7 +174,8 @@ fn read_at(path: &Path, roots: &ModelRoots) -> Result<Written, PathError> {
         check_shape(&path)?;
         let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
         let name = name.unwrap_or_default().to_string_lossy().into_owned();
-        let manifest = Manifest { name, source: Some(Source { path: path.clone() }), ..Manifest::default() };
+        let manifest =
+            Manifest { name, source: Some(Source { path: path.clone(), bytes: None }), ..Manifest::default() };
         let files = size::model_files(&path);
         Written { manifest, file: path.clone(), source: path, files, text: String::new() }
     };

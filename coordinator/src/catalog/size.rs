@@ -98,7 +98,8 @@ fn collect(path: &Path, depth: u32, files: &mut Vec<ModelFile>) {
     }
 }
 
-/// The first rule that applies: what the manifest states; weights, keys and values, activations and the process as the
+/// The first rule that applies: what the manifest states; what was recorded of weights that are not there, on a disk that
+/// is not mounted yet or a server that is away; weights, keys and values, activations and the process as the
 /// headers tell them; file sizes (GGUF ×1.1, safetensors ×1.3); the name.
 pub(super) fn estimate(manifest: &Manifest, source: &Path, files: &[ModelFile], backend: Backend) -> SizeEstimate {
     // Engines of others keep what they load, or have ways of their own.
@@ -124,15 +125,21 @@ pub(super) fn estimate(manifest: &Manifest, source: &Path, files: &[ModelFile], 
     if let Some(bytes) = stated {
         return SizeEstimate { bytes, rule: SizeRule::Manifest, streamed: None };
     }
-    let weigh = |file: &ModelFile| ByteCount(file.bytes).scaled(if file.is_gguf() { 1.1 } else { 1.3 });
-    let weights = || files.iter().filter(|file| file.is_weights());
-    let known = weights().next().is_some();
-    let weights = if known { weights().map(weigh).sum() } else { by_name(manifest.name.as_str()) };
+    let weigh = |bytes: ByteCount, is_gguf: bool| bytes.scaled(if is_gguf { 1.1 } else { 1.3 });
+    let recorded = manifest.source.as_ref().and_then(|source| source.bytes);
+    let present: Vec<&ModelFile> = files.iter().filter(|file| file.is_weights()).collect();
+    let (weights, rule) = match recorded {
+        _ if !present.is_empty() => {
+            let weights = present.iter().map(|file| weigh(ByteCount(file.bytes), file.is_gguf())).sum();
+            (weights, SizeRule::FileSize)
+        }
+        Some(bytes) => (weigh(bytes, has_extension(source, &["gguf"])), SizeRule::Source),
+        None => (by_name(manifest.name.as_str()), SizeRule::Name),
+    };
     let cache = Shape::beside(source).map_or(UNKNOWN_CACHE, |shape| {
         // Sixteen bits are what models are published in.
         cache(manifest, &shape, backend, size_of::<u16>() as u64)
     });
-    let rule = if known { SizeRule::FileSize } else { SizeRule::Name };
     SizeEstimate { bytes: weights + cache + PROCESS, rule, streamed: None }
 }
 

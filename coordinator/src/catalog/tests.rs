@@ -87,6 +87,8 @@ fn rc_20_the_rule_of_an_estimate_is_told() {
         ("stated.toml", "name = \"stated\"\nvram = \"3GiB\"\nsource = { path = \"w\" }"),
         ("files.toml", "name = \"files\"\nmax_concurrent = 2\nsource = { path = \"w\" }"),
         ("missing.toml", "name = \"missing\"\nsource = { path = \"nowhere\" }"),
+        ("away.toml", "name = \"away-70b\"\nsource = { path = \"/mnt/away/m.gguf\", bytes = 1000 }"),
+        ("back.toml", "name = \"back\"\nsource = { path = \"w/b.gguf\", bytes = 77 }"),
         ("w/config.json", config),
         ("w/sub/a.safetensors", &"x".repeat(1000)),
         ("w/b.gguf", &"x".repeat(1000)),
@@ -100,6 +102,12 @@ fn rc_20_the_rule_of_an_estimate_is_told() {
     assert_eq!(size("files").bytes, ByteCount(1300 + 1100 + cache) + ByteCount::mib(64));
     assert_eq!(size("files").rule, SizeRule::FileSize);
     assert_eq!(size("missing").rule, SizeRule::Name);
+    // What was recorded holds until the files are there again.
+    assert_eq!(
+        (size("away-70b").bytes, size("away-70b").rule),
+        (ByteCount(1100) + ByteCount::mib(320), SizeRule::Source)
+    );
+    assert_eq!(size("back").rule, SizeRule::FileSize);
 }
 
 #[test]

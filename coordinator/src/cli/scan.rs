@@ -108,6 +108,9 @@ fn manifest(model: &Found, path: &Path) -> String {
     }
     let mut source = toml::Table::new();
     source.insert("path".to_owned(), path.display().to_string().into());
+    if let Ok(bytes) = i64::try_from(model.bytes) {
+        source.insert("bytes".to_owned(), bytes.into());
+    }
     table.insert("source".to_owned(), source.into());
     format!("{table}")
 }
@@ -286,6 +289,7 @@ mod tests {
         for model in &found {
             let manifest: model_boss_protocol::Manifest = toml::from_str(&manifest(model, &model.path)).unwrap();
             manifest.check().unwrap();
+            assert_eq!(manifest.source.as_ref().unwrap().bytes.map(|bytes| bytes.0), Some(model.bytes));
             assert_eq!(manifest.category() == model_boss_protocol::Category::Embedding, model.embedding);
         }
     }

@@ -1,4 +1,4 @@
-//! A projection: `y = x Wᵀ + b`. Knows one matrix.
+//! A projection: `y = f x Wᵀ + b`. Knows one matrix.
 
 use candle_core::{Result, Tensor};
 
@@ -6,9 +6,10 @@ use crate::load::ModelError;
 use crate::matrix::Matrix;
 use crate::reader::Parts;
 
-/// A weight `[out, in]` and maybe a bias `[out]`.
+/// A weight `[out, in]`, and maybe a factor on it and a bias `[out]`.
 pub(crate) struct Linear {
     weight: Matrix,
+    factor: Option<f64>,
     bias: Option<Tensor>,
 }
 
@@ -28,17 +29,18 @@ impl From<bool> for Bias {
 impl Linear {
     /// A projection without bias.
     pub(crate) fn new(weight: Matrix) -> Self {
-        Self { weight, bias: None }
+        Self { weight, factor: None, bias: None }
     }
 
     /// Reads `PATH.weight` and, with a bias, `PATH.bias`.
     pub(crate) fn read(parts: &mut dyn Parts, path: &str, bias: Bias) -> std::result::Result<Self, ModelError> {
-        let weight = parts.matrix(&format!("{path}.weight"))?;
+        let name = format!("{path}.weight");
+        let (weight, factor) = (parts.matrix(&name)?, parts.factor(&name));
         let bias = match bias {
             Bias::With => Some(parts.tensor(&format!("{path}.bias"))?),
             Bias::Without => None,
         };
-        Ok(Self { weight, bias })
+        Ok(Self { weight, factor, bias })
     }
 
     /// `[rows, in]` → `[rows, out]`.
@@ -56,6 +58,10 @@ impl Linear {
     }
 
     fn biased(&self, y: Tensor) -> Result<Tensor> {
+        let y = match self.factor {
+            Some(factor) => (y * factor)?,
+            None => y,
+        };
         match &self.bias {
             Some(bias) => y.broadcast_add(bias),
             None => Ok(y),

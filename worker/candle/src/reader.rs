@@ -84,6 +84,11 @@ pub(crate) trait Parts {
     /// The matrix of that name.
     fn matrix(&mut self, name: &str) -> Result<Matrix, ModelError>;
 
+    /// A factor that all elements of that matrix are still to be multiplied with.
+    fn factor(&self, _name: &str) -> Option<f64> {
+        None
+    }
+
     /// The tensor of that name, in its stored shape.
     fn tensor(&mut self, name: &str) -> Result<Tensor, ModelError>;
 }

@@ -302,6 +302,49 @@ fn rs_5_layers_in_a_file_of_their_own_are_the_same_and_a_stale_one_is_passed_ove
     assert!(run(comes.as_mut(), true) == expected);
 }
 
+/// Every element of a matrix twice as large: the factors of its blocks are, which are powers of two away from any rounding.
+fn doubled(dtype: &str, bytes: &mut [u8]) {
+    let (block, factors): (usize, &[usize]) = match dtype {
+        "F16" => (2, &[0]),
+        "Q8_0" => (34, &[0]),
+        "Q4_K" => (144, &[0, 2]),
+        "Q6_K" => (210, &[208]),
+        other => panic!("the test knows no {other}"),
+    };
+    for block in bytes.chunks_exact_mut(block) {
+        for at in factors {
+            let factor = half::f16::from_le_bytes([block[*at], block[at + 1]]);
+            block[*at..at + 2].copy_from_slice(&(factor * half::f16::from_f32(2.0)).to_le_bytes());
+        }
+    }
+}
+
+#[test]
+fn rs_5_a_scale_in_the_index_is_a_factor_on_the_matrix() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = synthetic(&folder);
+    let expected = run(resident(&model).as_mut(), true);
+    let index = write_layer_index(&model, IndexOrder::Rows).unwrap();
+    let mut json: serde_json::Value = serde_json::from_slice(&std::fs::read(&index).unwrap()).unwrap();
+    let data = index.with_extension("bin");
+    let mut bytes = std::fs::read(&data).unwrap();
+    let at = |piece: &serde_json::Value, field: &str| usize::try_from(piece[field].as_u64().unwrap()).unwrap();
+    for piece in json["layers"].as_array_mut().unwrap().iter_mut().step_by(2) {
+        let (offset, len) = (at(piece, "offset"), at(piece, "nbytes"));
+        doubled(piece["dtype"].as_str().unwrap(), &mut bytes[offset..offset + len]);
+        piece["scale"] = 0.5.into();
+    }
+    std::fs::write(&data, &bytes).unwrap();
+    std::fs::write(&index, json.to_string()).unwrap();
+    // Layers that stay and layers that are streamed.
+    for window in [None, Some(1)] {
+        let mut comes = streamed(&model, &options(window, Some(1)));
+        let store = comes.monitor().unwrap().residency().store.clone();
+        assert!(store.ends_with(", index"), "{store}");
+        assert!(run(comes.as_mut(), true) == expected, "{store}");
+    }
+}
+
 #[test]
 fn rs_5_what_cannot_be_written_leaves_no_half_a_copy_and_the_index_before() {
     let folder = tempfile::tempdir().unwrap();

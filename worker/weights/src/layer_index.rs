@@ -136,8 +136,8 @@ impl LayerIndex {
                 return Err(malformed(format!("layer {} stands behind layer {before}", piece.layer_id)));
             }
             before = piece.layer_id;
-            if piece.scale.is_some_and(|scale| scale != 1.0) {
-                return Err(malformed(format!("'{}' has a scale, which this build does not apply", piece.name)));
+            if piece.scale.is_some_and(|scale| !scale.is_finite() || scale == 0.0) {
+                return Err(malformed(format!("the scale of '{}' is no factor that could be undone", piece.name)));
             }
         }
         Ok(index)
@@ -165,7 +165,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let json = r#"{"layers":[
             {"layer_id":0,"name":"a","path":"data.bin","offset":4096,"nbytes":100},
-            {"layer_id":1,"name":"b","path":"data.bin","offset":8192,"nbytes":1808,"dtype":"Q8_0","scale":1.0}]}"#;
+            {"layer_id":1,"name":"b","path":"data.bin","offset":8192,"nbytes":1808,"dtype":"Q8_0","scale":0.5}]}"#;
         let index = written(folder.path(), json).unwrap();
         assert_eq!((index.layers.len(), index.made_from.len()), (2, 0));
         assert_eq!(index.layers[1].path, folder.path().join("data.bin"));
@@ -192,7 +192,7 @@ mod tests {
                 piece(r#""layer_id":2,"name":"b","path":"data.bin","offset":0,"nbytes":2"#),
                 "layer 2 stands behind layer 3",
             ),
-            (piece(r#""layer_id":4,"name":"b","path":"data.bin","offset":0,"nbytes":2,"scale":0.5"#), "scale"),
+            (piece(r#""layer_id":4,"name":"b","path":"data.bin","offset":0,"nbytes":2,"scale":0.0"#), "scale"),
             ("[]".to_owned(), "no index"),
         ] {
             let error = written(folder.path(), &json).unwrap_err().to_string();

@@ -177,6 +177,8 @@ fn fit(
             replace(piece, indexed, wanted(&piece.layout), &mut paths)?;
         }
     }
+    let factors = layers.iter().flatten().filter_map(|piece| Some((piece.name.clone(), piece.factor?)));
+    table.small.factors = factors.collect();
     (table.paths, table.layers) = (paths, layers);
     Ok(())
 }
@@ -201,5 +203,6 @@ fn replace(piece: &mut Piece, indexed: &IndexedPiece, wanted: &str, paths: &mut 
     };
     piece.extent = Extent { file, offset: indexed.offset, len: indexed.nbytes };
     piece.arranged = arrangement == wanted && wanted != ROWS;
+    piece.factor = indexed.scale.filter(|scale| *scale != 1.0);
     Ok(())
 }

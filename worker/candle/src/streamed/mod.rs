@@ -9,7 +9,6 @@ pub(crate) mod load;
 mod measure;
 mod table;
 
-use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -25,11 +24,12 @@ use crate::source::LayerSource;
 use crate::spec::DecoderSpec;
 
 use cpu::Block;
+use table::Small;
 
 /// Some layers stay, the others come through a device's slots.
 pub(crate) struct Streamed<D: Device<Block = Block>> {
     spec: DecoderSpec,
-    small: HashMap<String, Tensor>,
+    small: Small,
     /// By layer; none for one that comes and goes.
     resident: Vec<Option<Arc<Layer>>>,
     streamer: Streamer<D>,
@@ -126,7 +126,7 @@ impl<D: Device<Block = Block>> Drop for Pulled<'_, D> {
 
 /// A layer's parts: matrices from its block, everything else from what stays.
 pub(crate) struct Pieces<'a> {
-    pub(crate) small: &'a HashMap<String, Tensor>,
+    pub(crate) small: &'a Small,
     pub(crate) block: &'a Block,
 }
 
@@ -135,8 +135,12 @@ impl Parts for Pieces<'_> {
         self.block.matrix(name).cloned().ok_or_else(|| missing(name))
     }
 
+    fn factor(&self, name: &str) -> Option<f64> {
+        self.small.factors.get(name).copied()
+    }
+
     fn tensor(&mut self, name: &str) -> Result<Tensor, ModelError> {
-        self.small.get(name).cloned().ok_or_else(|| missing(name))
+        self.small.tensors.get(name).cloned().ok_or_else(|| missing(name))
     }
 }
 

@@ -21,6 +21,8 @@ pub(crate) struct Piece {
     pub(crate) extent: Extent,
     /// Whether the bytes stand in the order that products want already.
     pub(crate) arranged: bool,
+    /// A factor on all elements, where the bytes are not those of the model's own file (RS-5).
+    pub(crate) factor: Option<f64>,
 }
 
 impl Piece {
@@ -30,14 +32,22 @@ impl Piece {
     }
 }
 
+/// What of layers every device keeps, by the names of safetensors.
+#[derive(Clone, Default)]
+pub(crate) struct Small {
+    /// Norms and biases.
+    pub(crate) tensors: HashMap<String, Tensor>,
+    /// Factors on matrices.
+    pub(crate) factors: HashMap<String, f64>,
+}
+
 /// All matrices of all layers, and what is small enough to stay.
 pub(crate) struct LayerTable {
     /// The files that [`Extent`]s are of.
     pub(crate) paths: Vec<PathBuf>,
     /// By layer.
     pub(crate) layers: Vec<Vec<Piece>>,
-    /// Norms and biases, which every device keeps.
-    pub(crate) small: HashMap<String, Tensor>,
+    pub(crate) small: Small,
 }
 
 impl LayerTable {
@@ -52,7 +62,7 @@ impl LayerTable {
         for needed in layers.flat_map(|layer| spec.needed_by_layer(layer)) {
             if needed.shape.len() != 2 {
                 let tensor = reader.tensor(&needed.name)?;
-                table.small.insert(needed.name, tensor);
+                table.small.tensors.insert(needed.name, tensor);
             }
         }
         Ok(table)
@@ -71,12 +81,13 @@ impl LayerTable {
                         layout: MatrixLayout { kind: stored.kind, shape },
                         name: needed.name,
                         arranged: false,
+                        factor: None,
                     });
                 }
             }
             layers.push(pieces);
         }
-        Ok(Self { paths: files.paths(), layers, small: HashMap::new() })
+        Ok(Self { paths: files.paths(), layers, small: Small::default() })
     }
 
     /// How some layers are read into one buffer, and their pieces in the order of the places.

@@ -69,10 +69,6 @@ pub struct Capabilities {
     pub host_memory: bool,
     /// Copies from pinned host memory beside computing.
     pub pinned_host: bool,
-    /// Copies from one device of its kind to another.
-    pub peer_to_peer: bool,
-    /// Records a step and plays it again.
-    pub graph_capture: bool,
 }
 
 /// Why a block did not come.
