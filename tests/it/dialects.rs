@@ -128,6 +128,10 @@ async fn en_7_anthropics_messages_are_answered_by_any_model() {
         assert!(text.contains(&format!("event: {name}\n")), "{name}: {text}");
     }
     assert!(!text.contains("[DONE]"), "{text}");
+    let started = text.lines().find_map(|line| line.strip_prefix("data: ")).unwrap();
+    let started: Value = serde_json::from_str(started).unwrap();
+    let counted = boss.client().post("/v1/messages/count_tokens", &asked).await.json();
+    assert_eq!(started["message"]["usage"]["input_tokens"], counted["input_tokens"], "{started}");
 
     let counted = boss.client().post("/v1/messages/count_tokens", &asked).await.json();
     assert!(counted["input_tokens"].as_u64().unwrap() > 0, "{counted}");

@@ -67,7 +67,8 @@ pub(crate) fn completion_request(
         let message = "this model has no chat template, so its chats have no 'logprobs'; ask /v1/completions for them";
         return Err(ApiError::invalid("logprobs", message));
     }
-    let prompt = prompt_of(format, messages)?;
+    let may_go_on = chat.get("continue_final_message") != Some(&json!(false));
+    let prompt = prompt_of(format, messages, may_go_on)?;
     let mut request = json!({ "model": served_name, "prompt": prompt });
     for (name, value) in chat.iter().filter(|(name, _)| !OF_CHATS.contains(&name.as_str())) {
         request[name] = value.clone();
@@ -102,10 +103,15 @@ pub(crate) fn completion_request(
 }
 
 /// The conversation as one text, ending where the answer begins.
-fn prompt_of(format: PromptFormat, messages: &[Value]) -> Result<String, ApiError> {
+fn prompt_of(format: PromptFormat, messages: &[Value], may_go_on: bool) -> Result<String, ApiError> {
     let mut prompt = String::new();
     for (index, message) in messages.iter().enumerate() {
         let text = text_of(index, message)?;
+        // An answer that has begun goes on.
+        let is_assistants = message.get("role").and_then(Value::as_str) == Some("assistant");
+        if format == PromptFormat::Alpaca && may_go_on && index + 1 == messages.len() && is_assistants {
+            return Ok(prompt + "### Response:\n" + &text);
+        }
         match format {
             PromptFormat::Raw => prompt.push_str(&text),
             PromptFormat::Alpaca => match message.get("role").and_then(Value::as_str) {
@@ -349,6 +355,20 @@ mod tests {
         assert_eq!((&request["n_predict"], &request["temperature"]), (&json!(5), &json!(0)));
         let raw = completion_request(PromptFormat::Raw, CompletionKind::OpenAi, "m", &conversation()).unwrap();
         assert_eq!((&raw["prompt"], &raw["max_tokens"]), (&json!("Be brief.One?1Two?"), &json!(5)));
+    }
+
+    #[test]
+    fn rc_23_en_4_a_last_answer_goes_on_unless_the_request_says_otherwise() {
+        let asked = |flag: Value| {
+            let mut body = conversation();
+            body["messages"].as_array_mut().unwrap().push(json!({ "role": "assistant", "content": "2, 3" }));
+            body.insert("continue_final_message".to_owned(), flag);
+            let request = completion_request(PromptFormat::Alpaca, CompletionKind::LlamaServer, "m", &body).unwrap();
+            assert_eq!(request.get("continue_final_message"), None);
+            request["prompt"].as_str().unwrap().to_owned()
+        };
+        assert!(asked(json!(null)).ends_with("### Instruction:\nTwo?\n\n### Response:\n2, 3"));
+        assert!(asked(json!(false)).ends_with("### Response:\n2, 3\n\n### Response:\n"));
     }
 
     #[test]

@@ -24,9 +24,27 @@ pub fn engine_error(status: u16, body: &[u8]) -> ApiError {
         429 => ErrorCode::QueueFull,
         _ => ErrorCode::BackendError,
     };
+    let message = with_advice(message, said);
     let mut error = ApiError::new(code, message);
     error.param = text("param").map(str::to_owned);
     if code == ErrorCode::BackendError { error } else { error.with_status(status) }
+}
+
+/// The engine's words, and what they leave out: clients look for the context's length in OpenAI's words, and llama-server
+/// does not say which of its options a model of vectors lacks.
+fn with_advice(message: String, said: &Value) -> String {
+    if message.contains("Pooling type") {
+        return format!(
+            "{message}; its file does not say how to pool: set llamacpp_args = \"--pooling mean\" (or cls, last) in the \
+             model's manifest"
+        );
+    }
+    match said.get("n_ctx").and_then(Value::as_u64) {
+        Some(context) if !tells_of_context(&message) => {
+            format!("This model's maximum context length is {context} tokens. {message}")
+        }
+        _ => message,
+    }
 }
 
 /// vLLM and SGLang say it in words only.
@@ -61,7 +79,13 @@ mod tests {
                 400,
                 r#"{"error":{"code":400,"message":"too long","type":"exceed_context_size_error","n_ctx":9}}"#,
                 "context_length_exceeded",
-                "too long",
+                "This model's maximum context length is 9 tokens. too long",
+            ),
+            (
+                400,
+                r#"{"error":{"code":400,"message":"Pooling type 'none' is not OAI compatible.","type":"invalid_request_error"}}"#,
+                "invalid_request",
+                "--pooling mean",
             ),
             (
                 400,

@@ -89,6 +89,16 @@ fn put_now(order: Order) -> Result<Put, ApiError> {
         }
         ProviderKind::OpenAi => {
             let thinking = for_provider(&mut chat, is_own)?;
+            // OpenAI refuses options that it does not know.
+            if let Some(options) = chat.get_mut("stream_options").and_then(Value::as_object_mut).filter(|_| !is_own) {
+                options.remove("continuous_usage_stats");
+            }
+            // No limit is said by saying none there.
+            for name in ["max_completion_tokens", "max_tokens"] {
+                if chat.get(name).and_then(Value::as_i64).is_some_and(|limit| limit < 0) {
+                    chat.remove(name);
+                }
+            }
             let named = || ["max_completion_tokens", "max_tokens"].iter().find_map(|name| chat.get(*name)?.as_u64());
             // Vectors have no tokens.
             let answer = if path == "/v1/embeddings" { Some(0) } else { named() };

@@ -94,6 +94,8 @@ pub enum Event {
     Thought {
         /// The text, the white space around all of it left out.
         text: String,
+        /// Tokens sampled so far.
+        sampled: usize,
     },
     /// More of the answer. Whole characters only.
     Text {
@@ -101,6 +103,8 @@ pub enum Event {
         text: String,
         /// The tokens this text is made of, when asked for.
         logprobs: Vec<TokenLogprob>,
+        /// Tokens sampled so far.
+        sampled: usize,
     },
     /// The end.
     Finished(Finished),
@@ -170,7 +174,10 @@ pub struct Timings {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkError {
     /// No room for the answer behind the prompt.
-    #[error("the prompt has {prompt} tokens and the model's context is {context} tokens; shorten the prompt")]
+    #[error(
+        "This model's maximum context length is {context} tokens. However, the prompt has {prompt} tokens; shorten it, or use \
+         a model with a longer context"
+    )]
     ContextLengthExceeded {
         /// Tokens of the prompt.
         prompt: usize,

@@ -387,7 +387,12 @@ async fn infer(request: Request<Incoming>, worker: &Worker, route: Route) -> Ans
         return worker.refuse(&ApiError::invalid(field, format!("'{field}' is missing")));
     };
     if prompt_tokens >= worker.context_length() {
-        return worker.refuse(&ApiError::new(ErrorCode::ContextLengthExceeded, "the prompt does not fit the context"));
+        let message = format!(
+            "This model's maximum context length is {} tokens. However, the prompt has {prompt_tokens} tokens; shorten it, or \
+             use a model with a longer context",
+            worker.context_length()
+        );
+        return worker.refuse(&ApiError::new(ErrorCode::ContextLengthExceeded, message));
     }
     let echo = worker.behaviour.echo.then(|| echo(&parts.headers, &bytes));
     let decode = Decode::start(
@@ -401,11 +406,11 @@ async fn infer(request: Request<Incoming>, worker: &Worker, route: Route) -> Ans
     );
     let created = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
     let id = format!("{}-{number}", worker.spec.generation);
-    let shape = Shape::new(route, &id, &worker.spec.model, created, &body);
+    let shape = Shape::new(route, &id, &worker.spec.model, created, &body, prompt_tokens);
     if body.stream { streamed(decode, shape, body.wants_usage()) } else { at_once(decode, shape).await }
 }
 
-/// What our worker would refuse of these fields.
+/// The refusal of a field that our worker would refuse.
 fn refuse_unmet_in(body: &[u8]) -> Result<(), ApiError> {
     let fields: BTreeMap<String, &RawValue> = serde_json::from_slice(body).unwrap_or_default();
     refuse_unmet(|name| fields.get(name).map(|value| value.get()))

@@ -28,11 +28,11 @@ pub(crate) struct Body {
     #[serde(default)]
     stream_options: Option<StreamOptions>,
     #[serde(default)]
-    max_tokens: Option<u64>,
+    max_tokens: Option<i64>,
     #[serde(default)]
-    max_completion_tokens: Option<u64>,
+    max_completion_tokens: Option<i64>,
     #[serde(default)]
-    n_predict: Option<u64>,
+    n_predict: Option<i64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -45,6 +45,8 @@ struct Message {
 struct StreamOptions {
     #[serde(default)]
     include_usage: bool,
+    #[serde(default)]
+    continuous_usage_stats: bool,
 }
 
 impl Body {
@@ -57,9 +59,10 @@ impl Body {
         }
     }
 
-    /// The longest answer wanted.
+    /// The longest answer wanted; -1 is no limit.
     pub(crate) fn limit(&self) -> Option<u64> {
-        self.max_completion_tokens.or(self.max_tokens).or(self.n_predict)
+        let limit = self.max_completion_tokens.or(self.max_tokens).or(self.n_predict);
+        limit.and_then(|limit| u64::try_from(limit).ok())
     }
 
     /// Whether a usage chunk was asked for.
@@ -72,12 +75,13 @@ impl Body {
 pub(crate) struct Shape {
     route: Route,
     head: String,
-    usage_null: &'static str,
+    /// The usage in each chunk: nothing, `null`, or the tokens of the prompt.
+    usage: String,
 }
 
 impl Shape {
     /// The shapes of answer `id`.
-    pub(crate) fn new(route: Route, id: &str, model: &ModelId, created: u64, body: &Body) -> Self {
+    pub(crate) fn new(route: Route, id: &str, model: &ModelId, created: u64, body: &Body, prompt_tokens: u64) -> Self {
         let (prefix, object) = match (route, body.stream) {
             (Route::Chat, true) => ("chatcmpl", "chat.completion.chunk"),
             (Route::Chat, false) => ("chatcmpl", "chat.completion"),
@@ -87,7 +91,15 @@ impl Shape {
             r#"{{"id":"{prefix}-{id}","object":"{object}","created":{created},"model":{}"#,
             Value::from(model.as_str())
         );
-        Self { route, head, usage_null: if body.wants_usage() { r#","usage":null"# } else { "" } }
+        let continuous = body.stream_options.as_ref().is_some_and(|options| options.continuous_usage_stats);
+        let usage = match (body.wants_usage(), continuous) {
+            (true, true) => format!(
+                r#","usage":{{"prompt_tokens":{prompt_tokens},"completion_tokens":0,"total_tokens":{prompt_tokens}}}"#
+            ),
+            (true, false) => r#","usage":null"#.to_owned(),
+            (false, _) => String::new(),
+        };
+        Self { route, head, usage }
     }
 
     /// The first chunk, which says who speaks; plain completions have none.
@@ -116,7 +128,7 @@ impl Shape {
         let mut text = format!(
             "data: {head},\"choices\":[{{\"index\":0,{said},\"logprobs\":null,\"finish_reason\":\"{reason}\"}}]{},\
              \"timings\":{timings}}}\n\n",
-            self.usage_null
+            self.usage
         );
         if with_usage {
             text += &format!("data: {head},\"choices\":[],\"usage\":{},\"timings\":{timings}}}\n\n", usage(cost));
@@ -146,7 +158,7 @@ impl Shape {
     }
 
     fn chunk(&self, said: &str) -> Bytes {
-        let (head, usage) = (&self.head, self.usage_null);
+        let (head, usage) = (&self.head, &self.usage);
         format!(
             "data: {head},\"choices\":[{{\"index\":0,{said},\"logprobs\":null,\"finish_reason\":null}}]{usage}}}\n\n"
         )

@@ -214,6 +214,19 @@ pub(super) struct UsageObject {
     completion_tokens_details: Option<CompletionTokensDetails>,
 }
 
+impl UsageObject {
+    /// That of an answer which goes on.
+    pub(super) fn so_far(prompt_tokens: usize, completion_tokens: usize) -> Self {
+        Self {
+            prompt_tokens,
+            completion_tokens,
+            total_tokens: prompt_tokens + completion_tokens,
+            prompt_tokens_details: PromptTokensDetails { cached_tokens: 0 },
+            completion_tokens_details: None,
+        }
+    }
+}
+
 #[derive(Clone, Debug, Serialize)]
 struct PromptTokensDetails {
     cached_tokens: usize,

@@ -79,7 +79,7 @@ pub(super) async fn prepare(worker: &Arc<Worker>, body: Bytes) -> Result<Plan, F
         choices_per_prompt: options.choices,
         shape: Shape::Chat,
         stream: options.stream,
-        include_usage: options.include_usage,
+        usage: options.usage,
     })
 }
 
@@ -89,7 +89,7 @@ fn draft(worker: &Worker, body: &[u8]) -> Result<Draft, Failure> {
     let mut options = Options::read(&fields, serving.info.vocab_size, 1)?;
     let logprobs = wanted_logprobs(&fields)?;
     let conversation = conversation(&fields, worker, &serving.text.facts)?;
-    let budget = thinking(&fields, worker)?.and_then(Thinking::budget);
+    let budget = thinking(&fields, worker)?.and_then(Thinking::budget).filter(|_| conversation.begun.is_none());
     options.thinking = serving.text.facts.thinking.clone().map(|tags| ThinkingPlan { tags, budget });
     let context = serving.info.context_length;
     let question = ChatQuestion::new(conversation, context).map_err(|error| text_error(error, "messages", context))?;
@@ -114,9 +114,13 @@ pub(super) fn conversation(fields: &Fields<'_>, worker: &Worker, text: &TextFact
     if messages.is_empty() {
         return Err(ApiError::invalid("messages", "'messages' is empty; at least one message is needed"));
     }
+    let mut messages = messages;
+    let begun = begun(fields, &mut messages)?;
     let messages = messages.into_iter().enumerate().map(|(index, message)| message.value(index, text.knows_developer));
     let mut variables: BTreeMap<String, TemplateValue> = fields.get("chat_template_kwargs")?.unwrap_or_default();
-    if let Some(thinking) = thinking(fields, worker)? {
+    // An answer that has begun is behind the thoughts.
+    let thinking = if begun.is_some() { Some(Thinking::Off) } else { thinking(fields, worker)? };
+    if let Some(thinking) = thinking {
         for name in THINKING_SWITCHES {
             variables.entry(name.to_owned()).or_insert_with(|| thinking.is_on().into());
         }
@@ -132,9 +136,34 @@ pub(super) fn conversation(fields: &Fields<'_>, worker: &Worker, text: &TextFact
     Ok(Conversation {
         messages: messages.collect::<Result<_, _>>()?,
         tools: tools(fields)?,
-        add_generation_prompt: true,
+        add_generation_prompt: begun.is_some() || fields.get("add_generation_prompt")?.unwrap_or(true),
+        begun,
         variables,
     })
+}
+
+/// The text of a last message of the assistant, which is taken out: the answer goes on behind it, as llama-server and
+/// Anthropic's API have it, unless `continue_final_message` says otherwise.
+fn begun(fields: &Fields<'_>, messages: &mut Vec<Message>) -> Result<Option<String>, ApiError> {
+    const FLAG: &str = "continue_final_message";
+    let wanted = fields.get::<bool>(FLAG)?;
+    let may_go_on = messages.len() > 1 && messages.last().is_some_and(Message::may_go_on);
+    match wanted {
+        Some(false) => Ok(None),
+        Some(true) if !may_go_on => {
+            let message = format!("'{FLAG}' needs a text of the assistant as the last message, behind another");
+            Err(ApiError::invalid(FLAG, message))
+        }
+        _ if !may_go_on => Ok(None),
+        _ => {
+            let place = format!("messages[{}].content", messages.len() - 1);
+            match messages.pop().and_then(|message| message.content) {
+                Some(Content::Text(text)) => Ok(Some(text)),
+                Some(Content::Parts(parts)) => joined(parts, &place).map(Some),
+                None => Ok(None),
+            }
+        }
+    }
 }
 
 /// Whether the model thinks, and for how long: the request's word, else the manifest's.
@@ -191,6 +220,16 @@ struct CalledFunction {
 }
 
 impl Message {
+    /// Whether it is a text of the assistant's that an answer can go on with.
+    fn may_go_on(&self) -> bool {
+        let has_text = match &self.content {
+            Some(Content::Text(text)) => !text.is_empty(),
+            Some(Content::Parts(parts)) => !parts.is_empty(),
+            None => false,
+        };
+        self.role == Some(Role::Assistant) && has_text && self.tool_calls.as_ref().is_none_or(Vec::is_empty)
+    }
+
     /// The message as templates see it.
     fn value(self, index: usize, knows_developer: bool) -> Result<TemplateValue, ApiError> {
         let place = |field: &str| format!("messages[{index}].{field}");
@@ -204,14 +243,14 @@ impl Message {
         };
         let calls = self.tool_calls.filter(|calls| !calls.is_empty());
         let content = match self.content {
-            Some(Content::Text(text)) => text,
-            Some(Content::Parts(parts)) => joined(parts, &place("content"))?,
-            None if calls.is_some() => String::new(),
+            Some(Content::Text(text)) => text.into(),
+            Some(Content::Parts(parts)) => joined(parts, &place("content"))?.into(),
+            None if role == "assistant" => TemplateValue::from(()),
             None => return Err(missing("content")),
         };
         let mut value: BTreeMap<&str, TemplateValue> = BTreeMap::new();
         value.insert("role", role.into());
-        value.insert("content", content.into());
+        value.insert("content", content);
         let texts =
             [("name", self.name), ("reasoning_content", self.reasoning_content), ("tool_call_id", self.tool_call_id)];
         value.extend(texts.into_iter().filter_map(|(name, text)| Some((name, text?.into()))));

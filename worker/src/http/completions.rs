@@ -18,7 +18,7 @@ use super::answer::Shape;
 use super::error::{Failure, text_error};
 use super::fields::Fields;
 use super::generate::{Plan, answer};
-use super::options::{MOST_LOGPROBS, Options};
+use super::options::{MOST_LOGPROBS, MaxTokens, Options};
 use super::reading;
 
 /// Most answers in one request, over all its prompts.
@@ -87,7 +87,7 @@ pub(super) async fn prepare(worker: &Arc<Worker>, body: Bytes) -> Result<Plan, F
         choices_per_prompt: options.choices,
         shape: Shape::Completion { echo: echo.then_some(texts) },
         stream: options.stream,
-        include_usage: options.include_usage,
+        usage: options.usage,
     })
 }
 
@@ -98,7 +98,9 @@ fn draft(worker: &Worker, body: &[u8]) -> Result<Draft, Failure> {
         return Err(ApiError::invalid("suffix", "'suffix' is not supported; leave it out").into());
     }
     let mut options = Options::read(&fields, serving.info.vocab_size, 0)?;
-    options.max_tokens = Some(options.max_tokens.unwrap_or(MAX_TOKENS));
+    if options.max_tokens == MaxTokens::Unsaid {
+        options.max_tokens = MaxTokens::Some(MAX_TOKENS);
+    }
     let logprobs = fields.whole(&["logprobs"], 0..=MOST_LOGPROBS)?.and_then(|top| usize::try_from(top).ok());
     let echo = fields.get::<bool>("echo")?.unwrap_or(false);
     let (count, prompts) = asked(serving, fields.require("prompt")?, echo)?;

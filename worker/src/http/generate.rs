@@ -13,6 +13,7 @@ use crate::state::{ENGINE_GONE, Serving, Worker, engine_gone as unanswered};
 
 use super::answer::{Choice, Envelope, Shape, Tally, Whole, logprobs};
 use super::error::{Failure, work_error};
+use super::options::UsageIn;
 use super::stream::EventStream;
 
 /// Everything known about an answer before the first token.
@@ -23,7 +24,7 @@ pub(super) struct Plan {
     pub(super) choices_per_prompt: usize,
     pub(super) shape: Shape,
     pub(super) stream: bool,
-    pub(super) include_usage: bool,
+    pub(super) usage: UsageIn,
 }
 
 /// Events of all choices, each with its index. Dropping it cancels whatever still runs.
@@ -51,6 +52,8 @@ impl Reply for ChoiceReply {
 /// Does the work and answers.
 pub(super) async fn answer(worker: &Worker, serving: &Serving, mut plan: Plan) -> Result<Response, Failure> {
     let wanted: Vec<bool> = plan.works.iter().map(|work| work.logprobs.is_some()).collect();
+    let prompts = plan.works.iter().step_by(plan.choices_per_prompt.max(1));
+    let prompt_tokens = prompts.map(|work| work.prompt.len()).sum();
     let (sender, mut events) = unbounded_channel();
     for (choice, work) in plan.works.drain(..).enumerate() {
         let reply = ChoiceReply { choice, events: sender.clone() };
@@ -67,7 +70,8 @@ pub(super) async fn answer(worker: &Worker, serving: &Serving, mut plan: Plan) -
     if let (_, Event::Failed(error)) = &first {
         return Err(work_error(error, plan.shape.prompt_field()).into());
     }
-    let mut response = Body::new(EventStream::new(plan, wanted, envelope, first, events)).into_response();
+    let stream = EventStream::new(plan, (wanted, prompt_tokens), envelope, first, events);
+    let mut response = Body::new(stream).into_response();
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -100,8 +104,8 @@ async fn whole(plan: &Plan, wanted: &[bool], envelope: &Envelope, events: &mut E
                 choice.text.push_str(shape.echo(index / plan.choices_per_prompt));
                 choice.logprobs = prompt_logprobs;
             }
-            Event::Thought { text } => choice.thoughts.push_str(&text),
-            Event::Text { text, logprobs } => {
+            Event::Thought { text, .. } => choice.thoughts.push_str(&text),
+            Event::Text { text, logprobs, .. } => {
                 choice.text.push_str(&text);
                 choice.logprobs.extend(logprobs);
             }

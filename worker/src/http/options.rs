@@ -25,13 +25,13 @@ pub(super) const MOST_LOGPROBS: i64 = 20;
 /// What a request says about its answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Options {
-    pub(super) max_tokens: Option<usize>,
+    pub(super) max_tokens: MaxTokens,
     pub(super) sampling: SamplingParams,
     pub(super) stop: Vec<String>,
     pub(super) choices: usize,
     pub(super) ignore_eos: bool,
     pub(super) stream: bool,
-    pub(super) include_usage: bool,
+    pub(super) usage: UsageIn,
     /// How a chat may think; a text completion tells no thoughts apart.
     pub(super) thinking: Option<ThinkingPlan>,
 }
@@ -40,18 +40,14 @@ impl Options {
     /// Reads and checks them. `fewest_tokens` is the least `max_tokens` that makes sense on the route.
     pub(super) fn read(fields: &Fields<'_>, vocab_size: usize, fewest_tokens: i64) -> Result<Self, ApiError> {
         refuse_unmet(|name| fields.text(name))?;
-        let most = i64::from(u32::MAX);
-        let max_tokens = fields.whole(&["max_completion_tokens", "max_tokens"], fewest_tokens..=most)?;
         Ok(Self {
-            max_tokens: max_tokens.and_then(|tokens| usize::try_from(tokens).ok()),
+            max_tokens: max_tokens(fields, fewest_tokens)?,
             sampling: sampling(fields, vocab_size)?,
             stop: stop(fields)?,
             choices: choices(fields)?,
             ignore_eos: fields.get("ignore_eos")?.unwrap_or(false),
             stream: fields.get("stream")?.unwrap_or(false),
-            include_usage: fields
-                .get::<StreamOptions>("stream_options")?
-                .is_some_and(|o| o.include_usage == Some(true)),
+            usage: fields.get::<StreamOptions>("stream_options")?.map_or(UsageIn::Nothing, StreamOptions::usage),
             thinking: None,
         })
     }
@@ -60,7 +56,10 @@ impl Options {
     pub(super) fn work(&self, prompt: std::sync::Arc<[u32]>, choice: usize, logprobs: Option<usize>) -> Generate {
         Generate {
             prompt,
-            max_tokens: self.max_tokens,
+            max_tokens: match self.max_tokens {
+                MaxTokens::Some(tokens) => Some(tokens),
+                MaxTokens::Unsaid | MaxTokens::Endless => None,
+            },
             sampling: self.sampling.clone(),
             choice: choice as u64,
             stop: self.stop.clone(),
@@ -72,6 +71,25 @@ impl Options {
     }
 }
 
+/// How long an answer may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MaxTokens {
+    /// The request does not say.
+    Unsaid,
+    /// As long as the context allows: -1, as llama.cpp's clients say it.
+    Endless,
+    Some(usize),
+}
+
+fn max_tokens(fields: &Fields<'_>, fewest: i64) -> Result<MaxTokens, ApiError> {
+    const NAMES: [&str; 2] = ["max_completion_tokens", "max_tokens"];
+    if fields.first_of::<i64>(&NAMES)?.is_some_and(|(_, tokens)| tokens == -1) {
+        return Ok(MaxTokens::Endless);
+    }
+    let tokens = fields.whole(&NAMES, fewest..=i64::from(u32::MAX))?;
+    Ok(tokens.and_then(|tokens| usize::try_from(tokens).ok()).map_or(MaxTokens::Unsaid, MaxTokens::Some))
+}
+
 /// Whether a manifest's fields could stand in a request.
 pub(crate) fn check_defaults(defaults: &Defaults) -> Result<(), ApiError> {
     Options::read(&Fields::of_defaults(defaults), usize::MAX, 0).map(|_| ())
@@ -80,6 +98,27 @@ pub(crate) fn check_defaults(defaults: &Defaults) -> Result<(), ApiError> {
 #[derive(Deserialize)]
 struct StreamOptions {
     include_usage: Option<bool>,
+    continuous_usage_stats: Option<bool>,
+}
+
+impl StreamOptions {
+    fn usage(self) -> UsageIn {
+        match (self.include_usage, self.continuous_usage_stats) {
+            (Some(true), Some(true)) => UsageIn::EveryChunk,
+            (Some(true), _) => UsageIn::LastChunk,
+            _ => UsageIn::Nothing,
+        }
+    }
+}
+
+/// Which chunks of a stream tell how many tokens there were.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum UsageIn {
+    Nothing,
+    /// One of its own behind all others.
+    LastChunk,
+    /// All, so far: vLLM's `continuous_usage_stats`.
+    EveryChunk,
 }
 
 fn sampling(fields: &Fields<'_>, vocab_size: usize) -> Result<SamplingParams, ApiError> {
@@ -136,10 +175,8 @@ fn stop(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
         let message = format!("'stop' has {} entries; at most {MOST_STOPS} are allowed", stops.len());
         return Err(ApiError::invalid("stop", message));
     }
-    if stops.iter().any(String::is_empty) {
-        return Err(ApiError::invalid("stop", "'stop' has an empty text, which would end every answer at once"));
-    }
-    Ok(stops)
+    // Clients send an empty text for nothing.
+    Ok(stops.into_iter().filter(|stop| !stop.is_empty()).collect())
 }
 
 fn choices(fields: &Fields<'_>) -> Result<usize, ApiError> {

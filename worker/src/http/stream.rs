@@ -11,9 +11,10 @@ use model_boss_engine::Event;
 use model_boss_protocol::{ApiError, ErrorSource};
 use serde::Serialize;
 
-use super::answer::{Choice, Envelope, Object, Tally, Whole, logprobs};
+use super::answer::{Choice, Envelope, Object, Tally, UsageObject, Whole, logprobs};
 use super::error::work_error;
 use super::generate::{Events, Plan, engine_gone};
+use super::options::UsageIn;
 
 /// The body of a streamed answer. Dropped when the client goes away, which ends its sequences.
 pub(super) struct EventStream {
@@ -24,6 +25,10 @@ pub(super) struct EventStream {
     offsets: Vec<usize>,
     envelope: Envelope,
     tally: Tally,
+    /// Of all prompts together.
+    prompt_tokens: usize,
+    /// Per choice: tokens sampled so far.
+    sampled: Vec<usize>,
     /// Choices that have not ended.
     left: usize,
     events: Events,
@@ -33,14 +38,14 @@ pub(super) struct EventStream {
 impl EventStream {
     pub(super) fn new(
         plan: Plan,
-        wanted: Vec<bool>,
+        (wanted, prompt_tokens): (Vec<bool>, usize),
         envelope: Envelope,
         (index, event): (usize, Event),
         events: Events,
     ) -> Self {
         let (offsets, left) = (vec![0; wanted.len()], wanted.len());
-        let ready = VecDeque::new();
-        let mut stream = Self { plan, wanted, offsets, envelope, tally: Tally::default(), left, events, ready };
+        let (sampled, tally, ready) = (offsets.clone(), Tally::default(), VecDeque::new());
+        let mut stream = Self { plan, wanted, offsets, envelope, tally, prompt_tokens, sampled, left, events, ready };
         stream.take(index, event);
         stream
     }
@@ -56,12 +61,17 @@ impl EventStream {
                     .flatten();
                 Choice::first(shape, index, shape.echo(index / self.plan.choices_per_prompt), prompt_logprobs)
             }
-            Event::Thought { text } => Some(Choice::thought(index, text)),
-            Event::Text { text, logprobs: tokens } => {
+            Event::Thought { text, sampled } => {
+                self.sampled[index] = sampled;
+                Some(Choice::thought(index, text))
+            }
+            Event::Text { text, logprobs: tokens, sampled } => {
+                self.sampled[index] = sampled;
                 let logprobs = logprobs(shape, wanted, tokens, &mut self.offsets[index]);
                 Some(Choice::piece(shape, index, text, logprobs))
             }
             Event::Finished(finished) => {
+                self.sampled[index] = finished.usage.completion_tokens;
                 self.tally.add(&finished, index.is_multiple_of(self.plan.choices_per_prompt));
                 self.left -= 1;
                 Some(Choice::last(shape, index, finished.reason))
@@ -78,16 +88,19 @@ impl EventStream {
 
     fn write_choice(&mut self, choice: Choice) {
         let mut object = self.envelope.object(&self.plan.shape, Whole::No, vec![choice]);
-        if self.plan.include_usage {
-            object.usage = Some(None);
-        } else if self.left == 0 {
-            object.timings = Some(self.tally.timings());
+        match self.plan.usage {
+            UsageIn::EveryChunk => {
+                object.usage = Some(Some(UsageObject::so_far(self.prompt_tokens, self.sampled.iter().sum())));
+            }
+            UsageIn::LastChunk => object.usage = Some(None),
+            UsageIn::Nothing if self.left == 0 => object.timings = Some(self.tally.timings()),
+            UsageIn::Nothing => {}
         }
         self.ready.push_back(event(&object));
     }
 
     fn end(&mut self) {
-        if self.plan.include_usage {
+        if self.plan.usage != UsageIn::Nothing {
             let mut object: Object<'_> = self.envelope.object(&self.plan.shape, Whole::No, Vec::new());
             object.usage = Some(Some(self.tally.usage()));
             object.timings = Some(self.tally.timings());

@@ -16,6 +16,8 @@ const BYTES_PER_TOKEN: usize = 4;
 pub struct ChatFromMessages {
     stamp: Stamp,
     wants_usage: bool,
+    /// In every chunk, so far.
+    continuous_usage: bool,
     reader: Reader,
     /// Tokens of the prompt, and how many of them were cached: told at the beginning of a stream.
     prompt: (u64, u64),
@@ -32,10 +34,12 @@ pub struct ChatFromMessages {
 impl ChatFromMessages {
     /// For the answer to this chat request.
     pub fn new(stamp: Stamp, chat: &Map<String, Value>) -> Self {
-        let wants_usage = chat.get("stream_options").and_then(|o| o.get("include_usage")) == Some(&json!(true));
+        let option = |name: &str| chat.get("stream_options").and_then(|o| o.get(name)) == Some(&json!(true));
+        let wants_usage = option("include_usage");
         Self {
             stamp,
             wants_usage,
+            continuous_usage: wants_usage && option("continuous_usage_stats"),
             reader: Reader::default(),
             prompt: (0, 0),
             answer: 0,
@@ -48,11 +52,15 @@ impl ChatFromMessages {
     }
 
     fn chunk(&self, delta: &Value, finish: Option<&str>) -> Value {
-        json!({
+        let mut chunk = json!({
             "id": self.stamp.id, "object": "chat.completion.chunk", "created": self.stamp.created,
             "model": self.stamp.model,
             "choices": [{ "index": 0, "delta": delta, "finish_reason": finish, "logprobs": null }],
-        })
+        });
+        if self.continuous_usage {
+            chunk["usage"] = self.usage();
+        }
+        chunk
     }
 
     fn event(&mut self, name: &str, event: &Value, out: &mut Vec<u8>) {

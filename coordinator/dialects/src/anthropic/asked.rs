@@ -26,7 +26,7 @@ pub fn chat_request(messages: &Map<String, Value>) -> Result<Value, ApiError> {
         chat.insert("user".to_owned(), user.clone());
     }
     if messages.get("stream") == Some(&json!(true)) {
-        chat.insert("stream_options".to_owned(), json!({ "include_usage": true }));
+        chat.insert("stream_options".to_owned(), json!({ "include_usage": true, "continuous_usage_stats": true }));
     }
     form(messages, &mut chat)?;
     // A demand in another API's words is for who serves the request to meet or to refuse.

@@ -191,6 +191,8 @@ fn stop_reason(finish: &str) -> &'static str {
     }
 }
 
+const TOO_LONG: &str = "prompt is too long";
+
 /// One of our errors in the Messages API's shape.
 pub fn messages_error(ours: &Value) -> Value {
     let error = &ours["error"];
@@ -209,5 +211,12 @@ pub fn messages_error(ours: &Value) -> Value {
         ) => kind,
         _ => "api_error",
     };
-    json!({ "type": "error", "error": { "type": kind, "message": error["message"] } })
+    // Anthropic's clients look for these words before they shorten a conversation.
+    let message = match (error["code"].as_str(), error["message"].as_str()) {
+        (Some("context_length_exceeded"), Some(message)) if !message.starts_with(TOO_LONG) => {
+            json!(format!("{TOO_LONG}: {message}"))
+        }
+        _ => error["message"].clone(),
+    };
+    json!({ "type": "error", "error": { "type": kind, "message": message } })
 }

@@ -122,7 +122,40 @@ fn rc_27_what_the_messages_api_cannot_do_is_named() {
 }
 
 #[test]
-fn a_form_that_is_wished_for_is_passed_on_there_and_back() {
+fn en_7_a_message_starts_with_the_tokens_of_its_prompt() {
+    let asked = json!({ "model": "m", "max_tokens": 9, "stream": true, "messages": [] });
+    let chat = object(chat_request(&object(asked)).unwrap());
+    assert_eq!(chat["stream_options"], json!({ "include_usage": true, "continuous_usage_stats": true }));
+    let stamp = || Stamp { id: "msg_1".into(), model: "m".into(), created: 0 };
+    let start = |chunk: &str| -> Value {
+        let text = MessagesFromChat::new(stamp()).piece(chunk.as_bytes());
+        let text = String::from_utf8(text.to_vec()).unwrap();
+        let data = text.lines().find_map(|line| line.strip_prefix("data: ")).unwrap();
+        serde_json::from_str(data).unwrap()
+    };
+    let chunk = json!({ "choices": [{ "delta": { "role": "assistant", "content": "" } }],
+        "usage": { "prompt_tokens": 12, "completion_tokens": 0, "total_tokens": 12 } });
+    let begun = start(&format!("data: {chunk}\n\n"));
+    assert_eq!((&begun["type"], &begun["message"]["usage"]["input_tokens"]), (&json!("message_start"), &json!(12)));
+    // A Claude model's own count goes through the chat between.
+    let claude =
+        json!({ "type": "message_start", "message": { "usage": { "input_tokens": 7, "cache_read_input_tokens": 5 } } });
+    let between =
+        ChatFromMessages::new(stamp(), &chat).piece(format!("event: message_start\ndata: {claude}\n\n").as_bytes());
+    let begun = start(std::str::from_utf8(&between).unwrap());
+    assert_eq!(begun["message"]["usage"]["input_tokens"], 7, "{begun}");
+    assert_eq!(begun["message"]["usage"]["cache_read_input_tokens"], 5, "{begun}");
+}
+
+#[test]
+fn en_7_an_overflow_is_told_in_the_words_that_anthropics_clients_look_for() {
+    let ours = json!({ "error": { "type": "invalid_request_error", "code": "context_length_exceeded", "message": "too many" } });
+    let told = messages_error(&ours);
+    assert_eq!(told["error"]["message"], "prompt is too long: too many");
+}
+
+#[test]
+fn en_6_a_form_that_is_wished_for_is_passed_on_there_and_back() {
     let schema = json!({ "type": "object" });
     let format = json!({ "type": "json_schema", "schema": schema });
     for asked in [json!({ "output_config": { "format": format } }), json!({ "output_format": format })] {

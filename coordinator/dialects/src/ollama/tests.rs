@@ -53,7 +53,7 @@ fn en_7_a_chat_with_everything_becomes_openais() {
 }
 
 #[test]
-fn logprobs_and_demands_are_passed_on_and_logprobs_come_back() {
+fn en_7_logprobs_and_demands_are_passed_on_and_logprobs_come_back() {
     let asked = json!({ "model": "m", "messages": [{ "role": "user", "content": "?" }], "stream": false,
         "logprobs": true, "top_logprobs": 2, "grammar": "x", "options": { "guided_regex": "y" } });
     let Asked::Chat(asked, false) = chat(&object(asked)).unwrap() else { panic!() };

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::gguf::{GgufVocabulary, VocabularyError};
 use super::template::{ChatTemplate, Conversation, TemplateError};
-use super::thoughts::ThinkingTags;
+use super::thoughts::{ThinkingTags, answer_begun};
 use super::tokenizer::{Tokenizer, TokenizerError};
 use super::vocabulary::{SpecialTokens, Vocabulary};
 
@@ -137,7 +137,11 @@ impl Text {
     /// The prompt for a conversation: by the model's template, or as a transcript where it has none.
     pub fn prompt(&self, conversation: &Conversation) -> Result<Prompt, TemplateError> {
         if let Some(template) = &self.template {
-            return template.render(conversation).map(Prompt::Rendered);
+            let prompt = template.render(conversation)?;
+            return Ok(Prompt::Rendered(match &conversation.begun {
+                Some(begun) => answer_begun(&prompt) + begun,
+                None => prompt,
+            }));
         }
         let mut transcript = String::new();
         for message in &conversation.messages {
@@ -145,6 +149,9 @@ impl Text {
             transcript.push_str(&format!("{}: {}\n", part("role"), part("content")));
         }
         transcript.push_str("assistant:");
+        if let Some(begun) = &conversation.begun {
+            transcript.push_str(&format!(" {begun}"));
+        }
         Ok(Prompt::Transcript(transcript))
     }
 

@@ -129,6 +129,15 @@ impl Thoughts {
     }
 }
 
+/// A prompt for an answer that has begun already. An opening tag at its end is closed: answers stand behind thoughts.
+pub(super) fn answer_begun(prompt: &str) -> String {
+    let end = prompt.trim_end();
+    match SPELLINGS.iter().find(|(open, _)| end.ends_with(open)) {
+        Some((_, close)) => format!("{end}\n\n{close}\n\n"),
+        None => prompt.to_owned(),
+    }
+}
+
 /// Whether nobody would see a token.
 fn is_blank(token: u32, vocabulary: &Vocabulary) -> bool {
     vocabulary.bytes(token).iter().all(u8::is_ascii_whitespace)
@@ -219,6 +228,13 @@ mod tests {
         let mut trimmed = Trimmed::default();
         let pieces: Vec<String> = [" ", "\n a", " ", "b ", "\n", "\n"].map(|piece| trimmed.push(piece)).into();
         assert_eq!(pieces, ["", "a", "", " b", "", ""]);
+    }
+
+    #[test]
+    fn rc_23_an_answer_that_has_begun_is_behind_the_thoughts() {
+        assert_eq!(answer_begun("<|im_start|>assistant\n<think>\n"), "<|im_start|>assistant\n<think>\n\n</think>\n\n");
+        assert_eq!(answer_begun("[INST]hi[/INST]"), "[INST]hi[/INST]");
+        assert_eq!(answer_begun("<think>\n\n</think>\n\n"), "<think>\n\n</think>\n\n");
     }
 
     #[test]

@@ -262,7 +262,7 @@ impl Running {
         if part == Part::Thought {
             let text = thinking.shown.push(&thinking.text.push(token));
             if !text.is_empty() {
-                self.sequence.reply.send(Event::Thought { text });
+                self.sequence.reply.send(Event::Thought { text, sampled: self.sampled });
             }
         }
         part
@@ -289,7 +289,7 @@ impl Running {
         let ready = self.held.iter().take_while(|(start, _)| *start < self.given).count();
         let logprobs: Vec<_> = self.held.drain(..ready).map(|(_, logprob)| logprob).collect();
         if !text.is_empty() || !logprobs.is_empty() {
-            self.sequence.reply.send(Event::Text { text, logprobs });
+            self.sequence.reply.send(Event::Text { text, logprobs, sampled: self.sampled });
         }
     }
 
@@ -298,7 +298,8 @@ impl Running {
         self.give(rest);
         let leftover: Vec<_> = self.held.drain(..).map(|(_, logprob)| logprob).collect();
         if !leftover.is_empty() {
-            self.sequence.reply.send(Event::Text { text: String::new(), logprobs: leftover });
+            let (text, sampled) = (String::new(), self.sampled);
+            self.sequence.reply.send(Event::Text { text, logprobs: leftover, sampled });
         }
         let prompt_done = self.prompt_done.unwrap_or(self.admitted);
         let finished = Finished {

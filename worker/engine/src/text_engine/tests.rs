@@ -49,11 +49,11 @@ impl Client {
         for event in self.events.try_iter() {
             match event {
                 Event::Started { prompt_logprobs } => answer.prompt_logprobs = prompt_logprobs,
-                Event::Thought { text } => {
+                Event::Thought { text, .. } => {
                     assert!(answer.text.is_empty(), "it thinks before it answers");
                     answer.thoughts += &text;
                 }
-                Event::Text { text, logprobs } => {
+                Event::Text { text, logprobs, .. } => {
                     answer.text += &text;
                     answer.pieces.push(text);
                     answer.logprobs.extend(logprobs);

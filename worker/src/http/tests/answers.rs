@@ -310,3 +310,86 @@ async fn rc_23_templates_hear_whether_and_how_long_the_model_thinks() {
     let own = json!({"chat_template_kwargs": {"enable_thinking": false, "thinking_budget": 3}});
     assert_eq!(prompt(own).await, "False False 3 ");
 }
+
+#[tokio::test]
+async fn en_4_a_last_answer_goes_on_unless_the_request_says_otherwise() {
+    let rig = Setup::default().start().await;
+    let user = json!({"role": "user", "content": "hi"});
+    let prompt = async |last: Value, more: Value| {
+        let mut body = json!({"messages": [user.clone(), last]});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        rig.post("/apply-template", &body).await.json()["prompt"].as_str().unwrap_or_default().to_owned()
+    };
+    let begun = json!({"role": "assistant", "content": "One, "});
+    let start = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
+    for flag in [json!({}), json!({"continue_final_message": true, "add_generation_prompt": false})] {
+        assert_eq!(prompt(begun.clone(), flag).await, format!("{start}One, "));
+    }
+    let parts = json!({"role": "assistant", "content": [{"type": "text", "text": "One, "}]});
+    assert_eq!(prompt(parts, json!({})).await, format!("{start}One, "));
+    let closed = format!("{start}One, <|im_end|>\n<|im_start|>assistant\n");
+    assert_eq!(prompt(begun.clone(), json!({"continue_final_message": false})).await, closed);
+    for other in [json!({"role": "assistant", "content": ""}), json!({"role": "user", "content": "and?"})] {
+        assert!(prompt(other, json!({})).await.ends_with("<|im_end|>\n<|im_start|>assistant\n"));
+    }
+    let call =
+        json!({"role": "assistant", "content": "x", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]});
+    assert!(prompt(call, json!({})).await.ends_with("<|im_end|>\n<|im_start|>assistant\n"));
+    let alone = json!({"messages": [begun]});
+    assert!(rig.post("/apply-template", &alone).await.text().contains("<|im_end|>"));
+}
+
+#[tokio::test]
+async fn en_4_a_message_without_content_reaches_the_template_as_nothing() {
+    let template = "{% for m in messages %}{{ m.role }}:{% if m.content is none %}(none){% else %}{{ m.content }}{% endif %};{% endfor %}";
+    let calls = json!([{"function": {"name": "f", "arguments": "{}"}}]);
+    let body = json!({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": null},
+        {"role": "assistant", "content": null, "tool_calls": calls}, {"role": "tool", "content": "r"}]});
+    for (template, expected) in [
+        (template, "user:hi;assistant:(none);assistant:(none);tool:r;"),
+        ("{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}", "user:hi;assistant:;assistant:;tool:r;"),
+        (
+            "{% for m in messages %}{{ m.role + ':' + m.content + ';' }}{% endfor %}",
+            "user:hi;assistant:;assistant:;tool:r;",
+        ),
+        ("{% for m in messages %}{{ m.content | trim }};{% endfor %}", "hi;;;r;"),
+        ("{% for m in messages %}{% if m.content == none %}(none){% endif %};{% endfor %}", ";(none);(none);;"),
+    ] {
+        let rig = Setup { template: Some(template), ..Setup::default() }.start().await;
+        let answer = rig.post("/apply-template", &body).await;
+        assert_eq!(answer.json()["prompt"], expected, "{template}: {}", answer.text());
+    }
+}
+
+#[tokio::test]
+async fn en_7_no_limit_and_no_stop_are_said_in_the_ways_of_other_servers() {
+    let rig = Setup::saying("one two three four five six seven eight nine ten").start().await;
+    for body in
+        [json!({"max_tokens": -1}), json!({"max_completion_tokens": -1, "stop": ""}), json!({"stop": ["", "xyz"]})]
+    {
+        let answer = rig.chat(body).await.json();
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{answer}");
+    }
+    let long = rig.post("/v1/completions", &json!({"prompt": "p", "max_tokens": -1})).await.json();
+    assert_eq!(long["choices"][0]["finish_reason"], "stop", "{long}");
+    let short = rig.post("/v1/completions", &json!({"prompt": "p"})).await.json();
+    assert_eq!(
+        (&short["choices"][0]["finish_reason"], &short["usage"]["completion_tokens"]),
+        (&json!("length"), &json!(16))
+    );
+}
+
+#[tokio::test]
+async fn en_7_a_stream_counts_from_its_first_chunk_on_where_that_is_asked_for() {
+    let rig = Setup::saying("one two three").start().await;
+    let options = json!({"include_usage": true, "continuous_usage_stats": true});
+    let events = rig.chat(json!({"stream": true, "stream_options": options})).await.events();
+    let count = |event: &Value, name: &str| event["usage"][name].as_u64().unwrap();
+    let prompt = count(&events[0], "prompt_tokens");
+    assert!(prompt > 0, "{events:?}");
+    assert!(events.iter().all(|event| count(event, "prompt_tokens") == prompt), "{events:?}");
+    let counts: Vec<u64> = events.iter().map(|event| count(event, "completion_tokens")).collect();
+    assert_eq!(counts[0], 0);
+    assert!(counts.is_sorted() && counts[counts.len() - 1] > 2, "{counts:?}");
+    assert_eq!(counts[counts.len() - 1], counts[counts.len() - 2]);
+}

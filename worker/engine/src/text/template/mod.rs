@@ -41,13 +41,17 @@ pub struct Conversation {
     pub tools: Option<TemplateValue>,
     /// End with the start of the assistant's turn.
     pub add_generation_prompt: bool,
+    /// The beginning of the assistant's turn, which is to be continued. It stands behind its start.
+    #[serde(default)]
+    pub begun: Option<String>,
     /// Anything else the template may ask for, such as `enable_thinking`.
     pub variables: BTreeMap<String, TemplateValue>,
 }
 
 impl Default for Conversation {
     fn default() -> Self {
-        Self { messages: Vec::new(), tools: None, add_generation_prompt: true, variables: BTreeMap::new() }
+        let variables = BTreeMap::new();
+        Self { messages: Vec::new(), tools: None, add_generation_prompt: true, begun: None, variables }
     }
 }
 
@@ -99,8 +103,17 @@ impl ChatTemplate {
         self.knows_developer
     }
 
-    /// The prompt for a conversation.
+    /// The prompt for a conversation. A template that cannot use messages without content gets them with empty ones.
     pub fn render(&self, conversation: &Conversation) -> Result<String, TemplateError> {
+        match self.render_with(conversation, NoContent::None) {
+            Err(TemplateError::Failed(_) | TemplateError::Refused(_)) if conversation.lacks_content() => {
+                self.render_with(conversation, NoContent::Empty)
+            }
+            rendered => rendered,
+        }
+    }
+
+    fn render_with(&self, conversation: &Conversation, no_content: NoContent) -> Result<String, TemplateError> {
         let tools = conversation.tools.clone();
         let with_tools = tools.is_some().then(|| self.environment.get_template("tool_use").ok()).flatten();
         let template = match with_tools {
@@ -109,7 +122,11 @@ impl ChatTemplate {
         };
         let none = python_types::none_for(template.source());
         let mut context = conversation.variables.clone();
-        context.insert("messages".to_owned(), conversation.messages.clone().into());
+        let nothing = match no_content {
+            NoContent::None => python_types::no_content_for(template.source()),
+            NoContent::Empty => Value::from(""),
+        };
+        context.insert("messages".to_owned(), conversation.messages_with(&nothing).into());
         // transformers passes `None` for what is not there, and templates ask `is none` as well as `is defined`.
         context.insert("tools".to_owned(), tools.unwrap_or_else(|| none.clone()));
         context.entry("documents".to_owned()).or_insert(none);
@@ -122,6 +139,38 @@ impl ChatTemplate {
         rendered.map_err(functions::refusal)?;
         String::from_utf8(output.bytes).map_err(|_| TemplateError::Refused("its output is not text".to_owned()))
     }
+}
+
+/// The content that a template gets for a message without any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NoContent {
+    None,
+    Empty,
+}
+
+impl Conversation {
+    fn lacks_content(&self) -> bool {
+        self.messages.iter().any(lacks_content)
+    }
+
+    /// The messages, with this in place of content that is not there.
+    fn messages_with(&self, nothing: &Value) -> Vec<Value> {
+        let with = |message: &Value| {
+            let keys = message.try_iter().ok().filter(|_| lacks_content(message))?;
+            let field = |key: Value| {
+                let value = message.get_item(&key).ok().filter(|_| key.as_str() != Some(CONTENT));
+                (key, value.unwrap_or_else(|| nothing.clone()))
+            };
+            Some(Value::from_pairs(keys.map(field)))
+        };
+        self.messages.iter().map(|message| with(message).unwrap_or_else(|| message.clone())).collect()
+    }
+}
+
+const CONTENT: &str = "content";
+
+fn lacks_content(message: &Value) -> bool {
+    message.get_attr(CONTENT).is_ok_and(|content| content.is_none())
 }
 
 fn add(environment: &mut Environment<'static>, name: &str, source: &str) -> Result<(), TemplateError> {

@@ -92,14 +92,42 @@ impl Object for NoneObject {
     }
 }
 
+/// The content of a message that has none. Python would write `None` into the prompt, which no model was trained on.
+#[derive(Debug)]
+struct NoContentObject;
+
+impl Object for NoContentObject {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn is_true(self: &Arc<Self>) -> bool {
+        false
+    }
+
+    fn render(self: &Arc<Self>, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ok(())
+    }
+}
+
+/// The content to give to a template for a message that has none.
+pub(super) fn no_content_for(source: &str) -> Value {
+    if compares_with_none(source) { Value::from(()) } else { Value::from_object(NoContentObject) }
+}
+
 /// The nothing to give to a template. One that compares with `none` gets minijinja's own, because objects of ours are
 /// equal to nothing else.
 pub(super) fn none_for(source: &str) -> Value {
-    let compares = ["== none", "== None", "!= none", "!= None"].iter().any(|comparison| source.contains(comparison));
-    if compares { Value::from(()) } else { Value::from_object(NoneObject) }
+    if compares_with_none(source) { Value::from(()) } else { Value::from_object(NoneObject) }
+}
+
+fn compares_with_none(source: &str) -> bool {
+    ["== none", "== None", "!= none", "!= None"].iter().any(|comparison| source.contains(comparison))
 }
 
 /// Whether a value is nothing, in either form.
 pub(super) fn is_none(value: &Value) -> bool {
-    value.is_none() || value.downcast_object_ref::<NoneObject>().is_some()
+    value.is_none()
+        || value.downcast_object_ref::<NoneObject>().is_some()
+        || value.downcast_object_ref::<NoContentObject>().is_some()
 }

@@ -144,6 +144,7 @@ fn en_4_rc_23_real_templates_render_exactly_as_the_reference() {
         let special = [("bos_token", &case.bos_token), ("eos_token", &case.eos_token)];
         let special = special.into_iter().map(|(name, text)| (name.to_owned(), text.clone())).collect();
         let conversation = Conversation {
+            begun: None,
             messages: case.messages.clone(),
             tools: case.tools.clone(),
             add_generation_prompt: case.add_generation_prompt,
