@@ -23,6 +23,7 @@ mod memory;
 mod metrics;
 mod model_folders;
 mod offload;
+mod origins;
 mod owner;
 mod plain_file;
 mod probe;

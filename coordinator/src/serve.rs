@@ -94,7 +94,7 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
     let keys = keys(&config)?;
     let descriptors = descriptors::raise();
     let mut asked = Asked::new()?;
-    let listener = bind(&config).await?;
+    let listeners = bind(&config).await?;
     let (news, inbox) = News::channel();
     let prefixes = config.providers.prefixes();
     let metrics = Arc::new(Metrics::new(prefixes.names())?);
@@ -154,7 +154,11 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
     tokio::spawn(Arc::clone(&runtime).follow());
     tokio::spawn(Arc::clone(&changes).follow(scheduling.clone(), pulse, clock));
 
-    let port = listener.local_addr().map_or(config.port, |address| address.port());
+    let addresses: Vec<SocketAddr> = listeners
+        .iter()
+        .map(|listener| listener.local_addr().map_err(|error| ServeError::System("the listening socket", error)))
+        .collect::<Result<_, _>>()?;
+    let port = addresses.first().map_or(config.port, SocketAddr::port);
     let owner = OwnerKey::create(&config.state_dir, port)
         .inspect_err(|error| tracing::warn!("`run PATH` is held to model_roots, no key could be written: {error}"))
         .ok();
@@ -169,7 +173,7 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
         store: store.clone(),
         streams,
         metrics,
-        hosts: AllowedHosts::new(&config.allowed_hosts, config.host),
+        hosts: AllowedHosts::new(&config.allowed_hosts, &config.allowed_origins, &config.host),
         keys,
         owner,
         limits: config.limits.clone(),
@@ -190,8 +194,7 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
         connections: descriptors.connections,
         refusals: descriptors.refusals,
     };
-    let server = Server::new(listener, Door::new(Arc::clone(&context), api::router(context)), limits);
-    let address = server.address().map_err(|error| ServeError::System("the listening socket", error))?;
+    let server = Server::new(listeners, Door::new(Arc::clone(&context), api::router(context)), limits);
     if descriptors.limit < FEW_DESCRIPTORS {
         let Shares { limit, connections, .. } = descriptors;
         tracing::warn!(
@@ -199,7 +202,7 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
         );
     }
     Startup {
-        address,
+        addresses: &addresses,
         catalog: &catalog,
         tasks: &tasks,
         devices: &devices.samples(),
@@ -258,15 +261,23 @@ fn at_once() -> ExitCode {
 
 fn keys(config: &Config) -> Result<Option<ApiKeys>, ServeError> {
     let keys = config.api_keys.as_deref().map(ApiKeys::read).transpose()?;
-    if keys.is_none() && !config.host.is_loopback() {
-        return Err(ServeError::OpenToAll(config.host));
+    if let (None, Some(host)) = (&keys, config.host.open_to_others()) {
+        return Err(ServeError::OpenToAll(host));
     }
     Ok(keys)
 }
 
-async fn bind(config: &Config) -> Result<TcpListener, ServeError> {
-    let address = SocketAddr::new(config.host, config.port);
-    TcpListener::bind(address).await.map_err(|error| ServeError::Bind(address, error))
+/// Every address with the same port, which the first may have the system choose.
+async fn bind(config: &Config) -> Result<Vec<TcpListener>, ServeError> {
+    let (mut listeners, mut port) = (Vec::new(), config.port);
+    for host in config.host.iter() {
+        let address = SocketAddr::new(host, port);
+        let failed = |error| ServeError::Bind(address, error);
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        port = listener.local_addr().map_err(failed)?.port();
+        listeners.push(listener);
+    }
+    Ok(listeners)
 }
 
 /// The eyes on the machine's devices, and why there are no NVIDIA GPUs among them.

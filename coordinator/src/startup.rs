@@ -17,8 +17,8 @@ use crate::terminal::{self, Code, Terminal};
 
 /// What there is at the start.
 pub(crate) struct Startup<'a> {
-    /// Where we listen.
-    pub(crate) address: SocketAddr,
+    /// Where we listen; never nowhere.
+    pub(crate) addresses: &'a [SocketAddr],
     /// The models, and what is wrong with the others.
     pub(crate) catalog: &'a Catalog,
     /// The tasks, and what is wrong with their file.
@@ -45,7 +45,8 @@ impl Startup<'_> {
     }
 
     fn write(&self, out: &mut Terminal<impl Write>, bold: bool) -> io::Result<()> {
-        writeln!(out, "model-boss {} listens on http://{}", env!("CARGO_PKG_VERSION"), self.address)?;
+        let addresses: Vec<String> = self.addresses.iter().map(|address| format!("http://{address}")).collect();
+        writeln!(out, "model-boss {} listens on {}", env!("CARGO_PKG_VERSION"), addresses.join(" and "))?;
         let mut line = |name: &str, text: &dyn fmt::Display| {
             if bold {
                 out.code(Code::Bold)?;
@@ -125,8 +126,8 @@ impl Startup<'_> {
             line(
                 "try",
                 &format_args!(
-                    "curl http://{}/v1/chat/completions -H 'content-type: application/json' -d '{question},\"model\":\"{model}\"}}'",
-                    self.address
+                    "curl {}/v1/chat/completions -H 'content-type: application/json' -d '{question},\"model\":\"{model}\"}}'",
+                    addresses.first().map_or("", String::as_str)
                 ),
             )?;
         }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::{ApiError, ErrorCode};
 
-/// What meets a demand that our own worker does not.
+/// The way to meet a demand that our own worker does not meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
     /// llama.cpp's server.
@@ -57,7 +57,7 @@ pub struct Demand {
     pub field: &'static str,
     /// The act that it asks for, behind "cannot".
     pub act: &'static str,
-    /// What meets it.
+    /// The way to meet it.
     pub remedy: Remedy,
 }
 
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_spell_out_and_mean_nothing_by_is_no_demand() {
+    fn en_6_what_clients_spell_out_and_mean_nothing_by_is_no_demand() {
         for request in [
             serde_json::json!({}),
             serde_json::json!({ "grammar": "", "guided_json": null, "functions": [], "structured_outputs": {} }),

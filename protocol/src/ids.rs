@@ -112,3 +112,8 @@ impl fmt::Debug for SpawnToken {
         f.write_str("SpawnToken(…)")
     }
 }
+
+/// The name in front of the tag that Ollama's clients add to names without one.
+pub fn without_latest(name: &str) -> Option<&str> {
+    name.strip_suffix(":latest").filter(|name| !name.is_empty())
+}

@@ -31,7 +31,7 @@ pub use command::{CommandSource, CommandSpec, Piece, Placeholder, StopSignal, Te
 pub use demand::{DEMANDS, Demand, Remedy, beyond_worker, refuse_unmet, wanted_form};
 pub use device::{DeviceId, GPU_CONTEXT, ParseDeviceError};
 pub use error::{ApiError, ErrorBody, ErrorCode, ErrorObject, ErrorSource};
-pub use ids::{ClientId, Generation, ModelId, RequestId, SlotId, SpawnToken, Tokens};
+pub use ids::{ClientId, Generation, ModelId, RequestId, SlotId, SpawnToken, Tokens, without_latest};
 pub use llama_args::{LlamaArgs, LlamaArgsError};
 pub use manifest::{Backend, DeviceFlag, Manifest, ManifestError, PromptFormat, Recipe, Source};
 pub use printable::{Label, is_printable, printable, push_printable};

@@ -8,6 +8,7 @@ mod chat;
 mod claude_command;
 mod cli;
 mod clients;
+mod clients_at_home;
 mod cloud;
 mod comments;
 mod config;

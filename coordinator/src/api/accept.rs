@@ -1,10 +1,11 @@
 //! Accepts connections and serves HTTP/1.1 on each, with the limits that keep one client from being everybody's problem.
 //! (axum's own server does not arm the timer for request heads.)
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use hyper::server::conn::http1;
@@ -15,6 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
+use super::bare_errors::BareErrors;
 use super::door::Door;
 use super::patience::Patience;
 use super::peer::Peer;
@@ -43,11 +45,12 @@ pub(crate) struct ServerLimits {
     pub(crate) refusals: usize,
 }
 
-/// A listening socket with the door behind it.
+/// Listening sockets with the door behind them.
 pub(crate) struct Server {
-    listener: TcpListener,
+    listeners: Vec<TcpListener>,
     door: Door,
     http: http1::Builder,
+    header_size: usize,
     patience: Patience,
     places: Arc<Semaphore>,
     refusals: Arc<Semaphore>,
@@ -60,17 +63,13 @@ enum Place {
 }
 
 impl Server {
-    /// A server on `listener`.
-    pub(crate) fn new(listener: TcpListener, door: Door, limits: ServerLimits) -> Self {
+    /// A server on `listeners`, which share its limits.
+    pub(crate) fn new(listeners: Vec<TcpListener>, door: Door, limits: ServerLimits) -> Self {
         let mut http = http1::Builder::new();
         http.max_header_size(limits.header_size);
         let [places, refusals] = [limits.connections, limits.refusals].map(|number| Arc::new(Semaphore::new(number)));
-        Self { listener, door, http, patience: limits.patience, places, refusals }
-    }
-
-    /// Where it listens.
-    pub(crate) fn address(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        let (header_size, patience) = (limits.header_size, limits.patience);
+        Self { listeners, door, http, header_size, patience, places, refusals }
     }
 
     /// Serves until `stop`, then lets answers under way end.
@@ -78,11 +77,11 @@ impl Server {
         let mut stop = std::pin::pin!(stop);
         let graceful = GracefulShutdown::new();
         let (refusals, refusal) = (Arc::clone(&self.refusals), Arc::new(refusal()));
-        loop {
+        for turn in 0_usize.. {
             let accepted = async {
                 // A client is at least refused.
                 let refusal = Arc::clone(&refusals).acquire_owned().await.ok()?;
-                let accepted = self.listener.accept().await;
+                let accepted = accept(&self.listeners, turn).await;
                 let place = match Arc::clone(&self.places).try_acquire_owned() {
                     Ok(place) => Place::Served(place),
                     Err(_) => Place::Refused(refusal),
@@ -117,7 +116,7 @@ impl Server {
                 }
             }
         }
-        drop(self.listener);
+        drop(self.listeners);
         if tokio::time::timeout(CLOSE_LIMIT, graceful.shutdown()).await.is_err() {
             tracing::info!("connections that did not close in time were cut");
         }
@@ -136,7 +135,7 @@ impl Server {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection does not take TCP_NODELAY");
         }
-        let (stream, http) = self.patience.watch(stream, &self.http);
+        let (stream, http) = self.patience.watch(BareErrors::on(stream, self.header_size), &self.http);
         let connection = graceful.watch(http.serve_connection(stream, door));
         async move {
             if let Err(error) = connection.await {
@@ -145,6 +144,17 @@ impl Server {
             }
         }
     }
+}
+
+/// The next connection of any of them.
+async fn accept(listeners: &[TcpListener], turn: usize) -> io::Result<(TcpStream, SocketAddr)> {
+    // A busy one is asked last in its turn.
+    let (last, first) = listeners.split_at(turn % listeners.len().max(1));
+    poll_fn(|cx| {
+        let mut accepted = first.iter().chain(last).map(|listener| listener.poll_accept(cx));
+        accepted.find(Poll::is_ready).unwrap_or(Poll::Pending)
+    })
+    .await
 }
 
 /// What a client is told that cannot be served: the whole answer, made before there is any need for it.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::Response;
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http_body::Body as _;
@@ -23,6 +23,8 @@ use crate::json::{self, JsonLimits};
 use crate::memory::{Admission, HeldMemory};
 use crate::offload::offload;
 
+/// UTF-8's mark of itself.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// A client that sends more slowly than this on average is not waited for.
 const LEAST_RATE: u64 = 8 << 10;
 /// So much of the rest of a refused body is read, and thrown away, so that its client reads the refusal.
@@ -68,7 +70,13 @@ impl Unread {
         if read.is_err() && !self.0.is_end_stream() {
             tokio::spawn(discard(self.0));
         }
-        read.map(|(bytes, memory)| RequestBody { bytes, memory, limits: limits.json })
+        read.map(|(mut bytes, memory)| {
+            // Editors and shells of some systems put it in front of every text.
+            if bytes.starts_with(BYTE_ORDER_MARK) {
+                bytes.advance(BYTE_ORDER_MARK.len());
+            }
+            RequestBody { bytes, memory, limits: limits.json }
+        })
     }
 }
 

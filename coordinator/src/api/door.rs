@@ -9,18 +9,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
 use axum::Router;
+use axum::body::Body;
 use axum::response::Response;
-use http::{HeaderName, HeaderValue, Request};
-use http_body::Body;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri};
 use hyper::service::Service;
 use tower::Service as _;
 
 use super::Context;
-use super::error::{error_response, panic_error};
+use super::error::{ErrorShape, error_response, panic_error};
 use super::peer::Peer;
 
 /// The header with the public id of a request: after the door every request has one, and so has every answer.
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The same, as Anthropic's clients read it.
+const ANTHROPICS_ID: HeaderName = HeaderName::from_static("request-id");
 /// A client's own id is echoed up to this length.
 const MAX_REQUEST_ID: usize = 128;
 
@@ -59,34 +61,78 @@ impl Door {
 
 impl<B> Service<Request<B>> for Door
 where
-    B: Body<Data = bytes::Bytes, Error: Into<axum::BoxError>> + Send + 'static,
+    B: http_body::Body<Data = bytes::Bytes, Error: Into<axum::BoxError>> + Send + 'static,
 {
     type Response = Response;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response, Infallible>> + Send>>;
 
-    fn call(&self, mut request: Request<B>) -> Self::Future {
-        let id = self.request_id(request.headers().get(REQUEST_ID));
-        let answer = match self.context.hosts.check(request.uri(), request.headers()) {
-            Ok(()) => {
-                request.headers_mut().insert(REQUEST_ID, id.clone());
+    fn call(&self, request: Request<B>) -> Self::Future {
+        let (mut head, body) = request.into_parts();
+        let id = self.request_id(head.headers.get(REQUEST_ID));
+        head.uri = usual(&head.uri).unwrap_or(head.uri);
+        let shape = ErrorShape::of(head.uri.path(), &head.headers);
+        let checked = self.context.hosts.check(&head);
+        let site = checked.as_ref().ok().cloned().flatten();
+        let answer = match checked.map(|site| site?.preflight(&head)) {
+            Ok(None) => {
+                head.headers.insert(REQUEST_ID, id.clone());
                 if let Some(peer) = &self.peer {
-                    request.extensions_mut().insert(peer.clone());
+                    head.extensions.insert(peer.clone());
                 }
                 let mut router = self.router.clone();
-                Ok(router.call(request))
+                Ok(router.call(Request::from_parts(head, body)))
             }
+            Ok(Some(headers)) => Err(preflight_response(headers)),
             Err(error) => Err(error_response(&error)),
         };
         Box::pin(async move {
             let mut response = match answer {
                 Ok(answer) => caught(answer).await,
-                Err(refused) => refused,
+                Err(response) => response,
             };
-            response.headers_mut().entry(REQUEST_ID).or_insert(id);
+            shape.put_on(&mut response);
+            let headers = response.headers_mut();
+            if shape == ErrorShape::Anthropic {
+                headers.insert(ANTHROPICS_ID, id.clone());
+            }
+            headers.entry(REQUEST_ID).or_insert(id);
+            if let Some(site) = site {
+                site.allow(headers);
+            }
             Ok(response)
         })
     }
+}
+
+fn preflight_response(headers: HeaderMap) -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    *response.headers_mut() = headers;
+    response
+}
+
+/// The same target as routes are written, where clients joined a base URL and a path in another way: with slashes in
+/// front or behind, or with the version twice. `None` where it is so already.
+fn usual(target: &Uri) -> Option<Uri> {
+    let path = target.path();
+    let mut usual = path;
+    while let Some(rest) = usual.strip_prefix('/').filter(|rest| rest.starts_with('/')) {
+        usual = rest;
+    }
+    while let Some(rest) = usual.strip_prefix("/v1").filter(|rest| rest.starts_with("/v1/")) {
+        usual = rest;
+    }
+    while let Some(rest) = usual.strip_suffix('/').filter(|rest| !rest.is_empty()) {
+        usual = rest;
+    }
+    if usual == path {
+        return None;
+    }
+    let query = target.query().map(|query| format!("?{query}")).unwrap_or_default();
+    let mut parts = target.clone().into_parts();
+    parts.path_and_query = Some(format!("{usual}{query}").parse().ok()?);
+    Uri::from_parts(parts).ok()
 }
 
 /// The answer, or what a client sees of a panic; the panic hook has written the rest to the log.
@@ -98,4 +144,26 @@ async fn caught(answer: impl Future<Output = Result<Response, Infallible>>) -> R
         Err(_) => Poll::Ready(error_response(&panic_error())),
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_base_url_and_a_path_are_joined_in_many_ways() {
+        for (path, expected) in [
+            ("/v1/models/", "/v1/models"),
+            ("//v1/chat/completions", "/v1/chat/completions"),
+            ("/v1/v1/messages", "/v1/messages"),
+            ("/v1/v1/v1/models//?a=/b/", "/v1/models?a=/b/"),
+            ("//", "/"),
+            ("http://localhost:8210//api/tags/", "http://localhost:8210/api/tags"),
+        ] {
+            assert_eq!(usual(&path.parse().unwrap()).unwrap().to_string(), expected, "{path}");
+        }
+        for path in ["/", "/v1/models", "/v1/models/a//b", "/v1/v10", "/v1/models?x=/", "*"] {
+            assert_eq!(usual(&path.parse().unwrap()), None, "{path}");
+        }
+    }
 }

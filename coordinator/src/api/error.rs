@@ -5,13 +5,63 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
-use http::StatusCode;
-use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::{HeaderMap, HeaderName, StatusCode};
+use model_boss_dialects::anthropic::messages_error;
+use model_boss_dialects::ollama::error_text;
 use model_boss_protocol::{ApiError, ErrorBody, ErrorCode, ErrorSource};
+use serde_json::json;
 
-/// The answer a client gets for an error of ours.
+/// The API in whose shape an error is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ErrorShape {
+    OpenAi,
+    Anthropic,
+    Ollama,
+}
+
+impl ErrorShape {
+    /// That of the clients of a path, or of one that says which API it speaks.
+    pub(super) fn of(path: &str, headers: &HeaderMap) -> Self {
+        let path = path.strip_prefix("/api").filter(|rest| is_below(rest, "/v1")).unwrap_or(path);
+        match () {
+            () if path.starts_with("/api/") => Self::Ollama,
+            () if is_below(path, "/v1/messages") || is_below(path, "/messages") => Self::Anthropic,
+            () if headers.contains_key(ANTHROPIC_VERSION) => Self::Anthropic,
+            () => Self::OpenAi,
+        }
+    }
+
+    /// The same answer; an error of ours in this shape.
+    pub(super) fn put_on(self, response: &mut Response) {
+        let Some(Refused(error)) = response.extensions_mut().remove() else { return };
+        let ours = || serde_json::to_value(error.body(source(&error))).unwrap_or_default();
+        let body = match self {
+            Self::OpenAi => return,
+            Self::Anthropic => messages_error(&ours()),
+            Self::Ollama => json!({ "error": error_text(&ours()) }),
+        };
+        *response.body_mut() = Body::from(body.to_string());
+        // The router has written down the length of the other shape.
+        response.headers_mut().remove(CONTENT_LENGTH);
+    }
+}
+
+/// The header by which Anthropic's clients are known.
+pub(super) const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
+
+fn is_below(path: &str, root: &str) -> bool {
+    path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// An error that an answer was made of.
+#[derive(Clone, Debug)]
+struct Refused(ApiError);
+
+/// The answer a client gets for an error of ours; [`ErrorShape::put_on`] has yet to put it in the client's shape.
 pub(super) fn error_response(error: &ApiError) -> Response {
     let mut response = Response::new(Body::from(error.body(source(error)).to_json()));
+    response.extensions_mut().insert(Refused(error.clone()));
     *response.status_mut() = status(error.status());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -80,6 +130,28 @@ mod tests {
             body,
             r#"{"error":{"message":"full","type":"rate_limit_error","param":null,"code":"queue_full"},"source":"coordinator"}"#
         );
+    }
+
+    #[tokio::test]
+    async fn an_error_has_the_shape_that_the_clients_of_its_path_read() {
+        let version = HeaderMap::from_iter([(ANTHROPIC_VERSION, HeaderValue::from_static("2023-06-01"))]);
+        let anthropics = r#"{"error":{"message":"no","type":"authentication_error"},"type":"error"}"#;
+        for (path, headers, expected) in [
+            ("/api/chat", HeaderMap::new(), r#"{"error":"no"}"#),
+            ("/api/nothing", HeaderMap::new(), r#"{"error":"no"}"#),
+            ("/v1/messages", HeaderMap::new(), anthropics),
+            ("/api/v1/messages/count_tokens", HeaderMap::new(), anthropics),
+            ("/messages", HeaderMap::new(), anthropics),
+            ("/v1/models", version, anthropics),
+        ] {
+            let mut response = error_response(&ApiError::new(ErrorCode::InvalidApiKey, "no"));
+            ErrorShape::of(path, &headers).put_on(&mut response);
+            assert_eq!(response.status(), 401, "{path}");
+            assert_eq!(text(response).await, expected, "{path}");
+        }
+        for path in ["/v1/models", "/api/v1/load", "/api/v1", "/v1/messagesx", "/metrics"] {
+            assert_eq!(ErrorShape::of(path, &HeaderMap::new()), ErrorShape::OpenAi, "{path}");
+        }
     }
 
     #[test]

@@ -8,9 +8,9 @@ use http::header::HeaderValue;
 use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt, Collected, Limited};
 use model_boss_core::{Outcome, Target};
-use model_boss_dialects::anthropic::{MessagesFromChat, chat_request, messages_error};
+use model_boss_dialects::anthropic::{MessagesFromChat, chat_request};
 use model_boss_dialects::{Reshape, Stamp};
-use model_boss_protocol::{ApiError, Category, ErrorCode, ErrorSource};
+use model_boss_protocol::{ApiError, Category, ErrorCode};
 use serde_json::{Map, Value, json};
 use tokio::time::timeout_at;
 
@@ -18,7 +18,6 @@ use super::Context;
 use super::account::Account;
 use super::answer::deadline_exceeded;
 use super::body::{OpenBody, RequestBody, json};
-use super::error::error_response;
 use super::inference::{infer_body, understand};
 use super::providers;
 use super::reshape::reshaped;
@@ -32,35 +31,23 @@ const MAX_COUNTED: usize = 64 << 10;
 
 /// `POST /v1/messages`.
 pub(super) async fn messages(mut call: Call) -> Result<Response, ApiError> {
-    let asked = async {
-        let translate = |mut body: OpenBody| {
-            let asked = body.object()?;
-            body.replace(chat_request(&asked)?.to_string());
-            Ok((model_of(&asked), body.close()))
-        };
-        call.body().await?.open(translate).await
+    let translate = |mut body: OpenBody| {
+        let asked = body.object()?;
+        body.replace(chat_request(&asked)?.to_string());
+        Ok((model_of(&asked), body.close()))
     };
-    let (model, chat) = match asked.await {
-        Ok(asked) => asked,
-        Err(error) => return Ok(in_their_shape(&error)),
-    };
+    let (model, chat) = call.body().await?.open(translate).await?;
     let reshape: Box<dyn Reshape> = Box::new(MessagesFromChat::new(stamp(&call, model)));
     let context = Arc::clone(&call.context);
-    let answer = infer_body(call, chat, "/v1/chat/completions", Category::Llm).await;
-    Ok(reshaped(&context, answer, reshape, "text/event-stream").await.unwrap_or_else(|error| in_their_shape(&error)))
+    let answer = infer_body(call, chat, "/v1/chat/completions", Category::Llm).await?;
+    reshaped(&context, answer, reshape, "text/event-stream").await
 }
 
 /// `POST /v1/messages/count_tokens`. A model of a provider is counted there. Here the model's own template and vocabulary
 /// count: it is asked for one token and says how many it read.
 pub(super) async fn count_tokens(mut call: Call) -> Result<Response, ApiError> {
-    let counted = match call.body().await {
-        Ok(body) => counted_somewhere(call, body).await,
-        Err(error) => Err(error),
-    };
-    match counted {
-        Ok(tokens) => json(&json!({ "input_tokens": tokens })),
-        Err(error) => Ok(in_their_shape(&error)),
-    }
+    let body = call.body().await?;
+    json(&json!({ "input_tokens": counted_somewhere(call, body).await? }))
 }
 
 /// Who counts a prompt.
@@ -172,12 +159,4 @@ fn stamp(call: &Call, model: String) -> Stamp {
     let id = call.request_id();
     let created = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
     Stamp { id: format!("msg_{}", String::from_utf8_lossy(id.as_bytes())), model, created }
-}
-
-fn in_their_shape(error: &ApiError) -> Response {
-    let ours: Value = serde_json::from_str(&error.body(ErrorSource::Coordinator).to_json()).unwrap_or_default();
-    let mut response = error_response(error);
-    *response.body_mut() = axum::body::Body::from(messages_error(&ours).to_string());
-    response.headers_mut().insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
 }

@@ -6,6 +6,7 @@ mod account;
 mod annotate;
 mod answer;
 mod answer_body;
+mod bare_errors;
 mod body;
 mod clients;
 mod clock;
@@ -126,6 +127,7 @@ fn routes(context: Arc<Context>) -> Routes {
     use Scope::{Inference, Manage, Public, Read};
 
     Routes::new(context)
+        .get("/", Public, status::root)
         .get("/live", Public, status::live)
         .get("/ready", Public, status::ready)
         .get("/health", Public, status::ready)
@@ -134,9 +136,7 @@ fn routes(context: Arc<Context>) -> Routes {
         .post("/v1/completions", Inference, inference::completions)
         .post("/v1/embeddings", Inference, inference::embeddings)
         .post("/v1/rerank", Inference, inference::rerank)
-        .post("/rerank", Inference, inference::rerank)
         .post("/v1/reranking", Inference, inference::rerank)
-        .post("/reranking", Inference, inference::rerank)
         .post("/v1/messages", Inference, messages::messages)
         .post("/v1/messages/count_tokens", Inference, messages::count_tokens)
         .post("/api/chat", Inference, ollama::chat)
@@ -144,6 +144,7 @@ fn routes(context: Arc<Context>) -> Routes {
         .post("/api/embed", Inference, ollama::embed)
         .post("/api/embeddings", Inference, ollama::embeddings)
         .post("/api/show", Inference, ollama::show)
+        .post("/api/pull", Inference, ollama::pull)
         .get("/api/tags", Read, ollama::tags)
         .get("/api/ps", Read, ollama::ps)
         .get("/api/version", Read, ollama::version)

@@ -1,9 +1,11 @@
 //! `GET /v1/models` and `/v1/models/{id}`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use axum::response::Response;
 use model_boss_core::{ModelStatus, ModelView, SizeRule, SlotView};
+use model_boss_dialects::ollama::timestamp;
 use model_boss_protocol::{
     ApiError, Backend, ByteCount, Category, DeviceFlag, DeviceId, ErrorCode, KeepAlive, Modality, ModelId, Thinking,
 };
@@ -11,6 +13,7 @@ use serde::Serialize;
 
 use super::body::json;
 use super::cloud_models::CloudModel;
+use super::error::ANTHROPIC_VERSION;
 use super::inference::ANONYMOUS;
 use super::peek::client_in;
 use super::route::Call;
@@ -110,7 +113,7 @@ struct List<'a> {
 /// `GET /v1/models`.
 pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
     let client = client_in(call.request.headers(), ANONYMOUS)?;
-    let context = call.context;
+    let context = Arc::clone(&call.context);
     let (views, slots) = look(&context).await;
     let catalog = context.catalog.current();
     let models = views.iter().filter_map(|view| {
@@ -125,7 +128,73 @@ pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
     let tasks = tasks::objects(&context);
     let tasks = tasks.iter().map(|task| Entry::Name(task_entry(task)));
     let clouds = cloud_models::permitted(&context, &client).into_iter().map(Entry::Cloud);
-    json(&List { object: "list", data: models.chain(aliases).chain(tasks).chain(clouds).collect() })
+    let data: Vec<Entry<'_>> = models.chain(aliases).chain(tasks).chain(clouds).collect();
+    if call.request.headers().contains_key(ANTHROPIC_VERSION) {
+        let query = call.request.uri().query().unwrap_or_default();
+        return json(&AnthropicList::page(data.iter().map(Entry::anthropics).collect(), query));
+    }
+    json(&List { object: "list", data })
+}
+
+/// A model as Anthropic's clients read it.
+#[derive(Serialize)]
+struct AnthropicModel {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    id: String,
+    display_name: String,
+    created_at: String,
+}
+
+/// A page of them.
+#[derive(Serialize)]
+struct AnthropicList {
+    data: Vec<AnthropicModel>,
+    has_more: bool,
+    first_id: Option<String>,
+    last_id: Option<String>,
+}
+
+impl AnthropicModel {
+    fn new(id: &str, created: u64) -> Self {
+        Self { kind: "model", id: id.to_owned(), display_name: id.to_owned(), created_at: timestamp(created) }
+    }
+}
+
+impl AnthropicList {
+    /// The page that a query asks for by `after_id`, `before_id` and `limit`; without them all.
+    fn page(mut data: Vec<AnthropicModel>, query: &str) -> Self {
+        let asked = |name: &str| {
+            let value = query.split('&').find_map(|pair| pair.split_once('=').filter(|(key, _)| *key == name));
+            value.and_then(|(_, value)| percent_decode(value))
+        };
+        let place = |data: &[AnthropicModel], id: &str| data.iter().position(|model| model.id == id);
+        if let Some(at) = asked("after_id").and_then(|id| place(&data, &id)) {
+            data.drain(..=at);
+        }
+        let before = asked("before_id").and_then(|id| place(&data, &id));
+        if let Some(at) = before {
+            data.truncate(at);
+        }
+        let limit = asked("limit").and_then(|limit| limit.parse().ok()).unwrap_or(usize::MAX).max(1);
+        let has_more = data.len() > limit;
+        if before.is_some() {
+            data.drain(..data.len().saturating_sub(limit));
+        }
+        data.truncate(limit);
+        let id = |model: Option<&AnthropicModel>| model.map(|model| model.id.clone());
+        Self { has_more, first_id: id(data.first()), last_id: id(data.last()), data }
+    }
+}
+
+impl Entry<'_> {
+    fn anthropics(&self) -> AnthropicModel {
+        match self {
+            Self::Model(model) => AnthropicModel::new(model.id.as_str(), model.created),
+            Self::Name(name) => AnthropicModel::new(&name.id, name.created),
+            Self::Cloud(model) => AnthropicModel::new(&model.id, 0),
+        }
+    }
 }
 
 fn name_object(kind: &'static str, id: String, created: u64) -> NameObject<'static> {
@@ -144,20 +213,28 @@ pub(super) async fn show(call: Call) -> Result<Response, ApiError> {
     let path = call.request.uri().path();
     let id = path.split_once("/models/").map_or("", |(_, id)| id);
     let id = percent_decode(id).ok_or_else(|| unknown_model(id))?;
+    let entry = |entry: Entry<'_>| match call.request.headers().contains_key(ANTHROPIC_VERSION) {
+        true => json(&entry.anthropics()),
+        false => json(&entry),
+    };
     if let Some(task) = id.strip_prefix("task:") {
         let current = context.tasks.current();
-        return json(&task_entry(&tasks::object(context, &current.names, task)?));
+        return entry(Entry::Name(task_entry(&tasks::object(context, &current.names, task)?)));
     }
     if let Some(cloud) = cloud_models::find(context, &client_in(call.request.headers(), ANONYMOUS)?, &id)? {
-        return json(&cloud);
+        return entry(Entry::Cloud(cloud));
     }
     let catalog = context.catalog.current();
     let model = catalog.find(&id).ok_or_else(|| unknown_model(&id))?;
     let (views, slots) = look(context).await;
     let view = views.iter().find(|view| view.id == model.description.id).ok_or_else(|| unknown_model(&id))?;
+    let object = object(view, &slots, model, context.catalog.backend(model));
+    if call.request.headers().contains_key(ANTHROPIC_VERSION) {
+        return entry(Entry::Model(object));
+    }
     let manifest = &model.manifest;
     json(&Details {
-        object: object(view, &slots, model, context.catalog.backend(model)),
+        object,
         file: model.file.display().to_string(),
         source: model.source.display().to_string(),
         labels: &manifest.labels,
@@ -227,6 +304,25 @@ pub(super) fn percent_decode(text: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_is_paged_as_anthropics_clients_ask() {
+        let page = |query: &str| {
+            let models = ["a", "b", "c", "d/e"].map(|id| AnthropicModel::new(id, 0)).into();
+            let page = AnthropicList::page(models, query);
+            (page.data.iter().map(|model| model.id.clone()).collect::<Vec<_>>().join(" "), page.has_more)
+        };
+        for (query, ids, has_more) in [
+            ("", "a b c d/e", false),
+            ("limit=2", "a b", true),
+            ("limit=2&after_id=b", "c d/e", false),
+            ("after_id=d%2Fe", "", false),
+            ("limit=1&before_id=c", "b", true),
+            ("limit=none&after_id=nobody", "a b c d/e", false),
+        ] {
+            assert_eq!(page(query), (ids.to_owned(), has_more), "{query}");
+        }
+    }
 
     #[test]
     fn ids_are_decoded_or_refused() {

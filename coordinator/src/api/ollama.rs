@@ -7,14 +7,15 @@ use std::time::{Duration, SystemTime};
 
 use axum::body::Body;
 use axum::response::Response;
+use http::HeaderMap;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use model_boss_core::{LoadOptions, Moment, SlotView};
 use model_boss_dialects::ollama::{
     AnswerShape, Asked, EmbedShape, OllamaFromChat, OllamaFromEmbeddings, chat as chat_request, embed as embed_request,
-    error_text, generate as generate_request, keep_alive_of, timestamp,
+    generate as generate_request, keep_alive_of, timestamp,
 };
 use model_boss_dialects::{Reshape, Stamp};
-use model_boss_protocol::{ApiError, Category, DeviceId, ErrorCode, ErrorSource, KeepAlive, Priority};
+use model_boss_protocol::{ApiError, Category, DeviceId, ErrorCode, KeepAlive, Priority};
 use model_boss_tasks::ModelPermit;
 use serde_json::{Map, Value, json};
 use tokio::task::spawn_blocking;
@@ -22,7 +23,7 @@ use tokio::time::Instant;
 
 use super::body::{OpenBody, RequestBody, json};
 use super::cloud_models::CloudModel;
-use super::error::{error_response, panic_error};
+use super::error::panic_error;
 use super::inference::{ANONYMOUS, infer_body, understand};
 use super::models::{look, unknown_model};
 use super::peek::client_in;
@@ -33,8 +34,6 @@ use crate::catalog::Model;
 
 /// The version of Ollama whose API this is: its clients ask for a least one.
 const API_VERSION: &str = "0.13.0";
-/// The tag that Ollama's clients add to a name without one.
-const LATEST: &str = ":latest";
 const LINES: &str = "application/x-ndjson";
 
 /// `GET /api/version`.
@@ -59,23 +58,18 @@ async fn ask(
 ) -> Result<Response, ApiError> {
     let began = Instant::now();
     let context = Arc::clone(&call.context);
-    let (stamp, wanted) = match request(&mut call, read).await {
-        Ok(asked) => asked,
-        Err(error) => return Ok(in_their_shape(&error)),
-    };
+    let (stamp, wanted) = request(&mut call, read).await?;
     let (body, path) = match wanted {
-        Wanted::Residency(residency) => return Ok(only_residency(&context, shape, &stamp, *residency).await),
+        Wanted::Residency(residency) => return only_residency(&context, shape, &stamp, *residency).await,
         Wanted::Answer(body, path) => (body, path),
     };
     let loading = Arc::new(AtomicU64::new(0));
     let told = Arc::clone(&loading);
     let elapsed = Box::new(move || (began.elapsed(), Duration::from_millis(told.load(Ordering::Relaxed))));
     let reshape: Box<dyn Reshape> = Box::new(OllamaFromChat::new(shape, stamp, elapsed));
-    let answer = infer_body(call, body, path, Category::Llm).await;
-    if let Ok(answer) = &answer {
-        loading.store(load_ms(answer), Ordering::Relaxed);
-    }
-    Ok(reshaped(&context, answer, reshape, LINES).await.unwrap_or_else(|error| in_their_shape(&error)))
+    let answer = infer_body(call, body, path, Category::Llm).await?;
+    loading.store(load_ms(&answer), Ordering::Relaxed);
+    reshaped(&context, answer, reshape, LINES).await
 }
 
 /// What a request comes to.
@@ -103,7 +97,7 @@ async fn request(
     let (context, headers) = (Arc::clone(&call.context), call.request.headers().clone());
     let translate = move |mut body: OpenBody| {
         let mut given = body.object()?;
-        let stamp = named(&context, &mut given);
+        let stamp = named(&mut given);
         let (request, path) = match read(&given)? {
             Asked::Chat(request, _) => (request, "/v1/chat/completions"),
             Asked::Completion(request, _) => (request, "/v1/completions"),
@@ -122,16 +116,11 @@ async fn request(
     call.body().await?.open(translate).await
 }
 
-/// Ollama's clients add `:latest` to names without a tag. Answers repeat the name that was asked for.
-fn named(context: &Context, body: &mut Map<String, Value>) -> Stamp {
+/// The model under the name that the rest of us reads. Answers repeat the name that was asked for.
+fn named(body: &mut Map<String, Value>) -> Stamp {
     let asked = body.get("model").or_else(|| body.get("name")).and_then(Value::as_str).unwrap_or_default().to_owned();
-    let known = |name: &str| context.catalog.current().find(name).is_some();
-    let name = match asked.strip_suffix(LATEST) {
-        Some(short) if !known(&asked) => short.to_owned(),
-        _ => asked.clone(),
-    };
-    if !name.is_empty() {
-        body.insert("model".to_owned(), json!(name));
+    if !asked.is_empty() {
+        body.insert("model".to_owned(), json!(asked));
     }
     let created = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
     Stamp { id: String::new(), model: asked, created }
@@ -141,7 +130,12 @@ fn load_ms(answer: &Response) -> u64 {
     answer.headers().get("x-load-ms").and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0)
 }
 
-async fn only_residency(context: &Context, shape: AnswerShape, stamp: &Stamp, wanted: Residency) -> Response {
+async fn only_residency(
+    context: &Context,
+    shape: AnswerShape,
+    stamp: &Stamp,
+    wanted: Residency,
+) -> Result<Response, ApiError> {
     let Residency { asked, permit, priority, keep_alive } = wanted;
     let unloads = asked == Asked::Unload;
     let done = async {
@@ -160,10 +154,8 @@ async fn only_residency(context: &Context, shape: AnswerShape, stamp: &Stamp, wa
         let options = LoadOptions { keep_alive, priority, ..LoadOptions::default() };
         context.scheduling.load(permit, options).done().await
     };
-    match done.await {
-        Ok(()) => line(&OllamaFromChat::nothing_asked(shape, stamp, if unloads { "unload" } else { "load" })),
-        Err(error) => in_their_shape(&error),
-    }
+    done.await?;
+    Ok(line(&OllamaFromChat::nothing_asked(shape, stamp, if unloads { "unload" } else { "load" })))
 }
 
 /// `POST /api/embed`.
@@ -179,25 +171,18 @@ pub(super) async fn embeddings(call: Call) -> Result<Response, ApiError> {
 async fn vectors(mut call: Call, shape: EmbedShape) -> Result<Response, ApiError> {
     let began = Instant::now();
     let context = Arc::clone(&call.context);
-    let names = Arc::clone(&call.context);
-    let asked = async {
-        let translate = move |mut body: OpenBody| {
-            let mut given = body.object()?;
-            let stamp = named(&names, &mut given);
-            body.replace(embed_request(&given, shape)?.to_string());
-            Ok((stamp, body.close()))
-        };
-        call.body().await?.open(translate).await
+    let translate = move |mut body: OpenBody| {
+        let mut given = body.object()?;
+        let stamp = named(&mut given);
+        body.replace(embed_request(&given, shape)?.to_string());
+        Ok((stamp, body.close()))
     };
-    let (stamp, request) = match asked.await {
-        Ok(asked) => asked,
-        Err(error) => return Ok(in_their_shape(&error)),
-    };
-    let answer = infer_body(call, request, "/v1/embeddings", Category::Embedding).await;
-    let loading = Duration::from_millis(answer.as_ref().map_or(0, load_ms));
+    let (stamp, request) = call.body().await?.open(translate).await?;
+    let answer = infer_body(call, request, "/v1/embeddings", Category::Embedding).await?;
+    let loading = Duration::from_millis(load_ms(&answer));
     let elapsed = Box::new(move || (began.elapsed(), loading));
     let reshape: Box<dyn Reshape> = Box::new(OllamaFromEmbeddings::new(shape, stamp.model, elapsed));
-    Ok(reshaped(&context, answer, reshape, LINES).await.unwrap_or_else(|error| in_their_shape(&error)))
+    reshaped(&context, answer, reshape, LINES).await
 }
 
 /// `GET /api/tags`: every name there is that a request may ask for, but for aliases.
@@ -258,24 +243,47 @@ pub(super) async fn ps(call: Call) -> Result<Response, ApiError> {
 
 /// `POST /api/show`.
 pub(super) async fn show(mut call: Call) -> Result<Response, ApiError> {
-    let asked = async {
-        let mut body: Map<String, Value> = call.body().await?.parse().await?;
-        let stamp = named(&call.context, &mut body);
-        let name = body.get("model").and_then(Value::as_str).unwrap_or_default();
-        let client = client_in(call.request.headers(), ANONYMOUS)?;
-        if let Some(cloud) = cloud_models::find(&call.context, &client, name)? {
-            return Ok(shown_elsewhere(&call.context, &cloud));
+    let body: Map<String, Value> = call.body().await?.parse().await?;
+    let Call { context, request, .. } = call;
+    Ok(line(&about(&context, request.headers(), body).await?))
+}
+
+/// `POST /api/pull`: nothing is fetched from anywhere, and what is there is there.
+pub(super) async fn pull(mut call: Call) -> Result<Response, ApiError> {
+    let body: Map<String, Value> = call.body().await?.parse().await?;
+    let is_stream = body.get("stream") != Some(&json!(false));
+    let Call { context, request, .. } = call;
+    about(&context, request.headers(), body).await.map_err(|mut error| {
+        if error.code == ErrorCode::ModelNotFound {
+            error.message += "; nothing is pulled from anywhere: put a manifest into the folder of manifests";
         }
-        if let Some(task) = name.strip_prefix("task:") {
-            return shown_task(&call.context, task);
-        }
-        let catalog = call.context.catalog.current();
-        let model = catalog.find(name).cloned().ok_or_else(|| {
-            if stamp.model.is_empty() { ApiError::invalid("model", "'model' is missing") } else { unknown_model(name) }
-        })?;
-        looking_at_files(move || shown(&model)).await
-    };
-    Ok(asked.await.map_or_else(|error| in_their_shape(&error), |shown| line(&shown)))
+        error
+    })?;
+    let done = json!({ "status": "success" });
+    if !is_stream {
+        return Ok(line(&done));
+    }
+    let mut response = Response::new(Body::from(format!("{}\n{done}\n", json!({ "status": "pulling manifest" }))));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(LINES));
+    Ok(response)
+}
+
+/// The model, task or provider's model behind a name, in Ollama's words.
+async fn about(context: &Context, headers: &HeaderMap, mut body: Map<String, Value>) -> Result<Value, ApiError> {
+    let stamp = named(&mut body);
+    let name = stamp.model.as_str();
+    if name.is_empty() {
+        return Err(ApiError::invalid("model", "'model' is missing"));
+    }
+    let client = client_in(headers, ANONYMOUS)?;
+    if let Some(cloud) = cloud_models::find(context, &client, name)? {
+        return Ok(shown_elsewhere(context, &cloud));
+    }
+    if let Some(task) = name.strip_prefix("task:") {
+        return shown_task(context, task);
+    }
+    let model = context.catalog.current().find(name).cloned().ok_or_else(|| unknown_model(name))?;
+    looking_at_files(move || shown(&model)).await
 }
 
 /// What is not known of a model is empty there.
@@ -382,12 +390,5 @@ fn shown_name(name: &str) -> Value {
 fn line(value: &Value) -> Response {
     let mut response = Response::new(Body::from(value.to_string()));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
-}
-
-fn in_their_shape(error: &ApiError) -> Response {
-    let ours: Value = serde_json::from_str(&error.body(ErrorSource::Coordinator).to_json()).unwrap_or_default();
-    let mut response = error_response(error);
-    *response.body_mut() = Body::from(json!({ "error": error_text(&ours) }).to_string());
     response
 }

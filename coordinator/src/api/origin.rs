@@ -1,56 +1,137 @@
 //! Which sites may talk to us. A web page anywhere can make a browser send requests to a loopback port, and can give its
-//! own host name our address (DNS rebinding): the names in Host and Origin tell those requests apart. There is no CORS:
-//! no page of another site ever reads an answer.
+//! own host name our address (DNS rebinding): the names in Host and Origin tell those requests apart. Pages of other sites
+//! read no answer, unless `allowed_origins` names their site (CORS).
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use http::header::{HOST, ORIGIN};
-use http::{HeaderMap, Uri};
+use http::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_HEADERS,
+    ACCESS_CONTROL_REQUEST_METHOD, HOST, ORIGIN, VARY,
+};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version, request};
 use model_boss_protocol::{ApiError, ErrorCode};
 
-/// The names that mean this server.
+use crate::config::Hosts;
+use crate::origins::OriginPattern;
+
+/// The names that this machine has inside of containers and virtual machines that run on it. Nobody can register them.
+const GUESTS_NAMES: [&str; 4] =
+    ["host.docker.internal", "gateway.docker.internal", "host.containers.internal", "host.lima.internal"];
+/// Routes of programs that watch over us, some of which speak HTTP/1.0 and send no Host.
+const WATCHED: [&str; 3] = ["/live", "/ready", "/health"];
+/// A browser need not ask again for so many seconds.
+const PREFLIGHT_AGE: HeaderValue = HeaderValue::from_static("600");
+const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE, OPTIONS");
+/// Caches keep the answers to different sites apart.
+const VARIES: HeaderValue = HeaderValue::from_static("Origin, Access-Control-Request-Headers");
+/// Chrome asks whether pages of the web may reach private addresses.
+const REQUEST_PRIVATE: HeaderName = HeaderName::from_static("access-control-request-private-network");
+const ALLOW_PRIVATE: HeaderName = HeaderName::from_static("access-control-allow-private-network");
+
+/// The names that mean this server, and the sites that may call it.
 #[derive(Clone, Debug)]
 pub(crate) struct AllowedHosts {
     names: Vec<String>,
+    /// Whether only this machine reaches us.
+    is_local: bool,
+    origins: Vec<OriginPattern>,
+}
+
+/// A site that is not ours and may read the answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct CrossOrigin(HeaderValue);
+
+impl CrossOrigin {
+    /// Lets the site's pages read an answer.
+    pub(super) fn allow(&self, answer: &mut HeaderMap) {
+        answer.insert(ACCESS_CONTROL_ALLOW_ORIGIN, self.0.clone());
+        answer.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("*"));
+        answer.insert(VARY, VARIES);
+    }
+
+    /// The headers of an answer to a browser that asks before it sends; `None` for a request itself.
+    pub(super) fn preflight(&self, asked: &request::Parts) -> Option<HeaderMap> {
+        if !is_preflight(asked) {
+            return None;
+        }
+        let mut answer = HeaderMap::new();
+        self.allow(&mut answer);
+        answer.insert(ACCESS_CONTROL_ALLOW_METHODS, METHODS);
+        answer.insert(ACCESS_CONTROL_MAX_AGE, PREFLIGHT_AGE);
+        // A wildcard would not mean Authorization.
+        if let Some(names) = asked.headers.get(ACCESS_CONTROL_REQUEST_HEADERS) {
+            answer.insert(ACCESS_CONTROL_ALLOW_HEADERS, names.clone());
+        }
+        if asked.headers.contains_key(REQUEST_PRIVATE) {
+            answer.insert(ALLOW_PRIVATE, HeaderValue::from_static("true"));
+        }
+        Some(answer)
+    }
+}
+
+fn is_preflight(asked: &request::Parts) -> bool {
+    asked.method == Method::OPTIONS && asked.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
 }
 
 impl AllowedHosts {
-    /// The loopback names, `configured`, and the address we listen on unless that is a wildcard.
-    pub(crate) fn new(configured: &[String], listening: IpAddr) -> Self {
+    /// The loopback names, `configured`, and the addresses we listen on unless one is a wildcard. `origins` that are none were
+    /// named when the configuration was read.
+    pub(crate) fn new(configured: &[String], origins: &[String], listening: &Hosts) -> Self {
         let mut names: Vec<String> = configured.iter().map(|name| name.trim().to_ascii_lowercase()).collect();
-        if !listening.is_unspecified() {
-            names.push(listening.to_string());
-        }
-        Self { names }
+        names.extend(listening.iter().filter(|address| !address.is_unspecified()).map(|address| address.to_string()));
+        let origins = origins.iter().filter_map(|origin| origin.parse().ok()).collect();
+        Self { names, is_local: listening.open_to_others().is_none(), origins }
     }
 
-    /// Whether a request with this target and these headers may come in.
-    pub(crate) fn check(&self, target: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
-        let mut hosts = headers.get_all(HOST).iter();
+    /// Whether a request may come in, and which other site's pages may read the answer.
+    pub(super) fn check(&self, request: &request::Parts) -> Result<Option<CrossOrigin>, ApiError> {
+        self.check_host(request)?;
+        let mut origins = request.headers.get_all(ORIGIN).iter();
+        let (Some(origin), second) = (origins.next(), origins.next()) else { return Ok(None) };
+        let text = origin.to_str().unwrap_or_default();
+        if second.is_none() && self.origins.iter().any(|pattern| pattern.matches(text)) {
+            return Ok(Some(CrossOrigin(origin.clone())));
+        }
+        let ours = request.headers.get_all(ORIGIN).iter().all(|origin| origin.to_str().is_ok_and(|o| self.is_ours(o)));
+        if ours && !is_preflight(request) {
+            return Ok(None);
+        }
+        let shown = String::from_utf8_lossy(origin.as_bytes());
+        Err(forbidden(&format!(
+            "pages of the Origin '{shown}' may not call this server; add it to allowed_origins (--allowed-origins, \
+             MODEL_BOSS_ALLOWED_ORIGINS)"
+        )))
+    }
+
+    fn check_host(&self, request: &request::Parts) -> Result<(), ApiError> {
+        let mut hosts = request.headers.get_all(HOST).iter();
         let host = match (hosts.next(), hosts.next()) {
             (Some(host), None) => host.to_str().ok(),
+            (None, _) if request.version == Version::HTTP_10 && is_watched(&request.uri) => return Ok(()),
             (None, _) => None,
             (Some(_), Some(_)) => return Err(forbidden("there is more than one Host header")),
         };
         let Some(host) = host else { return Err(forbidden("the Host header is missing or unreadable")) };
         // An absolute target outranks Host for whoever routes by it, so it must be allowed as well.
-        for authority in std::iter::once(host).chain(target.authority().map(http::uri::Authority::as_str)) {
-            if !self.allows_authority(authority) {
+        for authority in std::iter::once(host).chain(request.uri.authority().map(http::uri::Authority::as_str)) {
+            if !self.allows_authority(authority) && !self.is_guests(authority) {
                 return Err(forbidden(&format!(
-                    "the Host '{authority}' is not allowed; add its name to allowed_hosts"
+                    "the Host '{authority}' is not allowed; add its name to allowed_hosts (--allowed-hosts, \
+                     MODEL_BOSS_ALLOWED_HOSTS)"
                 )));
-            }
-        }
-        for origin in headers.get_all(ORIGIN) {
-            if !origin.to_str().is_ok_and(|origin| self.allows_origin(origin)) {
-                let shown = String::from_utf8_lossy(origin.as_bytes());
-                return Err(forbidden(&format!("the Origin '{shown}' is not allowed; add its name to allowed_hosts")));
             }
         }
         Ok(())
     }
 
-    fn allows_origin(&self, origin: &str) -> bool {
+    /// Whether something on this machine calls it by a name that only its containers know.
+    fn is_guests(&self, authority: &str) -> bool {
+        let (name, port) = authority.find(':').map_or((authority, ""), |colon| authority.split_at(colon));
+        self.is_local && port_is_sane(port) && GUESTS_NAMES.iter().any(|guests| name.eq_ignore_ascii_case(guests))
+    }
+
+    fn is_ours(&self, origin: &str) -> bool {
         let Some((scheme, authority)) = origin.split_once("://") else { return false };
         matches!(scheme, "http" | "https") && self.allows_authority(authority)
     }
@@ -84,6 +165,10 @@ impl AllowedHosts {
     }
 }
 
+fn is_watched(target: &Uri) -> bool {
+    target.authority().is_none() && WATCHED.contains(&target.path())
+}
+
 /// Nothing, or a colon and digits.
 fn port_is_sane(port: &str) -> bool {
     port.is_empty()
@@ -98,16 +183,92 @@ fn forbidden(why: &str) -> ApiError {
 mod tests {
     use super::*;
 
+    fn allowed(listening: &str, origins: &[&str]) -> AllowedHosts {
+        let listening = Hosts::new(listening.split(' ').map(|address| address.parse().unwrap())).unwrap();
+        let origins: Vec<String> = origins.iter().map(|origin| (*origin).to_owned()).collect();
+        AllowedHosts::new(&["boss.lan".into(), "10.0.0.7".into()], &origins, &listening)
+    }
+
+    fn parts(method: Method, target: &str, headers: &[(&str, &str)]) -> request::Parts {
+        let mut request = http::Request::builder().method(method).uri(target);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(()).unwrap().into_parts().0
+    }
+
     fn check(hosts: &[&str], origins: &[&str], target: &str) -> bool {
-        let allowed = AllowedHosts::new(&["boss.lan".into(), "10.0.0.7".into()], "192.168.1.5".parse().unwrap());
-        let mut headers = HeaderMap::new();
-        for host in hosts {
-            headers.append(HOST, host.parse().unwrap());
+        let headers: Vec<(&str, &str)> =
+            hosts.iter().map(|host| ("host", *host)).chain(origins.iter().map(|origin| ("origin", *origin))).collect();
+        allowed("192.168.1.5", &[]).check(&parts(Method::GET, target, &headers)).is_ok()
+    }
+
+    #[test]
+    fn op_5_containers_of_this_machine_know_it_by_another_name() {
+        let check = |listening: &str, host: &str| {
+            allowed(listening, &[]).check(&parts(Method::GET, "/v1/models", &[("host", host)])).map_err(|e| e.message)
+        };
+        for host in ["host.docker.internal:8210", "Host.Docker.Internal", "host.containers.internal"] {
+            assert_eq!(check("127.0.0.1 ::1", host), Ok(None), "{host}");
+            let refused = check("127.0.0.1 192.168.1.5", host).unwrap_err();
+            assert!(refused.contains(host) && refused.contains("--allowed-hosts"), "{refused}");
         }
-        for origin in origins {
-            headers.append(ORIGIN, origin.parse().unwrap());
+        assert!(check("127.0.0.1", "host.docker.internal.evil.example").is_err());
+        assert!(check("127.0.0.1", "host.docker.internal:80:80").is_err());
+        let page = [("host", "localhost"), ("origin", "http://host.docker.internal")];
+        assert!(allowed("127.0.0.1", &[]).check(&parts(Method::GET, "/", &page)).is_err(), "a page is no container");
+    }
+
+    #[test]
+    fn op_5_watchers_of_old_send_no_host() {
+        let check = |version: Version, target: &str, headers: &[(&str, &str)]| {
+            let mut parts = parts(Method::GET, target, headers);
+            parts.version = version;
+            allowed("127.0.0.1", &[]).check(&parts).is_ok()
+        };
+        for target in WATCHED {
+            assert!(check(Version::HTTP_10, target, &[]), "{target}");
+            assert!(!check(Version::HTTP_11, target, &[]), "{target}");
+            assert!(!check(Version::HTTP_10, target, &[("host", "evil.example")]), "{target}");
         }
-        allowed.check(&target.parse().unwrap(), &headers).is_ok()
+        assert!(!check(Version::HTTP_10, "/v1/models", &[]));
+        assert!(!check(Version::HTTP_10, "http://evil.example/live", &[]));
+    }
+
+    #[test]
+    fn op_5_a_site_on_the_list_may_read_answers_and_no_other() {
+        let sites = allowed("127.0.0.1", &["https://chat.example", "app://"]);
+        let asked = |method: &Method, origin: &str, more: &[(&str, &str)]| {
+            let headers = [&[("host", "localhost"), ("origin", origin)], more].concat();
+            let parts = parts(method.clone(), "/v1/chat/completions", &headers);
+            sites.check(&parts).map(|site| site.map(|site| (site.preflight(&parts), site)))
+        };
+        let wants = [
+            ("access-control-request-method", "POST"),
+            ("access-control-request-headers", "authorization,content-type"),
+            ("access-control-request-private-network", "true"),
+        ];
+        for origin in ["https://chat.example", "app://obsidian.md"] {
+            let (preflight, site) = asked(&Method::OPTIONS, origin, &wants).unwrap().unwrap();
+            let preflight = preflight.unwrap();
+            assert_eq!(preflight[ACCESS_CONTROL_ALLOW_ORIGIN], origin);
+            assert_eq!(preflight[ACCESS_CONTROL_ALLOW_HEADERS], "authorization,content-type");
+            assert_eq!(preflight[ALLOW_PRIVATE], "true");
+            let mut answer = HeaderMap::new();
+            site.allow(&mut answer);
+            assert_eq!((&answer[ACCESS_CONTROL_ALLOW_ORIGIN], &answer[VARY]), (&site.0, &VARIES));
+            let (preflight, _) = asked(&Method::POST, origin, &[]).unwrap().unwrap();
+            assert_eq!(preflight, None, "the request itself");
+        }
+        for origin in ["https://evil.example", "null", "apps://x", "http://chat.example"] {
+            for method in [Method::OPTIONS, Method::POST] {
+                let refused = asked(&method, origin, &wants).unwrap_err();
+                assert!(refused.message.contains("allowed_origins"), "{refused}");
+            }
+        }
+        // A program on a port of this machine may call, as ever, and its pages still read nothing.
+        assert_eq!(asked(&Method::POST, "http://localhost:3000", &[]), Ok(None));
+        assert!(asked(&Method::OPTIONS, "http://localhost:3000", &wants).is_err());
     }
 
     #[test]

@@ -14,19 +14,18 @@ use model_boss_dialects::{Reshape, nonsense};
 use model_boss_protocol::{ApiError, ErrorCode};
 
 use super::Context as ApiContext;
-use super::error::error_response;
 use crate::json::{self, JsonLimits};
 use crate::memory::{Admission, HeldMemory};
 use crate::offload::offload;
 
-/// The same answer, or error, through `reshape`; a stream becomes one of the type `stream`.
+/// The same answer through `reshape`; a stream becomes one of the type `stream`.
 pub(super) async fn reshaped(
     context: &ApiContext,
-    answer: Result<Response, ApiError>,
+    answer: Response,
     reshape: Box<dyn Reshape>,
     stream: &'static str,
 ) -> Result<Response, ApiError> {
-    let (mut head, body) = answer.unwrap_or_else(|error| error_response(&error)).into_parts();
+    let (mut head, body) = answer.into_parts();
     head.headers.remove(CONTENT_LENGTH);
     let is_stream =
         head.headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));

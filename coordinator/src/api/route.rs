@@ -8,7 +8,7 @@ use axum::Router;
 use axum::extract::Request;
 use axum::response::Response;
 use axum::routing::{MethodFilter, on};
-use http::header::{AUTHORIZATION, CONTENT_TYPE};
+use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
 use model_boss_core::Principal;
 use model_boss_lease_store::Caller;
@@ -106,9 +106,10 @@ impl Routes {
     {
         #[cfg(test)]
         self.table.push((method, path.to_owned()));
-        // Everything under /v1 is also served under /api/v1.
-        let twin = path.starts_with("/v1/").then(|| format!("/api{path}"));
-        for path in std::iter::once(path).chain(twin.as_deref()) {
+        // Everything under /v1 is also served under /api/v1, and without: base URLs are written in each way.
+        let bare = path.strip_prefix("/v1").filter(|bare| bare.starts_with('/'));
+        let twin = bare.map(|_| format!("/api{path}"));
+        for path in std::iter::once(path).chain(twin.as_deref()).chain(bare) {
             let (context, handler) = (Arc::clone(&self.context), handler.clone());
             let route = move |request: Request| {
                 let (head, body) = request.into_parts();
@@ -193,6 +194,11 @@ impl Call {
 
     /// Reads the body, which may be as large as the scope allows.
     pub(super) async fn body(&mut self) -> Result<RequestBody, ApiError> {
+        if let Some(coding) = self.request.headers().get(CONTENT_ENCODING).filter(|coding| *coding != "identity") {
+            let coding = String::from_utf8_lossy(coding.as_bytes());
+            let message = format!("the body is compressed ('{coding}'); send it as it is, without Content-Encoding");
+            return Err(ApiError::new(ErrorCode::UnsupportedMediaType, message));
+        }
         let limits = &self.context.limits;
         let size = match self.scope {
             Scope::Inference => limits.inference_body,

@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use axum::body::Body;
 use axum::response::Response;
 use http::StatusCode;
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use model_boss_core::{LedgerState, Scheduler, SlotState, SlotView};
 use model_boss_protocol::{ApiError, ByteCount, Category, DeviceId, ModelId, StreamStats};
 use serde::Serialize;
@@ -18,6 +20,24 @@ use crate::model_folders;
 
 #[derive(Serialize)]
 struct Word {
+    status: &'static str,
+}
+
+/// `GET` and `HEAD /`: somebody is there, which is what Ollama's clients ask first.
+pub(super) async fn root(call: Call) -> Result<Response, ApiError> {
+    let accepted = call.request.headers().get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if accepted.split(',').any(|kind| kind.trim().starts_with("application/json")) {
+        return json(&Root { name: "model-boss", version: env!("CARGO_PKG_VERSION"), status: "ok" });
+    }
+    let mut response = Response::new(Body::from("model-boss is running\n"));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    Ok(response)
+}
+
+#[derive(Serialize)]
+struct Root {
+    name: &'static str,
+    version: &'static str,
     status: &'static str,
 }
 

@@ -19,7 +19,7 @@ use serde_json::Value;
 use super::*;
 use crate::catalog::{Engines, ModelRoots};
 use crate::cloud::ProviderTables;
-use crate::config::LogLevel;
+use crate::config::{Hosts, LogLevel};
 use crate::driver::{Driver, News, Pulse, Waiting};
 use crate::environment::ChildEnvironment;
 use crate::footprints::Footprints;
@@ -163,7 +163,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
         store,
         streams: Default::default(),
         metrics,
-        hosts: AllowedHosts::new(&[], "127.0.0.1".parse().unwrap()),
+        hosts: AllowedHosts::new(&[], &["https://chat.example".to_owned()], &Hosts::default()),
         keys,
         owner: None,
         limits: Limits { inference_body: ByteCount(2_000), management_body: ByteCount(200), ..Limits::default() },
@@ -185,9 +185,13 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
 impl Fixture {
     async fn send(&self, request: http::request::Builder, body: &str) -> (StatusCode, HeaderMap, Value) {
         let request = request.body(Full::new(Bytes::copy_from_slice(body.as_bytes()))).unwrap();
+        let is_head = request.method() == http::Method::HEAD;
         let response: Response = self.door.call(request).await.unwrap_or_else(|never| match never {});
         let (head, body) = response.into_parts();
         let bytes = body.collect().await.unwrap().to_bytes();
+        if let Some(length) = head.headers.get("content-length").filter(|_| !is_head) {
+            assert_eq!(length.to_str().unwrap(), bytes.len().to_string(), "what is said is what comes");
+        }
         (head.status, head.headers, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
     }
 
@@ -211,7 +215,7 @@ fn code(value: &Value) -> &str {
 #[tokio::test]
 async fn unknown_routes_and_methods_answer_in_the_error_shape() {
     let api = fixture().await;
-    for path in ["/", "/v1", "/v1/", "/v1/nothing", "/api/v1/load/x", "/v2/models", "/v1/models/"] {
+    for path in ["/v1", "/v1/", "/v1/nothing", "/api/v1/load/x", "/v2/models", "/nothing"] {
         let (status, _, body) = api.get(path).await;
         assert_eq!((status.as_u16(), code(&body).contains("not_found")), (404, true), "{path}: {body}");
     }
@@ -221,6 +225,157 @@ async fn unknown_routes_and_methods_answer_in_the_error_shape() {
         assert_eq!(headers["allow"], "POST", "{path}");
     }
     assert_eq!(api.post("/v1/models", "{}").await.0, 405);
+}
+
+#[tokio::test]
+async fn every_way_to_write_a_base_url_leads_to_the_same_route() {
+    let api = fixture().await;
+    for path in ["/v1/models", "/v1/models/", "//v1/models", "/models", "/api/v1/models", "/v1/v1/models", "/models/"] {
+        let (status, _, body) = api.get(path).await;
+        assert_eq!((status.as_u16(), &body["object"]), (200, &Value::from("list")), "{path}");
+    }
+    for path in ["/chat/completions", "/v1/chat/completions/", "/completions", "/embeddings", "/rerank", "/reranking"] {
+        let (status, _, body) = api.post(path, r#"{"model":"nobody"}"#).await;
+        assert_eq!((status.as_u16(), code(&body)), (404, "model_not_found"), "{path}");
+    }
+    assert_eq!(api.post("/messages", r#"{"model":"nobody"}"#).await.2["type"], "error");
+}
+
+#[tokio::test]
+async fn somebody_is_there_for_those_who_ask_at_the_root() {
+    let api = fixture().await;
+    for (method, accept, kind) in [
+        ("GET", "*/*", "text/plain; charset=utf-8"),
+        ("GET", "text/html", "text/plain; charset=utf-8"),
+        ("GET", "application/json", "application/json"),
+        ("HEAD", "*/*", "text/plain; charset=utf-8"),
+    ] {
+        let request = Request::builder().method(method).uri("/").header("host", "localhost").header("accept", accept);
+        let (status, headers, _) = api.send(request, "").await;
+        assert_eq!((status.as_u16(), headers["content-type"].to_str().unwrap()), (200, kind), "{method} {accept}");
+    }
+    let head = Request::head("/api/version").header("host", "localhost");
+    assert_eq!(api.send(head, "").await.0, 200);
+}
+
+#[tokio::test]
+async fn op_5_a_listed_site_gets_its_headers_on_answers_and_errors() {
+    let api = fixture_with(Some("a-key-of-sixteen-or-more")).await;
+    let from = |method: &str, origin: &str| {
+        let request = Request::builder().method(method).uri("/v1/chat/completions").header("host", "localhost");
+        request.header("origin", origin.to_owned()).header("content-type", "application/json")
+    };
+    let asks = from("OPTIONS", "https://chat.example").header("access-control-request-method", "POST");
+    let (status, headers, _) = api.send(asks.header("access-control-request-headers", "authorization"), "").await;
+    assert_eq!(
+        (status.as_u16(), &headers["access-control-allow-origin"]),
+        (204, &"https://chat.example".parse().unwrap())
+    );
+    assert_eq!(headers["access-control-allow-headers"], "authorization");
+    let (status, headers, _) = api.send(from("POST", "https://chat.example"), "{}").await;
+    assert_eq!(
+        (status.as_u16(), &headers["access-control-allow-origin"]),
+        (401, &"https://chat.example".parse().unwrap())
+    );
+    for method in ["OPTIONS", "POST"] {
+        let asks = from(method, "https://evil.example").header("access-control-request-method", "POST");
+        let (status, headers, body) = api.send(asks, "").await;
+        assert_eq!((status.as_u16(), code(&body)), (403, "forbidden_origin"), "{method}");
+        assert!(!headers.contains_key("access-control-allow-origin"), "{method}");
+    }
+}
+
+#[tokio::test]
+async fn en_7_errors_have_the_shape_of_the_dialect_wherever_they_are_found() {
+    let api = fixture_with(Some("a-key-of-sixteen-or-more")).await;
+    let send = async |path: &str, host: &str, version: bool| {
+        let mut request =
+            Request::post(path).header("host", host.to_owned()).header("content-type", "application/json");
+        if version {
+            request = request.header("anthropic-version", "2023-06-01");
+        }
+        api.send(request, "{}").await
+    };
+    for path in ["/api/chat", "/api/show", "/api/nothing", "/api/tags"] {
+        for host in ["localhost", "evil.example"] {
+            let (status, _, body) = send(path, host, false).await;
+            assert!(status.is_client_error() && body["error"].is_string(), "{path} {host}: {body}");
+        }
+    }
+    for (path, version) in [("/v1/messages", false), ("/v1/messages/count_tokens", false), ("/v1/models/x", true)] {
+        for (host, kind) in [("localhost", "authentication_error"), ("evil.example", "permission_error")] {
+            let (status, headers, body) = send(path, host, version).await;
+            let expected = if path == "/v1/models/x" && host == "localhost" { "invalid_request_error" } else { kind };
+            assert_eq!((&body["type"], &body["error"]["type"]), (&"error".into(), &expected.into()), "{path} {host}");
+            assert_eq!(headers["request-id"], headers["x-request-id"], "{status} {path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn en_7_the_list_of_models_has_anthropics_shape_for_its_clients() {
+    let api = fixture().await;
+    let get = async |path: &str| {
+        let request = Request::get(path).header("host", "localhost").header("anthropic-version", "2023-06-01");
+        api.send(request, "").await.2
+    };
+    let page = get("/v1/models?limit=1").await;
+    assert_eq!((&page["data"][0]["type"], &page["has_more"]), (&"model".into(), &true.into()), "{page}");
+    let next = get(&format!("/v1/models?after_id={}", page["last_id"].as_str().unwrap())).await;
+    assert_ne!(next["data"][0]["id"], page["data"][0]["id"], "{next}");
+    let one = get("/v1/models/team/m:1").await;
+    assert_eq!((&one["type"], &one["display_name"]), (&"model".into(), &"team/m:1".into()), "{one}");
+    assert!(one["created_at"].as_str().unwrap().ends_with('Z'), "{one}");
+}
+
+#[tokio::test]
+async fn en_7_what_is_there_is_pulled_and_the_rest_says_what_to_do() {
+    let api = fixture().await;
+    for name in ["guide", "guide:latest", "default", "task:chat"] {
+        for field in ["model", "name"] {
+            let (status, _, body) =
+                api.post("/api/pull", &format!("{{\"{field}\":\"{name}\",\"stream\":false}}")).await;
+            assert_eq!((status.as_u16(), &body["status"]), (200, &"success".into()), "{name}");
+        }
+    }
+    let (status, headers, _) = api.post("/api/pull", r#"{"model":"guide"}"#).await;
+    assert_eq!((status.as_u16(), &headers["content-type"]), (200, &"application/x-ndjson".parse().unwrap()));
+    let (status, _, body) = api.post("/api/pull", r#"{"model":"nobody"}"#).await;
+    assert_eq!(status, 404);
+    assert!(body["error"].as_str().unwrap().contains("manifest"), "{body}");
+    assert_eq!(api.post("/api/pull", "{}").await.0, 400);
+}
+
+#[tokio::test]
+async fn en_7_the_tag_that_ollamas_clients_add_is_understood_everywhere() {
+    let api = fixture().await;
+    let (_, _, shown) = api.get("/v1/models/guide:latest").await;
+    assert_eq!(shown["id"], "guide");
+    // The worker program is not there: what was meant is known by its error.
+    for (path, body) in [
+        ("/v1/chat/completions", r#"{"model":"guide:latest","messages":[]}"#),
+        ("/api/generate", r#"{"model":"guide:latest"}"#),
+        ("/api/v1/load", r#"{"model_name":"guide:latest"}"#),
+    ] {
+        assert_eq!(api.post(path, body).await.0.as_u16() / 100, 5, "{path}");
+    }
+    let (status, _, body) = api.post("/v1/chat/completions", r#"{"model":"nobody:latest"}"#).await;
+    assert_eq!((status.as_u16(), code(&body)), (404, "model_not_found"));
+}
+
+#[tokio::test]
+async fn a_mark_before_a_body_is_passed_over_and_a_compressed_body_is_refused() {
+    let api = fixture().await;
+    let (status, _, body) = api.post("/v1/chat/completions", "\u{feff}{\"model\":\"nobody\"}").await;
+    assert_eq!((status.as_u16(), code(&body)), (404, "model_not_found"));
+    assert_eq!(api.post("/api/show", "\u{feff}{\"model\":\"guide\"}").await.0, 200);
+    for path in ["/v1/chat/completions", "/api/v1/load", "/api/show"] {
+        let request = Request::post(path).header("host", "localhost").header("content-type", "application/json");
+        let (status, _, body) = api.send(request.header("content-encoding", "gzip"), "x").await;
+        assert_eq!(status, 415, "{path}: {body}");
+        let said = if body["error"].is_string() { &body["error"] } else { &body["error"]["message"] };
+        assert!(said.as_str().unwrap().contains("gzip"), "{body}");
+    }
 }
 
 #[tokio::test]

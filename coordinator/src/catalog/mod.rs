@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use model_boss_core::{LayerOptions, ModelDescription, SizeEstimate};
-use model_boss_protocol::{Backend, Manifest, ModelId, Residency};
+use model_boss_protocol::{Backend, Manifest, ModelId, Residency, without_latest};
 
 use about::About;
 pub(crate) use by_path::PathError;
@@ -190,9 +190,9 @@ impl Catalog {
         self.models.get(id)
     }
 
-    /// The model with this name or alias.
+    /// The model with this name or alias; `name:latest` means `name` where nothing else has that name.
     pub(crate) fn find(&self, name: &str) -> Option<&Arc<Model>> {
-        self.names.get(name)
+        self.names.get(name).or_else(|| self.names.get(without_latest(name)?))
     }
 
     /// What the scheduler is told.

@@ -35,6 +35,9 @@ pub(super) enum CliError {
     /// Neither file nor folder.
     #[error("there is no file or folder {0}")]
     NoSuchPath(PathBuf),
+    /// A file where a name belongs.
+    #[error("{0} is a path, and `load` takes the names of models; `model-boss run {0}` takes files and folders")]
+    NotAName(PathBuf),
     /// No manifest.
     #[error("no manifest in {} describes '{}'; MODEL_BOSS_MANIFESTS or model-boss.toml say where they are, and a path names a file", .1.display(), .0)]
     NoSuchModel(String, PathBuf),

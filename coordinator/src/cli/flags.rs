@@ -4,9 +4,9 @@
 use std::path::PathBuf;
 
 use clap::error::Error;
-use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-use crate::config::{Sources, catalogue, flag, variable};
+use crate::config::{Sources, catalogue, entries, flag, variable};
 
 /// What the command line says about settings, still as text: the configuration reads it together with everything else,
 /// so that all mistakes come at once.
@@ -48,6 +48,7 @@ impl Args for SettingFlags {
             let arg = Arg::new(setting.path.clone()).long(flag(&setting.path)).value_name("VALUE").help(help);
             // As `model-boss lease` calls it.
             let arg = if setting.path == "redis_url" { arg.visible_alias("redis") } else { arg };
+            let arg = if setting.is_list { arg.action(ArgAction::Append) } else { arg };
             command.arg(arg.num_args(setting.words).allow_hyphen_values(setting.may_begin_with_dash))
         })
     }
@@ -70,7 +71,8 @@ impl FromArgMatches for SettingFlags {
             .into_iter()
             .filter_map(|setting| {
                 let words: Vec<&str> = matches.get_many::<String>(&setting.path)?.map(String::as_str).collect();
-                Some((setting.path, words.join(" ")))
+                let text = if setting.is_list && words.len() > 1 { entries(&words) } else { words.join(" ") };
+                Some((setting.path, text))
             })
             .collect();
         Ok(())

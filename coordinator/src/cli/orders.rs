@@ -5,6 +5,7 @@ use model_boss_protocol::{ByteCount, ResidencyMode};
 use serde_json::{Value, json};
 
 use super::error::CliError;
+use super::files;
 use super::views::number_or_word;
 use crate::client::{Client, in_path};
 
@@ -110,6 +111,9 @@ pub(super) struct PinArgs {
 
 /// `model-boss load`.
 pub(super) async fn load(client: &Client, args: &LoadArgs) -> Result<String, CliError> {
+    if let Some(path) = files::meant(client, &args.model).await? {
+        return Err(CliError::NotAName(path));
+    }
     let mut body = json!({ "model_name": args.model, "priority": number_or_word(&args.priority) });
     if let Some(device) = &args.device {
         body["device"] = device.as_str().into();

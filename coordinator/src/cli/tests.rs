@@ -54,6 +54,28 @@ fn flags_arrive_as_they_were_written() {
 }
 
 #[test]
+fn the_flag_of_a_list_may_be_given_several_times() {
+    let flags = |words: &[&str]| {
+        let Command::Serve(flags) = parse(&[&["serve"], words].concat()).unwrap().command else { panic!("not serve") };
+        flags.sources().load().unwrap().config
+    };
+    let config = flags(&["--host", "127.0.0.1", "--host", "[::1]", "--allowed-hosts", "a", "--allowed-hosts", "b,c"]);
+    assert_eq!(config.host.iter().map(|host| host.to_string()).collect::<Vec<_>>(), ["127.0.0.1", "::1"]);
+    assert_eq!(config.allowed_hosts, ["a", "b", "c"]);
+    assert_eq!(flags(&["--allowed-hosts", "[\"a\"]"]).allowed_hosts, ["a"]);
+    assert_eq!(parse(&["serve", "--port", "1", "--port", "2"]).unwrap_err().kind(), ErrorKind::ArgumentConflict);
+}
+
+#[tokio::test]
+async fn load_says_that_run_takes_files() {
+    let (fake, client) = fake(json!({})).await;
+    let Command::Load(args) = parse(&["load", "./src"]).unwrap().command else { panic!("not load") };
+    let error = orders::load(&client, &args).await.unwrap_err().to_string();
+    assert!(error.contains("`model-boss run /") && error.ends_with("src` takes files and folders"), "{error}");
+    assert!(fake.asked().is_empty(), "nothing is ordered");
+}
+
+#[test]
 fn unload_wants_a_name_or_all() {
     assert_eq!(parse(&["unload"]).unwrap_err().kind(), ErrorKind::MissingRequiredArgument);
     assert_eq!(parse(&["unload", "guide", "--all"]).unwrap_err().kind(), ErrorKind::ArgumentConflict);

@@ -11,6 +11,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::setting::Section;
 use super::{ApiKeys, Config};
+use crate::origins::OriginPattern;
 
 /// The file that is read when none is named and it exists.
 pub(crate) const DEFAULT_FILE: &str = "model-boss.toml";
@@ -57,6 +58,9 @@ pub(crate) struct Shown {
     /// Whether its text may begin with a dash there.
     #[serde(skip)]
     pub(crate) may_begin_with_dash: bool,
+    /// Whether its flag may be given several times, for an entry each.
+    #[serde(skip)]
+    pub(crate) is_list: bool,
 }
 
 /// Who decided a value.
@@ -154,7 +158,8 @@ impl Loaded {
             let origin = self.origins.get(path).unwrap_or(&Origin::Default).to_string();
             let (path, words) = (path.to_owned(), setting.words());
             let (value, may_begin_with_dash) = (setting.show(), setting.may_begin_with_dash());
-            shown.push(Shown { path, value, origin, help: help.to_owned(), words, may_begin_with_dash });
+            let (help, is_list) = (help.to_owned(), setting.is_list());
+            shown.push(Shown { path, value, origin, help, words, may_begin_with_dash, is_list });
         });
         shown
     }
@@ -164,10 +169,14 @@ impl Config {
     /// What no value shows alone, with the setting to change.
     fn contradictions(&self) -> Vec<(&'static str, String)> {
         let mut found = Vec::new();
-        if !self.host.is_loopback() && self.api_keys.is_none() {
-            let host = self.host;
+        if let (Some(host), None) = (self.host.open_to_others(), &self.api_keys) {
             let what_to_do = "set 'api_keys' to a file with one key per line, or listen on 127.0.0.1";
             found.push(("host", format!("is {host}, where others can connect, and there are no keys; {what_to_do}")));
+        }
+        for entry in &self.allowed_origins {
+            if let Err(error) = entry.parse::<OriginPattern>() {
+                found.push(("allowed_origins", format!("has an entry that does not do: {error}")));
+            }
         }
         if let Some(Err(error)) = self.api_keys.as_deref().map(ApiKeys::read) {
             found.push(("api_keys", format!("is of no use: {error}")));

@@ -10,6 +10,7 @@ mod tables;
 
 pub(crate) use keys::{ApiKeys, ApiKeysError};
 pub(crate) use load::{ConfigError, DEFAULT_FILE, Loaded, Shown, Sources, catalogue, flag, variable};
+pub(crate) use setting::entries;
 pub(crate) use tables::{BackendTables, DeclaredDevice, DeclaredDevices};
 
 use std::ffi::OsString;
@@ -35,8 +36,8 @@ use setting::section;
 section! {
     /// Everything that can be set. Every duration has millisecond resolution.
     pub(crate) struct Config {
-        /// Where to listen. Anything but a loopback address needs `api_keys`.
-        host: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST),
+        /// Where to listen; several addresses as a list. Anything but a loopback address needs `api_keys`.
+        host: Hosts = Hosts::default(),
         /// The port to listen on; 0 lets the system choose, and the chosen one is printed.
         port: u16 = 8210,
         /// The folder with one TOML file per model.
@@ -63,6 +64,8 @@ section! {
         api_keys: Option<PathBuf> = None,
         /// Names accepted in the Host and Origin headers besides loopback ones.
         allowed_hosts: Vec<String> = Vec::new(),
+        /// Sites whose pages may call this server from a browser (CORS): `https://chat.example`, `app://`, `http://localhost:*`. docs/api.md.
+        allowed_origins: Vec<String> = Vec::new(),
         /// How long a load may take before its worker is given up; unset: by size, 60 s and 20 s for each GiB.
         load_timeout: Option<Duration> = None,
         /// How long a worker may take to end by itself after SIGTERM, before SIGKILL.
@@ -286,6 +289,39 @@ impl StayWarm {
             Category::Diffusion => self.diffusion,
             Category::Tts => self.tts,
         }
+    }
+}
+
+/// The addresses to listen on; never none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hosts(Vec<IpAddr>);
+
+impl Default for Hosts {
+    fn default() -> Self {
+        Self(vec![IpAddr::V4(Ipv4Addr::LOCALHOST)])
+    }
+}
+
+impl Hosts {
+    /// These, each once; `None` where there are none.
+    pub(crate) fn new(addresses: impl IntoIterator<Item = IpAddr>) -> Option<Self> {
+        let mut hosts = Vec::new();
+        for address in addresses {
+            if !hosts.contains(&address) {
+                hosts.push(address);
+            }
+        }
+        (!hosts.is_empty()).then_some(Self(hosts))
+    }
+
+    /// Each of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = IpAddr> {
+        self.0.iter().copied()
+    }
+
+    /// The first that other machines can reach, if there is one.
+    pub(crate) fn open_to_others(&self) -> Option<IpAddr> {
+        self.iter().find(|address| !address.is_loopback())
     }
 }
 

@@ -12,7 +12,7 @@ use model_boss_protocol::{ByteCount, KeepAlive, LlamaArgs, ParseSpanError, parse
 
 use crate::cloud::ProviderTables;
 
-use super::{BackendTables, DeclaredDevices, IdleTime, LogFormat, LogLevel, RedisUrl};
+use super::{BackendTables, DeclaredDevices, Hosts, IdleTime, LogFormat, LogLevel, RedisUrl};
 
 /// A value that can be set. Environment and command line give text, the file gives text, numbers, booleans and lists.
 pub(super) trait Setting {
@@ -29,6 +29,11 @@ pub(super) trait Setting {
 
     /// Whether its text may begin with a dash on the command line.
     fn may_begin_with_dash(&self) -> bool {
+        false
+    }
+
+    /// Whether it has several entries.
+    fn is_list(&self) -> bool {
         false
     }
 
@@ -96,7 +101,7 @@ macro_rules! leaf {
 }
 leaf!(
     bool,
-    IpAddr,
+    Hosts,
     u16,
     usize,
     PathBuf,
@@ -166,20 +171,60 @@ pub(super) fn quote(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-impl Setting for IpAddr {
+/// The entries of a list: one of the file, one written as in the file, or words with commas between them.
+fn list(value: &Value) -> Option<Vec<String>> {
+    let mut entries: Vec<String> = match value {
+        Value::Array(_, items) => items.iter().map(|item| text(item).map(str::to_owned)).collect::<Option<_>>()?,
+        other => match text(other)? {
+            // As in the file, for entries with a comma in them. An address of IPv6 begins like a list, and is none.
+            list if list.starts_with('[') => match list.parse::<toml::Value>().map(toml::Value::try_into) {
+                Ok(Ok(entries)) => entries,
+                _ if list.contains("::") => list.split(',').map(str::to_owned).collect(),
+                _ => return None,
+            },
+            list => list.split(',').map(str::to_owned).collect(),
+        },
+    };
+    entries.iter_mut().for_each(|entry| *entry = entry.trim().to_owned());
+    entries.retain(|entry| !entry.is_empty());
+    Some(entries)
+}
+
+/// One text for the texts of a flag that was given several times, each with an entry or a list of them.
+pub(crate) fn entries(texts: &[&str]) -> String {
+    let each = |text: &&str| list(&Value::from(*text)).unwrap_or_else(|| vec![(*text).to_owned()]);
+    let all: Vec<String> = texts.iter().flat_map(each).map(|entry| quote(&entry)).collect();
+    format!("[{}]", all.join(", "))
+}
+
+impl Setting for Hosts {
     fn read(&mut self, value: &Value) -> Result<(), String> {
-        *self = match text(value) {
-            Some("localhost") => Self::V4(std::net::Ipv4Addr::LOCALHOST),
-            Some(address) => address
-                .parse()
-                .map_err(|_| format!("'{address}' is not an IP address; write one such as 127.0.0.1, or localhost"))?,
-            None => return Err(format!("{} is not an IP address; write one such as \"127.0.0.1\"", Quoted(value))),
+        let wrong = |entry: &dyn fmt::Display| {
+            format!("{entry} is not an IP address; write one such as 127.0.0.1, ::1 or localhost, or a list of them")
         };
+        let entries = list(value).ok_or_else(|| wrong(&Quoted(value)))?;
+        let address = |entry: &String| match entry.as_str() {
+            "localhost" => Ok(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST)),
+            entry => {
+                let bare = entry.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(entry);
+                bare.parse().map_err(|_| wrong(&format_args!("'{entry}'")))
+            }
+        };
+        let addresses: Vec<IpAddr> = entries.iter().map(address).collect::<Result<_, _>>()?;
+        *self = Self::new(addresses).ok_or_else(|| wrong(&Quoted(value)))?;
         Ok(())
     }
 
     fn show(&self) -> String {
-        quote(&self.to_string())
+        let addresses: Vec<String> = self.iter().map(|address| quote(&address.to_string())).collect();
+        match addresses.as_slice() {
+            [one] => one.clone(),
+            several => format!("[{}]", several.join(", ")),
+        }
+    }
+
+    fn is_list(&self) -> bool {
+        true
     }
 }
 
@@ -266,22 +311,12 @@ impl Setting for Option<PathBuf> {
 impl Setting for Vec<PathBuf> {
     fn read(&mut self, value: &Value) -> Result<(), String> {
         let wrong = || format!("{} is not a list of folders; write [\"/models\", \"~/models\"]", Quoted(value));
-        let mut paths: Vec<PathBuf> = match value {
-            Value::Array(_, items) => {
-                items.iter().map(|item| text(item).map(PathBuf::from)).collect::<Option<_>>().ok_or_else(wrong)?
-            }
-            other => match text(other).ok_or_else(wrong)? {
-                // As in the file, for folders with a comma in their names.
-                list if list.starts_with('[') => {
-                    let value = list.parse::<toml::Value>().map_err(|_| wrong())?;
-                    value.try_into().map_err(|_| wrong())?
-                }
-                list => list.split(',').map(|path| PathBuf::from(path.trim())).collect(),
-            },
-        };
-        paths.retain(|path| !path.as_os_str().is_empty());
-        *self = paths;
+        *self = list(value).ok_or_else(wrong)?.into_iter().map(PathBuf::from).collect();
         Ok(())
+    }
+
+    fn is_list(&self) -> bool {
+        true
     }
 
     fn show(&self) -> String {
@@ -363,18 +398,15 @@ impl Setting for RangeInclusive<u16> {
     }
 }
 
-/// A list in the file; names with commas between them as text.
 impl Setting for Vec<String> {
     fn read(&mut self, value: &Value) -> Result<(), String> {
         let wrong = || format!("{} is not a list of names; write [\"a.example\", \"b.example\"]", Quoted(value));
-        *self = match value {
-            Value::Array(_, items) => {
-                items.iter().map(|item| text(item).map(str::to_owned)).collect::<Option<_>>().ok_or_else(wrong)?
-            }
-            other => text(other).ok_or_else(wrong)?.split(',').map(|name| name.trim().to_owned()).collect(),
-        };
-        self.retain(|name| !name.is_empty());
+        *self = list(value).ok_or_else(wrong)?;
         Ok(())
+    }
+
+    fn is_list(&self) -> bool {
+        true
     }
 
     fn show(&self) -> String {

@@ -91,6 +91,36 @@ fn every_kind_of_value_is_read_from_the_file_and_from_text() {
 }
 
 #[test]
+fn a_list_is_written_in_the_same_ways_wherever_it_stands() {
+    let expected =
+        config("allowed_hosts = [\"a\", \"b\"]\nallowed_origins = [\"app://\"]\nhost = [\"127.0.0.1\", \"::1\"]");
+    let read = |hosts: &str, origins: &str, host: &str| {
+        let text =
+            [("MODEL_BOSS_ALLOWED_HOSTS", hosts), ("MODEL_BOSS_ALLOWED_ORIGINS", origins), ("MODEL_BOSS_HOST", host)];
+        load("", &text, &[]).1.unwrap().config
+    };
+    for (hosts, origins, host) in [
+        ("a,b", "app://", "127.0.0.1,::1"),
+        (" a , b ,", "[\"app://\"]", "127.0.0.1, [::1]"),
+        ("[\"a\", \"b\"]", "['app://']", "[\"127.0.0.1\",\"[::1]\"]"),
+    ] {
+        assert_eq!(read(hosts, origins, host), expected, "{hosts} {origins} {host}");
+    }
+    assert_eq!(read("", "", "[::1],::1").host.iter().count(), 1);
+    assert_eq!(entries(&["a", "[\"b\", \"c\"]", "d,e", "[::1]"]), r#"["a", "b", "c", "d", "e", "[::1]"]"#);
+    for (file, word) in [
+        ("allowed_hosts = \"[a\"", "not a list"),
+        ("host = []", "not an IP address"),
+        ("host = \"127.0.0.1, somewhere\"", "'somewhere'"),
+        ("host = [\"127.0.0.1\", \"0.0.0.0\"]", "is 0.0.0.0, where others can connect"),
+        ("allowed_origins = [\"chat.example\"]", "'chat.example' is no origin"),
+    ] {
+        let error = load(file, &[], &[]).1.unwrap_err().to_string();
+        assert!(error.contains(word), "{file}: {error}");
+    }
+}
+
+#[test]
 fn bc_3_zero_idle_seconds_switch_the_sweep_off() {
     assert_eq!(config("model_idle_secs = 0").stay_warm(Category::Llm), KeepAlive::Forever);
     assert_eq!(config("").stay_warm(Category::Vision), KeepAlive::For(Duration::from_secs(60)));
@@ -136,7 +166,7 @@ fn all_problems_come_at_once_each_with_its_place() {
         "test.toml:5: 'stay_warm.llm': 300 has no unit; write a text such as \"250ms\", \"30s\" or \"5m\"",
         "test.toml:6: 'stay_warm.lmm' is not a setting; did you mean 'stay_warm.llm'?",
         "test.toml:7: 'elsewhere' is not a setting; `model-boss config show` lists them all",
-        "MODEL_BOSS_HOST: 'example.com' is not an IP address; write one such as 127.0.0.1, or localhost",
+        "MODEL_BOSS_HOST: 'example.com' is not an IP address; write one such as 127.0.0.1, ::1 or localhost, or a list of them",
         "MODEL_BOSS_LOG__LEVL is not a setting; did you mean MODEL_BOSS_LOG__LEVEL?",
         "MODEL_BOSS_SSE is a group of settings; set one of it, such as MODEL_BOSS_SSE__FIRST_COMMENT",
         "--worker-ports: '9-8' is not a range of ports; write one such as \"8300-8499\"",

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model_boss_core::{DEFAULT_PATIENCE, Ladder, Principal, Rung, Target};
-use model_boss_protocol::{ApiError, ClientId, ErrorCode, KeepAlive, ModelId, Priority, Thinking};
+use model_boss_protocol::{ApiError, ClientId, ErrorCode, KeepAlive, ModelId, Priority, Thinking, without_latest};
 use serde_json::Value;
 
 use crate::check::nearest;
@@ -129,6 +129,12 @@ pub fn resolve(question: &Question<'_>, around: &Surroundings<'_>) -> Result<Res
         None => question.model.unwrap_or(DEFAULT_NAME).into(),
     };
     let given = |name: &str| profile.models.get(name).map(String::as_str);
+    let is_known = |name: &str| given(name).is_some() || !matches!(target(name, around), Target::Local(_));
+    // Clients of Ollama's API add the tag to every name without one.
+    let asked = match without_latest(&asked) {
+        Some(short) if !is_known(&asked) && (around.model_named)(&asked).is_none() => short.to_owned().into(),
+        _ => asked,
+    };
     let named = given(&asked).or_else(|| given(ANY_NAME)).unwrap_or(&asked);
     let resolved = match named.strip_prefix(TASK) {
         Some(name) => task(name, &profile, around)?,

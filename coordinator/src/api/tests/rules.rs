@@ -70,7 +70,8 @@ fn nothing(_: &str) -> Value {
 }
 
 /// What only shows something.
-const SHOWN: [&str; 24] = [
+const SHOWN: [&str; 25] = [
+    "/",
     "/live",
     "/ready",
     "/health",
@@ -105,9 +106,7 @@ fn table() -> Vec<(&'static str, &'static str, Use)> {
         ("POST", "/v1/completions", Asks("guide", prompt)),
         ("POST", "/v1/embeddings", Asks("vectors", input)),
         ("POST", "/v1/rerank", Asks("ranks", ranked)),
-        ("POST", "/rerank", Asks("ranks", ranked)),
         ("POST", "/v1/reranking", Asks("ranks", ranked)),
-        ("POST", "/reranking", Asks("ranks", ranked)),
         ("POST", "/v1/messages", Asks("guide", chat)),
         ("POST", "/v1/messages/count_tokens", Asks("guide", chat)),
         ("POST", "/api/chat", Asks("guide", chat)),
@@ -119,6 +118,7 @@ fn table() -> Vec<(&'static str, &'static str, Use)> {
         ("POST", "/api/embed", Asks("vectors", input)),
         ("POST", "/api/embeddings", Asks("vectors", prompt)),
         ("POST", "/api/show", Nothing),
+        ("POST", "/api/pull", Nothing),
         ("POST", "/api/v1/load", Orders("/api/v1/load", named)),
         ("POST", "/api/v1/unload", Orders("/api/v1/unload", named)),
         ("POST", "/api/v1/unload", OrdersAll("/api/v1/unload", nothing)),

@@ -193,3 +193,13 @@ fn rc_24_a_clients_names_and_what_it_may_ask_for() {
     assert_eq!(guest("big").unwrap_err().code, ErrorCode::InsufficientScope);
     assert_eq!(guest("claude:opus").unwrap_err().code, ErrorCode::InsufficientScope);
 }
+
+#[test]
+fn the_tag_of_ollamas_clients_means_nothing_where_nothing_has_it() {
+    let name =
+        |client: &'static str, model: &'static str| ask(&Ask { client, model: Some(model), ..PLAIN }).unwrap().name;
+    assert_eq!(name("phone", "gpt-4o:latest"), "task:chat");
+    assert_eq!(name("c", "task:chat:latest"), "task:chat");
+    assert_eq!(name("c", "small:latest"), "small");
+    assert_eq!(name("c", "lan:llama:latest"), "lan:llama:latest", "a provider's names are its own");
+}

@@ -1,0 +1,102 @@
+//! Requests as clients and proxies of other servers send them: their hosts, sites, heads and first questions.
+
+use http::StatusCode;
+use model_boss_tests::{Behaviour, Boss, Sandbox};
+use serde_json::json;
+
+async fn raw(boss: &Boss, head: &str) -> String {
+    String::from_utf8(boss.client().raw(head.as_bytes()).await).unwrap()
+}
+
+#[tokio::test]
+async fn op_5_watchers_containers_and_listed_sites_come_in_and_others_hear_what_to_set() {
+    let sandbox = Sandbox::new().with_config("allowed_origins = [\"app://\", \"https://chat.example\"]");
+    let _model = sandbox.fake_model("alpha", Behaviour::default());
+    let boss = sandbox.start().await;
+    for path in ["/live", "/ready", "/health"] {
+        let answer = raw(&boss, &format!("GET {path} HTTP/1.0\r\n\r\n")).await;
+        assert!(answer.starts_with("HTTP/1.0 200") || answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    let close = "connection: close\r\n";
+    let answer =
+        raw(&boss, &format!("GET /v1/models HTTP/1.1\r\nhost: host.docker.internal:8210\r\n{close}\r\n")).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let answer = raw(&boss, &format!("GET /v1/models HTTP/1.1\r\nhost: boss.lan\r\n{close}\r\n")).await;
+    assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("--allowed-hosts"), "{answer}");
+    for (origin, status) in
+        [("app://obsidian.md", "204"), ("https://chat.example", "204"), ("https://evil.example", "403")]
+    {
+        let asks = format!(
+            "OPTIONS /api/chat HTTP/1.1\r\nhost: localhost\r\norigin: {origin}\r\naccess-control-request-method: POST\r\n{close}\r\n"
+        );
+        let answer = raw(&boss, &asks).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{answer}");
+        let allowed = format!("access-control-allow-origin: {origin}\r\n");
+        assert_eq!(answer.to_lowercase().contains(&allowed), status == "204", "{answer}");
+    }
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn a_head_that_is_too_large_is_told_so_in_a_body() {
+    let sandbox = Sandbox::new().with_config("limits.header_size = \"16KiB\"");
+    let boss = sandbox.start().await;
+    let answer =
+        raw(&boss, &format!("GET /live HTTP/1.1\r\nhost: localhost\r\ncookie: {}\r\n\r\n", "x".repeat(60_000))).await;
+    assert!(answer.starts_with("HTTP/1.1 431") && answer.contains("limits.header_size"), "{answer}");
+    assert!(answer.contains("request_too_large"), "{answer}");
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn en_7_what_ollamas_command_line_asks_first_is_answered() {
+    let sandbox = Sandbox::new();
+    let _model = sandbox.fake_model("alpha", Behaviour::default());
+    let boss = sandbox.start().await;
+    for head in ["HEAD / HTTP/1.1", "GET / HTTP/1.1", "HEAD /api/version HTTP/1.1"] {
+        let answer = raw(&boss, &format!("{head}\r\nhost: localhost\r\nconnection: close\r\n\r\n")).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{head}: {answer}");
+    }
+    let pulled = boss.client().post("/api/pull", &json!({ "model": "alpha:latest" })).await;
+    assert_eq!(pulled.status, StatusCode::OK, "{pulled:?}");
+    assert!(String::from_utf8_lossy(&pulled.body).ends_with("{\"status\":\"success\"}\n"), "{pulled:?}");
+    assert_eq!(boss.client().post("/api/show", &json!({ "model": "alpha" })).await.status, StatusCode::OK);
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn rc_3_fields_of_ours_count_in_the_bodies_of_ollamas_embeddings() {
+    let mut sandbox = Sandbox::new();
+    sandbox.llama_server();
+    let mut vectors =
+        sandbox.gguf_model("vectors", "labels = [\"embedding\"]\nbackend = \"llama-server\"", Behaviour::default());
+    let boss = sandbox.start().await;
+    let ours = json!({ "x_client_id": "shop", "x_priority": 8, "x_budget_s": 60, "keep_alive": "1h" });
+    for (path, field) in [("/api/embed", "input"), ("/api/embeddings", "prompt")] {
+        let mut body = ours.clone();
+        body["model"] = "vectors".into();
+        body[field] = "a b".into();
+        let answer = boss.client().post(path, &body).await;
+        assert_eq!(answer.status, StatusCode::OK, "{path}: {answer:?}");
+    }
+    let wrong = json!({ "model": "vectors", "input": "a", "x_priority": 12 });
+    assert_eq!(boss.client().post("/api/embed", &wrong).await.status, StatusCode::BAD_REQUEST);
+    let clients = boss.read("/api/v1/clients").await.to_string();
+    assert!(clients.contains("\"shop\""), "{clients}");
+    drop(vectors.worker().await);
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn several_addresses_are_listened_on() {
+    let sandbox = Sandbox::new();
+    let mut launch = sandbox.launch(&model_boss_tests::binary("model-boss-fake-worker"));
+    launch.command.args(["--host", "127.0.0.1", "--host", "127.0.0.2"]);
+    let boss = launch.start().await;
+    let line = boss.output().line("says where", |line| line.contains("listens on")).await;
+    let port = line.rsplit_once(':').unwrap().1.to_owned();
+    assert!(line.contains(&format!("http://127.0.0.1:{port} and http://127.0.0.2:{port}")), "{line}");
+    let second = model_boss_tests::Client::new(format!("127.0.0.2:{port}").parse().unwrap());
+    assert_eq!(second.get("/live").await.status, StatusCode::OK);
+    boss.finish().await;
+}
