@@ -1,0 +1,23 @@
+# needs: instructor==1.17.0
+# speaks: OpenAI
+# when: all
+from question import ASKED, QUESTION, ROOT, expect
+
+import instructor
+import openai
+from instructor.core.exceptions import InstructorRetryException
+from pydantic import BaseModel
+
+
+class Port(BaseModel):
+    port: int
+
+
+# A form that cannot be forced is refused, and the error says what can: the client shows it to its user.
+client = instructor.from_openai(openai.OpenAI(base_url=ROOT + "/v1", api_key="unused"), mode=instructor.Mode.JSON)
+try:
+    client.create(model="guide", messages=ASKED, response_model=Port, max_retries=0)
+except (InstructorRetryException, openai.BadRequestError) as error:
+    assert "llama-server" in str(error), error
+else:
+    raise AssertionError("it was forced")
