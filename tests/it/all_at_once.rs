@@ -237,7 +237,10 @@ impl House {
             self.is_well().await;
             let mut tree = self.unruly.listen();
             let job = Job::unruly(&self.boss, &self.unruly);
-            tree.stands().await;
+            if timeout(PATIENCE, tree.all_stand()).await.is_err() {
+                let name = self.name;
+                panic!("{name}, round {round}: a job got no memory in {PATIENCE:?}: {}", described(&self.boss).await);
+            }
             let line: Vec<u32> = [job.0.id()].into_iter().chain(job.line()).collect();
             self.breaks(fault, &mut dice).await;
             let victims: &[usize] = dice.one_of::<&[usize]>(&VICTIMS);

@@ -72,12 +72,18 @@ pub(crate) struct Tree {
 impl Tree {
     /// Waits until all its processes are there.
     pub(crate) async fn stands(&mut self) {
+        let all = self.all_stand();
+        within(PATIENCE, "the whole tree stands", all).await;
+    }
+
+    /// Done when all its processes are there.
+    pub(crate) async fn all_stand(&mut self) {
         let mut seen = Vec::new();
         let all = async || {
             let _ = self.pipe.read_to_end(&mut seen);
             (seen.iter().filter(|byte| **byte == b'\n').count() == MEMBERS).then_some(())
         };
-        until(PATIENCE, "the whole tree stands", all).await;
+        until(2 * PATIENCE, "the whole tree stands", all).await;
     }
 
     /// Whether any of its processes lives.
