@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use model_boss_protocol::{Manifest, Source};
 
+use super::folders::Folders;
 use super::live::Asker;
 use super::read::{self, PACKAGE_FILE, Written};
 use super::roots::{Admitted, ModelRoots, NotAdmitted};
@@ -95,22 +96,22 @@ impl ByPath {
         named: u64,
         catalog: &Catalog,
     ) -> Result<(Self, Arc<Model>), PathError> {
-        let mut written = read_at(&at.path, &roots)?;
+        let mut written = read_at(&at.path, &roots, &mut Folders::default())?;
         let name = free_name(&written.manifest.name, &at.path, |name| catalog.find(name).is_some());
         rename(&mut written.manifest, &name);
         Ok((Self { name, path: at.path.clone(), roots, named }, written.model(None)))
     }
 
     /// Reads it again; `before` is what it was.
-    pub(super) fn read(&self, before: Option<&Arc<Model>>) -> Result<Arc<Model>, PathError> {
-        let mut written = read_at(&self.path, &self.roots)?;
+    pub(super) fn read(&self, before: Option<&Arc<Model>>, folders: &mut Folders) -> Result<Arc<Model>, PathError> {
+        let mut written = read_at(&self.path, &self.roots, folders)?;
         rename(&mut written.manifest, &self.name);
         Ok(written.model(before))
     }
 
     /// Whether the files that a worker would open now are those that were checked: asked right before it starts.
     pub(super) fn check(&self, model: &Model) -> Result<(), PathError> {
-        let written = read_at(&self.path, &self.roots)?;
+        let written = read_at(&self.path, &self.roots, &mut Folders::default())?;
         let same = written.source == model.source && written.revision() == model.description.revision;
         if same { Ok(()) } else { Err(PathError::Changed(self.path.clone())) }
     }
@@ -163,27 +164,27 @@ pub(super) fn admit(path: &Path, roots: &ModelRoots) -> Result<Admitted, PathErr
 }
 
 /// The model at a path. Everything it is made of must lead below the roots: what a package names, and every link.
-fn read_at(path: &Path, roots: &ModelRoots) -> Result<Written, PathError> {
+fn read_at(path: &Path, roots: &ModelRoots, folders: &mut Folders) -> Result<Written, PathError> {
     let path = admit(path, roots)?.path;
     let package = path.join(PACKAGE_FILE);
     let written = if package.is_file() {
         let outside = || PathError::Outside { path: package.clone(), roots: roots.clone() };
         let opened = roots.open(&package).map_err(|_| outside())?;
-        read::written_by_stranger(&package, opened).map_err(|problem| PathError::Package(problem.to_string()))?
+        read::written_by_stranger(&package, opened, folders).map_err(|problem| PathError::Package(problem.to_string()))?
     } else {
-        check_shape(&path)?;
+        check_shape(&path, folders)?;
         let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
         let name = name.unwrap_or_default().to_string_lossy().into_owned();
         let manifest =
             Manifest { name, source: Some(Source { path: path.clone(), bytes: None }), ..Manifest::default() };
-        let files = size::model_files(&path);
+        let files = size::model_files_in(&path, folders);
         Written { manifest, file: path.clone(), source: path, files, text: String::new() }
     };
     admit(&written.source, roots)?;
     for file in &written.files {
         admit(file.path(), roots)?;
     }
-    for link in links_at(&written.source) {
+    for link in links_at(&written.source, folders) {
         admit(&link, roots)?;
     }
     Ok(written)
@@ -191,10 +192,10 @@ fn read_at(path: &Path, roots: &ModelRoots) -> Result<Written, PathError> {
 
 /// Links that a worker may follow, whatever they are called: all in the folder of a model, and beside a single file
 /// those with the names of what is read beside weights.
-fn links_at(source: &Path) -> Vec<PathBuf> {
-    let links = |folder: &Path| -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path()).filter(|path| path.is_symlink()).collect()
+fn links_at(source: &Path, folders: &mut Folders) -> Vec<PathBuf> {
+    let mut links = |folder: &Path| -> Vec<PathBuf> {
+        let about = std::fs::metadata(folder);
+        about.map(|about| folders.list(folder, &about, size::counts).links.clone()).unwrap_or_default()
     };
     if source.is_dir() {
         return links(source);
@@ -207,7 +208,7 @@ fn links_at(source: &Path) -> Vec<PathBuf> {
 }
 
 /// Whether the files look like a model, as far as their names tell.
-fn check_shape(path: &Path) -> Result<(), PathError> {
+fn check_shape(path: &Path, folders: &mut Folders) -> Result<(), PathError> {
     let has_ending = |name: &str, ending: &str| name.len() > ending.len() && name.to_lowercase().ends_with(ending);
     if path.is_file() && path.file_name().is_some_and(|name| has_ending(&name.to_string_lossy(), ".gguf")) {
         return Ok(());
@@ -215,11 +216,14 @@ fn check_shape(path: &Path) -> Result<(), PathError> {
     if !path.is_dir() {
         return Err(PathError::Unsupported(path.to_owned()));
     }
-    let entries = std::fs::read_dir(path).map_err(|_| PathError::Absent(path.to_owned()))?;
-    let files: Vec<String> = entries
-        .flatten()
-        .filter(|entry| entry.path().is_file())
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+    let absent = |_| PathError::Absent(path.to_owned());
+    let about = std::fs::metadata(path).map_err(absent)?;
+    let listing = folders.list(path, &about, size::counts);
+    if listing.entries.is_empty() {
+        std::fs::read_dir(path).map_err(absent)?;
+    }
+    let files: Vec<String> = (listing.entries.iter().filter(|path| path.is_file()))
+        .map(|path| path.file_name().unwrap_or_default().to_string_lossy().into_owned())
         .collect();
     let dense = files.iter().any(|name| has_ending(name, ".safetensors"));
     let mut gguf: Vec<String> = files.iter().filter(|name| has_ending(name, ".gguf")).cloned().collect();

@@ -4,14 +4,15 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use model_boss_core::Event;
 use model_boss_protocol::{Backend, ModelId};
 use tokio::task::spawn_blocking;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use super::by_path::{self, ByPath, PathError};
+use super::folders::Folders;
 use super::{Catalog, Engines, Model, ModelRoots, Problem};
 use crate::driver::News;
 use crate::metrics::Metrics;
@@ -19,6 +20,9 @@ use crate::metrics::Metrics;
 /// Two looks that agree make a change, so an edit counts within half a second. Looking, and not a file notification, because it
 /// sees every kind of edit on every kind of file system, and weights outside of the folder too (docs/adr/0005).
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// A look is followed by a rest of so many times what it took.
+const REST: u32 = 9;
 
 /// Who names a model by its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +49,8 @@ pub(crate) struct LiveCatalog {
 #[derive(Default)]
 struct NamedByPath {
     all: Vec<ByPath>,
+    /// What looks have listed, of models with manifests too.
+    folders: Folders,
     /// How often any of them was named.
     namings: u64,
 }
@@ -143,11 +149,15 @@ impl LiveCatalog {
             looks.tick().await;
             let live = Arc::clone(&self);
             let look = move || {
+                let began = Instant::now();
                 live.look(&mut candidate);
-                candidate
+                (candidate, began.elapsed())
             };
             // A look that panicked saw nothing.
-            candidate = spawn_blocking(look).await.unwrap_or_default();
+            let (seen, took) = spawn_blocking(look).await.unwrap_or_default();
+            candidate = seen;
+            // However many models there are and however slow their disk is, looking takes a small share of the time.
+            sleep(took.saturating_mul(REST).saturating_sub(LOOK_EVERY)).await;
         }
     }
 
@@ -155,10 +165,12 @@ impl LiveCatalog {
     fn look(&self, candidate: &mut Option<Catalog>) -> Option<Arc<Catalog>> {
         let mut by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
         let current = self.current();
-        let mut seen = Catalog::read_after(&self.folder, &current);
-        for one in &by_path.all {
-            self.look_at(one, &current, &mut seen);
+        let NamedByPath { all, folders, .. } = &mut *by_path;
+        let mut seen = Catalog::read_after(&self.folder, &current, folders);
+        for one in all {
+            self.look_at(one, &current, &mut seen, folders);
         }
+        folders.end_look();
         if seen.agrees_with(&current) {
             *candidate = None;
             return None;
@@ -182,9 +194,9 @@ impl LiveCatalog {
     }
 
     /// One that is gone, or leads elsewhere by now, is a model no more; one that makes no sense keeps its last good form.
-    fn look_at(&self, one: &ByPath, before: &Catalog, seen: &mut Catalog) {
+    fn look_at(&self, one: &ByPath, before: &Catalog, seen: &mut Catalog, folders: &mut Folders) {
         let last_good = before.find(one.name()).filter(|model| model.manifest.name == one.name());
-        let model = match one.read(last_good) {
+        let model = match one.read(last_good, folders) {
             Ok(model) => Some(model),
             Err(PathError::Absent(_) | PathError::Outside { .. } | PathError::Relative(_)) => return,
             Err(error) => {
@@ -406,6 +418,35 @@ mod tests {
         live.forget(&"known".into(), 1);
         assert_eq!(names(&live), ["known"], "one with a manifest is nobody's to forget");
         assert_eq!(live.add(&file, Asker::Anybody).unwrap(), id);
+    }
+
+    #[test]
+    fn a_folder_of_many_models_is_listed_once_and_not_at_every_look() {
+        let root = tempfile::tempdir().unwrap();
+        for folder in ["manifests", "models"] {
+            fs::create_dir(root.path().join(folder)).unwrap();
+        }
+        for number in 0..200 {
+            let part = format!("m-{number:05}-of-00200.gguf");
+            fs::write(root.path().join("models").join(&part), "one").unwrap();
+            let text = format!("name = \"m{number}\"\nvram = \"1GiB\"\nsource = {{ path = \"../models/{part}\" }}\n");
+            fs::write(root.path().join(format!("manifests/{number}.toml")), text).unwrap();
+        }
+        let models = fs::File::open(root.path().join("models")).unwrap();
+        models.set_modified(std::time::SystemTime::UNIX_EPOCH).unwrap();
+        let live = live(&root.path().join("manifests"));
+        let listed = |live: &LiveCatalog| live.by_path.lock().unwrap().folders.listed;
+        let mut candidate = None;
+        for _ in 0..5 {
+            assert!(live.look(&mut candidate).is_none());
+        }
+        assert_eq!(listed(&live), 1, "for 200 models whose parts lie in it, at five looks");
+        fs::write(root.path().join("models/m-00000-of-00200.gguf"), "larger").unwrap();
+        live.look(&mut candidate);
+        assert!(live.look(&mut candidate).is_some(), "an edit of a file is seen all the same");
+        fs::write(root.path().join("models/m-00200-of-00200.gguf"), "another").unwrap();
+        live.look(&mut candidate);
+        assert!(live.look(&mut candidate).is_some(), "and a new file");
     }
 
     #[test]

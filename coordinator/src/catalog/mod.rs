@@ -6,6 +6,7 @@ mod about;
 mod by_path;
 mod engines;
 mod fitness;
+mod folders;
 mod headers;
 mod json_beside;
 mod live;
@@ -25,8 +26,10 @@ use model_boss_protocol::{Backend, Manifest, ModelId, Residency, without_latest}
 use about::About;
 pub(crate) use by_path::PathError;
 pub(crate) use engines::{Engines, ForeignEngine, find_llama_server};
+use folders::Folders;
 pub(crate) use live::{Asker, LiveCatalog};
 pub(crate) use roots::ModelRoots;
+use size::ModelFile;
 
 /// Requests a model works on at once when its manifest does not say.
 const DEFAULT_CONCURRENCY: u32 = 8;
@@ -52,8 +55,14 @@ pub(crate) struct Model {
     pub(crate) source: PathBuf,
     /// When the manifest was last changed, in seconds since 1970.
     pub(crate) created: u64,
+    /// The files there, as they were when this was read: files that changed are another `Model`.
+    files: Vec<ModelFile>,
+    /// What its revision was made of besides the files.
+    text: String,
     /// What scheduling needs to know.
     pub(crate) description: ModelDescription,
+    /// The same for what runs it; made when it is first asked for.
+    described: OnceLock<ModelDescription>,
     /// What our own worker lacks for it; looked up when it is first asked for.
     candle_lacks: OnceLock<Option<String>>,
     /// What its files tell; read when it is first asked for.
@@ -86,23 +95,23 @@ impl Model {
             vram_mb: None,
             ..self.manifest.clone()
         };
-        size::estimate(&manifest, &self.source, &size::model_files(&self.source), backend)
+        size::estimate(&manifest, &self.source, &self.files, backend)
     }
 
     /// What our own worker lacks to run it, as far as headers tell. Looks at files the first time, so it may block.
     pub(crate) fn candle_lacks(&self) -> Option<&str> {
-        let look = || fitness::candle_lacks(self.description.category, &self.source, &size::model_files(&self.source));
+        let look = || fitness::candle_lacks(self.description.category, &self.source, &self.files);
         self.candle_lacks.get_or_init(look).as_deref()
     }
 
     /// What its files tell about it. Looks at them the first time, so it may block.
     pub(crate) fn about(&self) -> &About {
-        self.about.get_or_init(|| About::read(&self.source, &size::model_files(&self.source)))
+        self.about.get_or_init(|| About::read(&self.source, &self.files))
     }
 
     /// Whether there is a file that llama-server reads.
     pub(crate) fn has_gguf(&self) -> bool {
-        size::model_files(&self.source).iter().any(size::ModelFile::is_gguf)
+        self.files.iter().any(ModelFile::is_gguf)
     }
 
     /// What the manifest says to this backend alone.
@@ -125,11 +134,11 @@ impl fmt::Display for Problem {
 impl Catalog {
     /// Reads `folder/*.toml` and `folder/*/model.toml` in the order of their paths.
     pub(crate) fn read(folder: &Path) -> Self {
-        Self::read_after(folder, &Self::default())
+        Self::read_after(folder, &Self::default(), &mut Folders::default())
     }
 
     /// The same when `before` was read earlier: a manifest that cannot be used any more keeps its last good version.
-    fn read_after(folder: &Path, before: &Self) -> Self {
+    fn read_after(folder: &Path, before: &Self, folders: &mut Folders) -> Self {
         let mut catalog = Self::default();
         let files = match read::manifest_files(folder) {
             Ok(files) => files,
@@ -143,7 +152,7 @@ impl Catalog {
         let earlier: HashMap<&Path, &Arc<Model>> = before.models().map(|model| (model.file.as_path(), model)).collect();
         for file in files {
             let last_good = earlier.get(file.as_path()).copied();
-            let read = read::written(&file).map(|written| written.model(last_good));
+            let read = read::written(&file, last_good, folders).map(|written| written.model(last_good));
             match read.and_then(|model| claim_names(&model, &mut taken).map(|()| model)) {
                 Ok(model) => catalog.add(model),
                 Err(problem) => {
@@ -195,26 +204,29 @@ impl Catalog {
         self.names.get(name).or_else(|| self.names.get(without_latest(name)?))
     }
 
-    /// What the scheduler is told.
+    /// What the scheduler is told. `engines` are the same for as long as the process lives.
     pub(crate) fn descriptions(&self, engines: &Engines) -> Vec<ModelDescription> {
-        let describe = |model: &Arc<Model>| {
-            let backend = engines.backend(model);
-            let of_engine =
-                backend.is_foreign() || (model.manifest.context_length.is_none() && engines.context.is_some());
-            let size = if of_engine {
-                model.size_with(model.manifest.context_length.or(engines.context), LayerOptions::default(), backend)
-            } else {
-                model.description.size.clone()
-            };
-            ModelDescription {
-                splittable: engines.splits(model),
-                context_length: model.description.context_length.or(engines.context),
-                size,
-                engine: engines.usual(model),
-                ..model.description.clone()
-            }
+        self.models().map(|model| model.described.get_or_init(|| engines.describe(model)).clone()).collect()
+    }
+}
+
+impl Engines {
+    /// What scheduling needs to know of a model, with what runs it. Looks at files, so it may block.
+    fn describe(&self, model: &Model) -> ModelDescription {
+        let backend = self.backend(model);
+        let of_engine = backend.is_foreign() || (model.manifest.context_length.is_none() && self.context.is_some());
+        let size = if of_engine {
+            model.size_with(model.manifest.context_length.or(self.context), LayerOptions::default(), backend)
+        } else {
+            model.description.size.clone()
         };
-        self.models().map(describe).collect()
+        ModelDescription {
+            splittable: self.splits(model),
+            context_length: model.description.context_length.or(self.context),
+            size,
+            engine: self.usual(model),
+            ..model.description.clone()
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::UNIX_EPOCH;
 use model_boss_core::{EngineOptions, ModelDescription};
 use model_boss_protocol::{Backend, Manifest, ManifestError, ModelId};
 
+use super::folders::Folders;
 use super::size::{self, ModelFile};
 use super::{DEFAULT_CONCURRENCY, Model, Problem, package};
 use crate::plain_file::{read_opened, read_plain_file};
@@ -64,7 +65,7 @@ fn text_of(file: &Path, bytes: std::io::Result<Vec<u8>>, longest: u64) -> Result
 
 /// Reads the `model.toml` of a package that a client named, from the file that was opened and checked. Whatever it
 /// says, it chooses no program ([`package`]).
-pub(super) fn written_by_stranger(file: &Path, opened: File) -> Result<Written, Problem> {
+pub(super) fn written_by_stranger(file: &Path, opened: File, folders: &mut Folders) -> Result<Written, Problem> {
     let problem = |line: Option<usize>, message: String| Problem { file: file.to_owned(), line, message };
     let text = text_of(file, read_opened(opened, MAX_PACKAGE), MAX_PACKAGE)?;
     let folder = file.parent().ok_or_else(|| problem(None, "is in no folder".to_owned()))?;
@@ -72,29 +73,34 @@ pub(super) fn written_by_stranger(file: &Path, opened: File) -> Result<Written, 
         .map_err(|fault| problem(fault.place.and_then(|place| line_of_place(&text, &place)), fault.message))?;
     manifest.check().map_err(|error| problem(line_of(&text, &error), error.to_string()))?;
     let source = manifest.source.as_ref().map_or_else(|| folder.to_owned(), |source| folder.join(&source.path));
-    let files = size::model_files(&source);
+    let files = size::model_files_in(&source, folders);
     Ok(Written { manifest, file: file.to_owned(), source, files, text })
 }
 
-/// Reads one manifest of the operator's.
-pub(super) fn written(file: &Path) -> Result<Written, Problem> {
+/// Reads one manifest of the operator's; a text that was understood before is not taken apart again.
+pub(super) fn written(file: &Path, before: Option<&Arc<Model>>, folders: &mut Folders) -> Result<Written, Problem> {
     let problem = |line: Option<usize>, message: String| Problem { file: file.to_owned(), line, message };
     let text = text_of(file, read_plain_file(file, MAX_MANIFEST), MAX_MANIFEST)?;
-    let mut manifest: Manifest = toml::from_str(&text).map_err(|error| {
-        let line = error.span().map(|span| line_at(&text, span.start));
-        problem(line, error.message().trim().replace('\n', "; "))
-    })?;
-
     let folder = std::path::absolute(file)
         .ok()
         .and_then(|path| path.parent().map(Path::to_owned))
         .ok_or_else(|| problem(None, "is in no folder".to_owned()))?;
     let is_package = file.file_name().is_some_and(|name| name == PACKAGE_FILE);
-    if is_package && manifest.name.is_empty() {
-        let name = folder.file_name().unwrap_or_default().to_string_lossy();
-        manifest.name = name.strip_suffix(".mlpkg").unwrap_or(&name).to_owned();
-    }
-    manifest.check().map_err(|error| problem(line_of(&text, &error), error.to_string()))?;
+    let manifest = match before.filter(|before| before.text == text) {
+        Some(before) => before.manifest.clone(),
+        None => {
+            let mut manifest: Manifest = toml::from_str(&text).map_err(|error| {
+                let line = error.span().map(|span| line_at(&text, span.start));
+                problem(line, error.message().trim().replace('\n', "; "))
+            })?;
+            if is_package && manifest.name.is_empty() {
+                let name = folder.file_name().unwrap_or_default().to_string_lossy();
+                manifest.name = name.strip_suffix(".mlpkg").unwrap_or(&name).to_owned();
+            }
+            manifest.check().map_err(|error| problem(line_of(&text, &error), error.to_string()))?;
+            manifest
+        }
+    };
     let source = match &manifest.source {
         Some(source) => without_steps_up(folder.join(&source.path)),
         None if is_package => folder,
@@ -103,7 +109,7 @@ pub(super) fn written(file: &Path) -> Result<Written, Problem> {
         None => return Err(problem(None, "'source' is missing: write source = { path = \"…\" }".to_owned())),
     };
 
-    let files = size::model_files(&source);
+    let files = size::model_files_in(&source, folders);
     Ok(Written { manifest, file: file.to_owned(), source, files, text })
 }
 
@@ -115,23 +121,25 @@ impl Written {
 
     /// The model; the one that was read before where nothing changed since.
     pub(super) fn model(self, before: Option<&Arc<Model>>) -> Arc<Model> {
-        let Self { manifest, file, source, files, text } = self;
-        let revision = size::revision(&text, &files);
+        let revision = self.revision();
         let same = |before: &&Arc<Model>| {
-            before.description.revision == revision && before.source == source && before.manifest.name == manifest.name
+            before.description.revision == revision
+                && before.source == self.source
+                && before.manifest.name == self.manifest.name
         };
-        before.filter(same).map_or_else(|| Arc::new(described(manifest, file, source, &files, revision)), Arc::clone)
+        before.filter(same).map(Arc::clone).unwrap_or_else(|| Arc::new(described(self, revision)))
     }
 }
 
 /// Looks into the files, for the model's size.
-fn described(manifest: Manifest, file: PathBuf, source: PathBuf, files: &[ModelFile], revision: u64) -> Model {
+fn described(written: Written, revision: u64) -> Model {
+    let Written { manifest, file, source, files, text } = written;
     let description = ModelDescription {
         id: ModelId::from(manifest.name.as_str()),
         aliases: manifest.aliases.iter().map(|alias| ModelId::from(alias.as_str())).collect(),
         category: manifest.category(),
         device: manifest.place(),
-        size: size::estimate(&manifest, &source, files, Backend::Candle),
+        size: size::estimate(&manifest, &source, &files, Backend::Candle),
         max_concurrent: manifest.max_concurrent.unwrap_or(DEFAULT_CONCURRENCY),
         pin: manifest.pin,
         keep_alive: manifest.keep_alive,
@@ -146,7 +154,18 @@ fn described(manifest: Manifest, file: PathBuf, source: PathBuf, files: &[ModelF
     };
     let modified = std::fs::metadata(&file).and_then(|about| about.modified()).ok();
     let created = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map_or(0, |time| time.as_secs());
-    Model { manifest, file, source, created, description, candle_lacks: OnceLock::new(), about: OnceLock::new() }
+    Model {
+        manifest,
+        file,
+        source,
+        created,
+        files,
+        text,
+        description,
+        described: OnceLock::new(),
+        candle_lacks: OnceLock::new(),
+        about: OnceLock::new(),
+    }
 }
 
 /// The same place without `..`: it stays there when the folder that the way led through is moved. What the way leads to

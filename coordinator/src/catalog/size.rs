@@ -7,6 +7,7 @@ use model_boss_core::{SizeEstimate, SizeRule, Streaming};
 use model_boss_protocol::{Backend, ByteCount, Manifest, ResidencyMode};
 
 use super::DEFAULT_CONCURRENCY;
+use super::folders::Folders;
 use super::headers::{HeaderFacts, LayerFacts, Shape};
 
 /// Code and buffers of a worker. What its context takes of each GPU comes on top where it is placed on one.
@@ -54,16 +55,24 @@ impl ModelFile {
 /// The files at `source`, which may be one file, or a folder that is searched recursively. Empty when it is missing. One
 /// part of a model in parts brings the others.
 pub(super) fn model_files(source: &Path) -> Vec<ModelFile> {
+    model_files_in(source, &mut Folders::default())
+}
+
+/// The same with folders that may have been listed before.
+pub(super) fn model_files_in(source: &Path, folders: &mut Folders) -> Vec<ModelFile> {
     let mut files = Vec::new();
-    collect(source, 0, &mut files);
-    if let (Some(name), Some(folder), true) = (source.file_name(), source.parent(), source.is_file()) {
+    collect(source, 0, &mut files, folders);
+    // Only a part of a model in parts has others beside it.
+    let part = source.file_name().map(|name| name.to_string_lossy()).filter(|name| split_of(name).is_some());
+    if let (Some(name), Some(folder), true) = (part, source.parent(), source.is_file())
+        && let Ok(about) = std::fs::metadata(folder)
+    {
         let is_other = |other: &Path| {
-            let other = other.file_name().unwrap_or_default();
-            other != name && same_split(&name.to_string_lossy(), &other.to_string_lossy())
+            let other = other.file_name().unwrap_or_default().to_string_lossy();
+            other != name && same_split(&name, &other)
         };
-        let beside = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-        for other in beside.filter(|path| is_other(path)) {
-            collect(&other, MAX_DEPTH, &mut files);
+        for other in folders.list(folder, &about, counts).entries.iter().filter(|path| is_other(path)) {
+            collect(other, MAX_DEPTH, &mut files, folders);
         }
     }
     files.sort_by(|a, b| a.path.cmp(&b.path));
@@ -72,19 +81,25 @@ pub(super) fn model_files(source: &Path) -> Vec<ModelFile> {
 
 /// Whether both are parts of one model: `name-00001-of-00003.gguf` and the like.
 pub(super) fn same_split(a: &str, b: &str) -> bool {
-    let whole = |name: &str| {
-        let (name, total) = name.rsplit_once("-of-")?;
-        let (name, part) = name.rsplit_once('-')?;
-        part.bytes().all(|byte| byte.is_ascii_digit()).then(|| (name.to_owned(), total.to_owned()))
-    };
-    whole(a).is_some_and(|a| whole(b) == Some(a))
+    split_of(a).is_some_and(|a| split_of(b) == Some(a))
 }
 
-fn collect(path: &Path, depth: u32, files: &mut Vec<ModelFile>) {
+/// The model that a part belongs to, and how many parts there are.
+fn split_of(name: &str) -> Option<(&str, &str)> {
+    let (name, total) = name.rsplit_once("-of-")?;
+    let (name, part) = name.rsplit_once('-')?;
+    part.bytes().all(|byte| byte.is_ascii_digit()).then_some((name, total))
+}
+
+/// Whether a file belongs to a model.
+pub(super) fn counts(path: &Path) -> bool {
+    has_extension(path, WEIGHTS) || has_extension(path, BESIDE_WEIGHTS)
+}
+
+fn collect(path: &Path, depth: u32, files: &mut Vec<ModelFile>, folders: &mut Folders) {
     // Follows links: model caches are made of them.
     let Ok(about) = std::fs::metadata(path) else { return };
-    let counts = || has_extension(path, WEIGHTS) || has_extension(path, BESIDE_WEIGHTS);
-    if about.is_file() && counts() && files.len() < MAX_FILES {
+    if about.is_file() && counts(path) && files.len() < MAX_FILES {
         let modified = about.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         files.push(ModelFile {
             path: path.to_owned(),
@@ -92,8 +107,8 @@ fn collect(path: &Path, depth: u32, files: &mut Vec<ModelFile>) {
             modified: modified.map_or(0, |time| time.as_nanos()),
         });
     } else if about.is_dir() && depth < MAX_DEPTH {
-        for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
-            collect(&entry.path(), depth + 1, files);
+        for entry in &folders.list(path, &about, counts).entries {
+            collect(entry, depth + 1, files, folders);
         }
     }
 }

@@ -165,11 +165,20 @@ fn what_did_not_change_is_not_read_again() {
     let root = folder(&[("a.toml", GOOD), ("weights/model.safetensors", "weights")]);
     let first = Catalog::read(root.path());
     let model = |catalog: &Catalog| Arc::clone(catalog.find("good").unwrap());
-    let again = Catalog::read_after(root.path(), &first);
+    let again = Catalog::read_after(root.path(), &first, &mut Folders::default());
     assert!(Arc::ptr_eq(&model(&first), &model(&again)), "its headers were looked at again");
     fs::write(root.path().join("weights/model.safetensors"), "other weights").unwrap();
-    let changed = Catalog::read_after(root.path(), &again);
+    let changed = Catalog::read_after(root.path(), &again, &mut Folders::default());
     assert!(!Arc::ptr_eq(&model(&again), &model(&changed)) && !changed.agrees_with(&again));
     fs::write(root.path().join("a.toml"), GOOD.replace("default", "usual")).unwrap();
-    assert!(Catalog::read_after(root.path(), &changed).find("usual").is_some());
+    assert!(Catalog::read_after(root.path(), &changed, &mut Folders::default()).find("usual").is_some());
+}
+
+#[test]
+fn what_runs_a_model_is_known_without_another_look_at_its_files() {
+    let root = folder(&[("a.toml", GOOD), ("weights/model.gguf", "weights")]);
+    let catalog = Catalog::read(root.path());
+    fs::remove_dir_all(root.path().join("weights")).unwrap();
+    // The list of models is asked for often, and by anybody.
+    assert!(catalog.find("good").unwrap().has_gguf());
 }

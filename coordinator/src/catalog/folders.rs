@@ -1,0 +1,144 @@
+//! Folders as they were listed last. A look at every model comes several times a second: a folder is listed again when it
+//! changed, and otherwise only the times and lengths of its files are asked for. Knows no models.
+
+use std::collections::HashMap;
+use std::fs::Metadata;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// A time stamp can be as old as this and the folder change again under the same one: clocks of file systems tick slowly,
+/// and those of other machines differ.
+const SETTLED: Duration = Duration::from_secs(2);
+/// Entries of one folder that are remembered.
+const MAX_ENTRIES: usize = 20_000;
+
+/// Listings by folder.
+#[derive(Debug, Default)]
+pub(super) struct Folders {
+    known: HashMap<PathBuf, Known>,
+    look: u64,
+    /// How often a folder was listed.
+    #[cfg(test)]
+    pub(super) listed: usize,
+}
+
+/// What is in a folder, as far as models are concerned: folders, links, and files with an ending that was asked for.
+#[derive(Debug, Default)]
+pub(super) struct Listing {
+    pub(super) entries: Vec<PathBuf>,
+    /// Those of them that are links.
+    pub(super) links: Vec<PathBuf>,
+}
+
+#[derive(Debug)]
+struct Known {
+    modified: Option<SystemTime>,
+    listed_at: SystemTime,
+    /// The look that wanted it last.
+    wanted: u64,
+    listing: Arc<Listing>,
+}
+
+impl Folders {
+    /// What is in a folder of which this was just read. `counts` says which files matter.
+    pub(super) fn list(&mut self, folder: &Path, about: &Metadata, counts: fn(&Path) -> bool) -> Arc<Listing> {
+        let modified = about.modified().ok();
+        if let Some(known) = self.known.get_mut(folder)
+            && known.is_still(modified)
+        {
+            known.wanted = self.look;
+            return Arc::clone(&known.listing);
+        }
+        #[cfg(test)]
+        {
+            self.listed += 1;
+        }
+        let listed_at = SystemTime::now();
+        // One that cannot be listed is tried again: a permission leaves no time stamp.
+        let Ok(listing) = read(folder, counts).map(Arc::new) else { return Arc::default() };
+        let known = Known { modified, listed_at, wanted: self.look, listing: Arc::clone(&listing) };
+        self.known.insert(folder.to_owned(), known);
+        listing
+    }
+
+    /// A look is over: folders that it did not want are forgotten.
+    pub(super) fn end_look(&mut self) {
+        let look = self.look;
+        self.known.retain(|_, known| known.wanted == look);
+        self.look += 1;
+    }
+}
+
+impl Known {
+    /// Whether the folder cannot have changed since it was listed.
+    fn is_still(&self, modified: Option<SystemTime>) -> bool {
+        let settled = |at: SystemTime| self.listed_at.duration_since(at).is_ok_and(|age| age >= SETTLED);
+        modified.is_some() && modified == self.modified && modified.is_some_and(settled)
+    }
+}
+
+fn read(folder: &Path, counts: fn(&Path) -> bool) -> std::io::Result<Listing> {
+    let mut listing = Listing::default();
+    for entry in std::fs::read_dir(folder)?.flatten() {
+        let (path, kind) = (entry.path(), entry.file_type());
+        let is_link = kind.as_ref().is_ok_and(std::fs::FileType::is_symlink);
+        let is_file = kind.is_ok_and(|kind| kind.is_file());
+        if is_link {
+            listing.links.push(path.clone());
+        }
+        if !is_file || counts(&path) {
+            listing.entries.push(path);
+        }
+        if listing.entries.len() == MAX_ENTRIES {
+            break;
+        }
+    }
+    listing.entries.sort();
+    Ok(listing)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Makes a folder look as if nothing had happened there for long.
+    fn settle(folder: &Path) {
+        let file = fs::File::open(folder).unwrap();
+        file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    }
+
+    fn names(folders: &mut Folders, folder: &Path) -> Vec<String> {
+        let listing = folders.list(folder, &fs::metadata(folder).unwrap(), |path| path.extension().is_some());
+        listing.entries.iter().map(|path| path.file_name().unwrap().to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn a_folder_is_listed_once_per_change() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = root.path();
+        fs::write(folder.join("a.gguf"), "").unwrap();
+        fs::write(folder.join("notes"), "").unwrap();
+        settle(folder);
+        let mut folders = Folders::default();
+        for _ in 0..5 {
+            assert_eq!(names(&mut folders, folder), ["a.gguf"]);
+            folders.end_look();
+        }
+        assert_eq!(folders.listed, 1);
+        fs::write(folder.join("b.gguf"), "").unwrap();
+        assert_eq!(names(&mut folders, folder), ["a.gguf", "b.gguf"]);
+        // It changed a moment ago: the same time stamp may hide another change.
+        assert_eq!(names(&mut folders, folder), ["a.gguf", "b.gguf"]);
+        assert_eq!(folders.listed, 3);
+        settle(folder);
+        names(&mut folders, folder);
+        names(&mut folders, folder);
+        assert_eq!(folders.listed, 4);
+        folders.end_look();
+        folders.end_look();
+        assert!(folders.known.is_empty(), "a folder that no look wants is forgotten");
+    }
+}
