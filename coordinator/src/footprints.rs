@@ -127,6 +127,7 @@ mod tests {
             runtime_dir: Some(folder.join("run")),
             terms: Terms::default(),
             foreign: ByteCount::ZERO,
+            return_patience: std::time::Duration::from_secs(10),
             probes: Vec::new(),
             news: News::channel().0,
         };

@@ -112,6 +112,7 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
         runtime_dir: config.runtime_dir.clone(),
         terms: config.leases.terms(),
         foreign: config.leases.foreign,
+        return_patience: config.leases.return_patience,
         probes,
         news: news.clone(),
     })

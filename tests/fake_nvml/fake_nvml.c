@@ -28,6 +28,8 @@ struct machine {
     int listing;
     int error;
     int hangs;
+    /* Whether processes that are gone are shown as before. */
+    int keeps;
 };
 
 /* Handles last as long as the library, whatever becomes of their GPUs. */
@@ -61,9 +63,11 @@ static int read_machine(const char *call, struct machine *machine) {
         if (machine->count < MOST_GPUS && sscanf(line, "gpu %95s %llu %llu", gpu.uuid, &gpu.total, &gpu.others) == 3)
             machine->gpus[machine->count++] = gpu;
         else if (sscanf(line, "process %95s %u %llu", held.uuid, &held.pid, &held.bytes) == 3) {
-            if (machine->processes < MOST_PROCESSES && lives(held.pid)) machine->held[machine->processes++] = held;
+            if (machine->processes < MOST_PROCESSES && (machine->keeps || lives(held.pid))) machine->held[machine->processes++] = held;
         } else if (sscanf(line, "listing %d", &number) == 1)
             machine->listing = number;
+        else if (sscanf(line, "keeps %d", &number) == 1)
+            machine->keeps = number;
         else if (sscanf(line, "fail %95s %d", word, &number) == 2 && strcmp(word, call) == 0)
             machine->error = number;
         else if (sscanf(line, "hang %95s", word) == 1 && strcmp(word, call) == 0)

@@ -197,3 +197,32 @@ async fn rc_21_an_empty_list_of_processes_does_not_make_workers_strangers() {
 async fn gp_6_rc_21_numbers_of_another_namespace_do_not_make_workers_strangers() {
     workers_are_not_strangers(Listing::OtherNamespace).await;
 }
+
+#[tokio::test]
+async fn rc_18_a_device_whose_driver_keeps_the_memory_of_an_ended_worker_is_shown_as_leaking() {
+    let Some(rig) = Rig::with(&[ONE], "leases.return_patience = \"100ms\"") else { return };
+    let manifest = "vram = \"8GiB\"\ndevice = \"cuda:0\"";
+    let [_alpha, _beta] = ["alpha", "beta"].map(|name| rig.model(name, manifest, Behaviour::default()));
+    let boss = rig.start().await;
+    assert!(boss.chat("alpha", "?").await.status.is_success());
+    assert_eq!(device(&boss, "cuda:0").await["leaking"], 0);
+    rig.gpus.keep_memory_of_the_gone(true);
+    let answer = boss.client().post("/api/v1/unload", &serde_json::json!({ "model_name": "alpha" })).await;
+    assert!(answer.status.is_success(), "{:?}", answer.json());
+    let leaks = async |bytes: u64| {
+        let what = format!("{bytes} bytes leak");
+        until(PATIENCE, &what, async || (device(&boss, "cuda:0").await["leaking"] == bytes).then_some(())).await;
+    };
+    leaks(ByteCount::gib(8).0).await;
+    let named = problems(&boss, "cuda:0").await;
+    assert!(named.iter().any(|problem| problem.contains("leaking")), "{named:?}");
+    // It is counted once, and other loads proceed beside it.
+    assert!(boss.chat("beta", "?").await.status.is_success());
+    let shown = device(&boss, "cuda:0").await;
+    assert!(shown["free"].as_u64().is_some_and(|free| free < ByteCount::gib(8).0), "{shown}");
+
+    rig.gpus.keep_memory_of_the_gone(false);
+    leaks(0).await;
+    assert!(problems(&boss, "cuda:0").await.is_empty());
+    boss.finish().await;
+}

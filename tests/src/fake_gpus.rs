@@ -60,6 +60,7 @@ struct Machine {
     /// What each process uses, by process and GPU. The library leaves out processes that are gone.
     held: BTreeMap<(u32, String), ByteCount>,
     listing: Listing,
+    keeps: bool,
     failing: BTreeMap<String, i32>,
     hanging: BTreeSet<String>,
 }
@@ -124,6 +125,11 @@ impl FakeGpus {
         self.change(|machine| machine.listing = listing);
     }
 
+    /// Whether the memory of processes that are gone stays in use, as where a driver lost track.
+    pub fn keep_memory_of_the_gone(&self, keeps: bool) {
+        self.change(|machine| machine.keeps = keeps);
+    }
+
     /// Every call of this function fails with this code from now on.
     pub fn fail(&self, function: &str, code: i32) {
         self.change(|machine| _ = machine.failing.insert(function.to_owned(), code));
@@ -146,7 +152,7 @@ impl FakeGpus {
     fn change(&self, change: impl FnOnce(&mut Machine)) {
         let mut machine = self.machine.lock().unwrap();
         change(&mut machine);
-        let mut text = format!("listing {}\n", machine.listing as i32);
+        let mut text = format!("listing {}\nkeeps {}\n", machine.listing as i32, i32::from(machine.keeps));
         for (uuid, memory, others) in &machine.gpus {
             writeln!(text, "gpu {uuid} {} {}", memory.0, others.0).unwrap();
         }

@@ -62,6 +62,7 @@ fn round() -> Bench {
                 foreign: Some(ByteCount::ZERO),
                 retention: None,
                 exclusive: false,
+                leaking: ByteCount::ZERO,
                 lost: false,
             }),
         );

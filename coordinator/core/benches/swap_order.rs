@@ -198,6 +198,7 @@ fn scheduler(scenario: &Scenario) -> Result {
         foreign: Some(ByteCount::ZERO),
         retention: None,
         exclusive: false,
+        leaking: ByteCount::ZERO,
         lost: false,
     }));
     shell.tell(Event::Catalog((0..scenario.models).map(|n| model(n, scenario.at_once)).collect()));

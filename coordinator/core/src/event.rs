@@ -513,6 +513,8 @@ pub struct DeviceObservation {
     pub retention: Option<ByteCount>,
     /// Only one model at a time may use it (MM-5).
     pub exclusive: bool,
+    /// Used by workers that ended and whose memory was not given back in time (RC-18). Counted elsewhere too.
+    pub leaking: ByteCount,
     /// Its driver does not list it any more. Otherwise what is unknown may be known at the next look.
     pub lost: bool,
 }

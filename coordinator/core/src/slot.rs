@@ -170,8 +170,6 @@ pub(crate) struct ModelSlot {
     pub(crate) leaving: Option<LeaveCause>,
     /// It lost a request and gets no other before this moment.
     pub(crate) paused_until: Option<Moment>,
-    /// When its process was gone and its bytes were not back yet.
-    pub(crate) exited_at: Option<Moment>,
     refused: bool,
 }
 
@@ -205,7 +203,6 @@ impl ModelSlot {
             cause: None,
             leaving: None,
             paused_until: None,
-            exited_at: None,
             refused: false,
         }
     }

@@ -36,6 +36,7 @@ pub(crate) fn device(name: &str, gib: u64) -> DeviceObservation {
         foreign: Some(ByteCount::ZERO),
         retention: None,
         exclusive: false,
+        leaking: ByteCount::ZERO,
         lost: false,
     }
 }

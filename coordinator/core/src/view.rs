@@ -177,7 +177,7 @@ pub struct DeviceView {
     pub leases: Vec<LeaseShare>,
     /// Held by slots, those on their way out included.
     pub charged: ByteCount,
-    /// Held by processes that are gone, and not shown back by the driver for 10 s.
+    /// Used by workers that ended and whose memory the driver did not show back in time (RC-18).
     pub leaking: ByteCount,
     /// What a load could take now; `null` is unknown.
     pub free: Option<ByteCount>,

@@ -100,6 +100,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
         runtime_dir: Some(folder.path().join("run")),
         terms: Terms::default(),
         foreign: ByteCount::ZERO,
+        return_patience: Duration::from_secs(10),
         probes: vec![Box::new(FakeProbe)],
         news: news.clone(),
     };

@@ -124,7 +124,7 @@ pub(super) async fn devices(client: &Client, as_json: bool) -> Result<String, Cl
             _ => "open".to_owned(),
         };
         if device["leaking"].as_u64().is_some_and(|leaking| leaking > 0) {
-            state.push_str(&format!(", {} not given back", bytes(&device["leaking"])));
+            state.push_str(&format!(", leaking {}", bytes(&device["leaking"])));
         }
         [
             text(&device["id"]),

@@ -233,6 +233,8 @@ section! {
         foreign: ByteCount = ByteCount::ZERO,
         /// How long a request for a model that is not loaded waits for a store that is out of reach.
         patience: Duration = Duration::from_secs(30),
+        /// How long the memory of an ended worker is waited for before its device is said to be leaking.
+        return_patience: Duration = Duration::from_secs(10),
     }
 }
 

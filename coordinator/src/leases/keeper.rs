@@ -9,6 +9,7 @@ use model_boss_lease_store::{DeviceDeclaration, Holder, Others, StoreError};
 use model_boss_protocol::{ByteCount, DeviceId, Later, ModelId};
 use tokio::sync::oneshot;
 
+use super::leaks::Leaks;
 use super::leftovers::end_leftovers;
 use super::look::{Blindness, show_unknown};
 use super::opening::StoreChoice;
@@ -51,11 +52,17 @@ pub(super) struct Ledger {
     /// How important our leases are, as the scheduler said last.
     pub(super) ranks: Ranks,
     pub(super) releasing: Vec<(Filling, Instant)>,
+    /// How long their memory is waited for,
+    pub(super) return_patience: Duration,
+    /// and those that did not give it back.
+    pub(super) leaks: Leaks,
     pub(super) declared: BTreeMap<DeviceId, DeviceDeclaration>,
     /// Devices whose driver does not tell processes apart, as it says or as its lists show,
     pub(super) blind: BTreeMap<DeviceId, Blindness>,
     /// and what programs without a lease use on each of them, as the operator says.
     pub(super) foreign: ByteCount,
+    /// Whether the last look left in doubt how a device is counted: the next comes soon.
+    pub(super) in_doubt: bool,
     /// Some lease may have nobody who holds it any more: they are looked through at each look.
     pub(super) unsettled: bool,
     /// When the devices were last looked at.
@@ -72,7 +79,7 @@ pub(super) fn keep(
     begun: oneshot::Sender<Result<(), LeaseStartError>>,
     inbox: &mpsc::Receiver<LeaseCommand>,
 ) {
-    let LeaseSetup { store, runtime_dir, terms, foreign, probes, news } = setup;
+    let LeaseSetup { store, runtime_dir, terms, foreign, return_patience, probes, news } = setup;
     let mut begun = Some(begun);
     let mut tell = |word| begun.take().is_some_and(|begun| begun.send(word).is_ok());
     let mut probes = match Probes::start(probes) {
@@ -106,7 +113,8 @@ pub(super) fn keep(
             }
         }
     };
-    let mut ledger = Ledger::new(holder, probes, foreign, news, (table.clone(), watch.clone()), unsettled);
+    let spans = (foreign, return_patience);
+    let mut ledger = Ledger::new(holder, probes, spans, news, (table.clone(), watch.clone()), unsettled);
     match ledger.look() {
         // Another ledger counts a device of ours.
         Err(error) if !error.is_outage() => {
@@ -173,7 +181,7 @@ impl Ledger {
     fn new(
         holder: Holder,
         probes: Probes,
-        foreign: ByteCount,
+        (foreign, return_patience): (ByteCount, Duration),
         news: News,
         (table, watch): (DeviceTable, StoreWatch),
         unsettled: bool,
@@ -195,9 +203,12 @@ impl Ledger {
             revoked: BTreeSet::new(),
             ranks: Ranks::default(),
             releasing: Vec::new(),
+            return_patience,
+            leaks: Leaks::default(),
             declared: BTreeMap::new(),
             blind: BTreeMap::new(),
             foreign,
+            in_doubt: false,
             unsettled,
             looked: Instant::now(),
             complaint: String::new(),
@@ -211,7 +222,8 @@ impl Ledger {
         // Not when it was looked last: somebody who asks again and again has us look, and would put off all the rest.
         let mut tended = Instant::now();
         loop {
-            let interval = match (self.releasing.is_empty(), self.held.is_empty() && self.is_quiet()) {
+            let interval = match (self.releasing.is_empty() && !self.in_doubt, self.held.is_empty() && self.is_quiet())
+            {
                 (false, _) => RELEASE_INTERVAL,
                 // Also who waits for others to make way sees each second whether they do.
                 (true, false) => WATCH_INTERVAL,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use model_boss_core::{DeviceObservation, Event, OtherLease, OtherRequest};
 use model_boss_lease_store::{
-    Accounting, DeviceDeclaration, DeviceKey, Observation, PartView, ProcessTree, StoreError, this_process,
+    Accounting, DeviceDeclaration, DeviceKey, Observation, PartView, Process, ProcessTree, StoreError, this_process,
 };
 use model_boss_protocol::{ByteCount, DeviceId};
 
@@ -28,16 +28,16 @@ pub(super) fn show_unknown(probes: &mut Probes, table: &DeviceTable, news: &News
     let samples = probes.sample(&[], SAMPLE_LIMIT);
     table.set(samples.clone(), probes.problems());
     for sample in samples {
-        news.event(Event::DeviceObserved(observed(sample, None)));
+        news.event(Event::DeviceObserved(observed(sample, None, ByteCount::ZERO)));
     }
 }
 
-fn observed(sample: DeviceSample, foreign: Option<ByteCount>) -> DeviceObservation {
+fn observed(sample: DeviceSample, foreign: Option<ByteCount>, leaking: ByteCount) -> DeviceObservation {
     let DeviceSample { device, capacity, reserve, retention, exclusive, trouble, .. } = sample;
     let lost = trouble == Some(Trouble::Lost);
     // What other programs use now is not what they used when it was last seen.
     let foreign = foreign.filter(|_| trouble.is_none());
-    DeviceObservation { device, capacity, reserve, foreign, retention, exclusive, lost }
+    DeviceObservation { device, capacity, reserve, foreign, retention, exclusive, leaking, lost }
 }
 
 /// How it is known that a driver does not tell processes apart.
@@ -67,6 +67,8 @@ enum Listed {
     Lacking,
     /// One is in it.
     Named,
+    /// One may not be in it that holds memory: the next look tells.
+    Doubtful,
     /// Nothing can be concluded.
     Unsure,
 }
@@ -78,6 +80,36 @@ pub(super) fn unexplained(sample: &DeviceSample) -> Option<(DeviceId, ByteCount)
     let visible = |pid: &u32| Path::new("/proc").join(pid.to_string()).exists();
     let explained: ByteCount = sample.processes.iter().filter(|(pid, _)| visible(pid)).map(|&(_, bytes)| bytes).sum();
     Some((sample.device.clone(), sample.used?.saturating_sub(explained)))
+}
+
+/// A list that lacks a worker although memory in use has grown: it may have ended a moment ago, or the driver may list
+/// nobody. Until the next look nothing is concluded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Doubt {
+    since: Instant,
+    /// Its processes that lived behind the list.
+    living: Vec<Process>,
+}
+
+/// A doubt that lasts longer is none: memory stayed in use, and processes that may hold it live.
+const LONGEST_DOUBT: Duration = Duration::from_secs(2);
+
+/// What a list means that does not name a worker, and the doubt that stays. `grew` says whether memory that no listed
+/// process accounts for grew since the worker was let through, `living` which of its processes live behind the list.
+///
+/// A worker is missing from a list when it held memory before and lived on behind it: when memory had grown at the look
+/// before too, and every process that lived behind that list lives behind this one. A worker that holds nothing yet is
+/// rightly not listed; so is one that ended before its list was made, while the memory in use was read a moment earlier.
+fn conclude(before: Option<Doubt>, grew: bool, living: Vec<Process>, now: Instant) -> (Listed, Option<Doubt>) {
+    if !grew || living.is_empty() {
+        return (Listed::Unsure, None);
+    }
+    let since = before.as_ref().map_or(now, |doubt| doubt.since);
+    let lives_on = |doubt: Doubt| doubt.living.iter().all(|known| living.contains(known));
+    if before.is_some_and(lives_on) || now.saturating_duration_since(since) >= LONGEST_DOUBT {
+        return (Listed::Lacking, None);
+    }
+    (Listed::Doubtful, Some(Doubt { since, living }))
 }
 
 impl Ledger {
@@ -106,23 +138,31 @@ impl Ledger {
         let mut pids = self.holder.leased_processes();
         pids.extend(self.held.values().filter_map(|held| held.pid));
         let mut samples = self.probes.sample(&pids, SAMPLE_LIMIT);
-        let accounting: Vec<Accounting> = samples.iter().map(|sample| self.accounting(sample)).collect();
+        let accounting: Vec<Option<Accounting>> = samples.iter().map(|sample| self.accounting(sample)).collect();
+        self.in_doubt = accounting.iter().any(Option::is_none);
         for sample in &mut samples {
             sample.told_apart = !self.blind.contains_key(&sample.device);
         }
-        self.table.set(samples.clone(), self.probes.problems());
+        if let Err(error) = self.leaks.look(&samples) {
+            tracing::debug!("ended workers that may hold memory could not be looked at: {}", chain(&error));
+        }
+        let problems = self.probes.problems().into_iter().chain(self.leaking(&samples)).collect();
+        self.table.set(samples.clone(), problems);
         let mut written = Ok(());
         for (sample, accounting) in samples.into_iter().zip(accounting) {
-            let foreign = match &written {
-                Ok(()) => self.write_down(&sample, accounting),
-                // The store is not asked again at this look.
-                Err(_) => Ok(None),
+            let leaking = self.leaks.on(&sample);
+            let foreign = match (&written, accounting) {
+                (Ok(()), Some(accounting)) => self.write_down(&sample, accounting),
+                // The store is not asked again at this look, and not told what is in doubt.
+                _ => Ok(None),
             };
             match foreign {
-                Ok(foreign) if written.is_ok() => self.news.event(Event::DeviceObserved(observed(sample, foreign))),
+                Ok(foreign) if written.is_ok() => {
+                    self.news.event(Event::DeviceObserved(observed(sample, foreign, leaking)))
+                }
                 // A device that is gone takes its models along, whatever the store can be told.
                 _ if sample.trouble == Some(Trouble::Lost) => {
-                    self.news.event(Event::DeviceObserved(observed(sample, None)));
+                    self.news.event(Event::DeviceObserved(observed(sample, None, leaking)));
                 }
                 _ => {}
             }
@@ -195,15 +235,16 @@ impl Ledger {
         }
     }
 
-    /// How the use of a device is counted. A driver that refused to tell processes apart is not believed again: an empty
+    /// How the use of a device is counted; `None` while that is in doubt. A driver that refused to tell processes apart is not believed again: an empty
     /// list would be taken for memory that nobody uses. One whose lists lacked a worker of ours is believed again once they
     /// name one.
-    fn accounting(&mut self, sample: &DeviceSample) -> Accounting {
+    fn accounting(&mut self, sample: &DeviceSample) -> Option<Accounting> {
         let seen = if sample.told_apart { self.lists_ours(sample) } else { Listed::Refused };
         let blind = match seen {
             Listed::Refused => Some(Blindness::Refused),
             Listed::Lacking => Some(Blindness::Inferred),
-            Listed::Named | Listed::Unsure => None,
+            Listed::Doubtful if !self.blind.contains_key(&sample.device) => return None,
+            Listed::Named | Listed::Doubtful | Listed::Unsure => None,
         };
         match (blind, self.blind.get(&sample.device)) {
             (Some(blind), None) => {
@@ -221,22 +262,21 @@ impl Ledger {
             }
             _ => {}
         }
-        if self.blind.contains_key(&sample.device) {
+        Some(if self.blind.contains_key(&sample.device) {
             Accounting::Degraded { foreign: self.foreign }
         } else {
             Accounting::PerProcess
-        }
+        })
     }
 
     /// Whether the driver lists the workers that use this device. In a container its list is empty, or has the numbers of
-    /// another pid namespace. A worker is taken to be lacking when memory that nobody listed accounts for grew since it was
-    /// let through: one that holds nothing yet is rightly not listed.
-    fn lists_ours(&self, sample: &DeviceSample) -> Listed {
+    /// another pid namespace.
+    fn lists_ours(&mut self, sample: &DeviceSample) -> Listed {
         let Some((device, now)) = unexplained(sample) else { return Listed::Unsure };
         let Ok(owner) = this_process() else { return Listed::Unsure };
         let tree = ProcessTree::of_this_host(owner.pid_ns);
         let mut seen = Listed::Unsure;
-        for held in self.held.values() {
+        for held in self.held.values_mut() {
             let Some(worker) = held.pid else { continue };
             let parts = self.holder.parts(&held.handle);
             let Some((_, promised)) = parts.iter().find(|(part, _)| *part == device) else { continue };
@@ -244,10 +284,17 @@ impl Ledger {
             if sample.processes.iter().any(|(pid, _)| is_its(*pid)) {
                 return Listed::Named;
             }
-            let before = held.unexplained.iter().find(|(other, _)| *other == device).map(|(_, bytes)| *bytes);
-            let grew = now.saturating_sub(before.unwrap_or(now));
-            if grew >= LEAST_GROWTH.max(ByteCount(promised.0 / 8)) {
-                seen = Listed::Lacking;
+            let at_first = held.unexplained.iter().find(|(other, _)| *other == device).map(|(_, bytes)| *bytes);
+            let grew = now.saturating_sub(at_first.unwrap_or(now)) >= LEAST_GROWTH.max(ByteCount(promised.0 / 8));
+            // Behind the list: who is seen now lived while it was made.
+            let root = tree.lineage(worker, &[]).into_iter().next();
+            let living = || root.map(|root| tree.members(&root)).unwrap_or_default();
+            let before = held.doubts.remove(&device);
+            let living = if grew { living() } else { Vec::new() };
+            let (listed, doubt) = conclude(before, grew, living, Instant::now());
+            held.doubts.extend(doubt.map(|doubt| (device.clone(), doubt)));
+            if listed == Listed::Lacking || seen == Listed::Unsure {
+                seen = listed;
             }
         }
         seen
@@ -275,5 +322,58 @@ impl Ledger {
             processes: sample.processes.clone(),
             sampled_at: sample.sampled_at,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use model_boss_protocol::Later;
+
+    use super::*;
+
+    fn process(pid: u32, start_time: u64) -> Process {
+        Process { pid, start_time, pid_ns: "pid:[1]".to_owned() }
+    }
+
+    /// What looks in a row conclude, 50 ms apart, each of which saw memory grow or not, and these processes behind its list.
+    fn looks(seen: &[(bool, &[Process])]) -> Vec<Listed> {
+        let (mut before, mut now) = (None, Instant::now());
+        let look = |(grew, living): &(bool, &[Process])| {
+            let (listed, after) = conclude(before.take(), *grew, living.to_vec(), now);
+            before = after;
+            now = now.later(Duration::from_millis(50));
+            listed
+        };
+        seen.iter().map(look).collect()
+    }
+
+    #[test]
+    fn rc_21_a_worker_is_missing_from_a_list_when_it_held_memory_before_and_lived_on_behind_it() {
+        use Listed::{Doubtful, Lacking, Unsure};
+        let (guard, worker) = (process(10, 1), process(11, 2));
+        let both = [guard.clone(), worker.clone()];
+        assert_eq!(looks(&[(true, &both), (true, &both)]), [Doubtful, Lacking]);
+        // It ended between the figure and the list; its guard lives a moment longer, its memory does not.
+        let guard_only = std::slice::from_ref(&guard);
+        assert_eq!(looks(&[(true, &both), (true, guard_only), (false, &[])]), [Doubtful, Doubtful, Unsure]);
+        assert_eq!(looks(&[(true, guard_only), (true, &[])]), [Doubtful, Unsure]);
+        assert_eq!(looks(&[(true, &[]), (true, &[])]), [Unsure, Unsure]);
+        // Another process with its number is another process.
+        let later = [guard.clone(), process(11, 9)];
+        assert_eq!(looks(&[(true, &both), (true, &later)]), [Doubtful, Doubtful]);
+        // It held nothing when the earlier list was made.
+        assert_eq!(looks(&[(false, &both), (true, &both)]), [Unsure, Doubtful]);
+        assert_eq!(looks(&[(true, &both), (false, &both), (true, &both)]), [Doubtful, Unsure, Doubtful]);
+        // Those who are added in between prove nothing against those who were there.
+        let more = [guard, worker, process(12, 3)];
+        assert_eq!(looks(&[(true, &both), (true, &more)]), [Doubtful, Lacking]);
+    }
+
+    #[test]
+    fn a_doubt_ends_also_where_processes_come_all_the_time() {
+        let family: Vec<[Process; 2]> = (0..60).map(|n| [process(10, 1), process(100 + n, 2)]).collect();
+        let seen: Vec<(bool, &[Process])> = family.iter().map(|living| (true, living.as_slice())).collect();
+        let concluded = looks(&seen);
+        assert_eq!(concluded.iter().position(|listed| *listed == Listed::Lacking), Some(40), "{concluded:?}");
     }
 }

@@ -4,6 +4,7 @@
 
 mod guests;
 mod keeper;
+mod leaks;
 mod leftovers;
 mod look;
 mod opening;
@@ -12,6 +13,7 @@ mod workers;
 use std::path::PathBuf;
 use std::sync::mpsc;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use model_boss_core::LedgerState;
 use model_boss_lease_store::{Document, StoreError, Swap, Terms};
@@ -44,6 +46,8 @@ pub(crate) struct LeaseSetup {
     pub(crate) terms: Terms,
     /// What programs without a lease use on a device whose driver does not tell processes apart.
     pub(crate) foreign: ByteCount,
+    /// How long the memory of an ended worker is waited for before its device is said to be leaking.
+    pub(crate) return_patience: Duration,
     /// The eyes on the devices.
     pub(crate) probes: Vec<Box<dyn Probe>>,
     /// Where reports go.

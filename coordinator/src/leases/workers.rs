@@ -1,21 +1,23 @@
 //! The leases of the coordinator's own workers: waited for, asked for, attached, kept and given back.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use model_boss_core::Event;
-use model_boss_lease_store::{AcquireRequest, Acquired, Evidence, LeaseHandle, Mode, StoreError, Yielding};
+use model_boss_lease_store::{
+    AcquireRequest, Acquired, Evidence, LeaseHandle, Mode, Process, ProcessTree, StoreError, Yielding, this_process,
+};
 use model_boss_protocol::{ByteCount, DeviceId, Generation, ModelId, Priority, SlotId};
 
 use super::Ask;
 use super::keeper::Ledger;
-use super::look::unexplained;
+use super::leaks::still_holds;
+use super::look::{Doubt, unexplained};
 use crate::error_chain::chain;
 
-/// A process that ended and still shows on a device is waited for at most so long: then its bytes stay charged in the
-/// ledger until they are seen to be free (RC-18).
-const RELEASE_LIMIT: Duration = Duration::from_secs(10);
+/// What will never fit is asked for again after this, all the same: devices may change.
+const NEVER_FITS_RETRY: Duration = Duration::from_secs(10);
 /// A store that failed is asked again after this long.
 const STORE_RETRY: Duration = Duration::from_secs(1);
 /// A model is not asked back before it was held for this long (RC-18's hold).
@@ -31,6 +33,10 @@ pub(super) struct Held {
     pub(super) load: LoadKnown,
     /// What nobody listed accounted for on its devices when it was let through.
     pub(super) unexplained: Vec<(DeviceId, ByteCount)>,
+    /// Devices whose list may lack it.
+    pub(super) doubts: BTreeMap<DeviceId, Doubt>,
+    /// Its processes when its load was complete: one that is gone is still known by its number where a device shows it.
+    pub(super) family: Vec<Process>,
     /// The most that the scheduler was told of its use.
     pub(super) told: Vec<(DeviceId, ByteCount)>,
 }
@@ -74,13 +80,21 @@ impl Ledger {
                 self.places.remove(&ask.model);
                 self.held.insert(
                     filling,
-                    Held { handle, pid: None, load: LoadKnown::Runs, unexplained: Vec::new(), told: Vec::new() },
+                    Held {
+                        handle,
+                        pid: None,
+                        load: LoadKnown::Runs,
+                        unexplained: Vec::new(),
+                        doubts: BTreeMap::new(),
+                        family: Vec::new(),
+                        told: Vec::new(),
+                    },
                 );
                 self.news.event(Event::LeaseGranted { slot, generation });
                 return;
             }
             Ok(Acquired::Wait { reason, retry_after, .. }) => (reason, retry_after),
-            Ok(Acquired::NeverFits { reason }) => (reason, RELEASE_LIMIT),
+            Ok(Acquired::NeverFits { reason }) => (reason, NEVER_FITS_RETRY),
             Err(error) => (chain(&error), STORE_RETRY),
         };
         self.tell_others();
@@ -176,6 +190,10 @@ impl Ledger {
     pub(super) fn loaded(&mut self, filling: Filling) {
         let Some(held) = self.held.get_mut(&filling) else { return };
         held.load = LoadKnown::Complete;
+        if let (Some(pid), Ok(owner)) = (held.pid, this_process()) {
+            let tree = ProcessTree::of_this_host(owner.pid_ns);
+            held.family = tree.lineage(pid, &[]).first().map(|root| tree.members(root)).unwrap_or_default();
+        }
         if self.state_loads() {
             // What is in use now is what it took.
             self.look_or_log();
@@ -253,7 +271,8 @@ impl Ledger {
         });
     }
 
-    /// Releases what no device shows any more. While the store is out of reach they wait for it: nothing is forgotten.
+    /// Releases what no device shows any more. What one still shows when patience is over stays charged in the ledger until
+    /// its processes are seen to be gone, and its device is said to be leaking (RC-18). While the store is out of reach they wait for it: nothing is forgotten.
     pub(super) fn finish_releases(&mut self) {
         let showing = self.showing();
         for (filling, since) in std::mem::take(&mut self.releasing) {
@@ -263,8 +282,10 @@ impl Ledger {
                 continue;
             };
             // Every process of its tree counts, whichever session it is in: one may have outlived the worker.
-            let leaks = !self.holder.living_of(&held.handle, &showing).is_empty();
-            if leaks && since.elapsed() < RELEASE_LIMIT {
+            let mut left = self.holder.living_of(&held.handle, &showing);
+            left.extend(held.family.iter().filter(|process| still_holds(process, &showing)).cloned());
+            let leaks = !left.is_empty();
+            if leaks && since.elapsed() < self.return_patience {
                 self.releasing.push((filling, since));
                 continue;
             }
@@ -280,7 +301,10 @@ impl Ledger {
                     tracing::warn!("a lease could not be released: {}", chain(&error));
                     self.unsettled = true;
                 }
-                Ok(()) => self.unsettled |= leaks,
+                Ok(()) => {
+                    self.unsettled |= leaks;
+                    self.leaks.add(left);
+                }
             }
             self.held.remove(&filling);
             self.news.event(Event::LeaseReleased { slot, generation });

@@ -109,7 +109,6 @@ impl Scheduler {
             SlotState::Ready(_) if completed == 0 => Some(FailedWhen::BeforeFirstAnswer),
             _ => None,
         };
-        self.pool[id].exited_at = Some(self.now);
         if matches!(before, SlotState::Stopping(_)) {
             // A place among the models of its category is free, if not yet its memory (MM-1).
             if self.settings.max_loaded != MaxLoaded::Auto {
@@ -367,7 +366,6 @@ impl Scheduler {
         slot.leaving = None;
         slot.pid = None;
         slot.port = None;
-        slot.exited_at = None;
         slot.exclusive.clear();
         self.alone.remove(&id);
         self.devices.discharge(id, &parts);

@@ -1,7 +1,5 @@
 //! What the scheduler shows. Reads everything, changes nothing.
 
-use std::time::Duration;
-
 use model_boss_protocol::RequestId;
 
 use super::Scheduler;
@@ -10,9 +8,6 @@ use crate::queue::{Purpose, Waiting};
 use crate::slot::{ModelSlot, ReadyPhase, SlotState};
 use crate::view::{DeviceView, ModelStatus, ModelView, QueuedView, RequestPurpose, SlotView};
 use crate::{Decision, LeaveCause, Moment, WaitReason};
-
-/// Bytes that the driver does not show back this long after their process is gone are called leaking (RC-18).
-const LEAK_AFTER: Duration = Duration::from_secs(10);
 
 impl Scheduler {
     /// Every model of the catalog, in the order it first named them.
@@ -77,13 +72,7 @@ impl Scheduler {
                 leases: self.shares(std::slice::from_ref(id)),
                 charged: device.charged(),
                 free: device.free(),
-                leaking: device
-                    .slots
-                    .iter()
-                    .map(|&slot| &self.pool[slot])
-                    .filter(|slot| slot.exited_at.is_some_and(|at| self.now.since(at) >= LEAK_AFTER))
-                    .map(|slot| slot.bytes_on(id))
-                    .sum(),
+                leaking: device.observation.leaking,
                 models: device.slots.iter().map(|&slot| name(self.pool[slot].model)).collect(),
                 loading: device.loading.map(|slot| name(self.pool[slot].model)),
                 closed: device.closed,

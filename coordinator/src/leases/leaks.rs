@@ -1,0 +1,113 @@
+//! Memory of workers that ended and did not give it back (RC-18): what a device shows of their processes after the time
+//! in which drivers return it. It is counted in the ledger, or as used by others; here it gets its name.
+
+use std::path::Path;
+
+use model_boss_lease_store::{Process, ProcessTree, StoreError, this_process};
+use model_boss_protocol::ByteCount;
+
+use super::keeper::Ledger;
+use crate::probe::DeviceSample;
+
+/// The processes of workers that ended, until no device shows them any more.
+#[derive(Default)]
+pub(super) struct Leaks(Vec<Process>);
+
+impl Leaks {
+    /// These were not given up in time.
+    pub(super) fn add(&mut self, processes: Vec<Process>) {
+        self.0.extend(processes);
+    }
+
+    /// Forgets those that gave everything back.
+    pub(super) fn look(&mut self, samples: &[DeviceSample]) -> Result<(), StoreError> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        let tree = ProcessTree::of_this_host(this_process()?.pid_ns);
+        let showing: Vec<u32> =
+            samples.iter().flat_map(|sample| sample.processes.iter().map(|(pid, _)| *pid)).collect();
+        self.0.retain(|process| tree.shows(process) || still_holds(process, &showing));
+        Ok(())
+    }
+
+    /// What a device shows of them.
+    pub(super) fn on(&self, sample: &DeviceSample) -> ByteCount {
+        self.0.iter().map(|process| on(sample, process)).sum()
+    }
+}
+
+/// Whether a device shows a process that is gone. A later process may bear its number.
+pub(super) fn still_holds(process: &Process, showing: &[u32]) -> bool {
+    showing.contains(&process.pid) && !Path::new("/proc").join(process.pid.to_string()).exists()
+}
+
+fn on(sample: &DeviceSample, process: &Process) -> ByteCount {
+    sample.processes.iter().filter(|(pid, _)| *pid == process.pid).map(|&(_, bytes)| bytes).sum()
+}
+
+impl Ledger {
+    /// What is wrong with each device that shows memory of ended workers, for people.
+    pub(super) fn leaking(&self, samples: &[DeviceSample]) -> Vec<String> {
+        let leaking = samples.iter().map(|sample| (&sample.device, self.leaks.on(sample)));
+        let leaking = leaking.filter(|(_, bytes)| *bytes > ByteCount::ZERO);
+        let text = |(device, bytes)| {
+            format!("{device} is leaking: its driver still shows {bytes} of workers that ended, which count as used")
+        };
+        leaking.map(text).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use model_boss_protocol::DeviceId;
+
+    use super::*;
+
+    fn shows(pid: u32, mib: u64) -> DeviceSample {
+        DeviceSample {
+            device: DeviceId::Cuda(0),
+            name: "fake".into(),
+            uuid: Some("GPU-fake".into()),
+            capacity: Some(ByteCount::gib(8)),
+            reserve: ByteCount::ZERO,
+            used: Some(ByteCount::gib(1)),
+            told_apart: true,
+            processes: vec![(pid, ByteCount::mib(mib))],
+            retention: None,
+            trouble: None,
+            exclusive: false,
+            sampled_at: Instant::now(),
+        }
+    }
+
+    #[test]
+    fn rc_18_a_leak_lasts_until_no_device_shows_its_process() {
+        let me = this_process().unwrap();
+        // Above every number that the kernel gives.
+        let ended = Process { pid: (1 << 22) + 7, start_time: 1, pid_ns: me.pid_ns.clone() };
+        let mut leaks = Leaks::default();
+        leaks.add(vec![ended.clone()]);
+        leaks.look(&[shows(ended.pid, 64)]).unwrap();
+        assert_eq!(leaks.on(&shows(ended.pid, 64)), ByteCount::mib(64));
+        assert_eq!(leaks.on(&shows(1, 64)), ByteCount::ZERO);
+        leaks.look(&[shows(1, 64)]).unwrap();
+        assert!(leaks.0.is_empty());
+    }
+
+    #[test]
+    fn a_later_process_with_the_number_of_an_ended_one_leaks_nothing() {
+        let me = this_process().unwrap();
+        let earlier = Process { start_time: me.start_time - 1, ..me.clone() };
+        let mut leaks = Leaks::default();
+        leaks.add(vec![earlier]);
+        leaks.look(&[shows(me.pid, 64)]).unwrap();
+        assert!(leaks.0.is_empty());
+        // One that cannot end holds what it has.
+        leaks.add(vec![me.clone()]);
+        leaks.look(&[shows(me.pid, 64)]).unwrap();
+        assert_eq!(leaks.on(&shows(me.pid, 64)), ByteCount::mib(64));
+    }
+}
