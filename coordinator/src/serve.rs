@@ -35,7 +35,7 @@ use crate::settings::{Configured, LiveSettings};
 use crate::startup::Startup;
 use crate::state_folder::StateFolder;
 use crate::supervisor::{LOGS, Ports, ProgramError, Programs, Spawner, Streams, Supervisor, SupervisorSettings, Tools};
-use crate::tasks::LiveTasks;
+use crate::tasks::{LiveTasks, UnusableTasks};
 
 /// Where earlier versions kept their state unless they were told otherwise: in the folder that they were started from.
 const EARLIER_STATE: &str = "state";
@@ -54,6 +54,9 @@ pub(crate) enum ServeError {
     /// The keys.
     #[error("the API keys cannot be used")]
     Keys(#[from] ApiKeysError),
+    /// The rules of clients.
+    #[error("the tasks and the rules of clients cannot be used")]
+    Tasks(#[from] UnusableTasks),
     /// No worker program.
     #[error("models cannot be run")]
     Program(#[from] ProgramError),
@@ -92,12 +95,17 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
     state.look();
     state.check(&[SPEND_FILE]).map_err(|(path, why)| ServeError::StateFile(path, why))?;
     let keys = keys(&config)?;
-    let descriptors = descriptors::raise();
-    let mut asked = Asked::new()?;
-    let listeners = bind(&config).await?;
     let (news, inbox) = News::channel();
     let prefixes = config.providers.prefixes();
     let metrics = Arc::new(Metrics::new(prefixes.names())?);
+    let configured = configured(&config);
+    let scheduler = Scheduler::new(configured.settings.clone(), Moment::START);
+    let settings = Arc::new(LiveSettings::new(configured, log.clone(), news.clone()));
+    let named = decided.contains_key("tasks");
+    let tasks = Arc::new(LiveTasks::read(&config.tasks, named, prefixes, Arc::clone(&settings))?);
+    let descriptors = descriptors::raise();
+    let mut asked = Asked::new()?;
+    let listeners = bind(&config).await?;
     let roots = ModelRoots::new(&[config.model_roots.as_slice(), std::slice::from_ref(&config.manifests)].concat());
     let engines = engines(&config, machine.is_some());
     let live = Arc::new(LiveCatalog::read(&config.manifests, roots, engines, news.clone(), Arc::clone(&metrics)));
@@ -121,12 +129,7 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
     let (scheduling, clock) = (Scheduling::new(news.clone()), Clock::start());
     let (pulse, changes) = (Arc::new(Pulse::default()), Arc::new(Changes::new()));
     let (drained, draining) = (CancellationToken::new(), CancellationToken::new());
-    let configured = configured(&config);
     let streams = Streams::default();
-    let scheduler = Scheduler::new(configured.settings.clone(), Moment::START);
-    let settings = Arc::new(LiveSettings::new(configured, log.clone(), news.clone()));
-    let named = decided.contains_key("tasks");
-    let tasks = Arc::new(LiveTasks::read(&config.tasks, named, prefixes, Arc::clone(&settings)));
     let runtime = RuntimeConfig::open(
         leases.clone(),
         settings,

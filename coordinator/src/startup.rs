@@ -21,7 +21,7 @@ pub(crate) struct Startup<'a> {
     pub(crate) addresses: &'a [SocketAddr],
     /// The models, and what is wrong with the others.
     pub(crate) catalog: &'a Catalog,
-    /// The tasks, and what is wrong with their file.
+    /// The tasks.
     pub(crate) tasks: &'a LiveTasks,
     /// The devices.
     pub(crate) devices: &'a [DeviceSample],
@@ -82,9 +82,6 @@ impl Startup<'_> {
             line("task", &format_args!("{task}: {}", what.ladder.join(", else ")))?;
         }
         for problem in &self.catalog.problems {
-            line("problem", &format_args!("{problem}"))?;
-        }
-        for problem in self.tasks.problems() {
             line("problem", &format_args!("{problem}"))?;
         }
         line("state", &format_args!("{}", self.state_dir.display()))?;

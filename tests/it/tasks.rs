@@ -146,6 +146,25 @@ async fn tr_2_a_stream_whose_headers_were_early_says_it_in_its_first_and_last_ch
 }
 
 #[tokio::test]
+async fn a_coordinator_does_not_begin_without_the_rules_of_a_broken_file() {
+    let sandbox = Sandbox::new();
+    let _alpha = sandbox.fake_model("alpha", says("alpha"));
+    write(&sandbox, "clients:\n  guest: {allowed_models: [beta]}\n  other: {allowed_modls: [beta]}\n");
+    let worker = model_boss_tests::binary("model-boss-fake-worker");
+    let (status, said) = sandbox.launch(&worker).end().await;
+    assert!(!status.success(), "{said}");
+    for part in ["tasks.yaml:3: clients.other.allowed_modls", "model-boss tasks check"] {
+        assert!(said.contains(part), "{said}");
+    }
+    write(&sandbox, "clients:\n  guest: {allowed_models: [beta]}\n");
+    let boss = sandbox.start().await;
+    let mut body = question("alpha", "?");
+    body["x_client_id"] = json!("guest");
+    assert_eq!(ask(&boss, body).await.status.as_u16(), 403);
+    boss.finish().await;
+}
+
+#[tokio::test]
 async fn tr_5_edits_count_while_requests_run_and_bad_ones_change_nothing() {
     let sandbox = Sandbox::new();
     let alpha = sandbox.fake_model("alpha", says("alpha"));

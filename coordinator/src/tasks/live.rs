@@ -74,9 +74,23 @@ enum Mark {
     Unreadable(Option<i32>),
 }
 
+/// The file cannot be used at the start. There is no last good one: without its rules every client might do everything.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{}; no client is served without the rules of this file: mend it (`model-boss tasks check` says what is wrong), or \
+     move it away",
+    .0.join("; ")
+)]
+pub(crate) struct UnusableTasks(Vec<String>);
+
 impl LiveTasks {
-    /// Reads the file. One that makes no sense at the start leaves no tasks, and is named.
-    pub(crate) fn read(path: &Path, required: bool, providers: Providers, settings: Arc<LiveSettings>) -> Self {
+    /// Reads the file. Without one nothing is ruled, unless somebody named it.
+    pub(crate) fn read(
+        path: &Path,
+        required: bool,
+        providers: Providers,
+        settings: Arc<LiveSettings>,
+    ) -> Result<Self, UnusableTasks> {
         let live = Self {
             path: path.to_owned(),
             required,
@@ -91,7 +105,8 @@ impl LiveTasks {
             live.judge(mark, text);
         }
         live.looks.lock().unwrap_or_else(PoisonError::into_inner).judged = Some(mark);
-        live
+        let problems = live.problems();
+        if problems.is_empty() { Ok(live) } else { Err(UnusableTasks(problems)) }
     }
 
     /// Where the file is.
@@ -182,11 +197,13 @@ impl LiveTasks {
                 let text = String::from_utf8(bytes).map_err(|_| "is not a text in UTF-8".to_owned());
                 (Mark::Content(hasher.finish()), text)
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                (Mark::Missing, Err("is not there; what it said last stays in use".to_owned()))
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => (Mark::Missing, Err(self.missing().to_owned())),
             Err(error) => (Mark::Unreadable(error.raw_os_error()), Err(format!("cannot be read: {error}"))),
         }
+    }
+
+    fn missing(&self) -> &'static str {
+        if self.current().reloads.adopted > 0 { "is not there; what it said last stays in use" } else { "is not there" }
     }
 
     /// Adopts what makes sense; else says what does not, and leaves what is in use.

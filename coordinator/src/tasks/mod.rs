@@ -3,4 +3,4 @@
 
 mod live;
 
-pub(crate) use live::LiveTasks;
+pub(crate) use live::{LiveTasks, UnusableTasks};

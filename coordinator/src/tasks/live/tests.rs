@@ -38,7 +38,7 @@ fn rig(text: Option<&str>) -> Rig {
     };
     let settings = Arc::new(LiveSettings::new(configured, LogFilter::default(), news.clone()));
     settings.set_overrides(Overrides::nothing_stored());
-    let live = Arc::new(LiveTasks::read(&file, false, Providers::new(), settings));
+    let live = Arc::new(LiveTasks::read(&file, false, Providers::new(), settings).unwrap());
     let metrics = Arc::new(Metrics::new([]).unwrap());
     let models = LiveCatalog::read(folder.path(), ModelRoots::new(&[]), Engines::default(), news, metrics);
     Rig { folder, live, models }
@@ -147,6 +147,36 @@ fn version(number: u64) -> String {
 }
 
 /// Random edits while others resolve. `TASKS_EDITS=10000` for more of them.
+#[test]
+fn no_coordinator_begins_without_the_rules_of_a_file_that_is_there_or_was_named() {
+    let read = |text: Option<&[u8]>, required| {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tasks.yaml");
+        text.into_iter().for_each(|text| fs::write(&file, text).unwrap());
+        let news = News::channel().0;
+        let configured = Configured {
+            settings: Settings::default(),
+            allow_cloud_fallback: true,
+            model_idle: None,
+            log_level: LogLevel::Info,
+        };
+        let settings = Arc::new(LiveSettings::new(configured, LogFilter::default(), news));
+        LiveTasks::read(&file, required, Providers::new(), settings).map(|_| ()).map_err(|error| error.to_string())
+    };
+    let broken = b"clients:\n  guest: {allowed_models: [a]}\n  other: {nonsense: 1}\n";
+    for (text, required, said) in [
+        (Some(&broken[..]), false, "tasks.yaml:3: clients.other.nonsense"),
+        (Some(b"clients: ["), false, "tasks.yaml:"),
+        (Some(b"\xff"), false, "is not a text in UTF-8"),
+        (None, true, "is not there"),
+    ] {
+        let error = read(text, required).unwrap_err();
+        assert!(error.contains(said) && error.contains("model-boss tasks check"), "{error}");
+    }
+    assert_eq!(read(None, false), Ok(()));
+    assert_eq!(read(Some(b"clients: {guest: {allowed_models: [a]}}"), true), Ok(()));
+}
+
 #[test]
 fn tr_5_no_edit_makes_a_bad_file_active_or_a_request_fail() {
     let edits: u64 = std::env::var("TASKS_EDITS").ok().and_then(|n| n.parse().ok()).unwrap_or(300);
