@@ -5,7 +5,9 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use model_boss_lease_store::{StateFileUse, open_state_file, replace_state_file};
+use model_boss_lease_store::{StateFileUse, open_state_file};
+
+use crate::state_folder::{KeptFile, StateFolder};
 
 /// The header that carries it.
 pub(crate) const OWNER_KEY: &str = "x-model-boss-owner";
@@ -17,22 +19,26 @@ const STRENGTH: usize = 32;
 const LONGEST: u64 = 128;
 
 /// The key of a running coordinator.
-pub(crate) struct OwnerKey(String);
+pub(crate) struct OwnerKey {
+    key: String,
+    /// Tried until it is written: a disk may be full at the start.
+    _file: KeptFile,
+}
 
 impl OwnerKey {
     /// Draws one for the coordinator on this port, and writes it where its user finds it.
-    pub(crate) fn create(state_dir: &Path, port: u16) -> io::Result<Self> {
+    pub(crate) fn create(state: &StateFolder, port: u16) -> io::Result<Self> {
         let mut bits = [0; STRENGTH];
         getrandom::fill(&mut bits).map_err(|error| io::Error::other(error.to_string()))?;
         let key: String = bits.iter().map(|byte| format!("{byte:02x}")).collect();
-        std::fs::create_dir_all(state_dir)?;
-        replace_state_file(&state_dir.join(FILE), format!("{port} {key}\n").as_bytes())?;
-        Ok(Self(key))
+        let file = state.keep(FILE, "`run PATH` is held to model_roots, its key cannot be written");
+        file.write(format!("{port} {key}\n").into_bytes());
+        Ok(Self { key, _file: file })
     }
 
     /// Whether this is the key; takes the same time for every text of its length.
     pub(crate) fn accept(&self, offered: &str) -> bool {
-        let (own, offered) = (self.0.as_bytes(), offered.as_bytes());
+        let (own, offered) = (self.key.as_bytes(), offered.as_bytes());
         own.len() == offered.len() && own.iter().zip(offered).fold(0, |different, (a, b)| different | (a ^ b)) == 0
     }
 }
@@ -58,18 +64,29 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_key_is_for_its_user_and_its_port() {
+    /// Waits until the key that is written is another one than `before`.
+    async fn written(state: &Path, before: Option<&str>) -> String {
+        loop {
+            match key_for(state, 8210) {
+                Some(key) if Some(key.as_str()) != before => return key,
+                _ => tokio::time::sleep(std::time::Duration::from_millis(1)).await,
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_key_is_for_its_user_and_its_port() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("state");
-        let key = OwnerKey::create(&state, 8210).unwrap();
-        let read = key_for(&state, 8210).unwrap();
+        let kept = StateFolder::new(&state);
+        let key = OwnerKey::create(&kept, 8210).unwrap();
+        let read = written(&state, None).await;
         assert!(key.accept(&read) && !key.accept("") && !key.accept(&read.replace(|c| c != 'f', "f")));
         assert_eq!(key_for(&state, 8211), None);
         assert_eq!(key_for(folder.path(), 8210), None);
         // Another start, another key.
-        let again = OwnerKey::create(&state, 8210).unwrap();
-        assert!(!again.accept(&read));
+        let again = OwnerKey::create(&kept, 8210).unwrap();
+        assert!(!again.accept(&read) && again.accept(&written(&state, Some(&read)).await));
         let file = state.join(FILE);
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();

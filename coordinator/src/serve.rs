@@ -130,14 +130,8 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
     let (pulse, changes) = (Arc::new(Pulse::default()), Arc::new(Changes::new()));
     let (drained, draining) = (CancellationToken::new(), CancellationToken::new());
     let streams = Streams::default();
-    let runtime = RuntimeConfig::open(
-        leases.clone(),
-        settings,
-        &decided,
-        &config.state_dir,
-        &StoreChoice::of(&config).describe(),
-    )
-    .await;
+    let runtime =
+        RuntimeConfig::open(leases.clone(), settings, &decided, &state, &StoreChoice::of(&config).describe()).await;
     let driver = Driver {
         scheduler,
         scheduling: scheduling.clone(),
@@ -163,8 +157,8 @@ pub(crate) async fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Se
         .map(|listener| listener.local_addr().map_err(|error| ServeError::System("the listening socket", error)))
         .collect::<Result<_, _>>()?;
     let port = addresses.first().map_or(config.port, SocketAddr::port);
-    let owner = OwnerKey::create(&config.state_dir, port)
-        .inspect_err(|error| tracing::warn!("`run PATH` is held to model_roots, no key could be written: {error}"))
+    let owner = OwnerKey::create(&state, port)
+        .inspect_err(|error| tracing::warn!("`run PATH` is held to model_roots, no key could be drawn: {error}"))
         .ok();
     let context = Arc::new(Context {
         scheduling: scheduling.clone(),

@@ -151,8 +151,14 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
     let file = folder.path().join("tasks.yaml");
     std::fs::write(&file, tasks).unwrap();
     let tasks = Arc::new(LiveTasks::read(&file, true, Providers::new(), Arc::clone(&settings)).unwrap());
-    let config =
-        RuntimeConfig::open(leases.clone(), settings, &std::collections::BTreeMap::new(), folder.path(), "s").await;
+    let config = RuntimeConfig::open(
+        leases.clone(),
+        settings,
+        &std::collections::BTreeMap::new(),
+        &StateFolder::new(folder.path()),
+        "s",
+    )
+    .await;
     let context = Arc::new(Context {
         tasks,
         config,

@@ -2,23 +2,19 @@
 //! version wrote is dropped: what this one does not know is carried along.
 
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use model_boss_lease_store::{StateFileUse, open_state_file, replace_state_file};
+use model_boss_lease_store::{StateFileUse, open_state_file};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tokio::sync::watch;
-use tokio::task::spawn_blocking;
-use tokio::time::sleep;
+
+use crate::state_folder::{KeptFile, StateFolder};
 
 /// The copy's name in the state folder.
 const FILE: &str = "runtime-config.json";
 /// No document is longer: a change of it fits into one request.
 const LONGEST: u64 = 4 << 20;
-/// A copy that could not be written is tried again after this.
-const TRY_AGAIN: Duration = Duration::from_secs(5);
 
 /// The document.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -45,12 +41,10 @@ pub(super) struct Kept {
     pub(super) document: Stored,
 }
 
-/// The file with the copy. A task of its own writes it: a disk that hangs stops nobody who changes a value.
+/// The file with the copy.
 pub(super) struct LocalCopy {
-    file: PathBuf,
+    file: KeptFile,
     store: String,
-    newest: watch::Sender<Option<Kept>>,
-    trouble: Arc<Mutex<Option<String>>>,
 }
 
 impl Stored {
@@ -82,49 +76,15 @@ impl Stored {
 
 impl LocalCopy {
     /// The copy in `folder` of the document in `store`; what it says, if it is of that store and can be understood.
-    pub(super) fn open(folder: &Path, store: &str) -> (Self, Option<Kept>) {
-        let file = folder.join(FILE);
+    pub(super) fn open(folder: &StateFolder, store: &str) -> (Self, Option<Kept>) {
+        let file = folder.file(FILE);
         let read = read(&file);
-        let trouble = read.as_ref().err().map(|why| {
-            tracing::warn!(file = %file.display(), "the copy of the runtime configuration is not used: {why}");
-            format!("the copy of the runtime configuration, {}, is not used: {why}", file.display())
-        });
-        let copy = Self {
-            file,
-            store: store.to_owned(),
-            newest: watch::Sender::new(None),
-            trouble: Arc::new(Mutex::new(trouble)),
-        };
-        (copy, read.ok().flatten().filter(|kept| kept.store == store))
-    }
-
-    /// Writes what [`Self::keep`] is given, for as long as this value lives.
-    pub(super) fn write_in_background(&self) {
-        let mut newest = self.newest.subscribe();
-        let (file, trouble) = (self.file.clone(), Arc::clone(&self.trouble));
-        tokio::spawn(async move {
-            while newest.changed().await.is_ok() {
-                loop {
-                    let Some(kept) = newest.borrow_and_update().clone() else { break };
-                    let to = file.clone();
-                    // A writer that panicked wrote nothing.
-                    let written = spawn_blocking(move || write(&to, &kept)).await.unwrap_or(Ok(()));
-                    let why = written.err().map(|error| {
-                        format!("the runtime configuration cannot be copied to {}: {error}", file.display())
-                    });
-                    let failed = why.is_some();
-                    let before =
-                        std::mem::replace(&mut *trouble.lock().unwrap_or_else(PoisonError::into_inner), why.clone());
-                    if let Some(why) = why.filter(|why| before.as_ref() != Some(why)) {
-                        tracing::warn!("{why}");
-                    }
-                    if !failed {
-                        break;
-                    }
-                    sleep(TRY_AGAIN).await;
-                }
-            }
-        });
+        if let Err(why) = &read {
+            // Until it is written again.
+            folder.trouble(&file, format!("the copy of the runtime configuration is not used: {why}"));
+        }
+        let file = folder.keep(FILE, "the runtime configuration cannot be copied");
+        (Self { file, store: store.to_owned() }, read.ok().flatten().filter(|kept| kept.store == store))
     }
 
     /// A document as the store has it now.
@@ -134,13 +94,11 @@ impl LocalCopy {
     }
 
     /// Has it written.
-    pub(super) fn keep(&self, kept: Kept) {
-        self.newest.send_replace(Some(kept));
-    }
-
-    /// Why the copy is not what it should be, if it is not.
-    pub(super) fn trouble(&self) -> Option<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(super) fn keep(&self, kept: &Kept) {
+        match serde_json::to_vec(kept) {
+            Ok(content) => self.file.write(content),
+            Err(error) => tracing::warn!("the runtime configuration cannot be copied: {error}"),
+        }
     }
 }
 
@@ -160,8 +118,4 @@ fn read(file: &Path) -> Result<Option<Kept>, String> {
         return Err(format!("it is longer than {LONGEST} bytes"));
     }
     serde_json::from_slice(&bytes).map(Some).map_err(|error| error.to_string())
-}
-
-fn write(file: &Path, kept: &Kept) -> io::Result<()> {
-    replace_state_file(file, &serde_json::to_vec(kept)?)
 }

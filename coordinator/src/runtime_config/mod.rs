@@ -19,6 +19,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::error_chain::chain;
 use crate::leases::Leases;
 use crate::settings::{LiveSettings, StoredGuard};
+use crate::state_folder::StateFolder;
 
 use document::{Kept, LocalCopy, Stored};
 use values::{Ignored, KEYS, Key, Reading};
@@ -90,13 +91,12 @@ impl RuntimeConfig {
         leases: Leases,
         settings: Arc<LiveSettings>,
         decided: &BTreeMap<String, String>,
-        state_dir: &Path,
+        state: &StateFolder,
         store: &str,
     ) -> Arc<Self> {
         let origin = |key: &Key| decided.get(key.setting).cloned().unwrap_or_else(|| "default".to_owned());
         let origins = KEYS.iter().map(|key| (key.name, origin(key))).collect();
-        let (copy, kept) = LocalCopy::open(state_dir, store);
-        copy.write_in_background();
+        let (copy, kept) = LocalCopy::open(state, store);
         let config = Arc::new(Self { leases, settings, origins, copy, state: Mutex::default() });
         if let Some(kept) = kept {
             config.use_copy(kept);
@@ -142,7 +142,6 @@ impl RuntimeConfig {
         );
         let ignored = state.ignored.iter();
         problems.extend(ignored.map(|ignored| format!("the stored runtime configuration: {}", ignored.why)));
-        problems.extend(self.copy.trouble());
         problems
     }
 
@@ -283,7 +282,7 @@ impl RuntimeConfig {
         if !same {
             let kept = self.copy.seen(stored);
             if kept.document.version > 0 {
-                self.copy.keep(kept.clone());
+                self.copy.keep(&kept);
             }
             state.known = Some(kept);
         }
