@@ -16,6 +16,7 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 
 use crate::owner::OWNER_KEY;
+use crate::secrets::without_secrets;
 
 /// A coordinator could not be asked, or said no.
 #[derive(Debug, thiserror::Error)]
@@ -61,13 +62,17 @@ pub(crate) struct Client {
 impl Client {
     /// A coordinator at `http://HOST[:PORT]`.
     pub(crate) fn new(url: &str, key: Option<String>) -> Result<Self, ClientError> {
-        let bad = || ClientError::BadUrl(url.to_owned());
+        let bad = || ClientError::BadUrl(without_secrets(url));
         let url = url.trim_end_matches('/');
         let uri: Uri = url.parse().map_err(|_| bad())?;
         if uri.scheme_str() != Some("http") || !matches!(uri.path(), "" | "/") || uri.query().is_some() {
             return Err(bad());
         }
         let authority = uri.authority().ok_or_else(bad)?.as_str().to_owned();
+        if authority.contains('@') {
+            // A key opens a coordinator, and the address is shown.
+            return Err(bad());
+        }
         let host = uri.host().ok_or_else(bad)?.trim_matches(['[', ']']).to_owned();
         Ok(Self { url: url.to_owned(), authority, host, port: uri.port_u16().unwrap_or(80), key })
     }

@@ -28,6 +28,7 @@ mod owner;
 mod plain_file;
 mod probe;
 mod runtime_config;
+mod secrets;
 mod serve;
 mod settings;
 mod startup;

@@ -393,6 +393,30 @@ async fn rc_27_leaving_before_an_answer_begins_costs_the_prompt() {
 }
 
 #[tokio::test]
+async fn rc_27_a_provider_that_repeats_our_key_tells_it_to_no_client() {
+    let said =
+        format!(r#"{{"type":"error","error":{{"type":"authentication_error","message":"no such key: {KEY}"}}}}"#);
+    let stub = Stub::start("application/json", String::new()).await;
+    stub.answers(401, &said);
+    let sandbox = Sandbox::new().with_config(&format!(
+        "[providers.claude]\nbase_url = \"http://{}\"\nkey_env = \"ANTHROPIC_API_KEY\"",
+        stub.address
+    ));
+    let mut launch = sandbox.launch(&binary("model-boss-fake-worker"));
+    launch.command.env("ANTHROPIC_API_KEY", KEY);
+    let boss = launch.start().await;
+    let answer = boss.client().post("/v1/chat/completions", &question("claude:opus", "?")).await;
+    let told = answer.json().to_string();
+    assert!(told.contains("no such key: ***"), "{told}");
+    for path in ["/api/v1/providers", "/api/v1/decisions", "/api/v1/config?origin=1", "/api/v1/health"] {
+        let shown = boss.read(path).await.to_string();
+        assert!(!shown.contains(KEY), "{path}: {shown}");
+    }
+    assert!(!told.contains(KEY) && !boss.output().text().contains(KEY));
+    boss.finish().await;
+}
+
+#[tokio::test]
 async fn rc_27_the_key_for_anthropic_is_shown_to_nobody_else() {
     let stub = Stub::start("application/json", message("four")).await;
     let at = format!("base_url = \"http://{}\"", stub.address);

@@ -38,6 +38,7 @@ use transport::{Answered, Transport};
 use crate::json::JsonLimits;
 use crate::memory::MemoryBudget;
 use crate::offload::offload;
+use crate::secrets::without;
 use crate::state_folder::StateFolder;
 
 /// Every provider.
@@ -256,7 +257,12 @@ impl Clouds {
         }
         let retry_after = retry_after(&answered.headers);
         let said = transport::collect(answered.body).await;
-        Err(cloud_error(answered.status.as_u16(), &said, retry_after))
+        let mut error = cloud_error(answered.status.as_u16(), &said, retry_after);
+        if let Some(key) = key {
+            // Some repeat the key that they do not accept; it is ours, and the error is a client's to read.
+            error.message = without(&error.message, key);
+        }
+        Err(error)
     }
 
     fn provider(&self, name: &str) -> Result<&Provider, ApiError> {

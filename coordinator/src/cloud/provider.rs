@@ -8,6 +8,8 @@ use model_boss_protocol::{ApiError, ErrorCode};
 use model_boss_tasks::{CLAUDE, Providers};
 use serde::{Deserialize, Serialize};
 
+use crate::secrets::without_secrets;
+
 /// Where Anthropic's API is.
 const ANTHROPIC: &str = "https://api.anthropic.com";
 /// Where its key is looked for.
@@ -118,9 +120,11 @@ impl ProviderSpec {
             return Err("'command' is for transport = \"cli\"".to_owned());
         }
         if let Some(url) = &self.base_url {
-            let uri: Uri = url.parse().map_err(|_| format!("'base_url': '{url}' is not a URL"))?;
+            // Whatever is wrong with it, it may hold a secret.
+            let shown = without_secrets(url);
+            let uri: Uri = url.parse().map_err(|_| format!("'base_url': '{shown}' is not a URL"))?;
             if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none() || uri.query().is_some() {
-                return Err(format!("'base_url': '{url}' must be http(s)://HOST, without a query"));
+                return Err(format!("'base_url': '{shown}' must be http(s)://HOST, without a query"));
             }
             // The address is shown and logged; keys are not.
             if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
@@ -131,6 +135,10 @@ impl ProviderSpec {
             }
         } else if name != CLAUDE && !by_command {
             return Err("'base_url' is missing".to_owned());
+        }
+        if self.key_env.as_deref().is_some_and(|name| !is_variable(name)) {
+            // Who writes the key itself there does not want to read it in an error.
+            return Err("'key_env' must be the name of an environment variable, not the key itself".to_owned());
         }
         if self.key_env.is_some() && self.key_file.is_some() {
             return Err("'key_env' and 'key_file' say the same thing; keep one".to_owned());
@@ -190,6 +198,12 @@ impl ProviderTables {
             }
         }
     }
+}
+
+/// Whether a text can be the name of an environment variable, as programs write them.
+fn is_variable(name: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && name.chars().all(plain)
 }
 
 /// Whether what is sent there could be read on its way.
@@ -395,12 +409,17 @@ mod tests {
             ("x", "transport = \"cli\"\nkind = \"openai\"", "over HTTP"),
             ("claude", "command = \"claude\"", "transport"),
             ("x", "base_url = \"https://me:secret@a\"", "must not hold a user"),
+            ("x", "base_url = \"https://me:secret@a?b\"", "without a query"),
+            ("x", "base_url = \"https://a?key=secret\"", "without a query"),
+            ("x", "base_url = \"https://me:se cret@a\"", "is not a URL"),
+            ("x", "base_url = \"https://a\"\nkey_env = \"sk-secret\"", "name of an environment variable"),
             ("x", "base_url = \"http://a.example\"\nkey_env = \"K\"", "https"),
             ("x", "base_url = \"https://a\"\nkey_env = \"K\"\nkey_file = \"f\"", "keep one"),
             ("x", "base_url = \"https://a\"\nprices = { m = { input = -1, output = 1 } }", "prices.m"),
         ] {
             let error = spec(text).check(name).unwrap_err();
             assert!(error.contains(word), "{text}: {error}");
+            assert!(!error.contains("secret") && !error.contains("cret@"), "{error}");
         }
         assert_eq!(spec("").check("claude"), Ok(()));
         assert_eq!(spec("transport = \"cli\"\nkey_env = \"K\"").check("x"), Ok(()));

@@ -11,6 +11,7 @@ use model_boss_protocol::{Backend, ByteCount, Category, ClientId, CommandSpec, D
 use serde::{Deserialize, Serialize};
 
 use crate::cloud::{ProviderSpec, ProviderTables};
+use crate::secrets::{hidden, is_secret_name};
 
 use super::setting::{Quoted, Setting, quote, text, whole};
 
@@ -173,7 +174,11 @@ impl Setting for BackendTables {
             all.insert(LLAMA_SERVER.to_owned(), builds);
         }
         for (name, spec) in &self.commands {
-            if let Ok(spec) = toml::Value::try_from(spec) {
+            let mut spec = spec.clone();
+            for (_, value) in spec.env.iter_mut().filter(|(variable, _)| is_secret_name(variable)) {
+                *value = hidden();
+            }
+            if let Ok(spec) = toml::Value::try_from(&spec) {
                 all.insert(name.clone(), spec);
             }
         }
@@ -297,6 +302,16 @@ mod tests {
         again.read(&shown).unwrap();
         assert!(Category::ALL.into_iter().all(|category| limits.of(category) == again.of(category)), "{shown:?}");
         Ok(POSITIONS.map(|category| limits.of(category)).into())
+    }
+
+    #[test]
+    fn what_a_program_is_told_in_secret_is_not_shown() {
+        let mut tables = BackendTables::default();
+        let text = "{ own = { line = [\"own\", \"{port}\"], env = { HF_TOKEN = \"hf-1\", MODE = \"fast\" } } }";
+        tables.read(&value(text)).unwrap();
+        let shown = tables.show();
+        assert!(shown.contains("HF_TOKEN") && shown.contains("fast") && !shown.contains("hf-1"), "{shown}");
+        assert_eq!(tables.commands["own"].env["HF_TOKEN"], "hf-1");
     }
 
     #[test]
