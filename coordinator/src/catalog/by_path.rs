@@ -10,7 +10,7 @@ use super::folders::Folders;
 use super::live::Asker;
 use super::read::{self, PACKAGE_FILE, Written};
 use super::roots::{Admitted, ModelRoots, NotAdmitted};
-use super::{Catalog, Model, size};
+use super::{Catalog, Model, package, size};
 
 /// What the names of these models begin with: they never look like a manifest's.
 const PREFIX: &str = "file:";
@@ -97,6 +97,9 @@ impl ByPath {
         catalog: &Catalog,
     ) -> Result<(Self, Arc<Model>), PathError> {
         let mut written = read_at(&at.path, &roots, &mut Folders::default())?;
+        if let Some(ignored) = package::ignored(&written.text) {
+            tracing::warn!(path = %at.path.display(), "{ignored}");
+        }
         let name = free_name(&written.manifest.name, &at.path, |name| catalog.find(name).is_some());
         rename(&mut written.manifest, &name);
         Ok((Self { name, path: at.path.clone(), roots, named }, written.model(None)))
@@ -170,7 +173,8 @@ fn read_at(path: &Path, roots: &ModelRoots, folders: &mut Folders) -> Result<Wri
     let written = if package.is_file() {
         let outside = || PathError::Outside { path: package.clone(), roots: roots.clone() };
         let opened = roots.open(&package).map_err(|_| outside())?;
-        read::written_by_stranger(&package, opened, folders).map_err(|problem| PathError::Package(problem.to_string()))?
+        read::written_by_stranger(&package, opened, folders)
+            .map_err(|problem| PathError::Package(problem.to_string()))?
     } else {
         check_shape(&path, folders)?;
         let name = if path.is_dir() { path.file_name() } else { path.file_stem() };

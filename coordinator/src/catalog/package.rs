@@ -39,8 +39,9 @@ struct Package {
     window: Option<u32>,
     block: Option<u32>,
     store: Option<StoreKind>,
-    #[serde(default)]
-    pin: bool,
+    /// It keeps others out of memory, which is an operator's to decide.
+    #[serde(default, rename = "pin")]
+    _pin: bool,
     keep_alive: Option<KeepAlive>,
     thinking: Option<Thinking>,
     vram: Option<ByteCount>,
@@ -106,6 +107,16 @@ pub(super) fn parse(text: &str, folder: &Path) -> Result<Manifest, Fault> {
     Ok(package.manifest(folder))
 }
 
+/// What a package says that does not count, for people.
+pub(super) fn ignored(text: &str) -> Option<String> {
+    let table: toml::Table = toml::from_str(text).ok()?;
+    (table.get("pin")?.as_bool()?).then(|| {
+        "its 'pin' does not count: a package named by its path keeps nobody out; POST /api/v1/models/NAME/pin pins it, \
+         or put it into the folder of manifests"
+            .to_owned()
+    })
+}
+
 /// A field that only an operator may set is named before the others are read, in words that say where it belongs.
 fn refusal(text: &str) -> Option<(&'static str, String)> {
     // What is no TOML is named by the reader of the fields.
@@ -147,7 +158,7 @@ impl Package {
             window: self.window,
             block: self.block,
             store: self.store,
-            pin: self.pin,
+            pin: false,
             keep_alive: self.keep_alive,
             thinking: self.thinking,
             vram: self.vram,
@@ -184,6 +195,15 @@ mod tests {
         assert_eq!(manifest.backend, Some(Backend::LlamaServer));
         assert!(manifest.aliases.is_empty() && manifest.llamacpp_args.is_some());
         assert_eq!(parse("", Path::new("/x/p.mlpkg")).unwrap().name, "p");
+    }
+
+    #[test]
+    fn a_package_by_path_pins_nothing_and_is_told_so() {
+        let manifest = parse("pin = true\n", Path::new("/x/p")).unwrap();
+        assert!(!manifest.pin);
+        assert!(ignored("name = \"m\"\npin = true\n").unwrap().contains("'pin'"));
+        assert_eq!(ignored("pin = false\n"), None);
+        assert_eq!(ignored("no toml"), None);
     }
 
     #[test]
