@@ -238,6 +238,23 @@ async fn an_error_of_the_command_line_does_not_steer_the_terminal() {
 }
 
 #[tokio::test]
+async fn no_client_holds_memory_with_a_priority_that_its_rule_does_not_allow() {
+    let mut sandbox = Sandbox::new();
+    sandbox.play(ONE);
+    std::fs::write(sandbox.path("tasks.yaml"), "clients: {default: {max_priority: 4}}\n").unwrap();
+    let boss = sandbox.start().await;
+    let guest = Guest::new(&boss);
+    for (asked, got) in [(0, 4), (4, 4), (7, 7)] {
+        let mut wish = guest.wish(&format!("of-{asked}"), 1);
+        wish["priority"] = json!(asked);
+        let lease = guest.granted(&wish).await;
+        assert_eq!(lease["priority"], got, "{lease}");
+        guest.send(Method::DELETE, &path(&lease, ""), &json!({ "token": lease["token"] })).await;
+    }
+    boss.finish().await;
+}
+
+#[tokio::test]
 async fn who_reads_the_list_learns_nothing_that_changes_a_lease() {
     let mut sandbox = Sandbox::new();
     sandbox.play(ONE);

@@ -3,13 +3,15 @@
 use axum::response::Response;
 use http::StatusCode;
 use model_boss_lease_store::LeaseId;
-use model_boss_protocol::{ApiError, ErrorCode};
+use model_boss_protocol::{ApiError, ErrorCode, Priority};
 use serde_json::json;
 
 use super::body::{json, json_with};
+use super::inference::ANONYMOUS;
 use super::models::percent_decode;
+use super::peek::client_in;
 use super::route::Call;
-use crate::lease_http::{ReleaseBody, WaitingBody};
+use crate::lease_http::{AcquireBody, ReassertBody, ReleaseBody, WaitingBody};
 use crate::leases::Answer;
 
 /// Before the id of a lease.
@@ -28,7 +30,8 @@ pub(super) async fn show(call: Call) -> Result<Response, ApiError> {
 
 /// `POST /api/v1/leases`.
 pub(super) async fn acquire(mut call: Call) -> Result<Response, ApiError> {
-    let asked = call.body().await?.parse().await?;
+    let mut asked: AcquireBody = call.body().await?.parse().await?;
+    asked.priority = most_important(&call, asked.priority)?;
     match call.context.leases.grant(call.caller().await, asked).await? {
         Answer::Done(granted) => json_with(StatusCode::CREATED, &granted),
         Answer::Waits(waiting) => json_with(StatusCode::ACCEPTED, &WaitingBody { waiting }),
@@ -55,10 +58,14 @@ pub(super) async fn order(mut call: Call) -> Result<Response, ApiError> {
     let (leases, caller) = (&call.context.leases, call.caller().await);
     match place.rsplit_once('/') {
         Some((id, "attach")) => json(&leases.let_through(caller, LeaseId::from(id), body.parse().await?).await?),
-        Some((id, "reassert")) => match leases.state_again(caller, LeaseId::from(id), body.parse().await?).await? {
-            Answer::Done(stated) => json(&stated),
-            Answer::Waits(waiting) => json_with(StatusCode::ACCEPTED, &WaitingBody { waiting }),
-        },
+        Some((id, "reassert")) => {
+            let mut stated: ReassertBody = body.parse().await?;
+            stated.priority = most_important(&call, stated.priority)?;
+            match leases.state_again(caller, LeaseId::from(id), stated).await? {
+                Answer::Done(stated) => json(&stated),
+                Answer::Waits(waiting) => json_with(StatusCode::ACCEPTED, &WaitingBody { waiting }),
+            }
+        }
         _ => {
             let message = "behind the id of a lease comes 'attach' or 'reassert'";
             Err(ApiError::new(ErrorCode::NotFound, message))
@@ -82,6 +89,13 @@ pub(super) async fn release(mut call: Call) -> Result<Response, ApiError> {
         false => call.context.leases.give_back(call.caller().await, id, body).await?,
     };
     json_with(if released.released { StatusCode::OK } else { StatusCode::ACCEPTED }, &released)
+}
+
+/// The priority that a client may have for its memory: what it asks for, no more important than its rule allows (RC-3).
+fn most_important(call: &Call, asked: Priority) -> Result<Priority, ApiError> {
+    let client = client_in(call.request.headers(), ANONYMOUS)?;
+    // The order of priorities puts the most important first.
+    Ok(asked.max(call.context.tasks.client_rules().of(&client).max_priority))
 }
 
 /// What follows the list's path.
