@@ -199,7 +199,7 @@ async fn gp_6_rc_21_numbers_of_another_namespace_do_not_make_workers_strangers()
 }
 
 #[tokio::test]
-async fn rc_18_a_device_whose_driver_keeps_the_memory_of_an_ended_worker_is_shown_as_leaking() {
+async fn dm_6_rc_18_a_device_whose_driver_keeps_the_memory_of_an_ended_worker_is_shown_as_leaking() {
     let Some(rig) = Rig::with(&[ONE], "leases.return_patience = \"100ms\"") else { return };
     let manifest = "vram = \"8GiB\"\ndevice = \"cuda:0\"";
     let [_alpha, _beta] = ["alpha", "beta"].map(|name| rig.model(name, manifest, Behaviour::default()));
