@@ -314,7 +314,7 @@ fn doubled(dtype: &str, bytes: &mut [u8]) {
     for block in bytes.chunks_exact_mut(block) {
         for at in factors {
             let factor = half::f16::from_le_bytes([block[*at], block[at + 1]]);
-            block[*at..at + 2].copy_from_slice(&(factor * half::f16::from_f32(2.0)).to_le_bytes());
+            block[*at..at + 2].copy_from_slice(&half::f16::from_f32(2.0 * factor.to_f32()).to_le_bytes());
         }
     }
 }
