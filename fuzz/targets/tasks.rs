@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use model_boss_protocol::ClientId;
-use model_boss_tasks::{Names, Providers, Question, Surroundings, TasksFile, resolve};
+use model_boss_tasks::{CloudFallback, Names, Providers, Question, Surroundings, TasksFile, resolve};
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
@@ -22,7 +22,7 @@ fuzz_target!(|bytes: &[u8]| {
             let around = Surroundings {
                 names: &names,
                 providers: &providers,
-                allow_cloud_fallback: false,
+                cloud_fallback: CloudFallback::Off,
                 model_named: &|name| (name == "guide").then(|| name.into()),
             };
             let question = Question { model: None, task: Some(task), client: &client, no_fallback: false };
