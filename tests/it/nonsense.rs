@@ -195,7 +195,7 @@ async fn nothing_of_a_backends_head_reaches_a_client() {
     let boss = sandbox.start().await;
     let head = "200 OK\r\nset-cookie: a=b\r\nserver: engine/1\r\nauthorization: Bearer x\r\naccess-control-allow-origin: *\r\n\
         access-control-allow-credentials: true\r\nx-of-its-own: 1\r\nwww-authenticate: Basic\r\nlocation: /x\r\n\
-        content-encoding: gzip\r\nlink: </x>\r\nrefresh: 1";
+        content-encoding: gzip\r\nlink: </x>\r\nrefresh: 1\r\nrequest-id: theirs";
     let events = format!("{CHUNK}data: [DONE]\n\n");
     for (stream, text) in [(false, with_head(head, JSON, CHAT)), (true, with_head(head, EVENTS, &events))] {
         for model in &models {
@@ -204,12 +204,16 @@ async fn nothing_of_a_backends_head_reaches_a_client() {
                 let answer = boss.client().post(path, &body).await;
                 assert_eq!(answer.status, StatusCode::OK, "{path}: {answer:?}");
                 assert!(String::from_utf8_lossy(&answer.body).contains("four"), "{path}: {answer:?}");
+                assert!(answer.headers.get("request-id").is_none_or(|id| id != "theirs"), "{path}: {answer:?}");
                 let ours = |name: &str| {
                     let known =
                         ["content-type", "content-length", "transfer-encoding", "date", "connection", "cache-control"];
+                    // Anthropic's clients read it.
+                    let known = known.into_iter().chain((path == "/v1/messages").then_some("request-id"));
                     let prefixes =
                         ["x-request-id", "x-served-model", "x-rung", "x-queue-ms", "x-load-ms", "x-accel-buffering"];
-                    known.contains(&name) || prefixes.iter().any(|prefix| name.starts_with(prefix))
+                    known.into_iter().any(|known| known == name)
+                        || prefixes.iter().any(|prefix| name.starts_with(prefix))
                 };
                 let foreign: Vec<_> = answer.headers.keys().filter(|name| !ours(name.as_str())).collect();
                 assert!(foreign.is_empty(), "{path}: {foreign:?}");
