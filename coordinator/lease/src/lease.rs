@@ -123,6 +123,9 @@ pub struct Owner {
     pub label: Label,
     /// What it is.
     pub kind: OwnerKind,
+    /// The user on the host who asked, where that is known: each has so many leases and no more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<u32>,
     #[serde(flatten)]
     pub(crate) unknown: UnknownFields,
 }
@@ -241,7 +244,13 @@ impl Part {
 impl Owner {
     /// An owner with this label.
     pub fn new(process: Process, label: impl Into<Label>, kind: OwnerKind) -> Self {
-        Self { process, label: label.into(), kind, unknown: UnknownFields::default() }
+        Self { process, label: label.into(), kind, user: None, unknown: UnknownFields::default() }
+    }
+
+    /// The same, asked for by this user.
+    #[must_use]
+    pub fn of_user(self, user: Option<u32>) -> Self {
+        Self { user, ..self }
     }
 }
 

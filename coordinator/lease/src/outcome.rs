@@ -140,6 +140,14 @@ pub enum Refusal {
     /// Another lease has the name that this one would get.
     #[error("a lease is called '{0}' already; ask again with another name")]
     NameTaken(LeaseId),
+    /// The ledger is read and written as a whole all the time: it holds so much and no more.
+    #[error("{whose} {limit} leases and waiting requests, and no more: release some, or come again later")]
+    TooMany {
+        /// Whose they are, as the beginning of a sentence.
+        whose: String,
+        /// The bound.
+        limit: usize,
+    },
     /// Somebody else used this request id.
     #[error("request id '{0}' belongs to another holder")]
     NotYours(String),

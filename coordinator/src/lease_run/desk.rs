@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use model_boss_lease_store::{Owner, OwnerKind, Yielding, this_process};
 use model_boss_protocol::{ByteCount, DeviceId, Priority};
+use nix::unistd::getuid;
 
 use super::http_desk::HttpDesk;
 use super::redis_desk::RedisDesk;
@@ -117,7 +118,7 @@ pub(super) fn asked<'a>(asked: impl Iterator<Item = (&'a str, Duration)>) -> Str
 
 /// Goes where leases are kept. `request` tells this request from the others of this process.
 pub(super) fn open(whereabouts: &Whereabouts, wanted: Wanted, request: &str) -> Result<Box<dyn Desk>, LeaseError> {
-    let owner = Owner::new(this_process()?, wanted.label.clone(), OwnerKind::Job);
+    let owner = Owner::new(this_process()?, wanted.label.clone(), OwnerKind::Job).of_user(Some(getuid().as_raw()));
     let process = &owner.process;
     let namespace: String = process.pid_ns.chars().filter(char::is_ascii_digit).collect();
     // Whoever knows the name of a request could ask for the answer to it.

@@ -23,6 +23,9 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// A store that is out of reach is worth another question after this.
 const STORE_AGAIN: Duration = Duration::from_secs(5);
 
+/// Who has as many leases as may be has to release one first.
+const CROWD_AGAIN: Duration = Duration::from_secs(10);
+
 /// So many devices and processes one request may name: they are written into a document that is read all the time.
 const DEVICES: usize = 64;
 const PROCESSES: usize = 256;
@@ -121,7 +124,7 @@ impl Leases {
         let record = GuestRecord {
             handle: GuestHandle { lease: id, proof: body.token },
             request: AcquireRequest { yielding, ..request },
-            owner: body.owner.owner(),
+            owner: body.owner.owner().of_user(user_of(caller)),
             processes: body.processes.into_iter().map(Process::from).collect(),
         };
         self.guest(move |ledger| {
@@ -256,7 +259,7 @@ impl Ledger {
         }
         // Every acquirer looks first: nothing is granted on an old or missing observation.
         self.look_again();
-        let acquired = self.holder.acquire_for(body.owner.owner(), request);
+        let acquired = self.holder.acquire_for(body.owner.owner().of_user(user_of(caller)), request);
         self.done(&acquired);
         // The scheduler learns at once who waits.
         self.tell_others();
@@ -330,6 +333,14 @@ impl Ledger {
         let samples = self.table.samples();
         let drivers = samples.iter().filter(|sample| sample.device != DeviceId::Cpu);
         drivers.flat_map(|sample| sample.processes.iter().map(|(pid, _)| *pid)).collect()
+    }
+}
+
+/// The user who asks, as far as the kernel tells.
+fn user_of(caller: Caller) -> Option<u32> {
+    match caller {
+        Caller::User(user) => Some(user),
+        Caller::Remote | Caller::Unknown => None,
     }
 }
 
@@ -485,6 +496,7 @@ impl From<StoreError> for Refused {
             StoreError::HeldAlready(_) | StoreError::Refused(Refusal::AlreadyEnded(_) | Refusal::NotYours(_)) => {
                 ApiError::invalid("request_id", text)
             }
+            StoreError::Refused(Refusal::TooMany { .. }) => refused(ErrorCode::ClientLimit).retry_after(CROWD_AGAIN),
             StoreError::Refused(Refusal::BadParts) => ApiError::invalid("parts", text),
             _ => refused(ErrorCode::Internal),
         })

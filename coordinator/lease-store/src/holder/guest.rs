@@ -332,7 +332,7 @@ impl Holder {
 
     fn request_for(&self, owner: Owner, request: AcquireRequest, lease: LeaseId) -> Result<Request, StoreError> {
         let AcquireRequest { request_id, label, priority, wish, yielding, mode } = request;
-        let owner = Owner::new(owner.process, label, owner.kind);
+        let owner = Owner::new(owner.process, label, owner.kind).of_user(owner.user);
         let want = match wish {
             Wish::Parts(parts) => Want::Parts(self.keyed(&parts)?),
             Wish::AnyOf { count, bytes, devices } => {

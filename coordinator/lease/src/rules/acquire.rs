@@ -7,7 +7,7 @@ use model_boss_protocol::ByteCount;
 use super::fit::{self, Demand};
 use super::nominate::{self, Nominated, Place};
 use super::preempt::{self, Importance};
-use super::{end, next_token, well_formed};
+use super::{crowd, end, next_token, well_formed};
 use crate::{
     Accounting, DeviceKey, Grant, Lease, Ledger, NeverFits, Outcome, Part, Process, Refusal, Request, StoreTime, Wait,
     WaitReason, Waiter, Want,
@@ -21,6 +21,12 @@ pub(super) fn acquire(ledger: &mut Ledger, now: StoreTime, request: Request) -> 
         return Outcome::Refused(Refusal::NameTaken(request.lease));
     }
     if let Err(outcome) = possible(ledger, &request.want) {
+        return outcome;
+    }
+    // One that waits already takes no more room when it asks again.
+    if !ledger.waiters.contains_key(&request.request_id)
+        && let Err(outcome) = crowd::has_room(ledger, &request.owner)
+    {
         return outcome;
     }
     if let Some(retry_after) = ledger.recovering() {

@@ -4,6 +4,8 @@ use super::{held, unsettle};
 use crate::unknown::UnknownFields;
 use crate::{Evidence, Forced, Lease, LeaseId, LeaseState, Ledger, Outcome, Process, StoreTime, Token};
 
+/// So many requests that ended are remembered: a user who asks and releases all day long swells nothing.
+const ENDED: usize = 4_096;
 /// So many forced releases are kept.
 const FORCED: usize = 32;
 
@@ -61,6 +63,10 @@ pub(super) fn end(ledger: &mut Ledger, id: &LeaseId, now: StoreTime) {
     if let Some(lease) = ledger.leases.remove(id) {
         forget_growth(ledger, &lease);
         ledger.done.insert(lease.request_id, now);
+        if ledger.done.len() > ENDED {
+            let oldest = ledger.done.iter().min_by_key(|(_, ended)| **ended).map(|(id, _)| id.clone());
+            oldest.map(|id| ledger.done.remove(&id));
+        }
     }
 }
 

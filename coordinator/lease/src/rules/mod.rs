@@ -2,6 +2,7 @@
 
 mod acquire;
 mod attach;
+mod crowd;
 mod end;
 mod expire;
 mod fit;

@@ -4,7 +4,7 @@ use model_boss_protocol::ByteCount;
 
 use super::fit::{self, Demand};
 use super::nominate::{self, Place};
-use super::{next_token, unsettle, well_formed};
+use super::{crowd, next_token, unsettle, well_formed};
 use crate::{
     Accounting, DeviceKey, Lease, LeaseId, LeaseState, Ledger, Outcome, Part, Record, Refusal, StoreTime, Token, Wait,
     WaitReason,
@@ -34,6 +34,11 @@ pub(super) fn reassert(ledger: &mut Ledger, now: StoreTime, record: Record) -> O
         // The request was repeated and granted anew; nobody went through that gate.
         Some((id, true)) => drop(ledger.leases.remove(&id)),
         None => {}
+    }
+    if known.is_none()
+        && let Err(outcome) = crowd::has_room(ledger, &record.owner)
+    {
+        return outcome;
     }
     let sizes = match sizes(ledger, now, &record) {
         Ok(sizes) => sizes,

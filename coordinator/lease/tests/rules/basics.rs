@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use model_boss_lease::{
-    Accounting, DeviceKey, Evidence, LeaseId, LeaseState, Ledger, NeverFits, Op, Outcome, Owner, OwnerKind, Process,
-    ProcessUse, Refusal, Renewal, Request, SCHEMA, Terms, Token, Wait, WaitReason, apply,
+    Accounting, DeviceKey, Evidence, LeaseId, LeaseState, Ledger, Mode, NeverFits, Op, Outcome, Owner, OwnerKind,
+    Process, ProcessUse, Refusal, Renewal, Request, SCHEMA, Terms, Token, Wait, WaitReason, apply,
 };
 use model_boss_protocol::ByteCount;
 
@@ -103,6 +103,53 @@ fn the_same_request_has_one_lease_and_a_late_duplicate_gets_none() {
     assert_eq!(apply(&mut ledger, at(3), wish()), refused);
     look(&mut ledger, at(700), DeviceKey::cpu(), 0, &[]);
     granted(apply(&mut ledger, at(700), wish()));
+}
+
+/// A request of a job of this user.
+fn job(id: &str, user: u32, wait: bool) -> Op {
+    let owner = Owner::new(process(2), "job", OwnerKind::Job).of_user(Some(user));
+    let mode = if wait { Mode::Wait } else { Mode::Try };
+    Op::Acquire(Request { owner, mode, ..request(id, 5, &[(gpu(1), 1)]) })
+}
+
+#[test]
+fn no_user_swells_the_ledger_and_all_together_do_not() {
+    let mut ledger = ledger();
+    look(&mut ledger, at(2), gpu(1), 0, &[]);
+    let refused = |outcome: Outcome| match outcome {
+        Outcome::Refused(refusal @ Refusal::TooMany { .. }) => Some(refusal.to_string()),
+        _ => None,
+    };
+    // Forty are granted, the others wait: both count.
+    let mut said = None;
+    for number in 0..300 {
+        said = refused(apply(&mut ledger, at(2), job(&format!("a{number}"), 7, true)));
+    }
+    assert!(said.unwrap().contains("user 7 may have 256 leases"));
+    assert_eq!(ledger.leases.len() + ledger.waiters.len(), 256);
+    // Who has a lease or waits is answered as before, and others are not held up.
+    assert_eq!(refused(apply(&mut ledger, at(2), job("a0", 7, true))), None);
+    assert_eq!(refused(apply(&mut ledger, at(2), job("a200", 7, true))), None);
+    assert_eq!(refused(apply(&mut ledger, at(2), job("b0", 8, true))), None);
+    for number in 0..4_000 {
+        apply(&mut ledger, at(2), job(&format!("c{number}"), 10 + number % 20, true));
+    }
+    assert_eq!(ledger.leases.len() + ledger.waiters.len(), 2_048);
+    let said = refused(apply(&mut ledger, at(2), job("late", 99, true))).unwrap();
+    assert!(said.contains("all users together may have 2048"), "{said}");
+    // A coordinator's are bounded by its models.
+    assert_eq!(refused(apply(&mut ledger, at(2), ask("model", &[(gpu(1), 1)]))), None);
+}
+
+#[test]
+fn requests_that_ended_are_remembered_for_a_while_and_not_without_bound() {
+    let mut ledger = ledger();
+    look(&mut ledger, at(2), gpu(1), 0, &[]);
+    for number in 0..5_000 {
+        let grant = granted(apply(&mut ledger, at(2), job(&format!("a{number}"), 7, false)));
+        assert_eq!(apply(&mut ledger, at(2), release(&grant, Evidence::Gone)), Outcome::Released);
+    }
+    assert_eq!(ledger.done.len(), 4_096);
 }
 
 #[test]
