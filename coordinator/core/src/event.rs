@@ -300,7 +300,7 @@ pub struct ModelDescription {
     pub context_length: Option<u64>,
     /// Whether its layers may come and go when a load does not say, and through how large a window (RS-11).
     pub residency: Residency,
-    /// What its engine is started with when a load asks for nothing.
+    /// The options that its engine is started with when a load asks for nothing.
     #[serde(skip)]
     pub engine: EngineOptions,
     /// Of a model that a client named by its path: how often that was done. Such a model is forgotten when it is not used.

@@ -10,7 +10,7 @@ use crate::{Footprint, ModelDescription, SizeEstimate, SizeRule};
 /// was seen longest ago, and is measured again when it is loaded.
 pub const FOOTPRINTS_KEPT: usize = 1_024;
 
-/// What was learned. A value only rises: the peak is what has to fit.
+/// The sizes learned so far. A value only rises: the peak is what has to fit.
 #[derive(Debug, Default)]
 pub(crate) struct Footprints {
     bytes: BTreeMap<Key, Known>,

@@ -237,7 +237,7 @@ impl InferenceQueue {
         self.cold.kinds()
     }
 
-    /// What a model's most important requests are like that may start something.
+    /// The standing of a model's most important requests that may start something.
     pub(crate) fn likeness(&self, model: ModelIndex) -> Option<Likeness> {
         let queue = self.models.get(model.get())?;
         let first = queue.lanes.iter().find(|lane| lane.first(self.now, &self.terms).is_some())?;
@@ -257,7 +257,7 @@ impl InferenceQueue {
         }
     }
 
-    /// What it is like may be something else by now.
+    /// The model's standing may have changed.
     pub(crate) fn doubt_likeness(&mut self, model: ModelIndex) {
         self.entry(model).bytes = None;
     }
@@ -285,7 +285,7 @@ impl InferenceQueue {
         }
     }
 
-    /// What the models that want a load need at most: by family, all that are alike together.
+    /// The most that models which want a load need: by family, all that are alike together.
     pub(crate) fn needs(&self) -> impl Iterator<Item = (u32, i128)> {
         self.cold.counts().map(|((family, need), models)| {
             let each = f64::from(need + 1) / 16.0;
@@ -453,7 +453,7 @@ impl InferenceQueue {
 }
 
 impl ModelQueue {
-    /// What a request of this base priority is like.
+    /// The standing of a request of this base priority.
     fn kind(&self, base: Priority) -> Likeness {
         Likeness { family: self.family, base, need: self.need }
     }

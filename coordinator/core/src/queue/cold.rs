@@ -34,7 +34,7 @@ impl Cold {
         *self.counts.entry(like).or_default() += 1;
     }
 
-    /// Nobody does any more, or it is loaded.
+    /// The model waits no more: no request wants it, or it is loaded.
     pub(super) fn remove(&mut self, model: ModelIndex, like: FamilyNeed) {
         self.models.remove(&model);
         self.aside.remove(&model);

@@ -1,4 +1,4 @@
-//! What waits in the queue, and what is told and asked about it. Knows no order beyond that of two keys.
+//! The entries of the queue: what waits, and what is told and asked about it. Knows no order beyond that of two keys.
 
 use model_boss_protocol::{ByteCount, KeepAlive, Priority, RequestId};
 
@@ -19,12 +19,12 @@ pub(crate) struct Arrival {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct OrderKey {
     pub(crate) effective: Priority,
-    /// What its client got, in whole steps.
+    /// The service that its client got, in whole steps.
     pub(crate) service: u64,
     pub(crate) arrival: Arrival,
 }
 
-/// What a waiting caller wants.
+/// The purpose of a waiting caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// To be dispatched.
@@ -79,10 +79,10 @@ pub(crate) enum Residency {
     Resident,
 }
 
-/// What the order knows of a client.
+/// A client, as far as the order knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClientStanding {
-    /// What it got, in whole steps. Never falls while the client waits.
+    /// The service that it got, in whole steps. Never falls while the client waits.
     pub(crate) service: u64,
     /// Its rules let it start nothing now: its requests keep their places and are passed over.
     pub(crate) held_back: bool,
@@ -96,7 +96,7 @@ pub(crate) struct Likeness {
     pub(crate) family: u32,
     /// Their base priority.
     pub(crate) base: Priority,
-    /// What their model needs, in steps of a sixteenth of an octave.
+    /// The memory that their model needs, in steps of a sixteenth of an octave.
     pub(crate) need: u16,
 }
 
