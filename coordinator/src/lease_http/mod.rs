@@ -568,5 +568,4 @@ mod state {
 }
 
 #[cfg(test)]
-#[path = "lease_http/tests.rs"]
 mod tests;

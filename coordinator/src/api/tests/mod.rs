@@ -629,7 +629,7 @@ async fn a_panic_in_a_handler_is_a_500_in_the_shape() {
 /// The routes that docs/api.md lists: in the first cell of its tables, `METHOD path`, and further paths of the same
 /// method.
 fn documented() -> Vec<(String, String)> {
-    let text = include_str!("../../../docs/api.md");
+    let text = include_str!("../../../../docs/api.md");
     let rows = text.lines().filter(|line| line.starts_with("| `"));
     let mut routes = Vec::new();
     for row in rows {
