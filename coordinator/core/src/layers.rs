@@ -3,16 +3,8 @@
 
 use model_boss_protocol::{ByteCount, DeviceId, GPU_CONTEXT};
 
+use crate::need::Need;
 use crate::{Streaming, split};
-
-/// What a model takes of a site.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Need {
-    /// Of the devices that compute, together.
-    pub(crate) bytes: ByteCount,
-    /// Of the host beside them; `None` where the host has no part in it, or is what computes.
-    pub(crate) host: Option<ByteCount>,
-}
 
 /// What devices could give a model if every model that may leave had left, in bytes; negative where others took what was
 /// promised.
@@ -27,18 +19,6 @@ pub(crate) struct Rooms<'a> {
 /// Share of what a device could give that a streamed model takes: the more layers stay, the faster it is, and what other
 /// programs use changes from moment to moment.
 const SHARE: (u64, u64) = (7, 8);
-
-impl Need {
-    /// Bytes of the computing devices alone.
-    pub(crate) const fn of(bytes: ByteCount) -> Self {
-        Self { bytes, host: None }
-    }
-
-    /// Everything, wherever it is.
-    pub(crate) fn total(&self) -> ByteCount {
-        self.bytes + self.host.unwrap_or_default()
-    }
-}
 
 /// The devices of a site that compute, and whether the host stands beside them: then it is the last.
 pub(crate) fn computing(site: &[DeviceId]) -> (&[DeviceId], bool) {
@@ -85,6 +65,7 @@ fn most_of(room: i128) -> ByteCount {
 
 #[cfg(test)]
 mod tests {
+    use crate::need::Need;
     use proptest::prelude::*;
 
     use super::*;

@@ -17,7 +17,7 @@ pub enum LedgerState {
     /// The store may have lost records: nothing is granted until every holder had the time to state its own.
     Recovering {
         /// How long that takes at most.
-        #[serde(rename = "left_ms", serialize_with = "crate::reason::as_millis")]
+        #[serde(rename = "left_ms", serialize_with = "crate::time::as_millis")]
         left: Duration,
     },
     /// The store cannot be reached or used. What is loaded serves on; nothing is loaded and nobody is sent away for
@@ -79,7 +79,7 @@ pub struct AskedLease {
     /// What it is for.
     pub label: String,
     /// How long it still has; `null` when it was not asked yet.
-    #[serde(rename = "grace_left_ms", serialize_with = "optional_millis")]
+    #[serde(rename = "grace_left_ms", serialize_with = "crate::time::optional_millis")]
     pub left: Option<Duration>,
 }
 
@@ -97,14 +97,6 @@ impl OtherRequest {
 
 fn on(parts: &[(DeviceId, ByteCount)], device: &DeviceId) -> ByteCount {
     parts.iter().filter(|(part, _)| part == device).map(|&(_, bytes)| bytes).sum()
-}
-
-#[expect(clippy::ref_option, reason = "serde passes a reference")]
-fn optional_millis<S: serde::Serializer>(span: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
-    match span {
-        Some(span) => crate::reason::as_millis(span, serializer),
-        None => serializer.serialize_none(),
-    }
 }
 
 impl fmt::Display for LeaseShare {

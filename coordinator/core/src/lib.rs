@@ -9,6 +9,7 @@ mod catalog;
 mod client;
 mod decision;
 mod device;
+mod effect;
 mod event;
 mod eviction;
 mod failure;
@@ -17,9 +18,13 @@ mod foreign;
 mod ladder;
 mod layers;
 mod ledger;
+mod model;
+mod need;
 mod order;
+mod phase;
 mod placement;
 mod pool;
+mod principal;
 mod queue;
 mod reason;
 mod residency;
@@ -34,18 +39,21 @@ mod timer;
 mod view;
 
 pub use decision::{Decision, Verdict};
-pub use event::{
-    DeviceObservation, Effect, EngineOptions, Event, ExitReport, Footprint, LayerOptions, LoadOptions,
-    ModelDescription, Outcome, SizeEstimate, SizeRule, Streaming, Submission,
-};
+pub use effect::Effect;
+pub use event::{DeviceObservation, Event, ExitReport, Outcome, Submission};
 pub use footprint::FOOTPRINTS_KEPT;
 pub use ladder::{DEFAULT_PATIENCE, Ladder, Rung, RungChoice, RungReason, Standing, Target};
 pub use ledger::{AskedLease, LeaseShare, LedgerState, OtherLease, OtherRequest};
-pub use order::{Input, Order, Principal, PrincipalKind};
+pub use model::{
+    EngineOptions, Footprint, LayerOptions, LoadOptions, ModelDescription, SizeEstimate, SizeRule, Streaming,
+};
+pub use order::{Input, Order};
+pub use phase::{LoadPhase, ReadyPhase, StopPhase};
+pub use principal::{Principal, PrincipalKind};
 pub use reason::{Blocker, LeaveCause, Protection, WaitReason};
 pub use scheduler::Scheduler;
 pub use settings::{ClientRule, ClientRules, LoadFailurePolicy, MaxLoaded, Settings};
-pub use slot::{LoadPhase, ReadyPhase, SlotState, StopPhase};
+pub use slot::SlotState;
 pub use time::Moment;
 pub use view::{
     ClientView, DeviceView, Eviction, LayersView, ModelStatus, ModelView, PlanQuestion, PlanView, PlannedStep,

@@ -5,7 +5,8 @@ use std::cmp::Reverse;
 use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode, ModelId};
 
 use crate::device::{Device, Devices};
-use crate::layers::{self, Need, Rooms, is_gpu};
+use crate::layers::{self, Rooms, is_gpu};
+use crate::need::Need;
 use crate::{Streaming, split};
 
 /// Why a model can be placed nowhere.

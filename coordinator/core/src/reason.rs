@@ -6,7 +6,7 @@ use std::time::Duration;
 use model_boss_protocol::{ByteCount, Category, ClientId, DeviceId, ModelId, Priority};
 use serde::Serialize;
 
-use crate::slot::LoadPhase;
+use crate::phase::LoadPhase;
 use crate::{AskedLease, LeaseShare};
 
 /// What a waiting request waits for. `Display` is one short line for people.
@@ -79,7 +79,7 @@ pub enum WaitReason {
         /// The ledger's words.
         detail: String,
         /// When it is asked again.
-        #[serde(rename = "retry_in_ms", serialize_with = "as_millis")]
+        #[serde(rename = "retry_in_ms", serialize_with = "crate::time::as_millis")]
         retry_in: Duration,
     },
     /// The store of the lease ledger is out of reach: nothing is loaded until it is back.
@@ -90,7 +90,7 @@ pub enum WaitReason {
     /// The store may have lost records: nothing is granted until every holder had the time to state its own.
     LedgerRecovering {
         /// When that is over at the latest.
-        #[serde(rename = "retry_in_ms", serialize_with = "as_millis")]
+        #[serde(rename = "retry_in_ms", serialize_with = "crate::time::as_millis")]
         retry_in: Duration,
     },
     /// The model failed and is tried again later.
@@ -102,7 +102,7 @@ pub enum WaitReason {
         /// What went wrong last.
         detail: String,
         /// When it is tried again.
-        #[serde(rename = "retry_in_ms", serialize_with = "as_millis")]
+        #[serde(rename = "retry_in_ms", serialize_with = "crate::time::as_millis")]
         retry_in: Duration,
     },
     /// As many models of its category are loaded as may be (MM-1), and none that this request may take.
@@ -162,7 +162,7 @@ pub enum WaitReason {
         /// Which client.
         client: ClientId,
         /// When it is.
-        #[serde(rename = "retry_in_ms", serialize_with = "as_millis")]
+        #[serde(rename = "retry_in_ms", serialize_with = "crate::time::as_millis")]
         retry_in: Duration,
     },
     /// Accepted in this very moment.
@@ -386,8 +386,4 @@ impl fmt::Display for LeaveCause {
             Self::Crash => f.write_str("its worker went away"),
         }
     }
-}
-
-pub(crate) fn as_millis<S: serde::Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u64(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
 }

@@ -11,9 +11,9 @@ use model_boss_protocol::{
 use serde::Serialize;
 
 use crate::catalog::ModelIndex;
-use crate::queue::steps;
 use crate::reason::LeaveCause;
-use crate::{EngineOptions, LayerOptions, Moment, SizeRule};
+use crate::time::steps;
+use crate::{EngineOptions, LayerOptions, LoadPhase, Moment, ReadyPhase, SizeRule, StopPhase};
 
 /// Where a slot is in `IDLE → LOADING → READY → STOPPING → IDLE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -27,40 +27,6 @@ pub enum SlotState {
     Ready(ReadyPhase),
     /// On its way out; its bytes count until the driver shows them back.
     Stopping(StopPhase),
-}
-
-/// How far a load is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LoadPhase {
-    /// The ledger was asked for the bytes.
-    AwaitingLease,
-    /// The worker is being started behind its gate.
-    Spawning,
-    /// The worker reads its weights.
-    Weights,
-}
-
-/// Whether a ready slot takes requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ReadyPhase {
-    /// It does.
-    Serving,
-    /// It ends those it has and then leaves.
-    Draining,
-}
-
-/// How far a slot is on its way out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum StopPhase {
-    /// The ledger has not yet answered a question that is not wanted any more.
-    AwaitingLease,
-    /// The worker was asked to end.
-    Terminating,
-    /// The worker is gone; its bytes are being given back.
-    Releasing,
 }
 
 /// What happens to a slot: orders of the scheduler and news from the shell.
@@ -359,6 +325,9 @@ impl fmt::Display for SlotState {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::LoadPhase;
+    use crate::ReadyPhase;
+    use crate::StopPhase;
 
     const STATES: [SlotState; 9] = [
         SlotState::Idle,

@@ -2,7 +2,7 @@
 
 use model_boss_protocol::ByteCount;
 
-use crate::layers::Need;
+use crate::need::Need;
 
 /// What a part of a split model leaves free on its device, in bytes.
 pub(crate) const MARGIN: i128 = 512 << 20;

@@ -65,6 +65,23 @@ impl<'de> Deserialize<'de> for Moment {
     }
 }
 
+/// Whole steps of `step` in `span`; none when `step` is zero.
+pub(crate) fn steps(span: Duration, step: Duration) -> u64 {
+    nanos(span).checked_div(nanos(step)).unwrap_or(0)
+}
+
+pub(crate) fn as_millis<S: serde::Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
+}
+
+#[expect(clippy::ref_option, reason = "serde passes a reference")]
+pub(crate) fn optional_millis<S: serde::Serializer>(span: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    match span {
+        Some(span) => as_millis(span, serializer),
+        None => serializer.serialize_none(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

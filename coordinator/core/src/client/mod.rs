@@ -5,14 +5,17 @@
 //! rest begins where the least-served active client stands. So nobody saves up a right to push others aside by having
 //! been away, and nobody is held back for what it got while nobody else wanted anything.
 
+mod standing;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use model_boss_protocol::{ModelId, RequestId};
 
-use crate::queue::ClientStanding;
 use crate::settings::{ClientRule, ClientRules};
 use crate::{Moment, Outcome, Principal};
+
+pub(crate) use self::standing::{ClientIndex, ClientStanding};
 
 /// Clients remembered; beyond it the one that was away longest is forgotten. Names come from strangers.
 const REMEMBERED: usize = 4_096;
@@ -28,21 +31,6 @@ const RATE_SPAN: Duration = Duration::from_secs(60);
 
 /// One second of a device counts as so much service when nobody counted tokens: about what a small GPU decodes.
 const SERVICE_PER_SECOND: u64 = 100;
-
-/// A client's place in [`Clients`]. Used again for another client when this one is forgotten, which happens only while
-/// nothing of it waits or runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct ClientIndex(u32);
-
-impl ClientIndex {
-    pub(crate) fn new(index: usize) -> Self {
-        Self(u32::try_from(index).unwrap_or(u32::MAX))
-    }
-
-    pub(crate) const fn get(self) -> usize {
-        self.0 as usize
-    }
-}
 
 /// All clients that were seen lately.
 #[derive(Debug)]

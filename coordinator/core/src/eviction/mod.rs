@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use model_boss_protocol::{Priority, SlotId};
 
-use crate::layers::Need;
+use crate::need::Need;
 use crate::queue::{Head, OrderKey};
 use crate::reason::Protection;
 use crate::{Moment, Settings, split};

@@ -79,15 +79,6 @@ pub(crate) enum Residency {
     Resident,
 }
 
-/// A client, as far as the order knows it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ClientStanding {
-    /// The service that it got, in whole steps. Never falls while the client waits.
-    pub(crate) service: u64,
-    /// Its rules let it start nothing now: its requests keep their places and are passed over.
-    pub(crate) held_back: bool,
-}
-
 /// Requests that are alike for placement: where one finds no room and no right to evict, those do not that wait with the same
 /// or a less important base priority behind it and need as much or more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

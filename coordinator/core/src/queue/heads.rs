@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use model_boss_protocol::Priority;
 
-use super::{Arrival, ClientStanding, OrderKey, steps};
+use super::{Arrival, OrderKey};
 use crate::Moment;
-use crate::client::ClientIndex;
+use crate::client::{ClientIndex, ClientStanding};
+use crate::time::steps;
 
 /// What decides the order beside the requests themselves.
 #[derive(Debug)]

@@ -15,21 +15,19 @@ mod line;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use cold::Cold;
+use heads::Terms;
+use lane::{HeadChange, Lane};
 use model_boss_protocol::{ByteCount, Priority, RequestId};
 
 use crate::Moment;
 use crate::by_number::{ByNumber, InParts};
 use crate::catalog::ModelIndex;
-use crate::client::ClientIndex;
-use crate::time::nanos;
+use crate::client::{ClientIndex, ClientStanding};
 
 pub(crate) use entry::{
-    Arrival, ClientStanding, Head, Likeness, OrderKey, Purpose, QueueFull, QueueLimits, Residency, Waiting, Wanting,
+    Arrival, Head, Likeness, OrderKey, Purpose, QueueFull, QueueLimits, Residency, Waiting, Wanting,
 };
-
-use cold::Cold;
-use heads::Terms;
-use lane::{HeadChange, Lane};
 
 /// All waiting requests.
 #[derive(Debug)]
@@ -487,11 +485,6 @@ impl ModelQueue {
         });
         &mut self.lanes[place]
     }
-}
-
-/// Whole steps of `step` in `span`; none when `step` is zero.
-pub(crate) fn steps(span: Duration, step: Duration) -> u64 {
-    nanos(span).checked_div(nanos(step)).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::client::ClientStanding;
 use crate::testing::s;
 
 const STEP: Duration = Duration::from_secs(30);

@@ -2,12 +2,13 @@
 
 use model_boss_protocol::{ApiError, DeviceId, ErrorCode, Priority};
 
-use super::room::{Ask, Offer, Parts};
-use super::{Life, Scheduler};
+use super::room::{Ask, Offer};
+use super::state::{Life, Scheduler};
 use crate::Moment;
 use crate::admission::Estimate;
 use crate::catalog::ModelIndex;
 use crate::device::Device;
+use crate::need::Parts;
 use crate::queue::Residency;
 use crate::slot::SlotState;
 

@@ -3,7 +3,7 @@
 use model_boss_protocol::{DeviceId, SlotId};
 
 use super::room::{Ask, Plan};
-use super::{Reconsider, Scheduler};
+use super::state::{Reconsider, Scheduler};
 use crate::Verdict;
 use crate::catalog::ModelIndex;
 use crate::device::Claim;

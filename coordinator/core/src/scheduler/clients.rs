@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use model_boss_protocol::{ApiError, ErrorCode, Priority, RequestId};
 
-use super::{Reconsider, Running, Scheduler, Timer, queue_limits};
+use super::state::{Reconsider, Running, Scheduler, Timer};
+use super::turn::queue_limits;
 use crate::catalog::ModelIndex;
 use crate::client::{ClientIndex, HeldBack, OverLimit, RecentRequest};
 use crate::queue::Waiting;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use model_boss_protocol::{ApiError, DeviceId, ErrorCode, RequestId, SlotId};
 
-use super::Scheduler;
+use super::state::Scheduler;
 use crate::reason::LeaveCause;
 use crate::slot::SlotState;
 use crate::{DeviceObservation, Effect, Verdict};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{LEAST_WAIT, Scheduler, Timer};
+use super::state::{LEAST_WAIT, Scheduler, Timer};
 use crate::catalog::ModelIndex;
 use crate::{Effect, Moment};
 

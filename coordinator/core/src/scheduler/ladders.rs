@@ -7,13 +7,14 @@ use std::time::Duration;
 use model_boss_protocol::{ApiError, Category, ErrorCode, ModelId, Priority, RequestId};
 
 use super::room::{Ask, Offer};
-use super::{Life, Running, Scheduler};
+use super::state::{Life, Reconsider, Running, Scheduler};
 use crate::catalog::ModelIndex;
 use crate::client::ClientIndex;
 use crate::eviction::Usage;
 use crate::ladder::{Climb, Ladder, Rung, RungChoice, RungState, Standing, Target, choose};
+use crate::phase::ReadyPhase;
 use crate::queue::{Head, Purpose, Residency, Waiting};
-use crate::slot::{ReadyPhase, SlotState};
+use crate::slot::SlotState;
 use crate::{Effect, Moment, Outcome, Submission, Verdict};
 
 /// Waiting requests whose rungs are looked at again at once; the others have their turn the next time.
@@ -341,7 +342,7 @@ impl Scheduler {
         if let Some(slot) = slot {
             self.after_use(slot, model);
         }
-        self.reconsider_at_least(super::Reconsider::Kinds);
+        self.reconsider_at_least(Reconsider::Kinds);
     }
 
     /// A provider gave no answer: why, and for how long it is left alone, is remembered.

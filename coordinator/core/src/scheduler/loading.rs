@@ -2,9 +2,8 @@
 
 use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode, ModelId, Priority, RequestId, SlotId};
 
-use super::looks::Looked;
 use super::room::{Ask, NoRoom, Offer};
-use super::{FAMILIES_KEPT, FamilyKey, Life, Scheduler, Timer};
+use super::state::{FAMILIES_KEPT, FamilyKey, Life, Looked, Scheduler, Timer};
 use crate::catalog::ModelIndex;
 use crate::device::Device;
 use crate::eviction::Lacking;

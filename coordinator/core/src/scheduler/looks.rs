@@ -1,88 +1,18 @@
 //! Who is looked at after what: the one that goes next, the first of each kind, or everybody, within the budget of an event
 //! (RC-6).
 
-use std::collections::BTreeSet;
-
 use model_boss_protocol::{Priority, SlotId};
 
 use super::room::Ask;
-use super::{Life, Scheduler};
+use super::state::{Budget, Life, Looked, Reconsider, Scheduler};
 use crate::catalog::ModelIndex;
 use crate::device::{Claim, Device};
-use crate::eviction;
 use crate::placement::Site;
 use crate::queue::{Likeness, Wanting};
-use crate::{Event, Input, MaxLoaded};
-
-/// How much is looked at within one event, so that its length does not depend on how many models wait.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Budget {
-    /// Models that are looked at.
-    pub(super) looks: usize,
-    /// Models passed over because they wait for something else than room.
-    pub(super) passes: usize,
-}
-
-impl Budget {
-    /// An event takes the first look; the others follow by ticks at once. One that fills a slot with requests leaves all of them
-    /// to ticks.
-    pub(super) const fn with(input: &Input) -> Self {
-        match input {
-            Input::Event(Event::Tick) => Self { looks: 4, passes: 16 },
-            Input::Event(Event::WorkerReady { .. }) => Self { looks: 0, passes: 0 },
-            Input::Event(_) | Input::Order(_) => Self { looks: 1, passes: 4 },
-        }
-    }
-
-    pub(super) const fn is_left(self) -> bool {
-        self.looks > 0 && self.passes > 0
-    }
-}
+use crate::{MaxLoaded, eviction};
 
 /// More kinds than these are not asked one by one.
 const KINDS_AT_ONCE: usize = 16;
-
-/// What came of a look at a model that wants a load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Looked {
-    /// There is no room for it, and nobody whom it may send away: neither for those behind it that are like it.
-    Blocked,
-    /// It waits for something else than room. That cost nothing to see.
-    Passed,
-    /// Anything else, which says nothing about others.
-    Alone,
-}
-
-/// Those that a change may concern.
-#[derive(Debug, Default)]
-pub(super) struct Unlooked {
-    /// The first of each of these.
-    pub(super) kinds: BTreeSet<Likeness>,
-    /// Models of their own: those that have the next turn somewhere and stand in no line therefore, and those that only time
-    /// changed something for.
-    pub(super) models: BTreeSet<ModelIndex>,
-}
-
-impl Unlooked {
-    pub(super) fn is_empty(&self) -> bool {
-        self.kinds.is_empty() && self.models.is_empty()
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.kinds.clear();
-        self.models.clear();
-    }
-}
-
-/// How much of what waits for a load has to be looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Reconsider {
-    Nothing,
-    /// What is still to be looked at.
-    Rest,
-    /// One of each kind.
-    Kinds,
-}
 
 impl Scheduler {
     pub(super) fn look_at_all_kinds(&mut self) {

@@ -2,7 +2,7 @@
 
 use model_boss_protocol::{ByteCount, DeviceId, Generation, SlotId};
 
-use super::Scheduler;
+use super::state::Scheduler;
 use crate::device::Device;
 use crate::slot::SlotState;
 use crate::{Effect, Footprint, SizeRule, split};

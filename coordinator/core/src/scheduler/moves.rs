@@ -8,38 +8,14 @@ use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode, ModelId, Pri
 use super::operator::LoadRequest;
 use super::requests::draining;
 use super::room::{Ask, NoRoom, Offer};
-use super::{Life, Reconsider, Scheduler, Timer};
+use super::state::{Life, Move, Reconsider, Scheduler, Timer};
 use crate::catalog::{LoadWish, ModelIndex};
-use crate::queue::Arrival;
 use crate::reason::LeaveCause;
 use crate::slot::SlotState;
-use crate::{Effect, LayerOptions, Moment, Principal, SizeEstimate, Verdict};
+use crate::{Effect, Principal, Verdict};
 
 /// A ledger that keeps refusing the second copy is asked for this long.
 const LEASE_PATIENCE: Duration = Duration::from_secs(30);
-
-/// A model on its way to another place.
-#[derive(Debug)]
-pub(super) struct Move {
-    /// Those who are told; the move goes on without them.
-    callers: Vec<RequestId>,
-    asker: RequestId,
-    priority: Priority,
-    arrival: Arrival,
-    device: DeviceId,
-    context: Option<u64>,
-    layers: LayerOptions,
-    estimate: SizeEstimate,
-    /// Whether others may be evicted for it.
-    evict: bool,
-    began: Moment,
-    /// The ledger refused; it is asked again then.
-    again_at: Option<Moment>,
-    /// The second copy, once it is being loaded.
-    pub(super) slot: Option<SlotId>,
-    /// For a load with other options: what held before.
-    reload: Option<LoadWish>,
-}
 
 impl Scheduler {
     pub(super) fn move_model(

@@ -5,12 +5,13 @@ use std::time::Duration;
 use model_boss_protocol::{ApiError, DeviceId, ErrorCode, KeepAlive, ModelId, Priority, RequestId, SlotId};
 
 use super::requests::draining;
-use super::{Life, Reconsider, Scheduler, Timer};
+use super::state::{Life, Reconsider, Scheduler, Timer};
 use crate::catalog::{LoadWish, ModelIndex};
 use crate::client::ClientIndex;
+use crate::phase::ReadyPhase;
 use crate::queue::{Purpose, Waiting};
 use crate::reason::LeaveCause;
-use crate::slot::{ReadyPhase, SlotState};
+use crate::slot::SlotState;
 use crate::{Effect, LayerOptions, LoadOptions, ModelDescription, Principal, Verdict};
 
 /// A load that was admitted.

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use model_boss_protocol::SlotId;
 
-use super::Scheduler;
+use super::state::Scheduler;
 use crate::catalog::ModelIndex;
-use crate::slot::{SlotState, StopPhase};
+use crate::phase::StopPhase;
+use crate::slot::SlotState;
 
 impl Scheduler {
     /// The category limit that this model comes under (MM-1).

@@ -3,14 +3,15 @@
 
 use model_boss_protocol::{ApiError, ByteCount, Category, DeviceId, ModelId, Priority, RequestId};
 
-use super::Scheduler;
 use super::ladders::{Chosen, Needs};
 use super::room::{Ask, Offer, Plan};
+use super::state::Scheduler;
 use crate::catalog::ModelIndex;
 use crate::eviction::Usage;
 use crate::ladder::{Ladder, RungChoice, RungState, Target};
+use crate::phase::ReadyPhase;
 use crate::queue::Head;
-use crate::slot::{ReadyPhase, SlotState};
+use crate::slot::SlotState;
 use crate::view::{Eviction, PlanQuestion, PlanView, PlannedStep, RungView};
 use crate::{Moment, SizeRule, WaitReason};
 

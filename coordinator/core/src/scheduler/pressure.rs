@@ -5,11 +5,12 @@ use std::cmp::Reverse;
 
 use model_boss_protocol::{ByteCount, DeviceId, SlotId};
 
-use super::Scheduler;
+use super::state::Scheduler;
 use crate::Verdict;
 use crate::device::Device;
+use crate::phase::ReadyPhase;
 use crate::reason::LeaveCause;
-use crate::slot::{ReadyPhase, SlotState};
+use crate::slot::SlotState;
 
 impl Scheduler {
     /// Looks at every device after its accounts changed.

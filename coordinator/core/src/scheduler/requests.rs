@@ -5,13 +5,14 @@ use std::time::Duration;
 use model_boss_protocol::{ApiError, Category, ErrorCode, Priority, RequestId, SlotId};
 
 use super::ladders::rung_of;
-use super::{Life, Reconsider, Running, Scheduler, Timer};
+use super::state::{Life, Reconsider, Running, Scheduler, Timer};
 use crate::catalog::ModelIndex;
 use crate::client::ClientIndex;
 use crate::ladder::{Climb, Target};
+use crate::phase::ReadyPhase;
 use crate::queue::{Purpose, QueueFull, Waiting};
 use crate::reason::LeaveCause;
-use crate::slot::{ReadyPhase, SlotState};
+use crate::slot::SlotState;
 use crate::{Effect, Outcome, Submission, Verdict};
 
 impl Scheduler {

@@ -3,15 +3,16 @@
 
 use model_boss_protocol::{ByteCount, DeviceId, Priority, SlotId};
 
-use super::Scheduler;
+use super::state::Scheduler;
 use crate::catalog::ModelIndex;
 use crate::device::Claim;
 use crate::eviction::{self, Candidate, Goal, Hold, Right, Usage, Victim};
-use crate::layers::Need;
+use crate::need::{Need, Parts};
+use crate::phase::{LoadPhase, ReadyPhase, StopPhase};
 use crate::placement::{PlacementError, Site};
 use crate::queue::{Head, OrderKey};
 use crate::reason::{LeaveCause, Protection};
-use crate::slot::{LoadPhase, ReadyPhase, SlotState, StopPhase};
+use crate::slot::SlotState;
 use crate::{LayerOptions, SizeEstimate, split};
 
 /// A model that looks for a place.
@@ -29,9 +30,6 @@ pub(super) struct Ask {
     /// The requests it asks for, the first first. Without any, nobody is sent away.
     pub(super) heads: Vec<Head>,
 }
-
-/// How much on which device.
-pub(super) type Parts = Vec<(DeviceId, ByteCount)>;
 
 /// The best that the devices offer.
 pub(super) enum Offer {

@@ -5,25 +5,16 @@ use std::time::Duration;
 
 use model_boss_protocol::{ModelId, SlotId, WorkerExit};
 
-use super::{Reconsider, Scheduler};
+use super::state::{Reconsider, Scheduler, SecondTry};
 use crate::catalog::ModelIndex;
+use crate::phase::LoadPhase;
 use crate::reason::LeaveCause;
 use crate::settings::LoadFailurePolicy;
-use crate::slot::{LoadPhase, SlotState};
+use crate::slot::SlotState;
 use crate::{ExitReport, Verdict, WaitReason};
 
 /// The least time between two such tries of one model.
 const AT_MOST_EVERY: Duration = Duration::from_secs(600);
-
-/// A second try under way. While it lasts no other load begins, so that what leaves for it is not taken by others.
-#[derive(Debug)]
-pub(super) struct SecondTry {
-    pub(super) model: ModelIndex,
-    /// Those that have to be gone first.
-    pub(super) leaving: BTreeSet<SlotId>,
-    /// Those of them that load on, and serve the request that caused them before they leave.
-    finishing: BTreeSet<SlotId>,
-}
 
 impl Scheduler {
     /// Sends every model away that is not pinned, if that may help a load that failed in `before`: busy ones when they

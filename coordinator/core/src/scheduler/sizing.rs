@@ -3,11 +3,12 @@
 
 use model_boss_protocol::{ByteCount, DeviceId, Residency, ResidencyMode};
 
-use super::Scheduler;
 use super::room::Ask;
+use super::state::Scheduler;
 use crate::catalog::ModelIndex;
 use crate::device::Device;
-use crate::layers::{self, Need, Rooms};
+use crate::layers::{self, Rooms};
+use crate::need::Need;
 use crate::placement::{self, PlacementError, Site, Wanted};
 use crate::slot::Layers;
 use crate::view::LayersView;

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use model_boss_protocol::{Generation, KeepAlive, SlotId, WorkerExit};
 
-use super::{Life, Reconsider, Scheduler, Timer};
+use super::state::{Life, Reconsider, Scheduler, Timer};
 use crate::catalog::{LeaseRefusal, LoadWish, ModelIndex};
 use crate::failure::{FailedWhen, FailurePolicy, describe};
+use crate::phase::{LoadPhase, ReadyPhase};
 use crate::queue::Residency;
 use crate::reason::LeaveCause;
 use crate::residency::stay_warm;
-use crate::slot::{LoadPhase, ReadyPhase, SlotEvent, SlotOrder, SlotState};
+use crate::slot::{SlotEvent, SlotOrder, SlotState};
 use crate::{Effect, ExitReport, MaxLoaded, Verdict};
 
 /// Loads of a model in a row that may end in a port that somebody else has before that counts as a failure.

@@ -6,14 +6,14 @@ use std::time::Duration;
 use model_boss_protocol::{DeviceId, SlotId};
 
 use super::room::Ask;
-use super::{LEAST_WAIT, Life, Scheduler, Timer};
-use crate::Verdict;
+use super::state::{LEAST_WAIT, Life, Scheduler, Timer};
 use crate::catalog::{ModelIndex, Return};
-use crate::layers::Need;
+use crate::need::Need;
+use crate::phase::ReadyPhase;
 use crate::placement::{self, Site, Wanted};
 use crate::reason::LeaveCause;
-use crate::slot::{ReadyPhase, SlotState};
-use crate::split;
+use crate::slot::SlotState;
+use crate::{Verdict, split};
 
 impl Scheduler {
     /// A slot rests. If it streams for want of room, it is looked at when it was idle for as long as room has to last. One that

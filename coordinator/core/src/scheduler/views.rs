@@ -2,10 +2,11 @@
 
 use model_boss_protocol::RequestId;
 
-use super::Scheduler;
+use super::state::Scheduler;
 use crate::catalog::{Model, ModelIndex};
+use crate::phase::ReadyPhase;
 use crate::queue::{Purpose, Waiting};
-use crate::slot::{ModelSlot, ReadyPhase, SlotState};
+use crate::slot::{ModelSlot, SlotState};
 use crate::view::{DeviceView, ModelStatus, ModelView, QueuedView, RequestPurpose, SlotView};
 use crate::{Decision, LeaveCause, Moment, WaitReason};
 

@@ -8,36 +8,20 @@ use std::time::Duration;
 
 use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode, Generation, Priority, SlotId};
 
-use super::room::{Ask, NoRoom, Parts};
-use super::{Life, Reconsider, Scheduler, Timer};
+use super::room::{Ask, NoRoom};
+use super::state::{LEAST_WAIT, Life, Place, Reconsider, Scheduler, Timer};
 use crate::catalog::ModelIndex;
 use crate::eviction::Lacking;
+use crate::need::Parts;
+use crate::phase::{LoadPhase, ReadyPhase};
 use crate::placement::Site;
 use crate::queue::Residency;
 use crate::reason::LeaveCause;
-use crate::slot::{LoadPhase, ReadyPhase, SlotEvent, SlotState};
+use crate::slot::{SlotEvent, SlotState};
 use crate::{AskedLease, Effect, LeaseShare, OtherLease, OtherRequest, Verdict, WaitReason, split};
 
 /// Somebody who waited for a holder that did not make way may come again after this.
 const AFTER_DEFAULT: Duration = Duration::from_secs(30);
-
-/// A model's place in the ledger's queue.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Place {
-    parts: Parts,
-    priority: Priority,
-    /// Others are asked to make way for it.
-    pub(super) preempt: bool,
-}
-
-/// What others have and want, and which models stand in the same queue.
-#[derive(Debug, Default)]
-pub(super) struct Others {
-    leases: Vec<OtherLease>,
-    /// First come first.
-    requests: Vec<OtherRequest>,
-    pub(super) places: BTreeMap<ModelIndex, Place>,
-}
 
 impl Scheduler {
     pub(super) fn others_changed(&mut self, leases: Vec<OtherLease>, requests: Vec<OtherRequest>) {
@@ -238,7 +222,7 @@ impl Scheduler {
             }
         }
         if look_again {
-            self.timers.set(Timer::Yield, self.now + self.settings.reevaluate_every.max(super::LEAST_WAIT));
+            self.timers.set(Timer::Yield, self.now + self.settings.reevaluate_every.max(LEAST_WAIT));
         } else {
             self.timers.clear(Timer::Yield);
         }

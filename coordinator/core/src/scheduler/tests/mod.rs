@@ -6,7 +6,7 @@ use model_boss_protocol::{
     ByteCount, Category, DeviceId, ErrorCode, Generation, KeepAlive, Priority, RequestId, SlotId,
 };
 
-use super::world::{Behaviour, Fate, Rng, World};
+use self::world::{Behaviour, Fate, Rng, World};
 use crate::testing::{device, model, ms, s};
 use crate::{
     Effect, Event, LedgerState, ModelDescription, ModelStatus, Moment, Order, Outcome, RungChoice, Settings, SlotState,
@@ -22,7 +22,9 @@ mod moves;
 mod plan;
 mod pool;
 mod recovery;
+mod simulation;
 mod streaming;
+mod world;
 mod yielding;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -11,12 +11,12 @@ use model_boss_protocol::{
     ResidencyMode, SlotId, WorkerExit,
 };
 
-use super::Scheduler;
-use crate::slot::{ReadyPhase, StopPhase};
+use crate::phase::{ReadyPhase, StopPhase};
 use crate::testing::device;
 use crate::{
     Effect, Event, ExitReport, Footprint, Input, Ladder, LeaveCause, LedgerState, LoadOptions, ModelDescription,
-    Moment, Order, OtherLease, OtherRequest, Outcome, Principal, Settings, SlotState, SlotView, Submission, Verdict,
+    Moment, Order, OtherLease, OtherRequest, Outcome, Principal, Scheduler, Settings, SlotState, SlotView, Submission,
+    Verdict,
 };
 
 /// A seeded source of numbers (splitmix64).

@@ -1,0 +1,64 @@
+//! Whether memory can be leased, and since when not.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::{LedgerState, Moment};
+
+/// Outages kept apart at most; older ones count as one.
+pub(in crate::scheduler) const OUTAGES_KEPT: usize = 64;
+
+/// What is known of the ledger.
+#[derive(Debug, Default)]
+pub(in crate::scheduler) struct Ledger {
+    pub(in crate::scheduler) state: LedgerState,
+    /// Since when it is so.
+    pub(in crate::scheduler) since: Moment,
+    /// Earlier outages with too little time between them to load a model, oldest first. A store that is back for a
+    /// moment does not begin the patience of those who wait anew.
+    pub(in crate::scheduler) outages: VecDeque<(Moment, Moment)>,
+}
+
+impl Ledger {
+    /// Takes the new state; says whether it was open before.
+    pub(in crate::scheduler) fn change(&mut self, state: LedgerState, now: Moment, patience: Duration) -> bool {
+        let away = |state: &LedgerState| matches!(state, LedgerState::Away { .. });
+        let since = match (away(&self.state), away(&state)) {
+            // Another reason is no other outage.
+            (true, true) => self.since,
+            (true, false) => {
+                self.outages.push_back((self.since, now));
+                now
+            }
+            (false, true) => {
+                if self.outages.back().is_some_and(|(_, end)| now.since(*end) >= patience) {
+                    self.outages.clear();
+                }
+                now
+            }
+            (false, false) => now,
+        };
+        if self.outages.len() > OUTAGES_KEPT
+            && let (Some(oldest), Some(next)) = (self.outages.pop_front(), self.outages.front_mut())
+        {
+            next.0 = oldest.0;
+        }
+        let was_open = self.state == LedgerState::Open;
+        (self.state, self.since) = (state, since);
+        was_open
+    }
+
+    /// How long a request that came at `arrival` has waited for it: through the outages, or through the window that
+    /// follows them, whose end is known.
+    pub(in crate::scheduler) fn waited(&self, arrival: Moment, now: Moment) -> Duration {
+        let current = (self.since, now);
+        let within = |(begun, end): (Moment, Moment)| end.since(begun.max(arrival));
+        match self.state {
+            LedgerState::Open => Duration::ZERO,
+            LedgerState::Recovering { .. } => within(current),
+            LedgerState::Away { .. } => {
+                self.outages.iter().copied().chain([current]).map(within).fold(Duration::ZERO, Duration::saturating_add)
+            }
+        }
+    }
+}

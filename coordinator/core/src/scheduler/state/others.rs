@@ -1,0 +1,27 @@
+//! Leases and requests of other holders, as the scheduler remembers them.
+
+use std::collections::BTreeMap;
+
+use model_boss_protocol::Priority;
+
+use crate::catalog::ModelIndex;
+use crate::need::Parts;
+use crate::{OtherLease, OtherRequest};
+
+/// A model's place in the ledger's queue.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::scheduler) struct Place {
+    pub(in crate::scheduler) parts: Parts,
+    pub(in crate::scheduler) priority: Priority,
+    /// Others are asked to make way for it.
+    pub(in crate::scheduler) preempt: bool,
+}
+
+/// What others have and want, and which models stand in the same queue.
+#[derive(Debug, Default)]
+pub(in crate::scheduler) struct Others {
+    pub(in crate::scheduler) leases: Vec<OtherLease>,
+    /// First come first.
+    pub(in crate::scheduler) requests: Vec<OtherRequest>,
+    pub(in crate::scheduler) places: BTreeMap<ModelIndex, Place>,
+}
