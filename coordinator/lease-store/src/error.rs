@@ -4,10 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use model_boss_lease::{LeaseId, Refusal};
+use model_boss_lease::{LeaseId, Process, Refusal};
 use model_boss_protocol::DeviceId;
-
-use crate::caller::NotNamed;
 
 /// An operation on the ledger failed.
 #[derive(Debug, thiserror::Error)]
@@ -214,4 +212,44 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         cause = error.source();
     }
     text
+}
+
+/// A process that the caller may not name.
+#[derive(Debug, thiserror::Error)]
+pub enum NotNamed {
+    /// It is not there, or not the one that bore this number.
+    #[error(
+        "process {} with start time {} of {} is not seen on the coordinator's host: leases are for processes that live there",
+        .0.pid, .0.start_time, .0.pid_ns
+    )]
+    NotSeen(Process),
+    /// It ends with the host.
+    #[error("process {0} is the system's own and never ends: name the process that uses the memory")]
+    System(u32),
+    /// Its memory has leases already.
+    #[error("process {0} belongs to model-boss itself: name the process of your own program")]
+    Ours(u32),
+    /// Somebody else's.
+    #[error(
+        "process {pid} runs as user {owner} and the caller is user {caller}: only its own user, or root, may name it"
+    )]
+    OtherUser {
+        /// Which process.
+        pid: u32,
+        /// Whose it is.
+        owner: u32,
+        /// Who asks.
+        caller: u32,
+    },
+    /// A caller without a user here, and a process of this pid namespace.
+    #[error(
+        "process {0} lives beside the coordinator and the caller comes over the network: \
+         call from this host, at a loopback address, or name a process of a container"
+    )]
+    FromOutside(u32),
+    /// The kernel does not tell whose connection it is.
+    #[error(
+        "the user of this connection cannot be known: keep it open until the answer has come, and call from this host"
+    )]
+    NoUser,
 }

@@ -1,7 +1,6 @@
 //! What the kernel tells about this boot and its processes. Knows no leases.
 
 use std::fs;
-use std::io;
 use std::time::Duration;
 
 use model_boss_lease::{Process, StoreTime};
@@ -11,7 +10,7 @@ use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 
 use crate::StoreError;
-use crate::tree::ProcessTree;
+use crate::stat::{Stat, user_of};
 
 /// The id of this boot.
 pub fn boot_id() -> Result<String, StoreError> {
@@ -29,6 +28,7 @@ pub(crate) fn time_since_boot() -> Result<StoreTime, StoreError> {
 
 #[cfg(target_os = "linux")]
 const BOOT_CLOCK: ClockId = ClockId::CLOCK_BOOTTIME;
+
 #[cfg(not(target_os = "linux"))]
 const BOOT_CLOCK: ClockId = ClockId::CLOCK_MONOTONIC;
 
@@ -64,13 +64,6 @@ pub(crate) fn may_be(process: &Process, uid: u32) -> bool {
     }
 }
 
-/// The effective user of a process (proc_pid_status(5)).
-fn user_of(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    users.split_ascii_whitespace().nth(1)?.parse().ok()
-}
-
 /// Between half and all of it, so that many do not come back at the same moment.
 pub(crate) fn jittered(pause: Duration) -> Duration {
     let mut byte = [128];
@@ -79,64 +72,11 @@ pub(crate) fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(0.5 + f64::from(byte[0]) / 512.0)
 }
 
-/// Whether the process is gone with everything that it left behind. See [`ProcessTree::is_gone`].
-pub fn is_gone(process: &Process) -> bool {
-    pid_namespace().is_ok_and(|namespace| ProcessTree::of_this_host(namespace).is_gone(process))
-}
-
-/// The real and the effective user of a process, by `Uid:` of `/proc/PID/status` (proc_pid_status(5)).
-pub(crate) fn users_of(pid: u32) -> Option<[u32; 2]> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let mut users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_ascii_whitespace();
-    Some([users.next()?.parse().ok()?, users.next()?.parse().ok()?])
-}
-
-/// The fields of `/proc/PID/stat` that matter here (proc_pid_stat(5)).
-#[derive(Clone, Copy)]
-pub(crate) struct Stat {
-    pub(crate) state: u8,
-    pub(crate) parent: u32,
-    pub(crate) group: u32,
-    pub(crate) session: u32,
-    pub(crate) threads: u32,
-    pub(crate) start_time: u64,
-}
-
-impl Stat {
-    pub(crate) fn of(pid: u32) -> Option<Self> {
-        let text: io::Result<String> = fs::read_to_string(format!("/proc/{pid}/stat"));
-        Self::parse(&text.ok()?)
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        // The second field is the program's name in parentheses and may hold anything, parentheses included.
-        let fields: Vec<&str> = text.get(text.rfind(')')? + 1..)?.split_ascii_whitespace().collect();
-        let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
-        let small = |index: usize| u32::try_from(number(index)?).ok();
-        Some(Self {
-            state: *fields.first()?.as_bytes().first()?,
-            parent: small(1)?,
-            group: small(2)?,
-            session: small(3)?,
-            threads: small(17)?,
-            start_time: number(19)?,
-        })
-    }
-
-    /// A process whose first thread ended looks like a zombie while its other threads live on.
-    pub(crate) fn is_zombie(&self) -> bool {
-        matches!(self.state, b'Z' | b'X' | b'x') && self.threads <= 1
-    }
-
-    /// `kthreadd` and its children have no memory of their own.
-    pub(crate) fn is_kernel_thread(&self, pid: u32) -> bool {
-        pid == 2 || self.parent == 2
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ProcessTree;
+    use crate::is_gone;
     use std::process::Command;
 
     #[test]

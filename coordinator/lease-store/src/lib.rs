@@ -6,8 +6,10 @@
 mod caller;
 mod capability;
 mod claim;
+mod contract;
 mod embedded;
 mod error;
+mod guest_name;
 mod holder;
 mod host;
 mod lock;
@@ -16,20 +18,23 @@ mod node;
 mod place;
 mod race;
 mod redis_store;
+mod stat;
 mod state_file;
 mod store;
 mod tree;
 mod view;
 
-pub use caller::{Caller, NotNamed};
+pub use caller::Caller;
 pub use capability::{Capability, Proof};
-pub use embedded::EmbeddedStore;
-pub use error::{StoreError, Unreachable};
-pub use holder::{
-    AcquireRequest, Acquired, Asked, DeviceDeclaration, GuestAcquired, GuestHandle, GuestLease, GuestRecord,
-    GuestReleased, Holder, Kept, LeaseHandle, Leftover, Observation, OtherLease, OtherWaiter, Others, Revoked, Wish,
+pub use contract::{
+    AcquireRequest, Acquired, Asked, DeviceDeclaration, Kept, LeaseHandle, Leftover, Observation, Revoked, Wish,
 };
-pub use host::{boot_id, is_gone, process, this_process};
+pub use embedded::EmbeddedStore;
+pub use error::{NotNamed, StoreError, Unreachable};
+pub use holder::{
+    GuestAcquired, GuestHandle, GuestLease, GuestRecord, GuestReleased, Holder, OtherLease, OtherWaiter, Others,
+};
+pub use host::{boot_id, process, this_process};
 pub use model_boss_lease::{
     Accounting, DeviceKey, Evidence, LeaseId, LeaseState, Mode, Owner, OwnerKind, Process, Refusal, StoreTime, Terms,
     Token, Yielding,
@@ -37,5 +42,5 @@ pub use model_boss_lease::{
 pub use redis_store::{RedisStore, redis_server};
 pub use state_file::{StateFileUse, check_state_file, open_state_file, replace_state_file};
 pub use store::{Document, DocumentStore, Etag, LedgerStore, Snapshot, Store, Swap};
-pub use tree::{Below, GUARDS_VARIABLE, ProcessTree, guard_mark};
+pub use tree::{Below, GUARDS_VARIABLE, ProcessTree, guard_mark, is_gone};
 pub use view::{ForcedView, LeaseView, PartView, RevokeView, WaiterView};

@@ -5,8 +5,8 @@ use std::time::Duration;
 use model_boss_lease::{DeviceKey, Forced, Lease, LeaseId, LeaseState, Ledger, Owner, Want};
 use model_boss_protocol::{ByteCount, DeviceId, Priority};
 
-use crate::Wish;
-use crate::holder::own_request_id;
+use crate::contract::Wish;
+use crate::guest_name::own_request_id;
 
 /// What the key of a device that the operator declared begins with.
 const DECLARED: &str = "declared-";

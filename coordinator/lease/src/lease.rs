@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::millis;
 use crate::unknown::UnknownFields;
-use crate::{DeviceKey, StoreTime};
+use crate::{DeviceKey, Process, StoreTime};
 
 /// A promise of bytes to a holder.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -141,17 +141,6 @@ pub enum OwnerKind {
     /// A kind of a newer version.
     #[serde(untagged)]
     Other(String),
-}
-
-/// A process that cannot be mistaken for a later one with the same number.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Process {
-    /// Its number.
-    pub pid: u32,
-    /// When it started, in clock ticks since boot.
-    pub start_time: u64,
-    /// The pid namespace in which `pid` has a meaning.
-    pub pid_ns: String,
 }
 
 /// A number that only grows; a larger one was granted later.

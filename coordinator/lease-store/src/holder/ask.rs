@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use model_boss_lease::{Op, Outcome, Request, Want};
 
-use super::{AcquireRequest, Acquired, Asked, Held, Holder, LeaseHandle, Wish, unexpected};
+use super::operate::unexpected;
+use super::state::{Held, Holder};
 use crate::capability::random_name;
+use crate::contract::{AcquireRequest, Acquired, Asked, LeaseHandle, Wish};
 use crate::{StoreError, host};
 
 /// When asking again makes sense. Shorter than the lease time, so that the place in the queue is kept.

@@ -6,8 +6,11 @@ use std::time::Duration;
 use model_boss_lease::{Evidence, Lease, LeaseId, Op, Outcome, Owner, Process, Record, Renewal, Request, Want};
 use model_boss_protocol::{ByteCount, DeviceId};
 
-use super::{AcquireRequest, Asked, Holder, LeaseHandle, Wish, unexpected};
+use super::operate::unexpected;
+use super::state::Holder;
 use crate::capability::{Proof, earlier_name};
+use crate::contract::{AcquireRequest, Asked, LeaseHandle, Wish};
+use crate::guest_name::of_guest;
 use crate::tree::ProcessTree;
 use crate::view::{ForcedView, LeaseView};
 use crate::{Caller, StoreError};
@@ -350,19 +353,4 @@ fn is_proof(GuestHandle { lease, proof }: &GuestHandle) -> bool {
         Proof::Capability(capability) => capability.opens(lease),
         Proof::Fence(token) => earlier_name(*token) == *lease,
     }
-}
-
-/// The name of a guest's request in the ledger, where requests of different processes never meet.
-fn of_guest(owner: &Process, request_id: &str) -> String {
-    format!("{request_id}{}", mark(owner))
-}
-
-/// The guest's own name for a request in the ledger.
-pub(crate) fn own_request_id(owner: &Process, request_id: &str) -> String {
-    request_id.strip_suffix(&mark(owner)).unwrap_or(request_id).to_owned()
-}
-
-fn mark(Process { pid, start_time, pid_ns }: &Process) -> String {
-    let namespace: String = pid_ns.chars().filter(char::is_ascii_digit).collect();
-    format!("@{namespace}-{pid}-{start_time}")
 }

@@ -1,35 +1,13 @@
 //! Keeping what is held: the heartbeat, and stating it again after the store lost it.
 
-use model_boss_lease::{DeviceKey, Evidence, LeaseId, Op, Outcome, Process, Record, Renewal, Request, Revocation};
+use model_boss_lease::{DeviceKey, Evidence, LeaseId, Op, Outcome, Renewal, Revocation};
 use model_boss_protocol::{ByteCount, DeviceId, Priority};
 
-use super::{Holder, Kept, LeaseHandle, Revoked, unexpected};
-use crate::{StoreError, host};
-
-/// A lease as this process remembers it.
-pub(super) struct Held {
-    pub(super) handle: LeaseHandle,
-    pub(super) request: Request,
-    pub(super) parts: Vec<(DeviceKey, ByteCount)>,
-    pub(super) pids: Vec<Process>,
-    /// Whether it was used since the last heartbeat.
-    used: bool,
-}
-
-impl Held {
-    pub(super) fn new(handle: LeaseHandle, request: Request, parts: Vec<(DeviceKey, ByteCount)>) -> Self {
-        Self { handle, request, parts, pids: Vec::new(), used: false }
-    }
-
-    fn record(&self, boot_id: &str) -> Record {
-        let Request { request_id, owner, priority, yielding, .. } = self.request.clone();
-        let LeaseHandle { lease, token } = self.handle.clone();
-        let token = Some(token);
-        let pids = self.pids.iter().filter(|process| !host::is_gone(process)).cloned().collect();
-        let (parts, boot_id) = (self.parts.clone(), boot_id.to_owned());
-        Record { lease, token, request_id, owner, priority, yielding, parts, pids, boot_id }
-    }
-}
+use super::operate::unexpected;
+use super::state::Holder;
+use crate::StoreError;
+use crate::contract::{Kept, LeaseHandle, Revoked};
+use crate::holder::state::Held;
 
 fn counts_for(parts: &[(DeviceKey, ByteCount)], device: &DeviceKey) -> ByteCount {
     parts.iter().filter(|(key, _)| key == device).map(|(_, bytes)| *bytes).sum()

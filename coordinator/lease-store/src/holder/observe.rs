@@ -1,25 +1,15 @@
 //! Saying what devices have and show.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
-
 use model_boss_lease::{Op, Outcome, ProcessUse, StoreTime};
 use model_boss_protocol::ByteCount;
 
-use super::{Claimed, DeviceDeclaration, Holder, Observation, unexpected};
+use super::operate::unexpected;
+use super::state::{Claimed, Holder};
 use crate::StoreError;
 use crate::claim::DeviceClaim;
+use crate::contract::{DeviceDeclaration, Observation};
+use crate::holder::state::Written;
 use crate::tree::ProcessTree;
-
-/// An observation that differs by less is not written again while it is fresh.
-const SMALL_CHANGE: ByteCount = ByteCount::mib(64);
-
-/// The last observation that was written.
-pub(super) struct Written {
-    at: Instant,
-    used: Option<ByteCount>,
-    processes: BTreeMap<u32, ByteCount>,
-}
 
 impl Holder {
     /// Locks a device for this host's ledger, if it is not yet, and states what it has.
@@ -91,18 +81,5 @@ impl Holder {
             }
         }
         Ok(self.seen.devices.get(&key).and_then(|device| device.foreign))
-    }
-}
-
-impl Written {
-    fn differs(&self, fresh: &Self, heartbeat: Duration) -> bool {
-        let far = |a: Option<ByteCount>, b: Option<ByteCount>| match (a, b) {
-            (Some(a), Some(b)) => a.saturating_sub(b).max(b.saturating_sub(a)) > SMALL_CHANGE,
-            (a, b) => a.is_some() != b.is_some(),
-        };
-        let pids: BTreeSet<_> = self.processes.keys().chain(fresh.processes.keys()).collect();
-        fresh.at.saturating_duration_since(self.at) >= heartbeat
-            || far(self.used, fresh.used)
-            || pids.into_iter().any(|pid| far(self.processes.get(pid).copied(), fresh.processes.get(pid).copied()))
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use model_boss_lease::{Lease, LeaseId, LeaseState, Process, nominations};
 use model_boss_protocol::{ByteCount, DeviceId, Priority};
 
-use super::Holder;
+use super::state::Holder;
 use crate::tree::ProcessTree;
 
 impl Holder {

@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 
 use model_boss_lease::{LeaseState, Op, Outcome, OwnerKind};
 
-use super::{Holder, Leftover, unexpected};
+use super::operate::unexpected;
+use super::state::Holder;
 use crate::StoreError;
+use crate::contract::Leftover;
 use crate::tree::ProcessTree;
 
 impl Holder {

@@ -1,15 +1,23 @@
 //! The holder over a store in memory that can be made to fail.
 
 use std::sync::{Arc, Mutex};
-
 use std::time::{Duration, Instant};
 
-use model_boss_lease::{Accounting, Evidence, LeaseState, Mode, Process, Token, Yielding};
-use model_boss_protocol::Priority;
+use model_boss_lease::{
+    Accounting, DeviceKey, Evidence, LeaseState, Ledger, Mode, Owner, OwnerKind, Process, Terms, Token, Yielding,
+};
+use model_boss_protocol::{ByteCount, DeviceId, Priority};
 
 use super::*;
+use crate::claim::Claim;
+use crate::mark::Mark;
+use crate::place::Place;
+use crate::race::{Pacing, pause_after};
 use crate::store::{DocumentStore, Etag, LedgerStore, Snapshot};
-use crate::{Caller, NotNamed, Proof, this_process};
+use crate::{
+    AcquireRequest, Acquired, Caller, DeviceDeclaration, Document, Kept, LeaseHandle, NotNamed, Observation, Proof,
+    StoreError, Swap, Wish, host, this_process,
+};
 
 /// A register in memory. Counts swaps, loses the next few races, and can be cut off.
 #[derive(Clone, Default)]

@@ -12,7 +12,8 @@ use nix::errno::Errno;
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
-use crate::host::Stat;
+use crate::host::pid_namespace;
+use crate::stat::Stat;
 
 /// The initial pid namespace, in which every process of the host is seen (PROC_PID_INIT_INO of the kernel).
 const INITIAL_NAMESPACE: &str = "pid:[4026531836]";
@@ -310,6 +311,11 @@ impl Source for Proc {
             |entry: &[u8]| entry.strip_prefix(GUARDS_VARIABLE.as_bytes())?.strip_prefix(b"=").map(<[u8]>::to_vec);
         String::from_utf8(environment.split(|byte| *byte == 0).find_map(value)?).ok()
     }
+}
+
+/// Whether the process is gone with everything that it left behind. See [`ProcessTree::is_gone`].
+pub fn is_gone(process: &Process) -> bool {
+    pid_namespace().is_ok_and(|namespace| ProcessTree::of_this_host(namespace).is_gone(process))
 }
 
 #[cfg(test)]

@@ -5,9 +5,11 @@ use std::collections::BTreeSet;
 use model_boss_protocol::ByteCount;
 
 use super::fit::{self, Demand};
-use super::nominate::{self, Nominated, Place};
+use super::grant::{next_token, well_formed};
+use super::nominate::{self, Place};
+use super::nominated::Nominated;
 use super::preempt::{self, Importance};
-use super::{crowd, end, next_token, well_formed};
+use super::{crowd, end};
 use crate::{
     Accounting, DeviceKey, Grant, Lease, Ledger, NeverFits, Outcome, Part, Process, Refusal, Request, StoreTime, Wait,
     WaitReason, Waiter, Want,

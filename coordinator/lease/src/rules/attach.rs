@@ -1,6 +1,6 @@
 //! The gate: nobody touches a device before the ledger knows its process.
 
-use super::{held, unsettle};
+use super::held::{held, unsettle};
 use crate::{LeaseId, LeaseState, Ledger, Outcome, Process, StoreTime, Token};
 
 pub(super) fn attach(

@@ -1,6 +1,6 @@
 //! The ways in which bytes leave the ledger. There is one other: dropping what was never touched.
 
-use super::{held, unsettle};
+use super::held::{held, unsettle};
 use crate::unknown::UnknownFields;
 use crate::{Evidence, Forced, Lease, LeaseId, LeaseState, Ledger, Outcome, Process, StoreTime, Token};
 

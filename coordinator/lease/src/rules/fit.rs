@@ -2,7 +2,7 @@
 
 use model_boss_protocol::ByteCount;
 
-use super::nominate::Nominated;
+use super::nominated::Nominated;
 use crate::{Accounting, Device, DeviceKey, Ledger, NeverFits, Outcome, Refusal, Share, StoreTime, Wait, WaitReason};
 
 /// Holders named in a reason.

@@ -1,23 +1,12 @@
 //! Who comes first: nominations, recomputed at each operation in one total order (priority, arrival). The first waiter
 //! takes its full set, the next what remains. One order for all devices: no cycles, and nobody is passed.
 
-use std::collections::BTreeMap;
-
 use model_boss_protocol::{ByteCount, Priority};
 
 use super::fit;
 use super::preempt::{self, Importance};
+use crate::rules::nominated::Nominated;
 use crate::{DeviceKey, Ledger, Process, StoreTime, Want};
-
-/// What those who come before somebody are nominated for.
-#[derive(Debug, Default)]
-pub(super) struct Nominated {
-    bytes: BTreeMap<DeviceKey, ByteCount>,
-    /// How many they are.
-    pub(super) count: usize,
-    /// The first of them, for people.
-    pub(super) label: Option<String>,
-}
 
 /// A place in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,19 +14,6 @@ pub(super) struct Place<'a> {
     pub(super) priority: Priority,
     pub(super) arrived: StoreTime,
     pub(super) request_id: &'a str,
-}
-
-impl Nominated {
-    pub(super) fn on(&self, device: &DeviceKey) -> ByteCount {
-        self.bytes.get(device).copied().unwrap_or_default()
-    }
-
-    fn take(&mut self, parts: Vec<(DeviceKey, ByteCount)>) {
-        for (device, bytes) in parts {
-            let taken = self.bytes.entry(device).or_default();
-            *taken = *taken + bytes;
-        }
-    }
 }
 
 /// When somebody comes who comes now: after everybody who waits, also when the clock stood still or was set back.

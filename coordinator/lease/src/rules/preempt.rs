@@ -3,7 +3,7 @@
 
 use model_boss_protocol::{ByteCount, Priority};
 
-use super::nominate::Nominated;
+use super::nominated::Nominated;
 use crate::{DeviceKey, Lease, LeaseId, LeaseState, Ledger, Mode, Process, StoreTime, Victim};
 
 /// How important the asker is, and whether others are asked for it.

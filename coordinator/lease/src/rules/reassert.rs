@@ -2,9 +2,11 @@
 
 use model_boss_protocol::ByteCount;
 
+use super::crowd;
 use super::fit::{self, Demand};
+use super::grant::{next_token, well_formed};
+use super::held::unsettle;
 use super::nominate::{self, Place};
-use super::{crowd, next_token, unsettle, well_formed};
 use crate::{
     Accounting, DeviceKey, Lease, LeaseId, LeaseState, Ledger, Outcome, Part, Record, Refusal, StoreTime, Token, Wait,
     WaitReason,

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::next_token;
+use super::grant::next_token;
 use crate::{LeaseState, Ledger, SCHEMA, StoreTime};
 
 /// A clock that is this little behind what was last seen is waited for: no lease is shorter.

@@ -1,6 +1,6 @@
 //! Keeping leases alive, and telling their holder what is asked of it.
 
-use super::held;
+use super::held::held;
 use crate::{LeaseState, Ledger, Outcome, Renewal, Revocation, StoreTime, Want};
 
 /// Never creates a lease.

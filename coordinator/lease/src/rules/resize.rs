@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use model_boss_protocol::ByteCount;
 
 use super::fit::{self, Demand};
+use super::grant::well_formed;
+use super::held::{held, unsettle};
 use super::nominate::{self, Place};
-use super::{held, unsettle, well_formed};
 use crate::{DeviceKey, LeaseId, Ledger, Outcome, Refusal, StoreTime, Token};
 
 pub(super) fn resize(

@@ -1,0 +1,264 @@
+//! Opening a ledger, reading it, and one operation on it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use model_boss_lease::{
+    DeviceKey, Ledger, Op, Outcome, Owner, OwnerKind, StoreTime, Terms, after_loss, apply, read_from,
+};
+use model_boss_protocol::{ByteCount, DeviceId};
+
+use super::state::{Holder, Reach};
+use crate::capability::CapabilityKey;
+use crate::claim::Claim;
+use crate::mark::Mark;
+use crate::place::Place;
+use crate::race::{RealPacing, pause_after};
+use crate::store::{Document, Etag, LedgerStore as _, Snapshot, Store, Swap};
+use crate::view::{LeaseView, WaiterView};
+use crate::{EmbeddedStore, RedisStore, StoreError, host};
+
+impl Holder {
+    /// Opens the embedded store in `state_dir`. `runtime_dir` is for tests: the folder for the claims that keep two
+    /// coordinators of this host from counting one device twice, and for the mark that this boot's ledger had leases. Without
+    /// one they lie where every process of the host finds them. Call [`Holder::settle`] next.
+    pub fn embedded(
+        state_dir: &Path,
+        runtime_dir: Option<&Path>,
+        owner: Owner,
+        terms: Terms,
+    ) -> Result<Self, StoreError> {
+        let place = Place::of(runtime_dir)?;
+        let mut store = EmbeddedStore::open(state_dir)?;
+        let boot_id = host::boot_id()?;
+        let mark = Mark::open(&place, &boot_id, store.describe(), Some(store.path()));
+        let empty = Ledger::new(boot_id, store.earlier_fence()?, terms);
+        let claim = Claim::Alone(format!("state folder {}", state_dir.display()));
+        Self::over(Box::new(store), empty, claim, (place, mark), owner)
+    }
+
+    /// Opens the ledger that the processes of this host share in Redis. `runtime_dir` is for tests, and must be the same for
+    /// all of them: see [`Holder::embedded`].
+    pub fn redis(url: &str, runtime_dir: Option<&Path>, owner: Owner, terms: Terms) -> Result<Self, StoreError> {
+        Self::redis_of(url, host::boot_id()?, runtime_dir, owner, terms)
+    }
+
+    /// The same with a ledger of its own beside the host's, for a machine that is only played: what is promised there says
+    /// nothing about the real one. `name` tells such ledgers apart.
+    pub fn redis_beside(
+        url: &str,
+        name: &str,
+        runtime_dir: Option<&Path>,
+        owner: Owner,
+        terms: Terms,
+    ) -> Result<Self, StoreError> {
+        Self::redis_of(url, format!("{}-{name}", host::boot_id()?), runtime_dir, owner, terms)
+    }
+
+    fn redis_of(
+        url: &str,
+        boot_id: String,
+        runtime_dir: Option<&Path>,
+        owner: Owner,
+        terms: Terms,
+    ) -> Result<Self, StoreError> {
+        let place = Place::of(runtime_dir)?;
+        let store = RedisStore::open(url, &boot_id)?;
+        let ledger = format!("ledger {}", store.server());
+        let mark = Mark::open(&place, &boot_id, ledger.clone(), None);
+        let empty = Ledger::new(boot_id, model_boss_lease::Token(0), terms);
+        Self::over(Box::new(store), empty, Claim::Shared(ledger), (place, mark), owner)
+    }
+
+    /// A holder over any store. `empty` is the ledger to begin with when the store has none.
+    pub(super) fn over(
+        store: Box<dyn Store>,
+        mut empty: Ledger,
+        claim: Claim,
+        (place, mark): (Place, Mark),
+        owner: Owner,
+    ) -> Result<Self, StoreError> {
+        empty.fence = empty.fence.max(mark.fence());
+        let (devices, held, seen, reach) = (BTreeMap::new(), BTreeMap::new(), empty.clone(), Reach::default());
+        let (met, capabilities, pacing) = (false, CapabilityKey::random()?, Box::new(RealPacing::new()));
+        let mut holder =
+            Self { store, owner, empty, claim, place, mark, devices, held, seen, met, reach, capabilities, pacing };
+        // Reads the ledger, so that a document that cannot be understood is reported here and not at the first load.
+        holder.apply(&|_| Op::Renew { leases: Vec::new() })?;
+        if !holder.is_alone() {
+            // Written before the first acquire.
+            holder.mark.begun();
+        }
+        Ok(holder)
+    }
+
+    /// Whether no other process writes this ledger.
+    fn is_alone(&self) -> bool {
+        matches!(self.claim, Claim::Alone(_))
+    }
+
+    /// What keeps other processes of this host from being seen, or a loss from being noticed, if anything does.
+    pub fn warnings(&self) -> Vec<String> {
+        self.place.warning.iter().chain(&self.mark.trouble).cloned().collect()
+    }
+
+    /// What tells this process from every other that ever used the ledger, to make request ids of.
+    pub fn name(&self) -> String {
+        let process = &self.owner.process;
+        let namespace: String = process.pid_ns.chars().filter(char::is_ascii_digit).collect();
+        format!("{namespace}-{}-{}", process.pid, process.start_time)
+    }
+
+    /// How often [`Holder::renew`] is due.
+    pub fn heartbeat(&self) -> Duration {
+        self.seen.terms.heartbeat
+    }
+
+    /// After how long without renewal a lease expires.
+    pub fn term(&self) -> Duration {
+        self.seen.terms.lease
+    }
+
+    /// Whether something began or ended on a device after it was last looked at, as last seen. No I/O.
+    pub fn is_unsettled(&self) -> bool {
+        self.seen.devices.values().any(|device| device.unsettled_since.is_some() || device.observed_at.is_none())
+    }
+
+    /// How long nothing is granted because records may have been lost, as last seen.
+    pub fn recovering(&self) -> Option<Duration> {
+        self.seen.recovering()
+    }
+
+    /// Why the store cannot be used now: its last reading or its last writing failed. No I/O.
+    pub fn outage(&self) -> Option<&str> {
+        self.reach.read.as_deref().or(self.reach.write.as_deref())
+    }
+
+    /// Every lease of this host, as last seen. No I/O.
+    pub fn leases(&self) -> Vec<LeaseView> {
+        self.seen.leases.iter().map(|(id, lease)| LeaseView::of(id, lease, &self.seen)).collect()
+    }
+
+    /// Who waits, first come first, as last seen. No I/O.
+    pub fn waiters(&self) -> Vec<WaiterView> {
+        WaiterView::queue(&self.seen)
+    }
+
+    /// Reads the ledger again, for those who only want to see it.
+    pub fn refresh(&mut self) -> Result<(), StoreError> {
+        self.apply(&|_| Op::Renew { leases: Vec::new() }).map(drop)
+    }
+
+    /// What and where the store is, for people.
+    pub fn describe(&self) -> String {
+        self.store.describe()
+    }
+
+    /// A small document that everybody who uses the store shares.
+    pub fn load_document(&mut self, name: &str) -> Result<Document, StoreError> {
+        self.reach.read(self.store.load_document(name))
+    }
+
+    /// Changes a small document if nobody else did.
+    pub fn swap_document(&mut self, name: &str, loaded: &Document, content: &str) -> Result<Swap, StoreError> {
+        self.reach.written(self.store.swap_document(name, loaded, content))
+    }
+
+    pub(super) fn key(&self, device: &DeviceId) -> Result<DeviceKey, StoreError> {
+        let claimed = self.devices.get(device).ok_or_else(|| StoreError::Undeclared(device.clone()))?;
+        Ok(claimed.declaration.key.clone())
+    }
+
+    pub(super) fn keyed(&self, parts: &[(DeviceId, ByteCount)]) -> Result<Vec<(DeviceKey, ByteCount)>, StoreError> {
+        parts.iter().map(|(device, bytes)| Ok((self.key(device)?, *bytes))).collect()
+    }
+
+    /// The names that people use, where this process knows the device.
+    pub(super) fn named(&self, parts: &[(DeviceKey, ByteCount)]) -> Vec<(DeviceId, ByteCount)> {
+        let name = |key: &DeviceKey| {
+            self.devices.iter().find(|(_, claimed)| claimed.declaration.key == *key).map(|(device, _)| device.clone())
+        };
+        parts.iter().filter_map(|(key, bytes)| Some((name(key)?, *bytes))).collect()
+    }
+
+    /// How long an operation may lose races before its caller is told: until the next heartbeat is due.
+    fn patience(&self) -> Duration {
+        self.seen.terms.heartbeat
+    }
+
+    /// One operation: read, rules, swap; again when somebody else was faster. The operation may depend on the store's
+    /// time of reading.
+    pub(super) fn apply(&mut self, op: &dyn Fn(StoreTime) -> Op) -> Result<Outcome, StoreError> {
+        let (begun, limit) = (self.pacing.now(), self.patience());
+        let mut losses = 0;
+        loop {
+            let (loaded, mut before) = self.read()?;
+            let mut ledger = before.as_ref().unwrap_or(&self.empty).clone();
+            let lost = match &before {
+                None => self.met || self.mark.is_leased(),
+                Some(_) => self.is_alone() && self.mark.is_ahead_of(loaded.etag),
+            };
+            if lost {
+                ledger.fence = ledger.fence.max(self.empty.fence);
+                after_loss(&mut ledger, loaded.now);
+            }
+            if let Some(run_id) = &loaded.run_id {
+                read_from(&mut ledger, loaded.now, run_id);
+            }
+            if self.owner.kind == OwnerKind::Coordinator {
+                ledger.adopt(&self.empty.terms);
+            }
+            let outcome = apply(&mut ledger, loaded.now, op(loaded.now));
+            // Time alone is not worth a write.
+            if let Some(before) = &mut before {
+                before.last_time = ledger.last_time;
+            }
+            let swap = if before.as_ref() == Some(&ledger) {
+                Swap::Done
+            } else {
+                let document = serde_json::to_string(&ledger).map_err(StoreError::Encode)?;
+                let next = Etag::random()?;
+                if self.is_alone() {
+                    self.mark.write(loaded.etag, before.as_ref(), next, &ledger);
+                }
+                self.reach.written(self.store.compare_and_swap(&loaded, next, &document))?
+            };
+            if swap == Swap::Done {
+                // Should the ledger be lost, its tokens go on from here, whatever the clock says then.
+                self.empty.fence = self.empty.fence.max(ledger.fence);
+                self.seen = ledger;
+                self.met = true;
+                return Ok(outcome);
+            }
+            losses += 1;
+            let pause = pause_after(losses, self.pacing.chance());
+            if self.pacing.now().saturating_sub(begun).saturating_add(pause) > limit {
+                return Err(StoreError::Contended(losses));
+            }
+            self.pacing.pause(pause);
+        }
+    }
+
+    /// The document, and the ledger in it.
+    fn read(&mut self) -> Result<(Snapshot, Option<Ledger>), StoreError> {
+        let read = self.store.load().and_then(|loaded| {
+            let ledger = loaded.document.as_deref().map(serde_json::from_str).transpose();
+            let ledger = ledger.map_err(|error| self.corrupt(&error))?;
+            Ok((loaded, ledger))
+        });
+        self.reach.read(read)
+    }
+
+    fn corrupt(&self, error: &serde_json::Error) -> StoreError {
+        StoreError::Corrupt { what: self.store.describe(), detail: error.to_string() }
+    }
+}
+
+pub(super) fn unexpected(operation: &'static str, outcome: Outcome) -> StoreError {
+    match outcome {
+        Outcome::Refused(refusal) => StoreError::Refused(refusal),
+        Outcome::Recovering { retry_after } => StoreError::Recovering(retry_after),
+        _ => StoreError::Unexpected(operation),
+    }
+}

@@ -1,0 +1,121 @@
+//! A holder: the store, what this process holds there, and the ledger as it was last seen.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use model_boss_lease::{DeviceKey, LeaseId, Ledger, Owner, Process, Record, Request};
+use model_boss_protocol::{ByteCount, DeviceId};
+
+use crate::capability::CapabilityKey;
+use crate::claim::{Claim, DeviceClaim};
+use crate::error::chain;
+use crate::mark::Mark;
+use crate::place::Place;
+use crate::race::Pacing;
+use crate::store::{Store, Swap};
+use crate::{DeviceDeclaration, LeaseHandle, StoreError, tree};
+
+/// An observation that differs by less is not written again while it is fresh.
+const SMALL_CHANGE: ByteCount = ByteCount::mib(64);
+
+/// A process that holds leases.
+pub struct Holder {
+    pub(super) store: Box<dyn Store>,
+    pub(crate) owner: Owner,
+    /// What a ledger begins with: this boot, these terms.
+    pub(super) empty: Ledger,
+    pub(super) claim: Claim,
+    pub(super) place: Place,
+    pub(super) mark: Mark,
+    pub(super) devices: BTreeMap<DeviceId, Claimed>,
+    pub(super) held: BTreeMap<LeaseId, Held>,
+    /// The ledger as this process last saw it.
+    pub(crate) seen: Ledger,
+    /// A ledger of this boot was there: if it is not any more, it was lost.
+    pub(super) met: bool,
+    /// How the store answered last.
+    pub(super) reach: Reach,
+    /// Makes what proves the leases of guests.
+    pub(super) capabilities: CapabilityKey,
+    /// Time and chance, for what follows a lost race.
+    pub(super) pacing: Box<dyn Pacing>,
+}
+
+/// The last answers of the store. Reading and writing fail apart: a server that is full, or that became a replica, still
+/// reads. Only the store's own answers count here, so an operation that needed none says nothing about it.
+#[derive(Debug, Default)]
+pub(super) struct Reach {
+    /// Why the last reading failed.
+    pub(super) read: Option<String>,
+    /// Why the last writing failed, until one succeeds.
+    pub(super) write: Option<String>,
+}
+
+impl Reach {
+    pub(super) fn read<T>(&mut self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
+        self.read = answer.as_ref().err().map(|error| chain(error));
+        answer
+    }
+
+    pub(super) fn written(&mut self, answer: Result<Swap, StoreError>) -> Result<Swap, StoreError> {
+        match &answer {
+            Ok(Swap::Done) => self.write = None,
+            // A lost race wrote nothing.
+            Ok(Swap::Conflict | Swap::Stale) => {}
+            Err(error) => self.write = Some(chain(error)),
+        }
+        answer
+    }
+}
+
+/// A device that this process has locked for its host.
+pub(super) struct Claimed {
+    pub(super) declaration: DeviceDeclaration,
+    pub(super) written: Option<Written>,
+    pub(super) claim: DeviceClaim,
+}
+
+/// A lease as this process remembers it.
+pub(super) struct Held {
+    pub(super) handle: LeaseHandle,
+    pub(super) request: Request,
+    pub(super) parts: Vec<(DeviceKey, ByteCount)>,
+    pub(super) pids: Vec<Process>,
+    /// Whether it was used since the last heartbeat.
+    pub(super) used: bool,
+}
+
+impl Held {
+    pub(super) fn new(handle: LeaseHandle, request: Request, parts: Vec<(DeviceKey, ByteCount)>) -> Self {
+        Self { handle, request, parts, pids: Vec::new(), used: false }
+    }
+
+    pub(super) fn record(&self, boot_id: &str) -> Record {
+        let Request { request_id, owner, priority, yielding, .. } = self.request.clone();
+        let LeaseHandle { lease, token } = self.handle.clone();
+        let token = Some(token);
+        let pids = self.pids.iter().filter(|process| !tree::is_gone(process)).cloned().collect();
+        let (parts, boot_id) = (self.parts.clone(), boot_id.to_owned());
+        Record { lease, token, request_id, owner, priority, yielding, parts, pids, boot_id }
+    }
+}
+
+/// The last observation that was written.
+pub(super) struct Written {
+    pub(super) at: Instant,
+    pub(super) used: Option<ByteCount>,
+    pub(super) processes: BTreeMap<u32, ByteCount>,
+}
+
+impl Written {
+    pub(super) fn differs(&self, fresh: &Self, heartbeat: Duration) -> bool {
+        let far = |a: Option<ByteCount>, b: Option<ByteCount>| match (a, b) {
+            (Some(a), Some(b)) => a.saturating_sub(b).max(b.saturating_sub(a)) > SMALL_CHANGE,
+            (a, b) => a.is_some() != b.is_some(),
+        };
+        let pids: BTreeSet<_> = self.processes.keys().chain(fresh.processes.keys()).collect();
+        fresh.at.saturating_duration_since(self.at) >= heartbeat
+            || far(self.used, fresh.used)
+            || pids.into_iter().any(|pid| far(self.processes.get(pid).copied(), fresh.processes.get(pid).copied()))
+    }
+}

@@ -1,0 +1,18 @@
+//! A lease by its token, and what its change does to its devices.
+
+use crate::{Lease, LeaseId, Ledger, StoreTime, Token};
+
+/// The lease, if the token is its own.
+pub(super) fn held<'a>(ledger: &'a mut Ledger, id: &LeaseId, token: Token) -> Option<&'a mut Lease> {
+    ledger.leases.get_mut(id).filter(|lease| lease.token == token)
+}
+
+/// After this, the lease's devices grant nothing until they were looked at again.
+pub(super) fn unsettle(ledger: &mut Ledger, id: &LeaseId, now: StoreTime) {
+    let Some(lease) = ledger.leases.get(id) else { return };
+    for part in &lease.parts {
+        if let Some(device) = ledger.devices.get_mut(&part.device) {
+            device.unsettled_since = Some(now);
+        }
+    }
+}
