@@ -10,6 +10,7 @@ mod file;
 mod names;
 mod permit;
 mod providers;
+mod read;
 mod resolve;
 mod schema;
 mod tree;

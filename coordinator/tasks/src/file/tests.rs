@@ -1,6 +1,7 @@
 //! Files that make sense, files that do not, and profiles over each other.
 
 use super::*;
+use crate::Providers;
 
 fn problems(text: &str) -> Vec<String> {
     let problems = TasksFile::read(text, &Providers::new()).unwrap_err();
