@@ -11,10 +11,10 @@ use model_boss_weights::{
     Dtype, MappedWeights, SmallFileError, TensorIndex, WeightsError, gguf_file, model_folder, read_small_file,
 };
 
-use crate::config::ConfigError;
-use crate::load::ModelError;
+use crate::error::ModelError;
 use crate::spec::DecoderSpec;
-use crate::tensors::{Needed, in_gguf};
+use crate::spec::config::ConfigError;
+use crate::spec::tensors::{Needed, in_gguf};
 
 /// A longer `config.json` is none.
 const LONGEST_CONFIG: u64 = 16 << 20;

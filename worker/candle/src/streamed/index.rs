@@ -9,9 +9,10 @@ use model_boss_weights::layer_index::{FileStamp, IndexedPiece, LayerIndex, Layer
 use model_boss_weights::store::{DirectStore, Extent, HostBuffer, PAGE, Reads, read_all};
 
 use super::table::{LayerTable, Piece};
+use crate::error::ModelError;
 use crate::files::Files;
-use crate::layout::{MatrixLayout, ROWS};
-use crate::load::ModelError;
+use crate::kernels::kernel::ROWS;
+use crate::kernels::layout::MatrixLayout;
 
 /// An index could not be written.
 #[derive(Debug, thiserror::Error)]

@@ -113,8 +113,8 @@ mod tests {
     use model_boss_weights::store::{Run, StoreChoice, open};
 
     use super::*;
+    use crate::convert::synthetic::Synthetic;
     use crate::files::Files;
-    use crate::synthetic::Synthetic;
 
     /// Of a disk of so many seconds for each read and each byte.
     fn times(latency: f64, per_byte: f64, sizes: &[u64]) -> ReadTimes {

@@ -7,10 +7,12 @@ use std::path::PathBuf;
 use candle_core::Tensor;
 use model_boss_weights::store::{Extent, Reads};
 
+use crate::error::ModelError;
 use crate::files::Files;
-use crate::layout::{MatrixLayout, ROWS};
-use crate::load::ModelError;
-use crate::reader::{Parts, Reader};
+use crate::kernels::kernel::ROWS;
+use crate::kernels::layout::MatrixLayout;
+use crate::layers::parts::Parts;
+use crate::read::reader::Reader;
 use crate::spec::DecoderSpec;
 
 /// One matrix of a layer.

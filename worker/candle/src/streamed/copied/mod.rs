@@ -20,17 +20,22 @@ use model_boss_engine::residency::{Capabilities, Device, Fault, Loan, Monitor, S
 use model_boss_protocol::ByteCount;
 use model_boss_weights::store::{self, HostBuffer, Reads, WeightStore, evenly_within, read_all};
 
-use super::cpu::{Block, Lease, StoreSource};
-use super::load::{Asked, Opened, everything, kept, needs_beside_layers, report};
-use super::measure::{ReadTimes, seconds};
-use super::table::{LayerTable, Piece};
-use super::{StepTimer, Streamed, index};
 use crate::device;
-use crate::layer::Layer;
-use crate::layout::{MatrixLayout, ROWS};
-use crate::load::ModelError;
+use crate::error::ModelError;
+use crate::kernels::kernel::ROWS;
+use crate::kernels::layout::MatrixLayout;
+use crate::layers::layer::Layer;
 use crate::matrix::Matrix;
-use crate::reader::{Reader, Target};
+use crate::matrix::target::Target;
+use crate::read::reader::Reader;
+use crate::streamed::block::{Block, Lease};
+use crate::streamed::index;
+use crate::streamed::layers::{StepTimer, Streamed};
+use crate::streamed::measure::{ReadTimes, seconds};
+use crate::streamed::planned::{everything, kept, report};
+use crate::streamed::request::{Asked, Opened, needs_beside_layers};
+use crate::streamed::store_source::StoreSource;
+use crate::streamed::table::{LayerTable, Piece};
 
 /// Buffers that reads take turns in: one is filled while the other is copied from.
 const BUFFERS: usize = 2;

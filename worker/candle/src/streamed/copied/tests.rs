@@ -10,13 +10,17 @@ use model_boss_protocol::{ByteCount, DeviceId};
 use model_boss_weights::gguf::HeaderWriter;
 
 use super::*;
-use crate::decoder::{Ends, SpecDecoder};
+use crate::convert::synthetic::Synthetic;
+use crate::decoder::spec_decoder::{Ends, SpecDecoder};
+use crate::decoder::stage::Stage;
 use crate::files::Files;
-use crate::load::{LoadOptions, PlaceOptions, Plan, context, load};
-use crate::placing::{Place, cut};
-use crate::stage::Stage;
+use crate::load::load;
+use crate::plan::checked::Plan;
+use crate::plan::cut::cut;
+use crate::plan::needs::context;
+use crate::plan::options::{LoadOptions, PlaceOptions};
+use crate::plan::part::Place;
 use crate::streamed::index::{IndexOrder, write_layer_index};
-use crate::synthetic::Synthetic;
 
 type Shared = Arc<Mutex<Vec<u8>>>;
 

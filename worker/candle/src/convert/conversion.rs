@@ -1,0 +1,173 @@
+//! A model's weights as a GGUF file: from safetensors to the layout and the number types of GGUF, one tensor at a time.
+//! Writes what a [`DecoderSpec`] needs and nothing else; what the file says of text is its caller's matter.
+
+use std::io::Write;
+use std::path::Path;
+
+use half::{bf16, f16};
+use model_boss_weights::gguf::{HeaderWriter, TensorType, WriteError, dequantise, quantise_q8_0};
+
+use super::gguf_keys::{self, GgufKeysError};
+use crate::error::ModelError;
+use crate::files::Files;
+use crate::spec::gguf::ROPE_FACTORS;
+use crate::spec::tensors::{EMBEDDING, HEAD, Needed, in_gguf};
+use crate::spec::{DecoderSpec, RopePlanes};
+
+/// Elements of a block of [`MatrixType::Q8_0`].
+const BLOCK: usize = 32;
+
+/// How matrices are written. Everything else is f32: it is small, and readers expect it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MatrixType {
+    /// 16 bits: exact for models stored so.
+    F16,
+    /// 16 bits with the range of f32.
+    BF16,
+    /// 8 bits with a scale for each 32; matrices whose rows are no multiple of 32 stay in f16.
+    Q8_0,
+}
+
+/// A model that can be written.
+pub struct Conversion {
+    files: Files,
+    spec: DecoderSpec,
+    tensors: Vec<Needed>,
+    matrices: MatrixType,
+}
+
+/// Why a model cannot be written as GGUF.
+#[derive(Debug, thiserror::Error)]
+pub enum ConvertError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// It is GGUF already.
+    #[error("it is a GGUF file already; llama-quantize turns one type into another")]
+    Already,
+    /// GGUF has no words for it.
+    #[error(transparent)]
+    Keys(#[from] GgufKeysError),
+    /// A tensor cannot be stored as asked.
+    #[error("tensor `{name}` {what}")]
+    Tensor {
+        /// Its name in the model's files.
+        name: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// The file cannot be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}
+
+impl Conversion {
+    /// Reads what the model in `source` is and checks that all its tensors are there.
+    pub fn open(source: &Path, matrices: MatrixType) -> Result<Self, ConvertError> {
+        let (files, mut spec) = Files::open(source)?;
+        if matches!(files, Files::Gguf(_)) {
+            return Err(ConvertError::Already);
+        }
+        gguf_keys::architecture(&spec)?;
+        // A head that is the embedding again need not be stored twice.
+        spec.tied_head |= !files.has(HEAD);
+        let ends = [Some(EMBEDDING), (!spec.tied_head).then_some(HEAD)];
+        let shape = spec.embedding_shape();
+        let ends = ends.into_iter().flatten().map(|name| Needed { name: name.to_owned(), shape: shape.clone() });
+        let mut tensors = Vec::new();
+        for needed in ends.chain(spec.needed()) {
+            files.check(&needed)?;
+            tensors.push(needed);
+        }
+        Ok(Self { files, spec, tensors, matrices })
+    }
+
+    /// Rows of the embedding: as many tokens the vocabulary must have.
+    pub fn vocabulary(&self) -> usize {
+        self.spec.vocab
+    }
+
+    /// Writes the file: `header` with what the model is, and all tensors.
+    pub fn write(&self, mut header: HeaderWriter, out: impl Write) -> Result<(), ConvertError> {
+        let factors = gguf_keys::write(&self.spec, &mut header)?;
+        // The numbers that llama.cpp has for files of mostly one type.
+        let file_type: u32 = match self.matrices {
+            MatrixType::F16 => 1,
+            MatrixType::Q8_0 => 7,
+            MatrixType::BF16 => 32,
+        };
+        header.set("general.file_type", &file_type)?;
+        header.set("general.quantization_version", &2_u32)?;
+        if let Some(factors) = &factors {
+            header.tensor(ROPE_FACTORS, TensorType::F32, &[factors.len() as u64])?;
+        }
+        for tensor in &self.tensors {
+            let shape: Vec<u64> = tensor.shape.iter().map(|length| *length as u64).collect();
+            header.tensor(&in_gguf(&tensor.name), self.kind(tensor), &shape)?;
+        }
+        let mut body = header.begin(out)?;
+        if let Some(factors) = &factors {
+            body.write(&factors.iter().flat_map(|factor| factor.to_le_bytes()).collect::<Vec<u8>>())?;
+        }
+        for tensor in &self.tensors {
+            body.write(&self.stored(tensor)?)?;
+        }
+        body.finish()?;
+        Ok(())
+    }
+
+    fn kind(&self, tensor: &Needed) -> TensorType {
+        match (tensor.shape.as_slice(), self.matrices) {
+            ([_, depth], MatrixType::Q8_0) if depth.is_multiple_of(BLOCK) => TensorType::Q8_0,
+            ([_, _], MatrixType::BF16) => TensorType::BF16,
+            ([_, _], _) => TensorType::F16,
+            _ => TensorType::F32,
+        }
+    }
+
+    fn stored(&self, tensor: &Needed) -> Result<Vec<u8>, ConvertError> {
+        let refuse = |what: String| ConvertError::Tensor { name: tensor.name.clone(), what };
+        let stored = self.files.check(tensor)?;
+        let mut values = vec![0.0; stored.elements() as usize];
+        dequantise(stored.kind, stored.bytes, &mut values).map_err(|error| refuse(error.to_string()))?;
+        if !values.iter().all(|value| value.is_finite()) {
+            return Err(refuse("holds NaN or infinity".to_owned()));
+        }
+        let turns = ["q_proj.weight", "k_proj.weight", "q_proj.bias", "k_proj.bias"];
+        let architecture = gguf_keys::architecture(&self.spec)?;
+        if gguf_keys::planes(architecture) == RopePlanes::Neighbours
+            && turns.iter().any(|end| tensor.name.ends_with(end))
+        {
+            values = neighbours(&values, self.spec.head_dim, tensor.shape.get(1).copied().unwrap_or(1));
+        }
+        Ok(match self.kind(tensor) {
+            TensorType::Q8_0 => {
+                let mut blocks = Vec::new();
+                quantise_q8_0(&values, &mut blocks).map_err(|error| refuse(error.to_string()))?;
+                blocks
+            }
+            TensorType::F16 => {
+                let halves: Vec<f16> = values.iter().map(|value| f16::from_f32(*value)).collect();
+                if !halves.iter().all(|value| value.is_finite()) {
+                    return Err(refuse("has numbers that are too large for f16; bf16 holds them".to_owned()));
+                }
+                halves.iter().flat_map(|value| value.to_le_bytes()).collect()
+            }
+            TensorType::BF16 => values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect(),
+            _ => values.iter().flat_map(|value| value.to_le_bytes()).collect(),
+        })
+    }
+}
+
+/// Rows of each head reordered: those that turn together, one from each half, become neighbours.
+fn neighbours(values: &[f32], head_dim: usize, row: usize) -> Vec<f32> {
+    let mut turned = Vec::with_capacity(values.len());
+    for head in values.chunks(head_dim * row) {
+        let (first, second) = head.split_at(head.len() / 2);
+        for (first, second) in first.chunks(row).zip(second.chunks(row)) {
+            turned.extend_from_slice(first);
+            turned.extend_from_slice(second);
+        }
+    }
+    turned
+}

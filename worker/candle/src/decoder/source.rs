@@ -1,0 +1,55 @@
+//! Where layers come from. The decoder asks for one after the other and lets go of each before the next, so a source may
+//! hold them all or pull them through a window.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use model_boss_engine::DecoderError;
+use model_boss_engine::residency::Monitor;
+
+use crate::layers::layer::Layer;
+
+/// Hands out layers in order.
+pub(crate) trait LayerSource: Send {
+    /// Keeps a layer's weights in place while it computes.
+    type Guard<'a>: Deref<Target = Layer>
+    where
+        Self: 'a;
+
+    /// A layer by its number in the model, ready to compute. Layers are asked for in order, from the first it has. One that is
+    /// still on its way is waited for until `stop` says that nobody wants it any more.
+    fn layer(&mut self, index: usize, stop: &dyn Fn() -> bool) -> Result<Self::Guard<'_>, DecoderError>;
+
+    /// A step begins.
+    fn begin_step(&mut self) {}
+
+    /// A step has ended well.
+    fn end_step(&mut self) {}
+
+    /// What is known of layers that come and go; none where all stay.
+    fn monitor(&self) -> Option<Arc<Monitor>> {
+        None
+    }
+}
+
+/// All layers of a stretch in the device's memory.
+pub(crate) struct Resident {
+    first: usize,
+    layers: Vec<Layer>,
+}
+
+impl Resident {
+    /// Layers from the `first` on.
+    pub(crate) fn new(first: usize, layers: Vec<Layer>) -> Self {
+        Self { first, layers }
+    }
+}
+
+impl LayerSource for Resident {
+    type Guard<'a> = &'a Layer;
+
+    fn layer(&mut self, index: usize, _stop: &dyn Fn() -> bool) -> Result<&Layer, DecoderError> {
+        let found = index.checked_sub(self.first).and_then(|index| self.layers.get(index));
+        found.ok_or_else(|| DecoderError::Step(format!("there is no layer {index}")))
+    }
+}

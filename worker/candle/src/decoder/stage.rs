@@ -1,0 +1,109 @@
+//! A stretch of layers on one device, one of some that share a decoder. Activations come to it from the stretch before and
+//! stay on its device; so do the keys and values of its layers. Knows layers and devices, no sequences' contents.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use candle_core::{Result, Tensor};
+use model_boss_engine::residency::Monitor;
+use model_boss_engine::{DecoderError, PlaceUse};
+use model_boss_protocol::DeviceId;
+
+use crate::decoder::source::LayerSource;
+use crate::device;
+use crate::layers::kv;
+use crate::layers::kv::{LayerKv, SequenceKv};
+use crate::layers::step::StepContext;
+use crate::matrix::target::Target;
+use crate::spec::DecoderSpec;
+
+/// One of a decoder's stretches.
+pub(crate) struct Stage {
+    /// The device by its name inside the worker.
+    pub(crate) name: DeviceId,
+    /// Where and in which type it computes.
+    pub(crate) target: Target,
+    /// Which of the model's layers.
+    pub(crate) layers: Range<usize>,
+    pub(crate) stretch: Box<dyn Stretch>,
+    /// Bytes of weights on the device, ends included where they are its own.
+    pub(crate) weight_bytes: u64,
+    /// Bytes of host memory it streams through, where that is not the device's own.
+    pub(crate) host_bytes: u64,
+}
+
+impl Stage {
+    /// Activations where this stretch computes; a free clone where they are there.
+    pub(crate) fn receive(&self, x: &Tensor) -> Result<Tensor> {
+        device::hand_on(x, &self.target.device)?.to_dtype(self.target.dtype)
+    }
+
+    /// What is known of it from outside.
+    pub(crate) fn place(&self, spec: &DecoderSpec) -> PlaceUse {
+        let per_token = self.layers.len() * kv::bytes_per_layer(spec, &self.target);
+        PlaceUse::new(self.name.clone(), self.layers.clone(), (self.weight_bytes, self.host_bytes), per_token)
+    }
+}
+
+/// What a stretch needs to know about a step.
+pub(crate) struct StretchStep<'a> {
+    /// Its layers.
+    pub(crate) layers: Range<usize>,
+    /// With room for the step's tokens.
+    pub(crate) sequences: &'a mut [SequenceKv],
+    pub(crate) context: &'a StepContext,
+    /// Asked between layers.
+    pub(crate) stop: &'a (dyn Fn() -> bool + Sync),
+}
+
+/// Layers that compute one after the other, wherever they come from. One call of a step, so that nothing is decided anew at
+/// each layer.
+pub(crate) trait Stretch: Send {
+    /// All layers over all rows: `[rows, hidden]`.
+    fn forward(&mut self, x: Tensor, step: &mut StretchStep<'_>) -> std::result::Result<Tensor, DecoderError>;
+
+    /// A step begins, on whatever device.
+    fn begin_step(&mut self);
+
+    /// A step has ended well, on all devices.
+    fn end_step(&mut self);
+
+    /// What is known of layers that come and go; none where all stay.
+    fn monitor(&self) -> Option<Arc<Monitor>>;
+}
+
+impl<S: LayerSource> Stretch for S {
+    fn forward(&mut self, mut x: Tensor, step: &mut StretchStep<'_>) -> std::result::Result<Tensor, DecoderError> {
+        for index in step.layers.clone() {
+            if (step.stop)() {
+                return Err(DecoderError::Interrupted);
+            }
+            let mut kv: Vec<&mut LayerKv> =
+                step.sequences.iter_mut().filter_map(|sequence| sequence.layer(index)).collect();
+            let layer = self.layer(index, &step.stop)?;
+            x = layer.forward(&x, &mut kv, step.context).map_err(|error| device::failure(&error))?;
+        }
+        Ok(x)
+    }
+
+    fn begin_step(&mut self) {
+        LayerSource::begin_step(self);
+    }
+
+    fn end_step(&mut self) {
+        LayerSource::end_step(self);
+    }
+
+    fn monitor(&self) -> Option<Arc<Monitor>> {
+        LayerSource::monitor(self)
+    }
+}
+
+/// One report for all stretches.
+pub(crate) fn monitor_over(stages: &[Stage]) -> Option<Arc<Monitor>> {
+    let mut monitors: Vec<Arc<Monitor>> = stages.iter().filter_map(|stage| stage.stretch.monitor()).collect();
+    match monitors.len() {
+        0 | 1 => monitors.pop(),
+        _ => Some(Arc::new(Monitor::over(monitors))),
+    }
+}

@@ -1,0 +1,26 @@
+//! What stands for NVIDIA GPUs in a build without them. Nothing but [`open`] is ever asked about one there.
+
+use candle_core::{Device, Error, Result, Tensor};
+use model_boss_engine::DecoderError;
+
+pub(crate) fn open(_index: u32) -> std::result::Result<Device, String> {
+    Err("this build has no CUDA; docs/cuda.md says how to build it in".to_owned())
+}
+
+pub(crate) fn free_memory(_device: &Device) -> Option<u64> {
+    None
+}
+
+pub(crate) fn has_bf16(_device: &Device) -> bool {
+    false
+}
+
+pub(crate) fn trim(_device: &Device) {}
+
+pub(crate) fn hand_on(x: &Tensor, to: &Device) -> Result<Tensor> {
+    x.to_device(to)
+}
+
+pub(crate) fn failure(_error: &Error) -> Option<DecoderError> {
+    None
+}

@@ -1,0 +1,77 @@
+//! From a device's name to candle's device, and what may be asked of any device. GPUs of a kind stand in a folder of
+//! their own each.
+
+mod cuda;
+mod host_memory;
+
+use candle_core::{Device, Error, Result, Tensor};
+use model_boss_engine::DecoderError;
+use model_boss_protocol::{DeviceId, GPU_CONTEXT};
+
+use crate::error::LoadError;
+
+#[cfg(feature = "cuda")]
+pub(crate) use cuda::failure as failure_of_gpu;
+
+/// Opens a device of this machine.
+pub(crate) fn open(device: &DeviceId) -> std::result::Result<Device, LoadError> {
+    let refused = |why: String| LoadError::DeviceLost { device: device.clone(), why };
+    match device {
+        DeviceId::Cpu => Ok(Device::Cpu),
+        DeviceId::Cuda(index) => cuda::open(*index).map_err(refused),
+        DeviceId::Metal(_) => Err(refused("this build has no Metal".to_owned())),
+        DeviceId::Npu => Err(refused("this build has no driver for neural processing units".to_owned())),
+        DeviceId::Auto => Err(refused("the device has to be chosen before a model is loaded".to_owned())),
+        DeviceId::Custom(_) => Err(refused("this build has no driver of that name".to_owned())),
+    }
+}
+
+/// Bytes of the device's memory that are to be had; `None` where nobody says.
+pub(crate) fn free_memory(device: &Device) -> Option<u64> {
+    if device.is_cpu() { host_memory::available() } else { cuda::free_memory(device) }
+}
+
+/// Whether a device computes in bf16.
+pub(crate) fn has_bf16(device: &Device) -> bool {
+    cuda::has_bf16(device)
+}
+
+/// Bytes that a process takes on a device beside what it allocates there.
+pub(crate) fn context_bytes(device: &Device) -> u64 {
+    if device.is_cpu() { 0 } else { GPU_CONTEXT.0 }
+}
+
+/// Gives the memory of things that were dropped back to the system, where a device keeps it.
+pub(crate) fn trim(device: &Device) {
+    if device.is_cuda() {
+        cuda::trim(device);
+    }
+}
+
+/// A tensor on another device, in order with what both compute; a free clone where it is there already.
+pub(crate) fn hand_on(x: &Tensor, to: &Device) -> Result<Tensor> {
+    if x.device().is_cuda() && to.is_cuda() { cuda::hand_on(x, to) } else { x.to_device(to) }
+}
+
+/// What candle's error means for the engine.
+pub(crate) fn failure(error: &Error) -> DecoderError {
+    match error {
+        // What keys and values are kept in is mapped; nothing else in a step asks the system for anything.
+        Error::Io(error) if error.kind() == std::io::ErrorKind::OutOfMemory => {
+            DecoderError::OutOfMemory(error.to_string())
+        }
+        error => cuda::failure(error).unwrap_or_else(|| DecoderError::Step(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_without_a_device_is_a_failed_step() {
+        assert!(matches!(failure(&Error::Msg("shapes differ".into())), DecoderError::Step(_)));
+        let full = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
+        assert!(matches!(failure(&full.into()), DecoderError::OutOfMemory(_)));
+    }
+}

@@ -1,0 +1,170 @@
+//! Why a model could not be loaded: a fault of its files, of the memory or of the device. Knows no act of loading.
+
+use std::path::PathBuf;
+
+use model_boss_engine::DecoderError;
+use model_boss_engine::residency::StreamError;
+use model_boss_engine::residency::plan::Refusal;
+use model_boss_protocol::{ByteCount, DeviceId, WorkerExit};
+use model_boss_weights::gguf::GgufModelError;
+use model_boss_weights::store::StoreError;
+use model_boss_weights::{WeightsError, is_read_failure};
+
+use crate::spec::{ConfigError, GgufSpecError};
+
+/// Why a model could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The files are missing, unreadable, malformed or of an unknown kind. Trying again changes nothing.
+    #[error("the model in {} cannot be used: {reason}", model.display())]
+    BadModel {
+        /// What was to be loaded.
+        model: PathBuf,
+        /// What is wrong with it.
+        reason: Box<ModelError>,
+    },
+    /// Not enough memory for the weights.
+    #[error("out of memory: the weights take {needs}, {free} are free on {device}")]
+    OutOfMemory {
+        /// Where.
+        device: DeviceId,
+        /// Bytes of the weights once loaded.
+        needs: ByteCount,
+        /// Bytes that were to be had.
+        free: ByteCount,
+    },
+    /// No memory for what layers come through.
+    #[error("out of memory: layers cannot be streamed to {device}: {what}")]
+    NoRoom {
+        /// Where they compute.
+        device: DeviceId,
+        /// What is missing.
+        what: String,
+    },
+    /// Not enough memory, not even for some layers at a time.
+    #[error("the model in {} is too large: {refusal}", model.display())]
+    TooLarge {
+        /// What was to be loaded.
+        model: PathBuf,
+        /// The numbers.
+        refusal: Refusal,
+    },
+    /// The device is not there.
+    #[error("cannot use the device {device}: {why}")]
+    DeviceLost {
+        /// What was asked for.
+        device: DeviceId,
+        /// Why it cannot be used.
+        why: String,
+    },
+}
+
+impl LoadError {
+    /// The exit code that tells the coordinator.
+    pub fn exit(&self) -> WorkerExit {
+        match self {
+            Self::BadModel { reason, .. } if may_pass(reason) => WorkerExit::ReadFailed,
+            Self::BadModel { .. } => WorkerExit::BadModel,
+            Self::OutOfMemory { .. } | Self::NoRoom { .. } | Self::TooLarge { .. } => WorkerExit::OutOfMemory,
+            Self::DeviceLost { .. } => WorkerExit::DeviceLost,
+        }
+    }
+}
+
+/// Whether the files may be good: one could not be read, or was written meanwhile.
+fn may_pass(reason: &ModelError) -> bool {
+    let changed = matches!(
+        reason,
+        ModelError::Store(StoreError::Changed { .. }) | ModelError::Weights(WeightsError::Changed { .. })
+    );
+    changed || is_read_failure(reason)
+}
+
+/// What is wrong with a model's files.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// `config.json` is not there or cannot be read.
+    #[error("{} cannot be read: {source}", path.display())]
+    ReadConfig {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// `config.json` cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The weight files cannot be used.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// The GGUF file cannot be used.
+    #[error(transparent)]
+    GgufFile(#[from] GgufModelError),
+    /// What the GGUF file says cannot be used.
+    #[error(transparent)]
+    Gguf(#[from] GgufSpecError),
+    /// The device failed while it took the weights; the model may be good.
+    #[error(transparent)]
+    Device(DecoderError),
+    /// A file cannot be read piece by piece.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// It does not fit.
+    #[error(transparent)]
+    Refused(Refusal),
+    /// Streaming could not begin.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    /// No way to stream to this kind of device.
+    #[error(
+        "this build streams layers to CPUs and NVIDIA GPUs only; `residency = \"resident\"` keeps them on the device"
+    )]
+    NoStreaming,
+    /// A layer that was pulled cannot be computed with.
+    #[error("layer {layer}: {what}")]
+    Layer {
+        /// Which layer.
+        layer: usize,
+        /// What is wrong.
+        what: String,
+    },
+    /// One tensor does not fit.
+    #[error("tensor '{name}' {what}")]
+    Tensor {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn a_disk_that_fails_is_no_bad_model() {
+        let exit =
+            |reason: ModelError| LoadError::BadModel { model: "large.gguf".into(), reason: Box::new(reason) }.exit();
+        let path = || PathBuf::from("large.gguf");
+        let system = io::Error::from_raw_os_error;
+        let read = |source| ModelError::Store(StoreError::Read { path: path(), offset: 4096, source });
+        // EIO and ESTALE, then ENOENT and EACCES.
+        for (number, expected) in [
+            (5, WorkerExit::ReadFailed),
+            (116, WorkerExit::ReadFailed),
+            (2, WorkerExit::BadModel),
+            (13, WorkerExit::BadModel),
+        ] {
+            assert_eq!(exit(read(system(number))), expected, "{number}");
+            assert_eq!(exit(ModelError::ReadConfig { path: path(), source: system(number) }), expected, "{number}");
+            let weights = WeightsError::Read { path: path(), source: system(number) };
+            assert_eq!(exit(ModelError::Weights(weights)), expected, "{number}");
+        }
+        assert_eq!(exit(read(io::Error::from(io::ErrorKind::UnexpectedEof))), WorkerExit::BadModel, "it is too short");
+        assert_eq!(exit(ModelError::Store(StoreError::Changed { path: path() })), WorkerExit::ReadFailed);
+        assert_eq!(exit(ModelError::Tensor { name: "a".into(), what: "is odd".into() }), WorkerExit::BadModel);
+    }
+}

@@ -1,0 +1,127 @@
+//! Activations in 8 bits. Knows rows of numbers.
+
+use rayon::prelude::*;
+
+use crate::kernels::unpacked::{CHUNK, GROUP, GROUPS};
+
+/// Words of a group.
+const WORDS: usize = GROUP / 4;
+
+/// Fewer numbers than this are not worth waking other cores for.
+const WORTH_SHARING: usize = 1 << 16;
+
+/// Rows of activations, each filled up with zeros to whole chunks.
+pub(crate) struct Activations {
+    chunks: Vec<Chunk8>,
+    per_row: usize,
+    depth: usize,
+}
+
+/// 256 activations: element `i` of group `g` is `scales[g] · quant(g, i)`.
+#[derive(Clone, Copy)]
+#[repr(C, align(32))]
+pub(super) struct Chunk8 {
+    /// Quants between −127 and 127, four to a word in the machine's order.
+    pub(super) words: [[i32; WORDS]; GROUPS],
+    pub(super) scales: [f32; GROUPS],
+    /// −32 times the sums of 16 quants each: what taking the other side's quants as unsigned adds too much, if those are
+    /// between −32 and 31.
+    pub(super) offsets: [i32; 2 * GROUPS],
+    /// The same sums as numbers.
+    pub(super) half_sums: [f32; 2 * GROUPS],
+    /// Sums of whole groups as numbers.
+    pub(super) group_sums: [f32; GROUPS],
+}
+
+impl Chunk8 {
+    const ZERO: Self = Self {
+        words: [[0; WORDS]; GROUPS],
+        scales: [0.0; GROUPS],
+        offsets: [0; 2 * GROUPS],
+        half_sums: [0.0; 2 * GROUPS],
+        group_sums: [0.0; GROUPS],
+    };
+
+    #[inline(always)]
+    pub(super) fn quants(&self, group: usize) -> [i8; GROUP] {
+        pulp::cast(self.words[group])
+    }
+}
+
+impl Activations {
+    /// Rounds `[rows, depth]`, `depth` being a multiple of 32.
+    pub(crate) fn quantise(x: &[f32], rows: usize, depth: usize) -> Self {
+        let per_row = depth.div_ceil(CHUNK);
+        let mut chunks = vec![Chunk8::ZERO; rows * per_row];
+        let run = |(chunks, x): (&mut [Chunk8], &[f32])| {
+            super::instructions::with_best_instructions(QuantiseRow { x, chunks });
+        };
+        if x.len() < WORTH_SHARING {
+            chunks.chunks_mut(per_row).zip(x.chunks(depth)).for_each(run);
+        } else {
+            chunks.par_chunks_mut(per_row).zip(x.par_chunks(depth)).for_each(run);
+        }
+        Self { chunks, per_row, depth }
+    }
+
+    pub(super) fn rows(&self) -> usize {
+        self.chunks.len() / self.per_row.max(1)
+    }
+
+    pub(super) fn row(&self, row: usize) -> &[Chunk8] {
+        &self.chunks[row * self.per_row..][..self.per_row]
+    }
+
+    /// Elements of a row.
+    pub(super) fn depth(&self) -> usize {
+        self.depth
+    }
+
+    pub(super) fn per_row(&self) -> usize {
+        self.per_row
+    }
+}
+
+struct QuantiseRow<'a> {
+    x: &'a [f32],
+    chunks: &'a mut [Chunk8],
+}
+
+impl pulp::NullaryFnOnce for QuantiseRow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        for (x, chunk) in self.x.chunks(CHUNK).zip(self.chunks) {
+            for (g, x) in x.as_chunks::<GROUP>().0.iter().enumerate() {
+                quantise_group(x, chunk, g);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn quantise_group(x: &[f32; GROUP], chunk: &mut Chunk8, g: usize) {
+    // As integers, so that infinity and NaN are larger than all numbers and reach the scale, and with it every result.
+    let largest = f32::from_bits(x.iter().fold(0, |largest, x| largest.max(x.to_bits() & 0x7fff_ffff)));
+    let scale = largest / 127.0;
+    let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+    // One simple loop after the other: each becomes vector instructions. Adding 1.5 · 2^23 rounds to the nearest whole
+    // number, of two the even one, which then stands in the low bits; of infinity and NaN some bits stand there, which
+    // does not matter beside such a scale.
+    const ROUND: f32 = 12_582_912.0;
+    let mut quants = [0_i8; GROUP];
+    for (x, quant) in x.iter().zip(&mut quants) {
+        *quant = (x * inverse + ROUND).to_bits() as i8;
+    }
+    let [first, second] = pulp::cast::<_, [[i8; GROUP / 2]; 2]>(quants);
+    let sum = |quants: [i8; GROUP / 2]| quants.into_iter().fold(0, |sum, quant| sum + i32::from(quant));
+    let sums = [sum(first), sum(second)];
+    chunk.words[g] = pulp::cast(quants);
+    chunk.scales[g] = scale;
+    chunk.offsets[2 * g] = -32 * sums[0];
+    chunk.offsets[2 * g + 1] = -32 * sums[1];
+    chunk.half_sums[2 * g] = scale * sums[0] as f32;
+    chunk.half_sums[2 * g + 1] = scale * sums[1] as f32;
+    chunk.group_sums[g] = scale * (sums[0] + sums[1]) as f32;
+}

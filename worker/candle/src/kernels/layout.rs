@@ -1,0 +1,138 @@
+//! How a stored matrix lies in host memory for its product, wherever its bytes come from: the resident path and the
+//! streamed one meet here, so that both compute with the same bytes in the same order. Knows no files.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use half::{bf16, f16};
+use model_boss_weights::gguf::TensorType;
+
+use crate::kernels::floats::Floats;
+use crate::kernels::halves::{Halves, are_finite};
+use crate::kernels::kernel::{MatrixKernel, ROWS};
+use crate::kernels::quantised::Quantised;
+
+/// A matrix `[outs, depth]` of some type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct MatrixLayout {
+    pub(crate) kind: TensorType,
+    pub(crate) shape: [usize; 2],
+}
+
+impl MatrixLayout {
+    /// Whether a file's bytes can be computed with. The error says what is wrong with them.
+    pub(crate) fn check(&self, bytes: &[u8]) -> Result<(), String> {
+        let finite = match self.kind {
+            TensorType::F32 => bytes.as_chunks::<4>().0.iter().all(|word| f32::from_le_bytes(*word).is_finite()),
+            TensorType::F16 => are_finite::<f16>(bytes),
+            TensorType::BF16 => are_finite::<bf16>(bytes),
+            kind => return Quantised::check(kind, self.shape, bytes).map(|_| ()),
+        };
+        if finite { Ok(()) } else { Err("holds NaN or infinity".to_owned()) }
+    }
+
+    /// The name of the order that products want; [`ROWS`] is that of the file.
+    pub(crate) fn arrangement(&self) -> &'static str {
+        match self.kind {
+            TensorType::F32 | TensorType::F16 | TensorType::BF16 => ROWS,
+            kind => Quantised::arrangement(kind, self.shape),
+        }
+    }
+
+    /// Puts a file's bytes into that order where they lie.
+    pub(crate) fn arrange(&self, bytes: &mut [u8]) {
+        match self.kind {
+            TensorType::F32 | TensorType::F16 | TensorType::BF16 => {}
+            kind => Quantised::arrange(kind, self.shape, bytes),
+        }
+    }
+
+    /// The matrix, over bytes that were checked and arranged. They are not copied.
+    pub(crate) fn kernel(&self, bytes: Bytes) -> Result<Arc<dyn MatrixKernel>, String> {
+        Ok(match self.kind {
+            TensorType::F32 => Arc::new(Floats::new(self.shape, bytes)?),
+            TensorType::F16 => Arc::new(Halves::<f16>::from_checked(self.shape, bytes)?),
+            TensorType::BF16 => Arc::new(Halves::<bf16>::from_checked(self.shape, bytes)?),
+            kind => Arc::new(Quantised::from_arranged(kind, self.shape, bytes)?),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::{Device, Tensor};
+
+    use super::*;
+    use crate::kernels::product::{Sizes, product};
+    use crate::matrix::Matrix;
+
+    /// Every type in a size that tiles fit, and one they do not.
+    #[test]
+    fn rs_8_arranged_in_place_or_made_resident_it_is_the_same_matrix_to_the_bit() {
+        let kinds = [TensorType::Q4_0, TensorType::Q5_1, TensorType::Q8_0, TensorType::Q4_K, TensorType::Q6_K];
+        for kind in kinds {
+            for outs in [48, 40] {
+                let layout = MatrixLayout { kind, shape: [outs, 512] };
+                let mut state = 7_u32;
+                let mut byte = || {
+                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    // Small exponents, so that whatever stands where a scale is expected is finite.
+                    (state >> 24) as u8 & 0x3B
+                };
+                let file: Vec<u8> = (0..kind.bytes_of(outs as u64 * 512).unwrap()).map(|_| byte()).collect();
+                layout.check(&file).unwrap();
+                let resident = Quantised::new(kind, layout.shape, &file).unwrap();
+                let mut arranged = file.clone();
+                layout.arrange(&mut arranged);
+                assert_eq!(layout.arrangement() == "rows", arranged == file, "{kind}");
+                let streamed = layout.kernel(arranged.into()).unwrap();
+                let x: Vec<f32> = (0..3 * 512).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
+                assert_eq!(resident.product(&x, 3), streamed.product(&x, 3), "{kind}");
+                assert_eq!(resident.rows(&[5, 0]), streamed.rows(&[5, 0]), "{kind}");
+            }
+        }
+    }
+
+    #[test]
+    fn matrices_that_share_an_input_give_what_each_gives_alone_to_the_bit() {
+        // The first alone is worth sharing among cores; the last is not in tiles.
+        let shapes = [(TensorType::Q4_K, 1_040), (TensorType::F32, 9), (TensorType::Q6_K, 48), (TensorType::Q5_0, 7)];
+        let matrices = shapes.map(|(kind, outs)| {
+            let bytes = kind.bytes_of(outs * 512).unwrap();
+            let mut blocks: Vec<u8> = (0..bytes).map(|i| (i * 37 % 251) as u8 & 0x3B).collect();
+            let layout = MatrixLayout { kind, shape: [outs as usize, 512] };
+            layout.arrange(&mut blocks);
+            Matrix::Stored(layout.kernel(blocks.into()).unwrap())
+        });
+        for rows in [1, 3, 8] {
+            let x = Tensor::rand(-1.0_f32, 1.0, (rows, 512), &Device::Cpu).unwrap();
+            let together = Matrix::products(&x, matrices.each_ref()).unwrap();
+            for (matrix, y) in matrices.iter().zip(together) {
+                let alone = matrix.product(&x).unwrap();
+                assert_eq!(y.to_vec2::<f32>().unwrap(), alone.to_vec2::<f32>().unwrap(), "{rows} rows");
+            }
+        }
+    }
+
+    #[test]
+    fn floats_and_halves_lie_as_they_are_even_askew() {
+        let values: Vec<f32> = (0..6 * 40).map(|i| (i % 23) as f32 - 11.0).collect();
+        let x: Vec<f32> = (0..80).map(|i| i as f32 / 7.0).collect();
+        let expected = product(&x, &values, Sizes { rows: 2, outs: 6, depth: 40 });
+        let spelled: [(TensorType, Vec<u8>); 3] = [
+            (TensorType::F32, values.iter().flat_map(|value| value.to_le_bytes()).collect()),
+            (TensorType::F16, values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes()).collect()),
+            (TensorType::BF16, values.iter().flat_map(|value| bf16::from_f32(*value).to_le_bytes()).collect()),
+        ];
+        for (kind, file) in spelled {
+            let layout = MatrixLayout { kind, shape: [6, 40] };
+            let mut askew = vec![0; 1];
+            askew.extend(&file);
+            for bytes in [Bytes::from(file), Bytes::from(askew).slice(1..)] {
+                assert_eq!(layout.kernel(bytes).unwrap().product(&x, 2), expected, "{kind}");
+            }
+            assert!(layout.kernel(Bytes::from_static(&[0; 9])).is_err());
+            assert!(layout.check(&[0xFF; 8]).unwrap_err().contains("NaN"));
+        }
+    }
+}

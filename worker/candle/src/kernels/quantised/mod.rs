@@ -1,0 +1,203 @@
+//! Matrices of quantised blocks on the CPU, computed with as they are stored. Knows blocks and numbers, no tensors.
+//!
+//! Both sides of a product become small integers: activations are rounded to 8 bits with a scale per 32 of them. There are
+//! two ways from there. The common block types on machines with AVX-512 lie in [`tiles`] of sixteen rows. All others are
+//! unpacked into one plain form ([`unpacked`]) that every block type has in common, so that one inner loop serves them all;
+//! unpacking is paid once for all rows of a step. Either way sums within 32 elements are exact integers, beyond that they
+//! run in one order, so a row's result does not depend on who shares the step.
+
+mod dot;
+mod fields;
+mod formats;
+mod interleave;
+mod tiles;
+mod vnni;
+
+use std::borrow::Cow;
+
+use bytes::{Bytes, BytesMut};
+use model_boss_weights::gguf::{TensorType, dequantise};
+use rayon::prelude::*;
+
+pub(crate) use formats::Format;
+
+use dot::Rows;
+use tiles::Tiles;
+
+use crate::kernels::activations::Activations;
+use crate::kernels::kernel::{Input, MatrixKernel, ROWS};
+use crate::kernels::product::{WORTH_SHARING, transposed};
+use crate::kernels::unpacked::Chunk;
+
+/// Rows of the matrix that are unpacked together: they stay in the cache while all rows of activations pass.
+const UNPACKED_ROWS: usize = 8;
+
+/// Blocks that are copied together.
+const COPIED_BLOCKS: usize = 256;
+
+const NOT_FINITE: &str = "holds NaN or infinity";
+
+/// A matrix `[outs, depth]` in blocks along its depth.
+pub(crate) struct Quantised {
+    format: Format,
+    blocks: Blocks,
+    outs: usize,
+    depth: usize,
+}
+
+/// The blocks' bytes.
+enum Blocks {
+    /// Row after row, as the file has them.
+    Rows(Bytes),
+    /// In another order.
+    Tiles(Tiles),
+}
+
+impl Quantised {
+    /// From a file's bytes, in memory of their own. The error says what is wrong with them.
+    #[cfg(test)]
+    pub(crate) fn new(kind: TensorType, shape: [usize; 2], blocks: &[u8]) -> Result<Self, String> {
+        Self::copied(kind, shape, blocks, BytesMut::zeroed(blocks.len()))
+    }
+
+    /// From a file's bytes, which are copied to memory of the same size: read once, checked and put in order on the way.
+    /// The error says what is wrong with them.
+    pub(crate) fn copied(
+        kind: TensorType,
+        shape: [usize; 2],
+        blocks: &[u8],
+        mut into: BytesMut,
+    ) -> Result<Self, String> {
+        let format = Self::fits(kind, shape, blocks.len())?;
+        let row_bytes = shape[1] / format.block_len() * format.block_bytes();
+        let finite = |blocks: &[u8]| format.scales_are_finite(blocks);
+        let all_finite = Tiles::copy(format, blocks, row_bytes, &mut into, finite).unwrap_or_else(|| {
+            let part = COPIED_BLOCKS * format.block_bytes();
+            into.par_chunks_mut(part).zip(blocks.par_chunks(part)).all(|(into, blocks)| {
+                into.copy_from_slice(blocks);
+                finite(blocks)
+            })
+        });
+        if all_finite { Self::from_arranged(kind, shape, into.freeze()) } else { Err(NOT_FINITE.to_owned()) }
+    }
+
+    /// From bytes that [`Self::arrange`] has put in order; they are not copied.
+    pub(crate) fn from_arranged(kind: TensorType, shape: [usize; 2], blocks: Bytes) -> Result<Self, String> {
+        let format = Self::fits(kind, shape, blocks.len())?;
+        let [outs, depth] = shape;
+        let row_bytes = depth / format.block_len() * format.block_bytes();
+        let blocks = match Tiles::from_arranged(format, blocks, row_bytes) {
+            Ok(tiles) => Blocks::Tiles(tiles),
+            Err(rows) => Blocks::Rows(rows),
+        };
+        Ok(Self { format, blocks, outs, depth })
+    }
+
+    /// Puts a file's bytes into the order that products want, in place.
+    pub(crate) fn arrange(kind: TensorType, shape: [usize; 2], blocks: &mut [u8]) {
+        if let Some(format) = Format::of(kind) {
+            Tiles::arrange(format, blocks, shape[1] / format.block_len() * format.block_bytes());
+        }
+    }
+
+    /// The name of the order that [`Self::arrange`] puts bytes into on this machine.
+    pub(crate) fn arrangement(kind: TensorType, shape: [usize; 2]) -> &'static str {
+        let tiled = Format::of(kind).is_some_and(|format| {
+            let row_bytes = shape[1] / format.block_len() * format.block_bytes();
+            Tiles::fit(format, shape[0] * row_bytes, row_bytes)
+        });
+        if tiled { "tiles16" } else { ROWS }
+    }
+
+    /// Whether a file's bytes can be computed with. The error says what is wrong with them.
+    pub(crate) fn check(kind: TensorType, shape: [usize; 2], blocks: &[u8]) -> Result<Format, String> {
+        let format = Self::fits(kind, shape, blocks.len())?;
+        if format.scales_are_finite(blocks) { Ok(format) } else { Err(NOT_FINITE.to_owned()) }
+    }
+
+    fn fits(kind: TensorType, [outs, depth]: [usize; 2], bytes: usize) -> Result<Format, String> {
+        let format = Format::of(kind).ok_or_else(|| format!("is stored as {kind}, which has no product"))?;
+        if outs.checked_mul(depth).and_then(|all| kind.bytes_of(all as u64)) != Some(bytes as u64) {
+            return Err(format!("has {bytes} bytes, which are no {outs} x {depth} of {kind}"));
+        }
+        Ok(format)
+    }
+
+    fn row_bytes(&self) -> usize {
+        self.depth / self.format.block_len() * self.format.block_bytes()
+    }
+
+    /// A row's blocks as the file had them; empty for a row outside of the matrix.
+    fn row_blocks(&self, row: usize) -> Cow<'_, [u8]> {
+        match &self.blocks {
+            Blocks::Tiles(tiles) => tiles.row(row).into(),
+            Blocks::Rows(blocks) => {
+                let rest = blocks.get(row * self.row_bytes()..).unwrap_or_default();
+                rest.get(..self.row_bytes()).unwrap_or_default().into()
+            }
+        }
+    }
+
+    fn by_rows(&self, blocks: &[u8], x: &Activations) -> Vec<f32> {
+        let rows = x.rows();
+        let mut by_out = vec![0.0; self.outs * rows];
+        let run = |unpacked: &mut Vec<Chunk>, (y, blocks): (&mut [f32], &[u8])| {
+            let rows_of = |y, blocks| Rows { format: self.format, row_bytes: self.row_bytes(), blocks, x, y };
+            for (y, blocks) in y.chunks_mut(UNPACKED_ROWS * rows).zip(blocks.chunks(UNPACKED_ROWS * self.row_bytes())) {
+                dot::rows(rows_of(y, blocks), unpacked);
+            }
+        };
+        if rows * self.outs * self.depth < WORTH_SHARING {
+            run(&mut Vec::new(), (&mut by_out, blocks));
+        } else {
+            // Some more parts than cores, so that one that is late does not make all others wait.
+            let part = self.outs.div_ceil(4 * rayon::current_num_threads()).next_multiple_of(UNPACKED_ROWS);
+            by_out
+                .par_chunks_mut(part * rows)
+                .zip(blocks.par_chunks(part * self.row_bytes()))
+                .for_each_init(Vec::new, run);
+        }
+        if rows == 1 { by_out } else { transposed(&by_out, self.outs, rows) }
+    }
+}
+
+impl MatrixKernel for Quantised {
+    fn outs(&self) -> usize {
+        self.outs
+    }
+
+    fn depth(&self) -> usize {
+        self.depth
+    }
+
+    fn bytes(&self) -> u64 {
+        match &self.blocks {
+            Blocks::Rows(blocks) => blocks.len() as u64,
+            Blocks::Tiles(tiles) => tiles.len() as u64,
+        }
+    }
+
+    fn rounds(&self) -> bool {
+        true
+    }
+
+    fn multiply(&self, x: &Input<'_>) -> Vec<f32> {
+        match (&x.rounded, &self.blocks) {
+            (Some(x), Blocks::Rows(blocks)) if self.outs > 0 => self.by_rows(blocks, x),
+            (Some(x), Blocks::Tiles(tiles)) if self.outs > 0 => tiles.product(x),
+            _ => vec![0.0; self.outs * x.rows],
+        }
+    }
+
+    fn rows(&self, rows: &[u32]) -> Vec<f32> {
+        let mut values = vec![0.0; rows.len() * self.depth];
+        for (row, values) in rows.iter().zip(values.chunks_mut(self.depth.max(1))) {
+            // Sizes were checked when the matrix was made; a row outside of it stays 0.
+            let _ = dequantise(self.format.kind(), &self.row_blocks(*row as usize), values);
+        }
+        values
+    }
+}
+
+#[cfg(test)]
+mod tests;

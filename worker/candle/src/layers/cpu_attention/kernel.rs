@@ -1,0 +1,232 @@
+//! The inner loops of attention, compiled for one set of instructions: a product of a few rows with a panel, and the
+//! weights of a block of keys. Knows numbers only.
+//!
+//! Every sum runs in one order, whatever the number of rows, so a row's result does not depend on who shares the call.
+
+use pulp::{NullaryFnOnce, Simd, WithSimd};
+
+use model_boss_engine::exp;
+
+use super::segment::BLOCK;
+
+/// Lanes that all instruction sets' vectors divide: widths are multiples of it.
+pub(super) const LANES: usize = 16;
+
+/// `c += a b`: `[rows, depth]` by `[depth, width]`, each sum along the depth in its order.
+pub(super) struct Product<'a> {
+    pub(super) rows: usize,
+    pub(super) depth: usize,
+    /// A multiple of [`LANES`].
+    pub(super) width: usize,
+    pub(super) a: &'a [f32],
+    pub(super) a_stride: usize,
+    pub(super) b: Panel<'a>,
+    pub(super) b_stride: usize,
+    pub(super) c: &'a mut [f32],
+    pub(super) c_stride: usize,
+}
+
+/// The right side of a product.
+#[derive(Clone, Copy)]
+pub(super) enum Panel<'a> {
+    /// f16 as bits; only where [`super::instructions::Instructions::widen_as_they_go`] says so.
+    Halves(&'a [u16]),
+    Floats(&'a [f32]),
+}
+
+impl Panel<'_> {
+    /// Elements.
+    pub(super) fn len(self) -> usize {
+        match self {
+            Self::Halves(bits) => bits.len(),
+            Self::Floats(floats) => floats.len(),
+        }
+    }
+
+    /// Some elements of it.
+    pub(super) fn part(self, from: usize, count: usize) -> Self {
+        match self {
+            Self::Halves(bits) => Self::Halves(&bits[from..][..count]),
+            Self::Floats(floats) => Self::Floats(&floats[from..][..count]),
+        }
+    }
+}
+
+impl WithSimd for Product<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(mut self, simd: S) {
+        let Panel::Floats(b) = self.b else { unreachable!("halves are widened before") };
+        let mut row = 0;
+        while row < self.rows {
+            row += match self.rows - row {
+                1 => self.rows_of::<S, 1>(simd, b, row),
+                2..4 => self.rows_of::<S, 2>(simd, b, row),
+                _ => self.rows_of::<S, 4>(simd, b, row),
+            };
+        }
+    }
+}
+
+impl Product<'_> {
+    /// `R` rows; gives `R`.
+    #[inline(always)]
+    fn rows_of<S: Simd, const R: usize>(&mut self, simd: S, b: &[f32], row: usize) -> usize {
+        let mut column = 0;
+        while column < self.width {
+            column += match (self.width - column) / S::F32_LANES {
+                1 => self.strip::<S, R, 1>(simd, b, row, column),
+                _ => self.strip::<S, R, 2>(simd, b, row, column),
+            };
+        }
+        R
+    }
+
+    /// `R` rows and `V` vectors of columns; gives the number of columns.
+    #[inline(always)]
+    #[allow(clippy::needless_range_loop, reason = "the indices run over several arrays at once")]
+    fn strip<S: Simd, const R: usize, const V: usize>(
+        &mut self,
+        simd: S,
+        b: &[f32],
+        row: usize,
+        column: usize,
+    ) -> usize {
+        let columns = V * S::F32_LANES;
+        let mut a: [&[f32]; R] = [&[]; R];
+        let mut sums = [[simd.splat_f32s(0.0); V]; R];
+        for r in 0..R {
+            a[r] = &self.a[(row + r) * self.a_stride..][..self.depth];
+            let c = S::as_simd_f32s(&self.c[(row + r) * self.c_stride + column..][..columns]).0;
+            sums[r].copy_from_slice(c);
+        }
+        for k in 0..self.depth {
+            let b = S::as_simd_f32s(&b[k * self.b_stride + column..][..columns]).0;
+            for r in 0..R {
+                let factor = simd.splat_f32s(a[r][k]);
+                for v in 0..V {
+                    sums[r][v] = simd.mul_add_e_f32s(factor, b[v], sums[r][v]);
+                }
+            }
+        }
+        for r in 0..R {
+            let c = S::as_mut_simd_f32s(&mut self.c[(row + r) * self.c_stride + column..][..columns]).0;
+            c.copy_from_slice(&sums[r]);
+        }
+        columns
+    }
+}
+
+/// A row's softmax so far: `Σ e^(score − largest)` over the keys that were seen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Running {
+    pub(super) largest: f32,
+    pub(super) sum: f32,
+}
+
+impl Running {
+    /// Before any key.
+    pub(super) const NONE: Self = Self { largest: f32::NEG_INFINITY, sum: 0.0 };
+
+    /// Whether no key was seen.
+    fn is_none(self) -> bool {
+        self.largest == f32::NEG_INFINITY && self.sum == 0.0
+    }
+}
+
+/// One block of the online softmax (Milakov and Gimelshein, 2018, arXiv 1805.02867): scores become weights relative to the
+/// largest score so far, and what was mixed before is brought to the same.
+pub(super) struct Weigh<'a> {
+    /// `[rows, BLOCK]`: scores on the way in, weights on the way out; 0 for keys that a row does not see.
+    pub(super) scores: &'a mut [f32],
+    /// `[rows]`: how many of the block's keys each row sees.
+    pub(super) seen: &'a [usize],
+    pub(super) running: &'a mut [Running],
+    /// `[rows, width]`.
+    pub(super) mixed: &'a mut [f32],
+    pub(super) width: usize,
+}
+
+impl NullaryFnOnce for Weigh<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let rows = self.scores.as_chunks_mut::<BLOCK>().0.iter_mut().zip(self.mixed.chunks_exact_mut(self.width));
+        for (((scores, mixed), seen), running) in rows.zip(self.seen).zip(self.running) {
+            if *seen == 0 {
+                *scores = [0.0; BLOCK];
+                continue;
+            }
+            // Filled before and after: with a choice inside of them the loops would not become vector instructions.
+            scores[*seen..].fill(f32::NEG_INFINITY);
+            let before = running.largest;
+            let largest = largest(scores, before);
+            weights(scores, largest);
+            scores[*seen..].fill(0.0);
+            let sum = sum(scores);
+            let kept = exp(before - largest);
+            *running = Running { largest, sum: running.sum.mul_add(kept, sum) };
+            if before != largest {
+                mixed.iter_mut().for_each(|mixed| *mixed *= kept);
+            }
+        }
+    }
+}
+
+/// The largest of the scores and of what came before.
+#[inline(always)]
+fn largest(scores: &[f32; BLOCK], before: f32) -> f32 {
+    let mut lanes = [before; LANES];
+    for scores in scores.as_chunks::<LANES>().0 {
+        for (largest, score) in lanes.iter_mut().zip(scores) {
+            *largest = if *score > *largest { *score } else { *largest };
+        }
+    }
+    lanes.into_iter().fold(before, |largest, lane| if lane > largest { lane } else { largest })
+}
+
+/// Makes weights of scores.
+#[inline(always)]
+fn weights(scores: &mut [f32; BLOCK], largest: f32) {
+    for score in scores {
+        *score = exp(*score - largest);
+    }
+}
+
+/// Each lane's sum first, then those in a tree.
+#[inline(always)]
+fn sum(weights: &[f32; BLOCK]) -> f32 {
+    let mut lanes = [0.0; LANES];
+    for weights in weights.as_chunks::<LANES>().0 {
+        for (sum, weight) in lanes.iter_mut().zip(weights) {
+            *sum += weight;
+        }
+    }
+    for half in [8, 4, 2, 1] {
+        for lane in 0..half {
+            lanes[lane] += lanes[lane + half];
+        }
+    }
+    lanes[0]
+}
+
+/// Adds what a row mixed of later keys to what it mixed of earlier ones.
+pub(super) fn merge(total: (&mut [f32], &mut Running), later: (&[f32], Running)) {
+    let ((mixed, running), (later, of_later)) = (total, later);
+    if of_later.is_none() {
+        return;
+    }
+    if running.is_none() {
+        mixed.copy_from_slice(later);
+        *running = of_later;
+        return;
+    }
+    let largest = if of_later.largest > running.largest { of_later.largest } else { running.largest };
+    let (kept, added) = (exp(running.largest - largest), exp(of_later.largest - largest));
+    *running = Running { largest, sum: running.sum * kept + of_later.sum * added };
+    for (mixed, later) in mixed.iter_mut().zip(later) {
+        *mixed = *mixed * kept + *later * added;
+    }
+}

@@ -1,0 +1,272 @@
+//! Attention on the CPU: causal, with shared key and value heads, over keys and values in f16 or f32. Knows slices, no
+//! tensors.
+//!
+//! Keys are taken in blocks with an online softmax (Milakov and Gimelshein, 2018, arXiv 1805.02867; Dao et al., 2022, arXiv
+//! 2205.14135), so no row of scores is ever held whole and nothing is computed that the mask would hide but the rest of a
+//! block. All query heads that share a key head, and all rows of a tile, pass a block together: it is read once. Few rows
+//! over a long past are shared among cores by segments of keys, whose results are merged in the order of the keys. Blocks
+//! and segments are counted from a sequence's beginning, so neither the number of rows nor of cores changes a bit.
+
+mod avx512;
+mod cache;
+mod heads;
+mod instructions;
+mod kernel;
+mod segment;
+mod tile;
+
+use std::ops::Range;
+
+use pulp::{Arch, NullaryFnOnce};
+use rayon::prelude::*;
+
+pub(crate) use cache::{HostKv, Kept};
+pub(crate) use heads::{HeadNorm, Rotation};
+
+use cache::HeadWriter;
+use tile::{Mixed, Scratch, Tile};
+
+use crate::kernels::product::WORTH_SHARING;
+
+/// Queries that pass keys together: as many as keep their sums in a core's cache.
+const QUERIES: usize = 64;
+
+/// Pieces of work per core, so that one that is late does not make all others wait.
+const PIECES: usize = 4;
+
+/// The heads of a layer.
+#[derive(Clone, Copy)]
+pub(crate) struct Heads {
+    pub(crate) heads: usize,
+    /// Divides `heads`.
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
+}
+
+/// What one step brings, row after row, as it comes from the projections.
+pub(crate) struct Rows<'a> {
+    /// `[rows, heads, head_dim]`.
+    pub(crate) query: &'a [f32],
+    /// `[rows, kv_heads, head_dim]`.
+    pub(crate) key: &'a [f32],
+    /// `[rows, kv_heads, head_dim]`.
+    pub(crate) value: &'a [f32],
+    pub(crate) query_norm: Option<HeadNorm<'a>>,
+    pub(crate) key_norm: Option<HeadNorm<'a>>,
+    pub(crate) rotation: Rotation<'a>,
+}
+
+/// One sequence's rows, and how many tokens it held before.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) rows: Range<usize>,
+    pub(crate) past: usize,
+}
+
+impl Heads {
+    /// Writes each sequence's new keys and values behind its past and attends: `[rows, heads, head_dim]`. Places cover the
+    /// rows in their order; `kv` has one entry per place, with room for all its tokens.
+    pub(crate) fn attend(self, rows: &Rows<'_>, places: &[Place], kv: &mut [&mut HostKv]) -> Vec<f32> {
+        self.write(rows, places, kv);
+        let mut out = vec![0.0; rows.query.len()];
+        let mut pieces = self.pieces(places, &mut out);
+        let kv: Vec<&HostKv> = kv.iter().map(|kv| &**kv).collect();
+        let work = |piece: &Piece<'_>| piece.rows.len() * self.group() * self.head_dim * (piece.past + piece.rows.end);
+        if pieces.iter().map(work).sum::<usize>() < WORTH_SHARING {
+            let mut scratch = Scratch::default();
+            pieces.iter_mut().for_each(|piece| self.attend_piece(rows, piece, &kv, &mut scratch));
+            return out;
+        }
+        let wanted = PIECES * rayon::current_num_threads();
+        if pieces.len() >= wanted {
+            pieces
+                .par_iter_mut()
+                .with_max_len(1)
+                .for_each_init(Scratch::default, |scratch, piece| self.attend_piece(rows, piece, &kv, scratch));
+        } else {
+            self.attend_by_segments(rows, &mut pieces, &kv, wanted);
+        }
+        out
+    }
+
+    /// Query heads for each key head.
+    fn group(self) -> usize {
+        self.heads / self.kv_heads.max(1)
+    }
+
+    fn write(self, rows: &Rows<'_>, places: &[Place], kv: &mut [&mut HostKv]) {
+        let mut jobs = Vec::new();
+        for (place, kv) in places.iter().zip(kv) {
+            jobs.extend(kv.writers().into_iter().enumerate().map(|(head, writer)| (place, head, writer)));
+        }
+        let run = |(place, head, writer): (&Place, usize, HeadWriter<'_>)| {
+            Arch::new().dispatch(WriteHead { heads: self, rows, place, head, writer });
+        };
+        if rows.key.len() < WORTH_SHARING / 8 {
+            jobs.into_iter().for_each(run);
+        } else {
+            jobs.into_par_iter().with_max_len(1).for_each(run);
+        }
+    }
+
+    /// The work, cut by sequence, tile of rows and key head. Each piece has the places of its results.
+    fn pieces<'o>(self, places: &[Place], out: &'o mut [f32]) -> Vec<Piece<'o>> {
+        let height = (QUERIES / self.group().max(1)).max(1);
+        let width = self.group() * self.head_dim;
+        let mut pieces = Vec::new();
+        let mut slices = out.chunks_exact_mut(width.max(1));
+        for (sequence, place) in places.iter().enumerate() {
+            let count = place.rows.len();
+            for first in (0..count).step_by(height) {
+                let rows = first..(first + height).min(count);
+                let begin = pieces.len();
+                pieces.extend((0..self.kv_heads).map(|head| Piece {
+                    sequence,
+                    head,
+                    first_row: place.rows.start,
+                    past: place.past,
+                    rows: rows.clone(),
+                    out: Vec::with_capacity(rows.len()),
+                }));
+                for _ in rows {
+                    for (piece, slice) in pieces[begin..].iter_mut().zip(slices.by_ref()) {
+                        piece.out.push(slice);
+                    }
+                }
+            }
+        }
+        pieces
+    }
+
+    fn attend_piece(self, rows: &Rows<'_>, piece: &mut Piece<'_>, kv: &[&HostKv], scratch: &mut Scratch) {
+        let tile = self.tile(rows, piece);
+        let mixed = tile.attend(kv[piece.sequence], piece.head, self.head_dim, scratch);
+        self.write_out(piece, &mixed);
+    }
+
+    /// Few pieces with many keys each: segments are what is shared among cores.
+    fn attend_by_segments(self, rows: &Rows<'_>, pieces: &mut [Piece<'_>], kv: &[&HostKv], wanted: usize) {
+        let tiles: Vec<Tile> = pieces.iter().map(|piece| self.tile(rows, piece)).collect();
+        let all: usize = tiles.iter().map(Tile::segments).sum();
+        let run = all.div_ceil(wanted).max(1);
+        let mut jobs = Vec::new();
+        for (index, tile) in tiles.iter().enumerate() {
+            let count = tile.segments();
+            jobs.extend((0..count).step_by(run).map(|first| (index, first..(first + run).min(count))));
+        }
+        let parts: Vec<Vec<Mixed>> = jobs
+            .par_iter()
+            .with_max_len(1)
+            .map_init(Scratch::default, |scratch, (index, segments)| {
+                let (tile, piece) = (&tiles[*index], &pieces[*index]);
+                let of_segment = |segment| {
+                    let mut mixed = Mixed::nothing(tile.seen.len(), self.head_dim);
+                    tile.attend_segment(kv[piece.sequence], piece.head, segment, &mut mixed, scratch);
+                    mixed
+                };
+                segments.clone().map(of_segment).collect()
+            })
+            .collect();
+        let mut totals: Vec<Mixed> = tiles.iter().map(|tile| Mixed::nothing(tile.seen.len(), self.head_dim)).collect();
+        for ((index, _), parts) in jobs.iter().zip(&parts) {
+            parts.iter().for_each(|part| totals[*index].merge(part));
+        }
+        for (piece, total) in pieces.iter_mut().zip(&totals) {
+            self.write_out(piece, total);
+        }
+    }
+
+    fn write_out(self, piece: &mut Piece<'_>, mixed: &Mixed) {
+        for (row, out) in piece.out.iter_mut().enumerate() {
+            mixed.write(row * self.group(), self.head_dim, out);
+        }
+    }
+
+    /// A piece's queries: of each row all heads of its group.
+    fn tile(self, rows: &Rows<'_>, piece: &Piece<'_>) -> Tile {
+        let group = self.group();
+        let width = group * self.head_dim;
+        let mut queries = vec![0.0; piece.rows.len() * width];
+        let first = piece.first_row + piece.rows.start;
+        Arch::new().dispatch(Queries { heads: self, rows, first, head: piece.head, queries: &mut queries });
+        let seen = piece.rows.clone().flat_map(|row| std::iter::repeat_n(piece.past + row + 1, group)).collect();
+        Tile { queries, seen }
+    }
+}
+
+/// Rows of one sequence and one key head.
+struct Piece<'o> {
+    sequence: usize,
+    head: usize,
+    /// The sequence's first row in the step.
+    first_row: usize,
+    past: usize,
+    /// Counted within the sequence's rows.
+    rows: Range<usize>,
+    /// For each row `[group, head_dim]`.
+    out: Vec<&'o mut [f32]>,
+}
+
+/// One head's new keys and values.
+struct WriteHead<'a, 'w> {
+    heads: Heads,
+    rows: &'a Rows<'a>,
+    place: &'a Place,
+    head: usize,
+    writer: HeadWriter<'w>,
+}
+
+impl NullaryFnOnce for WriteHead<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(mut self) {
+        let Heads { kv_heads, head_dim, .. } = self.heads;
+        let mut key = vec![0.0; head_dim];
+        for (number, row) in self.place.rows.clone().enumerate() {
+            let at = (row * kv_heads + self.head) * head_dim;
+            key.copy_from_slice(&self.rows.key[at..][..head_dim]);
+            if let Some(norm) = self.rows.key_norm {
+                norm.apply(&mut key);
+            }
+            self.rows.rotation.apply(row, &mut key);
+            self.writer.write(self.place.past + number, &key, &self.rows.value[at..][..head_dim]);
+        }
+    }
+}
+
+/// The queries of one key head.
+struct Queries<'a> {
+    heads: Heads,
+    rows: &'a Rows<'a>,
+    first: usize,
+    head: usize,
+    /// `[rows, group, head_dim]`.
+    queries: &'a mut [f32],
+}
+
+impl NullaryFnOnce for Queries<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Heads { heads, head_dim, .. } = self.heads;
+        let width = self.heads.group() * head_dim;
+        // Scores are products with the query, so scaling it costs `head_dim` per row in place of one per key.
+        let scale = (head_dim as f32).sqrt().recip();
+        for (number, queries) in self.queries.chunks_exact_mut(width).enumerate() {
+            let row = self.first + number;
+            queries.copy_from_slice(&self.rows.query[row * heads * head_dim + self.head * width..][..width]);
+            for query in queries.chunks_exact_mut(head_dim) {
+                if let Some(norm) = self.rows.query_norm {
+                    norm.apply(query);
+                }
+                self.rows.rotation.apply(row, query);
+                query.iter_mut().for_each(|x| *x *= scale);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,311 @@
+//! Attention against its definition in f64; and that neither rows, neighbours nor cores change a bit.
+
+use half::f16;
+
+use super::instructions::Instructions;
+use super::kernel::{Panel, Product};
+use super::segment::{BLOCK, SEGMENT};
+use super::*;
+use crate::spec::RopePlanes;
+
+fn numbers(count: usize, salt: usize) -> Vec<f32> {
+    let scramble = |i: u32| i.wrapping_mul(2_654_435_761).wrapping_add(salt as u32).wrapping_mul(2_246_822_519) >> 12;
+    (0..count as u32).map(|i| (scramble(i) as f32 / (1 << 19) as f32) - 1.0).collect()
+}
+
+/// One sequence's queries, keys and values, and the angles of its positions.
+struct Example {
+    heads: Heads,
+    query: Vec<f32>,
+    key: Vec<f32>,
+    value: Vec<f32>,
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+    norm: Option<Vec<f32>>,
+    planes: RopePlanes,
+    kept: Kept,
+}
+
+impl Example {
+    fn new(heads: Heads, tokens: usize, salt: usize) -> Self {
+        let Heads { heads: q, kv_heads, head_dim } = heads;
+        let angles = (0..tokens).flat_map(|at| (0..head_dim / 2).map(move |plane| at as f32 / (plane + 1) as f32));
+        let (sin, cos) = angles.map(f32::sin_cos).unzip();
+        Self {
+            heads,
+            query: numbers(tokens * q * head_dim, salt).into_iter().map(|x| 6.0 * x).collect(),
+            key: numbers(tokens * kv_heads * head_dim, salt + 1),
+            value: numbers(tokens * kv_heads * head_dim, salt + 2),
+            cos,
+            sin,
+            norm: None,
+            planes: RopePlanes::Halves,
+            kept: Kept::Halves,
+        }
+    }
+
+    fn part(all: &[f32], heads: usize, head_dim: usize, rows: Range<usize>) -> &[f32] {
+        &all[rows.start * heads * head_dim..rows.end * heads * head_dim]
+    }
+
+    fn cache(&self) -> HostKv {
+        HostKv::new(self.heads.kv_heads, self.heads.head_dim, self.kept)
+    }
+
+    /// Attends to some tokens behind those that the cache holds.
+    fn step(&self, kv: &mut HostKv, tokens: Range<usize>) -> Vec<f32> {
+        together(&mut [(self, kv, tokens)])
+    }
+
+    fn in_pieces(&self, pieces: &[usize]) -> Vec<f32> {
+        let (mut kv, mut past, mut out) = (self.cache(), 0, Vec::new());
+        for piece in pieces {
+            out.extend(self.step(&mut kv, past..past + piece));
+            past += piece;
+        }
+        out
+    }
+
+    /// By definition, in f64, with keys and values rounded as the cache does.
+    fn exactly(&self, row: usize, head: usize) -> Vec<f64> {
+        let Heads { heads, kv_heads, head_dim } = self.heads;
+        let prepared = |all: &[f32], at: usize, row: usize| -> Vec<f32> {
+            let mut x: Vec<f64> = all[at * head_dim..][..head_dim].iter().map(|x| f64::from(*x)).collect();
+            if let Some(weight) = &self.norm {
+                let scale = (x.iter().map(|x| x * x).sum::<f64>() / head_dim as f64 + 1e-6).sqrt().recip();
+                x.iter_mut().zip(weight).for_each(|(x, weight)| *x *= scale * f64::from(*weight));
+            }
+            let mut turned = x.clone();
+            for plane in 0..head_dim / 2 {
+                let (a, b) = match self.planes {
+                    RopePlanes::Halves => (plane, plane + head_dim / 2),
+                    RopePlanes::Neighbours => (2 * plane, 2 * plane + 1),
+                };
+                let angle = row * (head_dim / 2) + plane;
+                let (cos, sin) = (f64::from(self.cos[angle]), f64::from(self.sin[angle]));
+                (turned[a], turned[b]) = (x[a] * cos - x[b] * sin, x[a] * sin + x[b] * cos);
+            }
+            turned.into_iter().map(|x| x as f32).collect()
+        };
+        let rounded = |x: f32| match self.kept {
+            Kept::Halves => f64::from(f16::from_f32(x).to_f32()),
+            Kept::Floats => f64::from(x),
+        };
+        let query = prepared(&self.query, row * heads + head, row);
+        let shared = head / (heads / kv_heads);
+        let scores: Vec<f64> = (0..=row)
+            .map(|at| {
+                let key = prepared(&self.key, at * kv_heads + shared, at);
+                let dot: f64 = query.iter().zip(&key).map(|(q, k)| f64::from(*q) * rounded(*k)).sum();
+                dot / (head_dim as f64).sqrt()
+            })
+            .collect();
+        let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
+        let whole: f64 = weights.iter().sum();
+        let value = |at: usize, i: usize| rounded(self.value[(at * kv_heads + shared) * head_dim + i]);
+        (0..head_dim).map(|i| (0..=row).map(|at| weights[at] * value(at, i)).sum::<f64>() / whole).collect()
+    }
+}
+
+/// Tokens of several sequences in one step.
+fn together(steps: &mut [(&Example, &mut HostKv, Range<usize>)]) -> Vec<f32> {
+    let first = steps[0].0;
+    let Heads { heads, kv_heads, head_dim } = first.heads;
+    let (mut query, mut key, mut value) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut cos, mut sin, mut places) = (Vec::new(), Vec::new(), Vec::new());
+    let mut row = 0;
+    for (example, kv, tokens) in steps.iter_mut() {
+        kv.reserve(tokens.end).unwrap();
+        query.extend_from_slice(Example::part(&example.query, heads, head_dim, tokens.clone()));
+        key.extend_from_slice(Example::part(&example.key, kv_heads, head_dim, tokens.clone()));
+        value.extend_from_slice(Example::part(&example.value, kv_heads, head_dim, tokens.clone()));
+        cos.extend_from_slice(Example::part(&example.cos, 1, head_dim / 2, tokens.clone()));
+        sin.extend_from_slice(Example::part(&example.sin, 1, head_dim / 2, tokens.clone()));
+        places.push(Place { rows: row..row + tokens.len(), past: tokens.start });
+        row += tokens.len();
+    }
+    let norm = first.norm.as_ref().map(|weight| HeadNorm { weight, eps: 1e-6 });
+    let rows = Rows {
+        query: &query,
+        key: &key,
+        value: &value,
+        query_norm: norm,
+        key_norm: norm,
+        rotation: Rotation { planes: first.planes, cos: &cos, sin: &sin },
+    };
+    let mut kv: Vec<&mut HostKv> = steps.iter_mut().map(|(_, kv, _)| &mut **kv).collect();
+    first.heads.attend(&rows, &places, &mut kv)
+}
+
+fn heads(heads: usize, kv_heads: usize, head_dim: usize) -> Heads {
+    Heads { heads, kv_heads, head_dim }
+}
+
+fn with_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(work)
+}
+
+#[test]
+fn it_is_attention() {
+    let shapes = [
+        heads(4, 2, 128),
+        heads(3, 1, 64),
+        heads(2, 2, 8),
+        heads(16, 2, 80),
+        heads(7, 1, 96),
+        heads(1, 1, 2),
+        heads(2, 1, 48),
+        heads(12, 2, 32),
+    ];
+    for (salt, shape) in shapes.into_iter().enumerate() {
+        let tokens = SEGMENT + BLOCK + 9;
+        let mut example = Example::new(shape, tokens, salt);
+        if salt % 2 == 0 {
+            example.norm = Some(numbers(shape.head_dim, 99));
+        }
+        if salt % 3 == 0 {
+            example.planes = RopePlanes::Neighbours;
+        }
+        if salt % 4 == 3 {
+            example.kept = Kept::Floats;
+        }
+        let out = example.in_pieces(&[tokens]);
+        for row in [0, 1, BLOCK - 1, BLOCK, SEGMENT - 1, SEGMENT, tokens - 1] {
+            for head in 0..shape.heads {
+                let got = &out[(row * shape.heads + head) * shape.head_dim..][..shape.head_dim];
+                for (got, want) in got.iter().zip(example.exactly(row, head)) {
+                    // A key that lies between two halves may be rounded to either.
+                    let bound = if example.kept == Kept::Halves { 5e-4 } else { 5e-6 };
+                    assert!((f64::from(*got) - want).abs() < bound, "{salt}: row {row}, head {head}: {got} {want}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn neither_pieces_nor_threads_change_a_bit() {
+    neither_pieces_nor_threads_change_a_bit_of(Kept::Halves);
+    neither_pieces_nor_threads_change_a_bit_of(Kept::Floats);
+}
+
+fn neither_pieces_nor_threads_change_a_bit_of(kept: Kept) {
+    let tokens = 5 * SEGMENT + 17;
+    let example = Example { kept, ..Example::new(heads(4, 2, 128), tokens, 5) };
+    let whole = with_threads(1, || example.in_pieces(&[tokens]));
+    for threads in [1, 2, 5, 16] {
+        let mut pieces = vec![tokens - 140];
+        pieces.extend([1; 3]);
+        pieces.extend([BLOCK, 70, 3]);
+        let out = with_threads(threads, || example.in_pieces(&pieces));
+        assert!(out == whole, "{threads} threads");
+    }
+    let mut singles = vec![1; 2 * BLOCK];
+    singles.push(tokens - 2 * BLOCK);
+    assert!(with_threads(3, || example.in_pieces(&singles)) == whole, "token by token");
+}
+
+#[test]
+fn fa_4_neighbours_do_not_change_a_bit() {
+    let shape = heads(4, 2, 64);
+    let examples: Vec<Example> = (0..3).map(|salt| Example::new(shape, 900, salt * 10)).collect();
+    let lens = [700, 40, 333];
+    let alone: Vec<Vec<f32>> = examples.iter().zip(lens).map(|(one, len)| one.in_pieces(&[len, 1, 5])).collect();
+    let mut caches: Vec<HostKv> = examples.iter().map(Example::cache).collect();
+    let mut answers = vec![Vec::new(); 3];
+    for (from, new) in [(0, None), (0, Some(1)), (1, Some(5))] {
+        let tokens = |len: usize| new.map_or(0..len, |new| len + from..len + from + new);
+        let mut steps: Vec<_> =
+            examples.iter().zip(&mut caches).zip(lens).map(|((one, kv), len)| (one, kv, tokens(len))).collect();
+        let mut out = together(&mut steps);
+        for (answer, len) in answers.iter_mut().zip(lens) {
+            let rest = out.split_off(tokens(len).len() * shape.heads * shape.head_dim);
+            answer.extend(std::mem::replace(&mut out, rest));
+        }
+    }
+    assert!(answers == alone);
+}
+
+#[test]
+fn what_was_cut_off_is_forgotten() {
+    let shape = heads(2, 1, 32);
+    let (right, wrong) = (Example::new(shape, 400, 1), Example::new(shape, 400, 7));
+    let mut kv = right.cache();
+    right.step(&mut kv, 0..100);
+    // Longer than what comes behind, and not even numbers.
+    let mut wrong = wrong;
+    wrong.value.fill(f32::NAN);
+    wrong.key.fill(f32::NAN);
+    assert!(wrong.step(&mut kv, 100..400).iter().all(|x| x.is_nan()));
+    let again = right.step(&mut kv, 100..130);
+    let undisturbed = right.in_pieces(&[130]);
+    assert!(again == undisturbed[100 * 64..]);
+}
+
+#[test]
+fn what_is_no_number_stays_visible() {
+    let mut example = Example::new(heads(2, 1, 16), 3, 1);
+    example.value[16 + 5] = f32::NAN;
+    let out = example.in_pieces(&[3]);
+    // Row 0 does not see it, but no number times 0 is none either.
+    let row = |row: usize| &out[row * 32..][..32];
+    assert!(row(1)[5].is_nan() && row(2)[5].is_nan() && row(1)[4].is_finite());
+    example.query[..16].fill(f32::NAN);
+    assert!(example.in_pieces(&[3])[..16].iter().all(|x| x.is_nan()));
+}
+
+#[test]
+fn fa_4_every_set_of_instructions_gives_the_same_product() {
+    let (depth, width) = (37, 5 * kernel::LANES);
+    let halves: Vec<u16> = numbers(depth * width, 2).into_iter().map(|x| f16::from_f32(x).to_bits()).collect();
+    let floats: Vec<f32> = halves.iter().map(|bits| f16::from_bits(*bits).to_f32()).collect();
+    for rows in 1..15 {
+        let (a, before) = (numbers(rows * (depth + 3), 1), numbers(rows * (width + 1), 3));
+        let run = |instructions: Instructions, b: Panel<'_>| {
+            let mut c = before.clone();
+            let (a_stride, c_stride) = (depth + 3, width + 1);
+            let product = Product { rows, depth, width, a: &a, a_stride, b, b_stride: width, c: &mut c, c_stride };
+            instructions.product(product);
+            c
+        };
+        let portable = run(Instructions::Other(Arch::Scalar), Panel::Floats(&floats));
+        for (row, c) in portable.chunks(width + 1).enumerate() {
+            for (column, got) in c.iter().enumerate() {
+                let products = (0..depth)
+                    .map(|k| if column < width { a[row * (depth + 3) + k] * floats[k * width + column] } else { 0.0 });
+                let want = before[row * (width + 1) + column] + products.sum::<f32>();
+                assert!((got - want).abs() < 1e-4, "{row} {column}: {got} {want}");
+            }
+        }
+        // Vectors of any length have one order of sums and fused multiply-adds: the same bits.
+        let (vectors, best) = (Instructions::Other(Arch::new()), Instructions::detect());
+        let floats = Panel::Floats(&floats);
+        assert!(run(best, floats) == run(vectors, floats), "{rows} rows");
+        if best.widen_as_they_go(rows) {
+            assert!(run(best, Panel::Halves(&halves)) == run(best, floats), "{rows} rows");
+        }
+    }
+}
+
+#[test]
+fn fa_4_every_set_of_instructions_attends_the_same() {
+    let shape = heads(4, 2, 48);
+    let example = Example::new(shape, 300, 3);
+    let mut kv = example.cache();
+    example.step(&mut kv, 0..300);
+    let tile = Tile { queries: numbers(5 * 48, 8), seen: vec![1, 64, 65, 256, 300] };
+    let attend = |instructions: Instructions| {
+        let mut scratch = Scratch::default();
+        scratch.instructions = instructions;
+        let mut out = vec![0.0; 5 * 48];
+        tile.attend(&kv, 1, 48, &mut scratch).write(0, 48, &mut out);
+        out
+    };
+    let best = attend(Instructions::detect());
+    assert!(attend(Instructions::Other(Arch::new())) == best, "vectors of another length");
+    // Without fused multiply-adds the last bits differ.
+    for (got, want) in attend(Instructions::Other(Arch::Scalar)).iter().zip(best) {
+        assert!((got - want).abs() < 1e-5, "{got} {want}");
+    }
+}

@@ -1,0 +1,70 @@
+//! A projection: `y = f x Wᵀ + b`. Knows one matrix.
+
+use candle_core::{Result, Tensor};
+
+use crate::error::ModelError;
+use crate::layers::parts::Parts;
+use crate::matrix::Matrix;
+
+/// A weight `[out, in]`, and maybe a factor on it and a bias `[out]`.
+pub(crate) struct Linear {
+    weight: Matrix,
+    factor: Option<f64>,
+    bias: Option<Tensor>,
+}
+
+/// Whether a projection has a bias.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bias {
+    With,
+    Without,
+}
+
+impl From<bool> for Bias {
+    fn from(with: bool) -> Self {
+        if with { Self::With } else { Self::Without }
+    }
+}
+
+impl Linear {
+    /// A projection without bias.
+    pub(crate) fn new(weight: Matrix) -> Self {
+        Self { weight, factor: None, bias: None }
+    }
+
+    /// Reads `PATH.weight` and, with a bias, `PATH.bias`.
+    pub(crate) fn read(parts: &mut dyn Parts, path: &str, bias: Bias) -> std::result::Result<Self, ModelError> {
+        let name = format!("{path}.weight");
+        let (weight, factor) = (parts.matrix(&name)?, parts.factor(&name));
+        let bias = match bias {
+            Bias::With => Some(parts.tensor(&format!("{path}.bias"))?),
+            Bias::Without => None,
+        };
+        Ok(Self { weight, factor, bias })
+    }
+
+    /// `[rows, in]` → `[rows, out]`.
+    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.biased(self.weight.product(x)?)
+    }
+
+    /// `[rows, in]` through several projections, to `[rows, out]` of each.
+    pub(crate) fn forward_all<const N: usize>(linears: [&Self; N], x: &Tensor) -> Result<[Tensor; N]> {
+        let mut products = Matrix::products(x, linears.map(|linear| &linear.weight))?;
+        for (linear, y) in linears.into_iter().zip(&mut products) {
+            *y = linear.biased(y.clone())?;
+        }
+        Ok(products)
+    }
+
+    fn biased(&self, y: Tensor) -> Result<Tensor> {
+        let y = match self.factor {
+            Some(factor) => (y * factor)?,
+            None => y,
+        };
+        match &self.bias {
+            Some(bias) => y.broadcast_add(bias),
+            None => Ok(y),
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! A transformer's layers: attention, feed-forward, norms, positions, and the keys and values beside them. Knows no files.
+
+mod activation;
+mod attention;
+mod cpu_attention;
+pub(crate) mod kv;
+pub(crate) mod layer;
+pub(crate) mod linear;
+mod mlp;
+pub(crate) mod norm;
+pub(crate) mod parts;
+pub(crate) mod rope;
+pub(crate) mod step;

@@ -1,0 +1,20 @@
+//! The parts that layers are made of, by name, wherever their weights come from.
+
+use candle_core::Tensor;
+
+use crate::error::ModelError;
+use crate::matrix::Matrix;
+
+/// Gives a model's parts by the names of safetensors.
+pub(crate) trait Parts {
+    /// The matrix of that name.
+    fn matrix(&mut self, name: &str) -> Result<Matrix, ModelError>;
+
+    /// A factor that all elements of that matrix are still to be multiplied with.
+    fn factor(&self, _name: &str) -> Option<f64> {
+        None
+    }
+
+    /// The tensor of that name, in its stored shape.
+    fn tensor(&mut self, name: &str) -> Result<Tensor, ModelError>;
+}

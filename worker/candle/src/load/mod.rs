@@ -1,0 +1,130 @@
+//! From a model's files to a decoder that runs. Knows the order of things: configuration, headers, shapes, memory,
+//! weights; and which failure is whose fault.
+
+mod stages;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+
+use model_boss_engine::Decoder;
+use model_boss_protocol::{ByteCount, DeviceId};
+use model_boss_weights::store::{self, StoreChoice, WeightStore};
+
+use crate::device;
+use crate::error::{LoadError, ModelError};
+use crate::files::Files;
+use crate::plan::checked::Plan;
+use crate::plan::cut::{cut, order};
+use crate::plan::options::{LoadOptions, PlaceOptions};
+use crate::plan::part::{Part, Place};
+use crate::read::direct::{Feed, Intake};
+use crate::read::page_cache;
+use crate::read::read_ahead::{EndsWith, ReadAhead};
+use crate::read::reader::Reader;
+
+/// Loads a model and says how far it is, as a share from 0 to 1.
+///
+/// `source` is a folder with `config.json` and safetensors, a weight file in such a folder, a GGUF file (of a split model:
+/// any part), or a folder with one GGUF model. `context_length` is the
+/// longest sequence wanted, in tokens; the decoder serves at most what the model is made for, and all of that when it is
+/// absent.
+pub fn load(
+    source: &Path,
+    device: &DeviceId,
+    context_length: Option<u64>,
+    progress: &mut dyn FnMut(f32),
+) -> Result<Box<dyn Decoder>, LoadError> {
+    load_with(source, device, &LoadOptions { context_length, ..LoadOptions::default() }, progress)
+}
+
+/// As [`load`], for models that may be larger than the device's memory too: layers that do not fit stay on disk and are
+/// pulled through a window in each step.
+pub fn load_with(
+    source: &Path,
+    device: &DeviceId,
+    options: &LoadOptions,
+    progress: &mut dyn FnMut(f32),
+) -> Result<Box<dyn Decoder>, LoadError> {
+    let place = PlaceOptions { device: device.clone(), share: None, limit: options.memory };
+    load_over(source, &[place], options, progress)
+}
+
+/// As [`load_with`], over several devices: each computes a stretch of the layers, in proportion to the bytes it has, and
+/// keeps their keys and values; activations are handed on from one to the next (RC-22). Where all of them together are too
+/// small, each streams what it cannot hold.
+pub fn load_over(
+    source: &Path,
+    places: &[PlaceOptions],
+    options: &LoadOptions,
+    progress: &mut dyn FnMut(f32),
+) -> Result<Box<dyn Decoder>, LoadError> {
+    let devices: Vec<_> = places.iter().map(|place| device::open(&place.device)).collect::<Result<_, _>>()?;
+    let bad = |reason: ModelError| LoadError::BadModel { model: source.to_owned(), reason: Box::new(reason) };
+    let (files, spec) = Files::open(source).map_err(bad)?;
+    let plan = Plan::new(&spec, &files).map_err(bad)?;
+    let places = places.iter().zip(devices).map(|(place, device)| Place::of(place, device, &plan.matrices));
+    let parts = cut(&plan, &spec, &files, places.collect(), options).map_err(bad)?;
+    progress(0.0);
+    let expected = parts.iter().map(|part| part.weights).sum();
+    let nowhere = || LoadError::DeviceLost { device: DeviceId::Auto, why: "no device was named".to_owned() };
+    let first = parts.first().ok_or_else(nowhere)?;
+    let order = order(&plan, &spec, &files, &parts, options).map_err(bad)?;
+    let feed = match past_the_cache(&files, &parts) {
+        Some(store) if !order.is_empty() => Some(Feed::new(store, &files, &first.place.target, &order).map_err(bad)?),
+        _ => None,
+    };
+    let named = if feed.is_some() { &[] } else { order.as_slice() };
+    let pieces = named.iter().map(|name| files.extent(name)).collect::<Result<_, _>>().map_err(bad)?;
+    let ahead = ReadAhead::new(pieces);
+    let mut progress = |share| {
+        ahead.used(share);
+        progress(share);
+    };
+    let read = thread::scope(|scope| {
+        let _end = EndsWith(&ahead);
+        // Without a second thread, bytes come when they are touched.
+        let beside = thread::Builder::new().name("read-ahead".to_owned());
+        let intake = match &feed {
+            Some(feed) => {
+                let (intake, sender) = Intake::new(feed);
+                let _ = beside.spawn_scoped(scope, move || feed.run(&sender));
+                Some(intake)
+            }
+            None => {
+                let _ = beside.spawn_scoped(scope, || ahead.run(|piece| files.will_need(piece)));
+                None
+            }
+        };
+        let mut reader = Reader::new(&files, &first.place.target, expected, &mut progress).taking(intake);
+        stages::read(&plan, spec, &mut reader, &parts, options)
+    });
+    let decoder = read.map_err(|(at, trouble)| {
+        let device = parts.get(at).map_or(DeviceId::Auto, |part| part.place.name.clone());
+        match trouble {
+            stages::Trouble::TooSmall { needs, free } => {
+                LoadError::OutOfMemory { device, needs: ByteCount(needs), free: ByteCount(free) }
+            }
+            stages::Trouble::NoRoom(what) => LoadError::NoRoom { device, what },
+            stages::Trouble::Model(ModelError::Refused(refusal)) => {
+                LoadError::TooLarge { model: source.to_owned(), refusal }
+            }
+            stages::Trouble::Model(ModelError::Device(error)) => {
+                LoadError::DeviceLost { device, why: error.to_string() }
+            }
+            stages::Trouble::Model(reason) => bad(reason),
+        }
+    })?;
+    if feed.is_some() {
+        page_cache::fill(files.paths());
+    }
+    Ok(Box::new(decoder))
+}
+
+/// How a model is read that is not in memory: past the page cache, which would be filled with a copy while the load waits.
+fn past_the_cache(files: &Files, parts: &[Part]) -> Option<Arc<dyn WeightStore>> {
+    let on_cpu = matches!(parts, [part] if part.place.target.device.is_cpu());
+    let cold = on_cpu && files.cached_share() < 0.5;
+    // Where there are no direct reads, there is no other way than through the cache.
+    if cold { store::open(&files.paths(), StoreChoice::Direct).ok() } else { None }
+}

@@ -1,0 +1,141 @@
+//! Reading each device's layers into a stage of the decoder, and which failure means that a device is too small.
+
+use model_boss_engine::DecoderError;
+use model_boss_protocol::ByteCount;
+
+use crate::decoder::source::Resident;
+use crate::decoder::spec_decoder::{Ends, SpecDecoder};
+use crate::decoder::stage::{Stage, Stretch};
+use crate::device;
+use crate::error::ModelError;
+use crate::layers::layer::Layer;
+use crate::plan::checked::Plan;
+use crate::plan::needs::{context, wanted};
+use crate::plan::options::LoadOptions;
+use crate::plan::part::Part;
+use crate::read::reader::Reader;
+use crate::spec::DecoderSpec;
+use crate::streamed;
+use crate::streamed::request::Asked;
+
+/// Why the model is not on a device.
+pub(crate) enum Trouble {
+    /// The weights are larger than what is free.
+    TooSmall { needs: u64, free: u64 },
+    /// There is no memory for what layers come through, on the device or on the host; in words.
+    NoRoom(String),
+    /// Everything else.
+    Model(ModelError),
+}
+
+/// Reads everything to where it goes. An error comes with the number of the part it happened at.
+pub(crate) fn read<'a>(
+    plan: &Plan,
+    spec: DecoderSpec,
+    reader: &mut Reader<'a>,
+    parts: &'a [Part],
+    options: &LoadOptions,
+) -> Result<SpecDecoder, (usize, Trouble)> {
+    let (mut stages, mut embedding, mut head) = (Vec::new(), None, None);
+    let streams = |part: &Part| wanted(&spec, part, options);
+    let beside_host = parts.iter().filter(|part| streams(part) && !part.place.target.device.is_cpu()).count();
+    let mut host = HostRoom::new(options.host_memory, beside_host);
+    for (at, part) in parts.iter().enumerate() {
+        let target = &part.place.target;
+        let streams = streams(part);
+        if !streams && part.weights > part.place.budget {
+            return Err((at, Trouble::TooSmall { needs: part.weights, free: part.place.budget }));
+        }
+        reader.turn_to(target);
+        let before = reader.bytes();
+        let mut read = |reader: &mut Reader<'a>| -> Result<Stage, ModelError> {
+            if at == 0 {
+                embedding = Some(plan.read_embedding(reader)?);
+            }
+            if at + 1 == parts.len() {
+                head = Some(plan.read_head(reader, &spec, embedding.as_ref().filter(|_| at == 0))?);
+            }
+            let (stretch, slots, host_bytes): (Box<dyn Stretch>, u64, u64) = if streams {
+                let asked = Asked { spec: &spec, part, options, before, host_memory: host.share() };
+                let opened = streamed::open::open(&asked, reader)?;
+                (opened.stretch, opened.slot_bytes, opened.host_bytes)
+            } else {
+                let layers = part.layers.clone().map(|index| Layer::read(reader, &spec, index));
+                (Box::new(Resident::new(part.layers.start, layers.collect::<Result<_, _>>()?)), 0, 0)
+            };
+            Ok(Stage {
+                name: part.place.name.clone(),
+                target: target.clone(),
+                layers: part.layers.clone(),
+                stretch,
+                weight_bytes: reader.bytes() - before + slots,
+                host_bytes,
+            })
+        };
+        let stage = read(reader).map_err(|error| (at, trouble(part, streams, error)))?;
+        if stage.host_bytes > 0 {
+            host.took(stage.host_bytes);
+        }
+        stages.push(stage);
+    }
+    let (Some(embedding), Some((norm, head))) = (embedding, head) else {
+        let nowhere = ModelError::Device(DecoderError::Step("no device was named".to_owned()));
+        return Err((0, Trouble::Model(nowhere)));
+    };
+    let context = context(&spec, options.context_length);
+    Ok(SpecDecoder::new(spec, context, Ends { embedding, norm, head }, stages))
+}
+
+/// The host's memory for devices that stream through it, one after the other: each may take an even share of what those
+/// before it have left.
+struct HostRoom {
+    /// `None`: nobody has said how much there is.
+    left: Option<u64>,
+    devices: u64,
+}
+
+impl HostRoom {
+    fn new(limit: Option<ByteCount>, devices: usize) -> Self {
+        Self { left: limit.map(|limit| limit.0), devices: devices as u64 }
+    }
+
+    /// What the next device may take.
+    fn share(&self) -> Option<u64> {
+        self.left.map(|left| left / self.devices.max(1))
+    }
+
+    /// The next device took so much.
+    fn took(&mut self, bytes: u64) {
+        self.left = self.left.map(|left| left.saturating_sub(bytes));
+        self.devices = self.devices.saturating_sub(1);
+    }
+}
+
+fn trouble(part: &Part, streams: bool, error: ModelError) -> Trouble {
+    match error {
+        ModelError::Device(DecoderError::OutOfMemory(what)) if streams => Trouble::NoRoom(what),
+        // Somebody else was quicker: the memory that was free is not.
+        ModelError::Device(DecoderError::OutOfMemory(_)) => {
+            let free = device::free_memory(&part.place.target.device).unwrap_or(0);
+            Trouble::TooSmall { needs: part.weights, free }
+        }
+        error => Trouble::Model(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rs_11_several_devices_take_no_more_of_the_host_than_there_is() {
+        let mut room = HostRoom::new(Some(ByteCount(10)), 3);
+        assert_eq!(room.share(), Some(3));
+        room.took(1);
+        assert_eq!(room.share(), Some(4), "what the first has left");
+        room.took(4);
+        assert_eq!(room.share(), Some(5));
+        room.took(5);
+        assert_eq!((room.left, HostRoom::new(None, 2).share()), (Some(0), None));
+    }
+}

@@ -1,0 +1,115 @@
+//! Quantised matrices that candle's kernels compute with as they are stored, on devices where our own do not run. Knows
+//! which block types those kernels have, no device.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use candle_core::quantized::{GgmlDType, QStorage, QTensor};
+use candle_core::{DType, Device, Result, Tensor, bail};
+use model_boss_weights::gguf::TensorType;
+
+use crate::kernels::layout::MatrixLayout;
+
+/// Kernels read whole tiles, so there is memory behind the last row for so many elements more.
+const BEHIND: u64 = 512;
+
+/// A matrix `[outs, depth]` in blocks, on any device.
+#[derive(Clone)]
+pub(crate) struct Blocks(Arc<QTensor>);
+
+impl Blocks {
+    /// From a file's bytes, which were checked.
+    pub(crate) fn place(layout: MatrixLayout, bytes: &[u8], device: &Device) -> Result<Self> {
+        let Some(kind) = kind(layout.kind) else { bail!("no product for {}", layout.kind) };
+        // candle reads them as blocks where they lie; files need not have them aligned for that.
+        let bytes: Cow<'_, [u8]> =
+            if bytes.as_ptr().addr().is_multiple_of(8) { bytes.into() } else { bytes.to_vec().into() };
+        Self::over(QStorage::from_data(bytes, device, kind)?, layout)
+    }
+
+    /// Over memory that holds them, or will.
+    pub(crate) fn over(storage: QStorage, layout: MatrixLayout) -> Result<Self> {
+        let [outs, depth] = layout.shape;
+        Ok(Self(Arc::new(QTensor::new(storage, (outs, depth))?)))
+    }
+
+    /// Where they are.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn tensor(&self) -> &QTensor {
+        &self.0
+    }
+
+    /// `x Wᵀ`, in the type of `x`: `[rows, depth]` → `[rows, outs]`.
+    pub(crate) fn product(&self, x: &Tensor) -> Result<Tensor> {
+        x.apply_op1_no_bwd(self.0.as_ref())
+    }
+
+    /// Rows by number: `[numbers, depth]`.
+    pub(crate) fn rows(&self, numbers: &Tensor, dtype: DType) -> Result<Tensor> {
+        self.0.embedding(numbers)?.to_dtype(dtype)
+    }
+}
+
+/// candle's name of a block type that it has every kernel for.
+pub(crate) fn kind(stored: TensorType) -> Option<GgmlDType> {
+    Some(match stored {
+        TensorType::Q4_0 => GgmlDType::Q4_0,
+        TensorType::Q4_1 => GgmlDType::Q4_1,
+        TensorType::Q5_0 => GgmlDType::Q5_0,
+        TensorType::Q5_1 => GgmlDType::Q5_1,
+        TensorType::Q8_0 => GgmlDType::Q8_0,
+        TensorType::Q2_K => GgmlDType::Q2K,
+        TensorType::Q3_K => GgmlDType::Q3K,
+        TensorType::Q4_K => GgmlDType::Q4K,
+        TensorType::Q5_K => GgmlDType::Q5K,
+        TensorType::Q6_K => GgmlDType::Q6K,
+        _ => return None,
+    })
+}
+
+/// Bytes that a matrix in blocks takes on a device.
+pub(crate) fn bytes(stored: TensorType, elements: u64) -> Option<u64> {
+    kind(stored)?;
+    stored.bytes_of(elements.saturating_add(BEHIND))
+}
+
+#[cfg(test)]
+mod tests {
+    use candle_core::quantized::QTensor;
+
+    use super::*;
+    use crate::kernels::quantised::Quantised;
+
+    /// On the CPU, where candle has kernels for them too: the same matrix as ours.
+    #[test]
+    fn rs_8_blocks_are_computed_with_as_they_are_stored() {
+        let (outs, depth) = (48, 512);
+        let values: Vec<f32> = (0..outs * depth).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
+        let dense = Tensor::from_vec(values, (outs, depth), &Device::Cpu).unwrap();
+        let x = Tensor::arange(0f32, (3 * depth) as f32, &Device::Cpu).unwrap();
+        let x = ((x / 700.0).unwrap() - 1.0).unwrap().reshape((3, depth)).unwrap();
+        for stored in [TensorType::Q4_0, TensorType::Q5_1, TensorType::Q8_0, TensorType::Q4_K, TensorType::Q6_K] {
+            let quantised = QTensor::quantize(&dense, kind(stored).unwrap()).unwrap();
+            let file = quantised.data().unwrap().into_owned();
+            let mut askew = vec![0];
+            askew.extend(&file);
+            let layout = MatrixLayout { kind: stored, shape: [outs, depth] };
+            let ours = Quantised::new(stored, layout.shape, &file).unwrap();
+            let numbers = Tensor::new(&[5u32, 0], &Device::Cpu).unwrap();
+            for bytes in [&file[..], &askew[1..]] {
+                let blocks = Blocks::place(layout, bytes, &Device::Cpu).unwrap();
+                let rows = blocks.rows(&numbers, DType::F32).unwrap().flatten_all().unwrap();
+                let expected = crate::kernels::kernel::MatrixKernel::rows(&ours, &[5, 0]);
+                assert_eq!(rows.to_vec1::<f32>().unwrap(), expected, "{stored}");
+                let y = blocks.product(&x).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+                let x = x.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+                let other = crate::kernels::kernel::MatrixKernel::product(&ours, &x, 3);
+                let apart = y.iter().zip(&other).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                // Both round activations to eight bits, by other rules.
+                assert!(apart < 0.4, "{stored}: {apart}");
+            }
+            assert!(bytes(stored, (outs * depth) as u64).unwrap() > file.len() as u64);
+        }
+        assert!(kind(TensorType::IQ4_XS).is_none() && bytes(TensorType::F16, 512).is_none());
+    }
+}

@@ -1,0 +1,111 @@
+//! A weight matrix and the two things a decoder does with one: multiply rows by it, and look rows of it up. Knows where it
+//! is computed, not how.
+//!
+//! Matrices that share an input are multiplied with it in one go: it is rounded once for all of them, and cores that are
+//! done with one go on with the next and do not wait for each other in between.
+
+pub(crate) mod blocks;
+pub(crate) mod target;
+
+use std::sync::Arc;
+
+use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Storage, Tensor, bail};
+use rayon::prelude::*;
+
+use blocks::Blocks;
+use target::Target;
+
+use crate::kernels::kernel::{Input, MatrixKernel};
+use crate::kernels::product::{RowsByRows, WORTH_SHARING, contiguous};
+
+/// A weight `[out, in]`.
+#[derive(Clone)]
+pub(crate) enum Matrix {
+    /// On any device, in the type the device computes in.
+    Tensor(Tensor),
+    /// In the host's memory, as its file has it.
+    Stored(Arc<dyn MatrixKernel>),
+    /// On a device with memory of its own, in blocks as its file has it.
+    Blocks(Blocks),
+}
+
+impl Matrix {
+    /// `x Wᵀ`: `[rows, in]` → `[rows, out]`.
+    pub(crate) fn product(&self, x: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Tensor(weight) if x.device().is_cpu() => x.apply_op2_no_bwd(weight, &RowsByRows),
+            // Weights that came as they are stored may be of another type than those around them.
+            Self::Tensor(weight) if weight.dtype() != x.dtype() => x.matmul(&weight.to_dtype(x.dtype())?.t()?),
+            Self::Tensor(weight) => x.matmul(&weight.t()?),
+            Self::Blocks(blocks) => blocks.product(x),
+            Self::Stored(kernel) => x.apply_op1_no_bwd(&ByKernel(kernel.as_ref())),
+        }
+    }
+
+    /// `x Wᵀ` for several matrices. Each result is that of [`Self::product`], to the bit.
+    pub(crate) fn products<const N: usize>(x: &Tensor, matrices: [&Self; N]) -> Result<[Tensor; N]> {
+        let kernels = matrices.iter().filter_map(|matrix| match matrix {
+            Self::Stored(kernel) => Some(kernel.as_ref()),
+            _ => None,
+        });
+        let kernels: Vec<&dyn MatrixKernel> = kernels.collect();
+        let products = if kernels.len() == N {
+            products(x, &kernels)?
+        } else {
+            matrices.iter().map(|matrix| matrix.product(x)).collect::<Result<_>>()?
+        };
+        match <[Tensor; N]>::try_from(products) {
+            Ok(products) => Ok(products),
+            Err(products) => bail!("{N} matrices gave {} products", products.len()),
+        }
+    }
+
+    /// Rows by number, in the type and on the device of what computes with them: `[numbers, in]`.
+    pub(crate) fn rows(&self, numbers: &[u32], target: &Target) -> Result<Tensor> {
+        let Target { device, dtype, .. } = target;
+        let given = || Tensor::from_vec(numbers.to_vec(), numbers.len(), device);
+        match self {
+            Self::Tensor(weight) => weight.index_select(&given()?, 0),
+            Self::Blocks(blocks) => blocks.rows(&given()?, *dtype),
+            Self::Stored(kernel) => {
+                let values = kernel.rows(numbers);
+                let width = values.len() / numbers.len().max(1);
+                Tensor::from_vec(values, (numbers.len(), width), device)
+            }
+        }
+    }
+}
+
+fn products(x: &Tensor, kernels: &[&dyn MatrixKernel]) -> Result<Vec<Tensor>> {
+    let (rows, _) = x.dims2()?;
+    let (storage, layout) = x.storage_and_layout();
+    let Storage::Cpu(storage) = &*storage else { bail!("matrices in the host's memory need rows that lie there too") };
+    let input = Input::new(contiguous(storage, layout)?, rows, kernels.iter().any(|kernel| kernel.rounds()));
+    let product = |kernel: &&dyn MatrixKernel| kernel.multiply(&input);
+    let work: usize = kernels.iter().map(|kernel| rows * kernel.outs() * kernel.depth()).sum();
+    let products: Vec<Vec<f32>> = if work < WORTH_SHARING {
+        kernels.iter().map(product).collect()
+    } else {
+        kernels.par_iter().with_max_len(1).map(product).collect()
+    };
+    let tensor = |(y, kernel): (Vec<f32>, &&dyn MatrixKernel)| Tensor::from_vec(y, (rows, kernel.outs()), x.device());
+    products.into_iter().zip(kernels).map(tensor).collect()
+}
+
+/// candle's way to run code of one's own on a tensor's memory.
+struct ByKernel<'a>(&'a dyn MatrixKernel);
+
+impl CustomOp1 for ByKernel<'_> {
+    fn name(&self) -> &'static str {
+        "by-kernel"
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> Result<(CpuStorage, Shape)> {
+        let (rows, _) = layout.shape().dims2()?;
+        let y = self.0.product(contiguous(storage, layout)?, rows);
+        if y.len() != rows * self.0.outs() {
+            bail!("a product has {} results for {rows} rows of {}", y.len(), self.0.outs());
+        }
+        Ok((CpuStorage::F32(y), Shape::from((rows, self.0.outs()))))
+    }
+}

@@ -1,0 +1,127 @@
+//! Where weights go and what they become there: the device, the type it computes in and that of keys and values.
+
+use candle_core::{DType, Device};
+use model_boss_weights::gguf::TensorType;
+
+use crate::device;
+use crate::files::Stored;
+use crate::kernels::layout::MatrixLayout;
+use crate::matrix::blocks;
+
+/// Where weights go and what they become there.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) device: Device,
+    /// Of tensors.
+    pub(crate) dtype: DType,
+    /// Of keys and values.
+    pub(crate) cached: DType,
+}
+
+impl Target {
+    /// What a model's weights, keys and values become on a device.
+    ///
+    /// On the CPU keys and values are kept in f16, unless the whole model is stored in f32 and so somebody wants no rounding.
+    /// On other devices they have the type that the model computes in.
+    pub(crate) fn of(device: Device, matrices: &[TensorType]) -> Self {
+        let dtype = compute_type(&device, matrices);
+        let narrow = matrices.iter().any(|kind| *kind != TensorType::F32);
+        let cached = if device.is_cpu() && narrow { DType::F16 } else { dtype };
+        Self { device, dtype, cached }
+    }
+
+    /// Bytes that a tensor takes there.
+    pub(crate) fn bytes(&self, stored: &Stored<'_>) -> u64 {
+        match (self.stays(stored), self.blocks(stored)) {
+            (Some(_), _) => stored.bytes.len() as u64,
+            (_, Some(layout)) => self.matrix_bytes(&layout),
+            _ => stored.elements().saturating_mul(self.dtype.size_in_bytes() as u64),
+        }
+    }
+
+    /// Bytes that a matrix takes there if it stays as it is stored.
+    pub(crate) fn matrix_bytes(&self, layout: &MatrixLayout) -> u64 {
+        let elements = layout.shape.iter().product::<usize>() as u64;
+        let blocks = if self.device.is_cpu() { None } else { blocks::bytes(layout.kind, elements) };
+        blocks.or(layout.kind.bytes_of(elements)).unwrap_or(u64::MAX)
+    }
+
+    /// Bytes of the copy that each product makes of such a matrix, where it is stored in floats of another type than those it
+    /// meets.
+    #[cfg(any(test, feature = "cuda"))]
+    pub(crate) fn converted_bytes(&self, layout: &MatrixLayout) -> u64 {
+        let other = !self.device.is_cpu() && dtype_of(layout.kind).is_some_and(|stored| stored != self.dtype);
+        let values = layout.shape.iter().product::<usize>() as u64;
+        if other { values.saturating_mul(self.dtype.size_in_bytes() as u64) } else { 0 }
+    }
+
+    /// Whether it computes with matrices of that type as they are stored.
+    #[cfg(any(test, feature = "cuda"))]
+    pub(crate) fn computes_stored(&self, kind: TensorType) -> bool {
+        self.device.is_cpu() || dtype_of(kind).is_some() || blocks::kind(kind).is_some()
+    }
+
+    /// A matrix in blocks that stays so on a device with memory of its own.
+    pub(crate) fn blocks(&self, stored: &Stored<'_>) -> Option<MatrixLayout> {
+        let shape = <[usize; 2]>::try_from(stored.shape).ok()?;
+        let stays = self.device.is_cuda() && blocks::kind(stored.kind).is_some();
+        stays.then_some(MatrixLayout { kind: stored.kind, shape })
+    }
+
+    /// The shape of a matrix that is computed with as it is stored.
+    pub(crate) fn stays(&self, stored: &Stored<'_>) -> Option<[usize; 2]> {
+        let shape = <[usize; 2]>::try_from(stored.shape).ok()?;
+        (self.device.is_cpu() && stored.kind != TensorType::F32).then_some(shape)
+    }
+}
+
+/// candle's name of a type that tensors can have.
+pub(crate) fn dtype_of(stored: TensorType) -> Option<DType> {
+    match stored {
+        TensorType::F32 => Some(DType::F32),
+        TensorType::F16 => Some(DType::F16),
+        TensorType::BF16 => Some(DType::BF16),
+        _ => None,
+    }
+}
+
+/// The type a model computes in, and so that of its weights on the device.
+///
+/// On a GPU a model of halves stays one: it reads half the bytes per token and has the faster products. Sums inside of
+/// norms and products are f32 there, softmax is computed in f32, and logits leave as f32. A model whose matrices differ in
+/// type computes in f32, and so does every model on the CPU, where matrices may stay as they are stored
+/// ([`crate::kernels`]). Beside quantised blocks a GPU computes in bf16: its rounding is below theirs, and its range that of f32.
+fn compute_type(on: &Device, matrices: &[TensorType]) -> DType {
+    let is_float = |kind: &TensorType| matches!(kind, TensorType::F32 | TensorType::F16 | TensorType::BF16);
+    let all = |wanted| matrices.iter().all(|kind| *kind == wanted);
+    let quantised = matrices.iter().any(|kind| !is_float(kind));
+    if on.is_cpu() || matrices.is_empty() {
+        DType::F32
+    } else if all(TensorType::F16) {
+        DType::F16
+    } else if (quantised || all(TensorType::BF16)) && device::has_bf16(on) {
+        DType::BF16
+    } else {
+        DType::F32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cpu_computes_in_f32_whatever_is_stored() {
+        for stored in [TensorType::F32, TensorType::F16, TensorType::BF16, TensorType::Q4_K] {
+            assert_eq!(compute_type(&Device::Cpu, &[stored, stored]), DType::F32);
+        }
+    }
+
+    #[test]
+    fn en_2_keys_and_values_are_rounded_where_weights_are() {
+        let cached = |stored: &[TensorType]| Target::of(Device::Cpu, stored).cached;
+        assert_eq!(cached(&[TensorType::F32, TensorType::F32]), DType::F32);
+        assert_eq!(cached(&[TensorType::F32, TensorType::Q4_K]), DType::F16);
+        assert_eq!(cached(&[TensorType::BF16]), DType::F16);
+    }
+}

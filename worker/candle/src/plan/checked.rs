@@ -1,0 +1,111 @@
+//! What of a model will be read, checked before anything is: presence, shape and type of every tensor.
+
+use model_boss_weights::gguf::TensorType;
+
+use crate::error::ModelError;
+use crate::files::Files;
+use crate::layers::linear::Linear;
+use crate::layers::norm::RmsNorm;
+use crate::layers::parts::Parts;
+use crate::matrix::Matrix;
+use crate::matrix::target::Target;
+use crate::spec::DecoderSpec;
+use crate::spec::tensors::{EMBEDDING, FINAL_NORM, HEAD, Needed};
+
+/// What will be read, after every tensor's presence, shape and type were checked.
+pub(crate) struct Plan {
+    embedding: &'static str,
+    /// `None`: the embedding is the head.
+    head: Option<&'static str>,
+    /// How each matrix is stored.
+    pub(crate) matrices: Vec<TensorType>,
+}
+
+impl Plan {
+    pub(crate) fn new(spec: &DecoderSpec, files: &Files) -> Result<Self, ModelError> {
+        let (embedding, head) = ends(spec, files);
+        let mut plan = Self { embedding, head, matrices: Vec::new() };
+        let mut matrices = Vec::new();
+        for needed in plan.needed(spec) {
+            let stored = files.check(&needed)?;
+            matrices.extend((stored.shape.len() > 1).then_some(stored.kind));
+        }
+        plan.matrices = matrices;
+        Ok(plan)
+    }
+
+    /// Everything that is read.
+    fn needed<'s>(&self, spec: &'s DecoderSpec) -> impl Iterator<Item = Needed> + use<'s> {
+        let shape = spec.embedding_shape();
+        let ends = std::iter::once(self.embedding).chain(self.head);
+        ends.map(move |name| Needed { name: name.to_owned(), shape: shape.clone() }).chain(spec.needed())
+    }
+
+    /// The tensors outside of layers that the first device reads, or the last, or the only one.
+    pub(crate) fn ends(&self, is_first: bool, is_last: bool) -> Vec<&'static str> {
+        let first = is_first.then_some(self.embedding);
+        // An embedding that is the head too is read once for each device.
+        let last = is_last.then_some([Some(FINAL_NORM), self.head.or((!is_first).then_some(self.embedding))]);
+        first.into_iter().chain(last.into_iter().flatten().flatten()).collect()
+    }
+
+    /// Bytes that one layer takes on a device.
+    pub(crate) fn layer_bytes(
+        &self,
+        spec: &DecoderSpec,
+        files: &Files,
+        target: &Target,
+        layer: usize,
+    ) -> Result<u64, ModelError> {
+        let needed = spec.needed_by_layer(layer);
+        needed.iter().try_fold(0u64, |total, needed| Ok(total.saturating_add(target.bytes(&files.get(&needed.name)?))))
+    }
+
+    /// Bytes of embedding, last norm and head on a device; the head is 0 where the embedding serves for it.
+    pub(crate) fn end_bytes(&self, files: &Files, target: &Target) -> Result<[u64; 3], ModelError> {
+        let bytes = |name: &str| files.get(name).map(|stored| target.bytes(&stored));
+        let head = self.head.map_or(Ok(0), bytes)?;
+        Ok([bytes(self.embedding)?, bytes(FINAL_NORM)?, head])
+    }
+
+    /// The embedding, for the first device.
+    pub(crate) fn read_embedding(&self, reader: &mut dyn Parts) -> Result<Matrix, ModelError> {
+        reader.matrix(self.embedding)
+    }
+
+    /// What stands behind the last layer. `embedding` is given where it is on the same device.
+    pub(crate) fn read_head(
+        &self,
+        reader: &mut dyn Parts,
+        spec: &DecoderSpec,
+        embedding: Option<&Matrix>,
+    ) -> Result<(RmsNorm, Linear), ModelError> {
+        let norm = RmsNorm::read(reader, FINAL_NORM, spec.norm_eps)?;
+        let head = match (self.head, embedding) {
+            (Some(name), _) => reader.matrix(name)?,
+            (None, Some(embedding)) => embedding.clone(),
+            (None, None) => reader.matrix(self.embedding)?,
+        };
+        Ok((norm, Linear::new(head)))
+    }
+}
+
+/// The tensors that hold embedding and head. A model that ties them may store either name, or both: then the
+/// configuration is believed only if they are the same, as `transformers` does.
+fn ends(spec: &DecoderSpec, files: &Files) -> (&'static str, Option<&'static str>) {
+    if !spec.tied_head {
+        return (EMBEDDING, Some(HEAD));
+    }
+    match (files.has(EMBEDDING), files.has(HEAD)) {
+        (true, true) if !same(files, EMBEDDING, HEAD) => (EMBEDDING, Some(HEAD)),
+        (false, true) => (HEAD, None),
+        _ => (EMBEDDING, None),
+    }
+}
+
+fn same(files: &Files, one: &str, other: &str) -> bool {
+    match (files.get(one), files.get(other)) {
+        (Ok(one), Ok(other)) => (one.kind, one.shape, one.bytes) == (other.kind, other.shape, other.bytes),
+        _ => false,
+    }
+}

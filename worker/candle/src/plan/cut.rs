@@ -1,0 +1,75 @@
+//! Which layers of a model go to which device, and the order in which their tensors are read. Knows bytes, reads nothing.
+
+use model_boss_engine::residency::plan::Needs;
+use model_boss_engine::residency::split::{Ends as EndBytes, split};
+
+use crate::error::ModelError;
+use crate::files::Files;
+use crate::layers::kv;
+use crate::plan::checked::Plan;
+use crate::plan::needs;
+use crate::plan::options::LoadOptions;
+use crate::plan::part::{Part, Place};
+use crate::spec::DecoderSpec;
+use crate::spec::tensors::Needed;
+
+/// Cuts the layers for the devices; those that are too small for any get none and are not in what it gives.
+pub(crate) fn cut(
+    plan: &Plan,
+    spec: &DecoderSpec,
+    files: &Files,
+    places: Vec<Place>,
+    options: &LoadOptions,
+) -> Result<Vec<Part>, ModelError> {
+    let Some(first) = places.first() else { return Ok(Vec::new()) };
+    let [embedding, norm, head] = plan.end_bytes(files, &first.target)?;
+    let layers = (0..spec.layers)
+        .map(|layer| plan.layer_bytes(spec, files, &first.target, layer))
+        .collect::<Result<Vec<u64>, _>>()?;
+    let kv = kv::bytes_of_layer(spec, &first.target, needs::kept_tokens(spec, options));
+    let kv = kv.saturating_mul(spec.layers) as u64;
+    let workspace = if places.len() > 1 { needs::workspace(spec) } else { 0 };
+    let all = Needs { layers, ends: embedding + norm + head, kv, workspace };
+    // One tensor that is both is on both devices.
+    let ends = EndBytes { first: embedding, last: norm + if head > 0 { head } else { embedding } };
+    let shares: Vec<u64> = places.iter().map(|place| place.share).collect();
+    let stretches = split(&all, ends, &shares);
+    let mut parts = Vec::new();
+    for (at, place) in places.into_iter().enumerate() {
+        let Some(stretch) = stretches.iter().find(|stretch| stretch.device == at) else { continue };
+        // Devices of different kinds keep the same weights in different types.
+        let mut weights = stretch.needs.ends;
+        for layer in stretch.layers.clone() {
+            weights = weights.saturating_add(plan.layer_bytes(spec, files, &place.target, layer)?);
+        }
+        parts.push(Part { place, layers: stretch.layers.clone(), weights });
+    }
+    Ok(parts)
+}
+
+/// The tensors that a load reads, in about the order in which it does. None where layers come and go: those are read past
+/// the page cache, and there is no memory to spare for it.
+pub(crate) fn order(
+    plan: &Plan,
+    spec: &DecoderSpec,
+    files: &Files,
+    parts: &[Part],
+    options: &LoadOptions,
+) -> Result<Vec<String>, ModelError> {
+    let mut names = Vec::new();
+    if parts.iter().any(|part| needs::wanted(spec, part, options)) {
+        return Ok(names);
+    }
+    for (at, part) in parts.iter().enumerate() {
+        names.extend(plan.ends(at == 0, at + 1 == parts.len()).into_iter().map(str::to_owned));
+        for layer in part.layers.clone() {
+            let place = |needed: Needed| Ok((files.extent(&needed.name)?, needed.name));
+            let mut placed =
+                spec.needed_by_layer(layer).into_iter().map(place).collect::<Result<Vec<_>, ModelError>>()?;
+            // Somewhat out of order, and without a jump.
+            placed.sort_unstable();
+            names.extend(placed.into_iter().map(|(_, name)| name));
+        }
+    }
+    Ok(names)
+}

@@ -1,0 +1,50 @@
+//! Memory that a model needs on a device beside its weights, and whether its layers have to be streamed for it.
+
+use model_boss_engine::residency::plan::Mode;
+
+use crate::layers::kv;
+use crate::plan::options::LoadOptions;
+use crate::plan::part::Part;
+use crate::spec::DecoderSpec;
+
+/// The context that room is kept for when nobody says: a model that could read a book is rarely given one.
+const USUAL_CONTEXT: usize = 4096;
+/// Rows that a step of a long prompt works on at once, and values of the model's width that each of them needs.
+const ROWS: u64 = 512;
+const ROW_VALUES: u64 = 16;
+/// What threads, buffers and the allocator take beside that.
+const PROCESS: u64 = 32 << 20;
+
+/// Whether layers of a part have to come and go. What fits with one sequence stays: more sequences are a matter of free
+/// memory.
+pub(crate) fn wanted(spec: &DecoderSpec, part: &Part, options: &LoadOptions) -> bool {
+    let target = &part.place.target;
+    let one = (kv::bytes_of_layer(spec, target, kept_tokens(spec, options)) * part.layers.len()) as u64;
+    match options.residency.mode {
+        Mode::Stream => true,
+        Mode::Resident => false,
+        // Elsewhere there is nothing to stream with, and what does not fit is refused by its size.
+        Mode::Auto => {
+            let needs = part.weights.saturating_add(one).saturating_add(workspace(spec));
+            (target.device.is_cpu() || target.device.is_cuda()) && needs > part.place.budget
+        }
+    }
+}
+
+/// Tokens of a sequence that room is kept for.
+pub(crate) fn kept_tokens(spec: &DecoderSpec, options: &LoadOptions) -> usize {
+    let context = context(spec, options.context_length);
+    options.context_length.map_or(context.min(USUAL_CONTEXT), |_| context)
+}
+
+/// Bytes of a step's own values.
+pub(crate) fn workspace(spec: &DecoderSpec) -> u64 {
+    let values = (ROWS * ROW_VALUES).saturating_mul(spec.hidden as u64).saturating_add(2 * spec.vocab as u64);
+    values.saturating_mul(size_of::<f32>() as u64).saturating_add(PROCESS)
+}
+
+/// The longest sequence that is served.
+pub(crate) fn context(spec: &DecoderSpec, wanted: Option<u64>) -> usize {
+    let wanted = wanted.and_then(|tokens| usize::try_from(tokens).ok()).unwrap_or(usize::MAX);
+    wanted.clamp(1, spec.max_positions)
+}

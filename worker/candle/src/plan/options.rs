@@ -1,0 +1,34 @@
+//! What an operator can choose of a load. Knows names and bytes, no model.
+
+use model_boss_engine::residency::plan::Wish;
+use model_boss_protocol::{ByteCount, DeviceId};
+use model_boss_weights::store::StoreChoice;
+
+/// What an operator can choose of a load.
+#[derive(Clone, Debug, Default)]
+pub struct LoadOptions {
+    /// The longest sequence wanted, in tokens.
+    pub context_length: Option<u64>,
+    /// Sequences at once: room for their keys and values is kept when layers are streamed. One when absent.
+    pub max_concurrent: Option<u32>,
+    /// Bytes it may take on the device in all; what is free when absent. For [`load_with`]: places have limits of their own.
+    pub memory: Option<ByteCount>,
+    /// Bytes of host memory that streaming to another device may take: the buffers that layers come through, and layers
+    /// that are held there and not read from disk. Buffers alone when absent.
+    pub host_memory: Option<ByteCount>,
+    /// Whether layers stay, and through how large a window they come if not.
+    pub residency: Wish,
+    /// How the bytes of layers that come and go are read.
+    pub store: StoreChoice,
+}
+
+/// A device of a load.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlaceOptions {
+    /// Which.
+    pub device: DeviceId,
+    /// Its weight among several: layers are split in proportion. What is free when absent.
+    pub share: Option<ByteCount>,
+    /// Bytes it may take there in all; what is free when absent.
+    pub limit: Option<ByteCount>,
+}

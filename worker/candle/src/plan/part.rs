@@ -1,0 +1,64 @@
+//! A device of a load with what may be allocated there, and the layers that it gets.
+
+use std::ops::Range;
+
+use candle_core::Device;
+use model_boss_protocol::{ByteCount, DeviceId};
+use model_boss_weights::gguf::TensorType;
+
+use crate::device;
+use crate::matrix::target::Target;
+use crate::plan::options::PlaceOptions;
+
+/// A device that was opened for a load.
+pub(crate) struct Place {
+    pub(crate) name: DeviceId,
+    pub(crate) target: Target,
+    /// Bytes that it may allocate there.
+    pub(crate) budget: u64,
+    /// Its weight among several.
+    pub(crate) share: u64,
+}
+
+impl Place {
+    /// `matrices` are the types that the model's are stored in.
+    pub(crate) fn of(asked: &PlaceOptions, device: Device, matrices: &[TensorType]) -> Self {
+        let free = device::free_memory(&device).unwrap_or(u64::MAX);
+        let (budget, share) = room(asked, free, device::context_bytes(&device));
+        Self { name: asked.device.clone(), target: Target::of(device, matrices), budget, share }
+    }
+}
+
+/// What may be allocated on a device, and its weight among several. Limit and share are of everything that the process takes,
+/// with what it has taken before it allocates: that is no longer free, and still counts.
+fn room(asked: &PlaceOptions, free: u64, context: u64) -> (u64, u64) {
+    let left = |bytes: ByteCount| bytes.0.saturating_sub(context);
+    let budget = asked.limit.map_or(free, |limit| left(limit).min(free));
+    (budget, asked.share.or(asked.limit).map_or(budget, left))
+}
+
+/// What one device gets.
+pub(crate) struct Part {
+    pub(crate) place: Place,
+    pub(crate) layers: Range<usize>,
+    /// Bytes of its weights if all of them stay.
+    pub(crate) weights: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_process_takes_before_it_allocates_counts_against_its_limit() {
+        let asked = |share: Option<u64>, limit: Option<u64>| {
+            let (share, limit) = (share.map(ByteCount), limit.map(ByteCount));
+            PlaceOptions { device: DeviceId::Cuda(0), share, limit }
+        };
+        assert_eq!(room(&asked(None, Some(100)), 500, 30), (70, 70));
+        assert_eq!(room(&asked(Some(200), Some(100)), 50, 30), (50, 170), "no more than is free");
+        assert_eq!(room(&asked(Some(200), None), 500, 30), (500, 170), "what is free is free beside it");
+        assert_eq!(room(&asked(None, Some(20)), 500, 30), (0, 0));
+        assert_eq!(device::context_bytes(&Device::Cpu), 0);
+    }
+}

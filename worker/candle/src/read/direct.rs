@@ -1,0 +1,164 @@
+//! Weights of a file that is not in memory: read past the page cache into the memory that products read from, several
+//! pieces at a time, while those before them are checked and put in order. The disk does not wait, and nothing is copied.
+//! Knows which pieces come together and in which order, no devices.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+
+use bytes::Bytes;
+use model_boss_engine::DecoderError;
+use model_boss_weights::store::{Extent, HostBuffer, Reads, WeightStore, read_all};
+use rayon::prelude::*;
+
+use crate::error::ModelError;
+use crate::files::Files;
+use crate::kernels::layout::MatrixLayout;
+use crate::matrix::Matrix;
+use crate::matrix::target::Target;
+
+/// Tensors are read together up to so many bytes: enough for a disk, and soon put in order when the last of them came.
+const TOGETHER: u64 = 24 << 20;
+
+/// A tensor that is read.
+struct Item {
+    name: String,
+    /// Its name in the file.
+    spelled: String,
+    extent: Extent,
+    /// Of a matrix that is computed with as it is stored.
+    layout: Option<MatrixLayout>,
+}
+
+/// What is read, in order.
+pub(crate) struct Feed {
+    store: Arc<dyn WeightStore>,
+    portions: Vec<(Reads, Vec<Item>)>,
+}
+
+/// What came of it.
+pub(crate) enum Arrived {
+    /// Ready to compute with.
+    Matrix(Matrix),
+    /// As it lies in the file.
+    Bytes(Bytes),
+}
+
+impl Feed {
+    /// Plans to read tensors of those names for a CPU, in about that order.
+    pub(crate) fn new(
+        store: Arc<dyn WeightStore>,
+        files: &Files,
+        target: &Target,
+        names: &[String],
+    ) -> Result<Self, ModelError> {
+        let mut portions: Vec<Vec<Item>> = Vec::new();
+        let mut bytes = 0;
+        for name in names {
+            let stored = files.get(name)?;
+            let layout = target.stays(&stored).map(|shape| MatrixLayout { kind: stored.kind, shape });
+            let spelled = files.spelled(name).into_owned();
+            let item = Item { extent: files.extent(name)?, layout, name: name.clone(), spelled };
+            match portions.last_mut() {
+                Some(portion) if bytes < TOGETHER => portion.push(item),
+                _ => {
+                    portions.push(vec![item]);
+                    bytes = 0;
+                }
+            }
+            bytes += stored.bytes.len() as u64;
+        }
+        let planned = |items: Vec<Item>| {
+            let extents: Vec<Extent> = items.iter().map(|item| item.extent).collect();
+            (Reads::of(&extents), items)
+        };
+        Ok(Self { store, portions: portions.into_iter().map(planned).collect() })
+    }
+
+    /// Reads one portion after the other, until all are read, one fails or nobody takes them any more.
+    pub(crate) fn run(&self, to: &Sender<Result<HostBuffer, ModelError>>) {
+        for (reads, _) in &self.portions {
+            let portion = self.read(reads);
+            let failed = portion.is_err();
+            if to.send(portion).is_err() || failed {
+                return;
+            }
+        }
+    }
+
+    fn read(&self, reads: &Reads) -> Result<HostBuffer, ModelError> {
+        let memory = |error: std::io::Error| ModelError::Device(DecoderError::OutOfMemory(error.to_string()));
+        let mut buffer = HostBuffer::new(reads.buffer()).map_err(memory)?;
+        read_all(self.store.as_ref(), reads, &mut buffer)?;
+        Ok(buffer)
+    }
+}
+
+/// Takes what [`Feed::run`] sends and makes weights of it.
+pub(crate) struct Intake<'a> {
+    feed: &'a Feed,
+    portions: Receiver<Result<HostBuffer, ModelError>>,
+    /// The next portion's number.
+    next: usize,
+    there: HashMap<String, Arrived>,
+}
+
+impl<'a> Intake<'a> {
+    /// And where [`Feed::run`] sends to.
+    pub(crate) fn new(feed: &'a Feed) -> (Self, Sender<Result<HostBuffer, ModelError>>) {
+        let (sender, portions) = mpsc::channel();
+        (Self { feed, portions, next: 0, there: HashMap::new() }, sender)
+    }
+
+    /// Waits for a tensor. Nothing if it is none that is read, or was taken already.
+    pub(crate) fn take(&mut self, name: &str) -> Result<Option<Arrived>, ModelError> {
+        loop {
+            if let Some(arrived) = self.there.remove(name) {
+                return Ok(Some(arrived));
+            }
+            let Some((reads, items)) = self.feed.portions.get(self.next) else { return Ok(None) };
+            let Ok(portion) = self.portions.recv() else { return Ok(None) };
+            self.there.extend(arrange(reads, items, portion?)?);
+            self.next += 1;
+        }
+    }
+}
+
+/// Checks matrices and puts them in order where they lie, on all cores.
+fn arrange(
+    reads: &Reads,
+    items: &[Item],
+    mut buffer: HostBuffer,
+) -> Result<impl Iterator<Item = (String, Arrived)>, ModelError> {
+    let mut placed: Vec<(&Range<usize>, &Item)> = reads.places().iter().zip(items).collect();
+    // By where they begin: so the buffer can be cut.
+    placed.sort_unstable_by_key(|(place, _)| place.start);
+    let (mut rest, mut at) = (&mut *buffer, 0);
+    let mut parts = Vec::new();
+    for (place, item) in &placed {
+        let cut =
+            rest.split_at_mut_checked(place.start - at).and_then(|(_, rest)| rest.split_at_mut_checked(place.len()));
+        let Some((part, behind)) = cut else { return Err(bad(item, "lies over another".to_owned())) };
+        parts.push((*item, part));
+        (rest, at) = (behind, place.end);
+    }
+    parts.into_par_iter().try_for_each(|(item, part)| match item.layout {
+        Some(layout) => layout.check(part).map(|()| layout.arrange(part)).map_err(|what| bad(item, what)),
+        None => Ok(()),
+    })?;
+    let bytes = Bytes::from_owner(buffer);
+    let arrived = placed.into_iter().map(|(place, item)| {
+        let bytes = bytes.slice(place.clone());
+        let arrived = match item.layout {
+            Some(layout) => Arrived::Matrix(Matrix::Stored(layout.kernel(bytes).map_err(|what| bad(item, what))?)),
+            None => Arrived::Bytes(bytes),
+        };
+        Ok((item.name.clone(), arrived))
+    });
+    Ok(arrived.collect::<Result<Vec<_>, ModelError>>()?.into_iter())
+}
+
+fn bad(item: &Item, what: String) -> ModelError {
+    ModelError::Tensor { name: item.spelled.clone(), what }
+}

@@ -1,0 +1,148 @@
+//! From stored tensors to weights that compute: converts where it has to, reports progress. Knows types and shapes, no
+//! architecture.
+//!
+//! On the CPU matrices stay as they are stored ([`MatrixKernel`]), f32 ones are tensors; what is added or multiplied
+//! element by element is f32. On a GPU activations are of one type ([`Target`]) and so is every matrix of
+//! floats; those in blocks stay so ([`crate::matrix::blocks`]), but for types that no kernel there knows, which become floats.
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+use half::{bf16, f16};
+use model_boss_engine::DecoderError;
+use model_boss_weights::gguf::{TensorType, dequantise};
+
+use crate::device;
+use crate::error::ModelError;
+use crate::files::Files;
+use crate::kernels::halves::{Halves, are_finite};
+use crate::kernels::kernel::MatrixKernel;
+use crate::kernels::quantised::Quantised;
+use crate::layers::parts::Parts;
+use crate::matrix::Matrix;
+use crate::matrix::blocks::Blocks;
+use crate::matrix::target::{Target, dtype_of};
+use crate::read::arena::Room;
+use crate::read::direct::{Arrived, Intake};
+
+/// Reads tensors of one model, one after the other.
+pub(crate) struct Reader<'a> {
+    files: &'a Files,
+    target: &'a Target,
+    expected: u64,
+    bytes: u64,
+    /// For matrices that the host computes with.
+    room: Room,
+    /// What is read past the page cache.
+    intake: Option<Intake<'a>>,
+    progress: &'a mut dyn FnMut(f32),
+}
+
+impl<'a> Reader<'a> {
+    /// `expected` is the number of bytes that weights will take in all.
+    pub(crate) fn new(files: &'a Files, target: &'a Target, expected: u64, progress: &'a mut dyn FnMut(f32)) -> Self {
+        Self { files, target, expected, bytes: 0, room: Room::new(expected), intake: None, progress }
+    }
+
+    /// What is read past the page cache it takes from there.
+    pub(crate) fn taking(self, intake: Option<Intake<'a>>) -> Self {
+        Self { intake, ..self }
+    }
+
+    /// From now on it reads for another device.
+    pub(crate) fn turn_to(&mut self, target: &'a Target) {
+        self.target = target;
+    }
+
+    /// What it reads from.
+    pub(crate) fn files(&self) -> &'a Files {
+        self.files
+    }
+
+    /// Bytes on all devices of what was read so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Counts what was read.
+    pub(crate) fn took(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        (self.progress)((self.bytes as f64 / self.expected.max(1) as f64).min(1.0) as f32);
+    }
+
+    fn arrived(&mut self, name: &str) -> Result<Option<Arrived>, ModelError> {
+        self.intake.as_mut().map_or(Ok(None), |intake| intake.take(name))
+    }
+
+    fn not_placed(&self, name: &str, error: &candle_core::Error) -> ModelError {
+        match device::failure(error) {
+            DecoderError::Step(what) => self.bad(name, what),
+            device => ModelError::Device(device),
+        }
+    }
+
+    fn bad(&self, name: &str, what: String) -> ModelError {
+        ModelError::Tensor { name: self.files.spelled(name).into_owned(), what }
+    }
+}
+
+impl Parts for Reader<'_> {
+    fn matrix(&mut self, name: &str) -> Result<Matrix, ModelError> {
+        let stored = self.files.get(name)?;
+        if let Some(layout) = self.target.blocks(&stored) {
+            layout.check(stored.bytes).map_err(|what| self.bad(name, what))?;
+            let blocks = Blocks::place(layout, stored.bytes, &self.target.device);
+            let blocks = blocks.map_err(|error| self.not_placed(name, &error))?;
+            self.took(self.target.matrix_bytes(&layout));
+            return Ok(Matrix::Blocks(blocks));
+        }
+        let Some(shape) = self.target.stays(&stored) else {
+            return self.tensor(name).map(Matrix::Tensor);
+        };
+        if let Some(Arrived::Matrix(matrix)) = self.arrived(name)? {
+            self.took(stored.bytes.len() as u64);
+            return Ok(matrix);
+        }
+        let room = self.room.take(stored.bytes.len());
+        let kernel: Result<Arc<dyn MatrixKernel>, String> = match stored.kind {
+            TensorType::F16 => Halves::<f16>::copied(shape, stored.bytes, room).map(|halves| Arc::new(halves) as _),
+            TensorType::BF16 => Halves::<bf16>::copied(shape, stored.bytes, room).map(|halves| Arc::new(halves) as _),
+            kind => Quantised::copied(kind, shape, stored.bytes, room).map(|blocks| Arc::new(blocks) as _),
+        };
+        let kernel = kernel.map_err(|what| self.bad(name, what))?;
+        self.took(kernel.bytes());
+        Ok(Matrix::Stored(kernel))
+    }
+
+    fn tensor(&mut self, name: &str) -> Result<Tensor, ModelError> {
+        let mut stored = self.files.get(name)?;
+        let arrived = self.arrived(name)?;
+        if let Some(Arrived::Bytes(bytes)) = &arrived {
+            stored.bytes = bytes;
+        }
+        let Target { device, dtype, .. } = self.target;
+        let not_finite = || self.bad(name, "holds NaN or infinity".to_owned());
+        let placed = if dtype_of(stored.kind) == Some(*dtype) && *dtype != DType::F32 {
+            let finite = match stored.kind {
+                TensorType::F16 => are_finite::<f16>(stored.bytes),
+                _ => are_finite::<bf16>(stored.bytes),
+            };
+            if !finite {
+                return Err(not_finite());
+            }
+            Tensor::from_raw_buffer(stored.bytes, *dtype, stored.shape, device)
+        } else {
+            let mut values = vec![0.0; stored.shape.iter().product()];
+            dequantise(stored.kind, stored.bytes, &mut values).map_err(|error| self.bad(name, error.to_string()))?;
+            if !values.iter().all(|value| value.is_finite()) {
+                return Err(not_finite());
+            }
+            // Converted before it is copied, so that the device never holds it twice.
+            Tensor::from_vec(values, stored.shape, &Device::Cpu)
+                .and_then(|tensor| tensor.to_dtype(*dtype)?.to_device(device))
+        };
+        let tensor = placed.map_err(|error| self.not_placed(name, &error))?;
+        self.took(tensor.elem_count() as u64 * dtype.size_in_bytes() as u64);
+        Ok(tensor)
+    }
+}

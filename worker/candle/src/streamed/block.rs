@@ -1,0 +1,42 @@
+//! A block of streamed layers in memory: its matrices, and the hold on the memory that they are in.
+
+use std::collections::HashMap;
+
+use model_boss_engine::residency::Fault;
+
+use crate::matrix::Matrix;
+
+/// The matrices of a block, by name.
+pub(crate) struct Block {
+    matrices: HashMap<String, Matrix>,
+    /// Dropped behind them.
+    lease: Option<Box<dyn Lease>>,
+}
+
+/// A hold on the memory that matrices are in.
+pub(crate) trait Lease: Send + Sync {
+    /// Has to be called before anything is computed with them.
+    fn begin_use(&self) -> Result<(), Fault>;
+}
+
+impl Block {
+    /// In memory that is the matrices' own.
+    pub(crate) fn new(matrices: HashMap<String, Matrix>) -> Self {
+        Self { matrices, lease: None }
+    }
+
+    /// In memory that goes to others behind them.
+    #[cfg(any(test, feature = "cuda"))]
+    pub(crate) fn leased(matrices: HashMap<String, Matrix>, lease: Box<dyn Lease>) -> Self {
+        Self { matrices, lease: Some(lease) }
+    }
+
+    pub(crate) fn matrix(&self, name: &str) -> Option<&Matrix> {
+        self.matrices.get(name)
+    }
+
+    /// Has to be called before anything is computed with it.
+    pub(crate) fn begin_use(&self) -> Result<(), Fault> {
+        self.lease.as_ref().map_or(Ok(()), |lease| lease.begin_use())
+    }
+}

@@ -1,0 +1,69 @@
+//! Streaming on the CPU: the disk writes into the buffers that products read from. Nothing is copied; what has to stand
+//! in another order is put there in place. Knows bytes, no model.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use model_boss_engine::residency::schedule::BlockId;
+use model_boss_engine::residency::{Capabilities, Device, Fault, Loan};
+use model_boss_weights::store::Reads;
+
+use crate::matrix::Matrix;
+use crate::streamed::block::Block;
+use crate::streamed::table::Piece;
+
+/// The CPU as a device to stream through: its memory is the host's.
+pub(crate) struct CpuDevice {
+    blocks: Vec<(Reads, Vec<Piece>)>,
+    /// By block: whether its numbers were looked at. Files do not change while they are read, so once is enough.
+    checked: Vec<bool>,
+}
+
+impl CpuDevice {
+    pub(crate) fn new(blocks: Vec<(Reads, Vec<Piece>)>) -> Self {
+        let checked = vec![false; blocks.len()];
+        Self { blocks, checked }
+    }
+}
+
+impl Device for CpuDevice {
+    type Block = Block;
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { host_memory: true, ..Capabilities::default() }
+    }
+
+    fn place(&mut self, block: BlockId, mut from: Loan) -> Result<Block, Fault> {
+        let (Some((reads, pieces)), Some(checked)) = (self.blocks.get(block.0), self.checked.get_mut(block.0)) else {
+            return Err(Fault::Step(format!("no block {}", block.0)));
+        };
+        arrange(reads, pieces, &mut from, !*checked).map_err(Fault::Step)?;
+        *checked = true;
+        matrices(reads, pieces, &Bytes::from_owner(from)).map(Block::new).map_err(Fault::Step)
+    }
+}
+
+/// Makes what was read ready to compute with, where it lies.
+pub(crate) fn arrange(reads: &Reads, pieces: &[Piece], buffer: &mut [u8], check: bool) -> Result<(), String> {
+    for (place, piece) in reads.places().iter().zip(pieces) {
+        let bytes = buffer.get_mut(place.clone()).unwrap_or_default();
+        // Arranged bytes have their scales elsewhere; they were looked at when they were arranged.
+        if check && !piece.arranged {
+            piece.layout.check(bytes).map_err(|what| format!("tensor '{}' {what}", piece.name))?;
+        }
+        if !piece.arranged {
+            piece.layout.arrange(bytes);
+        }
+    }
+    Ok(())
+}
+
+/// Matrices over arranged bytes, by name.
+pub(crate) fn matrices(reads: &Reads, pieces: &[Piece], bytes: &Bytes) -> Result<HashMap<String, Matrix>, String> {
+    let matrix = |(place, piece): (&std::ops::Range<usize>, &Piece)| {
+        let kernel = piece.layout.kernel(bytes.slice(place.clone()));
+        let kernel = kernel.map_err(|what| format!("tensor '{}' {what}", piece.name))?;
+        Ok((piece.name.clone(), Matrix::Stored(kernel)))
+    };
+    reads.places().iter().zip(pieces).map(matrix).collect()
+}

@@ -1,0 +1,153 @@
+//! From a model's files to a decoder whose layers come and go: measures the disk, plans, reads what stays, and starts the
+//! rest on its way.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use model_boss_engine::DecoderError;
+use model_boss_engine::residency::adapt::Adapter;
+use model_boss_engine::residency::plan::{Needs, Plan as ResidencyPlan, Rates, StreamPlan, plan};
+use model_boss_engine::residency::{Device, Monitor, Residency, Streamer};
+use model_boss_weights::store::{self, HostBuffer, MemoryStore, Reads, StoreChoice, WeightStore, read_all};
+
+use super::device::{CpuDevice, arrange, matrices};
+use crate::error::ModelError;
+use crate::kernels::kernel::MatrixKernel;
+use crate::kernels::layout::MatrixLayout;
+use crate::layers::layer::Layer;
+use crate::matrix::Matrix;
+use crate::plan::part::Part;
+use crate::read::reader::Reader;
+use crate::streamed::block::Block;
+use crate::streamed::index;
+use crate::streamed::layers::{Pieces, Streamed};
+use crate::streamed::measure::{ReadTimes, seconds, touch};
+use crate::streamed::planned::{everything, kept, report};
+use crate::streamed::request::{Asked, Opened, needs_beside_layers};
+use crate::streamed::store_source::StoreSource;
+use crate::streamed::table::{LayerTable, Piece};
+
+/// The layers of one device, of which some come and go. What of the ends is on the device has been read.
+pub(crate) fn open(asked: &Asked<'_>, reader: &mut Reader<'_>) -> Result<Opened, ModelError> {
+    let Asked { spec, part, options, .. } = *asked;
+    let Part { place, layers, .. } = part;
+    let mut table = LayerTable::read(spec, reader.files(), reader, layers.clone())?;
+    let index = index::apply(&mut table, MatrixLayout::arrangement);
+    let store = store::open(&table.paths, options.store)?;
+
+    let needs = Needs {
+        layers: layers.clone().map(|layer| table.reads(&[layer]).0.buffer() as u64).collect(),
+        ..needs_beside_layers(asked, reader)
+    };
+    let rates = measure(&table, layers, store.as_ref())?;
+    let mut planned = match plan(&needs, place.budget, &options.residency, Some(&rates)).map_err(ModelError::Refused)? {
+        ResidencyPlan::Stream(planned) => planned,
+        // Whoever came here thought otherwise; nothing to stream is a plan too.
+        ResidencyPlan::Resident => everything(&needs),
+    };
+    // From here on layers go by their numbers in the model.
+    planned.blocks.iter_mut().flatten().for_each(|layer| *layer += layers.start);
+    let layer_bytes: Vec<u64> = vec![0; layers.start].into_iter().chain(needs.layers.iter().copied()).collect();
+
+    let mut resident: Vec<Option<Arc<Layer>>> = vec![None; spec.layers];
+    for layer in layers.clone().filter(|layer| !planned.streams(*layer)) {
+        let (block, bytes) = read_layer(&table, layer, store.as_ref())?;
+        let mut parts = Pieces { small: &table.small, block: &block };
+        resident[layer] = Some(Arc::new(Layer::read(&mut parts, spec, layer)?));
+        reader.took(bytes);
+    }
+    let blocks: Vec<_> = planned.blocks.iter().map(|layers| table.reads(layers)).collect();
+    let buffer = blocks.iter().map(|(reads, _)| reads.buffer()).max().unwrap_or(0);
+    let reads: Vec<Reads> = blocks.iter().map(|(reads, _)| reads.clone()).collect();
+    let (store, held): (Arc<dyn WeightStore>, u64) = match options.store {
+        StoreChoice::Memory => {
+            let taken = needs.ends + needs.kv + needs.workspace + planned.layer_bytes();
+            let room = place.budget.saturating_sub(taken);
+            let store = MemoryStore::holding(store, &reads, &kept(&planned), room)?;
+            let held = store.bytes();
+            (Arc::new(store), held)
+        }
+        StoreChoice::Auto | StoreChoice::Direct | StoreChoice::Map => (store, 0),
+    };
+    let named = index.map_or(store.describe(), |index| format!("{}, {index}", store.describe()));
+    let (slots, device) = (planned.slots, CpuDevice::new(blocks));
+    let about = Residency {
+        rearranged_bytes: rearranged(&table, &planned),
+        ..report(&planned, &rates, layers.len(), named, device.capabilities())
+    };
+    let monitor = Arc::new(Monitor::new(about));
+    let adapter = Adapter::new(&planned, &layer_bytes, options.residency.window);
+    let (source, ring) = (StoreSource { store, reads }, (slots, buffer));
+    let streamer = Streamer::start(spec.layers, planned.blocks, slots, ring, source, device, Arc::clone(&monitor))?;
+    let streamer = streamer.adapting(adapter);
+    let stretch = Streamed { spec: spec.clone(), small: table.small, resident, streamer, monitor, clock: None };
+    Ok(Opened { stretch: Box::new(stretch), slot_bytes: (slots * buffer) as u64 + held, host_bytes: 0 })
+}
+
+/// Bytes of a step that have to be put into another order.
+fn rearranged(table: &LayerTable, planned: &StreamPlan) -> u64 {
+    let kept = planned.kept(planned.look_ahead);
+    let comes = |block: &usize| !kept.iter().any(|kept| kept.0 == *block);
+    let blocks = (0..planned.blocks.len()).filter(comes).flat_map(|block| &planned.blocks[block]);
+    let pieces = blocks.flat_map(|layer| &table.layers[*layer]);
+    pieces.filter(|piece| piece.moves()).map(|piece| piece.extent.len).sum()
+}
+
+/// A layer that stays, and its bytes.
+fn read_layer(table: &LayerTable, layer: usize, store: &dyn WeightStore) -> Result<(Block, u64), ModelError> {
+    let (reads, pieces) = table.reads(&[layer]);
+    let mut buffer = host_buffer(reads.buffer())?;
+    read_all(store, &reads, &mut buffer)?;
+    let bad = |what| ModelError::Layer { layer, what };
+    arrange(&reads, &pieces, &mut buffer, true).map_err(bad)?;
+    let matrices = matrices(&reads, &pieces, &Bytes::from_owner(buffer)).map_err(bad)?;
+    Ok((Block::new(matrices), pieces.iter().map(|piece| piece.extent.len).sum()))
+}
+
+fn host_buffer(bytes: usize) -> Result<HostBuffer, ModelError> {
+    HostBuffer::new(bytes).map_err(|error| ModelError::Device(DecoderError::OutOfMemory(error.to_string())))
+}
+
+/// How fast the store reads and this machine computes; the latter from two layers, of which the first warms everything up.
+fn measure(table: &LayerTable, layers: &Range<usize>, store: &dyn WeightStore) -> Result<Rates, ModelError> {
+    let mut rates = Rates { read: 1e9, place: f64::INFINITY, latency: 1e-4, compute: 10e9 };
+    let samples = [layers.start, layers.start + layers.len() / 2].map(|layer| table.reads(&[layer]));
+    let size = samples.iter().map(|(reads, _)| reads.buffer()).max().unwrap_or(0);
+    let mut loan = host_buffer(size)?;
+    let mut times = ReadTimes::of(table, layers, store, &mut loan)?;
+    for (reads, pieces) in &samples {
+        let bytes: u64 = pieces.iter().map(|piece| piece.extent.len).sum();
+        let per_second = |begun: Instant| bytes as f64 / begun.elapsed().as_secs_f64().max(1e-9);
+        touch(&mut loan);
+        times.took(reads.buffer() as u64, seconds(|| read_all(store, reads, &mut loan))?);
+        let begun = Instant::now();
+        arrange(reads, pieces, &mut loan, false).map_err(|what| ModelError::Layer { layer: 0, what })?;
+        let moves = pieces.iter().any(Piece::moves);
+        rates.place = if moves { per_second(begun) } else { f64::INFINITY };
+        let shared = Bytes::from_owner(loan);
+        let matrices = matrices(reads, pieces, &shared).map_err(|what| ModelError::Layer { layer: 0, what })?;
+        let kernels: Vec<&Arc<dyn MatrixKernel>> = matrices
+            .values()
+            .filter_map(|matrix| match matrix {
+                Matrix::Stored(kernel) => Some(kernel),
+                Matrix::Tensor(_) | Matrix::Blocks(_) => None,
+            })
+            .collect();
+        let depths: Vec<usize> = pieces.iter().map(|piece| piece.layout.shape[1]).collect();
+        let row = vec![0.5_f32; depths.into_iter().max().unwrap_or(0)];
+        for _ in 0..2 {
+            let begun = Instant::now();
+            rayon::scope(|_| {
+                for (kernel, depth) in kernels.iter().map(|kernel| (kernel, kernel.depth())) {
+                    kernel.product(&row[..depth.min(row.len())], 1);
+                }
+            });
+            rates.compute = per_second(begun);
+        }
+        loan = host_buffer(size)?;
+    }
+    (rates.read, rates.latency) = times.rates();
+    Ok(rates)
+}

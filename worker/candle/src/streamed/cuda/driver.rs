@@ -1,0 +1,110 @@
+//! Copies to a GPU beside what it computes: candle's stream, a second one for copies, and events between them.
+//!
+//! candle knows one stream. Its tensors do not track their uses ([`crate::device`]), so everything that two streams have to
+//! keep in order is said here by an event, as the engine asks for it. All calls come with their context made current: they
+//! come from the thread that computes and from the one that places.
+
+use std::sync::Arc;
+
+use candle_core::cuda_backend::CudaError;
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaEvent, CudaStream, result, sys};
+use candle_core::{CudaDevice, Device};
+use model_boss_engine::DecoderError;
+use model_boss_engine::residency::copied::{Driver, Queue};
+use model_boss_engine::residency::{Capabilities, Fault};
+use model_boss_weights::store::HostBuffer;
+
+use super::fault::{fault, of_candle};
+use super::memory::{SlotMemory, pinned};
+use crate::device::failure_of_gpu;
+use crate::error::ModelError;
+use crate::kernels::layout::MatrixLayout;
+use crate::read::reader::Reader;
+use crate::streamed::copied;
+use crate::streamed::request::{Asked, Opened};
+
+/// Streams layers to the GPU that was asked for.
+pub(crate) fn stream(asked: &Asked<'_>, reader: &mut Reader<'_>) -> Result<Opened, ModelError> {
+    let driver = CudaDriver::new(&asked.part.place.target.device).map_err(|error| {
+        let error = failure_of_gpu(&error).unwrap_or_else(|| DecoderError::Fatal(error.to_string()));
+        ModelError::Device(error)
+    })?;
+    copied::open(asked, reader, &Arc::new(driver))
+}
+
+/// One GPU with a stream of its own for copies.
+struct CudaDriver {
+    device: Device,
+    cuda: CudaDevice,
+    context: Arc<CudaContext>,
+    compute: Arc<CudaStream>,
+    copy: Arc<CudaStream>,
+}
+
+impl CudaDriver {
+    fn new(device: &Device) -> candle_core::Result<Self> {
+        let cuda = device.as_cuda_device()?.clone();
+        let compute = cuda.cuda_stream();
+        let context = Arc::clone(compute.context());
+        let copy = context.new_stream().map_err(CudaError::Cuda)?;
+        Ok(Self { device: device.clone(), cuda, context, compute, copy })
+    }
+
+    fn queue(&self, queue: Queue) -> &CudaStream {
+        match queue {
+            Queue::Copy => &self.copy,
+            Queue::Compute => &self.compute,
+        }
+    }
+}
+
+impl Driver for CudaDriver {
+    type Class = MatrixLayout;
+    type Memory = SlotMemory;
+    type Event = CudaEvent;
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { pinned_host: true, ..Capabilities::default() }
+    }
+
+    fn host_buffer(&self, bytes: usize) -> Result<HostBuffer, Fault> {
+        pinned(&self.context, bytes)
+    }
+
+    fn allocate(&self, class: &MatrixLayout) -> Result<SlotMemory, Fault> {
+        SlotMemory::allocate(*class, &self.device, &self.cuda).map_err(|error| of_candle(&error))
+    }
+
+    fn event(&self, timed: bool) -> Result<CudaEvent, Fault> {
+        // Whoever waits for one sleeps: a copy takes milliseconds, and asking in a loop meanwhile would take a core.
+        let flags = timed.then_some(sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC);
+        self.context.new_event(flags).map_err(fault)
+    }
+
+    fn copy(&self, from: &[u8], to: &SlotMemory) -> Result<(), Fault> {
+        if from.len() != to.bytes {
+            return Err(Fault::Step(format!("{} bytes for a matrix of {}", from.len(), to.bytes)));
+        }
+        self.context.bind_to_thread().map_err(fault)?;
+        // SAFETY: `to` has so many bytes at its address, and it and `from` stay until an event behind this is reached, as
+        // whoever asks promises.
+        #[allow(unsafe_code)]
+        unsafe { result::memcpy_htod_async(to.address, from, self.copy.cu_stream()) }.map_err(fault)
+    }
+
+    fn record(&self, event: &CudaEvent, queue: Queue) -> Result<(), Fault> {
+        event.record(self.queue(queue)).map_err(fault)
+    }
+
+    fn wait(&self, queue: Queue, event: &CudaEvent) -> Result<(), Fault> {
+        self.queue(queue).wait(event).map_err(fault)
+    }
+
+    fn finish(&self, event: &CudaEvent) -> Result<(), Fault> {
+        event.synchronize().map_err(fault)
+    }
+
+    fn seconds(&self, from: &CudaEvent, to: &CudaEvent) -> Result<f64, Fault> {
+        from.elapsed_ms(to).map(|milliseconds| f64::from(milliseconds) / 1e3).map_err(fault)
+    }
+}

@@ -1,0 +1,16 @@
+//! Streaming to NVIDIA GPUs: copies beside computing, and memory for them. Without the feature `cuda` the stand-in of the same
+//! name says so.
+
+#[cfg(not(feature = "cuda"))]
+mod absent;
+#[cfg(feature = "cuda")]
+mod driver;
+#[cfg(feature = "cuda")]
+mod fault;
+#[cfg(feature = "cuda")]
+mod memory;
+
+#[cfg(not(feature = "cuda"))]
+pub(crate) use absent::stream;
+#[cfg(feature = "cuda")]
+pub(crate) use driver::stream;

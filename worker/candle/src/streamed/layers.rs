@@ -1,0 +1,140 @@
+//! Layers that come, compute and go: a [`LayerSource`] over the engine's executor. A layer that was pulled is made of the
+//! same parts by the same code as one that stays. Knows no files and no plan.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use candle_core::Tensor;
+use model_boss_engine::DecoderError;
+use model_boss_engine::residency::{Device, Fault, Monitor, Span, Streamer};
+
+use super::block::Block;
+use super::table::Small;
+use crate::decoder::source::LayerSource;
+use crate::error::ModelError;
+use crate::layers::layer::Layer;
+use crate::layers::parts::Parts;
+use crate::matrix::Matrix;
+use crate::spec::DecoderSpec;
+
+/// Some layers stay, the others come through a device's slots.
+pub(crate) struct Streamed<D: Device<Block = Block>> {
+    pub(super) spec: DecoderSpec,
+    pub(super) small: Small,
+    /// By layer; none for one that comes and goes.
+    pub(super) resident: Vec<Option<Arc<Layer>>>,
+    pub(super) streamer: Streamer<D>,
+    pub(super) monitor: Arc<Monitor>,
+    /// For devices that are only handed their work.
+    pub(super) clock: Option<Box<dyn StepTimer>>,
+}
+
+/// Says when layers really computed.
+pub(crate) trait StepTimer: Send {
+    fn begin_step(&mut self);
+
+    fn layer_begins(&mut self, layer: usize);
+
+    fn layer_ends(&mut self);
+
+    /// Of the step's layers; waits until they have computed.
+    fn spans(&mut self) -> Option<Vec<(usize, Span)>>;
+}
+
+impl<D: Device<Block = Block>> LayerSource for Streamed<D> {
+    type Guard<'a> = Pulled<'a, D>;
+
+    fn layer(&mut self, index: usize, stop: &dyn Fn() -> bool) -> Result<Pulled<'_, D>, DecoderError> {
+        let failed = |fault| match fault {
+            Fault::Step(what) => DecoderError::Step(what),
+            Fault::Fatal(what) => DecoderError::Fatal(what),
+            Fault::Interrupted => DecoderError::Interrupted,
+        };
+        let block = self.streamer.take(index, stop).map_err(failed)?;
+        block.as_ref().map_or(Ok(()), |block| block.begin_use()).map_err(failed)?;
+        let layer = match (self.resident.get(index).cloned().flatten(), block) {
+            (Some(layer), _) => layer,
+            (None, Some(block)) => {
+                let mut parts = Pieces { small: &self.small, block: &block };
+                let layer = Layer::read(&mut parts, &self.spec, index);
+                Arc::new(layer.map_err(|error| DecoderError::Step(error.to_string()))?)
+            }
+            (None, None) => return Err(DecoderError::Step(format!("there is no layer {index}"))),
+        };
+        if let Some(clock) = &mut self.clock {
+            clock.layer_begins(index);
+        }
+        let (streamer, clock) = (&mut self.streamer, self.clock.as_mut());
+        Ok(Pulled { layer: Some(layer), index, streamer, clock })
+    }
+
+    fn begin_step(&mut self) {
+        self.streamer.begin_step();
+        if let Some(clock) = &mut self.clock {
+            clock.begin_step();
+        }
+    }
+
+    fn end_step(&mut self) {
+        if let Some(spans) = self.clock.as_mut().and_then(|clock| clock.spans()) {
+            self.streamer.computed_at(&spans);
+        }
+        self.streamer.end_step();
+    }
+
+    fn monitor(&self) -> Option<Arc<Monitor>> {
+        Some(Arc::clone(&self.monitor))
+    }
+}
+
+/// A layer in use. Dropping it lets its weights go, if nothing else needs them.
+pub(crate) struct Pulled<'a, D: Device<Block = Block>> {
+    layer: Option<Arc<Layer>>,
+    index: usize,
+    streamer: &'a mut Streamer<D>,
+    clock: Option<&'a mut Box<dyn StepTimer>>,
+}
+
+impl<D: Device<Block = Block>> Deref for Pulled<'_, D> {
+    type Target = Layer;
+
+    #[allow(clippy::expect_used, reason = "taken in drop only")]
+    fn deref(&self) -> &Layer {
+        self.layer.as_deref().expect("a layer in use")
+    }
+}
+
+impl<D: Device<Block = Block>> Drop for Pulled<'_, D> {
+    fn drop(&mut self) {
+        // First what borrows from the block, so that its memory is free when the next read asks for it.
+        self.layer = None;
+        if let Some(clock) = &mut self.clock {
+            clock.layer_ends();
+        }
+        self.streamer.computed(self.index);
+    }
+}
+
+/// A layer's parts: matrices from its block, everything else from what stays.
+pub(crate) struct Pieces<'a> {
+    pub(crate) small: &'a Small,
+    pub(crate) block: &'a Block,
+}
+
+impl Parts for Pieces<'_> {
+    fn matrix(&mut self, name: &str) -> Result<Matrix, ModelError> {
+        self.block.matrix(name).cloned().ok_or_else(|| missing(name))
+    }
+
+    fn factor(&self, name: &str) -> Option<f64> {
+        self.small.factors.get(name).copied()
+    }
+
+    fn tensor(&mut self, name: &str) -> Result<Tensor, ModelError> {
+        self.small.tensors.get(name).cloned().ok_or_else(|| missing(name))
+    }
+}
+
+fn missing(name: &str) -> ModelError {
+    ModelError::Tensor { name: name.to_owned(), what: "is not among what was read".to_owned() }
+}

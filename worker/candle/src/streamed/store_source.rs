@@ -1,0 +1,79 @@
+//! Blocks of streamed layers read from a store, and what a store's errors mean.
+
+use std::sync::Arc;
+
+use model_boss_engine::residency::schedule::BlockId;
+use model_boss_engine::residency::{Fault, Source};
+use model_boss_weights::store::{Reads, StoreError, WeightStore, read_all};
+
+/// Reads blocks from a store.
+pub(crate) struct StoreSource {
+    pub(crate) store: Arc<dyn WeightStore>,
+    /// By block.
+    pub(crate) reads: Vec<Reads>,
+}
+
+impl Source for StoreSource {
+    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<u64, Fault> {
+        let Some(reads) = self.reads.get(block.0) else { return Err(Fault::Step(format!("no block {}", block.0))) };
+        read_all(self.store.as_ref(), reads, into).map_err(|error| fault(&error))?;
+        Ok(reads.runs().iter().map(|run| run.extent.len).sum())
+    }
+}
+
+/// What a store's error means: a file that was changed stays so.
+pub(crate) fn fault(error: &StoreError) -> Fault {
+    match error {
+        StoreError::Changed { .. } => Fault::Fatal(error.to_string()),
+        StoreError::Read { .. }
+        | StoreError::NotDirect { .. }
+        | StoreError::Memory { .. }
+        | StoreError::NoFile { .. }
+        | StoreError::Panicked
+        | StoreError::TooShort { .. } => Fault::Step(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use model_boss_weights::store::{Extent, Run};
+
+    use super::*;
+
+    /// A disk that fails when it is told to.
+    #[derive(Default)]
+    struct Failing(AtomicBool);
+
+    impl WeightStore for Failing {
+        fn read(&self, run: &Run, into: &mut [u8]) -> Result<(), StoreError> {
+            if self.0.swap(false, Ordering::SeqCst) {
+                let source = std::io::Error::from_raw_os_error(5);
+                return Err(StoreError::Read { path: "large.gguf".into(), offset: run.extent.offset, source });
+            }
+            into.fill(7);
+            Ok(())
+        }
+
+        fn describe(&self) -> String {
+            "failing".to_owned()
+        }
+    }
+
+    #[test]
+    fn a_read_error_fails_one_step_with_the_file_and_the_place() {
+        let store = Arc::new(Failing::default());
+        let reads = vec![Reads::of(&[Extent { file: 0, offset: 40_960, len: 100 }])];
+        let mut source = StoreSource { store: Arc::clone(&store) as Arc<dyn WeightStore>, reads };
+        let mut buffer = [0; 4_096];
+        store.0.store(true, Ordering::SeqCst);
+        match source.read(BlockId(0), &mut buffer) {
+            Err(Fault::Step(what)) => assert!(what.contains("large.gguf") && what.contains("byte 40960"), "{what}"),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(source.read(BlockId(0), &mut buffer), Ok(4_096));
+        let changed = StoreError::Changed { path: "large.gguf".into() };
+        assert!(matches!(fault(&changed), Fault::Fatal(what) if what.contains("large.gguf")));
+    }
+}
