@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The weights cannot be used. Every text names the file, and the tensor where there is one.
 #[derive(Debug, thiserror::Error)]
@@ -119,4 +119,9 @@ pub(crate) fn printable(words: &str) -> String {
         text.push('…');
     }
     text
+}
+
+/// The last part of a path, or the whole when there is none.
+pub(crate) fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }

@@ -12,15 +12,10 @@ mod budget;
 mod dtype;
 mod error;
 pub mod gguf;
-mod index;
-mod json;
 pub mod layer_index;
 mod limits;
 mod locate;
-mod mapped;
-mod outline;
 mod safetensors;
-mod shards;
 mod small_file;
 pub mod store;
 
@@ -28,8 +23,8 @@ pub use ahead::ASKED_AT_ONCE;
 pub use budget::HeaderBudget;
 pub use dtype::Dtype;
 pub use error::{WeightsError, is_read_failure};
-pub use index::{FileId, TensorEntry, TensorIndex, WeightFile};
 pub use locate::{gguf_file, model_folder};
-pub use mapped::MappedWeights;
-pub use outline::{OutlinedTensor, outline_safetensors};
+pub use safetensors::{
+    FileId, MappedWeights, OutlinedTensor, TensorEntry, TensorIndex, WeightFile, outline_safetensors,
+};
 pub use small_file::{SmallFileError, read_small_file};

@@ -4,9 +4,8 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use crate::WeightsError;
+use crate::error::{WeightsError, file_name};
 use crate::gguf::split_name;
-use crate::index::file_name;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::{TensorType, UnknownType, ValueType};
+use super::tensor_type::{TensorType, UnknownType};
+use super::value_type::ValueType;
 
 /// A header that cannot be believed: what was being read, and what is wrong with it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

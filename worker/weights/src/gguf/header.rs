@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
+use super::alignment::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT};
 use super::cursor::Cursor;
 use super::error::{Fault, HeaderError, KeyError, Place};
 use super::tensor::TensorInfo;
-use super::value::{FromValue, Value, ValueType};
-use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT};
+use super::value::{FromValue, Value};
+use super::value_type::ValueType;
 
 /// Real files have under a hundred keys; this bounds what a made-up one can make us hold.
 pub(super) const MAX_KEYS: u64 = 1 << 16;

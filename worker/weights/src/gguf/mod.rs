@@ -6,6 +6,7 @@
 //! A file is a stranger's word: nothing is allocated, sliced or multiplied before it has been checked against the bytes
 //! that are really there. Large values (a vocabulary of 150,000 strings) are borrowed, not copied.
 
+mod alignment;
 mod blocks;
 mod cursor;
 mod error;
@@ -16,8 +17,10 @@ mod outline;
 mod tensor;
 mod tensor_type;
 mod value;
+mod value_type;
 mod writer;
 
+pub use alignment::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT};
 pub use blocks::{BlockError, dequantise, quantise_q8_0};
 pub use error::{Fault, HeaderError, KeyError, Place};
 pub use file::{FileError, GgufFile};
@@ -27,14 +30,9 @@ pub use model::{GgufModel, GgufModelError, StoredTensor};
 pub use outline::{Fact, Outline, OutlineError};
 pub use tensor::TensorInfo;
 pub use tensor_type::{TensorType, UnknownType};
-pub use value::{Array, FromValue, Strings, Value, ValueType};
+pub use value::{Array, FromValue, Strings, Value};
+pub use value_type::ValueType;
 pub use writer::{Body, HeaderWriter, ToValue, WriteError};
-
-/// Where tensors begin when a file does not say otherwise: multiples of this many bytes.
-pub const DEFAULT_ALIGNMENT: u64 = 32;
-
-/// The key that sets another alignment.
-pub const ALIGNMENT_KEY: &str = "general.alignment";
 
 #[cfg(test)]
 mod tests;

@@ -5,12 +5,13 @@
 use std::collections::HashMap;
 use std::io::{self, Read};
 
+use super::alignment::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT};
 use super::cursor::Cursor;
 use super::error::{Fault, HeaderError, Place};
 use super::header::{MAX_KEYS, MAX_NAME, MAX_TENSORS, check_alignment, check_count, read_name, read_version};
 use super::tensor::TensorInfo;
-use super::value::{Value, ValueType};
-use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT};
+use super::value::Value;
+use super::value_type::ValueType;
 use crate::HeaderBudget;
 
 /// Bytes of the longest text that is kept: a chat template has a tenth of it.

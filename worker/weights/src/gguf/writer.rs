@@ -4,10 +4,12 @@
 use std::collections::HashSet;
 use std::io::{self, Write};
 
+use super::alignment::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT};
 use super::error::Fault;
 use super::tensor;
-use super::value::{Array, Value, ValueType};
-use super::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT, TensorType};
+use super::tensor_type::TensorType;
+use super::value::{Array, Value};
+use super::value_type::ValueType;
 
 const ZEROS: [u8; DEFAULT_ALIGNMENT as usize] = [0; DEFAULT_ALIGNMENT as usize];
 

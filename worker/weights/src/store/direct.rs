@@ -10,10 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::errno::Errno;
 
 use super::buffer::{HostBuffer, PAGE};
+use super::error::{StoreError, unreadable};
+use super::read::WeightStore;
+use super::runs::Run;
 use super::system::{
     FileSystem, Identity, SLICE, file_system, forget, no_more_than_asked, open_direct, still_the_same,
 };
-use super::{Run, StoreError, WeightStore, unreadable};
 
 /// Files that are read from disk each time.
 #[derive(Debug)]

@@ -6,8 +6,10 @@ use std::path::PathBuf;
 
 use memmap2::{Advice, Mmap};
 
+use super::error::{StoreError, unreadable};
+use super::read::WeightStore;
+use super::runs::Run;
 use super::system::{Identity, SLICE, file_system, forget, still_the_same};
-use super::{Run, StoreError, WeightStore, unreadable};
 
 /// Files as the kernel maps them.
 #[derive(Debug)]

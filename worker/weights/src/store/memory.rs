@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::buffer::HostBuffer;
-use super::{Reads, Run, StoreError, WeightStore};
+use super::error::StoreError;
+use super::read::WeightStore;
+use super::runs::{Reads, Run};
 
 /// Some runs in memory, the others where they were.
 pub struct MemoryStore {

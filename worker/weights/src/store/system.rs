@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::StoreError;
+use super::error::StoreError;
 
 /// Bytes that pass through the page cache before it is asked to forget them: so many of a file are there at a time.
 pub(super) const SLICE: usize = 4 << 20;

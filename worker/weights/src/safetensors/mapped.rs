@@ -5,10 +5,10 @@ use std::fs::File;
 
 use memmap2::Mmap;
 
+use super::index::TensorIndex;
 use crate::ahead::{cached_share, will_need};
-use crate::error::printable;
+use crate::error::{WeightsError, printable};
 use crate::store::Extent;
-use crate::{TensorIndex, WeightsError};
 
 /// A [`TensorIndex`] with its files mapped, read-only.
 ///

@@ -13,10 +13,11 @@ use std::path::Path;
 
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
-use crate::error::printable;
-use crate::index::file_name;
+use super::index::FileId;
+use super::index::TensorEntry;
+use crate::dtype::Dtype;
+use crate::error::{WeightsError, file_name, printable};
 use crate::limits::{LONGEST_HEADER, LONGEST_NAME, MOST_DIMENSIONS, MOST_TENSORS};
-use crate::{Dtype, FileId, TensorEntry, WeightsError};
 
 pub(crate) const LENGTH_BYTES: u64 = 8;
 

@@ -10,11 +10,10 @@ use std::path::Path;
 
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 
-use crate::error::printable;
-use crate::index::file_name;
+use super::header::read_header;
+use super::index::TensorIndex;
+use crate::error::{WeightsError, file_name, printable};
 use crate::limits::{LONGEST_INDEX, LONGEST_NAME, MOST_INDEXED};
-use crate::safetensors::read_header;
-use crate::{TensorIndex, WeightsError};
 
 /// Reads the index and the header of every shard it lists. Tensors of a shard that the index does not list are left out.
 pub(crate) fn open(path: &Path) -> Result<TensorIndex, WeightsError> {

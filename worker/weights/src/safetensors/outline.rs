@@ -5,12 +5,12 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use crate::error::printable;
-use crate::index::file_name;
-use crate::json::{JsonFault, JsonReader};
+use super::header::{LENGTH_BYTES, header_len, malformed};
+use super::json::{JsonFault, JsonReader};
+use crate::budget::HeaderBudget;
+use crate::dtype::Dtype;
+use crate::error::{WeightsError, file_name, printable};
 use crate::limits::{LONGEST_DTYPE, LONGEST_NAME, MOST_DIMENSIONS, MOST_TENSORS};
-use crate::safetensors::{LENGTH_BYTES, header_len, malformed};
-use crate::{Dtype, HeaderBudget, WeightsError};
 
 /// A tensor as the header has it.
 #[derive(Debug, PartialEq, Eq)]

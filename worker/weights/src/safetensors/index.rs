@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use crate::error::printable;
-use crate::locate::{Located, locate};
-use crate::{Dtype, WeightsError, safetensors, shards};
+use crate::dtype::Dtype;
+use crate::error::{WeightsError, file_name, printable};
 
 /// A file of a [`TensorIndex`], by position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -63,33 +62,6 @@ pub struct TensorIndex {
 }
 
 impl TensorIndex {
-    /// Reads the headers of a model: a folder with `model.safetensors` or `model.safetensors.index.json`, or one such file.
-    /// Reads nothing but headers.
-    pub fn open(source: &Path) -> Result<Self, WeightsError> {
-        match locate(source)? {
-            Located::Safetensors(path) => {
-                let header = safetensors::read_header(&path)?;
-                Ok(Self::of_one(path, header))
-            }
-            Located::Sharded(path) => shards::open(&path),
-        }
-    }
-
-    /// The index of one safetensors file that is wholly in memory; `path` is where it came from, for messages.
-    pub fn parse(path: &Path, file: &[u8]) -> Result<Self, WeightsError> {
-        let header = safetensors::parse_file(file, &file_name(path))?;
-        Ok(Self::of_one(path.to_owned(), header))
-    }
-
-    fn of_one(path: PathBuf, header: safetensors::Header) -> Self {
-        let mut index = Self::default();
-        let file = index.add_file(path, header.file_len);
-        for (name, tensor) in header.tensors {
-            index.tensors.insert(name, tensor.entry(file));
-        }
-        index
-    }
-
     /// The tensor of that name.
     pub fn get(&self, name: &str) -> Option<&TensorEntry> {
         self.tensors.get(name)
@@ -138,9 +110,4 @@ impl TensorIndex {
     pub(crate) fn add_tensor(&mut self, name: String, entry: TensorEntry) {
         self.tensors.insert(name, entry);
     }
-}
-
-/// The last part of a path, or the whole when there is none.
-pub(crate) fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }

@@ -1,0 +1,62 @@
+//! Why a piece of a file could not be had from a store.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A piece could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The operating system refused.
+    #[error("{} cannot be read at byte {offset}: {source}", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Where.
+        offset: u64,
+        /// Its reason.
+        source: io::Error,
+    },
+    /// The file is no longer what it was: it was written, cut or lengthened.
+    #[error("{} was changed while it is served; load the model again", path.display())]
+    Changed {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// Direct reads were asked for.
+    #[error("{} cannot be read past the page cache: {why}; `store = \"auto\"` reads it through the cache", path.display())]
+    NotDirect {
+        /// Which file.
+        path: PathBuf,
+        /// Whose fault it is.
+        why: String,
+    },
+    /// No memory to hold bytes in.
+    #[error("no memory to hold {bytes} bytes of weights: {source}")]
+    Memory {
+        /// How many.
+        bytes: u64,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A piece of a file that the store does not have.
+    #[error("there is no file {file}")]
+    NoFile {
+        /// Its number.
+        file: usize,
+    },
+    /// A fault of the program: what went wrong stands on standard error.
+    #[error("a thread that read weights ended early")]
+    Panicked,
+    /// A fault of the caller.
+    #[error("a buffer has {has} bytes where {needs} are needed")]
+    TooShort {
+        /// Bytes needed.
+        needs: usize,
+        /// Bytes there are.
+        has: usize,
+    },
+}
+
+pub(super) fn unreadable(path: &Path, offset: u64) -> impl FnOnce(io::Error) -> StoreError {
+    move |source| StoreError::Read { path: path.to_owned(), offset, source }
+}

@@ -1,0 +1,36 @@
+//! Choosing a store, and opening it over files.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::direct::DirectStore;
+use super::error::StoreError;
+use super::mapped::MappedStore;
+use super::read::WeightStore;
+
+/// Which store is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StoreChoice {
+    /// Direct reads where the file system has them, else reads through the page cache, which is told to forget.
+    #[default]
+    Auto,
+    /// Direct reads, or none.
+    Direct,
+    /// Mapped files.
+    Map,
+    /// As [`StoreChoice::Auto`], with as much held in memory as there is room for. Who loads knows the room and
+    /// makes a [`super::MemoryStore`].
+    Memory,
+}
+
+/// Opens files, whose positions are their numbers.
+///
+/// # Errors
+/// When a file cannot be opened, or when direct reads are asked for where the file system refuses them.
+pub fn open(paths: &[PathBuf], choice: StoreChoice) -> Result<Arc<dyn WeightStore>, StoreError> {
+    Ok(match choice {
+        StoreChoice::Auto | StoreChoice::Memory => Arc::new(DirectStore::open(paths)?),
+        StoreChoice::Direct => Arc::new(DirectStore::open(paths)?.or_refuse()?),
+        StoreChoice::Map => Arc::new(MappedStore::open(paths)?),
+    })
+}
