@@ -6,7 +6,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use model_boss_candle::{Conversion, ConvertError, IndexError, IndexOrder, MatrixType, Synthetic, write_layer_index};
-use model_boss_engine::text::gguf::{WriteVocabularyError, write_synthetic_vocabulary, write_vocabulary};
+use model_boss_engine::text::{WriteVocabularyError, write_synthetic_vocabulary, write_vocabulary};
 use model_boss_protocol::WorkerExit;
 use model_boss_weights::gguf::{HeaderWriter, WriteError};
 use model_boss_weights::model_folder;

@@ -1,6 +1,6 @@
 //! Which tokens stay in the draw where the most likely ones are asked for, and with what weight.
 
-use super::SamplingParams;
+use super::params::SamplingParams;
 use super::row::{Row, Weigh};
 
 /// Tokens looked at, in turn, where a share of the probability is wanted. Usually it is in a few; if not, in all.

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::SamplingParams;
+use super::params::SamplingParams;
 
 /// Counts tokens and applies the three penalties. Costs nothing when all are off.
 ///

@@ -1,3 +1,4 @@
+use super::row::{Row, Weigh};
 use super::*;
 use proptest::prelude::*;
 

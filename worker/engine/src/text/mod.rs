@@ -3,6 +3,7 @@
 mod detokenize;
 mod files;
 pub mod gguf;
+mod gguf_write;
 mod library;
 mod stop;
 mod stream;
@@ -13,6 +14,7 @@ mod vocabulary;
 
 pub use detokenize::Detokenizer;
 pub use files::{Prompt, Text, TextError};
+pub use gguf_write::{WriteVocabularyError, write_synthetic_vocabulary, write_vocabulary};
 pub use library::keep_to_one_thread;
 pub use stop::{StopMatcher, Stopped};
 pub use stream::{Piece, TextStream};

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use super::super::streamer::Fault;
-use super::super::timeline::Span;
-use super::{Driver, Queue};
+use super::driver::{Driver, Queue};
+use crate::residency::streamer::Fault;
+use crate::residency::timeline::Span;
 
 /// The marks of one step after another.
 pub struct StepClock<D: Driver> {

@@ -4,8 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::super::streamer::Fault;
-use super::{Driver, Queue};
+use super::driver::{Driver, Queue};
+use crate::residency::streamer::Fault;
 
 /// How many pieces of each class a slot has memory for.
 #[derive(Clone, Debug, PartialEq, Eq)]

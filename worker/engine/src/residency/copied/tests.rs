@@ -1,10 +1,13 @@
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use model_boss_weights::store::HostBuffer;
 use proptest::prelude::*;
 
-use super::super::streamer::{Monitor, Residency, Source, Streamer};
 use super::played::{LeftOut, Memory, Played};
 use super::*;
+use crate::residency::schedule::BlockId;
+use crate::residency::streamer::{Device, Fault, Loan, Monitor, Residency, Source, Streamer};
 
 const PIECE: usize = 64;
 

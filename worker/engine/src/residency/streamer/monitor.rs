@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
-use super::super::adapt::Change;
-use super::super::timeline::{LayerReport, StepTimeline, StreamTotals};
-use super::Capabilities;
+use super::device::Capabilities;
+use crate::residency::adapt::Change;
+use crate::residency::timeline::{LayerReport, StepTimeline, StreamTotals};
 
 /// How a model's layers live, as it was planned.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -180,8 +180,8 @@ impl Monitor {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::timeline::{Compute, Copy, Span};
     use super::*;
+    use crate::residency::timeline::{Compute, Copy, Span};
 
     #[test]
     fn devices_side_by_side_are_one_report_in_which_time_passes_once() {

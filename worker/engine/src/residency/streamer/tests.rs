@@ -1,7 +1,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 
 use super::*;
+use crate::residency::adapt::Adapter;
+use crate::residency::schedule::BlockId;
 
 /// Bytes that tell their block.
 struct Pattern;

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use super::device::{Device, Fault, Source};
 use super::ring::{Loan, Ring};
-use super::{Device, Fault, Schedule, Source};
-use crate::residency::schedule::{Arrival, BlockId, Fetch, FetchId};
+use crate::residency::schedule::{Arrival, BlockId, Fetch, FetchId, Schedule};
 
 pub(super) struct Shared<D: Device> {
     pub(super) state: Mutex<State<D>>,

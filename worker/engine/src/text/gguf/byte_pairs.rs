@@ -14,7 +14,7 @@ use tokenizers::pre_tokenizers::sequence::Sequence;
 use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{DecoderWrapper, PreTokenizerWrapper, SplitDelimiterBehavior, Tokenizer};
 
-use super::VocabularyError;
+use super::error::VocabularyError;
 use super::pieces::Pieces;
 use super::pre_tokenizer::{Alphabet, Rules};
 use super::special::Special;

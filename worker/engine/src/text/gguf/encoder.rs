@@ -1,6 +1,6 @@
 //! The one face of all kinds of vocabulary: text to ids, ids to the bytes they stand for.
 
-use super::VocabularyError;
+use super::error::VocabularyError;
 use super::sentence_pieces::SentencePieces;
 use crate::text::library::call;
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use model_boss_weights::gguf::{Array, Header, Strings};
 
-use super::VocabularyError;
+use super::error::VocabularyError;
 
 /// What a token is, by the number the format gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,20 +6,20 @@
 
 /// What a pre-tokenizer's name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rules {
+pub(in crate::text) struct Rules {
     /// Applied in turn.
-    pub(super) patterns: &'static [&'static str],
+    pub(in crate::text) patterns: &'static [&'static str],
     /// A word that is a token as a whole is taken whole, whatever the merges say.
-    pub(super) ignore_merges: bool,
+    pub(in crate::text) ignore_merges: bool,
     /// Whether a text begins with `bos` where the file does not say.
-    pub(super) add_bos: bool,
+    pub(in crate::text) add_bos: bool,
     /// How a token's spelling stands for bytes.
-    pub(super) alphabet: Alphabet,
+    pub(in crate::text) alphabet: Alphabet,
 }
 
 /// How a token's spelling stands for bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Alphabet {
+pub(in crate::text) enum Alphabet {
     /// Each character is one byte (GPT-2's table).
     Bytes,
     /// Characters as they are, `▁` for a space, `<0x0A>` for bytes of unknown characters.
@@ -37,7 +37,7 @@ const fn whole_words(patterns: &'static [&'static str]) -> Option<Rules> {
 }
 
 /// GPT-2's pattern, which the library has built in.
-pub(super) const GPT_2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+pub(in crate::text) const GPT_2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
 const LLAMA_3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
@@ -63,11 +63,11 @@ const CASED_LETTERS: &str = r"\s?[A-Za-z\u{b5}\u{c0}-\u{d6}\u{d8}-\u{f6}\u{f8}-\
 const BLOOM: &str = r" ?[^(\s|.,!?\u{2026}\u{3002}\u{ff0c}\u{3001}\u{964}\u{6d4}\u{60c})]+";
 
 /// Used for files without a known name: the oldest converters wrote them.
-pub(super) const DEFAULT: Rules =
+pub(in crate::text) const DEFAULT: Rules =
     Rules { patterns: &[r"[\p{P}\$\+<=>\^~\|]+", GPT_2, r"\p{N}+", "[0-9][0-9][0-9]"], ..PLAIN };
 
 /// The rules of a name; `None` for names not known here.
-pub(super) fn rules(name: &str) -> Option<Rules> {
+pub(in crate::text) fn rules(name: &str) -> Option<Rules> {
     match name {
         "default" => Some(DEFAULT),
         "gpt-2" | "phi-2" | "jina-es" | "jina-de" | "jina-v1-en" | "jina-v2-es" | "jina-v2-de" | "jina-v2-code"

@@ -7,7 +7,7 @@ use std::collections::{BinaryHeap, HashMap};
 use aho_corasick::{AhoCorasick, MatchKind};
 use model_boss_weights::gguf::Header;
 
-use super::VocabularyError;
+use super::error::VocabularyError;
 use super::pieces::{Kind, Pieces};
 use super::special::Special;
 

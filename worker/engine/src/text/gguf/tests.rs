@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use model_boss_weights::gguf::{GgufFile, HeaderWriter};
+use model_boss_weights::gguf::{GgufFile, Header, HeaderWriter};
 use proptest::prelude::*;
 
 use super::*;

@@ -12,7 +12,7 @@ use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
 use tokenizers::processors::bert::BertProcessing;
 use tokenizers::{AddedToken, Tokenizer};
 
-use super::VocabularyError;
+use super::error::VocabularyError;
 use super::pieces::{Kind, Pieces};
 use super::special::Special;
 

@@ -5,7 +5,7 @@ use std::fmt;
 use minijinja::value::Value;
 use minijinja::{Environment, Error, ErrorKind, State};
 
-use super::TemplateError;
+use super::error::TemplateError;
 use super::tojson::tojson;
 use super::{markup, python_types};
 

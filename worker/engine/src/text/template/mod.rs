@@ -4,6 +4,7 @@
 //! come with a model's files, so they are strangers. Fuel bounds their steps and a cap bounds what they write; neither bounds
 //! a single step, so what renders them has to bound time, memory and stack as well.
 
+mod error;
 mod functions;
 mod markup;
 mod python_types;
@@ -15,6 +16,8 @@ use std::io;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Value};
 use serde::{Deserialize, Serialize};
+
+pub use error::TemplateError;
 
 /// A value a template can see. Deserialises from JSON and keeps the order of keys.
 pub type TemplateValue = Value;
@@ -53,23 +56,6 @@ impl Default for Conversation {
         let variables = BTreeMap::new();
         Self { messages: Vec::new(), tools: None, add_generation_prompt: true, begun: None, variables }
     }
-}
-
-/// The template did not give a prompt.
-#[derive(Debug, thiserror::Error)]
-pub enum TemplateError {
-    /// It is no template.
-    #[error("it is not a valid Jinja template")]
-    Syntax(#[source] minijinja::Error),
-    /// It refused the conversation itself.
-    #[error("the model's chat template refuses this conversation: {0}")]
-    Refused(String),
-    /// It went over a limit.
-    #[error("the model's chat template {0}")]
-    Limit(&'static str),
-    /// It failed.
-    #[error("the model's chat template fails on this conversation")]
-    Failed(#[source] minijinja::Error),
 }
 
 impl ChatTemplate {

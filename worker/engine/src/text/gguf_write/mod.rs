@@ -1,4 +1,4 @@
-//! A model folder's text side as GGUF metadata: the way back of [`super::GgufVocabulary::read`]. Writes byte-level
+//! A model folder's text side as GGUF metadata: the way back of [`super::gguf::GgufVocabulary::read`]. Writes byte-level
 //! vocabularies, which is what GGUF calls `gpt2`; knows no tensors.
 
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::path::Path;
 use model_boss_weights::gguf::{HeaderWriter, WriteError};
 use serde_json::Value;
 
-use super::pre_tokenizer::{self, Alphabet};
+use super::gguf::pre_tokenizer::{self, Alphabet};
 use crate::text::files::{self, Configs, TextError};
 use crate::text::{SpecialTokens, Tokenizer, TokenizerError};
 

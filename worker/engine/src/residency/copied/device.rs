@@ -1,0 +1,166 @@
+//! A [`Device`] over a [`Driver`]: which slot a block goes to, and what waits for what.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use model_boss_weights::store::HostBuffer;
+
+use super::driver::{Driver, Queue};
+use super::slots::{Slot, SlotNeeds, Slots};
+use crate::residency::schedule::BlockId;
+use crate::residency::streamer::{Capabilities, Device, Fault, Loan};
+
+/// One piece of a block.
+#[derive(Clone, Debug)]
+pub struct Piece<C> {
+    /// Its type and shape.
+    pub class: C,
+    /// Where it lies in the block's bytes in host memory.
+    pub at: Range<usize>,
+}
+
+/// What looks at a block's bytes when they come for the first time, and says what is wrong with them.
+pub type Check = Box<dyn Fn(BlockId, &[u8]) -> Result<(), String> + Send>;
+
+/// A [`Device`] over a [`Driver`].
+pub struct CopiedDevice<D: Driver> {
+    driver: Arc<D>,
+    /// By block.
+    blocks: Vec<Vec<Piece<D::Class>>>,
+    slots: Arc<Slots<D>>,
+    /// Blocks whose bytes are in host memory for good.
+    pub(super) held: HashMap<BlockId, HostBuffer>,
+    pub(super) check: Check,
+    /// By block: whether its bytes were looked at. Files do not change while they are read, so once is enough.
+    checked: Vec<bool>,
+    /// What the last copy took.
+    copied: Option<Duration>,
+}
+
+impl<D: Driver> CopiedDevice<D> {
+    /// Allocates `slots` slots. `held` blocks are copied from there; all others are read for each coming.
+    pub fn new(
+        driver: Arc<D>,
+        blocks: Vec<Vec<Piece<D::Class>>>,
+        slots: usize,
+        held: HashMap<BlockId, HostBuffer>,
+        check: Check,
+    ) -> Result<Self, Fault> {
+        let needs = SlotNeeds::of(blocks.iter().map(|pieces| pieces.iter().map(|piece| piece.class.clone())));
+        let slots = Slots::allocate(&driver, &needs, slots)?;
+        let checked = vec![false; blocks.len()];
+        Ok(Self { driver, blocks, slots, held, check, checked, copied: None })
+    }
+}
+
+impl<D: Driver> CopiedDevice<D> {
+    /// Asks for all copies of a block, behind what was computed with its slot.
+    fn ask(&self, block: &Copied<D>, pieces: &[Piece<D::Class>], bytes: &[u8]) -> Result<(), Fault> {
+        self.driver.wait(Queue::Copy, &block.slot().free)?;
+        self.driver.record(&block.slot().begun, Queue::Copy)?;
+        for (piece, memory) in pieces.iter().zip(block.pieces()) {
+            let short = || Fault::Step(format!("a block has {} bytes, fewer than its pieces", bytes.len()));
+            self.driver.copy(bytes.get(piece.at.clone()).ok_or_else(short)?, memory)?;
+        }
+        Ok(())
+    }
+}
+
+impl<D: Driver> Device for CopiedDevice<D> {
+    type Block = Copied<D>;
+
+    fn capabilities(&self) -> Capabilities {
+        self.driver.capabilities()
+    }
+
+    fn host_buffer(&mut self, bytes: usize) -> Result<HostBuffer, Fault> {
+        self.driver.host_buffer(bytes)
+    }
+
+    fn holds(&self, block: BlockId) -> Option<u64> {
+        self.held.contains_key(&block).then(|| {
+            let pieces = self.blocks.get(block.0).map(Vec::as_slice).unwrap_or_default();
+            pieces.iter().map(|piece| piece.at.len() as u64).sum()
+        })
+    }
+
+    fn place(&mut self, block: BlockId, from: Loan) -> Result<Copied<D>, Fault> {
+        let (Some(pieces), Some(checked)) = (self.blocks.get(block.0), self.checked.get_mut(block.0)) else {
+            return Err(Fault::Step(format!("no block {}", block.0)));
+        };
+        let bytes: &[u8] = self.held.get(&block).map_or(&from, |held| held);
+        if !*checked {
+            (self.check)(block, bytes).map_err(Fault::Step)?;
+            *checked = true;
+        }
+        let slot = self.slots.take()?;
+        // From here on the slot goes back when this is dropped, whatever happens.
+        let copied = Copied::new(slot, pieces, Arc::clone(&self.slots), Arc::clone(&self.driver))?;
+        let asked = self.ask(&copied, pieces, bytes);
+        // What was read goes to the next read as soon as this returns, so nothing may copy from it then, not even of a block
+        // of which a part could not be asked for.
+        self.driver.record(&copied.slot().ready, Queue::Copy)?;
+        self.driver.finish(&copied.slot().ready)?;
+        asked?;
+        // By the device's clock: until the slot was free the copy waited for what computed with it.
+        let seconds = self.driver.seconds(&copied.slot().begun, &copied.slot().ready)?;
+        self.copied = Duration::try_from_secs_f64(seconds).ok();
+        Ok(copied)
+    }
+
+    fn worked(&self) -> Option<Duration> {
+        self.copied
+    }
+}
+
+/// A block in a slot. Dropping it lets the slot go to the next block, behind everything that was computed with it.
+pub struct Copied<D: Driver> {
+    /// None only while it is dropped.
+    slot: Option<Slot<D>>,
+    /// Of each piece: which memory of the slot.
+    places: Vec<(D::Class, usize)>,
+    slots: Arc<Slots<D>>,
+    driver: Arc<D>,
+}
+
+impl<D: Driver> Copied<D> {
+    fn new(slot: Slot<D>, pieces: &[Piece<D::Class>], slots: Arc<Slots<D>>, driver: Arc<D>) -> Result<Self, Fault> {
+        let mut used: HashMap<&D::Class, usize> = HashMap::new();
+        let mut places = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let count = used.entry(&piece.class).or_default();
+            places.push((piece.class.clone(), *count));
+            *count += 1;
+        }
+        let missing = places.iter().any(|(class, at)| slot.memory(class, *at).is_none());
+        let copied = Self { slot: Some(slot), places, slots, driver };
+        if missing { Err(Fault::Step("a block does not fit into a slot".to_owned())) } else { Ok(copied) }
+    }
+
+    /// Has to be called before anything is computed with it.
+    pub fn begin_use(&self) -> Result<(), Fault> {
+        self.driver.wait(Queue::Compute, &self.slot().ready)
+    }
+
+    /// The pieces, in the order of the block.
+    pub fn pieces(&self) -> impl Iterator<Item = &D::Memory> {
+        self.places.iter().filter_map(|(class, at)| self.slot().memory(class, *at))
+    }
+
+    #[allow(clippy::expect_used, reason = "taken in drop only")]
+    pub(super) fn slot(&self) -> &Slot<D> {
+        self.slot.as_ref().expect("a block in a slot")
+    }
+}
+
+impl<D: Driver> Drop for Copied<D> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            // What was asked of the copy queue reaches its end before the slot is filled anew: that queue keeps its order.
+            let recorded = self.driver.record(&slot.free, Queue::Compute);
+            self.slots.give_back(slot, recorded.err());
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Everything that a kind of hardware has to offer so that blocks can be copied to it. Knows queues and marks, no blocks.
+
+use std::hash::Hash;
+
+use model_boss_weights::store::HostBuffer;
+
+use crate::residency::streamer::{Capabilities, Fault};
+
+/// What a device has to offer so that blocks can be copied to it. Calls on queues return at once; what they ask for is done
+/// in their order.
+pub trait Driver: Send + Sync + 'static {
+    /// The type and shape of a piece: what says how much memory it takes and how it is computed with.
+    type Class: Clone + Eq + Hash + Send + Sync;
+    /// Memory on the device for one piece.
+    type Memory: Send + Sync;
+    /// A mark in a queue.
+    type Event: Send + Sync;
+
+    /// What it can.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Host memory that it copies from at its best.
+    fn host_buffer(&self, bytes: usize) -> Result<HostBuffer, Fault>;
+
+    /// Memory for a piece of that class, zeroed: both where the compute queue has come so far. Dropping it is in the order
+    /// of that queue too.
+    fn allocate(&self, class: &Self::Class) -> Result<Self::Memory, Fault>;
+
+    /// A mark that is nowhere yet: waiting for it waits for nothing. `timed` ones know when they were reached; only for
+    /// these the host waits.
+    fn event(&self, timed: bool) -> Result<Self::Event, Fault>;
+
+    /// Asks the copy queue to fill a piece. `from` has to stay as it is until an event behind it is reached.
+    fn copy(&self, from: &[u8], to: &Self::Memory) -> Result<(), Fault>;
+
+    /// Puts a mark behind everything that was asked of a queue.
+    fn record(&self, event: &Self::Event, queue: Queue) -> Result<(), Fault>;
+
+    /// Lets everything that is asked of a queue from now on wait for a mark.
+    fn wait(&self, queue: Queue, event: &Self::Event) -> Result<(), Fault>;
+
+    /// Waits until a mark is reached.
+    fn finish(&self, event: &Self::Event) -> Result<(), Fault>;
+
+    /// Seconds from one timed mark to another, both of which were set. Waits for both.
+    fn seconds(&self, from: &Self::Event, to: &Self::Event) -> Result<f64, Fault>;
+}
+
+/// The device's queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// Copies from host memory.
+    Copy,
+    /// Computes.
+    Compute,
+}

@@ -1,0 +1,67 @@
+//! Storage that blocks are read from, and devices that they are placed on, as streaming sees them.
+
+use std::time::Duration;
+
+use model_boss_protocol::ByteCount;
+use model_boss_weights::store::HostBuffer;
+
+use super::ring::Loan;
+use crate::residency::schedule::BlockId;
+
+/// Reads blocks into host memory. Lives on a thread of its own.
+pub trait Source: Send + 'static {
+    /// Fills a buffer with a block's bytes; gives how many there were.
+    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<u64, Fault>;
+}
+
+/// Brings what was read to where it computes. Lives on a thread of its own; everything a kind of hardware has to offer for
+/// streaming stands here.
+pub trait Device: Send + 'static {
+    /// A block's weights, ready to compute with. Dropping it gives their place back.
+    type Block: Send + Sync + 'static;
+
+    /// What it can.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Memory that reads go to: what the device can best copy from.
+    fn host_buffer(&mut self, bytes: usize) -> Result<HostBuffer, Fault> {
+        HostBuffer::new(bytes)
+            .map_err(|error| Fault::Step(format!("no memory for a buffer of {}: {error}", ByteCount(bytes as u64))))
+    }
+
+    /// Whether it has a block's bytes in host memory by itself, and how many: then they are not read, and the loan that comes
+    /// with the block is empty. Asked once, before streaming begins.
+    fn holds(&self, _block: BlockId) -> Option<u64> {
+        None
+    }
+
+    /// Copies or rearranges a block; returns when it can be computed with. Dropping `from` gives it to the next read;
+    /// where host memory is the device's own, the block keeps it.
+    fn place(&mut self, block: BlockId, from: Loan) -> Result<Self::Block, Fault>;
+
+    /// How long the device was at work on the block that was placed last, where the call also waited for what computes
+    /// before it; absent where the call took as long as the work.
+    fn worked(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// What a kind of device can.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Capabilities {
+    /// Computes in host memory: what was read need not be copied.
+    pub host_memory: bool,
+    /// Copies from pinned host memory beside computing.
+    pub pinned_host: bool,
+}
+
+/// Why a block did not come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The step fails; the next may work.
+    Step(String),
+    /// Nothing will work any more.
+    Fatal(String),
+    /// Whoever waited for it wants it no longer.
+    Interrupted,
+}

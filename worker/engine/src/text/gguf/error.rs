@@ -1,0 +1,58 @@
+//! Why a GGUF file's vocabulary cannot be used.
+
+use model_boss_weights::gguf::KeyError;
+
+/// Why a file's vocabulary cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum VocabularyError {
+    /// A key is missing or has the wrong type.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// A kind of vocabulary there is no code for.
+    #[error("tokenizers of the kind `{}` are not supported (gpt2, gemma4, llama and bert are); llama-server may run it", .0.escape_debug())]
+    Model(String),
+    /// A token's spelling is not text.
+    #[error("token {0} is not UTF-8")]
+    NotUtf8(usize),
+    /// A merge is not text.
+    #[error("merge {0} is not UTF-8")]
+    MergeNotUtf8(usize),
+    /// Two tokens with the same spelling.
+    #[error("tokens {first} and {second} are both spelled `{}`", spelling.escape_debug())]
+    Duplicate {
+        /// The lower id.
+        first: u32,
+        /// The higher id.
+        second: u32,
+        /// Their spelling.
+        spelling: String,
+    },
+    /// Per-token arrays of different lengths.
+    #[error("GGUF metadata key `{key}` has {found} entries for {wanted} tokens")]
+    Length {
+        /// The shorter array.
+        key: &'static str,
+        /// Its length.
+        found: usize,
+        /// The number of tokens.
+        wanted: usize,
+    },
+    /// An array that holds something else than it should.
+    #[error("GGUF metadata key `{0}` holds values of the wrong type")]
+    Elements(&'static str),
+    /// More tokens than ids.
+    #[error("{0} tokens are more than this program can number")]
+    TooMany(usize),
+    /// A word-piece vocabulary without a token for unknown words.
+    #[error("the vocabulary has no token for {0}")]
+    NoToken(&'static str),
+    /// A SentencePiece vocabulary without scores.
+    #[error("the vocabulary has no scores (`tokenizer.ggml.scores`), by which its pieces are merged")]
+    NoScores,
+    /// The library refused a text or tokens.
+    #[error("the tokenizer failed: {0}")]
+    Text(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The tokenizer could not be put together.
+    #[error("the tokenizer cannot be built: {0}")]
+    Build(#[source] Box<dyn std::error::Error + Send + Sync>),
+}

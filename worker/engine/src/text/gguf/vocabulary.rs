@@ -1,0 +1,79 @@
+//! A GGUF file's vocabulary: the encoder of its kind, special tokens, chat templates.
+
+use std::collections::BTreeMap;
+
+use model_boss_weights::gguf::{Header, KeyError};
+
+use super::encoder::Encoder;
+use super::error::VocabularyError;
+use super::pieces::Pieces;
+use super::sentence_pieces::SentencePieces;
+use super::special::Special;
+use super::{byte_pairs, pre_tokenizer, word_pieces};
+
+/// Everything a GGUF file says about text.
+#[derive(Debug)]
+pub struct GgufVocabulary {
+    /// Text to token ids and back.
+    pub encoder: Encoder,
+    /// The special tokens.
+    pub special: Special,
+    /// Chat templates by name; the usual one is `default`.
+    pub templates: BTreeMap<String, String>,
+    /// Bytes of the longest token's spelling.
+    pub longest_spelling: usize,
+    /// What the reader should know: an unknown pre-tokenizer was replaced by the default one, or the like.
+    pub warnings: Vec<String>,
+}
+
+impl GgufVocabulary {
+    /// Reads the vocabulary of a file.
+    pub fn read(header: &Header<'_>) -> Result<Self, VocabularyError> {
+        let model: &str = header.need("tokenizer.ggml.model")?;
+        let pieces = Pieces::read(header)?;
+        let mut warnings = Vec::new();
+        let mut special = Special::read(header, model, &pieces, &mut warnings)?;
+        let encoder = match model {
+            "gpt2" | "gemma4" => {
+                let name = if model == "gemma4" { "gemma4" } else { header.find("tokenizer.ggml.pre")?.unwrap_or("") };
+                let rules = pre_tokenizer::rules(name).unwrap_or_else(|| {
+                    warnings.push(format!(
+                        "the pre-tokenizer `{}` is not known; the default one is used, and some texts may be cut into \
+                         other tokens than the model was trained on",
+                        name.escape_debug()
+                    ));
+                    pre_tokenizer::DEFAULT
+                });
+                special.add_bos = special.add_bos_given.unwrap_or(rules.add_bos) || name == "gemma4";
+                Encoder::Library(Box::new(byte_pairs::build(header, &pieces, &special, &rules)?))
+            }
+            "llama" => Encoder::SentencePieces(Box::new(SentencePieces::build(header, &pieces, &special)?)),
+            "bert" => Encoder::Library(Box::new(word_pieces::build(header, &pieces, &special)?)),
+            other => return Err(VocabularyError::Model(other.to_owned())),
+        };
+        if special.add_bos && special.bos.is_none() {
+            warnings.push("texts should begin with a bos token, but the file names none".to_owned());
+            special.add_bos = false;
+        }
+        let longest_spelling = pieces.longest_spelling();
+        Ok(Self { encoder, special, templates: templates(header)?, longest_spelling, warnings })
+    }
+}
+
+/// `tokenizer.chat_template` is the usual template, `tokenizer.chat_template.NAME` are others.
+fn templates(header: &Header<'_>) -> Result<BTreeMap<String, String>, KeyError> {
+    const KEY: &str = "tokenizer.chat_template";
+    let mut templates = BTreeMap::new();
+    for (key, _) in header.metadata() {
+        let name = match key.strip_prefix(KEY) {
+            Some("") => "default",
+            Some(rest) => match rest.strip_prefix('.') {
+                Some(name) => name,
+                None => continue,
+            },
+            None => continue,
+        };
+        templates.insert(name.to_owned(), header.need::<&str>(key)?.to_owned());
+    }
+    Ok(templates)
+}
