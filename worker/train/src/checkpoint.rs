@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use candle_core::{Device, Tensor, safetensors};
 
+use crate::curve::Point;
 use crate::model::{Architecture, Model};
 use crate::optimizer::AdamW;
-use crate::trainer::{Plan, Point};
+use crate::plan::Plan;
 
 /// Where a run stands.
 pub struct Checkpoint {

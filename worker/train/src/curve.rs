@@ -1,6 +1,15 @@
 //! The loss curve as a picture.
 
-use crate::trainer::Point;
+/// One point of the loss curve.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Point {
+    /// Steps made.
+    pub step: usize,
+    /// Weighted mean over the batch of `-log p` of the answers' tokens, in nats.
+    pub loss: f64,
+    /// The learning rate of the step.
+    pub rate: f64,
+}
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 320.0;

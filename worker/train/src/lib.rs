@@ -11,6 +11,7 @@ pub mod model;
 pub mod ops;
 pub mod optimizer;
 pub mod package;
+pub mod plan;
 pub mod rng;
 pub mod text;
 pub mod trainer;

@@ -11,12 +11,13 @@ use model_boss_engine::Decoder;
 use model_boss_protocol::DeviceId;
 use model_boss_train::batch::Curriculum;
 use model_boss_train::corpus::{self, Family};
+use model_boss_train::curve::Point;
 use model_boss_train::evaluate::{self, Report};
 use model_boss_train::model::{Architecture, Model};
 use model_boss_train::optimizer::Settings;
+use model_boss_train::plan::Plan;
 use model_boss_train::text::Text;
-use model_boss_train::trainer::{self, Plan, Point};
-use model_boss_train::{curve, package};
+use model_boss_train::{curve, package, trainer};
 
 /// Trains and measures the guide model of model-boss.
 #[derive(Parser)]

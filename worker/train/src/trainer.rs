@@ -2,8 +2,8 @@
 //! the same weights on the same machine.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::Path;
+use std::time::Instant;
 
 use candle_core::{Device, Tensor};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -11,42 +11,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::batch::{Batch, Curriculum};
 use crate::checkpoint::{self, Checkpoint, CheckpointError};
 use crate::corpus::Family;
+use crate::curve::Point;
 use crate::model::{Architecture, Model};
 use crate::ops;
-use crate::optimizer::{AdamW, Settings};
+use crate::optimizer::AdamW;
+use crate::plan::Plan;
 use crate::text::{Text, TextError};
-
-/// What a run is made of. Everything but the checkpoint decides the weights.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// Decides the first weights, the order and the wordings.
-    pub seed: u64,
-    /// Steps in all.
-    pub steps: usize,
-    /// Rows of a batch.
-    pub rows: usize,
-    /// Tokens of a row.
-    pub time: usize,
-    /// Parts of a batch worked on side by side. Their gradients are rounded before they are summed.
-    pub parts: usize,
-    /// How parameters follow their gradients.
-    pub settings: Settings,
-    /// Where a stopped run goes on from.
-    pub checkpoint: PathBuf,
-    /// How long a stop may throw back.
-    pub checkpoint_every: Duration,
-}
-
-/// One point of the loss curve.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Point {
-    /// Steps made.
-    pub step: usize,
-    /// Weighted mean over the batch of `-log p` of the answers' tokens, in nats.
-    pub loss: f64,
-    /// The learning rate of the step.
-    pub rate: f64,
-}
 
 /// Training cannot go on.
 #[derive(Debug, thiserror::Error)]

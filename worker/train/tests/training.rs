@@ -10,8 +10,9 @@ use model_boss_train::evaluate;
 use model_boss_train::model::{Architecture, Model};
 use model_boss_train::optimizer::Settings;
 use model_boss_train::package;
+use model_boss_train::plan::Plan;
 use model_boss_train::text::Text;
-use model_boss_train::trainer::{self, Plan, TrainError, Trained};
+use model_boss_train::trainer::{self, TrainError, Trained};
 
 fn families() -> Vec<Family> {
     let family = |name: &str, question: &str, answer: &str| Family {

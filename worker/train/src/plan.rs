@@ -1,0 +1,27 @@
+//! What a training run is made of.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::optimizer::Settings;
+
+/// What a run is made of. Everything but the checkpoint decides the weights.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Decides the first weights, the order and the wordings.
+    pub seed: u64,
+    /// Steps in all.
+    pub steps: usize,
+    /// Rows of a batch.
+    pub rows: usize,
+    /// Tokens of a row.
+    pub time: usize,
+    /// Parts of a batch worked on side by side. Their gradients are rounded before they are summed.
+    pub parts: usize,
+    /// How parameters follow their gradients.
+    pub settings: Settings,
+    /// Where a stopped run goes on from.
+    pub checkpoint: PathBuf,
+    /// How long a stop may throw back.
+    pub checkpoint_every: Duration,
+}
