@@ -1,48 +1,9 @@
-//! The command line. A worker is normally started by the coordinator; by hand it takes a model to debug.
+//! Arguments that are more than one command's: of a model that is loaded, and of model files that are written.
 
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::ValueEnum;
 use model_boss_protocol::{ByteCount, DeviceId, Residency, ResidencyMode, StoreKind};
-
-use crate::bench::Bench;
-use crate::disk::Disk;
-use crate::inspect::Inspect;
-use crate::residency::ResidencyReport;
-use crate::text_cost::TextCost;
-
-/// Serves one model over HTTP on this machine, with OpenAI's API.
-#[derive(Debug, Parser)]
-#[command(name = "model-boss-worker", version, arg_required_else_help = true)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    pub(crate) command: Command,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Command {
-    /// Serve a model. Without MODEL the start line is awaited on standard input, as the coordinator sends it
-    Serve(Serve),
-    /// Show what a model's files say of themselves, without loading it
-    Inspect(Inspect),
-    /// Write a folder of safetensors as one GGUF file, which other programs read too
-    Convert(Convert),
-    /// Write a model's layers beside it as they are computed with, so that streaming them has nothing to do but read
-    Index(Index),
-    /// Write a GGUF file of random weights, for measurements
-    Synth(Synth),
-    /// Measure how fast a model reads prompts and decodes, without HTTP around it
-    Bench(Bench),
-    /// Decode with layers that come and go, and report where the time went, layer by layer
-    Residency(ResidencyReport),
-    /// The process that turns requests into prompts; its worker starts it
-    #[command(name = crate::text::HOST_COMMAND, hide = true)]
-    TextHost,
-    /// Measure what it costs to turn a conversation into tokens in the text processes, beside the same work without them
-    Text(TextCost),
-    /// Measure what the disk under a file gives, by several readers at a time: the ceiling of streaming
-    Disk(Disk),
-}
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Serve {

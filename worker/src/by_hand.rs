@@ -111,7 +111,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::args::{Args, Command};
+    use crate::command_line::{Args, Command};
 
     fn parts(line: &str) -> Result<(DeviceId, Vec<(DeviceId, ByteCount)>), ByHandError> {
         let words = ["model-boss-worker", "serve", "m.gguf"].into_iter().chain(line.split_whitespace());

@@ -10,7 +10,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{info, warn};
 
-use crate::process::{LoadDecoder, LoadFailure};
+use crate::backend::LoadDecoder;
+use crate::failure::LoadFailure;
 use crate::state::{Serving, Submit, Worker};
 use crate::text::{self, StartHost, TextSide};
 

@@ -4,20 +4,21 @@
 //! Knows no candle: whoever builds the binary hands in a [`Backend`]. Knows no other model and schedules nothing.
 
 mod args;
-mod bench;
+mod backend;
 mod by_hand;
+mod command_line;
+mod commands;
 mod defaults;
-mod disk;
 mod engine_thread;
+mod failure;
 mod gate;
 mod http;
-mod inspect;
 mod metrics;
 mod process;
-mod residency;
 mod state;
 mod text;
-mod text_cost;
 
 pub use args::{Convert, Index, LayerOrder, StoredAs, Synth};
-pub use process::{Backend, LoadDecoder, LoadFailure, WriteFile, run};
+pub use backend::{Backend, LoadDecoder, WriteFile};
+pub use failure::LoadFailure;
+pub use process::run;

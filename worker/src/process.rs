@@ -1,78 +1,26 @@
 //! The life of the process: gate, port, engine, signals, exit code.
 
-use std::error::Error;
 use std::io::{self, IsTerminal};
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
-use model_boss_engine::Decoder;
-use model_boss_protocol::{WorkerExit, WorkerSpec, WorkerSpecError};
+use model_boss_protocol::{WorkerExit, WorkerSpecError};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::info;
 use tracing_subscriber::EnvFilter;
 
-use crate::args::{Args, Command, Convert, Index, Serve, Synth};
+use crate::args::Serve;
+use crate::backend::{Backend, LoadDecoder};
+use crate::command_line::{Args, Command};
+use crate::commands::{bench, disk, inspect, residency, text_cost};
 use crate::defaults::Defaults;
+use crate::failure::LoadFailure;
 use crate::gate::GateError;
 use crate::state::{Access, Worker};
-use crate::{bench, by_hand, disk, engine_thread, gate, http, inspect, residency, text, text_cost};
-
-/// Loads the weights a start line names and says how far it is, as a share from 0 to 1.
-pub type LoadDecoder =
-    Box<dyn FnOnce(&WorkerSpec, &mut dyn FnMut(f32)) -> Result<Box<dyn Decoder>, LoadFailure> + Send>;
-
-/// Writes a model file as a command line asks for it.
-pub type WriteFile<Asked> = Box<dyn FnOnce(&Asked) -> Result<(), LoadFailure>>;
-
-/// What the shell needs of whoever computes.
-pub struct Backend {
-    /// For `serve` and `bench`.
-    pub load: LoadDecoder,
-    /// For `convert`.
-    pub convert: WriteFile<Convert>,
-    /// For `index`.
-    pub index: WriteFile<Index>,
-    /// For `synth`.
-    pub synth: WriteFile<Synth>,
-}
-
-/// Why the process has to end, in words for the operator and as an exit code for the coordinator.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct LoadFailure {
-    exit: WorkerExit,
-    message: String,
-}
-
-impl LoadFailure {
-    /// From an error, with everything that caused it.
-    pub fn new(exit: WorkerExit, error: &(dyn Error + 'static)) -> Self {
-        let mut message = error.to_string();
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            let words = error.to_string();
-            // Transparent errors repeat their source.
-            if !message.ends_with(&words) {
-                message = format!("{message}: {words}");
-            }
-            cause = error.source();
-        }
-        Self { exit, message }
-    }
-
-    /// What the coordinator will be told.
-    pub fn exit(&self) -> WorkerExit {
-        self.exit
-    }
-
-    /// From words.
-    pub fn message(exit: WorkerExit, message: impl Into<String>) -> Self {
-        Self { exit, message: message.into() }
-    }
-}
+use crate::{by_hand, engine_thread, gate, http, text};
 
 /// Runs a worker from its command line to its exit code. The last line on stderr says why it ended, if it failed.
 pub fn run(backend: Backend) -> ExitCode {

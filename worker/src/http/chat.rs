@@ -16,11 +16,12 @@ use crate::state::Worker;
 use crate::text::{ChatQuestion, ChatTokens, RenderQuestion, TextFacts};
 
 use super::answer::Shape;
+use super::body::reading;
 use super::error::{Failure, text_error};
 use super::fields::Fields;
-use super::generate::{Plan, answer};
+use super::generate::answer;
 use super::options::{MOST_LOGPROBS, Options};
-use super::reading;
+use super::plan::Plan;
 
 /// Answers a conversation.
 pub(super) async fn complete(

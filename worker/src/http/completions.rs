@@ -15,11 +15,12 @@ use crate::state::{Serving, Worker};
 use crate::text::{AddSpecials, EncodeQuestion, TextFailure};
 
 use super::answer::Shape;
+use super::body::reading;
 use super::error::{Failure, text_error};
 use super::fields::Fields;
-use super::generate::{Plan, answer};
+use super::generate::answer;
 use super::options::{MOST_LOGPROBS, MaxTokens, Options};
-use super::reading;
+use super::plan::Plan;
 
 /// Most answers in one request, over all its prompts.
 const MOST_SEQUENCES: usize = 1_024;

@@ -10,6 +10,9 @@ use tracing::error;
 
 use crate::text::TextFailure;
 
+/// Most bytes of a request's body.
+pub(super) const LARGEST_BODY: usize = 32 << 20;
+
 /// An error as the answer to a request.
 #[derive(Debug)]
 pub(super) struct Failure(pub(super) ApiError);
@@ -23,7 +26,7 @@ impl From<ApiError> for Failure {
 impl From<BytesRejection> for Failure {
     fn from(rejection: BytesRejection) -> Self {
         Self(if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
-            let message = format!("the body is larger than {} MiB", super::LARGEST_BODY >> 20);
+            let message = format!("the body is larger than {} MiB", LARGEST_BODY >> 20);
             ApiError::new(ErrorCode::RequestTooLarge, message)
         } else {
             ApiError::new(ErrorCode::InvalidRequest, "the body could not be read")

@@ -5,33 +5,15 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use model_boss_engine::sampling::TokenLogprob;
-use model_boss_engine::{Event, Finished, Generate, Reply, Work};
-use model_boss_protocol::{ApiError, ErrorCode};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use model_boss_engine::{Event, Finished, Reply, Work};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-use crate::state::{ENGINE_GONE, Serving, Worker, engine_gone as unanswered};
+use crate::state::{Serving, Worker, engine_gone as unanswered};
 
-use super::answer::{Choice, Envelope, Shape, Tally, Whole, logprobs};
+use super::answer::{Choice, Envelope, Tally, Whole, logprobs};
 use super::error::{Failure, work_error};
-use super::options::UsageIn;
+use super::plan::{Events, Plan};
 use super::stream::EventStream;
-
-/// Everything known about an answer before the first token.
-pub(super) struct Plan {
-    /// One sequence per choice: all choices of the first prompt, then all of the second, …
-    pub(super) works: Vec<Generate>,
-    /// How many choices each prompt gets.
-    pub(super) choices_per_prompt: usize,
-    pub(super) shape: Shape,
-    pub(super) stream: bool,
-    pub(super) usage: UsageIn,
-}
-
-/// Events of all choices, each with its index. Dropping it cancels whatever still runs.
-///
-/// The channel has no bound: a sequence sends at most `max_tokens` small events, and a client that reads slowly must not
-/// stop the whole batch.
-pub(super) type Events = UnboundedReceiver<(usize, Event)>;
 
 struct ChoiceReply {
     choice: usize,
@@ -77,10 +59,6 @@ pub(super) async fn answer(worker: &Worker, serving: &Serving, mut plan: Plan) -
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
     Ok(response)
-}
-
-pub(super) fn engine_gone() -> ApiError {
-    ApiError::new(ErrorCode::Internal, ENGINE_GONE)
 }
 
 /// What has come of one choice so far.

@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
+use super::routes::router;
 use crate::state::Worker;
 
 /// Longest wait for the head of a request. On loopback only a broken client needs longer.
@@ -44,7 +45,7 @@ impl Server {
 }
 
 async fn serve(listener: TcpListener, worker: Arc<Worker>, mut stopped: oneshot::Receiver<()>) {
-    let router = super::router(worker);
+    let router = router(worker);
     let graceful = GracefulShutdown::new();
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);

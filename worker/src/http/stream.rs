@@ -8,13 +8,14 @@ use std::task::{Context, Poll, ready};
 use axum::body::Bytes;
 use http_body::{Body, Frame};
 use model_boss_engine::Event;
-use model_boss_protocol::{ApiError, ErrorSource};
+use model_boss_protocol::{ApiError, ErrorCode, ErrorSource};
 use serde::Serialize;
 
 use super::answer::{Choice, Envelope, Object, Tally, UsageObject, Whole, logprobs};
 use super::error::work_error;
-use super::generate::{Events, Plan, engine_gone};
 use super::options::UsageIn;
+use super::plan::{Events, Plan};
+use crate::state::ENGINE_GONE;
 
 /// The body of a streamed answer. Dropped when the client goes away, which ends its sequences.
 pub(super) struct EventStream {
@@ -145,4 +146,8 @@ fn event(value: &impl Serialize) -> Bytes {
     // Objects of texts and numbers always serialise; should that ever change, the stream says so.
     let json = serde_json::to_string(value).unwrap_or_else(|_| engine_gone().body(ErrorSource::Worker).to_json());
     Bytes::from(format!("data: {json}\n\n"))
+}
+
+fn engine_gone() -> ApiError {
+    ApiError::new(ErrorCode::Internal, ENGINE_GONE)
 }

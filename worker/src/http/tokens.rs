@@ -13,10 +13,10 @@ use serde::Serialize;
 use crate::state::Worker;
 use crate::text::{AddSpecials, ChatQuestion, EncodeQuestion};
 
+use super::body::reading;
 use super::chat::conversation;
 use super::error::{Failure, text_error};
 use super::fields::Fields;
-use super::reading;
 
 /// The answer of `/tokenize`, with the names vLLM and llama-server use.
 #[derive(Serialize)]

@@ -25,7 +25,7 @@ use super::frame::{Frame, LARGEST_QUESTION, frame};
 use super::message::{Load, Loaded, TextFacts};
 use super::order::{Ended, Order, OrderStream, Passed};
 use super::renderer::{self, Watch};
-use crate::process::LoadFailure;
+use crate::failure::LoadFailure;
 
 /// The hidden command of the worker's program that is the text host.
 pub(crate) const COMMAND: &str = "text-host";

@@ -12,10 +12,11 @@ use model_boss_engine::text::Vocabulary;
 use model_boss_protocol::WorkerExit;
 
 use super::frame::{Frame, frame};
+use super::host;
 use super::message::{Load, Loaded, TextFacts};
 use super::order::{self, Ended};
-use super::{Opened, TextHost, host};
-use crate::process::LoadFailure;
+use super::text_host::{Opened, StartHost, TextHost};
+use crate::failure::LoadFailure;
 
 /// A host that does not carry an order out within this time is taken for dead.
 const ORDER: Duration = Duration::from_secs(10);
@@ -29,6 +30,11 @@ const LARGEST_LOADED: usize = 128 << 20;
 /// What the host takes over from the worker's environment: the time zone, for templates that ask for the date, and
 /// where the program's libraries are.
 const INHERITED: [&str; 2] = ["TZ", "LD_LIBRARY_PATH"];
+
+/// Starts the text host that a worker has: a process.
+pub(crate) fn start_process() -> StartHost {
+    Box::new(|| Ok(Box::new(HostProcess::start()?)))
+}
 
 /// A running text host.
 #[derive(Debug)]

@@ -1,12 +1,18 @@
 //! A text host for tests: its renderers are threads of the test, so no limit holds but those of time.
 
-use super::message::Load;
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::thread;
+
+use model_boss_engine::text::{Text, Vocabulary};
+use model_boss_protocol::WorkerExit;
+
+use super::message::{Load, TextFacts};
 use super::order::Ended;
 use super::renderer::{self, Watch};
-use super::*;
-
-use model_boss_engine::text::Text;
-use model_boss_protocol::WorkerExit;
+use super::text_host::{Opened, StartHost, TextHost};
+use crate::failure::LoadFailure;
 
 /// Starts it.
 pub(crate) fn start_threads() -> StartHost {

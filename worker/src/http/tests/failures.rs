@@ -16,7 +16,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tower::ServiceExt;
 
-use crate::http::guarded;
+use crate::http::routes::guarded;
 
 /// Reads from a stream until `what` has come.
 async fn read_until(stream: &mut TcpStream, what: &str) -> String {

@@ -9,7 +9,7 @@ use model_boss_protocol::{DEMANDS, ErrorBody, SpawnToken};
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
-use crate::http::router;
+use crate::http::routes::router;
 
 fn messages(messages: Value) -> Value {
     json!({"messages": messages})

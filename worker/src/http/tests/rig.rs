@@ -17,8 +17,8 @@ use tokio::sync::oneshot;
 
 use crate::defaults::Defaults;
 use crate::engine_thread;
+use crate::failure::LoadFailure;
 use crate::http::Server;
-use crate::process::LoadFailure;
 use crate::state::{Access, Worker};
 use crate::text::start_threads;
 

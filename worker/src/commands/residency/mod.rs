@@ -12,9 +12,9 @@ use model_boss_protocol::{DeviceId, WorkerExit};
 use serde::Serialize;
 
 use crate::args::{Layers, Serve};
-use crate::bench::failure;
+use crate::backend::LoadDecoder;
 use crate::by_hand;
-use crate::process::{LoadDecoder, LoadFailure};
+use crate::failure::LoadFailure;
 
 /// `residency`'s command line.
 #[derive(Debug, clap::Args)]
@@ -87,7 +87,7 @@ pub(crate) fn run(asked: &ResidencyReport, load: LoadDecoder) -> Result<(), Load
     };
     let spec = by_hand::spec(&serve, &asked.model).map_err(|error| LoadFailure::new(WorkerExit::BadSpec, &error))?;
     let mut decoder = load(&spec, &mut |_| ())?;
-    let report = measure(asked, decoder.as_mut()).map_err(failure)?;
+    let report = measure(asked, decoder.as_mut()).map_err(LoadFailure::of_step)?;
     if let (Some(path), Some(monitor)) = (&asked.timeline, decoder.monitor()) {
         let picture = picture::of(&monitor.last());
         std::fs::write(path, picture).map_err(|error| {

@@ -10,8 +10,9 @@ use model_boss_protocol::{DeviceId, WorkerExit};
 use serde::Serialize;
 
 use crate::args::{Layers, Serve};
+use crate::backend::LoadDecoder;
 use crate::by_hand;
-use crate::process::{LoadDecoder, LoadFailure};
+use crate::failure::LoadFailure;
 
 /// `bench`'s command line.
 #[derive(Debug, clap::Args)]
@@ -64,7 +65,7 @@ pub(crate) fn run(asked: &Bench, load: LoadDecoder) -> Result<(), LoadFailure> {
     let begun = Instant::now();
     let mut decoder = load(&spec, &mut |_| ())?;
     let load_s = begun.elapsed().as_secs_f64();
-    let speeds = Speeds { load_s, ..measure(asked, decoder.as_mut()).map_err(failure)? };
+    let speeds = Speeds { load_s, ..measure(asked, decoder.as_mut()).map_err(LoadFailure::of_step)? };
     if asked.json {
         // Lists of numbers always have a spelling in JSON.
         println!("{}", serde_json::to_string(&speeds).unwrap_or_default());
@@ -75,16 +76,6 @@ pub(crate) fn run(asked: &Bench, load: LoadDecoder) -> Result<(), LoadFailure> {
         print_row(&format!("tg{}{at}", asked.tokens), &speeds.decode);
     }
     Ok(())
-}
-
-/// What a failed step means for a command.
-pub(crate) fn failure(error: DecoderError) -> LoadFailure {
-    let exit = match error {
-        DecoderError::OutOfMemory(_) => WorkerExit::OutOfMemory,
-        DecoderError::Step(_) | DecoderError::Interrupted => WorkerExit::BadSpec,
-        DecoderError::Fatal(_) => WorkerExit::DeviceLost,
-    };
-    LoadFailure::new(exit, &error)
 }
 
 fn print_row(name: &str, speeds: &[f64]) {

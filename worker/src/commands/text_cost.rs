@@ -8,7 +8,7 @@ use model_boss_engine::text::{Conversation, Text};
 use model_boss_protocol::{TextLimits, WorkerExit};
 use serde::Serialize;
 
-use crate::process::LoadFailure;
+use crate::failure::LoadFailure;
 use crate::text::{self, ChatQuestion, TextFailure, TextSide};
 
 /// `text`'s command line.

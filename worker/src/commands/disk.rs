@@ -9,7 +9,7 @@ use model_boss_protocol::WorkerExit;
 use model_boss_weights::store::{Extent, HostBuffer, Run, StoreChoice, StoreError, WeightStore, open};
 use serde::Serialize;
 
-use crate::process::LoadFailure;
+use crate::failure::LoadFailure;
 
 /// `disk`'s command line.
 #[derive(Debug, clap::Args)]

@@ -1,0 +1,26 @@
+//! The functions that the shell needs of the program that computes: loading a model, and writing model files.
+
+use model_boss_engine::Decoder;
+use model_boss_protocol::WorkerSpec;
+
+use crate::args::{Convert, Index, Synth};
+use crate::failure::LoadFailure;
+
+/// Loads the weights a start line names and says how far it is, as a share from 0 to 1.
+pub type LoadDecoder =
+    Box<dyn FnOnce(&WorkerSpec, &mut dyn FnMut(f32)) -> Result<Box<dyn Decoder>, LoadFailure> + Send>;
+
+/// Writes a model file as a command line asks for it.
+pub type WriteFile<Asked> = Box<dyn FnOnce(&Asked) -> Result<(), LoadFailure>>;
+
+/// What the shell needs of whoever computes.
+pub struct Backend {
+    /// For `serve` and `bench`.
+    pub load: LoadDecoder,
+    /// For `convert`.
+    pub convert: WriteFile<Convert>,
+    /// For `index`.
+    pub index: WriteFile<Index>,
+    /// For `synth`.
+    pub synth: WriteFile<Synth>,
+}

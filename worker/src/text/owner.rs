@@ -1,0 +1,132 @@
+//! The thread that owns the text host: starts it, has renderers opened and ended, starts it again when it is gone.
+
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, mpsc};
+
+use model_boss_engine::text::Vocabulary;
+use tokio::sync::oneshot;
+use tracing::warn;
+
+use super::message::{Load, TextFacts};
+use super::order::Ended;
+use super::question::{TRIES, TextFailure};
+use super::text_host::{Opened, StartHost, TextHost};
+use crate::failure::LoadFailure;
+
+/// What the thread that owns the host is asked for.
+pub(super) enum HostCommand {
+    Open {
+        reply: oneshot::Sender<Result<Renderer, TextFailure>>,
+    },
+    /// Of this host, so that a number is never mistaken for one of a later host.
+    End {
+        host: u64,
+        pid: i32,
+        reply: Option<oneshot::Sender<Ended>>,
+    },
+}
+
+/// One renderer. Dropping it ends nothing: the one that lent it does.
+#[derive(Debug)]
+pub(super) struct Renderer {
+    pub(super) host: u64,
+    pub(super) pid: i32,
+    pub(super) stream: tokio::net::UnixStream,
+    pub(super) words: Option<UnixStream>,
+}
+
+/// The thread's state.
+pub(super) struct Owner {
+    pub(super) start: StartHost,
+    pub(super) load: Load,
+    pub(super) host: Option<Box<dyn TextHost>>,
+    /// Which host this is.
+    pub(super) number: u64,
+    /// The vocabulary that requests are answered with.
+    pub(super) known: Option<Arc<Vocabulary>>,
+}
+
+impl Owner {
+    /// Starts a host and has it load.
+    pub(super) fn begin(&mut self) -> Result<(TextFacts, Vocabulary), LoadFailure> {
+        let exit = model_boss_protocol::WorkerExit::OutOfMemory;
+        let mut host = (self.start)().map_err(|error| {
+            LoadFailure::message(
+                exit,
+                format!("the process for the chat template and the tokenizer cannot be started: {error}"),
+            )
+        })?;
+        let loaded = host.load(&self.load)?;
+        self.host = Some(host);
+        self.number += 1;
+        Ok(loaded)
+    }
+
+    pub(super) fn serve(&mut self, inbox: &mpsc::Receiver<HostCommand>) {
+        while let Ok(command) = inbox.recv() {
+            match command {
+                HostCommand::Open { reply } => {
+                    // A request that has gone meanwhile needs none.
+                    if !reply.is_closed()
+                        && let Err(Ok(unwanted)) = reply.send(self.open())
+                    {
+                        self.end(unwanted.host, unwanted.pid);
+                    }
+                }
+                HostCommand::End { host, pid, reply } => {
+                    let ended = self.end(host, pid);
+                    if let Some(reply) = reply {
+                        // Nobody has to want to know.
+                        let _ = reply.send(ended);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A renderer, of a new host where the last one is gone.
+    pub(super) fn open(&mut self) -> Result<Renderer, TextFailure> {
+        for _ in 0..TRIES {
+            let Some(host) = &mut self.host else {
+                self.begin_again()?;
+                continue;
+            };
+            match host.open() {
+                Ok(Ok(opened)) => return self.renderer(opened),
+                Ok(Err(error)) => return Err(TextFailure::NoRoom(error.to_string())),
+                Err(error) => {
+                    warn!(%error, "the process that holds the chat template is gone; it is started again");
+                    self.host = None;
+                }
+            }
+        }
+        Err(TextFailure::Ended)
+    }
+
+    fn begin_again(&mut self) -> Result<(), TextFailure> {
+        let (_, vocabulary) = self.begin().map_err(|failure| TextFailure::NoRoom(failure.to_string()))?;
+        if self.known.as_deref() == Some(&vocabulary) {
+            return Ok(());
+        }
+        self.host = None;
+        Err(TextFailure::NoRoom("the model's files have changed since it was loaded; load it again".to_owned()))
+    }
+
+    fn renderer(&self, opened: Opened) -> Result<Renderer, TextFailure> {
+        let Opened { pid, stream, words } = opened;
+        let stream = stream.set_nonblocking(true).and_then(|()| tokio::net::UnixStream::from_std(stream));
+        let stream = stream.map_err(|error| TextFailure::NoRoom(error.to_string()))?;
+        Ok(Renderer { host: self.number, pid, stream, words })
+    }
+
+    fn end(&mut self, host: u64, pid: i32) -> Ended {
+        if host != self.number {
+            return Ended::Unknown;
+        }
+        let Some(owned) = &mut self.host else { return Ended::Unknown };
+        owned.end(pid).unwrap_or_else(|_| {
+            self.host = None;
+            Ended::Unknown
+        })
+    }
+}

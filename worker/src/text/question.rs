@@ -1,0 +1,77 @@
+//! Questions for the text side as bytes, and why one got no answer.
+
+use model_boss_engine::text::Conversation;
+
+use super::frame::frame;
+use super::message::{AddSpecials, Question};
+
+/// A question whose renderer is ended from outside so often is given up.
+pub(super) const TRIES: usize = 3;
+
+/// The tokens of a conversation.
+#[derive(Debug)]
+pub(crate) struct ChatTokens {
+    pub(crate) tokens: Vec<u32>,
+    /// No template made the prompt, so nothing but a next turn's first word ends the answer.
+    pub(crate) transcript: bool,
+}
+
+/// No prompt came of a request.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum TextFailure {
+    /// The request is at fault.
+    #[error("{0}")]
+    Refused(String),
+    /// The prompt is longer than was asked for.
+    #[error("the prompt has {tokens} tokens")]
+    TooLong { tokens: usize },
+    /// A limit was reached.
+    #[error("{0}")]
+    Limit(String),
+    /// There is no process to ask.
+    #[error("no process can be started for the chat template and the tokenizer: {0}")]
+    NoRoom(String),
+    /// Something outside ends every renderer.
+    #[error("the process that works on the chat template and the tokenizer was ended from outside {TRIES} times")]
+    Ended,
+}
+
+/// A question as bytes. Making them takes time in proportion to the request.
+#[derive(Debug)]
+pub(crate) struct ChatQuestion(pub(super) Vec<u8>);
+
+/// A question for the text of a prompt.
+#[derive(Debug)]
+pub(crate) struct RenderQuestion(pub(super) Vec<u8>);
+
+/// A question for the tokens of texts.
+#[derive(Debug)]
+pub(crate) struct EncodeQuestion(pub(super) Vec<u8>);
+
+impl ChatQuestion {
+    /// For the tokens of a conversation, of which there may be so many.
+    pub(crate) fn new(conversation: Conversation, most_tokens: usize) -> Result<Self, TextFailure> {
+        framed(&Question::Chat { conversation, most_tokens }).map(Self)
+    }
+}
+
+impl RenderQuestion {
+    pub(crate) fn new(conversation: Conversation) -> Result<Self, TextFailure> {
+        framed(&Question::Render { conversation }).map(Self)
+    }
+}
+
+impl EncodeQuestion {
+    /// Each text by itself, and none may have more than so many tokens.
+    pub(crate) fn new(
+        texts: Vec<String>,
+        specials: AddSpecials,
+        most_tokens: Option<usize>,
+    ) -> Result<Self, TextFailure> {
+        framed(&Question::Encode { texts, specials, most_tokens }).map(Self)
+    }
+}
+
+fn framed(question: &Question) -> Result<Vec<u8>, TextFailure> {
+    frame(question, &[]).map_err(|error| TextFailure::Refused(format!("the request cannot be passed on: {error}")))
+}

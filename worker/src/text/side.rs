@@ -1,0 +1,222 @@
+//! A model's text side as requests use it: a question goes to a renderer, and what goes over a limit ends it.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+
+use model_boss_engine::text::Vocabulary;
+use model_boss_protocol::{ByteCount, TextLimits};
+use tokio::io::AsyncWriteExt;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, oneshot};
+
+use super::frame::{Frame, LARGEST_ANSWER};
+use super::message::{Answer, Load, Reply, TextFacts};
+use super::order::Ended;
+use super::owner::{HostCommand, Owner, Renderer};
+use super::process::last_words;
+use super::question::{ChatQuestion, ChatTokens, EncodeQuestion, RenderQuestion, TRIES, TextFailure};
+use super::text_host::StartHost;
+use crate::failure::LoadFailure;
+
+/// A model's text side, as requests use it.
+#[derive(Debug)]
+pub(crate) struct TextSide {
+    pub(crate) vocabulary: Arc<Vocabulary>,
+    pub(crate) facts: TextFacts,
+    limits: TextLimits,
+    commands: mpsc::Sender<HostCommand>,
+    idle: Mutex<Vec<Renderer>>,
+    places: Semaphore,
+}
+
+/// Loads the text side and starts the thread that owns its host. `loaded` hears how loading ended. The runtime watches
+/// the streams to the renderers.
+pub(crate) fn start(
+    start: StartHost,
+    runtime: Handle,
+    (source, template): (PathBuf, Option<String>),
+    limits: TextLimits,
+    loaded: impl FnOnce(Result<TextSide, LoadFailure>) + Send + 'static,
+) -> io::Result<()> {
+    let load = Load { source, template, limits };
+    let body = move || {
+        let _runtime = runtime.enter();
+        let (commands, inbox) = mpsc::channel();
+        let mut owner = Owner { start, load, host: None, number: 0, known: None };
+        match owner.begin() {
+            Ok((facts, vocabulary)) => {
+                let vocabulary = Arc::new(vocabulary);
+                owner.known = Some(Arc::clone(&vocabulary));
+                let places = Semaphore::new(limits.processes.clamp(1, 1024) as usize);
+                // The first request finds one.
+                let idle = Mutex::new(owner.open().into_iter().collect());
+                loaded(Ok(TextSide { vocabulary, facts, limits, commands, idle, places }));
+                owner.serve(&inbox);
+            }
+            Err(failure) => loaded(Err(failure)),
+        }
+    };
+    thread::Builder::new().name("text".to_owned()).spawn(body).map(drop)
+}
+
+impl TextSide {
+    /// The tokens of a conversation.
+    pub(crate) async fn chat(&self, asked: ChatQuestion) -> Result<ChatTokens, TextFailure> {
+        let answer = self.ask(&asked.0).await?;
+        let (mut lists, transcript) = answer.tokens()?;
+        Ok(ChatTokens { tokens: lists.pop().unwrap_or_default(), transcript })
+    }
+
+    /// The text that a conversation's prompt is.
+    pub(crate) async fn render(&self, asked: RenderQuestion) -> Result<String, TextFailure> {
+        let answer = self.ask(&asked.0).await?;
+        String::from_utf8(answer.tail().to_vec()).map_err(|_| garbled())
+    }
+
+    /// The tokens of each text.
+    pub(crate) async fn encode(&self, asked: EncodeQuestion) -> Result<Vec<Vec<u32>>, TextFailure> {
+        let answer = self.ask(&asked.0).await?;
+        Ok(answer.tokens()?.0)
+    }
+
+    /// Asks a renderer. Dropping the future ends the renderer that works on the question.
+    async fn ask(&self, question: &[u8]) -> Result<Answered, TextFailure> {
+        // The semaphore is never closed.
+        let Ok(_place) = self.places.acquire().await else { return Err(TextFailure::Ended) };
+        for _ in 0..TRIES {
+            let mut lent = Lent { side: self, renderer: Some(self.renderer().await?) };
+            match tokio::time::timeout(self.limits.time, lent.exchange(question)).await {
+                Ok(Ok(answered)) => {
+                    if !answered.reply.worn {
+                        lent.give_back();
+                    }
+                    return answered.checked();
+                }
+                Ok(Err(_)) => match lent.end().await {
+                    (Ended::Signal(nix::libc::SIGABRT | nix::libc::SIGSEGV | nix::libc::SIGBUS), words) => {
+                        return Err(self.over(&words));
+                    }
+                    (Ended::Signal(nix::libc::SIGALRM), _) => return Err(self.late()),
+                    // A renderer that was idle may have been ended long ago.
+                    _ => {}
+                },
+                Err(_elapsed) => return Err(self.late()),
+            }
+        }
+        Err(TextFailure::Ended)
+    }
+
+    async fn renderer(&self) -> Result<Renderer, TextFailure> {
+        if let Some(renderer) = self.idle().pop() {
+            return Ok(renderer);
+        }
+        let (reply, renderer) = oneshot::channel();
+        let gone = |_| TextFailure::NoRoom("the thread that starts it has ended".to_owned());
+        self.commands.send(HostCommand::Open { reply }).map_err(|_| gone(()))?;
+        renderer.await.map_err(|_| gone(()))?
+    }
+
+    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Renderer>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn late(&self) -> TextFailure {
+        let seconds = self.limits.time.as_secs_f64();
+        TextFailure::Limit(format!(
+            "the model's chat template or tokenizer took longer than {seconds} s on this request; shorten the request, or \
+             let the operator raise 'text.time'"
+        ))
+    }
+
+    fn over(&self, words: &str) -> TextFailure {
+        let (memory, stack): (ByteCount, ByteCount) = (self.limits.memory, self.limits.stack);
+        TextFailure::Limit(format!(
+            "the model's chat template or tokenizer needs more than {memory} of memory or {stack} of stack on this \
+             request ({words}); shorten the request, or let the operator raise 'text.memory' or 'text.stack'"
+        ))
+    }
+}
+
+/// What a renderer answered.
+struct Answered {
+    reply: Reply,
+    frame: Frame,
+}
+
+impl Answered {
+    fn checked(self) -> Result<Self, TextFailure> {
+        match self.reply.answer {
+            Answer::Refused(message) => Err(TextFailure::Refused(message)),
+            Answer::Limit(what) => Err(TextFailure::Limit(format!(
+                "the model's chat template or tokenizer {what} on this request; shorten the request"
+            ))),
+            Answer::TooLong { tokens } => Err(TextFailure::TooLong { tokens }),
+            Answer::Tokens { .. } | Answer::Text => Ok(self),
+        }
+    }
+
+    fn tail(&self) -> &[u8] {
+        self.frame.tail()
+    }
+
+    fn tokens(&self) -> Result<(Vec<Vec<u32>>, bool), TextFailure> {
+        let Answer::Tokens { lengths, transcript } = &self.reply.answer else { return Err(garbled()) };
+        let mut rest = self.frame.tail();
+        let mut lists = Vec::with_capacity(lengths.len());
+        for length in lengths {
+            let (list, behind) =
+                length.checked_mul(4).and_then(|bytes| rest.split_at_checked(bytes)).ok_or_else(garbled)?;
+            lists.push(list.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect());
+            rest = behind;
+        }
+        Ok((lists, *transcript))
+    }
+}
+
+fn garbled() -> TextFailure {
+    TextFailure::Refused("the chat template's answer cannot be read".to_owned())
+}
+
+/// A renderer that works on a question. Unless given back it is ended.
+struct Lent<'a> {
+    side: &'a TextSide,
+    renderer: Option<Renderer>,
+}
+
+impl Lent<'_> {
+    async fn exchange(&mut self, question: &[u8]) -> io::Result<Answered> {
+        let Some(renderer) = &mut self.renderer else { return Err(io::ErrorKind::NotConnected.into()) };
+        renderer.stream.write_all(question).await?;
+        let frame = Frame::receive(&mut renderer.stream, LARGEST_ANSWER).await?;
+        Ok(Answered { reply: frame.head()?, frame })
+    }
+
+    fn give_back(mut self) {
+        if let Some(renderer) = self.renderer.take() {
+            self.side.idle().push(renderer);
+        }
+    }
+
+    /// Ends it and says how it ended, with its last words.
+    async fn end(mut self) -> (Ended, String) {
+        let Some(renderer) = self.renderer.take() else { return (Ended::Unknown, String::new()) };
+        let (reply, ended) = oneshot::channel();
+        let command = HostCommand::End { host: renderer.host, pid: renderer.pid, reply: Some(reply) };
+        if self.side.commands.send(command).is_err() {
+            return (Ended::Unknown, String::new());
+        }
+        let ended = ended.await.unwrap_or(Ended::Unknown);
+        (ended, renderer.words.as_ref().map(last_words).unwrap_or_default())
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        if let Some(renderer) = self.renderer.take() {
+            // Without that thread the host has ended, and its renderers with it.
+            let _ = self.side.commands.send(HostCommand::End { host: renderer.host, pid: renderer.pid, reply: None });
+        }
+    }
+}
