@@ -9,9 +9,9 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use crate::driver::News;
 use crate::error_chain::chain;
 use crate::leases::Leases;
+use crate::scheduling::News;
 
 /// What the document is called.
 const DOCUMENT: &str = "footprints";

@@ -28,6 +28,7 @@ mod owner;
 mod plain_file;
 mod probe;
 mod runtime_config;
+mod scheduling;
 mod secrets;
 mod serve;
 mod settings;
@@ -38,6 +39,7 @@ mod tasks;
 mod tcp_table;
 mod terminal;
 mod upstream;
+mod worker;
 
 fn main() -> std::process::ExitCode {
     // Guards and gates are this program too. They are nobody's commands, and must start quickly.

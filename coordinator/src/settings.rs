@@ -9,8 +9,8 @@ use model_boss_protocol::KeepAlive;
 use model_boss_tasks::{CloudFallback, TasksFile};
 
 use crate::config::LogLevel;
-use crate::driver::News;
 use crate::log_filter::LogFilter;
+use crate::scheduling::News;
 
 /// Why a guard is shut at the start.
 const NOT_READ: &str = "allowCloudFallback is not known, so it is off: the lease store, which may hold a value, was not read since the start";

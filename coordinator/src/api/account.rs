@@ -6,8 +6,8 @@ use std::time::Duration;
 use model_boss_protocol::ModelId;
 use tokio::time::Instant;
 
-use crate::driver::{Dispatched, Place};
 use crate::metrics::{Metrics, ModelMetrics, Usage};
+use crate::scheduling::{Dispatched, Place};
 
 /// nginx's status for "the client closed the connection": nobody receives it, only counters see it.
 const CLIENT_GONE: u16 = 499;

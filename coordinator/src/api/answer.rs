@@ -13,17 +13,16 @@ use model_boss_dialects::{AnswerKind, Prepared, Reshape, Stamp, check_answer, en
 use model_boss_protocol::{ApiError, ClientId, ErrorBody, ErrorCode, ErrorSource, Priority, headers};
 use tokio::time::{Instant, timeout_at};
 
-use crate::cloud::{CloudAnswer, CloudRequest, Clouds};
-use crate::driver::{Dispatched, Place, Ticket};
-use crate::json::{self, JsonLimits};
-use crate::memory::{Admission, HeldMemory, MemoryBudget, MemoryError};
-use crate::offload::offload;
-use crate::supervisor::Worker;
-use crate::upstream::{Outgoing, UpstreamError};
-
 use super::account::Account;
 use super::answer_body::{AnswerBody, BodyError, Origin};
 use super::reshape::reshape_whole;
+use crate::cloud::{CloudAnswer, CloudRequest, Clouds};
+use crate::json::{self, JsonLimits};
+use crate::memory::{Admission, HeldMemory, MemoryBudget, MemoryError};
+use crate::offload::offload;
+use crate::scheduling::{Dispatched, Place, Ticket};
+use crate::upstream::{Outgoing, UpstreamError};
+use crate::worker::Worker;
 
 /// What the manifest of an engine of others adds to a request: an operator's few fields.
 const MAX_ADDED: usize = 16 << 10;

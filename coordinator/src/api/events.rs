@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::Context;
 use super::clock::Clock;
 use super::route::Call;
-use crate::driver::{Pulse, Scheduling};
+use crate::scheduling::{Pulse, Scheduling};
 
 /// Events kept for readers who are behind.
 const KEPT: usize = 1_024;

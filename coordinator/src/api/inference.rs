@@ -23,7 +23,7 @@ use super::route::Call;
 use super::stream::{CommentTimes, Explanation, StreamBody};
 use super::usage::usage_in;
 use crate::clocks::in_a;
-use crate::driver::{Ticket, Wish};
+use crate::scheduling::{Ticket, Wish};
 
 /// Whoever does not say who it is.
 pub(super) const ANONYMOUS: &str = "anonymous";

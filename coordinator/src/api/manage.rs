@@ -18,8 +18,8 @@ use super::body::{RequestBody, json, json_with};
 use super::models::{percent_decode, unknown_model};
 use super::route::Call;
 use crate::catalog::{Asker, PathError};
-use crate::driver::Ticket;
 use crate::owner::OWNER_KEY;
+use crate::scheduling::Ticket;
 
 /// Exactly one of name and path.
 #[derive(Deserialize)]

@@ -14,17 +14,16 @@ use model_boss_protocol::{ApiError, Category, ErrorCode};
 use serde_json::{Map, Value, json};
 use tokio::time::timeout_at;
 
-use super::Context;
 use super::account::Account;
 use super::answer::deadline_exceeded;
 use super::body::{OpenBody, RequestBody, json};
 use super::inference::{infer_body, understand};
-use super::providers;
 use super::reshape::reshaped;
 use super::route::Call;
+use super::{Context, providers};
 use crate::clocks::in_a;
 use crate::cloud::CountRequest;
-use crate::driver::Wish;
+use crate::scheduling::Wish;
 
 /// An answer is long; so much of it is only its count.
 const MAX_COUNTED: usize = 64 << 10;

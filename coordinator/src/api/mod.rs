@@ -40,19 +40,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
+use route::{Routes, Scope};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::catalog::LiveCatalog;
 use crate::cloud::Clouds;
 use crate::config::{ApiKeys, Limits, Sse};
-use crate::driver::Scheduling;
 use crate::leases::{DeviceTable, Leases, StoreWatch};
 use crate::log_filter::LogFilter;
 use crate::memory::MemoryBudget;
 use crate::metrics::Metrics;
 use crate::owner::OwnerKey;
 use crate::runtime_config::RuntimeConfig;
+use crate::scheduling::Scheduling;
 use crate::state_folder::StateFolder;
 use crate::supervisor::Streams;
 use crate::tasks::LiveTasks;
@@ -63,7 +64,6 @@ pub(crate) use door::Door;
 pub(crate) use events::Changes;
 pub(crate) use origin::AllowedHosts;
 pub(crate) use patience::Patience;
-use route::{Routes, Scope};
 
 /// What handlers use.
 pub(crate) struct Context {

@@ -14,8 +14,8 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use super::by_path::{self, ByPath, PathError};
 use super::folders::Folders;
 use super::{Catalog, Engines, Model, ModelRoots, Problem};
-use crate::driver::News;
 use crate::metrics::Metrics;
+use crate::scheduling::News;
 
 /// Two looks that agree make a change, so an edit counts within half a second. Looking, and not a file notification, because it
 /// sees every kind of edit on every kind of file system, and weights outside of the folder too (docs/adr/0005).
@@ -386,7 +386,7 @@ mod tests {
     }
 
     /// What the scheduler was told last: the models by path with their namings.
-    fn told(inbox: &mut crate::driver::Inbox) -> Vec<(String, u64)> {
+    fn told(inbox: &mut crate::scheduling::Inbox) -> Vec<(String, u64)> {
         let mut last = Vec::new();
         while let Some(Event::Catalog(models)) = inbox.next_event() {
             last = models.iter().filter_map(|model| Some((model.id.to_string(), model.named?))).collect();

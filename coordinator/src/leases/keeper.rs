@@ -15,9 +15,9 @@ use super::look::{Blindness, show_unknown};
 use super::opening::StoreChoice;
 use super::workers::{Filling, Held, Place, Ranks};
 use super::{DeviceTable, LeaseCommand, LeaseSetup, LeaseStartError, StoreWatch};
-use crate::driver::News;
 use crate::error_chain::chain;
 use crate::probe::Probes;
+use crate::scheduling::News;
 
 /// Devices are looked at this often while a lease is held or waited for,
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);

@@ -12,9 +12,9 @@ use model_boss_protocol::{ByteCount, DeviceId};
 
 use super::DeviceTable;
 use super::keeper::Ledger;
-use crate::driver::News;
 use crate::error_chain::chain;
 use crate::probe::{DeviceSample, Probes, Trouble};
+use crate::scheduling::News;
 
 /// A driver that needs longer for one sample is not waited for.
 const SAMPLE_LIMIT: Duration = Duration::from_millis(500);

@@ -11,10 +11,10 @@ mod opening;
 mod workers;
 
 use std::path::PathBuf;
-use std::sync::mpsc;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, mpsc};
 use std::time::Duration;
 
+use keeper::Ledger;
 use model_boss_core::LedgerState;
 use model_boss_lease_store::{Document, StoreError, Swap, Terms};
 use model_boss_protocol::{ByteCount, DeviceId, Generation, ModelId, Priority, SlotId};
@@ -22,12 +22,11 @@ use serde::Serialize;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use crate::driver::News;
 use crate::error_chain::chain;
 use crate::probe::{DeviceSample, Probe};
+use crate::scheduling::News;
 
 pub(crate) use guests::Answer;
-use keeper::Ledger;
 pub(crate) use opening::StoreChoice;
 
 /// The handle of the ledger's thread.

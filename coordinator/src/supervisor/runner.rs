@@ -22,13 +22,14 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::contract::{Contract, Sign};
 use super::engine_gate::ENGINE_GATE;
+use super::order::{SpawnOrder, Tools, load_timeout_for};
 use super::output::Output;
 use super::ports::Port;
 use super::spawner::{Launch, Started};
-use super::{SpawnOrder, Tools, Worker, load_timeout_for};
 use crate::clocks::later;
 use crate::guard::{Lifeline, end_orphans};
 use crate::upstream::Upstream;
+use crate::worker::Worker;
 
 /// The health check is asked this quickly at first: a process that begins is there in milliseconds.
 const FIRST_POLL: Duration = Duration::from_millis(5);

@@ -19,8 +19,8 @@ use super::answer_body::{AnswerBody, BodyError};
 use super::error::{error_event, worker_error_event};
 use super::usage::{Tail, usage_in};
 use crate::clocks::later;
-use crate::driver::Ticket;
 use crate::metrics::Usage;
+use crate::scheduling::Ticket;
 
 /// The answer, once it begins, or the error that takes its place.
 pub(super) type Pending = Pin<Box<dyn Future<Output = Result<Answer, ApiError>> + Send>>;

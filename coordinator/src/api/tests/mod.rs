@@ -20,11 +20,12 @@ use super::*;
 use crate::catalog::{Engines, ModelRoots};
 use crate::cloud::ProviderTables;
 use crate::config::{Hosts, LogLevel};
-use crate::driver::{Driver, News, Pulse, Waiting};
+use crate::driver::{Driver, Waiting};
 use crate::environment::ChildEnvironment;
 use crate::footprints::Footprints;
 use crate::leases::{LeaseSetup, LeaseStart, StoreChoice};
 use crate::probe::{DeviceSample, Probe};
+use crate::scheduling::{News, Pulse};
 use crate::settings::{Configured, LiveSettings};
 use crate::supervisor::{Ports, Programs, Spawner, Supervisor, SupervisorSettings, Tools};
 

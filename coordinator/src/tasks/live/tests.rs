@@ -12,9 +12,9 @@ use model_boss_protocol::ClientId;
 use super::*;
 use crate::catalog::{Engines, ModelRoots};
 use crate::config::LogLevel;
-use crate::driver::News;
 use crate::log_filter::LogFilter;
 use crate::metrics::Metrics;
+use crate::scheduling::News;
 use crate::settings::{Configured, Overrides};
 
 struct Rig {

@@ -9,7 +9,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-
 /// The name of the profile for everybody.
 pub const EVERYBODY: &str = "default";
 

@@ -1,8 +1,11 @@
 //! A request is owned by its ticket at every stage: whenever it is dropped, the scheduler hears of the end.
 
-use model_boss_core::Principal;
-use model_boss_protocol::ClientId;
+use std::time::Duration;
+
+use model_boss_core::{Event, Outcome, Principal, RungChoice};
+use model_boss_protocol::{ApiError, Category, ClientId, ErrorCode, RequestId};
 use model_boss_tasks::{CloudFallback, Names, Providers, Question, Surroundings, operate_machine, resolve};
+use tokio::sync::oneshot;
 
 use super::*;
 

@@ -1,0 +1,221 @@
+//! The one task that owns the scheduler: events in, effects out. It acts on every effect by telling somebody else (the
+//! ledger's thread, the supervisor, a waiting request) and never waits for any of them. Decides nothing.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use model_boss_core::{Effect, Event, ExitReport, Input, Moment, Outcome, Scheduler};
+use model_boss_protocol::{RequestId, SlotId};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::catalog::LiveCatalog;
+use crate::clocks::later;
+use crate::footprints::Footprints;
+use crate::leases::{DeviceTable, Leases};
+use crate::metrics::Metrics;
+use crate::scheduling::{Dispatched, Inbox, Message, Place, Pulse, Scheduling, Verdict};
+use crate::supervisor::{SpawnOrder, Supervisor};
+
+/// Messages handled before the clock is looked at again.
+const BATCH: usize = 64;
+
+/// The task that owns the scheduler.
+pub(crate) struct Driver {
+    /// All decisions.
+    pub(crate) scheduler: Scheduler,
+    /// When [`Moment::START`] was.
+    pub(crate) scheduling: Scheduling,
+    /// The models.
+    pub(crate) catalog: Arc<LiveCatalog>,
+    /// The processes.
+    pub(crate) supervisor: Supervisor,
+    /// The ledger.
+    pub(crate) leases: Leases,
+    /// The devices, for the UUIDs behind their names.
+    pub(crate) devices: DeviceTable,
+    /// Where learned sizes are kept.
+    pub(crate) footprints: Footprints,
+    /// What is counted.
+    pub(crate) metrics: Arc<Metrics>,
+    /// Set when everything is stopped after a drain.
+    pub(crate) drained: CancellationToken,
+    /// Says that something may have changed.
+    pub(crate) pulse: Arc<Pulse>,
+    /// Who waits for which verdict.
+    pub(crate) waiting: Waiting,
+}
+
+/// What the driver remembers: requests in the queue, loads under way.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    replies: HashMap<RequestId, oneshot::Sender<Verdict>>,
+    loads: HashMap<SlotId, Instant>,
+    /// What followed from an effect at once and was not handled yet.
+    events: VecDeque<Event>,
+    /// The last decision that is in the counters.
+    counted: u64,
+}
+
+impl Driver {
+    /// Runs until nobody can report anything any more.
+    pub(crate) async fn run(mut self, inbox: Inbox) {
+        let Inbox(mut inbox) = inbox;
+        let mut batch = Vec::with_capacity(BATCH);
+        loop {
+            let wake = self.scheduler.next_wake().map(|moment| later(self.scheduling.started(), moment.since_start()));
+            let tick = async {
+                match wake {
+                    Some(wake) => sleep_until(wake).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                count = inbox.recv_many(&mut batch, BATCH) => {
+                    if count == 0 {
+                        return;
+                    }
+                    for message in batch.drain(..) {
+                        self.message(message);
+                    }
+                }
+                () = tick => self.handle(Event::Tick.into()),
+            }
+        }
+    }
+
+    fn message(&mut self, message: Message) {
+        match message {
+            Message::Event(event) => self.handle(event.into()),
+            Message::Ask { request, reply, input } => {
+                self.waiting.replies.insert(request, reply);
+                self.handle(input);
+            }
+            Message::View(look) => look(&self.scheduler, self.now()),
+            Message::LeaseLost { slot, generation } => self.supervisor.kill(slot, generation, "its lease was lost"),
+            Message::Cut => self.supervisor.kill_all("drain_grace is over"),
+        }
+    }
+
+    /// One event or order, and everything that follows from it at once.
+    fn handle(&mut self, input: Input) {
+        let mut next = Some(input);
+        while let Some(input) = next {
+            if let Input::Event(event) = &input {
+                self.note(event);
+            }
+            let now = self.now();
+            for effect in self.scheduler.handle(now, input) {
+                let follows = self.act(effect);
+                self.waiting.events.extend(follows);
+            }
+            next = self.waiting.events.pop_front().map(Input::from);
+        }
+        self.count_decisions();
+        self.pulse.changed();
+    }
+
+    fn count_decisions(&mut self) {
+        let counted = self.waiting.counted;
+        for decision in self.scheduler.decisions().rev().take_while(|decision| decision.seq > counted) {
+            self.waiting.counted = self.waiting.counted.max(decision.seq);
+            self.metrics.decided(decision.what, &decision.model);
+        }
+    }
+
+    /// What the shell itself remembers of an event.
+    fn note(&mut self, event: &Event) {
+        match event {
+            Event::Finished { outcome: Outcome::LostBeforeAnswer, .. } => {}
+            Event::Cancel(request) | Event::Finished { request, .. } => {
+                self.waiting.replies.remove(request);
+            }
+            Event::WorkerReady { slot, generation, .. } => {
+                if let (Some(began), Some(worker)) =
+                    (self.waiting.loads.remove(slot), self.supervisor.worker(*slot, *generation))
+                {
+                    self.metrics.loaded(&worker.model, began.elapsed());
+                }
+            }
+            Event::WorkerExited { slot, generation, .. } => {
+                self.waiting.loads.remove(slot);
+                self.supervisor.forget(*slot, *generation);
+            }
+            _ => {}
+        }
+    }
+
+    /// Does what the scheduler wants; gives an event when the outcome is known at once.
+    fn act(&mut self, effect: Effect) -> Option<Event> {
+        match effect {
+            Effect::AcquireLease { slot, generation, model, parts, priority, yields } => {
+                self.leases.acquire(slot, generation, model, parts, priority, yields);
+            }
+            Effect::AwaitLease { model, parts, priority, preempt } => {
+                self.leases.wait_for(model, parts, priority, preempt);
+            }
+            Effect::ForgoLease { model } => self.leases.forgo(model),
+            Effect::ReleaseLease { slot, generation } => self.leases.release(slot, generation),
+            Effect::Spawn { slot, generation, model, parts, context, engine, residency } => {
+                let Some(model) = self.catalog.current().get(&model).cloned() else {
+                    let description = format!("could not be started: no manifest describes {model}");
+                    let exit = ExitReport { reason: None, description, last_lines: Vec::new() };
+                    return Some(Event::WorkerExited { slot, generation, exit });
+                };
+                let uuids: Vec<_> = parts.iter().filter_map(|(device, _)| self.devices.uuid_of(device)).collect();
+                let (backend, visible_gpus) = (self.catalog.backend(&model), uuids.join(","));
+                self.waiting.loads.insert(slot, Instant::now());
+                self.supervisor.spawn(SpawnOrder {
+                    slot,
+                    generation,
+                    model,
+                    backend,
+                    parts,
+                    context,
+                    residency,
+                    visible_gpus,
+                    engine,
+                });
+            }
+            Effect::Stop { slot, generation } => self.supervisor.stop(slot, generation),
+            Effect::Dispatch { request, slot, generation, priority, queued, loading, rung } => {
+                let Some(worker) = self.supervisor.worker(slot, generation).cloned() else {
+                    return Some(Event::Finished { request, outcome: Outcome::LostBeforeAnswer, tokens: None });
+                };
+                return self
+                    .send_on(request, Dispatched { place: Place::Worker { worker, priority }, rung, queued, loading });
+            }
+            Effect::DispatchCloud { request, provider, model, queued, rung } => {
+                let (place, loading) = (Place::Cloud { provider, model }, Duration::ZERO);
+                return self.send_on(request, Dispatched { place, rung, queued, loading });
+            }
+            Effect::ForgetModel { model, named } => {
+                let catalog = Arc::clone(&self.catalog);
+                // The catalog may be looking at files, which nothing else has to wait for.
+                tokio::task::spawn_blocking(move || catalog.forget(&model, named));
+            }
+            Effect::Learned(footprint) => self.footprints.learn(footprint),
+            Effect::Done { request } => _ = self.reply(request, Verdict::Done),
+            Effect::Refuse { request, error } => _ = self.reply(request, Verdict::Refused(error)),
+            Effect::Drained => self.drained.cancel(),
+        }
+        None
+    }
+
+    /// Hands the turn over to the request's ticket. Without one nobody would ever end the request: its place is given back.
+    fn send_on(&mut self, request: RequestId, dispatched: Dispatched) -> Option<Event> {
+        let handed_over = self.reply(request, Verdict::Dispatched(dispatched));
+        handed_over.is_none().then_some(Event::Cancel(request))
+    }
+
+    /// `None`: its ticket is gone.
+    fn reply(&mut self, request: RequestId, verdict: Verdict) -> Option<()> {
+        self.waiting.replies.remove(&request)?.send(verdict).ok()
+    }
+
+    fn now(&self) -> Moment {
+        self.scheduling.moment(Instant::now())
+    }
+}

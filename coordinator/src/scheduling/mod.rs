@@ -1,0 +1,16 @@
+//! The scheduler as the rest of the coordinator meets it: reports, the handle that asks, tickets and their verdicts. The task
+//! behind them is [`crate::driver`].
+
+mod events;
+mod handle;
+mod pulse;
+#[cfg(test)]
+mod tests;
+mod ticket;
+mod verdict;
+
+pub(crate) use events::{Inbox, Message, News};
+pub(crate) use handle::{Scheduling, Wish};
+pub(crate) use pulse::Pulse;
+pub(crate) use ticket::Ticket;
+pub(crate) use verdict::{Dispatched, Place, Verdict};

@@ -1,0 +1,120 @@
+//! The ticket of a request: its place in the queue, then its right to be sent.
+
+use model_boss_core::{Event, Input, Outcome};
+use model_boss_protocol::{ApiError, ErrorCode, RequestId};
+use tokio::sync::oneshot;
+
+use crate::scheduling::{Dispatched, Message, News, Verdict};
+
+/// A place in the queue, then the right to use a worker. Dropped before its end, it tells the scheduler that the client
+/// is gone.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    hold: Hold,
+    /// Comes to be owned with the ticket: one that nobody read goes with it.
+    verdict: oneshot::Receiver<Verdict>,
+}
+
+/// The one owner of a request in the scheduler, from before it is submitted until its end is reported. Dropped earlier, it
+/// reports that the client is gone, which ends the request at every stage: so it need not know whether its turn came.
+#[derive(Debug)]
+struct Hold {
+    request: RequestId,
+    news: News,
+    ended: bool,
+}
+
+impl Hold {
+    /// Reports what is answered with a verdict.
+    pub(super) fn ask(&self, input: Input) -> oneshot::Receiver<Verdict> {
+        let (reply, verdict) = oneshot::channel();
+        self.news.send(Message::Ask { request: self.request, reply, input });
+        verdict
+    }
+
+    /// The scheduler ended the request itself.
+    fn ended(&mut self) {
+        self.ended = true;
+    }
+
+    /// Reports how the request ended.
+    fn end(&mut self, outcome: Outcome, tokens: Option<u64>) {
+        if !self.ended {
+            self.ended = true;
+            self.news.event(Event::Finished { request: self.request, outcome, tokens });
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.news.event(Event::Cancel(self.request));
+        }
+    }
+}
+
+impl Ticket {
+    /// Asks for something that ends in a verdict.
+    pub(super) fn ask(request: RequestId, news: News, input: Input) -> Self {
+        let hold = Hold { request, news, ended: false };
+        let verdict = hold.ask(input);
+        Self { hold, verdict }
+    }
+
+    /// The number of the request.
+    pub(crate) fn request(&self) -> RequestId {
+        self.hold.request
+    }
+
+    /// Waits until a worker is free for this request, or for the refusal.
+    pub(crate) async fn dispatched(&mut self) -> Result<Dispatched, ApiError> {
+        let dispatched = self.verdict().await?;
+        dispatched.ok_or_else(|| ApiError::new(ErrorCode::Internal, "the scheduler answered another question"))
+    }
+
+    /// Waits until an operator's load or unload is done.
+    pub(crate) async fn done(mut self) -> Result<(), ApiError> {
+        self.verdict().await.map(|_| ())
+    }
+
+    /// The worker went away before any byte of its answer was sent on: back into the queue.
+    pub(crate) fn lost(&mut self) {
+        let request = self.hold.request;
+        let lost = Event::Finished { request, outcome: Outcome::LostBeforeAnswer, tokens: None };
+        self.verdict = self.hold.ask(lost.into());
+    }
+
+    /// What it was sent to cannot answer it, and nothing was sent on: to the next rung, or else the end with this error.
+    pub(crate) fn rung_failed(&mut self, error: ApiError) {
+        self.verdict = self.hold.ask(Event::RungFailed { request: self.hold.request, error }.into());
+    }
+
+    /// The request ended, after so many tokens of prompt and answer, if they were counted.
+    pub(crate) fn finish(mut self, outcome: Outcome, tokens: Option<u64>) {
+        self.hold.end(outcome, tokens);
+    }
+
+    /// The request ended with this error in place of an answer, if it did not end before.
+    pub(crate) fn failed(mut self, error: &ApiError) {
+        let in_time = error.code != ErrorCode::DeadlineExceeded;
+        self.hold.end(if in_time { Outcome::Refused } else { Outcome::DeadlineExceeded }, None);
+    }
+
+    /// `None`: an order is done.
+    async fn verdict(&mut self) -> Result<Option<Dispatched>, ApiError> {
+        let verdict = (&mut self.verdict).await;
+        match verdict {
+            Ok(Verdict::Dispatched(dispatched)) => Ok(Some(dispatched)),
+            Ok(Verdict::Done) => {
+                self.hold.ended();
+                Ok(None)
+            }
+            Ok(Verdict::Refused(error)) => {
+                self.hold.ended();
+                Err(error)
+            }
+            Err(_) => Err(ApiError::new(ErrorCode::Draining, "the coordinator is shutting down")),
+        }
+    }
+}
