@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::account::Account;
 use super::answer_body::{AnswerBody, BodyError, Origin};
+use super::headers::THINKING;
 use super::reshape::reshape_whole;
 use crate::cloud::{CloudAnswer, CloudRequest, Clouds};
 use crate::json::{self, JsonLimits};
@@ -29,10 +30,8 @@ const MAX_ADDED: usize = 16 << 10;
 
 /// An error is short, and so is what comes before the first event of a stream.
 const MAX_ERROR: usize = 64 << 10;
-const MAX_BEGINNING: usize = 10 << 20;
 
-/// What was not done of a wish about thinking.
-pub(super) const THINKING: HeaderName = HeaderName::from_static("x-thinking");
+const MAX_BEGINNING: usize = 10 << 20;
 
 /// A request as a worker gets it.
 pub(super) struct Forward {

@@ -8,8 +8,8 @@ use model_boss_protocol::{ApiError, ClientId};
 use model_boss_tasks::Question;
 use serde::Serialize;
 
-use super::Context;
-use super::models::unknown_model;
+use super::context::Context;
+use super::path::unknown_model;
 
 /// One of them, as OpenAI's clients read it.
 #[derive(Debug, PartialEq, Serialize)]

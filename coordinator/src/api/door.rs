@@ -15,14 +15,14 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Uri};
 use hyper::service::Service;
 use tower::Service as _;
 
-use super::Context;
+use super::context::Context;
 use super::error::{ErrorShape, error_response, panic_error};
+use super::headers::REQUEST_ID;
 use super::peer::Peer;
 
-/// The header with the public id of a request: after the door every request has one, and so has every answer.
-pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The same, as Anthropic's clients read it.
 const ANTHROPICS_ID: HeaderName = HeaderName::from_static("request-id");
+
 /// A client's own id is echoed up to this length.
 const MAX_REQUEST_ID: usize = 128;
 

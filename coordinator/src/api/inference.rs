@@ -13,30 +13,33 @@ use model_boss_protocol::{ApiError, Category, ClientId, RequestId};
 use model_boss_tasks::{Question, Resolved};
 use tokio::time::{Instant, timeout};
 
-use super::Context;
 use super::account::Account;
 use super::answer::{Answer, CloudAccess, Content, Forward, ModelInBody, Served, obtain};
 use super::body::{OpenBody, RequestBody};
-use super::door::REQUEST_ID;
-use super::peek::{Changes, Peeked, Wish as ThinkingWish, peek};
+use super::context::Context;
+use super::headers::REQUEST_ID;
+use super::peek::{ANONYMOUS, Changes, Peeked, Wish as ThinkingWish, peek};
 use super::route::Call;
 use super::stream::{CommentTimes, Explanation, StreamBody};
 use super::usage::usage_in;
 use crate::clocks::in_a;
 use crate::scheduling::{Ticket, Wish};
 
-/// Whoever does not say who it is.
-pub(super) const ANONYMOUS: &str = "anonymous";
-
 /// The longest reason in a header.
 const MAX_REASON: usize = 300;
 
 const SERVED_MODEL: HeaderName = HeaderName::from_static("x-served-model");
+
 const RUNG: HeaderName = HeaderName::from_static("x-rung");
+
 const RUNG_REASON: HeaderName = HeaderName::from_static("x-rung-reason");
+
 const QUEUE_MS: HeaderName = HeaderName::from_static("x-queue-ms");
+
 const LOAD_MS: HeaderName = HeaderName::from_static("x-load-ms");
+
 const UNKNOWN_FIELDS: HeaderName = HeaderName::from_static("x-unknown-fields");
+
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// `POST /v1/chat/completions`.

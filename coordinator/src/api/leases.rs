@@ -7,9 +7,8 @@ use model_boss_protocol::{ApiError, ErrorCode, Priority};
 use serde_json::json;
 
 use super::body::{json, json_with};
-use super::inference::ANONYMOUS;
-use super::models::percent_decode;
-use super::peek::client_in;
+use super::path::percent_decode;
+use super::peek::{ANONYMOUS, client_in};
 use super::route::Call;
 use crate::lease_http::{AcquireBody, ReassertBody, ReleaseBody, WaitingBody};
 use crate::leases::Answer;

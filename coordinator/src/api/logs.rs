@@ -18,7 +18,7 @@ use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 use tokio::task::spawn_blocking;
 
-use super::models::{percent_decode, unknown_model};
+use super::path::{percent_decode, unknown_model};
 use super::route::Call;
 use crate::supervisor::{earlier_log, log_path};
 

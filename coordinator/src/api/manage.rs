@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::task::spawn_blocking;
 
-use super::Context;
 use super::body::{RequestBody, json, json_with};
-use super::models::{percent_decode, unknown_model};
+use super::context::Context;
+use super::path::{percent_decode, unknown_model};
 use super::route::Call;
 use crate::catalog::{Asker, PathError};
 use crate::owner::OWNER_KEY;

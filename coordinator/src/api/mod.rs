@@ -8,13 +8,16 @@ mod answer;
 mod answer_body;
 mod bare_errors;
 mod body;
+mod changes;
 mod clients;
 mod clock;
 mod cloud_models;
 mod config;
+mod context;
 mod door;
 mod error;
 mod events;
+mod headers;
 mod inference;
 mod leases;
 mod logs;
@@ -23,6 +26,7 @@ mod messages;
 mod models;
 mod ollama;
 mod origin;
+mod path;
 mod patience;
 mod peek;
 mod peer;
@@ -36,86 +40,18 @@ mod stream;
 mod tasks;
 mod usage;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
 use route::{Routes, Scope};
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-
-use crate::catalog::LiveCatalog;
-use crate::cloud::Clouds;
-use crate::config::{ApiKeys, Limits, Sse};
-use crate::leases::{DeviceTable, Leases, StoreWatch};
-use crate::log_filter::LogFilter;
-use crate::memory::MemoryBudget;
-use crate::metrics::Metrics;
-use crate::owner::OwnerKey;
-use crate::runtime_config::RuntimeConfig;
-use crate::scheduling::Scheduling;
-use crate::state_folder::StateFolder;
-use crate::supervisor::Streams;
-use crate::tasks::LiveTasks;
 
 pub(crate) use accept::{Server, ServerLimits};
+pub(crate) use changes::Changes;
 pub(crate) use clock::Clock;
+pub(crate) use context::Context;
 pub(crate) use door::Door;
-pub(crate) use events::Changes;
 pub(crate) use origin::AllowedHosts;
 pub(crate) use patience::Patience;
-
-/// What handlers use.
-pub(crate) struct Context {
-    /// The queue.
-    pub(crate) scheduling: Scheduling,
-    /// The models.
-    pub(crate) catalog: Arc<LiveCatalog>,
-    /// What names mean.
-    pub(crate) tasks: Arc<LiveTasks>,
-    /// What can be set while the process runs.
-    pub(crate) config: Arc<RuntimeConfig>,
-    /// The providers elsewhere.
-    pub(crate) clouds: Arc<Clouds>,
-    /// The ledger.
-    pub(crate) leases: Leases,
-    /// The devices as last seen.
-    pub(crate) devices: DeviceTable,
-    /// How the ledger's store is.
-    pub(crate) store: StoreWatch,
-    /// What workers say of layers that come and go.
-    pub(crate) streams: Streams,
-    /// What is counted.
-    pub(crate) metrics: Arc<Metrics>,
-    /// The names that mean this server.
-    pub(crate) hosts: AllowedHosts,
-    /// The keys that open it; everybody on loopback may come in without.
-    pub(crate) keys: Option<ApiKeys>,
-    /// What the user who runs this process shows; `None` where it could not be written.
-    pub(crate) owner: Option<OwnerKey>,
-    /// How large things may be.
-    pub(crate) limits: Limits,
-    /// What bodies and answers in flight may take in all.
-    pub(crate) memory: MemoryBudget,
-    /// When comments keep a stream alive.
-    pub(crate) sse: Sse,
-    /// Where the output of workers is kept.
-    pub(crate) logs: PathBuf,
-    /// What survives a restart, and what is wrong there.
-    pub(crate) state: StateFolder,
-    /// The log of the process itself.
-    pub(crate) log: LogFilter,
-    /// Set when the process is asked to end.
-    pub(crate) draining: CancellationToken,
-    /// When the process began.
-    pub(crate) started: Instant,
-    /// The scheduler's time as people know it.
-    pub(crate) clock: Clock,
-    /// What changed lately.
-    pub(crate) changes: Arc<Changes>,
-    /// The beginning of every request id made here.
-    pub(crate) id_prefix: String,
-}
 
 /// What answers every route.
 pub(crate) fn router(context: Arc<Context>) -> Router {

@@ -7,18 +7,18 @@ use axum::response::Response;
 use model_boss_core::{ModelStatus, ModelView, SizeRule, SlotView};
 use model_boss_dialects::ollama::timestamp;
 use model_boss_protocol::{
-    ApiError, Backend, ByteCount, Category, DeviceFlag, DeviceId, ErrorCode, KeepAlive, Modality, ModelId, Thinking,
+    ApiError, Backend, ByteCount, Category, DeviceFlag, DeviceId, KeepAlive, Modality, ModelId, Thinking,
 };
 use serde::Serialize;
 
 use super::body::json;
-use super::cloud_models::CloudModel;
+use super::cloud_models::{self, CloudModel};
+use super::context::Context;
 use super::error::ANTHROPIC_VERSION;
-use super::inference::ANONYMOUS;
-use super::peek::client_in;
+use super::path::{percent_decode, unknown_model};
+use super::peek::{ANONYMOUS, client_in};
 use super::route::Call;
 use super::tasks::{self, TaskObject};
-use super::{Context, cloud_models};
 use crate::catalog::Model;
 
 /// A model as OpenAI's clients read it, with what else is known about it.
@@ -279,30 +279,9 @@ fn object<'a>(view: &'a ModelView, slots: &'a [SlotView], model: &'a Model, back
     }
 }
 
-pub(super) fn unknown_model(id: &str) -> ApiError {
-    ApiError::new(ErrorCode::ModelNotFound, format!("there is no model '{id}'; GET /v1/models lists them"))
-        .with_param("model")
-}
-
-/// The text behind `%2F` and the like; `None` when it is no UTF-8 or a sign is cut off.
-pub(super) fn percent_decode(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, tail)) = rest.split_first() {
-        if *first == b'%' {
-            let digits = std::str::from_utf8(tail.get(..2)?).ok()?;
-            bytes.push(u8::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'))?);
-            rest = &tail[2..];
-        } else {
-            bytes.push(*first);
-            rest = tail;
-        }
-    }
-    String::from_utf8(bytes).ok()
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::path::percent_decode;
     use super::*;
 
     #[test]

@@ -22,14 +22,16 @@ use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 use super::body::{OpenBody, RequestBody, json};
-use super::cloud_models::CloudModel;
+use super::cloud_models::{self, CloudModel};
+use super::context::Context;
 use super::error::panic_error;
-use super::inference::{ANONYMOUS, infer_body, understand};
-use super::models::{look, unknown_model};
-use super::peek::client_in;
+use super::inference::{infer_body, understand};
+use super::models::look;
+use super::path::unknown_model;
+use super::peek::{ANONYMOUS, client_in};
 use super::reshape::reshaped;
 use super::route::Call;
-use super::{Context, cloud_models, tasks};
+use super::tasks;
 use crate::catalog::Model;
 
 /// The version of Ollama whose API this is: its clients ask for a least one.

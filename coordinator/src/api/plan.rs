@@ -7,8 +7,8 @@ use model_boss_tasks::Question;
 use serde::Deserialize;
 
 use super::body::json;
-use super::inference::ANONYMOUS;
 use super::manage::{check_layers, device, residency, size_with};
+use super::peek::ANONYMOUS;
 use super::route::Call;
 
 #[derive(Deserialize)]

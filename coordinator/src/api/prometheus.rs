@@ -6,8 +6,9 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use model_boss_core::{LedgerState, Scheduler, SlotState};
 use model_boss_protocol::{ApiError, ByteCount, ModelId, StreamStats};
 
+use super::context::Context;
+use super::providers;
 use super::route::Call;
-use super::{Context, providers};
 use crate::metrics::Page;
 
 /// `GET /metrics`.

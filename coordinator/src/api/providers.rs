@@ -6,8 +6,8 @@ use axum::response::Response;
 use model_boss_protocol::{ApiError, ClientId};
 use serde::Serialize;
 
-use super::Context;
 use super::body::json;
+use super::context::Context;
 use super::route::Call;
 use crate::cloud::{ProviderReport, Today, UTC_DAY};
 

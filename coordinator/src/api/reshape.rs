@@ -13,7 +13,7 @@ use http_body_util::BodyExt;
 use model_boss_dialects::{Reshape, nonsense};
 use model_boss_protocol::{ApiError, ErrorCode};
 
-use super::Context as ApiContext;
+use super::context::Context as ApiContext;
 use crate::json::{self, JsonLimits};
 use crate::memory::{Admission, HeldMemory};
 use crate::offload::offload;

@@ -15,10 +15,10 @@ use model_boss_lease_store::Caller;
 use model_boss_protocol::{ApiError, ErrorCode, ModelId};
 use model_boss_tasks::{MachinePermit, ModelPermit};
 
-use super::Context;
 use super::body::{BodyLimits, RequestBody, Unread};
-use super::door::REQUEST_ID;
+use super::context::Context;
 use super::error::error_response;
+use super::headers::REQUEST_ID;
 use super::peek::named_client;
 use super::peer::Peer;
 

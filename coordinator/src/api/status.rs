@@ -11,8 +11,8 @@ use model_boss_core::{LedgerState, Scheduler, SlotState, SlotView};
 use model_boss_protocol::{ApiError, ByteCount, Category, DeviceId, ModelId, StreamStats};
 use serde::Serialize;
 
-use super::Context;
 use super::body::{json, json_with};
+use super::context::Context;
 use super::route::Call;
 use crate::leases::StoreStatus;
 use crate::memory::MemoryUse;

@@ -9,9 +9,9 @@ use model_boss_protocol::{ApiError, ClientId, KeepAlive, ModelId, Priority, Thin
 use model_boss_tasks::{Names, Question, Resolved};
 use serde::Serialize;
 
-use super::Context;
 use super::body::json;
-use super::models::percent_decode;
+use super::context::Context;
+use super::path::percent_decode;
 use super::route::Call;
 
 /// A task as it would be used by a request that says nothing else.

@@ -10,9 +10,9 @@ use model_boss_weights::{Dtype, HeaderBudget, outline_safetensors};
 use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};
 
+use super::files::ModelFile;
 use super::headers::gguf_outline;
 use super::json_beside::{Short, Template, number};
-use super::size::ModelFile;
 use crate::plain_file::{CONFIG, TEMPLATE, TOKENIZER_CONFIG, text_beside_weights};
 
 /// A text of a header that is longer is no description.
@@ -280,7 +280,7 @@ mod tests {
 
     use model_boss_weights::gguf::{HeaderWriter, TensorType};
 
-    use super::super::size::model_files;
+    use super::super::files::model_files;
     use super::*;
 
     #[test]

@@ -10,8 +10,8 @@ use model_boss_weights::gguf::Fault;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 
+use super::files::ModelFile;
 use super::headers::gguf_outline;
-use super::size::ModelFile;
 use crate::plain_file::{CONFIG, text_beside_weights};
 
 /// Characters of a name in a message.
@@ -92,7 +92,7 @@ mod tests {
 
     use model_boss_weights::gguf::{HeaderWriter, TensorType};
 
-    use super::super::size::model_files;
+    use super::super::files::model_files;
     use super::*;
 
     fn gguf(path: &Path, architecture: &str, kind: TensorType) {

@@ -10,7 +10,7 @@ use model_boss_weights::gguf::{Fault, Outline, OutlineError, TensorInfo, TensorT
 use model_boss_weights::{Dtype, HeaderBudget, outline_safetensors};
 use serde::Deserialize;
 
-use super::size::ModelFile;
+use super::files::ModelFile;
 use crate::plain_file::{CONFIG, open, text_beside_weights};
 
 /// No model has more layers; a name may claim any number.
@@ -195,7 +195,7 @@ mod tests {
 
     use model_boss_weights::gguf::HeaderWriter;
 
-    use super::super::size::model_files;
+    use super::super::files::model_files;
     use super::*;
 
     fn safetensors(path: &Path, data: usize) {

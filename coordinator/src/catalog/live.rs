@@ -11,9 +11,13 @@ use model_boss_protocol::{Backend, ModelId};
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use super::ModelRoots;
 use super::by_path::{self, ByPath, PathError};
+use super::engines::Engines;
+use super::entries::Catalog;
 use super::folders::Folders;
-use super::{Catalog, Engines, Model, ModelRoots, Problem};
+use super::model::{Model, Problem};
+use crate::catalog::Asker;
 use crate::metrics::Metrics;
 use crate::scheduling::News;
 
@@ -23,15 +27,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// A look is followed by a rest of so many times what it took.
 const REST: u32 = 9;
-
-/// Who names a model by its path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asker {
-    /// Anybody who reaches the port: what lies below the model roots.
-    Anybody,
-    /// The user who runs this process, and who showed it: what they can read.
-    Owner,
-}
 
 /// The last good catalog of a folder, and the models named by path.
 pub(crate) struct LiveCatalog {
@@ -234,6 +229,7 @@ impl LiveCatalog {
 
 #[cfg(test)]
 mod tests {
+    use crate::catalog::Asker;
     use std::fs;
 
     use super::*;

@@ -8,9 +8,12 @@ use std::time::UNIX_EPOCH;
 use model_boss_core::{EngineOptions, ModelDescription};
 use model_boss_protocol::{Backend, Manifest, ManifestError, ModelId};
 
+use super::files::ModelFile;
 use super::folders::Folders;
-use super::size::{self, ModelFile};
-use super::{DEFAULT_CONCURRENCY, Model, Problem, package};
+use super::model::{Model, Problem};
+use super::package;
+use super::size::{self, DEFAULT_CONCURRENCY};
+use crate::catalog::files;
 use crate::plain_file::{read_opened, read_plain_file};
 
 /// The manifest of a package (DM-9).
@@ -73,7 +76,7 @@ pub(super) fn written_by_stranger(file: &Path, opened: File, folders: &mut Folde
         .map_err(|fault| problem(fault.place.and_then(|place| line_of_place(&text, &place)), fault.message))?;
     manifest.check().map_err(|error| problem(line_of(&text, &error), error.to_string()))?;
     let source = manifest.source.as_ref().map_or_else(|| folder.to_owned(), |source| folder.join(&source.path));
-    let files = size::model_files_in(&source, folders);
+    let files = files::model_files_in(&source, folders);
     Ok(Written { manifest, file: file.to_owned(), source, files, text })
 }
 
@@ -109,7 +112,7 @@ pub(super) fn written(file: &Path, before: Option<&Arc<Model>>, folders: &mut Fo
         None => return Err(problem(None, "'source' is missing: write source = { path = \"…\" }".to_owned())),
     };
 
-    let files = size::model_files_in(&source, folders);
+    let files = files::model_files_in(&source, folders);
     Ok(Written { manifest, file: file.to_owned(), source, files, text })
 }
 

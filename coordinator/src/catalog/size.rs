@@ -1,117 +1,21 @@
 //! How much memory a model will need (RC-20), as far as manifest, headers, file sizes and name tell.
 
-use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
+use std::path::Path;
 
 use model_boss_core::{SizeEstimate, SizeRule, Streaming};
 use model_boss_protocol::{Backend, ByteCount, Manifest, ResidencyMode};
 
-use super::DEFAULT_CONCURRENCY;
-use super::folders::Folders;
+use super::files::{ModelFile, has_extension};
 use super::headers::{HeaderFacts, LayerFacts, Shape};
 
 /// Code and buffers of a worker. What its context takes of each GPU comes on top where it is placed on one.
 const PROCESS: ByteCount = ByteCount::mib(64);
+
 /// Keys and values when nothing tells the shape of the model.
 const UNKNOWN_CACHE: ByteCount = ByteCount::mib(256);
+
 /// The context assumed when the manifest does not say and the model allows it.
 const USUAL_CONTEXT: u64 = 4096;
-/// Folders within folders that are looked into, and files that are counted: a link back to the root must not hang us.
-const MAX_DEPTH: u32 = 8;
-const MAX_FILES: usize = 10_000;
-
-/// What a model's files end in: the weights, and the small ones beside them that a worker reads.
-const WEIGHTS: &[&str] = &["safetensors", "gguf"];
-const BESIDE_WEIGHTS: &[&str] = &["json", "jinja", "model"];
-
-/// One file of a model.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ModelFile {
-    path: PathBuf,
-    bytes: u64,
-    /// Nanoseconds since 1970.
-    modified: u128,
-}
-
-impl ModelFile {
-    /// Where it is, links as they are.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    pub(super) fn is_weights(&self) -> bool {
-        has_extension(&self.path, WEIGHTS)
-    }
-
-    pub(super) fn is_gguf(&self) -> bool {
-        has_extension(&self.path, &["gguf"])
-    }
-}
-
-/// The files at `source`, which may be one file, or a folder that is searched recursively. Empty when it is missing. One
-/// part of a model in parts brings the others.
-pub(super) fn model_files(source: &Path) -> Vec<ModelFile> {
-    model_files_in(source, &mut Folders::default())
-}
-
-/// The same with folders that may have been listed before.
-pub(super) fn model_files_in(source: &Path, folders: &mut Folders) -> Vec<ModelFile> {
-    let mut files = Vec::new();
-    collect(source, 0, &mut files, folders);
-    // Only a part of a model in parts has others beside it.
-    let part = source.file_name().map(|name| name.to_string_lossy()).filter(|name| split_of(name).is_some());
-    if let (Some(name), Some(folder), true) = (part, source.parent(), source.is_file())
-        && let Ok(about) = std::fs::metadata(folder)
-    {
-        let is_other = |other: &Path| {
-            let other = other.file_name().unwrap_or_default().to_string_lossy();
-            other != name && same_split(&name, &other)
-        };
-        for other in folders.list(folder, &about, counts).entries.iter().filter(|path| is_other(path)) {
-            collect(other, MAX_DEPTH, &mut files, folders);
-        }
-    }
-    files.sort_by(|a, b| a.path.cmp(&b.path));
-    files
-}
-
-/// Whether both are parts of one model: `name-00001-of-00003.gguf` and the like.
-pub(super) fn same_split(a: &str, b: &str) -> bool {
-    split_of(a).is_some_and(|a| split_of(b) == Some(a))
-}
-
-/// The model that a part belongs to, and how many parts there are.
-fn split_of(name: &str) -> Option<(&str, &str)> {
-    let (name, total) = name.rsplit_once("-of-")?;
-    let (name, part) = name.rsplit_once('-')?;
-    part.bytes().all(|byte| byte.is_ascii_digit()).then_some((name, total))
-}
-
-/// Whether a file belongs to a model.
-pub(super) fn counts(path: &Path) -> bool {
-    has_extension(path, WEIGHTS) || has_extension(path, BESIDE_WEIGHTS)
-}
-
-fn collect(path: &Path, depth: u32, files: &mut Vec<ModelFile>, folders: &mut Folders) {
-    // Follows links: model caches are made of them.
-    let Ok(about) = std::fs::metadata(path) else { return };
-    if about.is_file() && counts(path) && files.len() < MAX_FILES {
-        let modified = about.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-        files.push(ModelFile {
-            path: path.to_owned(),
-            bytes: about.len(),
-            modified: modified.map_or(0, |time| time.as_nanos()),
-        });
-    } else if about.is_dir() && depth < MAX_DEPTH {
-        for entry in &folders.list(path, &about, counts).entries {
-            collect(entry, depth + 1, files, folders);
-        }
-    }
-}
 
 /// The first rule that applies: what the manifest states; what was recorded of weights that are not there, on a disk that
 /// is not mounted yet or a server that is away; weights, keys and values, activations and the process as the
@@ -227,9 +131,8 @@ pub(super) fn revision(manifest: &str, files: &[ModelFile]) -> u64 {
     hash
 }
 
-fn has_extension(path: &Path, extensions: &[&str]) -> bool {
-    path.extension().is_some_and(|found| extensions.iter().any(|extension| found.eq_ignore_ascii_case(extension)))
-}
+/// Requests a model works on at once when its manifest does not say.
+pub(super) const DEFAULT_CONCURRENCY: u32 = 8;
 
 #[cfg(test)]
 mod tests {

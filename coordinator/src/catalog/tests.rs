@@ -1,9 +1,11 @@
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use model_boss_core::SizeRule;
 use model_boss_protocol::ByteCount;
 
+use super::folders::Folders;
 use super::*;
 
 fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {

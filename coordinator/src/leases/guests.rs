@@ -10,8 +10,8 @@ use model_boss_lease_store::{
 use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode, Label};
 use nix::unistd::getuid;
 
-use super::Leases;
-use super::keeper::Ledger;
+use super::handle::Leases;
+use super::ledger::Ledger;
 use crate::error_chain::chain;
 use crate::lease_http::{
     AcquireBody, AskedBody, AttachBody, CancelBody, GrantedBody, LeaseBody, LeaseList, OneLease, OwnerBody, PartBody,

@@ -5,70 +5,57 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use model_boss_core::{Event, LedgerState};
-use model_boss_lease_store::{DeviceDeclaration, Holder, Others, StoreError};
-use model_boss_protocol::{ByteCount, DeviceId, Later, ModelId};
+use model_boss_lease_store::{Holder, Others, StoreError};
+use model_boss_protocol::{ByteCount, Later};
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
+use super::command::LeaseCommand;
+use super::held::Ranks;
 use super::leaks::Leaks;
+use super::ledger::Ledger;
 use super::leftovers::end_leftovers;
-use super::look::{Blindness, show_unknown};
+use super::look::show_unknown;
 use super::opening::StoreChoice;
-use super::workers::{Filling, Held, Place, Ranks};
-use super::{DeviceTable, LeaseCommand, LeaseSetup, LeaseStartError, StoreWatch};
+use super::setup::{LeaseSetup, LeaseStartError};
+use super::status::{DeviceTable, StoreWatch};
 use crate::error_chain::chain;
+use crate::leases::{LeaseStart, Leases};
 use crate::probe::Probes;
 use crate::scheduling::News;
 
 /// Devices are looked at this often while a lease is held or waited for,
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
 /// this often while none is,
 const IDLE_INTERVAL: Duration = Duration::from_secs(4);
+
 /// and this often while a process that ended still shows on a device (RC-18).
 const RELEASE_INTERVAL: Duration = Duration::from_millis(50);
+
 /// A store that was never reached is tried again after this long.
 const OPEN_AGAIN: Duration = Duration::from_secs(1);
 
-/// What the thread owns.
-pub(super) struct Ledger {
-    pub(super) holder: Holder,
-    pub(super) probes: Probes,
-    pub(super) news: News,
-    pub(super) table: DeviceTable,
-    watch: StoreWatch,
-    state: LedgerState,
-    /// Makes request ids unique across restarts.
-    pub(super) run: String,
-    pub(super) held: HashMap<Filling, Held>,
-    /// Models with a place in the ledger's queue.
-    pub(super) places: BTreeMap<ModelId, Place>,
-    /// Requests that the store did not hear were taken back.
-    pub(super) cancelling: Vec<String>,
-    /// Counts requests, so that none is mistaken for an earlier one.
-    pub(super) asked: u64,
-    /// What the scheduler was last told of others.
-    pub(super) others: Others,
-    /// Leases of ours that are asked back.
-    pub(super) revoked: BTreeSet<Filling>,
-    /// How important our leases are, as the scheduler said last.
-    pub(super) ranks: Ranks,
-    pub(super) releasing: Vec<(Filling, Instant)>,
-    /// How long their memory is waited for,
-    pub(super) return_patience: Duration,
-    /// and those that did not give it back.
-    pub(super) leaks: Leaks,
-    pub(super) declared: BTreeMap<DeviceId, DeviceDeclaration>,
-    /// Devices whose driver does not tell processes apart, as it says or as its lists show,
-    pub(super) blind: BTreeMap<DeviceId, Blindness>,
-    /// and what programs without a lease use on each of them, as the operator says.
-    pub(super) foreign: ByteCount,
-    /// Whether the last look left in doubt how a device is counted: the next comes soon.
-    pub(super) in_doubt: bool,
-    /// Some lease may have nobody who holds it any more: they are looked through at each look.
-    pub(super) unsettled: bool,
-    /// When the devices were last looked at.
-    pub(super) looked: Instant,
-    /// What was last said to be wrong, so that it is not said at every look.
-    pub(super) complaint: String,
+impl Leases {
+    /// Starts the thread. It opens the ledger, ends what an earlier coordinator left behind and looks at the devices. A
+    /// store that is out of reach is tried again for as long as it takes; one that cannot be used is an error.
+    pub(crate) async fn start(setup: LeaseSetup) -> Result<LeaseStart, LeaseStartError> {
+        let (commands, inbox) = mpsc::channel();
+        let (reply, begun) = oneshot::channel();
+        let (devices, store) = (DeviceTable::default(), StoreWatch::new(setup.store.describe()));
+        let (table, watch) = (devices.clone(), store.clone());
+        let ended = CancellationToken::new();
+        let guard = ended.clone().drop_guard();
+        std::thread::Builder::new()
+            .name("leases".into())
+            .spawn(move || {
+                let _guard = guard;
+                keep(setup, &table, &watch, reply, &inbox);
+            })
+            .map_err(LeaseStartError::Thread)?;
+        begun.await.map_err(|_| LeaseStartError::Ended)??;
+        Ok(LeaseStart { leases: Self::new(commands), devices, store, ended })
+    }
 }
 
 /// Runs the thread until the last handle is gone.

@@ -6,7 +6,6 @@ use std::path::Path;
 use model_boss_lease_store::{Process, ProcessTree, StoreError, this_process};
 use model_boss_protocol::ByteCount;
 
-use super::keeper::Ledger;
 use crate::probe::DeviceSample;
 
 /// The processes of workers that ended, until no device shows them any more.
@@ -44,18 +43,6 @@ pub(super) fn still_holds(process: &Process, showing: &[u32]) -> bool {
 
 fn on(sample: &DeviceSample, process: &Process) -> ByteCount {
     sample.processes.iter().filter(|(pid, _)| *pid == process.pid).map(|&(_, bytes)| bytes).sum()
-}
-
-impl Ledger {
-    /// What is wrong with each device that shows memory of ended workers, for people.
-    pub(super) fn leaking(&self, samples: &[DeviceSample]) -> Vec<String> {
-        let leaking = samples.iter().map(|sample| (&sample.device, self.leaks.on(sample)));
-        let leaking = leaking.filter(|(_, bytes)| *bytes > ByteCount::ZERO);
-        let text = |(device, bytes)| {
-            format!("{device} is leaking: its driver still shows {bytes} of workers that ended, which count as used")
-        };
-        leaking.map(text).collect()
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! Looking at the devices: what they show is written into the ledger and told to the scheduler.
 
-use std::fmt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -10,16 +9,19 @@ use model_boss_lease_store::{
 };
 use model_boss_protocol::{ByteCount, DeviceId};
 
-use super::DeviceTable;
-use super::keeper::Ledger;
+use super::held::Doubt;
+use super::ledger::{Blindness, Ledger};
+use super::status::DeviceTable;
 use crate::error_chain::chain;
 use crate::probe::{DeviceSample, Probes, Trouble};
 use crate::scheduling::News;
 
 /// A driver that needs longer for one sample is not waited for.
 const SAMPLE_LIMIT: Duration = Duration::from_millis(500);
+
 /// Less growth than this is noise of the driver's own.
 const LEAST_GROWTH: ByteCount = ByteCount::mib(64);
+
 /// What was seen so lately is as good as new.
 const FRESH: Duration = Duration::from_millis(100);
 
@@ -38,24 +40,6 @@ fn observed(sample: DeviceSample, foreign: Option<ByteCount>, leaking: ByteCount
     // What other programs use now is not what they used when it was last seen.
     let foreign = foreign.filter(|_| trouble.is_none());
     DeviceObservation { device, capacity, reserve, foreign, retention, exclusive, leaking, lost }
-}
-
-/// How it is known that a driver does not tell processes apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Blindness {
-    /// It refuses the question, or names processes without their memory.
-    Refused,
-    /// It lists processes, and ours are not among them.
-    Inferred,
-}
-
-impl fmt::Display for Blindness {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Refused => "it refuses to",
-            Self::Inferred => "its list lacks our worker, as it does in a container",
-        })
-    }
 }
 
 /// What a driver's list says of our workers.
@@ -80,15 +64,6 @@ pub(super) fn unexplained(sample: &DeviceSample) -> Option<(DeviceId, ByteCount)
     let visible = |pid: &u32| Path::new("/proc").join(pid.to_string()).exists();
     let explained: ByteCount = sample.processes.iter().filter(|(pid, _)| visible(pid)).map(|&(_, bytes)| bytes).sum();
     Some((sample.device.clone(), sample.used?.saturating_sub(explained)))
-}
-
-/// A list that lacks a worker although memory in use has grown: it may have ended a moment ago, or the driver may list
-/// nobody. Until the next look nothing is concluded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Doubt {
-    since: Instant,
-    /// Its processes that lived behind the list.
-    living: Vec<Process>,
 }
 
 /// A doubt that lasts longer is none: memory stayed in use, and processes that may hold it live.
@@ -322,6 +297,18 @@ impl Ledger {
             processes: sample.processes.clone(),
             sampled_at: sample.sampled_at,
         })
+    }
+}
+
+impl Ledger {
+    /// What is wrong with each device that shows memory of ended workers, for people.
+    pub(super) fn leaking(&self, samples: &[DeviceSample]) -> Vec<String> {
+        let leaking = samples.iter().map(|sample| (&sample.device, self.leaks.on(sample)));
+        let leaking = leaking.filter(|(_, bytes)| *bytes > ByteCount::ZERO);
+        let text = |(device, bytes)| {
+            format!("{device} is leaking: its driver still shows {bytes} of workers that ended, which count as used")
+        };
+        leaking.map(text).collect()
     }
 }
 

@@ -1,68 +1,29 @@
 //! The leases of the coordinator's own workers: waited for, asked for, attached, kept and given back.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use model_boss_core::Event;
 use model_boss_lease_store::{
-    AcquireRequest, Acquired, Evidence, LeaseHandle, Mode, Process, ProcessTree, StoreError, Yielding, this_process,
+    AcquireRequest, Acquired, Evidence, LeaseHandle, Mode, ProcessTree, StoreError, Yielding, this_process,
 };
-use model_boss_protocol::{ByteCount, DeviceId, Generation, ModelId, Priority, SlotId};
+use model_boss_protocol::ModelId;
 
-use super::Ask;
-use super::keeper::Ledger;
+use super::held::{Ask, Filling, Held, LoadKnown, Place};
 use super::leaks::still_holds;
-use super::look::{Doubt, unexplained};
+use super::ledger::Ledger;
+use super::look::unexplained;
 use crate::error_chain::chain;
 
 /// What will never fit is asked for again after this, all the same: devices may change.
 const NEVER_FITS_RETRY: Duration = Duration::from_secs(10);
+
 /// A store that failed is asked again after this long.
 const STORE_RETRY: Duration = Duration::from_secs(1);
+
 /// A model is not asked back before it was held for this long (RC-18's hold).
 const MIN_HOLD: Duration = Duration::from_secs(10);
-
-pub(super) type Filling = (SlotId, Generation);
-
-/// A lease of ours.
-pub(super) struct Held {
-    pub(super) handle: LeaseHandle,
-    pub(super) pid: Option<u32>,
-    /// How far its load is known to be complete.
-    pub(super) load: LoadKnown,
-    /// What nobody listed accounted for on its devices when it was let through.
-    pub(super) unexplained: Vec<(DeviceId, ByteCount)>,
-    /// Devices whose list may lack it.
-    pub(super) doubts: BTreeMap<DeviceId, Doubt>,
-    /// Its processes when its load was complete: one that is gone is still known by its number where a device shows it.
-    pub(super) family: Vec<Process>,
-    /// The most that the scheduler was told of its use.
-    pub(super) told: Vec<(DeviceId, ByteCount)>,
-}
-
-/// How far it is known that a worker has loaded what it needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LoadKnown {
-    /// It loads.
-    Runs,
-    /// It has loaded.
-    Complete,
-    /// The ledger was told, which matters only where the driver does not tell processes apart.
-    Stated,
-}
-
-/// A model's place in the ledger's queue.
-pub(super) struct Place {
-    request_id: String,
-    ask: Ask,
-    /// When it was last asked for.
-    asked: Instant,
-}
-
-/// How important each lease is, and whether it is in use. Written by the scheduler's task, read at each heartbeat.
-#[derive(Clone, Default)]
-pub(super) struct Ranks(Arc<Mutex<Vec<(Filling, Priority, bool)>>>);
 
 impl Ledger {
     /// Asks for the bytes of a filling. Its model keeps its place in the queue if they are not given now.

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
-use model_boss_protocol::{ByteCount, DeviceId, Later};
+use model_boss_protocol::{DeviceId, Later};
 
 pub(crate) use declared::DeclaredProbe;
 pub(crate) use host::HostProbe;
@@ -149,6 +149,8 @@ impl ProbeThread {
 
 #[cfg(test)]
 mod tests {
+    use model_boss_protocol::ByteCount;
+
     use super::*;
 
     fn sample(used: u64) -> DeviceSample {

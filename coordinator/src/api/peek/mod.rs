@@ -410,5 +410,8 @@ impl<'de> Visitor<'de> for Rewrite<'_> {
 #[derive(serde::Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
+/// Whoever does not say who it is.
+pub(super) const ANONYMOUS: &str = "anonymous";
+
 #[cfg(test)]
 mod tests;

@@ -14,10 +14,11 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::account::Account;
 use super::annotate::Annotator;
-use super::answer::{Answer, Content, THINKING, deadline_exceeded};
+use super::answer::{Answer, Content, deadline_exceeded};
 use super::answer_body::{AnswerBody, BodyError};
 use super::error::{error_event, worker_error_event};
 use super::usage::{Tail, usage_in};
+use crate::api::headers::THINKING;
 use crate::clocks::later;
 use crate::metrics::Usage;
 use crate::scheduling::Ticket;

@@ -15,19 +15,27 @@ use model_boss_lease_store::Terms;
 use model_boss_protocol::{ByteCount, DeviceId};
 use model_boss_tasks::Providers;
 use serde_json::Value;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::catalog::{Engines, ModelRoots};
-use crate::cloud::ProviderTables;
-use crate::config::{Hosts, LogLevel};
+use crate::catalog::{Engines, LiveCatalog, ModelRoots};
+use crate::cloud::{Clouds, ProviderTables};
+use crate::config::{ApiKeys, Hosts, Limits, LogLevel, Sse};
 use crate::driver::{Driver, Waiting};
 use crate::environment::ChildEnvironment;
 use crate::footprints::Footprints;
-use crate::leases::{LeaseSetup, LeaseStart, StoreChoice};
+use crate::leases::{LeaseSetup, LeaseStart, Leases, StoreChoice};
+use crate::log_filter::LogFilter;
+use crate::memory::MemoryBudget;
+use crate::metrics::Metrics;
 use crate::probe::{DeviceSample, Probe};
-use crate::scheduling::{News, Pulse};
+use crate::runtime_config::RuntimeConfig;
+use crate::scheduling::{News, Pulse, Scheduling};
 use crate::settings::{Configured, LiveSettings};
+use crate::state_folder::StateFolder;
 use crate::supervisor::{Ports, Programs, Spawner, Supervisor, SupervisorSettings, Tools};
+use crate::tasks::LiveTasks;
 
 /// A machine with 8 GiB, one of them in use.
 struct FakeProbe;

@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use model_boss_protocol::{Manifest, Source};
 
+use super::entries::Catalog;
 use super::folders::Folders;
-use super::live::Asker;
+use super::model::Model;
+use super::package;
 use super::read::{self, PACKAGE_FILE, Written};
 use super::roots::{Admitted, ModelRoots, NotAdmitted};
-use super::{Catalog, Model, package, size};
+use crate::catalog::files;
 
 /// What the names of these models begin with: they never look like a manifest's.
 const PREFIX: &str = "file:";
@@ -181,7 +183,7 @@ fn read_at(path: &Path, roots: &ModelRoots, folders: &mut Folders) -> Result<Wri
         let name = name.unwrap_or_default().to_string_lossy().into_owned();
         let manifest =
             Manifest { name, source: Some(Source { path: path.clone(), bytes: None }), ..Manifest::default() };
-        let files = size::model_files_in(&path, folders);
+        let files = files::model_files_in(&path, folders);
         Written { manifest, file: path.clone(), source: path, files, text: String::new() }
     };
     admit(&written.source, roots)?;
@@ -199,7 +201,7 @@ fn read_at(path: &Path, roots: &ModelRoots, folders: &mut Folders) -> Result<Wri
 fn links_at(source: &Path, folders: &mut Folders) -> Vec<PathBuf> {
     let mut links = |folder: &Path| -> Vec<PathBuf> {
         let about = std::fs::metadata(folder);
-        about.map(|about| folders.list(folder, &about, size::counts).links.clone()).unwrap_or_default()
+        about.map(|about| folders.list(folder, &about, files::counts).links.clone()).unwrap_or_default()
     };
     if source.is_dir() {
         return links(source);
@@ -222,7 +224,7 @@ fn check_shape(path: &Path, folders: &mut Folders) -> Result<(), PathError> {
     }
     let absent = |_| PathError::Absent(path.to_owned());
     let about = std::fs::metadata(path).map_err(absent)?;
-    let listing = folders.list(path, &about, size::counts);
+    let listing = folders.list(path, &about, files::counts);
     if listing.entries.is_empty() {
         std::fs::read_dir(path).map_err(absent)?;
     }
@@ -236,7 +238,7 @@ fn check_shape(path: &Path, folders: &mut Folders) -> Result<(), PathError> {
         _ if dense && files.iter().any(|name| name == "config.json") => Ok(()),
         [] if dense => Err(PathError::NoShape(path.to_owned())),
         [] => Err(PathError::Empty(path.to_owned())),
-        [first, rest @ ..] if rest.iter().all(|other| size::same_split(first, other)) => Ok(()),
+        [first, rest @ ..] if rest.iter().all(|other| files::same_split(first, other)) => Ok(()),
         _ => Err(PathError::Several { folder: path.to_owned(), files: gguf }),
     }
 }
@@ -262,6 +264,15 @@ fn part(text: &str) -> String {
 fn rename(manifest: &mut Manifest, name: &str) {
     name.clone_into(&mut manifest.name);
     manifest.aliases.clear();
+}
+
+/// Who names a model by its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asker {
+    /// Anybody who reaches the port: what lies below the model roots.
+    Anybody,
+    /// The user who runs this process, and who showed it: what they can read.
+    Owner,
 }
 
 #[cfg(test)]

@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use model_boss_core::EngineOptions;
+use model_boss_core::{EngineOptions, LayerOptions, ModelDescription};
 use model_boss_dialects::EngineDialect;
 use model_boss_engines::{
     Facts, HealthRule, Launch, LaunchError, LlamaServer, command_line, llama_files, llama_server,
 };
 use model_boss_protocol::{Backend, CommandSource, CommandSpec, LlamaArgs, Recipe, StopSignal, parse_span};
 
-use super::Model;
-use super::size::model_files;
+use super::files::model_files;
+use super::model::Model;
 use crate::config::{BackendTables, DeclaredDevices};
 
 /// What can run models here.
@@ -287,6 +287,26 @@ fn listed<T>(table: &BTreeMap<String, T>) -> String {
 pub(crate) fn find_llama_server() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).map(|folder| folder.join("llama-server")).find(|program| program.is_file())
+}
+
+impl Engines {
+    /// What scheduling needs to know of a model, with what runs it. Looks at files, so it may block.
+    pub(super) fn describe(&self, model: &Model) -> ModelDescription {
+        let backend = self.backend(model);
+        let of_engine = backend.is_foreign() || (model.manifest.context_length.is_none() && self.context.is_some());
+        let size = if of_engine {
+            model.size_with(model.manifest.context_length.or(self.context), LayerOptions::default(), backend)
+        } else {
+            model.description.size.clone()
+        };
+        ModelDescription {
+            splittable: self.splits(model),
+            context_length: model.description.context_length.or(self.context),
+            size,
+            engine: self.usual(model),
+            ..model.description.clone()
+        }
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@ use std::fs;
 
 use model_boss_protocol::{ByteCount, Category, DeviceId, SpawnToken};
 
-use super::super::Catalog;
+use super::super::entries::Catalog;
 use super::*;
 
 /// A folder with one manifest, and a GGUF file that our worker cannot run.

@@ -1,0 +1,109 @@
+//! Files of a model: which there are, and which of them are its weights.
+
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use super::folders::Folders;
+
+/// Folders within folders that are looked into, and files that are counted: a link back to the root must not hang us.
+pub(super) const MAX_DEPTH: u32 = 8;
+
+pub(super) const MAX_FILES: usize = 10_000;
+
+/// What a model's files end in: the weights, and the small ones beside them that a worker reads.
+pub(super) const WEIGHTS: &[&str] = &["safetensors", "gguf"];
+
+pub(super) const BESIDE_WEIGHTS: &[&str] = &["json", "jinja", "model"];
+
+/// One file of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ModelFile {
+    pub(super) path: PathBuf,
+    pub(super) bytes: u64,
+    /// Nanoseconds since 1970.
+    pub(super) modified: u128,
+}
+
+impl ModelFile {
+    /// Where it is, links as they are.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn is_weights(&self) -> bool {
+        has_extension(&self.path, WEIGHTS)
+    }
+
+    pub(super) fn is_gguf(&self) -> bool {
+        has_extension(&self.path, &["gguf"])
+    }
+}
+
+/// The files at `source`, which may be one file, or a folder that is searched recursively. Empty when it is missing. One
+/// part of a model in parts brings the others.
+pub(super) fn model_files(source: &Path) -> Vec<ModelFile> {
+    model_files_in(source, &mut Folders::default())
+}
+
+/// The same with folders that may have been listed before.
+pub(super) fn model_files_in(source: &Path, folders: &mut Folders) -> Vec<ModelFile> {
+    let mut files = Vec::new();
+    collect(source, 0, &mut files, folders);
+    // Only a part of a model in parts has others beside it.
+    let part = source.file_name().map(|name| name.to_string_lossy()).filter(|name| split_of(name).is_some());
+    if let (Some(name), Some(folder), true) = (part, source.parent(), source.is_file())
+        && let Ok(about) = std::fs::metadata(folder)
+    {
+        let is_other = |other: &Path| {
+            let other = other.file_name().unwrap_or_default().to_string_lossy();
+            other != name && same_split(&name, &other)
+        };
+        for other in folders.list(folder, &about, counts).entries.iter().filter(|path| is_other(path)) {
+            collect(other, MAX_DEPTH, &mut files, folders);
+        }
+    }
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    files
+}
+
+/// Whether both are parts of one model: `name-00001-of-00003.gguf` and the like.
+pub(super) fn same_split(a: &str, b: &str) -> bool {
+    split_of(a).is_some_and(|a| split_of(b) == Some(a))
+}
+
+/// The model that a part belongs to, and how many parts there are.
+pub(super) fn split_of(name: &str) -> Option<(&str, &str)> {
+    let (name, total) = name.rsplit_once("-of-")?;
+    let (name, part) = name.rsplit_once('-')?;
+    part.bytes().all(|byte| byte.is_ascii_digit()).then_some((name, total))
+}
+
+/// Whether a file belongs to a model.
+pub(super) fn counts(path: &Path) -> bool {
+    has_extension(path, WEIGHTS) || has_extension(path, BESIDE_WEIGHTS)
+}
+
+pub(super) fn collect(path: &Path, depth: u32, files: &mut Vec<ModelFile>, folders: &mut Folders) {
+    // Follows links: model caches are made of them.
+    let Ok(about) = std::fs::metadata(path) else { return };
+    if about.is_file() && counts(path) && files.len() < MAX_FILES {
+        let modified = about.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        files.push(ModelFile {
+            path: path.to_owned(),
+            bytes: about.len(),
+            modified: modified.map_or(0, |time| time.as_nanos()),
+        });
+    } else if about.is_dir() && depth < MAX_DEPTH {
+        for entry in &folders.list(path, &about, counts).entries {
+            collect(entry, depth + 1, files, folders);
+        }
+    }
+}
+
+pub(super) fn has_extension(path: &Path, extensions: &[&str]) -> bool {
+    path.extension().is_some_and(|found| extensions.iter().any(|extension| found.eq_ignore_ascii_case(extension)))
+}

@@ -1,0 +1,128 @@
+//! The handle of the thread of the ledger.
+
+use std::sync::mpsc;
+
+use model_boss_lease_store::{Document, StoreError, Swap};
+use model_boss_protocol::{ByteCount, DeviceId, Generation, ModelId, Priority, SlotId};
+use tokio::sync::oneshot;
+
+use super::command::LeaseCommand;
+use super::held::Ask;
+use super::ledger::Ledger;
+use crate::error_chain::chain;
+
+/// The handle of the ledger's thread.
+#[derive(Clone, Debug)]
+pub(crate) struct Leases {
+    pub(super) commands: mpsc::Sender<LeaseCommand>,
+}
+
+impl Leases {
+    /// The handle of the thread that reads these commands.
+    pub(super) const fn new(commands: mpsc::Sender<LeaseCommand>) -> Self {
+        Self { commands }
+    }
+
+    /// Asks for bytes; answered with `LeaseGranted` or `LeaseRefused`. One that is refused keeps its model's place in the
+    /// queue.
+    pub(crate) fn acquire(
+        &self,
+        slot: SlotId,
+        generation: Generation,
+        model: ModelId,
+        parts: Vec<(DeviceId, ByteCount)>,
+        priority: Priority,
+        yields: bool,
+    ) {
+        self.send(LeaseCommand::Acquire {
+            slot,
+            generation,
+            ask: Ask { model, parts, priority, preempt: false, yields },
+        });
+    }
+
+    /// Takes or keeps a place in the ledger's queue for a model that cannot be loaded yet.
+    pub(crate) fn wait_for(
+        &self,
+        model: ModelId,
+        parts: Vec<(DeviceId, ByteCount)>,
+        priority: Priority,
+        preempt: bool,
+    ) {
+        self.send(LeaseCommand::Wait(Ask { model, parts, priority, preempt, yields: true }));
+    }
+
+    /// Leaves the queue.
+    pub(crate) fn forgo(&self, model: ModelId) {
+        self.send(LeaseCommand::Forgo(model));
+    }
+
+    /// The gate: lets a process through to the devices of its lease. An error says why not.
+    pub(crate) async fn attach(&self, slot: SlotId, generation: Generation, pid: u32) -> Result<(), String> {
+        let (reply, attached) = oneshot::channel();
+        self.send(LeaseCommand::Attach { slot, generation, pid, reply });
+        match attached.await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(chain(&error)),
+            Err(_) => Err("the lease ledger is closed".to_owned()),
+        }
+    }
+
+    /// A worker has loaded what it needs. Where the driver does not tell processes apart, the next load may begin.
+    pub(crate) fn loaded(&self, slot: SlotId, generation: Generation) {
+        self.send(LeaseCommand::Do(Box::new(move |ledger| {
+            // While there is no ledger nothing is loaded.
+            if let Ok(ledger) = ledger {
+                ledger.loaded((slot, generation));
+            }
+        })));
+    }
+
+    /// Gives the bytes of a reaped worker back; answered with `LeaseReleased`, which waits for the store if it must.
+    pub(crate) fn release(&self, slot: SlotId, generation: Generation) {
+        self.send(LeaseCommand::Release { slot, generation });
+    }
+
+    /// A small document of the store, shared by everybody who uses it: runtime configuration, learned sizes.
+    pub(crate) async fn load_document(&self, name: &'static str) -> Result<Document, StoreError> {
+        self.on_thread(move |ledger| {
+            let document = ledger.holder.load_document(name);
+            ledger.done(&document);
+            document
+        })
+        .await
+    }
+
+    /// Changes a small document if nobody else did since it was loaded.
+    pub(crate) async fn swap_document(
+        &self,
+        name: &'static str,
+        loaded: Document,
+        content: String,
+    ) -> Result<Swap, StoreError> {
+        self.on_thread(move |ledger| {
+            let swapped = ledger.holder.swap_document(name, &loaded, &content);
+            ledger.done(&swapped);
+            swapped
+        })
+        .await
+    }
+
+    /// Does something on the ledger's thread, between its other work.
+    pub(super) async fn on_thread<T: Send + 'static, E: From<StoreError> + Send + 'static>(
+        &self,
+        act: impl FnOnce(&mut Ledger) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, E> {
+        let (reply, done) = oneshot::channel();
+        self.send(LeaseCommand::Do(Box::new(move |ledger| {
+            // Nobody waits any more.
+            let _ = reply.send(ledger.map_err(E::from).and_then(act));
+        })));
+        done.await.unwrap_or_else(|_| Err(StoreError::Host("the thread that keeps the ledger").into()))
+    }
+
+    pub(super) fn send(&self, command: LeaseCommand) {
+        // The thread ends only after the last handle is gone.
+        let _ = self.commands.send(command);
+    }
+}

@@ -1,0 +1,90 @@
+//! Devices and store as they were last seen. Written by the thread of the ledger only.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use model_boss_core::LedgerState;
+use model_boss_protocol::DeviceId;
+use serde::Serialize;
+
+use crate::probe::DeviceSample;
+
+/// The devices as last seen. Written by the ledger's thread only.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DeviceTable(Arc<RwLock<LastLook>>);
+
+/// What the probes gave at the last look.
+#[derive(Debug, Default)]
+pub(super) struct LastLook {
+    pub(super) samples: Vec<DeviceSample>,
+    /// What is wrong with the probes themselves.
+    pub(super) problems: Vec<String>,
+}
+
+/// How the store is. Written by the ledger's thread only.
+#[derive(Clone, Debug)]
+pub(crate) struct StoreWatch(Arc<RwLock<StoreStatus>>);
+
+/// How the lease store is, for people and probes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct StoreStatus {
+    /// What and where it is, without credentials.
+    pub(crate) store: String,
+    /// Whether memory can be leased now.
+    #[serde(flatten)]
+    pub(crate) state: LedgerState,
+    /// Whether it was ever reached: before that nothing is loaded, so nothing can be served.
+    pub(crate) reached: bool,
+    /// What is wrong with how other processes of this host are seen, if anything is.
+    #[serde(skip)]
+    pub(crate) warnings: Vec<String>,
+}
+
+impl DeviceTable {
+    /// What was last seen.
+    pub(crate) fn samples(&self) -> Vec<DeviceSample> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).samples.clone()
+    }
+
+    /// Whether any device or probe is not as it should be.
+    pub(crate) fn is_in_trouble(&self) -> bool {
+        let look = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        !look.problems.is_empty() || look.samples.iter().any(|sample| sample.trouble.is_some())
+    }
+
+    /// What is wrong with devices and probes now, for people.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let look = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let in_trouble = look.samples.iter().filter_map(|sample| {
+            let DeviceSample { device, name, uuid, trouble, .. } = sample;
+            let uuid = uuid.as_deref().map(|uuid| format!(", {uuid}")).unwrap_or_default();
+            trouble.as_ref().map(|trouble| format!("{device} ({name}{uuid}): {trouble}"))
+        });
+        in_trouble.chain(look.problems.iter().cloned()).collect()
+    }
+
+    /// The identity of a GPU.
+    pub(crate) fn uuid_of(&self, device: &DeviceId) -> Option<String> {
+        let look = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        look.samples.iter().find(|sample| sample.device == *device)?.uuid.clone()
+    }
+
+    pub(super) fn set(&self, samples: Vec<DeviceSample>, problems: Vec<String>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = LastLook { samples, problems };
+    }
+}
+
+impl StoreWatch {
+    pub(super) fn new(store: String) -> Self {
+        let state = LedgerState::Away { detail: "it was not asked yet".to_owned() };
+        Self(Arc::new(RwLock::new(StoreStatus { store, state, reached: false, warnings: Vec::new() })))
+    }
+
+    /// How the store is now.
+    pub(crate) fn status(&self) -> StoreStatus {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn update(&self, change: impl FnOnce(&mut StoreStatus)) {
+        change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner));
+    }
+}
