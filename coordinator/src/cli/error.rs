@@ -9,8 +9,6 @@ use crate::lease_run::LeaseError;
 use crate::serve::ServeError;
 use crate::supervisor::ProgramError;
 
-use super::private::PrivateError;
-
 /// A command failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CliError {
@@ -80,4 +78,23 @@ pub(super) enum CliError {
     /// Threads, signals.
     #[error("cannot set up the runtime")]
     Runtime(#[source] io::Error),
+}
+
+/// It does not start.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PrivateError {
+    /// Folders, its log.
+    #[error("cannot make a folder for a coordinator of this chat")]
+    Folder(#[source] io::Error),
+    /// The program.
+    #[error("cannot start a coordinator for this chat")]
+    Spawn(#[source] io::Error),
+    /// Its own words.
+    #[error("no coordinator answered, and one for this chat does not start: {said}{hint}")]
+    Ended {
+        /// The end of its log.
+        said: String,
+        /// What to do about it.
+        hint: &'static str,
+    },
 }

@@ -1,14 +1,11 @@
 //! A model given as a file or a folder: when that is meant, how a coordinator is asked for it, and what is in it. What makes
 //! a model of files is the coordinator's to say.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use model_boss_protocol::ErrorCode;
 use serde_json::{Value, json};
 
-use super::by_worker::ByWorker;
 use super::error::CliError;
 use super::flags::environment;
 use crate::client::{Client, ClientError, in_path};
@@ -67,12 +64,6 @@ fn owner_key(client: &Client) -> Option<String> {
     let sources = Sources { flags: Vec::new(), environment: environment(), file: None };
     let config = sources.load().ok()?.config;
     client.is_on_this_machine().then(|| key_for(&config.own_state_dir(), client.port())).flatten()
-}
-
-/// What is in the files, in the words of the worker, which is the program that reads them.
-pub(super) fn inspect(path: &Path, as_json: bool) -> Result<ExitCode, CliError> {
-    let as_json = as_json.then_some(OsStr::new("--json"));
-    ByWorker::new()?.run([OsStr::new("inspect"), path.as_os_str()].into_iter().chain(as_json))
 }
 
 #[cfg(test)]

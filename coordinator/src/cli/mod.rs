@@ -1,6 +1,7 @@
 //! The command line: what can be said, and who does it. Every command but `serve` and `config` talks to a coordinator over
 //! HTTP and knows nothing that its API does not tell; `run` with a file starts one if none runs.
 
+mod args;
 mod bench;
 mod by_worker;
 mod chat;
@@ -8,10 +9,12 @@ mod convert;
 mod error;
 mod files;
 mod flags;
+mod inspect;
 mod logs;
 mod orders;
 mod private;
 mod providers;
+mod runtime;
 mod scan;
 mod set_config;
 mod show_config;
@@ -20,24 +23,26 @@ mod tasks;
 mod views;
 mod watch;
 
-use std::io::{self, Write};
+use std::io;
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use bench::BenchCommand;
+use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use tokio::runtime::{Builder, Runtime};
+use error::CliError;
+use flags::SettingFlags;
+use tasks::TasksCommand;
+use tokio::runtime::Builder;
 
+use self::args::{ReadArgs, WatchArgs};
+use self::inspect::inspect;
+use self::runtime::{print, small_runtime};
 use crate::client::Client;
 use crate::error_chain::chain;
 use crate::lease_run::{self, LeaseCommand};
 use crate::log_filter::LogFilter;
 use crate::serve::serve;
 use crate::terminal;
-
-use bench::BenchCommand;
-use error::CliError;
-use flags::SettingFlags;
-use tasks::TasksCommand;
 
 /// Threads that serve sockets. A request visits the task of its connection and the scheduler's: on one thread that is a
 /// function call apart, between two threads a sleeping one has to be woken each time (a third of the latency added at
@@ -193,24 +198,6 @@ enum ConfigCommand {
     Set(set_config::SetArgs),
 }
 
-/// What every command that reads takes.
-#[derive(Clone, Copy, Debug, Args)]
-struct ReadArgs {
-    /// The API's own JSON, for programs.
-    #[arg(long)]
-    json: bool,
-}
-
-/// What reads take that are worth following.
-#[derive(Clone, Copy, Debug, Args)]
-struct WatchArgs {
-    #[command(flatten)]
-    read: ReadArgs,
-    /// Show it again every second until Ctrl-C.
-    #[arg(short, long)]
-    watch: bool,
-}
-
 /// Does what the command line says; its exit code tells how that went: 1 for an error, 2 for a command line that makes
 /// no sense, 130 for an answer stopped by Ctrl-C.
 pub(crate) fn run() -> ExitCode {
@@ -276,7 +263,7 @@ impl Command {
             Self::Show { model, read } => {
                 let (client, runtime) = (client()?, small_runtime()?);
                 match runtime.block_on(files::meant(&client, &model))? {
-                    Some(path) => return files::inspect(&path, read.json),
+                    Some(path) => return inspect(&path, read.json),
                     None => print(&runtime.block_on(tables::show(&client, &model, read.json))?)?,
                 }
             }
@@ -320,15 +307,6 @@ impl Command {
         }
         Ok(ExitCode::SUCCESS)
     }
-}
-
-fn print(text: &str) -> Result<(), CliError> {
-    terminal::out().write_all(text.as_bytes()).map_err(CliError::Output)
-}
-
-/// Enough for one request at a time.
-fn small_runtime() -> Result<Runtime, CliError> {
-    Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use super::error::CliError;
+use super::error::{CliError, PrivateError};
 use crate::catalog::ModelRoots;
 use crate::client::Client;
 use crate::config::DEFAULT_TASKS;
@@ -22,6 +22,7 @@ use crate::guard::die_with_us;
 
 /// It has nothing left to do when it is asked to end; this is for a worker that does not.
 const END_LIMIT: Duration = Duration::from_secs(15);
+
 /// How much of its log is shown when it does not start.
 const SHOWN_LINES: usize = 10;
 
@@ -30,25 +31,6 @@ pub(super) struct Private {
     child: Child,
     client: Client,
     _folder: TempDir,
-}
-
-/// It does not start.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum PrivateError {
-    /// Folders, its log.
-    #[error("cannot make a folder for a coordinator of this chat")]
-    Folder(#[source] io::Error),
-    /// The program.
-    #[error("cannot start a coordinator for this chat")]
-    Spawn(#[source] io::Error),
-    /// Its own words.
-    #[error("no coordinator answered, and one for this chat does not start: {said}{hint}")]
-    Ended {
-        /// The end of its log.
-        said: String,
-        /// What to do about it.
-        hint: &'static str,
-    },
 }
 
 impl Private {

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::args::WatchArgs;
 use super::error::CliError;
-use super::{WatchArgs, print, small_runtime};
+use super::runtime::{print, small_runtime};
 use crate::client::Client;
 use crate::terminal::{self, Code};
 

@@ -1,9 +1,13 @@
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use model_boss_lease_store::Terms;
+use model_boss_protocol::{ByteCount, Category, KeepAlive};
 use proptest::prelude::*;
 
 use super::load::Loaded;
+use super::sections::LeaseTerms;
 use super::*;
 
 /// A file with this text, and these variables and flags over it.
@@ -289,7 +293,7 @@ proptest! {
 fn the_state_folder_is_one_per_service_and_user_wherever_the_process_was_started() {
     let of = |variables: &[(&str, &str)], root: bool| {
         let variable = |name: &str| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
-        super::state_dir_of(&variable, root, || Some("/people/me".into())).display().to_string()
+        super::sections::state_dir_of(&variable, root, || Some("/people/me".into())).display().to_string()
     };
     let user = [("HOME", "/home/me"), ("XDG_STATE_HOME", "/s")];
     assert_eq!(of(&[("STATE_DIRECTORY", "/var/lib/one:/var/lib/two")], false), "/var/lib/one");

@@ -1,16 +1,12 @@
 //! Where a lease is asked for and kept: at the ledger in Redis, with or without a coordinator, or at a coordinator over
 //! HTTP. What is done with a lease is the same either way.
 
-use std::io;
 use std::time::Duration;
 
-use model_boss_lease_store::{Owner, OwnerKind, Yielding, this_process};
+use model_boss_lease_store::Yielding;
 use model_boss_protocol::{ByteCount, DeviceId, Priority};
-use nix::unistd::getuid;
 
-use super::http_desk::HttpDesk;
-use super::redis_desk::RedisDesk;
-use super::{LeaseError, Whereabouts};
+use super::error::LeaseError;
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -114,20 +110,4 @@ impl Granted {
 pub(super) fn asked<'a>(asked: impl Iterator<Item = (&'a str, Duration)>) -> String {
     let asked: Vec<String> = asked.map(|(label, left)| format!("{label} has {} s", left.as_secs())).collect();
     if asked.is_empty() { String::new() } else { format!("; asked: {}", asked.join(", ")) }
-}
-
-/// Goes where leases are kept. `request` tells this request from the others of this process.
-pub(super) fn open(whereabouts: &Whereabouts, wanted: Wanted, request: &str) -> Result<Box<dyn Desk>, LeaseError> {
-    let owner = Owner::new(this_process()?, wanted.label.clone(), OwnerKind::Job).of_user(Some(getuid().as_raw()));
-    let process = &owner.process;
-    let namespace: String = process.pid_ns.chars().filter(char::is_ascii_digit).collect();
-    // Whoever knows the name of a request could ask for the answer to it.
-    let secret = getrandom::u64().map_err(|error| LeaseError::System("draw a name", io::Error::other(error)))?;
-    let request_id = format!("job-{namespace}-{}-{}-{request}-{secret:016x}", process.pid, process.start_time);
-    Ok(match whereabouts {
-        Whereabouts::Redis { url, runtime_dir } => {
-            Box::new(RedisDesk::open(url, runtime_dir.as_deref(), owner, wanted, request_id)?)
-        }
-        Whereabouts::Coordinator(client) => Box::new(HttpDesk::open(client.clone(), &owner, wanted, request_id)?),
-    })
 }

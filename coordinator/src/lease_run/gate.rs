@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode, ExitStatus};
 
 use clap::Args;
 
-use super::LeaseError;
+use super::error::LeaseError;
 
 /// The byte that opens the gate.
 pub(super) const OPEN: u8 = 0;

@@ -18,11 +18,13 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::desk::{self, Granted, GrantedPart, Revoked, Wanted};
+use super::desk::{Granted, GrantedPart, Revoked, Wanted};
+use super::error::LeaseError;
 use super::keeper::{Keeper, Leaving, Listener, News};
-use super::{LeaseError, Whereabouts};
+use super::whereabouts::Whereabouts;
 use crate::error_chain::chain;
 use crate::lease_http::{grace, millis, min_hold, span, training};
+use crate::lease_run::opening;
 use crate::terminal;
 
 /// A line that is longer is nobody's request.
@@ -229,7 +231,7 @@ impl Hold {
         };
         self.asked += 1;
         let (whereabouts, request) = (self.whereabouts.clone(), format!("hold-{}", self.asked));
-        match Keeper::start(move || desk::open(&whereabouts, wanted, &request)) {
+        match Keeper::start(move || opening::open(&whereabouts, wanted, &request)) {
             Ok((keeper, listener)) => {
                 let (wait, over) = (wait.map(|wait| wait.0), Arc::new(AtomicBool::new(false)));
                 let story = Story { id: id.clone(), keeper: keeper.clone(), over: Arc::clone(&over), listener, wait };

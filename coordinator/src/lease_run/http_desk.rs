@@ -11,8 +11,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 
-use super::LeaseError;
 use super::desk::{Answer, Desk, Granted, GrantedPart, Kept, Released, Revoked, Wanted, asked};
+use super::error::LeaseError;
 use crate::client::{Client, ClientError};
 use crate::lease_http::{
     AcquireBody, AnyBody, AttachBody, CancelBody, GrantedBody, HandleBody, LeaseBody, LeaseList, OneLease, OwnerBody,

@@ -14,14 +14,17 @@ use tokio::signal::unix::{Signal as Incoming, SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::desk::{self, Granted, Revoked};
+use super::args::RunArgs;
+use super::desk::{Granted, Revoked};
+use super::error::LeaseError;
 use super::gate::{OPEN, code};
 use super::keeper::{Keeper, Leaving, Listener, News};
-use super::{LeaseError, RunArgs, Whereabouts};
+use super::whereabouts::Whereabouts;
 use crate::environment::ChildEnvironment;
 use crate::error_chain::chain;
 use crate::guard::{Guarded, Lifeline, end_orphans};
 use crate::hangup::{self, Hangup};
+use crate::lease_run::opening;
 
 /// The gate is this same program: it comes up at once or not at all.
 const GATE_LIMIT: Duration = Duration::from_secs(10);
@@ -32,7 +35,7 @@ pub(super) fn run(args: &RunArgs, whereabouts: &Whereabouts) -> Result<ExitCode,
     let runtime =
         Builder::new_current_thread().enable_all().build().map_err(|error| LeaseError::System("start", error))?;
     let (whereabouts, wanted) = (whereabouts.clone(), args.wanted());
-    let keeper = Keeper::start(move || desk::open(&whereabouts, wanted, "run"))?;
+    let keeper = Keeper::start(move || opening::open(&whereabouts, wanted, "run"))?;
     runtime.block_on(Box::pin(run_job(args, keeper)))
 }
 

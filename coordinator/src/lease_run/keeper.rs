@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use model_boss_protocol::Later;
 use tokio::sync::{mpsc as news, oneshot};
 
-use super::LeaseError;
 use super::desk::{Answer, Desk, Granted, Released, Revoked};
+use super::error::LeaseError;
 use crate::error_chain::chain;
 
 /// Who waits asks this often: well within the lease time, so that the place in the queue is kept.

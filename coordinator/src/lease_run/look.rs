@@ -9,8 +9,9 @@ use model_boss_lease_store::{Holder, LeaseId, Owner, OwnerKind, StoreError, Term
 use model_boss_protocol::{ErrorCode, printable};
 use serde::Serialize;
 
+use super::error::LeaseError;
 use super::http_desk::{Line, is};
-use super::{LeaseError, Whereabouts};
+use super::whereabouts::Whereabouts;
 use crate::lease_http::{ForcedBody, LeaseBody, LeaseList, OneLease, ReleaseBody, ReleasedBody, WaiterBody};
 use crate::terminal;
 

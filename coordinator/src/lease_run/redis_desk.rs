@@ -10,8 +10,8 @@ use model_boss_lease_store::{
 };
 use model_boss_protocol::{ByteCount, DeviceId};
 
-use super::LeaseError;
 use super::desk::{Answer, Desk, Granted, GrantedPart, Kept, Released, Revoked, Wanted, asked};
+use super::error::LeaseError;
 use crate::probe::{DeviceSample, HostProbe, NvidiaProbe, Probe, Probes};
 
 /// A driver that needs longer for one sample is not waited for.

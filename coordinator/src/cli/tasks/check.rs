@@ -8,7 +8,7 @@ use model_boss_core::Target;
 use model_boss_tasks::{Problem, Providers, TasksFile, unknown_models};
 use serde_json::{Value, json};
 
-use super::super::ReadArgs;
+use super::super::args::ReadArgs;
 use super::super::error::CliError;
 use super::super::flags::environment;
 use super::super::tables::pretty;

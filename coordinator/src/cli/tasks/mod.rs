@@ -6,7 +6,7 @@ use clap::{Subcommand, ValueEnum};
 use model_boss_tasks::{manifest_schema, tasks_schema};
 use serde_json::{Value, json};
 
-use super::ReadArgs;
+use super::args::ReadArgs;
 use super::error::CliError;
 use super::tables::{items, pretty, table, text};
 use super::views;

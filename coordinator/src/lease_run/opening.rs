@@ -1,0 +1,28 @@
+//! Opening the desk of a coordinator or of Redis.
+
+use std::io;
+
+use model_boss_lease_store::{Owner, OwnerKind, this_process};
+use nix::unistd::getuid;
+
+use super::desk::{Desk, Wanted};
+use super::error::LeaseError;
+use super::http_desk::HttpDesk;
+use super::redis_desk::RedisDesk;
+use super::whereabouts::Whereabouts;
+
+/// Goes where leases are kept. `request` tells this request from the others of this process.
+pub(super) fn open(whereabouts: &Whereabouts, wanted: Wanted, request: &str) -> Result<Box<dyn Desk>, LeaseError> {
+    let owner = Owner::new(this_process()?, wanted.label.clone(), OwnerKind::Job).of_user(Some(getuid().as_raw()));
+    let process = &owner.process;
+    let namespace: String = process.pid_ns.chars().filter(char::is_ascii_digit).collect();
+    // Whoever knows the name of a request could ask for the answer to it.
+    let secret = getrandom::u64().map_err(|error| LeaseError::System("draw a name", io::Error::other(error)))?;
+    let request_id = format!("job-{namespace}-{}-{}-{request}-{secret:016x}", process.pid, process.start_time);
+    Ok(match whereabouts {
+        Whereabouts::Redis { url, runtime_dir } => {
+            Box::new(RedisDesk::open(url, runtime_dir.as_deref(), owner, wanted, request_id)?)
+        }
+        Whereabouts::Coordinator(client) => Box::new(HttpDesk::open(client.clone(), &owner, wanted, request_id)?),
+    })
+}
