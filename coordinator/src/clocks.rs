@@ -1,6 +1,6 @@
-//! The runtime's clock, which tests may stop. As `std`'s: nothing adds to its moments but this.
+//! Clocks: the runtime's, which tests may stop and to whose moments nothing adds but this, and the time of day.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use model_boss_protocol::LONGEST_SPAN;
 use tokio::time::Instant;
@@ -13,6 +13,16 @@ pub(crate) fn later(start: Instant, span: Duration) -> Instant {
 /// The moment `span` from now.
 pub(crate) fn in_a(span: Duration) -> Instant {
     later(Instant::now(), span)
+}
+
+/// Whole seconds since 1970, as APIs write time.
+pub(crate) fn unix_seconds() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs())
+}
+
+/// Seconds since 1970 with their fraction.
+pub(crate) fn unix_time() -> f64 {
+    SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs_f64()
 }
 
 #[cfg(test)]

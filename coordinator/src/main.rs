@@ -27,6 +27,7 @@ mod origins;
 mod owner;
 mod plain_file;
 mod probe;
+mod process;
 mod runtime_config;
 mod scheduling;
 mod secrets;

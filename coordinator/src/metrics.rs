@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use model_boss_core::Verdict;
 use model_boss_protocol::ModelId;
@@ -12,6 +12,8 @@ use prometheus::core::Collector;
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, TextEncoder};
 use serde::Serialize;
+
+use crate::clocks::unix_time;
 
 const REQUESTS: &str = "model_boss_requests_total";
 const PROMPT_TOKENS: &str = "model_boss_prompt_tokens_total";
@@ -177,7 +179,7 @@ impl Metrics {
             totals.input_tokens += usage.prompt_tokens;
             totals.output_tokens += usage.completion_tokens;
         }
-        let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let at = unix_time();
         *self.recent.lock().unwrap_or_else(PoisonError::into_inner) = Some(Recent {
             input_tokens: usage.prompt_tokens,
             output_tokens: usage.completion_tokens,

@@ -30,12 +30,13 @@ use crate::memory::MemoryBudget;
 use crate::metrics::Metrics;
 use crate::owner::OwnerKey;
 use crate::probe::{DeclaredProbe, HostProbe, NvidiaProbe, Probe, SimulatedMachine, SimulationError};
+use crate::process::Spawner;
 use crate::runtime_config::RuntimeConfig;
 use crate::scheduling::{News, Pulse, Scheduling};
 use crate::settings::{Configured, LiveSettings};
 use crate::startup::Startup;
 use crate::state_folder::StateFolder;
-use crate::supervisor::{LOGS, Ports, ProgramError, Programs, Spawner, Streams, Supervisor, SupervisorSettings, Tools};
+use crate::supervisor::{LOGS, Ports, ProgramError, Programs, Streams, Supervisor, SupervisorSettings, Tools};
 use crate::tasks::{LiveTasks, UnusableTasks};
 
 /// Where earlier versions kept their state unless they were told otherwise: in the folder that they were started from.

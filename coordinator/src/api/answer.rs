@@ -2,7 +2,7 @@
 //! sent to the client yet, so a worker that dies here costs only time.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
@@ -17,6 +17,7 @@ use super::account::Account;
 use super::answer_body::{AnswerBody, BodyError, Origin};
 use super::headers::THINKING;
 use super::reshape::reshape_whole;
+use crate::clocks::unix_seconds;
 use crate::cloud::{CloudAnswer, CloudRequest, Clouds};
 use crate::json::{self, JsonLimits};
 use crate::memory::{Admission, HeldMemory, MemoryBudget, MemoryError};
@@ -230,7 +231,7 @@ async fn ask_cloud(
         id: &String::from_utf8_lossy(forward.request_id.as_bytes()),
         client: &forward.cloud.client,
         daily_limit: forward.cloud.daily_limit,
-        now: SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()),
+        now: unix_seconds(),
         memory: &forward.memory,
         limits: forward.limits,
     };
@@ -360,7 +361,7 @@ async fn prepare(worker: &Worker, forward: &Forward) -> Result<Asked, Lost> {
         let body = forward.body_for(worker.model.as_str());
         return Ok(Asked { path, body, reshape: None, thinking: None });
     };
-    let created = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
+    let created = unix_seconds();
     let id = format!("chatcmpl-{}", String::from_utf8_lossy(forward.request_id.as_bytes()));
     let stamp = Stamp { id, model: worker.model.to_string(), created };
     let (dialect, body) = (dialect.clone(), forward.body.clone());

@@ -1,7 +1,6 @@
 //! `POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's API, for whatever model answers chats here.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use axum::response::Response;
 use http::header::HeaderValue;
@@ -19,10 +18,9 @@ use super::answer::deadline_exceeded;
 use super::body::{OpenBody, RequestBody, json};
 use super::context::Context;
 use super::inference::{infer_body, understand};
-use super::providers;
 use super::reshape::reshaped;
 use super::route::Call;
-use crate::clocks::in_a;
+use crate::clocks::{in_a, unix_seconds};
 use crate::cloud::CountRequest;
 use crate::scheduling::Wish;
 
@@ -115,7 +113,7 @@ async fn counted_elsewhere(
     let asked = async {
         account.dispatched(&ticket.dispatched().await?);
         let id = String::from_utf8_lossy(id.as_bytes());
-        let question = CountRequest { provider: &provider, model: &model, body, size, id: &id, now: providers::now() };
+        let question = CountRequest { provider: &provider, model: &model, body, size, id: &id, now: unix_seconds() };
         context.clouds.count_tokens(question).await
     };
     let counted = match deadline {
@@ -157,6 +155,6 @@ fn model_of(body: &Map<String, Value>) -> String {
 
 fn stamp(call: &Call, model: String) -> Stamp {
     let id = call.request_id();
-    let created = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
+    let created = unix_seconds();
     Stamp { id: format!("msg_{}", String::from_utf8_lossy(id.as_bytes())), model, created }
 }

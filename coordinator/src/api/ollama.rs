@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::Response;
@@ -33,6 +33,7 @@ use super::reshape::reshaped;
 use super::route::Call;
 use super::tasks;
 use crate::catalog::Model;
+use crate::clocks::unix_seconds;
 
 /// The version of Ollama whose API this is: its clients ask for a least one.
 const API_VERSION: &str = "0.13.0";
@@ -124,7 +125,7 @@ fn named(body: &mut Map<String, Value>) -> Stamp {
     if !asked.is_empty() {
         body.insert("model".to_owned(), json!(asked));
     }
-    let created = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
+    let created = unix_seconds();
     Stamp { id: String::new(), model: asked, created }
 }
 

@@ -9,6 +9,7 @@ use model_boss_protocol::{ApiError, ByteCount, ModelId, StreamStats};
 use super::context::Context;
 use super::providers;
 use super::route::Call;
+use crate::clocks::unix_seconds;
 use crate::metrics::Page;
 
 /// `GET /metrics`.
@@ -75,7 +76,7 @@ async fn read_off(context: &Context, page: &mut Page) {
 
 /// What was asked of providers and spent there (RC-27).
 fn clouds(context: &Context, page: &mut Page) {
-    let (providers, today) = context.clouds.report(providers::now());
+    let (providers, today) = context.clouds.report(unix_seconds());
     for provider in &providers {
         let of_provider = ("provider", provider.name.as_str());
         for model in &provider.models {

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::body::json;
 use super::context::Context;
 use super::route::Call;
+use crate::clocks::unix_seconds;
 use crate::cloud::{ProviderReport, Today, UTC_DAY};
 
 /// What a client spent today, and may spend.
@@ -33,7 +34,7 @@ pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
         /// When the day that limits are for ends, in seconds since 1970.
         day_ends: u64,
     }
-    let (providers, today) = call.context.clouds.report(now());
+    let (providers, today) = call.context.clouds.report(unix_seconds());
     let clients = budgets(&call.context, &today);
     json(&Providers { providers, clients, day_ends: (today.day + 1) * UTC_DAY })
 }
@@ -57,9 +58,4 @@ pub(super) fn budgets(context: &Context, today: &Today) -> Vec<Budget> {
         }
     };
     all.into_iter().map(budget).collect()
-}
-
-/// Seconds since 1970.
-pub(super) fn now() -> u64 {
-    crate::cloud::now()
 }

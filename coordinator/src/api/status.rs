@@ -14,6 +14,7 @@ use serde::Serialize;
 use super::body::{json, json_with};
 use super::context::Context;
 use super::route::Call;
+use crate::clocks::unix_seconds;
 use crate::leases::StoreStatus;
 use crate::memory::MemoryUse;
 use crate::model_folders;
@@ -218,7 +219,7 @@ pub(super) async fn stats(call: Call) -> Result<Response, ApiError> {
         at: None,
     };
     let totals = context.metrics.totals().into_iter();
-    let (providers, _) = context.clouds.report(super::providers::now());
+    let (providers, _) = context.clouds.report(unix_seconds());
     let asked = providers.into_iter().filter(|provider| provider.since_start.requests > 0);
     json(&Stats {
         uptime_s: context.started.elapsed().as_secs_f64(),

@@ -1,12 +1,11 @@
 //! What a coordinator has and does, as tables for people or as its own JSON.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use model_boss_protocol::{ByteCount, StreamStats, printable};
 use serde_json::Value;
 
 use super::error::CliError;
 use crate::client::{Client, in_path};
+use crate::clocks::unix_time;
 
 /// `model-boss list`.
 pub(super) async fn list(client: &Client, as_json: bool) -> Result<String, CliError> {
@@ -48,7 +47,7 @@ pub(super) async fn ps(client: &Client, as_json: bool) -> Result<String, CliErro
         return Ok(pretty(&answer));
     }
     // The API gives times as seconds since 1970.
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let now = unix_time();
     let rows = items(&answer, "slots").map(|slot| {
         let parts: Vec<(String, ByteCount)> = serde_json::from_value(slot["parts"].clone()).unwrap_or_default();
         let devices: Vec<_> = parts.iter().map(|(device, _)| device.as_str()).collect();

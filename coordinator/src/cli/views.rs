@@ -1,13 +1,14 @@
 //! What waits, who asks, what the devices hold, what was decided and what would be: as tables for people or as the API's
 //! own JSON.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::error::CliError;
 use super::tables::{bytes, items, pretty, table, text};
 use crate::client::Client;
+use crate::clocks::unix_time;
 
 /// `model-boss queue`.
 pub(super) async fn queue(client: &Client, as_json: bool) -> Result<String, CliError> {
@@ -34,7 +35,7 @@ pub(super) async fn clients(client: &Client, as_json: bool) -> Result<String, Cl
     if as_json {
         return Ok(pretty(&answer));
     }
-    let now = now();
+    let now = unix_time();
     let rows = items(&answer, "clients").map(|entry| {
         let seen = entry["last_seen"].as_f64().map_or_else(|| "-".to_owned(), |at| format!("{} ago", span(now - at)));
         let held = &entry["held_back"];
@@ -151,7 +152,7 @@ pub(super) async fn decisions(client: &Client, count: usize, as_json: bool) -> R
     if as_json {
         return Ok(pretty(&answer));
     }
-    let now = now();
+    let now = unix_time();
     let rows = items(&answer, "decisions").map(|decision| {
         let reasons: Vec<String> = items(decision, "reasons").map(text).collect();
         let request = &decision["request"];
@@ -259,10 +260,6 @@ fn span(seconds: f64) -> String {
         (0, minutes, seconds) => format!("{minutes}m {seconds}s"),
         (hours, minutes, _) => format!("{hours}h {minutes}m"),
     }
-}
-
-fn now() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
 #[cfg(test)]

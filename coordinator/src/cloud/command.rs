@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 use crate::environment::ChildEnvironment;
 use crate::guard::{Guarded, Lifeline};
-use crate::supervisor::Spawner;
+use crate::process::Spawner;
 
 /// A command that says nothing for this long has failed: thinking models take minutes.
 const SILENCE: Duration = Duration::from_secs(600);

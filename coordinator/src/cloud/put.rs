@@ -12,7 +12,7 @@ use model_boss_protocol::{ApiError, ErrorCode};
 use serde_json::{Value, json};
 
 use super::bill::{Bill, BilledChat, BilledMessages, Most};
-use super::provider::ProviderKind;
+use crate::config::ProviderKind;
 use crate::json::{self, JsonLimits};
 use crate::memory::{Admission, HeldMemory};
 use crate::offload::offload;

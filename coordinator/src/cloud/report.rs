@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use model_boss_tasks::CLAUDE;
 use serde::Serialize;
 
-use super::provider::{Price, ProviderKind};
+use super::clouds::Clouds;
 use super::spend::{DAY, Tally, Today};
-use super::{Clouds, Provider};
+use crate::config::{Price, Provider, ProviderKind};
 
 /// Seconds of a day of UTC: what was spent counts for one.
 pub(crate) const UTC_DAY: u64 = DAY;
@@ -163,8 +163,8 @@ impl Clouds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cloud::ProviderTables;
     use crate::cloud::spend::Used;
+    use crate::config::ProviderTables;
     use crate::state_folder::StateFolder;
     use model_boss_protocol::ClientId;
 

@@ -20,7 +20,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tower::Service;
 
-use super::provider::is_loopback;
+use crate::config::is_loopback;
 
 /// A connection, with a tunnel where one is needed, stands within this or not at all.
 const CONNECT: Duration = Duration::from_secs(30);

@@ -14,6 +14,7 @@ use model_boss_lease_store::{StateFileUse, open_state_file, replace_state_file};
 use model_boss_protocol::ClientId;
 use serde::{Deserialize, Serialize};
 
+use crate::clocks::unix_seconds;
 use crate::state_folder::StateFolder;
 
 /// The file's name.
@@ -373,7 +374,7 @@ fn read(file: &Path) -> io::Result<Today> {
     serde_json::from_slice(&text).or_else(|error| {
         let aside = file.with_extension("json.damaged");
         tracing::warn!("{} makes no sense ({error}) and is moved to {}", file.display(), aside.display());
-        let today = Today { day: super::now() / DAY, unknown: true, ..Today::default() };
+        let today = Today { day: unix_seconds() / DAY, unknown: true, ..Today::default() };
         fs::rename(file, aside).map(|()| today)
     })
 }
@@ -381,6 +382,7 @@ fn read(file: &Path) -> io::Result<Today> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clocks::unix_seconds;
 
     fn use_of<'a>(client: &'a ClientId, dollars: Option<f64>) -> Used<'a> {
         Used { client, provider: "claude", model: "opus", tokens: (7, 3), dollars }
@@ -423,7 +425,7 @@ mod tests {
     fn a_damaged_file_shuts_limits_until_the_day_ends_also_after_a_restart() {
         let folder = tempfile::tempdir().unwrap();
         let state = StateFolder::new(folder.path());
-        let (client, now) = (ClientId::from("a"), super::super::now());
+        let (client, now) = (ClientId::from("a"), unix_seconds());
         fs::write(folder.path().join(FILE), "{\"day\":20").unwrap();
         let spend = Spend::open(&state);
         assert_eq!(spend.reserve(&client, 5.0, 1.0, now).unwrap_err(), Refused::Unknown);

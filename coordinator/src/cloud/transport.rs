@@ -17,8 +17,8 @@ use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::provider::{Provider, ProviderKind};
 use super::route::{Proxies, Route};
+use crate::config::{Provider, ProviderKind};
 
 /// A provider that does not begin to answer within this has failed: thinking models take minutes.
 const FIRST_BYTE: Duration = Duration::from_secs(600);

@@ -10,9 +10,9 @@ use figment::value::Value;
 use model_boss_core::{ClientRules, LoadFailurePolicy, MaxLoaded};
 use model_boss_protocol::{ByteCount, KeepAlive, LlamaArgs, ParseSpanError, parse_span, span_of_secs};
 
+use super::provider::ProviderTables;
 use super::setting::{Node, Quoted, Setting, list, quote, text, whole, whole_number};
 use super::{BackendTables, DeclaredDevices, Hosts, IdleTime, LogFormat, LogLevel, RedisUrl};
-use crate::cloud::ProviderTables;
 
 macro_rules! leaf {
     ($($kind:ty),* $(,)?) => {

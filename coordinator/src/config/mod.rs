@@ -6,6 +6,7 @@
 mod keys;
 mod kinds;
 mod load;
+mod provider;
 mod sections;
 mod setting;
 mod tables;
@@ -15,6 +16,7 @@ mod values;
 
 pub(crate) use keys::{ApiKeys, ApiKeysError};
 pub(crate) use load::{ConfigError, DEFAULT_FILE, Loaded, Shown, Sources, catalogue, flag, variable};
+pub(crate) use provider::{Price, Provider, ProviderKind, ProviderTables, is_loopback};
 pub(crate) use sections::{Config, DEFAULT_TASKS, Limits, Sse};
 pub(crate) use setting::entries;
 pub(crate) use tables::{BackendTables, DeclaredDevice, DeclaredDevices};

@@ -15,8 +15,8 @@ use crate::config::{BackendTables, DeclaredDevices, Hosts, IdleTime, LogFormat, 
 /// The file of tasks where none is named.
 pub(crate) const DEFAULT_TASKS: &str = "tasks.yaml";
 
+use super::provider::ProviderTables;
 use super::setting::section;
-use crate::cloud::ProviderTables;
 use crate::json::JsonLimits;
 use crate::model_folders::ModelFolders;
 

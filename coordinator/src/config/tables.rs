@@ -10,8 +10,8 @@ use model_boss_core::{ClientRule, ClientRules, MaxLoaded};
 use model_boss_protocol::{Backend, ByteCount, Category, ClientId, CommandSpec, DeviceId};
 use serde::{Deserialize, Serialize};
 
+use super::provider::{ProviderSpec, ProviderTables};
 use super::setting::{Quoted, Setting, quote, text, whole};
-use crate::cloud::{ProviderSpec, ProviderTables};
 use crate::secrets::{hidden, is_secret_name};
 
 /// The name of the rule for everybody.

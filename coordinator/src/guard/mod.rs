@@ -17,15 +17,11 @@ use tokio::process::{Child, Command};
 
 use crate::descriptors;
 use crate::environment::ChildEnvironment;
+use crate::guard::process::{NAME, OWN_PROGRAM};
 
 pub(crate) use household::end_orphans;
 pub(crate) use process::{GUARD, run};
 pub(crate) use tie::die_with_us;
-
-/// This very program, also after its file was replaced.
-const OWN_PROGRAM: &str = "/proc/self/exe";
-/// How guards are called: a signal to every process with our name does not mean them.
-const NAME: &str = "mb-guard";
 
 /// A program that is about to be started behind its guards.
 #[derive(Debug)]

@@ -19,7 +19,6 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, dup2_stdin, getpid, getppid};
 
 use super::tie::{die_with_parent, pass_on};
-use super::{NAME, OWN_PROGRAM};
 
 /// The hidden command of this program that is a guard.
 pub(crate) const GUARD: &str = "guard";
@@ -252,3 +251,9 @@ fn failed(code: u8, error: &GuardError) -> ExitCode {
     crate::terminal::say(&format!("model-boss: {}", crate::error_chain::chain(error)));
     ExitCode::from(code)
 }
+
+/// This very program, also after its file was replaced.
+pub(super) const OWN_PROGRAM: &str = "/proc/self/exe";
+
+/// How guards are called: a signal to every process with our name does not mean them.
+pub(super) const NAME: &str = "mb-guard";

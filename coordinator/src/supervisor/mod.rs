@@ -10,7 +10,6 @@ mod ports;
 mod programs;
 mod runner;
 mod sockets;
-mod spawner;
 mod streams;
 mod worker_log;
 
@@ -29,7 +28,6 @@ pub(crate) use order::{SpawnOrder, SupervisorSettings, Tools};
 pub(crate) use output::LOGS;
 pub(crate) use ports::Ports;
 pub(crate) use programs::{ProgramError, Programs};
-pub(crate) use spawner::Spawner;
 pub(crate) use streams::Streams;
 
 /// Starts, watches and ends workers.

@@ -10,9 +10,10 @@ use crate::catalog::{LiveCatalog, Model};
 use crate::environment::ChildEnvironment;
 use crate::leases::Leases;
 use crate::probe::SimulatedMachine;
+use crate::process::Spawner;
 use crate::scheduling::News;
 use crate::state_folder::StateFolder;
-use crate::supervisor::{Ports, Programs, Spawner, Streams};
+use crate::supervisor::{Ports, Programs, Streams};
 
 /// What every runner uses.
 pub(crate) struct Tools {

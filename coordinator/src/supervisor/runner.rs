@@ -25,9 +25,9 @@ use super::engine_gate::ENGINE_GATE;
 use super::order::{SpawnOrder, Tools, load_timeout_for};
 use super::output::Output;
 use super::ports::Port;
-use super::spawner::{Launch, Started};
 use crate::clocks::later;
 use crate::guard::{Lifeline, end_orphans};
+use crate::process::{Launch, Started};
 use crate::upstream::Upstream;
 use crate::worker::Worker;
 

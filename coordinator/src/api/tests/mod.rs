@@ -20,8 +20,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::catalog::{Engines, LiveCatalog, ModelRoots};
-use crate::cloud::{Clouds, ProviderTables};
-use crate::config::{ApiKeys, Hosts, Limits, LogLevel, Sse};
+use crate::cloud::Clouds;
+use crate::config::{ApiKeys, Hosts, Limits, LogLevel, ProviderTables, Sse};
 use crate::driver::{Driver, Waiting};
 use crate::environment::ChildEnvironment;
 use crate::footprints::Footprints;
@@ -30,11 +30,12 @@ use crate::log_filter::LogFilter;
 use crate::memory::MemoryBudget;
 use crate::metrics::Metrics;
 use crate::probe::{DeviceSample, Probe};
+use crate::process::Spawner;
 use crate::runtime_config::RuntimeConfig;
 use crate::scheduling::{News, Pulse, Scheduling};
 use crate::settings::{Configured, LiveSettings};
 use crate::state_folder::StateFolder;
-use crate::supervisor::{Ports, Programs, Spawner, Supervisor, SupervisorSettings, Tools};
+use crate::supervisor::{Ports, Programs, Supervisor, SupervisorSettings, Tools};
 use crate::tasks::LiveTasks;
 
 /// A machine with 8 GiB, one of them in use.

@@ -25,15 +25,15 @@ pub(crate) struct Spawner {
 
 /// What to start. Standard input, output and error are pipes.
 #[derive(Clone, Debug)]
-pub(super) struct Launch {
+pub(crate) struct Launch {
     /// The worker's program.
-    pub(super) program: PathBuf,
+    pub(crate) program: PathBuf,
     /// Its one argument.
-    pub(super) argument: &'static str,
+    pub(crate) argument: &'static str,
     /// The UUIDs of the GPUs it may see, joined by commas; empty for none (RC-16).
-    pub(super) visible_gpus: String,
+    pub(crate) visible_gpus: String,
     /// What it inherits.
-    pub(super) environment: ChildEnvironment,
+    pub(crate) environment: ChildEnvironment,
 }
 
 /// A started program: its outer guard, and the lifeline that keeps it running.
@@ -64,7 +64,7 @@ impl Spawner {
     }
 
     /// Starts one worker.
-    pub(super) async fn spawn(&self, launch: Launch) -> io::Result<Started> {
+    pub(crate) async fn spawn(&self, launch: Launch) -> io::Result<Started> {
         self.spawn_program(program(&launch)?).await
     }
 

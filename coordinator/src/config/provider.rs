@@ -86,7 +86,7 @@ pub(crate) enum TransportKind {
 pub(crate) struct ProviderTables(pub(crate) BTreeMap<String, ProviderSpec>);
 
 /// One, ready to be asked.
-pub(super) struct Provider {
+pub(crate) struct Provider {
     name: String,
     spec: ProviderSpec,
     kind: ProviderKind,
@@ -153,7 +153,7 @@ impl ProviderSpec {
 
 impl ProviderTables {
     /// These, and `claude`.
-    pub(super) fn with_claude(&self) -> BTreeMap<String, ProviderSpec> {
+    pub(crate) fn with_claude(&self) -> BTreeMap<String, ProviderSpec> {
         let mut all = self.0.clone();
         let claude = all.entry(CLAUDE.to_owned()).or_insert_with(|| ProviderSpec {
             kind: None,
@@ -230,77 +230,77 @@ fn leads_here(url: &str) -> bool {
 }
 
 /// Whether a host of a URL is this machine.
-pub(super) fn is_loopback(host: &str) -> bool {
+pub(crate) fn is_loopback(host: &str) -> bool {
     let host = host.trim_matches(['[', ']']);
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 impl Provider {
-    pub(super) fn new(name: &str, spec: ProviderSpec) -> Self {
+    pub(crate) fn new(name: &str, spec: ProviderSpec) -> Self {
         let base_url = spec.base_url.as_deref().unwrap_or(ANTHROPIC).trim_end_matches('/');
         let base_url = base_url.strip_suffix("/v1").unwrap_or(base_url).to_owned();
         Self { name: name.to_owned(), kind: spec.kind(name), base_url, spec }
     }
 
-    pub(super) fn kind(&self) -> ProviderKind {
+    pub(crate) fn kind(&self) -> ProviderKind {
         self.kind
     }
 
     /// Its prefix.
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
     /// Its address, up to `/v1`, or the command that is run.
-    pub(super) fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         self.command().map_or_else(|| self.base_url.clone(), |program| program.display().to_string())
     }
 
     /// The program that is run for each request, where that is how it is reached.
-    pub(super) fn command(&self) -> Option<&Path> {
+    pub(crate) fn command(&self) -> Option<&Path> {
         let by_command = self.spec.transport == Some(TransportKind::Cli);
         by_command.then(|| self.spec.command.as_deref().unwrap_or(Path::new(CLAUDE)))
     }
 
     /// Its short names, and its own names of the same models.
-    pub(super) fn models(&self) -> &BTreeMap<String, String> {
+    pub(crate) fn models(&self) -> &BTreeMap<String, String> {
         &self.spec.models
     }
 
     /// The whole address of a path such as `/v1/messages`.
-    pub(super) fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("{}{path}", self.base_url)
     }
 
     /// The provider's own name of a model.
-    pub(super) fn model<'a>(&'a self, name: &'a str) -> &'a str {
+    pub(crate) fn model<'a>(&'a self, name: &'a str) -> &'a str {
         self.spec.models.get(name).map_or(name, String::as_str)
     }
 
     /// What is written about a model's price; the longest beginning of the name counts.
-    pub(super) fn listed_price(&self, model: &str) -> Option<Price> {
+    pub(crate) fn listed_price(&self, model: &str) -> Option<Price> {
         let known = self.spec.prices.iter().filter(|(name, _)| model.starts_with(name.as_str()));
         known.max_by_key(|(name, _)| name.len()).map(|(_, price)| *price)
     }
 
     /// Whether a key that is sent there could be read on its way. The configuration refuses that at the start; here it
     /// is refused for every request, wherever its key is from.
-    pub(super) fn is_readable_on_the_way(&self) -> bool {
+    pub(crate) fn is_readable_on_the_way(&self) -> bool {
         is_readable_on_the_way(&self.base_url)
     }
 
     /// Dollars for a token of prompt and of answer.
-    pub(super) fn price(&self, model: &str) -> Option<(f64, f64)> {
+    pub(crate) fn price(&self, model: &str) -> Option<(f64, f64)> {
         self.listed_price(model).map(|price| (price.input / 1e6, price.output / 1e6))
     }
 
     /// Whether its answers cost anything: what is on this machine, or marked as no cloud, does not.
-    pub(super) fn costs(&self) -> bool {
+    pub(crate) fn costs(&self) -> bool {
         self.spec.cloud.unwrap_or_else(|| !leads_here(&self.base_url))
     }
 
     /// Its key; never logged, and sent to its own address only. A provider without one is asked without.
-    pub(super) fn key(&self) -> Result<Option<String>, ApiError> {
+    pub(crate) fn key(&self) -> Result<Option<String>, ApiError> {
         let missing = |what: String| {
             let message = format!("provider '{}' has no key: {what}", self.name);
             ApiError::new(ErrorCode::BackendError, message)
