@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use model_boss_weights::HeaderBudget;
 use model_boss_weights::gguf::{
-    ALIGNMENT_KEY, Array, Fault, Header, HeaderWriter, Outline, Strings, TensorInfo, Value, ValueType, dequantise,
+    ALIGNMENT_KEY, Array, HeaderFault, Header, HeaderWriter, Outline, Strings, TensorInfo, Value, ValueType, dequantise,
 };
 
 fuzz_target!(|file: &[u8]| {
@@ -14,7 +14,7 @@ fuzz_target!(|file: &[u8]| {
     let header = match Header::parse(file) {
         Ok(header) => header,
         Err(error) => {
-            assert!(!matches!(error.fault, Fault::Incomplete { .. }), "{error}: the whole file was there");
+            assert!(!matches!(error.fault, HeaderFault::Incomplete { .. }), "{error}: the whole file was there");
             assert!(!error.to_string().is_empty());
             return;
         }
@@ -42,7 +42,7 @@ fn outline_agrees(file: &[u8]) {
 fn prefix_says_what_it_lacks(file: &[u8]) {
     let head = &file[..file.len() / 2];
     if let Err(error) = Header::parse_prefix(head, file.len() as u64)
-        && let Fault::Incomplete { until } = error.fault
+        && let HeaderFault::Incomplete { until } = error.fault
     {
         assert!(until > head.len() as u64 && until <= file.len() as u64, "{until} of {}", file.len());
     }

@@ -94,7 +94,7 @@ pub enum Placeholder {
 
 /// A template cannot be filled in.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TemplateError {
+pub enum CommandTemplateError {
     /// Not one of ours.
     #[error("'{{{0}}}' cannot be filled in; there are {all}. Write {{{{ and }}}} for braces", all = all_placeholders())]
     Unknown(String),
@@ -145,8 +145,8 @@ fn all_placeholders() -> String {
 pub type Piece = Result<Placeholder, String>;
 
 /// The pieces of a template, in order: `Err` is text as it stands, `Ok` something to fill in.
-pub fn split_template(template: &str) -> Result<Vec<Piece>, TemplateError> {
-    let unbalanced = || TemplateError::Unbalanced(template.to_owned());
+pub fn split_template(template: &str) -> Result<Vec<Piece>, CommandTemplateError> {
+    let unbalanced = || CommandTemplateError::Unbalanced(template.to_owned());
     let (mut pieces, mut text, mut rest) = (Vec::new(), String::new(), template);
     while let Some(at) = rest.find(['{', '}']) {
         text.push_str(&rest[..at]);
@@ -164,7 +164,7 @@ pub fn split_template(template: &str) -> Result<Vec<Piece>, TemplateError> {
         if !text.is_empty() {
             pieces.push(Err(std::mem::take(&mut text)));
         }
-        pieces.push(Ok(Placeholder::named(name).ok_or_else(|| TemplateError::Unknown(name.to_owned()))?));
+        pieces.push(Ok(Placeholder::named(name).ok_or_else(|| CommandTemplateError::Unknown(name.to_owned()))?));
         rest = after;
     }
     text.push_str(rest);
@@ -176,12 +176,12 @@ pub fn split_template(template: &str) -> Result<Vec<Piece>, TemplateError> {
 
 impl CommandSpec {
     /// Whether it can be filled in.
-    pub fn check(&self) -> Result<(), TemplateError> {
+    pub fn check(&self) -> Result<(), CommandTemplateError> {
         if self.line.first().is_none_or(String::is_empty) {
-            return Err(TemplateError::NoProgram);
+            return Err(CommandTemplateError::NoProgram);
         }
         if !self.health.starts_with('/') {
-            return Err(TemplateError::Health(self.health.clone()));
+            return Err(CommandTemplateError::Health(self.health.clone()));
         }
         if let Some(text) = &self.load_timeout {
             parse_span(text)?;
@@ -190,7 +190,7 @@ impl CommandSpec {
         for template in self.line.iter().chain(self.env.values()) {
             has_port |= split_template(template)?.contains(&Ok(Placeholder::Port));
         }
-        if has_port { Ok(()) } else { Err(TemplateError::NoPort) }
+        if has_port { Ok(()) } else { Err(CommandTemplateError::NoPort) }
     }
 
     /// Whether the program is told about several GPUs, so that it may be given them (RC-22).

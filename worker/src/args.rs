@@ -22,12 +22,12 @@ pub(crate) struct Serve {
     #[arg(long, requires = "model", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_concurrent: Option<u32>,
     #[command(flatten)]
-    pub(crate) layers: Layers,
+    pub(crate) layers: LayerFlags,
 }
 
 /// Where layers live.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub(crate) struct Layers {
+pub(crate) struct LayerFlags {
     /// auto, resident, stream: whether layers stay on the device, or those that do not fit are read anew in each step
     /// [default: the manifest's, or auto]
     #[arg(long, requires = "model")]
@@ -51,7 +51,7 @@ pub(crate) struct Layers {
     pub(crate) store: Option<StoreKind>,
 }
 
-impl Layers {
+impl LayerFlags {
     /// The command line goes before the manifest.
     pub(crate) fn over(&self, manifest: Residency) -> Residency {
         Residency {
@@ -72,13 +72,13 @@ pub struct Convert {
     #[arg(value_name = "OUT.gguf")]
     pub out: PathBuf,
     /// How matrices are stored
-    #[arg(long = "type", value_enum, default_value_t = StoredAs::Q8_0)]
-    pub stored_as: StoredAs,
+    #[arg(long = "type", value_enum, default_value_t = StoredType::Q8_0)]
+    pub stored_as: StoredType,
 }
 
 /// How matrices are stored in a file that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum StoredAs {
+pub enum StoredType {
     /// 16 bits
     F16,
     /// 16 bits with the range of 32

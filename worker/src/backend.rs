@@ -14,7 +14,7 @@ pub type LoadDecoder =
 pub type WriteFile<Asked> = Box<dyn FnOnce(&Asked) -> Result<(), LoadFailure>>;
 
 /// What the shell needs of whoever computes.
-pub struct Backend {
+pub struct WorkerBackend {
     /// For `serve` and `bench`.
     pub load: LoadDecoder,
     /// For `convert`.

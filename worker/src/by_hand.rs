@@ -111,11 +111,11 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::command_line::{Args, Command};
+    use crate::command_line::{CommandLine, WorkerCommand};
 
     fn parts(line: &str) -> Result<(DeviceId, Vec<(DeviceId, ByteCount)>), ByHandError> {
         let words = ["model-boss-worker", "serve", "m.gguf"].into_iter().chain(line.split_whitespace());
-        let Command::Serve(serve) = Args::try_parse_from(words).unwrap().command else { unreachable!() };
+        let WorkerCommand::Serve(serve) = CommandLine::try_parse_from(words).unwrap().command else { unreachable!() };
         leased(&serve, &Manifest { name: "m".to_owned(), ..Manifest::default() })
     }
 

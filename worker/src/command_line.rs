@@ -3,22 +3,22 @@
 use clap::{Parser, Subcommand};
 
 use crate::args::{Convert, Index, Serve, Synth};
-use crate::commands::bench::Bench;
+use crate::commands::bench::BenchArgs;
 use crate::commands::disk::Disk;
 use crate::commands::inspect::Inspect;
-use crate::commands::residency::ResidencyReport;
+use crate::commands::residency::ResidencyReportArgs;
 use crate::commands::text_cost::TextCost;
 
 /// Serves one model over HTTP on this machine, with OpenAI's API.
 #[derive(Debug, Parser)]
 #[command(name = "model-boss-worker", version, arg_required_else_help = true)]
-pub(crate) struct Args {
+pub(crate) struct CommandLine {
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: WorkerCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum WorkerCommand {
     /// Serve a model. Without MODEL the start line is awaited on standard input, as the coordinator sends it
     Serve(Serve),
     /// Show what a model's files say of themselves, without loading it
@@ -30,9 +30,9 @@ pub(crate) enum Command {
     /// Write a GGUF file of random weights, for measurements
     Synth(Synth),
     /// Measure how fast a model reads prompts and decodes, without HTTP around it
-    Bench(Bench),
+    Bench(BenchArgs),
     /// Decode with layers that come and go, and report where the time went, layer by layer
-    Residency(ResidencyReport),
+    Residency(ResidencyReportArgs),
     /// The process that turns requests into prompts; its worker starts it
     #[command(name = crate::text::HOST_COMMAND, hide = true)]
     TextHost,

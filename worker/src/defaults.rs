@@ -6,9 +6,9 @@ use serde_json::value::{RawValue, to_raw_value};
 
 /// Fields by name, as the JSON a request would have had.
 #[derive(Debug, Default)]
-pub(crate) struct Defaults(BTreeMap<String, Box<RawValue>>);
+pub(crate) struct RequestDefaults(BTreeMap<String, Box<RawValue>>);
 
-impl Defaults {
+impl RequestDefaults {
     /// From a manifest's `params`.
     pub(crate) fn new(params: &BTreeMap<String, serde_json::Value>) -> Result<Self, serde_json::Error> {
         params.iter().map(|(name, value)| Ok((name.clone(), to_raw_value(value)?))).collect::<Result<_, _>>().map(Self)

@@ -12,7 +12,7 @@ use tracing::{info, warn};
 
 use crate::backend::LoadDecoder;
 use crate::failure::LoadFailure;
-use crate::state::{Serving, Submit, Worker};
+use crate::state::{Serving, Submit, WorkerState};
 use crate::text::{self, StartHost, TextSide};
 
 /// Sequences on their way to the engine; beyond them HTTP tasks wait.
@@ -20,12 +20,12 @@ const INBOX: usize = 64;
 
 /// Starts the thread. The receiver hears of its end, which is always a failure: the engine has no reason to stop.
 pub(crate) fn start(
-    worker: Arc<Worker>,
+    worker: Arc<WorkerState>,
     load: LoadDecoder,
     host: StartHost,
 ) -> std::io::Result<oneshot::Receiver<LoadFailure>> {
     let (sender, end) = oneshot::channel();
-    let ended = Arc::new(Ended(Mutex::new(Some(sender))));
+    let ended = Arc::new(EngineEnd(Mutex::new(Some(sender))));
     let text = load_text(&worker, host, Arc::clone(&ended))?;
     let body = move || {
         let failure = catch_unwind(AssertUnwindSafe(|| run(&worker, load, &text))).unwrap_or_else(|_| {
@@ -39,9 +39,9 @@ pub(crate) fn start(
 }
 
 /// Tells the process why it has to end; the first reason counts.
-struct Ended(Mutex<Option<oneshot::Sender<LoadFailure>>>);
+struct EngineEnd(Mutex<Option<oneshot::Sender<LoadFailure>>>);
 
-impl Ended {
+impl EngineEnd {
     fn tell(&self, failure: LoadFailure) {
         if let Some(sender) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
             // If nobody waits for the news, the process is ending anyway.
@@ -50,7 +50,7 @@ impl Ended {
     }
 }
 
-fn run(worker: &Worker, load: LoadDecoder, text: &TextLoading) -> LoadFailure {
+fn run(worker: &WorkerState, load: LoadDecoder, text: &TextLoading) -> LoadFailure {
     let (commands, inbox) = mpsc::channel(INBOX);
     match load_engine(worker, load, text, commands) {
         Ok(engine) => match serve(engine, inbox) {
@@ -63,7 +63,7 @@ fn run(worker: &Worker, load: LoadDecoder, text: &TextLoading) -> LoadFailure {
 
 /// Reads weights, and beside them the text side: a large vocabulary takes as long as a small model's weights.
 fn load_engine(
-    worker: &Worker,
+    worker: &WorkerState,
     load: LoadDecoder,
     text: &TextLoading,
     commands: mpsc::Sender<Submit>,
@@ -95,7 +95,7 @@ fn load_engine(
 type TextLoading = std::sync::mpsc::Receiver<Result<TextSide, LoadFailure>>;
 
 /// Begins to load the text side. A broken tokenizer ends the process and does not wait for weights to be loaded.
-fn load_text(worker: &Worker, host: StartHost, ended: Arc<Ended>) -> std::io::Result<TextLoading> {
+fn load_text(worker: &WorkerState, host: StartHost, ended: Arc<EngineEnd>) -> std::io::Result<TextLoading> {
     let (sender, loading) = std::sync::mpsc::channel();
     let spec = &worker.spec;
     let loaded = move |text: Result<TextSide, LoadFailure>| {

@@ -10,7 +10,7 @@ use model_boss_engine::text::{WriteVocabularyError, write_synthetic_vocabulary, 
 use model_boss_protocol::WorkerExit;
 use model_boss_weights::gguf::{HeaderWriter, WriteError};
 use model_boss_weights::model_folder;
-use model_boss_worker::{Convert, Index, LayerOrder, LoadFailure, StoredAs, Synth};
+use model_boss_worker::{Convert, Index, LayerOrder, LoadFailure, StoredType, Synth};
 
 /// A file could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -55,9 +55,9 @@ pub(crate) fn synth(asked: &Synth) -> Result<(), LoadFailure> {
 
 fn converted(asked: &Convert) -> Result<(), WriteFileError> {
     let matrices = match asked.stored_as {
-        StoredAs::F16 => MatrixType::F16,
-        StoredAs::Bf16 => MatrixType::BF16,
-        StoredAs::Q8_0 => MatrixType::Q8_0,
+        StoredType::F16 => MatrixType::F16,
+        StoredType::Bf16 => MatrixType::BF16,
+        StoredType::Q8_0 => MatrixType::Q8_0,
     };
     let bad_model =
         |error: ConvertError| WriteFileError::Model { model: asked.folder.clone(), source: Box::new(error) };

@@ -1,7 +1,7 @@
 //! The worker: the process that serves one loaded model over local HTTP.
 //!
 //! Owns the process shell: the gate and the lifeline on standard input, the engine's thread, the HTTP API, exit codes.
-//! Knows no candle: whoever builds the binary hands in a [`Backend`]. Knows no other model and schedules nothing.
+//! Knows no candle: whoever builds the binary hands in a [`WorkerBackend`]. Knows no other model and schedules nothing.
 
 mod args;
 mod backend;
@@ -18,7 +18,7 @@ mod process;
 mod state;
 mod text;
 
-pub use args::{Convert, Index, LayerOrder, StoredAs, Synth};
-pub use backend::{Backend, LoadDecoder, WriteFile};
+pub use args::{Convert, Index, LayerOrder, StoredType, Synth};
+pub use backend::{LoadDecoder, WorkerBackend, WriteFile};
 pub use failure::LoadFailure;
 pub use process::run;

@@ -4,15 +4,15 @@ mod files;
 
 use std::process::ExitCode;
 
-use model_boss_candle::{LoadOptions, PlaceOptions};
+use model_boss_candle::{DecoderLoadOptions, DeviceOptions};
 use model_boss_engine::Decoder;
-use model_boss_engine::residency::plan::{Mode, Wish};
+use model_boss_engine::residency::plan::ResidencyOptions;
 use model_boss_protocol::{ByteCount, DeviceId, ResidencyMode, StoreKind, WorkerSpec};
-use model_boss_weights::store::StoreChoice;
-use model_boss_worker::{Backend, LoadFailure};
+use model_boss_weights::store::WeightStoreChoice;
+use model_boss_worker::{LoadFailure, WorkerBackend};
 
 fn main() -> ExitCode {
-    model_boss_worker::run(Backend {
+    model_boss_worker::run(WorkerBackend {
         load: Box::new(load),
         convert: Box::new(files::convert),
         index: Box::new(files::index),
@@ -22,28 +22,24 @@ fn main() -> ExitCode {
 
 fn load(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<dyn Decoder>, LoadFailure> {
     let size = |count: Option<u32>| count.and_then(|count| usize::try_from(count).ok());
-    let residency = Wish {
-        mode: match spec.residency.mode {
-            ResidencyMode::Auto => Mode::Auto,
-            ResidencyMode::Resident => Mode::Resident,
-            ResidencyMode::Stream => Mode::Stream,
-        },
+    let residency = ResidencyOptions {
+        mode: spec.residency.mode,
         window: size(spec.residency.window),
         block: size(spec.residency.block),
     };
     let store = match spec.residency.store.unwrap_or_default() {
-        StoreKind::Auto => StoreChoice::Auto,
-        StoreKind::Direct => StoreChoice::Direct,
-        StoreKind::Map => StoreChoice::Map,
-        StoreKind::Memory => StoreChoice::Memory,
+        StoreKind::Auto => WeightStoreChoice::Auto,
+        StoreKind::Direct => WeightStoreChoice::Direct,
+        StoreKind::Map => WeightStoreChoice::Map,
+        StoreKind::Memory => WeightStoreChoice::Memory,
     };
-    let options = LoadOptions {
+    let options = DecoderLoadOptions {
         context_length: spec.context_length,
         max_concurrent: Some(spec.max_concurrent),
         host_memory: Some(spec.host_bytes()).filter(|bytes| *bytes > ByteCount::ZERO),
         residency,
         store,
-        ..LoadOptions::default()
+        ..DecoderLoadOptions::default()
     };
     model_boss_candle::load_over(&spec.source, &places(spec), &options, progress)
         .map_err(|error| LoadFailure::new(error.exit(), &error))
@@ -51,11 +47,11 @@ fn load(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<dyn Deco
 
 /// Where layers go. A lease is an estimate as long as nobody has loaded the model: it says in which proportion devices are
 /// used, and is a limit only for what can be cut to fit it, which is what is streamed.
-fn places(spec: &WorkerSpec) -> Vec<PlaceOptions> {
+fn places(spec: &WorkerSpec) -> Vec<DeviceOptions> {
     let firm = spec.residency.mode == ResidencyMode::Stream || spec.by_hand();
     let place = |(device, share): (DeviceId, Option<ByteCount>)| {
         let limit = share.filter(|_| firm);
-        PlaceOptions { device, share, limit }
+        DeviceOptions { device, share, limit }
     };
     spec.places().into_iter().map(place).collect()
 }

@@ -16,12 +16,12 @@ const STEP: &str = "model_boss_worker_step_seconds";
 const REQUESTS: &str = "model_boss_worker_requests_total";
 
 /// Counts and durations of one worker. No global state, so that tests run side by side.
-pub(crate) struct Metrics {
+pub(crate) struct WorkerMetrics {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
 }
 
-impl Metrics {
+impl WorkerMetrics {
     pub(crate) fn new() -> Self {
         let recorder = with_buckets().unwrap_or_else(|error| {
             warn!(%error, "histograms are kept as summaries");

@@ -13,38 +13,38 @@ use tracing::info;
 use tracing_subscriber::EnvFilter;
 
 use crate::args::Serve;
-use crate::backend::{Backend, LoadDecoder};
-use crate::command_line::{Args, Command};
+use crate::backend::{LoadDecoder, WorkerBackend};
+use crate::command_line::{CommandLine, WorkerCommand};
 use crate::commands::{bench, disk, inspect, residency, text_cost};
-use crate::defaults::Defaults;
+use crate::defaults::RequestDefaults;
 use crate::failure::LoadFailure;
 use crate::gate::GateError;
-use crate::state::{Access, Worker};
+use crate::state::{Access, WorkerState};
 use crate::{by_hand, engine_thread, gate, http, text};
 
 /// Runs a worker from its command line to its exit code. The last line on stderr says why it ended, if it failed.
-pub fn run(backend: Backend) -> ExitCode {
-    let command = Args::parse().command;
-    if matches!(command, Command::TextHost) {
+pub fn run(backend: WorkerBackend) -> ExitCode {
+    let command = CommandLine::parse().command;
+    if matches!(command, WorkerCommand::TextHost) {
         return text::run_host();
     }
     let result = match command {
-        Command::Serve(serve) => {
+        WorkerCommand::Serve(serve) => {
             log_to_stderr();
             start(&serve, backend.load)
         }
-        Command::Inspect(inspect) => inspect::run(&inspect)
+        WorkerCommand::Inspect(inspect) => inspect::run(&inspect)
             .map(|facts| println!("{facts}"))
             .map_err(|error| LoadFailure::new(WorkerExit::BadModel, &error)),
-        Command::Convert(convert) => (backend.convert)(&convert),
-        Command::Index(index) => (backend.index)(&index),
-        Command::Synth(synth) => (backend.synth)(&synth),
-        Command::Bench(asked) => bench::run(&asked, backend.load),
-        Command::Residency(asked) => residency::run(&asked, backend.load),
-        Command::Disk(asked) => disk::run(&asked),
-        Command::Text(asked) => text_cost::run(&asked),
+        WorkerCommand::Convert(convert) => (backend.convert)(&convert),
+        WorkerCommand::Index(index) => (backend.index)(&index),
+        WorkerCommand::Synth(synth) => (backend.synth)(&synth),
+        WorkerCommand::Bench(asked) => bench::run(&asked, backend.load),
+        WorkerCommand::Residency(asked) => residency::run(&asked, backend.load),
+        WorkerCommand::Disk(asked) => disk::run(&asked),
+        WorkerCommand::Text(asked) => text_cost::run(&asked),
         // Answered above: it has no exit code that anybody reads.
-        Command::TextHost => Ok(()),
+        WorkerCommand::TextHost => Ok(()),
     };
     let exit = match result {
         Ok(()) => WorkerExit::Clean,
@@ -76,11 +76,11 @@ fn start(serve: &Serve, load: LoadDecoder) -> Result<(), LoadFailure> {
         }
     };
     let bad_spec = |message: String| LoadFailure::message(WorkerExit::BadSpec, message);
-    let defaults = Defaults::new(&spec.params).map_err(|error| bad_spec(format!("params: {error}")))?;
+    let defaults = RequestDefaults::new(&spec.params).map_err(|error| bad_spec(format!("params: {error}")))?;
     http::check_defaults(&defaults).map_err(|error| bad_spec(format!("the manifest's params: {}", error.message)))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|error| LoadFailure::new(WorkerExit::DeviceLost, &error))?;
-    let result = runtime.block_on(serve_until_told(Arc::new(Worker::new(spec, access, defaults)), load));
+    let result = runtime.block_on(serve_until_told(Arc::new(WorkerState::new(spec, access, defaults)), load));
     // Whatever still runs on the blocking threads is for clients that are gone.
     runtime.shutdown_background();
     result
@@ -96,7 +96,7 @@ fn gate_exit(error: &GateError) -> WorkerExit {
 }
 
 /// Takes the port, loads behind it, and serves until a signal or the engine's end.
-async fn serve_until_told(worker: Arc<Worker>, load: LoadDecoder) -> Result<(), LoadFailure> {
+async fn serve_until_told(worker: Arc<WorkerState>, load: LoadDecoder) -> Result<(), LoadFailure> {
     let port = worker.spec.port;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.map_err(|error| {
         let exit = if error.kind() == io::ErrorKind::AddrInUse { WorkerExit::PortInUse } else { WorkerExit::BadSpec };
@@ -107,7 +107,7 @@ async fn serve_until_told(worker: Arc<Worker>, load: LoadDecoder) -> Result<(), 
     info!(%address, model = %worker.spec.model, device = %worker.spec.device, "listening; loading the model");
     let mut engine = engine_thread::start(Arc::clone(&worker), load, text::start_process())
         .map_err(|error| LoadFailure::new(WorkerExit::OutOfMemory, &error))?;
-    let mut server = http::Server::start(listener, Arc::clone(&worker));
+    let mut server = http::HttpServer::start(listener, Arc::clone(&worker));
     tokio::select! {
         failure = &mut engine => return Err(ended(failure)),
         () = signals.next() => {}

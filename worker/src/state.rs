@@ -11,17 +11,17 @@ use model_boss_protocol::{
 };
 use tokio::sync::{SetOnce, mpsc};
 
-use crate::defaults::Defaults;
-use crate::metrics::Metrics;
+use crate::defaults::RequestDefaults;
+use crate::metrics::WorkerMetrics;
 use crate::text::TextSide;
 
 /// One worker process.
-pub(crate) struct Worker {
+pub(crate) struct WorkerState {
     pub(crate) spec: WorkerSpec,
     pub(crate) access: Access,
-    pub(crate) defaults: Defaults,
+    pub(crate) defaults: RequestDefaults,
     pub(crate) activity: Arc<Activity>,
-    pub(crate) metrics: Metrics,
+    pub(crate) metrics: WorkerMetrics,
     pub(crate) started: Instant,
     progress: AtomicU32,
     draining: AtomicBool,
@@ -55,9 +55,9 @@ pub(crate) struct Submit {
     pub(crate) reply: Box<dyn Reply>,
 }
 
-impl Worker {
-    pub(crate) fn new(spec: WorkerSpec, access: Access, defaults: Defaults) -> Self {
-        let metrics = Metrics::new();
+impl WorkerState {
+    pub(crate) fn new(spec: WorkerSpec, access: Access, defaults: RequestDefaults) -> Self {
+        let metrics = WorkerMetrics::new();
         let activity = Arc::new(Activity::new(metrics.histograms()));
         Self {
             spec,

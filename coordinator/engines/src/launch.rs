@@ -52,7 +52,7 @@ pub enum LaunchError {
     NoContext,
     /// The template itself.
     #[error(transparent)]
-    Template(#[from] model_boss_protocol::TemplateError),
+    Template(#[from] model_boss_protocol::CommandTemplateError),
     /// A path that is no text.
     #[error("the path of its files is not UTF-8: {0}")]
     Path(PathBuf),

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use model_boss_protocol::{CONFIG_ARCHITECTURES, Category, GGUF_ARCHITECTURES};
 use model_boss_weights::HeaderBudget;
-use model_boss_weights::gguf::Fault;
+use model_boss_weights::gguf::HeaderFault;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 
@@ -39,7 +39,9 @@ fn gguf_lacks(path: &Path) -> Option<String> {
     });
     let outline = match read {
         Ok(outline) => outline,
-        Err(Some(Fault::TensorType(error))) => return Some(format!("our worker cannot read a tensor of it: {error}")),
+        Err(Some(HeaderFault::TensorType(error))) => {
+            return Some(format!("our worker cannot read a tensor of it: {error}"));
+        }
         Err(_) => return None,
     };
     let architecture = outline.text("general.architecture").filter(|name| !GGUF_ARCHITECTURES.contains(name));

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use model_boss_protocol::ByteCount;
-use model_boss_weights::gguf::{Fault, Outline, OutlineError, TensorInfo, TensorType};
+use model_boss_weights::gguf::{HeaderFault, Outline, OutlineError, TensorInfo, TensorType};
 use model_boss_weights::{Dtype, HeaderBudget, outline_safetensors};
 use serde::Deserialize;
 
@@ -169,7 +169,7 @@ pub(super) fn gguf_outline(
     path: &Path,
     budget: &mut HeaderBudget,
     each: impl FnMut(&TensorInfo<'_>),
-) -> Result<Outline, Option<Fault>> {
+) -> Result<Outline, Option<HeaderFault>> {
     let file = open(path).map_err(|_| None)?;
     let about = file.metadata().map_err(|_| None)?;
     if !about.is_file() {

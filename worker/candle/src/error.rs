@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use model_boss_engine::DecoderError;
 use model_boss_engine::residency::StreamError;
-use model_boss_engine::residency::plan::Refusal;
+use model_boss_engine::residency::plan::PlanRefusal;
 use model_boss_protocol::{ByteCount, DeviceId, WorkerExit};
 use model_boss_weights::gguf::GgufModelError;
-use model_boss_weights::store::StoreError;
+use model_boss_weights::store::WeightStoreError;
 use model_boss_weights::{WeightsError, is_read_failure};
 
-use crate::spec::{ConfigError, GgufSpecError};
+use crate::spec::{ConfigJsonError, GgufSpecError};
 
 /// Why a model could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +47,7 @@ pub enum LoadError {
         /// What was to be loaded.
         model: PathBuf,
         /// The numbers.
-        refusal: Refusal,
+        refusal: PlanRefusal,
     },
     /// The device is not there.
     #[error("cannot use the device {device}: {why}")]
@@ -75,7 +75,7 @@ impl LoadError {
 fn may_pass(reason: &ModelError) -> bool {
     let changed = matches!(
         reason,
-        ModelError::Store(StoreError::Changed { .. }) | ModelError::Weights(WeightsError::Changed { .. })
+        ModelError::Store(WeightStoreError::Changed { .. }) | ModelError::Weights(WeightsError::Changed { .. })
     );
     changed || is_read_failure(reason)
 }
@@ -93,7 +93,7 @@ pub enum ModelError {
     },
     /// `config.json` cannot be used.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(#[from] ConfigJsonError),
     /// The weight files cannot be used.
     #[error(transparent)]
     Weights(#[from] WeightsError),
@@ -108,10 +108,10 @@ pub enum ModelError {
     Device(DecoderError),
     /// A file cannot be read piece by piece.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] WeightStoreError),
     /// It does not fit.
     #[error(transparent)]
-    Refused(Refusal),
+    Refused(PlanRefusal),
     /// Streaming could not begin.
     #[error(transparent)]
     Stream(#[from] StreamError),
@@ -150,7 +150,7 @@ mod tests {
             |reason: ModelError| LoadError::BadModel { model: "large.gguf".into(), reason: Box::new(reason) }.exit();
         let path = || PathBuf::from("large.gguf");
         let system = io::Error::from_raw_os_error;
-        let read = |source| ModelError::Store(StoreError::Read { path: path(), offset: 4096, source });
+        let read = |source| ModelError::Store(WeightStoreError::Read { path: path(), offset: 4096, source });
         // EIO and ESTALE, then ENOENT and EACCES.
         for (number, expected) in [
             (5, WorkerExit::ReadFailed),
@@ -164,7 +164,7 @@ mod tests {
             assert_eq!(exit(ModelError::Weights(weights)), expected, "{number}");
         }
         assert_eq!(exit(read(io::Error::from(io::ErrorKind::UnexpectedEof))), WorkerExit::BadModel, "it is too short");
-        assert_eq!(exit(ModelError::Store(StoreError::Changed { path: path() })), WorkerExit::ReadFailed);
+        assert_eq!(exit(ModelError::Store(WeightStoreError::Changed { path: path() })), WorkerExit::ReadFailed);
         assert_eq!(exit(ModelError::Tensor { name: "a".into(), what: "is odd".into() }), WorkerExit::BadModel);
     }
 }

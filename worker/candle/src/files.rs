@@ -13,32 +13,32 @@ use model_boss_weights::{
 
 use crate::error::ModelError;
 use crate::spec::DecoderSpec;
-use crate::spec::config::ConfigError;
+use crate::spec::config::ConfigJsonError;
 use crate::spec::tensors::{Needed, in_gguf};
 
 /// A longer `config.json` is none.
 const LONGEST_CONFIG: u64 = 16 << 20;
 
 /// The weights of one model.
-pub(crate) enum Files {
+pub(crate) enum ModelFiles {
     Safetensors(MappedWeights),
     Gguf(GgufModel),
 }
 
 /// A tensor as it lies in its file.
-pub(crate) struct Stored<'a> {
+pub(crate) struct FileTensor<'a> {
     pub(crate) kind: TensorType,
     pub(crate) shape: &'a [usize],
     pub(crate) bytes: &'a [u8],
 }
 
-impl Stored<'_> {
+impl FileTensor<'_> {
     pub(crate) fn elements(&self) -> u64 {
         self.shape.iter().product::<usize>() as u64
     }
 }
 
-impl Files {
+impl ModelFiles {
     /// Finds and maps the weights of a source and reads what the model is.
     pub(crate) fn open(source: &Path) -> Result<(Self, DecoderSpec), ModelError> {
         if let Some(file) = gguf_file(source)? {
@@ -67,7 +67,7 @@ impl Files {
     }
 
     /// The tensor of that name.
-    pub(crate) fn get(&self, name: &str) -> Result<Stored<'_>, ModelError> {
+    pub(crate) fn get(&self, name: &str) -> Result<FileTensor<'_>, ModelError> {
         let name = self.spelled(name);
         match self {
             Self::Safetensors(weights) => {
@@ -81,10 +81,10 @@ impl Files {
                         return Err(ModelError::Tensor { name: name.into_owned(), what });
                     }
                 };
-                Ok(Stored { kind, shape: &entry.shape, bytes: weights.bytes(&name)? })
+                Ok(FileTensor { kind, shape: &entry.shape, bytes: weights.bytes(&name)? })
             }
             Self::Gguf(model) => match model.get(&name) {
-                Some(tensor) => Ok(Stored { kind: tensor.kind, shape: &tensor.shape, bytes: model.bytes(tensor) }),
+                Some(tensor) => Ok(FileTensor { kind: tensor.kind, shape: &tensor.shape, bytes: model.bytes(tensor) }),
                 None => Err(WeightsError::MissingTensor { tensor: name.into_owned() }.into()),
             },
         }
@@ -130,7 +130,7 @@ impl Files {
     }
 
     /// The tensor a spec needs, checked for its shape.
-    pub(crate) fn check(&self, needed: &Needed) -> Result<Stored<'_>, ModelError> {
+    pub(crate) fn check(&self, needed: &Needed) -> Result<FileTensor<'_>, ModelError> {
         let stored = self.get(&needed.name)?;
         if stored.shape == needed.shape {
             return Ok(stored);
@@ -151,7 +151,7 @@ fn read_config(source: &Path) -> Result<Vec<u8>, ModelError> {
         Ok(json) => json.ok_or_else(missing),
         Err(SmallFileError::Read { path, source }) => Err(ModelError::ReadConfig { path, source }),
         Err(error @ (SmallFileError::NotRegular(_) | SmallFileError::TooLarge { .. })) => {
-            Err(ConfigError::Malformed(error.to_string()).into())
+            Err(ConfigJsonError::Malformed(error.to_string()).into())
         }
     }
 }

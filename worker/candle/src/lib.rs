@@ -22,6 +22,8 @@ mod streamed;
 pub use convert::{Conversion, ConvertError, GgufKeysError, MatrixType, Synthetic};
 pub use error::{LoadError, ModelError};
 pub use load::{load, load_over, load_with};
-pub use plan::options::{LoadOptions, PlaceOptions};
-pub use spec::{Activation, AttentionBias, ConfigError, DecoderSpec, GgufSpecError, RopePlanes, RopeScaling, RopeSpec};
+pub use plan::options::{DecoderLoadOptions, DeviceOptions};
+pub use spec::{
+    Activation, AttentionBias, ConfigJsonError, DecoderSpec, GgufSpecError, RopePlanes, RopeScaling, RopeSpec,
+};
 pub use streamed::index::{IndexError, IndexOrder, write_layer_index};

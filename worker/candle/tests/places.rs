@@ -6,10 +6,10 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use model_boss_candle::{LoadError, LoadOptions, PlaceOptions, Synthetic, load, load_over};
-use model_boss_engine::residency::plan::{Mode, Wish};
+use model_boss_candle::{DecoderLoadOptions, DeviceOptions, LoadError, Synthetic, load, load_over};
+use model_boss_engine::residency::plan::ResidencyOptions;
 use model_boss_engine::{Decoder, KvSlot, Logits, PlaceReport, PlaceUse, SequenceStep};
-use model_boss_protocol::{ByteCount, DeviceId, WorkerExit};
+use model_boss_protocol::{ByteCount, DeviceId, ResidencyMode, WorkerExit};
 use model_boss_weights::gguf::HeaderWriter;
 
 const CONTEXT: u64 = 1_024;
@@ -29,16 +29,16 @@ fn synthetic(folder: &tempfile::TempDir) -> PathBuf {
 }
 
 /// A place on the CPU with a weight among others, and maybe a limit.
-fn place(share: u64, limit: Option<u64>) -> PlaceOptions {
-    PlaceOptions { device: DeviceId::Cpu, share: Some(ByteCount(share)), limit: limit.map(ByteCount) }
+fn place(share: u64, limit: Option<u64>) -> DeviceOptions {
+    DeviceOptions { device: DeviceId::Cpu, share: Some(ByteCount(share)), limit: limit.map(ByteCount) }
 }
 
-fn options(mode: Mode) -> LoadOptions {
-    let residency = Wish { mode, window: Some(1), block: Some(1) };
-    LoadOptions { context_length: Some(CONTEXT), residency, ..LoadOptions::default() }
+fn options(mode: ResidencyMode) -> DecoderLoadOptions {
+    let residency = ResidencyOptions { mode, window: Some(1), block: Some(1) };
+    DecoderLoadOptions { context_length: Some(CONTEXT), residency, ..DecoderLoadOptions::default() }
 }
 
-fn over(model: &Path, places: &[PlaceOptions], mode: Mode) -> Box<dyn Decoder> {
+fn over(model: &Path, places: &[DeviceOptions], mode: ResidencyMode) -> Box<dyn Decoder> {
     load_over(model, places, &options(mode), &mut |_| {}).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -80,7 +80,7 @@ fn rc_22_several_places_are_one_to_the_bit() {
         let (expected, rows) = run(load(&model, &DeviceId::Cpu, Some(CONTEXT), &mut |_| {}).unwrap().as_mut());
         for shares in [&[1 << 30, 1 << 30][..], &[1 << 30, 3 << 30], &[2 << 30, 1 << 30, 1 << 30]] {
             let places: Vec<_> = shares.iter().map(|share| place(*share, None)).collect();
-            let mut split = over(&model, &places, Mode::Auto);
+            let mut split = over(&model, &places, ResidencyMode::Auto);
             assert!(run(split.as_mut()).0 == expected, "{} over {shares:?}", model.display());
             let reports = reports(split.as_ref());
             // A place for which half a layer is left gets none.
@@ -105,7 +105,7 @@ fn rc_22_several_places_are_one_to_the_bit() {
 fn rc_22_layers_are_where_there_is_room_with_their_keys_and_values() {
     let folder = tempfile::tempdir().unwrap();
     let model = synthetic(&folder);
-    let mut split = over(&model, &[place(3 << 30, None), place(1 << 30, None)], Mode::Auto);
+    let mut split = over(&model, &[place(3 << 30, None), place(1 << 30, None)], ResidencyMode::Auto);
     let parts: Vec<_> = reports(split.as_ref()).iter().map(|place| (place.first_layer, place.layers)).collect();
     assert_eq!(parts, [(0, 3), (3, 1)]);
     let kv = split.open(64).unwrap();
@@ -123,7 +123,7 @@ fn a_place_that_is_too_small_streams_and_the_other_one_stays() {
     let model = synthetic(&folder);
     let (expected, _) = run(load(&model, &DeviceId::Cpu, Some(CONTEXT), &mut |_| {}).unwrap().as_mut());
     // All of it streams.
-    let mut comes = over(&model, &[place(1 << 30, None), place(1 << 30, None)], Mode::Stream);
+    let mut comes = over(&model, &[place(1 << 30, None), place(1 << 30, None)], ResidencyMode::Stream);
     assert!(run(comes.as_mut()).0 == expected);
     let monitor = comes.monitor().unwrap();
     assert_eq!((monitor.residency().streamed_layers, monitor.residency().slots), (4, 4));
@@ -134,7 +134,7 @@ fn a_place_that_is_too_small_streams_and_the_other_one_stays() {
     let mut streamed = None;
     for quarters in 0..64 {
         let places = [place(1 << 30, None), place(3 << 30, Some((164 + quarters) << 18))];
-        match load_over(&model, &places, &options(Mode::Auto), &mut |_| {}) {
+        match load_over(&model, &places, &options(ResidencyMode::Auto), &mut |_| {}) {
             Ok(mut decoder) => {
                 assert!(run(decoder.as_mut()).0 == expected);
                 if let Some(monitor) = decoder.monitor() {
@@ -154,9 +154,9 @@ fn a_place_that_is_too_small_for_what_stays_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let model = synthetic(&folder);
     let places = [place(1 << 30, None), place(1 << 30, Some(1_000))];
-    let error = load_over(&model, &places, &options(Mode::Resident), &mut |_| {}).err().unwrap();
+    let error = load_over(&model, &places, &options(ResidencyMode::Resident), &mut |_| {}).err().unwrap();
     assert_eq!(error.exit(), WorkerExit::OutOfMemory);
     assert!(error.to_string().contains("on cpu"), "{error}");
-    let nowhere = load_over(&model, &[], &options(Mode::Auto), &mut |_| {}).err().unwrap();
+    let nowhere = load_over(&model, &[], &options(ResidencyMode::Auto), &mut |_| {}).err().unwrap();
     assert_eq!(nowhere.exit(), WorkerExit::DeviceLost);
 }

@@ -8,12 +8,12 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use model_boss_candle::{IndexOrder, LoadError, LoadOptions, Synthetic, load, load_with, write_layer_index};
-use model_boss_engine::residency::plan::{Mode, Wish};
+use model_boss_candle::{DecoderLoadOptions, IndexOrder, LoadError, Synthetic, load, load_with, write_layer_index};
+use model_boss_engine::residency::plan::ResidencyOptions;
 use model_boss_engine::{Decoder, DecoderError, KvSlot, Logits, SequenceStep};
-use model_boss_protocol::{ByteCount, DeviceId, WorkerExit};
+use model_boss_protocol::{ByteCount, DeviceId, ResidencyMode, WorkerExit};
 use model_boss_weights::gguf::{GgufModel, HeaderWriter};
-use model_boss_weights::store::StoreChoice;
+use model_boss_weights::store::WeightStoreChoice;
 
 fn golden() -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -30,15 +30,15 @@ fn synthetic(folder: &tempfile::TempDir) -> PathBuf {
     path
 }
 
-fn options(window: Option<usize>, block: Option<usize>) -> LoadOptions {
-    LoadOptions {
+fn options(window: Option<usize>, block: Option<usize>) -> DecoderLoadOptions {
+    DecoderLoadOptions {
         context_length: Some(64),
-        residency: Wish { mode: Mode::Stream, window, block },
-        ..LoadOptions::default()
+        residency: ResidencyOptions { mode: ResidencyMode::Stream, window, block },
+        ..DecoderLoadOptions::default()
     }
 }
 
-fn streamed(model: &Path, options: &LoadOptions) -> Box<dyn Decoder> {
+fn streamed(model: &Path, options: &DecoderLoadOptions) -> Box<dyn Decoder> {
     load_with(model, &DeviceId::Cpu, options, &mut |_| {}).unwrap_or_else(|error| panic!("{error}"))
 }
 
@@ -103,7 +103,7 @@ fn short_sequences_are_counted_with_the_memory_they_take() {
     let model = synthetic(&folder);
     let refused = |context| {
         let memory = Some(ByteCount::mib(1));
-        let options = LoadOptions { memory, context_length: Some(context), ..options(Some(1), Some(1)) };
+        let options = DecoderLoadOptions { memory, context_length: Some(context), ..options(Some(1), Some(1)) };
         load_with(&model, &DeviceId::Cpu, &options, &mut |_| {}).map(|_| ()).unwrap_err().to_string()
     };
     let (one, full, more) = (refused(1), refused(256), refused(257));
@@ -119,9 +119,9 @@ fn rs_1_what_fits_stays_and_the_rest_comes() {
     let (mut refused, mut mixed, mut stayed) = (0, 0, 0);
     for quarters in 0..60 {
         let memory = ByteCount((160 + quarters) << 18);
-        let options = LoadOptions {
+        let options = DecoderLoadOptions {
             memory: Some(memory),
-            residency: Wish { window: Some(1), block: Some(1), ..Wish::default() },
+            residency: ResidencyOptions { window: Some(1), block: Some(1), ..ResidencyOptions::default() },
             ..options(None, None)
         };
         match load_with(&model, &DeviceId::Cpu, &options, &mut |_| {}) {
@@ -229,25 +229,26 @@ fn rs_4_every_store_feeds_the_decoder_to_the_bit() {
     let expected = run(resident(&model).as_mut(), true);
     let mut streams_only = None;
     // Direct reads are refused where files are memory, and by some file systems: then only the refusal is looked at.
-    for store in [StoreChoice::Auto, StoreChoice::Direct, StoreChoice::Map, StoreChoice::Memory] {
-        let options = LoadOptions { store, ..options(Some(1), Some(1)) };
+    for store in [WeightStoreChoice::Auto, WeightStoreChoice::Direct, WeightStoreChoice::Map, WeightStoreChoice::Memory]
+    {
+        let options = DecoderLoadOptions { store, ..options(Some(1), Some(1)) };
         let mut comes = match load_with(&model, &DeviceId::Cpu, &options, &mut |_| {}) {
             Ok(comes) => comes,
             Err(error) => {
                 let words = error.to_string();
-                assert!(store == StoreChoice::Direct && words.contains("past the page cache"), "{words}");
+                assert!(store == WeightStoreChoice::Direct && words.contains("past the page cache"), "{words}");
                 continue;
             }
         };
         let about = comes.monitor().unwrap().residency().store.clone();
         let words = match store {
-            StoreChoice::Auto | StoreChoice::Direct => "direct (",
-            StoreChoice::Map => "mapped",
-            StoreChoice::Memory => "memory (4 of 4 blocks",
+            WeightStoreChoice::Auto | WeightStoreChoice::Direct => "direct (",
+            WeightStoreChoice::Map => "mapped",
+            WeightStoreChoice::Memory => "memory (4 of 4 blocks",
         };
         assert!(about.starts_with(words) || about.starts_with("through the page cache"), "{about}");
         // What memory holds is told with the rest.
-        let held = if store == StoreChoice::Memory { std::fs::metadata(&model).unwrap().len() / 2 } else { 0 };
+        let held = if store == WeightStoreChoice::Memory { std::fs::metadata(&model).unwrap().len() / 2 } else { 0 };
         let without = streams_only.get_or_insert(comes.info().weight_bytes);
         assert!(comes.info().weight_bytes >= *without + held, "{about}: {}", comes.info().weight_bytes);
         assert!(run(comes.as_mut(), true) == expected, "{about}");
@@ -259,7 +260,7 @@ fn what_is_held_in_memory_outlives_its_file() {
     let folder = tempfile::tempdir().unwrap();
     let model = synthetic(&folder);
     let expected = run(resident(&model).as_mut(), true);
-    let options = LoadOptions { store: StoreChoice::Memory, ..options(Some(1), Some(1)) };
+    let options = DecoderLoadOptions { store: WeightStoreChoice::Memory, ..options(Some(1), Some(1)) };
     let mut comes = streamed(&model, &options);
     File::options().write(true).open(&model).unwrap().set_len(0).unwrap();
     assert!(run(comes.as_mut(), true) == expected);

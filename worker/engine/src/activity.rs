@@ -39,7 +39,7 @@ impl Default for Histograms {
 
 /// A reading of [`Activity`]'s totals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Totals {
+pub struct EngineTotals {
     /// Prompt tokens evaluated.
     pub prompt_tokens: u64,
     /// Tokens sampled.
@@ -81,8 +81,8 @@ impl Activity {
     }
 
     /// What metrics report.
-    pub fn totals(&self) -> Totals {
-        Totals {
+    pub fn totals(&self) -> EngineTotals {
+        EngineTotals {
             prompt_tokens: self.prompt_tokens.load(Ordering::Relaxed),
             completion_tokens: self.completion_tokens.load(Ordering::Relaxed),
             finished: self.finished.load(Ordering::Relaxed),

@@ -21,7 +21,7 @@ impl Default for StepBudget {
 
 /// Where a sequence of the batch stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum SequenceStage {
     /// Part of the prompt is still to be evaluated.
     Prefill {
         /// Prompt tokens left, at least one.
@@ -36,16 +36,17 @@ pub enum Stage {
 /// Tokens each sequence brings to the next step, in the order of `stages`. Zero means that it sits this step out.
 ///
 /// O(n log n) in the number of sequences.
-pub fn plan(stages: &[Stage], budget: StepBudget) -> Vec<usize> {
-    let decoding = stages.iter().any(|stage| matches!(stage, Stage::Decode));
+pub fn plan(stages: &[SequenceStage], budget: StepBudget) -> Vec<usize> {
+    let decoding = stages.iter().any(|stage| matches!(stage, SequenceStage::Decode));
     let mut left = if decoding { budget.prefill_beside_decode } else { budget.prefill_alone }.max(1);
-    let mut shares: Vec<usize> = stages.iter().map(|stage| usize::from(matches!(stage, Stage::Decode))).collect();
+    let mut shares: Vec<usize> =
+        stages.iter().map(|stage| usize::from(matches!(stage, SequenceStage::Decode))).collect();
     let mut prompts: Vec<(usize, usize)> = stages
         .iter()
         .enumerate()
         .filter_map(|(index, stage)| match *stage {
-            Stage::Prefill { remaining, at_most } => Some((remaining.min(at_most.max(1)), index)),
-            Stage::Decode => None,
+            SequenceStage::Prefill { remaining, at_most } => Some((remaining.min(at_most.max(1)), index)),
+            SequenceStage::Decode => None,
         })
         .collect();
     // Smallest wish first: whoever wants less than an equal share leaves the difference to the others. Equal wishes
@@ -68,14 +69,14 @@ mod tests {
 
     const BUDGET: StepBudget = StepBudget { prefill_alone: 100, prefill_beside_decode: 30 };
 
-    fn prefill(remaining: usize) -> Stage {
-        Stage::Prefill { remaining, at_most: usize::MAX }
+    fn prefill(remaining: usize) -> SequenceStage {
+        SequenceStage::Prefill { remaining, at_most: usize::MAX }
     }
 
     #[test]
     fn a_short_prompt_does_not_wait_behind_a_long_one() {
         assert_eq!(plan(&[prefill(1_000), prefill(7)], BUDGET), [93, 7]);
-        assert_eq!(plan(&[prefill(1_000), Stage::Decode, prefill(7)], BUDGET), [23, 1, 7]);
+        assert_eq!(plan(&[prefill(1_000), SequenceStage::Decode, prefill(7)], BUDGET), [23, 1, 7]);
     }
 
     #[test]
@@ -86,7 +87,7 @@ mod tests {
     #[test]
     fn a_lone_prompt_takes_the_whole_step_but_respects_its_own_limit() {
         assert_eq!(plan(&[prefill(5_000)], BUDGET), [100]);
-        assert_eq!(plan(&[Stage::Prefill { remaining: 5_000, at_most: 8 }], BUDGET), [8]);
+        assert_eq!(plan(&[SequenceStage::Prefill { remaining: 5_000, at_most: 8 }], BUDGET), [8]);
         assert!(plan(&[], BUDGET).is_empty());
     }
 
@@ -97,10 +98,10 @@ mod tests {
             alone in 1_usize..600, beside in 1_usize..300,
         ) {
             let budget = StepBudget { prefill_alone: alone, prefill_beside_decode: beside };
-            let stages: Vec<_> = wishes.iter().map(|wish| wish.map_or(Stage::Decode, prefill)).collect();
+            let stages: Vec<_> = wishes.iter().map(|wish| wish.map_or(SequenceStage::Decode, prefill)).collect();
             let shares = plan(&stages, budget);
             prop_assert_eq!(shares.len(), stages.len());
-            let limit = if stages.contains(&Stage::Decode) { beside } else { alone };
+            let limit = if stages.contains(&SequenceStage::Decode) { beside } else { alone };
             let mut given = 0;
             for (share, wish) in shares.iter().zip(&wishes) {
                 match wish {

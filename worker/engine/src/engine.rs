@@ -76,7 +76,7 @@ pub struct Generate {
 /// Where events of one sequence go.
 pub trait Reply: Send + Sync {
     /// Hands an event over without blocking.
-    fn send(&mut self, event: Event);
+    fn send(&mut self, event: SequenceEvent);
 
     /// Whether nobody listens any more. The sequence is then cancelled within one step, queued or running.
     fn is_closed(&self) -> bool;
@@ -84,7 +84,7 @@ pub trait Reply: Send + Sync {
 
 /// What happens to a sequence, in this order: `Started`, any number of `Thought` and then of `Text`, then `Finished`; or `Failed` at any time.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum SequenceEvent {
     /// The prompt is evaluated.
     Started {
         /// One entry per prompt token when asked for; the first has no log-probability.
@@ -118,9 +118,9 @@ pub struct Finished {
     /// Why.
     pub reason: FinishReason,
     /// What was counted.
-    pub usage: Usage,
+    pub usage: TokenUsage,
     /// What it took.
-    pub timings: Timings,
+    pub timings: SequenceTimings,
 }
 
 /// Why a sequence ended.
@@ -148,7 +148,7 @@ impl FinishReason {
 /// each cost a step of the decoder. llama-server (`n_decoded`) and vLLM (`len(token_ids)`) count alike, so figures can
 /// be compared, and `finish_reason: length` always comes with exactly `max_tokens`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct TokenUsage {
     /// Tokens of the prompt as the decoder saw it.
     pub prompt_tokens: usize,
     /// Tokens sampled.
@@ -161,7 +161,7 @@ pub struct Usage {
 
 /// Time spent on one sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Timings {
+pub struct SequenceTimings {
     /// Between submission and admission into the batch.
     pub queued: Duration,
     /// Between admission and the end of the prompt.

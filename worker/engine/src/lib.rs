@@ -15,11 +15,11 @@ pub mod sampling;
 pub mod text;
 mod text_engine;
 
-pub use activity::{Activity, Histograms, Totals};
+pub use activity::{Activity, EngineTotals, Histograms};
 pub use decoder::{Decoder, DecoderError, DecoderInfo, KvSlot, Logits, SequenceStep};
 pub use engine::{
-    Engine, EngineError, EngineInfo, Event, FinishReason, Finished, Generate, Progress, Reply, SequenceId, Timings,
-    Usage, Work, WorkError,
+    Engine, EngineError, EngineInfo, FinishReason, Finished, Generate, Progress, Reply, SequenceEvent, SequenceId,
+    SequenceTimings, TokenUsage, Work, WorkError,
 };
 pub use exp::exp;
 pub use places::{PlaceReport, PlaceUse};

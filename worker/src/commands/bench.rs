@@ -9,14 +9,14 @@ use model_boss_engine::{Decoder, DecoderError, Logits, SequenceStep};
 use model_boss_protocol::{DeviceId, WorkerExit};
 use serde::Serialize;
 
-use crate::args::{Layers, Serve};
+use crate::args::{LayerFlags, Serve};
 use crate::backend::LoadDecoder;
 use crate::by_hand;
 use crate::failure::LoadFailure;
 
 /// `bench`'s command line.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Bench {
+pub(crate) struct BenchArgs {
     /// A GGUF file, or a folder with a model
     model: PathBuf,
     /// Where to run; several devices share the layers: cuda:0,cuda:1
@@ -35,7 +35,7 @@ pub(crate) struct Bench {
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     #[command(flatten)]
-    layers: Layers,
+    layers: LayerFlags,
     /// As JSON
     #[arg(long)]
     json: bool,
@@ -51,7 +51,7 @@ struct Speeds {
 }
 
 /// Loads the model, measures, prints.
-pub(crate) fn run(asked: &Bench, load: LoadDecoder) -> Result<(), LoadFailure> {
+pub(crate) fn run(asked: &BenchArgs, load: LoadDecoder) -> Result<(), LoadFailure> {
     let serve = Serve {
         model: None,
         port: 0,
@@ -87,7 +87,7 @@ fn print_row(name: &str, speeds: &[f64]) {
     }
 }
 
-fn measure(asked: &Bench, decoder: &mut dyn Decoder) -> Result<Speeds, DecoderError> {
+fn measure(asked: &BenchArgs, decoder: &mut dyn Decoder) -> Result<Speeds, DecoderError> {
     let vocabulary = u32::try_from(decoder.info().vocab_size).unwrap_or(u32::MAX).max(1);
     // Any tokens will do, as long as they are many different ones.
     let token = |i: usize| (i as u32).wrapping_mul(7_919).wrapping_add(13) % vocabulary;
@@ -133,7 +133,7 @@ mod tests {
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
-        bench: Bench,
+        bench: BenchArgs,
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Instant;
 
 use model_boss_protocol::WorkerExit;
-use model_boss_weights::store::{Extent, HostBuffer, Run, StoreChoice, StoreError, WeightStore, open};
+use model_boss_weights::store::{Extent, HostBuffer, Run, WeightStore, WeightStoreChoice, WeightStoreError, open};
 use serde::Serialize;
 
 use crate::failure::LoadFailure;
@@ -40,12 +40,12 @@ struct Ceiling {
 
 /// Reads, and prints what came.
 pub(crate) fn run(asked: &Disk) -> Result<(), LoadFailure> {
-    let failed = |error: StoreError| LoadFailure::new(WorkerExit::BadModel, &error);
+    let failed = |error: WeightStoreError| LoadFailure::new(WorkerExit::BadModel, &error);
     let unreadable = |error: std::io::Error| {
         LoadFailure::message(WorkerExit::BadModel, format!("{} cannot be read: {error}", asked.file.display()))
     };
     let len = std::fs::metadata(&asked.file).map_err(unreadable)?.len();
-    let store = open(std::slice::from_ref(&asked.file), StoreChoice::Auto).map_err(failed)?;
+    let store = open(std::slice::from_ref(&asked.file), WeightStoreChoice::Auto).map_err(failed)?;
     let runs = runs(len, asked.read << 20, asked.amount << 20);
     let mut measured = Vec::new();
     for readers in &asked.readers {
@@ -75,23 +75,23 @@ fn runs(len: u64, size: u64, amount: u64) -> Vec<Run> {
 }
 
 /// So many threads take the next read until there is none.
-fn ceiling(store: &dyn WeightStore, runs: &[Run], readers: usize) -> Result<Ceiling, StoreError> {
+fn ceiling(store: &dyn WeightStore, runs: &[Run], readers: usize) -> Result<Ceiling, WeightStoreError> {
     let size = runs.iter().map(|run| run.extent.len as usize).max().unwrap_or(0);
-    let memory = |source| StoreError::Memory { bytes: size as u64, source };
+    let memory = |source| WeightStoreError::Memory { bytes: size as u64, source };
     let mut buffers = (0..readers).map(|_| HostBuffer::new(size).map_err(memory)).collect::<Result<Vec<_>, _>>()?;
     // Memory that was never touched is given by the kernel during the first read, which is not the disk's time.
     buffers.iter_mut().for_each(|buffer| buffer.fill(1));
     let next = AtomicU64::new(0);
     let begun = Instant::now();
-    let read = |buffer: &mut HostBuffer| -> Result<(), StoreError> {
+    let read = |buffer: &mut HostBuffer| -> Result<(), WeightStoreError> {
         while let Some(run) = runs.get(next.fetch_add(1, Ordering::Relaxed) as usize) {
             store.read(run, buffer)?;
         }
         Ok(())
     };
-    let results: Vec<Result<(), StoreError>> = thread::scope(|scope| {
+    let results: Vec<Result<(), WeightStoreError>> = thread::scope(|scope| {
         let threads: Vec<_> = buffers.iter_mut().map(|buffer| scope.spawn(|| read(buffer))).collect();
-        threads.into_iter().map(|thread| thread.join().unwrap_or(Err(StoreError::Panicked))).collect()
+        threads.into_iter().map(|thread| thread.join().unwrap_or(Err(WeightStoreError::Panicked))).collect()
     });
     results.into_iter().collect::<Result<(), _>>()?;
     let bytes = runs.iter().map(|run| run.extent.len).sum();
@@ -118,7 +118,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("weights");
         std::fs::write(&path, vec![3; 3 << 20]).unwrap();
-        let store = open(&[path], StoreChoice::Auto).unwrap();
+        let store = open(&[path], WeightStoreChoice::Auto).unwrap();
         for readers in [1, 3] {
             let ceiling = ceiling(store.as_ref(), &runs(3 << 20, 1 << 20, 64 << 20), readers).unwrap();
             assert_eq!((ceiling.readers, ceiling.bytes), (readers, 3 << 20));

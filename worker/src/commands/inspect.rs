@@ -35,7 +35,7 @@ pub(crate) enum InspectError {
 
 /// Header facts; `null` where the files do not say.
 #[derive(Debug, Serialize)]
-struct Facts {
+struct FileFacts {
     format: &'static str,
     files: Vec<PathBuf>,
     file_bytes: u64,
@@ -72,14 +72,14 @@ pub(crate) fn run(inspect: &Inspect) -> Result<String, InspectError> {
     })
 }
 
-fn facts(source: &Path) -> Result<Facts, InspectError> {
+fn facts(source: &Path) -> Result<FileFacts, InspectError> {
     match gguf_file(source)? {
         Some(file) => of_gguf(&GgufModel::read(&file)?),
         None => of_safetensors(source),
     }
 }
 
-fn of_gguf(model: &GgufModel) -> Result<Facts, InspectError> {
+fn of_gguf(model: &GgufModel) -> Result<FileFacts, InspectError> {
     let header = model.header()?;
     let architecture: Option<&str> = header.find("general.architecture")?;
     let number = |key: &str| header.find::<u64>(&format!("{}.{key}", architecture.unwrap_or_default()));
@@ -90,7 +90,7 @@ fn of_gguf(model: &GgufModel) -> Result<Facts, InspectError> {
     }
     let unsupported = model.tensors().find(|(_, tensor)| !tensor.kind.is_supported());
     let tokens = header.find::<Strings<'_>>("tokenizer.ggml.tokens")?;
-    Ok(Facts {
+    Ok(FileFacts {
         format: "gguf",
         files: model.files().iter().map(|file| file.path().to_owned()).collect(),
         file_bytes: model.files().iter().map(|file| file.len()).sum(),
@@ -110,7 +110,7 @@ fn of_gguf(model: &GgufModel) -> Result<Facts, InspectError> {
     })
 }
 
-fn of_safetensors(source: &Path) -> Result<Facts, InspectError> {
+fn of_safetensors(source: &Path) -> Result<FileFacts, InspectError> {
     let index = TensorIndex::open(source)?;
     let folder = model_folder(source);
     let config = json(&folder.join("config.json"))?.unwrap_or_default();
@@ -122,7 +122,7 @@ fn of_safetensors(source: &Path) -> Result<Facts, InspectError> {
         types.entry(tensor.dtype.to_string()).or_default().add(parameters, tensor.bytes());
     }
     let architecture = config.get("architectures").and_then(|names| names.get(0)).or(config.get("model_type"));
-    Ok(Facts {
+    Ok(FileFacts {
         format: "safetensors",
         files: index.files().iter().map(|file| file.path.clone()).collect(),
         file_bytes: index.files().iter().map(|file| file.len).sum(),
@@ -161,7 +161,7 @@ impl TypeFacts {
     }
 }
 
-impl Facts {
+impl FileFacts {
     fn table(&self) -> String {
         let said = |value: Option<u64>| value.map_or_else(|| "not said".to_owned(), |value| value.to_string());
         let mut rows = vec![

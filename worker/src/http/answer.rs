@@ -11,14 +11,14 @@ use super::options::random_bits;
 
 /// Which API the answer is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(super) enum ApiShape {
     /// `/v1/chat/completions`.
     Chat,
     /// `/v1/completions`, with the text of each prompt where it is to be repeated.
     Completion { echo: Option<Vec<String>> },
 }
 
-impl Shape {
+impl ApiShape {
     /// The field of the request that holds the prompt.
     pub(super) const fn prompt_field(&self) -> &'static str {
         match self {
@@ -60,14 +60,14 @@ pub(super) struct Envelope {
 }
 
 impl Envelope {
-    pub(super) fn new(shape: &Shape, model: &str) -> Self {
-        let prefix = if *shape == Shape::Chat { "chatcmpl" } else { "cmpl" };
+    pub(super) fn new(shape: &ApiShape, model: &str) -> Self {
+        let prefix = if *shape == ApiShape::Chat { "chatcmpl" } else { "cmpl" };
         let created = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
         Self { id: format!("{prefix}-{:016x}{:016x}", random_bits(), random_bits()), created, model: model.to_owned() }
     }
 
     /// The object around some choices.
-    pub(super) fn object<'a>(&'a self, shape: &Shape, whole: Whole, choices: Vec<Choice>) -> Object<'a> {
+    pub(super) fn object<'a>(&'a self, shape: &ApiShape, whole: Whole, choices: Vec<Choice>) -> Object<'a> {
         Object {
             id: &self.id,
             object: shape.object(whole),
@@ -102,21 +102,21 @@ pub(super) struct Object<'a> {
 pub(super) struct Choice {
     index: usize,
     #[serde(flatten)]
-    content: Content,
+    content: AnswerContent,
     logprobs: Option<Logprobs>,
     finish_reason: Option<&'static str>,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Content {
-    Message(Message),
+enum AnswerContent {
+    Message(AnswerMessage),
     Delta(Delta),
     Text(String),
 }
 
 #[derive(Debug, Serialize)]
-struct Message {
+struct AnswerMessage {
     role: &'static str,
     content: String,
     /// What it thought before.
@@ -138,7 +138,7 @@ struct Delta {
 impl Choice {
     /// A whole answer; `thoughts` come before `text`.
     pub(super) fn whole(
-        shape: &Shape,
+        shape: &ApiShape,
         index: usize,
         thoughts: Option<String>,
         text: String,
@@ -146,60 +146,67 @@ impl Choice {
         end: FinishReason,
     ) -> Self {
         let content = match shape {
-            Shape::Chat => Content::Message(Message {
+            ApiShape::Chat => AnswerContent::Message(AnswerMessage {
                 role: "assistant",
                 content: text,
                 reasoning_content: thoughts,
                 refusal: None,
             }),
-            Shape::Completion { .. } => Content::Text(text),
+            ApiShape::Completion { .. } => AnswerContent::Text(text),
         };
         Self { index, content, logprobs, finish_reason: Some(end.as_str()) }
     }
 
     /// The first chunk of an answer, which carries the role, or the repeated prompt. A completion without one has none.
-    pub(super) fn first(shape: &Shape, index: usize, echo: &str, logprobs: Option<Logprobs>) -> Option<Self> {
+    pub(super) fn first(shape: &ApiShape, index: usize, echo: &str, logprobs: Option<Logprobs>) -> Option<Self> {
         let content = match shape {
-            Shape::Chat => {
-                Content::Delta(Delta { role: Some("assistant"), content: Some(String::new()), ..Delta::default() })
-            }
-            Shape::Completion { echo: Some(_) } => Content::Text(echo.to_owned()),
-            Shape::Completion { echo: None } => return None,
+            ApiShape::Chat => AnswerContent::Delta(Delta {
+                role: Some("assistant"),
+                content: Some(String::new()),
+                ..Delta::default()
+            }),
+            ApiShape::Completion { echo: Some(_) } => AnswerContent::Text(echo.to_owned()),
+            ApiShape::Completion { echo: None } => return None,
         };
         Some(Self { index, content, logprobs, finish_reason: None })
     }
 
     /// A chunk with text.
-    pub(super) fn piece(shape: &Shape, index: usize, text: String, logprobs: Option<Logprobs>) -> Self {
+    pub(super) fn piece(shape: &ApiShape, index: usize, text: String, logprobs: Option<Logprobs>) -> Self {
         let content = match shape {
-            Shape::Chat => Content::Delta(Delta { content: Some(text), ..Delta::default() }),
-            Shape::Completion { .. } => Content::Text(text),
+            ApiShape::Chat => AnswerContent::Delta(Delta { content: Some(text), ..Delta::default() }),
+            ApiShape::Completion { .. } => AnswerContent::Text(text),
         };
         Self { index, content, logprobs, finish_reason: None }
     }
 
     /// A chunk of what is thought before the answer. Only chats tell it apart.
     pub(super) fn thought(index: usize, text: String) -> Self {
-        let content = Content::Delta(Delta { reasoning_content: Some(text), ..Delta::default() });
+        let content = AnswerContent::Delta(Delta { reasoning_content: Some(text), ..Delta::default() });
         Self { index, content, logprobs: None, finish_reason: None }
     }
 
     /// The last chunk.
-    pub(super) fn last(shape: &Shape, index: usize, end: FinishReason) -> Self {
+    pub(super) fn last(shape: &ApiShape, index: usize, end: FinishReason) -> Self {
         let content = match shape {
-            Shape::Chat => Content::Delta(Delta::default()),
-            Shape::Completion { .. } => Content::Text(String::new()),
+            ApiShape::Chat => AnswerContent::Delta(Delta::default()),
+            ApiShape::Completion { .. } => AnswerContent::Text(String::new()),
         };
         Self { index, content, logprobs: None, finish_reason: Some(end.as_str()) }
     }
 }
 
 /// `logprobs` of a choice from its tokens. `offset` counts characters of the choice's text.
-pub(super) fn logprobs(shape: &Shape, wanted: bool, tokens: Vec<TokenLogprob>, offset: &mut usize) -> Option<Logprobs> {
+pub(super) fn logprobs(
+    shape: &ApiShape,
+    wanted: bool,
+    tokens: Vec<TokenLogprob>,
+    offset: &mut usize,
+) -> Option<Logprobs> {
     match shape {
         _ if !wanted => None,
-        Shape::Chat => Some(Logprobs::chat(tokens)),
-        Shape::Completion { .. } => Some(Logprobs::completion(tokens, offset)),
+        ApiShape::Chat => Some(Logprobs::chat(tokens)),
+        ApiShape::Completion { .. } => Some(Logprobs::completion(tokens, offset)),
     }
 }
 
@@ -254,7 +261,7 @@ pub(super) struct TimingsObject {
 
 /// Sums over the choices of one request. A prompt counts once however many answers it got.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct UsageTally {
     prompt_tokens: usize,
     cached_tokens: usize,
     completion_tokens: usize,
@@ -263,7 +270,7 @@ pub(super) struct Tally {
     predicted: Duration,
 }
 
-impl Tally {
+impl UsageTally {
     /// Adds one finished choice; `counts_prompt` on the first of each prompt.
     pub(super) fn add(&mut self, finished: &Finished, counts_prompt: bool) {
         if counts_prompt {

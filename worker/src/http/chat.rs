@@ -12,34 +12,34 @@ use model_boss_engine::text::{Conversation, TemplateValue, ThinkingPlan};
 use model_boss_protocol::{ApiError, Remedy, THINKING_SWITCHES, Thinking, beyond_worker};
 use serde::{Deserialize, Serialize};
 
-use crate::state::Worker;
+use crate::state::WorkerState;
 use crate::text::{ChatQuestion, ChatTokens, RenderQuestion, TextFacts};
 
-use super::answer::Shape;
+use super::answer::ApiShape;
 use super::body::reading;
-use super::error::{Failure, text_error};
-use super::fields::Fields;
+use super::error::{ErrorAnswer, text_error};
+use super::fields::RequestFields;
 use super::generate::answer;
-use super::options::{MOST_LOGPROBS, Options};
-use super::plan::Plan;
+use super::options::{GenerateOptions, MOST_LOGPROBS};
+use super::plan::AnswerPlan;
 
 /// Answers a conversation.
 pub(super) async fn complete(
-    State(worker): State<Arc<Worker>>,
+    State(worker): State<Arc<WorkerState>>,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Response, Failure> {
+) -> Result<Response, ErrorAnswer> {
     let plan = prepare(&worker, body?).await?;
     answer(&worker, worker.serving()?, plan).await
 }
 
 /// The prompt the model would see, without answering it.
 pub(super) async fn apply_template(
-    State(worker): State<Arc<Worker>>,
+    State(worker): State<Arc<WorkerState>>,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Rendered>, Failure> {
+) -> Result<Json<Rendered>, ErrorAnswer> {
     let question = reading(&worker, body?, |worker, body| {
         let facts = &worker.serving()?.text.facts;
-        let conversation = conversation(&Fields::read(body, None)?, worker, facts)?;
+        let conversation = conversation(&RequestFields::read(body, None)?, worker, facts)?;
         Ok(RenderQuestion::new(conversation).map_err(|error| text_error(error, "messages", 0))?)
     });
     let question = question.await?;
@@ -56,15 +56,15 @@ pub(super) struct Rendered {
 }
 
 /// A request that lacks nothing but its prompt.
-struct Draft {
+struct ChatDraft {
     question: ChatQuestion,
-    options: Options,
+    options: GenerateOptions,
     logprobs: Option<usize>,
 }
 
 /// From a body to work for the engine.
-pub(super) async fn prepare(worker: &Arc<Worker>, body: Bytes) -> Result<Plan, Failure> {
-    let Draft { question, mut options, logprobs } = reading(worker, body, draft).await?;
+pub(super) async fn prepare(worker: &Arc<WorkerState>, body: Bytes) -> Result<AnswerPlan, ErrorAnswer> {
+    let ChatDraft { question, mut options, logprobs } = reading(worker, body, draft).await?;
     let serving = worker.serving()?;
     let ChatTokens { tokens, transcript } = serving
         .text
@@ -75,29 +75,29 @@ pub(super) async fn prepare(worker: &Arc<Worker>, body: Bytes) -> Result<Plan, F
         options.stop.push(NEXT_TURN.to_owned());
     }
     let prompt: Arc<[u32]> = tokens.into();
-    Ok(Plan {
+    Ok(AnswerPlan {
         works: (0..options.choices).map(|choice| options.work(Arc::clone(&prompt), choice, logprobs)).collect(),
         choices_per_prompt: options.choices,
-        shape: Shape::Chat,
+        shape: ApiShape::Chat,
         stream: options.stream,
         usage: options.usage,
     })
 }
 
-fn draft(worker: &Worker, body: &[u8]) -> Result<Draft, Failure> {
+fn draft(worker: &WorkerState, body: &[u8]) -> Result<ChatDraft, ErrorAnswer> {
     let serving = worker.serving()?;
-    let fields = Fields::read(body, Some(&worker.defaults))?;
-    let mut options = Options::read(&fields, serving.info.vocab_size, 1)?;
+    let fields = RequestFields::read(body, Some(&worker.defaults))?;
+    let mut options = GenerateOptions::read(&fields, serving.info.vocab_size, 1)?;
     let logprobs = wanted_logprobs(&fields)?;
     let conversation = conversation(&fields, worker, &serving.text.facts)?;
     let budget = thinking(&fields, worker)?.and_then(Thinking::budget).filter(|_| conversation.begun.is_none());
     options.thinking = serving.text.facts.thinking.clone().map(|tags| ThinkingPlan { tags, budget });
     let context = serving.info.context_length;
     let question = ChatQuestion::new(conversation, context).map_err(|error| text_error(error, "messages", context))?;
-    Ok(Draft { question, options, logprobs })
+    Ok(ChatDraft { question, options, logprobs })
 }
 
-fn wanted_logprobs(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
+fn wanted_logprobs(fields: &RequestFields<'_>) -> Result<Option<usize>, ApiError> {
     let wanted = fields.get::<bool>("logprobs")?.unwrap_or(false);
     let top = fields.whole(&["top_logprobs"], 0..=MOST_LOGPROBS)?;
     if top.is_some_and(|top| top > 0) && !wanted {
@@ -110,8 +110,12 @@ fn wanted_logprobs(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
 const NEXT_TURN: &str = "\nuser:";
 
 /// Reads and checks the conversation of a request.
-pub(super) fn conversation(fields: &Fields<'_>, worker: &Worker, text: &TextFacts) -> Result<Conversation, ApiError> {
-    let messages: Vec<Message> = fields.require("messages")?;
+pub(super) fn conversation(
+    fields: &RequestFields<'_>,
+    worker: &WorkerState,
+    text: &TextFacts,
+) -> Result<Conversation, ApiError> {
+    let messages: Vec<ChatMessage> = fields.require("messages")?;
     if messages.is_empty() {
         return Err(ApiError::invalid("messages", "'messages' is empty; at least one message is needed"));
     }
@@ -145,10 +149,10 @@ pub(super) fn conversation(fields: &Fields<'_>, worker: &Worker, text: &TextFact
 
 /// The text of a last message of the assistant, which is taken out: the answer goes on behind it, as llama-server and
 /// Anthropic's API have it, unless `continue_final_message` says otherwise.
-fn begun(fields: &Fields<'_>, messages: &mut Vec<Message>) -> Result<Option<String>, ApiError> {
+fn begun(fields: &RequestFields<'_>, messages: &mut Vec<ChatMessage>) -> Result<Option<String>, ApiError> {
     const FLAG: &str = "continue_final_message";
     let wanted = fields.get::<bool>(FLAG)?;
-    let may_go_on = messages.len() > 1 && messages.last().is_some_and(Message::may_go_on);
+    let may_go_on = messages.len() > 1 && messages.last().is_some_and(ChatMessage::may_go_on);
     match wanted {
         Some(false) => Ok(None),
         Some(true) if !may_go_on => {
@@ -159,8 +163,8 @@ fn begun(fields: &Fields<'_>, messages: &mut Vec<Message>) -> Result<Option<Stri
         _ => {
             let place = format!("messages[{}].content", messages.len() - 1);
             match messages.pop().and_then(|message| message.content) {
-                Some(Content::Text(text)) => Ok(Some(text)),
-                Some(Content::Parts(parts)) => joined(parts, &place).map(Some),
+                Some(MessageContent::Text(text)) => Ok(Some(text)),
+                Some(MessageContent::Parts(parts)) => joined(parts, &place).map(Some),
                 None => Ok(None),
             }
         }
@@ -168,7 +172,7 @@ fn begun(fields: &Fields<'_>, messages: &mut Vec<Message>) -> Result<Option<Stri
 }
 
 /// Whether the model thinks, and for how long: the request's word, else the manifest's.
-fn thinking(fields: &Fields<'_>, worker: &Worker) -> Result<Option<Thinking>, ApiError> {
+fn thinking(fields: &RequestFields<'_>, worker: &WorkerState) -> Result<Option<Thinking>, ApiError> {
     let field = |name| fields.get::<serde_json::Value>(name);
     let (said, template, effort) = (field("thinking")?, field("chat_template_kwargs")?, field("reasoning_effort")?);
     Thinking::of_chat(said.as_ref(), template.as_ref(), effort.as_ref(), worker.spec.thinking)
@@ -185,9 +189,10 @@ enum Role {
 }
 
 #[derive(Deserialize)]
-struct Message {
+#[serde(rename = "Message")]
+struct ChatMessage {
     role: Option<Role>,
-    content: Option<Content>,
+    content: Option<MessageContent>,
     name: Option<String>,
     reasoning_content: Option<String>,
     tool_calls: Option<Vec<ToolCall>>,
@@ -196,13 +201,14 @@ struct Message {
 
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected a text or a list of parts")]
-enum Content {
+enum MessageContent {
     Text(String),
-    Parts(Vec<Part>),
+    Parts(Vec<ContentPart>),
 }
 
 #[derive(Deserialize)]
-struct Part {
+#[serde(rename = "Part")]
+struct ContentPart {
     r#type: String,
     text: Option<String>,
 }
@@ -220,12 +226,12 @@ struct CalledFunction {
     arguments: Option<TemplateValue>,
 }
 
-impl Message {
+impl ChatMessage {
     /// Whether it is a text of the assistant's that an answer can go on with.
     fn may_go_on(&self) -> bool {
         let has_text = match &self.content {
-            Some(Content::Text(text)) => !text.is_empty(),
-            Some(Content::Parts(parts)) => !parts.is_empty(),
+            Some(MessageContent::Text(text)) => !text.is_empty(),
+            Some(MessageContent::Parts(parts)) => !parts.is_empty(),
             None => false,
         };
         self.role == Some(Role::Assistant) && has_text && self.tool_calls.as_ref().is_none_or(Vec::is_empty)
@@ -244,8 +250,8 @@ impl Message {
         };
         let calls = self.tool_calls.filter(|calls| !calls.is_empty());
         let content = match self.content {
-            Some(Content::Text(text)) => text.into(),
-            Some(Content::Parts(parts)) => joined(parts, &place("content"))?.into(),
+            Some(MessageContent::Text(text)) => text.into(),
+            Some(MessageContent::Parts(parts)) => joined(parts, &place("content"))?.into(),
             None if role == "assistant" => TemplateValue::from(()),
             None => return Err(missing("content")),
         };
@@ -285,7 +291,7 @@ impl ToolCall {
 }
 
 /// Parts of text, one under the other.
-fn joined(parts: Vec<Part>, place: &str) -> Result<String, ApiError> {
+fn joined(parts: Vec<ContentPart>, place: &str) -> Result<String, ApiError> {
     let texts = parts.into_iter().enumerate().map(|(index, part)| match (part.r#type.as_str(), part.text) {
         ("text", Some(text)) => Ok(text),
         ("text", None) => {
@@ -321,7 +327,7 @@ enum ToolChoice {
 }
 
 /// The tools for the template, unless the request says that none may be called.
-fn tools(fields: &Fields<'_>) -> Result<Option<TemplateValue>, ApiError> {
+fn tools(fields: &RequestFields<'_>) -> Result<Option<TemplateValue>, ApiError> {
     let tools: Vec<Tool> = fields.get("tools")?.unwrap_or_default();
     if let Some(index) = tools.iter().position(|tool| tool.r#type != "function") {
         let place = format!("tools[{index}].type");

@@ -11,16 +11,16 @@ use model_boss_engine::text::Specials;
 use model_boss_protocol::ApiError;
 use serde::Deserialize;
 
-use crate::state::{Serving, Worker};
+use crate::state::{Serving, WorkerState};
 use crate::text::{AddSpecials, EncodeQuestion, TextFailure};
 
-use super::answer::Shape;
+use super::answer::ApiShape;
 use super::body::reading;
-use super::error::{Failure, text_error};
-use super::fields::Fields;
+use super::error::{ErrorAnswer, text_error};
+use super::fields::RequestFields;
 use super::generate::answer;
-use super::options::{MOST_LOGPROBS, MaxTokens, Options};
-use super::plan::Plan;
+use super::options::{GenerateOptions, MOST_LOGPROBS, MaxTokens};
+use super::plan::AnswerPlan;
 
 /// Most answers in one request, over all its prompts.
 const MOST_SEQUENCES: usize = 1_024;
@@ -30,9 +30,9 @@ const MAX_TOKENS: usize = 16;
 
 /// Continues one or several prompts.
 pub(super) async fn complete(
-    State(worker): State<Arc<Worker>>,
+    State(worker): State<Arc<WorkerState>>,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Response, Failure> {
+) -> Result<Response, ErrorAnswer> {
     let plan = prepare(&worker, body?).await?;
     answer(&worker, worker.serving()?, plan).await
 }
@@ -47,30 +47,30 @@ enum Prompts {
 }
 
 /// A request that lacks nothing but the tokens of its prompts.
-struct Draft {
-    prompts: Asked,
-    options: Options,
+struct CompletionDraft {
+    prompts: CompletionPrompt,
+    options: GenerateOptions,
     logprobs: Option<usize>,
     echo: bool,
 }
 
 /// Prompts, as they came.
-enum Asked {
+enum CompletionPrompt {
     Texts { echoed: Vec<String>, question: EncodeQuestion },
     Tokens(Vec<Vec<u32>>),
 }
 
 /// From a body to work for the engine.
-pub(super) async fn prepare(worker: &Arc<Worker>, body: Bytes) -> Result<Plan, Failure> {
-    let Draft { prompts, options, logprobs, echo } = reading(worker, body, draft).await?;
+pub(super) async fn prepare(worker: &Arc<WorkerState>, body: Bytes) -> Result<AnswerPlan, ErrorAnswer> {
+    let CompletionDraft { prompts, options, logprobs, echo } = reading(worker, body, draft).await?;
     let serving = worker.serving()?;
     let (prompts, texts) = match prompts {
-        Asked::Tokens(prompts) => {
+        CompletionPrompt::Tokens(prompts) => {
             let text = |tokens: &Vec<u32>| serving.text.vocabulary.text(tokens, Specials::Hidden);
             let texts = if echo { prompts.iter().map(text).collect() } else { Vec::new() };
             (prompts, texts)
         }
-        Asked::Texts { echoed, question } => {
+        CompletionPrompt::Texts { echoed, question } => {
             let prompts = serving.text.encode(question).await;
             (prompts.map_err(|error| text_error(error, "prompt", serving.info.context_length))?, echoed)
         }
@@ -83,22 +83,22 @@ pub(super) async fn prepare(worker: &Arc<Worker>, body: Bytes) -> Result<Plan, F
             ..options.work(Arc::clone(&prompt), choice, logprobs)
         }));
     }
-    Ok(Plan {
+    Ok(AnswerPlan {
         works,
         choices_per_prompt: options.choices,
-        shape: Shape::Completion { echo: echo.then_some(texts) },
+        shape: ApiShape::Completion { echo: echo.then_some(texts) },
         stream: options.stream,
         usage: options.usage,
     })
 }
 
-fn draft(worker: &Worker, body: &[u8]) -> Result<Draft, Failure> {
+fn draft(worker: &WorkerState, body: &[u8]) -> Result<CompletionDraft, ErrorAnswer> {
     let serving = worker.serving()?;
-    let fields = Fields::read(body, Some(&worker.defaults))?;
+    let fields = RequestFields::read(body, Some(&worker.defaults))?;
     if fields.get::<serde_json::Value>("suffix")?.is_some_and(|suffix| suffix != "") {
         return Err(ApiError::invalid("suffix", "'suffix' is not supported; leave it out").into());
     }
-    let mut options = Options::read(&fields, serving.info.vocab_size, 0)?;
+    let mut options = GenerateOptions::read(&fields, serving.info.vocab_size, 0)?;
     if options.max_tokens == MaxTokens::Unsaid {
         options.max_tokens = MaxTokens::Some(MAX_TOKENS);
     }
@@ -109,16 +109,16 @@ fn draft(worker: &Worker, body: &[u8]) -> Result<Draft, Failure> {
         let message = format!("'prompt' and 'n' ask for more than {MOST_SEQUENCES} answers");
         return Err(ApiError::invalid("prompt", message).into());
     }
-    Ok(Draft { prompts, options, logprobs, echo })
+    Ok(CompletionDraft { prompts, options, logprobs, echo })
 }
 
 /// The prompts of a request, and how many they are.
-fn asked(serving: &Serving, prompts: Prompts, echo: bool) -> Result<(usize, Asked), Failure> {
+fn asked(serving: &Serving, prompts: Prompts, echo: bool) -> Result<(usize, CompletionPrompt), ErrorAnswer> {
     let texts = match prompts {
         Prompts::Text(text) => vec![text],
         Prompts::Texts(texts) if !texts.is_empty() => texts,
-        Prompts::Tokens(tokens) if !tokens.is_empty() => return Ok((1, Asked::Tokens(vec![tokens]))),
-        Prompts::TokenLists(lists) if !lists.is_empty() => return Ok((lists.len(), Asked::Tokens(lists))),
+        Prompts::Tokens(tokens) if !tokens.is_empty() => return Ok((1, CompletionPrompt::Tokens(vec![tokens]))),
+        Prompts::TokenLists(lists) if !lists.is_empty() => return Ok((lists.len(), CompletionPrompt::Tokens(lists))),
         Prompts::Texts(_) | Prompts::Tokens(_) | Prompts::TokenLists(_) => {
             return Err(ApiError::invalid("prompt", "'prompt' is empty").into());
         }
@@ -132,5 +132,5 @@ fn asked(serving: &Serving, prompts: Prompts, echo: bool) -> Result<(usize, Aske
     }
     let (count, echoed) = (texts.len(), if echo { texts.clone() } else { Vec::new() });
     let question = EncodeQuestion::new(texts, AddSpecials::Yes, Some(context)).map_err(failed)?;
-    Ok((count, Asked::Texts { echoed, question }))
+    Ok((count, CompletionPrompt::Texts { echoed, question }))
 }

@@ -16,13 +16,13 @@ use http_body::Frame;
 use model_boss_protocol::{ApiError, ErrorCode, ErrorSource, headers};
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 
-use super::error::Failure;
+use super::error::ErrorAnswer;
 
 /// Answers within the request's time, or says that it is over: by status before the answer began, else in its stream.
 pub(super) async fn within(request: Request, next: Next) -> Response {
     let Some(deadline) = deadline(request.headers()) else { return next.run(request).await };
     let Ok(response) = timeout_at(deadline, next.run(request)).await else {
-        return Failure(exceeded()).into_response();
+        return ErrorAnswer(exceeded()).into_response();
     };
     if response.headers().get(CONTENT_TYPE).is_none_or(|kind| kind != "text/event-stream") {
         return response;

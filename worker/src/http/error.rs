@@ -15,15 +15,15 @@ pub(super) const LARGEST_BODY: usize = 32 << 20;
 
 /// An error as the answer to a request.
 #[derive(Debug)]
-pub(super) struct Failure(pub(super) ApiError);
+pub(super) struct ErrorAnswer(pub(super) ApiError);
 
-impl From<ApiError> for Failure {
+impl From<ApiError> for ErrorAnswer {
     fn from(error: ApiError) -> Self {
         Self(error)
     }
 }
 
-impl From<BytesRejection> for Failure {
+impl From<BytesRejection> for ErrorAnswer {
     fn from(rejection: BytesRejection) -> Self {
         Self(if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
             let message = format!("the body is larger than {} MiB", LARGEST_BODY >> 20);
@@ -34,7 +34,7 @@ impl From<BytesRejection> for Failure {
     }
 }
 
-impl IntoResponse for Failure {
+impl IntoResponse for ErrorAnswer {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         if status.is_server_error() && status != StatusCode::SERVICE_UNAVAILABLE {

@@ -8,17 +8,17 @@ use model_boss_protocol::{ApiError, ErrorCode};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
-use crate::defaults::Defaults;
+use crate::defaults::RequestDefaults;
 
 /// The fields of one request.
-pub(super) struct Fields<'a> {
+pub(super) struct RequestFields<'a> {
     given: BTreeMap<String, &'a RawValue>,
-    defaults: Option<&'a Defaults>,
+    defaults: Option<&'a RequestDefaults>,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> RequestFields<'a> {
     /// Reads the body's outermost object; nothing inside it yet.
-    pub(super) fn read(body: &'a [u8], defaults: Option<&'a Defaults>) -> Result<Self, ApiError> {
+    pub(super) fn read(body: &'a [u8], defaults: Option<&'a RequestDefaults>) -> Result<Self, ApiError> {
         let given = serde_json::from_slice(body).map_err(|error| {
             ApiError::new(ErrorCode::InvalidRequest, format!("the body is not a JSON object: {error}"))
         })?;
@@ -26,7 +26,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Only what the manifest says.
-    pub(super) fn of_defaults(defaults: &'a Defaults) -> Self {
+    pub(super) fn of_defaults(defaults: &'a RequestDefaults) -> Self {
         Self { given: BTreeMap::new(), defaults: Some(defaults) }
     }
 

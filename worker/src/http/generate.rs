@@ -5,23 +5,23 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use model_boss_engine::sampling::TokenLogprob;
-use model_boss_engine::{Event, Finished, Reply, Work};
+use model_boss_engine::{Finished, Reply, SequenceEvent, Work};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-use crate::state::{Serving, Worker, engine_gone as unanswered};
+use crate::state::{Serving, WorkerState, engine_gone as unanswered};
 
-use super::answer::{Choice, Envelope, Tally, Whole, logprobs};
-use super::error::{Failure, work_error};
-use super::plan::{Events, Plan};
+use super::answer::{Choice, Envelope, UsageTally, Whole, logprobs};
+use super::error::{ErrorAnswer, work_error};
+use super::plan::{AnswerPlan, ChoiceEvents};
 use super::stream::EventStream;
 
 struct ChoiceReply {
     choice: usize,
-    events: UnboundedSender<(usize, Event)>,
+    events: UnboundedSender<(usize, SequenceEvent)>,
 }
 
 impl Reply for ChoiceReply {
-    fn send(&mut self, event: Event) {
+    fn send(&mut self, event: SequenceEvent) {
         // A closed channel is noticed by the engine in its next step.
         let _ = self.events.send((self.choice, event));
     }
@@ -32,7 +32,11 @@ impl Reply for ChoiceReply {
 }
 
 /// Does the work and answers.
-pub(super) async fn answer(worker: &Worker, serving: &Serving, mut plan: Plan) -> Result<Response, Failure> {
+pub(super) async fn answer(
+    worker: &WorkerState,
+    serving: &Serving,
+    mut plan: AnswerPlan,
+) -> Result<Response, ErrorAnswer> {
     let wanted: Vec<bool> = plan.works.iter().map(|work| work.logprobs.is_some()).collect();
     let prompts = plan.works.iter().step_by(plan.choices_per_prompt.max(1));
     let prompt_tokens = prompts.map(|work| work.prompt.len()).sum();
@@ -49,7 +53,7 @@ pub(super) async fn answer(worker: &Worker, serving: &Serving, mut plan: Plan) -
     }
     // The head of the answer waits for the first event, so that an early failure keeps its true status.
     let Some(first) = events.recv().await else { return Err(unanswered().await.into()) };
-    if let (_, Event::Failed(error)) = &first {
+    if let (_, SequenceEvent::Failed(error)) = &first {
         return Err(work_error(error, plan.shape.prompt_field()).into());
     }
     let stream = EventStream::new(plan, (wanted, prompt_tokens), envelope, first, events);
@@ -70,7 +74,12 @@ struct Collected {
     finished: Option<Finished>,
 }
 
-async fn whole(plan: &Plan, wanted: &[bool], envelope: &Envelope, events: &mut Events) -> Result<Response, Failure> {
+async fn whole(
+    plan: &AnswerPlan,
+    wanted: &[bool],
+    envelope: &Envelope,
+    events: &mut ChoiceEvents,
+) -> Result<Response, ErrorAnswer> {
     let shape = &plan.shape;
     let mut choices: Vec<Collected> = wanted.iter().map(|_| Collected::default()).collect();
     let mut left = choices.len();
@@ -78,23 +87,23 @@ async fn whole(plan: &Plan, wanted: &[bool], envelope: &Envelope, events: &mut E
         let Some((index, event)) = events.recv().await else { return Err(unanswered().await.into()) };
         let choice = &mut choices[index];
         match event {
-            Event::Started { prompt_logprobs } => {
+            SequenceEvent::Started { prompt_logprobs } => {
                 choice.text.push_str(shape.echo(index / plan.choices_per_prompt));
                 choice.logprobs = prompt_logprobs;
             }
-            Event::Thought { text, .. } => choice.thoughts.push_str(&text),
-            Event::Text { text, logprobs, .. } => {
+            SequenceEvent::Thought { text, .. } => choice.thoughts.push_str(&text),
+            SequenceEvent::Text { text, logprobs, .. } => {
                 choice.text.push_str(&text);
                 choice.logprobs.extend(logprobs);
             }
-            Event::Finished(finished) => {
+            SequenceEvent::Finished(finished) => {
                 choice.finished = Some(finished);
                 left -= 1;
             }
-            Event::Failed(error) => return Err(work_error(&error, shape.prompt_field()).into()),
+            SequenceEvent::Failed(error) => return Err(work_error(&error, shape.prompt_field()).into()),
         }
     }
-    let mut tally = Tally::default();
+    let mut tally = UsageTally::default();
     let mut answered = Vec::with_capacity(choices.len());
     for (index, choice) in choices.into_iter().enumerate() {
         let Some(finished) = choice.finished else { continue };

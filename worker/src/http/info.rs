@@ -8,20 +8,20 @@ use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
-use model_boss_engine::residency::{Adapted, LayerReport, Monitor, Residency, StreamTotals};
-use model_boss_engine::{PlaceReport, Totals};
+use model_boss_engine::residency::{Adapted, LayerReport, Monitor, ResidencySummary, StreamTotals};
+use model_boss_engine::{EngineTotals, PlaceReport};
 use model_boss_protocol::{ApiError, EngineStats, ErrorCode, HealthQuestion, Readiness};
 use serde::Serialize;
 
-use crate::state::Worker;
+use crate::state::WorkerState;
 
-use super::error::Failure;
+use super::error::ErrorAnswer;
 
 /// No answer waits longer for the model.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// 200 when the model answers, 503 while it is loaded.
-pub(super) async fn health(State(worker): State<Arc<Worker>>, RawQuery(query): RawQuery) -> impl IntoResponse {
+pub(super) async fn health(State(worker): State<Arc<WorkerState>>, RawQuery(query): RawQuery) -> impl IntoResponse {
     let question = HealthQuestion::read(query.as_deref());
     worker.ready_within(question.wait.min(LONGEST_WAIT)).await;
     let health = worker.health();
@@ -30,30 +30,30 @@ pub(super) async fn health(State(worker): State<Arc<Worker>>, RawQuery(query): R
 }
 
 /// Prometheus' text form.
-pub(super) async fn metrics(State(worker): State<Arc<Worker>>) -> impl IntoResponse {
+pub(super) async fn metrics(State(worker): State<Arc<WorkerState>>) -> impl IntoResponse {
     ([(CONTENT_TYPE, "text/plain; version=0.0.4")], worker.metrics.render(&worker.activity, worker.monitor()))
 }
 
 /// Numbers for people and scripts.
 #[derive(Serialize)]
-pub(super) struct Stats {
+pub(super) struct WorkerStats {
     model: String,
     device: String,
     uptime_s: f64,
     context_length: Option<u64>,
     weight_bytes: Option<u64>,
     engine: EngineStats,
-    totals: Totals,
+    totals: EngineTotals,
     /// The model's parts on each device, in the order of the layers.
     places: Vec<PlaceReport>,
     /// Of layers that come and go; null where all stay on the device.
-    residency: Option<Streaming>,
+    residency: Option<StreamingStats>,
 }
 
 /// How layers live and what that takes (RS-9).
 #[derive(Serialize)]
-struct Streaming {
-    plan: Residency,
+struct StreamingStats {
+    plan: ResidencySummary,
     adapted: Adapted,
     totals: StreamTotals,
     bytes_per_second: f64,
@@ -62,7 +62,7 @@ struct Streaming {
     layers: Vec<LayerReport>,
 }
 
-impl Streaming {
+impl StreamingStats {
     fn of(monitor: &Monitor) -> Self {
         let totals = monitor.totals();
         Self {
@@ -77,9 +77,9 @@ impl Streaming {
 }
 
 /// What has been done since the start.
-pub(super) async fn stats(State(worker): State<Arc<Worker>>) -> Json<Stats> {
+pub(super) async fn stats(State(worker): State<Arc<WorkerState>>) -> Json<WorkerStats> {
     let health = worker.health();
-    Json(Stats {
+    Json(WorkerStats {
         model: worker.spec.model.to_string(),
         device: worker.spec.device.to_string(),
         uptime_s: worker.started.elapsed().as_secs_f64(),
@@ -88,13 +88,13 @@ pub(super) async fn stats(State(worker): State<Arc<Worker>>) -> Json<Stats> {
         engine: health.engine,
         totals: worker.activity.totals(),
         places: worker.places(),
-        residency: worker.monitor().map(Streaming::of),
+        residency: worker.monitor().map(StreamingStats::of),
     })
 }
 
 /// OpenAI's model object.
 #[derive(Serialize)]
-pub(super) struct Model {
+pub(super) struct ModelEntry {
     id: String,
     object: &'static str,
     created: u64,
@@ -103,14 +103,14 @@ pub(super) struct Model {
 }
 
 #[derive(Serialize)]
-pub(super) struct Models {
+pub(super) struct ModelList {
     object: &'static str,
-    data: Vec<Model>,
+    data: Vec<ModelEntry>,
 }
 
-fn served(worker: &Worker) -> Model {
+fn served(worker: &WorkerState) -> ModelEntry {
     let started = SystemTime::now().checked_sub(worker.started.elapsed()).unwrap_or(UNIX_EPOCH);
-    Model {
+    ModelEntry {
         id: worker.spec.model.to_string(),
         object: "model",
         created: started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
@@ -120,15 +120,18 @@ fn served(worker: &Worker) -> Model {
 }
 
 /// The one model.
-pub(super) async fn models(State(worker): State<Arc<Worker>>) -> Json<Models> {
-    Json(Models { object: "list", data: vec![served(&worker)] })
+pub(super) async fn models(State(worker): State<Arc<WorkerState>>) -> Json<ModelList> {
+    Json(ModelList { object: "list", data: vec![served(&worker)] })
 }
 
 /// The one model by its name, which may have slashes in it.
-pub(super) async fn model(State(worker): State<Arc<Worker>>, Path(id): Path<String>) -> Result<Json<Model>, Failure> {
+pub(super) async fn model(
+    State(worker): State<Arc<WorkerState>>,
+    Path(id): Path<String>,
+) -> Result<Json<ModelEntry>, ErrorAnswer> {
     if id == worker.spec.model.as_str() {
         return Ok(Json(served(&worker)));
     }
     let message = format!("this worker serves '{}', not '{id}'", worker.spec.model);
-    Err(Failure(ApiError::new(ErrorCode::ModelNotFound, message)))
+    Err(ErrorAnswer(ApiError::new(ErrorCode::ModelNotFound, message)))
 }

@@ -21,4 +21,4 @@ mod tests;
 mod tokens;
 
 pub(crate) use options::check_defaults;
-pub(crate) use server::Server;
+pub(crate) use server::HttpServer;

@@ -9,9 +9,9 @@ use model_boss_engine::text::ThinkingPlan;
 use model_boss_protocol::{ApiError, refuse_unmet};
 use serde::Deserialize;
 
-use crate::defaults::Defaults;
+use crate::defaults::RequestDefaults;
 
-use super::fields::Fields;
+use super::fields::RequestFields;
 
 /// Most stop strings in a request.
 const MOST_STOPS: usize = 16;
@@ -24,7 +24,7 @@ pub(super) const MOST_LOGPROBS: i64 = 20;
 
 /// What a request says about its answer.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Options {
+pub(super) struct GenerateOptions {
     pub(super) max_tokens: MaxTokens,
     pub(super) sampling: SamplingParams,
     pub(super) stop: Vec<String>,
@@ -36,9 +36,9 @@ pub(super) struct Options {
     pub(super) thinking: Option<ThinkingPlan>,
 }
 
-impl Options {
+impl GenerateOptions {
     /// Reads and checks them. `fewest_tokens` is the least `max_tokens` that makes sense on the route.
-    pub(super) fn read(fields: &Fields<'_>, vocab_size: usize, fewest_tokens: i64) -> Result<Self, ApiError> {
+    pub(super) fn read(fields: &RequestFields<'_>, vocab_size: usize, fewest_tokens: i64) -> Result<Self, ApiError> {
         refuse_unmet(|name| fields.text(name))?;
         Ok(Self {
             max_tokens: max_tokens(fields, fewest_tokens)?,
@@ -81,7 +81,7 @@ pub(super) enum MaxTokens {
     Some(usize),
 }
 
-fn max_tokens(fields: &Fields<'_>, fewest: i64) -> Result<MaxTokens, ApiError> {
+fn max_tokens(fields: &RequestFields<'_>, fewest: i64) -> Result<MaxTokens, ApiError> {
     const NAMES: [&str; 2] = ["max_completion_tokens", "max_tokens"];
     if fields.first_of::<i64>(&NAMES)?.is_some_and(|(_, tokens)| tokens == -1) {
         return Ok(MaxTokens::Endless);
@@ -91,8 +91,8 @@ fn max_tokens(fields: &Fields<'_>, fewest: i64) -> Result<MaxTokens, ApiError> {
 }
 
 /// Whether a manifest's fields could stand in a request.
-pub(crate) fn check_defaults(defaults: &Defaults) -> Result<(), ApiError> {
-    Options::read(&Fields::of_defaults(defaults), usize::MAX, 0).map(|_| ())
+pub(crate) fn check_defaults(defaults: &RequestDefaults) -> Result<(), ApiError> {
+    GenerateOptions::read(&RequestFields::of_defaults(defaults), usize::MAX, 0).map(|_| ())
 }
 
 #[derive(Deserialize)]
@@ -121,7 +121,7 @@ pub(super) enum UsageIn {
     EveryChunk,
 }
 
-fn sampling(fields: &Fields<'_>, vocab_size: usize) -> Result<SamplingParams, ApiError> {
+fn sampling(fields: &RequestFields<'_>, vocab_size: usize) -> Result<SamplingParams, ApiError> {
     let top_k = fields.whole(&["top_k"], -1..=i64::from(u32::MAX))?.unwrap_or(0);
     // Any integer names a stream of random numbers; negative ones too.
     let seed = fields.get::<i64>("seed")?.map_or_else(random_bits, i64::cast_unsigned);
@@ -143,7 +143,7 @@ pub(super) fn random_bits() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-fn logit_bias(fields: &Fields<'_>, vocab_size: usize) -> Result<Vec<(u32, f32)>, ApiError> {
+fn logit_bias(fields: &RequestFields<'_>, vocab_size: usize) -> Result<Vec<(u32, f32)>, ApiError> {
     let Some(bias) = fields.get::<BTreeMap<String, f64>>("logit_bias")? else { return Ok(Vec::new()) };
     let wrong = |message: String| ApiError::invalid("logit_bias", message);
     bias.into_iter()
@@ -165,7 +165,7 @@ enum Stop {
     Many(Vec<String>),
 }
 
-fn stop(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
+fn stop(fields: &RequestFields<'_>) -> Result<Vec<String>, ApiError> {
     let stops = match fields.get("stop")? {
         None => Vec::new(),
         Some(Stop::One(stop)) => vec![stop],
@@ -179,7 +179,7 @@ fn stop(fields: &Fields<'_>) -> Result<Vec<String>, ApiError> {
     Ok(stops.into_iter().filter(|stop| !stop.is_empty()).collect())
 }
 
-fn choices(fields: &Fields<'_>) -> Result<usize, ApiError> {
+fn choices(fields: &RequestFields<'_>) -> Result<usize, ApiError> {
     let n = fields.whole(&["n"], 1..=MOST_CHOICES)?.unwrap_or(1);
     // Choosing the best of several is not done here; asking for exactly as many as come back changes nothing.
     if fields.whole(&["best_of"], 1..=MOST_CHOICES)?.is_some_and(|best_of| best_of != n) {

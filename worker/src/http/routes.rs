@@ -12,16 +12,16 @@ use axum::routing::{get, post};
 use model_boss_protocol::{ApiError, ErrorCode, headers};
 use tower_http::catch_panic::CatchPanicLayer;
 
-use super::error::{Failure, LARGEST_BODY};
+use super::error::{ErrorAnswer, LARGEST_BODY};
 use super::{chat, completions, deadline, info, tokens};
-use crate::state::{Access, Worker};
+use crate::state::{Access, WorkerState};
 
 /// Every route of a worker, behind its guards.
-pub(super) fn router(worker: Arc<Worker>) -> Router {
+pub(super) fn router(worker: Arc<WorkerState>) -> Router {
     guarded(routes(), worker)
 }
 
-fn routes() -> Router<Arc<Worker>> {
+fn routes() -> Router<Arc<WorkerState>> {
     Router::new()
         .route("/health", get(info::health))
         .route("/stats", get(info::stats))
@@ -35,39 +35,43 @@ fn routes() -> Router<Arc<Worker>> {
         .route("/detokenize", post(tokens::detokenize))
         .route("/v1/detokenize", post(tokens::detokenize))
         .route("/apply-template", post(chat::apply_template))
-        .fallback(async || Failure(ApiError::new(ErrorCode::NotFound, "a worker has no such route")))
+        .fallback(async || ErrorAnswer(ApiError::new(ErrorCode::NotFound, "a worker has no such route")))
         .method_not_allowed_fallback(async || {
-            Failure(ApiError::new(ErrorCode::MethodNotAllowed, "this route does not take this method"))
+            ErrorAnswer(ApiError::new(ErrorCode::MethodNotAllowed, "this route does not take this method"))
         })
 }
 
 /// What every request passes: counting outside, then a net for panics, the token, and the limit on bodies.
-pub(super) fn guarded(routes: Router<Arc<Worker>>, worker: Arc<Worker>) -> Router {
+pub(super) fn guarded(routes: Router<Arc<WorkerState>>, worker: Arc<WorkerState>) -> Router {
     routes
         .layer(DefaultBodyLimit::max(LARGEST_BODY))
         .layer(middleware::from_fn(deadline::within))
         .layer(middleware::from_fn_with_state(Arc::clone(&worker), require_token))
         .layer(CatchPanicLayer::custom(|_| {
-            Failure(ApiError::new(ErrorCode::Internal, "the worker failed on this request")).into_response()
+            ErrorAnswer(ApiError::new(ErrorCode::Internal, "the worker failed on this request")).into_response()
         }))
         .layer(middleware::from_fn_with_state(Arc::clone(&worker), observe))
         .with_state(worker)
 }
 
 /// Lets only those in who know the spawn's token.
-async fn require_token(State(worker): State<Arc<Worker>>, request: Request, next: Next) -> Result<Response, Failure> {
+async fn require_token(
+    State(worker): State<Arc<WorkerState>>,
+    request: Request,
+    next: Next,
+) -> Result<Response, ErrorAnswer> {
     if let Access::Token(token) = &worker.access {
         let offered = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         if !offered.and_then(|value| value.strip_prefix("Bearer ")).is_some_and(|offered| token.matches(offered)) {
             let message = "this worker serves its coordinator only; send requests to the coordinator";
-            return Err(Failure(ApiError::new(ErrorCode::InvalidApiKey, message)));
+            return Err(ErrorAnswer(ApiError::new(ErrorCode::InvalidApiKey, message)));
         }
     }
     Ok(next.run(request).await)
 }
 
 /// Counts the answer and gives the request's id back.
-async fn observe(State(worker): State<Arc<Worker>>, request: Request, next: Next) -> Response {
+async fn observe(State(worker): State<Arc<WorkerState>>, request: Request, next: Next) -> Response {
     let id: Option<HeaderValue> = request.headers().get(headers::REQUEST_ID).cloned();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let mut response = next.run(request).await;

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tracing::{debug, warn};
 
 use super::routes::router;
-use crate::state::Worker;
+use crate::state::WorkerState;
 
 /// Longest wait for the head of a request. On loopback only a broken client needs longer.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -23,14 +23,14 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The running accept loop.
-pub(crate) struct Server {
+pub(crate) struct HttpServer {
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
 
-impl Server {
+impl HttpServer {
     /// Serves the worker's routes on a bound listener.
-    pub(crate) fn start(listener: TcpListener, worker: Arc<Worker>) -> Self {
+    pub(crate) fn start(listener: TcpListener, worker: Arc<WorkerState>) -> Self {
         let (stop, stopped) = oneshot::channel();
         Self { stop: Some(stop), task: tokio::spawn(serve(listener, worker, stopped)) }
     }
@@ -44,7 +44,7 @@ impl Server {
     }
 }
 
-async fn serve(listener: TcpListener, worker: Arc<Worker>, mut stopped: oneshot::Receiver<()>) {
+async fn serve(listener: TcpListener, worker: Arc<WorkerState>, mut stopped: oneshot::Receiver<()>) {
     let router = router(worker);
     let graceful = GracefulShutdown::new();
     let mut builder = http1::Builder::new();

@@ -7,77 +7,77 @@ use std::task::{Context, Poll, ready};
 
 use axum::body::Bytes;
 use http_body::{Body, Frame};
-use model_boss_engine::Event;
+use model_boss_engine::SequenceEvent;
 use model_boss_protocol::{ApiError, ErrorCode, ErrorSource};
 use serde::Serialize;
 
-use super::answer::{Choice, Envelope, Object, Tally, UsageObject, Whole, logprobs};
+use super::answer::{Choice, Envelope, Object, UsageObject, UsageTally, Whole, logprobs};
 use super::error::work_error;
 use super::options::UsageIn;
-use super::plan::{Events, Plan};
+use super::plan::{AnswerPlan, ChoiceEvents};
 use crate::state::ENGINE_GONE;
 
 /// The body of a streamed answer. Dropped when the client goes away, which ends its sequences.
 pub(super) struct EventStream {
-    plan: Plan,
+    plan: AnswerPlan,
     /// Per choice: whether log-probabilities are wanted.
     wanted: Vec<bool>,
     /// Per choice: characters of text so far.
     offsets: Vec<usize>,
     envelope: Envelope,
-    tally: Tally,
+    tally: UsageTally,
     /// Of all prompts together.
     prompt_tokens: usize,
     /// Per choice: tokens sampled so far.
     sampled: Vec<usize>,
     /// Choices that have not ended.
     left: usize,
-    events: Events,
+    events: ChoiceEvents,
     ready: VecDeque<Bytes>,
 }
 
 impl EventStream {
     pub(super) fn new(
-        plan: Plan,
+        plan: AnswerPlan,
         (wanted, prompt_tokens): (Vec<bool>, usize),
         envelope: Envelope,
-        (index, event): (usize, Event),
-        events: Events,
+        (index, event): (usize, SequenceEvent),
+        events: ChoiceEvents,
     ) -> Self {
         let (offsets, left) = (vec![0; wanted.len()], wanted.len());
-        let (sampled, tally, ready) = (offsets.clone(), Tally::default(), VecDeque::new());
+        let (sampled, tally, ready) = (offsets.clone(), UsageTally::default(), VecDeque::new());
         let mut stream = Self { plan, wanted, offsets, envelope, tally, prompt_tokens, sampled, left, events, ready };
         stream.take(index, event);
         stream
     }
 
     /// Turns one event of a choice into what is to be written.
-    fn take(&mut self, index: usize, event: Event) {
+    fn take(&mut self, index: usize, event: SequenceEvent) {
         let shape = &self.plan.shape;
         let wanted = self.wanted[index];
         let choice = match event {
-            Event::Started { prompt_logprobs } => {
+            SequenceEvent::Started { prompt_logprobs } => {
                 let prompt_logprobs = (!prompt_logprobs.is_empty())
                     .then(|| logprobs(shape, wanted, prompt_logprobs, &mut self.offsets[index]))
                     .flatten();
                 Choice::first(shape, index, shape.echo(index / self.plan.choices_per_prompt), prompt_logprobs)
             }
-            Event::Thought { text, sampled } => {
+            SequenceEvent::Thought { text, sampled } => {
                 self.sampled[index] = sampled;
                 Some(Choice::thought(index, text))
             }
-            Event::Text { text, logprobs: tokens, sampled } => {
+            SequenceEvent::Text { text, logprobs: tokens, sampled } => {
                 self.sampled[index] = sampled;
                 let logprobs = logprobs(shape, wanted, tokens, &mut self.offsets[index]);
                 Some(Choice::piece(shape, index, text, logprobs))
             }
-            Event::Finished(finished) => {
+            SequenceEvent::Finished(finished) => {
                 self.sampled[index] = finished.usage.completion_tokens;
                 self.tally.add(&finished, index.is_multiple_of(self.plan.choices_per_prompt));
                 self.left -= 1;
                 Some(Choice::last(shape, index, finished.reason))
             }
-            Event::Failed(error) => return self.fail(&work_error(&error, shape.prompt_field())),
+            SequenceEvent::Failed(error) => return self.fail(&work_error(&error, shape.prompt_field())),
         };
         if let Some(choice) = choice {
             self.write_choice(choice);

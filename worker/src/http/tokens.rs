@@ -10,13 +10,13 @@ use model_boss_engine::text::Specials;
 use model_boss_protocol::ApiError;
 use serde::Serialize;
 
-use crate::state::Worker;
+use crate::state::WorkerState;
 use crate::text::{AddSpecials, ChatQuestion, EncodeQuestion};
 
 use super::body::reading;
 use super::chat::conversation;
-use super::error::{Failure, text_error};
-use super::fields::Fields;
+use super::error::{ErrorAnswer, text_error};
+use super::fields::RequestFields;
 
 /// The answer of `/tokenize`, with the names vLLM and llama-server use.
 #[derive(Serialize)]
@@ -35,38 +35,40 @@ pub(super) struct Detokenized {
 
 /// The tokens of `content` or `prompt`, or of `messages` through the chat template.
 pub(super) async fn tokenize(
-    State(worker): State<Arc<Worker>>,
+    State(worker): State<Arc<WorkerState>>,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Tokenized>, Failure> {
+) -> Result<Json<Tokenized>, ErrorAnswer> {
     let asked = reading(&worker, body?, asked).await?;
     let serving = worker.serving()?;
     let context = serving.info.context_length;
     let (tokens, field) = match asked {
-        Asked::Text { field, question } => {
+        TokenizeInput::Text { field, question } => {
             (serving.text.encode(question).await.map(|mut lists| lists.pop().unwrap_or_default()), field)
         }
-        Asked::Conversation(question) => (serving.text.chat(question).await.map(|chat| chat.tokens), "messages"),
+        TokenizeInput::Conversation(question) => {
+            (serving.text.chat(question).await.map(|chat| chat.tokens), "messages")
+        }
     };
     let tokens = tokens.map_err(|error| text_error(error, field, context))?;
     Ok(Json(Tokenized { count: tokens.len(), tokens, max_model_len: context }))
 }
 
 /// What is to be tokenised.
-enum Asked {
+enum TokenizeInput {
     Text { field: &'static str, question: EncodeQuestion },
     Conversation(ChatQuestion),
 }
 
-fn asked(worker: &Worker, body: &[u8]) -> Result<Asked, Failure> {
+fn asked(worker: &WorkerState, body: &[u8]) -> Result<TokenizeInput, ErrorAnswer> {
     let serving = worker.serving()?;
-    let fields = Fields::read(body, None)?;
+    let fields = RequestFields::read(body, None)?;
     let failed = |error| text_error(error, "content", serving.info.context_length);
     match fields.first_of::<String>(&["content", "prompt"])? {
         Some((field, text)) => {
             let add = fields.first_of(&["add_special_tokens", "add_special"])?.is_none_or(|(_, add)| add);
             let specials = if add { AddSpecials::Yes } else { AddSpecials::No };
             let question = EncodeQuestion::new(vec![text], specials, None).map_err(failed)?;
-            Ok(Asked::Text { field, question })
+            Ok(TokenizeInput::Text { field, question })
         }
         None if fields.get::<serde_json::Value>("messages")?.is_none() => {
             Err(ApiError::invalid("content", "'content' or 'messages' is needed").into())
@@ -74,19 +76,19 @@ fn asked(worker: &Worker, body: &[u8]) -> Result<Asked, Failure> {
         None => {
             let conversation = conversation(&fields, worker, &serving.text.facts)?;
             // Counting is no answer, so the context is no limit.
-            Ok(Asked::Conversation(ChatQuestion::new(conversation, usize::MAX).map_err(failed)?))
+            Ok(TokenizeInput::Conversation(ChatQuestion::new(conversation, usize::MAX).map_err(failed)?))
         }
     }
 }
 
 /// The text of `tokens`, special ones spelled out.
 pub(super) async fn detokenize(
-    State(worker): State<Arc<Worker>>,
+    State(worker): State<Arc<WorkerState>>,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Detokenized>, Failure> {
+) -> Result<Json<Detokenized>, ErrorAnswer> {
     let body = body?;
     let serving = worker.serving()?;
-    let tokens: Vec<u32> = Fields::read(&body, None)?.require("tokens")?;
+    let tokens: Vec<u32> = RequestFields::read(&body, None)?.require("tokens")?;
     let content = serving.text.vocabulary.text(&tokens, Specials::Spelled);
     Ok(Json(Detokenized { prompt: content.clone(), content }))
 }

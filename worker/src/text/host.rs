@@ -22,9 +22,9 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, alarm, dup2_stderr, dup2_stdin, fork};
 
 use super::frame::{Frame, LARGEST_QUESTION, frame};
-use super::message::{Load, Loaded, TextFacts};
-use super::order::{Ended, Order, OrderStream, Passed};
-use super::renderer::{self, Watch};
+use super::message::{TextFacts, TextLoad, TextLoaded};
+use super::order::{HostOrder, OrderStream, Passed, RendererEnd};
+use super::renderer::{self, RendererWatch};
 use crate::failure::LoadFailure;
 
 /// The hidden command of the worker's program that is the text host.
@@ -54,7 +54,7 @@ pub(crate) fn run() -> ExitCode {
 fn host() -> io::Result<()> {
     let mut control = shut_out()?;
     let Some(load) = Frame::read(&mut control, LARGEST_QUESTION)? else { return Ok(()) };
-    let load: Load = load.head()?;
+    let load: TextLoad = load.head()?;
     let limits = load.limits;
     limit(Resource::RLIMIT_DATA, data_in_use().saturating_add(limits.memory.0.saturating_mul(LOAD_MEMORY)))?;
     limit(Resource::RLIMIT_CPU, LOAD_SECONDS)?;
@@ -63,13 +63,13 @@ fn host() -> io::Result<()> {
         Ok(text) => text,
         Err(error) => {
             let failure = load_failure(&error);
-            let failed = Loaded::Failed { exit: failure.exit().code(), message: failure.to_string() };
+            let failed = TextLoaded::Failed { exit: failure.exit().code(), message: failure.to_string() };
             return control.write_all(&frame(&failed, &[])?);
         }
     };
     limit(Resource::RLIMIT_CPU, RLIM_INFINITY)?;
     let facts = TextFacts::of(&text);
-    control.write_all(&frame(&Loaded::Ready(facts), &text.vocabulary.to_wire())?)?;
+    control.write_all(&frame(&TextLoaded::Ready(facts), &text.vocabulary.to_wire())?)?;
     serve(OrderStream::new(control), &text, limits)
 }
 
@@ -125,13 +125,13 @@ fn serve(mut orders: OrderStream, text: &Text, limits: TextLimits) -> io::Result
     let mut renderers = BTreeSet::new();
     while let Some(order) = orders.next()? {
         match order {
-            Order::Open(Passed { stream, words }) => {
+            HostOrder::Open(Passed { stream, words }) => {
                 let pid = open(stream, words, text, limits);
                 renderers.extend(pid.as_ref().ok());
                 orders.opened(pid)?;
             }
-            Order::End(pid) if renderers.remove(&pid) => orders.ended(end(pid))?,
-            Order::End(_) => orders.ended(Ended::Unknown)?,
+            HostOrder::End(pid) if renderers.remove(&pid) => orders.ended(end(pid))?,
+            HostOrder::End(_) => orders.ended(RendererEnd::Unknown)?,
         }
     }
     // Where the system does not end them with their parent.
@@ -142,16 +142,16 @@ fn serve(mut orders: OrderStream, text: &Text, limits: TextLimits) -> io::Result
 }
 
 /// Ends a renderer, if it has not ended by itself, and says how it ended.
-fn end(pid: i32) -> Ended {
+fn end(pid: i32) -> RendererEnd {
     let pid = Pid::from_raw(pid);
     // It is our own child and was not waited for, so the number is still its own.
     let _ = kill(pid, Signal::SIGKILL);
     loop {
         return match waitpid(pid, None) {
-            Ok(WaitStatus::Exited(_, code)) => Ended::Exited(code),
-            Ok(WaitStatus::Signaled(_, signal, _)) => Ended::Signal(signal as i32),
+            Ok(WaitStatus::Exited(_, code)) => RendererEnd::Exited(code),
+            Ok(WaitStatus::Signaled(_, signal, _)) => RendererEnd::Signal(signal as i32),
             Err(nix::errno::Errno::EINTR) => continue,
-            Ok(_) | Err(_) => Ended::Unknown,
+            Ok(_) | Err(_) => RendererEnd::Unknown,
         };
     }
 }
@@ -181,7 +181,7 @@ fn render(stream: UnixStream, words: &OwnedFd, text: &Text, limits: TextLimits) 
     close_all_but(&stream)?;
     let allowed = limits.stack.0.saturating_add(limits.memory.0);
     limit(Resource::RLIMIT_DATA, data_in_use().saturating_add(allowed))?;
-    let mut watch = Limits { time: limits.time, begun_with: resident()? };
+    let mut watch = HostLimits { time: limits.time, begun_with: resident()? };
     on_a_stack(limits, || renderer::serve(stream, text, &mut watch))?
 }
 
@@ -201,12 +201,12 @@ fn close_all_but(stream: &UnixStream) -> io::Result<()> {
 }
 
 /// Ends the process by itself when nobody else does, and sees what it has grown to.
-struct Limits {
+struct HostLimits {
     time: Duration,
     begun_with: i64,
 }
 
-impl Watch for Limits {
+impl RendererWatch for HostLimits {
     fn begin(&mut self) {
         // The worker counts to the limit; this counts on when the worker cannot.
         let seconds = u32::try_from(self.time.as_secs()).unwrap_or(u32::MAX).saturating_add(2);

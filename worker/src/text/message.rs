@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 
 /// The first frame to a text host: which model's text side to load.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Load {
+pub(crate) struct TextLoad {
     pub(super) source: PathBuf,
     /// In place of the model's own chat template.
     pub(super) template: Option<String>,
     pub(super) limits: TextLimits,
 }
 
-/// The answer to [`Load`]. The vocabulary is its tail.
+/// The answer to [`TextLoad`]. The vocabulary is its tail.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Loaded {
+pub(super) enum TextLoaded {
     Ready(TextFacts),
     /// With the exit code of a worker that fails so.
     Failed {
@@ -49,7 +49,7 @@ impl TextFacts {
 
 /// A question to a renderer.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Question {
+pub(crate) enum TextQuestion {
     /// The tokens of a conversation, if they are not more than so many.
     Chat { conversation: Conversation, most_tokens: usize },
     /// The text of a conversation's prompt.
@@ -67,14 +67,14 @@ pub(crate) enum AddSpecials {
 
 /// A renderer's answer.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Reply {
-    pub(super) answer: Answer,
+pub(super) struct RendererReply {
+    pub(super) answer: TextAnswer,
     /// The renderer ends behind this answer: it used so much memory that the next question would find little.
     pub(super) worn: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Answer {
+pub(super) enum TextAnswer {
     /// Lists of these lengths; the tail has the tokens, four bytes each.
     Tokens { lengths: Vec<usize>, transcript: bool },
     /// The tail is the text.

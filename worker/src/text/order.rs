@@ -16,7 +16,7 @@ const END: i32 = 2;
 
 /// An order, as the host receives it.
 #[derive(Debug)]
-pub(super) enum Order {
+pub(super) enum HostOrder {
     /// Fork a renderer for these streams.
     Open(Passed),
     /// End the renderer with this pid.
@@ -33,7 +33,7 @@ pub(super) struct Passed {
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ended {
+pub(crate) enum RendererEnd {
     Exited(i32),
     Signal(i32),
     Unknown,
@@ -49,7 +49,7 @@ impl OrderStream {
     }
 
     /// The next order; `None` when the worker is gone.
-    pub(super) fn next(&mut self) -> io::Result<Option<Order>> {
+    pub(super) fn next(&mut self) -> io::Result<Option<HostOrder>> {
         let mut bytes = [0; 8];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut passed = RecvAncillaryBuffer::new(&mut space);
@@ -68,9 +68,9 @@ impl OrderStream {
         match pair(bytes) {
             (OPEN, _) => {
                 let (stream, words) = (fds.next().ok_or_else(malformed)?, fds.next().ok_or_else(malformed)?);
-                Ok(Some(Order::Open(Passed { stream, words })))
+                Ok(Some(HostOrder::Open(Passed { stream, words })))
             }
-            (END, pid) => Ok(Some(Order::End(pid))),
+            (END, pid) => Ok(Some(HostOrder::End(pid))),
             _ => Err(malformed()),
         }
     }
@@ -85,11 +85,11 @@ impl OrderStream {
     }
 
     /// Says how a renderer ended.
-    pub(super) fn ended(&mut self, ended: Ended) -> io::Result<()> {
+    pub(super) fn ended(&mut self, ended: RendererEnd) -> io::Result<()> {
         self.0.write_all(&bytes(match ended {
-            Ended::Exited(code) => (0, code),
-            Ended::Signal(signal) => (1, signal),
-            Ended::Unknown => (2, 0),
+            RendererEnd::Exited(code) => (0, code),
+            RendererEnd::Signal(signal) => (1, signal),
+            RendererEnd::Unknown => (2, 0),
         }))
     }
 }
@@ -112,12 +112,12 @@ pub(super) fn open(host: &mut UnixStream, stream: &OwnedFd, words: &OwnedFd) -> 
 }
 
 /// Orders the end of a renderer.
-pub(super) fn end(host: &mut UnixStream, pid: i32) -> io::Result<Ended> {
+pub(super) fn end(host: &mut UnixStream, pid: i32) -> io::Result<RendererEnd> {
     host.write_all(&bytes((END, pid)))?;
     Ok(match answer(host)? {
-        (0, code) => Ended::Exited(code),
-        (1, signal) => Ended::Signal(signal),
-        _ => Ended::Unknown,
+        (0, code) => RendererEnd::Exited(code),
+        (1, signal) => RendererEnd::Signal(signal),
+        _ => RendererEnd::Unknown,
     })
 }
 

@@ -7,10 +7,10 @@ use model_boss_engine::text::Vocabulary;
 use tokio::sync::oneshot;
 use tracing::warn;
 
-use super::message::{Load, TextFacts};
-use super::order::Ended;
+use super::message::{TextFacts, TextLoad};
+use super::order::RendererEnd;
 use super::question::{TRIES, TextFailure};
-use super::text_host::{Opened, StartHost, TextHost};
+use super::text_host::{OpenedRenderer, StartHost, TextHost};
 use crate::failure::LoadFailure;
 
 /// What the thread that owns the host is asked for.
@@ -22,7 +22,7 @@ pub(super) enum HostCommand {
     End {
         host: u64,
         pid: i32,
-        reply: Option<oneshot::Sender<Ended>>,
+        reply: Option<oneshot::Sender<RendererEnd>>,
     },
 }
 
@@ -36,9 +36,9 @@ pub(super) struct Renderer {
 }
 
 /// The thread's state.
-pub(super) struct Owner {
+pub(super) struct HostOwner {
     pub(super) start: StartHost,
-    pub(super) load: Load,
+    pub(super) load: TextLoad,
     pub(super) host: Option<Box<dyn TextHost>>,
     /// Which host this is.
     pub(super) number: u64,
@@ -46,7 +46,7 @@ pub(super) struct Owner {
     pub(super) known: Option<Arc<Vocabulary>>,
 }
 
-impl Owner {
+impl HostOwner {
     /// Starts a host and has it load.
     pub(super) fn begin(&mut self) -> Result<(TextFacts, Vocabulary), LoadFailure> {
         let exit = model_boss_protocol::WorkerExit::OutOfMemory;
@@ -112,21 +112,21 @@ impl Owner {
         Err(TextFailure::NoRoom("the model's files have changed since it was loaded; load it again".to_owned()))
     }
 
-    fn renderer(&self, opened: Opened) -> Result<Renderer, TextFailure> {
-        let Opened { pid, stream, words } = opened;
+    fn renderer(&self, opened: OpenedRenderer) -> Result<Renderer, TextFailure> {
+        let OpenedRenderer { pid, stream, words } = opened;
         let stream = stream.set_nonblocking(true).and_then(|()| tokio::net::UnixStream::from_std(stream));
         let stream = stream.map_err(|error| TextFailure::NoRoom(error.to_string()))?;
         Ok(Renderer { host: self.number, pid, stream, words })
     }
 
-    fn end(&mut self, host: u64, pid: i32) -> Ended {
+    fn end(&mut self, host: u64, pid: i32) -> RendererEnd {
         if host != self.number {
-            return Ended::Unknown;
+            return RendererEnd::Unknown;
         }
-        let Some(owned) = &mut self.host else { return Ended::Unknown };
+        let Some(owned) = &mut self.host else { return RendererEnd::Unknown };
         owned.end(pid).unwrap_or_else(|_| {
             self.host = None;
-            Ended::Unknown
+            RendererEnd::Unknown
         })
     }
 }

@@ -13,9 +13,9 @@ use model_boss_protocol::WorkerExit;
 
 use super::frame::{Frame, frame};
 use super::host;
-use super::message::{Load, Loaded, TextFacts};
-use super::order::{self, Ended};
-use super::text_host::{Opened, StartHost, TextHost};
+use super::message::{TextFacts, TextLoad, TextLoaded};
+use super::order::{self, RendererEnd};
+use super::text_host::{OpenedRenderer, StartHost, TextHost};
 use crate::failure::LoadFailure;
 
 /// A host that does not carry an order out within this time is taken for dead.
@@ -63,7 +63,7 @@ impl HostProcess {
     }
 
     /// How loading ended that gave no answer.
-    fn load_died(&mut self, load: &Load) -> LoadFailure {
+    fn load_died(&mut self, load: &TextLoad) -> LoadFailure {
         // It closed its stream, so it has ended or is about to.
         let _ = self.child.kill();
         let status = self.child.wait();
@@ -96,33 +96,33 @@ fn program() -> io::Result<PathBuf> {
 }
 
 impl TextHost for HostProcess {
-    fn load(&mut self, load: &Load) -> Result<(TextFacts, Vocabulary), LoadFailure> {
+    fn load(&mut self, load: &TextLoad) -> Result<(TextFacts, Vocabulary), LoadFailure> {
         let loaded = frame(load, &[])
             .and_then(|frame| self.control.write_all(&frame))
             .and_then(|()| Frame::read(&mut self.control, LARGEST_LOADED));
         let Ok(Some(loaded)) = loaded else { return Err(self.load_died(load)) };
         let internal = |error: &(dyn std::error::Error + 'static)| LoadFailure::new(WorkerExit::DeviceLost, error);
         match loaded.head().map_err(|error| internal(&error))? {
-            Loaded::Ready(facts) => {
+            TextLoaded::Ready(facts) => {
                 let vocabulary = Vocabulary::from_wire(loaded.tail()).map_err(|error| internal(&error))?;
                 self.control.set_read_timeout(Some(ORDER)).map_err(|error| internal(&error))?;
                 Ok((facts, vocabulary))
             }
-            Loaded::Failed { exit, message } => {
+            TextLoaded::Failed { exit, message } => {
                 let exit = WorkerExit::from_code(exit).unwrap_or(WorkerExit::BadModel);
                 Err(LoadFailure::message(exit, message))
             }
         }
     }
 
-    fn open(&mut self) -> io::Result<io::Result<Opened>> {
+    fn open(&mut self) -> io::Result<io::Result<OpenedRenderer>> {
         let (stream, theirs) = UnixStream::pair()?;
         let (words, their_words) = UnixStream::pair()?;
         let pid = order::open(&mut self.control, &theirs.into(), &their_words.into())?;
-        Ok(pid.map(|pid| Opened { pid, stream, words: Some(words) }))
+        Ok(pid.map(|pid| OpenedRenderer { pid, stream, words: Some(words) }))
     }
 
-    fn end(&mut self, pid: i32) -> io::Result<Ended> {
+    fn end(&mut self, pid: i32) -> io::Result<RendererEnd> {
         order::end(&mut self.control, pid)
     }
 }

@@ -3,7 +3,7 @@
 use model_boss_engine::text::Conversation;
 
 use super::frame::frame;
-use super::message::{AddSpecials, Question};
+use super::message::{AddSpecials, TextQuestion};
 
 /// A question whose renderer is ended from outside so often is given up.
 pub(super) const TRIES: usize = 3;
@@ -51,13 +51,13 @@ pub(crate) struct EncodeQuestion(pub(super) Vec<u8>);
 impl ChatQuestion {
     /// For the tokens of a conversation, of which there may be so many.
     pub(crate) fn new(conversation: Conversation, most_tokens: usize) -> Result<Self, TextFailure> {
-        framed(&Question::Chat { conversation, most_tokens }).map(Self)
+        framed(&TextQuestion::Chat { conversation, most_tokens }).map(Self)
     }
 }
 
 impl RenderQuestion {
     pub(crate) fn new(conversation: Conversation) -> Result<Self, TextFailure> {
-        framed(&Question::Render { conversation }).map(Self)
+        framed(&TextQuestion::Render { conversation }).map(Self)
     }
 }
 
@@ -68,10 +68,10 @@ impl EncodeQuestion {
         specials: AddSpecials,
         most_tokens: Option<usize>,
     ) -> Result<Self, TextFailure> {
-        framed(&Question::Encode { texts, specials, most_tokens }).map(Self)
+        framed(&TextQuestion::Encode { texts, specials, most_tokens }).map(Self)
     }
 }
 
-fn framed(question: &Question) -> Result<Vec<u8>, TextFailure> {
+fn framed(question: &TextQuestion) -> Result<Vec<u8>, TextFailure> {
     frame(question, &[]).map_err(|error| TextFailure::Refused(format!("the request cannot be passed on: {error}")))
 }

@@ -7,10 +7,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use model_boss_engine::text::{Prompt, TemplateError, Text};
 
 use super::frame::{Frame, LARGEST_QUESTION, LARGEST_TAIL, frame};
-use super::message::{AddSpecials, Answer, Question, Reply};
+use super::message::{AddSpecials, RendererReply, TextAnswer, TextQuestion};
 
 /// What a renderer does around a question.
-pub(super) trait Watch {
+pub(super) trait RendererWatch {
     /// A question has come.
     fn begin(&mut self) {}
 
@@ -21,23 +21,23 @@ pub(super) trait Watch {
 }
 
 /// Answers until the stream ends.
-pub(super) fn serve(mut stream: UnixStream, text: &Text, watch: &mut impl Watch) -> io::Result<()> {
+pub(super) fn serve(mut stream: UnixStream, text: &Text, watch: &mut impl RendererWatch) -> io::Result<()> {
     while let Some(question) = Frame::read(&mut stream, LARGEST_QUESTION)? {
         watch.begin();
         // A panic inside a library leaves a tokenizer and a template as they were: answering changes neither.
-        let answered = catch_unwind(AssertUnwindSafe(|| match question.head::<Question>() {
+        let answered = catch_unwind(AssertUnwindSafe(|| match question.head::<TextQuestion>() {
             Ok(question) => answer(text, question),
             Err(error) => {
-                (Answer::Refused(format!("the conversation cannot be passed to the template: {error}")), Vec::new())
+                (TextAnswer::Refused(format!("the conversation cannot be passed to the template: {error}")), Vec::new())
             }
         }));
-        let failed = || (Answer::Limit("failed in a way that was not foreseen".to_owned()), Vec::new());
+        let failed = || (TextAnswer::Limit("failed in a way that was not foreseen".to_owned()), Vec::new());
         let (mut answer, mut tail) = answered.unwrap_or_else(|_| failed());
         if tail.len() > LARGEST_TAIL {
-            (answer, tail) = (Answer::Limit(format!("makes more than {} MiB", LARGEST_TAIL >> 20)), Vec::new());
+            (answer, tail) = (TextAnswer::Limit(format!("makes more than {} MiB", LARGEST_TAIL >> 20)), Vec::new());
         }
         let worn = watch.end();
-        stream.write_all(&frame(&Reply { answer, worn }, &tail)?)?;
+        stream.write_all(&frame(&RendererReply { answer, worn }, &tail)?)?;
         if worn {
             return Ok(());
         }
@@ -46,14 +46,14 @@ pub(super) fn serve(mut stream: UnixStream, text: &Text, watch: &mut impl Watch)
 }
 
 /// The answer to a question, with its tail.
-pub(super) fn answer(text: &Text, question: Question) -> (Answer, Vec<u8>) {
+pub(super) fn answer(text: &Text, question: TextQuestion) -> (TextAnswer, Vec<u8>) {
     let nothing = |answer| (answer, Vec::new());
     match question {
-        Question::Render { conversation } => match text.prompt(&conversation) {
-            Ok(Prompt::Rendered(prompt) | Prompt::Transcript(prompt)) => (Answer::Text, prompt.into_bytes()),
+        TextQuestion::Render { conversation } => match text.prompt(&conversation) {
+            Ok(Prompt::Rendered(prompt) | Prompt::Transcript(prompt)) => (TextAnswer::Text, prompt.into_bytes()),
             Err(error) => nothing(refused(&error)),
         },
-        Question::Chat { conversation, most_tokens } => {
+        TextQuestion::Chat { conversation, most_tokens } => {
             let prompt = match text.prompt(&conversation) {
                 Ok(prompt) => prompt,
                 Err(error) => return nothing(refused(&error)),
@@ -61,16 +61,16 @@ pub(super) fn answer(text: &Text, question: Question) -> (Answer, Vec<u8>) {
             // Tokenising takes time and memory in proportion to the text; one that cannot fit is refused before.
             let tokens = text.vocabulary.at_least(prompt.as_str());
             if tokens > most_tokens {
-                return nothing(Answer::TooLong { tokens });
+                return nothing(TextAnswer::TooLong { tokens });
             }
             let transcript = matches!(prompt, Prompt::Transcript(_));
             match text.tokens(&prompt) {
-                Ok(tokens) if tokens.len() > most_tokens => nothing(Answer::TooLong { tokens: tokens.len() }),
-                Ok(tokens) => (Answer::Tokens { lengths: vec![tokens.len()], transcript }, bytes(&tokens)),
-                Err(error) => nothing(Answer::Refused(words(&error))),
+                Ok(tokens) if tokens.len() > most_tokens => nothing(TextAnswer::TooLong { tokens: tokens.len() }),
+                Ok(tokens) => (TextAnswer::Tokens { lengths: vec![tokens.len()], transcript }, bytes(&tokens)),
+                Err(error) => nothing(TextAnswer::Refused(words(&error))),
             }
         }
-        Question::Encode { texts, specials, most_tokens } => {
+        TextQuestion::Encode { texts, specials, most_tokens } => {
             let (mut lengths, mut tail) = (Vec::with_capacity(texts.len()), Vec::new());
             for plain in texts {
                 let tokens = match specials {
@@ -79,24 +79,24 @@ pub(super) fn answer(text: &Text, question: Question) -> (Answer, Vec<u8>) {
                 };
                 match tokens {
                     Ok(tokens) if most_tokens.is_some_and(|most| tokens.len() > most) => {
-                        return nothing(Answer::TooLong { tokens: tokens.len() });
+                        return nothing(TextAnswer::TooLong { tokens: tokens.len() });
                     }
                     Ok(tokens) => {
                         lengths.push(tokens.len());
                         tail.append(&mut bytes(&tokens));
                     }
-                    Err(error) => return nothing(Answer::Refused(words(&error))),
+                    Err(error) => return nothing(TextAnswer::Refused(words(&error))),
                 }
             }
-            (Answer::Tokens { lengths, transcript: false }, tail)
+            (TextAnswer::Tokens { lengths, transcript: false }, tail)
         }
     }
 }
 
-fn refused(error: &TemplateError) -> Answer {
+fn refused(error: &TemplateError) -> TextAnswer {
     match error {
-        TemplateError::Limit(what) => Answer::Limit((*what).to_owned()),
-        other => Answer::Refused(words(other)),
+        TemplateError::Limit(what) => TextAnswer::Limit((*what).to_owned()),
+        other => TextAnswer::Refused(words(other)),
     }
 }
 

@@ -12,9 +12,9 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::frame::{Frame, LARGEST_ANSWER};
-use super::message::{Answer, Load, Reply, TextFacts};
-use super::order::Ended;
-use super::owner::{HostCommand, Owner, Renderer};
+use super::message::{RendererReply, TextAnswer, TextFacts, TextLoad};
+use super::order::RendererEnd;
+use super::owner::{HostCommand, HostOwner, Renderer};
 use super::process::last_words;
 use super::question::{ChatQuestion, ChatTokens, EncodeQuestion, RenderQuestion, TRIES, TextFailure};
 use super::text_host::StartHost;
@@ -40,11 +40,11 @@ pub(crate) fn start(
     limits: TextLimits,
     loaded: impl FnOnce(Result<TextSide, LoadFailure>) + Send + 'static,
 ) -> io::Result<()> {
-    let load = Load { source, template, limits };
+    let load = TextLoad { source, template, limits };
     let body = move || {
         let _runtime = runtime.enter();
         let (commands, inbox) = mpsc::channel();
-        let mut owner = Owner { start, load, host: None, number: 0, known: None };
+        let mut owner = HostOwner { start, load, host: None, number: 0, known: None };
         match owner.begin() {
             Ok((facts, vocabulary)) => {
                 let vocabulary = Arc::new(vocabulary);
@@ -82,7 +82,7 @@ impl TextSide {
     }
 
     /// Asks a renderer. Dropping the future ends the renderer that works on the question.
-    async fn ask(&self, question: &[u8]) -> Result<Answered, TextFailure> {
+    async fn ask(&self, question: &[u8]) -> Result<RendererAnswer, TextFailure> {
         // The semaphore is never closed.
         let Ok(_place) = self.places.acquire().await else { return Err(TextFailure::Ended) };
         for _ in 0..TRIES {
@@ -95,10 +95,10 @@ impl TextSide {
                     return answered.checked();
                 }
                 Ok(Err(_)) => match lent.end().await {
-                    (Ended::Signal(nix::libc::SIGABRT | nix::libc::SIGSEGV | nix::libc::SIGBUS), words) => {
+                    (RendererEnd::Signal(nix::libc::SIGABRT | nix::libc::SIGSEGV | nix::libc::SIGBUS), words) => {
                         return Err(self.over(&words));
                     }
-                    (Ended::Signal(nix::libc::SIGALRM), _) => return Err(self.late()),
+                    (RendererEnd::Signal(nix::libc::SIGALRM), _) => return Err(self.late()),
                     // A renderer that was idle may have been ended long ago.
                     _ => {}
                 },
@@ -140,20 +140,20 @@ impl TextSide {
 }
 
 /// What a renderer answered.
-struct Answered {
-    reply: Reply,
+struct RendererAnswer {
+    reply: RendererReply,
     frame: Frame,
 }
 
-impl Answered {
+impl RendererAnswer {
     fn checked(self) -> Result<Self, TextFailure> {
         match self.reply.answer {
-            Answer::Refused(message) => Err(TextFailure::Refused(message)),
-            Answer::Limit(what) => Err(TextFailure::Limit(format!(
+            TextAnswer::Refused(message) => Err(TextFailure::Refused(message)),
+            TextAnswer::Limit(what) => Err(TextFailure::Limit(format!(
                 "the model's chat template or tokenizer {what} on this request; shorten the request"
             ))),
-            Answer::TooLong { tokens } => Err(TextFailure::TooLong { tokens }),
-            Answer::Tokens { .. } | Answer::Text => Ok(self),
+            TextAnswer::TooLong { tokens } => Err(TextFailure::TooLong { tokens }),
+            TextAnswer::Tokens { .. } | TextAnswer::Text => Ok(self),
         }
     }
 
@@ -162,7 +162,7 @@ impl Answered {
     }
 
     fn tokens(&self) -> Result<(Vec<Vec<u32>>, bool), TextFailure> {
-        let Answer::Tokens { lengths, transcript } = &self.reply.answer else { return Err(garbled()) };
+        let TextAnswer::Tokens { lengths, transcript } = &self.reply.answer else { return Err(garbled()) };
         let mut rest = self.frame.tail();
         let mut lists = Vec::with_capacity(lengths.len());
         for length in lengths {
@@ -186,11 +186,11 @@ struct Lent<'a> {
 }
 
 impl Lent<'_> {
-    async fn exchange(&mut self, question: &[u8]) -> io::Result<Answered> {
+    async fn exchange(&mut self, question: &[u8]) -> io::Result<RendererAnswer> {
         let Some(renderer) = &mut self.renderer else { return Err(io::ErrorKind::NotConnected.into()) };
         renderer.stream.write_all(question).await?;
         let frame = Frame::receive(&mut renderer.stream, LARGEST_ANSWER).await?;
-        Ok(Answered { reply: frame.head()?, frame })
+        Ok(RendererAnswer { reply: frame.head()?, frame })
     }
 
     fn give_back(mut self) {
@@ -200,14 +200,14 @@ impl Lent<'_> {
     }
 
     /// Ends it and says how it ended, with its last words.
-    async fn end(mut self) -> (Ended, String) {
-        let Some(renderer) = self.renderer.take() else { return (Ended::Unknown, String::new()) };
+    async fn end(mut self) -> (RendererEnd, String) {
+        let Some(renderer) = self.renderer.take() else { return (RendererEnd::Unknown, String::new()) };
         let (reply, ended) = oneshot::channel();
         let command = HostCommand::End { host: renderer.host, pid: renderer.pid, reply: Some(reply) };
         if self.side.commands.send(command).is_err() {
-            return (Ended::Unknown, String::new());
+            return (RendererEnd::Unknown, String::new());
         }
-        let ended = ended.await.unwrap_or(Ended::Unknown);
+        let ended = ended.await.unwrap_or(RendererEnd::Unknown);
         (ended, renderer.words.as_ref().map(last_words).unwrap_or_default())
     }
 }

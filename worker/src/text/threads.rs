@@ -8,10 +8,10 @@ use std::thread;
 use model_boss_engine::text::{Text, Vocabulary};
 use model_boss_protocol::WorkerExit;
 
-use super::message::{Load, TextFacts};
-use super::order::Ended;
-use super::renderer::{self, Watch};
-use super::text_host::{Opened, StartHost, TextHost};
+use super::message::{TextFacts, TextLoad};
+use super::order::RendererEnd;
+use super::renderer::{self, RendererWatch};
+use super::text_host::{OpenedRenderer, StartHost, TextHost};
 use crate::failure::LoadFailure;
 
 /// Starts it.
@@ -23,10 +23,10 @@ struct ThreadHost(Option<Arc<Text>>);
 
 struct Unwatched;
 
-impl Watch for Unwatched {}
+impl RendererWatch for Unwatched {}
 
 impl TextHost for ThreadHost {
-    fn load(&mut self, load: &Load) -> Result<(TextFacts, Vocabulary), LoadFailure> {
+    fn load(&mut self, load: &TextLoad) -> Result<(TextFacts, Vocabulary), LoadFailure> {
         let text = Text::load(&load.source, load.template.as_deref())
             .map_err(|error| LoadFailure::new(WorkerExit::BadModel, &error))?;
         let facts = TextFacts::of(&text);
@@ -35,14 +35,14 @@ impl TextHost for ThreadHost {
         Ok((facts, vocabulary))
     }
 
-    fn open(&mut self) -> io::Result<io::Result<Opened>> {
+    fn open(&mut self) -> io::Result<io::Result<OpenedRenderer>> {
         let text = Arc::clone(self.0.as_ref().unwrap());
         let (stream, theirs) = UnixStream::pair()?;
         thread::spawn(move || renderer::serve(theirs, &text, &mut Unwatched));
-        Ok(Ok(Opened { pid: 0, stream, words: None }))
+        Ok(Ok(OpenedRenderer { pid: 0, stream, words: None }))
     }
 
-    fn end(&mut self, _: i32) -> io::Result<Ended> {
-        Ok(Ended::Unknown)
+    fn end(&mut self, _: i32) -> io::Result<RendererEnd> {
+        Ok(RendererEnd::Unknown)
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::corpus::{Family, one_wording};
 use crate::rng::Rng;
-use crate::text::{Text, TextError};
+use crate::text::{GuideText, GuideTextError};
 
 /// Rows of equal length to train on at once.
 #[derive(Clone, Debug, PartialEq)]
@@ -14,12 +14,12 @@ pub struct Batch {
     /// For each token, where in its row its conversation starts.
     pub starts: Vec<u32>,
     /// What has to be foretold.
-    pub targets: Vec<Target>,
+    pub targets: Vec<TrainTarget>,
 }
 
 /// One token the model has to foretell. Only answers have any: questions are anybody's guess and teach nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Target {
+pub struct TrainTarget {
     /// Where in [`Batch::tokens`] it is foretold: the token before it.
     pub at: u32,
     /// The token.
@@ -41,18 +41,18 @@ struct Turn {
 /// Shows every family in every epoch, as many times as it has questions (within limits), in new wordings each time.
 pub struct Curriculum<'a> {
     families: &'a [Family],
-    text: &'a Text,
+    text: &'a GuideText,
     seed: u64,
 }
 
 impl<'a> Curriculum<'a> {
     /// A curriculum over these families; the same seed gives the same rows.
-    pub fn new(families: &'a [Family], text: &'a Text, seed: u64) -> Self {
+    pub fn new(families: &'a [Family], text: &'a GuideText, seed: u64) -> Self {
         Self { families, text, seed }
     }
 
     /// The batches of one epoch: `rows` rows of `time` tokens, each with as many conversations as fit.
-    pub fn epoch(&self, epoch: u64, rows: usize, time: usize) -> Result<Vec<Batch>, TextError> {
+    pub fn epoch(&self, epoch: u64, rows: usize, time: usize) -> Result<Vec<Batch>, GuideTextError> {
         let mut rng = Rng::new(self.seed, epoch + 1);
         let mut conversations = Vec::new();
         for family in self.families {
@@ -68,7 +68,7 @@ impl<'a> Curriculum<'a> {
     }
 
     /// A question with its answer, sometimes behind another exchange: the one it belongs to, or just any.
-    fn conversation(&self, family: &Family, question: usize, rng: &mut Rng) -> Result<Vec<Turn>, TextError> {
+    fn conversation(&self, family: &Family, question: usize, rng: &mut Rng) -> Result<Vec<Turn>, GuideTextError> {
         let mut turns = Vec::with_capacity(2);
         let before = match &family.after {
             Some(name) => self.families.iter().find(|f| f.name == *name),
@@ -82,7 +82,7 @@ impl<'a> Curriculum<'a> {
         Ok(turns)
     }
 
-    fn turn(&self, family: &Family, question: usize, rng: &mut Rng) -> Result<Turn, TextError> {
+    fn turn(&self, family: &Family, question: usize, rng: &mut Rng) -> Result<Turn, GuideTextError> {
         let wording = disturbed(&one_wording(&family.questions[question], rng), rng);
         Ok(Turn { question: self.text.question(&wording)?, answer: self.text.answer(&family.answer)? })
     }
@@ -190,7 +190,7 @@ fn lay(rows: &[Vec<&Vec<Turn>>], time: usize, padding: u32) -> Batch {
                     let weight = if place < CHOOSING_TOKENS { CHOOSING_WEIGHT } else { 1.0 };
                     let at = batch.tokens.len() - 1;
                     if at < begin + time {
-                        batch.targets.push(Target { at: at as u32, token, weight });
+                        batch.targets.push(TrainTarget { at: at as u32, token, weight });
                     }
                     batch.tokens.push(token);
                 }
@@ -226,7 +226,7 @@ impl Batch {
                     tokens: self.tokens[start..end].to_vec(),
                     time: self.time,
                     starts: self.starts[start..end].to_vec(),
-                    targets: here.map(|target| Target { at: target.at - start as u32, ..*target }).collect(),
+                    targets: here.map(|target| TrainTarget { at: target.at - start as u32, ..*target }).collect(),
                 }
             })
             .collect()
@@ -270,7 +270,7 @@ mod tests {
         let question = "{which|what} port does {it|the server} listen on".to_owned();
         let families =
             [Family { name: "port".into(), after: None, questions: vec![question], answer: "Port 8210.".into() }];
-        let text = Text::train(&families, 400).unwrap();
+        let text = GuideText::train(&families, 400).unwrap();
         let epoch = |seed, number| Curriculum::new(&families, &text, seed).epoch(number, 4, 64).unwrap();
         assert_eq!(epoch(1, 0), epoch(1, 0));
         assert_ne!(epoch(1, 0), epoch(1, 1));

@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use candle_core::{Device, Tensor, safetensors};
 
 use crate::curve::Point;
-use crate::model::{Architecture, Model};
+use crate::model::{Architecture, GuideModel};
 use crate::optimizer::AdamW;
-use crate::plan::Plan;
+use crate::plan::TrainPlan;
 
 /// Where a run stands.
 pub struct Checkpoint {
     /// The model so far.
-    pub model: Model,
+    pub model: GuideModel,
     /// The optimiser's memory, with the number of steps made.
     pub optimizer: AdamW,
     /// The loss so far.
@@ -58,12 +58,12 @@ struct Notes {
     curve: Vec<Point>,
 }
 
-fn notes_path(plan: &Plan) -> PathBuf {
+fn notes_path(plan: &TrainPlan) -> PathBuf {
     plan.checkpoint.with_extension("json")
 }
 
 /// Writes the run's state: first aside, then over the old one.
-pub fn save(plan: &Plan, model: &Model, optimizer: &AdamW, curve: &[Point]) -> Result<(), CheckpointError> {
+pub fn save(plan: &TrainPlan, model: &GuideModel, optimizer: &AdamW, curve: &[Point]) -> Result<(), CheckpointError> {
     let path = &plan.checkpoint;
     let tensors = |source| CheckpointError::Tensors { path: path.clone(), source };
     let write = |source| CheckpointError::Write { path: path.clone(), source };
@@ -80,7 +80,7 @@ pub fn save(plan: &Plan, model: &Model, optimizer: &AdamW, curve: &[Point]) -> R
 }
 
 /// The state of an earlier run with the same seed, steps and shape, if there is one.
-pub fn load(plan: &Plan, architecture: &Architecture) -> Result<Option<Checkpoint>, CheckpointError> {
+pub fn load(plan: &TrainPlan, architecture: &Architecture) -> Result<Option<Checkpoint>, CheckpointError> {
     let path = &plan.checkpoint;
     if !path.exists() {
         return Ok(None);
@@ -102,7 +102,7 @@ pub fn load(plan: &Plan, architecture: &Architecture) -> Result<Option<Checkpoin
     };
     // The notes may be one checkpoint ahead of the tensors if the stop came between the two.
     notes.curve.truncate(step);
-    let model = Model::from_tensors(architecture.clone(), &all).map_err(tensors)?;
+    let model = GuideModel::from_tensors(architecture.clone(), &all).map_err(tensors)?;
     let optimizer = AdamW::resume(plan.settings, step, &all, &model.parameters).map_err(tensors)?;
     Ok(Some(Checkpoint { model, optimizer, curve: notes.curve }))
 }

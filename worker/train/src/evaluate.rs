@@ -4,7 +4,7 @@
 use model_boss_engine::{Decoder, DecoderError, KvSlot, Logits, SequenceStep};
 
 use crate::corpus::HeldOut;
-use crate::text::{Text, TextError};
+use crate::text::{GuideText, GuideTextError};
 
 /// The longest answer, in tokens.
 const LONGEST_ANSWER: usize = 128;
@@ -16,19 +16,19 @@ const GROUP: usize = 16;
 pub enum EvaluateError {
     /// The tokenizer failed.
     #[error(transparent)]
-    Text(#[from] TextError),
+    GuideText(#[from] GuideTextError),
     /// The decoder failed.
     #[error("the decoder could not go on")]
     Decoder(#[from] DecoderError),
 }
 
 /// What became of the held-out questions.
-pub struct Report {
+pub struct HeldOutReport {
     /// Each question with the answer given and whether it is right.
     pub answers: Vec<(HeldOut, String, bool)>,
 }
 
-impl Report {
+impl HeldOutReport {
     /// The share answered correctly, 0 to 1.
     pub fn share(&self) -> f64 {
         self.correct() as f64 / self.answers.len().max(1) as f64
@@ -41,7 +41,11 @@ impl Report {
 }
 
 /// Asks every question in a fresh conversation.
-pub fn evaluate(decoder: &mut dyn Decoder, text: &Text, questions: &[HeldOut]) -> Result<Report, EvaluateError> {
+pub fn evaluate(
+    decoder: &mut dyn Decoder,
+    text: &GuideText,
+    questions: &[HeldOut],
+) -> Result<HeldOutReport, EvaluateError> {
     let mut answers = Vec::with_capacity(questions.len());
     for group in questions.chunks(GROUP) {
         let asked: Vec<&str> = group.iter().map(|held_out| held_out.question.as_str()).collect();
@@ -50,11 +54,11 @@ pub fn evaluate(decoder: &mut dyn Decoder, text: &Text, questions: &[HeldOut]) -
             answers.push((held_out.clone(), answer, right));
         }
     }
-    Ok(Report { answers })
+    Ok(HeldOutReport { answers })
 }
 
 /// A question being answered.
-struct Sequence {
+struct QuestionSequence {
     kv: KvSlot,
     /// What the decoder has not seen yet: the question, then the newest token.
     pending: Vec<u32>,
@@ -63,15 +67,15 @@ struct Sequence {
 }
 
 /// The most likely answer to each question, all answered side by side.
-pub fn answer(decoder: &mut dyn Decoder, text: &Text, questions: &[&str]) -> Result<Vec<String>, EvaluateError> {
+pub fn answer(decoder: &mut dyn Decoder, text: &GuideText, questions: &[&str]) -> Result<Vec<String>, EvaluateError> {
     let mut sequences = Vec::with_capacity(questions.len());
     for question in questions {
         let pending = text.question(question)?;
         let kv = decoder.open(pending.len() + LONGEST_ANSWER)?;
-        sequences.push(Sequence { kv, pending, answer: Vec::new(), ended: false });
+        sequences.push(QuestionSequence { kv, pending, answer: Vec::new(), ended: false });
     }
     for _ in 0..LONGEST_ANSWER {
-        let running: Vec<&mut Sequence> = sequences.iter_mut().filter(|sequence| !sequence.ended).collect();
+        let running: Vec<&mut QuestionSequence> = sequences.iter_mut().filter(|sequence| !sequence.ended).collect();
         if running.is_empty() {
             break;
         }

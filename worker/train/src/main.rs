@@ -12,23 +12,23 @@ use model_boss_protocol::DeviceId;
 use model_boss_train::batch::Curriculum;
 use model_boss_train::corpus::{self, Family};
 use model_boss_train::curve::Point;
-use model_boss_train::evaluate::{self, Report};
-use model_boss_train::model::{Architecture, Model};
-use model_boss_train::optimizer::Settings;
-use model_boss_train::plan::Plan;
-use model_boss_train::text::Text;
+use model_boss_train::evaluate::{self, HeldOutReport};
+use model_boss_train::model::{Architecture, GuideModel};
+use model_boss_train::optimizer::OptimizerSettings;
+use model_boss_train::plan::TrainPlan;
+use model_boss_train::text::GuideText;
 use model_boss_train::{curve, package, trainer};
 
 /// Trains and measures the guide model of model-boss.
 #[derive(Parser)]
 #[command(name = "model-boss-train", version)]
-struct Cli {
+struct TrainCli {
     #[command(subcommand)]
-    command: Command,
+    command: TrainCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum TrainCommand {
     /// Train on a corpus and write a model package. A stopped run goes on where it was.
     Train(Train),
     /// Answer held-out questions by greedy decoding and print the share answered correctly.
@@ -81,7 +81,7 @@ struct Train {
     #[arg(long, default_value_t = 2_048)]
     vocab: usize,
     /// Highest learning rate.
-    #[arg(long, default_value_t = Settings::default().peak_rate)]
+    #[arg(long, default_value_t = OptimizerSettings::default().peak_rate)]
     rate: f64,
     /// Parts of a batch worked on side by side.
     #[arg(long, default_value_t = 4)]
@@ -98,11 +98,11 @@ struct Train {
 }
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
-        Command::Train(args) => train(&args),
-        Command::Eval { package, held_out, all } => eval(&package, &held_out, all),
-        Command::Ask { package, question } => ask(&package, &question),
-        Command::Corpus { folder } => count(&folder),
+    let outcome = match TrainCli::parse().command {
+        TrainCommand::Train(args) => train(&args),
+        TrainCommand::Eval { package, held_out, all } => eval(&package, &held_out, all),
+        TrainCommand::Ask { package, question } => ask(&package, &question),
+        TrainCommand::Corpus { folder } => count(&folder),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -119,19 +119,19 @@ fn main() -> ExitCode {
     }
 }
 
-type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+type TrainOutcome<T = ()> = Result<T, Box<dyn Error>>;
 
-fn train(args: &Train) -> Outcome {
+fn train(args: &Train) -> TrainOutcome {
     let families = corpus::read_families(&args.corpus)?;
     let held_out = corpus::read_held_out(&args.corpus.join("heldout.txt"))?;
-    let text = Text::train(&families, args.vocab)?;
-    let plan = Plan {
+    let text = GuideText::train(&families, args.vocab)?;
+    let plan = TrainPlan {
         seed: args.seed,
         steps: args.steps,
         rows: args.rows,
         time: args.time,
         parts: args.parts,
-        settings: Settings { peak_rate: args.rate, ..Settings::default() },
+        settings: OptimizerSettings { peak_rate: args.rate, ..OptimizerSettings::default() },
         checkpoint: args.checkpoint.clone(),
         checkpoint_every: Duration::from_secs(args.checkpoint_every),
     };
@@ -154,14 +154,14 @@ fn train(args: &Train) -> Outcome {
     Ok(())
 }
 
-fn write(folder: &Path, model: &Model, text: &Text, points: &[Point]) -> Outcome {
+fn write(folder: &Path, model: &GuideModel, text: &GuideText, points: &[Point]) -> TrainOutcome {
     package::write(folder, model, text)?;
     trainer::write_csv(points, &folder.join("loss.csv"))?;
     std::fs::write(folder.join("loss.svg"), curve::svg(points))?;
     Ok(())
 }
 
-fn describe(families: &[Family], text: &Text, plan: &Plan) -> Outcome {
+fn describe(families: &[Family], text: &GuideText, plan: &TrainPlan) -> TrainOutcome {
     let batches = Curriculum::new(families, text, plan.seed).epoch(0, plan.rows, plan.time)?;
     let tokens: usize = batches.iter().flat_map(|b| &b.tokens).filter(|&&t| t != text.padding).count();
     let targets: usize = batches.iter().map(|b| b.targets.len()).sum();
@@ -176,19 +176,19 @@ fn describe(families: &[Family], text: &Text, plan: &Plan) -> Outcome {
 }
 
 /// A package as it will be served: the worker's decoder over the files that were written.
-fn open(folder: &Path) -> Outcome<(Box<dyn Decoder>, Text)> {
+fn open(folder: &Path) -> TrainOutcome<(Box<dyn Decoder>, GuideText)> {
     let decoder = model_boss_candle::load(folder, &DeviceId::Cpu, None, &mut |_| ())?;
-    Ok((decoder, Text::open(&folder.join("tokenizer.json"))?))
+    Ok((decoder, GuideText::open(&folder.join("tokenizer.json"))?))
 }
 
-fn eval(folder: &Path, held_out: &Path, all: bool) -> Outcome {
+fn eval(folder: &Path, held_out: &Path, all: bool) -> TrainOutcome {
     let (mut decoder, text) = open(folder)?;
     let questions = corpus::read_held_out(held_out)?;
     print_report(&evaluate::evaluate(&mut *decoder, &text, &questions)?, all);
     Ok(())
 }
 
-fn print_report(report: &Report, all: bool) {
+fn print_report(report: &HeldOutReport, all: bool) {
     let mut out = std::io::stdout().lock();
     for (question, answer, right) in &report.answers {
         if all || !right {
@@ -206,7 +206,7 @@ fn print_report(report: &Report, all: bool) {
     ));
 }
 
-fn ask(folder: &Path, question: &str) -> Outcome {
+fn ask(folder: &Path, question: &str) -> TrainOutcome {
     let (mut decoder, text) = open(folder)?;
     for answer in evaluate::answer(&mut *decoder, &text, &[question])? {
         println!("{answer}");
@@ -214,7 +214,7 @@ fn ask(folder: &Path, question: &str) -> Outcome {
     Ok(())
 }
 
-fn count(folder: &Path) -> Outcome {
+fn count(folder: &Path) -> TrainOutcome {
     let families = corpus::read_families(folder)?;
     let wordings: usize = families.iter().flat_map(|f| &f.questions).map(|q| corpus::all_wordings(q).len()).sum();
     let questions: usize = families.iter().map(|f| f.questions.len()).sum();

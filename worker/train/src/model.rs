@@ -77,14 +77,14 @@ impl Architecture {
 }
 
 /// A Llama with trainable parameters in f32.
-pub struct Model {
+pub struct GuideModel {
     /// Its shape.
     pub architecture: Architecture,
     /// Its parameters by Hugging Face name, in the order of the names.
     pub parameters: BTreeMap<String, Var>,
 }
 
-impl Model {
+impl GuideModel {
     /// Random parameters: normal, `1 / sqrt(fan in)` wide, narrower by `1 / sqrt(2 * layers)` where a layer writes to the
     /// residual stream (Radford et al., 2019); norms start at one.
     pub fn random(architecture: Architecture, seed: u64) -> Result<Self> {

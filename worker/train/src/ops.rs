@@ -10,7 +10,7 @@ use candle_core::{CpuStorage, CustomOp1, CustomOp2, Layout, Result, Shape, Stora
 /// `x / sqrt(mean(x²) + eps) * weight` over the last dimension (Zhang and Sennrich, 2019).
 /// `x: [rows, width]`, `weight: [width]`.
 pub fn rms_norm(x: &Tensor, weight: &Tensor, eps: f32) -> Result<Tensor> {
-    x.apply_op2(weight, RmsNorm { eps })
+    x.apply_op2(weight, RmsNormOp { eps })
 }
 
 /// Splits heads and rotates them: `[batch * time, heads * width]` to `[batch, heads, time, width]`, each head turned by
@@ -81,11 +81,11 @@ fn like(values: Vec<f32>, of: &Tensor) -> Result<Option<Tensor>> {
     Tensor::from_vec(values, of.shape(), of.device()).map(Some)
 }
 
-struct RmsNorm {
+struct RmsNormOp {
     eps: f32,
 }
 
-impl RmsNorm {
+impl RmsNormOp {
     fn inverse_rms(&self, row: &[f32]) -> f32 {
         let square: f32 = row.iter().map(|x| x * x).sum();
         1.0 / (square / row.len() as f32 + self.eps).sqrt()
@@ -109,7 +109,7 @@ impl RmsNorm {
     }
 }
 
-impl CustomOp2 for RmsNorm {
+impl CustomOp2 for RmsNormOp {
     fn name(&self) -> &'static str {
         "rms-norm"
     }

@@ -6,7 +6,7 @@ use candle_core::{Result, Tensor, Var};
 
 /// How parameters follow their gradients.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct OptimizerSettings {
     /// The highest learning rate.
     pub peak_rate: f64,
     /// The share of it that is left at the end.
@@ -19,13 +19,13 @@ pub struct Settings {
     pub clip: f64,
 }
 
-impl Default for Settings {
+impl Default for OptimizerSettings {
     fn default() -> Self {
         Self { peak_rate: 3e-3, final_share: 0.02, warm_up: 60, weight_decay: 0.1, clip: 1.0 }
     }
 }
 
-impl Settings {
+impl OptimizerSettings {
     /// The learning rate of a step: a straight rise, then half a cosine down.
     pub fn rate(&self, step: usize, steps: usize) -> f64 {
         if step < self.warm_up {
@@ -39,7 +39,7 @@ impl Settings {
 
 /// AdamW's memory (Loshchilov and Hutter, 2019): running means of gradients and of their squares.
 pub struct AdamW {
-    settings: Settings,
+    settings: OptimizerSettings,
     /// Steps made.
     pub step: usize,
     moments: BTreeMap<String, (Vec<f32>, Vec<f32>)>,
@@ -51,7 +51,7 @@ const EPSILON: f64 = 1e-8;
 
 impl AdamW {
     /// Nothing remembered yet.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: OptimizerSettings) -> Self {
         Self { settings, step: 0, moments: BTreeMap::new() }
     }
 
@@ -69,7 +69,7 @@ impl AdamW {
 
     /// The memory of an earlier run.
     pub fn resume(
-        settings: Settings,
+        settings: OptimizerSettings,
         step: usize,
         tensors: &std::collections::HashMap<String, Tensor>,
         parameters: &BTreeMap<String, Var>,
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn the_rate_rises_then_falls() {
-        let settings = Settings::default();
+        let settings = OptimizerSettings::default();
         assert!(settings.rate(0, 1_000) < settings.rate(30, 1_000));
         assert!((settings.rate(settings.warm_up, 1_000) - settings.peak_rate).abs() < 1e-9);
         assert!(settings.rate(999, 1_000) < 0.05 * settings.peak_rate);
@@ -139,7 +139,7 @@ mod tests {
         let var = Var::from_vec(vec![1_f32, -1.0], 2, &Device::Cpu).unwrap();
         let parameters = BTreeMap::from([("norm".to_owned(), var)]);
         let gradients = BTreeMap::from([("norm".to_owned(), vec![0.5_f32, -0.25])]);
-        let settings = Settings { warm_up: 0, ..Settings::default() };
+        let settings = OptimizerSettings { warm_up: 0, ..OptimizerSettings::default() };
         let (rate, length) = AdamW::new(settings).apply(&parameters, &gradients, 10).unwrap();
         assert!((length - 0.3125_f64.sqrt()).abs() < 1e-6);
         let values = parameters["norm"].to_vec1::<f32>().unwrap();

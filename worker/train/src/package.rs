@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use candle_core::DType;
 use serde_json::{Value, json};
 
-use crate::model::{Architecture, Model};
-use crate::text::{ASSISTANT, CHAT_TEMPLATE, END, Text, TextError, USER};
+use crate::model::{Architecture, GuideModel};
+use crate::text::{ASSISTANT, CHAT_TEMPLATE, END, GuideText, GuideTextError, USER};
 
 /// A package cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -29,11 +29,11 @@ pub enum PackageError {
     Layout(#[from] safetensors::SafeTensorError),
     /// The tokenizer.
     #[error(transparent)]
-    Text(#[from] TextError),
+    GuideText(#[from] GuideTextError),
 }
 
 /// Writes weights, configuration and tokenizer into `folder`, which is made if need be.
-pub fn write(folder: &Path, model: &Model, text: &Text) -> Result<(), PackageError> {
+pub fn write(folder: &Path, model: &GuideModel, text: &GuideText) -> Result<(), PackageError> {
     let failed = |path: &Path| {
         let path = path.to_owned();
         move |source| PackageError::Write { path, source }
@@ -60,7 +60,7 @@ pub fn write(folder: &Path, model: &Model, text: &Text) -> Result<(), PackageErr
     std::fs::write(&path, bytes).map_err(failed(&path))
 }
 
-fn config(model: &Model, text: &Text) -> Value {
+fn config(model: &GuideModel, text: &GuideText) -> Value {
     let shape = &model.architecture;
     json!({
         "architectures": ["LlamaForCausalLM"],

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::optimizer::Settings;
+use crate::optimizer::OptimizerSettings;
 
 /// What a run is made of. Everything but the checkpoint decides the weights.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct TrainPlan {
     /// Decides the first weights, the order and the wordings.
     pub seed: u64,
     /// Steps in all.
@@ -19,7 +19,7 @@ pub struct Plan {
     /// Parts of a batch worked on side by side. Their gradients are rounded before they are summed.
     pub parts: usize,
     /// How parameters follow their gradients.
-    pub settings: Settings,
+    pub settings: OptimizerSettings,
     /// Where a stopped run goes on from.
     pub checkpoint: PathBuf,
     /// How long a stop may throw back.

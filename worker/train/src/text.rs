@@ -35,7 +35,7 @@ pub const CHAT_TEMPLATE: &str = concat!(
 
 /// Why text could not become tokens.
 #[derive(Debug, thiserror::Error)]
-pub enum TextError {
+pub enum GuideTextError {
     /// The tokenizer failed.
     #[error("the tokenizer failed: {0}")]
     Tokenizer(#[from] tokenizers::Error),
@@ -45,7 +45,7 @@ pub enum TextError {
 }
 
 /// A tokenizer with the ids of its marks.
-pub struct Text {
+pub struct GuideText {
     tokenizer: Tokenizer,
     /// Id of [`USER`].
     pub user: u32,
@@ -57,10 +57,10 @@ pub struct Text {
     pub padding: u32,
 }
 
-impl Text {
+impl GuideText {
     /// A byte-level BPE of at most `vocab_size` tokens over all questions and answers. The same corpus gives the same
     /// tokens.
-    pub fn train(families: &[Family], vocab_size: usize) -> Result<Self, TextError> {
+    pub fn train(families: &[Family], vocab_size: usize) -> Result<Self, GuideTextError> {
         let mut tokenizer = Tokenizer::new(BPE::default());
         tokenizer.with_pre_tokenizer(Some(ByteLevel::new(false, true, true)));
         tokenizer.with_decoder(Some(ByteLevel::default()));
@@ -83,18 +83,18 @@ impl Text {
     }
 
     /// The tokenizer of a `tokenizer.json`.
-    pub fn open(path: &Path) -> Result<Self, TextError> {
+    pub fn open(path: &Path) -> Result<Self, GuideTextError> {
         Self::new(Tokenizer::from_file(path)?)
     }
 
-    fn new(tokenizer: Tokenizer) -> Result<Self, TextError> {
-        let id = |mark| tokenizer.token_to_id(mark).ok_or(TextError::NoToken(mark));
+    fn new(tokenizer: Tokenizer) -> Result<Self, GuideTextError> {
+        let id = |mark| tokenizer.token_to_id(mark).ok_or(GuideTextError::NoToken(mark));
         let (user, assistant, end, padding) = (id(USER)?, id(ASSISTANT)?, id(END)?, id(PADDING)?);
         Ok(Self { tokenizer, user, assistant, end, padding })
     }
 
     /// Writes `tokenizer.json`.
-    pub fn save(&self, path: &Path) -> Result<(), TextError> {
+    pub fn save(&self, path: &Path) -> Result<(), GuideTextError> {
         Ok(self.tokenizer.save(path, true)?)
     }
 
@@ -104,7 +104,7 @@ impl Text {
     }
 
     /// The tokens of a question, marks included, up to where the answer begins. Equal to what [`CHAT_TEMPLATE`] renders.
-    pub fn question(&self, question: &str) -> Result<Vec<u32>, TextError> {
+    pub fn question(&self, question: &str) -> Result<Vec<u32>, GuideTextError> {
         let mut tokens = vec![self.user];
         tokens.extend(self.encode(&format!(" {}", plain_question(question)))?);
         tokens.extend([self.end, self.assistant]);
@@ -112,19 +112,19 @@ impl Text {
     }
 
     /// The tokens of an answer with its end.
-    pub fn answer(&self, answer: &str) -> Result<Vec<u32>, TextError> {
+    pub fn answer(&self, answer: &str) -> Result<Vec<u32>, GuideTextError> {
         let mut tokens = self.encode(answer)?;
         tokens.push(self.end);
         Ok(tokens)
     }
 
     /// The text of tokens, without marks.
-    pub fn decode(&self, tokens: &[u32]) -> Result<String, TextError> {
+    pub fn decode(&self, tokens: &[u32]) -> Result<String, GuideTextError> {
         Ok(self.tokenizer.decode(tokens, true)?)
     }
 
     /// The tokens of a text as it is.
-    pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, GuideTextError> {
         Ok(self.tokenizer.encode(text, false)?.get_ids().to_vec())
     }
 }

@@ -12,18 +12,18 @@ use crate::batch::{Batch, Curriculum};
 use crate::checkpoint::{self, Checkpoint, CheckpointError};
 use crate::corpus::Family;
 use crate::curve::Point;
-use crate::model::{Architecture, Model};
+use crate::model::{Architecture, GuideModel};
 use crate::ops;
 use crate::optimizer::AdamW;
-use crate::plan::Plan;
-use crate::text::{Text, TextError};
+use crate::plan::TrainPlan;
+use crate::text::{GuideText, GuideTextError};
 
 /// Training cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
     /// The tokenizer failed.
     #[error("a question could not become tokens")]
-    Text(#[from] TextError),
+    GuideText(#[from] GuideTextError),
     /// A tensor operation failed.
     #[error("a step failed")]
     Step(#[from] candle_core::Error),
@@ -46,24 +46,24 @@ pub enum TrainError {
 /// A trained model and how it got there.
 pub struct Trained {
     /// The model.
-    pub model: Model,
+    pub model: GuideModel,
     /// The loss of every step.
     pub curve: Vec<Point>,
 }
 
 /// Trains, or goes on with what the checkpoint holds. Calls `pause` after every checkpoint with the model so far.
 pub fn train(
-    plan: &Plan,
+    plan: &TrainPlan,
     families: &[Family],
-    text: &Text,
+    text: &GuideText,
     architecture: Architecture,
-    mut pause: impl FnMut(&Model, &[Point]),
+    mut pause: impl FnMut(&GuideModel, &[Point]),
 ) -> Result<Trained, TrainError> {
     let curriculum = Curriculum::new(families, text, plan.seed);
     let Checkpoint { model, mut optimizer, mut curve } = match checkpoint::load(plan, &architecture)? {
         Some(found) => found,
         None => {
-            let model = Model::random(architecture, plan.seed)?;
+            let model = GuideModel::random(architecture, plan.seed)?;
             Checkpoint { model, optimizer: AdamW::new(plan.settings), curve: Vec::new() }
         }
     };
@@ -112,7 +112,7 @@ pub type Gradients = BTreeMap<String, Vec<f32>>;
 
 /// The batch's loss and the gradient of every parameter. Parts are summed in order, so that it does not matter
 /// which thread ends first.
-pub fn gradients(model: &Model, batch: &Batch, parts: usize) -> candle_core::Result<(f64, Gradients)> {
+pub fn gradients(model: &GuideModel, batch: &Batch, parts: usize) -> candle_core::Result<(f64, Gradients)> {
     let divisor = batch.weight().max(1.0);
     let parts = batch.split(parts.max(1));
     let results: Vec<candle_core::Result<_>> = std::thread::scope(|scope| {
@@ -136,7 +136,7 @@ pub fn gradients(model: &Model, batch: &Batch, parts: usize) -> candle_core::Res
     Ok((total, sums))
 }
 
-fn part_gradients(model: &Model, part: &Batch, divisor: f32) -> candle_core::Result<(f64, Gradients)> {
+fn part_gradients(model: &GuideModel, part: &Batch, divisor: f32) -> candle_core::Result<(f64, Gradients)> {
     let loss = loss(model, part, divisor)?;
     let store = loss.backward()?;
     let mut gradients = Gradients::new();
@@ -150,7 +150,7 @@ fn part_gradients(model: &Model, part: &Batch, divisor: f32) -> candle_core::Res
 }
 
 /// The weighted loss of a batch, summed and divided by `divisor`, as a scalar that knows its graph.
-pub fn loss(model: &Model, batch: &Batch, divisor: f32) -> candle_core::Result<Tensor> {
+pub fn loss(model: &GuideModel, batch: &Batch, divisor: f32) -> candle_core::Result<Tensor> {
     let rows = batch.tokens.len() / batch.time;
     let tokens = Tensor::from_slice(&batch.tokens, (rows, batch.time), &Device::Cpu)?;
     let places = batch.targets.iter().map(|target| target.at).collect();

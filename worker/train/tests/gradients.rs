@@ -4,8 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test with a line number")]
 
 use candle_core::{Device, Tensor};
-use model_boss_train::batch::{Batch, Target};
-use model_boss_train::model::{Architecture, Model};
+use model_boss_train::batch::{Batch, TrainTarget};
+use model_boss_train::model::{Architecture, GuideModel};
 use model_boss_train::trainer;
 
 const KINDS: [&str; 11] = [
@@ -42,13 +42,13 @@ fn batch() -> Batch {
         time: 6,
         starts: vec![0, 0, 0, 0, 0, 0, 0, 0, 2, 2, 2, 2, 0, 0, 0, 3, 3, 3],
         targets: [(1, 2), (3, 4), (4, 7), (5, 3), (8, 6), (10, 0), (13, 7), (17, 9)]
-            .map(|(at, token)| Target { at, token, weight: 1.0 + at as f32 / 8.0 })
+            .map(|(at, token)| TrainTarget { at, token, weight: 1.0 + at as f32 / 8.0 })
             .to_vec(),
     }
 }
 
 /// The loss with one element of one parameter moved.
-fn moved(model: &Model, name: &str, index: usize, by: f32) -> f64 {
+fn moved(model: &GuideModel, name: &str, index: usize, by: f32) -> f64 {
     let var = &model.parameters[name];
     let kept = var.flatten_all().unwrap().to_vec1::<f32>().unwrap();
     let set = |values: Vec<f32>| var.set(&Tensor::from_vec(values, var.shape(), &Device::Cpu).unwrap()).unwrap();
@@ -63,7 +63,7 @@ fn moved(model: &Model, name: &str, index: usize, by: f32) -> f64 {
 
 #[test]
 fn every_kind_of_parameter_has_the_gradient_of_finite_differences() {
-    let model = Model::random(tiny(), 3).unwrap();
+    let model = GuideModel::random(tiny(), 3).unwrap();
     let (_, gradients) = trainer::gradients(&model, &batch(), 1).unwrap();
     for kind in KINDS {
         let (name, gradient) = gradients.iter().find(|(name, _)| name.contains(kind)).unwrap();
@@ -84,7 +84,7 @@ fn every_kind_of_parameter_has_the_gradient_of_finite_differences() {
 
 #[test]
 fn the_number_of_parts_does_not_change_the_gradient() {
-    let model = Model::random(tiny(), 4).unwrap();
+    let model = GuideModel::random(tiny(), 4).unwrap();
     let (whole_loss, whole) = trainer::gradients(&model, &batch(), 1).unwrap();
     let (parts_loss, parts) = trainer::gradients(&model, &batch(), 3).unwrap();
     assert!((whole_loss - parts_loss).abs() < 1e-5);

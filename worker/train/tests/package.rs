@@ -11,9 +11,9 @@ use model_boss_engine::{Logits, SequenceStep};
 use model_boss_protocol::{DeviceId, Manifest};
 use model_boss_train::corpus;
 use model_boss_train::evaluate;
-use model_boss_train::model::{Architecture, Model};
+use model_boss_train::model::{Architecture, GuideModel};
 use model_boss_train::package;
-use model_boss_train::text::{CHAT_TEMPLATE, Text};
+use model_boss_train::text::{CHAT_TEMPLATE, GuideText};
 use serde_json::{Value, json};
 
 fn corpus_folder() -> PathBuf {
@@ -24,8 +24,8 @@ fn guide_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../manifests/guide")
 }
 
-fn text() -> Text {
-    Text::train(&corpus::read_families(&corpus_folder()).unwrap(), 600).unwrap()
+fn text() -> GuideText {
+    GuideText::train(&corpus::read_families(&corpus_folder()).unwrap(), 600).unwrap()
 }
 
 /// What the worker's renderer makes of messages.
@@ -41,7 +41,7 @@ fn the_workers_decoder_computes_the_trainers_logits() {
     let folder = tempfile::tempdir().unwrap();
     let text = text();
     let architecture = Architecture { num_hidden_layers: 2, ..Architecture::guide(text.vocab_size()) };
-    let model = Model::random(architecture, 11).unwrap();
+    let model = GuideModel::random(architecture, 11).unwrap();
     package::write(folder.path(), &model, &text).unwrap();
     // The file holds f16: the trainer's side must compute with the same rounded numbers.
     for var in model.parameters.values() {
@@ -108,7 +108,7 @@ fn the_committed_package_is_complete_and_answers() {
     assert_eq!(config["chat_template"], CHAT_TEMPLATE, "retrain: the template has changed");
 
     let mut decoder = model_boss_candle::load(&folder, &DeviceId::Cpu, None, &mut |_| ()).unwrap();
-    let text = Text::open(&folder.join("tokenizer.json")).unwrap();
+    let text = GuideText::open(&folder.join("tokenizer.json")).unwrap();
     let answers = evaluate::answer(&mut *decoder, &text, &["Which port does model-boss listen on?", "Hi!"]).unwrap();
     assert!(answers[0].contains("8210"), "{answers:?}");
     assert!(answers[1].contains("Hello"), "{answers:?}");
@@ -117,7 +117,7 @@ fn the_committed_package_is_complete_and_answers() {
 #[test]
 fn guide_answers_most_held_out_questions() {
     let mut decoder = model_boss_candle::load(&guide_folder(), &DeviceId::Cpu, None, &mut |_| ()).unwrap();
-    let text = Text::open(&guide_folder().join("tokenizer.json")).unwrap();
+    let text = GuideText::open(&guide_folder().join("tokenizer.json")).unwrap();
     let questions = corpus::read_held_out(&corpus_folder().join("heldout.txt")).unwrap();
     let report = evaluate::evaluate(&mut *decoder, &text, &questions).unwrap();
     assert!(report.share() >= 0.8, "{} of {}", report.correct(), questions.len());

@@ -7,11 +7,11 @@ use std::time::Duration;
 use model_boss_protocol::DeviceId;
 use model_boss_train::corpus::{Family, HeldOut};
 use model_boss_train::evaluate;
-use model_boss_train::model::{Architecture, Model};
-use model_boss_train::optimizer::Settings;
+use model_boss_train::model::{Architecture, GuideModel};
+use model_boss_train::optimizer::OptimizerSettings;
 use model_boss_train::package;
-use model_boss_train::plan::Plan;
-use model_boss_train::text::Text;
+use model_boss_train::plan::TrainPlan;
+use model_boss_train::text::GuideText;
 use model_boss_train::trainer::{self, TrainError, Trained};
 
 fn families() -> Vec<Family> {
@@ -28,35 +28,35 @@ fn small(vocab_size: usize) -> Architecture {
     Architecture { hidden_size: 32, intermediate_size: 48, num_hidden_layers: 2, ..Architecture::guide(vocab_size) }
 }
 
-fn architecture(text: &Text) -> Architecture {
+fn architecture(text: &GuideText) -> Architecture {
     Architecture { num_attention_heads: 4, num_key_value_heads: 2, ..small(text.vocab_size()) }
 }
 
-fn plan(folder: &std::path::Path, steps: usize) -> Plan {
-    Plan {
+fn plan(folder: &std::path::Path, steps: usize) -> TrainPlan {
+    TrainPlan {
         seed: 5,
         steps,
         rows: 4,
         time: 64,
         parts: 2,
-        settings: Settings { peak_rate: 1e-2, warm_up: 5, ..Settings::default() },
+        settings: OptimizerSettings { peak_rate: 1e-2, warm_up: 5, ..OptimizerSettings::default() },
         checkpoint: folder.join("checkpoint.safetensors"),
         checkpoint_every: Duration::from_secs(3_600),
     }
 }
 
-fn run(plan: &Plan, text: &Text) -> Result<Trained, TrainError> {
+fn run(plan: &TrainPlan, text: &GuideText) -> Result<Trained, TrainError> {
     trainer::train(plan, &families(), text, architecture(text), |_, _| ())
 }
 
-fn weights(model: &Model) -> Vec<Vec<f32>> {
+fn weights(model: &GuideModel) -> Vec<Vec<f32>> {
     model.parameters.values().map(|var| var.flatten_all().unwrap().to_vec1().unwrap()).collect()
 }
 
 #[test]
 fn a_few_steps_lower_the_loss_and_the_package_answers() {
     let folder = tempfile::tempdir().unwrap();
-    let text = Text::train(&families(), 320).unwrap();
+    let text = GuideText::train(&families(), 320).unwrap();
     let trained = run(&plan(folder.path(), 80), &text).unwrap();
     let (first, last) = (trained.curve[0].loss, trainer::recent(&trained.curve));
     assert!(last < 0.2 * first, "{first} became {last}");
@@ -71,7 +71,7 @@ fn a_few_steps_lower_the_loss_and_the_package_answers() {
 #[test]
 fn the_same_seed_gives_the_same_weights_also_after_a_stop() {
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    let text = Text::train(&families(), 320).unwrap();
+    let text = GuideText::train(&families(), 320).unwrap();
     let straight = run(&plan(folders[0].path(), 12), &text).unwrap();
 
     // Stopped in the middle: every step leaves a checkpoint, and the fifth one stops the run.

@@ -25,6 +25,6 @@ pub use dtype::Dtype;
 pub use error::{WeightsError, is_read_failure};
 pub use locate::{gguf_file, model_folder};
 pub use safetensors::{
-    FileId, MappedWeights, OutlinedTensor, TensorEntry, TensorIndex, WeightFile, outline_safetensors,
+    MappedWeights, OutlinedTensor, TensorEntry, TensorIndex, WeightFile, WeightFileId, outline_safetensors,
 };
 pub use small_file::{SmallFileError, read_small_file};

@@ -3,7 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use model_boss_weights::gguf::{Array, Fault, GgufFile, Header, HeaderWriter, TensorType, dequantise, quantise_q8_0};
+use model_boss_weights::gguf::{
+    Array, GgufFile, Header, HeaderFault, HeaderWriter, TensorType, dequantise, quantise_q8_0,
+};
 use proptest::prelude::*;
 
 fn fixture() -> PathBuf {
@@ -149,7 +151,10 @@ fn every_truncation_is_an_error_that_says_so() {
     for len in 0..last as usize {
         let error = Header::parse(&file[..len]).unwrap_err();
         assert!(
-            matches!(error.fault, Fault::Truncated { .. } | Fault::OutsideFile { .. } | Fault::TooMany { .. }),
+            matches!(
+                error.fault,
+                HeaderFault::Truncated { .. } | HeaderFault::OutsideFile { .. } | HeaderFault::TooMany { .. }
+            ),
             "{len}: {error}"
         );
     }

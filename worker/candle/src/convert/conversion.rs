@@ -9,7 +9,7 @@ use model_boss_weights::gguf::{HeaderWriter, TensorType, WriteError, dequantise,
 
 use super::gguf_keys::{self, GgufKeysError};
 use crate::error::ModelError;
-use crate::files::Files;
+use crate::files::ModelFiles;
 use crate::spec::gguf::ROPE_FACTORS;
 use crate::spec::tensors::{EMBEDDING, HEAD, Needed, in_gguf};
 use crate::spec::{DecoderSpec, RopePlanes};
@@ -30,7 +30,7 @@ pub enum MatrixType {
 
 /// A model that can be written.
 pub struct Conversion {
-    files: Files,
+    files: ModelFiles,
     spec: DecoderSpec,
     tensors: Vec<Needed>,
     matrices: MatrixType,
@@ -64,8 +64,8 @@ pub enum ConvertError {
 impl Conversion {
     /// Reads what the model in `source` is and checks that all its tensors are there.
     pub fn open(source: &Path, matrices: MatrixType) -> Result<Self, ConvertError> {
-        let (files, mut spec) = Files::open(source)?;
-        if matches!(files, Files::Gguf(_)) {
+        let (files, mut spec) = ModelFiles::open(source)?;
+        if matches!(files, ModelFiles::Gguf(_)) {
             return Err(ConvertError::Already);
         }
         gguf_keys::architecture(&spec)?;

@@ -41,7 +41,7 @@ pub(crate) fn planes(architecture: &str) -> RopePlanes {
 pub(crate) fn write(spec: &DecoderSpec, header: &mut HeaderWriter) -> Result<Option<Vec<f32>>, GgufKeysError> {
     let architecture = architecture(spec)?;
     header.set("general.architecture", architecture)?;
-    let mut keys = Keys { header, architecture };
+    let mut keys = MetadataWriter { header, architecture };
     keys.number("block_count", spec.layers)?;
     keys.number("context_length", spec.max_positions)?;
     keys.number("embedding_length", spec.hidden)?;
@@ -95,12 +95,12 @@ pub(crate) fn write(spec: &DecoderSpec, header: &mut HeaderWriter) -> Result<Opt
     }
 }
 
-struct Keys<'a> {
+struct MetadataWriter<'a> {
     header: &'a mut HeaderWriter,
     architecture: &'static str,
 }
 
-impl Keys<'_> {
+impl MetadataWriter<'_> {
     fn set(&mut self, name: &str, value: &(impl ToValue + ?Sized)) -> Result<(), GgufKeysError> {
         Ok(self.header.set(&format!("{}.{name}", self.architecture), value)?)
     }

@@ -17,7 +17,7 @@ use crate::layers::norm::RmsNorm;
 use crate::layers::rope::Rope;
 use crate::layers::step::StepContext;
 use crate::matrix::Matrix;
-use crate::matrix::target::Target;
+use crate::matrix::target::WeightTarget;
 use crate::spec::DecoderSpec;
 
 /// A decoder over stretches of layers, each on a device.
@@ -25,7 +25,7 @@ pub(crate) struct SpecDecoder {
     info: DecoderInfo,
     spec: DecoderSpec,
     rope: Rope,
-    ends: Ends,
+    ends: DecoderEnds,
     /// In the order of the layers; never none.
     stages: Vec<Stage>,
     /// One for each stage.
@@ -36,7 +36,7 @@ pub(crate) struct SpecDecoder {
 }
 
 /// What stands before the first layer, on the first stage's device, and behind the last, on the last's.
-pub(crate) struct Ends {
+pub(crate) struct DecoderEnds {
     /// `[vocab, hidden]`.
     pub(crate) embedding: Matrix,
     pub(crate) norm: RmsNorm,
@@ -45,7 +45,7 @@ pub(crate) struct Ends {
 
 impl SpecDecoder {
     /// `stages` cover all layers in order.
-    pub(crate) fn new(spec: DecoderSpec, context_length: usize, ends: Ends, stages: Vec<Stage>) -> Self {
+    pub(crate) fn new(spec: DecoderSpec, context_length: usize, ends: DecoderEnds, stages: Vec<Stage>) -> Self {
         let places: Arc<[PlaceUse]> = stages.iter().map(|stage| stage.place(&spec)).collect();
         let info = DecoderInfo {
             vocab_size: spec.vocab,
@@ -113,7 +113,7 @@ impl SpecDecoder {
                     stage.receive(x)
                 }
             };
-            let Target { device, dtype, .. } = &stage.target;
+            let WeightTarget { device, dtype, .. } = &stage.target;
             let context = StepContext::new(&lengths, self.spec.heads, &self.rope, *dtype, device).map_err(fail)?;
             let mut step = StretchStep { layers: stage.layers.clone(), sequences, context: &context, stop };
             let rows = rows.map_err(fail)?;

@@ -14,7 +14,7 @@ use crate::device;
 use crate::layers::kv;
 use crate::layers::kv::{LayerKv, SequenceKv};
 use crate::layers::step::StepContext;
-use crate::matrix::target::Target;
+use crate::matrix::target::WeightTarget;
 use crate::spec::DecoderSpec;
 
 /// One of a decoder's stretches.
@@ -22,7 +22,7 @@ pub(crate) struct Stage {
     /// The device by its name inside the worker.
     pub(crate) name: DeviceId,
     /// Where and in which type it computes.
-    pub(crate) target: Target,
+    pub(crate) target: WeightTarget,
     /// Which of the model's layers.
     pub(crate) layers: Range<usize>,
     pub(crate) stretch: Box<dyn Stretch>,

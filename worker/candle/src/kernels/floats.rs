@@ -4,7 +4,7 @@ use bytes::Bytes;
 use pulp::bytemuck;
 
 use crate::kernels::halves::aligned;
-use crate::kernels::kernel::{Input, MatrixKernel};
+use crate::kernels::kernel::{MatrixKernel, ProductInput};
 use crate::kernels::product::{Sizes, product};
 
 /// A matrix of 32-bit floats outside of a tensor. Its products are those of a tensor, by the same code.
@@ -42,7 +42,7 @@ impl MatrixKernel for Floats {
         self.values.len() as u64
     }
 
-    fn multiply(&self, x: &Input<'_>) -> Vec<f32> {
+    fn multiply(&self, x: &ProductInput<'_>) -> Vec<f32> {
         product(x.values, self.values(), Sizes { rows: x.rows, outs: self.outs, depth: self.depth })
     }
 

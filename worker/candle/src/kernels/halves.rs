@@ -11,7 +11,7 @@ use model_boss_weights::store::HostBuffer;
 use pulp::bytemuck;
 use rayon::prelude::*;
 
-use crate::kernels::kernel::{Input, MatrixKernel};
+use crate::kernels::kernel::{MatrixKernel, ProductInput};
 use crate::kernels::product::{WORTH_SHARING, block, transposed};
 
 /// Rows widened together.
@@ -126,7 +126,7 @@ impl<H: Half> MatrixKernel for Halves<H> {
         self.values.len() as u64
     }
 
-    fn multiply(&self, x: &Input<'_>) -> Vec<f32> {
+    fn multiply(&self, x: &ProductInput<'_>) -> Vec<f32> {
         let (x, rows) = (x.values, x.rows);
         let mut by_out = vec![0.0; self.outs * rows];
         if by_out.is_empty() || self.depth == 0 {

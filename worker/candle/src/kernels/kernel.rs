@@ -23,11 +23,11 @@ pub(crate) trait MatrixKernel: Send + Sync {
     }
 
     /// `x Wᵀ`: `[rows, depth]` → `[rows, outs]`.
-    fn multiply(&self, x: &Input<'_>) -> Vec<f32>;
+    fn multiply(&self, x: &ProductInput<'_>) -> Vec<f32>;
 
     /// The same for an input that no other matrix shares.
     fn product(&self, x: &[f32], rows: usize) -> Vec<f32> {
-        self.multiply(&Input::new(x, rows, self.rounds()))
+        self.multiply(&ProductInput::new(x, rows, self.rounds()))
     }
 
     /// The rows of those numbers as f32, one behind the other. Numbers are below [`Self::outs`].
@@ -35,7 +35,7 @@ pub(crate) trait MatrixKernel: Send + Sync {
 }
 
 /// Rows of activations on their way into products.
-pub(crate) struct Input<'a> {
+pub(crate) struct ProductInput<'a> {
     /// `[rows, depth]`.
     pub(crate) values: &'a [f32],
     pub(crate) rows: usize,
@@ -43,7 +43,7 @@ pub(crate) struct Input<'a> {
     pub(crate) rounded: Option<Activations>,
 }
 
-impl<'a> Input<'a> {
+impl<'a> ProductInput<'a> {
     pub(crate) fn new(values: &'a [f32], rows: usize, rounded: bool) -> Self {
         let rounded =
             (rounded && !values.is_empty()).then(|| Activations::quantise(values, rows, values.len() / rows.max(1)));

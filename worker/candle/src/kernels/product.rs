@@ -60,7 +60,7 @@ pub(crate) fn product(x: &[f32], w: &[f32], sizes: Sizes) -> Vec<f32> {
         return by_out;
     }
     let arch = Arch::new();
-    let run = |(y, w): (&mut [f32], &[f32])| arch.dispatch(Block { x, w, y, rows, depth });
+    let run = |(y, w): (&mut [f32], &[f32])| arch.dispatch(ProductBlock { x, w, y, rows, depth });
     if rows * outs * depth < WORTH_SHARING {
         run((&mut by_out, w));
     } else {
@@ -74,7 +74,7 @@ pub(crate) fn product(x: &[f32], w: &[f32], sizes: Sizes) -> Vec<f32> {
 
 /// `[rows, depth]` by the few rows `[outs, depth]` → `[outs, rows]`, on the calling thread.
 pub(crate) fn block(x: &[f32], w: &[f32], y: &mut [f32], rows: usize, depth: usize) {
-    Arch::new().dispatch(Block { x, w, y, rows, depth });
+    Arch::new().dispatch(ProductBlock { x, w, y, rows, depth });
 }
 
 /// `[height, width]` → `[width, height]`.
@@ -94,7 +94,7 @@ pub(crate) fn transposed(values: &[f32], height: usize, width: usize) -> Vec<f32
 }
 
 /// Some rows of the matrix against all rows of activations; `y` is `[outs of the block, rows]`.
-struct Block<'a> {
+struct ProductBlock<'a> {
     x: &'a [f32],
     w: &'a [f32],
     y: &'a mut [f32],
@@ -102,7 +102,7 @@ struct Block<'a> {
     depth: usize,
 }
 
-impl WithSimd for Block<'_> {
+impl WithSimd for ProductBlock<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -120,7 +120,7 @@ impl WithSimd for Block<'_> {
     }
 }
 
-impl Block<'_> {
+impl ProductBlock<'_> {
     /// `R` rows of activations against the block, `OUTS` of its rows at a time; gives `R`.
     #[inline(always)]
     fn strip<S: Simd, const OUTS: usize, const R: usize>(&mut self, simd: S, row: usize) -> usize {

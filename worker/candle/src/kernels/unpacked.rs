@@ -12,7 +12,7 @@ pub(super) const CHUNK: usize = GROUPS * GROUP;
 /// 256 elements of a matrix. Element `i` of group `g` is `factors[g] · scales[g][i / 2] · quants[g][i] − mins[2 g + i / 16]`.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
-pub(super) struct Chunk {
+pub(super) struct UnpackedChunk {
     /// Unsigned up to 31, or (by block type, see `Layout::SIGNED`) signed.
     pub(super) quants: [[u8; GROUP]; GROUPS],
     /// One for each pair of elements, because that is how products come.
@@ -22,7 +22,7 @@ pub(super) struct Chunk {
     pub(super) mins: [f32; 2 * GROUPS],
 }
 
-impl Chunk {
+impl UnpackedChunk {
     /// 256 zeros.
     pub(super) const ZERO: Self = Self {
         quants: [[0; GROUP]; GROUPS],

@@ -46,7 +46,7 @@ impl CustomOp2 for SiluGated {
         }
         let arch = Arch::new();
         let mut out = up.to_vec();
-        let run = |(out, gate): (&mut [f32], &[f32])| arch.dispatch(Piece { gate, out });
+        let run = |(out, gate): (&mut [f32], &[f32])| arch.dispatch(GatePiece { gate, out });
         if out.len() <= PIECE {
             run((&mut out, gate));
         } else {
@@ -56,12 +56,12 @@ impl CustomOp2 for SiluGated {
     }
 }
 
-struct Piece<'a> {
+struct GatePiece<'a> {
     gate: &'a [f32],
     out: &'a mut [f32],
 }
 
-impl WithSimd for Piece<'_> {
+impl WithSimd for GatePiece<'_> {
     type Output = ();
 
     #[inline(always)]

@@ -7,12 +7,12 @@ use candle_core::{DType, Layout, Result, Storage, Tensor, bail};
 
 use crate::error::ModelError;
 use crate::kernels::product::contiguous;
-use crate::layers::cpu_attention::{HeadNorm, Heads, HostKv, Place, Rotation, Rows};
+use crate::layers::cpu_attention::{AttentionHeads, AttentionRows, HeadNorm, HostKv, Rotation, SequenceRows};
 use crate::layers::kv::{DeviceKv, LayerKv};
 use crate::layers::linear::Linear;
+use crate::layers::named_weights::NamedWeights;
 use crate::layers::norm::RmsNorm;
-use crate::layers::parts::Parts;
-use crate::layers::step::{Span, StepContext, Tile};
+use crate::layers::step::{ScoreTile, SequenceSpan, StepContext};
 use crate::spec::tensors;
 use crate::spec::{AttentionBias, DecoderSpec};
 
@@ -29,7 +29,7 @@ pub(crate) struct Attention {
 
 impl Attention {
     pub(crate) fn read(
-        parts: &mut dyn Parts,
+        parts: &mut dyn NamedWeights,
         spec: &DecoderSpec,
         index: usize,
     ) -> std::result::Result<Self, ModelError> {
@@ -76,7 +76,7 @@ impl Attention {
         kv: &mut [&mut HostKv],
         step: &StepContext,
     ) -> Result<Tensor> {
-        let heads = Heads { heads: self.heads, kv_heads: self.kv_heads, head_dim: self.head_dim };
+        let heads = AttentionHeads { heads: self.heads, kv_heads: self.kv_heads, head_dim: self.head_dim };
         let [q, k, v] = [query, key, value].map(Tensor::storage_and_layout);
         let [cos, sin] = [&step.angles.cos, &step.angles.sin].map(Tensor::storage_and_layout);
         let norms = self.head_norms.as_ref().map(|norms| [norms.query.parts(), norms.key.parts()]);
@@ -85,7 +85,7 @@ impl Attention {
             let Some((weight, eps)) = weights.as_ref().map(|weights| &weights[index]) else { return Ok(None) };
             Ok(Some(HeadNorm { weight: floats(weight)?, eps: *eps }))
         };
-        let rows = Rows {
+        let rows = AttentionRows {
             query: floats(&q)?,
             key: floats(&k)?,
             value: floats(&v)?,
@@ -93,8 +93,8 @@ impl Attention {
             key_norm: norm(1)?,
             rotation: Rotation { planes: step.angles.planes, cos: floats(&cos)?, sin: floats(&sin)? },
         };
-        let places: Vec<Place> =
-            step.spans.iter().map(|span| Place { rows: span.rows.clone(), past: span.past }).collect();
+        let places: Vec<SequenceRows> =
+            step.spans.iter().map(|span| SequenceRows { rows: span.rows.clone(), past: span.past }).collect();
         let attended = heads.attend(&rows, &places, kv);
         Tensor::from_vec(attended, query.shape(), query.device())
     }
@@ -133,7 +133,7 @@ impl Attention {
     }
 
     /// One sequence: `[heads, rows, head_dim]` → `[rows, heads * head_dim]`.
-    fn attend(&self, query: &Tensor, kv: &DeviceKv, span: &Span) -> Result<Tensor> {
+    fn attend(&self, query: &Tensor, kv: &DeviceKv, span: &SequenceSpan) -> Result<Tensor> {
         let tiles = span
             .tiles
             .iter()
@@ -148,7 +148,7 @@ impl Attention {
         joined(&tiles)
     }
 
-    fn attend_tile(&self, query: &Tensor, kv: &DeviceKv, tile: &Tile) -> Result<Tensor> {
+    fn attend_tile(&self, query: &Tensor, kv: &DeviceKv, tile: &ScoreTile) -> Result<Tensor> {
         let (rows, group) = (tile.rows.len(), self.heads / self.kv_heads);
         let (keys, values) = kv.first(tile.keys)?;
         // The query heads that share a key head lie behind one another: as rows of one product they need no copy of it.
@@ -173,7 +173,7 @@ struct HeadNorms {
 }
 
 impl HeadNorms {
-    fn read(parts: &mut dyn Parts, spec: &DecoderSpec, index: usize) -> std::result::Result<Self, ModelError> {
+    fn read(parts: &mut dyn NamedWeights, spec: &DecoderSpec, index: usize) -> std::result::Result<Self, ModelError> {
         let mut norm = |part: &str| RmsNorm::read(parts, &tensors::layer(index, part), spec.norm_eps);
         Ok(Self { query: norm("self_attn.q_norm.weight")?, key: norm("self_attn.k_norm.weight")? })
     }

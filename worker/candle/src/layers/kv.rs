@@ -3,8 +3,8 @@
 
 use candle_core::{DType, Result, Tensor};
 
-use crate::layers::cpu_attention::{HostKv, Kept};
-use crate::matrix::target::Target;
+use crate::layers::cpu_attention::{HostKv, KvElement};
+use crate::matrix::target::WeightTarget;
 use crate::spec::DecoderSpec;
 
 /// Tokens a sequence first gets room for; the room then doubles, so appending costs O(1) per token on average.
@@ -58,13 +58,13 @@ impl SequenceKv {
         &mut self,
         tokens: usize,
         spec: &DecoderSpec,
-        targets: impl Iterator<Item = &'t Target>,
+        targets: impl Iterator<Item = &'t WeightTarget>,
     ) -> Result<()> {
         if tokens <= self.room {
             return Ok(());
         }
         let room = tokens.max(2 * self.room).max(FIRST_ROOM).min(self.capacity).max(tokens);
-        let grown = |old: Option<&Tensor>, target: &Target| -> Result<Tensor> {
+        let grown = |old: Option<&Tensor>, target: &WeightTarget| -> Result<Tensor> {
             let new = Tensor::zeros((spec.kv_heads, room, spec.head_dim), target.cached, &target.device)?;
             if let Some(old) = old.filter(|_| self.len > 0) {
                 new.slice_set(&old.narrow(1, 0, self.len)?.contiguous()?, 1, 0)?;
@@ -76,7 +76,7 @@ impl SequenceKv {
         for (index, target) in targets.enumerate() {
             if target.device.is_cpu() {
                 on_host.push(index);
-                let kept = if target.cached == DType::F16 { Kept::Halves } else { Kept::Floats };
+                let kept = if target.cached == DType::F16 { KvElement::Halves } else { KvElement::Floats };
                 layers.push(LayerKv::Host(HostKv::new(spec.kv_heads, spec.head_dim, kept)));
                 continue;
             }
@@ -122,12 +122,12 @@ impl SequenceKv {
 }
 
 /// Bytes of keys and values of one sequence of so many tokens in one layer: the host's memory is given in whole segments.
-pub(crate) fn bytes_of_layer(spec: &DecoderSpec, target: &Target, tokens: usize) -> usize {
+pub(crate) fn bytes_of_layer(spec: &DecoderSpec, target: &WeightTarget, tokens: usize) -> usize {
     let room = if target.device.is_cpu() { HostKv::room_for(tokens) } else { tokens };
     room.saturating_mul(bytes_per_layer(spec, target))
 }
 
 /// Bytes of keys and values for one token in one layer.
-pub(crate) fn bytes_per_layer(spec: &DecoderSpec, target: &Target) -> usize {
+pub(crate) fn bytes_per_layer(spec: &DecoderSpec, target: &WeightTarget) -> usize {
     2 * spec.kv_width() * target.cached.size_in_bytes()
 }

@@ -6,8 +6,8 @@ use crate::error::ModelError;
 use crate::layers::attention::Attention;
 use crate::layers::kv::LayerKv;
 use crate::layers::mlp::Mlp;
+use crate::layers::named_weights::NamedWeights;
 use crate::layers::norm::RmsNorm;
-use crate::layers::parts::Parts;
 use crate::layers::step::StepContext;
 use crate::spec::DecoderSpec;
 use crate::spec::tensors;
@@ -21,7 +21,7 @@ pub(crate) struct Layer {
 
 impl Layer {
     pub(crate) fn read(
-        parts: &mut dyn Parts,
+        parts: &mut dyn NamedWeights,
         spec: &DecoderSpec,
         index: usize,
     ) -> std::result::Result<Self, ModelError> {

@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use crate::error::ModelError;
-use crate::layers::parts::Parts;
+use crate::layers::named_weights::NamedWeights;
 use crate::matrix::Matrix;
 
 /// A weight `[out, in]`, and maybe a factor on it and a bias `[out]`.
@@ -33,7 +33,7 @@ impl Linear {
     }
 
     /// Reads `PATH.weight` and, with a bias, `PATH.bias`.
-    pub(crate) fn read(parts: &mut dyn Parts, path: &str, bias: Bias) -> std::result::Result<Self, ModelError> {
+    pub(crate) fn read(parts: &mut dyn NamedWeights, path: &str, bias: Bias) -> std::result::Result<Self, ModelError> {
         let name = format!("{path}.weight");
         let (weight, factor) = (parts.matrix(&name)?, parts.factor(&name));
         let bias = match bias {

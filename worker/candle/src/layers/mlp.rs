@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 
 use crate::error::ModelError;
 use crate::layers::linear::Linear;
-use crate::layers::parts::Parts;
+use crate::layers::named_weights::NamedWeights;
 use crate::spec::tensors;
 use crate::spec::{Activation, DecoderSpec};
 
@@ -17,7 +17,7 @@ pub(crate) struct Mlp {
 
 impl Mlp {
     pub(crate) fn read(
-        parts: &mut dyn Parts,
+        parts: &mut dyn NamedWeights,
         spec: &DecoderSpec,
         index: usize,
     ) -> std::result::Result<Self, ModelError> {

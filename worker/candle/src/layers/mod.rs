@@ -7,7 +7,7 @@ pub(crate) mod kv;
 pub(crate) mod layer;
 pub(crate) mod linear;
 mod mlp;
+pub(crate) mod named_weights;
 pub(crate) mod norm;
-pub(crate) mod parts;
 pub(crate) mod rope;
 pub(crate) mod step;

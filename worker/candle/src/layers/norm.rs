@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use crate::error::ModelError;
-use crate::layers::parts::Parts;
+use crate::layers::named_weights::NamedWeights;
 
 /// A weight `[width]` and its epsilon.
 pub(crate) struct RmsNorm {
@@ -13,7 +13,7 @@ pub(crate) struct RmsNorm {
 
 impl RmsNorm {
     /// Reads the tensor of that name.
-    pub(crate) fn read(parts: &mut dyn Parts, name: &str, eps: f64) -> std::result::Result<Self, ModelError> {
+    pub(crate) fn read(parts: &mut dyn NamedWeights, name: &str, eps: f64) -> std::result::Result<Self, ModelError> {
         Ok(Self { weight: parts.tensor(name)?, eps: eps as f32 })
     }
 

@@ -13,20 +13,20 @@ const LARGEST_SCORES: usize = 1 << 24;
 /// What layers need to know about a step besides its rows.
 pub(crate) struct StepContext {
     pub(crate) angles: Angles,
-    pub(crate) spans: Vec<Span>,
+    pub(crate) spans: Vec<SequenceSpan>,
 }
 
 /// The rows of one sequence.
-pub(crate) struct Span {
+pub(crate) struct SequenceSpan {
     pub(crate) rows: Range<usize>,
     /// Tokens the sequence already holds.
     pub(crate) past: usize,
     /// None on the CPU, where attention makes its own.
-    pub(crate) tiles: Vec<Tile>,
+    pub(crate) tiles: Vec<ScoreTile>,
 }
 
 /// Rows of a span whose scores are computed together.
-pub(crate) struct Tile {
+pub(crate) struct ScoreTile {
     /// Counted within the span.
     pub(crate) rows: Range<usize>,
     /// Keys that the last row sees, and so the most any row sees.
@@ -50,13 +50,13 @@ impl StepContext {
             let first = positions.len();
             positions.extend(past..past + new);
             let tiles = if device.is_cpu() { Vec::new() } else { tiles(past, new, heads, device)? };
-            spans.push(Span { rows: first..first + new, past, tiles });
+            spans.push(SequenceSpan { rows: first..first + new, past, tiles });
         }
         Ok(Self { angles: rope.angles(&positions, dtype, device)?, spans })
     }
 }
 
-fn tiles(past: usize, new: usize, heads: usize, device: &Device) -> Result<Vec<Tile>> {
+fn tiles(past: usize, new: usize, heads: usize, device: &Device) -> Result<Vec<ScoreTile>> {
     let height = (LARGEST_SCORES / (heads * (past + new)).max(1)).clamp(1, new.max(1));
     (0..new)
         .step_by(height)
@@ -64,7 +64,7 @@ fn tiles(past: usize, new: usize, heads: usize, device: &Device) -> Result<Vec<T
             let rows = first..(first + height).min(new);
             let keys = past + rows.end;
             let mask = (rows.len() > 1).then(|| causal_mask(past, rows.clone(), device)).transpose()?;
-            Ok(Tile { rows, keys, mask })
+            Ok(ScoreTile { rows, keys, mask })
         })
         .collect()
 }

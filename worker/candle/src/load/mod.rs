@@ -9,19 +9,19 @@ use std::thread;
 
 use model_boss_engine::Decoder;
 use model_boss_protocol::{ByteCount, DeviceId};
-use model_boss_weights::store::{self, StoreChoice, WeightStore};
+use model_boss_weights::store::{self, WeightStore, WeightStoreChoice};
 
 use crate::device;
 use crate::error::{LoadError, ModelError};
-use crate::files::Files;
-use crate::plan::checked::Plan;
+use crate::files::ModelFiles;
+use crate::plan::checked_model::CheckedModel;
 use crate::plan::cut::{cut, order};
-use crate::plan::options::{LoadOptions, PlaceOptions};
-use crate::plan::part::{Part, Place};
+use crate::plan::options::{DecoderLoadOptions, DeviceOptions};
+use crate::plan::part::{DevicePart, LoadDevice};
 use crate::read::direct::{Feed, Intake};
 use crate::read::page_cache;
 use crate::read::read_ahead::{EndsWith, ReadAhead};
-use crate::read::reader::Reader;
+use crate::read::reader::WeightReader;
 
 /// Loads a model and says how far it is, as a share from 0 to 1.
 ///
@@ -35,7 +35,7 @@ pub fn load(
     context_length: Option<u64>,
     progress: &mut dyn FnMut(f32),
 ) -> Result<Box<dyn Decoder>, LoadError> {
-    load_with(source, device, &LoadOptions { context_length, ..LoadOptions::default() }, progress)
+    load_with(source, device, &DecoderLoadOptions { context_length, ..DecoderLoadOptions::default() }, progress)
 }
 
 /// As [`load`], for models that may be larger than the device's memory too: layers that do not fit stay on disk and are
@@ -43,10 +43,10 @@ pub fn load(
 pub fn load_with(
     source: &Path,
     device: &DeviceId,
-    options: &LoadOptions,
+    options: &DecoderLoadOptions,
     progress: &mut dyn FnMut(f32),
 ) -> Result<Box<dyn Decoder>, LoadError> {
-    let place = PlaceOptions { device: device.clone(), share: None, limit: options.memory };
+    let place = DeviceOptions { device: device.clone(), share: None, limit: options.memory };
     load_over(source, &[place], options, progress)
 }
 
@@ -55,15 +55,15 @@ pub fn load_with(
 /// small, each streams what it cannot hold.
 pub fn load_over(
     source: &Path,
-    places: &[PlaceOptions],
-    options: &LoadOptions,
+    places: &[DeviceOptions],
+    options: &DecoderLoadOptions,
     progress: &mut dyn FnMut(f32),
 ) -> Result<Box<dyn Decoder>, LoadError> {
     let devices: Vec<_> = places.iter().map(|place| device::open(&place.device)).collect::<Result<_, _>>()?;
     let bad = |reason: ModelError| LoadError::BadModel { model: source.to_owned(), reason: Box::new(reason) };
-    let (files, spec) = Files::open(source).map_err(bad)?;
-    let plan = Plan::new(&spec, &files).map_err(bad)?;
-    let places = places.iter().zip(devices).map(|(place, device)| Place::of(place, device, &plan.matrices));
+    let (files, spec) = ModelFiles::open(source).map_err(bad)?;
+    let plan = CheckedModel::new(&spec, &files).map_err(bad)?;
+    let places = places.iter().zip(devices).map(|(place, device)| LoadDevice::of(place, device, &plan.matrices));
     let parts = cut(&plan, &spec, &files, places.collect(), options).map_err(bad)?;
     progress(0.0);
     let expected = parts.iter().map(|part| part.weights).sum();
@@ -96,23 +96,23 @@ pub fn load_over(
                 None
             }
         };
-        let mut reader = Reader::new(&files, &first.place.target, expected, &mut progress).taking(intake);
+        let mut reader = WeightReader::new(&files, &first.place.target, expected, &mut progress).taking(intake);
         stages::read(&plan, spec, &mut reader, &parts, options)
     });
     let decoder = read.map_err(|(at, trouble)| {
         let device = parts.get(at).map_or(DeviceId::Auto, |part| part.place.name.clone());
         match trouble {
-            stages::Trouble::TooSmall { needs, free } => {
+            stages::StageFailure::TooSmall { needs, free } => {
                 LoadError::OutOfMemory { device, needs: ByteCount(needs), free: ByteCount(free) }
             }
-            stages::Trouble::NoRoom(what) => LoadError::NoRoom { device, what },
-            stages::Trouble::Model(ModelError::Refused(refusal)) => {
+            stages::StageFailure::NoRoom(what) => LoadError::NoRoom { device, what },
+            stages::StageFailure::Model(ModelError::Refused(refusal)) => {
                 LoadError::TooLarge { model: source.to_owned(), refusal }
             }
-            stages::Trouble::Model(ModelError::Device(error)) => {
+            stages::StageFailure::Model(ModelError::Device(error)) => {
                 LoadError::DeviceLost { device, why: error.to_string() }
             }
-            stages::Trouble::Model(reason) => bad(reason),
+            stages::StageFailure::Model(reason) => bad(reason),
         }
     })?;
     if feed.is_some() {
@@ -122,9 +122,9 @@ pub fn load_over(
 }
 
 /// How a model is read that is not in memory: past the page cache, which would be filled with a copy while the load waits.
-fn past_the_cache(files: &Files, parts: &[Part]) -> Option<Arc<dyn WeightStore>> {
+fn past_the_cache(files: &ModelFiles, parts: &[DevicePart]) -> Option<Arc<dyn WeightStore>> {
     let on_cpu = matches!(parts, [part] if part.place.target.device.is_cpu());
     let cold = on_cpu && files.cached_share() < 0.5;
     // Where there are no direct reads, there is no other way than through the cache.
-    if cold { store::open(&files.paths(), StoreChoice::Direct).ok() } else { None }
+    if cold { store::open(&files.paths(), WeightStoreChoice::Direct).ok() } else { None }
 }

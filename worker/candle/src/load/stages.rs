@@ -4,22 +4,22 @@ use model_boss_engine::DecoderError;
 use model_boss_protocol::ByteCount;
 
 use crate::decoder::source::Resident;
-use crate::decoder::spec_decoder::{Ends, SpecDecoder};
+use crate::decoder::spec_decoder::{DecoderEnds, SpecDecoder};
 use crate::decoder::stage::{Stage, Stretch};
 use crate::device;
 use crate::error::ModelError;
 use crate::layers::layer::Layer;
-use crate::plan::checked::Plan;
+use crate::plan::checked_model::CheckedModel;
 use crate::plan::needs::{context, wanted};
-use crate::plan::options::LoadOptions;
-use crate::plan::part::Part;
-use crate::read::reader::Reader;
+use crate::plan::options::DecoderLoadOptions;
+use crate::plan::part::DevicePart;
+use crate::read::reader::WeightReader;
 use crate::spec::DecoderSpec;
 use crate::streamed;
-use crate::streamed::request::Asked;
+use crate::streamed::request::StreamRequest;
 
 /// Why the model is not on a device.
-pub(crate) enum Trouble {
+pub(crate) enum StageFailure {
     /// The weights are larger than what is free.
     TooSmall { needs: u64, free: u64 },
     /// There is no memory for what layers come through, on the device or on the host; in words.
@@ -30,25 +30,25 @@ pub(crate) enum Trouble {
 
 /// Reads everything to where it goes. An error comes with the number of the part it happened at.
 pub(crate) fn read<'a>(
-    plan: &Plan,
+    plan: &CheckedModel,
     spec: DecoderSpec,
-    reader: &mut Reader<'a>,
-    parts: &'a [Part],
-    options: &LoadOptions,
-) -> Result<SpecDecoder, (usize, Trouble)> {
+    reader: &mut WeightReader<'a>,
+    parts: &'a [DevicePart],
+    options: &DecoderLoadOptions,
+) -> Result<SpecDecoder, (usize, StageFailure)> {
     let (mut stages, mut embedding, mut head) = (Vec::new(), None, None);
-    let streams = |part: &Part| wanted(&spec, part, options);
+    let streams = |part: &DevicePart| wanted(&spec, part, options);
     let beside_host = parts.iter().filter(|part| streams(part) && !part.place.target.device.is_cpu()).count();
     let mut host = HostRoom::new(options.host_memory, beside_host);
     for (at, part) in parts.iter().enumerate() {
         let target = &part.place.target;
         let streams = streams(part);
         if !streams && part.weights > part.place.budget {
-            return Err((at, Trouble::TooSmall { needs: part.weights, free: part.place.budget }));
+            return Err((at, StageFailure::TooSmall { needs: part.weights, free: part.place.budget }));
         }
         reader.turn_to(target);
         let before = reader.bytes();
-        let mut read = |reader: &mut Reader<'a>| -> Result<Stage, ModelError> {
+        let mut read = |reader: &mut WeightReader<'a>| -> Result<Stage, ModelError> {
             if at == 0 {
                 embedding = Some(plan.read_embedding(reader)?);
             }
@@ -56,7 +56,7 @@ pub(crate) fn read<'a>(
                 head = Some(plan.read_head(reader, &spec, embedding.as_ref().filter(|_| at == 0))?);
             }
             let (stretch, slots, host_bytes): (Box<dyn Stretch>, u64, u64) = if streams {
-                let asked = Asked { spec: &spec, part, options, before, host_memory: host.share() };
+                let asked = StreamRequest { spec: &spec, part, options, before, host_memory: host.share() };
                 let opened = streamed::open::open(&asked, reader)?;
                 (opened.stretch, opened.slot_bytes, opened.host_bytes)
             } else {
@@ -80,10 +80,10 @@ pub(crate) fn read<'a>(
     }
     let (Some(embedding), Some((norm, head))) = (embedding, head) else {
         let nowhere = ModelError::Device(DecoderError::Step("no device was named".to_owned()));
-        return Err((0, Trouble::Model(nowhere)));
+        return Err((0, StageFailure::Model(nowhere)));
     };
     let context = context(&spec, options.context_length);
-    Ok(SpecDecoder::new(spec, context, Ends { embedding, norm, head }, stages))
+    Ok(SpecDecoder::new(spec, context, DecoderEnds { embedding, norm, head }, stages))
 }
 
 /// The host's memory for devices that stream through it, one after the other: each may take an even share of what those
@@ -111,15 +111,15 @@ impl HostRoom {
     }
 }
 
-fn trouble(part: &Part, streams: bool, error: ModelError) -> Trouble {
+fn trouble(part: &DevicePart, streams: bool, error: ModelError) -> StageFailure {
     match error {
-        ModelError::Device(DecoderError::OutOfMemory(what)) if streams => Trouble::NoRoom(what),
+        ModelError::Device(DecoderError::OutOfMemory(what)) if streams => StageFailure::NoRoom(what),
         // Somebody else was quicker: the memory that was free is not.
         ModelError::Device(DecoderError::OutOfMemory(_)) => {
             let free = device::free_memory(&part.place.target.device).unwrap_or(0);
-            Trouble::TooSmall { needs: part.weights, free }
+            StageFailure::TooSmall { needs: part.weights, free }
         }
-        error => Trouble::Model(error),
+        error => StageFailure::Model(error),
     }
 }
 

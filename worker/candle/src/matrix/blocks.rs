@@ -15,9 +15,9 @@ const BEHIND: u64 = 512;
 
 /// A matrix `[outs, depth]` in blocks, on any device.
 #[derive(Clone)]
-pub(crate) struct Blocks(Arc<QTensor>);
+pub(crate) struct DeviceBlocks(Arc<QTensor>);
 
-impl Blocks {
+impl DeviceBlocks {
     /// From a file's bytes, which were checked.
     pub(crate) fn place(layout: MatrixLayout, bytes: &[u8], device: &Device) -> Result<Self> {
         let Some(kind) = kind(layout.kind) else { bail!("no product for {}", layout.kind) };
@@ -97,7 +97,7 @@ mod tests {
             let ours = Quantised::new(stored, layout.shape, &file).unwrap();
             let numbers = Tensor::new(&[5u32, 0], &Device::Cpu).unwrap();
             for bytes in [&file[..], &askew[1..]] {
-                let blocks = Blocks::place(layout, bytes, &Device::Cpu).unwrap();
+                let blocks = DeviceBlocks::place(layout, bytes, &Device::Cpu).unwrap();
                 let rows = blocks.rows(&numbers, DType::F32).unwrap().flatten_all().unwrap();
                 let expected = crate::kernels::kernel::MatrixKernel::rows(&ours, &[5, 0]);
                 assert_eq!(rows.to_vec1::<f32>().unwrap(), expected, "{stored}");

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Storage, Tensor, bail};
 use rayon::prelude::*;
 
-use blocks::Blocks;
-use target::Target;
+use blocks::DeviceBlocks;
+use target::WeightTarget;
 
-use crate::kernels::kernel::{Input, MatrixKernel};
+use crate::kernels::kernel::{MatrixKernel, ProductInput};
 use crate::kernels::product::{RowsByRows, WORTH_SHARING, contiguous};
 
 /// A weight `[out, in]`.
@@ -26,7 +26,7 @@ pub(crate) enum Matrix {
     /// In the host's memory, as its file has it.
     Stored(Arc<dyn MatrixKernel>),
     /// On a device with memory of its own, in blocks as its file has it.
-    Blocks(Blocks),
+    Blocks(DeviceBlocks),
 }
 
 impl Matrix {
@@ -61,8 +61,8 @@ impl Matrix {
     }
 
     /// Rows by number, in the type and on the device of what computes with them: `[numbers, in]`.
-    pub(crate) fn rows(&self, numbers: &[u32], target: &Target) -> Result<Tensor> {
-        let Target { device, dtype, .. } = target;
+    pub(crate) fn rows(&self, numbers: &[u32], target: &WeightTarget) -> Result<Tensor> {
+        let WeightTarget { device, dtype, .. } = target;
         let given = || Tensor::from_vec(numbers.to_vec(), numbers.len(), device);
         match self {
             Self::Tensor(weight) => weight.index_select(&given()?, 0),
@@ -80,7 +80,7 @@ fn products(x: &Tensor, kernels: &[&dyn MatrixKernel]) -> Result<Vec<Tensor>> {
     let (rows, _) = x.dims2()?;
     let (storage, layout) = x.storage_and_layout();
     let Storage::Cpu(storage) = &*storage else { bail!("matrices in the host's memory need rows that lie there too") };
-    let input = Input::new(contiguous(storage, layout)?, rows, kernels.iter().any(|kernel| kernel.rounds()));
+    let input = ProductInput::new(contiguous(storage, layout)?, rows, kernels.iter().any(|kernel| kernel.rounds()));
     let product = |kernel: &&dyn MatrixKernel| kernel.multiply(&input);
     let work: usize = kernels.iter().map(|kernel| rows * kernel.outs() * kernel.depth()).sum();
     let products: Vec<Vec<f32>> = if work < WORTH_SHARING {

@@ -4,13 +4,13 @@ use candle_core::{DType, Device};
 use model_boss_weights::gguf::TensorType;
 
 use crate::device;
-use crate::files::Stored;
+use crate::files::FileTensor;
 use crate::kernels::layout::MatrixLayout;
 use crate::matrix::blocks;
 
 /// Where weights go and what they become there.
 #[derive(Clone, Debug)]
-pub(crate) struct Target {
+pub(crate) struct WeightTarget {
     pub(crate) device: Device,
     /// Of tensors.
     pub(crate) dtype: DType,
@@ -18,7 +18,7 @@ pub(crate) struct Target {
     pub(crate) cached: DType,
 }
 
-impl Target {
+impl WeightTarget {
     /// What a model's weights, keys and values become on a device.
     ///
     /// On the CPU keys and values are kept in f16, unless the whole model is stored in f32 and so somebody wants no rounding.
@@ -31,7 +31,7 @@ impl Target {
     }
 
     /// Bytes that a tensor takes there.
-    pub(crate) fn bytes(&self, stored: &Stored<'_>) -> u64 {
+    pub(crate) fn bytes(&self, stored: &FileTensor<'_>) -> u64 {
         match (self.stays(stored), self.blocks(stored)) {
             (Some(_), _) => stored.bytes.len() as u64,
             (_, Some(layout)) => self.matrix_bytes(&layout),
@@ -62,14 +62,14 @@ impl Target {
     }
 
     /// A matrix in blocks that stays so on a device with memory of its own.
-    pub(crate) fn blocks(&self, stored: &Stored<'_>) -> Option<MatrixLayout> {
+    pub(crate) fn blocks(&self, stored: &FileTensor<'_>) -> Option<MatrixLayout> {
         let shape = <[usize; 2]>::try_from(stored.shape).ok()?;
         let stays = self.device.is_cuda() && blocks::kind(stored.kind).is_some();
         stays.then_some(MatrixLayout { kind: stored.kind, shape })
     }
 
     /// The shape of a matrix that is computed with as it is stored.
-    pub(crate) fn stays(&self, stored: &Stored<'_>) -> Option<[usize; 2]> {
+    pub(crate) fn stays(&self, stored: &FileTensor<'_>) -> Option<[usize; 2]> {
         let shape = <[usize; 2]>::try_from(stored.shape).ok()?;
         (self.device.is_cpu() && stored.kind != TensorType::F32).then_some(shape)
     }
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn en_2_keys_and_values_are_rounded_where_weights_are() {
-        let cached = |stored: &[TensorType]| Target::of(Device::Cpu, stored).cached;
+        let cached = |stored: &[TensorType]| WeightTarget::of(Device::Cpu, stored).cached;
         assert_eq!(cached(&[TensorType::F32, TensorType::F32]), DType::F32);
         assert_eq!(cached(&[TensorType::F32, TensorType::Q4_K]), DType::F16);
         assert_eq!(cached(&[TensorType::BF16]), DType::F16);

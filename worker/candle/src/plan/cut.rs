@@ -1,26 +1,26 @@
 //! Which layers of a model go to which device, and the order in which their tensors are read. Knows bytes, reads nothing.
 
-use model_boss_engine::residency::plan::Needs;
-use model_boss_engine::residency::split::{Ends as EndBytes, split};
+use model_boss_engine::residency::plan::MemoryNeeds;
+use model_boss_engine::residency::split::{EndBytes, split};
 
 use crate::error::ModelError;
-use crate::files::Files;
+use crate::files::ModelFiles;
 use crate::layers::kv;
-use crate::plan::checked::Plan;
+use crate::plan::checked_model::CheckedModel;
 use crate::plan::needs;
-use crate::plan::options::LoadOptions;
-use crate::plan::part::{Part, Place};
+use crate::plan::options::DecoderLoadOptions;
+use crate::plan::part::{DevicePart, LoadDevice};
 use crate::spec::DecoderSpec;
 use crate::spec::tensors::Needed;
 
 /// Cuts the layers for the devices; those that are too small for any get none and are not in what it gives.
 pub(crate) fn cut(
-    plan: &Plan,
+    plan: &CheckedModel,
     spec: &DecoderSpec,
-    files: &Files,
-    places: Vec<Place>,
-    options: &LoadOptions,
-) -> Result<Vec<Part>, ModelError> {
+    files: &ModelFiles,
+    places: Vec<LoadDevice>,
+    options: &DecoderLoadOptions,
+) -> Result<Vec<DevicePart>, ModelError> {
     let Some(first) = places.first() else { return Ok(Vec::new()) };
     let [embedding, norm, head] = plan.end_bytes(files, &first.target)?;
     let layers = (0..spec.layers)
@@ -29,7 +29,7 @@ pub(crate) fn cut(
     let kv = kv::bytes_of_layer(spec, &first.target, needs::kept_tokens(spec, options));
     let kv = kv.saturating_mul(spec.layers) as u64;
     let workspace = if places.len() > 1 { needs::workspace(spec) } else { 0 };
-    let all = Needs { layers, ends: embedding + norm + head, kv, workspace };
+    let all = MemoryNeeds { layers, ends: embedding + norm + head, kv, workspace };
     // One tensor that is both is on both devices.
     let ends = EndBytes { first: embedding, last: norm + if head > 0 { head } else { embedding } };
     let shares: Vec<u64> = places.iter().map(|place| place.share).collect();
@@ -42,7 +42,7 @@ pub(crate) fn cut(
         for layer in stretch.layers.clone() {
             weights = weights.saturating_add(plan.layer_bytes(spec, files, &place.target, layer)?);
         }
-        parts.push(Part { place, layers: stretch.layers.clone(), weights });
+        parts.push(DevicePart { place, layers: stretch.layers.clone(), weights });
     }
     Ok(parts)
 }
@@ -50,11 +50,11 @@ pub(crate) fn cut(
 /// The tensors that a load reads, in about the order in which it does. None where layers come and go: those are read past
 /// the page cache, and there is no memory to spare for it.
 pub(crate) fn order(
-    plan: &Plan,
+    plan: &CheckedModel,
     spec: &DecoderSpec,
-    files: &Files,
-    parts: &[Part],
-    options: &LoadOptions,
+    files: &ModelFiles,
+    parts: &[DevicePart],
+    options: &DecoderLoadOptions,
 ) -> Result<Vec<String>, ModelError> {
     let mut names = Vec::new();
     if parts.iter().any(|part| needs::wanted(spec, part, options)) {

@@ -1,6 +1,6 @@
 //! What a load does, decided before a weight is read: the tensors, the devices, their layers and the memory for them.
 
-pub(crate) mod checked;
+pub(crate) mod checked_model;
 pub(crate) mod cut;
 pub(crate) mod needs;
 pub(crate) mod options;

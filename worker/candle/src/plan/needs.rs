@@ -1,10 +1,10 @@
 //! Memory that a model needs on a device beside its weights, and whether its layers have to be streamed for it.
 
-use model_boss_engine::residency::plan::Mode;
+use model_boss_protocol::ResidencyMode;
 
 use crate::layers::kv;
-use crate::plan::options::LoadOptions;
-use crate::plan::part::Part;
+use crate::plan::options::DecoderLoadOptions;
+use crate::plan::part::DevicePart;
 use crate::spec::DecoderSpec;
 
 /// The context that room is kept for when nobody says: a model that could read a book is rarely given one.
@@ -17,14 +17,14 @@ const PROCESS: u64 = 32 << 20;
 
 /// Whether layers of a part have to come and go. What fits with one sequence stays: more sequences are a matter of free
 /// memory.
-pub(crate) fn wanted(spec: &DecoderSpec, part: &Part, options: &LoadOptions) -> bool {
+pub(crate) fn wanted(spec: &DecoderSpec, part: &DevicePart, options: &DecoderLoadOptions) -> bool {
     let target = &part.place.target;
     let one = (kv::bytes_of_layer(spec, target, kept_tokens(spec, options)) * part.layers.len()) as u64;
     match options.residency.mode {
-        Mode::Stream => true,
-        Mode::Resident => false,
+        ResidencyMode::Stream => true,
+        ResidencyMode::Resident => false,
         // Elsewhere there is nothing to stream with, and what does not fit is refused by its size.
-        Mode::Auto => {
+        ResidencyMode::Auto => {
             let needs = part.weights.saturating_add(one).saturating_add(workspace(spec));
             (target.device.is_cpu() || target.device.is_cuda()) && needs > part.place.budget
         }
@@ -32,7 +32,7 @@ pub(crate) fn wanted(spec: &DecoderSpec, part: &Part, options: &LoadOptions) -> 
 }
 
 /// Tokens of a sequence that room is kept for.
-pub(crate) fn kept_tokens(spec: &DecoderSpec, options: &LoadOptions) -> usize {
+pub(crate) fn kept_tokens(spec: &DecoderSpec, options: &DecoderLoadOptions) -> usize {
     let context = context(spec, options.context_length);
     options.context_length.map_or(context.min(USUAL_CONTEXT), |_| context)
 }

@@ -1,12 +1,12 @@
 //! What an operator can choose of a load. Knows names and bytes, no model.
 
-use model_boss_engine::residency::plan::Wish;
+use model_boss_engine::residency::plan::ResidencyOptions;
 use model_boss_protocol::{ByteCount, DeviceId};
-use model_boss_weights::store::StoreChoice;
+use model_boss_weights::store::WeightStoreChoice;
 
 /// What an operator can choose of a load.
 #[derive(Clone, Debug, Default)]
-pub struct LoadOptions {
+pub struct DecoderLoadOptions {
     /// The longest sequence wanted, in tokens.
     pub context_length: Option<u64>,
     /// Sequences at once: room for their keys and values is kept when layers are streamed. One when absent.
@@ -17,14 +17,14 @@ pub struct LoadOptions {
     /// that are held there and not read from disk. Buffers alone when absent.
     pub host_memory: Option<ByteCount>,
     /// Whether layers stay, and through how large a window they come if not.
-    pub residency: Wish,
+    pub residency: ResidencyOptions,
     /// How the bytes of layers that come and go are read.
-    pub store: StoreChoice,
+    pub store: WeightStoreChoice,
 }
 
 /// A device of a load.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PlaceOptions {
+pub struct DeviceOptions {
     /// Which.
     pub device: DeviceId,
     /// Its weight among several: layers are split in proportion. What is free when absent.

@@ -7,39 +7,39 @@ use model_boss_protocol::{ByteCount, DeviceId};
 use model_boss_weights::gguf::TensorType;
 
 use crate::device;
-use crate::matrix::target::Target;
-use crate::plan::options::PlaceOptions;
+use crate::matrix::target::WeightTarget;
+use crate::plan::options::DeviceOptions;
 
 /// A device that was opened for a load.
-pub(crate) struct Place {
+pub(crate) struct LoadDevice {
     pub(crate) name: DeviceId,
-    pub(crate) target: Target,
+    pub(crate) target: WeightTarget,
     /// Bytes that it may allocate there.
     pub(crate) budget: u64,
     /// Its weight among several.
     pub(crate) share: u64,
 }
 
-impl Place {
+impl LoadDevice {
     /// `matrices` are the types that the model's are stored in.
-    pub(crate) fn of(asked: &PlaceOptions, device: Device, matrices: &[TensorType]) -> Self {
+    pub(crate) fn of(asked: &DeviceOptions, device: Device, matrices: &[TensorType]) -> Self {
         let free = device::free_memory(&device).unwrap_or(u64::MAX);
         let (budget, share) = room(asked, free, device::context_bytes(&device));
-        Self { name: asked.device.clone(), target: Target::of(device, matrices), budget, share }
+        Self { name: asked.device.clone(), target: WeightTarget::of(device, matrices), budget, share }
     }
 }
 
 /// What may be allocated on a device, and its weight among several. Limit and share are of everything that the process takes,
 /// with what it has taken before it allocates: that is no longer free, and still counts.
-fn room(asked: &PlaceOptions, free: u64, context: u64) -> (u64, u64) {
+fn room(asked: &DeviceOptions, free: u64, context: u64) -> (u64, u64) {
     let left = |bytes: ByteCount| bytes.0.saturating_sub(context);
     let budget = asked.limit.map_or(free, |limit| left(limit).min(free));
     (budget, asked.share.or(asked.limit).map_or(budget, left))
 }
 
 /// What one device gets.
-pub(crate) struct Part {
-    pub(crate) place: Place,
+pub(crate) struct DevicePart {
+    pub(crate) place: LoadDevice,
     pub(crate) layers: Range<usize>,
     /// Bytes of its weights if all of them stay.
     pub(crate) weights: u64,
@@ -53,7 +53,7 @@ mod tests {
     fn what_a_process_takes_before_it_allocates_counts_against_its_limit() {
         let asked = |share: Option<u64>, limit: Option<u64>| {
             let (share, limit) = (share.map(ByteCount), limit.map(ByteCount));
-            PlaceOptions { device: DeviceId::Cuda(0), share, limit }
+            DeviceOptions { device: DeviceId::Cuda(0), share, limit }
         };
         assert_eq!(room(&asked(None, Some(100)), 500, 30), (70, 70));
         assert_eq!(room(&asked(Some(200), Some(100)), 50, 30), (50, 170), "no more than is free");

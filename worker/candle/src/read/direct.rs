@@ -13,16 +13,16 @@ use model_boss_weights::store::{Extent, HostBuffer, Reads, WeightStore, read_all
 use rayon::prelude::*;
 
 use crate::error::ModelError;
-use crate::files::Files;
+use crate::files::ModelFiles;
 use crate::kernels::layout::MatrixLayout;
 use crate::matrix::Matrix;
-use crate::matrix::target::Target;
+use crate::matrix::target::WeightTarget;
 
 /// Tensors are read together up to so many bytes: enough for a disk, and soon put in order when the last of them came.
 const TOGETHER: u64 = 24 << 20;
 
 /// A tensor that is read.
-struct Item {
+struct DirectRead {
     name: String,
     /// Its name in the file.
     spelled: String,
@@ -34,7 +34,7 @@ struct Item {
 /// What is read, in order.
 pub(crate) struct Feed {
     store: Arc<dyn WeightStore>,
-    portions: Vec<(Reads, Vec<Item>)>,
+    portions: Vec<(Reads, Vec<DirectRead>)>,
 }
 
 /// What came of it.
@@ -49,17 +49,17 @@ impl Feed {
     /// Plans to read tensors of those names for a CPU, in about that order.
     pub(crate) fn new(
         store: Arc<dyn WeightStore>,
-        files: &Files,
-        target: &Target,
+        files: &ModelFiles,
+        target: &WeightTarget,
         names: &[String],
     ) -> Result<Self, ModelError> {
-        let mut portions: Vec<Vec<Item>> = Vec::new();
+        let mut portions: Vec<Vec<DirectRead>> = Vec::new();
         let mut bytes = 0;
         for name in names {
             let stored = files.get(name)?;
             let layout = target.stays(&stored).map(|shape| MatrixLayout { kind: stored.kind, shape });
             let spelled = files.spelled(name).into_owned();
-            let item = Item { extent: files.extent(name)?, layout, name: name.clone(), spelled };
+            let item = DirectRead { extent: files.extent(name)?, layout, name: name.clone(), spelled };
             match portions.last_mut() {
                 Some(portion) if bytes < TOGETHER => portion.push(item),
                 _ => {
@@ -69,7 +69,7 @@ impl Feed {
             }
             bytes += stored.bytes.len() as u64;
         }
-        let planned = |items: Vec<Item>| {
+        let planned = |items: Vec<DirectRead>| {
             let extents: Vec<Extent> = items.iter().map(|item| item.extent).collect();
             (Reads::of(&extents), items)
         };
@@ -128,10 +128,10 @@ impl<'a> Intake<'a> {
 /// Checks matrices and puts them in order where they lie, on all cores.
 fn arrange(
     reads: &Reads,
-    items: &[Item],
+    items: &[DirectRead],
     mut buffer: HostBuffer,
 ) -> Result<impl Iterator<Item = (String, Arrived)>, ModelError> {
-    let mut placed: Vec<(&Range<usize>, &Item)> = reads.places().iter().zip(items).collect();
+    let mut placed: Vec<(&Range<usize>, &DirectRead)> = reads.places().iter().zip(items).collect();
     // By where they begin: so the buffer can be cut.
     placed.sort_unstable_by_key(|(place, _)| place.start);
     let (mut rest, mut at) = (&mut *buffer, 0);
@@ -159,6 +159,6 @@ fn arrange(
     Ok(arrived.collect::<Result<Vec<_>, ModelError>>()?.into_iter())
 }
 
-fn bad(item: &Item, what: String) -> ModelError {
+fn bad(item: &DirectRead, what: String) -> ModelError {
     ModelError::Tensor { name: item.spelled.clone(), what }
 }

@@ -15,12 +15,12 @@ pub(crate) struct ReadAhead {
     pieces: Vec<Extent>,
     /// Bytes of all of them.
     whole: u64,
-    state: Mutex<State>,
+    state: Mutex<AheadState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct AheadState {
     used: u64,
     ended: bool,
 }
@@ -62,7 +62,7 @@ impl ReadAhead {
         self.changed.notify_one();
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, AheadState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,7 +2,7 @@
 //! architecture.
 //!
 //! On the CPU matrices stay as they are stored ([`MatrixKernel`]), f32 ones are tensors; what is added or multiplied
-//! element by element is f32. On a GPU activations are of one type ([`Target`]) and so is every matrix of
+//! element by element is f32. On a GPU activations are of one type ([`WeightTarget`]) and so is every matrix of
 //! floats; those in blocks stay so ([`crate::matrix::blocks`]), but for types that no kernel there knows, which become floats.
 
 use std::sync::Arc;
@@ -14,21 +14,21 @@ use model_boss_weights::gguf::{TensorType, dequantise};
 
 use crate::device;
 use crate::error::ModelError;
-use crate::files::Files;
+use crate::files::ModelFiles;
 use crate::kernels::halves::{Halves, are_finite};
 use crate::kernels::kernel::MatrixKernel;
 use crate::kernels::quantised::Quantised;
-use crate::layers::parts::Parts;
+use crate::layers::named_weights::NamedWeights;
 use crate::matrix::Matrix;
-use crate::matrix::blocks::Blocks;
-use crate::matrix::target::{Target, dtype_of};
+use crate::matrix::blocks::DeviceBlocks;
+use crate::matrix::target::{WeightTarget, dtype_of};
 use crate::read::arena::Room;
 use crate::read::direct::{Arrived, Intake};
 
 /// Reads tensors of one model, one after the other.
-pub(crate) struct Reader<'a> {
-    files: &'a Files,
-    target: &'a Target,
+pub(crate) struct WeightReader<'a> {
+    files: &'a ModelFiles,
+    target: &'a WeightTarget,
     expected: u64,
     bytes: u64,
     /// For matrices that the host computes with.
@@ -38,9 +38,14 @@ pub(crate) struct Reader<'a> {
     progress: &'a mut dyn FnMut(f32),
 }
 
-impl<'a> Reader<'a> {
+impl<'a> WeightReader<'a> {
     /// `expected` is the number of bytes that weights will take in all.
-    pub(crate) fn new(files: &'a Files, target: &'a Target, expected: u64, progress: &'a mut dyn FnMut(f32)) -> Self {
+    pub(crate) fn new(
+        files: &'a ModelFiles,
+        target: &'a WeightTarget,
+        expected: u64,
+        progress: &'a mut dyn FnMut(f32),
+    ) -> Self {
         Self { files, target, expected, bytes: 0, room: Room::new(expected), intake: None, progress }
     }
 
@@ -50,12 +55,12 @@ impl<'a> Reader<'a> {
     }
 
     /// From now on it reads for another device.
-    pub(crate) fn turn_to(&mut self, target: &'a Target) {
+    pub(crate) fn turn_to(&mut self, target: &'a WeightTarget) {
         self.target = target;
     }
 
     /// What it reads from.
-    pub(crate) fn files(&self) -> &'a Files {
+    pub(crate) fn files(&self) -> &'a ModelFiles {
         self.files
     }
 
@@ -86,12 +91,12 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl Parts for Reader<'_> {
+impl NamedWeights for WeightReader<'_> {
     fn matrix(&mut self, name: &str) -> Result<Matrix, ModelError> {
         let stored = self.files.get(name)?;
         if let Some(layout) = self.target.blocks(&stored) {
             layout.check(stored.bytes).map_err(|what| self.bad(name, what))?;
-            let blocks = Blocks::place(layout, stored.bytes, &self.target.device);
+            let blocks = DeviceBlocks::place(layout, stored.bytes, &self.target.device);
             let blocks = blocks.map_err(|error| self.not_placed(name, &error))?;
             self.took(self.target.matrix_bytes(&layout));
             return Ok(Matrix::Blocks(blocks));
@@ -120,7 +125,7 @@ impl Parts for Reader<'_> {
         if let Some(Arrived::Bytes(bytes)) = &arrived {
             stored.bytes = bytes;
         }
-        let Target { device, dtype, .. } = self.target;
+        let WeightTarget { device, dtype, .. } = self.target;
         let not_finite = || self.bad(name, "holds NaN or infinity".to_owned());
         let placed = if dtype_of(stored.kind) == Some(*dtype) && *dtype != DType::F32 {
             let finite = match stored.kind {

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use model_boss_protocol::GGUF_ARCHITECTURES;
 use model_boss_weights::gguf::{Array, FromValue, GgufModel, GgufModelError, Header, KeyError, TensorType, Value};
 
-use crate::spec::config::{self, ConfigError};
+use crate::spec::config::{self, ConfigJsonError};
 use crate::spec::tensors::{EMBEDDING, HEAD, in_gguf};
 use crate::spec::{Activation, AttentionBias, DecoderSpec, RopePlanes, RopeScaling, RopeSpec};
 
@@ -24,7 +24,7 @@ pub enum GgufSpecError {
     Key(#[from] KeyError),
     /// Numbers that fit no model.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(#[from] ConfigJsonError),
     /// A model this decoder does not compute.
     #[error(
         "the architecture '{0}' is not known; this build runs {known}; llama-server may run it",
@@ -53,7 +53,7 @@ impl DecoderSpec {
             "qwen2" | "qwen3" => RopePlanes::Halves,
             other => return Err(unknown(other)),
         };
-        let keys = Keys { header: &header, architecture };
+        let keys = MetadataReader { header: &header, architecture };
         if keys.find::<u64>("expert_count")?.is_some_and(|experts| experts > 0) {
             return Err(GgufSpecError::Unsupported("a mixture of experts".to_owned()));
         }
@@ -103,12 +103,12 @@ impl DecoderSpec {
 }
 
 /// Metadata under an architecture's name.
-struct Keys<'a> {
+struct MetadataReader<'a> {
     header: &'a Header<'a>,
     architecture: &'a str,
 }
 
-impl<'a> Keys<'a> {
+impl<'a> MetadataReader<'a> {
     fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.architecture)
     }
@@ -152,7 +152,7 @@ impl<'a> Keys<'a> {
 }
 
 fn scaling(
-    keys: &Keys<'_>,
+    keys: &MetadataReader<'_>,
     model: &GgufModel,
     head_dim: usize,
     positions: usize,

@@ -5,6 +5,6 @@ mod decoder_spec;
 pub(crate) mod gguf;
 pub(crate) mod tensors;
 
-pub use config::ConfigError;
+pub use config::ConfigJsonError;
 pub use decoder_spec::{Activation, AttentionBias, DecoderSpec, RopePlanes, RopeScaling, RopeSpec};
 pub use gguf::GgufSpecError;

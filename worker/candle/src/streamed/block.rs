@@ -2,24 +2,24 @@
 
 use std::collections::HashMap;
 
-use model_boss_engine::residency::Fault;
+use model_boss_engine::residency::StreamFault;
 
 use crate::matrix::Matrix;
 
 /// The matrices of a block, by name.
-pub(crate) struct Block {
+pub(crate) struct StreamedBlock {
     matrices: HashMap<String, Matrix>,
     /// Dropped behind them.
-    lease: Option<Box<dyn Lease>>,
+    lease: Option<Box<dyn MemoryHold>>,
 }
 
 /// A hold on the memory that matrices are in.
-pub(crate) trait Lease: Send + Sync {
+pub(crate) trait MemoryHold: Send + Sync {
     /// Has to be called before anything is computed with them.
-    fn begin_use(&self) -> Result<(), Fault>;
+    fn begin_use(&self) -> Result<(), StreamFault>;
 }
 
-impl Block {
+impl StreamedBlock {
     /// In memory that is the matrices' own.
     pub(crate) fn new(matrices: HashMap<String, Matrix>) -> Self {
         Self { matrices, lease: None }
@@ -27,7 +27,7 @@ impl Block {
 
     /// In memory that goes to others behind them.
     #[cfg(any(test, feature = "cuda"))]
-    pub(crate) fn leased(matrices: HashMap<String, Matrix>, lease: Box<dyn Lease>) -> Self {
+    pub(crate) fn leased(matrices: HashMap<String, Matrix>, lease: Box<dyn MemoryHold>) -> Self {
         Self { matrices, lease: Some(lease) }
     }
 
@@ -36,7 +36,7 @@ impl Block {
     }
 
     /// Has to be called before anything is computed with it.
-    pub(crate) fn begin_use(&self) -> Result<(), Fault> {
+    pub(crate) fn begin_use(&self) -> Result<(), StreamFault> {
         self.lease.as_ref().map_or(Ok(()), |lease| lease.begin_use())
     }
 }

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use model_boss_weights::layer_index::{FileStamp, IndexedPiece, LayerIndex, LayerIndexError};
 use model_boss_weights::store::{DirectStore, Extent, HostBuffer, PAGE, Reads, read_all};
 
-use super::table::{LayerTable, Piece};
+use super::table::{LayerTable, MatrixPiece};
 use crate::error::ModelError;
-use crate::files::Files;
+use crate::files::ModelFiles;
 use crate::kernels::kernel::ROWS;
 use crate::kernels::layout::MatrixLayout;
 
@@ -51,7 +51,7 @@ pub enum IndexOrder {
 /// Writes the layers of the model in `source` into a file beside it, and the index that says where they lie; gives the index's
 /// path. Whoever streams the model meanwhile goes on with what it has open.
 pub fn write_layer_index(source: &Path, order: IndexOrder) -> Result<PathBuf, IndexError> {
-    let (files, spec) = Files::open(source)?;
+    let (files, spec) = ModelFiles::open(source)?;
     let table = LayerTable::places(&spec, &files)?;
     let Some(first) = table.paths.first() else { return Err(ModelError::NoStreaming.into()) };
     let index_path = LayerIndex::beside(first);
@@ -184,7 +184,12 @@ fn fit(
     Ok(())
 }
 
-fn replace(piece: &mut Piece, indexed: &IndexedPiece, wanted: &str, paths: &mut Vec<PathBuf>) -> Result<(), String> {
+fn replace(
+    piece: &mut MatrixPiece,
+    indexed: &IndexedPiece,
+    wanted: &str,
+    paths: &mut Vec<PathBuf>,
+) -> Result<(), String> {
     let (kind, name) = (piece.layout.kind.name(), &piece.name);
     let dtype = indexed.dtype.as_deref().unwrap_or(kind);
     if dtype != kind || indexed.nbytes != piece.extent.len {

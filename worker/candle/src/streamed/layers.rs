@@ -6,21 +6,21 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 use model_boss_engine::DecoderError;
-use model_boss_engine::residency::{Device, Fault, Monitor, Span, Streamer};
+use model_boss_engine::residency::{Monitor, StreamDevice, StreamFault, Streamer, TimeSpan};
 
-use super::block::Block;
-use super::table::Small;
+use super::block::StreamedBlock;
+use super::table::SmallTensors;
 use crate::decoder::source::LayerSource;
 use crate::error::ModelError;
 use crate::layers::layer::Layer;
-use crate::layers::parts::Parts;
+use crate::layers::named_weights::NamedWeights;
 use crate::matrix::Matrix;
 use crate::spec::DecoderSpec;
 
 /// Some layers stay, the others come through a device's slots.
-pub(crate) struct Streamed<D: Device<Block = Block>> {
+pub(crate) struct StreamedLayers<D: StreamDevice<Block = StreamedBlock>> {
     pub(super) spec: DecoderSpec,
-    pub(super) small: Small,
+    pub(super) small: SmallTensors,
     /// By layer; none for one that comes and goes.
     pub(super) resident: Vec<Option<Arc<Layer>>>,
     pub(super) streamer: Streamer<D>,
@@ -38,24 +38,24 @@ pub(crate) trait StepTimer: Send {
     fn layer_ends(&mut self);
 
     /// Of the step's layers; waits until they have computed.
-    fn spans(&mut self) -> Option<Vec<(usize, Span)>>;
+    fn spans(&mut self) -> Option<Vec<(usize, TimeSpan)>>;
 }
 
-impl<D: Device<Block = Block>> LayerSource for Streamed<D> {
-    type Guard<'a> = Pulled<'a, D>;
+impl<D: StreamDevice<Block = StreamedBlock>> LayerSource for StreamedLayers<D> {
+    type Guard<'a> = LayerInUse<'a, D>;
 
-    fn layer(&mut self, index: usize, stop: &dyn Fn() -> bool) -> Result<Pulled<'_, D>, DecoderError> {
+    fn layer(&mut self, index: usize, stop: &dyn Fn() -> bool) -> Result<LayerInUse<'_, D>, DecoderError> {
         let failed = |fault| match fault {
-            Fault::Step(what) => DecoderError::Step(what),
-            Fault::Fatal(what) => DecoderError::Fatal(what),
-            Fault::Interrupted => DecoderError::Interrupted,
+            StreamFault::Step(what) => DecoderError::Step(what),
+            StreamFault::Fatal(what) => DecoderError::Fatal(what),
+            StreamFault::Interrupted => DecoderError::Interrupted,
         };
         let block = self.streamer.take(index, stop).map_err(failed)?;
         block.as_ref().map_or(Ok(()), |block| block.begin_use()).map_err(failed)?;
         let layer = match (self.resident.get(index).cloned().flatten(), block) {
             (Some(layer), _) => layer,
             (None, Some(block)) => {
-                let mut parts = Pieces { small: &self.small, block: &block };
+                let mut parts = BlockWeights { small: &self.small, block: &block };
                 let layer = Layer::read(&mut parts, &self.spec, index);
                 Arc::new(layer.map_err(|error| DecoderError::Step(error.to_string()))?)
             }
@@ -65,7 +65,7 @@ impl<D: Device<Block = Block>> LayerSource for Streamed<D> {
             clock.layer_begins(index);
         }
         let (streamer, clock) = (&mut self.streamer, self.clock.as_mut());
-        Ok(Pulled { layer: Some(layer), index, streamer, clock })
+        Ok(LayerInUse { layer: Some(layer), index, streamer, clock })
     }
 
     fn begin_step(&mut self) {
@@ -88,14 +88,14 @@ impl<D: Device<Block = Block>> LayerSource for Streamed<D> {
 }
 
 /// A layer in use. Dropping it lets its weights go, if nothing else needs them.
-pub(crate) struct Pulled<'a, D: Device<Block = Block>> {
+pub(crate) struct LayerInUse<'a, D: StreamDevice<Block = StreamedBlock>> {
     layer: Option<Arc<Layer>>,
     index: usize,
     streamer: &'a mut Streamer<D>,
     clock: Option<&'a mut Box<dyn StepTimer>>,
 }
 
-impl<D: Device<Block = Block>> Deref for Pulled<'_, D> {
+impl<D: StreamDevice<Block = StreamedBlock>> Deref for LayerInUse<'_, D> {
     type Target = Layer;
 
     #[allow(clippy::expect_used, reason = "taken in drop only")]
@@ -104,7 +104,7 @@ impl<D: Device<Block = Block>> Deref for Pulled<'_, D> {
     }
 }
 
-impl<D: Device<Block = Block>> Drop for Pulled<'_, D> {
+impl<D: StreamDevice<Block = StreamedBlock>> Drop for LayerInUse<'_, D> {
     fn drop(&mut self) {
         // First what borrows from the block, so that its memory is free when the next read asks for it.
         self.layer = None;
@@ -116,12 +116,12 @@ impl<D: Device<Block = Block>> Drop for Pulled<'_, D> {
 }
 
 /// A layer's parts: matrices from its block, everything else from what stays.
-pub(crate) struct Pieces<'a> {
-    pub(crate) small: &'a Small,
-    pub(crate) block: &'a Block,
+pub(crate) struct BlockWeights<'a> {
+    pub(crate) small: &'a SmallTensors,
+    pub(crate) block: &'a StreamedBlock,
 }
 
-impl Parts for Pieces<'_> {
+impl NamedWeights for BlockWeights<'_> {
     fn matrix(&mut self, name: &str) -> Result<Matrix, ModelError> {
         self.block.matrix(name).cloned().ok_or_else(|| missing(name))
     }

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use model_boss_weights::store::{Extent, HostBuffer, PAGE, Reads, StoreError, WeightStore, read_all};
+use model_boss_weights::store::{Extent, HostBuffer, PAGE, Reads, WeightStore, WeightStoreError, read_all};
 
 use super::table::LayerTable;
 
@@ -31,7 +31,7 @@ impl ReadTimes {
         layers: &Range<usize>,
         store: &dyn WeightStore,
         into: &mut HostBuffer,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<Self, WeightStoreError> {
         touch(into);
         let mut times = Self::default();
         let begun = Instant::now();
@@ -92,7 +92,7 @@ pub(super) fn touch(buffer: &mut HostBuffer) {
 }
 
 /// What something takes that may fail.
-pub(super) fn seconds(read: impl FnOnce() -> Result<(), StoreError>) -> Result<f64, StoreError> {
+pub(super) fn seconds(read: impl FnOnce() -> Result<(), WeightStoreError>) -> Result<f64, WeightStoreError> {
     let begun = Instant::now();
     read()?;
     Ok(begun.elapsed().as_secs_f64())
@@ -110,11 +110,11 @@ mod tests {
     use std::sync::Mutex;
 
     use model_boss_weights::gguf::HeaderWriter;
-    use model_boss_weights::store::{Run, StoreChoice, open};
+    use model_boss_weights::store::{Run, WeightStoreChoice, open};
 
     use super::*;
     use crate::convert::synthetic::Synthetic;
-    use crate::files::Files;
+    use crate::files::ModelFiles;
 
     /// Of a disk of so many seconds for each read and each byte.
     fn times(latency: f64, per_byte: f64, sizes: &[u64]) -> ReadTimes {
@@ -158,7 +158,7 @@ mod tests {
     struct Noting(std::sync::Arc<dyn WeightStore>, Mutex<Vec<(u64, u64)>>);
 
     impl WeightStore for Noting {
-        fn read(&self, run: &Run, into: &mut [u8]) -> Result<(), StoreError> {
+        fn read(&self, run: &Run, into: &mut [u8]) -> Result<(), WeightStoreError> {
             self.1.lock().unwrap().push((run.extent.offset, run.extent.len));
             self.0.read(run, into)
         }
@@ -174,9 +174,9 @@ mod tests {
         let model = folder.path().join("small.gguf");
         let shape = Synthetic::of("qwen3-small").unwrap();
         shape.write(3, HeaderWriter::new(), File::create(&model).unwrap()).unwrap();
-        let (files, spec) = Files::open(&model).unwrap();
+        let (files, spec) = ModelFiles::open(&model).unwrap();
         let table = LayerTable::places(&spec, &files).unwrap();
-        let store = Noting(open(&table.paths, StoreChoice::Auto).unwrap(), Mutex::default());
+        let store = Noting(open(&table.paths, WeightStoreChoice::Auto).unwrap(), Mutex::default());
         let layers = 0..spec.layers;
         let mut buffer = HostBuffer::new(table.reads(&[0]).0.buffer() * 2).unwrap();
         let times = ReadTimes::of(&table, &layers, &store, &mut buffer).unwrap();

@@ -1,10 +1,10 @@
 //! Streamed layers: read from a store, put where they compute, used, and given up for the next.
 
 mod block;
-#[cfg(any(test, feature = "cuda"))]
-mod copied;
 mod cpu;
 mod cuda;
+#[cfg(any(test, feature = "cuda"))]
+mod device_copy;
 pub(crate) mod index;
 mod layers;
 mod measure;

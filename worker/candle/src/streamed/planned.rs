@@ -1,9 +1,9 @@
 //! A plan of streamed layers as the load uses and reports it.
 
-use model_boss_engine::residency::plan::{Needs, Rates, StreamPlan};
-use model_boss_engine::residency::{Capabilities, Residency};
+use model_boss_engine::residency::plan::{MemoryNeeds, Rates, StreamPlan};
+use model_boss_engine::residency::{Capabilities, ResidencySummary};
 
-pub(super) fn everything(needs: &Needs) -> StreamPlan {
+pub(super) fn everything(needs: &MemoryNeeds) -> StreamPlan {
     let resident_bytes = needs.layers.iter().sum();
     let (blocks, slots, look_ahead, slot_bytes) = (Vec::new(), 0, 0, 0);
     StreamPlan { blocks, slots, look_ahead, slot_bytes, resident_bytes, streamed_bytes: 0, step_seconds: None }
@@ -20,9 +20,9 @@ pub(super) fn report(
     layers: usize,
     store: String,
     capabilities: Capabilities,
-) -> Residency {
+) -> ResidencySummary {
     let streamed_layers = planned.blocks.iter().map(Vec::len).sum();
-    Residency {
+    ResidencySummary {
         resident_layers: layers - streamed_layers,
         streamed_layers,
         resident_bytes: planned.resident_bytes,

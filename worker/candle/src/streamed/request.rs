@@ -1,20 +1,20 @@
 //! What is to be streamed to a device, and what came of it.
 
-use model_boss_engine::residency::plan::Needs;
+use model_boss_engine::residency::plan::MemoryNeeds;
 
 use crate::decoder::stage::Stretch;
 use crate::layers::kv;
 use crate::plan::needs::{kept_tokens, workspace};
-use crate::plan::options::LoadOptions;
-use crate::plan::part::Part;
-use crate::read::reader::Reader;
+use crate::plan::options::DecoderLoadOptions;
+use crate::plan::part::DevicePart;
+use crate::read::reader::WeightReader;
 use crate::spec::DecoderSpec;
 
 /// What is to be streamed.
-pub(crate) struct Asked<'a> {
+pub(crate) struct StreamRequest<'a> {
     pub(crate) spec: &'a DecoderSpec,
-    pub(crate) part: &'a Part,
-    pub(crate) options: &'a LoadOptions,
+    pub(crate) part: &'a DevicePart,
+    pub(crate) options: &'a DecoderLoadOptions,
     /// What the reader had read before it came to this device.
     pub(crate) before: u64,
     /// Bytes of host memory that streaming to another device may take; buffers alone when absent.
@@ -23,7 +23,7 @@ pub(crate) struct Asked<'a> {
 }
 
 /// Layers that come and go.
-pub(crate) struct Opened {
+pub(crate) struct StreamedPart {
     pub(crate) stretch: Box<dyn Stretch>,
     /// Bytes of the slots that layers come through, and of what is held beside them in the device's memory.
     pub(crate) slot_bytes: u64,
@@ -32,11 +32,11 @@ pub(crate) struct Opened {
 }
 
 /// What a device has to hold beside its layers, once what always stays has been read.
-pub(super) fn needs_beside_layers(asked: &Asked<'_>, reader: &Reader<'_>) -> Needs {
-    let Asked { spec, part, options, before, .. } = *asked;
+pub(super) fn needs_beside_layers(asked: &StreamRequest<'_>, reader: &WeightReader<'_>) -> MemoryNeeds {
+    let StreamRequest { spec, part, options, before, .. } = *asked;
     let kv = kv::bytes_of_layer(spec, &part.place.target, kept_tokens(spec, options));
     let sequences = options.max_concurrent.unwrap_or(1).max(1) as usize;
-    Needs {
+    MemoryNeeds {
         layers: Vec::new(),
         ends: reader.bytes() - before,
         kv: kv.saturating_mul(sequences).saturating_mul(part.layers.len()) as u64,

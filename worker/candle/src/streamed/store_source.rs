@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use model_boss_engine::residency::schedule::BlockId;
-use model_boss_engine::residency::{Fault, Source};
-use model_boss_weights::store::{Reads, StoreError, WeightStore, read_all};
+use model_boss_engine::residency::{BlockSource, StreamFault};
+use model_boss_weights::store::{Reads, WeightStore, WeightStoreError, read_all};
 
 /// Reads blocks from a store.
 pub(crate) struct StoreSource {
@@ -13,24 +13,26 @@ pub(crate) struct StoreSource {
     pub(crate) reads: Vec<Reads>,
 }
 
-impl Source for StoreSource {
-    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<u64, Fault> {
-        let Some(reads) = self.reads.get(block.0) else { return Err(Fault::Step(format!("no block {}", block.0))) };
+impl BlockSource for StoreSource {
+    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<u64, StreamFault> {
+        let Some(reads) = self.reads.get(block.0) else {
+            return Err(StreamFault::Step(format!("no block {}", block.0)));
+        };
         read_all(self.store.as_ref(), reads, into).map_err(|error| fault(&error))?;
         Ok(reads.runs().iter().map(|run| run.extent.len).sum())
     }
 }
 
 /// What a store's error means: a file that was changed stays so.
-pub(crate) fn fault(error: &StoreError) -> Fault {
+pub(crate) fn fault(error: &WeightStoreError) -> StreamFault {
     match error {
-        StoreError::Changed { .. } => Fault::Fatal(error.to_string()),
-        StoreError::Read { .. }
-        | StoreError::NotDirect { .. }
-        | StoreError::Memory { .. }
-        | StoreError::NoFile { .. }
-        | StoreError::Panicked
-        | StoreError::TooShort { .. } => Fault::Step(error.to_string()),
+        WeightStoreError::Changed { .. } => StreamFault::Fatal(error.to_string()),
+        WeightStoreError::Read { .. }
+        | WeightStoreError::NotDirect { .. }
+        | WeightStoreError::Memory { .. }
+        | WeightStoreError::NoFile { .. }
+        | WeightStoreError::Panicked
+        | WeightStoreError::TooShort { .. } => StreamFault::Step(error.to_string()),
     }
 }
 
@@ -47,10 +49,10 @@ mod tests {
     struct Failing(AtomicBool);
 
     impl WeightStore for Failing {
-        fn read(&self, run: &Run, into: &mut [u8]) -> Result<(), StoreError> {
+        fn read(&self, run: &Run, into: &mut [u8]) -> Result<(), WeightStoreError> {
             if self.0.swap(false, Ordering::SeqCst) {
                 let source = std::io::Error::from_raw_os_error(5);
-                return Err(StoreError::Read { path: "large.gguf".into(), offset: run.extent.offset, source });
+                return Err(WeightStoreError::Read { path: "large.gguf".into(), offset: run.extent.offset, source });
             }
             into.fill(7);
             Ok(())
@@ -69,11 +71,13 @@ mod tests {
         let mut buffer = [0; 4_096];
         store.0.store(true, Ordering::SeqCst);
         match source.read(BlockId(0), &mut buffer) {
-            Err(Fault::Step(what)) => assert!(what.contains("large.gguf") && what.contains("byte 40960"), "{what}"),
+            Err(StreamFault::Step(what)) => {
+                assert!(what.contains("large.gguf") && what.contains("byte 40960"), "{what}")
+            }
             other => panic!("{other:?}"),
         }
         assert_eq!(source.read(BlockId(0), &mut buffer), Ok(4_096));
-        let changed = StoreError::Changed { path: "large.gguf".into() };
-        assert!(matches!(fault(&changed), Fault::Fatal(what) if what.contains("large.gguf")));
+        let changed = WeightStoreError::Changed { path: "large.gguf".into() };
+        assert!(matches!(fault(&changed), StreamFault::Fatal(what) if what.contains("large.gguf")));
     }
 }

@@ -8,16 +8,16 @@ use candle_core::Tensor;
 use model_boss_weights::store::{Extent, Reads};
 
 use crate::error::ModelError;
-use crate::files::Files;
+use crate::files::ModelFiles;
 use crate::kernels::kernel::ROWS;
 use crate::kernels::layout::MatrixLayout;
-use crate::layers::parts::Parts;
-use crate::read::reader::Reader;
+use crate::layers::named_weights::NamedWeights;
+use crate::read::reader::WeightReader;
 use crate::spec::DecoderSpec;
 
 /// One matrix of a layer.
 #[derive(Clone, Debug)]
-pub(crate) struct Piece {
+pub(crate) struct MatrixPiece {
     pub(crate) name: String,
     pub(crate) layout: MatrixLayout,
     pub(crate) extent: Extent,
@@ -27,7 +27,7 @@ pub(crate) struct Piece {
     pub(crate) factor: Option<f64>,
 }
 
-impl Piece {
+impl MatrixPiece {
     /// Whether its bytes have to be put into another order before they can be computed with.
     pub(crate) fn moves(&self) -> bool {
         !self.arranged && self.layout.arrangement() != ROWS
@@ -36,7 +36,7 @@ impl Piece {
 
 /// What of layers every device keeps, by the names of safetensors.
 #[derive(Clone, Default)]
-pub(crate) struct Small {
+pub(crate) struct SmallTensors {
     /// Norms and biases.
     pub(crate) tensors: HashMap<String, Tensor>,
     /// Factors on matrices.
@@ -48,16 +48,16 @@ pub(crate) struct LayerTable {
     /// The files that [`Extent`]s are of.
     pub(crate) paths: Vec<PathBuf>,
     /// By layer.
-    pub(crate) layers: Vec<Vec<Piece>>,
-    pub(crate) small: Small,
+    pub(crate) layers: Vec<Vec<MatrixPiece>>,
+    pub(crate) small: SmallTensors,
 }
 
 impl LayerTable {
     /// From the model's own files, with everything small of some layers.
     pub(crate) fn read(
         spec: &DecoderSpec,
-        files: &Files,
-        reader: &mut Reader<'_>,
+        files: &ModelFiles,
+        reader: &mut WeightReader<'_>,
         layers: Range<usize>,
     ) -> Result<Self, ModelError> {
         let mut table = Self::places(spec, files)?;
@@ -71,14 +71,14 @@ impl LayerTable {
     }
 
     /// Where the matrices lie in the model's own files.
-    pub(crate) fn places(spec: &DecoderSpec, files: &Files) -> Result<Self, ModelError> {
+    pub(crate) fn places(spec: &DecoderSpec, files: &ModelFiles) -> Result<Self, ModelError> {
         let mut layers = Vec::new();
         for layer in 0..spec.layers {
             let mut pieces = Vec::new();
             for needed in spec.needed_by_layer(layer) {
                 let stored = files.check(&needed)?;
                 if let Ok(shape) = <[usize; 2]>::try_from(stored.shape) {
-                    pieces.push(Piece {
+                    pieces.push(MatrixPiece {
                         extent: files.extent(&needed.name)?,
                         layout: MatrixLayout { kind: stored.kind, shape },
                         name: needed.name,
@@ -89,12 +89,12 @@ impl LayerTable {
             }
             layers.push(pieces);
         }
-        Ok(Self { paths: files.paths(), layers, small: Small::default() })
+        Ok(Self { paths: files.paths(), layers, small: SmallTensors::default() })
     }
 
     /// How some layers are read into one buffer, and their pieces in the order of the places.
-    pub(crate) fn reads(&self, layers: &[usize]) -> (Reads, Vec<Piece>) {
-        let pieces: Vec<Piece> = layers.iter().flat_map(|layer| self.layers[*layer].iter()).cloned().collect();
+    pub(crate) fn reads(&self, layers: &[usize]) -> (Reads, Vec<MatrixPiece>) {
+        let pieces: Vec<MatrixPiece> = layers.iter().flat_map(|layer| self.layers[*layer].iter()).cloned().collect();
         let extents: Vec<Extent> = pieces.iter().map(|piece| piece.extent).collect();
         (Reads::of(&extents), pieces)
     }

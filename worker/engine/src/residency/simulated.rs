@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use super::adapt::{Adapter, Change};
 use super::predict::{StepCost, overlap};
-use super::schedule::{Arrival, Fetch, FetchId, Need, Schedule};
-use super::timeline::{Compute, Copy, Span, StepTimeline};
+use super::schedule::{Fetch, FetchArrival, FetchId, LayerNeed, Schedule};
+use super::timeline::{Compute, Copy, StepTimeline, TimeSpan};
 
 /// The played machine.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub(super) struct SimulatedDevice {
 
 /// What happened.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Played {
+pub(super) struct SimulatedRun {
     /// Seconds of each step.
     pub(super) steps: Vec<f64>,
     /// Layers in the order they computed.
@@ -42,7 +42,7 @@ pub(super) struct Played {
     pub(super) changes: Vec<Change>,
 }
 
-impl Played {
+impl SimulatedRun {
     /// The hidden share of the shorter chain, over the last `steps` steps.
     pub(super) fn overlap(&self, device: &SimulatedDevice, steps: usize) -> f64 {
         let read: f64 = device.cost.blocks.iter().map(|block| block.read.max(block.place)).sum();
@@ -72,7 +72,7 @@ pub(super) type CutShort = Option<usize>;
 
 impl SimulatedDevice {
     /// Plays steps, each to its end or cut short.
-    pub(super) fn play(&self, schedule: Schedule, steps: &[CutShort]) -> Result<Played, Broken> {
+    pub(super) fn play(&self, schedule: Schedule, steps: &[CutShort]) -> Result<SimulatedRun, Broken> {
         self.play_adapting(schedule, None, steps, &|_| None)
     }
 
@@ -84,7 +84,7 @@ impl SimulatedDevice {
         mut adapter: Option<Adapter>,
         steps: &[CutShort],
         becomes: &dyn Fn(usize) -> Option<SimulatedDevice>,
-    ) -> Result<Played, Broken> {
+    ) -> Result<SimulatedRun, Broken> {
         if let Some(adapter) = &adapter {
             schedule.keep(&adapter.kept());
         }
@@ -100,7 +100,7 @@ impl SimulatedDevice {
             there: BTreeMap::new(),
             fetches: 0,
             random: self.seed,
-            played: Played::default(),
+            played: SimulatedRun::default(),
         };
         for (step, cut) in steps.iter().enumerate() {
             if let Some(device) = becomes(step) {
@@ -148,7 +148,7 @@ struct Play<'a> {
     there: BTreeMap<FetchId, u64>,
     fetches: u64,
     random: u64,
-    played: Played,
+    played: SimulatedRun,
 }
 
 impl Play<'_> {
@@ -159,13 +159,13 @@ impl Play<'_> {
             self.sweep();
             self.start()?;
             match need {
-                Need::Resident => break,
-                Need::Ready(fetch) if self.there.contains_key(&fetch.id) => {
+                LayerNeed::Resident => break,
+                LayerNeed::Ready(fetch) if self.there.contains_key(&fetch.id) => {
                     self.timeline.copies.extend(self.times.remove(&fetch.id).map(|copy| self.since_began(copy)));
                     break;
                 }
-                Need::Ready(_) => return Err(Broken::Absent(layer)),
-                Need::Wait => {
+                LayerNeed::Ready(_) => return Err(Broken::Absent(layer)),
+                LayerNeed::Wait => {
                     let next = [self.reading, self.placing].into_iter().flatten().map(|(_, end)| end).reduce(f64::min);
                     let Some(next) = next else { return Err(Broken::Stuck(layer)) };
                     self.pass(next - self.now)?;
@@ -175,7 +175,7 @@ impl Play<'_> {
         let seconds = self.vary(self.device.cost.layers[layer].compute);
         let begun = self.now;
         self.pass(seconds)?;
-        let span = |start: f64, end: f64| Span { start: start - self.began, end: end - self.began };
+        let span = |start: f64, end: f64| TimeSpan { start: start - self.began, end: end - self.began };
         self.timeline.layers.push(Compute { layer, stall: span(asked, begun), compute: span(begun, self.now) });
         self.played.computed.push(layer);
         if let Some(fetch) = self.schedule.computed(layer) {
@@ -186,7 +186,7 @@ impl Play<'_> {
 
     /// Times of a copy, from when the step began.
     fn since_began(&self, copy: Copy) -> Copy {
-        let since = |span: Span| Span { start: span.start - self.began, end: span.end - self.began };
+        let since = |span: TimeSpan| TimeSpan { start: span.start - self.began, end: span.end - self.began };
         Copy { read: since(copy.read), place: since(copy.place), ..copy }
     }
 
@@ -202,7 +202,7 @@ impl Play<'_> {
             }
             self.now = next;
             if let Some((fetch, _)) = self.placing.take_if(|(_, end)| *end <= next)
-                && self.schedule.was_placed(fetch.id) == Arrival::Unwanted
+                && self.schedule.was_placed(fetch.id) == FetchArrival::Unwanted
             {
                 self.there.remove(&fetch.id);
             }
@@ -211,7 +211,7 @@ impl Play<'_> {
                 if self.device.fails_every.is_some_and(|every| self.fetches.is_multiple_of(every)) {
                     self.schedule.failed(fetch.id);
                     self.sweep();
-                } else if self.schedule.was_read(fetch.id) == Arrival::Unwanted {
+                } else if self.schedule.was_read(fetch.id) == FetchArrival::Unwanted {
                     self.there.remove(&fetch.id);
                 }
             }
@@ -235,7 +235,7 @@ impl Play<'_> {
         {
             let seconds = self.vary(self.device.cost.blocks[fetch.block.0].place);
             let end = self.now + seconds;
-            self.times.entry(fetch.id).or_default().place = Span { start: self.now, end };
+            self.times.entry(fetch.id).or_default().place = TimeSpan { start: self.now, end };
             self.placing = Some((fetch, end));
         }
         if self.reading.is_none()
@@ -246,7 +246,7 @@ impl Play<'_> {
             let bytes = self.device.block_bytes[fetch.block.0];
             let layers = self.device.cost.layers.iter().enumerate();
             let layers = layers.filter(|(_, layer)| layer.block == Some(fetch.block)).map(|(layer, _)| layer).collect();
-            let read = Span { start: self.now, end };
+            let read = TimeSpan { start: self.now, end };
             self.times.insert(fetch.id, Copy { layers, bytes, read, ..Copy::default() });
             self.reading = Some((fetch, end));
             self.there.insert(fetch.id, self.device.block_bytes[fetch.block.0]);

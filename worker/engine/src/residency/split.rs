@@ -2,23 +2,23 @@
 
 use std::ops::Range;
 
-use super::plan::Needs;
+use super::plan::MemoryNeeds;
 
 /// What one device gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stretch {
+pub struct DeviceStretch {
     /// Which of the budgets.
     pub device: usize,
     /// Its layers; never none.
     pub layers: Range<usize>,
     /// What they and their keys and values need, with what stands before the first layer or behind the last.
-    pub needs: Needs,
+    pub needs: MemoryNeeds,
 }
 
 /// Bytes of what stands before the first layer and behind the last, where these are on different devices. One tensor that
-/// serves as both is counted in both. Where they are on one device, [`Needs::ends`] counts.
+/// serves as both is counted in both. Where they are on one device, [`MemoryNeeds::ends`] counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ends {
+pub struct EndBytes {
     /// The embedding.
     pub first: u64,
     /// The last norm and the head.
@@ -31,10 +31,10 @@ pub struct Ends {
 /// In proportion is not always what fits: with few large layers the rounding can overfill a device while another has
 /// room. Then each device is filled in turn, if everything fits that way; if it does not, the proportion stands, and
 /// what each device cannot hold has to be streamed.
-pub fn split(needs: &Needs, ends: Ends, budgets: &[u64]) -> Vec<Stretch> {
+pub fn split(needs: &MemoryNeeds, ends: EndBytes, budgets: &[u64]) -> Vec<DeviceStretch> {
     let mut devices: Vec<usize> = (0..budgets.len()).collect();
     loop {
-        let cut = Cut::new(needs, ends, budgets, &devices);
+        let cut = LayerCut::new(needs, ends, budgets, &devices);
         let proportional = cut.proportional();
         let filled = if cut.fits(&proportional) { None } else { cut.filled() };
         let borders = filled.unwrap_or(proportional);
@@ -57,17 +57,17 @@ pub fn split(needs: &Needs, ends: Ends, budgets: &[u64]) -> Vec<Stretch> {
 }
 
 /// Some devices, and what is to be cut for them.
-struct Cut<'a> {
-    needs: &'a Needs,
-    ends: Ends,
+struct LayerCut<'a> {
+    needs: &'a MemoryNeeds,
+    ends: EndBytes,
     devices: &'a [usize],
     /// By device: bytes for layers with their keys and values.
     room: Vec<u64>,
     kv_of_layer: u64,
 }
 
-impl<'a> Cut<'a> {
-    fn new(needs: &'a Needs, ends: Ends, budgets: &[u64], devices: &'a [usize]) -> Self {
+impl<'a> LayerCut<'a> {
+    fn new(needs: &'a MemoryNeeds, ends: EndBytes, budgets: &[u64], devices: &'a [usize]) -> Self {
         let mut cut =
             Self { needs, ends, devices, room: Vec::new(), kv_of_layer: needs.kv / needs.layers.len().max(1) as u64 };
         let room = devices.iter().enumerate().map(|(at, device)| {
@@ -137,10 +137,10 @@ impl<'a> Cut<'a> {
         borders.iter().zip(&self.room).all(|(layers, room)| bytes(layers) <= *room)
     }
 
-    fn stretches(&self, borders: Vec<Range<usize>>) -> Vec<Stretch> {
-        let stretch = |(at, layers): (usize, Range<usize>)| Stretch {
+    fn stretches(&self, borders: Vec<Range<usize>>) -> Vec<DeviceStretch> {
+        let stretch = |(at, layers): (usize, Range<usize>)| DeviceStretch {
             device: self.devices[at],
-            needs: Needs {
+            needs: MemoryNeeds {
                 layers: self.needs.layers[layers.clone()].to_vec(),
                 ends: self.ends_at(at),
                 kv: self.kv_of_layer * layers.len() as u64,
@@ -160,11 +160,11 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn even(layers: usize, each: u64) -> Needs {
-        Needs { layers: vec![each; layers], ends: 300 * MIB, kv: 36 * MIB, workspace: 10 * MIB }
+    fn even(layers: usize, each: u64) -> MemoryNeeds {
+        MemoryNeeds { layers: vec![each; layers], ends: 300 * MIB, kv: 36 * MIB, workspace: 10 * MIB }
     }
 
-    const ENDS: Ends = Ends { first: 200 * MIB, last: 100 * MIB };
+    const ENDS: EndBytes = EndBytes { first: 200 * MIB, last: 100 * MIB };
 
     #[test]
     fn rc_22_layers_are_split_in_proportion_and_the_ends_go_to_the_ends() {
@@ -190,8 +190,8 @@ mod tests {
     #[test]
     fn a_proportion_that_overfills_gives_way_to_one_that_fits() {
         // Three layers over room for one and two: half of the second is nearer to the first device by bytes alone.
-        let needs = Needs { layers: vec![100 * MIB; 3], ..Needs::default() };
-        let parts = split(&needs, Ends::default(), &[199 * MIB, 200 * MIB]);
+        let needs = MemoryNeeds { layers: vec![100 * MIB; 3], ..MemoryNeeds::default() };
+        let parts = split(&needs, EndBytes::default(), &[199 * MIB, 200 * MIB]);
         assert_eq!(parts.iter().map(|part| part.layers.clone()).collect::<Vec<_>>(), [0..1, 1..3]);
     }
 
@@ -202,8 +202,8 @@ mod tests {
             budgets in proptest::collection::vec(1..4_000 * MIB, 1..5),
             ends in 0..300 * MIB,
         ) {
-            let needs = Needs { layers, ends, kv: 11, workspace: 3 * MIB };
-            let parts = split(&needs, Ends { first: ends, last: ends }, &budgets);
+            let needs = MemoryNeeds { layers, ends, kv: 11, workspace: 3 * MIB };
+            let parts = split(&needs, EndBytes { first: ends, last: ends }, &budgets);
             prop_assert!(!parts.is_empty());
             prop_assert!(parts.windows(2).all(|pair| pair[0].device < pair[1].device));
             let mut next = 0;
@@ -223,8 +223,8 @@ mod tests {
             // Budgets that are exactly right for some border.
             let border = ((layers.len() as f64 * cut) as usize).max(1);
             let budgets = [layers[..border].iter().sum(), layers[border..].iter().sum::<u64>()];
-            let needs = Needs { layers, ..Needs::default() };
-            for part in split(&needs, Ends::default(), &budgets) {
+            let needs = MemoryNeeds { layers, ..MemoryNeeds::default() };
+            for part in split(&needs, EndBytes::default(), &budgets) {
                 prop_assert!(part.needs.layers.iter().sum::<u64>() <= budgets[part.device]);
             }
         }

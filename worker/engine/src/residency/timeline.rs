@@ -7,14 +7,14 @@ use super::predict::overlap;
 
 /// From one moment to another, in seconds since the step began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Span {
+pub struct TimeSpan {
     /// When it began.
     pub start: f64,
     /// When it ended.
     pub end: f64,
 }
 
-impl Span {
+impl TimeSpan {
     /// How long it was.
     pub fn seconds(&self) -> f64 {
         (self.end - self.start).max(0.0)
@@ -29,9 +29,9 @@ pub struct Copy {
     /// Bytes that came.
     pub bytes: u64,
     /// From storage into host memory.
-    pub read: Span,
+    pub read: TimeSpan,
     /// From there to where it computes.
-    pub place: Span,
+    pub place: TimeSpan,
 }
 
 /// A layer's part of a step.
@@ -40,9 +40,9 @@ pub struct Compute {
     /// Which layer.
     pub layer: usize,
     /// Waiting for its weights.
-    pub stall: Span,
+    pub stall: TimeSpan,
     /// Computing with them.
-    pub compute: Span,
+    pub compute: TimeSpan,
 }
 
 /// One step.

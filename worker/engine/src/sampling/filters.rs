@@ -1,14 +1,14 @@
 //! Which tokens stay in the draw where the most likely ones are asked for, and with what weight.
 
 use super::params::SamplingParams;
-use super::row::{Row, Weigh};
+use super::row::{LogitRow, Weigh};
 
 /// Tokens looked at, in turn, where a share of the probability is wanted. Usually it is in a few; if not, in all.
 const FRONTS: [usize; 3] = [128, 4_096, usize::MAX];
 
 /// Fills `out` with `(weight, token)` of the tokens that remain after `top_k`, `top_p` and `min_p`, the most likely first;
 /// that one always remains.
-pub(super) fn candidates(params: &SamplingParams, row: &Row<'_>, weigh: Weigh, out: &mut Vec<(f32, u32)>) {
+pub(super) fn candidates(params: &SamplingParams, row: &LogitRow<'_>, weigh: Weigh, out: &mut Vec<(f32, u32)>) {
     if limits(params.top_k, row) {
         most_likely(row, weigh, params.top_k, out);
         if params.top_p < 1.0 {
@@ -28,15 +28,15 @@ pub(super) fn candidates(params: &SamplingParams, row: &Row<'_>, weigh: Weigh, o
 }
 
 /// Whether some number of most likely tokens has to be found; if not, every token can be drawn that `min_p` lets pass.
-pub(super) fn are_asked_for(params: &SamplingParams, row: &Row<'_>) -> bool {
+pub(super) fn are_asked_for(params: &SamplingParams, row: &LogitRow<'_>) -> bool {
     params.top_p < 1.0 || limits(params.top_k, row)
 }
 
-fn limits(top_k: usize, row: &Row<'_>) -> bool {
+fn limits(top_k: usize, row: &LogitRow<'_>) -> bool {
     top_k > 0 && top_k < row.len()
 }
 
-fn most_likely(row: &Row<'_>, weigh: Weigh, count: usize, out: &mut Vec<(f32, u32)>) {
+fn most_likely(row: &LogitRow<'_>, weigh: Weigh, count: usize, out: &mut Vec<(f32, u32)>) {
     row.most_likely(count, out);
     for (weight, _) in &mut *out {
         *weight = weigh.of(*weight);

@@ -1,6 +1,6 @@
 //! Log-probabilities as clients ask for them: of the model's own distribution, before bias, penalties and temperature.
 
-use super::row::{Row, Weigh};
+use super::row::{LogitRow, Weigh};
 
 /// One token of a text with its log-probability.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,7 +38,7 @@ pub struct LogprobRow {
 impl LogprobRow {
     /// Reads a row, keeping the `top` most likely tokens.
     pub fn new(logits: &[f32], top: usize) -> Self {
-        let row = Row::new(logits);
+        let row = LogitRow::new(logits);
         let normaliser = row.best().map_or(f64::NAN, |(_, highest)| {
             let sum: f64 = row.weights(Weigh::new(highest, 1.0)).into_iter().map(f64::from).sum();
             f64::from(highest) + sum.ln()

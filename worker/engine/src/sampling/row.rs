@@ -21,7 +21,7 @@ const LANES: usize = 16;
 const LEAST_EXPONENT: f32 = -87.0;
 
 /// A row of logits.
-pub(super) struct Row<'a> {
+pub(super) struct LogitRow<'a> {
     logits: &'a [f32],
     /// The largest of each block, not-a-numbers passed over; −∞ where there is none.
     largest: Vec<f32>,
@@ -36,7 +36,7 @@ pub(super) struct Weigh {
     least: f32,
 }
 
-impl<'a> Row<'a> {
+impl<'a> LogitRow<'a> {
     pub(super) fn new(logits: &'a [f32]) -> Self {
         let mut largest = vec![f32::NEG_INFINITY; logits.len().div_ceil(BLOCK)];
         Arch::new().dispatch(Largest { logits, largest: &mut largest });
@@ -246,7 +246,7 @@ mod tests {
             let mut sorted: Vec<(f32, u32)> =
                 logits.iter().copied().zip(0_u32..).filter(|(logit, _)| !logit.is_nan()).collect();
             sorted.sort_by(largest_first);
-            let row = Row::new(&logits);
+            let row = LogitRow::new(&logits);
             let best = sorted.first().filter(|(logit, _)| *logit > f32::NEG_INFINITY).map(|(logit, token)| (*token, *logit));
             prop_assert_eq!(row.best(), best);
             sorted.truncate(count);
@@ -257,7 +257,7 @@ mod tests {
 
         #[test]
         fn a_draw_is_that_of_the_running_sum(logits in rows(), temperature in 0.05_f32..2.0, at in 0.0_f64..1.0, least in 0.0_f32..1.0) {
-            let row = Row::new(&logits);
+            let row = LogitRow::new(&logits);
             let Some((best, highest)) = row.best() else { return Ok(()) };
             let exact = |logit: f32| {
                 let weight = (f64::from(logit - highest) / f64::from(temperature)).exp();
@@ -279,7 +279,7 @@ mod tests {
         let logits = [0.0, 3.0, 2.999];
         let weigh = Weigh::new(3.0, f32::from_bits(1));
         assert_eq!(logits.map(|logit| weigh.of(logit)), [0.0, 1.0, 0.0]);
-        assert_eq!(Row::new(&logits).draw(weigh, 0.999), Some(1));
+        assert_eq!(LogitRow::new(&logits).draw(weigh, 0.999), Some(1));
         assert_eq!(weigh.of(f32::NAN), 0.0);
         assert_eq!(Weigh::new(3.0, 2.0).of(f32::NEG_INFINITY), 0.0);
     }

@@ -6,7 +6,7 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 use super::filters;
 use super::params::SamplingParams;
 use super::penalties::Penalties;
-use super::row::{Row, Weigh, passing};
+use super::row::{LogitRow, Weigh, passing};
 
 /// Chooses the tokens of one sequence.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl Sampler {
             }
         }
         self.penalties.apply(logits);
-        let row = Row::new(logits);
+        let row = LogitRow::new(logits);
         let (best, highest) = row.best()?;
         let token = if self.params.temperature <= 0.0 || highest == f32::INFINITY {
             best

@@ -1,4 +1,4 @@
-use super::row::{Row, Weigh};
+use super::row::{LogitRow, Weigh};
 use super::*;
 use proptest::prelude::*;
 
@@ -39,7 +39,7 @@ fn the_draw_follows_the_softmax() {
 #[test]
 fn filters_keep_what_they_say() {
     let kept = |params: SamplingParams, logits: &[f32]| {
-        let row = Row::new(logits);
+        let row = LogitRow::new(logits);
         let (_, highest) = row.best().unwrap();
         let mut out = Vec::new();
         filters::candidates(&params, &row, Weigh::new(highest, 1.0), &mut out);
@@ -119,7 +119,7 @@ proptest! {
         weights in proptest::collection::vec(0.001_f32..1.0, 1..900), top_p in 0.01_f32..0.999,
     ) {
         let logits: Vec<f32> = weights.iter().map(|w| w.ln()).collect();
-        let row = Row::new(&logits);
+        let row = LogitRow::new(&logits);
         let weigh = Weigh::new(row.best().unwrap().1, 1.0);
         let mut fast = Vec::new();
         filters::candidates(&SamplingParams { top_p, ..SamplingParams::default() }, &row, weigh, &mut fast);

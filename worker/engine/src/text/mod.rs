@@ -17,9 +17,9 @@ pub use files::{Prompt, Text, TextError};
 pub use gguf_write::{WriteVocabularyError, write_synthetic_vocabulary, write_vocabulary};
 pub use library::keep_to_one_thread;
 pub use stop::{StopMatcher, Stopped};
-pub use stream::{Piece, TextStream};
+pub use stream::{TextPiece, TextStream};
 pub use template::{ChatTemplate, Conversation, TemplateError, TemplateValue};
-pub use thoughts::{Part, ThinkingPlan, ThinkingTags, Thoughts, Trimmed};
+pub use thoughts::{AnswerPart, ThinkingPlan, ThinkingTags, Thoughts, Trimmed};
 pub use tokenizer::{Tokenizer, TokenizerError};
 pub use vocabulary::{SpecialTokens, Specials, Vocabulary, VocabularyMalformed, VocabularyTooLarge};
 

@@ -15,7 +15,7 @@ pub struct TextStream {
 
 /// What one token added.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct TextPiece {
     /// Text that may be shown now.
     pub text: String,
     /// Bytes of text the token itself gave, shown or held back.
@@ -31,10 +31,10 @@ impl TextStream {
     }
 
     /// Takes one more token in.
-    pub fn push(&mut self, token: u32) -> Piece {
+    pub fn push(&mut self, token: u32) -> TextPiece {
         let new = self.detokenizer.push(token);
         let (text, stopped) = self.stops.push(&new);
-        Piece { text, produced: new.len(), stopped }
+        TextPiece { text, produced: new.len(), stopped }
     }
 
     /// What was held back, when the answer ends without a stop string.

@@ -57,7 +57,7 @@ pub struct Thoughts {
 
 /// What a token of an answer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum AnswerPart {
     /// The model thinks.
     Thought,
     /// A tag, or what stands around it: for nobody to read.
@@ -97,19 +97,19 @@ impl Thoughts {
     }
 
     /// Takes the next token in: the forced one where there is one, else the model's.
-    pub fn push(&mut self, token: u32, vocabulary: &Vocabulary) -> Part {
+    pub fn push(&mut self, token: u32, vocabulary: &Vocabulary) -> AnswerPart {
         let tags = &self.plan.tags;
         let (part, phase) = match self.phase {
-            Phase::Before if token == tags.open => (Part::Tag, Phase::Thinking),
-            Phase::Before if is_blank(token, vocabulary) => (Part::Answer, Phase::Before),
-            Phase::Before | Phase::Answering => (Part::Answer, Phase::Answering),
-            Phase::Thinking if self.is_used_up() => (Part::Tag, self.ended(1)),
-            Phase::Thinking if token == tags.close => (Part::Tag, Phase::Answering),
+            Phase::Before if token == tags.open => (AnswerPart::Tag, Phase::Thinking),
+            Phase::Before if is_blank(token, vocabulary) => (AnswerPart::Answer, Phase::Before),
+            Phase::Before | Phase::Answering => (AnswerPart::Answer, Phase::Answering),
+            Phase::Thinking if self.is_used_up() => (AnswerPart::Tag, self.ended(1)),
+            Phase::Thinking if token == tags.close => (AnswerPart::Tag, Phase::Answering),
             Phase::Thinking => {
                 self.thought += 1;
-                (Part::Thought, Phase::Thinking)
+                (AnswerPart::Thought, Phase::Thinking)
             }
-            Phase::Ending(given) => (Part::Tag, self.ended(given + 1)),
+            Phase::Ending(given) => (AnswerPart::Tag, self.ended(given + 1)),
         };
         self.phase = phase;
         part
@@ -192,9 +192,9 @@ mod tests {
         while let Some(token) = thoughts.forced().or_else(|| says.next()) {
             let text = char::from(u8::try_from(token).unwrap_or(b'#'));
             match thoughts.push(token, &vocabulary) {
-                Part::Thought => thought.push(text),
-                Part::Answer => answer.push(text),
-                Part::Tag => {}
+                AnswerPart::Thought => thought.push(text),
+                AnswerPart::Answer => answer.push(text),
+                AnswerPart::Tag => {}
             }
         }
         assert_eq!(thoughts.count(), thought.len());

@@ -6,7 +6,7 @@ use tokenizers::{AddedVocabulary, DecoderWrapper, Tokenizer as Library};
 
 use super::gguf::{Encoder, Special};
 use super::library;
-use super::vocabulary::{Facts, MOST_TOKENS, SpecialTokens, Vocabulary, VocabularyTooLarge};
+use super::vocabulary::{MOST_TOKENS, SpecialTokens, Vocabulary, VocabularyFacts, VocabularyTooLarge};
 
 /// A model's tokenizer.
 pub struct Tokenizer {
@@ -104,7 +104,8 @@ impl Tokenizer {
 
     /// The bytes of every token.
     pub fn vocabulary(&self) -> Result<Vocabulary, TokenizerError> {
-        let facts = |space_in_front| Facts { space_in_front, special: self.special.clone(), longest: self.longest };
+        let facts =
+            |space_in_front| VocabularyFacts { space_in_front, special: self.special.clone(), longest: self.longest };
         match &self.inner {
             Encoder::SentencePieces(pieces) => {
                 let count = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
@@ -121,7 +122,7 @@ impl Tokenizer {
                     return Err(VocabularyTooLarge::Id(last).into());
                 }
                 let added = library.get_added_vocabulary();
-                let alphabet = Alphabet::of(library);
+                let alphabet = ByteCharacters::of(library);
                 let tokens = (0..count).map(|id| (alphabet.bytes(library, id), !is_hidden(added, id)));
                 Ok(Vocabulary::new(tokens, facts(alphabet.space_in_front(library, count)))?)
             }
@@ -141,7 +142,7 @@ impl std::fmt::Debug for Tokenizer {
 
 /// How a token's spelling in a `tokenizer.json` becomes bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Alphabet {
+enum ByteCharacters {
     /// Each character is one byte (GPT-2's table).
     ByteLevel,
     /// `▁` is a space, and `<0x0A>` is a byte.
@@ -158,7 +159,7 @@ enum Alphabet {
     },
 }
 
-impl Alphabet {
+impl ByteCharacters {
     fn of(library: &Library) -> Self {
         let decoders = match library.get_decoder() {
             Some(DecoderWrapper::Sequence(sequence)) => sequence.get_decoders(),

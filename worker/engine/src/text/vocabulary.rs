@@ -19,12 +19,12 @@ pub struct Vocabulary {
     ends: Vec<u32>,
     /// Whether readers of an answer see each token.
     visible: Vec<bool>,
-    facts: Facts,
+    facts: VocabularyFacts,
 }
 
 /// Everything but the table itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Facts {
+pub(super) struct VocabularyFacts {
     /// A text begins with a space that is not part of it.
     pub(super) space_in_front: bool,
     pub(super) special: SpecialTokens,
@@ -69,8 +69,12 @@ pub enum VocabularyTooLarge {
 pub struct VocabularyMalformed(String);
 
 impl Vocabulary {
-    /// A vocabulary from the bytes of its tokens, in the order of their ids, each with whether readers of an answer see it.
-    pub(super) fn new(tokens: impl Iterator<Item = (Vec<u8>, bool)>, facts: Facts) -> Result<Self, VocabularyTooLarge> {
+    /// A vocabulary from the bytes of its tokens, in the order of their ids, each with whether readers of an answer see
+    /// it.
+    pub(super) fn new(
+        tokens: impl Iterator<Item = (Vec<u8>, bool)>,
+        facts: VocabularyFacts,
+    ) -> Result<Self, VocabularyTooLarge> {
         let (mut bytes, mut ends, mut visible) = (Vec::new(), Vec::new(), Vec::new());
         for (token, is_visible) in tokens {
             if bytes.len() + token.len() > MOST_BYTES {

@@ -13,12 +13,14 @@ use std::time::Instant;
 use crate::activity::{Activity, End};
 use crate::batch::{self, StepBudget};
 use crate::decoder::{Decoder, DecoderError, SequenceStep};
-use crate::engine::{Engine, EngineError, EngineInfo, Event, Generate, Progress, Reply, SequenceId, Work, WorkError};
+use crate::engine::{
+    Engine, EngineError, EngineInfo, Generate, Progress, Reply, SequenceEvent, SequenceId, Work, WorkError,
+};
 use crate::places::PlaceUse;
 use crate::residency::Monitor;
 use crate::text::Vocabulary;
 
-use sequence::{Running, Sequence, Step};
+use sequence::{Continuation, RunningSequence, Sequence};
 
 /// What an operator can choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +52,7 @@ pub struct TextEngine {
     info: EngineInfo,
     activity: Arc<Activity>,
     waiting: VecDeque<Sequence>,
-    running: Vec<Running>,
+    running: Vec<RunningSequence>,
 }
 
 impl TextEngine {
@@ -125,7 +127,7 @@ impl TextEngine {
         while self.running.len() < self.info.max_concurrent {
             let Some(mut sequence) = self.waiting.pop_front() else { break };
             match self.decoder.open(sequence.capacity()) {
-                Ok(kv) => self.running.push(Running::new(sequence, kv)),
+                Ok(kv) => self.running.push(RunningSequence::new(sequence, kv)),
                 // Those that run will end and give memory back; with none running nothing will change.
                 Err(DecoderError::OutOfMemory(_)) if !self.running.is_empty() => {
                     self.waiting.push_front(sequence);
@@ -199,7 +201,7 @@ impl TextEngine {
         let stages: Vec<_> = self.running.iter().map(|running| running.stage(self.info.vocab_size)).collect();
         let shares = batch::plan(&stages, self.settings.step_budget);
         let prompt_tokens =
-            stages.iter().zip(&shares).filter(|(s, _)| **s != batch::Stage::Decode).map(|(_, n)| n).sum();
+            stages.iter().zip(&shares).filter(|(s, _)| **s != batch::SequenceStage::Decode).map(|(_, n)| n).sum();
         // Those who went away are counted and closed when the next step begins.
         let Some(rows) = self.forward(&shares)? else { return Ok(Progress::Stepped) };
         let mut still_running = Vec::with_capacity(self.running.len());
@@ -209,8 +211,8 @@ impl TextEngine {
                 Err(error) => running.fail(error),
             };
             match step {
-                Step::Continues => still_running.push(running),
-                Step::Ended(end) => {
+                Continuation::Continues => still_running.push(running),
+                Continuation::Ended(end) => {
                     self.activity.ended(end);
                     self.decoder.close(running.kv());
                 }
@@ -239,7 +241,7 @@ impl Engine for TextEngine {
         match self.refusal(&work) {
             Some(error) => {
                 self.activity.ended(End::Failed);
-                reply.send(Event::Failed(error));
+                reply.send(SequenceEvent::Failed(error));
             }
             None => {
                 let sequence = Sequence::new(id, work, reply, self.info.context_length, &self.vocabulary);

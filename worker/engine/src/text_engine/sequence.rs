@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::activity::{Activity, End};
-use crate::batch::Stage;
+use crate::batch::SequenceStage;
 use crate::decoder::{KvSlot, Logits, SequenceStep};
-use crate::engine::{Event, FinishReason, Finished, Generate, Reply, SequenceId, Timings, Usage, WorkError};
+use crate::engine::{
+    FinishReason, Finished, Generate, Reply, SequenceEvent, SequenceId, SequenceTimings, TokenUsage, WorkError,
+};
 use crate::sampling::{LogprobRow, Sampler, TokenLogprob, TopLogprob};
-use crate::text::{Detokenizer, Part, Stopped, TextStream, Thoughts, Trimmed, Vocabulary};
+use crate::text::{AnswerPart, Detokenizer, Stopped, TextStream, Thoughts, Trimmed, Vocabulary};
 
 /// A sequence that waits for its place.
 pub(super) struct Sequence {
@@ -23,12 +25,12 @@ pub(super) struct Sequence {
     prompt_logprobs: bool,
     sampler: Sampler,
     text: TextStream,
-    thinking: Option<Thinking>,
+    thinking: Option<ThinkingState>,
     submitted: Instant,
 }
 
 /// The thoughts in front of an answer.
-struct Thinking {
+struct ThinkingState {
     thoughts: Thoughts,
     text: Detokenizer,
     shown: Trimmed,
@@ -46,7 +48,7 @@ impl Sequence {
         vocabulary: &Arc<Vocabulary>,
     ) -> Self {
         let room = context_length.saturating_sub(work.prompt.len());
-        let thinking = work.thinking.map(|plan| Thinking {
+        let thinking = work.thinking.map(|plan| ThinkingState {
             thoughts: Thoughts::new(plan, &work.prompt, vocabulary),
             text: Detokenizer::new(Arc::clone(vocabulary), &work.prompt),
             shown: Trimmed::default(),
@@ -81,12 +83,12 @@ impl Sequence {
     }
 
     pub(super) fn fail(&mut self, error: WorkError) {
-        self.reply.send(Event::Failed(error));
+        self.reply.send(SequenceEvent::Failed(error));
     }
 }
 
 /// A sequence in the batch.
-pub(super) struct Running {
+pub(super) struct RunningSequence {
     sequence: Sequence,
     kv: KvSlot,
     /// Prompt tokens evaluated.
@@ -108,7 +110,7 @@ pub(super) struct Running {
 
 /// What a step made of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum Continuation {
     Continues,
     Ended(End),
 }
@@ -117,7 +119,7 @@ pub(super) enum Step {
 /// would otherwise need more memory than the model.
 const MOST_LOGITS: usize = 32 << 20;
 
-impl Running {
+impl RunningSequence {
     pub(super) fn new(sequence: Sequence, kv: KvSlot) -> Self {
         let now = Instant::now();
         Self {
@@ -148,13 +150,13 @@ impl Running {
         &*self.sequence.reply
     }
 
-    pub(super) fn stage(&self, vocab_size: usize) -> Stage {
+    pub(super) fn stage(&self, vocab_size: usize) -> SequenceStage {
         match self.sequence.prompt.len() - self.fed {
-            0 => Stage::Decode,
+            0 => SequenceStage::Decode,
             remaining if self.sequence.prompt_logprobs => {
-                Stage::Prefill { remaining, at_most: (MOST_LOGITS / vocab_size.max(1)).max(1) }
+                SequenceStage::Prefill { remaining, at_most: (MOST_LOGITS / vocab_size.max(1)).max(1) }
             }
-            remaining => Stage::Prefill { remaining, at_most: usize::MAX },
+            remaining => SequenceStage::Prefill { remaining, at_most: usize::MAX },
         }
     }
 
@@ -175,9 +177,9 @@ impl Running {
         SequenceStep { kv: self.kv, tokens: &prompt[self.fed..end], logits }
     }
 
-    pub(super) fn fail(&mut self, error: WorkError) -> Step {
+    pub(super) fn fail(&mut self, error: WorkError) -> Continuation {
         self.sequence.fail(error);
-        Step::Ended(End::Failed)
+        Continuation::Ended(End::Failed)
     }
 
     /// Takes the rows of logits behind `share` evaluated tokens.
@@ -187,9 +189,9 @@ impl Running {
         mut rows: Vec<f32>,
         vocabulary: &Vocabulary,
         activity: &Activity,
-    ) -> Step {
+    ) -> Continuation {
         if share == 0 {
-            return Step::Continues;
+            return Continuation::Continues;
         }
         let prompt_len = self.sequence.prompt.len();
         if self.fed < prompt_len {
@@ -198,11 +200,11 @@ impl Running {
             }
             self.fed += share;
             if self.fed < prompt_len {
-                return Step::Continues;
+                return Continuation::Continues;
             }
             self.prompt_done = Some(Instant::now());
             let prompt_logprobs = std::mem::take(&mut self.prompt_logprobs);
-            self.sequence.reply.send(Event::Started { prompt_logprobs });
+            self.sequence.reply.send(SequenceEvent::Started { prompt_logprobs });
             if self.sequence.max_tokens == 0 {
                 return self.finish(FinishReason::Length);
             }
@@ -213,7 +215,7 @@ impl Running {
         self.sample(&mut rows, vocabulary, activity)
     }
 
-    fn sample(&mut self, logits: &mut [f32], vocabulary: &Vocabulary, activity: &Activity) -> Step {
+    fn sample(&mut self, logits: &mut [f32], vocabulary: &Vocabulary, activity: &Activity) -> Continuation {
         // The model's own distribution has to be read before the sampler bends it.
         let raw = self.sequence.logprobs.map(|top| (LogprobRow::new(logits, top), logits.to_vec()));
         let forced = self.sequence.thinking.as_ref().and_then(|thinking| thinking.thoughts.forced());
@@ -233,7 +235,7 @@ impl Running {
         if forced.is_none() && vocabulary.ends(token) && !self.sequence.ignore_eos {
             return self.finish(FinishReason::Stop);
         }
-        if self.think(token, vocabulary) != Part::Answer {
+        if self.think(token, vocabulary) != AnswerPart::Answer {
             return self.continue_or_end();
         }
         let piece = self.sequence.text.push(token);
@@ -251,18 +253,22 @@ impl Running {
         self.continue_or_end()
     }
 
-    fn continue_or_end(&mut self) -> Step {
-        if self.sampled == self.sequence.max_tokens { self.finish(FinishReason::Length) } else { Step::Continues }
+    fn continue_or_end(&mut self) -> Continuation {
+        if self.sampled == self.sequence.max_tokens {
+            self.finish(FinishReason::Length)
+        } else {
+            Continuation::Continues
+        }
     }
 
     /// What a token is; what is thought is sent.
-    fn think(&mut self, token: u32, vocabulary: &Vocabulary) -> Part {
-        let Some(thinking) = &mut self.sequence.thinking else { return Part::Answer };
+    fn think(&mut self, token: u32, vocabulary: &Vocabulary) -> AnswerPart {
+        let Some(thinking) = &mut self.sequence.thinking else { return AnswerPart::Answer };
         let part = thinking.thoughts.push(token, vocabulary);
-        if part == Part::Thought {
+        if part == AnswerPart::Thought {
             let text = thinking.shown.push(&thinking.text.push(token));
             if !text.is_empty() {
-                self.sequence.reply.send(Event::Thought { text, sampled: self.sampled });
+                self.sequence.reply.send(SequenceEvent::Thought { text, sampled: self.sampled });
             }
         }
         part
@@ -289,35 +295,35 @@ impl Running {
         let ready = self.held.iter().take_while(|(start, _)| *start < self.given).count();
         let logprobs: Vec<_> = self.held.drain(..ready).map(|(_, logprob)| logprob).collect();
         if !text.is_empty() || !logprobs.is_empty() {
-            self.sequence.reply.send(Event::Text { text, logprobs, sampled: self.sampled });
+            self.sequence.reply.send(SequenceEvent::Text { text, logprobs, sampled: self.sampled });
         }
     }
 
-    fn finish(&mut self, reason: FinishReason) -> Step {
+    fn finish(&mut self, reason: FinishReason) -> Continuation {
         let rest = self.sequence.text.finish();
         self.give(rest);
         let leftover: Vec<_> = self.held.drain(..).map(|(_, logprob)| logprob).collect();
         if !leftover.is_empty() {
             let (text, sampled) = (String::new(), self.sampled);
-            self.sequence.reply.send(Event::Text { text, logprobs: leftover, sampled });
+            self.sequence.reply.send(SequenceEvent::Text { text, logprobs: leftover, sampled });
         }
         let prompt_done = self.prompt_done.unwrap_or(self.admitted);
         let finished = Finished {
             reason,
-            usage: Usage {
+            usage: TokenUsage {
                 prompt_tokens: self.sequence.prompt.len(),
                 completion_tokens: self.sampled,
                 cached_tokens: 0,
                 thought_tokens: self.sequence.thinking.as_ref().map_or(0, |thinking| thinking.thoughts.count()),
             },
-            timings: Timings {
+            timings: SequenceTimings {
                 queued: self.admitted.duration_since(self.sequence.submitted),
                 prompt: prompt_done.duration_since(self.admitted),
                 predicted: self.last_token.saturating_duration_since(prompt_done),
             },
         };
-        self.sequence.reply.send(Event::Finished(finished));
-        Step::Ended(End::Finished)
+        self.sequence.reply.send(SequenceEvent::Finished(finished));
+        Continuation::Ended(End::Finished)
     }
 
     /// Row `i` of a step tells how likely the prompt's next token was.

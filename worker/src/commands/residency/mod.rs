@@ -6,26 +6,26 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use model_boss_engine::residency::{Adapted, LayerReport, Monitor, Residency, StreamTotals};
+use model_boss_engine::residency::{Adapted, LayerReport, Monitor, ResidencySummary, StreamTotals};
 use model_boss_engine::{Decoder, DecoderError, KvSlot, Logits, SequenceStep};
 use model_boss_protocol::{DeviceId, WorkerExit};
 use serde::Serialize;
 
-use crate::args::{Layers, Serve};
+use crate::args::{LayerFlags, Serve};
 use crate::backend::LoadDecoder;
 use crate::by_hand;
 use crate::failure::LoadFailure;
 
 /// `residency`'s command line.
 #[derive(Debug, clap::Args)]
-pub(crate) struct ResidencyReport {
+pub(crate) struct ResidencyReportArgs {
     /// A GGUF file, or a folder with a model
     model: PathBuf,
     /// Where to run; several devices share the layers: cuda:0,cuda:1
     #[arg(long, default_value = "cpu", value_delimiter = ',')]
     device: Vec<DeviceId>,
     #[command(flatten)]
-    layers: Layers,
+    layers: LayerFlags,
     /// Sequences that decode together
     #[arg(long, default_value_t = 1)]
     streams: usize,
@@ -49,19 +49,19 @@ pub(crate) struct ResidencyReport {
 
 /// What was measured. Rates count decoding alone; the prompt and a first token come before.
 #[derive(Debug, Serialize)]
-struct Report {
+struct DecodeReport {
     streams: usize,
     tokens: usize,
     /// Of all sequences together.
     tokens_per_second: f64,
     seconds_per_step: f64,
     /// None where all layers stay.
-    streaming: Option<Streaming>,
+    streaming: Option<StreamingReport>,
 }
 
 #[derive(Debug, Serialize)]
-struct Streaming {
-    plan: Residency,
+struct StreamingReport {
+    plan: ResidencySummary,
     /// What running has taught since the load.
     adapted: Adapted,
     totals: StreamTotals,
@@ -75,7 +75,7 @@ struct Streaming {
 }
 
 /// Loads the model, decodes, reports.
-pub(crate) fn run(asked: &ResidencyReport, load: LoadDecoder) -> Result<(), LoadFailure> {
+pub(crate) fn run(asked: &ResidencyReportArgs, load: LoadDecoder) -> Result<(), LoadFailure> {
     let streams = asked.streams.max(1);
     let serve = Serve {
         model: None,
@@ -103,7 +103,7 @@ pub(crate) fn run(asked: &ResidencyReport, load: LoadDecoder) -> Result<(), Load
     Ok(())
 }
 
-fn measure(asked: &ResidencyReport, decoder: &mut dyn Decoder) -> Result<Report, DecoderError> {
+fn measure(asked: &ResidencyReportArgs, decoder: &mut dyn Decoder) -> Result<DecodeReport, DecoderError> {
     let vocabulary = u32::try_from(decoder.info().vocab_size).unwrap_or(u32::MAX).max(1);
     let token = |i: usize| (i as u32).wrapping_mul(7_919).wrapping_add(13) % vocabulary;
     let streams = asked.streams.max(1);
@@ -130,9 +130,9 @@ fn measure(asked: &ResidencyReport, decoder: &mut dyn Decoder) -> Result<Report,
         decoder.forward(&slots.iter().map(step).collect::<Vec<_>>())?;
     }
     let seconds = begun.elapsed().as_secs_f64().max(1e-9);
-    let streaming = decoder.monitor().zip(before).map(|(monitor, before)| Streaming::since(&monitor, &before));
+    let streaming = decoder.monitor().zip(before).map(|(monitor, before)| StreamingReport::since(&monitor, &before));
     slots.into_iter().for_each(|kv| decoder.close(kv));
-    Ok(Report {
+    Ok(DecodeReport {
         streams,
         tokens: asked.tokens,
         tokens_per_second: (streams * asked.tokens) as f64 / seconds,
@@ -141,7 +141,7 @@ fn measure(asked: &ResidencyReport, decoder: &mut dyn Decoder) -> Result<Report,
     })
 }
 
-impl Streaming {
+impl StreamingReport {
     fn since(monitor: &Monitor, before: &StreamTotals) -> Self {
         let totals = monitor.totals().since(before);
         let plan = monitor.residency().clone();
@@ -158,7 +158,7 @@ impl Streaming {
     }
 }
 
-fn table(report: &Report) -> String {
+fn table(report: &DecodeReport) -> String {
     let mut text = String::new();
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     // Writing to a string cannot fail.
@@ -238,15 +238,15 @@ fn table(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use model_boss_engine::fake::{FakeDecoder, Script};
-    use model_boss_engine::residency::{Compute, Copy, Span, StepTimeline};
+    use model_boss_engine::residency::{Compute, Copy, StepTimeline, TimeSpan};
 
     use super::*;
 
-    fn asked() -> ResidencyReport {
-        ResidencyReport {
+    fn asked() -> ResidencyReportArgs {
+        ResidencyReportArgs {
             model: "m".into(),
             device: vec![DeviceId::Cpu],
-            layers: Layers::default(),
+            layers: LayerFlags::default(),
             streams: 3,
             prompt: 2,
             tokens: 4,
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn every_layer_has_a_row_and_a_bar() {
-        let span = |start: f64, end: f64| Span { start, end };
+        let span = |start: f64, end: f64| TimeSpan { start, end };
         let step = StepTimeline {
             copies: vec![Copy { layers: vec![1], bytes: 3 << 20, read: span(-0.5, 0.25), place: span(0.25, 0.5) }],
             layers: vec![
@@ -278,12 +278,17 @@ mod tests {
         };
         let totals = step.totals();
         let layers = step.layers();
-        let plan = Residency { store_bytes_per_second: 6e6, ..Residency::default() };
+        let plan = ResidencySummary { store_bytes_per_second: 6e6, ..ResidencySummary::default() };
         let adapted = Adapted::default();
         let streaming =
-            Streaming { plan, adapted, totals, bytes_per_second: 3e6, store_share: 0.5, overlap: 0.875, layers };
-        let report =
-            Report { streams: 1, tokens: 1, tokens_per_second: 1.0, seconds_per_step: 1.0, streaming: Some(streaming) };
+            StreamingReport { plan, adapted, totals, bytes_per_second: 3e6, store_share: 0.5, overlap: 0.875, layers };
+        let report = DecodeReport {
+            streams: 1,
+            tokens: 1,
+            tokens_per_second: 1.0,
+            seconds_per_step: 1.0,
+            streaming: Some(streaming),
+        };
         let text = table(&report);
         assert!(
             text.lines().any(|line| line.split_whitespace().eq(["1", "3.0", "1000.0", "500.0", "125.0"])),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use model_boss_engine::residency::{Span, StepTimeline};
+use model_boss_engine::residency::{StepTimeline, TimeSpan};
 
 const WIDTH: f64 = 1_000.0;
 const LEFT: f64 = 60.0;
@@ -31,7 +31,7 @@ pub(super) fn of(step: &StepTimeline) -> String {
         let _ = writeln!(svg, "<rect class=\"{kind}\" x=\"{at}\" y=\"8\" width=\"12\" height=\"12\"/>");
         let _ = writeln!(svg, "<text x=\"{}\" y=\"18\">{kind}</text>", at + 16.0);
     }
-    let mut bar = |kind: &str, layer: usize, upper: bool, span: &Span| {
+    let mut bar = |kind: &str, layer: usize, upper: bool, span: &TimeSpan| {
         let y = TOP + ROW * row(layer) as f64 + if upper { 0.0 } else { ROW / 2.0 };
         let (from, to) = (x(span.start.max(first)), x(span.end));
         if to > from {

@@ -15,11 +15,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
-use crate::defaults::Defaults;
+use crate::defaults::RequestDefaults;
 use crate::engine_thread;
 use crate::failure::LoadFailure;
-use crate::http::Server;
-use crate::state::{Access, Worker};
+use crate::http::HttpServer;
+use crate::state::{Access, WorkerState};
 use crate::text::start_threads;
 
 /// Longer than anything here takes on a slow machine.
@@ -31,9 +31,9 @@ pub(super) const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role 
 
 pub(super) struct Rig {
     pub(super) address: SocketAddr,
-    pub(super) worker: Arc<Worker>,
+    pub(super) worker: Arc<WorkerState>,
     pub(super) control: FakeControl,
-    pub(super) server: Server,
+    pub(super) server: HttpServer,
     pub(super) ended: oneshot::Receiver<LoadFailure>,
     _folder: tempfile::TempDir,
 }
@@ -99,9 +99,9 @@ impl Setup {
             settings: [].into(),
             text: TextLimits::default(),
         };
-        let defaults = Defaults::new(&spec.params).unwrap();
+        let defaults = RequestDefaults::new(&spec.params).unwrap();
         let access = self.token.map_or(Access::Open, Access::Token);
-        let worker = Arc::new(Worker::new(spec, access, defaults));
+        let worker = Arc::new(WorkerState::new(spec, access, defaults));
         let mut decoder = FakeDecoder::new(self.script, self.context);
         let (control, gate) = (decoder.control(), gate(&mut decoder));
         let (loaded, ready) = oneshot::channel();
@@ -118,7 +118,7 @@ impl Setup {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let ended = engine_thread::start(Arc::clone(&worker), Box::new(load), start_threads()).unwrap();
-        let server = Server::start(listener, Arc::clone(&worker));
+        let server = HttpServer::start(listener, Arc::clone(&worker));
         let rig = Rig { address, worker, control, server, ended, _folder: folder };
         if wait {
             ready.await.unwrap();

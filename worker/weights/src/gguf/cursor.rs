@@ -1,6 +1,6 @@
 //! Reads little-endian words from the front of a file, checked. Knows lengths only, no keys and no tensors.
 
-use super::error::Fault;
+use super::error::HeaderFault;
 
 /// A position in the part of a file that has been read.
 pub(super) struct Cursor<'a> {
@@ -31,36 +31,36 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next `needs` bytes.
-    pub(super) fn take(&mut self, needs: u64, what: &'static str) -> Result<&'a [u8], Fault> {
+    pub(super) fn take(&mut self, needs: u64, what: &'static str) -> Result<&'a [u8], HeaderFault> {
         let at = self.at as u64;
         if needs > self.left_in_file() {
-            return Err(Fault::Truncated { what, at, needs, file_len: self.file_len });
+            return Err(HeaderFault::Truncated { what, at, needs, file_len: self.file_len });
         }
         let Some((taken, _)) =
             usize::try_from(needs).ok().and_then(|needs| self.head.get(self.at..)?.split_at_checked(needs))
         else {
-            return Err(Fault::Incomplete { until: at + needs });
+            return Err(HeaderFault::Incomplete { until: at + needs });
         };
         self.at += taken.len();
         Ok(taken)
     }
 
-    pub(super) fn word<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], Fault> {
+    pub(super) fn word<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], HeaderFault> {
         let mut word = [0; N];
         word.copy_from_slice(self.take(N as u64, what)?);
         Ok(word)
     }
 
-    pub(super) fn u32(&mut self, what: &'static str) -> Result<u32, Fault> {
+    pub(super) fn u32(&mut self, what: &'static str) -> Result<u32, HeaderFault> {
         self.word(what).map(u32::from_le_bytes)
     }
 
-    pub(super) fn u64(&mut self, what: &'static str) -> Result<u64, Fault> {
+    pub(super) fn u64(&mut self, what: &'static str) -> Result<u64, HeaderFault> {
         self.word(what).map(u64::from_le_bytes)
     }
 
     /// A string: its length in bytes as a 64-bit word, then its bytes, not checked to be UTF-8.
-    pub(super) fn string(&mut self, what: &'static str) -> Result<&'a [u8], Fault> {
+    pub(super) fn string(&mut self, what: &'static str) -> Result<&'a [u8], HeaderFault> {
         let len = self.u64(what)?;
         self.take(len, what)
     }

@@ -10,15 +10,15 @@ use super::value_type::ValueType;
 #[error("{place}: {fault}")]
 pub struct HeaderError {
     /// What was being read.
-    pub place: Place,
+    pub place: HeaderPlace,
     /// What is wrong with it.
     #[source]
-    pub fault: Fault,
+    pub fault: HeaderFault,
 }
 
 /// A part of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum HeaderPlace {
     /// Magic, version and counts.
     Start,
     /// The name of the n-th key, from 0.
@@ -31,14 +31,14 @@ pub enum Place {
     Tensor(String),
 }
 
-impl Place {
+impl HeaderPlace {
     /// This place's error.
-    pub(super) fn fault(self, fault: Fault) -> HeaderError {
+    pub(super) fn fault(self, fault: HeaderFault) -> HeaderError {
         HeaderError { place: self, fault }
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for HeaderPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Start => write!(f, "GGUF header"),
@@ -52,7 +52,7 @@ impl fmt::Display for Place {
 
 /// What is wrong with a part of a header.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum HeaderFault {
     /// Another kind of file.
     #[error("not a GGUF file (it begins with {})", .0.escape_ascii())]
     NotGguf(Vec<u8>),

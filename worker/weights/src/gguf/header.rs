@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::alignment::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT};
 use super::cursor::Cursor;
-use super::error::{Fault, HeaderError, KeyError, Place};
+use super::error::{HeaderError, HeaderFault, HeaderPlace, KeyError};
 use super::tensor::TensorInfo;
 use super::value::{FromValue, Value};
 use super::value_type::ValueType;
@@ -39,10 +39,10 @@ impl<'a> Header<'a> {
     }
 
     /// Reads the header of a file of `file_len` bytes from its first bytes. Where they are too few, the fault is
-    /// [`Fault::Incomplete`], which says how many to read at least.
+    /// [`HeaderFault::Incomplete`], which says how many to read at least.
     pub fn parse_prefix(head: &'a [u8], file_len: u64) -> Result<Self, HeaderError> {
         let mut cursor = Cursor::new(head, file_len);
-        let start = |fault| Place::Start.fault(fault);
+        let start = |fault| HeaderPlace::Start.fault(fault);
         let version = read_version(&mut cursor).map_err(start)?;
         let tensor_count = cursor.u64("the tensor count").map_err(start)?;
         let key_count = cursor.u64("the key count").map_err(start)?;
@@ -61,7 +61,7 @@ impl<'a> Header<'a> {
         let mut names = HashMap::with_capacity(tensors.len());
         for (index, tensor) in tensors.iter().enumerate() {
             if names.insert(tensor.name, index).is_some() {
-                return Err(Place::Tensor(tensor.name.to_owned()).fault(Fault::Duplicate));
+                return Err(HeaderPlace::Tensor(tensor.name.to_owned()).fault(HeaderFault::Duplicate));
             }
         }
         Ok(Self { version, alignment, data_start, metadata, keys, tensors, names })
@@ -118,34 +118,34 @@ impl<'a> Header<'a> {
     }
 }
 
-pub(super) fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, Fault> {
+pub(super) fn read_version(cursor: &mut Cursor<'_>) -> Result<u32, HeaderFault> {
     let magic = cursor.word::<4>("the magic")?;
     match &magic {
         b"GGUF" => {}
-        b"lmgg" => return Err(Fault::BeforeGguf("GGML")),
-        b"fmgg" => return Err(Fault::BeforeGguf("GGMF")),
-        b"tjgg" => return Err(Fault::BeforeGguf("GGJT")),
-        b"algg" => return Err(Fault::BeforeGguf("GGLA")),
-        other => return Err(Fault::NotGguf(other.to_vec())),
+        b"lmgg" => return Err(HeaderFault::BeforeGguf("GGML")),
+        b"fmgg" => return Err(HeaderFault::BeforeGguf("GGMF")),
+        b"tjgg" => return Err(HeaderFault::BeforeGguf("GGJT")),
+        b"algg" => return Err(HeaderFault::BeforeGguf("GGLA")),
+        other => return Err(HeaderFault::NotGguf(other.to_vec())),
     }
     match cursor.u32("the version")? {
         version @ (2 | 3) => Ok(version),
         // A small number in the other byte order.
-        swapped if swapped != 0 && swapped & 0xffff == 0 => Err(Fault::BigEndian),
-        other => Err(Fault::Version(other)),
+        swapped if swapped != 0 && swapped & 0xffff == 0 => Err(HeaderFault::BigEndian),
+        other => Err(HeaderFault::Version(other)),
     }
 }
 
-pub(super) fn check_count(what: &'static str, claimed: u64, most: u64) -> Result<(), Fault> {
-    if claimed > most { Err(Fault::TooMany { what, claimed, most }) } else { Ok(()) }
+pub(super) fn check_count(what: &'static str, claimed: u64, most: u64) -> Result<(), HeaderFault> {
+    if claimed > most { Err(HeaderFault::TooMany { what, claimed, most }) } else { Ok(()) }
 }
 
-pub(super) fn read_name<'a>(cursor: &mut Cursor<'a>, what: &'static str) -> Result<&'a str, Fault> {
+pub(super) fn read_name<'a>(cursor: &mut Cursor<'a>, what: &'static str) -> Result<&'a str, HeaderFault> {
     let name = cursor.string(what)?;
     if name.len() > MAX_NAME {
-        return Err(Fault::NameTooLong(name.len() as u64));
+        return Err(HeaderFault::NameTooLong(name.len() as u64));
     }
-    std::str::from_utf8(name).map_err(|_| Fault::NameNotUtf8)
+    std::str::from_utf8(name).map_err(|_| HeaderFault::NameNotUtf8)
 }
 
 type Metadata<'a> = (Vec<(&'a str, Value<'a>)>, HashMap<&'a str, usize>);
@@ -153,14 +153,14 @@ type Metadata<'a> = (Vec<(&'a str, Value<'a>)>, HashMap<&'a str, usize>);
 fn read_metadata<'a>(cursor: &mut Cursor<'a>, count: u64) -> Result<Metadata<'a>, HeaderError> {
     let (mut metadata, mut keys) = (Vec::new(), HashMap::new());
     for number in 0..count {
-        let key = read_name(cursor, "a key's name").map_err(|fault| Place::KeyName(number).fault(fault))?;
+        let key = read_name(cursor, "a key's name").map_err(|fault| HeaderPlace::KeyName(number).fault(fault))?;
         let value = cursor
             .u32("a value's type")
             .and_then(ValueType::from_id)
             .and_then(|kind| Value::read(cursor, kind))
-            .map_err(|fault| Place::Key(key.to_owned()).fault(fault))?;
+            .map_err(|fault| HeaderPlace::Key(key.to_owned()).fault(fault))?;
         if keys.insert(key, metadata.len()).is_some() {
-            return Err(Place::Key(key.to_owned()).fault(Fault::Duplicate));
+            return Err(HeaderPlace::Key(key.to_owned()).fault(HeaderFault::Duplicate));
         }
         metadata.push((key, value));
     }
@@ -174,25 +174,26 @@ fn read_alignment(entry: Option<&(&str, Value<'_>)>) -> Result<u64, HeaderError>
     let checked = match value {
         Value::U32(alignment) => check_alignment(u64::from(*alignment)),
         Value::U64(alignment) => check_alignment(*alignment),
-        other => Err(Fault::AlignmentType(other.kind())),
+        other => Err(HeaderFault::AlignmentType(other.kind())),
     };
-    checked.map_err(|fault| Place::Key((*key).to_owned()).fault(fault))
+    checked.map_err(|fault| HeaderPlace::Key((*key).to_owned()).fault(fault))
 }
 
 /// A power of two that is not too large.
-pub(super) fn check_alignment(alignment: u64) -> Result<u64, Fault> {
+pub(super) fn check_alignment(alignment: u64) -> Result<u64, HeaderFault> {
     if alignment.is_power_of_two() && alignment <= MAX_ALIGNMENT {
         Ok(alignment)
     } else {
-        Err(Fault::Alignment(alignment))
+        Err(HeaderFault::Alignment(alignment))
     }
 }
 
 fn read_tensors<'a>(cursor: &mut Cursor<'a>, count: u64) -> Result<Vec<TensorInfo<'a>>, HeaderError> {
     (0..count)
         .map(|number| {
-            let name = read_name(cursor, "a tensor's name").map_err(|fault| Place::TensorName(number).fault(fault))?;
-            TensorInfo::read(cursor, name).map_err(|fault| Place::Tensor(name.to_owned()).fault(fault))
+            let name =
+                read_name(cursor, "a tensor's name").map_err(|fault| HeaderPlace::TensorName(number).fault(fault))?;
+            TensorInfo::read(cursor, name).map_err(|fault| HeaderPlace::Tensor(name.to_owned()).fault(fault))
         })
         .collect()
 }
@@ -207,12 +208,12 @@ fn place_tensors(
     let data = file_len.saturating_sub(data_start);
     for tensor in &mut *tensors {
         let (offset, size) = (tensor.offset, tensor.bytes);
-        let place = || Place::Tensor(tensor.name.to_owned());
+        let place = || HeaderPlace::Tensor(tensor.name.to_owned());
         if offset.checked_add(size).is_none_or(|end| end > data) {
-            return Err(place().fault(Fault::OutsideFile { offset, size, data }));
+            return Err(place().fault(HeaderFault::OutsideFile { offset, size, data }));
         }
         if !offset.is_multiple_of(alignment) {
-            return Err(place().fault(Fault::Unaligned { offset, alignment }));
+            return Err(place().fault(HeaderFault::Unaligned { offset, alignment }));
         }
         tensor.offset += data_start;
     }
@@ -222,7 +223,7 @@ fn place_tensors(
         if let [first, second] = pair
             && first.offset + first.bytes > second.offset
         {
-            return Err(Place::Tensor(second.name.to_owned()).fault(Fault::Overlap(first.name.to_owned())));
+            return Err(HeaderPlace::Tensor(second.name.to_owned()).fault(HeaderFault::Overlap(first.name.to_owned())));
         }
     }
     Ok(())

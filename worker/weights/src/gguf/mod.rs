@@ -22,7 +22,7 @@ mod writer;
 
 pub use alignment::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT};
 pub use blocks::{BlockError, dequantise, quantise_q8_0};
-pub use error::{Fault, HeaderError, KeyError, Place};
+pub use error::{HeaderError, HeaderFault, HeaderPlace, KeyError};
 pub use file::{FileError, GgufFile};
 pub use header::Header;
 pub(crate) use model::split_name;
@@ -32,7 +32,7 @@ pub use tensor::TensorInfo;
 pub use tensor_type::{TensorType, UnknownType};
 pub use value::{Array, FromValue, Strings, Value};
 pub use value_type::ValueType;
-pub use writer::{Body, HeaderWriter, ToValue, WriteError};
+pub use writer::{HeaderWriter, TensorBody, ToValue, WriteError};
 
 #[cfg(test)]
 mod tests;

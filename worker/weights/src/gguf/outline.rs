@@ -7,7 +7,7 @@ use std::io::{self, Read};
 
 use super::alignment::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT};
 use super::cursor::Cursor;
-use super::error::{Fault, HeaderError, Place};
+use super::error::{HeaderError, HeaderFault, HeaderPlace};
 use super::header::{MAX_KEYS, MAX_NAME, MAX_TENSORS, check_alignment, check_count, read_name, read_version};
 use super::tensor::TensorInfo;
 use super::value::Value;
@@ -74,8 +74,8 @@ impl Outline {
         budget: &mut HeaderBudget,
         mut each: impl FnMut(&TensorInfo<'_>),
     ) -> Result<Self, OutlineError> {
-        let mut window = Window { file, buffer: Vec::new(), at: 0, before: 0, file_len, budget };
-        let start = |fault| OutlineError::from(Place::Start.fault(fault));
+        let mut window = HeaderWindow { file, buffer: Vec::new(), at: 0, before: 0, file_len, budget };
+        let start = |fault| OutlineError::from(HeaderPlace::Start.fault(fault));
         let (tensors, keys) = window
             .record(|cursor| {
                 read_version(cursor)?;
@@ -91,14 +91,15 @@ impl Outline {
             if key == ALIGNMENT_KEY {
                 alignment = match fact {
                     Fact::Integer(value) => check_alignment(u64::try_from(value).unwrap_or(0))
-                        .map_err(|fault| Place::Key(key.clone()).fault(fault))?,
-                    _ => return Err(Place::Key(key).fault(Fault::Alignment(0)).into()),
+                        .map_err(|fault| HeaderPlace::Key(key.clone()).fault(fault))?,
+                    _ => return Err(HeaderPlace::Key(key).fault(HeaderFault::Alignment(0)).into()),
                 };
             }
             kept += key.len() + if let Fact::Text(text) = &fact { text.len() } else { 0 };
             if kept > KEPT {
-                let too_many = Fault::TooMany { what: "bytes of metadata", claimed: kept as u64, most: KEPT as u64 };
-                return Err(Place::Key(key).fault(too_many).into());
+                let too_many =
+                    HeaderFault::TooMany { what: "bytes of metadata", claimed: kept as u64, most: KEPT as u64 };
+                return Err(HeaderPlace::Key(key).fault(too_many).into());
             }
             outline.places.insert(key.clone(), outline.facts.len());
             outline.facts.push((key, fact));
@@ -109,18 +110,18 @@ impl Outline {
                 let name = read_name(cursor, "a tensor's name")?;
                 let tensor = TensorInfo::read(cursor, name)?;
                 if !tensor.offset.is_multiple_of(alignment) {
-                    return Err(Fault::Unaligned { offset: tensor.offset, alignment });
+                    return Err(HeaderFault::Unaligned { offset: tensor.offset, alignment });
                 }
                 each(&tensor);
-                Ok((tensor.offset.checked_add(tensor.bytes).ok_or(Fault::SizeOverflow)?, tensor.bytes))
+                Ok((tensor.offset.checked_add(tensor.bytes).ok_or(HeaderFault::SizeOverflow)?, tensor.bytes))
             })?;
-            let (tensor_end, bytes) = read.map_err(|fault| Place::TensorName(number).fault(fault))?;
+            let (tensor_end, bytes) = read.map_err(|fault| HeaderPlace::TensorName(number).fault(fault))?;
             end = end.max(tensor_end);
             sum = sum.saturating_add(bytes);
         }
         let data = file_len.saturating_sub(window.position().next_multiple_of(alignment));
         if end > data || sum > data {
-            return Err(start(Fault::OutsideFile { offset: 0, size: end.max(sum), data }));
+            return Err(start(HeaderFault::OutsideFile { offset: 0, size: end.max(sum), data }));
         }
         Ok(outline)
     }
@@ -154,7 +155,7 @@ impl Outline {
 }
 
 /// The stretch of a file that is looked at.
-struct Window<'a, R> {
+struct HeaderWindow<'a, R> {
     file: R,
     buffer: Vec<u8>,
     at: usize,
@@ -164,7 +165,7 @@ struct Window<'a, R> {
     budget: &'a mut HeaderBudget,
 }
 
-impl<R: Read> Window<'_, R> {
+impl<R: Read> HeaderWindow<'_, R> {
     fn position(&self) -> u64 {
         self.before + self.at as u64
     }
@@ -186,8 +187,8 @@ impl<R: Read> Window<'_, R> {
     fn pay(&mut self, read: u64) -> Result<(), OutlineError> {
         let claimed = self.position();
         if claimed > LONGEST_HEADER {
-            let fault = Fault::TooMany { what: "bytes of header", claimed, most: LONGEST_HEADER };
-            return Err(Place::Start.fault(fault).into());
+            let fault = HeaderFault::TooMany { what: "bytes of header", claimed, most: LONGEST_HEADER };
+            return Err(HeaderPlace::Start.fault(fault).into());
         }
         self.budget.take(read).map_err(OutlineError::Budget)
     }
@@ -195,8 +196,8 @@ impl<R: Read> Window<'_, R> {
     /// Reads something short at the position, and passes it.
     fn record<T>(
         &mut self,
-        read: impl FnOnce(&mut Cursor<'_>) -> Result<T, Fault>,
-    ) -> Result<Result<T, Fault>, OutlineError> {
+        read: impl FnOnce(&mut Cursor<'_>) -> Result<T, HeaderFault>,
+    ) -> Result<Result<T, HeaderFault>, OutlineError> {
         self.have(RECORD)?;
         let left = self.file_len.saturating_sub(self.position());
         let mut cursor = Cursor::new(self.buffer.get(self.at..).unwrap_or_default(), left);
@@ -205,17 +206,17 @@ impl<R: Read> Window<'_, R> {
         self.at += usize::try_from(passed).unwrap_or(usize::MAX);
         // What reaches beyond a window of a record's length is longer than its format allows.
         Ok(done.map_err(|fault| match fault {
-            Fault::Incomplete { until } => Fault::NameTooLong(until),
+            HeaderFault::Incomplete { until } => HeaderFault::NameTooLong(until),
             other => other,
         }))
     }
 
     /// Passes over bytes.
-    fn skip(&mut self, bytes: u64) -> Result<Result<(), Fault>, OutlineError> {
+    fn skip(&mut self, bytes: u64) -> Result<Result<(), HeaderFault>, OutlineError> {
         let left = self.file_len.saturating_sub(self.position());
         if bytes > left {
             let at = self.position();
-            return Ok(Err(Fault::Truncated { what: "a value", at, needs: bytes, file_len: self.file_len }));
+            return Ok(Err(HeaderFault::Truncated { what: "a value", at, needs: bytes, file_len: self.file_len }));
         }
         let here = (self.buffer.len() - self.at) as u64;
         if bytes <= here {
@@ -232,7 +233,7 @@ impl<R: Read> Window<'_, R> {
         Ok(if passed == beyond {
             Ok(())
         } else {
-            Err(Fault::Truncated { what: "a value", at: self.before, needs: beyond, file_len: self.file_len })
+            Err(HeaderFault::Truncated { what: "a value", at: self.before, needs: beyond, file_len: self.file_len })
         })
     }
 
@@ -246,17 +247,17 @@ impl<R: Read> Window<'_, R> {
             };
             Ok((name, kind, value))
         })?;
-        let (name, kind, value) = read.map_err(|fault| Place::KeyName(number).fault(fault))?;
+        let (name, kind, value) = read.map_err(|fault| HeaderPlace::KeyName(number).fault(fault))?;
         let fact = match value {
             Some(value) => Ok(value),
             None if kind == ValueType::String => self.text()?,
             None => self.list()?,
         };
-        let fact = fact.map_err(|fault| Place::Key(name.clone()).fault(fault))?;
+        let fact = fact.map_err(|fault| HeaderPlace::Key(name.clone()).fault(fault))?;
         Ok((name, fact))
     }
 
-    fn text(&mut self) -> Result<Result<Fact, Fault>, OutlineError> {
+    fn text(&mut self) -> Result<Result<Fact, HeaderFault>, OutlineError> {
         let length = match self.record(|cursor| cursor.u64("a string"))? {
             Ok(length) => length,
             Err(fault) => return Ok(Err(fault)),
@@ -268,19 +269,19 @@ impl<R: Read> Window<'_, R> {
         self.have(length)?;
         let Some(text) = self.buffer.get(self.at..).and_then(|rest| rest.get(..length)) else {
             let (at, needs) = (self.position(), length as u64);
-            return Ok(Err(Fault::Truncated { what: "a string", at, needs, file_len: self.file_len }));
+            return Ok(Err(HeaderFault::Truncated { what: "a string", at, needs, file_len: self.file_len }));
         };
         let text = String::from_utf8_lossy(text).into_owned();
         self.at += length;
         Ok(Ok(Fact::Text(text)))
     }
 
-    fn list(&mut self) -> Result<Result<Fact, Fault>, OutlineError> {
+    fn list(&mut self) -> Result<Result<Fact, HeaderFault>, OutlineError> {
         let head = self.record(|cursor| {
             let kind = ValueType::from_id(cursor.u32("an array's type")?)?;
             let claimed = cursor.u64("an array's length")?;
             let least = match kind {
-                ValueType::Array => return Err(Fault::NestedArray),
+                ValueType::Array => return Err(HeaderFault::NestedArray),
                 kind => kind.size().unwrap_or(8),
             };
             let most = cursor.left_in_file() / least;

@@ -2,7 +2,7 @@
 
 use super::TensorType;
 use super::cursor::Cursor;
-use super::error::Fault;
+use super::error::HeaderFault;
 
 /// The most dimensions a tensor can have.
 const MAX_RANK: usize = 4;
@@ -35,14 +35,14 @@ impl<'a> TensorInfo<'a> {
     }
 
     /// The record at the cursor, behind the name; `offset` is still relative to the data.
-    pub(super) fn read(cursor: &mut Cursor<'a>, name: &'a str) -> Result<Self, Fault> {
+    pub(super) fn read(cursor: &mut Cursor<'a>, name: &'a str) -> Result<Self, HeaderFault> {
         let claimed = cursor.u32("a tensor's rank")?;
-        let rank = usize::try_from(claimed).ok().filter(|rank| *rank <= MAX_RANK).ok_or(Fault::Rank(claimed))?;
+        let rank = usize::try_from(claimed).ok().filter(|rank| *rank <= MAX_RANK).ok_or(HeaderFault::Rank(claimed))?;
         let mut shape = [1; MAX_RANK];
         for (index, length) in shape.iter_mut().take(rank).enumerate() {
             *length = cursor.u64("a tensor's dimension")?;
             if *length == 0 {
-                return Err(Fault::ZeroDimension(index));
+                return Err(HeaderFault::ZeroDimension(index));
             }
         }
         let kind = TensorType::from_id(cursor.u32("a tensor's type")?)?;
@@ -57,12 +57,14 @@ impl<'a> TensorInfo<'a> {
 }
 
 /// Bytes of a tensor with rows of `row` elements: every row is a whole number of blocks.
-pub(super) fn size(kind: TensorType, row: u64, shape: &[u64]) -> Result<u64, Fault> {
-    let elements =
-        shape.iter().try_fold(1_u64, |product, length| product.checked_mul(*length)).ok_or(Fault::SizeOverflow)?;
+pub(super) fn size(kind: TensorType, row: u64, shape: &[u64]) -> Result<u64, HeaderFault> {
+    let elements = shape
+        .iter()
+        .try_fold(1_u64, |product, length| product.checked_mul(*length))
+        .ok_or(HeaderFault::SizeOverflow)?;
     let block = kind.block_len();
     if !row.is_multiple_of(block) {
-        return Err(Fault::PartialBlock { kind, row, block });
+        return Err(HeaderFault::PartialBlock { kind, row, block });
     }
-    kind.bytes_of(elements).ok_or(Fault::SizeOverflow)
+    kind.bytes_of(elements).ok_or(HeaderFault::SizeOverflow)
 }

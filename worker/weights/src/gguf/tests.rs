@@ -198,7 +198,7 @@ fn a_prefix_says_how_much_more_it_needs() {
     let header = loop {
         match Header::parse_prefix(&file[..known], file.len() as u64) {
             Ok(header) => break header,
-            Err(HeaderError { fault: Fault::Incomplete { until }, .. }) => {
+            Err(HeaderError { fault: HeaderFault::Incomplete { until }, .. }) => {
                 assert!(until as usize > known && until as usize <= file.len());
                 known = until as usize;
                 asked += 1;

@@ -1,12 +1,12 @@
 //! Metadata values: their types, borrowed from the file, and the typed ways to use them.
 
 use super::cursor::Cursor;
-use super::error::{Fault, KeyError};
+use super::error::{HeaderFault, KeyError};
 use super::value_type::ValueType;
 
 impl ValueType {
     /// The type with this number.
-    pub(super) fn from_id(id: u32) -> Result<Self, Fault> {
+    pub(super) fn from_id(id: u32) -> Result<Self, HeaderFault> {
         Ok(match id {
             0 => Self::U8,
             1 => Self::I8,
@@ -21,7 +21,7 @@ impl ValueType {
             10 => Self::U64,
             11 => Self::I64,
             12 => Self::F64,
-            other => return Err(Fault::ValueType(other)),
+            other => return Err(HeaderFault::ValueType(other)),
         })
     }
 }
@@ -48,7 +48,7 @@ pub enum Value<'a> {
 
 impl<'a> Value<'a> {
     /// The value of type `kind` at the cursor.
-    pub(super) fn read(cursor: &mut Cursor<'a>, kind: ValueType) -> Result<Self, Fault> {
+    pub(super) fn read(cursor: &mut Cursor<'a>, kind: ValueType) -> Result<Self, HeaderFault> {
         const WHAT: &str = "a value";
         Ok(match kind {
             ValueType::U8 => Self::U8(u8::from_le_bytes(cursor.word(WHAT)?)),
@@ -64,7 +64,7 @@ impl<'a> Value<'a> {
             ValueType::Bool => match u8::from_le_bytes(cursor.word(WHAT)?) {
                 0 => Self::Bool(false),
                 1 => Self::Bool(true),
-                other => return Err(Fault::Bool(other)),
+                other => return Err(HeaderFault::Bool(other)),
             },
             ValueType::String => Self::String(cursor.string("a string")?),
             ValueType::Array => Self::Array(Array::read(cursor)?),
@@ -115,18 +115,18 @@ pub struct Array<'a> {
 }
 
 impl<'a> Array<'a> {
-    fn read(cursor: &mut Cursor<'a>) -> Result<Self, Fault> {
+    fn read(cursor: &mut Cursor<'a>) -> Result<Self, HeaderFault> {
         let kind = ValueType::from_id(cursor.u32("an array's type")?)?;
         let claimed = cursor.u64("an array's length")?;
         // Each string costs at least the word that holds its length.
         let least = match kind {
-            ValueType::Array => return Err(Fault::NestedArray),
+            ValueType::Array => return Err(HeaderFault::NestedArray),
             kind => kind.size().unwrap_or(8),
         };
         let most = cursor.left_in_file() / least;
         let len = match usize::try_from(claimed) {
             Ok(len) if claimed <= most => len,
-            _ => return Err(Fault::TooMany { what: "array elements", claimed, most }),
+            _ => return Err(HeaderFault::TooMany { what: "array elements", claimed, most }),
         };
         let bytes = match kind.size() {
             Some(size) => cursor.take(claimed * size, "an array")?,

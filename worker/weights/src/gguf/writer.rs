@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::io::{self, Write};
 
 use super::alignment::{ALIGNMENT_KEY, DEFAULT_ALIGNMENT};
-use super::error::Fault;
+use super::error::HeaderFault;
 use super::tensor;
 use super::tensor_type::TensorType;
 use super::value::{Array, Value};
@@ -45,22 +45,22 @@ impl HeaderWriter {
         Ok(())
     }
 
-    /// Announces a tensor; its bytes follow in [`Body`], in the order of these calls. The shape is row-major.
+    /// Announces a tensor; its bytes follow in [`TensorBody`], in the order of these calls. The shape is row-major.
     pub fn tensor(&mut self, name: &str, kind: TensorType, shape: &[u64]) -> Result<(), WriteError> {
         check_name(name)?;
         let refuse = |fault| WriteError::Tensor { name: name.to_owned(), fault };
         if shape.len() > 4 {
-            return Err(refuse(Fault::Rank(u32::try_from(shape.len()).unwrap_or(u32::MAX))));
+            return Err(refuse(HeaderFault::Rank(u32::try_from(shape.len()).unwrap_or(u32::MAX))));
         }
         if let Some(index) = shape.iter().rev().position(|length| *length == 0) {
-            return Err(refuse(Fault::ZeroDimension(index)));
+            return Err(refuse(HeaderFault::ZeroDimension(index)));
         }
         let bytes = tensor::size(kind, shape.last().copied().unwrap_or(1), shape).map_err(refuse)?;
         let end = self
             .data_len
             .checked_add(bytes)
             .and_then(|end| end.checked_next_multiple_of(DEFAULT_ALIGNMENT))
-            .ok_or_else(|| refuse(Fault::SizeOverflow))?;
+            .ok_or_else(|| refuse(HeaderFault::SizeOverflow))?;
         if !self.names.insert(name.to_owned()) {
             return Err(WriteError::Duplicate(name.to_owned()));
         }
@@ -77,7 +77,7 @@ impl HeaderWriter {
     }
 
     /// Writes the header; the tensors' bytes come next.
-    pub fn begin<W: Write>(self, mut out: W) -> Result<Body<W>, WriteError> {
+    pub fn begin<W: Write>(self, mut out: W) -> Result<TensorBody<W>, WriteError> {
         let mut front = Vec::with_capacity(24 + DEFAULT_ALIGNMENT as usize);
         front.extend(b"GGUF");
         front.extend(3_u32.to_le_bytes());
@@ -86,35 +86,35 @@ impl HeaderWriter {
         out.write_all(&front)?;
         out.write_all(&self.metadata)?;
         out.write_all(&self.records)?;
-        let mut body = Body { out, tensors: self.tensors.into_iter(), current: None };
+        let mut body = TensorBody { out, tensors: self.tensors.into_iter(), current: None };
         body.pad((front.len() + self.metadata.len() + self.records.len()) as u64)?;
-        body.current = body.tensors.next().map(Current::from);
+        body.current = body.tensors.next().map(OpenTensor::from);
         Ok(body)
     }
 }
 
 /// The part of a file behind the header: takes the tensors' bytes in the announced order.
 #[derive(Debug)]
-pub struct Body<W> {
+pub struct TensorBody<W> {
     out: W,
     tensors: std::vec::IntoIter<(String, u64)>,
-    current: Option<Current>,
+    current: Option<OpenTensor>,
 }
 
 #[derive(Debug)]
-struct Current {
+struct OpenTensor {
     name: String,
     bytes: u64,
     written: u64,
 }
 
-impl From<(String, u64)> for Current {
+impl From<(String, u64)> for OpenTensor {
     fn from((name, bytes): (String, u64)) -> Self {
         Self { name, bytes, written: 0 }
     }
 }
 
-impl<W: Write> Body<W> {
+impl<W: Write> TensorBody<W> {
     /// The tensor whose bytes are due; `None` when all are written.
     pub fn due(&self) -> Option<&str> {
         self.current.as_ref().map(|current| current.name.as_str())
@@ -135,7 +135,7 @@ impl<W: Write> Body<W> {
         if current.written == current.bytes {
             let bytes = current.bytes;
             self.pad(bytes)?;
-            self.current = self.tensors.next().map(Current::from);
+            self.current = self.tensors.next().map(OpenTensor::from);
         }
         Ok(())
     }
@@ -294,7 +294,7 @@ pub enum WriteError {
         /// Which tensor.
         name: String,
         /// What is wrong with it.
-        fault: Fault,
+        fault: HeaderFault,
     },
     /// More bytes than the tensor has.
     #[error("tensor `{name}` was given {excess} bytes too many")]

@@ -13,8 +13,8 @@ use std::path::Path;
 
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
-use super::index::FileId;
 use super::index::TensorEntry;
+use super::index::WeightFileId;
 use crate::dtype::Dtype;
 use crate::error::{WeightsError, file_name, printable};
 use crate::limits::{LONGEST_HEADER, LONGEST_NAME, MOST_DIMENSIONS, MOST_TENSORS};
@@ -23,7 +23,7 @@ pub(crate) const LENGTH_BYTES: u64 = 8;
 
 /// A checked header.
 #[derive(Debug)]
-pub(crate) struct Header {
+pub(crate) struct SafetensorsHeader {
     pub(crate) file_len: u64,
     pub(crate) tensors: BTreeMap<String, HeaderTensor>,
 }
@@ -37,13 +37,13 @@ pub(crate) struct HeaderTensor {
 }
 
 impl HeaderTensor {
-    pub(crate) fn entry(self, file: FileId) -> TensorEntry {
+    pub(crate) fn entry(self, file: WeightFileId) -> TensorEntry {
         TensorEntry { dtype: self.dtype, shape: self.shape, file, range: self.range }
     }
 }
 
 /// Reads and checks the header of a file.
-pub(crate) fn read_header(path: &Path) -> Result<Header, WeightsError> {
+pub(crate) fn read_header(path: &Path) -> Result<SafetensorsHeader, WeightsError> {
     let unreadable = |source| WeightsError::Read { path: path.to_owned(), source };
     // Asked before opening: opening a pipe would wait for its other end.
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
@@ -65,7 +65,7 @@ pub(crate) fn read_header(path: &Path) -> Result<Header, WeightsError> {
 }
 
 /// Checks the header of a file that is wholly in memory.
-pub(crate) fn parse_file(file: &[u8], name: &str) -> Result<Header, WeightsError> {
+pub(crate) fn parse_file(file: &[u8], name: &str) -> Result<SafetensorsHeader, WeightsError> {
     let file_len = file.len() as u64;
     let header_len = header_len(file, file_len, name)?;
     let json = usize::try_from(header_len).ok().and_then(|len| file.get(LENGTH_BYTES as usize..)?.get(..len));
@@ -98,7 +98,7 @@ pub(crate) fn header_len(head: &[u8], file_len: u64, file: &str) -> Result<u64, 
 }
 
 /// Parses the JSON and checks every tensor against the file's length and against its neighbours.
-fn parse(json: &[u8], file_len: u64, file: &str) -> Result<Header, WeightsError> {
+fn parse(json: &[u8], file_len: u64, file: &str) -> Result<SafetensorsHeader, WeightsError> {
     if json.first() != Some(&b'{') {
         return Err(malformed(file, "its header does not begin with '{'"));
     }
@@ -111,7 +111,7 @@ fn parse(json: &[u8], file_len: u64, file: &str) -> Result<Header, WeightsError>
         tensors.insert(name, tensor);
     }
     check_layout(&tensors, data_start, file_len, file)?;
-    Ok(Header { file_len, tensors })
+    Ok(SafetensorsHeader { file_len, tensors })
 }
 
 /// One tensor by itself.
@@ -181,38 +181,38 @@ struct RawTensor {
 struct Texts;
 
 /// One of them.
-struct Text;
+struct LimitedText;
 
 impl<'de> Deserialize<'de> for Texts {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Table;
-        impl<'de> Visitor<'de> for Table {
+        struct TensorTable;
+        impl<'de> Visitor<'de> for TensorTable {
             type Value = Texts;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("texts by name")
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Texts, A::Error> {
-                while map.next_entry::<Text, Text>()?.is_some() {}
+                while map.next_entry::<LimitedText, LimitedText>()?.is_some() {}
                 Ok(Texts)
             }
         }
-        deserializer.deserialize_map(Table)
+        deserializer.deserialize_map(TensorTable)
     }
 }
 
-impl<'de> Deserialize<'de> for Text {
+impl<'de> Deserialize<'de> for LimitedText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Words;
-        impl Visitor<'_> for Words {
-            type Value = Text;
+        struct LimitedWords;
+        impl Visitor<'_> for LimitedWords {
+            type Value = LimitedText;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a text")
             }
-            fn visit_str<E>(self, _: &str) -> Result<Text, E> {
-                Ok(Text)
+            fn visit_str<E>(self, _: &str) -> Result<LimitedText, E> {
+                Ok(LimitedText)
             }
         }
-        deserializer.deserialize_str(Words)
+        deserializer.deserialize_str(LimitedWords)
     }
 }
 

@@ -9,9 +9,9 @@ use crate::error::{WeightsError, file_name, printable};
 
 /// A file of a [`TensorIndex`], by position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FileId(pub(crate) usize);
+pub struct WeightFileId(pub(crate) usize);
 
-impl FileId {
+impl WeightFileId {
     /// Its place in [`TensorIndex::files`].
     pub fn index(self) -> usize {
         self.0
@@ -42,7 +42,7 @@ pub struct TensorEntry {
     /// Dimensions, slowest first; empty for a scalar.
     pub shape: Vec<usize>,
     /// Which file.
-    pub file: FileId,
+    pub file: WeightFileId,
     /// Bytes in that file, counted from its first byte. Its length is what type and shape say.
     pub range: Range<u64>,
 }
@@ -92,19 +92,19 @@ impl TensorIndex {
         self.tensors.values().map(TensorEntry::bytes).fold(0, u64::saturating_add)
     }
 
-    /// The files, in the order of their [`FileId`]s.
+    /// The files, in the order of their [`WeightFileId`]s.
     pub fn files(&self) -> &[WeightFile] {
         &self.files
     }
 
     /// A file's name for messages.
-    pub(crate) fn file_name(&self, id: FileId) -> String {
+    pub(crate) fn file_name(&self, id: WeightFileId) -> String {
         self.files.get(id.0).map(WeightFile::name).unwrap_or_default()
     }
 
-    pub(crate) fn add_file(&mut self, path: PathBuf, len: u64) -> FileId {
+    pub(crate) fn add_file(&mut self, path: PathBuf, len: u64) -> WeightFileId {
         self.files.push(WeightFile { path, len });
-        FileId(self.files.len() - 1)
+        WeightFileId(self.files.len() - 1)
     }
 
     pub(crate) fn add_tensor(&mut self, name: String, entry: TensorEntry) {

@@ -8,6 +8,6 @@ mod open;
 mod outline;
 mod shards;
 
-pub use index::{FileId, TensorEntry, TensorIndex, WeightFile};
+pub use index::{TensorEntry, TensorIndex, WeightFile, WeightFileId};
 pub use mapped::MappedWeights;
 pub use outline::{OutlinedTensor, outline_safetensors};

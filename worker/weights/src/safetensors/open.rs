@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::header::{Header, parse_file, read_header};
+use super::header::{SafetensorsHeader, parse_file, read_header};
 use super::index::TensorIndex;
 use super::shards;
 use crate::error::{WeightsError, file_name};
@@ -27,7 +27,7 @@ impl TensorIndex {
         Ok(Self::of_one(path.to_owned(), header))
     }
 
-    fn of_one(path: PathBuf, header: Header) -> Self {
+    fn of_one(path: PathBuf, header: SafetensorsHeader) -> Self {
         let mut index = Self::default();
         let file = index.add_file(path, header.file_len);
         for (name, tensor) in header.tensors {

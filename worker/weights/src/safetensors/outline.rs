@@ -60,7 +60,7 @@ fn outline(header: impl Read, data: u64, each: &mut impl FnMut(&OutlinedTensor<'
         if count > MOST_TENSORS {
             return Err(JsonFault::TooLong { what: "its list of tensors", most: MOST_TENSORS });
         }
-        let tensor = RawTensor::read(json)?;
+        let tensor = OutlinedRecord::read(json)?;
         let missing = |what| JsonFault::Unexpected { wanted: what, at: 0 };
         let shape = tensor.shape.ok_or_else(|| missing("a tensor's 'shape'"))?;
         let (begin, end) = tensor.offsets.ok_or_else(|| missing("a tensor's 'data_offsets'"))?;
@@ -73,13 +73,13 @@ fn outline(header: impl Read, data: u64, each: &mut impl FnMut(&OutlinedTensor<'
 }
 
 #[derive(Default)]
-struct RawTensor {
+struct OutlinedRecord {
     dtype: Option<Dtype>,
     shape: Option<Vec<u64>>,
     offsets: Option<(u64, u64)>,
 }
 
-impl RawTensor {
+impl OutlinedRecord {
     fn read<R: Read>(json: &mut JsonReader<R>) -> Result<Self, JsonFault> {
         let mut tensor = Self::default();
         json.table(LONGEST_DTYPE, |json, field| {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::errno::Errno;
 
 use super::buffer::{HostBuffer, PAGE};
-use super::error::{StoreError, unreadable};
+use super::error::{WeightStoreError, unreadable};
 use super::read::WeightStore;
 use super::runs::Run;
 use super::system::{
@@ -20,11 +20,11 @@ use super::system::{
 /// Files that are read from disk each time.
 #[derive(Debug)]
 pub struct DirectStore {
-    files: Vec<Opened>,
+    files: Vec<DirectFile>,
 }
 
 #[derive(Debug)]
-struct Opened {
+struct DirectFile {
     path: PathBuf,
     system: FileSystem,
     /// For reads through the cache.
@@ -38,8 +38,8 @@ struct Opened {
 
 impl DirectStore {
     /// Opens the files, whose positions are their numbers, and tries a direct read of each.
-    pub fn open(paths: &[PathBuf]) -> Result<Self, StoreError> {
-        Ok(Self { files: paths.iter().map(|path| Opened::open(path)).collect::<Result<_, _>>()? })
+    pub fn open(paths: &[PathBuf]) -> Result<Self, WeightStoreError> {
+        Ok(Self { files: paths.iter().map(|path| DirectFile::open(path)).collect::<Result<_, _>>()? })
     }
 
     /// Reads through the page cache, as where direct reads are refused.
@@ -50,16 +50,16 @@ impl DirectStore {
     }
 
     /// Itself, if every file can be read past the page cache.
-    pub(super) fn or_refuse(self) -> Result<Self, StoreError> {
+    pub(super) fn or_refuse(self) -> Result<Self, WeightStoreError> {
         let refused = self.files.iter().find_map(|file| file.why_not_direct().map(|why| (file.path.clone(), why)));
-        refused.map_or(Ok(self), |(path, why)| Err(StoreError::NotDirect { path, why }))
+        refused.map_or(Ok(self), |(path, why)| Err(WeightStoreError::NotDirect { path, why }))
     }
 }
 
 impl WeightStore for DirectStore {
-    fn read(&self, run: &Run, into: &mut [u8]) -> Result<(), StoreError> {
+    fn read(&self, run: &Run, into: &mut [u8]) -> Result<(), WeightStoreError> {
         let file = run.extent.file;
-        let file = self.files.get(file).ok_or(StoreError::NoFile { file })?;
+        let file = self.files.get(file).ok_or(WeightStoreError::NoFile { file })?;
         let result = file.read(run.extent.offset, into);
         // A file that was cut meanwhile gives a short read: what happened to it says more.
         still_the_same(&file.path, &file.plain, &file.identity)?;
@@ -67,15 +67,15 @@ impl WeightStore for DirectStore {
     }
 
     fn describe(&self) -> String {
-        match self.files.iter().find_map(Opened::why_not_direct) {
+        match self.files.iter().find_map(DirectFile::why_not_direct) {
             Some(why) => format!("through the page cache, which forgets ({why})"),
             None => format!("direct ({})", self.files.first().map_or("no file", |file| file.system.name)),
         }
     }
 }
 
-impl Opened {
-    fn open(path: &Path) -> Result<Self, StoreError> {
+impl DirectFile {
+    fn open(path: &Path) -> Result<Self, WeightStoreError> {
         let plain = File::open(path).map_err(unreadable(path, 0))?;
         let identity = Identity::of(&plain.metadata().map_err(unreadable(path, 0))?);
         no_more_than_asked(&plain);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// A piece could not be had.
 #[derive(Debug, thiserror::Error)]
-pub enum StoreError {
+pub enum WeightStoreError {
     /// The operating system refused.
     #[error("{} cannot be read at byte {offset}: {source}", path.display())]
     Read {
@@ -57,6 +57,6 @@ pub enum StoreError {
     },
 }
 
-pub(super) fn unreadable(path: &Path, offset: u64) -> impl FnOnce(io::Error) -> StoreError {
-    move |source| StoreError::Read { path: path.to_owned(), offset, source }
+pub(super) fn unreadable(path: &Path, offset: u64) -> impl FnOnce(io::Error) -> WeightStoreError {
+    move |source| WeightStoreError::Read { path: path.to_owned(), offset, source }
 }

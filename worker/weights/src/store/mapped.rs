@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use memmap2::{Advice, Mmap};
 
-use super::error::{StoreError, unreadable};
+use super::error::{WeightStoreError, unreadable};
 use super::read::WeightStore;
 use super::runs::Run;
 use super::system::{Identity, SLICE, file_system, forget, still_the_same};
@@ -28,7 +28,7 @@ struct Mapped {
 
 impl MappedStore {
     /// Maps the files, whose positions are their numbers.
-    pub fn open(paths: &[PathBuf]) -> Result<Self, StoreError> {
+    pub fn open(paths: &[PathBuf]) -> Result<Self, WeightStoreError> {
         let open = |path: &PathBuf| {
             let file = File::open(path).map_err(unreadable(path, 0))?;
             let identity = Identity::of(&file.metadata().map_err(unreadable(path, 0))?);
@@ -47,9 +47,9 @@ impl MappedStore {
 }
 
 impl WeightStore for MappedStore {
-    fn read(&self, run: &Run, into: &mut [u8]) -> Result<(), StoreError> {
+    fn read(&self, run: &Run, into: &mut [u8]) -> Result<(), WeightStoreError> {
         let file = run.extent.file;
-        let file = self.files.get(file).ok_or(StoreError::NoFile { file })?;
+        let file = self.files.get(file).ok_or(WeightStoreError::NoFile { file })?;
         still_the_same(&file.path, &file.file, &file.identity)?;
         let start = usize::try_from(run.extent.offset).unwrap_or(usize::MAX).min(file.map.len());
         let mut at = start;

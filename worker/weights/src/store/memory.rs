@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::buffer::HostBuffer;
-use super::error::StoreError;
+use super::error::WeightStoreError;
 use super::read::WeightStore;
 use super::runs::{Reads, Run};
 
@@ -26,14 +26,14 @@ impl MemoryStore {
         reads: &[Reads],
         last: &[usize],
         limit: u64,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<Self, WeightStoreError> {
         let bytes: Vec<u64> = reads.iter().map(|reads| reads.buffer() as u64).collect();
         let held = evenly_within(&bytes, last, limit);
         let mut store = Self { behind, held: BTreeMap::new(), bytes: 0, reads: (held.len(), reads.len()) };
         for run in held.into_iter().flat_map(|block| reads[block].runs()) {
             let bytes = run.extent.len;
             let buffer = HostBuffer::new(bytes as usize);
-            let mut buffer = buffer.map_err(|source| StoreError::Memory { bytes, source })?;
+            let mut buffer = buffer.map_err(|source| WeightStoreError::Memory { bytes, source })?;
             store.behind.read(run, &mut buffer)?;
             let key = (run.extent.file, run.extent.offset);
             if store.held.insert(key, (buffer, bytes)).is_none() {
@@ -58,7 +58,7 @@ impl MemoryStore {
 }
 
 impl WeightStore for MemoryStore {
-    fn read(&self, run: &Run, into: &mut [u8]) -> Result<(), StoreError> {
+    fn read(&self, run: &Run, into: &mut [u8]) -> Result<(), WeightStoreError> {
         match self.held(run, into.len()) {
             Some(held) => into.copy_from_slice(held),
             None => self.behind.read(run, into)?,

@@ -16,9 +16,9 @@ mod tests;
 
 pub use buffer::{HostBuffer, HostMemory, PAGE, prefer_large_pages};
 pub use direct::DirectStore;
-pub use error::StoreError;
+pub use error::WeightStoreError;
 pub use mapped::MappedStore;
 pub use memory::{MemoryStore, evenly_within};
-pub use open::{StoreChoice, open};
+pub use open::{WeightStoreChoice, open};
 pub use read::{WeightStore, read_all};
 pub use runs::{Extent, Reads, Run};

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::direct::DirectStore;
-use super::error::StoreError;
+use super::error::WeightStoreError;
 use super::mapped::MappedStore;
 use super::read::WeightStore;
 
 /// Which store is wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StoreChoice {
+pub enum WeightStoreChoice {
     /// Direct reads where the file system has them, else reads through the page cache, which is told to forget.
     #[default]
     Auto,
@@ -18,7 +18,7 @@ pub enum StoreChoice {
     Direct,
     /// Mapped files.
     Map,
-    /// As [`StoreChoice::Auto`], with as much held in memory as there is room for. Who loads knows the room and
+    /// As [`WeightStoreChoice::Auto`], with as much held in memory as there is room for. Who loads knows the room and
     /// makes a [`super::MemoryStore`].
     Memory,
 }
@@ -27,10 +27,10 @@ pub enum StoreChoice {
 ///
 /// # Errors
 /// When a file cannot be opened, or when direct reads are asked for where the file system refuses them.
-pub fn open(paths: &[PathBuf], choice: StoreChoice) -> Result<Arc<dyn WeightStore>, StoreError> {
+pub fn open(paths: &[PathBuf], choice: WeightStoreChoice) -> Result<Arc<dyn WeightStore>, WeightStoreError> {
     Ok(match choice {
-        StoreChoice::Auto | StoreChoice::Memory => Arc::new(DirectStore::open(paths)?),
-        StoreChoice::Direct => Arc::new(DirectStore::open(paths)?.or_refuse()?),
-        StoreChoice::Map => Arc::new(MappedStore::open(paths)?),
+        WeightStoreChoice::Auto | WeightStoreChoice::Memory => Arc::new(DirectStore::open(paths)?),
+        WeightStoreChoice::Direct => Arc::new(DirectStore::open(paths)?.or_refuse()?),
+        WeightStoreChoice::Map => Arc::new(MappedStore::open(paths)?),
     })
 }

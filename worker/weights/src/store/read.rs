@@ -3,14 +3,14 @@
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use super::error::StoreError;
+use super::error::WeightStoreError;
 use super::runs::{Extent, Reads, Run};
 
 /// Gives pieces of files, from any thread.
 pub trait WeightStore: Send + Sync {
     /// Fills the beginning of `into` with a run's bytes. `into` is as long as the run; what lies behind the end of the
     /// file is left as it is.
-    fn read(&self, run: &Run, into: &mut [u8]) -> Result<(), StoreError>;
+    fn read(&self, run: &Run, into: &mut [u8]) -> Result<(), WeightStoreError>;
 
     /// What it does and why, in a few words for people: `direct (ext4)`.
     fn describe(&self) -> String;
@@ -22,13 +22,13 @@ const TOGETHER: usize = 2;
 const PIECE: usize = 8 << 20;
 
 /// Reads everything that was planned, several pieces at a time where there is much to read.
-pub fn read_all(store: &dyn WeightStore, reads: &Reads, into: &mut [u8]) -> Result<(), StoreError> {
+pub fn read_all(store: &dyn WeightStore, reads: &Reads, into: &mut [u8]) -> Result<(), WeightStoreError> {
     let (needs, has) = (reads.buffer(), into.len());
     let (mut rest, mut at) = (into, 0);
     let mut pieces = Vec::new();
     for run in reads.runs() {
         // Runs stand in the order of the buffer, one behind the other.
-        let short = || StoreError::TooShort { needs, has };
+        let short = || WeightStoreError::TooShort { needs, has };
         rest = rest.split_at_mut_checked(run.at - at).ok_or_else(short)?.1;
         let (of_run, behind) = rest.split_at_mut_checked(run.extent.len as usize).ok_or_else(short)?;
         for (index, piece) in of_run.chunks_mut(PIECE).enumerate() {
@@ -41,7 +41,7 @@ pub fn read_all(store: &dyn WeightStore, reads: &Reads, into: &mut [u8]) -> Resu
     let helpers = pieces.len().min(TOGETHER).saturating_sub(1);
     let pieces = Mutex::new(pieces.into_iter());
     let next = || pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let read = || -> Result<(), StoreError> {
+    let read = || -> Result<(), WeightStoreError> {
         while let Some((run, into)) = next() {
             store.read(&run, into)?;
         }
@@ -52,7 +52,7 @@ pub fn read_all(store: &dyn WeightStore, reads: &Reads, into: &mut [u8]) -> Resu
         let helpers: Vec<_> =
             (0..helpers).filter_map(|_| thread::Builder::new().spawn_scoped(scope, read).ok()).collect();
         let own = read();
-        let others = helpers.into_iter().map(|helper| helper.join().unwrap_or(Err(StoreError::Panicked)));
+        let others = helpers.into_iter().map(|helper| helper.join().unwrap_or(Err(WeightStoreError::Panicked)));
         others.fold(own, Result::and)
     })
 }

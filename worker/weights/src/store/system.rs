@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::error::StoreError;
+use super::error::WeightStoreError;
 
 /// Bytes that pass through the page cache before it is asked to forget them: so many of a file are there at a time.
 pub(super) const SLICE: usize = 4 << 20;
@@ -23,10 +23,10 @@ impl Identity {
     }
 }
 
-pub(super) fn still_the_same(path: &Path, file: &File, identity: &Identity) -> Result<(), StoreError> {
+pub(super) fn still_the_same(path: &Path, file: &File, identity: &Identity) -> Result<(), WeightStoreError> {
     match file.metadata() {
         Ok(about) if Identity::of(&about) == *identity => Ok(()),
-        _ => Err(StoreError::Changed { path: path.to_owned() }),
+        _ => Err(WeightStoreError::Changed { path: path.to_owned() }),
     }
 }
 

@@ -30,7 +30,7 @@ fn pieces(len: usize) -> Vec<Extent> {
 struct Counting(DirectStore, AtomicUsize);
 
 impl WeightStore for Counting {
-    fn read(&self, run: &Run, into: &mut [u8]) -> Result<(), StoreError> {
+    fn read(&self, run: &Run, into: &mut [u8]) -> Result<(), WeightStoreError> {
         self.1.fetch_add(1, Ordering::SeqCst);
         self.0.read(run, into)
     }
@@ -46,9 +46,9 @@ fn rs_4_every_store_gives_the_same_bytes() {
         let (path, bytes) = file(&folder, 1_234_567);
         let reads = Reads::of(&pieces(bytes.len()));
         let paths = [path];
-        let direct = open(&paths, StoreChoice::Auto).unwrap();
+        let direct = open(&paths, WeightStoreChoice::Auto).unwrap();
         let held = MemoryStore::holding(Arc::clone(&direct), std::slice::from_ref(&reads), &[], u64::MAX).unwrap();
-        for store in [direct, open(&paths, StoreChoice::Map).unwrap(), Arc::new(held)] {
+        for store in [direct, open(&paths, WeightStoreChoice::Map).unwrap(), Arc::new(held)] {
             let mut buffer = HostBuffer::new(reads.buffer()).unwrap();
             read_all(store.as_ref(), &reads, &mut buffer).unwrap();
             for (piece, place) in pieces(bytes.len()).iter().zip(reads.places()) {
@@ -93,7 +93,7 @@ fn much_is_read_in_pieces_and_a_part_that_fails_fails_all() {
     let piece = |offset: u64, len: u64| Extent { file: 0, offset, len };
     let reads = Reads::of(&[piece(5, 9 << 20), piece(12 << 20, (8 << 20) + 777)]);
     assert_eq!(reads.runs().len(), 2, "far enough apart");
-    let direct = open(std::slice::from_ref(&path), StoreChoice::Auto).unwrap();
+    let direct = open(std::slice::from_ref(&path), WeightStoreChoice::Auto).unwrap();
     let held = MemoryStore::holding(Arc::clone(&direct), std::slice::from_ref(&reads), &[], u64::MAX).unwrap();
     for store in [&*direct as &dyn WeightStore, &held] {
         let mut buffer = HostBuffer::new(reads.buffer()).unwrap();
@@ -106,7 +106,7 @@ fn much_is_read_in_pieces_and_a_part_that_fails_fails_all() {
     read_all(&counting, &reads, &mut buffer).unwrap();
     assert_eq!(counting.1.load(Ordering::SeqCst), 4);
     File::options().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();
-    assert!(matches!(read_all(&counting, &reads, &mut buffer), Err(StoreError::Changed { .. })));
+    assert!(matches!(read_all(&counting, &reads, &mut buffer), Err(WeightStoreError::Changed { .. })));
 }
 
 #[test]
@@ -129,9 +129,9 @@ fn a_file_system_in_memory_is_read_through_the_cache_that_it_is() {
         return;
     }
     let paths = [path];
-    let about = open(&paths, StoreChoice::Auto).unwrap().describe();
+    let about = open(&paths, WeightStoreChoice::Auto).unwrap().describe();
     assert_eq!(about, "through the page cache, which forgets (tmpfs is memory)");
-    let refusal = open(&paths, StoreChoice::Direct).err().unwrap().to_string();
+    let refusal = open(&paths, WeightStoreChoice::Direct).err().unwrap().to_string();
     assert!(
         refusal.contains("weights") && refusal.contains("tmpfs is memory") && refusal.contains("auto"),
         "{refusal}"
@@ -178,9 +178,9 @@ fn the_page_cache_is_no_second_copy() {
     assert!(cached_bytes(&path) > bytes.len() / 2, "an ordinary read leaves a copy: this test can fail");
     let through_the_cache = DirectStore::open(&paths).unwrap().without_direct();
     let stores: [Arc<dyn WeightStore>; 3] = [
-        open(&paths, StoreChoice::Auto).unwrap(),
+        open(&paths, WeightStoreChoice::Auto).unwrap(),
         Arc::new(through_the_cache),
-        open(&paths, StoreChoice::Map).unwrap(),
+        open(&paths, WeightStoreChoice::Map).unwrap(),
     ];
     for store in stores {
         clean();
@@ -196,8 +196,8 @@ fn a_file_that_is_written_or_cut_is_no_longer_read() {
     let folder = tempfile::tempdir().unwrap();
     for cut in [false, true] {
         let (path, bytes) = file(&folder, 100_000);
-        let stores =
-            [StoreChoice::Auto, StoreChoice::Map].map(|choice| open(std::slice::from_ref(&path), choice).unwrap());
+        let stores = [WeightStoreChoice::Auto, WeightStoreChoice::Map]
+            .map(|choice| open(std::slice::from_ref(&path), choice).unwrap());
         let reads = Reads::of(&pieces(bytes.len())[..1]);
         let mut buffer = HostBuffer::new(reads.buffer()).unwrap();
         let mut written = OpenOptions::new().append(true).open(&path).unwrap();
@@ -208,7 +208,7 @@ fn a_file_that_is_written_or_cut_is_no_longer_read() {
         }
         for store in stores {
             let error = read_all(store.as_ref(), &reads, &mut buffer).unwrap_err();
-            assert!(matches!(error, StoreError::Changed { .. }), "{error}");
+            assert!(matches!(error, WeightStoreError::Changed { .. }), "{error}");
         }
     }
 }
@@ -227,12 +227,12 @@ fn what_the_system_refuses_is_named_with_its_place() {
         if folder_len > run.extent.offset { run } else { Run { extent: Extent { offset: 0, ..run.extent }, ..run } };
     let error = store.read(&run, &mut buffer).unwrap_err();
     let words = error.to_string();
-    assert!(matches!(error, StoreError::Read { .. }) && words.contains("at byte"), "{words}");
+    assert!(matches!(error, WeightStoreError::Read { .. }) && words.contains("at byte"), "{words}");
     assert!(words.contains(&folder.path().display().to_string()), "{words}");
 
     let store = DirectStore::open(&[]).unwrap();
     let reads = Reads::of(&[Extent { file: 3, offset: 0, len: 1 }]);
     let mut buffer = HostBuffer::new(reads.buffer()).unwrap();
-    assert!(matches!(read_all(&store, &reads, &mut buffer), Err(StoreError::NoFile { file: 3 })));
-    assert!(matches!(read_all(&store, &reads, &mut []), Err(StoreError::TooShort { .. })));
+    assert!(matches!(read_all(&store, &reads, &mut buffer), Err(WeightStoreError::NoFile { file: 3 })));
+    assert!(matches!(read_all(&store, &reads, &mut []), Err(WeightStoreError::TooShort { .. })));
 }

@@ -7,10 +7,10 @@ use pulp::NullaryFnOnce;
 
 use super::formats::{Format, Layout};
 use crate::kernels::activations::{Activations, Chunk8};
-use crate::kernels::unpacked::{Chunk, GROUPS};
+use crate::kernels::unpacked::{GROUPS, UnpackedChunk};
 
 /// Some rows of a matrix against all rows of activations.
-pub(super) struct Rows<'a> {
+pub(super) struct QuantisedRows<'a> {
     pub(super) format: Format,
     pub(super) row_bytes: usize,
     pub(super) blocks: &'a [u8],
@@ -20,8 +20,8 @@ pub(super) struct Rows<'a> {
 }
 
 /// Computes them; `unpacked` is room to work in.
-pub(super) fn rows(rows: Rows<'_>, unpacked: &mut Vec<Chunk>) {
-    unpacked.resize(rows.blocks.len() / rows.row_bytes * rows.x.per_row(), Chunk::ZERO);
+pub(super) fn rows(rows: QuantisedRows<'_>, unpacked: &mut Vec<UnpackedChunk>) {
+    unpacked.resize(rows.blocks.len() / rows.row_bytes * rows.x.per_row(), UnpackedChunk::ZERO);
     let format = rows.format;
     #[cfg(target_arch = "x86_64")]
     if let Some(simd) = pulp::x86::V3::try_new() {
@@ -31,8 +31,8 @@ pub(super) fn rows(rows: Rows<'_>, unpacked: &mut Vec<Chunk>) {
 }
 
 struct ByFormat<'a, D> {
-    rows: Rows<'a>,
-    unpacked: &'a mut [Chunk],
+    rows: QuantisedRows<'a>,
+    unpacked: &'a mut [UnpackedChunk],
     format: Format,
     dot: D,
 }
@@ -61,7 +61,7 @@ impl<D: Dot> NullaryFnOnce for ByFormat<'_, D> {
 impl<D: Dot> ByFormat<'_, D> {
     #[inline(always)]
     fn run<L: Layout>(self) {
-        let Self { rows: Rows { row_bytes, blocks, x, y, .. }, unpacked, dot, .. } = self;
+        let Self { rows: QuantisedRows { row_bytes, blocks, x, y, .. }, unpacked, dot, .. } = self;
         for (row, chunks) in blocks.chunks_exact(row_bytes).zip(unpacked.chunks_exact_mut(x.per_row())) {
             for (blocks, chunk) in row.chunks(L::CHUNK_BYTES).zip(chunks) {
                 L::unpack(blocks, chunk);
@@ -85,7 +85,12 @@ impl<D: Dot> ByFormat<'_, D> {
 
 /// One row of the matrix against `R` rows of activations.
 #[inline(always)]
-fn strip<L: Layout, D: Dot, const R: usize>(dot: D, chunks: &[Chunk], x: &Activations, first: usize) -> [f32; R] {
+fn strip<L: Layout, D: Dot, const R: usize>(
+    dot: D,
+    chunks: &[UnpackedChunk],
+    x: &Activations,
+    first: usize,
+) -> [f32; R] {
     let x: [&[Chunk8]; R] = from_fn(|r| &x.row(first + r)[..chunks.len()]);
     let mut sums: [D::Sums; R] = from_fn(|_| dot.zero());
     for (c, chunk) in chunks.iter().enumerate() {
@@ -100,7 +105,7 @@ trait Dot: Copy {
     type Sums: Copy;
 
     fn zero(self) -> Self::Sums;
-    fn add<L: Layout, const R: usize>(self, w: &Chunk, x: [&Chunk8; R], sums: &mut [Self::Sums; R]);
+    fn add<L: Layout, const R: usize>(self, w: &UnpackedChunk, x: [&Chunk8; R], sums: &mut [Self::Sums; R]);
     fn total(self, sums: Self::Sums) -> f32;
 }
 
@@ -116,7 +121,7 @@ impl Dot for Portable {
     }
 
     #[inline(always)]
-    fn add<L: Layout, const R: usize>(self, w: &Chunk, x: [&Chunk8; R], sums: &mut [f32; R]) {
+    fn add<L: Layout, const R: usize>(self, w: &UnpackedChunk, x: [&Chunk8; R], sums: &mut [f32; R]) {
         for (x, sum) in x.into_iter().zip(sums) {
             for g in 0..GROUPS {
                 let (mut dot, quants) = (0_i32, x.quants(g));
@@ -147,7 +152,7 @@ mod avx2 {
     use pulp::cast;
     use pulp::x86::V3;
 
-    use super::{Chunk, Chunk8, Dot, GROUPS, Layout, from_fn};
+    use super::{Chunk8, Dot, GROUPS, Layout, UnpackedChunk, from_fn};
 
     /// For machines with AVX2 and FMA; holding a [`V3`] shows that this is one.
     #[derive(Clone, Copy)]
@@ -163,7 +168,7 @@ mod avx2 {
         }
 
         #[inline(always)]
-        fn add<L: Layout, const R: usize>(self, w: &Chunk, x: [&Chunk8; R], sums: &mut [[__m256; 2]; R]) {
+        fn add<L: Layout, const R: usize>(self, w: &UnpackedChunk, x: [&Chunk8; R], sums: &mut [[__m256; 2]; R]) {
             let V3 { avx, avx2, fma, .. } = self.0;
             let factors: __m256 = cast(w.factors);
             let factors: [[f32; GROUPS]; R] = from_fn(|r| cast(avx._mm256_mul_ps(factors, cast(x[r].scales))));
@@ -206,10 +211,10 @@ mod avx2 {
 pub(super) fn rows_portably(matrix: &super::Quantised, x: &[f32], rows: usize) -> Vec<f32> {
     let x = Activations::quantise(x, rows, matrix.depth);
     let mut y = vec![0.0; matrix.outs * rows];
-    let mut unpacked = vec![Chunk::ZERO; matrix.outs * x.per_row()];
+    let mut unpacked = vec![UnpackedChunk::ZERO; matrix.outs * x.per_row()];
     let (format, row_bytes) = (matrix.format, matrix.row_bytes());
     let blocks: Vec<u8> = (0..matrix.outs).flat_map(|row| matrix.row_blocks(row).into_owned()).collect();
-    let rows_of = Rows { format, row_bytes, blocks: &blocks, x: &x, y: &mut y };
+    let rows_of = QuantisedRows { format, row_bytes, blocks: &blocks, x: &x, y: &mut y };
     ByFormat { rows: rows_of, unpacked: &mut unpacked, format, dot: Portable }.call();
     super::transposed(&y, matrix.outs, rows)
 }

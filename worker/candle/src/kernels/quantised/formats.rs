@@ -3,7 +3,7 @@
 
 use model_boss_weights::gguf::TensorType;
 
-use crate::kernels::unpacked::{Chunk, GROUP, GROUPS};
+use crate::kernels::unpacked::{GROUP, GROUPS, UnpackedChunk};
 
 /// A block type there is a product for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub(super) trait Layout {
     const CHUNK_BYTES: usize;
 
     /// Unpacks the blocks of a chunk. At a row's end there may be fewer: then the rest of the chunk stays as it is.
-    fn unpack(blocks: &[u8], chunk: &mut Chunk);
+    fn unpack(blocks: &[u8], chunk: &mut UnpackedChunk);
 }
 
 /// Without infinity and NaN, which were refused when the matrix was made.
@@ -127,7 +127,7 @@ impl Layout for Q4_0 {
     const CHUNK_BYTES: usize = GROUPS * 18;
 
     #[inline(always)]
-    fn unpack(blocks: &[u8], chunk: &mut Chunk) {
+    fn unpack(blocks: &[u8], chunk: &mut UnpackedChunk) {
         blocks_of_32(blocks, 18, |g, block| {
             chunk.factors[g] = f16(field(block, 0));
             chunk.quants[g] = minus(nibbles(&field(block, 2)), 8);
@@ -142,7 +142,7 @@ impl Layout for Q4_1 {
     const CHUNK_BYTES: usize = GROUPS * 20;
 
     #[inline(always)]
-    fn unpack(blocks: &[u8], chunk: &mut Chunk) {
+    fn unpack(blocks: &[u8], chunk: &mut UnpackedChunk) {
         blocks_of_32(blocks, 20, |g, block| {
             chunk.factors[g] = f16(field(block, 0));
             let min = -f16(field(block, 2));
@@ -159,7 +159,7 @@ impl Layout for Q5_0 {
     const CHUNK_BYTES: usize = GROUPS * 22;
 
     #[inline(always)]
-    fn unpack(blocks: &[u8], chunk: &mut Chunk) {
+    fn unpack(blocks: &[u8], chunk: &mut UnpackedChunk) {
         blocks_of_32(blocks, 22, |g, block| {
             chunk.factors[g] = f16(field(block, 0));
             let mut quants = nibbles(&field(block, 6));
@@ -176,7 +176,7 @@ impl Layout for Q5_1 {
     const CHUNK_BYTES: usize = GROUPS * 24;
 
     #[inline(always)]
-    fn unpack(blocks: &[u8], chunk: &mut Chunk) {
+    fn unpack(blocks: &[u8], chunk: &mut UnpackedChunk) {
         blocks_of_32(blocks, 24, |g, block| {
             chunk.factors[g] = f16(field(block, 0));
             let min = -f16(field(block, 2));
@@ -195,7 +195,7 @@ impl Layout for Q8_0 {
     const CHUNK_BYTES: usize = GROUPS * 34;
 
     #[inline(always)]
-    fn unpack(blocks: &[u8], chunk: &mut Chunk) {
+    fn unpack(blocks: &[u8], chunk: &mut UnpackedChunk) {
         blocks_of_32(blocks, 34, |g, block| {
             chunk.factors[g] = f16(field(block, 0));
             chunk.quants[g] = field(block, 2);
@@ -210,7 +210,7 @@ impl Layout for Q2K {
     const CHUNK_BYTES: usize = 84;
 
     #[inline(always)]
-    fn unpack(block: &[u8], chunk: &mut Chunk) {
+    fn unpack(block: &[u8], chunk: &mut UnpackedChunk) {
         let packed: [u8; 16] = field(block, 0);
         chunk.quants = two_bits(&field(block, 16));
         chunk.factors = [f16(field(block, 80)); GROUPS];
@@ -229,7 +229,7 @@ impl Layout for Q3K {
     const CHUNK_BYTES: usize = 110;
 
     #[inline(always)]
-    fn unpack(block: &[u8], chunk: &mut Chunk) {
+    fn unpack(block: &[u8], chunk: &mut UnpackedChunk) {
         let high: [u8; 32] = field(block, 0);
         chunk.quants = two_bits(&field(block, 32));
         for (g, quants) in chunk.quants.iter_mut().enumerate() {
@@ -258,7 +258,7 @@ impl Layout for Q4K {
     const CHUNK_BYTES: usize = 144;
 
     #[inline(always)]
-    fn unpack(block: &[u8], chunk: &mut Chunk) {
+    fn unpack(block: &[u8], chunk: &mut UnpackedChunk) {
         chunk.quants = nibbles_of_64(&field(block, 16));
         scales_and_mins(block, chunk);
     }
@@ -271,7 +271,7 @@ impl Layout for Q5K {
     const CHUNK_BYTES: usize = 176;
 
     #[inline(always)]
-    fn unpack(block: &[u8], chunk: &mut Chunk) {
+    fn unpack(block: &[u8], chunk: &mut UnpackedChunk) {
         let high: [u8; 32] = field(block, 16);
         chunk.quants = nibbles_of_64(&field(block, 48));
         for (g, quants) in chunk.quants.iter_mut().enumerate() {
@@ -290,7 +290,7 @@ impl Layout for Q6K {
     const CHUNK_BYTES: usize = 210;
 
     #[inline(always)]
-    fn unpack(block: &[u8], chunk: &mut Chunk) {
+    fn unpack(block: &[u8], chunk: &mut UnpackedChunk) {
         for half in 0..2 {
             let low: [u8; 64] = field(block, 64 * half);
             let high: [u8; 32] = field(block, 128 + 32 * half);
@@ -333,7 +333,7 @@ fn nibbles_of_64(packed: &[u8; 128]) -> [[u8; GROUP]; GROUPS] {
 
 /// A scale for each 16 elements.
 #[inline(always)]
-fn set_scales(chunk: &mut Chunk, scales: [i16; 2 * GROUPS]) {
+fn set_scales(chunk: &mut UnpackedChunk, scales: [i16; 2 * GROUPS]) {
     for (g, pairs) in chunk.scales.iter_mut().enumerate() {
         pairs[..8].fill(scales[2 * g]);
         pairs[8..].fill(scales[2 * g + 1]);
@@ -343,7 +343,7 @@ fn set_scales(chunk: &mut Chunk, scales: [i16; 2 * GROUPS]) {
 /// What Q4_K and Q5_K begin with: two factors, then a scale and a minimum of 6 bits for each group. The first four of
 /// each stand in the low bits of four bytes; the others are put together from nibbles behind and what is left before.
 #[inline(always)]
-fn scales_and_mins(block: &[u8], chunk: &mut Chunk) {
+fn scales_and_mins(block: &[u8], chunk: &mut UnpackedChunk) {
     let (d, dmin) = (f16(field(block, 0)), f16(field(block, 2)));
     let [a, b, c]: [u32; 3] = std::array::from_fn(|i| u32::from_le_bytes(field(block, 4 + 4 * i)));
     let (six, nibble, two) = (0x3f3f_3f3f, 0x0f0f_0f0f, 0x0303_0303);

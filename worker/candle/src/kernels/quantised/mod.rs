@@ -21,13 +21,13 @@ use rayon::prelude::*;
 
 pub(crate) use formats::Format;
 
-use dot::Rows;
+use dot::QuantisedRows;
 use tiles::Tiles;
 
 use crate::kernels::activations::Activations;
-use crate::kernels::kernel::{Input, MatrixKernel, ROWS};
+use crate::kernels::kernel::{MatrixKernel, ProductInput, ROWS};
 use crate::kernels::product::{WORTH_SHARING, transposed};
-use crate::kernels::unpacked::Chunk;
+use crate::kernels::unpacked::UnpackedChunk;
 
 /// Rows of the matrix that are unpacked together: they stay in the cache while all rows of activations pass.
 const UNPACKED_ROWS: usize = 8;
@@ -40,13 +40,13 @@ const NOT_FINITE: &str = "holds NaN or infinity";
 /// A matrix `[outs, depth]` in blocks along its depth.
 pub(crate) struct Quantised {
     format: Format,
-    blocks: Blocks,
+    blocks: OrderedBlocks,
     outs: usize,
     depth: usize,
 }
 
 /// The blocks' bytes.
-enum Blocks {
+enum OrderedBlocks {
     /// Row after row, as the file has them.
     Rows(Bytes),
     /// In another order.
@@ -87,8 +87,8 @@ impl Quantised {
         let [outs, depth] = shape;
         let row_bytes = depth / format.block_len() * format.block_bytes();
         let blocks = match Tiles::from_arranged(format, blocks, row_bytes) {
-            Ok(tiles) => Blocks::Tiles(tiles),
-            Err(rows) => Blocks::Rows(rows),
+            Ok(tiles) => OrderedBlocks::Tiles(tiles),
+            Err(rows) => OrderedBlocks::Rows(rows),
         };
         Ok(Self { format, blocks, outs, depth })
     }
@@ -130,8 +130,8 @@ impl Quantised {
     /// A row's blocks as the file had them; empty for a row outside of the matrix.
     fn row_blocks(&self, row: usize) -> Cow<'_, [u8]> {
         match &self.blocks {
-            Blocks::Tiles(tiles) => tiles.row(row).into(),
-            Blocks::Rows(blocks) => {
+            OrderedBlocks::Tiles(tiles) => tiles.row(row).into(),
+            OrderedBlocks::Rows(blocks) => {
                 let rest = blocks.get(row * self.row_bytes()..).unwrap_or_default();
                 rest.get(..self.row_bytes()).unwrap_or_default().into()
             }
@@ -141,8 +141,8 @@ impl Quantised {
     fn by_rows(&self, blocks: &[u8], x: &Activations) -> Vec<f32> {
         let rows = x.rows();
         let mut by_out = vec![0.0; self.outs * rows];
-        let run = |unpacked: &mut Vec<Chunk>, (y, blocks): (&mut [f32], &[u8])| {
-            let rows_of = |y, blocks| Rows { format: self.format, row_bytes: self.row_bytes(), blocks, x, y };
+        let run = |unpacked: &mut Vec<UnpackedChunk>, (y, blocks): (&mut [f32], &[u8])| {
+            let rows_of = |y, blocks| QuantisedRows { format: self.format, row_bytes: self.row_bytes(), blocks, x, y };
             for (y, blocks) in y.chunks_mut(UNPACKED_ROWS * rows).zip(blocks.chunks(UNPACKED_ROWS * self.row_bytes())) {
                 dot::rows(rows_of(y, blocks), unpacked);
             }
@@ -172,8 +172,8 @@ impl MatrixKernel for Quantised {
 
     fn bytes(&self) -> u64 {
         match &self.blocks {
-            Blocks::Rows(blocks) => blocks.len() as u64,
-            Blocks::Tiles(tiles) => tiles.len() as u64,
+            OrderedBlocks::Rows(blocks) => blocks.len() as u64,
+            OrderedBlocks::Tiles(tiles) => tiles.len() as u64,
         }
     }
 
@@ -181,10 +181,10 @@ impl MatrixKernel for Quantised {
         true
     }
 
-    fn multiply(&self, x: &Input<'_>) -> Vec<f32> {
+    fn multiply(&self, x: &ProductInput<'_>) -> Vec<f32> {
         match (&x.rounded, &self.blocks) {
-            (Some(x), Blocks::Rows(blocks)) if self.outs > 0 => self.by_rows(blocks, x),
-            (Some(x), Blocks::Tiles(tiles)) if self.outs > 0 => tiles.product(x),
+            (Some(x), OrderedBlocks::Rows(blocks)) if self.outs > 0 => self.by_rows(blocks, x),
+            (Some(x), OrderedBlocks::Tiles(tiles)) if self.outs > 0 => tiles.product(x),
             _ => vec![0.0; self.outs * x.rows],
         }
     }

@@ -151,7 +151,7 @@ fn rows_are_looked_up_as_floats() {
 
 #[test]
 fn fa_4_tiles_are_used_where_the_machine_has_the_instructions() {
-    let in_tiles = |kind, outs| matches!(matrix(kind, outs, 256).0.blocks, Blocks::Tiles(_));
+    let in_tiles = |kind, outs| matches!(matrix(kind, outs, 256).0.blocks, OrderedBlocks::Tiles(_));
     for kind in KINDS {
         let common = [TensorType::Q8_0, TensorType::Q4_K, TensorType::Q6_K].contains(&kind);
         assert_eq!(in_tiles(kind, 32), common && vnni::Vnni::detect().is_some(), "{kind}");

@@ -101,14 +101,14 @@ impl Tiles {
         let shared = rows * outs * x.depth() >= WORTH_SHARING;
         // Some more parts than cores, so that one that is late does not make all others wait.
         let height = if shared { tiles.div_ceil(4 * rayon::current_num_threads()) } else { tiles };
-        let part = |tiles| Part { tiles, y: Vec::with_capacity(rows) };
-        let mut parts: Vec<Part<'_>> = self.bytes.chunks(height * self.tile_bytes).map(part).collect();
+        let part = |tiles| TilePart { tiles, y: Vec::with_capacity(rows) };
+        let mut parts: Vec<TilePart<'_>> = self.bytes.chunks(height * self.tile_bytes).map(part).collect();
         for row in y.chunks_exact_mut(outs) {
             for (part, y) in parts.iter_mut().zip(row.chunks_mut(height * LANES)) {
                 part.y.push(y);
             }
         }
-        let run = |Part { tiles, y }: &mut Part<'_>| {
+        let run = |TilePart { tiles, y }: &mut TilePart<'_>| {
             for first in (0..rows).step_by(ROWS_TOGETHER) {
                 let together = first..(first + ROWS_TOGETHER).min(rows);
                 for (number, tile) in tiles.chunks_exact(self.tile_bytes).enumerate() {
@@ -127,7 +127,7 @@ impl Tiles {
 }
 
 /// Some tiles, and the places of what they are multiplied to.
-struct Part<'a> {
+struct TilePart<'a> {
     tiles: &'a [u8],
     /// For each row of activations as many results as the tiles have rows.
     y: Vec<&'a mut [f32]>,

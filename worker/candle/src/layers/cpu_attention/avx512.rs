@@ -1,6 +1,6 @@
 //! Attention's inner loops for machines with AVX-512, where halves are widened on their way into a register.
 
-use super::kernel::{Product, Weigh};
+use super::kernel::{Product, SoftmaxBlock};
 
 /// Most rows of a product that takes halves as they are.
 pub(super) const MOST_ROWS: usize = 6;
@@ -30,7 +30,7 @@ pub(super) fn product(Avx512(()): Avx512, product: Product<'_>) {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(super) fn weigh(Avx512(()): Avx512, weigh: Weigh<'_>) {
+pub(super) fn weigh(Avx512(()): Avx512, weigh: SoftmaxBlock<'_>) {
     // SAFETY: as above.
     #[allow(unsafe_code)]
     unsafe {
@@ -59,7 +59,7 @@ pub(super) fn product(Avx512(()): Avx512, _: Product<'_>) {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-pub(super) fn weigh(Avx512(()): Avx512, _: Weigh<'_>) {
+pub(super) fn weigh(Avx512(()): Avx512, _: SoftmaxBlock<'_>) {
     unreachable!("no machine of this kind has the instructions");
 }
 
@@ -69,13 +69,13 @@ mod x86 {
 
     use pulp::{NullaryFnOnce, cast};
 
-    use super::super::kernel::{LANES, Panel, Product, Weigh};
+    use super::super::kernel::{LANES, Panel, Product, SoftmaxBlock};
 
     /// How far ahead memory is asked for: the processor does so by itself too, but stops at the end of each page.
     const BYTES_AHEAD: usize = 4 << 10;
 
     #[target_feature(enable = "avx512f,fma")]
-    pub(super) fn weigh(weigh: Weigh<'_>) {
+    pub(super) fn weigh(weigh: SoftmaxBlock<'_>) {
         weigh.call();
     }
 

@@ -17,14 +17,14 @@ use super::segment::{BLOCK, SEGMENT};
 
 /// What keys and values are kept as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub(crate) enum KvElement {
     /// f16: half the memory, and half the bytes to read for each token.
     Halves,
     /// f32.
     Floats,
 }
 
-impl Kept {
+impl KvElement {
     /// Bytes of an element.
     pub(crate) fn bytes(self) -> usize {
         match self {
@@ -38,7 +38,7 @@ impl Kept {
 pub(crate) struct HostKv {
     kv_heads: usize,
     head_dim: usize,
-    kept: Kept,
+    kept: KvElement,
     segments: Vec<HostBuffer>,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct HeadSegment<'a> {
 
 impl HostKv {
     /// Without room for anything.
-    pub(crate) fn new(kv_heads: usize, head_dim: usize, kept: Kept) -> Self {
+    pub(crate) fn new(kv_heads: usize, head_dim: usize, kept: KvElement) -> Self {
         Self { kv_heads, head_dim, kept, segments: Vec::new() }
     }
 
@@ -83,8 +83,8 @@ impl HostKv {
     pub(super) fn segment(&self, segment: usize, head: usize) -> HeadSegment<'_> {
         let buffer = &self.segments[segment];
         let all = match self.kept {
-            Kept::Halves => Panel::Halves(cast_slice(buffer)),
-            Kept::Floats => Panel::Floats(cast_slice(buffer)),
+            KvElement::Halves => Panel::Halves(cast_slice(buffer)),
+            KvElement::Floats => Panel::Floats(cast_slice(buffer)),
         };
         let (begin, half) = (head * self.head_len(), self.head_len() / 2);
         HeadSegment { keys: all.part(begin, half), values: all.part(begin + half, half) }
@@ -96,13 +96,19 @@ impl HostKv {
         let mut writers: Vec<_> = (0..self.kv_heads).map(|_| HeadWriter { head_dim, segments: Vec::new() }).collect();
         for buffer in &mut self.segments {
             match self.kept {
-                Kept::Halves => {
+                KvElement::Halves => {
                     let parts = cast_slice_mut(buffer).chunks_exact_mut(head_len);
-                    writers.iter_mut().zip(parts).for_each(|(writer, part)| writer.segments.push(Part::Halves(part)));
+                    writers
+                        .iter_mut()
+                        .zip(parts)
+                        .for_each(|(writer, part)| writer.segments.push(SegmentPart::Halves(part)));
                 }
-                Kept::Floats => {
+                KvElement::Floats => {
                     let parts = cast_slice_mut(buffer).chunks_exact_mut(head_len);
-                    writers.iter_mut().zip(parts).for_each(|(writer, part)| writer.segments.push(Part::Floats(part)));
+                    writers
+                        .iter_mut()
+                        .zip(parts)
+                        .for_each(|(writer, part)| writer.segments.push(SegmentPart::Floats(part)));
                 }
             }
         }
@@ -113,11 +119,11 @@ impl HostKv {
 /// Writes one head.
 pub(super) struct HeadWriter<'a> {
     head_dim: usize,
-    segments: Vec<Part<'a>>,
+    segments: Vec<SegmentPart<'a>>,
 }
 
 /// A head's part of a segment.
-enum Part<'a> {
+enum SegmentPart<'a> {
     Halves(&'a mut [u16]),
     Floats(&'a mut [f32]),
 }
@@ -127,8 +133,8 @@ impl HeadWriter<'_> {
     pub(super) fn write(&mut self, position: usize, key: &[f32], value: &[f32]) {
         let (head_dim, at) = (self.head_dim, position % SEGMENT);
         match &mut self.segments[position / SEGMENT] {
-            Part::Floats(part) => put(part, at, head_dim, key, value, |from, to| to.copy_from_slice(from)),
-            Part::Halves(part) => put(part, at, head_dim, key, value, narrow),
+            SegmentPart::Floats(part) => put(part, at, head_dim, key, value, |from, to| to.copy_from_slice(from)),
+            SegmentPart::Halves(part) => put(part, at, head_dim, key, value, narrow),
         }
     }
 }
@@ -180,12 +186,12 @@ mod tests {
 
     #[test]
     fn what_is_written_is_there() {
-        what_is_written_is_there_as(Kept::Halves);
-        what_is_written_is_there_as(Kept::Floats);
+        what_is_written_is_there_as(KvElement::Halves);
+        what_is_written_is_there_as(KvElement::Floats);
     }
 
     /// With numbers that either can hold.
-    fn what_is_written_is_there_as(kept: Kept) {
+    fn what_is_written_is_there_as(kept: KvElement) {
         let (kv_heads, head_dim) = (3, 72);
         let mut kv = HostKv::new(kv_heads, head_dim, kept);
         assert!(kv.writers().iter().all(|writer| writer.segments.is_empty()));

@@ -2,7 +2,7 @@
 
 use pulp::Arch;
 
-use super::kernel::{Product, Weigh};
+use super::kernel::{Product, SoftmaxBlock};
 use super::{avx512, cache};
 
 /// The instructions to use.
@@ -37,7 +37,7 @@ impl Instructions {
         }
     }
 
-    pub(super) fn weigh(self, weigh: Weigh<'_>) {
+    pub(super) fn weigh(self, weigh: SoftmaxBlock<'_>) {
         match self {
             Self::Avx512(instructions) => avx512::weigh(instructions, weigh),
             Self::Other(arch) => arch.dispatch(weigh),

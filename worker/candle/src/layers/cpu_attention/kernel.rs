@@ -120,12 +120,12 @@ impl Product<'_> {
 
 /// A row's softmax so far: `Σ e^(score − largest)` over the keys that were seen.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Running {
+pub(super) struct RunningSoftmax {
     pub(super) largest: f32,
     pub(super) sum: f32,
 }
 
-impl Running {
+impl RunningSoftmax {
     /// Before any key.
     pub(super) const NONE: Self = Self { largest: f32::NEG_INFINITY, sum: 0.0 };
 
@@ -137,18 +137,18 @@ impl Running {
 
 /// One block of the online softmax (Milakov and Gimelshein, 2018, arXiv 1805.02867): scores become weights relative to the
 /// largest score so far, and what was mixed before is brought to the same.
-pub(super) struct Weigh<'a> {
+pub(super) struct SoftmaxBlock<'a> {
     /// `[rows, BLOCK]`: scores on the way in, weights on the way out; 0 for keys that a row does not see.
     pub(super) scores: &'a mut [f32],
     /// `[rows]`: how many of the block's keys each row sees.
     pub(super) seen: &'a [usize],
-    pub(super) running: &'a mut [Running],
+    pub(super) running: &'a mut [RunningSoftmax],
     /// `[rows, width]`.
     pub(super) mixed: &'a mut [f32],
     pub(super) width: usize,
 }
 
-impl NullaryFnOnce for Weigh<'_> {
+impl NullaryFnOnce for SoftmaxBlock<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -167,7 +167,7 @@ impl NullaryFnOnce for Weigh<'_> {
             scores[*seen..].fill(0.0);
             let sum = sum(scores);
             let kept = exp(before - largest);
-            *running = Running { largest, sum: running.sum.mul_add(kept, sum) };
+            *running = RunningSoftmax { largest, sum: running.sum.mul_add(kept, sum) };
             if before != largest {
                 mixed.iter_mut().for_each(|mixed| *mixed *= kept);
             }
@@ -213,7 +213,7 @@ fn sum(weights: &[f32; BLOCK]) -> f32 {
 }
 
 /// Adds what a row mixed of later keys to what it mixed of earlier ones.
-pub(super) fn merge(total: (&mut [f32], &mut Running), later: (&[f32], Running)) {
+pub(super) fn merge(total: (&mut [f32], &mut RunningSoftmax), later: (&[f32], RunningSoftmax)) {
     let ((mixed, running), (later, of_later)) = (total, later);
     if of_later.is_none() {
         return;
@@ -225,7 +225,7 @@ pub(super) fn merge(total: (&mut [f32], &mut Running), later: (&[f32], Running))
     }
     let largest = if of_later.largest > running.largest { of_later.largest } else { running.largest };
     let (kept, added) = (exp(running.largest - largest), exp(of_later.largest - largest));
-    *running = Running { largest, sum: running.sum * kept + of_later.sum * added };
+    *running = RunningSoftmax { largest, sum: running.sum * kept + of_later.sum * added };
     for (mixed, later) in mixed.iter_mut().zip(later) {
         *mixed = *mixed * kept + *later * added;
     }

@@ -20,11 +20,11 @@ use std::ops::Range;
 use pulp::{Arch, NullaryFnOnce};
 use rayon::prelude::*;
 
-pub(crate) use cache::{HostKv, Kept};
+pub(crate) use cache::{HostKv, KvElement};
 pub(crate) use heads::{HeadNorm, Rotation};
 
 use cache::HeadWriter;
-use tile::{Mixed, Scratch, Tile};
+use tile::{Mixed, QueryTile, Scratch};
 
 use crate::kernels::product::WORTH_SHARING;
 
@@ -36,7 +36,7 @@ const PIECES: usize = 4;
 
 /// The heads of a layer.
 #[derive(Clone, Copy)]
-pub(crate) struct Heads {
+pub(crate) struct AttentionHeads {
     pub(crate) heads: usize,
     /// Divides `heads`.
     pub(crate) kv_heads: usize,
@@ -44,7 +44,7 @@ pub(crate) struct Heads {
 }
 
 /// What one step brings, row after row, as it comes from the projections.
-pub(crate) struct Rows<'a> {
+pub(crate) struct AttentionRows<'a> {
     /// `[rows, heads, head_dim]`.
     pub(crate) query: &'a [f32],
     /// `[rows, kv_heads, head_dim]`.
@@ -58,20 +58,22 @@ pub(crate) struct Rows<'a> {
 
 /// One sequence's rows, and how many tokens it held before.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct SequenceRows {
     pub(crate) rows: Range<usize>,
     pub(crate) past: usize,
 }
 
-impl Heads {
+impl AttentionHeads {
     /// Writes each sequence's new keys and values behind its past and attends: `[rows, heads, head_dim]`. Places cover the
     /// rows in their order; `kv` has one entry per place, with room for all its tokens.
-    pub(crate) fn attend(self, rows: &Rows<'_>, places: &[Place], kv: &mut [&mut HostKv]) -> Vec<f32> {
+    pub(crate) fn attend(self, rows: &AttentionRows<'_>, places: &[SequenceRows], kv: &mut [&mut HostKv]) -> Vec<f32> {
         self.write(rows, places, kv);
         let mut out = vec![0.0; rows.query.len()];
         let mut pieces = self.pieces(places, &mut out);
         let kv: Vec<&HostKv> = kv.iter().map(|kv| &**kv).collect();
-        let work = |piece: &Piece<'_>| piece.rows.len() * self.group() * self.head_dim * (piece.past + piece.rows.end);
+        let work = |piece: &AttentionPiece<'_>| {
+            piece.rows.len() * self.group() * self.head_dim * (piece.past + piece.rows.end)
+        };
         if pieces.iter().map(work).sum::<usize>() < WORTH_SHARING {
             let mut scratch = Scratch::default();
             pieces.iter_mut().for_each(|piece| self.attend_piece(rows, piece, &kv, &mut scratch));
@@ -94,12 +96,12 @@ impl Heads {
         self.heads / self.kv_heads.max(1)
     }
 
-    fn write(self, rows: &Rows<'_>, places: &[Place], kv: &mut [&mut HostKv]) {
+    fn write(self, rows: &AttentionRows<'_>, places: &[SequenceRows], kv: &mut [&mut HostKv]) {
         let mut jobs = Vec::new();
         for (place, kv) in places.iter().zip(kv) {
             jobs.extend(kv.writers().into_iter().enumerate().map(|(head, writer)| (place, head, writer)));
         }
-        let run = |(place, head, writer): (&Place, usize, HeadWriter<'_>)| {
+        let run = |(place, head, writer): (&SequenceRows, usize, HeadWriter<'_>)| {
             Arch::new().dispatch(WriteHead { heads: self, rows, place, head, writer });
         };
         if rows.key.len() < WORTH_SHARING / 8 {
@@ -110,7 +112,7 @@ impl Heads {
     }
 
     /// The work, cut by sequence, tile of rows and key head. Each piece has the places of its results.
-    fn pieces<'o>(self, places: &[Place], out: &'o mut [f32]) -> Vec<Piece<'o>> {
+    fn pieces<'o>(self, places: &[SequenceRows], out: &'o mut [f32]) -> Vec<AttentionPiece<'o>> {
         let height = (QUERIES / self.group().max(1)).max(1);
         let width = self.group() * self.head_dim;
         let mut pieces = Vec::new();
@@ -120,7 +122,7 @@ impl Heads {
             for first in (0..count).step_by(height) {
                 let rows = first..(first + height).min(count);
                 let begin = pieces.len();
-                pieces.extend((0..self.kv_heads).map(|head| Piece {
+                pieces.extend((0..self.kv_heads).map(|head| AttentionPiece {
                     sequence,
                     head,
                     first_row: place.rows.start,
@@ -138,16 +140,28 @@ impl Heads {
         pieces
     }
 
-    fn attend_piece(self, rows: &Rows<'_>, piece: &mut Piece<'_>, kv: &[&HostKv], scratch: &mut Scratch) {
+    fn attend_piece(
+        self,
+        rows: &AttentionRows<'_>,
+        piece: &mut AttentionPiece<'_>,
+        kv: &[&HostKv],
+        scratch: &mut Scratch,
+    ) {
         let tile = self.tile(rows, piece);
         let mixed = tile.attend(kv[piece.sequence], piece.head, self.head_dim, scratch);
         self.write_out(piece, &mixed);
     }
 
     /// Few pieces with many keys each: segments are what is shared among cores.
-    fn attend_by_segments(self, rows: &Rows<'_>, pieces: &mut [Piece<'_>], kv: &[&HostKv], wanted: usize) {
-        let tiles: Vec<Tile> = pieces.iter().map(|piece| self.tile(rows, piece)).collect();
-        let all: usize = tiles.iter().map(Tile::segments).sum();
+    fn attend_by_segments(
+        self,
+        rows: &AttentionRows<'_>,
+        pieces: &mut [AttentionPiece<'_>],
+        kv: &[&HostKv],
+        wanted: usize,
+    ) {
+        let tiles: Vec<QueryTile> = pieces.iter().map(|piece| self.tile(rows, piece)).collect();
+        let all: usize = tiles.iter().map(QueryTile::segments).sum();
         let run = all.div_ceil(wanted).max(1);
         let mut jobs = Vec::new();
         for (index, tile) in tiles.iter().enumerate() {
@@ -176,26 +190,26 @@ impl Heads {
         }
     }
 
-    fn write_out(self, piece: &mut Piece<'_>, mixed: &Mixed) {
+    fn write_out(self, piece: &mut AttentionPiece<'_>, mixed: &Mixed) {
         for (row, out) in piece.out.iter_mut().enumerate() {
             mixed.write(row * self.group(), self.head_dim, out);
         }
     }
 
     /// A piece's queries: of each row all heads of its group.
-    fn tile(self, rows: &Rows<'_>, piece: &Piece<'_>) -> Tile {
+    fn tile(self, rows: &AttentionRows<'_>, piece: &AttentionPiece<'_>) -> QueryTile {
         let group = self.group();
         let width = group * self.head_dim;
         let mut queries = vec![0.0; piece.rows.len() * width];
         let first = piece.first_row + piece.rows.start;
         Arch::new().dispatch(Queries { heads: self, rows, first, head: piece.head, queries: &mut queries });
         let seen = piece.rows.clone().flat_map(|row| std::iter::repeat_n(piece.past + row + 1, group)).collect();
-        Tile { queries, seen }
+        QueryTile { queries, seen }
     }
 }
 
 /// Rows of one sequence and one key head.
-struct Piece<'o> {
+struct AttentionPiece<'o> {
     sequence: usize,
     head: usize,
     /// The sequence's first row in the step.
@@ -209,9 +223,9 @@ struct Piece<'o> {
 
 /// One head's new keys and values.
 struct WriteHead<'a, 'w> {
-    heads: Heads,
-    rows: &'a Rows<'a>,
-    place: &'a Place,
+    heads: AttentionHeads,
+    rows: &'a AttentionRows<'a>,
+    place: &'a SequenceRows,
     head: usize,
     writer: HeadWriter<'w>,
 }
@@ -221,7 +235,7 @@ impl NullaryFnOnce for WriteHead<'_, '_> {
 
     #[inline(always)]
     fn call(mut self) {
-        let Heads { kv_heads, head_dim, .. } = self.heads;
+        let AttentionHeads { kv_heads, head_dim, .. } = self.heads;
         let mut key = vec![0.0; head_dim];
         for (number, row) in self.place.rows.clone().enumerate() {
             let at = (row * kv_heads + self.head) * head_dim;
@@ -237,8 +251,8 @@ impl NullaryFnOnce for WriteHead<'_, '_> {
 
 /// The queries of one key head.
 struct Queries<'a> {
-    heads: Heads,
-    rows: &'a Rows<'a>,
+    heads: AttentionHeads,
+    rows: &'a AttentionRows<'a>,
     first: usize,
     head: usize,
     /// `[rows, group, head_dim]`.
@@ -250,7 +264,7 @@ impl NullaryFnOnce for Queries<'_> {
 
     #[inline(always)]
     fn call(self) {
-        let Heads { heads, head_dim, .. } = self.heads;
+        let AttentionHeads { heads, head_dim, .. } = self.heads;
         let width = self.heads.group() * head_dim;
         // Scores are products with the query, so scaling it costs `head_dim` per row in place of one per key.
         let scale = (head_dim as f32).sqrt().recip();

@@ -15,7 +15,7 @@ fn numbers(count: usize, salt: usize) -> Vec<f32> {
 
 /// One sequence's queries, keys and values, and the angles of its positions.
 struct Example {
-    heads: Heads,
+    heads: AttentionHeads,
     query: Vec<f32>,
     key: Vec<f32>,
     value: Vec<f32>,
@@ -23,12 +23,12 @@ struct Example {
     sin: Vec<f32>,
     norm: Option<Vec<f32>>,
     planes: RopePlanes,
-    kept: Kept,
+    kept: KvElement,
 }
 
 impl Example {
-    fn new(heads: Heads, tokens: usize, salt: usize) -> Self {
-        let Heads { heads: q, kv_heads, head_dim } = heads;
+    fn new(heads: AttentionHeads, tokens: usize, salt: usize) -> Self {
+        let AttentionHeads { heads: q, kv_heads, head_dim } = heads;
         let angles = (0..tokens).flat_map(|at| (0..head_dim / 2).map(move |plane| at as f32 / (plane + 1) as f32));
         let (sin, cos) = angles.map(f32::sin_cos).unzip();
         Self {
@@ -40,7 +40,7 @@ impl Example {
             sin,
             norm: None,
             planes: RopePlanes::Halves,
-            kept: Kept::Halves,
+            kept: KvElement::Halves,
         }
     }
 
@@ -68,7 +68,7 @@ impl Example {
 
     /// By definition, in f64, with keys and values rounded as the cache does.
     fn exactly(&self, row: usize, head: usize) -> Vec<f64> {
-        let Heads { heads, kv_heads, head_dim } = self.heads;
+        let AttentionHeads { heads, kv_heads, head_dim } = self.heads;
         let prepared = |all: &[f32], at: usize, row: usize| -> Vec<f32> {
             let mut x: Vec<f64> = all[at * head_dim..][..head_dim].iter().map(|x| f64::from(*x)).collect();
             if let Some(weight) = &self.norm {
@@ -88,8 +88,8 @@ impl Example {
             turned.into_iter().map(|x| x as f32).collect()
         };
         let rounded = |x: f32| match self.kept {
-            Kept::Halves => f64::from(f16::from_f32(x).to_f32()),
-            Kept::Floats => f64::from(x),
+            KvElement::Halves => f64::from(f16::from_f32(x).to_f32()),
+            KvElement::Floats => f64::from(x),
         };
         let query = prepared(&self.query, row * heads + head, row);
         let shared = head / (heads / kv_heads);
@@ -111,7 +111,7 @@ impl Example {
 /// Tokens of several sequences in one step.
 fn together(steps: &mut [(&Example, &mut HostKv, Range<usize>)]) -> Vec<f32> {
     let first = steps[0].0;
-    let Heads { heads, kv_heads, head_dim } = first.heads;
+    let AttentionHeads { heads, kv_heads, head_dim } = first.heads;
     let (mut query, mut key, mut value) = (Vec::new(), Vec::new(), Vec::new());
     let (mut cos, mut sin, mut places) = (Vec::new(), Vec::new(), Vec::new());
     let mut row = 0;
@@ -122,11 +122,11 @@ fn together(steps: &mut [(&Example, &mut HostKv, Range<usize>)]) -> Vec<f32> {
         value.extend_from_slice(Example::part(&example.value, kv_heads, head_dim, tokens.clone()));
         cos.extend_from_slice(Example::part(&example.cos, 1, head_dim / 2, tokens.clone()));
         sin.extend_from_slice(Example::part(&example.sin, 1, head_dim / 2, tokens.clone()));
-        places.push(Place { rows: row..row + tokens.len(), past: tokens.start });
+        places.push(SequenceRows { rows: row..row + tokens.len(), past: tokens.start });
         row += tokens.len();
     }
     let norm = first.norm.as_ref().map(|weight| HeadNorm { weight, eps: 1e-6 });
-    let rows = Rows {
+    let rows = AttentionRows {
         query: &query,
         key: &key,
         value: &value,
@@ -138,8 +138,8 @@ fn together(steps: &mut [(&Example, &mut HostKv, Range<usize>)]) -> Vec<f32> {
     first.heads.attend(&rows, &places, &mut kv)
 }
 
-fn heads(heads: usize, kv_heads: usize, head_dim: usize) -> Heads {
-    Heads { heads, kv_heads, head_dim }
+fn heads(heads: usize, kv_heads: usize, head_dim: usize) -> AttentionHeads {
+    AttentionHeads { heads, kv_heads, head_dim }
 }
 
 fn with_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
@@ -168,7 +168,7 @@ fn it_is_attention() {
             example.planes = RopePlanes::Neighbours;
         }
         if salt % 4 == 3 {
-            example.kept = Kept::Floats;
+            example.kept = KvElement::Floats;
         }
         let out = example.in_pieces(&[tokens]);
         for row in [0, 1, BLOCK - 1, BLOCK, SEGMENT - 1, SEGMENT, tokens - 1] {
@@ -176,7 +176,7 @@ fn it_is_attention() {
                 let got = &out[(row * shape.heads + head) * shape.head_dim..][..shape.head_dim];
                 for (got, want) in got.iter().zip(example.exactly(row, head)) {
                     // A key that lies between two halves may be rounded to either.
-                    let bound = if example.kept == Kept::Halves { 5e-4 } else { 5e-6 };
+                    let bound = if example.kept == KvElement::Halves { 5e-4 } else { 5e-6 };
                     assert!((f64::from(*got) - want).abs() < bound, "{salt}: row {row}, head {head}: {got} {want}");
                 }
             }
@@ -186,11 +186,11 @@ fn it_is_attention() {
 
 #[test]
 fn neither_pieces_nor_threads_change_a_bit() {
-    neither_pieces_nor_threads_change_a_bit_of(Kept::Halves);
-    neither_pieces_nor_threads_change_a_bit_of(Kept::Floats);
+    neither_pieces_nor_threads_change_a_bit_of(KvElement::Halves);
+    neither_pieces_nor_threads_change_a_bit_of(KvElement::Floats);
 }
 
-fn neither_pieces_nor_threads_change_a_bit_of(kept: Kept) {
+fn neither_pieces_nor_threads_change_a_bit_of(kept: KvElement) {
     let tokens = 5 * SEGMENT + 17;
     let example = Example { kept, ..Example::new(heads(4, 2, 128), tokens, 5) };
     let whole = with_threads(1, || example.in_pieces(&[tokens]));
@@ -294,7 +294,7 @@ fn fa_4_every_set_of_instructions_attends_the_same() {
     let example = Example::new(shape, 300, 3);
     let mut kv = example.cache();
     example.step(&mut kv, 0..300);
-    let tile = Tile { queries: numbers(5 * 48, 8), seen: vec![1, 64, 65, 256, 300] };
+    let tile = QueryTile { queries: numbers(5 * 48, 8), seen: vec![1, 64, 65, 256, 300] };
     let attend = |instructions: Instructions| {
         let mut scratch = Scratch::default();
         scratch.instructions = instructions;

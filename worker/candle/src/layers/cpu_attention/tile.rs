@@ -3,11 +3,11 @@
 
 use super::cache::{HeadSegment, HostKv};
 use super::instructions::Instructions;
-use super::kernel::{LANES, Panel, Product, Running, Weigh, merge};
+use super::kernel::{LANES, Panel, Product, RunningSoftmax, SoftmaxBlock, merge};
 use super::segment::{BLOCK, SEGMENT};
 
 /// Queries and what they see.
-pub(super) struct Tile {
+pub(super) struct QueryTile {
     /// `[queries, head_dim]`, rotated and scaled.
     pub(super) queries: Vec<f32>,
     /// `[queries]`: how many keys, from the first, each sees.
@@ -18,7 +18,7 @@ pub(super) struct Tile {
 pub(super) struct Mixed {
     /// `[queries, width]`: sums of values, each weighted with its key's e^(score − largest).
     values: Vec<f32>,
-    running: Vec<Running>,
+    running: Vec<RunningSoftmax>,
     width: usize,
 }
 
@@ -42,7 +42,7 @@ impl Mixed {
     /// Of no keys.
     pub(super) fn nothing(queries: usize, head_dim: usize) -> Self {
         let width = head_dim.next_multiple_of(LANES);
-        Self { values: vec![0.0; queries * width], running: vec![Running::NONE; queries], width }
+        Self { values: vec![0.0; queries * width], running: vec![RunningSoftmax::NONE; queries], width }
     }
 
     /// Adds what was mixed of later keys.
@@ -67,11 +67,11 @@ impl Mixed {
 
     fn reset(&mut self) {
         self.values.fill(0.0);
-        self.running.fill(Running::NONE);
+        self.running.fill(RunningSoftmax::NONE);
     }
 }
 
-impl Tile {
+impl QueryTile {
     /// All keys that the queries see.
     pub(super) fn attend(&self, kv: &HostKv, head: usize, head_dim: usize, scratch: &mut Scratch) -> Mixed {
         let mut total = Mixed::nothing(self.seen.len(), head_dim);
@@ -122,7 +122,7 @@ impl Tile {
                 c: &mut scratch.scores,
                 c_stride: BLOCK,
             });
-            instructions.weigh(Weigh {
+            instructions.weigh(SoftmaxBlock {
                 scores: &mut scratch.scores,
                 seen: &scratch.seen,
                 running: &mut mixed.running,

@@ -12,7 +12,7 @@ use crate::spec::{Activation, AttentionBias, DecoderSpec, RopePlanes, RopeScalin
 
 /// The configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
+pub enum ConfigJsonError {
     /// Not JSON, or a field of the wrong kind.
     #[error("config.json is malformed: {0}")]
     Malformed(String),
@@ -32,12 +32,13 @@ const LARGEST: usize = 1 << 24;
 
 impl DecoderSpec {
     /// Reads a `config.json`.
-    pub fn from_config(json: &[u8]) -> Result<Self, ConfigError> {
-        let config: Config = serde_json::from_slice(json).map_err(|error| ConfigError::Malformed(error.to_string()))?;
+    pub fn from_config(json: &[u8]) -> Result<Self, ConfigJsonError> {
+        let config: ConfigJson =
+            serde_json::from_slice(json).map_err(|error| ConfigJsonError::Malformed(error.to_string()))?;
         let family = config.family()?;
         if let Some(quantization) = &config.quantization_config {
             let method = quantization.quant_method.as_deref().unwrap_or("an unnamed kind of");
-            return Err(ConfigError::Unsupported(format!("{method} quantization")));
+            return Err(ConfigJsonError::Unsupported(format!("{method} quantization")));
         }
         let spec = config.spec(family)?;
         check(&spec)?;
@@ -47,7 +48,7 @@ impl DecoderSpec {
 
 /// The families whose layers are the same and whose defaults differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Family {
+enum ModelFamily {
     Llama,
     Mistral,
     Qwen2,
@@ -56,10 +57,11 @@ enum Family {
 
 /// The fields read. Absent and `null` mean the same, as they do for `transformers`.
 #[derive(Deserialize)]
-struct Config {
+#[serde(rename = "Config")]
+struct ConfigJson {
     architectures: Option<Vec<String>>,
     model_type: Option<String>,
-    quantization_config: Option<Quantization>,
+    quantization_config: Option<QuantizationJson>,
     vocab_size: Option<usize>,
     hidden_size: Option<usize>,
     intermediate_size: Option<usize>,
@@ -84,7 +86,7 @@ struct Config {
 }
 
 /// What a family's configuration class in `transformers` fills in, where families differ.
-struct Defaults {
+struct FamilyDefaults {
     /// As many as heads where absent.
     kv_heads: Option<usize>,
     /// The stream's width over the heads where absent.
@@ -94,18 +96,18 @@ struct Defaults {
     max_positions: usize,
 }
 
-impl Defaults {
-    fn of(family: Family) -> Self {
+impl FamilyDefaults {
+    fn of(family: ModelFamily) -> Self {
         match family {
-            Family::Llama => {
+            ModelFamily::Llama => {
                 Self { kv_heads: None, head_dim: None, intermediate: 11_008, vocab: 32_000, max_positions: 2_048 }
             }
-            Family::Mistral => {
+            ModelFamily::Mistral => {
                 Self { kv_heads: Some(8), head_dim: None, intermediate: 14_336, vocab: 32_000, max_positions: 131_072 }
             }
-            Family::Qwen2 | Family::Qwen3 => Self {
+            ModelFamily::Qwen2 | ModelFamily::Qwen3 => Self {
                 kv_heads: Some(32),
-                head_dim: (family == Family::Qwen3).then_some(128),
+                head_dim: (family == ModelFamily::Qwen3).then_some(128),
                 intermediate: 22_016,
                 vocab: 151_936,
                 max_positions: 32_768,
@@ -115,7 +117,8 @@ impl Defaults {
 }
 
 #[derive(Deserialize)]
-struct Quantization {
+#[serde(rename = "Quantization")]
+struct QuantizationJson {
     quant_method: Option<String>,
 }
 
@@ -143,27 +146,27 @@ fn present<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<O
     Option::deserialize(deserializer).map(Some)
 }
 
-impl Config {
-    fn family(&self) -> Result<Family, ConfigError> {
+impl ConfigJson {
+    fn family(&self) -> Result<ModelFamily, ConfigJsonError> {
         let named = self.architectures.as_deref().unwrap_or_default();
-        let unknown = |name: &str| Err(ConfigError::Architecture(format!("'{}'", name.escape_debug())));
+        let unknown = |name: &str| Err(ConfigJsonError::Architecture(format!("'{}'", name.escape_debug())));
         // The coordinator sends nothing else here.
         if let Some(other) = named.first().filter(|name| !CONFIG_ARCHITECTURES.contains(&name.as_str())) {
             return unknown(other);
         }
         let name = named.first().or(self.model_type.as_ref());
         match name.map(String::as_str) {
-            Some("LlamaForCausalLM" | "LLaMAForCausalLM" | "llama") => Ok(Family::Llama),
-            Some("MistralForCausalLM" | "mistral") => Ok(Family::Mistral),
-            Some("Qwen2ForCausalLM" | "qwen2") => Ok(Family::Qwen2),
-            Some("Qwen3ForCausalLM" | "qwen3") => Ok(Family::Qwen3),
+            Some("LlamaForCausalLM" | "LLaMAForCausalLM" | "llama") => Ok(ModelFamily::Llama),
+            Some("MistralForCausalLM" | "mistral") => Ok(ModelFamily::Mistral),
+            Some("Qwen2ForCausalLM" | "qwen2") => Ok(ModelFamily::Qwen2),
+            Some("Qwen3ForCausalLM" | "qwen3") => Ok(ModelFamily::Qwen3),
             Some(name) => unknown(name),
-            None => Err(ConfigError::Architecture("of a config.json without 'architectures'".to_owned())),
+            None => Err(ConfigJsonError::Architecture("of a config.json without 'architectures'".to_owned())),
         }
     }
 
-    fn spec(&self, family: Family) -> Result<DecoderSpec, ConfigError> {
-        let defaults = Defaults::of(family);
+    fn spec(&self, family: ModelFamily) -> Result<DecoderSpec, ConfigJsonError> {
+        let defaults = FamilyDefaults::of(family);
         let hidden = self.hidden_size.unwrap_or(4_096);
         let heads = self.num_attention_heads.unwrap_or(32);
         let kv_heads = self.num_key_value_heads.unwrap_or(defaults.kv_heads.unwrap_or(heads));
@@ -184,12 +187,12 @@ impl Config {
             rope: self.rope(max_positions)?,
             tied_head: self.tie_word_embeddings.unwrap_or(false),
             attention_bias: match (family, self.attention_bias) {
-                (Family::Qwen2, _) => AttentionBias::QueryKeyValue,
-                (Family::Llama | Family::Qwen3, Some(true)) => AttentionBias::All,
+                (ModelFamily::Qwen2, _) => AttentionBias::QueryKeyValue,
+                (ModelFamily::Llama | ModelFamily::Qwen3, Some(true)) => AttentionBias::All,
                 _ => AttentionBias::None,
             },
-            head_norm: family == Family::Qwen3,
-            mlp_bias: family == Family::Llama && self.mlp_bias.unwrap_or(false),
+            head_norm: family == ModelFamily::Qwen3,
+            mlp_bias: family == ModelFamily::Llama && self.mlp_bias.unwrap_or(false),
             activation: activation(self.hidden_act.as_deref().unwrap_or("silu"))?,
             // A window as long as the sequence hides nothing. Serving no more than the window is exact without one.
             max_positions: max_positions.min(self.window(family).unwrap_or(usize::MAX)),
@@ -197,22 +200,22 @@ impl Config {
     }
 
     /// How far back attention looks, where that has an end.
-    fn window(&self, family: Family) -> Option<usize> {
+    fn window(&self, family: ModelFamily) -> Option<usize> {
         match (family, self.sliding_window) {
-            (Family::Llama, _) => None,
-            (Family::Mistral, window) => window.unwrap_or(Some(4_096)),
+            (ModelFamily::Llama, _) => None,
+            (ModelFamily::Mistral, window) => window.unwrap_or(Some(4_096)),
             // Qwen's files name a window that they do not use.
-            (Family::Qwen2 | Family::Qwen3, _) if !self.use_sliding_window.unwrap_or(false) => None,
-            (Family::Qwen2 | Family::Qwen3, window) => window.unwrap_or(Some(4_096)),
+            (ModelFamily::Qwen2 | ModelFamily::Qwen3, _) if !self.use_sliding_window.unwrap_or(false) => None,
+            (ModelFamily::Qwen2 | ModelFamily::Qwen3, window) => window.unwrap_or(Some(4_096)),
         }
     }
 
-    fn rope(&self, max_positions: usize) -> Result<RopeSpec, ConfigError> {
+    fn rope(&self, max_positions: usize) -> Result<RopeSpec, ConfigJsonError> {
         let said = |table: &Option<RopeTable>| table.clone().filter(|table| *table != RopeTable::default());
         let table = said(&self.rope_scaling).or(said(&self.rope_parameters)).unwrap_or_default();
         let partial = table.partial_rotary_factor.or(self.partial_rotary_factor).unwrap_or(1.0);
         if partial != 1.0 {
-            return Err(ConfigError::Unsupported(format!("rotation of a part of each head ({partial})")));
+            return Err(ConfigJsonError::Unsupported(format!("rotation of a part of each head ({partial})")));
         }
         let theta = positive("rope_theta", table.rope_theta.or(self.rope_theta).unwrap_or(10_000.0))?;
         let kind = table.rope_type.as_deref().or(table.old_type.as_deref()).unwrap_or("default");
@@ -249,7 +252,7 @@ impl Config {
                     truncate: table.truncate.unwrap_or(true),
                 }
             }
-            other => return Err(ConfigError::Unsupported(format!("rope scaling '{}'", other.escape_debug()))),
+            other => return Err(ConfigJsonError::Unsupported(format!("rope scaling '{}'", other.escape_debug()))),
         };
         Ok(RopeSpec { planes: RopePlanes::Halves, theta, scaling })
     }
@@ -269,18 +272,18 @@ impl RopeTable {
     }
 }
 
-fn activation(name: &str) -> Result<Activation, ConfigError> {
+fn activation(name: &str) -> Result<Activation, ConfigJsonError> {
     match name {
         "silu" | "swish" => Ok(Activation::Silu),
         "gelu" => Ok(Activation::GeluErf),
         "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Ok(Activation::GeluTanh),
         "relu" => Ok(Activation::Relu),
-        other => Err(ConfigError::Unsupported(format!("the activation '{}'", other.escape_debug()))),
+        other => Err(ConfigJsonError::Unsupported(format!("the activation '{}'", other.escape_debug()))),
     }
 }
 
 /// Refuses what no tensor shape could show to be wrong, and keeps later arithmetic in range.
-pub(crate) fn check(spec: &DecoderSpec) -> Result<(), ConfigError> {
+pub(crate) fn check(spec: &DecoderSpec) -> Result<(), ConfigJsonError> {
     for (name, value) in [
         ("num_hidden_layers", spec.layers),
         ("hidden_size", spec.hidden),
@@ -319,16 +322,16 @@ pub(crate) fn check(spec: &DecoderSpec) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn positive(name: &str, value: f64) -> Result<f64, ConfigError> {
+fn positive(name: &str, value: f64) -> Result<f64, ConfigJsonError> {
     if value.is_finite() && value > 0.0 { Ok(value) } else { Err(inconsistent(format!("{name} is {value}"))) }
 }
 
-fn lacks(kind: &str, field: &str) -> ConfigError {
+fn lacks(kind: &str, field: &str) -> ConfigJsonError {
     inconsistent(format!("rope scaling '{kind}' lacks {field}"))
 }
 
-fn inconsistent(what: impl Into<String>) -> ConfigError {
-    ConfigError::Inconsistent(what.into())
+fn inconsistent(what: impl Into<String>) -> ConfigJsonError {
+    ConfigJsonError::Inconsistent(what.into())
 }
 
 #[cfg(test)]

@@ -2,12 +2,12 @@
 
 use super::*;
 
-fn spec(json: &str) -> Result<DecoderSpec, ConfigError> {
+fn spec(json: &str) -> Result<DecoderSpec, ConfigJsonError> {
     DecoderSpec::from_config(json.as_bytes())
 }
 
 /// A small Llama with these fields besides.
-fn llama(fields: &str) -> Result<DecoderSpec, ConfigError> {
+fn llama(fields: &str) -> Result<DecoderSpec, ConfigJsonError> {
     spec(&format!(
         r#"{{"architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_attention_heads": 4,
             "max_position_embeddings": 512 {fields}}}"#
@@ -142,10 +142,13 @@ fn numbers_that_fit_no_model_are_refused() {
     ] {
         assert!(refused(fields).contains(said), "{fields}: {}", refused(fields));
     }
-    assert!(matches!(spec(r#"{"model_type": "llama", "num_attention_heads": 0}"#), Err(ConfigError::Inconsistent(_))));
-    assert!(matches!(spec("not json"), Err(ConfigError::Malformed(_))));
-    assert!(matches!(spec(r#"{"model_type": "llama", "hidden_size": -4}"#), Err(ConfigError::Malformed(_))));
-    assert!(matches!(spec(r#"{"model_type": "llama", "hidden_size": 4.5}"#), Err(ConfigError::Malformed(_))));
+    assert!(matches!(
+        spec(r#"{"model_type": "llama", "num_attention_heads": 0}"#),
+        Err(ConfigJsonError::Inconsistent(_))
+    ));
+    assert!(matches!(spec("not json"), Err(ConfigJsonError::Malformed(_))));
+    assert!(matches!(spec(r#"{"model_type": "llama", "hidden_size": -4}"#), Err(ConfigJsonError::Malformed(_))));
+    assert!(matches!(spec(r#"{"model_type": "llama", "hidden_size": 4.5}"#), Err(ConfigJsonError::Malformed(_))));
 }
 
 proptest::proptest! {

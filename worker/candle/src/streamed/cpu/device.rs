@@ -5,46 +5,46 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use model_boss_engine::residency::schedule::BlockId;
-use model_boss_engine::residency::{Capabilities, Device, Fault, Loan};
+use model_boss_engine::residency::{Capabilities, Loan, StreamDevice, StreamFault};
 use model_boss_weights::store::Reads;
 
 use crate::matrix::Matrix;
-use crate::streamed::block::Block;
-use crate::streamed::table::Piece;
+use crate::streamed::block::StreamedBlock;
+use crate::streamed::table::MatrixPiece;
 
 /// The CPU as a device to stream through: its memory is the host's.
 pub(crate) struct CpuDevice {
-    blocks: Vec<(Reads, Vec<Piece>)>,
+    blocks: Vec<(Reads, Vec<MatrixPiece>)>,
     /// By block: whether its numbers were looked at. Files do not change while they are read, so once is enough.
     checked: Vec<bool>,
 }
 
 impl CpuDevice {
-    pub(crate) fn new(blocks: Vec<(Reads, Vec<Piece>)>) -> Self {
+    pub(crate) fn new(blocks: Vec<(Reads, Vec<MatrixPiece>)>) -> Self {
         let checked = vec![false; blocks.len()];
         Self { blocks, checked }
     }
 }
 
-impl Device for CpuDevice {
-    type Block = Block;
+impl StreamDevice for CpuDevice {
+    type Block = StreamedBlock;
 
     fn capabilities(&self) -> Capabilities {
         Capabilities { host_memory: true, ..Capabilities::default() }
     }
 
-    fn place(&mut self, block: BlockId, mut from: Loan) -> Result<Block, Fault> {
+    fn place(&mut self, block: BlockId, mut from: Loan) -> Result<StreamedBlock, StreamFault> {
         let (Some((reads, pieces)), Some(checked)) = (self.blocks.get(block.0), self.checked.get_mut(block.0)) else {
-            return Err(Fault::Step(format!("no block {}", block.0)));
+            return Err(StreamFault::Step(format!("no block {}", block.0)));
         };
-        arrange(reads, pieces, &mut from, !*checked).map_err(Fault::Step)?;
+        arrange(reads, pieces, &mut from, !*checked).map_err(StreamFault::Step)?;
         *checked = true;
-        matrices(reads, pieces, &Bytes::from_owner(from)).map(Block::new).map_err(Fault::Step)
+        matrices(reads, pieces, &Bytes::from_owner(from)).map(StreamedBlock::new).map_err(StreamFault::Step)
     }
 }
 
 /// Makes what was read ready to compute with, where it lies.
-pub(crate) fn arrange(reads: &Reads, pieces: &[Piece], buffer: &mut [u8], check: bool) -> Result<(), String> {
+pub(crate) fn arrange(reads: &Reads, pieces: &[MatrixPiece], buffer: &mut [u8], check: bool) -> Result<(), String> {
     for (place, piece) in reads.places().iter().zip(pieces) {
         let bytes = buffer.get_mut(place.clone()).unwrap_or_default();
         // Arranged bytes have their scales elsewhere; they were looked at when they were arranged.
@@ -59,8 +59,12 @@ pub(crate) fn arrange(reads: &Reads, pieces: &[Piece], buffer: &mut [u8], check:
 }
 
 /// Matrices over arranged bytes, by name.
-pub(crate) fn matrices(reads: &Reads, pieces: &[Piece], bytes: &Bytes) -> Result<HashMap<String, Matrix>, String> {
-    let matrix = |(place, piece): (&std::ops::Range<usize>, &Piece)| {
+pub(crate) fn matrices(
+    reads: &Reads,
+    pieces: &[MatrixPiece],
+    bytes: &Bytes,
+) -> Result<HashMap<String, Matrix>, String> {
+    let matrix = |(place, piece): (&std::ops::Range<usize>, &MatrixPiece)| {
         let kernel = piece.layout.kernel(bytes.slice(place.clone()));
         let kernel = kernel.map_err(|what| format!("tensor '{}' {what}", piece.name))?;
         Ok((piece.name.clone(), Matrix::Stored(kernel)))

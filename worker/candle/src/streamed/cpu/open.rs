@@ -8,9 +8,9 @@ use std::time::Instant;
 use bytes::Bytes;
 use model_boss_engine::DecoderError;
 use model_boss_engine::residency::adapt::Adapter;
-use model_boss_engine::residency::plan::{Needs, Plan as ResidencyPlan, Rates, StreamPlan, plan};
-use model_boss_engine::residency::{Device, Monitor, Residency, Streamer};
-use model_boss_weights::store::{self, HostBuffer, MemoryStore, Reads, StoreChoice, WeightStore, read_all};
+use model_boss_engine::residency::plan::{MemoryNeeds, Rates, ResidencyPlan, StreamPlan, plan};
+use model_boss_engine::residency::{Monitor, ResidencySummary, StreamDevice, Streamer};
+use model_boss_weights::store::{self, HostBuffer, MemoryStore, Reads, WeightStore, WeightStoreChoice, read_all};
 
 use super::device::{CpuDevice, arrange, matrices};
 use crate::error::ModelError;
@@ -18,26 +18,26 @@ use crate::kernels::kernel::MatrixKernel;
 use crate::kernels::layout::MatrixLayout;
 use crate::layers::layer::Layer;
 use crate::matrix::Matrix;
-use crate::plan::part::Part;
-use crate::read::reader::Reader;
-use crate::streamed::block::Block;
+use crate::plan::part::DevicePart;
+use crate::read::reader::WeightReader;
+use crate::streamed::block::StreamedBlock;
 use crate::streamed::index;
-use crate::streamed::layers::{Pieces, Streamed};
+use crate::streamed::layers::{BlockWeights, StreamedLayers};
 use crate::streamed::measure::{ReadTimes, seconds, touch};
 use crate::streamed::planned::{everything, kept, report};
-use crate::streamed::request::{Asked, Opened, needs_beside_layers};
+use crate::streamed::request::{StreamRequest, StreamedPart, needs_beside_layers};
 use crate::streamed::store_source::StoreSource;
-use crate::streamed::table::{LayerTable, Piece};
+use crate::streamed::table::{LayerTable, MatrixPiece};
 
 /// The layers of one device, of which some come and go. What of the ends is on the device has been read.
-pub(crate) fn open(asked: &Asked<'_>, reader: &mut Reader<'_>) -> Result<Opened, ModelError> {
-    let Asked { spec, part, options, .. } = *asked;
-    let Part { place, layers, .. } = part;
+pub(crate) fn open(asked: &StreamRequest<'_>, reader: &mut WeightReader<'_>) -> Result<StreamedPart, ModelError> {
+    let StreamRequest { spec, part, options, .. } = *asked;
+    let DevicePart { place, layers, .. } = part;
     let mut table = LayerTable::read(spec, reader.files(), reader, layers.clone())?;
     let index = index::apply(&mut table, MatrixLayout::arrangement);
     let store = store::open(&table.paths, options.store)?;
 
-    let needs = Needs {
+    let needs = MemoryNeeds {
         layers: layers.clone().map(|layer| table.reads(&[layer]).0.buffer() as u64).collect(),
         ..needs_beside_layers(asked, reader)
     };
@@ -54,7 +54,7 @@ pub(crate) fn open(asked: &Asked<'_>, reader: &mut Reader<'_>) -> Result<Opened,
     let mut resident: Vec<Option<Arc<Layer>>> = vec![None; spec.layers];
     for layer in layers.clone().filter(|layer| !planned.streams(*layer)) {
         let (block, bytes) = read_layer(&table, layer, store.as_ref())?;
-        let mut parts = Pieces { small: &table.small, block: &block };
+        let mut parts = BlockWeights { small: &table.small, block: &block };
         resident[layer] = Some(Arc::new(Layer::read(&mut parts, spec, layer)?));
         reader.took(bytes);
     }
@@ -62,18 +62,18 @@ pub(crate) fn open(asked: &Asked<'_>, reader: &mut Reader<'_>) -> Result<Opened,
     let buffer = blocks.iter().map(|(reads, _)| reads.buffer()).max().unwrap_or(0);
     let reads: Vec<Reads> = blocks.iter().map(|(reads, _)| reads.clone()).collect();
     let (store, held): (Arc<dyn WeightStore>, u64) = match options.store {
-        StoreChoice::Memory => {
+        WeightStoreChoice::Memory => {
             let taken = needs.ends + needs.kv + needs.workspace + planned.layer_bytes();
             let room = place.budget.saturating_sub(taken);
             let store = MemoryStore::holding(store, &reads, &kept(&planned), room)?;
             let held = store.bytes();
             (Arc::new(store), held)
         }
-        StoreChoice::Auto | StoreChoice::Direct | StoreChoice::Map => (store, 0),
+        WeightStoreChoice::Auto | WeightStoreChoice::Direct | WeightStoreChoice::Map => (store, 0),
     };
     let named = index.map_or(store.describe(), |index| format!("{}, {index}", store.describe()));
     let (slots, device) = (planned.slots, CpuDevice::new(blocks));
-    let about = Residency {
+    let about = ResidencySummary {
         rearranged_bytes: rearranged(&table, &planned),
         ..report(&planned, &rates, layers.len(), named, device.capabilities())
     };
@@ -82,8 +82,8 @@ pub(crate) fn open(asked: &Asked<'_>, reader: &mut Reader<'_>) -> Result<Opened,
     let (source, ring) = (StoreSource { store, reads }, (slots, buffer));
     let streamer = Streamer::start(spec.layers, planned.blocks, slots, ring, source, device, Arc::clone(&monitor))?;
     let streamer = streamer.adapting(adapter);
-    let stretch = Streamed { spec: spec.clone(), small: table.small, resident, streamer, monitor, clock: None };
-    Ok(Opened { stretch: Box::new(stretch), slot_bytes: (slots * buffer) as u64 + held, host_bytes: 0 })
+    let stretch = StreamedLayers { spec: spec.clone(), small: table.small, resident, streamer, monitor, clock: None };
+    Ok(StreamedPart { stretch: Box::new(stretch), slot_bytes: (slots * buffer) as u64 + held, host_bytes: 0 })
 }
 
 /// Bytes of a step that have to be put into another order.
@@ -96,14 +96,14 @@ fn rearranged(table: &LayerTable, planned: &StreamPlan) -> u64 {
 }
 
 /// A layer that stays, and its bytes.
-fn read_layer(table: &LayerTable, layer: usize, store: &dyn WeightStore) -> Result<(Block, u64), ModelError> {
+fn read_layer(table: &LayerTable, layer: usize, store: &dyn WeightStore) -> Result<(StreamedBlock, u64), ModelError> {
     let (reads, pieces) = table.reads(&[layer]);
     let mut buffer = host_buffer(reads.buffer())?;
     read_all(store, &reads, &mut buffer)?;
     let bad = |what| ModelError::Layer { layer, what };
     arrange(&reads, &pieces, &mut buffer, true).map_err(bad)?;
     let matrices = matrices(&reads, &pieces, &Bytes::from_owner(buffer)).map_err(bad)?;
-    Ok((Block::new(matrices), pieces.iter().map(|piece| piece.extent.len).sum()))
+    Ok((StreamedBlock::new(matrices), pieces.iter().map(|piece| piece.extent.len).sum()))
 }
 
 fn host_buffer(bytes: usize) -> Result<HostBuffer, ModelError> {
@@ -124,7 +124,7 @@ fn measure(table: &LayerTable, layers: &Range<usize>, store: &dyn WeightStore) -
         times.took(reads.buffer() as u64, seconds(|| read_all(store, reads, &mut loan))?);
         let begun = Instant::now();
         arrange(reads, pieces, &mut loan, false).map_err(|what| ModelError::Layer { layer: 0, what })?;
-        let moves = pieces.iter().any(Piece::moves);
+        let moves = pieces.iter().any(MatrixPiece::moves);
         rates.place = if moves { per_second(begun) } else { f64::INFINITY };
         let shared = Bytes::from_owner(loan);
         let matrices = matrices(reads, pieces, &shared).map_err(|what| ModelError::Layer { layer: 0, what })?;

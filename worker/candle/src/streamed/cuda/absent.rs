@@ -1,9 +1,9 @@
 //! Streaming to NVIDIA GPUs in a build without them.
 
 use crate::error::ModelError;
-use crate::read::reader::Reader;
-use crate::streamed::request::{Asked, Opened};
+use crate::read::reader::WeightReader;
+use crate::streamed::request::{StreamRequest, StreamedPart};
 
-pub(crate) fn stream(_asked: &Asked<'_>, _reader: &mut Reader<'_>) -> Result<Opened, ModelError> {
+pub(crate) fn stream(_asked: &StreamRequest<'_>, _reader: &mut WeightReader<'_>) -> Result<StreamedPart, ModelError> {
     Err(ModelError::NoStreaming)
 }

@@ -10,8 +10,8 @@ use candle_core::cuda_backend::CudaError;
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaEvent, CudaStream, result, sys};
 use candle_core::{CudaDevice, Device};
 use model_boss_engine::DecoderError;
-use model_boss_engine::residency::copied::{Driver, Queue};
-use model_boss_engine::residency::{Capabilities, Fault};
+use model_boss_engine::residency::device_copy::{CopyDriver, Queue};
+use model_boss_engine::residency::{Capabilities, StreamFault};
 use model_boss_weights::store::HostBuffer;
 
 use super::fault::{fault, of_candle};
@@ -19,17 +19,17 @@ use super::memory::{SlotMemory, pinned};
 use crate::device::failure_of_gpu;
 use crate::error::ModelError;
 use crate::kernels::layout::MatrixLayout;
-use crate::read::reader::Reader;
-use crate::streamed::copied;
-use crate::streamed::request::{Asked, Opened};
+use crate::read::reader::WeightReader;
+use crate::streamed::device_copy;
+use crate::streamed::request::{StreamRequest, StreamedPart};
 
 /// Streams layers to the GPU that was asked for.
-pub(crate) fn stream(asked: &Asked<'_>, reader: &mut Reader<'_>) -> Result<Opened, ModelError> {
+pub(crate) fn stream(asked: &StreamRequest<'_>, reader: &mut WeightReader<'_>) -> Result<StreamedPart, ModelError> {
     let driver = CudaDriver::new(&asked.part.place.target.device).map_err(|error| {
         let error = failure_of_gpu(&error).unwrap_or_else(|| DecoderError::Fatal(error.to_string()));
         ModelError::Device(error)
     })?;
-    copied::open(asked, reader, &Arc::new(driver))
+    device_copy::open(asked, reader, &Arc::new(driver))
 }
 
 /// One GPU with a stream of its own for copies.
@@ -58,7 +58,7 @@ impl CudaDriver {
     }
 }
 
-impl Driver for CudaDriver {
+impl CopyDriver for CudaDriver {
     type Class = MatrixLayout;
     type Memory = SlotMemory;
     type Event = CudaEvent;
@@ -67,23 +67,23 @@ impl Driver for CudaDriver {
         Capabilities { pinned_host: true, ..Capabilities::default() }
     }
 
-    fn host_buffer(&self, bytes: usize) -> Result<HostBuffer, Fault> {
+    fn host_buffer(&self, bytes: usize) -> Result<HostBuffer, StreamFault> {
         pinned(&self.context, bytes)
     }
 
-    fn allocate(&self, class: &MatrixLayout) -> Result<SlotMemory, Fault> {
+    fn allocate(&self, class: &MatrixLayout) -> Result<SlotMemory, StreamFault> {
         SlotMemory::allocate(*class, &self.device, &self.cuda).map_err(|error| of_candle(&error))
     }
 
-    fn event(&self, timed: bool) -> Result<CudaEvent, Fault> {
+    fn event(&self, timed: bool) -> Result<CudaEvent, StreamFault> {
         // Whoever waits for one sleeps: a copy takes milliseconds, and asking in a loop meanwhile would take a core.
         let flags = timed.then_some(sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC);
         self.context.new_event(flags).map_err(fault)
     }
 
-    fn copy(&self, from: &[u8], to: &SlotMemory) -> Result<(), Fault> {
+    fn copy(&self, from: &[u8], to: &SlotMemory) -> Result<(), StreamFault> {
         if from.len() != to.bytes {
-            return Err(Fault::Step(format!("{} bytes for a matrix of {}", from.len(), to.bytes)));
+            return Err(StreamFault::Step(format!("{} bytes for a matrix of {}", from.len(), to.bytes)));
         }
         self.context.bind_to_thread().map_err(fault)?;
         // SAFETY: `to` has so many bytes at its address, and it and `from` stay until an event behind this is reached, as
@@ -92,19 +92,19 @@ impl Driver for CudaDriver {
         unsafe { result::memcpy_htod_async(to.address, from, self.copy.cu_stream()) }.map_err(fault)
     }
 
-    fn record(&self, event: &CudaEvent, queue: Queue) -> Result<(), Fault> {
+    fn record(&self, event: &CudaEvent, queue: Queue) -> Result<(), StreamFault> {
         event.record(self.queue(queue)).map_err(fault)
     }
 
-    fn wait(&self, queue: Queue, event: &CudaEvent) -> Result<(), Fault> {
+    fn wait(&self, queue: Queue, event: &CudaEvent) -> Result<(), StreamFault> {
         self.queue(queue).wait(event).map_err(fault)
     }
 
-    fn finish(&self, event: &CudaEvent) -> Result<(), Fault> {
+    fn finish(&self, event: &CudaEvent) -> Result<(), StreamFault> {
         event.synchronize().map_err(fault)
     }
 
-    fn seconds(&self, from: &CudaEvent, to: &CudaEvent) -> Result<f64, Fault> {
+    fn seconds(&self, from: &CudaEvent, to: &CudaEvent) -> Result<f64, StreamFault> {
         from.elapsed_ms(to).map(|milliseconds| f64::from(milliseconds) / 1e3).map_err(fault)
     }
 }

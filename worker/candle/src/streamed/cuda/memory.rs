@@ -10,7 +10,7 @@ use candle_core::quantized::QStorage;
 use candle_core::quantized::cuda::QCudaStorage;
 use candle_core::{CudaDevice, DType, Device, Result, Storage, Tensor, bail};
 use half::{bf16, f16};
-use model_boss_engine::residency::Fault;
+use model_boss_engine::residency::StreamFault;
 use model_boss_protocol::ByteCount;
 use model_boss_weights::gguf::TensorType;
 use model_boss_weights::store::{HostBuffer, HostMemory, PAGE};
@@ -20,8 +20,8 @@ use std::sync::Arc;
 use super::fault::fault;
 use crate::kernels::layout::MatrixLayout;
 use crate::matrix::Matrix;
-use crate::matrix::blocks::{self, Blocks};
-use crate::streamed::copied::MatrixMemory;
+use crate::matrix::blocks::{self, DeviceBlocks};
+use crate::streamed::device_copy::MatrixMemory;
 
 /// What memory on a GPU is given out in; kernels read in vectors.
 const ALIGNMENT: u64 = 256;
@@ -47,7 +47,8 @@ impl SlotMemory {
             TensorType::BF16 => dense::<bf16>(layout.shape, DType::BF16, device, &cuda.cuda_stream())?,
             kind => {
                 let Some(kind) = blocks::kind(kind) else { bail!("no kernel for {kind}") };
-                let blocks = Blocks::over(QStorage::Cuda(QCudaStorage::zeros(cuda, outs * depth, kind)?), layout)?;
+                let blocks =
+                    DeviceBlocks::over(QStorage::Cuda(QCudaStorage::zeros(cuda, outs * depth, kind)?), layout)?;
                 let address = blocks.tensor().device_ptr()?.addr() as sys::CUdeviceptr;
                 (Matrix::Blocks(blocks), address)
             }
@@ -115,7 +116,7 @@ impl HostMemory for Pinned {
 }
 
 /// Whole pages, at least so many bytes, zeroed.
-pub(super) fn pinned(context: &Arc<CudaContext>, bytes: usize) -> std::result::Result<HostBuffer, Fault> {
+pub(super) fn pinned(context: &Arc<CudaContext>, bytes: usize) -> std::result::Result<HostBuffer, StreamFault> {
     let bytes = bytes.max(1).next_multiple_of(PAGE);
     // The driver does not promise that memory begins with a page, and small pieces of it share one.
     let with_room = bytes.saturating_add(PAGE);
@@ -132,14 +133,14 @@ pub(super) fn pinned(context: &Arc<CudaContext>, bytes: usize) -> std::result::R
         start.write_bytes(0, bytes);
     }
     let buffer = HostBuffer::over(Box::new(Pinned { _memory: memory, start, bytes }));
-    buffer.map_err(|error| Fault::Step(error.to_string()))
+    buffer.map_err(|error| StreamFault::Step(error.to_string()))
 }
 
 /// The driver has no words of its own for a host that is full.
-fn not_pinned(error: DriverError, bytes: usize) -> Fault {
+fn not_pinned(error: DriverError, bytes: usize) -> StreamFault {
     match error.0 {
         sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
-            Fault::Step(format!("the host has no {} of page-locked memory", ByteCount(bytes as u64)))
+            StreamFault::Step(format!("the host has no {} of page-locked memory", ByteCount(bytes as u64)))
         }
         _ => fault(error),
     }
@@ -153,7 +154,7 @@ mod tests {
     fn a_full_host_is_told_from_a_full_gpu_and_from_a_broken_one() {
         let of = |result| not_pinned(DriverError(result), 3 << 20);
         let full = of(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY);
-        assert!(matches!(full, Fault::Step(what) if what.contains("host") && what.contains("3.00 MiB")));
-        assert!(matches!(of(sys::CUresult::CUDA_ERROR_ILLEGAL_ADDRESS), Fault::Fatal(_)));
+        assert!(matches!(full, StreamFault::Step(what) if what.contains("host") && what.contains("3.00 MiB")));
+        assert!(matches!(of(sys::CUresult::CUDA_ERROR_ILLEGAL_ADDRESS), StreamFault::Fatal(_)));
     }
 }

@@ -127,7 +127,7 @@ impl Adapter {
 
     fn look(&mut self) -> Option<Change> {
         let before = self.median_wall();
-        self.expected = self.played(self.look_ahead);
+        self.expected = self.simulated_seconds(self.look_ahead);
         if !self.free {
             return None;
         }
@@ -145,7 +145,7 @@ impl Adapter {
         }
         let now = self.expected?;
         let best = (1..self.plan.slots)
-            .filter_map(|look_ahead| Some((look_ahead, self.played(look_ahead)?)))
+            .filter_map(|look_ahead| Some((look_ahead, self.simulated_seconds(look_ahead)?)))
             .min_by(|(_, one), (_, other)| one.total_cmp(other));
         let (best, seconds) =
             best.filter(|(_, seconds)| *seconds < now * (1.0 - GAIN)).unwrap_or((self.look_ahead, now));
@@ -165,7 +165,7 @@ impl Adapter {
     }
 
     /// Mean seconds of the last steps, had they looked so far ahead.
-    fn played(&self, look_ahead: usize) -> Option<f64> {
+    fn simulated_seconds(&self, look_ahead: usize) -> Option<f64> {
         let kept = self.plan.kept(look_ahead);
         let steps: Vec<StepCost> = self.recent.iter().map(|step| self.cost(step, &kept)).collect();
         // Run in twice: how the first steps found the slots is not known.

@@ -1,9 +1,9 @@
 use proptest::prelude::*;
 
-use super::super::plan::{Needs, Plan, Rates, Wish, plan};
+use super::super::plan::{MemoryNeeds, Rates, ResidencyOptions, ResidencyPlan, plan};
 use super::super::predict::{BlockCost, LayerCost};
 use super::super::schedule::Schedule;
-use super::super::simulated::{Played, SimulatedDevice};
+use super::super::simulated::{SimulatedDevice, SimulatedRun};
 use super::*;
 
 const MIB: u64 = 1 << 20;
@@ -12,10 +12,10 @@ const LAYERS: usize = 36;
 /// 36 layers of 100 MiB with room for 13, planned by a disk that is three times slower than computing.
 fn planned() -> (StreamPlan, Vec<u64>) {
     let layers = vec![100 * MIB; LAYERS];
-    let needs = Needs { layers: layers.clone(), ..Needs::default() };
+    let needs = MemoryNeeds { layers: layers.clone(), ..MemoryNeeds::default() };
     let rates = Rates { read: 1e9, place: f64::INFINITY, latency: 0.0, compute: 3e9 };
-    match plan(&needs, 1300 * MIB, &Wish::default(), Some(&rates)) {
-        Ok(Plan::Stream(plan)) => (plan, layers),
+    match plan(&needs, 1300 * MIB, &ResidencyOptions::default(), Some(&rates)) {
+        Ok(ResidencyPlan::Stream(plan)) => (plan, layers),
         other => panic!("{other:?}"),
     }
 }
@@ -40,7 +40,7 @@ fn schedule(plan: &StreamPlan) -> Schedule {
 }
 
 /// With a look-ahead that stays as it is.
-fn fixed(plan: &StreamPlan, look_ahead: usize, device: &SimulatedDevice, steps: usize) -> Played {
+fn fixed(plan: &StreamPlan, look_ahead: usize, device: &SimulatedDevice, steps: usize) -> SimulatedRun {
     let mut schedule = schedule(plan);
     schedule.keep(&plan.kept(look_ahead));
     device.play(schedule, &vec![None; steps]).unwrap()

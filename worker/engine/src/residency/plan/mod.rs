@@ -1,7 +1,7 @@
 //! Which layers stay on a device and which are streamed through it, and through how large a window; or that it cannot be
 //! done, with the numbers. Knows bytes and rates, no files and no devices.
 
-use model_boss_protocol::ByteCount;
+use model_boss_protocol::{ByteCount, ResidencyMode};
 
 use super::predict::{self, BlockCost, LayerCost, StepCost};
 use super::schedule::BlockId;
@@ -21,7 +21,7 @@ const FREEDOM: f64 = 1.02;
 
 /// What a model needs on one device, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Needs {
+pub struct MemoryNeeds {
     /// Of each layer's weights that can be streamed.
     pub layers: Vec<u64>,
     /// Of weights that always stay: embedding, head, norms, biases.
@@ -34,25 +34,13 @@ pub struct Needs {
 
 /// How it may be done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wish {
+pub struct ResidencyOptions {
     /// Which way.
-    pub mode: Mode,
+    pub mode: ResidencyMode,
     /// Blocks fetched ahead of the one in use.
     pub window: Option<usize>,
     /// Layers of a block.
     pub block: Option<usize>,
-}
-
-/// Where layers live.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// On the device if they fit, else streamed.
-    #[default]
-    Auto,
-    /// On the device, or not at all.
-    Resident,
-    /// Streamed, even if they fit.
-    Stream,
 }
 
 /// What was measured.
@@ -70,7 +58,7 @@ pub struct Rates {
 
 /// What to do.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Plan {
+pub enum ResidencyPlan {
     /// Everything stays.
     Resident,
     /// Some layers come and go.
@@ -118,7 +106,7 @@ impl StreamPlan {
 
 /// It does not fit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum PlanRefusal {
     /// Not resident, and nothing else is wanted.
     #[error(
         "all weights take {weights}, keys and values {kv}, a step {workspace}: together {needs}, and there are {budget}; \
@@ -161,16 +149,21 @@ pub enum Refusal {
 }
 
 /// Plans for one device with `budget` bytes.
-pub fn plan(needs: &Needs, budget: u64, wish: &Wish, rates: Option<&Rates>) -> Result<Plan, Refusal> {
+pub fn plan(
+    needs: &MemoryNeeds,
+    budget: u64,
+    wish: &ResidencyOptions,
+    rates: Option<&Rates>,
+) -> Result<ResidencyPlan, PlanRefusal> {
     let layers: u64 = needs.layers.iter().sum();
     // What a file says of itself may be anything.
     let always = needs.ends.saturating_add(needs.kv).saturating_add(needs.workspace);
     let all = always.saturating_add(layers);
     match wish.mode {
-        Mode::Auto if all <= budget => return Ok(Plan::Resident),
-        Mode::Resident if all <= budget => return Ok(Plan::Resident),
-        Mode::Resident => {
-            return Err(Refusal::NotResident {
+        ResidencyMode::Auto if all <= budget => return Ok(ResidencyPlan::Resident),
+        ResidencyMode::Resident if all <= budget => return Ok(ResidencyPlan::Resident),
+        ResidencyMode::Resident => {
+            return Err(PlanRefusal::NotResident {
                 weights: ByteCount(needs.ends.saturating_add(layers)),
                 kv: ByteCount(needs.kv),
                 workspace: ByteCount(needs.workspace),
@@ -178,7 +171,7 @@ pub fn plan(needs: &Needs, budget: u64, wish: &Wish, rates: Option<&Rates>) -> R
                 budget: ByteCount(budget),
             });
         }
-        Mode::Auto | Mode::Stream => {}
+        ResidencyMode::Auto | ResidencyMode::Stream => {}
     }
     let windows = match (wish.window, rates) {
         (Some(window), _) => window.max(1)..=window.max(1),
@@ -201,12 +194,12 @@ pub fn plan(needs: &Needs, budget: u64, wish: &Wish, rates: Option<&Rates>) -> R
             }
         }
     }
-    best.map(Plan::Stream).ok_or_else(|| {
+    best.map(ResidencyPlan::Stream).ok_or_else(|| {
         let sizes = sizes(needs, wish, rates);
         let smallest = sizes.map(|size| largest(needs, 0..needs.layers.len(), size)).min().unwrap_or(0);
         let slots = wish.window.map_or(2, |window| window.max(1) + 1);
         let window = smallest.saturating_mul(slots as u64);
-        Refusal::NotStreamed {
+        PlanRefusal::NotStreamed {
             needs: ByteCount(always.saturating_add(window)),
             budget: ByteCount(budget),
             ends: ByteCount(needs.ends),
@@ -220,34 +213,34 @@ pub fn plan(needs: &Needs, budget: u64, wish: &Wish, rates: Option<&Rates>) -> R
 
 /// Layers per block to choose from, the usual first. Smaller blocks leave more room for layers that stay; what each read
 /// costs to begin with speaks against them, and is known only where it was measured.
-fn sizes(needs: &Needs, wish: &Wish, rates: Option<&Rates>) -> impl Iterator<Item = usize> {
+fn sizes(needs: &MemoryNeeds, wish: &ResidencyOptions, rates: Option<&Rates>) -> impl Iterator<Item = usize> {
     let usual = wish.block.map_or_else(|| usual_size(needs), |block| block.clamp(1, needs.layers.len().max(1)));
     let others = if rates.is_some() && wish.block.is_none() { 1..LARGEST_BLOCK + 1 } else { 0..0 };
     [usual].into_iter().chain(others.filter(move |size| *size != usual))
 }
 
-fn usual_size(needs: &Needs) -> usize {
+fn usual_size(needs: &MemoryNeeds) -> usize {
     let mean = needs.layers.iter().sum::<u64>() / (needs.layers.len().max(1) as u64);
     SMALLEST_BLOCK.div_ceil(mean.max(1)).clamp(1, LARGEST_BLOCK as u64) as usize
 }
 
 /// Bytes of the largest of blocks of so many of these layers.
-fn largest(needs: &Needs, layers: impl IntoIterator<Item = usize>, size: usize) -> u64 {
+fn largest(needs: &MemoryNeeds, layers: impl IntoIterator<Item = usize>, size: usize) -> u64 {
     let bytes: Vec<u64> = layers.into_iter().filter_map(|layer| needs.layers.get(layer)).copied().collect();
     bytes.chunks(size.max(1)).map(|block| block.iter().sum()).max().unwrap_or(0)
 }
 
 /// With slots that can hold blocks as well as look ahead, where nothing forbids it and hardly more comes in a step for it.
 fn changeable(
-    needs: &Needs,
+    needs: &MemoryNeeds,
     room: u64,
     window: usize,
     size: usize,
-    wish: &Wish,
+    wish: &ResidencyOptions,
     rates: Option<&Rates>,
 ) -> Option<StreamPlan> {
     let fixed = with(needs, room, window + 1, window, size, wish.mode, rates)?;
-    let everything = wish.mode == Mode::Stream && room >= needs.layers.iter().sum();
+    let everything = wish.mode == ResidencyMode::Stream && room >= needs.layers.iter().sum();
     if wish.window.is_some() || rates.is_none() || everything {
         return Some(fixed);
     }
@@ -262,19 +255,20 @@ fn changeable(
 /// As many layers stay as fit beside the slots; they stand evenly between the others, so that reading goes on while they
 /// compute.
 fn with(
-    needs: &Needs,
+    needs: &MemoryNeeds,
     room: u64,
     slots: usize,
     window: usize,
     size: usize,
-    mode: Mode,
+    mode: ResidencyMode,
     rates: Option<&Rates>,
 ) -> Option<StreamPlan> {
     let layers = needs.layers.len();
-    let fewest = usize::from(mode != Mode::Stream);
+    let fewest = usize::from(mode != ResidencyMode::Stream);
     for streamed in fewest.max(1)..=layers {
         // Forced streaming streams everything: it is for measurements and for those who want the memory.
-        let streamed = if mode == Mode::Stream && room >= needs.layers.iter().sum() { layers } else { streamed };
+        let streamed =
+            if mode == ResidencyMode::Stream && room >= needs.layers.iter().sum() { layers } else { streamed };
         let comes = |layer: usize| (layer + 1) * streamed / layers > layer * streamed / layers;
         let coming: Vec<usize> = (0..layers).filter(|layer| comes(*layer)).collect();
         let slot_bytes = largest(needs, coming.iter().copied(), size);
@@ -299,7 +293,7 @@ fn with(
 }
 
 /// What a step of a plan costs at some rates, at the look-ahead that was planned.
-pub fn cost(needs: &Needs, plan: &StreamPlan, rates: &Rates) -> StepCost {
+pub fn cost(needs: &MemoryNeeds, plan: &StreamPlan, rates: &Rates) -> StepCost {
     let kept = plan.kept(plan.look_ahead);
     let comes: Vec<&Vec<usize>> = (0..plan.blocks.len())
         .filter(|block| !kept.contains(&BlockId(*block)))

@@ -5,16 +5,16 @@ use super::*;
 const MIB: u64 = 1 << 20;
 
 /// A model of 4 GB in a shape that is in use: 36 layers of 107 MiB.
-fn large() -> Needs {
-    Needs { layers: vec![107 * MIB; 36], ends: 400 * MIB, kv: 75 * MIB, workspace: 80 * MIB }
+fn large() -> MemoryNeeds {
+    MemoryNeeds { layers: vec![107 * MIB; 36], ends: 400 * MIB, kv: 75 * MIB, workspace: 80 * MIB }
 }
 
 const DISK: Rates = Rates { read: 1.2e9, place: f64::INFINITY, latency: 1e-4, compute: 15e9 };
 
-fn streamed(plan: Plan) -> StreamPlan {
+fn streamed(plan: ResidencyPlan) -> StreamPlan {
     match plan {
-        Plan::Stream(plan) => plan,
-        Plan::Resident => panic!("nothing is streamed"),
+        ResidencyPlan::Stream(plan) => plan,
+        ResidencyPlan::Resident => panic!("nothing is streamed"),
     }
 }
 
@@ -22,13 +22,13 @@ fn streamed(plan: Plan) -> StreamPlan {
 fn what_fits_stays() {
     let needs = large();
     let all = 36 * 107 * MIB + 555 * MIB;
-    assert_eq!(plan(&needs, all, &Wish::default(), None), Ok(Plan::Resident));
-    assert!(matches!(plan(&needs, all - 1, &Wish::default(), None), Ok(Plan::Stream(_))));
+    assert_eq!(plan(&needs, all, &ResidencyOptions::default(), None), Ok(ResidencyPlan::Resident));
+    assert!(matches!(plan(&needs, all - 1, &ResidencyOptions::default(), None), Ok(ResidencyPlan::Stream(_))));
 }
 
 #[test]
 fn rs_1_what_does_not_fit_is_streamed_and_the_rest_stays() {
-    let wish = Wish { window: Some(1), ..Wish::default() };
+    let wish = ResidencyOptions { window: Some(1), ..ResidencyOptions::default() };
     let plan = streamed(plan(&large(), 2048 * MIB, &wish, Some(&DISK)).unwrap());
     // (2048 - 555) / 107 = 13 places, two of them slots.
     assert_eq!((plan.slots, plan.blocks.len()), (2, 36 - 11));
@@ -41,7 +41,7 @@ fn rs_1_what_does_not_fit_is_streamed_and_the_rest_stays() {
 
 #[test]
 fn a_slow_disk_wants_a_small_window_and_an_even_race_a_larger_one() {
-    let wish = Wish::default();
+    let wish = ResidencyOptions::default();
     assert_eq!(streamed(plan(&large(), 2048 * MIB, &wish, Some(&DISK)).unwrap()).look_ahead, 1);
     let even = Rates { read: 9e9, place: 9e9, latency: 1e-4, compute: 9e9 };
     assert!(streamed(plan(&large(), 2048 * MIB, &wish, Some(&even)).unwrap()).look_ahead > 1);
@@ -49,7 +49,7 @@ fn a_slow_disk_wants_a_small_window_and_an_even_race_a_larger_one() {
 
 #[test]
 fn slots_can_hold_blocks_where_hardly_more_comes_for_it() {
-    let plan = streamed(plan(&large(), 2048 * MIB, &Wish::default(), Some(&DISK)).unwrap());
+    let plan = streamed(plan(&large(), 2048 * MIB, &ResidencyOptions::default(), Some(&DISK)).unwrap());
     // 13 places: five slots, three of which hold a block for now; the same 25 layers come as with two slots.
     assert_eq!((plan.slots, plan.look_ahead, plan.resident_bytes), (5, 1, 8 * 107 * MIB));
     assert_eq!(plan.streamed_bytes, 25 * 107 * MIB);
@@ -59,18 +59,18 @@ fn slots_can_hold_blocks_where_hardly_more_comes_for_it() {
 
 #[test]
 fn small_layers_come_several_at_a_time() {
-    let needs = Needs { layers: vec![10 * MIB; 32], ..Needs::default() };
-    let plan = |wish: Wish| streamed(plan(&needs, 200 * MIB, &wish, None).unwrap());
-    assert_eq!(plan(Wish::default()).blocks[0].len(), 4);
-    assert_eq!(plan(Wish { block: Some(2), ..Wish::default() }).blocks[0].len(), 2);
+    let needs = MemoryNeeds { layers: vec![10 * MIB; 32], ..MemoryNeeds::default() };
+    let plan = |wish: ResidencyOptions| streamed(plan(&needs, 200 * MIB, &wish, None).unwrap());
+    assert_eq!(plan(ResidencyOptions::default()).blocks[0].len(), 4);
+    assert_eq!(plan(ResidencyOptions { block: Some(2), ..ResidencyOptions::default() }).blocks[0].len(), 2);
 }
 
 #[test]
 fn rs_6_a_measured_disk_decides_how_many_layers_come_at_a_time() {
-    let needs = Needs { layers: vec![17 * MIB; 28], ends: 157 * MIB, ..Needs::default() };
+    let needs = MemoryNeeds { layers: vec![17 * MIB; 28], ends: 157 * MIB, ..MemoryNeeds::default() };
     let size = |latency: f64| {
         let rates = Rates { latency, ..DISK };
-        streamed(plan(&needs, 300 * MIB, &Wish::default(), Some(&rates)).unwrap()).blocks[0].len()
+        streamed(plan(&needs, 300 * MIB, &ResidencyOptions::default(), Some(&rates)).unwrap()).blocks[0].len()
     };
     assert_eq!(size(1e-4), 1, "small blocks leave room for layers that stay");
     assert!(size(0.05) > 1, "a read that takes long to begin is better a long one");
@@ -78,25 +78,25 @@ fn rs_6_a_measured_disk_decides_how_many_layers_come_at_a_time() {
 
 #[test]
 fn a_forced_stream_streams_everything_that_could_stay() {
-    let wish = Wish { mode: Mode::Stream, ..Wish::default() };
+    let wish = ResidencyOptions { mode: ResidencyMode::Stream, ..ResidencyOptions::default() };
     let plan = streamed(plan(&large(), 64 << 30, &wish, None).unwrap());
     assert_eq!((plan.resident_bytes, plan.blocks.len(), plan.slots), (0, 36, 3));
 }
 
 #[test]
 fn a_refusal_names_the_numbers() {
-    let wish = Wish { mode: Mode::Resident, ..Wish::default() };
+    let wish = ResidencyOptions { mode: ResidencyMode::Resident, ..ResidencyOptions::default() };
     let words = plan(&large(), 2048 * MIB, &wish, None).unwrap_err().to_string();
     assert!(words.contains("2.00 GiB") && words.contains("auto"), "{words}");
-    let words = plan(&large(), 600 * MIB, &Wish::default(), None).unwrap_err().to_string();
+    let words = plan(&large(), 600 * MIB, &ResidencyOptions::default(), None).unwrap_err().to_string();
     assert!(words.contains("214 MiB") && words.contains("context"), "{words}");
 }
 
 #[test]
 fn a_context_of_any_length_is_counted() {
-    let needs = Needs { kv: u64::MAX, ..large() };
-    for mode in [Mode::Auto, Mode::Resident, Mode::Stream] {
-        let wish = Wish { mode, ..Wish::default() };
+    let needs = MemoryNeeds { kv: u64::MAX, ..large() };
+    for mode in [ResidencyMode::Auto, ResidencyMode::Resident, ResidencyMode::Stream] {
+        let wish = ResidencyOptions { mode, ..ResidencyOptions::default() };
         assert!(plan(&needs, 2048 * MIB, &wish, None).is_err(), "{mode:?}");
     }
 }
@@ -108,12 +108,12 @@ proptest! {
         budget in 0..6_000 * MIB, window in proptest::option::of(1..4_usize), block in proptest::option::of(1..6_usize),
         forced in any::<bool>(), measured in any::<bool>(),
     ) {
-        let needs = Needs { layers, ends, kv, workspace: 10 * MIB };
-        let wish = Wish { mode: if forced { Mode::Stream } else { Mode::Auto }, window, block };
+        let needs = MemoryNeeds { layers, ends, kv, workspace: 10 * MIB };
+        let wish = ResidencyOptions { mode: if forced { ResidencyMode::Stream } else { ResidencyMode::Auto }, window, block };
         let all = needs.layers.iter().sum::<u64>() + ends + kv + 10 * MIB;
         match plan(&needs, budget, &wish, measured.then_some(&DISK)) {
-            Ok(Plan::Resident) => prop_assert!(all <= budget && !forced),
-            Ok(Plan::Stream(plan)) => {
+            Ok(ResidencyPlan::Resident) => prop_assert!(all <= budget && !forced),
+            Ok(ResidencyPlan::Stream(plan)) => {
                 prop_assert!(ends + kv + 10 * MIB + plan.layer_bytes() <= budget);
                 let coming: Vec<usize> = plan.blocks.iter().flatten().copied().collect();
                 prop_assert!(coming.windows(2).all(|pair| pair[0] < pair[1]));
@@ -127,11 +127,11 @@ proptest! {
                     prop_assert!(block.iter().map(|layer| needs.layers[*layer]).sum::<u64>() <= plan.slot_bytes);
                 }
             }
-            Err(Refusal::NotStreamed { needs, budget: named, .. }) => {
+            Err(PlanRefusal::NotStreamed { needs, budget: named, .. }) => {
                 prop_assert_eq!(named.0, budget);
                 prop_assert!(all > budget || forced, "{} {}", needs, budget);
             }
-            Err(Refusal::NotResident { .. }) => prop_assert!(false, "nobody asked for that"),
+            Err(PlanRefusal::NotResident { .. }) => prop_assert!(false, "nobody asked for that"),
         }
     }
 }

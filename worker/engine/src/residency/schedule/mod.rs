@@ -28,7 +28,7 @@ pub struct Fetch {
 
 /// What has to happen before a layer computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
+pub enum LayerNeed {
     /// Nothing: it stays on the device.
     Resident,
     /// Nothing: its block is there.
@@ -39,7 +39,7 @@ pub enum Need {
 
 /// Whether what was just done is still wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
+pub enum FetchArrival {
     /// It is.
     Wanted,
     /// The step that it was for ended early: drop it.
@@ -47,7 +47,7 @@ pub enum Arrival {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
+enum FetchStage {
     Reading,
     Read,
     Placing,
@@ -63,7 +63,7 @@ pub struct Schedule {
     last_layer: Vec<usize>,
     slots: usize,
     /// In the order in which they will be computed with; the first is the one in use.
-    wanted: VecDeque<(Fetch, Stage)>,
+    wanted: VecDeque<(Fetch, FetchStage)>,
     /// Still being read or placed, and no longer wanted. They hold their places until they arrive.
     unwanted: Vec<Fetch>,
     /// By block: whether it stays once it is there.
@@ -129,28 +129,28 @@ impl Schedule {
         let fetch = Fetch { id: FetchId(self.next_id), block };
         self.next_id += 1;
         self.next_block = BlockId((block.0 + 1) % blocks);
-        self.wanted.push_back((fetch, Stage::Reading));
+        self.wanted.push_back((fetch, FetchStage::Reading));
         Some(fetch)
     }
 
     /// Its bytes are in host memory.
-    pub fn was_read(&mut self, fetch: FetchId) -> Arrival {
-        self.arrived(fetch, Stage::Reading, Stage::Read)
+    pub fn was_read(&mut self, fetch: FetchId) -> FetchArrival {
+        self.arrived(fetch, FetchStage::Reading, FetchStage::Read)
     }
 
     /// The next block to place on the device. Whoever asks places it. Blocks are placed in the order they were read.
     pub fn next_place(&mut self) -> Option<Fetch> {
-        let (fetch, stage) = self.wanted.iter_mut().find(|(_, stage)| *stage < Stage::Placing)?;
-        if *stage != Stage::Read {
+        let (fetch, stage) = self.wanted.iter_mut().find(|(_, stage)| *stage < FetchStage::Placing)?;
+        if *stage != FetchStage::Read {
             return None;
         }
-        *stage = Stage::Placing;
+        *stage = FetchStage::Placing;
         Some(*fetch)
     }
 
     /// It can be computed with.
-    pub fn was_placed(&mut self, fetch: FetchId) -> Arrival {
-        self.arrived(fetch, Stage::Placing, Stage::Ready)
+    pub fn was_placed(&mut self, fetch: FetchId) -> FetchArrival {
+        self.arrived(fetch, FetchStage::Placing, FetchStage::Ready)
     }
 
     /// It could not be read or placed: its place is free, and its block comes again when it is needed.
@@ -166,14 +166,14 @@ impl Schedule {
 
     /// What a layer needs before it computes. Asking for a layer out of order, as a new step does after one that ended
     /// early, lets everything go that would come too soon; see [`Schedule::holds`].
-    pub fn need(&mut self, layer: usize) -> Need {
-        let Some(block) = self.block_of(layer) else { return Need::Resident };
+    pub fn need(&mut self, layer: usize) -> LayerNeed {
+        let Some(block) = self.block_of(layer) else { return LayerNeed::Resident };
         if let Some(kept) = self.kept.iter().find(|kept| kept.block == block) {
-            return Need::Ready(*kept);
+            return LayerNeed::Ready(*kept);
         }
         while let Some((fetch, stage)) = self.wanted.front().copied() {
             if fetch.block == block {
-                return if stage == Stage::Ready { Need::Ready(fetch) } else { Need::Wait };
+                return if stage == FetchStage::Ready { LayerNeed::Ready(fetch) } else { LayerNeed::Wait };
             }
             self.wanted.pop_front();
             if is_under_way(stage) {
@@ -181,7 +181,7 @@ impl Schedule {
             }
         }
         self.next_block = block;
-        Need::Wait
+        LayerNeed::Wait
     }
 
     /// Whether somebody is bringing the block of a layer that was just asked for.
@@ -211,7 +211,7 @@ impl Schedule {
             return (!keep).then(|| self.kept.remove(at));
         }
         let (fetch, stage) = self.wanted.front().copied()?;
-        if fetch.block != block || stage != Stage::Ready {
+        if fetch.block != block || stage != FetchStage::Ready {
             return None;
         }
         self.wanted.pop_front();
@@ -224,19 +224,19 @@ impl Schedule {
         Some(fetch)
     }
 
-    fn arrived(&mut self, fetch: FetchId, from: Stage, to: Stage) -> Arrival {
+    fn arrived(&mut self, fetch: FetchId, from: FetchStage, to: FetchStage) -> FetchArrival {
         if let Some((_, stage)) = self.wanted.iter_mut().find(|(wanted, stage)| wanted.id == fetch && *stage == from) {
             *stage = to;
-            return Arrival::Wanted;
+            return FetchArrival::Wanted;
         }
         self.unwanted.retain(|unwanted| unwanted.id != fetch);
-        Arrival::Unwanted
+        FetchArrival::Unwanted
     }
 }
 
 /// Whether somebody works on it, so that its memory cannot be taken away.
-fn is_under_way(stage: Stage) -> bool {
-    matches!(stage, Stage::Reading | Stage::Placing)
+fn is_under_way(stage: FetchStage) -> bool {
+    matches!(stage, FetchStage::Reading | FetchStage::Placing)
 }
 
 #[cfg(test)]

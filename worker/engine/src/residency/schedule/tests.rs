@@ -39,7 +39,7 @@ fn rs_6_the_next_step_begins_while_the_last_layers_compute() {
     assert_eq!((read(&mut schedule), read(&mut schedule)), (0, 1));
     assert_eq!(schedule.next_read(), None, "two slots");
     for layer in 0..3 {
-        assert!(matches!(schedule.need(layer), Need::Ready(_)));
+        assert!(matches!(schedule.need(layer), LayerNeed::Ready(_)));
         assert!(schedule.computed(layer).is_some());
         assert_eq!(read(&mut schedule), (layer + 2) % 3);
     }
@@ -53,13 +53,13 @@ fn a_step_that_ended_early_leaves_nothing_behind() {
     schedule.was_read(first.id);
     schedule.next_place().unwrap();
     schedule.was_placed(first.id);
-    assert!(matches!(schedule.need(0), Need::Ready(_)));
+    assert!(matches!(schedule.need(0), LayerNeed::Ready(_)));
     schedule.computed(0);
     // The step ends here; the next begins at layer 0, for which block 1 comes too soon.
-    assert_eq!(schedule.need(0), Need::Wait);
+    assert_eq!(schedule.need(0), LayerNeed::Wait);
     assert_eq!(schedule.next_read().map(|fetch| fetch.block), Some(BlockId(0)));
     assert_eq!(schedule.next_read(), None, "the unwanted read still holds its place");
-    assert_eq!(schedule.was_read(second.id), Arrival::Unwanted);
+    assert_eq!(schedule.was_read(second.id), FetchArrival::Unwanted);
     assert_eq!(schedule.next_read().map(|fetch| fetch.block), Some(BlockId(1)));
 }
 
@@ -68,7 +68,7 @@ fn a_failed_fetch_comes_again() {
     let mut schedule = Schedule::new(2, &[vec![0], vec![1]], 2);
     let (first, second) = (schedule.next_read().unwrap(), schedule.next_read().unwrap());
     schedule.failed(first.id);
-    assert_eq!(schedule.was_read(second.id), Arrival::Unwanted);
+    assert_eq!(schedule.was_read(second.id), FetchArrival::Unwanted);
     assert_eq!(schedule.held(), 0);
     assert_eq!(schedule.next_read().map(|fetch| fetch.block), Some(BlockId(0)));
 }

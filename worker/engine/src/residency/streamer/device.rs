@@ -9,14 +9,14 @@ use super::ring::Loan;
 use crate::residency::schedule::BlockId;
 
 /// Reads blocks into host memory. Lives on a thread of its own.
-pub trait Source: Send + 'static {
+pub trait BlockSource: Send + 'static {
     /// Fills a buffer with a block's bytes; gives how many there were.
-    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<u64, Fault>;
+    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<u64, StreamFault>;
 }
 
 /// Brings what was read to where it computes. Lives on a thread of its own; everything a kind of hardware has to offer for
 /// streaming stands here.
-pub trait Device: Send + 'static {
+pub trait StreamDevice: Send + 'static {
     /// A block's weights, ready to compute with. Dropping it gives their place back.
     type Block: Send + Sync + 'static;
 
@@ -24,9 +24,10 @@ pub trait Device: Send + 'static {
     fn capabilities(&self) -> Capabilities;
 
     /// Memory that reads go to: what the device can best copy from.
-    fn host_buffer(&mut self, bytes: usize) -> Result<HostBuffer, Fault> {
-        HostBuffer::new(bytes)
-            .map_err(|error| Fault::Step(format!("no memory for a buffer of {}: {error}", ByteCount(bytes as u64))))
+    fn host_buffer(&mut self, bytes: usize) -> Result<HostBuffer, StreamFault> {
+        HostBuffer::new(bytes).map_err(|error| {
+            StreamFault::Step(format!("no memory for a buffer of {}: {error}", ByteCount(bytes as u64)))
+        })
     }
 
     /// Whether it has a block's bytes in host memory by itself, and how many: then they are not read, and the loan that comes
@@ -37,7 +38,7 @@ pub trait Device: Send + 'static {
 
     /// Copies or rearranges a block; returns when it can be computed with. Dropping `from` gives it to the next read;
     /// where host memory is the device's own, the block keeps it.
-    fn place(&mut self, block: BlockId, from: Loan) -> Result<Self::Block, Fault>;
+    fn place(&mut self, block: BlockId, from: Loan) -> Result<Self::Block, StreamFault>;
 
     /// How long the device was at work on the block that was placed last, where the call also waited for what computes
     /// before it; absent where the call took as long as the work.
@@ -57,7 +58,7 @@ pub struct Capabilities {
 
 /// Why a block did not come.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum StreamFault {
     /// The step fails; the next may work.
     Step(String),
     /// Nothing will work any more.

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use model_boss_weights::store::HostBuffer;
 
-use super::device::{Device, Fault, Source};
+use super::device::{BlockSource, StreamDevice, StreamFault};
 use super::monitor::Monitor;
 use super::ring::Ring;
-use super::threads::{Running, Shared, State, Times};
+use super::threads::{FetchTimes, RunningThread, SharedStream, StreamState};
 use crate::residency::adapt::Adapter;
-use crate::residency::schedule::{BlockId, Need, Schedule};
-use crate::residency::timeline::{Compute, Copy, Span, StepTimeline};
+use crate::residency::schedule::{BlockId, LayerNeed, Schedule};
+use crate::residency::timeline::{Compute, Copy, StepTimeline, TimeSpan};
 
 /// How often somebody who waits for a layer looks whether it is still wanted.
 const LOOK_UP: Duration = Duration::from_millis(20);
@@ -28,15 +28,15 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub enum StreamError {
     /// No buffers.
     #[error("no memory to stream layers through: {0:?}")]
-    Buffers(Fault),
+    Buffers(StreamFault),
     /// No threads.
     #[error("no thread to stream layers with")]
     Thread(#[source] io::Error),
 }
 
 /// Layers that come and go. Dropping it ends its threads, as soon as they have ended what they are at.
-pub struct Streamer<D: Device> {
-    pub(super) shared: Arc<Shared<D>>,
+pub struct Streamer<D: StreamDevice> {
+    pub(super) shared: Arc<SharedStream<D>>,
     ring: Arc<Ring>,
     threads: Vec<JoinHandle<()>>,
     blocks: Vec<Vec<usize>>,
@@ -48,7 +48,7 @@ pub struct Streamer<D: Device> {
     pub(super) patience: Duration,
 }
 
-impl<D: Device> Streamer<D> {
+impl<D: StreamDevice> Streamer<D> {
     /// Begins to read. `blocks` are the layers of each block, ascending; `buffer` is the size of the largest. `buffers`
     /// is how many are read into: as many as slots where blocks keep them, fewer where they are copied from.
     pub fn start(
@@ -56,14 +56,15 @@ impl<D: Device> Streamer<D> {
         blocks: Vec<Vec<usize>>,
         slots: usize,
         (buffers, buffer): (usize, usize),
-        source: impl Source,
+        source: impl BlockSource,
         mut device: D,
         monitor: Arc<Monitor>,
     ) -> Result<Self, StreamError> {
-        let buffers: Result<Vec<HostBuffer>, Fault> = (0..buffers.max(1)).map(|_| device.host_buffer(buffer)).collect();
+        let buffers: Result<Vec<HostBuffer>, StreamFault> =
+            (0..buffers.max(1)).map(|_| device.host_buffer(buffer)).collect();
         let ring = Ring::new(buffers.map_err(StreamError::Buffers)?);
         let held: Vec<Option<u64>> = (0..blocks.len()).map(|block| device.holds(BlockId(block))).collect();
-        let state = State {
+        let state = StreamState {
             schedule: Schedule::new(layers, &blocks, slots),
             read: HashMap::new(),
             ready: HashMap::new(),
@@ -72,7 +73,7 @@ impl<D: Device> Streamer<D> {
             closed: false,
             running: 0,
         };
-        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        let shared = Arc::new(SharedStream { state: Mutex::new(state), changed: Condvar::new() });
         let mut streamer = Self {
             shared: Arc::clone(&shared),
             ring: Arc::clone(&ring),
@@ -96,7 +97,7 @@ impl<D: Device> Streamer<D> {
         for (name, body) in
             [("weights-read", Box::new(reader) as Box<dyn FnOnce() + Send>), ("weights-place", Box::new(placer))]
         {
-            let running = Running::of(&shared);
+            let running = RunningThread::of(&shared);
             let body = move || {
                 // Dropped behind everything that the thread has.
                 let _running = running;
@@ -130,8 +131,8 @@ impl<D: Device> Streamer<D> {
     /// [`Streamer::computed`] is called.
     ///
     /// # Errors
-    /// When the block cannot be had, or with [`Fault::Interrupted`] soon after `stop` says that nobody wants it any more.
-    pub fn take(&mut self, layer: usize, stop: &dyn Fn() -> bool) -> Result<Option<Arc<D::Block>>, Fault> {
+    /// When the block cannot be had, or with [`StreamFault::Interrupted`] soon after `stop` says that nobody wants it any more.
+    pub fn take(&mut self, layer: usize, stop: &dyn Fn() -> bool) -> Result<Option<Arc<D::Block>>, StreamFault> {
         let asked = Instant::now();
         let mut state = self.shared.lock();
         let fetch = loop {
@@ -147,9 +148,9 @@ impl<D: Device> Streamer<D> {
                 continue;
             }
             match need {
-                Need::Resident => break None,
-                Need::Ready(fetch) => break Some(fetch),
-                Need::Wait => {}
+                LayerNeed::Resident => break None,
+                LayerNeed::Ready(fetch) => break Some(fetch),
+                LayerNeed::Wait => {}
             }
             if let Some(fault) = state.why_not(layer) {
                 self.shared.changed.notify_all();
@@ -157,7 +158,7 @@ impl<D: Device> Streamer<D> {
             }
             self.shared.changed.notify_all();
             if stop() {
-                return Err(Fault::Interrupted);
+                return Err(StreamFault::Interrupted);
             }
             state = self.shared.changed.wait_timeout(state, LOOK_UP).unwrap_or_else(PoisonError::into_inner).0;
         };
@@ -165,7 +166,7 @@ impl<D: Device> Streamer<D> {
             None => None,
             Some(fetch) => match state.ready.get(&fetch.id) {
                 Some(block) => Some(Arc::clone(block)),
-                None => return Err(Fault::Step(format!("the weights of layer {layer} are lost"))),
+                None => return Err(StreamFault::Step(format!("the weights of layer {layer} are lost"))),
             },
         };
         let times = fetch.and_then(|fetch| state.times.remove(&fetch.id).map(|times| (fetch.block, times)));
@@ -174,7 +175,7 @@ impl<D: Device> Streamer<D> {
             self.note_copy(block, &times);
         }
         let stall = self.span(asked, Instant::now());
-        self.step.layers.push(Compute { layer, stall, compute: Span { start: stall.end, end: stall.end } });
+        self.step.layers.push(Compute { layer, stall, compute: TimeSpan { start: stall.end, end: stall.end } });
         Ok(block)
     }
 
@@ -195,13 +196,13 @@ impl<D: Device> Streamer<D> {
 
     /// Says when layers really computed, in seconds since the step began, on a device that is only handed its work. What a
     /// layer waited then lies between the layer before and itself.
-    pub fn computed_at(&mut self, spans: &[(usize, Span)]) {
+    pub fn computed_at(&mut self, spans: &[(usize, TimeSpan)]) {
         let mut before = None;
         for of_layer in &mut self.step.layers {
             if let Some((_, compute)) = spans.iter().find(|(layer, _)| *layer == of_layer.layer) {
                 // Before the first there may have been another device's layers: it waited as long as it was waited for.
                 let began = before.unwrap_or((compute.start - of_layer.stall.seconds()).max(0.0));
-                of_layer.stall = Span { start: began, end: compute.start };
+                of_layer.stall = TimeSpan { start: began, end: compute.start };
                 of_layer.compute = *compute;
                 before = Some(compute.end);
             }
@@ -224,7 +225,7 @@ impl<D: Device> Streamer<D> {
         self.monitor.stepped(std::mem::take(&mut self.step));
     }
 
-    fn note_copy(&mut self, block: BlockId, times: &Times) {
+    fn note_copy(&mut self, block: BlockId, times: &FetchTimes) {
         let copy = Copy {
             layers: self.blocks.get(block.0).cloned().unwrap_or_default(),
             bytes: times.bytes,
@@ -234,8 +235,8 @@ impl<D: Device> Streamer<D> {
         self.step.copies.push(copy);
     }
 
-    fn span(&self, start: Instant, end: Instant) -> Span {
-        Span { start: self.seconds(start), end: self.seconds(end) }
+    fn span(&self, start: Instant, end: Instant) -> TimeSpan {
+        TimeSpan { start: self.seconds(start), end: self.seconds(end) }
     }
 
     /// Since the step began; negative before it.
@@ -247,7 +248,7 @@ impl<D: Device> Streamer<D> {
     }
 }
 
-impl<D: Device> Drop for Streamer<D> {
+impl<D: StreamDevice> Drop for Streamer<D> {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.closed = true;
@@ -258,7 +259,7 @@ impl<D: Device> Drop for Streamer<D> {
         drop(state);
         drop(held);
         let state = self.shared.lock();
-        let working = |state: &mut State<D>| state.running > 0;
+        let working = |state: &mut StreamState<D>| state.running > 0;
         let waited = self.shared.changed.wait_timeout_while(state, self.patience, working);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let all_ended = state.running == 0;

@@ -9,7 +9,7 @@ mod ring;
 mod tests;
 mod threads;
 
-pub use device::{Capabilities, Device, Fault, Source};
+pub use device::{BlockSource, Capabilities, StreamDevice, StreamFault};
 pub use executor::{StreamError, Streamer};
-pub use monitor::{Adapted, Monitor, Residency};
+pub use monitor::{Adapted, Monitor, ResidencySummary};
 pub use ring::Loan;

@@ -10,7 +10,7 @@ use crate::residency::timeline::{LayerReport, StepTimeline, StreamTotals};
 
 /// How a model's layers live, as it was planned.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Residency {
+pub struct ResidencySummary {
     /// Layers that stay on the device.
     pub resident_layers: usize,
     /// Layers that come and go.
@@ -40,7 +40,7 @@ pub struct Residency {
     pub capabilities: Capabilities,
 }
 
-impl Residency {
+impl ResidencySummary {
     /// Adds what another device does at the same time.
     fn join(&mut self, other: &Self, first: bool) {
         self.resident_layers += other.resident_layers;
@@ -68,7 +68,7 @@ impl Residency {
 /// Sums and the last step. Reading them does not wait for a step.
 #[derive(Debug)]
 pub struct Monitor {
-    residency: Residency,
+    residency: ResidencySummary,
     steps: Mutex<Steps>,
     /// Of devices that stream side by side; then everything is theirs.
     parts: Vec<Arc<Monitor>>,
@@ -96,7 +96,7 @@ pub struct Adapted {
 
 impl Monitor {
     /// Nothing done yet.
-    pub fn new(residency: Residency) -> Self {
+    pub fn new(residency: ResidencySummary) -> Self {
         let (look_ahead, expected_step_seconds) = (residency.look_ahead, residency.predicted_step_seconds);
         let adapted = Adapted { look_ahead, expected_step_seconds, ..Adapted::default() };
         Self { residency, steps: Mutex::new(Steps { adapted, ..Steps::default() }), parts: Vec::new() }
@@ -104,7 +104,7 @@ impl Monitor {
 
     /// Of several devices, each with a stretch of the layers, in their order. A step is one step on all of them.
     pub fn over(parts: Vec<Arc<Self>>) -> Self {
-        let mut residency = Residency::default();
+        let mut residency = ResidencySummary::default();
         for (at, part) in parts.iter().enumerate() {
             residency.join(part.residency(), at == 0);
         }
@@ -112,7 +112,7 @@ impl Monitor {
     }
 
     /// What was planned.
-    pub fn residency(&self) -> &Residency {
+    pub fn residency(&self) -> &ResidencySummary {
         &self.residency
     }
 
@@ -181,19 +181,24 @@ impl Monitor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::residency::timeline::{Compute, Copy, Span};
+    use crate::residency::timeline::{Compute, Copy, TimeSpan};
 
     #[test]
     fn devices_side_by_side_are_one_report_in_which_time_passes_once() {
         let of = |layer: usize, store: &str| {
             let store_bytes_per_second = 1e9 + layer as f64;
             let store = store.to_owned();
-            let residency =
-                Residency { streamed_layers: 1, slots: 2, store, store_bytes_per_second, ..Residency::default() };
+            let residency = ResidencySummary {
+                streamed_layers: 1,
+                slots: 2,
+                store,
+                store_bytes_per_second,
+                ..ResidencySummary::default()
+            };
             let monitor = Arc::new(Monitor::new(residency));
-            let span = Span { start: 0.0, end: 0.5 };
-            let copy = Copy { layers: vec![layer], bytes: 100, read: span, place: Span::default() };
-            let compute = Compute { layer, stall: Span::default(), compute: span };
+            let span = TimeSpan { start: 0.0, end: 0.5 };
+            let copy = Copy { layers: vec![layer], bytes: 100, read: span, place: TimeSpan::default() };
+            let compute = Compute { layer, stall: TimeSpan::default(), compute: span };
             monitor.stepped(StepTimeline { copies: vec![copy], layers: vec![compute], wall: 2.0, gap: 0.0 });
             monitor
         };

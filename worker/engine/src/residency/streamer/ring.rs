@@ -6,18 +6,18 @@ use model_boss_weights::store::HostBuffer;
 
 /// Buffers that are free.
 pub(super) struct Ring {
-    state: Mutex<State>,
+    state: Mutex<RingState>,
     given_back: Condvar,
 }
 
-struct State {
+struct RingState {
     free: Vec<HostBuffer>,
     closed: bool,
 }
 
 impl Ring {
     pub(super) fn new(free: Vec<HostBuffer>) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::new(State { free, closed: false }), given_back: Condvar::new() })
+        Arc::new(Self { state: Mutex::new(RingState { free, closed: false }), given_back: Condvar::new() })
     }
 
     /// Waits for a free buffer; none when it is over.
@@ -45,7 +45,7 @@ impl Ring {
         self.given_back.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, RingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

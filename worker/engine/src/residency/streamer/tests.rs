@@ -9,8 +9,8 @@ use crate::residency::schedule::BlockId;
 /// Bytes that tell their block.
 struct Pattern;
 
-impl Source for Pattern {
-    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<u64, Fault> {
+impl BlockSource for Pattern {
+    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<u64, StreamFault> {
         into.fill(block.0 as u8 + 1);
         Ok(into.len() as u64)
     }
@@ -29,8 +29,8 @@ impl BadSector {
 /// As [`Pattern`], from a disk with a bad sector.
 struct Failing(Arc<BadSector>);
 
-impl Source for Failing {
-    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<u64, Fault> {
+impl BlockSource for Failing {
+    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<u64, StreamFault> {
         if *self.0.0.lock().unwrap() == Some(block.0) {
             return Err(a_bad_sector());
         }
@@ -58,14 +58,14 @@ impl Drop for Counted {
     }
 }
 
-impl Device for Counting {
+impl StreamDevice for Counting {
     type Block = Counted;
 
     fn capabilities(&self) -> Capabilities {
         Capabilities { host_memory: true, ..Capabilities::default() }
     }
 
-    fn place(&mut self, _block: BlockId, from: Loan) -> Result<Counted, Fault> {
+    fn place(&mut self, _block: BlockId, from: Loan) -> Result<Counted, StreamFault> {
         let held = self.0.held.fetch_add(1, Ordering::SeqCst) + 1;
         self.0.most.fetch_max(held, Ordering::SeqCst);
         Ok(Counted { bytes: from, counts: Arc::clone(&self.0) })
@@ -80,15 +80,15 @@ fn blocks() -> Vec<Vec<usize>> {
     coming.chunks(2).map(<[usize]>::to_vec).collect()
 }
 
-fn streamer(slots: usize, source: impl Source) -> (Streamer<Counting>, Arc<Counts>, Arc<Monitor>) {
+fn streamer(slots: usize, source: impl BlockSource) -> (Streamer<Counting>, Arc<Counts>, Arc<Monitor>) {
     let counts = Arc::new(Counts::default());
-    let monitor = Arc::new(Monitor::new(Residency::default()));
+    let monitor = Arc::new(Monitor::new(ResidencySummary::default()));
     let device = Counting(Arc::clone(&counts));
     let streamer = Streamer::start(LAYERS, blocks(), slots, (slots, 4_096), source, device, Arc::clone(&monitor));
     (streamer.unwrap(), counts, monitor)
 }
 
-fn step(streamer: &mut Streamer<Counting>, until: usize) -> Result<(), Fault> {
+fn step(streamer: &mut Streamer<Counting>, until: usize) -> Result<(), StreamFault> {
     streamer.begin_step();
     for layer in 0..until {
         let block = streamer.take(layer, &|| false)?;
@@ -134,13 +134,13 @@ fn bad_sector() -> (Arc<BadSector>, Failing) {
 }
 
 /// Waits until a read has failed that nobody was told of.
-fn met<D: Device>(streamer: &Streamer<D>) {
+fn met<D: StreamDevice>(streamer: &Streamer<D>) {
     let state = streamer.shared.lock();
     drop(streamer.shared.changed.wait_while(state, |state| state.failure.is_none()).unwrap());
 }
 
-fn a_bad_sector() -> Fault {
-    Fault::Step("a bad sector".to_owned())
+fn a_bad_sector() -> StreamFault {
+    StreamFault::Step("a bad sector".to_owned())
 }
 
 #[test]
@@ -182,14 +182,14 @@ fn a_read_ahead_that_failed_is_tried_again_when_it_is_needed() {
 /// Places nothing until it is told to.
 struct Gated(mpsc::Receiver<()>);
 
-impl Device for Gated {
+impl StreamDevice for Gated {
     type Block = Loan;
 
     fn capabilities(&self) -> Capabilities {
         Capabilities::default()
     }
 
-    fn place(&mut self, _block: BlockId, from: Loan) -> Result<Loan, Fault> {
+    fn place(&mut self, _block: BlockId, from: Loan) -> Result<Loan, StreamFault> {
         let _ = self.0.recv();
         Ok(from)
     }
@@ -200,7 +200,7 @@ fn a_read_error_is_told_to_the_layer_it_met_not_to_one_that_is_still_placed() {
     let (bad, source) = bad_sector();
     bad.is_at(Some(1));
     let (go_on, told) = mpsc::channel();
-    let monitor = Arc::new(Monitor::new(Residency::default()));
+    let monitor = Arc::new(Monitor::new(ResidencySummary::default()));
     let mut streamer = Streamer::start(LAYERS, blocks(), 3, (3, 4_096), source, Gated(told), monitor).unwrap();
     met(&streamer);
     streamer.begin_step();
@@ -230,8 +230,8 @@ fn it_ends_while_everybody_waits() {
 /// Reads nothing until it is told to.
 struct Hanging(mpsc::Receiver<()>);
 
-impl Source for Hanging {
-    fn read(&mut self, _: BlockId, into: &mut [u8]) -> Result<u64, Fault> {
+impl BlockSource for Hanging {
+    fn read(&mut self, _: BlockId, into: &mut [u8]) -> Result<u64, StreamFault> {
         let _ = self.0.recv();
         Ok(into.len() as u64)
     }
@@ -240,7 +240,7 @@ impl Source for Hanging {
 fn hanging() -> (Streamer<Counting>, mpsc::Sender<()>) {
     let (go_on, told) = mpsc::channel();
     let device = Counting(Arc::new(Counts::default()));
-    let monitor = Arc::new(Monitor::new(Residency::default()));
+    let monitor = Arc::new(Monitor::new(ResidencySummary::default()));
     (Streamer::start(LAYERS, blocks(), 2, (2, 4_096), Hanging(told), device, monitor).unwrap(), go_on)
 }
 
@@ -250,7 +250,7 @@ fn a_read_that_never_ends_can_be_waited_for_no_longer() {
     let asked = AtomicUsize::new(0);
     let stop = || asked.fetch_add(1, Ordering::SeqCst) >= 2;
     streamer.begin_step();
-    assert_eq!(streamer.take(0, &stop).err(), Some(Fault::Interrupted));
+    assert_eq!(streamer.take(0, &stop).err(), Some(StreamFault::Interrupted));
     // When the disk comes back, so does the layer.
     go_on.send(()).unwrap();
     assert!(streamer.take(0, &|| false).unwrap().is_some());
@@ -269,8 +269,8 @@ fn a_read_that_never_ends_does_not_keep_the_process_from_ending() {
 /// Ends its thread.
 struct Panicking;
 
-impl Source for Panicking {
-    fn read(&mut self, _: BlockId, _: &mut [u8]) -> Result<u64, Fault> {
+impl BlockSource for Panicking {
+    fn read(&mut self, _: BlockId, _: &mut [u8]) -> Result<u64, StreamFault> {
         panic!("a fault in the program")
     }
 }
@@ -278,19 +278,19 @@ impl Source for Panicking {
 #[test]
 fn a_thread_that_is_gone_is_not_waited_for() {
     let device = Counting(Arc::new(Counts::default()));
-    let monitor = Arc::new(Monitor::new(Residency::default()));
+    let monitor = Arc::new(Monitor::new(ResidencySummary::default()));
     let mut streamer = Streamer::start(LAYERS, blocks(), 2, (2, 4_096), Panicking, device, monitor).unwrap();
     for _ in 0..2 {
         streamer.begin_step();
         let fault = streamer.take(0, &|| false).err();
-        assert!(matches!(&fault, Some(Fault::Fatal(what)) if what.contains("load the model again")), "{fault:?}");
+        assert!(matches!(&fault, Some(StreamFault::Fatal(what)) if what.contains("load the model again")), "{fault:?}");
     }
 }
 
 /// Says that it was at work for no time at all.
 struct Waiting(Counting);
 
-impl Device for Waiting {
+impl StreamDevice for Waiting {
     type Block = Counted;
 
     fn capabilities(&self) -> Capabilities {
@@ -301,7 +301,7 @@ impl Device for Waiting {
         (block == BlockId(0)).then_some(9)
     }
 
-    fn place(&mut self, block: BlockId, from: Loan) -> Result<Counted, Fault> {
+    fn place(&mut self, block: BlockId, from: Loan) -> Result<Counted, StreamFault> {
         self.0.place(block, from)
     }
 
@@ -312,7 +312,7 @@ impl Device for Waiting {
 
 #[test]
 fn only_what_reads_and_places_counts_as_that() {
-    let monitor = Arc::new(Monitor::new(Residency::default()));
+    let monitor = Arc::new(Monitor::new(ResidencySummary::default()));
     let device = Waiting(Counting(Arc::new(Counts::default())));
     let blocks = blocks();
     let count = blocks.len();
@@ -333,15 +333,16 @@ fn only_what_reads_and_places_counts_as_that() {
 
 #[test]
 fn a_chosen_look_ahead_is_kept_to_and_reported() {
-    let needs = super::super::plan::Needs { layers: vec![4_096; LAYERS], ..Default::default() };
+    let needs = super::super::plan::MemoryNeeds { layers: vec![4_096; LAYERS], ..Default::default() };
     let rates = super::super::plan::Rates { read: 1e6, place: f64::INFINITY, latency: 0.0, compute: 1e9 };
-    let wish = super::super::plan::Wish { block: Some(1), ..Default::default() };
+    let wish = super::super::plan::ResidencyOptions { block: Some(1), ..Default::default() };
     let plan = super::super::plan::plan(&needs, 9 * 4_096, &wish, Some(&rates)).unwrap();
-    let super::super::plan::Plan::Stream(plan) = plan else { panic!("it fits") };
+    let super::super::plan::ResidencyPlan::Stream(plan) = plan else { panic!("it fits") };
     assert!(plan.slots > plan.look_ahead + 1, "{plan:?}");
     let counts = Arc::new(Counts::default());
     let device = Counting(Arc::clone(&counts));
-    let monitor = Arc::new(Monitor::new(Residency { look_ahead: plan.look_ahead, ..Residency::default() }));
+    let monitor =
+        Arc::new(Monitor::new(ResidencySummary { look_ahead: plan.look_ahead, ..ResidencySummary::default() }));
     let (blocks, slots) = (plan.blocks.clone(), plan.slots);
     let streamer =
         Streamer::start(LAYERS, blocks, slots, (slots, 4_096), Pattern, device, Arc::clone(&monitor)).unwrap();

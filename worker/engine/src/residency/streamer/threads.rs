@@ -5,78 +5,78 @@ use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::device::{Device, Fault, Source};
+use super::device::{BlockSource, StreamDevice, StreamFault};
 use super::ring::{Loan, Ring};
-use crate::residency::schedule::{Arrival, BlockId, Fetch, FetchId, Schedule};
+use crate::residency::schedule::{BlockId, Fetch, FetchArrival, FetchId, Schedule};
 
-pub(super) struct Shared<D: Device> {
-    pub(super) state: Mutex<State<D>>,
+pub(super) struct SharedStream<D: StreamDevice> {
+    pub(super) state: Mutex<StreamState<D>>,
     pub(super) changed: Condvar,
 }
 
-pub(super) struct State<D: Device> {
+pub(super) struct StreamState<D: StreamDevice> {
     pub(super) schedule: Schedule,
     pub(super) read: HashMap<FetchId, (Loan, u64)>,
     pub(super) ready: HashMap<FetchId, Arc<D::Block>>,
-    pub(super) times: HashMap<FetchId, Times>,
-    pub(super) failure: Option<Failure>,
+    pub(super) times: HashMap<FetchId, FetchTimes>,
+    pub(super) failure: Option<FetchFailure>,
     pub(super) closed: bool,
     /// Threads at work.
     pub(super) running: usize,
 }
 
 /// Why a block did not come, as long as nobody has heard of it; for good if it is fatal.
-pub(super) struct Failure {
-    fault: Fault,
+pub(super) struct FetchFailure {
+    fault: StreamFault,
     /// Which; none if it is all of them.
     block: Option<BlockId>,
 }
 
-impl Failure {
+impl FetchFailure {
     fn is_fatal(&self) -> bool {
-        matches!(self.fault, Fault::Fatal(_))
+        matches!(self.fault, StreamFault::Fatal(_))
     }
 }
 
 /// When a fetch was where.
 #[derive(Clone, Copy)]
-pub(super) struct Times {
+pub(super) struct FetchTimes {
     pub(super) bytes: u64,
     pub(super) read: (Instant, Instant),
     pub(super) place: (Instant, Instant),
 }
 
 /// A thread at work; dropped when it ends.
-pub(super) struct Running<D: Device>(Arc<Shared<D>>);
+pub(super) struct RunningThread<D: StreamDevice>(Arc<SharedStream<D>>);
 
-impl<D: Device> Running<D> {
-    pub(super) fn of(shared: &Arc<Shared<D>>) -> Self {
+impl<D: StreamDevice> RunningThread<D> {
+    pub(super) fn of(shared: &Arc<SharedStream<D>>) -> Self {
         shared.lock().running += 1;
         Self(Arc::clone(shared))
     }
 }
 
-impl<D: Device> Drop for Running<D> {
+impl<D: StreamDevice> Drop for RunningThread<D> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.running -= 1;
         if !state.closed {
             // Nobody would ever bring what somebody waits for.
-            let fault = Fault::Fatal("what brings weights has failed; load the model again".to_owned());
-            state.failure = Some(Failure { fault, block: None });
+            let fault = StreamFault::Fatal("what brings weights has failed; load the model again".to_owned());
+            state.failure = Some(FetchFailure { fault, block: None });
         }
         drop(state);
         self.0.changed.notify_all();
     }
 }
 
-impl<D: Device> Shared<D> {
-    pub(super) fn lock(&self) -> MutexGuard<'_, State<D>> {
+impl<D: StreamDevice> SharedStream<D> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, StreamState<D>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for something to do; none when it is over.
-    fn next<T>(&self, mut look: impl FnMut(&mut State<D>) -> Option<T>) -> Option<T> {
+    fn next<T>(&self, mut look: impl FnMut(&mut StreamState<D>) -> Option<T>) -> Option<T> {
         let mut state = self.lock();
         loop {
             if state.closed {
@@ -90,7 +90,7 @@ impl<D: Device> Shared<D> {
     }
 
     /// The reader's life. After a fault nothing is read until somebody has heard of it.
-    pub(super) fn read_blocks(&self, mut source: impl Source, held: &[Option<u64>], ring: &Arc<Ring>) {
+    pub(super) fn read_blocks(&self, mut source: impl BlockSource, held: &[Option<u64>], ring: &Arc<Ring>) {
         while let Some(fetch) =
             self.next(|state| if state.failure.is_none() { state.schedule.next_read() } else { None })
         {
@@ -105,9 +105,9 @@ impl<D: Device> Shared<D> {
             let mut state = self.lock();
             match result {
                 Ok(bytes) => {
-                    if state.schedule.was_read(fetch.id) == Arrival::Wanted {
+                    if state.schedule.was_read(fetch.id) == FetchArrival::Wanted {
                         state.read.insert(fetch.id, (loan, bytes));
-                        let times = Times { bytes, read: (begun, ended), place: (ended, ended) };
+                        let times = FetchTimes { bytes, read: (begun, ended), place: (ended, ended) };
                         state.times.insert(fetch.id, times);
                     }
                 }
@@ -120,7 +120,7 @@ impl<D: Device> Shared<D> {
 
     /// The placer's life.
     pub(super) fn place_blocks(&self, mut device: D) {
-        let next = |state: &mut State<D>| {
+        let next = |state: &mut StreamState<D>| {
             let fetch = state.schedule.next_place()?;
             state.read.remove(&fetch.id).map(|(loan, _)| (fetch, loan))
         };
@@ -135,7 +135,7 @@ impl<D: Device> Shared<D> {
             let mut unwanted = None;
             match result {
                 Ok(block) => {
-                    if state.schedule.was_placed(fetch.id) == Arrival::Wanted {
+                    if state.schedule.was_placed(fetch.id) == FetchArrival::Wanted {
                         state.ready.insert(fetch.id, Arc::new(block));
                         if let Some(times) = state.times.get_mut(&fetch.id) {
                             times.place = (begun, ended);
@@ -154,12 +154,12 @@ impl<D: Device> Shared<D> {
     }
 }
 
-impl<D: Device> State<D> {
-    fn fail(&mut self, fetch: Fetch, fault: Fault) {
+impl<D: StreamDevice> StreamState<D> {
+    fn fail(&mut self, fetch: Fetch, fault: StreamFault) {
         let wanted = self.schedule.holds(fetch.id);
         self.schedule.failed(fetch.id);
         self.times.remove(&fetch.id);
-        let failure = Failure { fault, block: Some(fetch.block) };
+        let failure = FetchFailure { fault, block: Some(fetch.block) };
         if wanted || failure.is_fatal() {
             self.failure.get_or_insert(failure);
         }
@@ -171,7 +171,7 @@ impl<D: Device> State<D> {
     }
 
     /// Why the block of a layer that was just asked for, and is not there, will not come.
-    pub(super) fn why_not(&mut self, layer: usize) -> Option<Fault> {
+    pub(super) fn why_not(&mut self, layer: usize) -> Option<StreamFault> {
         let failure = self.failure.as_ref()?;
         if failure.is_fatal() {
             // What is over stays over.

@@ -15,14 +15,14 @@ use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{DecoderWrapper, PreTokenizerWrapper, SplitDelimiterBehavior, Tokenizer};
 
 use super::error::VocabularyError;
-use super::pieces::Pieces;
+use super::pieces::VocabularyPieces;
 use super::pre_tokenizer::{Alphabet, Rules};
 use super::special::Special;
 use super::word_pieces::add_special_tokens;
 
 pub(super) fn build(
     header: &Header<'_>,
-    pieces: &Pieces<'_>,
+    pieces: &VocabularyPieces<'_>,
     special: &Special,
     rules: &Rules,
 ) -> Result<Tokenizer, VocabularyError> {

@@ -8,7 +8,7 @@ use super::error::VocabularyError;
 
 /// What a token is, by the number the format gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TokenKind {
     Normal,
     /// Stands for what the vocabulary cannot say.
     Unknown,
@@ -21,7 +21,7 @@ pub(super) enum Kind {
     Byte,
 }
 
-impl Kind {
+impl TokenKind {
     fn from_id(id: i64) -> Self {
         match id {
             1 => Self::Normal,
@@ -37,9 +37,9 @@ impl Kind {
 
 /// All tokens, by id.
 #[derive(Debug)]
-pub(super) struct Pieces<'a> {
+pub(super) struct VocabularyPieces<'a> {
     pub(super) spellings: Vec<Cow<'a, str>>,
-    pub(super) kinds: Vec<Kind>,
+    pub(super) kinds: Vec<TokenKind>,
     /// Empty where the file has none.
     pub(super) scores: Vec<f32>,
 }
@@ -48,7 +48,7 @@ const TOKENS: &str = "tokenizer.ggml.tokens";
 const TYPES: &str = "tokenizer.ggml.token_type";
 const SCORES: &str = "tokenizer.ggml.scores";
 
-impl<'a> Pieces<'a> {
+impl<'a> VocabularyPieces<'a> {
     pub(super) fn read(header: &Header<'a>) -> Result<Self, VocabularyError> {
         let spellings = header
             .need::<Strings<'a>>(TOKENS)?
@@ -71,9 +71,9 @@ impl<'a> Pieces<'a> {
             Some(types) => {
                 long_enough(TYPES, types.len())?;
                 let ids = types.integers().ok_or(VocabularyError::Elements(TYPES))?;
-                ids.into_iter().take(count).map(Kind::from_id).collect()
+                ids.into_iter().take(count).map(TokenKind::from_id).collect()
             }
-            None => vec![Kind::Normal; count],
+            None => vec![TokenKind::Normal; count],
         };
         let scores = match header.find::<Array<'a>>(SCORES)? {
             Some(scores) => {
@@ -86,7 +86,7 @@ impl<'a> Pieces<'a> {
     }
 
     /// Id, spelling and kind of every token.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &str, Kind)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &str, TokenKind)> {
         (0_u32..).zip(&self.spellings).zip(&self.kinds).map(|((id, spelling), kind)| (id, spelling.as_ref(), *kind))
     }
 

@@ -8,7 +8,7 @@ use aho_corasick::{AhoCorasick, MatchKind};
 use model_boss_weights::gguf::Header;
 
 use super::error::VocabularyError;
-use super::pieces::{Kind, Pieces};
+use super::pieces::{TokenKind, VocabularyPieces};
 use super::special::Special;
 
 /// How SentencePiece spells a space.
@@ -18,32 +18,36 @@ const SPACE: &str = "\u{2581}";
 #[derive(Debug)]
 pub struct SentencePieces {
     ids: HashMap<String, u32>,
-    tokens: Vec<Token>,
+    tokens: Vec<PieceToken>,
     /// The token of each byte.
     bytes: Vec<Option<u32>>,
     unknown: Option<u32>,
     /// Finds the tokens that are cut out of a text first; its patterns are `cut`, in order.
     finder: AhoCorasick,
-    cut: Vec<Cut>,
+    cut: Vec<CutToken>,
     /// A space is put in front of a text, and behind every token that was cut out of it.
     space_in_front: bool,
 }
 
 #[derive(Debug)]
-struct Token {
+struct PieceToken {
     spelling: String,
-    kind: Kind,
+    kind: TokenKind,
     score: f32,
 }
 
 #[derive(Debug)]
-struct Cut {
+struct CutToken {
     id: u32,
     strips_right: bool,
 }
 
 impl SentencePieces {
-    pub(super) fn build(header: &Header<'_>, pieces: &Pieces<'_>, special: &Special) -> Result<Self, VocabularyError> {
+    pub(super) fn build(
+        header: &Header<'_>,
+        pieces: &VocabularyPieces<'_>,
+        special: &Special,
+    ) -> Result<Self, VocabularyError> {
         if pieces.scores.is_empty() {
             return Err(VocabularyError::NoScores);
         }
@@ -57,15 +61,16 @@ impl SentencePieces {
             if let Some(entry) = byte_of(spelling).and_then(|byte| bytes.get_mut(usize::from(byte))) {
                 *entry = Some(id);
             }
-            let kind = if special.control.contains(&id) && kind != Kind::Unknown { Kind::Control } else { kind };
-            tokens.push(Token { spelling: spelling.to_owned(), kind, score: *score });
+            let kind =
+                if special.control.contains(&id) && kind != TokenKind::Unknown { TokenKind::Control } else { kind };
+            tokens.push(PieceToken { spelling: spelling.to_owned(), kind, score: *score });
         }
         let cut_ids = || special.control.iter().chain(&special.user_defined);
         let finder = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             .build(cut_ids().map(|id| pieces.spelling(*id).unwrap_or_default()))
             .map_err(|error| VocabularyError::Build(error.into()))?;
-        let cut = cut_ids().map(|id| Cut { id: *id, strips_right: special.strips_right.contains(id) }).collect();
+        let cut = cut_ids().map(|id| CutToken { id: *id, strips_right: special.strips_right.contains(id) }).collect();
         let space_in_front = header.find("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
         Ok(Self { ids, tokens, bytes, unknown: special.unknown, finder, cut, space_in_front })
     }
@@ -135,13 +140,13 @@ impl SentencePieces {
     pub fn token_bytes(&self, id: u32) -> Vec<u8> {
         match self.tokens.get(id as usize) {
             None => Vec::new(),
-            Some(Token { spelling, kind: Kind::Byte, .. }) => {
+            Some(PieceToken { spelling, kind: TokenKind::Byte, .. }) => {
                 byte_of(spelling).map_or_else(|| spelling.clone().into_bytes(), |byte| vec![byte])
             }
-            Some(Token { spelling, kind: Kind::Normal | Kind::Unused, .. }) => {
+            Some(PieceToken { spelling, kind: TokenKind::Normal | TokenKind::Unused, .. }) => {
                 spelling.replace(SPACE, " ").into_bytes()
             }
-            Some(Token { spelling, .. }) => spelling.clone().into_bytes(),
+            Some(PieceToken { spelling, .. }) => spelling.clone().into_bytes(),
         }
     }
 
@@ -162,7 +167,7 @@ impl SentencePieces {
 
     /// Whether readers of an answer do not see a token.
     pub fn is_special(&self, id: u32) -> bool {
-        self.tokens.get(id as usize).is_some_and(|token| matches!(token.kind, Kind::Control | Kind::Unknown))
+        self.tokens.get(id as usize).is_some_and(|token| matches!(token.kind, TokenKind::Control | TokenKind::Unknown))
     }
 
     /// Number of tokens.
@@ -186,12 +191,12 @@ fn byte_of(spelling: &str) -> Option<u8> {
 struct Merge<'v, 't> {
     vocabulary: &'v SentencePieces,
     text: &'t str,
-    pieces: Vec<Piece>,
-    candidates: BinaryHeap<Candidate>,
+    pieces: Vec<TextSpan>,
+    candidates: BinaryHeap<MergeCandidate>,
 }
 
 /// A stretch of the text. Merged into its left neighbour it becomes empty.
-struct Piece {
+struct TextSpan {
     start: usize,
     len: usize,
     previous: Option<usize>,
@@ -199,7 +204,7 @@ struct Piece {
 }
 
 /// Two neighbours that would be a token together.
-struct Candidate {
+struct MergeCandidate {
     score: f32,
     left: usize,
     right: usize,
@@ -207,26 +212,26 @@ struct Candidate {
     len: usize,
 }
 
-impl Ord for Candidate {
+impl Ord for MergeCandidate {
     /// The best score first, then the leftmost.
     fn cmp(&self, other: &Self) -> Ordering {
         self.score.total_cmp(&other.score).then(other.left.cmp(&self.left))
     }
 }
 
-impl PartialOrd for Candidate {
+impl PartialOrd for MergeCandidate {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Candidate {
+impl PartialEq for MergeCandidate {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Candidate {}
+impl Eq for MergeCandidate {}
 
 impl<'v, 't> Merge<'v, 't> {
     fn new(vocabulary: &'v SentencePieces, text: &'t str) -> Self {
@@ -234,7 +239,7 @@ impl<'v, 't> Merge<'v, 't> {
         let pieces = text
             .char_indices()
             .enumerate()
-            .map(|(index, (start, character))| Piece {
+            .map(|(index, (start, character))| TextSpan {
                 start,
                 len: character.len_utf8(),
                 previous: index.checked_sub(1),
@@ -249,7 +254,7 @@ impl<'v, 't> Merge<'v, 't> {
     }
 
     fn run(mut self) -> impl Iterator<Item = &'t str> {
-        while let Some(Candidate { left, right, len, .. }) = self.candidates.pop() {
+        while let Some(MergeCandidate { left, right, len, .. }) = self.candidates.pop() {
             let [first, second] = [left, right].map(|index| self.pieces.get(index).map_or(0, |piece| piece.len));
             if first == 0 || second == 0 || first + second != len {
                 continue;
@@ -283,7 +288,7 @@ impl<'v, 't> Merge<'v, 't> {
             let len = first.len + second.len;
             let id = self.vocabulary.ids.get(self.text.get(first.start..first.start + len)?)?;
             let score = self.vocabulary.tokens.get(*id as usize)?.score;
-            Some(Candidate { score, left, right, len })
+            Some(MergeCandidate { score, left, right, len })
         });
         self.candidates.extend(both);
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use model_boss_weights::gguf::{Header, KeyError};
 
-use super::pieces::{Kind, Pieces};
+use super::pieces::{TokenKind, VocabularyPieces};
 
 /// Special tokens by role. Ids lie in the vocabulary.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl Special {
     pub(super) fn read(
         header: &Header<'_>,
         model: &str,
-        pieces: &Pieces<'_>,
+        pieces: &VocabularyPieces<'_>,
         warnings: &mut Vec<String>,
     ) -> Result<Self, KeyError> {
         let mut id = |name: &str, otherwise: Option<u32>| -> Result<Option<u32>, KeyError> {
@@ -122,17 +122,17 @@ impl Special {
         Ok(special)
     }
 
-    fn sort_by_kind(&mut self, pieces: &Pieces<'_>) {
+    fn sort_by_kind(&mut self, pieces: &VocabularyPieces<'_>) {
         for (id, _, kind) in pieces.iter() {
             match kind {
-                Kind::Control | Kind::Unknown => self.control.insert(id),
-                Kind::UserDefined => self.user_defined.insert(id),
-                Kind::Normal | Kind::Unused | Kind::Byte => false,
+                TokenKind::Control | TokenKind::Unknown => self.control.insert(id),
+                TokenKind::UserDefined => self.user_defined.insert(id),
+                TokenKind::Normal | TokenKind::Unused | TokenKind::Byte => false,
             };
         }
     }
 
-    fn find_ends(&mut self, pieces: &Pieces<'_>) {
+    fn find_ends(&mut self, pieces: &VocabularyPieces<'_>) {
         let found: Vec<(&str, u32)> = pieces
             .iter()
             // A look at the first byte spares nearly all tokens the rest.
@@ -158,7 +158,11 @@ impl Special {
 
 /// Phi-3 was trained with control tokens that swallow the white space behind them. GGUF has no key for it; like
 /// llama.cpp we know it by the model's name.
-fn strips_right(header: &Header<'_>, pieces: &Pieces<'_>, special: &Special) -> Result<BTreeSet<u32>, KeyError> {
+fn strips_right(
+    header: &Header<'_>,
+    pieces: &VocabularyPieces<'_>,
+    special: &Special,
+) -> Result<BTreeSet<u32>, KeyError> {
     let name = header.find::<&str>("general.name")?.unwrap_or_default().to_lowercase();
     if !(name.contains("phi-3") || name.contains("phi3")) {
         return Ok(BTreeSet::new());

@@ -6,7 +6,7 @@ use model_boss_weights::gguf::{Header, KeyError};
 
 use super::encoder::Encoder;
 use super::error::VocabularyError;
-use super::pieces::Pieces;
+use super::pieces::VocabularyPieces;
 use super::sentence_pieces::SentencePieces;
 use super::special::Special;
 use super::{byte_pairs, pre_tokenizer, word_pieces};
@@ -30,7 +30,7 @@ impl GgufVocabulary {
     /// Reads the vocabulary of a file.
     pub fn read(header: &Header<'_>) -> Result<Self, VocabularyError> {
         let model: &str = header.need("tokenizer.ggml.model")?;
-        let pieces = Pieces::read(header)?;
+        let pieces = VocabularyPieces::read(header)?;
         let mut warnings = Vec::new();
         let mut special = Special::read(header, model, &pieces, &mut warnings)?;
         let encoder = match model {

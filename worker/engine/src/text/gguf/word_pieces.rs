@@ -13,18 +13,22 @@ use tokenizers::processors::bert::BertProcessing;
 use tokenizers::{AddedToken, Tokenizer};
 
 use super::error::VocabularyError;
-use super::pieces::{Kind, Pieces};
+use super::pieces::{TokenKind, VocabularyPieces};
 use super::special::Special;
 
 const CONTINUATION: &str = "##";
 
-pub(super) fn build(header: &Header<'_>, pieces: &Pieces<'_>, special: &Special) -> Result<Tokenizer, VocabularyError> {
+pub(super) fn build(
+    header: &Header<'_>,
+    pieces: &VocabularyPieces<'_>,
+    special: &Special,
+) -> Result<Tokenizer, VocabularyError> {
     let mut vocab = Vocab::with_capacity(pieces.len());
     for (id, spelling, kind) in pieces.iter() {
         let spelling = match (kind, spelling.strip_prefix('\u{2581}')) {
-            (Kind::Normal, Some(first)) => first.to_owned(),
+            (TokenKind::Normal, Some(first)) => first.to_owned(),
             // Brackets mark what is no piece of a word: `[unused1]`.
-            (Kind::Normal, None) if !(spelling.starts_with('[') && spelling.len() > 1) => {
+            (TokenKind::Normal, None) if !(spelling.starts_with('[') && spelling.len() > 1) => {
                 format!("{CONTINUATION}{spelling}")
             }
             _ => spelling.to_owned(),
@@ -67,7 +71,7 @@ pub(super) fn build(header: &Header<'_>, pieces: &Pieces<'_>, special: &Special)
 /// Makes the library find control tokens and user-defined tokens in a text before anything else.
 pub(super) fn add_special_tokens(
     tokenizer: &mut Tokenizer,
-    pieces: &Pieces<'_>,
+    pieces: &VocabularyPieces<'_>,
     special: &Special,
 ) -> Result<(), VocabularyError> {
     let token = |id: &u32, control: bool| {

@@ -21,25 +21,25 @@ pub(super) fn install(environment: &mut Environment<'static>) {
 
 /// A message of the template itself, kept apart from failures of the engine.
 #[derive(Debug)]
-struct Refusal(String);
+struct RaisedRefusal(String);
 
-impl fmt::Display for Refusal {
+impl fmt::Display for RaisedRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for RaisedRefusal {}
 
 fn raise_exception(message: String) -> Result<Value, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Refusal(message)))
+    Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(RaisedRefusal(message)))
 }
 
 /// Tells the template's own refusal from a failure.
 pub(super) fn refusal(error: Error) -> TemplateError {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
     while let Some(current) = cause {
-        if let Some(Refusal(message)) = current.downcast_ref() {
+        if let Some(RaisedRefusal(message)) = current.downcast_ref() {
             return TemplateError::Refused(message.clone());
         }
         cause = current.source();

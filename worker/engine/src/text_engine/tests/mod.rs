@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use crate::activity::Histograms;
-use crate::engine::{FinishReason, Finished, Usage};
+use crate::engine::{FinishReason, Finished, TokenUsage};
 use crate::fake::{FakeControl, FakeDecoder, Script, byte_tokenizer, byte_vocabulary, words};
 use crate::sampling::{SamplingParams, TokenLogprob};
 use proptest::prelude::*;
 
 struct Channel {
-    events: Sender<Event>,
+    events: Sender<SequenceEvent>,
     closed: Arc<AtomicBool>,
 }
 
 impl Reply for Channel {
-    fn send(&mut self, event: Event) {
+    fn send(&mut self, event: SequenceEvent) {
         // A test that no longer listens is a client that went away.
         let _ = self.events.send(event);
     }
@@ -28,7 +28,7 @@ impl Reply for Channel {
 }
 
 struct Client {
-    events: Receiver<Event>,
+    events: Receiver<SequenceEvent>,
     closed: Arc<AtomicBool>,
 }
 
@@ -48,18 +48,18 @@ impl Client {
         let mut answer = Answer::default();
         for event in self.events.try_iter() {
             match event {
-                Event::Started { prompt_logprobs } => answer.prompt_logprobs = prompt_logprobs,
-                Event::Thought { text, .. } => {
+                SequenceEvent::Started { prompt_logprobs } => answer.prompt_logprobs = prompt_logprobs,
+                SequenceEvent::Thought { text, .. } => {
                     assert!(answer.text.is_empty(), "it thinks before it answers");
                     answer.thoughts += &text;
                 }
-                Event::Text { text, logprobs, .. } => {
+                SequenceEvent::Text { text, logprobs, .. } => {
                     answer.text += &text;
                     answer.pieces.push(text);
                     answer.logprobs.extend(logprobs);
                 }
-                Event::Finished(finished) => answer.finished = Some(finished),
-                Event::Failed(error) => answer.failed = Some(error),
+                SequenceEvent::Finished(finished) => answer.finished = Some(finished),
+                SequenceEvent::Failed(error) => answer.failed = Some(error),
             }
         }
         answer
@@ -130,7 +130,7 @@ fn an_answer_ends_where_the_model_ends_it() {
     assert_eq!(answer.text, "hello");
     let finished = answer.finished.unwrap();
     assert_eq!(finished.reason, FinishReason::Stop);
-    let usage = Usage { prompt_tokens: 2, completion_tokens: 6, cached_tokens: 0, thought_tokens: 0 };
+    let usage = TokenUsage { prompt_tokens: 2, completion_tokens: 6, cached_tokens: 0, thought_tokens: 0 };
     assert_eq!(finished.usage, usage, "the end of the turn was sampled too");
 }
 
@@ -226,7 +226,7 @@ struct Watching {
 }
 
 impl Reply for Watching {
-    fn send(&mut self, _event: Event) {}
+    fn send(&mut self, _event: SequenceEvent) {}
 
     fn is_closed(&self) -> bool {
         self.seen.lock().unwrap().push(self.activity.stats().active);

@@ -1,4 +1,4 @@
-//! A [`Device`] over a [`Driver`]: which slot a block goes to, and what waits for what.
+//! A [`StreamDevice`] over a [`CopyDriver`]: which slot a block goes to, and what waits for what.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use model_boss_weights::store::HostBuffer;
 
-use super::driver::{Driver, Queue};
-use super::slots::{Slot, SlotNeeds, Slots};
+use super::driver::{CopyDriver, Queue};
+use super::slots::{DeviceSlot, SlotNeeds, Slots};
 use crate::residency::schedule::BlockId;
-use crate::residency::streamer::{Capabilities, Device, Fault, Loan};
+use crate::residency::streamer::{Capabilities, Loan, StreamDevice, StreamFault};
 
 /// One piece of a block.
 #[derive(Clone, Debug)]
-pub struct Piece<C> {
+pub struct CopyPiece<C> {
     /// Its type and shape.
     pub class: C,
     /// Where it lies in the block's bytes in host memory.
@@ -22,32 +22,32 @@ pub struct Piece<C> {
 }
 
 /// What looks at a block's bytes when they come for the first time, and says what is wrong with them.
-pub type Check = Box<dyn Fn(BlockId, &[u8]) -> Result<(), String> + Send>;
+pub type BlockCheck = Box<dyn Fn(BlockId, &[u8]) -> Result<(), String> + Send>;
 
-/// A [`Device`] over a [`Driver`].
-pub struct CopiedDevice<D: Driver> {
+/// A [`StreamDevice`] over a [`CopyDriver`].
+pub struct CopyDevice<D: CopyDriver> {
     driver: Arc<D>,
     /// By block.
-    blocks: Vec<Vec<Piece<D::Class>>>,
+    blocks: Vec<Vec<CopyPiece<D::Class>>>,
     slots: Arc<Slots<D>>,
     /// Blocks whose bytes are in host memory for good.
     pub(super) held: HashMap<BlockId, HostBuffer>,
-    pub(super) check: Check,
+    pub(super) check: BlockCheck,
     /// By block: whether its bytes were looked at. Files do not change while they are read, so once is enough.
     checked: Vec<bool>,
     /// What the last copy took.
     copied: Option<Duration>,
 }
 
-impl<D: Driver> CopiedDevice<D> {
+impl<D: CopyDriver> CopyDevice<D> {
     /// Allocates `slots` slots. `held` blocks are copied from there; all others are read for each coming.
     pub fn new(
         driver: Arc<D>,
-        blocks: Vec<Vec<Piece<D::Class>>>,
+        blocks: Vec<Vec<CopyPiece<D::Class>>>,
         slots: usize,
         held: HashMap<BlockId, HostBuffer>,
-        check: Check,
-    ) -> Result<Self, Fault> {
+        check: BlockCheck,
+    ) -> Result<Self, StreamFault> {
         let needs = SlotNeeds::of(blocks.iter().map(|pieces| pieces.iter().map(|piece| piece.class.clone())));
         let slots = Slots::allocate(&driver, &needs, slots)?;
         let checked = vec![false; blocks.len()];
@@ -55,27 +55,27 @@ impl<D: Driver> CopiedDevice<D> {
     }
 }
 
-impl<D: Driver> CopiedDevice<D> {
+impl<D: CopyDriver> CopyDevice<D> {
     /// Asks for all copies of a block, behind what was computed with its slot.
-    fn ask(&self, block: &Copied<D>, pieces: &[Piece<D::Class>], bytes: &[u8]) -> Result<(), Fault> {
+    fn ask(&self, block: &BlockCopy<D>, pieces: &[CopyPiece<D::Class>], bytes: &[u8]) -> Result<(), StreamFault> {
         self.driver.wait(Queue::Copy, &block.slot().free)?;
         self.driver.record(&block.slot().begun, Queue::Copy)?;
         for (piece, memory) in pieces.iter().zip(block.pieces()) {
-            let short = || Fault::Step(format!("a block has {} bytes, fewer than its pieces", bytes.len()));
+            let short = || StreamFault::Step(format!("a block has {} bytes, fewer than its pieces", bytes.len()));
             self.driver.copy(bytes.get(piece.at.clone()).ok_or_else(short)?, memory)?;
         }
         Ok(())
     }
 }
 
-impl<D: Driver> Device for CopiedDevice<D> {
-    type Block = Copied<D>;
+impl<D: CopyDriver> StreamDevice for CopyDevice<D> {
+    type Block = BlockCopy<D>;
 
     fn capabilities(&self) -> Capabilities {
         self.driver.capabilities()
     }
 
-    fn host_buffer(&mut self, bytes: usize) -> Result<HostBuffer, Fault> {
+    fn host_buffer(&mut self, bytes: usize) -> Result<HostBuffer, StreamFault> {
         self.driver.host_buffer(bytes)
     }
 
@@ -86,18 +86,18 @@ impl<D: Driver> Device for CopiedDevice<D> {
         })
     }
 
-    fn place(&mut self, block: BlockId, from: Loan) -> Result<Copied<D>, Fault> {
+    fn place(&mut self, block: BlockId, from: Loan) -> Result<BlockCopy<D>, StreamFault> {
         let (Some(pieces), Some(checked)) = (self.blocks.get(block.0), self.checked.get_mut(block.0)) else {
-            return Err(Fault::Step(format!("no block {}", block.0)));
+            return Err(StreamFault::Step(format!("no block {}", block.0)));
         };
         let bytes: &[u8] = self.held.get(&block).map_or(&from, |held| held);
         if !*checked {
-            (self.check)(block, bytes).map_err(Fault::Step)?;
+            (self.check)(block, bytes).map_err(StreamFault::Step)?;
             *checked = true;
         }
         let slot = self.slots.take()?;
         // From here on the slot goes back when this is dropped, whatever happens.
-        let copied = Copied::new(slot, pieces, Arc::clone(&self.slots), Arc::clone(&self.driver))?;
+        let copied = BlockCopy::new(slot, pieces, Arc::clone(&self.slots), Arc::clone(&self.driver))?;
         let asked = self.ask(&copied, pieces, bytes);
         // What was read goes to the next read as soon as this returns, so nothing may copy from it then, not even of a block
         // of which a part could not be asked for.
@@ -116,17 +116,22 @@ impl<D: Driver> Device for CopiedDevice<D> {
 }
 
 /// A block in a slot. Dropping it lets the slot go to the next block, behind everything that was computed with it.
-pub struct Copied<D: Driver> {
+pub struct BlockCopy<D: CopyDriver> {
     /// None only while it is dropped.
-    slot: Option<Slot<D>>,
+    slot: Option<DeviceSlot<D>>,
     /// Of each piece: which memory of the slot.
     places: Vec<(D::Class, usize)>,
     slots: Arc<Slots<D>>,
     driver: Arc<D>,
 }
 
-impl<D: Driver> Copied<D> {
-    fn new(slot: Slot<D>, pieces: &[Piece<D::Class>], slots: Arc<Slots<D>>, driver: Arc<D>) -> Result<Self, Fault> {
+impl<D: CopyDriver> BlockCopy<D> {
+    fn new(
+        slot: DeviceSlot<D>,
+        pieces: &[CopyPiece<D::Class>],
+        slots: Arc<Slots<D>>,
+        driver: Arc<D>,
+    ) -> Result<Self, StreamFault> {
         let mut used: HashMap<&D::Class, usize> = HashMap::new();
         let mut places = Vec::with_capacity(pieces.len());
         for piece in pieces {
@@ -136,11 +141,11 @@ impl<D: Driver> Copied<D> {
         }
         let missing = places.iter().any(|(class, at)| slot.memory(class, *at).is_none());
         let copied = Self { slot: Some(slot), places, slots, driver };
-        if missing { Err(Fault::Step("a block does not fit into a slot".to_owned())) } else { Ok(copied) }
+        if missing { Err(StreamFault::Step("a block does not fit into a slot".to_owned())) } else { Ok(copied) }
     }
 
     /// Has to be called before anything is computed with it.
-    pub fn begin_use(&self) -> Result<(), Fault> {
+    pub fn begin_use(&self) -> Result<(), StreamFault> {
         self.driver.wait(Queue::Compute, &self.slot().ready)
     }
 
@@ -150,12 +155,12 @@ impl<D: Driver> Copied<D> {
     }
 
     #[allow(clippy::expect_used, reason = "taken in drop only")]
-    pub(super) fn slot(&self) -> &Slot<D> {
+    pub(super) fn slot(&self) -> &DeviceSlot<D> {
         self.slot.as_ref().expect("a block in a slot")
     }
 }
 
-impl<D: Driver> Drop for Copied<D> {
+impl<D: CopyDriver> Drop for BlockCopy<D> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
             // What was asked of the copy queue reaches its end before the slot is filled anew: that queue keeps its order.

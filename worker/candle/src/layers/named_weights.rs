@@ -6,7 +6,7 @@ use crate::error::ModelError;
 use crate::matrix::Matrix;
 
 /// Gives a model's parts by the names of safetensors.
-pub(crate) trait Parts {
+pub(crate) trait NamedWeights {
     /// The matrix of that name.
     fn matrix(&mut self, name: &str) -> Result<Matrix, ModelError>;
 

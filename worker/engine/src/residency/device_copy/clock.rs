@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use super::driver::{Driver, Queue};
-use crate::residency::streamer::Fault;
-use crate::residency::timeline::Span;
+use super::driver::{CopyDriver, Queue};
+use crate::residency::streamer::StreamFault;
+use crate::residency::timeline::TimeSpan;
 
 /// The marks of one step after another.
-pub struct StepClock<D: Driver> {
+pub struct StepClock<D: CopyDriver> {
     driver: Arc<D>,
     /// At the begin of the step; then two for each layer. Made once and recorded anew in each step.
     marks: Vec<D::Event>,
@@ -18,7 +18,7 @@ pub struct StepClock<D: Driver> {
     whole: bool,
 }
 
-impl<D: Driver> StepClock<D> {
+impl<D: CopyDriver> StepClock<D> {
     /// Nothing marked yet.
     pub fn new(driver: Arc<D>) -> Self {
         Self { driver, marks: Vec::new(), layers: Vec::new(), whole: false }
@@ -44,12 +44,12 @@ impl<D: Driver> StepClock<D> {
 
     /// When each layer computed, in seconds since the step began; waits until they have. None if a mark could not be set:
     /// measuring must not fail what it measures.
-    pub fn spans(&mut self) -> Option<Vec<(usize, Span)>> {
+    pub fn spans(&mut self) -> Option<Vec<(usize, TimeSpan)>> {
         let (begin, marks) = self.marks.split_first().filter(|_| self.whole)?;
-        let span = |(layer, pair): (&usize, &[D::Event])| -> Result<(usize, Span), Fault> {
-            let [start, end] = pair else { return Err(Fault::Step("half a layer".to_owned())) };
+        let span = |(layer, pair): (&usize, &[D::Event])| -> Result<(usize, TimeSpan), StreamFault> {
+            let [start, end] = pair else { return Err(StreamFault::Step("half a layer".to_owned())) };
             let (start, end) = (self.driver.seconds(begin, start)?, self.driver.seconds(begin, end)?);
-            Ok((*layer, Span { start, end }))
+            Ok((*layer, TimeSpan { start, end }))
         };
         self.layers.iter().zip(marks.chunks(2)).map(span).collect::<Result<_, _>>().ok()
     }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use model_boss_weights::store::HostBuffer;
 use proptest::prelude::*;
 
-use super::played::{LeftOut, Memory, Played};
+use super::simulated_driver::{LeftOut, Memory, SimulatedDriver};
 use super::*;
 use crate::residency::schedule::BlockId;
-use crate::residency::streamer::{Device, Fault, Loan, Monitor, Residency, Source, Streamer};
+use crate::residency::streamer::{BlockSource, Loan, Monitor, ResidencySummary, StreamDevice, StreamFault, Streamer};
 
 const PIECE: usize = 64;
 
@@ -17,7 +17,7 @@ fn content(block: usize, piece: usize) -> u8 {
 }
 
 struct Pattern {
-    driver: Arc<Played>,
+    driver: Arc<SimulatedDriver>,
     sizes: Vec<usize>,
     reads: Arc<std::sync::atomic::AtomicUsize>,
 }
@@ -28,8 +28,8 @@ fn fill(block: usize, pieces: usize, into: &mut [u8]) {
     }
 }
 
-impl Source for Pattern {
-    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<u64, Fault> {
+impl BlockSource for Pattern {
+    fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<u64, StreamFault> {
         self.driver.host_writes(into);
         fill(block.0, self.sizes[block.0], into);
         self.reads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -37,15 +37,15 @@ impl Source for Pattern {
     }
 }
 
-fn blocks(sizes: &[usize]) -> Vec<Vec<Piece<usize>>> {
+fn blocks(sizes: &[usize]) -> Vec<Vec<CopyPiece<usize>>> {
     let pieces =
-        |count: &usize| (0..*count).map(|at| Piece { class: PIECE, at: at * PIECE..(at + 1) * PIECE }).collect();
+        |count: &usize| (0..*count).map(|at| CopyPiece { class: PIECE, at: at * PIECE..(at + 1) * PIECE }).collect();
     sizes.iter().map(pieces).collect()
 }
 
 /// Streams some steps, a layer a block, some of them cut short. Gives what went wrong, and how many blocks were read.
 fn stream(
-    driver: &Arc<Played>,
+    driver: &Arc<SimulatedDriver>,
     sizes: &[usize],
     slots: usize,
     held: &[usize],
@@ -59,12 +59,12 @@ fn stream(
             (BlockId(*block), bytes)
         })
         .collect();
-    let check: Check =
+    let check: BlockCheck =
         Box::new(|block, bytes| if bytes[0] == content(block.0, 0) { Ok(()) } else { Err("other bytes".to_owned()) });
-    let device = CopiedDevice::new(Arc::clone(driver), blocks(sizes), slots, held, check).unwrap();
+    let device = CopyDevice::new(Arc::clone(driver), blocks(sizes), slots, held, check).unwrap();
     let reads = Arc::default();
     let source = Pattern { driver: Arc::clone(driver), sizes: sizes.to_vec(), reads: Arc::clone(&reads) };
-    let monitor = Arc::new(Monitor::new(Residency::default()));
+    let monitor = Arc::new(Monitor::new(ResidencySummary::default()));
     let of_layers = (0..sizes.len()).map(|layer| vec![layer]).collect();
     let buffer = sizes.iter().max().unwrap() * PIECE;
     let watched = Arc::clone(&monitor);
@@ -107,7 +107,7 @@ proptest! {
         cuts in proptest::collection::vec(0..9_usize, 1..6), keeps in any::<u8>(),
     ) {
         let held: Vec<usize> = (0..sizes.len()).filter(|block| keeps >> block & 1 == 1).collect();
-        let driver = Played::new(seed, LeftOut::default());
+        let driver = SimulatedDriver::new(seed, LeftOut::default());
         let (wrong, reads, _) = stream(&driver, &sizes, slots, &held, &cuts);
         prop_assert!(wrong.is_empty(), "{wrong:?}");
         prop_assert!(held.len() < sizes.len() || reads == 0);
@@ -117,7 +117,7 @@ proptest! {
 /// Whether any of some runs finds something wrong when a caller leaves an order out.
 fn found(left_out: LeftOut, said: &str) -> bool {
     (0..40).any(|seed| {
-        let (wrong, ..) = stream(&Played::new(seed, left_out), &[2, 1, 3, 2], 2, &[], &[9; 4]);
+        let (wrong, ..) = stream(&SimulatedDriver::new(seed, left_out), &[2, 1, 3, 2], 2, &[], &[9; 4]);
         wrong.iter().any(|what| what.contains(said))
     })
 }
@@ -132,7 +132,7 @@ fn rs_3_each_order_that_is_left_out_is_noticed() {
 
 #[test]
 fn rs_7_layers_compute_when_the_device_says_and_not_when_it_is_asked() {
-    let driver = Played::new(5, LeftOut::default());
+    let driver = SimulatedDriver::new(5, LeftOut::default());
     let (wrong, _, monitor) = stream(&driver, &[3, 3, 3], 2, &[1], &[9, 9]);
     assert!(wrong.is_empty(), "{wrong:?}");
     let last = monitor.last();
@@ -146,12 +146,12 @@ fn rs_7_layers_compute_when_the_device_says_and_not_when_it_is_asked() {
 #[test]
 fn a_copy_takes_what_it_takes_however_long_it_waited_for_its_slot() {
     const ASKED: usize = 1_000;
-    let driver = Played::new(3, LeftOut::default());
-    let check: Check = Box::new(|_, _| Ok(()));
+    let driver = SimulatedDriver::new(3, LeftOut::default());
+    let check: BlockCheck = Box::new(|_, _| Ok(()));
     let mut bytes = driver.host_buffer(2 * PIECE).unwrap();
     fill(0, 2, &mut bytes);
     let held = HashMap::from([(BlockId(0), bytes)]);
-    let mut device = CopiedDevice::new(Arc::clone(&driver), blocks(&[2]), 1, held, check).unwrap();
+    let mut device = CopyDevice::new(Arc::clone(&driver), blocks(&[2]), 1, held, check).unwrap();
     let block = device.place(BlockId(0), Loan::none()).unwrap();
     let memory = block.pieces().next().unwrap();
     (0..ASKED).for_each(|_| driver.compute(memory, content(0, 0)));
@@ -172,20 +172,22 @@ fn rs_2_a_slot_has_room_for_every_class_as_often_as_a_block_has_it() {
 
 #[test]
 fn what_is_wrong_with_the_first_coming_fails_the_step_and_gives_the_slot_back() {
-    let driver = Played::new(1, LeftOut::default());
-    let check: Check = Box::new(|_, _| Err("holds NaN".to_owned()));
-    let mut device = CopiedDevice::new(Arc::clone(&driver), blocks(&[1]), 1, HashMap::new(), check).unwrap();
+    let driver = SimulatedDriver::new(1, LeftOut::default());
+    let check: BlockCheck = Box::new(|_, _| Err("holds NaN".to_owned()));
+    let mut device = CopyDevice::new(Arc::clone(&driver), blocks(&[1]), 1, HashMap::new(), check).unwrap();
     let held = driver.host_buffer(PIECE).unwrap();
     device.held.insert(BlockId(0), held);
     assert_eq!(device.holds(BlockId(0)), Some(PIECE as u64));
     for _ in 0..3 {
         let loan = Loan::none();
-        assert_eq!(device.place(BlockId(0), loan).err(), Some(Fault::Step("holds NaN".to_owned())));
+        assert_eq!(device.place(BlockId(0), loan).err(), Some(StreamFault::Step("holds NaN".to_owned())));
     }
     // Too few bytes for the pieces is a fault too, and not the end of the slot.
     device.check = Box::new(|_, _| Ok(()));
     device.held.clear();
     for _ in 0..3 {
-        assert!(matches!(device.place(BlockId(0), Loan::none()), Err(Fault::Step(what)) if what.contains("fewer")));
+        assert!(
+            matches!(device.place(BlockId(0), Loan::none()), Err(StreamFault::Step(what)) if what.contains("fewer"))
+        );
     }
 }

@@ -3,17 +3,17 @@
 use model_boss_weights::gguf::TensorType;
 
 use crate::error::ModelError;
-use crate::files::Files;
+use crate::files::ModelFiles;
 use crate::layers::linear::Linear;
+use crate::layers::named_weights::NamedWeights;
 use crate::layers::norm::RmsNorm;
-use crate::layers::parts::Parts;
 use crate::matrix::Matrix;
-use crate::matrix::target::Target;
+use crate::matrix::target::WeightTarget;
 use crate::spec::DecoderSpec;
 use crate::spec::tensors::{EMBEDDING, FINAL_NORM, HEAD, Needed};
 
 /// What will be read, after every tensor's presence, shape and type were checked.
-pub(crate) struct Plan {
+pub(crate) struct CheckedModel {
     embedding: &'static str,
     /// `None`: the embedding is the head.
     head: Option<&'static str>,
@@ -21,8 +21,8 @@ pub(crate) struct Plan {
     pub(crate) matrices: Vec<TensorType>,
 }
 
-impl Plan {
-    pub(crate) fn new(spec: &DecoderSpec, files: &Files) -> Result<Self, ModelError> {
+impl CheckedModel {
+    pub(crate) fn new(spec: &DecoderSpec, files: &ModelFiles) -> Result<Self, ModelError> {
         let (embedding, head) = ends(spec, files);
         let mut plan = Self { embedding, head, matrices: Vec::new() };
         let mut matrices = Vec::new();
@@ -53,8 +53,8 @@ impl Plan {
     pub(crate) fn layer_bytes(
         &self,
         spec: &DecoderSpec,
-        files: &Files,
-        target: &Target,
+        files: &ModelFiles,
+        target: &WeightTarget,
         layer: usize,
     ) -> Result<u64, ModelError> {
         let needed = spec.needed_by_layer(layer);
@@ -62,21 +62,21 @@ impl Plan {
     }
 
     /// Bytes of embedding, last norm and head on a device; the head is 0 where the embedding serves for it.
-    pub(crate) fn end_bytes(&self, files: &Files, target: &Target) -> Result<[u64; 3], ModelError> {
+    pub(crate) fn end_bytes(&self, files: &ModelFiles, target: &WeightTarget) -> Result<[u64; 3], ModelError> {
         let bytes = |name: &str| files.get(name).map(|stored| target.bytes(&stored));
         let head = self.head.map_or(Ok(0), bytes)?;
         Ok([bytes(self.embedding)?, bytes(FINAL_NORM)?, head])
     }
 
     /// The embedding, for the first device.
-    pub(crate) fn read_embedding(&self, reader: &mut dyn Parts) -> Result<Matrix, ModelError> {
+    pub(crate) fn read_embedding(&self, reader: &mut dyn NamedWeights) -> Result<Matrix, ModelError> {
         reader.matrix(self.embedding)
     }
 
     /// What stands behind the last layer. `embedding` is given where it is on the same device.
     pub(crate) fn read_head(
         &self,
-        reader: &mut dyn Parts,
+        reader: &mut dyn NamedWeights,
         spec: &DecoderSpec,
         embedding: Option<&Matrix>,
     ) -> Result<(RmsNorm, Linear), ModelError> {
@@ -92,7 +92,7 @@ impl Plan {
 
 /// The tensors that hold embedding and head. A model that ties them may store either name, or both: then the
 /// configuration is believed only if they are the same, as `transformers` does.
-fn ends(spec: &DecoderSpec, files: &Files) -> (&'static str, Option<&'static str>) {
+fn ends(spec: &DecoderSpec, files: &ModelFiles) -> (&'static str, Option<&'static str>) {
     if !spec.tied_head {
         return (EMBEDDING, Some(HEAD));
     }
@@ -103,7 +103,7 @@ fn ends(spec: &DecoderSpec, files: &Files) -> (&'static str, Option<&'static str
     }
 }
 
-fn same(files: &Files, one: &str, other: &str) -> bool {
+fn same(files: &ModelFiles, one: &str, other: &str) -> bool {
     match (files.get(one), files.get(other)) {
         (Ok(one), Ok(other)) => (one.kind, one.shape, one.bytes) == (other.kind, other.shape, other.bytes),
         _ => false,

@@ -1,6 +1,6 @@
 //! Streaming to a device with memory of its own: blocks are copied from host memory into slots that are allocated once,
 //! on a queue beside the one that computes (RS-2, RS-3). Everything that a kind of hardware has to offer for it is a
-//! [`Driver`]; what is decided here is which slot, and what waits for what.
+//! [`CopyDriver`]; what is decided here is which slot, and what waits for what.
 //!
 //! Work is handed to queues and done later, so two orders have to be kept, each by an event:
 //!
@@ -15,12 +15,12 @@ mod clock;
 mod device;
 mod driver;
 #[cfg(test)]
-mod played;
+mod simulated_driver;
 mod slots;
 #[cfg(test)]
 mod tests;
 
 pub use clock::StepClock;
-pub use device::{Check, Copied, CopiedDevice, Piece};
-pub use driver::{Driver, Queue};
-pub use slots::{Slot, SlotNeeds};
+pub use device::{BlockCheck, BlockCopy, CopyDevice, CopyPiece};
+pub use driver::{CopyDriver, Queue};
+pub use slots::{DeviceSlot, SlotNeeds};

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use model_boss_weights::store::HostBuffer;
 
-use super::super::streamer::{Capabilities, Fault};
-use super::{Driver, Queue};
+use super::super::streamer::{Capabilities, StreamFault};
+use super::{CopyDriver, Queue};
 
 /// What a broken caller would leave out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,21 +22,21 @@ pub(super) struct LeftOut {
 }
 
 /// A class is a number of bytes.
-pub(super) struct Played {
-    state: Arc<Mutex<State>>,
+pub(super) struct SimulatedDriver {
+    state: Arc<Mutex<SimulatedQueues>>,
     left_out: LeftOut,
 }
 
 pub(super) struct Memory {
     id: usize,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<SimulatedQueues>>,
 }
 
 pub(super) struct Event(usize);
 
 #[derive(Default)]
-struct State {
-    queues: [VecDeque<Op>; 2],
+struct SimulatedQueues {
+    queues: [VecDeque<QueuedOp>; 2],
     memories: BTreeMap<usize, Vec<u8>>,
     /// By event: how often it was recorded, how often that was reached, and when last.
     events: Vec<(u64, u64, f64)>,
@@ -48,7 +48,7 @@ struct State {
     wrong: Vec<String>,
 }
 
-enum Op {
+enum QueuedOp {
     Allocate { memory: usize, bytes: usize },
     Free { memory: usize },
     Copy { from: Range<usize>, bytes: Vec<u8>, to: usize },
@@ -57,15 +57,15 @@ enum Op {
     Wait { event: usize, turn: u64 },
 }
 
-impl Played {
+impl SimulatedDriver {
     pub(super) fn new(seed: u64, left_out: LeftOut) -> Arc<Self> {
-        let state = State { random: seed.wrapping_mul(2).wrapping_add(1), ..State::default() };
+        let state = SimulatedQueues { random: seed.wrapping_mul(2).wrapping_add(1), ..SimulatedQueues::default() };
         Arc::new(Self { state: Arc::new(Mutex::new(state)), left_out })
     }
 
     /// Asks the compute queue to compute with a piece, which has to be full of one byte then.
     pub(super) fn compute(&self, memory: &Memory, expected: u8) {
-        self.ask(Queue::Compute, Op::Use { memory: memory.id, expected });
+        self.ask(Queue::Compute, QueuedOp::Use { memory: memory.id, expected });
     }
 
     /// Host memory is written to: nothing may read it.
@@ -87,7 +87,7 @@ impl Played {
         (state.wrong.clone(), state.memories.len())
     }
 
-    fn ask(&self, queue: Queue, op: Op) {
+    fn ask(&self, queue: Queue, op: QueuedOp) {
         let mut state = self.lock();
         state.queues[queue as usize].push_back(op);
         // Some of what was asked before happens meanwhile, mostly nothing.
@@ -97,12 +97,12 @@ impl Played {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SimulatedQueues> {
         self.state.lock().unwrap()
     }
 }
 
-impl State {
+impl SimulatedQueues {
     fn draw(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -112,7 +112,7 @@ impl State {
 
     /// Does the next thing of a queue, if it may happen.
     fn advance(&mut self, queue: usize) -> bool {
-        if let Some(Op::Wait { event, turn }) = self.queues[queue].front()
+        if let Some(QueuedOp::Wait { event, turn }) = self.queues[queue].front()
             && self.events[*event].1 < *turn
         {
             return false;
@@ -121,9 +121,9 @@ impl State {
         self.now += 1.0;
         match op {
             // Zeroed.
-            Op::Allocate { memory, bytes } => drop(self.memories.insert(memory, vec![0; bytes])),
-            Op::Free { memory } => drop(self.memories.remove(&memory)),
-            Op::Copy { from, bytes, to } => {
+            QueuedOp::Allocate { memory, bytes } => drop(self.memories.insert(memory, vec![0; bytes])),
+            QueuedOp::Free { memory } => drop(self.memories.remove(&memory)),
+            QueuedOp::Copy { from, bytes, to } => {
                 if let Some(at) = self.reading.iter().position(|reading| *reading == from) {
                     self.reading.swap_remove(at);
                 }
@@ -132,27 +132,27 @@ impl State {
                     None => self.wrong.push("a copy into memory that is not there".to_owned()),
                 }
             }
-            Op::Use { memory, expected } => match self.memories.get(&memory) {
+            QueuedOp::Use { memory, expected } => match self.memories.get(&memory) {
                 Some(bytes) if bytes.iter().all(|byte| *byte == expected) => {}
                 Some(bytes) => self.wrong.push(format!("computed with {} in place of {expected}", bytes[0])),
                 None => self.wrong.push("computed with memory that is not there".to_owned()),
             },
-            Op::Record { event, turn } => {
+            QueuedOp::Record { event, turn } => {
                 let now = self.now;
                 let event = &mut self.events[event];
                 (event.1, event.2) = (event.1.max(turn), now);
             }
-            Op::Wait { .. } => {}
+            QueuedOp::Wait { .. } => {}
         }
         true
     }
 
-    fn reach(&mut self, event: usize) -> Result<(), Fault> {
+    fn reach(&mut self, event: usize) -> Result<(), StreamFault> {
         let turn = self.events[event].0;
         while self.events[event].1 < turn {
             // As little as possible: the queues may be as late as they like.
             if !self.advance(Queue::Copy as usize) && !self.advance(Queue::Compute as usize) {
-                return Err(Fault::Fatal("what is waited for never happens".to_owned()));
+                return Err(StreamFault::Fatal("what is waited for never happens".to_owned()));
             }
         }
         Ok(())
@@ -164,7 +164,7 @@ fn addresses(bytes: &[u8]) -> Range<usize> {
     start..start + bytes.len()
 }
 
-impl Driver for Played {
+impl CopyDriver for SimulatedDriver {
     type Class = usize;
     type Memory = Memory;
     type Event = Event;
@@ -173,57 +173,57 @@ impl Driver for Played {
         Capabilities { pinned_host: true, ..Capabilities::default() }
     }
 
-    fn host_buffer(&self, bytes: usize) -> Result<HostBuffer, Fault> {
-        HostBuffer::new(bytes).map_err(|error| Fault::Step(error.to_string()))
+    fn host_buffer(&self, bytes: usize) -> Result<HostBuffer, StreamFault> {
+        HostBuffer::new(bytes).map_err(|error| StreamFault::Step(error.to_string()))
     }
 
-    fn allocate(&self, class: &usize) -> Result<Memory, Fault> {
+    fn allocate(&self, class: &usize) -> Result<Memory, StreamFault> {
         let id = {
             let mut state = self.lock();
             state.next_memory += 1;
             state.next_memory
         };
-        self.ask(Queue::Compute, Op::Allocate { memory: id, bytes: *class });
+        self.ask(Queue::Compute, QueuedOp::Allocate { memory: id, bytes: *class });
         Ok(Memory { id, state: Arc::clone(&self.state) })
     }
 
-    fn event(&self, _timed: bool) -> Result<Event, Fault> {
+    fn event(&self, _timed: bool) -> Result<Event, StreamFault> {
         let mut state = self.lock();
         state.events.push((0, 0, 0.0));
         Ok(Event(state.events.len() - 1))
     }
 
-    fn copy(&self, from: &[u8], to: &Memory) -> Result<(), Fault> {
+    fn copy(&self, from: &[u8], to: &Memory) -> Result<(), StreamFault> {
         let range = addresses(from);
         self.lock().reading.push(range.clone());
-        self.ask(Queue::Copy, Op::Copy { from: range, bytes: from.to_vec(), to: to.id });
+        self.ask(Queue::Copy, QueuedOp::Copy { from: range, bytes: from.to_vec(), to: to.id });
         Ok(())
     }
 
-    fn record(&self, event: &Event, queue: Queue) -> Result<(), Fault> {
+    fn record(&self, event: &Event, queue: Queue) -> Result<(), StreamFault> {
         let turn = {
             let mut state = self.lock();
             state.events[event.0].0 += 1;
             state.events[event.0].0
         };
-        self.ask(queue, Op::Record { event: event.0, turn });
+        self.ask(queue, QueuedOp::Record { event: event.0, turn });
         Ok(())
     }
 
-    fn wait(&self, queue: Queue, event: &Event) -> Result<(), Fault> {
+    fn wait(&self, queue: Queue, event: &Event) -> Result<(), StreamFault> {
         let left_out = if queue == Queue::Copy { self.left_out.free } else { self.left_out.ready };
         if !left_out {
             let turn = self.lock().events[event.0].0;
-            self.ask(queue, Op::Wait { event: event.0, turn });
+            self.ask(queue, QueuedOp::Wait { event: event.0, turn });
         }
         Ok(())
     }
 
-    fn finish(&self, event: &Event) -> Result<(), Fault> {
+    fn finish(&self, event: &Event) -> Result<(), StreamFault> {
         if self.left_out.finish || self.left_out.ready { Ok(()) } else { self.lock().reach(event.0) }
     }
 
-    fn seconds(&self, from: &Event, to: &Event) -> Result<f64, Fault> {
+    fn seconds(&self, from: &Event, to: &Event) -> Result<f64, StreamFault> {
         self.finish(from)?;
         self.finish(to)?;
         let state = self.lock();
@@ -233,6 +233,6 @@ impl Driver for Played {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        self.state.lock().unwrap().queues[Queue::Compute as usize].push_back(Op::Free { memory: self.id });
+        self.state.lock().unwrap().queues[Queue::Compute as usize].push_back(QueuedOp::Free { memory: self.id });
     }
 }

@@ -4,37 +4,37 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use candle_core::Device as CandleDevice;
-use model_boss_engine::residency::plan::{Mode, Wish};
+use model_boss_engine::residency::plan::ResidencyOptions;
 use model_boss_engine::{Decoder, Logits, SequenceStep};
-use model_boss_protocol::{ByteCount, DeviceId};
+use model_boss_protocol::{ByteCount, DeviceId, ResidencyMode};
 use model_boss_weights::gguf::HeaderWriter;
 
 use super::*;
 use crate::convert::synthetic::Synthetic;
-use crate::decoder::spec_decoder::{Ends, SpecDecoder};
+use crate::decoder::spec_decoder::{DecoderEnds, SpecDecoder};
 use crate::decoder::stage::Stage;
-use crate::files::Files;
+use crate::files::ModelFiles;
 use crate::load::load;
-use crate::plan::checked::Plan;
+use crate::plan::checked_model::CheckedModel;
 use crate::plan::cut::cut;
 use crate::plan::needs::context;
-use crate::plan::options::{LoadOptions, PlaceOptions};
-use crate::plan::part::Place;
+use crate::plan::options::{DecoderLoadOptions, DeviceOptions};
+use crate::plan::part::LoadDevice;
 use crate::streamed::index::{IndexOrder, write_layer_index};
 
-type Shared = Arc<Mutex<Vec<u8>>>;
+type SharedBytes = Arc<Mutex<Vec<u8>>>;
 
 /// Host memory that plays a device's: copies are done when somebody waits for them, and not before.
 #[derive(Default)]
 struct HostDriver {
-    asked: Mutex<Vec<(Vec<u8>, Shared)>>,
+    asked: Mutex<Vec<(Vec<u8>, SharedBytes)>>,
     /// Bytes of memory that is there.
     allocated: Arc<AtomicU64>,
 }
 
 struct HostMemory {
     layout: MatrixLayout,
-    bytes: Shared,
+    bytes: SharedBytes,
     allocated: Arc<AtomicU64>,
 }
 
@@ -60,7 +60,7 @@ impl HostDriver {
     }
 }
 
-impl Driver for HostDriver {
+impl CopyDriver for HostDriver {
     type Class = MatrixLayout;
     type Memory = HostMemory;
     type Event = std::time::Instant;
@@ -69,11 +69,11 @@ impl Driver for HostDriver {
         Capabilities::default()
     }
 
-    fn host_buffer(&self, bytes: usize) -> Result<HostBuffer, Fault> {
-        HostBuffer::new(bytes).map_err(|error| Fault::Step(error.to_string()))
+    fn host_buffer(&self, bytes: usize) -> Result<HostBuffer, StreamFault> {
+        HostBuffer::new(bytes).map_err(|error| StreamFault::Step(error.to_string()))
     }
 
-    fn allocate(&self, class: &MatrixLayout) -> Result<HostMemory, Fault> {
+    fn allocate(&self, class: &MatrixLayout) -> Result<HostMemory, StreamFault> {
         let bytes = class.kind.bytes_of(class.shape.iter().product::<usize>() as u64).unwrap();
         self.allocated.fetch_add(bytes, Ordering::SeqCst);
         // All bits set: what is used too early is NaN.
@@ -81,40 +81,40 @@ impl Driver for HostDriver {
         Ok(HostMemory { layout: *class, bytes, allocated: Arc::clone(&self.allocated) })
     }
 
-    fn event(&self, _timed: bool) -> Result<std::time::Instant, Fault> {
+    fn event(&self, _timed: bool) -> Result<std::time::Instant, StreamFault> {
         Ok(std::time::Instant::now())
     }
 
-    fn copy(&self, from: &[u8], to: &HostMemory) -> Result<(), Fault> {
+    fn copy(&self, from: &[u8], to: &HostMemory) -> Result<(), StreamFault> {
         self.asked.lock().unwrap().push((from.to_vec(), Arc::clone(&to.bytes)));
         Ok(())
     }
 
-    fn record(&self, _event: &std::time::Instant, _queue: Queue) -> Result<(), Fault> {
+    fn record(&self, _event: &std::time::Instant, _queue: Queue) -> Result<(), StreamFault> {
         Ok(())
     }
 
-    fn wait(&self, _queue: Queue, _event: &std::time::Instant) -> Result<(), Fault> {
+    fn wait(&self, _queue: Queue, _event: &std::time::Instant) -> Result<(), StreamFault> {
         Ok(())
     }
 
-    fn finish(&self, _event: &std::time::Instant) -> Result<(), Fault> {
+    fn finish(&self, _event: &std::time::Instant) -> Result<(), StreamFault> {
         self.copy_now();
         Ok(())
     }
 
-    fn seconds(&self, from: &std::time::Instant, _to: &std::time::Instant) -> Result<f64, Fault> {
+    fn seconds(&self, from: &std::time::Instant, _to: &std::time::Instant) -> Result<f64, StreamFault> {
         self.copy_now();
         Ok(from.elapsed().as_secs_f64())
     }
 }
 
-fn options(window: usize, block: usize, host: Option<u64>) -> LoadOptions {
-    LoadOptions {
+fn options(window: usize, block: usize, host: Option<u64>) -> DecoderLoadOptions {
+    DecoderLoadOptions {
         context_length: Some(64),
         host_memory: host.map(ByteCount),
-        residency: Wish { mode: Mode::Stream, window: Some(window), block: Some(block) },
-        ..LoadOptions::default()
+        residency: ResidencyOptions { mode: ResidencyMode::Stream, window: Some(window), block: Some(block) },
+        ..DecoderLoadOptions::default()
     }
 }
 
@@ -122,20 +122,20 @@ fn options(window: usize, block: usize, host: Option<u64>) -> LoadOptions {
 fn streamed(
     model: &Path,
     limit: Option<u64>,
-    options: &LoadOptions,
+    options: &DecoderLoadOptions,
     driver: &Arc<HostDriver>,
 ) -> Result<SpecDecoder, ModelError> {
-    let (files, spec) = Files::open(model)?;
-    let plan = Plan::new(&spec, &files)?;
-    let asked = PlaceOptions { device: DeviceId::Cpu, share: None, limit: limit.map(ByteCount) };
-    let parts = cut(&plan, &spec, &files, vec![Place::of(&asked, CandleDevice::Cpu, &plan.matrices)], options)?;
+    let (files, spec) = ModelFiles::open(model)?;
+    let plan = CheckedModel::new(&spec, &files)?;
+    let asked = DeviceOptions { device: DeviceId::Cpu, share: None, limit: limit.map(ByteCount) };
+    let parts = cut(&plan, &spec, &files, vec![LoadDevice::of(&asked, CandleDevice::Cpu, &plan.matrices)], options)?;
     let part = &parts[0];
     let mut progress = |_| {};
-    let mut reader = Reader::new(&files, &part.place.target, part.weights, &mut progress);
+    let mut reader = WeightReader::new(&files, &part.place.target, part.weights, &mut progress);
     let embedding = plan.read_embedding(&mut reader)?;
     let (norm, head) = plan.read_head(&mut reader, &spec, Some(&embedding))?;
     let host_memory = options.host_memory.map(|bytes| bytes.0);
-    let opened = open(&Asked { spec: &spec, part, options, before: 0, host_memory }, &mut reader, driver)?;
+    let opened = open(&StreamRequest { spec: &spec, part, options, before: 0, host_memory }, &mut reader, driver)?;
     let stage = Stage {
         name: DeviceId::Cpu,
         target: part.place.target.clone(),
@@ -145,7 +145,7 @@ fn streamed(
         host_bytes: opened.host_bytes,
     };
     let context = context(&spec, options.context_length);
-    Ok(SpecDecoder::new(spec, context, Ends { embedding, norm, head }, vec![stage]))
+    Ok(SpecDecoder::new(spec, context, DecoderEnds { embedding, norm, head }, vec![stage]))
 }
 
 fn bits(decoder: &mut dyn Decoder) -> Vec<Vec<u32>> {
@@ -238,8 +238,8 @@ fn slots_that_take_more_than_their_largest_block_still_fit_the_budget() {
     let expected = bits(load(&model, &DeviceId::Cpu, Some(64), &mut |_| {}).unwrap().as_mut());
     let (mut mixed, mut refused) = (0, 0);
     for limit in (160..220).map(|quarters: u64| quarters << 18) {
-        let options = LoadOptions {
-            residency: Wish { mode: Mode::Auto, window: Some(1), block: Some(1) },
+        let options = DecoderLoadOptions {
+            residency: ResidencyOptions { mode: ResidencyMode::Auto, window: Some(1), block: Some(1) },
             ..options(1, 1, None)
         };
         let driver = Arc::new(HostDriver::default());

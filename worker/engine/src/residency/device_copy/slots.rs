@@ -4,8 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::driver::{Driver, Queue};
-use crate::residency::streamer::Fault;
+use super::driver::{CopyDriver, Queue};
+use crate::residency::streamer::StreamFault;
 
 /// How many pieces of each class a slot has memory for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl<C: Eq + Hash + Clone> SlotNeeds<C> {
 }
 
 /// Memory for one block.
-pub struct Slot<D: Driver> {
+pub struct DeviceSlot<D: CopyDriver> {
     memory: HashMap<D::Class, Vec<D::Memory>>,
     /// Before the copy into it.
     pub(super) begun: D::Event,
@@ -45,8 +45,8 @@ pub struct Slot<D: Driver> {
     pub(super) free: D::Event,
 }
 
-impl<D: Driver> Slot<D> {
-    fn allocate(driver: &D, needs: &SlotNeeds<D::Class>) -> Result<Self, Fault> {
+impl<D: CopyDriver> DeviceSlot<D> {
+    fn allocate(driver: &D, needs: &SlotNeeds<D::Class>) -> Result<Self, StreamFault> {
         let mut memory = HashMap::new();
         for (class, count) in &needs.0 {
             let pieces = (0..*count).map(|_| driver.allocate(class)).collect::<Result<Vec<_>, _>>()?;
@@ -65,27 +65,31 @@ impl<D: Driver> Slot<D> {
 }
 
 /// All slots, of which some are free.
-pub(super) struct Slots<D: Driver> {
-    state: Mutex<State<D>>,
+pub(super) struct Slots<D: CopyDriver> {
+    state: Mutex<SlotsState<D>>,
     given_back: Condvar,
 }
 
-struct State<D: Driver> {
+struct SlotsState<D: CopyDriver> {
     /// The one that has been free for longest stands first: what was computed with it is most likely done.
-    free: VecDeque<Slot<D>>,
+    free: VecDeque<DeviceSlot<D>>,
     /// What went wrong where nobody could be told.
-    fault: Option<Fault>,
+    fault: Option<StreamFault>,
 }
 
-impl<D: Driver> Slots<D> {
-    pub(super) fn allocate(driver: &Arc<D>, needs: &SlotNeeds<D::Class>, count: usize) -> Result<Arc<Self>, Fault> {
-        let free = (0..count).map(|_| Slot::allocate(driver.as_ref(), needs)).collect::<Result<_, _>>()?;
-        Ok(Arc::new(Self { state: Mutex::new(State { free, fault: None }), given_back: Condvar::new() }))
+impl<D: CopyDriver> Slots<D> {
+    pub(super) fn allocate(
+        driver: &Arc<D>,
+        needs: &SlotNeeds<D::Class>,
+        count: usize,
+    ) -> Result<Arc<Self>, StreamFault> {
+        let free = (0..count).map(|_| DeviceSlot::allocate(driver.as_ref(), needs)).collect::<Result<_, _>>()?;
+        Ok(Arc::new(Self { state: Mutex::new(SlotsState { free, fault: None }), given_back: Condvar::new() }))
     }
 
     /// A free slot. The schedule lets no more blocks be on their way than there are slots, so if there is none, another
     /// thread is about to give one back.
-    pub(super) fn take(&self) -> Result<Slot<D>, Fault> {
+    pub(super) fn take(&self) -> Result<DeviceSlot<D>, StreamFault> {
         let mut state = self.lock();
         loop {
             if let Some(fault) = state.fault.take() {
@@ -98,7 +102,7 @@ impl<D: Driver> Slots<D> {
         }
     }
 
-    pub(super) fn give_back(&self, slot: Slot<D>, fault: Option<Fault>) {
+    pub(super) fn give_back(&self, slot: DeviceSlot<D>, fault: Option<StreamFault>) {
         let mut state = self.lock();
         state.free.push_back(slot);
         if fault.is_some() {
@@ -108,7 +112,7 @@ impl<D: Driver> Slots<D> {
         self.given_back.notify_one();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<D>> {
+    fn lock(&self) -> MutexGuard<'_, SlotsState<D>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,5 +1,5 @@
 //! Streaming to a device with memory of its own: the engine's copies into slots, with matrices in them. Knows names and
-//! types of matrices, no vendor; what a vendor brings is a [`Driver`] whose memory is a matrix.
+//! types of matrices, no vendor; what a vendor brings is a [`CopyDriver`] whose memory is a matrix.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -9,14 +9,14 @@ use std::time::Duration;
 use candle_core::Tensor;
 use model_boss_engine::DecoderError;
 use model_boss_engine::residency::adapt::Adapter;
-use model_boss_engine::residency::copied::StepClock;
-use model_boss_engine::residency::copied::{
-    Check, Copied, CopiedDevice, Driver, Piece as CopiedPiece, Queue, SlotNeeds,
+use model_boss_engine::residency::device_copy::StepClock;
+use model_boss_engine::residency::device_copy::{
+    BlockCheck, BlockCopy, CopyDevice, CopyDriver, CopyPiece, Queue, SlotNeeds,
 };
-use model_boss_engine::residency::plan::{Needs, Plan as ResidencyPlan, Rates, StreamPlan, cost, plan};
+use model_boss_engine::residency::plan::{MemoryNeeds, Rates, ResidencyPlan, StreamPlan, cost, plan};
 use model_boss_engine::residency::predict::step_seconds;
 use model_boss_engine::residency::schedule::BlockId;
-use model_boss_engine::residency::{Capabilities, Device, Fault, Loan, Monitor, Span, Streamer};
+use model_boss_engine::residency::{Capabilities, Loan, Monitor, StreamDevice, StreamFault, Streamer, TimeSpan};
 use model_boss_protocol::ByteCount;
 use model_boss_weights::store::{self, HostBuffer, Reads, WeightStore, evenly_within, read_all};
 
@@ -26,16 +26,16 @@ use crate::kernels::kernel::ROWS;
 use crate::kernels::layout::MatrixLayout;
 use crate::layers::layer::Layer;
 use crate::matrix::Matrix;
-use crate::matrix::target::Target;
-use crate::read::reader::Reader;
-use crate::streamed::block::{Block, Lease};
+use crate::matrix::target::WeightTarget;
+use crate::read::reader::WeightReader;
+use crate::streamed::block::{MemoryHold, StreamedBlock};
 use crate::streamed::index;
-use crate::streamed::layers::{StepTimer, Streamed};
+use crate::streamed::layers::{StepTimer, StreamedLayers};
 use crate::streamed::measure::{ReadTimes, seconds};
 use crate::streamed::planned::{everything, kept, report};
-use crate::streamed::request::{Asked, Opened, needs_beside_layers};
+use crate::streamed::request::{StreamRequest, StreamedPart, needs_beside_layers};
 use crate::streamed::store_source::StoreSource;
-use crate::streamed::table::{LayerTable, Piece};
+use crate::streamed::table::{LayerTable, MatrixPiece};
 
 /// Buffers that reads take turns in: one is filled while the other is copied from.
 const BUFFERS: usize = 2;
@@ -46,13 +46,18 @@ pub(crate) trait MatrixMemory {
     fn matrix(&self) -> Matrix;
 }
 
-/// The layers of one device with memory of its own, of which some come and go. What of the ends is on it has been read.
-pub(crate) fn open<D>(asked: &Asked<'_>, reader: &mut Reader<'_>, driver: &Arc<D>) -> Result<Opened, ModelError>
+/// The layers of one device with memory of its own, of which some are streamed. The weights before and behind them have
+/// been read.
+pub(crate) fn open<D>(
+    asked: &StreamRequest<'_>,
+    reader: &mut WeightReader<'_>,
+    driver: &Arc<D>,
+) -> Result<StreamedPart, ModelError>
 where
-    D: Driver<Class = MatrixLayout>,
+    D: CopyDriver<Class = MatrixLayout>,
     D::Memory: MatrixMemory,
 {
-    let Asked { spec, part, options, .. } = *asked;
+    let StreamRequest { spec, part, options, .. } = *asked;
     let (target, layers) = (&part.place.target, &part.layers);
     let mut table = LayerTable::read(spec, reader.files(), reader, layers.clone())?;
     // Kernels here read matrices as the model's files have them.
@@ -63,7 +68,7 @@ where
     let of_layer = |layer: usize| table.layers[layer].iter().map(|piece| &piece.layout);
     let converted = layers.clone().flat_map(of_layer).map(|layout| target.converted_bytes(layout)).max().unwrap_or(0);
     let beside = needs_beside_layers(asked, reader);
-    let needs = Needs {
+    let needs = MemoryNeeds {
         layers: layers.clone().map(|layer| of_layer(layer).map(bytes_of).sum()).collect(),
         workspace: beside.workspace.saturating_add(converted),
         ..beside
@@ -77,7 +82,7 @@ where
     for layer in layers.clone().filter(|layer| !planned.streams(*layer)) {
         resident[layer] = Some(Arc::new(Layer::read(reader, spec, layer)?));
     }
-    let blocks: Vec<(Reads, Vec<Piece>)> = planned.blocks.iter().map(|layers| table.reads(layers)).collect();
+    let blocks: Vec<(Reads, Vec<MatrixPiece>)> = planned.blocks.iter().map(|layers| table.reads(layers)).collect();
     let buffer = blocks.iter().map(|(reads, _)| reads.buffer()).max().unwrap_or(0);
     let host = HostShare::of(asked.host_memory, &blocks, &kept(&planned), buffer)?;
     let mut held = HashMap::new();
@@ -118,8 +123,9 @@ where
     let streamer = Streamer::start(spec.layers, planned.blocks, slots, ring, source, device, Arc::clone(&monitor))?;
     let streamer = streamer.adapting(adapter);
     let clock: Box<dyn StepTimer> = Box::new(StepClock::new(Arc::clone(driver)));
-    let stretch = Streamed { spec: spec.clone(), small: table.small, resident, streamer, monitor, clock: Some(clock) };
-    Ok(Opened { stretch: Box::new(stretch), slot_bytes, host_bytes: host.bytes })
+    let stretch =
+        StreamedLayers { spec: spec.clone(), small: table.small, resident, streamer, monitor, clock: Some(clock) };
+    Ok(StreamedPart { stretch: Box::new(stretch), slot_bytes, host_bytes: host.bytes })
 }
 
 fn shifted(blocks: &[Vec<usize>], by: usize) -> Vec<Vec<usize>> {
@@ -127,11 +133,11 @@ fn shifted(blocks: &[Vec<usize>], by: usize) -> Vec<Vec<usize>> {
 }
 
 /// Refuses types that the device has no product for.
-fn fits(table: &LayerTable, layers: &Range<usize>, target: &Target) -> Result<(), ModelError> {
+fn fits(table: &LayerTable, layers: &Range<usize>, target: &WeightTarget) -> Result<(), ModelError> {
     let pieces = table.layers[layers.clone()].iter().flatten();
     match pieces.into_iter().find(|piece| !target.computes_stored(piece.layout.kind)) {
         None => Ok(()),
-        Some(Piece { name, layout, .. }) => {
+        Some(MatrixPiece { name, layout, .. }) => {
             let what = format!("is stored as {}, which cannot be streamed to this device", layout.kind);
             Err(ModelError::Tensor { name: name.clone(), what })
         }
@@ -143,8 +149,8 @@ fn fits(table: &LayerTable, layers: &Range<usize>, target: &Target) -> Result<()
 fn fitting(
     table: &LayerTable,
     first: usize,
-    needs: &Needs,
-    asked: &Asked<'_>,
+    needs: &MemoryNeeds,
+    asked: &StreamRequest<'_>,
     rates: &Rates,
     bytes_of: impl Fn(&MatrixLayout) -> u64,
 ) -> Result<StreamPlan, ModelError> {
@@ -182,7 +188,7 @@ impl HostShare {
     /// time for the others while they are copied. Without a limit only buffers: nobody has said that the rest is to be had.
     fn of(
         limit: Option<u64>,
-        blocks: &[(Reads, Vec<Piece>)],
+        blocks: &[(Reads, Vec<MatrixPiece>)],
         stay: &[usize],
         buffer: usize,
     ) -> Result<Self, ModelError> {
@@ -217,10 +223,10 @@ fn measure<D>(
     layers: &Range<usize>,
     store: &dyn WeightStore,
     driver: &Arc<D>,
-    target: &Target,
+    target: &WeightTarget,
 ) -> Result<Rates, ModelError>
 where
-    D: Driver<Class = MatrixLayout>,
+    D: CopyDriver<Class = MatrixLayout>,
     D::Memory: MatrixMemory,
 {
     let mut rates = Rates { read: 1e9, place: 10e9, latency: 1e-4, compute: 500e9 };
@@ -236,7 +242,7 @@ where
         times.took(reads.buffer() as u64, seconds(|| read_all(store, reads, &mut buffer))?);
         let memory = pieces.iter().map(|piece| driver.allocate(&piece.layout)).collect::<Result<Vec<_>, _>>();
         let memory = memory.map_err(load_fault)?;
-        let copying = || -> Result<f64, Fault> {
+        let copying = || -> Result<f64, StreamFault> {
             // Memory is there when the compute queue has come so far.
             driver.record(&begin, Queue::Compute)?;
             driver.finish(&begin)?;
@@ -267,7 +273,7 @@ where
 }
 
 /// A product that failed is the matrix's fault, unless the device says that it is its own.
-fn not_computed(piece: &Piece, error: &candle_core::Error) -> ModelError {
+fn not_computed(piece: &MatrixPiece, error: &candle_core::Error) -> ModelError {
     match device::failure(error) {
         DecoderError::Step(what) => {
             ModelError::Tensor { name: piece.name.clone(), what: format!("cannot be computed with: {what}") }
@@ -277,57 +283,57 @@ fn not_computed(piece: &Piece, error: &candle_core::Error) -> ModelError {
 }
 
 /// A fault while nothing is served yet: what is not fatal is memory that is not to be had.
-fn load_fault(fault: Fault) -> ModelError {
+fn load_fault(fault: StreamFault) -> ModelError {
     ModelError::Device(match fault {
-        Fault::Step(what) => DecoderError::OutOfMemory(what),
-        Fault::Fatal(what) => DecoderError::Fatal(what),
-        Fault::Interrupted => DecoderError::Interrupted,
+        StreamFault::Step(what) => DecoderError::OutOfMemory(what),
+        StreamFault::Fatal(what) => DecoderError::Fatal(what),
+        StreamFault::Interrupted => DecoderError::Interrupted,
     })
 }
 
 /// The engine's device, with names for the pieces.
-struct MatrixDevice<D: Driver> {
-    copied: CopiedDevice<D>,
+struct MatrixDevice<D: CopyDriver> {
+    copied: CopyDevice<D>,
     /// By block, in the order of its pieces.
     names: Vec<Vec<String>>,
 }
 
-impl<D: Driver<Class = MatrixLayout>> MatrixDevice<D> {
+impl<D: CopyDriver<Class = MatrixLayout>> MatrixDevice<D> {
     fn new(
         driver: &Arc<D>,
-        blocks: Vec<(Reads, Vec<Piece>)>,
+        blocks: Vec<(Reads, Vec<MatrixPiece>)>,
         slots: usize,
         held: HashMap<BlockId, HostBuffer>,
-    ) -> Result<Self, Fault> {
-        let of_block = |(reads, pieces): &(Reads, Vec<Piece>)| -> Vec<CopiedPiece<MatrixLayout>> {
+    ) -> Result<Self, StreamFault> {
+        let of_block = |(reads, pieces): &(Reads, Vec<MatrixPiece>)| -> Vec<CopyPiece<MatrixLayout>> {
             let places = reads.places().iter().cloned();
-            places.zip(pieces).map(|(at, piece)| CopiedPiece { class: piece.layout, at }).collect()
+            places.zip(pieces).map(|(at, piece)| CopyPiece { class: piece.layout, at }).collect()
         };
         let copied = blocks.iter().map(of_block).collect();
         let names = blocks.iter().map(|(_, pieces)| pieces.iter().map(|piece| piece.name.clone()).collect()).collect();
-        let check: Check = Box::new(move |block, bytes| {
+        let check: BlockCheck = Box::new(move |block, bytes| {
             let Some((reads, pieces)) = blocks.get(block.0) else { return Ok(()) };
             reads.places().iter().zip(pieces).try_for_each(|(place, piece)| {
                 let bytes = bytes.get(place.clone()).unwrap_or_default();
                 piece.layout.check(bytes).map_err(|what| format!("tensor '{}' {what}", piece.name))
             })
         });
-        Ok(Self { copied: CopiedDevice::new(Arc::clone(driver), copied, slots, held, check)?, names })
+        Ok(Self { copied: CopyDevice::new(Arc::clone(driver), copied, slots, held, check)?, names })
     }
 }
 
-impl<D> Device for MatrixDevice<D>
+impl<D> StreamDevice for MatrixDevice<D>
 where
-    D: Driver<Class = MatrixLayout>,
+    D: CopyDriver<Class = MatrixLayout>,
     D::Memory: MatrixMemory,
 {
-    type Block = Block;
+    type Block = StreamedBlock;
 
     fn capabilities(&self) -> Capabilities {
         self.copied.capabilities()
     }
 
-    fn host_buffer(&mut self, bytes: usize) -> Result<HostBuffer, Fault> {
+    fn host_buffer(&mut self, bytes: usize) -> Result<HostBuffer, StreamFault> {
         self.copied.host_buffer(bytes)
     }
 
@@ -335,11 +341,11 @@ where
         self.copied.holds(block)
     }
 
-    fn place(&mut self, block: BlockId, from: Loan) -> Result<Block, Fault> {
+    fn place(&mut self, block: BlockId, from: Loan) -> Result<StreamedBlock, StreamFault> {
         let copied = self.copied.place(block, from)?;
         let names = self.names.get(block.0).into_iter().flatten().cloned();
         let matrices = names.zip(copied.pieces()).map(|(name, memory)| (name, memory.matrix())).collect();
-        Ok(Block::leased(matrices, Box::new(copied)))
+        Ok(StreamedBlock::leased(matrices, Box::new(copied)))
     }
 
     fn worked(&self) -> Option<Duration> {
@@ -347,13 +353,13 @@ where
     }
 }
 
-impl<D: Driver> Lease for Copied<D> {
-    fn begin_use(&self) -> Result<(), Fault> {
-        Copied::begin_use(self)
+impl<D: CopyDriver> MemoryHold for BlockCopy<D> {
+    fn begin_use(&self) -> Result<(), StreamFault> {
+        BlockCopy::begin_use(self)
     }
 }
 
-impl<D: Driver> StepTimer for StepClock<D> {
+impl<D: CopyDriver> StepTimer for StepClock<D> {
     fn begin_step(&mut self) {
         Self::begin_step(self);
     }
@@ -366,7 +372,7 @@ impl<D: Driver> StepTimer for StepClock<D> {
         Self::layer_ends(self);
     }
 
-    fn spans(&mut self) -> Option<Vec<(usize, Span)>> {
+    fn spans(&mut self) -> Option<Vec<(usize, TimeSpan)>> {
         Self::spans(self)
     }
 }

@@ -4,11 +4,11 @@ use std::hash::Hash;
 
 use model_boss_weights::store::HostBuffer;
 
-use crate::residency::streamer::{Capabilities, Fault};
+use crate::residency::streamer::{Capabilities, StreamFault};
 
 /// What a device has to offer so that blocks can be copied to it. Calls on queues return at once; what they ask for is done
 /// in their order.
-pub trait Driver: Send + Sync + 'static {
+pub trait CopyDriver: Send + Sync + 'static {
     /// The type and shape of a piece: what says how much memory it takes and how it is computed with.
     type Class: Clone + Eq + Hash + Send + Sync;
     /// Memory on the device for one piece.
@@ -20,30 +20,30 @@ pub trait Driver: Send + Sync + 'static {
     fn capabilities(&self) -> Capabilities;
 
     /// Host memory that it copies from at its best.
-    fn host_buffer(&self, bytes: usize) -> Result<HostBuffer, Fault>;
+    fn host_buffer(&self, bytes: usize) -> Result<HostBuffer, StreamFault>;
 
     /// Memory for a piece of that class, zeroed: both where the compute queue has come so far. Dropping it is in the order
     /// of that queue too.
-    fn allocate(&self, class: &Self::Class) -> Result<Self::Memory, Fault>;
+    fn allocate(&self, class: &Self::Class) -> Result<Self::Memory, StreamFault>;
 
     /// A mark that is nowhere yet: waiting for it waits for nothing. `timed` ones know when they were reached; only for
     /// these the host waits.
-    fn event(&self, timed: bool) -> Result<Self::Event, Fault>;
+    fn event(&self, timed: bool) -> Result<Self::Event, StreamFault>;
 
     /// Asks the copy queue to fill a piece. `from` has to stay as it is until an event behind it is reached.
-    fn copy(&self, from: &[u8], to: &Self::Memory) -> Result<(), Fault>;
+    fn copy(&self, from: &[u8], to: &Self::Memory) -> Result<(), StreamFault>;
 
     /// Puts a mark behind everything that was asked of a queue.
-    fn record(&self, event: &Self::Event, queue: Queue) -> Result<(), Fault>;
+    fn record(&self, event: &Self::Event, queue: Queue) -> Result<(), StreamFault>;
 
     /// Lets everything that is asked of a queue from now on wait for a mark.
-    fn wait(&self, queue: Queue, event: &Self::Event) -> Result<(), Fault>;
+    fn wait(&self, queue: Queue, event: &Self::Event) -> Result<(), StreamFault>;
 
     /// Waits until a mark is reached.
-    fn finish(&self, event: &Self::Event) -> Result<(), Fault>;
+    fn finish(&self, event: &Self::Event) -> Result<(), StreamFault>;
 
     /// Seconds from one timed mark to another, both of which were set. Waits for both.
-    fn seconds(&self, from: &Self::Event, to: &Self::Event) -> Result<f64, Fault>;
+    fn seconds(&self, from: &Self::Event, to: &Self::Event) -> Result<f64, StreamFault>;
 }
 
 /// The device's queues.
