@@ -1,4 +1,4 @@
-//! What a model does.
+//! The categories of models, by what they compute.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What a model does. It decides which endpoints a model serves and how long it stays warm by default.
+/// The category of a model. It decides which endpoints a model serves and how long it stays warm by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -26,7 +26,7 @@ pub enum Category {
     Tts,
 }
 
-/// What a model takes in (MM-2).
+/// A kind of input that a model takes (MM-2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -1,5 +1,5 @@
-//! Programs of others by their command line: the template an operator writes, and the words it may hold. Fills nothing in
-//! and starts nothing.
+//! Programs of others by their command line: the template an operator writes, and the words it may hold. Fills nothing
+//! in and starts nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -30,7 +30,7 @@ pub struct CommandSpec {
     /// How long it may take until then (`"5m"`); by the model's size when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load_timeout: Option<String>,
-    /// What asks it to end.
+    /// The signal that asks it to end.
     #[serde(default)]
     pub stop_signal: StopSignal,
     /// The name it knows its model by; ours when absent.
@@ -65,7 +65,7 @@ pub enum CommandSource {
     Own(CommandSpec),
 }
 
-/// What may stand in braces in a template.
+/// A word that may be written in braces in a template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placeholder {
     /// The port to listen on.
@@ -110,7 +110,7 @@ pub enum CommandTemplateError {
     /// Not a time.
     #[error("'load_timeout': {0}")]
     Timeout(#[from] crate::ParseSpanError),
-    /// Nobody could reach it.
+    /// No port is passed to the program, so no request could reach it.
     #[error("no part of 'line' or 'env' holds {{port}}: the program must be told where to listen")]
     NoPort,
 }
@@ -193,7 +193,7 @@ impl CommandSpec {
         if has_port { Ok(()) } else { Err(CommandTemplateError::NoPort) }
     }
 
-    /// Whether the program is told about several GPUs, so that it may be given them (RC-22).
+    /// Whether the template names several GPUs, so that the program may be given them (RC-22).
     pub fn splits(&self) -> bool {
         let several = [Ok(Placeholder::GpuCount), Ok(Placeholder::TensorSplit)];
         let tells = |template: &String| {

@@ -1,5 +1,5 @@
 //! Demands on an answer that our own worker cannot meet yet, by the fields of requests that make them. An answer of 200
-//! would be a promise not kept: such a field is refused by its name, and the refusal says which engine takes it.
+//! would break that promise. Such a field is refused by its name, and the refusal says which engine takes it.
 //!
 //! Fields are those of OpenAI's API, llama.cpp, vLLM and SGLang; the other dialects are translated into them first.
 

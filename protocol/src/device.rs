@@ -25,8 +25,8 @@ pub enum DeviceId {
     Custom(String),
 }
 
-/// What a process takes of each GPU for its context, kernels and libraries, beyond what it takes of the host, until it was
-/// measured (RC-20): a lease counts it, and so whoever fills the lease leaves it free.
+/// Bytes that a process takes of each GPU for its context, kernels and libraries, until they were measured (RC-20). A
+/// lease counts them, and a worker that fills its lease leaves them free.
 pub const GPU_CONTEXT: ByteCount = ByteCount::mib(536);
 
 /// The text cannot name a device.

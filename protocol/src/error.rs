@@ -136,7 +136,7 @@ pub enum ErrorSource {
     Coordinator,
     /// The process that serves the model.
     Worker,
-    /// A provider elsewhere.
+    /// A cloud provider.
     Cloud,
 }
 

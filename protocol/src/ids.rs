@@ -64,7 +64,7 @@ text_id! {
     ModelId
 }
 text_id! {
-    /// Who sends a request (`x_client_id`, `X-Client-Id`); `anonymous` when nobody said.
+    /// The client that sends a request (`x_client_id`, `X-Client-Id`); `anonymous` where none is named.
     ClientId
 }
 number_id! {

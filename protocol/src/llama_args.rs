@@ -1,6 +1,5 @@
-//! Arguments for llama-server that operators and clients may give (MM-11). What says where it listens, which files it reads
-//! or writes, what it offers besides answers, or how much memory the ledger must promise is the coordinator's to say, and
-//! so are keys: only what is on this list goes through.
+//! Arguments for llama-server that operators and clients may give (MM-11). The coordinator sets its port, its files,
+//! its keys, its other routes and the sizes that the lease depends on. Only arguments on this list are passed on.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -170,7 +169,7 @@ impl LlamaArgs {
         Ok(())
     }
 
-    /// What several lists come to, one after the other: each option by its first name, as it is set last. A switch and its
+    /// Several lists merged, one after the other: each option by its first name, as it is set last. A switch and its
     /// `--no-` form are one option.
     pub fn settled<'a>(lists: impl IntoIterator<Item = &'a Self>) -> BTreeMap<String, String> {
         let mut settled = BTreeMap::new();

@@ -21,19 +21,20 @@ pub struct Manifest {
     /// Other names for the same model. `default` answers requests that name none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub aliases: Vec<String>,
-    /// What the model does; inferred from `labels` when absent.
+    /// The model's category; inferred from `labels` when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub category: Option<Category>,
     /// Free words; `embedding` and `reranking` set the category, `vision` says that a chat model sees (MM-2).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<String>,
-    /// What the model takes in; inferred from category and `labels` when absent.
+    /// The model's kinds of input; inferred from category and `labels` when absent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub input_modalities: Vec<Modality>,
-    /// What runs the model; inferred when absent.
+    /// The program that runs the model; inferred when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<Backend>,
-    /// The engine behind a foreign backend, by the names of Lemonade's catalogues: it sets which devices it needs (MM-5).
+    /// The engine behind a foreign backend, by the names of Lemonade's catalogues: it sets which devices it needs
+    /// (MM-5).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recipe: Option<Recipe>,
     /// Where the weights are. A package needs none: its own folder.
@@ -114,7 +115,7 @@ pub struct Manifest {
     pub custom: BTreeMap<String, serde_json::Value>,
 }
 
-/// What is wrong with a manifest that parsed.
+/// A fault of a manifest that parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
     /// No name.
@@ -135,7 +136,7 @@ pub enum ManifestError {
     /// The backend `command` without one.
     #[error("'command' is missing: backend = \"command\" needs the program's command line")]
     NoCommand,
-    /// What llama-server must not be told.
+    /// An argument that llama-server must not be given.
     #[error("'llamacpp_args': {0}")]
     LlamaArgs(#[from] LlamaArgsError),
 }
@@ -151,7 +152,7 @@ impl Manifest {
         })
     }
 
-    /// What the model takes in: stated, else by category; a chat model with the label `vision` sees (MM-2).
+    /// The model's kinds of input: stated, else by category; a chat model with the label `vision` sees (MM-2).
     pub fn input_modalities(&self) -> Vec<Modality> {
         if !self.input_modalities.is_empty() {
             return self.input_modalities.clone();
@@ -246,7 +247,7 @@ impl Manifest {
     }
 }
 
-/// What runs a model.
+/// The kind of program that runs a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -334,7 +335,8 @@ pub enum Recipe {
 pub struct Source {
     /// A folder, or one file. Relative paths start at the manifest's folder.
     pub path: PathBuf,
-    /// The bytes of the weights, as `scan` saw them: they tell the size while the files are not there to be read (RC-20).
+    /// The bytes of the weights, as `scan` saw them: they tell the size while the files are not there to be read
+    /// (RC-20).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<ByteCount>,
 }

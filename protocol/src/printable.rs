@@ -1,5 +1,5 @@
-//! Texts from outside on their way to a terminal, a log or a shared document. What would move a cursor, hide text or turn it
-//! around is written as its number; what has a place in a document has a length.
+//! Texts from outside on their way to a terminal, a log or a shared document. Characters that would move a cursor, hide
+//! text or turn it around are written as their numbers. Texts in a document have a limit.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -21,7 +21,8 @@ pub const fn is_printable(character: char) -> bool {
         | '\u{e0000}'..='\u{e007f}')
 }
 
-/// The text with every character that is not printable as JSON writes it, `\u001b`: a JSON text stays one, and the same.
+/// The text with every character that is not printable as JSON writes it, `\u001b`: a JSON text stays one, and the
+/// same.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if text.chars().all(is_printable) {
         return Cow::Borrowed(text);
@@ -46,8 +47,8 @@ pub fn push_printable(shown: &mut String, character: char) {
     }
 }
 
-/// A short text for people in a document that others read: printable, and at most [`Label::LIMIT`] bytes. Whatever it is
-/// made of is escaped and cut, also when it is read.
+/// A short text for people in a document that others read: printable, and at most [`Label::LIMIT`] bytes. Its text is
+/// escaped and cut, also when it is read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Label(String);

@@ -20,11 +20,12 @@ pub enum ParseSpanError {
     Negative(String),
 }
 
-/// The longest duration that is read from anywhere: a hundred years. Every clock can add it to its present without overflow.
+/// The longest duration that is read from anywhere: a hundred years. Every clock can add it to its present without
+/// overflow.
 pub const LONGEST_SPAN: Duration = Duration::from_secs(36_500 * 86_400);
 
 /// Reads a duration with units `ms`, `s`, `m`, `h`, `d`, one after another (`1h30m`). A bare number is an error because
-/// nobody can tell its unit.
+/// it has no unit.
 pub fn parse_span(text: &str) -> Result<Duration, ParseSpanError> {
     let bad = || ParseSpanError::Malformed(text.to_owned());
     let too_long = || ParseSpanError::TooLong(text.to_owned());
@@ -65,8 +66,8 @@ pub fn span_of_secs(seconds: f64) -> Result<Duration, ParseSpanError> {
     Duration::try_from_secs_f64(seconds).map_err(|_| ParseSpanError::Malformed(format!("{seconds}s")))
 }
 
-/// How long a model stays loaded after its last use (RC-8): a JSON number is seconds, a text has a unit, anything
-/// negative is for ever, and zero unloads right after the answer.
+/// The time that a model stays loaded after its last use (RC-8). A JSON number is seconds, a text has a unit. A
+/// negative time is for ever, and zero unloads right after the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeepAlive {
     /// Unload this long after the last use ended.

@@ -1,5 +1,5 @@
-//! Whether a model that can think aloud does, and for how many tokens (RC-23). One word for manifests, tasks, requests and
-//! start lines; how each engine is told is its dialect's business.
+//! Whether a model that can think aloud does, and for how many tokens (RC-23). One word for manifests, tasks, requests
+//! and start lines; its form for each engine is the dialect's part.
 
 use std::fmt;
 
@@ -11,8 +11,8 @@ use crate::ApiError;
 
 /// Whether a model that can think aloud does.
 ///
-/// People write `on`, `off` or a number of tokens; requests also Anthropic's object, `{"type": "enabled", "budget_tokens":
-/// 2048}` or `{"type": "disabled"}`.
+/// People write `on`, `off` or a number of tokens; requests also Anthropic's object, `{"type": "enabled",
+/// "budget_tokens": 2048}` or `{"type": "disabled"}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Thinking {
     /// For as long as it likes.
@@ -23,15 +23,16 @@ pub enum Thinking {
     Budget(u32),
 }
 
-/// The variable of chat templates, under the two names in use: Qwen, GLM and SmolLM ask for the first, Granite and DeepSeek
-/// for the second.
+/// The variable of chat templates, under the two names in use: Qwen, GLM and SmolLM ask for the first, Granite and
+/// DeepSeek for the second.
 pub const THINKING_SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
 
 const FORMS: &str = "\"on\", \"off\", a number of tokens, or {\"type\": \"enabled\", \"budget_tokens\": N}";
 
 impl Thinking {
-    /// What a chat's fields say: `thinking`, then the switch of the template in `chat_template_kwargs`, then OpenAI's
-    /// `reasoning_effort`, then `otherwise`. A switch that is on says nothing about how long: a budget stays.
+    /// The thinking that a chat's fields ask for: `thinking`, then the switch of the template in
+    /// `chat_template_kwargs`, then OpenAI's `reasoning_effort`, then `otherwise`. A switch that is on says nothing
+    /// about how long: a budget stays.
     ///
     /// Errors: a field that is none of its forms, by name.
     pub fn of_chat(

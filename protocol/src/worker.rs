@@ -1,8 +1,8 @@
-//! What the coordinator and a worker say to each other apart from OpenAI's API: the start line, health, exit codes.
+//! Messages between the coordinator and a worker apart from OpenAI's API: the start line, health, exit codes.
 //!
-//! A worker does nothing until one line of [`WorkerSpec`] arrives on its stdin: that is the gate (the coordinator writes
-//! it only after the lease ledger knows the worker's pid). The pipe stays open; end of file means that the coordinator
-//! is gone, and the worker exits at once.
+//! A worker does nothing until one line of [`WorkerSpec`] arrives on its stdin. That is the gate: the coordinator
+//! writes it only after the lease ledger knows the worker's pid. The pipe stays open; end of file means that the
+//! coordinator is gone, and the worker exits at once.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,8 +19,8 @@ pub mod headers {
     /// The id of the request, echoed by the worker.
     pub const REQUEST_ID: &str = "x-request-id";
     /// How many milliseconds the request still has; without it there is no end. A worker answers within them, or with
-    /// `deadline_exceeded`: status 504 before its answer began, an error event in a stream. It stops the work then. Engines
-    /// that do not know the header lose their connection at that moment.
+    /// `deadline_exceeded`: status 504 before its answer began, an error event in a stream. It stops the work then.
+    /// Engines that do not know the header lose their connection at that moment.
     pub const DEADLINE_MS: &str = "x-deadline-ms";
     /// How important the request is, 0 to 9, lower is more. A worker may use it to order what it does.
     pub const PRIORITY: &str = "x-priority";
@@ -31,23 +31,24 @@ pub mod headers {
 pub struct WorkerSpec {
     /// The model's name, used in answers.
     pub model: ModelId,
-    /// What it does.
+    /// The model's category.
     pub category: Category,
     /// A folder or file with the weights; absolute.
     pub source: PathBuf,
     /// Where to run. Never `auto`: the coordinator has decided. A GPU is index 0 of what the worker may see.
     pub device: DeviceId,
-    /// The bytes of its lease on each device, by the names the coordinator uses. Several accelerators are a split (RC-22),
-    /// in the order in which the worker sees them; `cpu` beside an accelerator is what [`Self::host_bytes`] gives.
+    /// The bytes of its lease on each device, by the names the coordinator uses. Several accelerators are a split
+    /// (RC-22), in the order in which the worker sees them; `cpu` beside an accelerator is what [`Self::host_bytes`]
+    /// gives.
     #[serde(default)]
     pub parts: Vec<(DeviceId, ByteCount)>,
     /// Where to listen, on 127.0.0.1.
     pub port: u16,
     /// Which filling of the slot this is.
     pub generation: Generation,
-    /// What callers must present.
+    /// The token that callers must present.
     pub token: SpawnToken,
-    /// What only this worker can say; shown in [`WorkerHealth::proof`].
+    /// The secret that only this worker knows; shown in [`WorkerHealth::proof`].
     pub proof: ReadyProof,
     /// The longest prompt plus answer, in tokens; the model's own limit when absent.
     #[serde(default)]
@@ -66,15 +67,15 @@ pub struct WorkerSpec {
     /// Whether a model that can think aloud does, and for how many tokens.
     #[serde(default)]
     pub thinking: Option<Thinking>,
-    /// What the manifest says to this kind of worker alone: its own table below `[custom]`.
+    /// Settings of the manifest for this kind of worker alone: its own table below `[custom]`.
     #[serde(default)]
     pub settings: BTreeMap<String, serde_json::Value>,
-    /// What turning requests into prompts may cost.
+    /// Limits on turning requests into prompts.
     #[serde(default)]
     pub text: TextLimits,
 }
 
-/// What a model's chat template and tokenizer may use. They are programs that come with the model's files, so they run
+/// Limits on a model's chat template and tokenizer. They are programs that come with the model's files, so they run
 /// in processes of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -95,14 +96,14 @@ impl Default for TextLimits {
     }
 }
 
-/// A second secret of the spawn. It shows that whoever answers on the port is the process that read the start line, and
-/// not a stranger who got the port first and simply echoes what it is sent.
+/// A second secret of the spawn. It shows that the process on the port is the one that read the start line. A stranger
+/// that got the port first cannot know it.
 pub type ReadyProof = SpawnToken;
 
 /// The start line cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerSpecError {
-    /// Standard input ended first: whoever started the worker is gone.
+    /// Standard input ended first: the process that started the worker is gone.
     #[error("standard input ended before the start line came")]
     Closed,
     /// Not a start line.
@@ -111,8 +112,8 @@ pub enum WorkerSpecError {
 }
 
 impl WorkerSpec {
-    /// Where its layers go and how much of each device it may take, by the names that devices have inside the worker: a
-    /// GPU has the number it has among those that the worker sees, which are all of them when it was started by hand. Never
+    /// The devices that its layers go to and the bytes it may take of each, by the names that devices have inside the
+    /// worker. A GPU has its number among those that the worker sees. A worker started by hand sees all of them. Never
     /// empty; a device without a part is without a limit.
     ///
     /// ```
@@ -142,13 +143,13 @@ impl WorkerSpec {
         places
     }
 
-    /// Whether somebody started it from a command line: nobody has leased anything, hidden GPUs or counted them anew.
+    /// Whether it was started from a command line: no memory was leased, and no GPU was hidden or renumbered.
     pub fn by_hand(&self) -> bool {
         self.generation == Generation(0)
     }
 
-    /// Host memory of a worker that computes on another device: for a pinned ring and for layers that are held there and
-    /// streamed (RS-11). Nothing for one that computes on the host, whose bytes there are for everything.
+    /// Host memory of a worker that computes on another device: for a pinned ring and for layers that are held there
+    /// and streamed (RS-11). Nothing for one that computes on the host, whose bytes there are for everything.
     pub fn host_bytes(&self) -> ByteCount {
         if self.device == DeviceId::Cpu {
             return ByteCount::ZERO;
@@ -176,11 +177,11 @@ impl WorkerSpec {
     }
 }
 
-/// What `GET /health` asks of a worker beside how it is, as the query says it: `?wait_ms=100`.
+/// A question of `GET /health` beside the worker's state, as the query says it: `?wait_ms=100`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HealthQuestion {
-    /// A worker that is loading answers when it is ready, or after so long: nobody hears late of it, and nobody has to ask
-    /// again and again.
+    /// A worker that is loading answers when it is ready, or after this time. The coordinator then learns of it at once
+    /// and need not ask repeatedly.
     pub wait: Duration,
 }
 
@@ -192,7 +193,7 @@ impl HealthQuestion {
         format!("/health?{}={}", Self::WAIT, self.wait.as_millis())
     }
 
-    /// Reads the query. What cannot be understood asks for nothing.
+    /// Reads the query. A question that cannot be understood is ignored.
     pub fn read(query: Option<&str>) -> Self {
         let pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
         let wait = pairs.filter(|(name, _)| *name == Self::WAIT).find_map(|(_, value)| value.parse().ok());
@@ -230,29 +231,29 @@ pub struct WorkerHealth {
     /// The bytes it holds on each device of [`WorkerSpec::parts`], by the same names, when it can tell.
     #[serde(default)]
     pub held: Vec<(DeviceId, ByteCount)>,
-    /// What the engine has done.
+    /// Counts of the engine's work.
     #[serde(default)]
     pub engine: EngineStats,
-    /// Of layers that come and go; none where all stay.
+    /// Of streamed layers; none where all layers are resident.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streaming: Option<StreamStats>,
 }
 
-/// How the layers of a worker live that come and go, and what that took since it started (RS-9). Seconds and bytes are sums.
+/// The streamed layers of a worker, and the times of streaming since it started (RS-9). Seconds and bytes are sums.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StreamStats {
     /// Layers that stay on the device.
     pub resident_layers: u32,
-    /// Layers that come and go.
+    /// Streamed layers.
     pub streamed_layers: u32,
     /// Bytes that come in each step.
     pub step_bytes: u64,
     /// Blocks of layers on the device at the same time.
     pub slots: u32,
-    /// What they are read from, and how.
+    /// The store that they are read from, and how it reads.
     pub store: String,
-    /// What the store gave when the model was loaded.
+    /// Bytes per second of the store when the model was loaded.
     pub store_bytes_per_second: f64,
     /// Steps done.
     pub steps: u64,
@@ -274,7 +275,7 @@ pub struct StreamStats {
     pub bytes_per_second: f64,
 }
 
-/// What an engine has done since it started. `steps` standing still with `active > 0` is a hang.
+/// Counts of an engine's work since it started. `steps` standing still with `active > 0` is a hang.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineStats {
     /// Steps ended.
@@ -320,7 +321,7 @@ impl WorkerExit {
         Self::TABLE.iter().find(|(exit, _)| *exit == self).map_or(1, |(_, code)| *code)
     }
 
-    /// What an exit code says, if it is one of ours.
+    /// The meaning of an exit code, if it is one of a worker's.
     pub fn from_code(code: i32) -> Option<Self> {
         Self::TABLE.iter().find(|(_, c)| *c == code).map(|(exit, _)| *exit)
     }

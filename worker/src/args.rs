@@ -41,8 +41,8 @@ pub(crate) struct LayerFlags {
     /// Memory it may take on each device, e.g. 2GiB, or 8GiB,4GiB for two [default: what is free, of one device]
     #[arg(long, requires = "model", value_delimiter = ',')]
     pub(crate) memory: Vec<ByteCount>,
-    /// Host memory that streaming to a GPU may take: the buffers that layers come through, and layers that are kept there
-    /// and not read from disk each time [default: two buffers]
+    /// Host memory that streaming to a GPU may take: the buffers that layers are read into, and layers that are kept
+    /// there and not read from disk each time [default: two buffers]
     #[arg(long, requires = "model")]
     pub(crate) host_memory: Option<ByteCount>,
     /// auto, direct, map, memory: how layers that come are read [default: the manifest's, or past the page cache if the
@@ -91,7 +91,8 @@ pub enum StoredType {
 /// `index`'s command line.
 #[derive(Debug, clap::Args)]
 pub struct Index {
-    /// A GGUF file, or a folder with a model. MODEL.layers.json and MODEL.layers.bin appear beside the (first) weight file
+    /// A GGUF file, or a folder with a model. MODEL.layers.json and MODEL.layers.bin appear beside the (first) weight
+    /// file
     pub model: PathBuf,
     /// In which order the bytes of each matrix are written
     #[arg(long, value_enum, default_value_t)]
@@ -111,7 +112,8 @@ pub enum LayerOrder {
 /// `synth`'s command line.
 #[derive(Debug, clap::Args)]
 pub struct Synth {
-    /// qwen3-0.6b (373 MiB), qwen3-4b, qwen3-small (41 MiB) or qwen3-tiny, stored as Q4_K_M; qwen3-0.6b-q8_0 or qwen3-4b-q8_0 (4.3 GB)
+    /// qwen3-0.6b (373 MiB), qwen3-4b, qwen3-small (41 MiB) or qwen3-tiny, stored as Q4_K_M; qwen3-0.6b-q8_0 or
+    /// qwen3-4b-q8_0 (4.3 GB)
     pub shape: String,
     /// The file to write
     #[arg(value_name = "OUT.gguf")]

@@ -13,7 +13,7 @@ pub type LoadDecoder =
 /// Writes a model file as a command line asks for it.
 pub type WriteFile<Asked> = Box<dyn FnOnce(&Asked) -> Result<(), LoadFailure>>;
 
-/// What the shell needs of whoever computes.
+/// The functions that the shell needs of the program that computes.
 pub struct WorkerBackend {
     /// For `serve` and `bench`.
     pub load: LoadDecoder,

@@ -11,7 +11,7 @@ use model_boss_protocol::{
 
 use crate::args::Serve;
 
-/// Sequences at once where nobody said.
+/// Sequences at once where neither command line nor manifest sets it.
 const MAX_CONCURRENT: u32 = 8;
 
 /// The command line names nothing that can be served.
@@ -31,7 +31,7 @@ pub(crate) enum ByHandError {
     Check { path: PathBuf, source: ManifestError },
 }
 
-/// What the coordinator would have written.
+/// The start line that the coordinator would have written.
 pub(crate) fn spec(serve: &Serve, model: &Path) -> Result<WorkerSpec, ByHandError> {
     let model = fs::canonicalize(model).map_err(|source| ByHandError::Read { path: model.to_owned(), source })?;
     let package = model.join("model.toml");

@@ -31,12 +31,13 @@ pub(crate) enum WorkerCommand {
     Synth(Synth),
     /// Measure how fast a model reads prompts and decodes, without HTTP around it
     Bench(BenchArgs),
-    /// Decode with layers that come and go, and report where the time went, layer by layer
+    /// Decode with streamed layers, and report where the time went, layer by layer
     Residency(ResidencyReportArgs),
     /// The process that turns requests into prompts; its worker starts it
     #[command(name = crate::text::HOST_COMMAND, hide = true)]
     TextHost,
-    /// Measure what it costs to turn a conversation into tokens in the text processes, beside the same work without them
+    /// Measure what it costs to turn a conversation into tokens in the text processes, beside the same work without
+    /// them
     Text(TextCost),
     /// Measure what the disk under a file gives, by several readers at a time: the ceiling of streaming
     Disk(Disk),

@@ -44,7 +44,7 @@ struct EngineEnd(Mutex<Option<oneshot::Sender<LoadFailure>>>);
 impl EngineEnd {
     fn tell(&self, failure: LoadFailure) {
         if let Some(sender) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            // If nobody waits for the news, the process is ending anyway.
+            // Without a receiver the process is ending anyway.
             let _ = sender.send(failure);
         }
     }

@@ -29,7 +29,7 @@ impl LoadFailure {
         Self { exit, message }
     }
 
-    /// What the coordinator will be told.
+    /// The exit code for the coordinator.
     pub fn exit(&self) -> WorkerExit {
         self.exit
     }

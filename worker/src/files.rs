@@ -104,7 +104,7 @@ fn whole(
     match written {
         Ok(()) => fs::rename(&unfinished, path).map_err(failed),
         Err(error) => {
-            // What is wrong was said; a piece that stays behind is named so that nobody takes it for a model.
+            // The error is reported; a piece that stays behind has a name that no model has.
             let _ = fs::remove_file(&unfinished);
             Err(error)
         }

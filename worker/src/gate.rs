@@ -1,7 +1,7 @@
 //! The gate and the lifeline on standard input.
 //!
-//! The first line is the start line; nothing is loaded and no port is taken before it came. The pipe then stays open for
-//! as long as the coordinator lives, whatever happens to it, and its end ends this process at once.
+//! The first line is the start line; nothing is loaded and no port is taken before it came. The pipe then stays open
+//! for as long as the coordinator lives, whatever happens to it, and its end ends this process at once.
 
 use std::io::{self, BufRead, Read};
 use std::sync::mpsc;
@@ -15,7 +15,7 @@ const LONGEST_LINE: u64 = 16 << 20;
 /// No start line came.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GateError {
-    /// Whoever started the worker has gone or wrote something else.
+    /// The starter of the worker has gone, or wrote something else.
     #[error(transparent)]
     Spec(#[from] WorkerSpecError),
     /// Standard input cannot be read.
@@ -49,7 +49,7 @@ pub(crate) fn wait_for_spec() -> Result<WorkerSpec, GateError> {
     }
 }
 
-/// Reads until nobody can write any more. What is written is of no interest.
+/// Reads until every writer has closed the pipe. The bytes are ignored.
 fn wait_for_end(input: &mut impl Read) {
     let mut scrap = [0; 512];
     loop {
@@ -61,8 +61,8 @@ fn wait_for_end(input: &mut impl Read) {
     }
 }
 
-/// Ends the process without running anything: exit handlers of device libraries may hang, and the memory has to come back
-/// now.
+/// Ends the process without running anything: exit handlers of device libraries may hang, and the memory has to come
+/// back now.
 fn exit_at_once() -> ! {
     #[allow(unsafe_code)]
     // SAFETY: `_exit` has no preconditions; it ends the process without touching its memory.

@@ -1,7 +1,7 @@
 //! The worker: the process that serves one loaded model over local HTTP.
 //!
 //! Owns the process shell: the gate and the lifeline on standard input, the engine's thread, the HTTP API, exit codes.
-//! Knows no candle: whoever builds the binary hands in a [`WorkerBackend`]. Knows no other model and schedules nothing.
+//! Knows no candle: the binary passes a [`WorkerBackend`] in. Knows no other model and schedules nothing.
 
 mod args;
 mod backend;

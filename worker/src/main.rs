@@ -45,8 +45,8 @@ fn load(spec: &WorkerSpec, progress: &mut dyn FnMut(f32)) -> Result<Box<dyn Deco
         .map_err(|error| LoadFailure::new(error.exit(), &error))
 }
 
-/// Where layers go. A lease is an estimate as long as nobody has loaded the model: it says in which proportion devices are
-/// used, and is a limit only for what can be cut to fit it, which is what is streamed.
+/// The devices that layers go to. A lease is an estimate until the model was loaded once, so it sets the proportion in
+/// which devices are used. It is a limit only for streamed models, which can be cut to fit it.
 fn places(spec: &WorkerSpec) -> Vec<DeviceOptions> {
     let firm = spec.residency.mode == ResidencyMode::Stream || spec.by_hand();
     let place = |(device, share): (DeviceId, Option<ByteCount>)| {

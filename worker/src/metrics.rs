@@ -47,7 +47,7 @@ impl WorkerMetrics {
     pub(crate) fn answered(&self, route: &str, status: u16) {
         let labels = vec![Label::new("route", route.to_owned()), Label::new("status", status.to_string())];
         self.recorder.register_counter(&Key::from_parts(REQUESTS, labels), &METADATA).increment(1);
-        // Without this, samples that nobody scrapes would pile up.
+        // Without this, samples would pile up while no scraper runs.
         self.handle.run_upkeep();
     }
 
@@ -77,7 +77,7 @@ impl WorkerMetrics {
         self.handle.render()
     }
 
-    /// Layers that come and go (RS-9): sums, and for each layer its part of the last step.
+    /// Streamed layers (RS-9): sums, and for each layer its part of the last step.
     fn record_streaming(&self, monitor: &Monitor) {
         let gauge = |name: &'static str, labels: Vec<Label>, value: f64| {
             self.recorder.register_gauge(&Key::from_parts(name, labels), &METADATA).set(value);

@@ -81,7 +81,7 @@ fn start(serve: &Serve, load: LoadDecoder) -> Result<(), LoadFailure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let runtime = runtime.map_err(|error| LoadFailure::new(WorkerExit::DeviceLost, &error))?;
     let result = runtime.block_on(serve_until_told(Arc::new(WorkerState::new(spec, access, defaults)), load));
-    // Whatever still runs on the blocking threads is for clients that are gone.
+    // Work left on the blocking threads is for clients that are gone.
     runtime.shutdown_background();
     result
 }

@@ -1,4 +1,4 @@
-//! What the parts of a worker share: the start line, how far loading is, and, once loaded, the way to the engine.
+//! State that the parts of a worker share: the start line, how far loading is, and, once loaded, the way to the engine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -28,10 +28,10 @@ pub(crate) struct WorkerState {
     serving: SetOnce<Serving>,
 }
 
-/// Who may call.
+/// Callers that are let in.
 #[derive(Debug)]
 pub(crate) enum Access {
-    /// Whoever presents the spawn's token.
+    /// Callers that present the spawn's token.
     Token(SpawnToken),
     /// Anybody on this machine: run by hand.
     Open,
@@ -41,7 +41,7 @@ pub(crate) enum Access {
 pub(crate) struct Serving {
     pub(crate) text: TextSide,
     pub(crate) info: EngineInfo,
-    /// Of layers that come and go.
+    /// Of streamed layers.
     monitor: Option<Arc<Monitor>>,
     places: Arc<[PlaceUse]>,
     commands: mpsc::Sender<Submit>,
@@ -86,7 +86,7 @@ impl WorkerState {
 
     /// Waits until the model answers, but no longer than that.
     pub(crate) async fn ready_within(&self, limit: Duration) {
-        // Whoever asks looks for itself how it ended.
+        // The caller looks for itself how it ended.
         let _ = tokio::time::timeout(limit, self.serving.wait()).await;
     }
 
@@ -107,7 +107,7 @@ impl WorkerState {
         })
     }
 
-    /// What is known of layers that come and go; none before the model is loaded, and where all stay on the device.
+    /// The report on streamed layers; none before the model is loaded, and where all layers are resident.
     pub(crate) fn monitor(&self) -> Option<&Monitor> {
         self.serving.get()?.monitor.as_deref()
     }
@@ -156,7 +156,7 @@ pub(crate) const ENGINE_GONE: &str = "the engine has stopped; this worker is goi
 /// The process is gone by then.
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
 
-/// What a monitor knows, in the words that the coordinator shows (RS-9).
+/// A monitor's figures, in the words that the coordinator shows (RS-9).
 fn stream_stats(monitor: &Monitor) -> StreamStats {
     let (plan, totals) = (monitor.residency(), monitor.totals());
     let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
@@ -179,8 +179,8 @@ fn stream_stats(monitor: &Monitor) -> StreamStats {
     }
 }
 
-/// What a request is told that got no byte of an answer when the engine stopped, if anybody is there to tell it. The process ends in
-/// a moment, and a connection that closes without an answer is a request that is sent to another worker; an answer would be final.
+/// The error for a request without a byte of an answer when the engine stopped. The process ends in a moment. A
+/// connection that closes without an answer is sent to another worker; an answer would be final.
 pub(crate) async fn engine_gone() -> ApiError {
     tokio::time::sleep(ENDS_WITHIN).await;
     ApiError::new(ErrorCode::Internal, ENGINE_GONE)

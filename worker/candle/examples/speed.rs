@@ -1,4 +1,5 @@
-//! How fast a model decodes and reads prompts on the CPU: `cargo run --release -p model-boss-candle --example speed -- FOLDER`.
+//! How fast a model decodes and reads prompts on the CPU: `cargo run --release -p model-boss-candle --example speed --
+//! FOLDER`.
 
 use std::error::Error;
 use std::path::PathBuf;

@@ -18,9 +18,9 @@ pub enum LoadError {
     /// The files are missing, unreadable, malformed or of an unknown kind. Trying again changes nothing.
     #[error("the model in {} cannot be used: {reason}", model.display())]
     BadModel {
-        /// What was to be loaded.
+        /// The model that was to be loaded.
         model: PathBuf,
-        /// What is wrong with it.
+        /// The fault that was found.
         reason: Box<ModelError>,
     },
     /// Not enough memory for the weights.
@@ -33,18 +33,18 @@ pub enum LoadError {
         /// Bytes that were to be had.
         free: ByteCount,
     },
-    /// No memory for what layers come through.
+    /// No memory for the slots or buffers of streamed layers.
     #[error("out of memory: layers cannot be streamed to {device}: {what}")]
     NoRoom {
         /// Where they compute.
         device: DeviceId,
-        /// What is missing.
+        /// The memory that is missing, in words.
         what: String,
     },
     /// Not enough memory, not even for some layers at a time.
     #[error("the model in {} is too large: {refusal}", model.display())]
     TooLarge {
-        /// What was to be loaded.
+        /// The model that was to be loaded.
         model: PathBuf,
         /// The numbers.
         refusal: PlanRefusal,
@@ -52,7 +52,7 @@ pub enum LoadError {
     /// The device is not there.
     #[error("cannot use the device {device}: {why}")]
     DeviceLost {
-        /// What was asked for.
+        /// The device that was asked for.
         device: DeviceId,
         /// Why it cannot be used.
         why: String,
@@ -80,7 +80,7 @@ fn may_pass(reason: &ModelError) -> bool {
     changed || is_read_failure(reason)
 }
 
-/// What is wrong with a model's files.
+/// A fault of a model's files.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// `config.json` is not there or cannot be read.
@@ -100,7 +100,7 @@ pub enum ModelError {
     /// The GGUF file cannot be used.
     #[error(transparent)]
     GgufFile(#[from] GgufModelError),
-    /// What the GGUF file says cannot be used.
+    /// The metadata of the GGUF file cannot be used.
     #[error(transparent)]
     Gguf(#[from] GgufSpecError),
     /// The device failed while it took the weights; the model may be good.
@@ -120,12 +120,12 @@ pub enum ModelError {
         "this build streams layers to CPUs and NVIDIA GPUs only; `residency = \"resident\"` keeps them on the device"
     )]
     NoStreaming,
-    /// A layer that was pulled cannot be computed with.
+    /// A streamed layer cannot be computed with.
     #[error("layer {layer}: {what}")]
     Layer {
         /// Which layer.
         layer: usize,
-        /// What is wrong.
+        /// The fault, in words.
         what: String,
     },
     /// One tensor does not fit.
@@ -133,7 +133,7 @@ pub enum ModelError {
     Tensor {
         /// Its name.
         name: String,
-        /// What is wrong.
+        /// The fault, in words.
         what: String,
     },
 }

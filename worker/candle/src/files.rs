@@ -1,5 +1,5 @@
-//! A model's files, whatever their format: what they say the model is, and tensors by the names of safetensors. Knows no
-//! arithmetic.
+//! A model's files, whatever their format: what they say the model is, and tensors by the names of safetensors. Knows
+//! no arithmetic.
 
 use std::borrow::Cow;
 use std::io;
@@ -113,7 +113,8 @@ impl ModelFiles {
         }
     }
 
-    /// Asks the system to read a piece that will be touched soon, of no more than [`model_boss_weights::ASKED_AT_ONCE`].
+    /// Asks the system to read a piece that will be touched soon, of no more than
+    /// [`model_boss_weights::ASKED_AT_ONCE`].
     pub(crate) fn will_need(&self, piece: Extent) {
         match self {
             Self::Safetensors(weights) => weights.will_need(piece),

@@ -14,8 +14,8 @@ use serde::Deserialize;
 /// The promise: logits of a model stored in f32 agree with the reference within this.
 const TOLERANCE: f32 = 1e-3;
 
-/// The promise for all others, whose keys and values are rounded to f16: within this share of the largest logit. Attention
-/// of narrow random models is sharp: half as much was seen.
+/// The promise for all others, whose keys and values are rounded to f16: within this share of the largest logit.
+/// Attention of narrow random models is sharp: half as much was seen.
 const ROUNDED: f32 = 2e-3;
 
 #[derive(Deserialize)]

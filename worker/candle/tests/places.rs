@@ -1,5 +1,6 @@
-//! One model on several devices (RC-22): the same answers to the bit as on one, keys and values beside their layers,
-//! activations handed on once per border and step. The devices are places on the CPU with memory of their own each.
+//! One model on several devices (RC-22). Answers are the same to the bit as on one. Keys and values lie beside their
+//! layers, and activations are copied once per border and step. The devices are places on the CPU with memory of their
+//! own each.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test with a line number")]
 

@@ -1,5 +1,5 @@
-//! Layers that come and go against layers that stay: the same answers to the bit, for every type of weights, alone and in
-//! company, after steps that were cut short; and what happens when the disk does not play along.
+//! Streamed layers against resident ones. Answers are the same to the bit, for every type of weights, alone and in a
+//! batch, after steps that were cut short. Also faults of the disk.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap is a failed test with a line number")]
 
@@ -173,7 +173,7 @@ fn a_file_that_changes_underneath_ends_the_process_with_its_name() {
     let step = |token: &'static [u32]| SequenceStep { kv, tokens: token, logits: Logits::Last };
     comes.forward(&[step(&[1])]).unwrap();
     OpenOptions::new().append(true).open(&model).unwrap().write_all(b"x").unwrap();
-    // What was on its way before may still serve a step.
+    // A block that was already being read may still serve a step.
     let fault = (0..2).find_map(|_| comes.forward(&[step(&[2])]).err()).unwrap();
     assert!(
         matches!(&fault, DecoderError::Fatal(what) if what.contains("tiny.gguf") && what.contains("changed")),
@@ -247,7 +247,7 @@ fn rs_4_every_store_feeds_the_decoder_to_the_bit() {
             WeightStoreChoice::Memory => "memory (4 of 4 blocks",
         };
         assert!(about.starts_with(words) || about.starts_with("through the page cache"), "{about}");
-        // What memory holds is told with the rest.
+        // Layers held in memory are reported with the rest.
         let held = if store == WeightStoreChoice::Memory { std::fs::metadata(&model).unwrap().len() / 2 } else { 0 };
         let without = streams_only.get_or_insert(comes.info().weight_bytes);
         assert!(comes.info().weight_bytes >= *without + held, "{about}: {}", comes.info().weight_bytes);
@@ -303,7 +303,8 @@ fn rs_5_layers_in_a_file_of_their_own_are_the_same_and_a_stale_one_is_passed_ove
     assert!(run(comes.as_mut(), true) == expected);
 }
 
-/// Every element of a matrix twice as large: the factors of its blocks are, which are powers of two away from any rounding.
+/// Every element of a matrix twice as large: the factors of its blocks are, which are powers of two away from any
+/// rounding.
 fn doubled(dtype: &str, bytes: &mut [u8]) {
     let (block, factors): (usize, &[usize]) = match dtype {
         "F16" => (2, &[0]),

@@ -1,4 +1,4 @@
-//! What an engine has done, for those who watch it from other threads.
+//! An engine's activity, counted for readers on other threads.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -71,7 +71,7 @@ impl Activity {
         }
     }
 
-    /// What health reports.
+    /// The counts that `/health` reports.
     pub fn stats(&self) -> EngineStats {
         EngineStats {
             steps: self.steps.load(Ordering::Relaxed),
@@ -80,7 +80,7 @@ impl Activity {
         }
     }
 
-    /// What metrics report.
+    /// The sums that `/metrics` reports.
     pub fn totals(&self) -> EngineTotals {
         EngineTotals {
             prompt_tokens: self.prompt_tokens.load(Ordering::Relaxed),

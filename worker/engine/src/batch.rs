@@ -1,8 +1,8 @@
 //! The batching plan: how many tokens each sequence brings to the next step. Pure; knows numbers only.
 //!
 //! Every decoding sequence brings its one token to every step, so a long prompt never stalls an answer that is being
-//! written. What is left of the step's token budget goes to the prompts, shared max-min fairly: a short prompt gets all
-//! it needs at once, and the long ones share the rest.
+//! written. The rest of the step's token budget goes to the prompts, shared max-min fairly. A short prompt gets all it
+//! needs at once, and the long ones share the rest.
 
 /// How large a step may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,8 +49,8 @@ pub fn plan(stages: &[SequenceStage], budget: StepBudget) -> Vec<usize> {
             SequenceStage::Decode => None,
         })
         .collect();
-    // Smallest wish first: whoever wants less than an equal share leaves the difference to the others. Equal wishes
-    // keep their order of arrival, and the odd token goes to the one that came first.
+    // Smallest wish first: a prompt that wants less than an equal share leaves the difference to the others. Equal
+    // wishes keep their order of arrival, and the odd token goes to the one that came first.
     prompts.sort_unstable();
     let mut sharers = prompts.len();
     for (wish, index) in prompts {

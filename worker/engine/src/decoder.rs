@@ -11,7 +11,7 @@ use crate::residency::Monitor;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KvSlot(pub u32);
 
-/// What the engine has to know about a decoder before it plans.
+/// Facts about a decoder that the engine plans by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecoderInfo {
     /// Length of a row of logits.
@@ -24,7 +24,7 @@ pub struct DecoderInfo {
     pub weight_bytes: u64,
 }
 
-/// What one sequence brings to a step.
+/// The tokens that one sequence brings to a step.
 #[derive(Clone, Debug)]
 pub struct SequenceStep<'a> {
     /// Which sequence.
@@ -59,7 +59,7 @@ impl Logits {
 
 /// Computes logits for several sequences at once. Lives on the engine's thread.
 pub trait Decoder: Send {
-    /// What it is.
+    /// The facts that do not change.
     fn info(&self) -> &DecoderInfo;
 
     /// A new, empty sequence that will hold at most `capacity` tokens.
@@ -92,12 +92,12 @@ pub trait Decoder: Send {
         self.forward_until(batch, &|| false)
     }
 
-    /// What is known of layers that come and go; none where all stay on the device.
+    /// The report on streamed layers; none where all layers are resident.
     fn monitor(&self) -> Option<Arc<Monitor>> {
         None
     }
 
-    /// Where its parts live, in the order of the layers; empty where nobody can tell.
+    /// Where its parts live, in the order of the layers; empty where that is unknown.
     fn places(&self) -> Arc<[PlaceUse]> {
         Arc::new([])
     }
@@ -112,7 +112,7 @@ pub enum DecoderError {
     Step(String),
     /// The device is gone; the process has to end.
     Fatal(String),
-    /// Nobody waited for the step any more.
+    /// Every request of the step was cancelled.
     Interrupted,
 }
 

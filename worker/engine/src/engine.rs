@@ -12,7 +12,7 @@ pub struct SequenceId(pub u64);
 
 /// Works on many sequences at once. Owned by one OS thread; nothing here blocks but [`Engine::step`].
 pub trait Engine: Send {
-    /// What it is.
+    /// The facts that do not change.
     fn info(&self) -> &EngineInfo;
 
     /// Takes work in. Everything about it, refusal included, comes through `reply`.
@@ -28,7 +28,7 @@ pub trait Engine: Send {
     fn step(&mut self) -> Result<Progress, EngineError>;
 }
 
-/// What an engine is.
+/// Facts about an engine that do not change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineInfo {
     /// Longest prompt plus answer, in tokens.
@@ -43,7 +43,7 @@ pub struct EngineInfo {
     pub max_concurrent: usize,
 }
 
-/// What can be asked of an engine. Closed: a new modality is a tour through the compiler's errors.
+/// Work for an engine. The enum is closed, so a new modality shows every place to extend as a compiler error.
 #[derive(Clone, Debug)]
 pub enum Work {
     /// Text in, text out.
@@ -78,11 +78,12 @@ pub trait Reply: Send + Sync {
     /// Hands an event over without blocking.
     fn send(&mut self, event: SequenceEvent);
 
-    /// Whether nobody listens any more. The sequence is then cancelled within one step, queued or running.
+    /// Whether the receiver has gone. The sequence is then cancelled within one step, queued or running.
     fn is_closed(&self) -> bool;
 }
 
-/// What happens to a sequence, in this order: `Started`, any number of `Thought` and then of `Text`, then `Finished`; or `Failed` at any time.
+/// An event of a sequence. They come in this order: `Started`, any number of `Thought` and then of `Text`, then
+/// `Finished`; or `Failed` at any time.
 #[derive(Clone, Debug)]
 pub enum SequenceEvent {
     /// The prompt is evaluated.
@@ -117,9 +118,9 @@ pub enum SequenceEvent {
 pub struct Finished {
     /// Why.
     pub reason: FinishReason,
-    /// What was counted.
+    /// The tokens that were counted.
     pub usage: TokenUsage,
-    /// What it took.
+    /// The times that it took.
     pub timings: SequenceTimings,
 }
 

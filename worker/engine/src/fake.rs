@@ -12,8 +12,8 @@ use crate::text::{Tokenizer, Vocabulary, fixture};
 pub enum Script {
     /// After any prompt: these tokens, one after another, again and again from the start.
     Answer(Vec<u32>),
-    /// A hash of everything the sequence holds, over the first so many tokens. Whoever feeds a wrong token, or one of
-    /// another sequence, gets another answer.
+    /// A hash of everything the sequence holds, over this many tokens of the vocabulary. A wrong token, or one of
+    /// another sequence, gives another answer.
     Hash(u32),
 }
 
@@ -35,7 +35,7 @@ struct FakeSequence {
     prompt: Option<usize>,
 }
 
-/// What a test can see and break, from outside the engine's thread.
+/// The handle by which a test sees and breaks the decoder from outside the engine's thread.
 #[derive(Clone, Default)]
 pub struct FakeControl(Arc<Mutex<Controlled>>);
 
@@ -86,7 +86,7 @@ impl FakeDecoder {
         Self { info, script, control: FakeControl::default(), permits: None, open: HashMap::new(), opened: 0 }
     }
 
-    /// What the test keeps.
+    /// The handle for the test.
     pub fn control(&self) -> FakeControl {
         self.control.clone()
     }

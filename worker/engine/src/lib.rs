@@ -1,4 +1,4 @@
-//! The engine contract, batching, sampling and text: what a worker does with a decoder, whoever computes the logits.
+//! The engine contract, batching, sampling and text: everything around a decoder, for any decoder.
 //!
 //! Knows no candle, no CUDA and no HTTP.
 

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use model_boss_protocol::DeviceId;
 use serde::Serialize;
 
-/// One device's part of a decoder: a stretch of its layers, with their keys and values. Reading it never waits for a step.
+/// One device's part of a decoder: a stretch of its layers, with their keys and values. Reading it never waits for a
+/// step.
 #[derive(Debug)]
 pub struct PlaceUse {
     device: DeviceId,
@@ -28,13 +29,13 @@ pub struct PlaceReport {
     pub first_layer: usize,
     /// How many layers it computes.
     pub layers: usize,
-    /// Bytes of weights on it, those of slots that layers come through among them.
+    /// Bytes of weights on it, device slots included.
     pub weight_bytes: u64,
     /// Bytes of host memory that weights come to it through or are held in; 0 where its memory is the host's.
     pub host_bytes: u64,
     /// Bytes of keys and values on it now.
     pub kv_bytes: u64,
-    /// How often activations were handed on to it by the place before.
+    /// How often activations were copied to it from the place before.
     pub received: u64,
     /// Bytes of them.
     pub received_bytes: u64,

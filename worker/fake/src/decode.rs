@@ -16,7 +16,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(86_400);
 
 /// What the stand-in for an engine has done.
 #[derive(Default)]
-pub(crate) struct EngineCounters {
+pub(crate) struct Counters {
     requests: AtomicU64,
     steps: AtomicU64,
     active: AtomicU32,
@@ -25,7 +25,7 @@ pub(crate) struct EngineCounters {
     completion_tokens: AtomicU64,
 }
 
-impl EngineCounters {
+impl Counters {
     /// The part that health shows.
     pub(crate) fn engine(&self) -> EngineStats {
         EngineStats {
@@ -73,7 +73,7 @@ pub(crate) struct Decode {
     first: Option<Instant>,
     finished: bool,
     behaviour: Arc<Behaviour>,
-    counters: Arc<EngineCounters>,
+    counters: Arc<Counters>,
     control: Arc<Control>,
 }
 
@@ -94,7 +94,7 @@ impl Decode {
         limit: Option<u64>,
         text: Option<&str>,
         behaviour: Arc<Behaviour>,
-        counters: Arc<EngineCounters>,
+        counters: Arc<Counters>,
         control: Arc<Control>,
     ) -> Self {
         let words = match text.or(behaviour.reply.as_deref()) {

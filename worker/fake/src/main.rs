@@ -22,7 +22,7 @@ use crate::control::Control;
 
 /// Why the process ends early.
 #[derive(Debug, thiserror::Error)]
-enum StartFailure {
+enum Failure {
     #[error("{0}")]
     Spec(#[from] WorkerSpecError),
     #[error("the start line cannot be read")]
@@ -39,7 +39,7 @@ enum StartFailure {
     Runtime(#[source] std::io::Error),
 }
 
-impl StartFailure {
+impl Failure {
     /// `None` for a plain failure.
     fn exit(&self) -> Option<WorkerExit> {
         Some(match self {
@@ -82,7 +82,7 @@ fn exit_code(exit: WorkerExit) -> ExitCode {
     ExitCode::from(u8::try_from(exit.code()).unwrap_or(1))
 }
 
-fn run() -> Result<(), StartFailure> {
+fn run() -> Result<(), Failure> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let (spec, manner) = match args.split_first() {
         Some((name, args)) if name == llama_server::NAME => (llama_server::spec(args)?, Manner::LlamaServer),
@@ -95,14 +95,14 @@ fn run() -> Result<(), StartFailure> {
     let own = if manner == Manner::Worker { spec.settings.clone() } else { BTreeMap::new() };
     let behaviour = Behaviour::read(&own, &spec.source, std::env::vars())?;
     let (behaviour, control) = Control::open(behaviour, &spec)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(StartFailure::Runtime)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
     runtime.block_on(serve::serve(Arc::new(spec), Arc::new(behaviour), Arc::new(control), manner))
 }
 
 /// Waits for the start line. Reads byte by byte through std's own buffer, which the lifeline goes on reading.
-fn gate() -> Result<WorkerSpec, StartFailure> {
+fn gate() -> Result<WorkerSpec, Failure> {
     let mut line = String::new();
-    std::io::stdin().lock().read_line(&mut line).map_err(StartFailure::Gate)?;
+    std::io::stdin().lock().read_line(&mut line).map_err(Failure::Gate)?;
     Ok(WorkerSpec::from_line(&line)?)
 }
 

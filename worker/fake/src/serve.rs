@@ -29,25 +29,25 @@ use tokio::sync::{SetOnce, mpsc, watch};
 use tokio::time::Instant;
 
 use crate::control::Control;
-use crate::decode::{Decode, EngineCounters};
-use crate::shapes::{AnswerFormat, Body, InferenceRoute};
-use crate::{Manner, StartFailure, exit_now, llama_server};
+use crate::decode::{Counters, Decode};
+use crate::shapes::{Body, Route, Shape};
+use crate::{Failure, Manner, exit_now, llama_server};
 
 /// The largest request body taken.
 const BODY_LIMIT: usize = 64 << 20;
 
 /// Everything a connection needs.
-struct SimulatedWorker {
+struct Worker {
     spec: Arc<WorkerSpec>,
     behaviour: Arc<Behaviour>,
     control: Arc<Control>,
     manner: Manner,
-    counters: Arc<EngineCounters>,
+    counters: Arc<Counters>,
     ready: SetOnce<()>,
     started: Instant,
 }
 
-impl SimulatedWorker {
+impl Worker {
     fn refuse(&self, error: &ApiError) -> Answer {
         match self.manner {
             Manner::Worker => refuse(error),
@@ -102,12 +102,12 @@ pub(crate) async fn serve(
     behaviour: Arc<Behaviour>,
     control: Arc<Control>,
     manner: Manner,
-) -> Result<(), StartFailure> {
+) -> Result<(), Failure> {
     let port = spec.port;
     let listener =
-        TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.map_err(|source| StartFailure::Port { port, source })?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(StartFailure::Runtime)?;
-    let worker = Arc::new(SimulatedWorker {
+        TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.map_err(|source| Failure::Port { port, source })?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::Runtime)?;
+    let worker = Arc::new(Worker {
         spec,
         behaviour,
         control,
@@ -142,7 +142,7 @@ pub(crate) async fn serve(
 }
 
 /// Pretends to read weights, really takes memory, and becomes ready or ends.
-async fn load(worker: Arc<SimulatedWorker>) {
+async fn load(worker: Arc<Worker>) {
     let behaviour = &worker.behaviour;
     let weights = vec![1_u8; usize::try_from(behaviour.memory).unwrap_or(usize::MAX)];
     tokio::time::sleep(Duration::from_millis(behaviour.load_ms)).await;
@@ -163,7 +163,7 @@ async fn load(worker: Arc<SimulatedWorker>) {
     drop(weights);
 }
 
-async fn connection(stream: TcpStream, worker: Arc<SimulatedWorker>, mut drain: watch::Receiver<bool>) {
+async fn connection(stream: TcpStream, worker: Arc<Worker>, mut drain: watch::Receiver<bool>) {
     _ = stream.set_nodelay(true);
     if let Some(malformed @ (Malformed::NotHttp | Malformed::Hangup | Malformed::CutBody)) = worker.behaviour.malformed
         && asks_for_inference(&stream).await
@@ -242,9 +242,9 @@ async fn take_request(stream: &mut TcpStream) -> std::io::Result<()> {
     }
 }
 
-type Answer = Response<AnswerStream>;
+type Answer = Response<Stream>;
 
-async fn answer(request: Request<Incoming>, worker: Arc<SimulatedWorker>) -> Answer {
+async fn answer(request: Request<Incoming>, worker: Arc<Worker>) -> Answer {
     let foreign = worker.manner == Manner::LlamaServer;
     if foreign && request.uri().path() == "/health" {
         return closing(health(&worker, HealthQuestion::default()).await, &worker);
@@ -259,10 +259,10 @@ async fn answer(request: Request<Incoming>, worker: Arc<SimulatedWorker>) -> Ans
         (&Method::GET, "/v1/models") => whole(StatusCode::OK, models(&worker)),
         (&Method::GET, "/stats") => whole(StatusCode::OK, worker.counters.to_json().to_string().into()),
         (&Method::GET, "/metrics") => metrics(&worker),
-        (&Method::POST, "/v1/chat/completions") => infer(request, &worker, InferenceRoute::Chat).await,
-        (&Method::POST, "/v1/completions") => infer(request, &worker, InferenceRoute::Completion).await,
+        (&Method::POST, "/v1/chat/completions") => infer(request, &worker, Route::Chat).await,
+        (&Method::POST, "/v1/completions") => infer(request, &worker, Route::Completion).await,
         (&Method::POST, "/tokenize") => tokenize(request).await,
-        (&Method::POST, "/completion") if foreign => infer(request, &worker, InferenceRoute::LlamaCompletion).await,
+        (&Method::POST, "/completion") if foreign => infer(request, &worker, Route::LlamaCompletion).await,
         (&Method::POST, "/v1/embeddings") if foreign => read_json(request, &worker, llama_server::embeddings).await,
         (&Method::POST, "/v1/rerank") if foreign => read_json(request, &worker, llama_server::rerank).await,
         _ => refuse(&ApiError::new(ErrorCode::NotFound, "no such route")),
@@ -274,14 +274,14 @@ async fn answer(request: Request<Incoming>, worker: Arc<SimulatedWorker>) -> Ans
 }
 
 /// Bad answers are given by connection: the next request must come on one of its own.
-fn closing(mut answer: Answer, worker: &SimulatedWorker) -> Answer {
+fn closing(mut answer: Answer, worker: &Worker) -> Answer {
     if worker.behaviour.malformed.is_some() || worker.behaviour.raw.is_some() {
         answer.headers_mut().insert(header::CONNECTION, http::HeaderValue::from_static("close"));
     }
     answer
 }
 
-async fn health(worker: &SimulatedWorker, question: HealthQuestion) -> Answer {
+async fn health(worker: &Worker, question: HealthQuestion) -> Answer {
     tokio::time::sleep(Duration::from_millis(worker.behaviour.health_ms)).await;
     // How it ended is seen below.
     let _ = tokio::time::timeout(question.wait, worker.ready.wait()).await;
@@ -305,12 +305,12 @@ async fn health(worker: &SimulatedWorker, question: HealthQuestion) -> Answer {
     whole(status, serde_json::to_vec(&health).unwrap_or_default().into())
 }
 
-fn models(worker: &SimulatedWorker) -> Bytes {
+fn models(worker: &Worker) -> Bytes {
     let model = json!({ "id": worker.spec.model, "object": "model", "created": 0, "owned_by": "model-boss" });
     json!({ "object": "list", "data": [model] }).to_string().into()
 }
 
-fn metrics(worker: &SimulatedWorker) -> Answer {
+fn metrics(worker: &Worker) -> Answer {
     let mut text = String::new();
     if let Some(counts) = worker.counters.to_json().as_object() {
         for (name, value) in counts {
@@ -332,7 +332,7 @@ async fn tokenize(request: Request<Incoming>) -> Answer {
 }
 
 /// A route that answers at once.
-async fn read_json(request: Request<Incoming>, worker: &SimulatedWorker, make: fn(&Value, &str) -> Value) -> Answer {
+async fn read_json(request: Request<Incoming>, worker: &Worker, make: fn(&Value, &str) -> Value) -> Answer {
     let Ok(body) = Limited::new(request.into_body(), BODY_LIMIT).collect().await else {
         return worker.refuse(&ApiError::new(ErrorCode::RequestTooLarge, "the body is over the limit"));
     };
@@ -340,7 +340,7 @@ async fn read_json(request: Request<Incoming>, worker: &SimulatedWorker, make: f
     whole(StatusCode::OK, make(&body, worker.spec.model.as_str()).to_string().into())
 }
 
-async fn infer(request: Request<Incoming>, worker: &SimulatedWorker, route: InferenceRoute) -> Answer {
+async fn infer(request: Request<Incoming>, worker: &Worker, route: Route) -> Answer {
     let (parts, body) = request.into_parts();
     let number = worker.counters.next_request();
     let Ok(bytes) = Limited::new(body, BODY_LIMIT).collect().await else {
@@ -383,7 +383,7 @@ async fn infer(request: Request<Incoming>, worker: &SimulatedWorker, route: Infe
         return worker.refuse(&error);
     }
     let Some(prompt_tokens) = body.prompt_tokens(route) else {
-        let field = if route == InferenceRoute::Chat { "messages" } else { "prompt" };
+        let field = if route == Route::Chat { "messages" } else { "prompt" };
         return worker.refuse(&ApiError::invalid(field, format!("'{field}' is missing")));
     };
     if prompt_tokens >= worker.context_length() {
@@ -406,7 +406,7 @@ async fn infer(request: Request<Incoming>, worker: &SimulatedWorker, route: Infe
     );
     let created = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
     let id = format!("{}-{number}", worker.spec.generation);
-    let shape = AnswerFormat::new(route, &id, &worker.spec.model, created, &body, prompt_tokens);
+    let shape = Shape::new(route, &id, &worker.spec.model, created, &body, prompt_tokens);
     if body.stream { streamed(decode, shape, body.wants_usage()) } else { at_once(decode, shape).await }
 }
 
@@ -417,7 +417,7 @@ fn refuse_unmet_in(body: &[u8]) -> Result<(), ApiError> {
 }
 
 /// The connection's end drops this future, and with it the decode: that is the cancel.
-async fn at_once(mut decode: Decode, shape: AnswerFormat) -> Answer {
+async fn at_once(mut decode: Decode, shape: Shape) -> Answer {
     let mut text = String::new();
     while let Some(token) = decode.next().await {
         text.push_str(token);
@@ -426,7 +426,7 @@ async fn at_once(mut decode: Decode, shape: AnswerFormat) -> Answer {
     whole(StatusCode::OK, shape.whole(&text, finish, cost))
 }
 
-fn streamed(mut decode: Decode, shape: AnswerFormat, with_usage: bool) -> Answer {
+fn streamed(mut decode: Decode, shape: Shape, with_usage: bool) -> Answer {
     let (frames, body) = mpsc::channel(16);
     tokio::spawn(async move {
         if let Some(first) = shape.first_chunk()
@@ -448,7 +448,7 @@ fn streamed(mut decode: Decode, shape: AnswerFormat, with_usage: bool) -> Answer
         let (finish, cost) = decode.finish();
         _ = frames.send(shape.last_chunks(finish, cost, with_usage)).await;
     });
-    let mut answer = Response::new(AnswerStream::Frames(body));
+    let mut answer = Response::new(Stream::Frames(body));
     let headers = answer.headers_mut();
     headers.insert(header::CONTENT_TYPE, http::HeaderValue::from_static("text/event-stream"));
     headers.insert(header::CACHE_CONTROL, http::HeaderValue::from_static("no-cache"));
@@ -462,7 +462,7 @@ fn refuse(error: &ApiError) -> Answer {
 }
 
 fn whole(status: StatusCode, body: Bytes) -> Answer {
-    let mut answer = Response::new(AnswerStream::Whole(Some(body)));
+    let mut answer = Response::new(Stream::Whole(Some(body)));
     *answer.status_mut() = status;
     answer.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
     answer
@@ -487,12 +487,12 @@ fn readable(headers: &HeaderMap) -> BTreeMap<String, String> {
 }
 
 /// An answer's body: at once, or frame by frame as written.
-enum AnswerStream {
+enum Stream {
     Whole(Option<Bytes>),
     Frames(mpsc::Receiver<Bytes>),
 }
 
-impl http_body::Body for AnswerStream {
+impl http_body::Body for Stream {
     type Data = Bytes;
     type Error = Infallible;
 

@@ -9,7 +9,7 @@ use crate::decode::{Cost, Finish};
 
 /// Which of the two routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum InferenceRoute {
+pub(crate) enum Route {
     Chat,
     Completion,
     /// llama.cpp's own.
@@ -20,7 +20,7 @@ pub(crate) enum InferenceRoute {
 #[derive(Debug, Deserialize)]
 pub(crate) struct Body {
     #[serde(default)]
-    messages: Option<Vec<PromptMessage>>,
+    messages: Option<Vec<Message>>,
     #[serde(default)]
     prompt: Option<Value>,
     #[serde(default)]
@@ -36,7 +36,7 @@ pub(crate) struct Body {
 }
 
 #[derive(Debug, Deserialize)]
-struct PromptMessage {
+struct Message {
     #[serde(default)]
     content: Value,
 }
@@ -51,11 +51,11 @@ struct StreamOptions {
 
 impl Body {
     /// The number of words asked with, which stands for the number of tokens; `None` when the route's field is missing.
-    pub(crate) fn prompt_tokens(&self, route: InferenceRoute) -> Option<u64> {
+    pub(crate) fn prompt_tokens(&self, route: Route) -> Option<u64> {
         let words = |value: &Value| value.as_str().map_or(1, |text| text.split_whitespace().count() as u64);
         match route {
-            InferenceRoute::Chat => self.messages.as_ref().map(|all| all.iter().map(|m| words(&m.content)).sum()),
-            InferenceRoute::Completion | InferenceRoute::LlamaCompletion => self.prompt.as_ref().map(words),
+            Route::Chat => self.messages.as_ref().map(|all| all.iter().map(|m| words(&m.content)).sum()),
+            Route::Completion | Route::LlamaCompletion => self.prompt.as_ref().map(words),
         }
     }
 
@@ -72,27 +72,20 @@ impl Body {
 }
 
 /// The shapes of one answer. What stays the same from chunk to chunk is written once.
-pub(crate) struct AnswerFormat {
-    route: InferenceRoute,
+pub(crate) struct Shape {
+    route: Route,
     head: String,
     /// The usage in each chunk: nothing, `null`, or the tokens of the prompt.
     usage: String,
 }
 
-impl AnswerFormat {
+impl Shape {
     /// The shapes of answer `id`.
-    pub(crate) fn new(
-        route: InferenceRoute,
-        id: &str,
-        model: &ModelId,
-        created: u64,
-        body: &Body,
-        prompt_tokens: u64,
-    ) -> Self {
+    pub(crate) fn new(route: Route, id: &str, model: &ModelId, created: u64, body: &Body, prompt_tokens: u64) -> Self {
         let (prefix, object) = match (route, body.stream) {
-            (InferenceRoute::Chat, true) => ("chatcmpl", "chat.completion.chunk"),
-            (InferenceRoute::Chat, false) => ("chatcmpl", "chat.completion"),
-            (InferenceRoute::Completion | InferenceRoute::LlamaCompletion, _) => ("cmpl", "text_completion"),
+            (Route::Chat, true) => ("chatcmpl", "chat.completion.chunk"),
+            (Route::Chat, false) => ("chatcmpl", "chat.completion"),
+            (Route::Completion | Route::LlamaCompletion, _) => ("cmpl", "text_completion"),
         };
         let head = format!(
             r#"{{"id":"{prefix}-{id}","object":"{object}","created":{created},"model":{}"#,
@@ -111,27 +104,25 @@ impl AnswerFormat {
 
     /// The first chunk, which says who speaks; plain completions have none.
     pub(crate) fn first_chunk(&self) -> Option<Bytes> {
-        (self.route == InferenceRoute::Chat).then(|| self.chunk(r#""delta":{"role":"assistant","content":""}"#))
+        (self.route == Route::Chat).then(|| self.chunk(r#""delta":{"role":"assistant","content":""}"#))
     }
 
     /// A chunk with one token.
     pub(crate) fn token_chunk(&self, token: &str) -> Bytes {
         let text = Value::from(token);
         match self.route {
-            InferenceRoute::Chat => self.chunk(&format!(r#""delta":{{"content":{text}}}"#)),
-            InferenceRoute::Completion => self.chunk(&format!(r#""text":{text}"#)),
-            InferenceRoute::LlamaCompletion => format!("data: {{\"content\":{text},\"stop\":false}}\n\n").into(),
+            Route::Chat => self.chunk(&format!(r#""delta":{{"content":{text}}}"#)),
+            Route::Completion => self.chunk(&format!(r#""text":{text}"#)),
+            Route::LlamaCompletion => format!("data: {{\"content\":{text},\"stop\":false}}\n\n").into(),
         }
     }
 
     /// The chunks behind the last token: the reason with timings, the usage when asked for, and the end.
     pub(crate) fn last_chunks(&self, finish: Finish, cost: Cost, with_usage: bool) -> Bytes {
         let said = match self.route {
-            InferenceRoute::Chat => r#""delta":{}"#,
-            InferenceRoute::Completion => r#""text":"""#,
-            InferenceRoute::LlamaCompletion => {
-                return format!("data: {}\n\n", llama_completion("", finish, cost)).into();
-            }
+            Route::Chat => r#""delta":{}"#,
+            Route::Completion => r#""text":"""#,
+            Route::LlamaCompletion => return format!("data: {}\n\n", llama_completion("", finish, cost)).into(),
         };
         let (head, reason, timings) = (&self.head, word(finish), timings(cost));
         let mut text = format!(
@@ -150,9 +141,9 @@ impl AnswerFormat {
     pub(crate) fn whole(&self, text: &str, finish: Finish, cost: Cost) -> Bytes {
         let text = Value::from(text);
         let said = match self.route {
-            InferenceRoute::Chat => format!(r#""message":{{"role":"assistant","content":{text}}}"#),
-            InferenceRoute::Completion => format!(r#""text":{text}"#),
-            InferenceRoute::LlamaCompletion => {
+            Route::Chat => format!(r#""message":{{"role":"assistant","content":{text}}}"#),
+            Route::Completion => format!(r#""text":{text}"#),
+            Route::LlamaCompletion => {
                 return llama_completion(text.as_str().unwrap_or_default(), finish, cost).to_string().into();
             }
         };

@@ -1,4 +1,4 @@
-//! How fast a decoder reads prompts and decodes, alone and without HTTP: what `llama-bench` measures, in its words
+//! The speed of a decoder at prompts and at decoding, without HTTP. It measures the same as `llama-bench`, in its words
 //! (`pp512`, `tg64`), so that the two can be compared.
 
 use std::path::PathBuf;
@@ -41,7 +41,7 @@ pub(crate) struct BenchArgs {
     json: bool,
 }
 
-/// What was measured: tokens per second of every round.
+/// The measurements: tokens per second of every round.
 #[derive(Debug, Default, Serialize)]
 struct Speeds {
     /// Seconds from the call to a decoder that is ready.
@@ -56,7 +56,7 @@ pub(crate) fn run(asked: &BenchArgs, load: LoadDecoder) -> Result<(), LoadFailur
         model: None,
         port: 0,
         device: asked.device.clone(),
-        // What is measured, and no more: keys and values for it have to find room beside streamed layers.
+        // The measured length, and no more: keys and values for it have to find room beside streamed layers.
         context_length: Some((asked.depth + asked.prompt.max(asked.tokens).max(1)) as u64),
         max_concurrent: Some(1),
         layers: asked.layers.clone(),

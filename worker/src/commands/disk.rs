@@ -1,4 +1,5 @@
-//! What the disk under a model gives: the ceiling of streaming, measured as streaming reads, by several readers at a time.
+//! The speed of the disk under a model, which is the ceiling of streaming, measured as streaming reads, by several
+//! readers at a time.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! What a model's files say of themselves, from their headers alone. Loads nothing and decides nothing.
+//! A model's files as their headers describe them. Loads nothing and decides nothing.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

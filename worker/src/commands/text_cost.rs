@@ -1,4 +1,4 @@
-//! What it costs that templates and tokenizers run in processes of their own: the same conversation becomes tokens
+//! The cost of running templates and tokenizers in processes of their own: the same conversation becomes tokens
 //! there and here, by turns.
 
 use std::path::PathBuf;

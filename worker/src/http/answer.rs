@@ -51,7 +51,7 @@ pub(super) enum Whole {
     No,
 }
 
-/// What is the same in every object of one answer.
+/// The fields that are the same in every object of one answer.
 #[derive(Clone, Debug)]
 pub(super) struct Envelope {
     id: String,
@@ -119,7 +119,7 @@ enum AnswerContent {
 struct AnswerMessage {
     role: &'static str,
     content: String,
-    /// What it thought before.
+    /// The thoughts before the answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<String>,
     refusal: Option<()>,

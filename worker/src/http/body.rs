@@ -8,7 +8,7 @@ use model_boss_protocol::{ApiError, ErrorCode};
 use super::error::ErrorAnswer;
 use crate::state::WorkerState;
 
-/// A larger body is read on a thread that serves nobody else meanwhile.
+/// A larger body is read on a thread of its own.
 const SMALL_BODY: usize = 32 << 10;
 
 /// Reads a body.

@@ -106,7 +106,7 @@ fn wanted_logprobs(fields: &RequestFields<'_>) -> Result<Option<usize>, ApiError
     Ok(wanted.then(|| usize::try_from(top.unwrap_or(0)).unwrap_or(0)))
 }
 
-/// What ends an answer of a model that was never taught to.
+/// The text that ends an answer of a model without a chat template.
 const NEXT_TURN: &str = "\nuser:";
 
 /// Reads and checks the conversation of a request.
@@ -134,7 +134,7 @@ pub(super) fn conversation(
             variables.entry("thinking_budget".to_owned()).or_insert_with(|| tokens.into());
         }
     }
-    // What gpt-oss and others ask for.
+    // The variable that gpt-oss and others read.
     if let Some(effort) = fields.get::<String>("reasoning_effort")? {
         variables.entry("reasoning_effort".to_owned()).or_insert_with(|| effort.into());
     }
@@ -147,8 +147,8 @@ pub(super) fn conversation(
     })
 }
 
-/// The text of a last message of the assistant, which is taken out: the answer goes on behind it, as llama-server and
-/// Anthropic's API have it, unless `continue_final_message` says otherwise.
+/// The text of a last message of the assistant, which is taken out. The answer continues it, as with llama-server and
+/// Anthropic's API, unless `continue_final_message` says otherwise.
 fn begun(fields: &RequestFields<'_>, messages: &mut Vec<ChatMessage>) -> Result<Option<String>, ApiError> {
     const FLAG: &str = "continue_final_message";
     let wanted = fields.get::<bool>(FLAG)?;

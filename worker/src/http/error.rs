@@ -49,7 +49,7 @@ impl IntoResponse for ErrorAnswer {
     }
 }
 
-/// What a client is told when a sequence failed. `prompt` is the field that holds the prompt.
+/// The client's error for a sequence that failed. `prompt` is the field that holds the prompt.
 pub(super) fn work_error(error: &WorkError, prompt: &str) -> ApiError {
     let message = error.to_string();
     match error {
@@ -67,7 +67,7 @@ pub(super) fn work_error(error: &WorkError, prompt: &str) -> ApiError {
     }
 }
 
-/// What a client is told when a request does not become a prompt. `field` holds what it is made of.
+/// The client's error for a request that does not become a prompt. `field` holds what it is made of.
 pub(super) fn text_error(failure: TextFailure, field: &str, context: usize) -> ApiError {
     let message = failure.to_string();
     match failure {

@@ -65,7 +65,7 @@ pub(super) async fn answer(
     Ok(response)
 }
 
-/// What has come of one choice so far.
+/// The parts of one choice so far.
 #[derive(Default)]
 struct Collected {
     thoughts: String,

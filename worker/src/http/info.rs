@@ -1,4 +1,4 @@
-//! What a worker says about itself: health, its model, numbers.
+//! Routes that report on the worker: health, its model, numbers.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -46,7 +46,7 @@ pub(super) struct WorkerStats {
     totals: EngineTotals,
     /// The model's parts on each device, in the order of the layers.
     places: Vec<PlaceReport>,
-    /// Of layers that come and go; null where all stay on the device.
+    /// Of streamed layers; null where all layers are resident.
     residency: Option<StreamingStats>,
 }
 
@@ -76,7 +76,7 @@ impl StreamingStats {
     }
 }
 
-/// What has been done since the start.
+/// Answers with the sums since the start.
 pub(super) async fn stats(State(worker): State<Arc<WorkerState>>) -> Json<WorkerStats> {
     let health = worker.health();
     Json(WorkerStats {

@@ -22,7 +22,7 @@ const MOST_CHOICES: i64 = 128;
 /// Most alternatives to a token that can be asked for.
 pub(super) const MOST_LOGPROBS: i64 = 20;
 
-/// What a request says about its answer.
+/// A request's options for its answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct GenerateOptions {
     pub(super) max_tokens: MaxTokens,
@@ -138,7 +138,7 @@ fn sampling(fields: &RequestFields<'_>, vocab_size: usize) -> Result<SamplingPar
     })
 }
 
-/// 64 bits nobody can predict; the standard library's hash keys come from the system.
+/// 64 unpredictable bits; the standard library's hash keys come from the system.
 pub(super) fn random_bits() -> u64 {
     RandomState::new().build_hasher().finish()
 }

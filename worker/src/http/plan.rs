@@ -1,4 +1,4 @@
-//! What is known of an answer before its first token, and the events that it is made of.
+//! The plan of an answer before its first token, and the events that it is made of.
 
 use model_boss_engine::{Generate, SequenceEvent};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -19,6 +19,6 @@ pub(super) struct AnswerPlan {
 
 /// Events of all choices, each with its index. Dropping it cancels whatever still runs.
 ///
-/// The channel has no bound: a sequence sends at most `max_tokens` small events, and a client that reads slowly must not
-/// stop the whole batch.
+/// The channel has no bound: a sequence sends at most `max_tokens` small events, and a client that reads slowly must
+/// not stop the whole batch.
 pub(super) type ChoiceEvents = UnboundedReceiver<(usize, SequenceEvent)>;

@@ -41,7 +41,7 @@ fn routes() -> Router<Arc<WorkerState>> {
         })
 }
 
-/// What every request passes: counting outside, then a net for panics, the token, and the limit on bodies.
+/// The layers that every request passes: counting outside, then a net for panics, the token, and the limit on bodies.
 pub(super) fn guarded(routes: Router<Arc<WorkerState>>, worker: Arc<WorkerState>) -> Router {
     routes
         .layer(DefaultBodyLimit::max(LARGEST_BODY))

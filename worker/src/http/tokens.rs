@@ -53,7 +53,7 @@ pub(super) async fn tokenize(
     Ok(Json(Tokenized { count: tokens.len(), tokens, max_model_len: context }))
 }
 
-/// What is to be tokenised.
+/// The input to be tokenised.
 enum TokenizeInput {
     Text { field: &'static str, question: EncodeQuestion },
     Conversation(ChatQuestion),

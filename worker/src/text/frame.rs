@@ -69,7 +69,7 @@ impl Frame {
         Ok(Self { bytes: vec![0; all], head })
     }
 
-    /// What the head says.
+    /// The head's value.
     pub(super) fn head<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
         serde_json::from_slice(&self.bytes[..self.head])
     }

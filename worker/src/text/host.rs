@@ -175,7 +175,7 @@ fn open(stream: OwnedFd, words: OwnedFd, text: &Text, limits: TextLimits) -> io:
 fn render(stream: UnixStream, words: &OwnedFd, text: &Text, limits: TextLimits) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-    // What the runtime says as it aborts goes to the worker, and the host's own stream of orders is not for this
+    // The runtime's last words go to the worker, and the host's own stream of orders is not for this
     // process.
     dup2_stderr(words)?;
     close_all_but(&stream)?;
@@ -200,7 +200,7 @@ fn close_all_but(stream: &UnixStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Ends the process by itself when nobody else does, and sees what it has grown to.
+/// Ends the process at its limits, and sees the size that it has grown to.
 struct HostLimits {
     time: Duration,
     begun_with: i64,

@@ -26,14 +26,14 @@ pub(super) enum TextLoaded {
     },
 }
 
-/// What a worker knows of its model's text side beside the vocabulary.
+/// Facts about a model's text side beside the vocabulary.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TextFacts {
     /// The tokens between which the model thinks aloud, if it does.
     pub(crate) thinking: Option<ThinkingTags>,
     /// Whether its chat template treats the role `developer` apart from `system`.
     pub(crate) knows_developer: bool,
-    /// What an operator should know: an oddity of the files that was got round.
+    /// Warnings for the operator: an oddity of the files that was worked around.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -50,7 +50,7 @@ impl TextFacts {
 /// A question to a renderer.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum TextQuestion {
-    /// The tokens of a conversation, if they are not more than so many.
+    /// The tokens of a conversation, if there are at most `most_tokens`.
     Chat { conversation: Conversation, most_tokens: usize },
     /// The text of a conversation's prompt.
     Render { conversation: Conversation },
@@ -69,7 +69,7 @@ pub(crate) enum AddSpecials {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct RendererReply {
     pub(super) answer: TextAnswer,
-    /// The renderer ends behind this answer: it used so much memory that the next question would find little.
+    /// The renderer ends after this answer, because the next question would find little memory.
     pub(super) worn: bool,
 }
 
@@ -79,7 +79,7 @@ pub(super) enum TextAnswer {
     Tokens { lengths: Vec<usize>, transcript: bool },
     /// The tail is the text.
     Text,
-    /// The prompt has so many tokens, which is more than was asked for.
+    /// The prompt has more tokens than were asked for.
     TooLong { tokens: usize },
     /// The request is at fault: the template refuses it, or the text cannot be tokenised.
     Refused(String),

@@ -1,6 +1,6 @@
 //! Requests to prompts. A model's chat template and tokenizer are programs that come with its files, so they run in
-//! processes of their own: a *text host* loads them, and *renderers* forked from it answer one question at a time,
-//! within limits of time, memory and stack. What comes back is plain: tokens, text, and a table of the tokens' bytes.
+//! processes of their own. A *text host* loads them. *Renderers* forked from it answer one question at a time, within
+//! limits of time, memory and stack. Answers are plain data: tokens, text, and a table of the tokens' bytes.
 //!
 //! A thread of the worker owns the host; requests borrow renderers. The question that goes over a limit ends its
 //! renderer and fails; one whose renderer was ended from outside is asked again.

@@ -1,4 +1,4 @@
-//! What a worker orders of its text host: eight bytes there, eight bytes back, with the streams of a new renderer
+//! Orders of a worker to its text host: eight bytes there, eight bytes back, with the streams of a new renderer
 //! beside them.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};

@@ -13,7 +13,7 @@ use super::question::{TRIES, TextFailure};
 use super::text_host::{OpenedRenderer, StartHost, TextHost};
 use crate::failure::LoadFailure;
 
-/// What the thread that owns the host is asked for.
+/// A request to the thread that owns the host.
 pub(super) enum HostCommand {
     Open {
         reply: oneshot::Sender<Result<Renderer, TextFailure>>,
@@ -76,7 +76,7 @@ impl HostOwner {
                 HostCommand::End { host, pid, reply } => {
                     let ended = self.end(host, pid);
                     if let Some(reply) = reply {
-                        // Nobody has to want to know.
+                        // The sender may have stopped waiting.
                         let _ = reply.send(ended);
                     }
                 }

@@ -27,8 +27,8 @@ const WORDS: u64 = 400;
 /// The vocabulary of the answer has a limit of its own.
 const LARGEST_LOADED: usize = 128 << 20;
 
-/// What the host takes over from the worker's environment: the time zone, for templates that ask for the date, and
-/// where the program's libraries are.
+/// Variables that the host takes over from the worker's environment: the time zone, for templates that ask for the
+/// date, and where the program's libraries are.
 const INHERITED: [&str; 2] = ["TZ", "LD_LIBRARY_PATH"];
 
 /// Starts the text host that a worker has: a process.
@@ -138,7 +138,7 @@ impl Drop for HostProcess {
 /// Why a process ended, as its runtime put it on standard error: the first line.
 pub(super) fn last_words(mut words: &UnixStream) -> String {
     let mut bytes = Vec::new();
-    // Nobody else writes there, so the end of the stream has come or is about to.
+    // No other process writes there, so the end of the stream has come or is about to.
     let _ = words.set_read_timeout(Some(Duration::from_millis(100)));
     let _ = Read::by_ref(&mut words).take(WORDS).read_to_end(&mut bytes);
     let text = String::from_utf8_lossy(&bytes);

@@ -49,7 +49,7 @@ pub(crate) struct RenderQuestion(pub(super) Vec<u8>);
 pub(crate) struct EncodeQuestion(pub(super) Vec<u8>);
 
 impl ChatQuestion {
-    /// For the tokens of a conversation, of which there may be so many.
+    /// For the tokens of a conversation, at most `most_tokens`.
     pub(crate) fn new(conversation: Conversation, most_tokens: usize) -> Result<Self, TextFailure> {
         framed(&TextQuestion::Chat { conversation, most_tokens }).map(Self)
     }
@@ -62,7 +62,7 @@ impl RenderQuestion {
 }
 
 impl EncodeQuestion {
-    /// Each text by itself, and none may have more than so many tokens.
+    /// Each text by itself, with at most `most_tokens` each.
     pub(crate) fn new(
         texts: Vec<String>,
         specials: AddSpecials,

@@ -9,7 +9,7 @@ use model_boss_engine::text::{Prompt, TemplateError, Text};
 use super::frame::{Frame, LARGEST_QUESTION, LARGEST_TAIL, frame};
 use super::message::{AddSpecials, RendererReply, TextAnswer, TextQuestion};
 
-/// What a renderer does around a question.
+/// Hooks of a renderer around a question.
 pub(super) trait RendererWatch {
     /// A question has come.
     fn begin(&mut self) {}

@@ -139,7 +139,7 @@ impl TextSide {
     }
 }
 
-/// What a renderer answered.
+/// A renderer's answer.
 struct RendererAnswer {
     reply: RendererReply,
     frame: Frame,

@@ -13,7 +13,7 @@ pub struct Batch {
     pub time: usize,
     /// For each token, where in its row its conversation starts.
     pub starts: Vec<u32>,
-    /// What has to be foretold.
+    /// The tokens that have to be predicted.
     pub targets: Vec<TrainTarget>,
 }
 
@@ -118,8 +118,8 @@ const WEAK: [&str; 24] = [
     "that", "this", "me", "please", "with", "should",
 ];
 
-/// A question as a hurried person might write it: an opening or a closing word more, weak words left out, a comma or full
-/// stop, now and then a slip of the finger.
+/// A question as a hurried person might write it: an opening or a closing word more, weak words left out, a comma or
+/// full stop, now and then a slip of the finger.
 fn disturbed(question: &str, rng: &mut Rng) -> String {
     let mut words: Vec<String> = question.split(' ').map(str::to_owned).collect();
     if words.len() > 3 && rng.chance(0.35) {
@@ -158,8 +158,8 @@ fn slip(words: &mut [String], rng: &mut Rng) {
     }
 }
 
-/// Lays conversations one after another into rows. One that does not fit into what is left starts the next row; one that
-/// is longer than a row is cut.
+/// Lays conversations one after another into rows. One that does not fit into what is left starts the next row; one
+/// that is longer than a row is cut.
 fn pack(conversations: &[Vec<Turn>], rows: usize, time: usize, padding: u32) -> Vec<Batch> {
     let mut packed: Vec<Vec<&Vec<Turn>>> = Vec::new();
     let mut left = 0;

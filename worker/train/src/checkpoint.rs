@@ -44,12 +44,12 @@ pub enum CheckpointError {
     Foreign {
         /// Which.
         path: PathBuf,
-        /// What differs.
+        /// The difference.
         problem: String,
     },
 }
 
-/// What stands beside the tensors.
+/// The notes beside the tensors.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Notes {
     seed: u64,

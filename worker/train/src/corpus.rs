@@ -27,7 +27,7 @@ pub struct Family {
     pub after: Option<String>,
     /// The questions, with their choices in braces.
     pub questions: Vec<String>,
-    /// What to answer.
+    /// The answer that is taught.
     pub answer: String,
 }
 
@@ -66,7 +66,7 @@ pub enum CorpusError {
         path: PathBuf,
         /// Counted from 1.
         line: usize,
-        /// What is wrong.
+        /// The fault, in words.
         problem: &'static str,
     },
     /// A family that is incomplete, doubled, or follows one that is not there.
@@ -74,7 +74,7 @@ pub enum CorpusError {
     Family {
         /// Which.
         name: String,
-        /// What is wrong.
+        /// The fault, in words.
         problem: &'static str,
     },
 }

@@ -1,5 +1,5 @@
-//! How well a package answers questions it was not trained on: greedy decoding on the decoder that serves it, and whether
-//! the answer says what it must.
+//! The score of a package on questions it was not trained on, by greedy decoding on the decoder that serves it. An
+//! answer counts if it says what it must.
 
 use model_boss_engine::{Decoder, DecoderError, KvSlot, Logits, SequenceStep};
 
@@ -22,7 +22,7 @@ pub enum EvaluateError {
     Decoder(#[from] DecoderError),
 }
 
-/// What became of the held-out questions.
+/// The results on the held-out questions.
 pub struct HeldOutReport {
     /// Each question with the answer given and whether it is right.
     pub answers: Vec<(HeldOut, String, bool)>,
@@ -60,7 +60,7 @@ pub fn evaluate(
 /// A question being answered.
 struct QuestionSequence {
     kv: KvSlot,
-    /// What the decoder has not seen yet: the question, then the newest token.
+    /// Tokens that the decoder has not seen yet: the question, then the newest token.
     pending: Vec<u32>,
     answer: Vec<u32>,
     ended: bool,

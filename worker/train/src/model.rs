@@ -85,8 +85,8 @@ pub struct GuideModel {
 }
 
 impl GuideModel {
-    /// Random parameters: normal, `1 / sqrt(fan in)` wide, narrower by `1 / sqrt(2 * layers)` where a layer writes to the
-    /// residual stream (Radford et al., 2019); norms start at one.
+    /// Random parameters: normal, `1 / sqrt(fan in)` wide, narrower by `1 / sqrt(2 * layers)` where a layer writes to
+    /// the residual stream (Radford et al., 2019); norms start at one.
     pub fn random(architecture: Architecture, seed: u64) -> Result<Self> {
         let mut rng = Rng::new(seed, 0);
         let mut parameters = BTreeMap::new();
@@ -105,7 +105,7 @@ impl GuideModel {
         Ok(Self { architecture, parameters })
     }
 
-    /// Parameters read from elsewhere; all of the shape's must be there, in that shape.
+    /// Parameters from given tensors; all of the architecture's must be there, in its shapes.
     pub fn from_tensors(architecture: Architecture, tensors: &HashMap<String, Tensor>) -> Result<Self> {
         let mut parameters = BTreeMap::new();
         for (name, shape) in architecture.parameters() {
@@ -124,9 +124,10 @@ impl GuideModel {
         self.parameters.values().map(|var| var.elem_count()).sum()
     }
 
-    /// Logits `[places, vocabulary]` behind the tokens at `places`, indices into `batch * time`, of `tokens: [batch, time]`. `starts: [batch * time]` says at which time of its row each
-    /// token's conversation began; it sees nothing before. Only distances matter to rotary positions, so a conversation in
-    /// the middle of a row reads as it would alone.
+    /// Logits `[places, vocabulary]` behind the tokens at `places`, indices into `batch * time`, of `tokens: [batch,
+    /// time]`. `starts: [batch * time]` says at which time of its row each token's conversation began; it sees nothing
+    /// before. Only distances matter to rotary positions, so a conversation in the middle of a row reads as it would
+    /// alone.
     pub fn forward(&self, tokens: &Tensor, starts: &Arc<[u32]>, places: Vec<u32>) -> Result<Tensor> {
         let shape = &self.architecture;
         let (_, time) = tokens.dims2()?;

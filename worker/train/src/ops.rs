@@ -19,9 +19,9 @@ pub fn rotary_heads(x: &Tensor, heads: usize, rotary: &Rotary) -> Result<Tensor>
     x.apply_op1(SplitHeads { heads, time: rotary.time, rotary: rotary.clone() })
 }
 
-/// Softmax over the keys a query may see: its own time and what came before, but nothing before its conversation's start.
-/// `scores: [batch, .., rows, time]`, row `r` standing at time `r % time`, so that the query heads that share a key head
-/// may lie behind each other in `rows`; `starts: [batch * time]`. Scores are multiplied by `scale` first.
+/// Softmax over the keys a query may see: its own time and what came before, but nothing before its conversation's
+/// start. `scores: [batch, .., rows, time]`, row `r` standing at time `r % time`, so that the query heads that share a
+/// key head may lie behind each other in `rows`; `starts: [batch * time]`. Scores are multiplied by `scale` first.
 pub fn causal_softmax(scores: &Tensor, starts: &Arc<[u32]>, scale: f32) -> Result<Tensor> {
     scores.apply_op1(CausalSoftmax { starts: Arc::clone(starts), scale })
 }

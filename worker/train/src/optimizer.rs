@@ -55,7 +55,7 @@ impl AdamW {
         Self { settings, step: 0, moments: BTreeMap::new() }
     }
 
-    /// What it remembers, as tensors named `first.NAME` and `second.NAME`.
+    /// The optimiser's memory, as tensors named `first.NAME` and `second.NAME`.
     pub fn state(&self, parameters: &BTreeMap<String, Var>) -> Result<Vec<(String, Tensor)>> {
         let mut state = Vec::new();
         for (name, (first, second)) in &self.moments {

@@ -1,5 +1,5 @@
-//! A model package on disk: weights as f16 safetensors, `config.json`, tokenizer and chat template, the way Hugging Face
-//! tools read them. The manifest `model.toml` is written by people and left alone.
+//! A model package on disk: weights as f16 safetensors, `config.json`, tokenizer and chat template, the way Hugging
+//! Face tools read them. The manifest `model.toml` is written by people and left alone.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -1,11 +1,11 @@
-//! What a training run is made of.
+//! The settings of a training run.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::optimizer::OptimizerSettings;
 
-/// What a run is made of. Everything but the checkpoint decides the weights.
+/// The settings of a run. Everything but the checkpoint decides the weights.
 #[derive(Clone, Debug)]
 pub struct TrainPlan {
     /// Decides the first weights, the order and the wordings.

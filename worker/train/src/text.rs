@@ -19,8 +19,8 @@ pub const END: &str = "<|end|>";
 const PADDING: &str = "<|pad|>";
 
 /// The chat template. Questions are reduced to lower case without question marks, which spares a model this small from
-/// learning every word twice; only the last exchange stays in sight, which keeps any conversation within what was
-/// trained; system messages are not rendered, because `guide` has one subject only.
+/// learning every word twice. Only the last exchange stays in sight, which keeps any conversation within the trained
+/// length. System messages are not rendered, because `guide` has one subject only.
 pub const CHAT_TEMPLATE: &str = concat!(
     "{%- for message in (messages | rejectattr('role', 'equalto', 'system') | list)[-3:] -%}",
     "{%- if message.content is string -%}{%- set text = message.content -%}",
@@ -103,7 +103,8 @@ impl GuideText {
         self.tokenizer.get_vocab_size(true)
     }
 
-    /// The tokens of a question, marks included, up to where the answer begins. Equal to what [`CHAT_TEMPLATE`] renders.
+    /// The tokens of a question, marks included, up to where the answer begins. Equal to what [`CHAT_TEMPLATE`]
+    /// renders.
     pub fn question(&self, question: &str) -> Result<Vec<u32>, GuideTextError> {
         let mut tokens = vec![self.user];
         tokens.extend(self.encode(&format!(" {}", plain_question(question)))?);
@@ -129,7 +130,7 @@ impl GuideText {
     }
 }
 
-/// What the chat template makes of a question.
+/// A question as the chat template renders it.
 pub fn plain_question(question: &str) -> String {
     question.to_lowercase().replace('?', "").trim().to_owned()
 }

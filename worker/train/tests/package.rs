@@ -1,4 +1,5 @@
-//! What the trainer writes, read by those who use it: the worker's decoder, its template renderer, the manifest reader.
+//! The trainer's package, read by the parts that use it: the worker's decoder, its template renderer, the manifest
+//! reader.
 
 #![allow(clippy::unwrap_used, reason = "a failed unwrap is a failed test with a line number")]
 
@@ -28,7 +29,7 @@ fn text() -> GuideText {
     GuideText::train(&corpus::read_families(&corpus_folder()).unwrap(), 600).unwrap()
 }
 
-/// What the worker's renderer makes of messages.
+/// Messages as the worker's renderer renders them.
 fn render(messages: Value) -> String {
     let sources = BTreeMap::from([("default".to_owned(), CHAT_TEMPLATE.to_owned())]);
     let template = ChatTemplate::new(sources, BTreeMap::new()).unwrap();

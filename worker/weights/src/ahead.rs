@@ -15,8 +15,8 @@ pub(crate) fn will_need(map: &Mmap, offset: u64, len: u64) {
     }
 }
 
-/// The share of a mapped file that is in memory, from 0 to 1, by the look of some places. All of it where the system does
-/// not tell: of a file that is somebody else's, some systems do not.
+/// The share of a mapped file that is in memory, from 0 to 1, by the look of some places. All of it where the system
+/// does not tell: of a file that is somebody else's, some systems do not.
 pub(crate) fn cached_share(map: &Mmap) -> f64 {
     #[cfg(target_os = "linux")]
     {
@@ -40,7 +40,7 @@ pub(crate) fn cached_share(map: &Mmap) -> f64 {
     1.0
 }
 
-/// What Linux reads for one such question to a disk of usual settings: not more than the disk takes in one order.
+/// Bytes that Linux reads for one such request with usual settings: no more than the disk takes in one command.
 pub const ASKED_AT_ONCE: u64 = 512 << 10;
 
 /// Asks for everything between two places.

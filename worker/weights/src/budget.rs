@@ -4,7 +4,7 @@
 /// Bytes for the headers of one model.
 const OF_A_MODEL: u64 = 256 << 20;
 
-/// What is left of the bytes that may be read of a model's headers.
+/// The rest of the bytes that may be read of a model's headers.
 #[derive(Debug)]
 pub struct HeaderBudget {
     left: u64,

@@ -1,4 +1,4 @@
-//! What can be wrong with weight files, in words for the person who has to fetch them again.
+//! Faults of weight files, in words for the person who has to fetch them again.
 
 use std::error::Error;
 use std::io;
@@ -18,7 +18,7 @@ pub enum WeightsError {
     /// A folder, pipe or device where a file should be.
     #[error("{} is not a regular file", path.display())]
     NotRegular {
-        /// What stands there.
+        /// The path that is not a regular file.
         path: PathBuf,
     },
     /// No weights in a form this build reads.
@@ -26,7 +26,7 @@ pub enum WeightsError {
     NoWeights {
         /// Where they were looked for.
         path: PathBuf,
-        /// What stands there instead, and what to do.
+        /// The files that are there instead, and what to do.
         hint: String,
     },
     /// More than one model where one should be.
@@ -56,9 +56,9 @@ pub enum WeightsError {
     Malformed {
         /// The file's name.
         file: String,
-        /// What it should be.
+        /// The format that it should have.
         format: &'static str,
-        /// What is wrong.
+        /// The fault, in words.
         what: String,
     },
     /// One tensor's description is wrong.
@@ -68,7 +68,7 @@ pub enum WeightsError {
         file: String,
         /// The tensor's name.
         tensor: String,
-        /// What is wrong.
+        /// The fault, in words.
         what: String,
     },
     /// The index of a sharded model lists a file that is not there.
@@ -93,12 +93,12 @@ pub enum WeightsError {
     },
 }
 
-/// Whether an error, or what caused it, is that the system could not read a file that is there, because a disk or the
-/// network behind it failed: the file may be good, and the same may work later.
+/// Whether an error, or its cause, is a failed read of a file that exists, because a disk or the network failed. The
+/// file may be good, and a later read may work.
 pub fn is_read_failure(error: &(dyn Error + 'static)) -> bool {
     use io::ErrorKind::{InvalidFilename, InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied};
     let of_the_file = [InvalidFilename, InvalidInput, IsADirectory, NotADirectory, NotFound, PermissionDenied];
-    // What the system does not say by a number of its own, we have said of the file.
+    // An error without a number of the system was made by this crate about the file.
     let failed = |error: &io::Error| error.raw_os_error().is_some() && !of_the_file.contains(&error.kind());
     std::iter::successors(Some(error), |&error| error.source())
         .find_map(|error| error.downcast_ref::<io::Error>())

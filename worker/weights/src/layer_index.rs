@@ -1,8 +1,9 @@
-//! The index of layers (RS-5): a JSON file that says where each matrix of each layer lies, in the order they compute, for
-//! streaming without looking into model files. Knows places and names, not what is there.
+//! The index of layers (RS-5): a JSON file with the place of each matrix of each layer, in the order they compute.
+//! Knows places and names, not what is there.
 //!
-//! `{"layers":[{"layer_id","name","path","offset","nbytes","dtype"?,"scale"?}]}`; written with two additions: `arrangement`, if the
-//! bytes stand in an order that a machine's products want, and `made_from`, which files it was made from.
+//! `{"layers":[{"layer_id","name","path","offset","nbytes","dtype"?,"scale"?}]}`. Written with two additions:
+//! `arrangement`, if the bytes stand in an order that a machine's products want, and `made_from`, which files it was
+//! made from.
 
 use std::fs;
 use std::io::Read;
@@ -19,7 +20,7 @@ const LONGEST: u64 = 256 << 20;
 pub struct LayerIndex {
     /// Pieces in the order they compute.
     pub layers: Vec<IndexedPiece>,
-    /// The files it was made from; empty where whoever made it did not say.
+    /// The files it was made from; empty where its maker did not record them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub made_from: Vec<FileStamp>,
 }
@@ -84,7 +85,7 @@ pub enum LayerIndexError {
     Malformed {
         /// The index.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault, in words.
         what: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What a file of weights may ask of whoever reads its header. A stranger wrote it: a number in it must not decide how
+//! Limits on the header of a weight file. A stranger wrote it: a number in it must not decide how
 //! much memory we take. The largest published checkpoints have 140,000 tensors over all files and 15 MB of names.
 
 /// Bytes of a safetensors header.

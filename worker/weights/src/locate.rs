@@ -10,7 +10,7 @@ use crate::gguf::split_name;
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// What to read first.
+/// The file to read first.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Located {
     /// One file with everything.
@@ -37,8 +37,8 @@ pub(crate) fn locate(source: &Path) -> Result<Located, WeightsError> {
     Err(WeightsError::NoWeights { path: source.to_owned(), hint: hint(source) })
 }
 
-/// The GGUF file of a source: the source itself, or the only one in a folder without safetensors. `None` for a source of
-/// another kind. Of a split model it is the first part.
+/// The GGUF file of a source: the source itself, or the only one in a folder without safetensors. `None` for a source
+/// of another kind. Of a split model it is the first part.
 pub fn gguf_file(source: &Path) -> Result<Option<PathBuf>, WeightsError> {
     if !source.is_dir() {
         return Ok(is_gguf(source).then(|| source.to_owned()));
@@ -95,7 +95,7 @@ fn by_name(file: &Path) -> Result<Located, WeightsError> {
     }
 }
 
-/// What a folder without safetensors holds instead.
+/// A hint at the files of a folder without safetensors.
 fn hint(folder: &Path) -> String {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut hints: Vec<String> = entries.filter_map(|entry| hint_for(&entry.file_name().to_string_lossy())).collect();

@@ -1,5 +1,5 @@
-//! The small files beside a model's weights: settings, vocabularies, templates. Knows how large they may be, not what they
-//! say.
+//! The small files beside a model's weights: settings, vocabularies, templates. Knows how large they may be, not what
+//! they say.
 
 use std::fs::File;
 use std::io::{self, Read};

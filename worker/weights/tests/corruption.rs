@@ -259,7 +259,7 @@ proptest! {
             bytes.truncate(cut.index(bytes.len()));
         }
         let folder = folder_with(&bytes);
-        // Whatever still counts as sound can be read to the last byte.
+        // An index that still counts as sound can be read to the last byte.
         if let Ok(index) = TensorIndex::open(folder.path()) {
             let names: Vec<String> = index.iter().map(|(name, _)| name.to_owned()).collect();
             let weights = MappedWeights::map(index).unwrap();

@@ -1,4 +1,4 @@
-//! What a made-up header can make the reader hold: never more than a small multiple of the file's own size.
+//! The memory for a made-up header is never more than a small multiple of the file's own size.
 #![allow(clippy::unwrap_used)]
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -53,7 +53,7 @@ pub enum ConvertError {
     Tensor {
         /// Its name in the model's files.
         name: String,
-        /// What is wrong.
+        /// The fault, in words.
         what: String,
     },
     /// The file cannot be written.

@@ -7,7 +7,7 @@ use crate::spec::{Activation, AttentionBias, DecoderSpec, RopePlanes, RopeScalin
 /// A decoder that GGUF has no words for.
 #[derive(Debug, thiserror::Error)]
 pub enum GgufKeysError {
-    /// What is in the way.
+    /// The property that GGUF cannot express.
     #[error("GGUF cannot say {0}")]
     Unsupported(String),
     /// The header refused a key.

@@ -1,5 +1,5 @@
-//! Models of random weights in the shapes of real ones, for measurements and checks: they compute as real ones do and say
-//! nothing. Blocks are drawn as they are stored; the same seed gives the same file.
+//! Models of random weights in the shapes of real ones, for measurements and checks: they compute as real ones do and
+//! say nothing. Blocks are drawn as they are stored; the same seed gives the same file.
 
 use std::io::Write;
 
@@ -79,7 +79,7 @@ impl Synthetic {
                     ..small
                 },
             }),
-            // Mostly layers: what comes and goes of it is much more than what stays.
+            // Mostly layers: much more of it can be streamed than has to stay.
             "qwen3-small" => Some(Self {
                 stored,
                 spec: DecoderSpec {
@@ -128,7 +128,7 @@ impl Synthetic {
                     continue;
                 }
             };
-            // What goes in and what comes out have the same size, as training begins.
+            // Inputs and outputs have the same size, as when training begins.
             let spread = 1.0 / (depth as f32).sqrt();
             for first in (0..rows).step_by(ROWS as usize) {
                 let blocks = ROWS.min(rows - first) * depth / kind.block_len();
@@ -169,8 +169,8 @@ fn draw(kind: TensorType, blocks: u64, spread: f32, random: &mut Random) -> Vec<
     for block in stored.chunks_exact_mut(kind.block_bytes() as usize) {
         match kind {
             TensorType::Q4_K => {
-                // Scales of 32 to 47 and minimums to match: low six bits for the first four, nibbles for the others with
-                // their high bits on top of the first.
+                // Scales of 32 to 47 and minimums to match. The first four have the low six bits; the others have
+                // nibbles, with their high bits on top of the first.
                 let scales: [u8; 8] = std::array::from_fn(|i| 32 | block.get(4 + i).copied().unwrap_or(0) & 15);
                 for j in 0..4 {
                     let (low, high) = (scales[j], scales[j + 4]);

@@ -1,5 +1,5 @@
-//! Where layers come from. The decoder asks for one after the other and lets go of each before the next, so a source may
-//! hold them all or pull them through a window.
+//! Sources of layers. The decoder asks for one layer after the other and drops each before the next. A source may
+//! therefore hold them all, or stream them through slots.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ pub(crate) trait LayerSource: Send {
     where
         Self: 'a;
 
-    /// A layer by its number in the model, ready to compute. Layers are asked for in order, from the first it has. One that is
-    /// still on its way is waited for until `stop` says that nobody wants it any more.
+    /// A layer by its number in the model, ready to compute. Layers are asked for in order, from the first it has. One
+    /// that is still being read is waited for until `stop` says that the step was cancelled.
     fn layer(&mut self, index: usize, stop: &dyn Fn() -> bool) -> Result<Self::Guard<'_>, DecoderError>;
 
     /// A step begins.
@@ -26,7 +26,7 @@ pub(crate) trait LayerSource: Send {
     /// A step has ended well.
     fn end_step(&mut self) {}
 
-    /// What is known of layers that come and go; none where all stay.
+    /// The report on streamed layers; none where all layers are resident.
     fn monitor(&self) -> Option<Arc<Monitor>> {
         None
     }

@@ -35,7 +35,7 @@ pub(crate) struct SpecDecoder {
     next_slot: u32,
 }
 
-/// What stands before the first layer, on the first stage's device, and behind the last, on the last's.
+/// The weights outside of layers: those before the first are on the first stage's device, the others on the last's.
 pub(crate) struct DecoderEnds {
     /// `[vocab, hidden]`.
     pub(crate) embedding: Matrix,
@@ -117,8 +117,8 @@ impl SpecDecoder {
             let context = StepContext::new(&lengths, self.spec.heads, &self.rope, *dtype, device).map_err(fail)?;
             let mut step = StretchStep { layers: stage.layers.clone(), sequences, context: &context, stop };
             let rows = rows.map_err(fail)?;
-            // On one of the threads that share the products: from outside, each of some hundred products would put this
-            // thread to sleep and wake it up again. A device has a thread of its own and keeps it.
+            // On one of the threads that share the products. From outside, each of some hundred products would put this
+            // thread to sleep and wake it again. A device has a thread of its own and keeps it.
             let forward = || stage.stretch.forward(rows, &mut step);
             x = Some(if device.is_cpu() { rayon::scope(|_| forward()) } else { forward() }?);
         }

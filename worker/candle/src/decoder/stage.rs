@@ -1,5 +1,5 @@
-//! A stretch of layers on one device, one of some that share a decoder. Activations come to it from the stretch before and
-//! stay on its device; so do the keys and values of its layers. Knows layers and devices, no sequences' contents.
+//! A stretch of layers on one device, one of some that share a decoder. Activations come to it from the stretch before
+//! and stay on its device; so do the keys and values of its layers. Knows layers and devices, no sequences' contents.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -38,14 +38,14 @@ impl Stage {
         device::hand_on(x, &self.target.device)?.to_dtype(self.target.dtype)
     }
 
-    /// What is known of it from outside.
+    /// The stage's place as reports show it.
     pub(crate) fn place(&self, spec: &DecoderSpec) -> PlaceUse {
         let per_token = self.layers.len() * kv::bytes_per_layer(spec, &self.target);
         PlaceUse::new(self.name.clone(), self.layers.clone(), (self.weight_bytes, self.host_bytes), per_token)
     }
 }
 
-/// What a stretch needs to know about a step.
+/// A step as one stretch of layers sees it.
 pub(crate) struct StretchStep<'a> {
     /// Its layers.
     pub(crate) layers: Range<usize>,
@@ -56,8 +56,8 @@ pub(crate) struct StretchStep<'a> {
     pub(crate) stop: &'a (dyn Fn() -> bool + Sync),
 }
 
-/// Layers that compute one after the other, wherever they come from. One call of a step, so that nothing is decided anew at
-/// each layer.
+/// Layers that compute one after the other, wherever they come from. One call of a step, so that nothing is decided
+/// anew at each layer.
 pub(crate) trait Stretch: Send {
     /// All layers over all rows: `[rows, hidden]`.
     fn forward(&mut self, x: Tensor, step: &mut StretchStep<'_>) -> std::result::Result<Tensor, DecoderError>;
@@ -68,7 +68,7 @@ pub(crate) trait Stretch: Send {
     /// A step has ended well, on all devices.
     fn end_step(&mut self);
 
-    /// What is known of layers that come and go; none where all stay.
+    /// The report on streamed layers; none where all layers are resident.
     fn monitor(&self) -> Option<Arc<Monitor>>;
 }
 

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-/// Bytes the system could give without swapping, and no more than the control groups of this process allow; `None` where
-/// nobody says.
+/// Bytes the system could give without swapping, and no more than the control groups of this process allow; `None`
+/// where that is unknown.
 pub(crate) fn available() -> Option<u64> {
     let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| available_in(&text));
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -16,7 +16,7 @@ fn available_in(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// What the tightest of the groups still gives: the page cache in it can be taken back.
+/// Bytes that the tightest of the groups still gives: the page cache in it can be taken back.
 fn group_allows(groups: &str, mounted: &Path) -> Option<u64> {
     let allowed = groups.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -28,7 +28,8 @@ fn group_allows(groups: &str, mounted: &Path) -> Option<u64> {
             }
             _ => return None,
         };
-        // A limit of a group above holds for all below it. In a container the path may not be visible: then its own root.
+        // A limit of a group above holds for all below it. In a container the path may not be visible: then its own
+        // root.
         let place = root.join(path);
         let from = if place.is_dir() { place } else { root.clone() };
         from.ancestors()

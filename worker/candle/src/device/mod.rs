@@ -1,5 +1,5 @@
-//! From a device's name to candle's device, and what may be asked of any device. GPUs of a kind stand in a folder of
-//! their own each.
+//! From a device's name to candle's device, and what may be asked of any device. Each kind of GPU has a folder of its
+//! own.
 
 mod cuda;
 mod host_memory;
@@ -26,7 +26,7 @@ pub(crate) fn open(device: &DeviceId) -> std::result::Result<Device, LoadError> 
     }
 }
 
-/// Bytes of the device's memory that are to be had; `None` where nobody says.
+/// Bytes of the device's memory that are free; `None` where that is unknown.
 pub(crate) fn free_memory(device: &Device) -> Option<u64> {
     if device.is_cpu() { host_memory::available() } else { cuda::free_memory(device) }
 }
@@ -53,10 +53,10 @@ pub(crate) fn hand_on(x: &Tensor, to: &Device) -> Result<Tensor> {
     if x.device().is_cuda() && to.is_cuda() { cuda::hand_on(x, to) } else { x.to_device(to) }
 }
 
-/// What candle's error means for the engine.
+/// The meaning of a candle error for the engine.
 pub(crate) fn failure(error: &Error) -> DecoderError {
     match error {
-        // What keys and values are kept in is mapped; nothing else in a step asks the system for anything.
+        // Memory of keys and values is mapped; nothing else in a step asks the system for memory.
         Error::Io(error) if error.kind() == std::io::ErrorKind::OutOfMemory => {
             DecoderError::OutOfMemory(error.to_string())
         }

@@ -24,7 +24,7 @@ pub(super) struct Chunk8 {
     /// Quants between −127 and 127, four to a word in the machine's order.
     pub(super) words: [[i32; WORDS]; GROUPS],
     pub(super) scales: [f32; GROUPS],
-    /// −32 times the sums of 16 quants each: what taking the other side's quants as unsigned adds too much, if those are
+    /// −32 times the sums of 16 quants each. Taking the other side's quants as unsigned adds that much, if they are
     /// between −32 and 31.
     pub(super) offsets: [i32; 2 * GROUPS],
     /// The same sums as numbers.
@@ -107,7 +107,7 @@ fn quantise_group(x: &[f32; GROUP], chunk: &mut Chunk8, g: usize) {
     let scale = largest / 127.0;
     let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
     // One simple loop after the other: each becomes vector instructions. Adding 1.5 · 2^23 rounds to the nearest whole
-    // number, of two the even one, which then stands in the low bits; of infinity and NaN some bits stand there, which
+    // number, of two the even one, which then stands in the low bits. Of infinity and NaN some bits stand there, which
     // does not matter beside such a scale.
     const ROUND: f32 = 12_582_912.0;
     let mut quants = [0_i8; GROUP];

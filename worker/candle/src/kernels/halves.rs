@@ -1,6 +1,6 @@
-//! Matrices of 16-bit floats on the CPU, computed with as they are stored: half the memory of f32, and half the bytes to
-//! read for each token. Products are those of the same weights as f32, to the bit: halves are widened some rows at a time,
-//! while they are in the cache.
+//! Matrices of 16-bit floats on the CPU, computed with as they are stored. They take half the memory of f32, and half
+//! the bytes to read for each token. Products equal those of the same weights as f32, to the bit. Halves are widened
+//! some rows at a time, while they are in the cache.
 
 use std::marker::PhantomData;
 
@@ -70,8 +70,8 @@ pub(crate) struct Halves<H> {
 const _: () = assert!(cfg!(target_endian = "little"), "weights are read in place on little-endian machines only");
 
 impl<H: Half> Halves<H> {
-    /// From a file's bytes, which are copied to memory of the same size: read once, checked on the way. The error says what
-    /// is wrong with them.
+    /// From a file's bytes, which are copied to memory of the same size: read once, checked on the way. The error says
+    /// what is wrong with them.
     pub(crate) fn copied(shape: [usize; 2], bytes: &[u8], mut into: BytesMut) -> Result<Self, String> {
         let parts = into.par_chunks_mut(COPIED_BYTES).zip(bytes.par_chunks(COPIED_BYTES));
         let finite = parts.all(|(into, bytes)| {
@@ -99,8 +99,8 @@ impl<H: Half> Halves<H> {
     }
 }
 
-/// Whether little-endian halves hold neither infinity nor NaN. All of some are looked at before it is asked: so compilers
-/// make vector instructions of it.
+/// Whether little-endian halves hold neither infinity nor NaN. All of some are looked at before it is asked: so
+/// compilers make vector instructions of it.
 pub(crate) fn are_finite<H: Half>(bytes: &[u8]) -> bool {
     let not = |half: &[u8; 2]| u16::from_le_bytes(*half) & H::EXPONENT == H::EXPONENT;
     bytes.chunks(1024).all(|some| !some.as_chunks().0.iter().fold(false, |any, half| any | not(half)))

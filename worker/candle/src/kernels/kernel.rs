@@ -5,8 +5,8 @@ use crate::kernels::activations::Activations;
 /// The name of the order in which a model's file has its bytes.
 pub(crate) const ROWS: &str = "rows";
 
-/// The one face of all layouts that weights have outside of tensors: a matrix `[outs, depth]` that is computed with as it
-/// is stored. What a row comes to does not depend on who shares the call.
+/// The interface of all layouts that weights have outside of tensors: a matrix `[outs, depth]`, computed with as it is
+/// stored. A row's result does not depend on the other rows of the call.
 pub(crate) trait MatrixKernel: Send + Sync {
     /// Rows.
     fn outs(&self) -> usize;

@@ -1,5 +1,5 @@
-//! How a stored matrix lies in host memory for its product, wherever its bytes come from: the resident path and the
-//! streamed one meet here, so that both compute with the same bytes in the same order. Knows no files.
+//! The layout of a stored matrix in host memory for its product. Resident and streamed layers share it, so that both
+//! compute with the same bytes in the same order. Knows no files.
 
 use std::sync::Arc;
 

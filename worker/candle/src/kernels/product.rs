@@ -1,10 +1,10 @@
 //! The CPU's product of activations with a stored matrix: `x Wᵀ` with both row after row. Knows numbers only.
 //!
-//! candle's own product packs the whole matrix anew in every call with more than one row: a step of two sequences took
+//! candle's own product packs the whole matrix anew in every call with more than one row. A step of two sequences took
 //! three times as long as a step of one, and a single row ran on one core. It also sums in another order for another
-//! number of rows. Here each result is one running sum along the depth, in the same order whatever else is in the batch:
-//! who shares a step with whom cannot change a bit. Per core of an AVX2 machine and 1024 x 1024 weights: two rows at 100
-//! GFLOP/s in place of 5, one row at 40 as before, long prompts at three quarters to all of candle's 100.
+//! number of rows. Here each result is one running sum along the depth, in the same order for any batch. The other
+//! sequences of a step cannot change a bit. On a core of an AVX2 machine with 1024 x 1024 weights, two rows run at 100
+//! GFLOP/s in place of 5. One row runs at 40 as before, and long prompts at three quarters to all of candle's 100.
 
 use std::array::from_fn;
 
@@ -143,8 +143,8 @@ impl ProductBlock<'_> {
     }
 }
 
-/// All products of `OUTS` rows with `R` rows of the same length. Each sum runs along the depth in the order of its lanes,
-/// whatever `OUTS` and `R` are.
+/// All products of `OUTS` rows with `R` rows of the same length. Each sum runs along the depth in the order of its
+/// lanes, whatever `OUTS` and `R` are.
 ///
 /// Plain loops: a closure given to `array::map` is compiled without the instructions that `S` stands for.
 #[inline(always)]

@@ -9,7 +9,8 @@ pub(super) const GROUP: usize = 32;
 /// Elements of a chunk.
 pub(super) const CHUNK: usize = GROUPS * GROUP;
 
-/// 256 elements of a matrix. Element `i` of group `g` is `factors[g] · scales[g][i / 2] · quants[g][i] − mins[2 g + i / 16]`.
+/// 256 elements of a matrix. Element `i` of group `g` is `factors[g] · scales[g][i / 2] · quants[g][i] − mins[2 g + i /
+/// 16]`.
 #[derive(Clone, Copy)]
 #[repr(C, align(32))]
 pub(super) struct UnpackedChunk {

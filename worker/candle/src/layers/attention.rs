@@ -49,8 +49,8 @@ impl Attention {
         })
     }
 
-    /// `[rows, hidden]` → `[rows, hidden]`. Writes each sequence's new keys and values behind its past; `kv` has one entry
-    /// per span.
+    /// `[rows, hidden]` → `[rows, hidden]`. Writes each sequence's new keys and values behind its past; `kv` has one
+    /// entry per span.
     pub(crate) fn forward(&self, x: &Tensor, kv: &mut [&mut LayerKv], step: &StepContext) -> Result<Tensor> {
         let [query, key, value] = Linear::forward_all([&self.query, &self.key, &self.value], x)?;
         let (mut on_host, mut on_device) = (Vec::new(), Vec::new());

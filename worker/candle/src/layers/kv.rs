@@ -37,7 +37,7 @@ impl DeviceKv {
     }
 }
 
-/// A sequence: what its tokens left in every layer. What lies behind `len` is garbage from steps that failed or tokens
+/// A sequence: what its tokens left in every layer. Entries behind `len` are left over from steps that failed or tokens
 /// that were cut off.
 pub(crate) struct SequenceKv {
     layers: Vec<LayerKv>,
@@ -52,8 +52,8 @@ impl SequenceKv {
         Self { layers: Vec::new(), room: 0, len: 0, capacity }
     }
 
-    /// Makes room for `tokens` in all, each layer's where `targets` says, one for each. Keeps what is there; on an error
-    /// nothing has changed.
+    /// Makes room for `tokens` in all, each layer's where `targets` says, one for each. Keeps what is there; on an
+    /// error nothing has changed.
     pub(crate) fn reserve<'t>(
         &mut self,
         tokens: usize,
@@ -87,7 +87,7 @@ impl SequenceKv {
             let (keys, values) = (grown(old.map(|kv| kv.0), target)?, grown(old.map(|kv| kv.1), target)?);
             layers.push(LayerKv::Device(DeviceKv { keys, values }));
         }
-        // What lies in host memory grows where it is, and memory that nobody touched takes none.
+        // Keys and values in host memory grow where they are, and untouched memory takes no pages.
         let of_tokens = if on_host.len() == layers.len() { HostKv::room_for(tokens) } else { room };
         let mut old = std::mem::take(&mut self.layers);
         let mut reserve = || -> std::io::Result<()> {
@@ -121,7 +121,7 @@ impl SequenceKv {
     }
 }
 
-/// Bytes of keys and values of one sequence of so many tokens in one layer: the host's memory is given in whole segments.
+/// Bytes of keys and values of one sequence of `tokens` in one layer. The host's memory is given in whole segments.
 pub(crate) fn bytes_of_layer(spec: &DecoderSpec, target: &WeightTarget, tokens: usize) -> usize {
     let room = if target.device.is_cpu() { HostKv::room_for(tokens) } else { tokens };
     room.saturating_mul(bytes_per_layer(spec, target))

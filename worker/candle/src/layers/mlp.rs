@@ -1,4 +1,5 @@
-//! The gated feed-forward part (Shazeer, 2020, arXiv 2002.05202): `down(act(gate(x)) * up(x))`. Knows rows, not sequences.
+//! The gated feed-forward part (Shazeer, 2020, arXiv 2002.05202): `down(act(gate(x)) * up(x))`. Knows rows, not
+//! sequences.
 
 use candle_core::{Result, Tensor};
 

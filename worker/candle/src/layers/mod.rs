@@ -1,4 +1,5 @@
-//! A transformer's layers: attention, feed-forward, norms, positions, and the keys and values beside them. Knows no files.
+//! A transformer's layers: attention, feed-forward, norms, positions, and the keys and values beside them. Knows no
+//! files.
 
 mod activation;
 mod attention;

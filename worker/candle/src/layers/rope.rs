@@ -1,5 +1,5 @@
-//! Rotary position embedding (Su et al., 2021, arXiv 2104.09864) with the stretchings of later models. Knows frequencies
-//! and positions.
+//! Rotary position embedding (Su et al., 2021, arXiv 2104.09864) with the stretchings of later models. Knows
+//! frequencies and positions.
 
 use std::f64::consts::PI;
 
@@ -9,8 +9,8 @@ use crate::spec::{DecoderSpec, RopePlanes, RopeScaling};
 
 /// The frequencies of a head's `head_dim / 2` planes.
 ///
-/// Cosines and sines are computed per step for the positions at hand: a table for the whole context would take
-/// `context * head_dim * 4` bytes (64 MiB at 131,072 tokens) and save microseconds.
+/// Cosines and sines are computed per step for the positions at hand. A table for the whole context would take `context
+/// * head_dim * 4` bytes (64 MiB at 131,072 tokens) and save microseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct Rope {
     planes: RopePlanes,

@@ -7,10 +7,11 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use crate::layers::rope::{Angles, Rope};
 
-/// Elements of attention scores computed at once (64 MiB in f32). A long piece of prompt over a long past goes in tiles.
+/// Elements of attention scores computed at once (64 MiB in f32). A long piece of prompt over a long past goes in
+/// tiles.
 const LARGEST_SCORES: usize = 1 << 24;
 
-/// What layers need to know about a step besides its rows.
+/// A step as layers see it besides its rows.
 pub(crate) struct StepContext {
     pub(crate) angles: Angles,
     pub(crate) spans: Vec<SequenceSpan>,

@@ -25,10 +25,9 @@ use crate::read::reader::WeightReader;
 
 /// Loads a model and says how far it is, as a share from 0 to 1.
 ///
-/// `source` is a folder with `config.json` and safetensors, a weight file in such a folder, a GGUF file (of a split model:
-/// any part), or a folder with one GGUF model. `context_length` is the
-/// longest sequence wanted, in tokens; the decoder serves at most what the model is made for, and all of that when it is
-/// absent.
+/// `source` is a folder with `config.json` and safetensors, or a weight file in one. It may also be a GGUF file (of a
+/// split model: any part), or a folder with one GGUF model. `context_length` is the longest sequence wanted, in tokens.
+/// The decoder serves at most what the model is made for, and all of that when it is absent.
 pub fn load(
     source: &Path,
     device: &DeviceId,
@@ -38,8 +37,8 @@ pub fn load(
     load_with(source, device, &DecoderLoadOptions { context_length, ..DecoderLoadOptions::default() }, progress)
 }
 
-/// As [`load`], for models that may be larger than the device's memory too: layers that do not fit stay on disk and are
-/// pulled through a window in each step.
+/// As [`load`], for models that may be larger than the device's memory too. Layers that do not fit stay on disk and are
+/// streamed in each step.
 pub fn load_with(
     source: &Path,
     device: &DeviceId,
@@ -50,8 +49,8 @@ pub fn load_with(
     load_over(source, &[place], options, progress)
 }
 
-/// As [`load_with`], over several devices: each computes a stretch of the layers, in proportion to the bytes it has, and
-/// keeps their keys and values; activations are handed on from one to the next (RC-22). Where all of them together are too
+/// As [`load_with`], over several devices. Each computes consecutive layers in proportion to the bytes it has, and
+/// keeps their keys and values. Activations are copied from one to the next (RC-22). Where all of them together are too
 /// small, each streams what it cannot hold.
 pub fn load_over(
     source: &Path,
@@ -121,7 +120,8 @@ pub fn load_over(
     Ok(Box::new(decoder))
 }
 
-/// How a model is read that is not in memory: past the page cache, which would be filled with a copy while the load waits.
+/// How a model is read that is not in memory: past the page cache, which would be filled with a copy while the load
+/// waits.
 fn past_the_cache(files: &ModelFiles, parts: &[DevicePart]) -> Option<Arc<dyn WeightStore>> {
     let on_cpu = matches!(parts, [part] if part.place.target.device.is_cpu());
     let cold = on_cpu && files.cached_share() < 0.5;

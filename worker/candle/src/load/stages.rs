@@ -22,7 +22,7 @@ use crate::streamed::request::StreamRequest;
 pub(crate) enum StageFailure {
     /// The weights are larger than what is free.
     TooSmall { needs: u64, free: u64 },
-    /// There is no memory for what layers come through, on the device or on the host; in words.
+    /// There is no memory for slots or buffers of streamed layers, on the device or on the host; in words.
     NoRoom(String),
     /// Everything else.
     Model(ModelError),
@@ -86,10 +86,10 @@ pub(crate) fn read<'a>(
     Ok(SpecDecoder::new(spec, context, DecoderEnds { embedding, norm, head }, stages))
 }
 
-/// The host's memory for devices that stream through it, one after the other: each may take an even share of what those
+/// The host's memory for devices that stream through it. Each in turn may take an even share of the bytes that those
 /// before it have left.
 struct HostRoom {
-    /// `None`: nobody has said how much there is.
+    /// `None` without a limit.
     left: Option<u64>,
     devices: u64,
 }
@@ -99,12 +99,12 @@ impl HostRoom {
         Self { left: limit.map(|limit| limit.0), devices: devices as u64 }
     }
 
-    /// What the next device may take.
+    /// Bytes that the next device may take.
     fn share(&self) -> Option<u64> {
         self.left.map(|left| left / self.devices.max(1))
     }
 
-    /// The next device took so much.
+    /// Counts the bytes that the next device took.
     fn took(&mut self, bytes: u64) {
         self.left = self.left.map(|left| left.saturating_sub(bytes));
         self.devices = self.devices.saturating_sub(1);

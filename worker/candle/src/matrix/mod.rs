@@ -1,8 +1,8 @@
-//! A weight matrix and the two things a decoder does with one: multiply rows by it, and look rows of it up. Knows where it
-//! is computed, not how.
+//! A weight matrix and the two things a decoder does with one: multiply rows by it, and look rows of it up. Knows where
+//! it is computed, not how.
 //!
-//! Matrices that share an input are multiplied with it in one go: it is rounded once for all of them, and cores that are
-//! done with one go on with the next and do not wait for each other in between.
+//! Matrices that share an input are multiplied with it in one call, so it is rounded once for all of them. Cores that
+//! are done with one matrix go on with the next and do not wait for each other.
 
 pub(crate) mod blocks;
 pub(crate) mod target;

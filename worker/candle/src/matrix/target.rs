@@ -19,10 +19,10 @@ pub(crate) struct WeightTarget {
 }
 
 impl WeightTarget {
-    /// What a model's weights, keys and values become on a device.
+    /// The types of a model's weights, keys and values on a device.
     ///
-    /// On the CPU keys and values are kept in f16, unless the whole model is stored in f32 and so somebody wants no rounding.
-    /// On other devices they have the type that the model computes in.
+    /// On the CPU keys and values are kept in f16, unless the whole model is stored in f32 and so somebody wants no
+    /// rounding. On other devices they have the type that the model computes in.
     pub(crate) fn of(device: Device, matrices: &[TensorType]) -> Self {
         let dtype = compute_type(&device, matrices);
         let narrow = matrices.iter().any(|kind| *kind != TensorType::F32);
@@ -46,8 +46,8 @@ impl WeightTarget {
         blocks.or(layout.kind.bytes_of(elements)).unwrap_or(u64::MAX)
     }
 
-    /// Bytes of the copy that each product makes of such a matrix, where it is stored in floats of another type than those it
-    /// meets.
+    /// Bytes of the copy that each product makes of such a matrix, where it is stored in floats of another type than
+    /// those it meets.
     #[cfg(any(test, feature = "cuda"))]
     pub(crate) fn converted_bytes(&self, layout: &MatrixLayout) -> u64 {
         let other = !self.device.is_cpu() && dtype_of(layout.kind).is_some_and(|stored| stored != self.dtype);
@@ -88,9 +88,10 @@ pub(crate) fn dtype_of(stored: TensorType) -> Option<DType> {
 /// The type a model computes in, and so that of its weights on the device.
 ///
 /// On a GPU a model of halves stays one: it reads half the bytes per token and has the faster products. Sums inside of
-/// norms and products are f32 there, softmax is computed in f32, and logits leave as f32. A model whose matrices differ in
-/// type computes in f32, and so does every model on the CPU, where matrices may stay as they are stored
-/// ([`crate::kernels`]). Beside quantised blocks a GPU computes in bf16: its rounding is below theirs, and its range that of f32.
+/// norms and products are f32 there, softmax is computed in f32, and logits leave as f32. A model whose matrices differ
+/// in type computes in f32. So does every model on the CPU, where matrices may stay as they are stored
+/// ([`crate::kernels`]). Beside quantised blocks a GPU computes in bf16: its rounding is below theirs, and its range
+/// that of f32.
 fn compute_type(on: &Device, matrices: &[TensorType]) -> DType {
     let is_float = |kind: &TensorType| matches!(kind, TensorType::F32 | TensorType::F16 | TensorType::BF16);
     let all = |wanted| matrices.iter().all(|kind| *kind == wanted);

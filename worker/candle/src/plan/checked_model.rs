@@ -1,4 +1,4 @@
-//! What of a model will be read, checked before anything is: presence, shape and type of every tensor.
+//! The tensors of a model that a load reads, each checked for presence, shape and type before any is read.
 
 use model_boss_weights::gguf::TensorType;
 
@@ -12,7 +12,7 @@ use crate::matrix::target::WeightTarget;
 use crate::spec::DecoderSpec;
 use crate::spec::tensors::{EMBEDDING, FINAL_NORM, HEAD, Needed};
 
-/// What will be read, after every tensor's presence, shape and type were checked.
+/// The tensors that will be read, after each was checked for presence, shape and type.
 pub(crate) struct CheckedModel {
     embedding: &'static str,
     /// `None`: the embedding is the head.
@@ -73,7 +73,7 @@ impl CheckedModel {
         reader.matrix(self.embedding)
     }
 
-    /// What stands behind the last layer. `embedding` is given where it is on the same device.
+    /// The norm and the head behind the last layer. `embedding` is given where it is on the same device.
     pub(crate) fn read_head(
         &self,
         reader: &mut dyn NamedWeights,

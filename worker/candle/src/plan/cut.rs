@@ -1,4 +1,5 @@
-//! Which layers of a model go to which device, and the order in which their tensors are read. Knows bytes, reads nothing.
+//! Which layers of a model go to which device, and the order in which their tensors are read. Knows bytes, reads
+//! nothing.
 
 use model_boss_engine::residency::plan::MemoryNeeds;
 use model_boss_engine::residency::split::{EndBytes, split};
@@ -47,8 +48,8 @@ pub(crate) fn cut(
     Ok(parts)
 }
 
-/// The tensors that a load reads, in about the order in which it does. None where layers come and go: those are read past
-/// the page cache, and there is no memory to spare for it.
+/// The tensors that a load reads, in about the order in which it does. None where layers are streamed: those are read
+/// past the page cache, and there is no memory to spare for it.
 pub(crate) fn order(
     plan: &CheckedModel,
     spec: &DecoderSpec,

@@ -7,16 +7,16 @@ use crate::plan::options::DecoderLoadOptions;
 use crate::plan::part::DevicePart;
 use crate::spec::DecoderSpec;
 
-/// The context that room is kept for when nobody says: a model that could read a book is rarely given one.
+/// The context that room is kept for by default: a model that could read a book is rarely given one.
 const USUAL_CONTEXT: usize = 4096;
 /// Rows that a step of a long prompt works on at once, and values of the model's width that each of them needs.
 const ROWS: u64 = 512;
 const ROW_VALUES: u64 = 16;
-/// What threads, buffers and the allocator take beside that.
+/// Bytes of threads, buffers and the allocator beside that.
 const PROCESS: u64 = 32 << 20;
 
-/// Whether layers of a part have to come and go. What fits with one sequence stays: more sequences are a matter of free
-/// memory.
+/// Whether layers of a part have to be streamed. Layers that fit with one sequence stay: more sequences are a matter of
+/// free memory.
 pub(crate) fn wanted(spec: &DecoderSpec, part: &DevicePart, options: &DecoderLoadOptions) -> bool {
     let target = &part.place.target;
     let one = (kv::bytes_of_layer(spec, target, kept_tokens(spec, options)) * part.layers.len()) as u64;

@@ -1,24 +1,25 @@
-//! What an operator can choose of a load. Knows names and bytes, no model.
+//! Options of a load that an operator can set. Knows names and bytes, no model.
 
 use model_boss_engine::residency::plan::ResidencyOptions;
 use model_boss_protocol::{ByteCount, DeviceId};
 use model_boss_weights::store::WeightStoreChoice;
 
-/// What an operator can choose of a load.
+/// Options of a load.
 #[derive(Clone, Debug, Default)]
 pub struct DecoderLoadOptions {
     /// The longest sequence wanted, in tokens.
     pub context_length: Option<u64>,
     /// Sequences at once: room for their keys and values is kept when layers are streamed. One when absent.
     pub max_concurrent: Option<u32>,
-    /// Bytes it may take on the device in all; what is free when absent. For [`load_with`]: places have limits of their own.
+    /// Bytes it may take on the device in all; what is free when absent. For [`load_with`]: places have limits of their
+    /// own.
     pub memory: Option<ByteCount>,
-    /// Bytes of host memory that streaming to another device may take: the buffers that layers come through, and layers
-    /// that are held there and not read from disk. Buffers alone when absent.
+    /// Bytes of host memory that streaming to another device may take. They hold the buffers that layers are read into,
+    /// and layers that are not read from disk again. Buffers alone when absent.
     pub host_memory: Option<ByteCount>,
     /// Whether layers stay, and through how large a window they come if not.
     pub residency: ResidencyOptions,
-    /// How the bytes of layers that come and go are read.
+    /// The store that streamed layers are read from.
     pub store: WeightStoreChoice,
 }
 
@@ -27,7 +28,7 @@ pub struct DecoderLoadOptions {
 pub struct DeviceOptions {
     /// Which.
     pub device: DeviceId,
-    /// Its weight among several: layers are split in proportion. What is free when absent.
+    /// Its weight among several: layers are split in proportion. The bytes that are free when absent.
     pub share: Option<ByteCount>,
     /// Bytes it may take there in all; what is free when absent.
     pub limit: Option<ByteCount>,

@@ -29,15 +29,15 @@ impl LoadDevice {
     }
 }
 
-/// What may be allocated on a device, and its weight among several. Limit and share are of everything that the process takes,
-/// with what it has taken before it allocates: that is no longer free, and still counts.
+/// The bytes that may be allocated on a device, and its weight among several. Limit and share count everything that the
+/// process takes. Memory that it took before it allocates is no longer free, and still counts.
 fn room(asked: &DeviceOptions, free: u64, context: u64) -> (u64, u64) {
     let left = |bytes: ByteCount| bytes.0.saturating_sub(context);
     let budget = asked.limit.map_or(free, |limit| left(limit).min(free));
     (budget, asked.share.or(asked.limit).map_or(budget, left))
 }
 
-/// What one device gets.
+/// The layers that one device gets.
 pub(crate) struct DevicePart {
     pub(crate) place: LoadDevice,
     pub(crate) layers: Range<usize>,

@@ -1,6 +1,6 @@
-//! Weights of a file that is not in memory: read past the page cache into the memory that products read from, several
-//! pieces at a time, while those before them are checked and put in order. The disk does not wait, and nothing is copied.
-//! Knows which pieces come together and in which order, no devices.
+//! Weights of a file that is not in memory, read past the page cache into the memory that products read from. Several
+//! pieces are read at a time, while those before them are checked and put in order. The disk does not wait, and nothing
+//! is copied. Knows which pieces come together and in which order, no devices.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -31,13 +31,13 @@ struct DirectRead {
     layout: Option<MatrixLayout>,
 }
 
-/// What is read, in order.
+/// The reads of a load, in order.
 pub(crate) struct Feed {
     store: Arc<dyn WeightStore>,
     portions: Vec<(Reads, Vec<DirectRead>)>,
 }
 
-/// What came of it.
+/// A tensor that was read.
 pub(crate) enum Arrived {
     /// Ready to compute with.
     Matrix(Matrix),
@@ -76,7 +76,7 @@ impl Feed {
         Ok(Self { store, portions: portions.into_iter().map(planned).collect() })
     }
 
-    /// Reads one portion after the other, until all are read, one fails or nobody takes them any more.
+    /// Reads one portion after the other, until all are read, one fails or the receiver has gone.
     pub(crate) fn run(&self, to: &Sender<Result<HostBuffer, ModelError>>) {
         for (reads, _) in &self.portions {
             let portion = self.read(reads);

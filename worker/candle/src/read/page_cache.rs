@@ -1,5 +1,5 @@
-//! The page cache as the next load's source: a model that was read past it is read into it afterwards, slowly and where
-//! there is memory to spare, so that the next time it comes from memory. Knows files, no models.
+//! The page cache as the next load's source. A model that was read past it is read into it afterwards, slowly and where
+//! there is memory to spare. The next load then reads from memory. Knows files, no models.
 
 use std::fs::File;
 use std::io;
@@ -14,11 +14,11 @@ use crate::device;
 
 /// Bytes of one read.
 const STEP: usize = 4 << 20;
-/// For each second of reading so many of rest: whoever was waiting for the model goes first.
+/// Seconds of rest for each second of reading, so that requests for the model go first.
 const REST: u32 = 3;
 
-/// Begins to read files into the page cache, if they would fill no more than half of what is free. What fails is left as it
-/// is: the next load is slower then.
+/// Begins to read files into the page cache, if they would fill no more than half of what is free. A file that cannot
+/// be read is skipped: the next load is slower then.
 pub(crate) fn fill(paths: Vec<PathBuf>) {
     let bytes: u64 = paths.iter().filter_map(|path| path.metadata().ok()).map(|about| about.len()).sum();
     if device::free_memory(&Device::Cpu).is_some_and(|free| bytes <= free / 2) {

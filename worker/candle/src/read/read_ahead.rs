@@ -1,6 +1,6 @@
-//! Reading ahead while a model is loaded: a thread asks the system for what will be read next, so that the disk does not
-//! rest while weights are put in order, and is asked for more at a time than touching page after page would. Knows pieces
-//! of files and how many bytes of them were used; nothing of tensors.
+//! Reading ahead while a model is loaded. A thread asks the system for the next bytes, so that the disk is busy while
+//! weights are put in order. It asks for more at a time than touching page after page would. Knows pieces of files and
+//! how many bytes of them were used; nothing of tensors.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 

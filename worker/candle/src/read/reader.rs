@@ -2,8 +2,8 @@
 //! architecture.
 //!
 //! On the CPU matrices stay as they are stored ([`MatrixKernel`]), f32 ones are tensors; what is added or multiplied
-//! element by element is f32. On a GPU activations are of one type ([`WeightTarget`]) and so is every matrix of
-//! floats; those in blocks stay so ([`crate::matrix::blocks`]), but for types that no kernel there knows, which become floats.
+//! element by element is f32. On a GPU activations are of one type ([`WeightTarget`]) and so is every matrix of floats.
+//! Matrices in blocks stay so ([`crate::matrix::blocks`]); types without a kernel there become floats.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub(crate) struct WeightReader<'a> {
     bytes: u64,
     /// For matrices that the host computes with.
     room: Room,
-    /// What is read past the page cache.
+    /// Tensors that are read past the page cache.
     intake: Option<Intake<'a>>,
     progress: &'a mut dyn FnMut(f32),
 }
@@ -49,7 +49,7 @@ impl<'a> WeightReader<'a> {
         Self { files, target, expected, bytes: 0, room: Room::new(expected), intake: None, progress }
     }
 
-    /// What is read past the page cache it takes from there.
+    /// Takes tensors from direct reads where these have them.
     pub(crate) fn taking(self, intake: Option<Intake<'a>>) -> Self {
         Self { intake, ..self }
     }
@@ -59,7 +59,7 @@ impl<'a> WeightReader<'a> {
         self.target = target;
     }
 
-    /// What it reads from.
+    /// The files that it reads from.
     pub(crate) fn files(&self) -> &'a ModelFiles {
         self.files
     }

@@ -1,5 +1,5 @@
-//! What a decoder is, as data. Everything the layers need to know about an architecture stands here; where it was read
-//! from (`config.json`, GGUF metadata) does not.
+//! A decoder's description, as data. Everything the layers need to know about an architecture stands here; where it was
+//! read from (`config.json`, GGUF metadata) does not.
 
 /// A decoder-only transformer of the Llama family.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,8 +70,8 @@ pub enum RopePlanes {
 /// A stretching of rotary wavelengths, by the names of `transformers`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// As trained. Also stands for `dynamic`, which stretches nothing within `max_positions`, and a decoder never serves
-    /// more than that.
+    /// As trained. Also stands for `dynamic`, which stretches nothing within `max_positions`, and a decoder never
+    /// serves more than that.
     None,
     /// Every frequency divided by `factor`.
     Linear {
@@ -89,7 +89,8 @@ pub enum RopeScaling {
         /// Longest sequence before stretching.
         original_max_positions: f64,
     },
-    /// Each plane's frequency divided by its own factor, one for each half of `head_dim`. How GGUF files spell Llama 3.1's.
+    /// Each plane's frequency divided by its own factor, one for each half of `head_dim`. How GGUF files spell Llama
+    /// 3.1's.
     Factors(Vec<f32>),
     /// YaRN (Peng et al., 2023, arXiv 2309.00071): interpolation by parts, and warmer attention.
     Yarn {

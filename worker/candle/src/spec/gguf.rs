@@ -1,5 +1,5 @@
-//! GGUF metadata → [`DecoderSpec`]. Knows the keys of the architectures this decoder runs and the defaults llama.cpp fills
-//! in; of the tensors only which there are.
+//! GGUF metadata → [`DecoderSpec`]. Knows the keys of the architectures this decoder runs and the defaults llama.cpp
+//! fills in; of the tensors only which there are.
 
 use std::collections::HashSet;
 
@@ -41,8 +41,8 @@ fn unknown(architecture: &str) -> GgufSpecError {
 }
 
 impl DecoderSpec {
-    /// Reads the metadata of a GGUF model. A file with tensors that the spec would leave unused is refused: it would run,
-    /// and answer wrongly.
+    /// Reads the metadata of a GGUF model. A file with tensors that the spec would leave unused is refused: it would
+    /// run, and answer wrongly.
     pub fn from_gguf(model: &GgufModel) -> Result<Self, GgufSpecError> {
         let header = model.header()?;
         let architecture: &str = header.need("general.architecture")?;
@@ -215,7 +215,7 @@ fn all_used(spec: &DecoderSpec, model: &GgufModel) -> Result<(), GgufSpecError> 
     let mut used: HashSet<String> = spec.needed().take(most).map(|needed| in_gguf(&needed.name)).collect();
     used.extend([EMBEDDING, HEAD].map(in_gguf));
     used.insert(ROPE_FACTORS.to_owned());
-    // What old converters stored of rope can be computed.
+    // Rope tensors that old converters stored can be computed.
     let known = |name: &str| used.contains(name) || name.ends_with(".attn_rot_embd") || name.ends_with(".rope_freqs");
     match model.tensors().find(|(name, _)| !known(name)) {
         Some((name, _)) => Err(GgufSpecError::Unsupported(format!("a use for tensor `{}`", name.escape_debug()))),

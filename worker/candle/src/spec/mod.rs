@@ -1,4 +1,5 @@
-//! What a model is: the one description of a decoder, read from `config.json` or GGUF metadata, and the tensors it asks for.
+//! A model's description: the one for every decoder, read from `config.json` or GGUF metadata, and the tensors it asks
+//! for.
 
 pub(crate) mod config;
 mod decoder_spec;

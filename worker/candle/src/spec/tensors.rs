@@ -1,5 +1,5 @@
-//! Which tensors a checkpoint of the Llama family has, by name and shape: `[out, in]` for a projection. The names are those
-//! of safetensors; GGUF has others for the same ([`in_gguf`]). Knows names, not arithmetic.
+//! Which tensors a checkpoint of the Llama family has, by name and shape: `[out, in]` for a projection. The names are
+//! those of safetensors; GGUF has others for the same ([`in_gguf`]). Knows names, not arithmetic.
 
 use crate::spec::{AttentionBias, DecoderSpec};
 

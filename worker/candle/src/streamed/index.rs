@@ -1,5 +1,6 @@
-//! Layers in a file of their own (RS-5): in the order they compute, on whole pages, with bytes as products want them, so that
-//! a pull has nothing to do but read. Written once by `model-boss convert index`, found beside the model when it is streamed.
+//! Layers in a file of their own (RS-5), in the order they compute, on whole pages, with bytes as products want them.
+//! Streaming a layer then is one read. Written once by `model-boss convert index`, found beside the model when it is
+//! streamed.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -25,7 +26,7 @@ pub enum IndexError {
     Tensor {
         /// Its name.
         name: String,
-        /// What is wrong.
+        /// The fault, in words.
         what: String,
     },
     /// Nowhere to write.
@@ -48,8 +49,8 @@ pub enum IndexOrder {
     Rows,
 }
 
-/// Writes the layers of the model in `source` into a file beside it, and the index that says where they lie; gives the index's
-/// path. Whoever streams the model meanwhile goes on with what it has open.
+/// Writes the layers of the model in `source` into a file beside it, and the index that says where they lie; gives the
+/// index's path. A worker that streams the model meanwhile goes on with the files it has open.
 pub fn write_layer_index(source: &Path, order: IndexOrder) -> Result<PathBuf, IndexError> {
     let (files, spec) = ModelFiles::open(source)?;
     let table = LayerTable::places(&spec, &files)?;
@@ -109,8 +110,8 @@ fn write_layers(
     Ok(layers)
 }
 
-/// Writes a file that comes into being whole and on the disk, or not at all. `stale`, an index that speaks of what was there
-/// before, goes first: an interruption leaves no index, never one of other bytes.
+/// Writes a file that comes into being whole and on the disk, or not at all. `stale`, an index that speaks of what was
+/// there before, goes first: an interruption leaves no index, never one of other bytes.
 fn whole<T>(
     path: &Path,
     stale: &Path,
@@ -132,7 +133,7 @@ fn whole<T>(
         Ok(value)
     };
     written().inspect_err(|_| {
-        // What is wrong was said; half a copy of a model would only take room.
+        // The error is reported; half a copy of a model would only take room.
         let _ = fs::remove_file(&unfinished);
     })
 }
@@ -142,8 +143,9 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> IndexError {
     move |source| IndexError::Write { path, source }
 }
 
-/// Puts the places of an index into a table, if there is one beside the model, it is of this model, and its bytes stand in the
-/// order that is wanted of each matrix, or in the model's own. Gives what to say about it: nothing where there is none.
+/// Puts the places of an index into a table, if one is beside the model and is of this model. Its bytes have to be in
+/// the order that is wanted of each matrix, or in the model's own. Gives what to say about it: nothing where there is
+/// none.
 pub(super) fn apply(table: &mut LayerTable, wanted: impl Fn(&MatrixLayout) -> &'static str) -> Option<String> {
     let path = LayerIndex::beside(table.paths.first()?);
     if !path.exists() {

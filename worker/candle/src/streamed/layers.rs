@@ -1,5 +1,5 @@
-//! Layers that come, compute and go: a [`LayerSource`] over the engine's executor. A layer that was pulled is made of the
-//! same parts by the same code as one that stays. Knows no files and no plan.
+//! Streamed layers: a [`LayerSource`] over the engine's executor. A streamed layer is made of the same parts by the
+//! same code as one that stays. Knows no files and no plan.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use crate::layers::named_weights::NamedWeights;
 use crate::matrix::Matrix;
 use crate::spec::DecoderSpec;
 
-/// Some layers stay, the others come through a device's slots.
+/// Some layers are resident, the others are streamed through a device's slots.
 pub(crate) struct StreamedLayers<D: StreamDevice<Block = StreamedBlock>> {
     pub(super) spec: DecoderSpec,
     pub(super) small: SmallTensors,
-    /// By layer; none for one that comes and goes.
+    /// By layer; none for a streamed one.
     pub(super) resident: Vec<Option<Arc<Layer>>>,
     pub(super) streamer: Streamer<D>,
     pub(super) monitor: Arc<Monitor>,

@@ -1,5 +1,5 @@
-//! What a store gives, measured before layers are planned: several reads at different places, and not the word of one
-//! alone. Takes a quarter of a second where there is more to read than that.
+//! A store's speed, measured before layers are planned, by several reads at different places. Takes a quarter of a
+//! second where there is more to read than that.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_millis(250);
 /// Bytes of each at most: as many as a block has at least.
 const LARGEST: u64 = 32 << 20;
 
-/// What reads of two sizes took.
+/// The times of reads of two sizes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReadTimes {
     /// Bytes and seconds, of as much as a block has.
@@ -86,12 +86,12 @@ fn samples<'t>(table: &'t LayerTable, layers: &Range<usize>, buffer: usize) -> i
     places.into_iter().map(begin).filter(move |reads| reads.buffer() <= buffer)
 }
 
-/// Memory that nobody has written to yet is given page by page when a read meets it, which is not the disk's doing.
+/// Untouched memory is given page by page when a read meets it, which would be counted as the disk's time.
 pub(super) fn touch(buffer: &mut HostBuffer) {
     buffer.chunks_mut(PAGE).for_each(|page| page[0] = 0);
 }
 
-/// What something takes that may fail.
+/// Seconds of a call that may fail.
 pub(super) fn seconds(read: impl FnOnce() -> Result<(), WeightStoreError>) -> Result<f64, WeightStoreError> {
     let begun = Instant::now();
     read()?;

@@ -5,7 +5,7 @@ use super::{cpu, cuda};
 use crate::error::ModelError;
 use crate::read::reader::WeightReader;
 
-/// The layers of one device, of which some are streamed. What of the ends is on the device has been read.
+/// The layers of one device, of which some are streamed. The weights before and behind them have been read.
 pub(crate) fn open(asked: &StreamRequest<'_>, reader: &mut WeightReader<'_>) -> Result<StreamedPart, ModelError> {
     if asked.part.place.target.device.is_cpu() { cpu::open(asked, reader) } else { cuda::stream(asked, reader) }
 }

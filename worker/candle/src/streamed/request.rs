@@ -1,4 +1,4 @@
-//! What is to be streamed to a device, and what came of it.
+//! A request to stream layers to a device, and the part that it becomes.
 
 use model_boss_engine::residency::plan::MemoryNeeds;
 
@@ -10,28 +10,28 @@ use crate::plan::part::DevicePart;
 use crate::read::reader::WeightReader;
 use crate::spec::DecoderSpec;
 
-/// What is to be streamed.
+/// The layers to be streamed, and the options for it.
 pub(crate) struct StreamRequest<'a> {
     pub(crate) spec: &'a DecoderSpec,
     pub(crate) part: &'a DevicePart,
     pub(crate) options: &'a DecoderLoadOptions,
-    /// What the reader had read before it came to this device.
+    /// Bytes that the reader had read before it came to this device.
     pub(crate) before: u64,
     /// Bytes of host memory that streaming to another device may take; buffers alone when absent.
     #[cfg_attr(not(any(test, feature = "cuda")), allow(dead_code, reason = "this build streams to no other device"))]
     pub(crate) host_memory: Option<u64>,
 }
 
-/// Layers that come and go.
+/// The streamed layers of one device.
 pub(crate) struct StreamedPart {
     pub(crate) stretch: Box<dyn Stretch>,
-    /// Bytes of the slots that layers come through, and of what is held beside them in the device's memory.
+    /// Bytes of the slots, and of blocks that are held beside them in the device's memory.
     pub(crate) slot_bytes: u64,
     /// Bytes of host memory, where that is not the device's own.
     pub(crate) host_bytes: u64,
 }
 
-/// What a device has to hold beside its layers, once what always stays has been read.
+/// Memory that a device needs beside its layers, once the weights that always stay have been read.
 pub(super) fn needs_beside_layers(asked: &StreamRequest<'_>, reader: &WeightReader<'_>) -> MemoryNeeds {
     let StreamRequest { spec, part, options, before, .. } = *asked;
     let kv = kv::bytes_of_layer(spec, &part.place.target, kept_tokens(spec, options));

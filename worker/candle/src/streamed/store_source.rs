@@ -23,7 +23,7 @@ impl BlockSource for StoreSource {
     }
 }
 
-/// What a store's error means: a file that was changed stays so.
+/// The meaning of a store's error: a file that was changed stays so.
 pub(crate) fn fault(error: &WeightStoreError) -> StreamFault {
     match error {
         WeightStoreError::Changed { .. } => StreamFault::Fatal(error.to_string()),

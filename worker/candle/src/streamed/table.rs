@@ -34,7 +34,7 @@ impl MatrixPiece {
     }
 }
 
-/// What of layers every device keeps, by the names of safetensors.
+/// The small tensors of layers that every device keeps, by the names of safetensors.
 #[derive(Clone, Default)]
 pub(crate) struct SmallTensors {
     /// Norms and biases.

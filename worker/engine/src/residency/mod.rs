@@ -1,9 +1,10 @@
-//! Models larger than a device's memory: layers that come, compute and go (RS-1 to RS-11).
+//! Models larger than a device's memory: streamed layers (RS-1 to RS-11).
 //!
-//! [`plan`](mod@plan) says what stays and what comes, [`split`](mod@split) which device gets what, [`schedule`] in which order, [`predict`] how
-//! long that takes, [`adapt`] how far to look ahead once steps were measured: these are pure. The
-//! [`Streamer`] acts: one thread reads, one places what was read on the device, and the step takes what is there. What
-//! reads is a [`BlockSource`], what places a [`StreamDevice`], of which [`copied`] is the one for devices with memory of their own.
+//! These parts are pure. [`plan`](mod@plan) decides which layers stay and which are streamed, [`split`](mod@split)
+//! which device gets which, and [`schedule`] their order. [`predict`] computes how long a step takes, and [`adapt`] the
+//! look-ahead once steps were measured. The [`Streamer`] acts: one thread reads, one places what was read on the
+//! device, and the step takes what is there. Blocks are read by a [`BlockSource`] and placed by a [`StreamDevice`].
+//! [`device_copy`] has the one for devices with memory of their own.
 
 pub mod adapt;
 pub mod device_copy;

@@ -1,12 +1,11 @@
 //! How long a step will take, from what each layer takes by itself. Knows durations in seconds, no clock.
 //!
-//! The parts of a step form a chain with three links, read, place, compute, each of which does one thing at a time and in
-//! order; a read begins when the read before it has ended and a slot is free. That is a recurrence; it is run until it
-//! repeats.
+//! A step is a chain of three parts: read, place, compute. Each does one thing at a time and in order. A read begins
+//! when the read before it has ended and a slot is free. That is a recurrence; it is run until it repeats.
 
 use super::schedule::BlockId;
 
-/// What a step is made of.
+/// The costs of a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepCost {
     /// By layer, in order.
@@ -19,7 +18,7 @@ pub struct StepCost {
     pub gap: f64,
 }
 
-/// What a layer costs.
+/// The cost of a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerCost {
     /// Seconds.
@@ -28,7 +27,7 @@ pub struct LayerCost {
     pub block: Option<BlockId>,
 }
 
-/// What it costs to bring a block.
+/// The cost of reading and placing a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct BlockCost {
     /// Seconds from storage into host memory.
@@ -40,8 +39,8 @@ pub struct BlockCost {
 /// Steps after which the recurrence has found its rhythm.
 const SETTLED: usize = 6;
 
-/// Seconds of a step among many like it, with so many slots: their mean, because steps may take turns in being long, as many of
-/// them as there are slots.
+/// Mean seconds of a step among many like it, with a number of slots. Single steps may be long or short in turn, over
+/// as many steps as there are slots.
 pub fn step_seconds(cost: &StepCost, slots: usize) -> f64 {
     let turn = slots.max(1);
     let seconds = steps_seconds(std::iter::repeat_n(cost, SETTLED + turn), slots);

@@ -11,7 +11,7 @@ use super::timeline::{Compute, Copy, StepTimeline, TimeSpan};
 /// The played machine.
 #[derive(Clone, Debug)]
 pub(super) struct SimulatedDevice {
-    /// What each layer and block takes.
+    /// The times of each layer and block.
     pub(super) cost: StepCost,
     /// Bytes of each block.
     pub(super) block_bytes: Vec<u64>,
@@ -25,7 +25,7 @@ pub(super) struct SimulatedDevice {
     pub(super) seed: u64,
 }
 
-/// What happened.
+/// The record of a simulated run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct SimulatedRun {
     /// Seconds of each step.
@@ -76,8 +76,8 @@ impl SimulatedDevice {
         self.play_adapting(schedule, None, steps, &|_| None)
     }
 
-    /// Plays steps with a look-ahead that is chosen as they go, on a machine that changes: `becomes` says what a step costs
-    /// from then on, if it is another than before.
+    /// Simulates steps whose look-ahead is adapted on the way, on a machine that changes. `becomes` gives the new cost
+    /// of a step from then on, if there is one.
     pub(super) fn play_adapting(
         &self,
         mut schedule: Schedule,
@@ -141,7 +141,7 @@ struct Play<'a> {
     timeline: StepTimeline,
     began: f64,
     now: f64,
-    /// What is under way, and when it will be done.
+    /// The fetch that is read now, and when it will be done.
     reading: Option<(Fetch, f64)>,
     placing: Option<(Fetch, f64)>,
     /// Bytes of every fetch that has memory.

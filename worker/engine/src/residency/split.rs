@@ -4,19 +4,20 @@ use std::ops::Range;
 
 use super::plan::MemoryNeeds;
 
-/// What one device gets.
+/// The layers that one device gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceStretch {
     /// Which of the budgets.
     pub device: usize,
     /// Its layers; never none.
     pub layers: Range<usize>,
-    /// What they and their keys and values need, with what stands before the first layer or behind the last.
+    /// Memory for these layers with their keys and values, and for the weights before the first layer or behind the
+    /// last.
     pub needs: MemoryNeeds,
 }
 
-/// Bytes of what stands before the first layer and behind the last, where these are on different devices. One tensor that
-/// serves as both is counted in both. Where they are on one device, [`MemoryNeeds::ends`] counts.
+/// Bytes of the weights before the first layer and behind the last, where these are on different devices. One tensor
+/// that serves as both is counted in both. Where they are on one device, [`MemoryNeeds::ends`] counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EndBytes {
     /// The embedding.
@@ -25,11 +26,11 @@ pub struct EndBytes {
     pub last: u64,
 }
 
-/// Gives each device a stretch of layers in proportion to its bytes, in the order of the devices: as few borders as there
-/// can be, because activations are handed on at each. A device that is too small for a layer gets none.
+/// Gives each device consecutive layers in proportion to its bytes, in the order of the devices. There are as few
+/// borders as possible, because activations are copied at each. A device that is too small for a layer gets none.
 ///
 /// In proportion is not always what fits: with few large layers the rounding can overfill a device while another has
-/// room. Then each device is filled in turn, if everything fits that way; if it does not, the proportion stands, and
+/// room. Then each device is filled in turn, if everything fits that way. If it does not, the proportion stands, and
 /// what each device cannot hold has to be streamed.
 pub fn split(needs: &MemoryNeeds, ends: EndBytes, budgets: &[u64]) -> Vec<DeviceStretch> {
     let mut devices: Vec<usize> = (0..budgets.len()).collect();
@@ -42,7 +43,7 @@ pub fn split(needs: &MemoryNeeds, ends: EndBytes, budgets: &[u64]) -> Vec<Device
         if without.is_empty() || devices.len() <= 1 {
             return cut.stretches(borders);
         }
-        // What it would have had of the ends goes to another; so everything is cut anew without it.
+        // Its share of the ends goes to another device; so all layers are cut anew without it.
         devices.retain({
             let mut at = 0;
             move |_| {

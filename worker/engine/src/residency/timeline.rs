@@ -1,5 +1,5 @@
-//! What streaming took: per layer and in all (RS-9). Knows spans of time, no clock: spans are seconds since the step began,
-//! and a copy that began before it has a negative start.
+//! The times of streaming, per layer and in all (RS-9). Knows spans of time, no clock: spans are seconds since the step
+//! began, and a copy that began before it has a negative start.
 
 use serde::Serialize;
 
@@ -158,11 +158,11 @@ impl StreamTotals {
         let (steps, wall) = (self.steps.max(other.steps), self.wall_seconds.max(other.wall_seconds));
         self.add(other);
         (self.steps, self.wall_seconds) = (steps, wall);
-        // What is no part of one's layers may be the other's.
+        // Time outside of one device's layers may be inside of another's.
         self.ends_seconds = (wall - self.compute_seconds - self.stall_seconds).max(0.0);
     }
 
-    /// What was added since.
+    /// The sums added since.
     pub fn since(&self, before: &Self) -> Self {
         Self {
             steps: self.steps - before.steps,

@@ -6,8 +6,8 @@ use super::row::{LogitRow, Weigh};
 /// Tokens looked at, in turn, where a share of the probability is wanted. Usually it is in a few; if not, in all.
 const FRONTS: [usize; 3] = [128, 4_096, usize::MAX];
 
-/// Fills `out` with `(weight, token)` of the tokens that remain after `top_k`, `top_p` and `min_p`, the most likely first;
-/// that one always remains.
+/// Fills `out` with `(weight, token)` of the tokens that remain after `top_k`, `top_p` and `min_p`, the most likely
+/// first; that one always remains.
 pub(super) fn candidates(params: &SamplingParams, row: &LogitRow<'_>, weigh: Weigh, out: &mut Vec<(f32, u32)>) {
     if limits(params.top_k, row) {
         most_likely(row, weigh, params.top_k, out);
@@ -44,8 +44,8 @@ fn most_likely(row: &LogitRow<'_>, weigh: Weigh, count: usize, out: &mut Vec<(f3
     out.retain(|&(weight, _)| weight > 0.0);
 }
 
-/// Keeps the shortest run of candidates whose weights sum to at least `top_p` of `total`, at least one. Says whether they
-/// reach it.
+/// Keeps the shortest run of candidates whose weights sum to at least `top_p` of `total`, at least one. Says whether
+/// they reach it.
 fn keep(top_p: f32, total: f64, out: &mut Vec<(f32, u32)>) -> bool {
     let (target, mut sum) = (f64::from(top_p) * total, 0.0);
     let enough = out.iter().position(|&(weight, _)| {

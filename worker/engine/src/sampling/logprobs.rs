@@ -26,7 +26,7 @@ pub struct TopLogprob {
     pub logprob: f32,
 }
 
-/// What is kept of one row of logits: enough to report any chosen token.
+/// The numbers of one row of logits that are kept: enough to report any chosen token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogprobRow {
     /// Logarithm of the sum of exponentials of the row.

@@ -1,4 +1,4 @@
-//! What makes a token less likely because the sequence already has it.
+//! Penalties that make a token less likely because the sequence already has it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,7 +6,7 @@ use super::params::SamplingParams;
 
 /// Counts tokens and applies the three penalties. Costs nothing when all are off.
 ///
-/// Presence and frequency penalties look at the answer alone, as OpenAI describes them; the repetition penalty looks at
+/// Presence and frequency penalties look at the answer alone, as OpenAI describes them. The repetition penalty looks at
 /// the prompt too, as its paper and `transformers` do.
 #[derive(Debug)]
 pub(super) struct Penalties {

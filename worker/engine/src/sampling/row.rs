@@ -2,8 +2,8 @@
 //! request.
 //!
 //! A vocabulary has more than a hundred thousand tokens, and each token of each sequence looks at all of them while the
-//! decoder waits. So these are plain loops that become vector instructions, and what has to look closer does so in a few
-//! blocks only.
+//! decoder waits. So these are plain loops that become vector instructions, and what has to look closer does so in a
+//! few blocks only.
 
 use std::cmp::Ordering;
 
@@ -27,8 +27,8 @@ pub(super) struct LogitRow<'a> {
     largest: Vec<f32>,
 }
 
-/// What a logit weighs in the draw: `e^((logit − highest) · inverse)`, so the most likely token has 1. Nothing weighs what
-/// is no number or lies below `least`.
+/// The weight of a logit in the draw: `e^((logit − highest) · inverse)`, so the most likely token has 1. Nothing weighs
+/// what is no number or lies below `least`.
 #[derive(Clone, Copy)]
 pub(super) struct Weigh {
     highest: f32,
@@ -61,14 +61,15 @@ impl<'a> LogitRow<'a> {
         Some((u32::try_from(token).ok()?, highest))
     }
 
-    /// Fills `out` with `(logit, token)` of the `count` largest, the largest first and equals in ascending token order; with
-    /// all where there are fewer. Not-a-numbers are passed over.
+    /// Fills `out` with `(logit, token)` of the `count` largest, the largest first and equals in ascending token order;
+    /// with all where there are fewer. Not-a-numbers are passed over.
     pub(super) fn most_likely(&self, count: usize, out: &mut Vec<(f32, u32)>) {
         out.clear();
         if count == 0 {
             return;
         }
-        // `count` blocks have one each that is at least this large, so what is smaller is not among the `count` largest.
+        // `count` blocks have one each that is at least this large, so what is smaller is not among the `count`
+        // largest.
         let least = if count < self.largest.len() {
             let mut largest = self.largest.clone();
             *largest.select_nth_unstable_by(count - 1, |a, b| b.total_cmp(a)).1
@@ -94,7 +95,8 @@ impl<'a> LogitRow<'a> {
         sums
     }
 
-    /// The token at which the running sum of weights passes `at` times their total; `None` where nothing weighs anything.
+    /// The token at which the running sum of weights passes `at` times their total; `None` where nothing weighs
+    /// anything.
     pub(super) fn draw(&self, weigh: Weigh, at: f64) -> Option<u32> {
         let sums = self.weights(weigh);
         let target = at * sums.iter().copied().map(f64::from).sum::<f64>();

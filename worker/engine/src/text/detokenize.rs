@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::vocabulary::Vocabulary;
 
-/// Turns an answer's tokens into text as they come. The texts joined are what decoding prompt and answer at once gives
-/// beyond the text of the prompt, apart from an unfinished character at the very end, which is left out.
+/// Turns an answer's tokens into text as they come. The joined texts equal the text of prompt and answer decoded at
+/// once, without the prompt's. An unfinished character at the very end is left out.
 #[derive(Debug)]
 pub struct Detokenizer {
     vocabulary: Arc<Vocabulary>,

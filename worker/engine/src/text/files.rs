@@ -31,7 +31,7 @@ pub struct Text {
     pub thinking: Option<ThinkingTags>,
     /// How a conversation becomes a prompt. Absent in models that were never taught to chat.
     pub template: Option<ChatTemplate>,
-    /// What an operator should know: an oddity of the files that was got round.
+    /// Warnings for the operator: an oddity of the files that was worked around.
     pub warnings: Vec<String>,
 }
 
@@ -105,8 +105,8 @@ pub enum TextError {
 }
 
 impl Text {
-    /// Reads a model's text side. `source` is the model's folder, a weight file in it, or a GGUF file. `template` takes the
-    /// place of the model's own chat template.
+    /// Reads a model's text side. `source` is the model's folder, a weight file in it, or a GGUF file. `template` takes
+    /// the place of the model's own chat template.
     pub fn load(source: &Path, template: Option<&str>) -> Result<Self, TextError> {
         if let Some(file) = model_boss_weights::gguf_file(source)? {
             return Self::from_gguf(&file, template);
@@ -227,8 +227,8 @@ impl Configs {
     }
 
     pub(super) fn special_tokens(&self, tokenizer: &Tokenizer) -> SpecialTokens {
-        // Chat models end a turn with another token than the one that ends a document, and the files do not agree on
-        // which one `eos` means: every one that any of them names ends the answer.
+        // Chat models end a turn with another token than the one that ends a document, and files do not agree on which
+        // one `eos` means: every one that any of them names ends the answer.
         let mut end: BTreeSet<u32> = BTreeSet::new();
         for file in [Some(&self.generation), Some(&self.model), self.model.get("text_config")].into_iter().flatten() {
             match file.get("eos_token_id") {

@@ -3,12 +3,12 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Calls the library. A `tokenizer.json` is a stranger's file, and there are files that the library loads only to panic
-/// over them, at once or at some text of some user (it slices strings by lengths that the file gives). Such a file must
-/// cost one model or one request an error, not the worker its life.
+/// Calls the library. A `tokenizer.json` is a stranger's file. The library loads some files only to panic, at once or
+/// at a user's text: it slices strings by lengths that the file gives. Such a file must cost one model or one request
+/// an error, not the worker its life.
 pub(super) fn call<T>(library: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Result<T> {
-    // A panic leaves nothing half done behind: the library's calls used here change nothing but caches, which live behind
-    // locks whose poisoning it minds, and a tokenizer that was being made is gone.
+    // A panic leaves nothing half done behind. The library's calls used here change only caches, behind locks that
+    // handle poisoning, and a tokenizer that was being made is gone.
     catch_unwind(AssertUnwindSafe(library)).unwrap_or_else(|panic| Err(words(panic.as_ref()).into()))
 }
 

@@ -98,7 +98,7 @@ mod tests {
             stops in proptest::collection::vec("[abé]{1,4}", 1..4),
         ) {
             let whole = pieces.concat();
-            // What a matcher that sees each character in turn must do: stop at the first stop string to be complete.
+            // A matcher that sees each character in turn stops at the first stop string to be complete.
             let complete = stops.iter().filter_map(|s| whole.find(s.as_str()).map(|at| (at + s.len(), at)));
             let first_end = complete.clone().map(|(end, _)| end).min();
             let stops: Vec<&str> = stops.iter().map(String::as_str).collect();

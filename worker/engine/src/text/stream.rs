@@ -13,7 +13,7 @@ pub struct TextStream {
     stops: StopMatcher,
 }
 
-/// What one token added.
+/// The text that one token added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextPiece {
     /// Text that may be shown now.
@@ -37,7 +37,7 @@ impl TextStream {
         TextPiece { text, produced: new.len(), stopped }
     }
 
-    /// What was held back, when the answer ends without a stop string.
+    /// The text that was held back, when the answer ends without a stop string.
     pub fn finish(&mut self) -> String {
         self.stops.finish()
     }

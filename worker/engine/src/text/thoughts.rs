@@ -1,5 +1,5 @@
-//! Which tokens of an answer are the model's thinking, and where that has to end (RC-23). Knows tokens and their spelling;
-//! nothing of sampling, batches or requests.
+//! Which tokens of an answer are the model's thinking, and where that has to end (RC-23). Knows tokens and their
+//! spelling; nothing of sampling, batches or requests.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ const SPELLINGS: [(&str, &str); 4] = [
 pub struct ThinkingTags {
     open: u32,
     close: u32,
-    /// What ends thoughts that are cut short, as models end them themselves: a line break, the tag, an empty line.
+    /// The tokens that end thoughts which are cut short, as models end them: a line break, the tag, an empty line.
     ending: Arc<[u32]>,
 }
 
@@ -55,7 +55,7 @@ pub struct Thoughts {
     thought: u32,
 }
 
-/// What a token of an answer is.
+/// The part of an answer that a token belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerPart {
     /// The model thinks.
@@ -73,7 +73,7 @@ enum Phase {
     Thinking,
     /// So many tokens of the ending were given.
     Ending(usize),
-    /// Whatever looks like a tag from here on is text.
+    /// A tag from here on is text.
     Answering,
 }
 
@@ -181,7 +181,7 @@ mod tests {
         text.bytes().map(token).collect()
     }
 
-    /// What becomes of an answer that the model would give: the parts as text, forced tokens put in.
+    /// An answer that the model would give, split into thoughts and text, with forced tokens put in.
     fn follow(prompt: &str, budget: Option<u32>, says: &str) -> (String, String) {
         let tokenizer = fixture::byte_level();
         let tags = ThinkingTags::of(&tokenizer).unwrap();

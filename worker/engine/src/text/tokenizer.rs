@@ -53,7 +53,7 @@ impl Tokenizer {
         self
     }
 
-    /// The tokens of a text that stands by itself: with `bos` in front where the model wants it, once even when the
+    /// The tokens of a text of its own, with `bos` in front where the model wants it. It is there once, even when the
     /// text spells it out.
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, TokenizerError> {
         let mut tokens = self.encode(text, true)?;
@@ -237,13 +237,13 @@ impl ByteCharacters {
     }
 }
 
-/// What the library makes of tokens; nothing where it fails.
+/// The library's text of some tokens; empty where it fails.
 fn decoded(library: &Library, tokens: &[u32]) -> String {
     library::call(|| library.decode(tokens, false)).unwrap_or_default()
 }
 
-/// The byte that a character of the byte-level alphabet stands for: printable Latin-1 stands for itself, the other 68
-/// bytes follow in order from U+0100 (GPT-2's `bytes_to_unicode`).
+/// The byte behind a character of the byte-level alphabet. Printable Latin-1 is itself, and the other 68 bytes follow
+/// in order from U+0100 (GPT-2's `bytes_to_unicode`).
 fn byte_of(character: char) -> Option<u8> {
     let code = u32::from(character);
     let byte = match code {
@@ -353,7 +353,7 @@ mod tests {
             "continuing_subword_prefix":"~~~~"}}"#;
         let charsmap = r#"{"normalizer":{"type":"Precompiled","precompiled_charsmap":"ABAA"},
             "model":{"type":"WordLevel","unk_token":"a","vocab":{"a":0}}}"#;
-        // What an interrupted download leaves.
+        // A file that an interrupted download leaves.
         let cut = r#"{"model":{"type":"WordLevel","unk_token":"a","vocab":{"a":0}},"decoder":{"type":"Fuse""#;
         for json in [merged, prefix, charsmap, cut] {
             let refused = Tokenizer::from_json(json.as_bytes(), SpecialTokens::default());

@@ -1,4 +1,5 @@
-//! The plain side of a vocabulary: the bytes of each token. Answers become text by it, and no rule of a model's file runs.
+//! The plain side of a vocabulary: the bytes of each token. Answers become text by it, and no rule of a model's file
+//! runs.
 
 use std::collections::BTreeSet;
 

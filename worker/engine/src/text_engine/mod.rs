@@ -1,8 +1,8 @@
 //! Text generation: several sequences at once through one decoder (continuous batching). Knows tokens and text, no
 //! device and no HTTP.
 //!
-//! A step drops what nobody waits for, lets waiting sequences in first come first served, asks [`crate::batch`] how many
-//! tokens each brings, runs the decoder once over all of them, and hands each sequence its row of logits.
+//! A step drops cancelled sequences and lets waiting ones in, first come first served. [`crate::batch`] plans how many
+//! tokens each brings. The decoder runs once over all of them, and each sequence gets its row of logits.
 
 mod sequence;
 
@@ -22,7 +22,7 @@ use crate::text::Vocabulary;
 
 use sequence::{Continuation, RunningSequence, Sequence};
 
-/// What an operator can choose.
+/// Settings of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextEngineSettings {
     /// Longest prompt plus answer; the decoder's own limit when absent or larger.
@@ -74,7 +74,7 @@ impl TextEngine {
         Self { decoder, vocabulary, settings, info, activity, waiting: VecDeque::new(), running: Vec::new() }
     }
 
-    /// What is known of layers that come and go; none where all stay on the device.
+    /// The report on streamed layers; none where all layers are resident.
     pub fn monitor(&self) -> Option<Arc<Monitor>> {
         self.decoder.monitor()
     }
@@ -148,7 +148,7 @@ impl TextEngine {
     ///
     /// A failed step changes no sequence, so each is tried by itself: only those that are at fault fail.
     ///
-    /// A step that nobody waits for any more ends between two layers; then there is no result.
+    /// A cancelled step ends between two layers; then there is no result.
     fn forward(&mut self, shares: &[usize]) -> Result<Option<StepRows>, EngineError> {
         let batch: Vec<SequenceStep<'_>> =
             self.running.iter().zip(shares).filter(|(_, share)| **share > 0).map(|(r, share)| r.step(*share)).collect();

@@ -108,7 +108,7 @@ pub(super) struct RunningSequence {
     given: usize,
 }
 
-/// What a step made of a sequence.
+/// The state of a sequence after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Continuation {
     Continues,
@@ -160,7 +160,7 @@ impl RunningSequence {
         }
     }
 
-    /// What to evaluate next, `share` tokens of it.
+    /// The next tokens to evaluate, `share` of them.
     pub(super) fn step(&self, share: usize) -> SequenceStep<'_> {
         let prompt = &self.sequence.prompt;
         if self.fed == prompt.len() {
@@ -261,7 +261,7 @@ impl RunningSequence {
         }
     }
 
-    /// What a token is; what is thought is sent.
+    /// Tells thoughts from text; the text of thoughts is sent.
     fn think(&mut self, token: u32, vocabulary: &Vocabulary) -> AnswerPart {
         let Some(thinking) = &mut self.sequence.thinking else { return AnswerPart::Answer };
         let part = thinking.thoughts.push(token, vocabulary);

@@ -1,4 +1,4 @@
-//! The report on layers that come and go: decodes some tokens and says where the time went, as a table and as a picture.
+//! The report on streamed layers: decodes some tokens and says where the time went, as a table and as a picture.
 
 mod picture;
 
@@ -35,8 +35,8 @@ pub(crate) struct ResidencyReportArgs {
     /// Tokens that each sequence decodes
     #[arg(long, default_value_t = 8)]
     tokens: usize,
-    /// Tokens that each sequence decodes before anything counts, if layers come and go: so long it takes until the look-ahead
-    /// is chosen by what was measured
+    /// Tokens that each sequence decodes before anything counts, if layers are streamed: the look-ahead is chosen by
+    /// what was measured meanwhile
     #[arg(long, default_value_t = 24)]
     settle: usize,
     /// Write a picture of the last step: when each layer was read, placed, waited for, computed with
@@ -47,7 +47,7 @@ pub(crate) struct ResidencyReportArgs {
     json: bool,
 }
 
-/// What was measured. Rates count decoding alone; the prompt and a first token come before.
+/// The measurements. Rates count decoding alone; the prompt and a first token come before.
 #[derive(Debug, Serialize)]
 struct DecodeReport {
     streams: usize,
@@ -62,7 +62,7 @@ struct DecodeReport {
 #[derive(Debug, Serialize)]
 struct StreamingReport {
     plan: ResidencySummary,
-    /// What running has taught since the load.
+    /// The changes that measured steps have led to since the load.
     adapted: Adapted,
     totals: StreamTotals,
     /// Of the steps' time.

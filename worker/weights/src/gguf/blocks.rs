@@ -44,8 +44,8 @@ pub fn dequantise(kind: TensorType, stored: &[u8], values: &mut [f32]) -> Result
 
 /// Appends floats as Q8_0 blocks. Their number must be a multiple of 32.
 ///
-/// The scale of a block is its largest magnitude / 127; elements are rounded to the nearest, halves away from zero, with
-/// the scale before it is rounded to f16, as the reference does.
+/// The scale of a block is its largest magnitude / 127. Elements are rounded to the nearest, halves away from zero,
+/// with the scale before it is rounded to f16, as the reference does.
 pub fn quantise_q8_0(values: &[f32], stored: &mut Vec<u8>) -> Result<(), BlockError> {
     const LEN: usize = 32;
     if !values.len().is_multiple_of(LEN) {
@@ -225,8 +225,8 @@ fn nibble(quants: &[u8; 128], i: usize) -> u8 {
     quants[i / 64 % 4 * 32 + i % 32] >> (4 * (i / 32 % 2)) & 15
 }
 
-/// The 6-bit scale and minimum of sub-block `j` of 8. The first four stand in the low six bits of bytes 0–3 and 4–7;
-/// of the other four, the low nibbles stand in bytes 8–11 and the two high bits on top of bytes 0–3 and 4–7.
+/// The 6-bit scale and minimum of sub-block `j` of 8. The first four stand in the low six bits of bytes 0–3 and 4–7.
+/// Of the other four, the low nibbles stand in bytes 8–11 and the two high bits on top of bytes 0–3 and 4–7.
 fn scale_and_min(packed: &[u8; 12], j: usize) -> (f32, f32) {
     let j = j % 8;
     let (scale, min) = if j < 4 {

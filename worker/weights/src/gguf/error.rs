@@ -1,4 +1,4 @@
-//! What can be wrong with a GGUF header. Knows no paths: [`super::FileError`] adds the file.
+//! Faults of a GGUF header. Knows no paths: [`super::FileError`] adds the file.
 
 use std::fmt;
 
@@ -9,9 +9,9 @@ use super::value_type::ValueType;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {fault}")]
 pub struct HeaderError {
-    /// What was being read.
+    /// The part that was being read.
     pub place: HeaderPlace,
-    /// What is wrong with it.
+    /// The fault that was found.
     #[source]
     pub fault: HeaderFault,
 }
@@ -50,7 +50,7 @@ impl fmt::Display for HeaderPlace {
     }
 }
 
-/// What is wrong with a part of a header.
+/// A fault of a part of a header.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderFault {
     /// Another kind of file.
@@ -68,7 +68,7 @@ pub enum HeaderFault {
     /// The file ends too early.
     #[error("{what} needs {needs} bytes at offset {at}, but the file ends at {file_len}: it is cut short or damaged")]
     Truncated {
-        /// What was being read.
+        /// The part that was being read.
         what: &'static str,
         /// Offset in the file.
         at: u64,
@@ -173,9 +173,9 @@ pub enum KeyError {
     WrongType {
         /// Which key.
         key: String,
-        /// What its reader can use.
+        /// The types that its reader can use.
         wanted: &'static str,
-        /// What the file holds.
+        /// The type that the file holds.
         found: String,
     },
     /// Its text is not UTF-8.

@@ -30,7 +30,7 @@ impl GgufFile {
         }
         #[allow(unsafe_code)]
         // SAFETY: the bytes are only read. A writer that changes the file meanwhile can make us compute nonsense or,
-        // by shortening it, end this process by SIGBUS; a worker is a process of its own for this reason too.
+        // by shortening it, end this process by SIGBUS. A worker is a process of its own for this reason too.
         let map = unsafe { Mmap::map(&file) }.map_err(fail)?;
         will_need_all(&map, 0, LONGEST_USUAL_HEADER);
         Ok(Self { path: path.to_owned(), map })
@@ -105,7 +105,7 @@ pub enum FileError {
     Open {
         /// Which file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Its header is wrong.
@@ -113,7 +113,7 @@ pub enum FileError {
     Header {
         /// Which file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault, in words.
         source: HeaderError,
     },
     /// It holds a type this project cannot compute with.

@@ -20,7 +20,7 @@ pub(super) const MAX_NAME: usize = u16::MAX as usize;
 
 const MAX_ALIGNMENT: u64 = 1 << 20;
 
-/// What a GGUF file says about itself, checked: every tensor lies inside the file, aligned and apart from the others.
+/// A GGUF file's header, checked: every tensor lies inside the file, aligned and apart from the others.
 #[derive(Clone, Debug)]
 pub struct Header<'a> {
     version: u32,

@@ -1,5 +1,5 @@
-//! A whole model in GGUF: one file, or the parts it was split into. Owns the maps and knows where each tensor lies; what a
-//! tensor is for is its reader's matter.
+//! A whole model in GGUF: one file, or the parts it was split into. Owns the maps and knows where each tensor lies;
+//! what a tensor is for is its reader's matter.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use crate::store::Extent;
 
 use super::{FileError, GgufFile, Header, KeyError, TensorType};
 
-/// Parts are numbered with five digits; nobody has that many.
+/// Parts are numbered with five digits.
 const MAX_PARTS: u64 = 99_999;
 
 /// The mapped files of a model, every header checked.
@@ -171,7 +171,7 @@ pub enum GgufModelError {
     Parts {
         /// The part that was named.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault, in words.
         what: String,
     },
     /// Two parts hold the same tensor.

@@ -1,6 +1,6 @@
-//! What a GGUF header says, in memory that does not grow with it: numbers and short texts are kept, lists and long
-//! texts are passed over, tensors are shown one after another. For those who want sums; whether tensors overlap or
-//! names stand twice is for [`super::Header`] to say.
+//! A GGUF header in outline, in memory that does not grow with it. Numbers and short texts are kept, lists and long
+//! texts are skipped, tensors are shown one after another. For those who want sums; whether tensors overlap or names
+//! stand twice is for [`super::Header`] to say.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
@@ -25,7 +25,7 @@ const AT_ONCE: usize = 2 * RECORD;
 /// No header is read beyond this.
 const LONGEST_HEADER: u64 = 128 << 20;
 
-/// What a key says.
+/// The value of a key.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fact {
     /// A truth value.
@@ -126,12 +126,12 @@ impl Outline {
         Ok(outline)
     }
 
-    /// What a key says.
+    /// The value of a key.
     pub fn get(&self, key: &str) -> Option<&Fact> {
         self.facts.get(*self.places.get(key)?).map(|(_, fact)| fact)
     }
 
-    /// What a key says, if that is a text.
+    /// The value of a key, if it is a text.
     pub fn text(&self, key: &str) -> Option<&str> {
         match self.get(key)? {
             Fact::Text(text) => Some(text),
@@ -139,7 +139,7 @@ impl Outline {
         }
     }
 
-    /// What a key says, if that is an integer of at least 0.
+    /// The value of a key, if it is an integer of at least 0.
     pub fn number(&self, key: &str) -> Option<u64> {
         match *self.get(key)? {
             Fact::Integer(number) => u64::try_from(number).ok(),
@@ -183,7 +183,7 @@ impl<R: Read> HeaderWindow<'_, R> {
         self.pay(read as u64)
     }
 
-    /// What is read of a file counts, and of one file there is not much.
+    /// Bytes read of a file count against the budget, which is small for one file.
     fn pay(&mut self, read: u64) -> Result<(), OutlineError> {
         let claimed = self.position();
         if claimed > LONGEST_HEADER {
@@ -204,7 +204,7 @@ impl<R: Read> HeaderWindow<'_, R> {
         let done = read(&mut cursor);
         let passed = cursor.position();
         self.at += usize::try_from(passed).unwrap_or(usize::MAX);
-        // What reaches beyond a window of a record's length is longer than its format allows.
+        // A record that reaches beyond the window is longer than its format allows.
         Ok(done.map_err(|fault| match fault {
             HeaderFault::Incomplete { until } => HeaderFault::NameTooLong(until),
             other => other,

@@ -217,7 +217,7 @@ impl ExactSizeIterator for Strings<'_> {}
 
 /// A type that a metadata value can be read as.
 pub trait FromValue<'a>: Sized {
-    /// What a value has to be, for messages: "a string".
+    /// The wanted type, for messages: "a string".
     const WANTED: &'static str;
 
     /// The value as this type; an error names the key.

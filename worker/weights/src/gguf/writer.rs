@@ -293,7 +293,7 @@ pub enum WriteError {
     Tensor {
         /// Which tensor.
         name: String,
-        /// What is wrong with it.
+        /// The fault that was found.
         fault: HeaderFault,
     },
     /// More bytes than the tensor has.

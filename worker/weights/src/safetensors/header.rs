@@ -1,7 +1,8 @@
 //! The header of a safetensors file: 8 bytes of little-endian length, that much JSON, then the data without holes.
 //!
-//! Format: <https://github.com/huggingface/safetensors#format>. The checks are the reference reader's (it allows neither
-//! holes nor bytes behind the last tensor) and a few more (names twice, absurd ranks). Knows nothing of other files.
+//! Format: <https://github.com/huggingface/safetensors#format>. The checks are the reference reader's (it allows
+//! neither holes nor bytes behind the last tensor) and a few more (names twice, absurd ranks). Knows nothing of other
+//! files.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;

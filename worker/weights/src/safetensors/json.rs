@@ -9,7 +9,7 @@ const AT_ONCE: usize = 64 << 10;
 /// Lists and tables within each other.
 const DEEPEST: usize = 64;
 
-/// What stands where something else should.
+/// A fault of JSON text.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JsonFault {
     /// The system.

@@ -13,7 +13,7 @@ use crate::store::Extent;
 /// A [`TensorIndex`] with its files mapped, read-only.
 ///
 /// A file that another process cuts short while it is mapped kills this process with SIGBUS at the next touch of a page
-/// that is gone; no check here can prevent that. The worker is built for it: it serves one model, and its supervisor
+/// that is gone. No check here can prevent that. The worker is built for it: it serves one model, and its supervisor
 /// reports its death. Replacing a file (write beside, rename over) is harmless, the mapping keeps the old one.
 #[derive(Debug)]
 pub struct MappedWeights {
@@ -37,7 +37,7 @@ impl MappedWeights {
         Ok(Self { index, maps })
     }
 
-    /// What lies where.
+    /// The index of the mapped tensors.
     pub fn index(&self) -> &TensorIndex {
         &self.index
     }

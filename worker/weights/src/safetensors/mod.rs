@@ -1,4 +1,5 @@
-//! Safetensors: headers, checked before anything is trusted, and the index of a model's tensors over one file or several.
+//! Safetensors: headers, checked before anything is trusted, and the index of a model's tensors over one file or
+//! several.
 
 mod header;
 mod index;

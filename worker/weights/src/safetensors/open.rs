@@ -9,8 +9,8 @@ use crate::error::{WeightsError, file_name};
 use crate::locate::{Located, locate};
 
 impl TensorIndex {
-    /// Reads the headers of a model: a folder with `model.safetensors` or `model.safetensors.index.json`, or one such file.
-    /// Reads nothing but headers.
+    /// Reads the headers of a model: a folder with `model.safetensors` or `model.safetensors.index.json`, or one such
+    /// file. Reads nothing but headers.
     pub fn open(source: &Path) -> Result<Self, WeightsError> {
         match locate(source)? {
             Located::Safetensors(path) => {

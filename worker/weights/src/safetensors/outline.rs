@@ -1,5 +1,5 @@
-//! The tensors that a safetensors header lists, one after another, in memory that does not grow with the header: for
-//! those who want sums, not an index. Whether they overlap or are named twice is for the reader of the index to say.
+//! The tensors that a safetensors header lists, one after another, for sums without an index. Memory does not grow with
+//! the header. Whether they overlap or are named twice is for the reader of the index to say.
 
 use std::fs::File;
 use std::io::Read;

@@ -15,7 +15,8 @@ use super::index::TensorIndex;
 use crate::error::{WeightsError, file_name, printable};
 use crate::limits::{LONGEST_INDEX, LONGEST_NAME, MOST_INDEXED};
 
-/// Reads the index and the header of every shard it lists. Tensors of a shard that the index does not list are left out.
+/// Reads the index and the header of every shard it lists. Tensors of a shard that the index does not list are left
+/// out.
 pub(crate) fn open(path: &Path) -> Result<TensorIndex, WeightsError> {
     let index_name = file_name(path);
     let folder = path.parent().unwrap_or(Path::new(""));

@@ -7,7 +7,7 @@ use memmap2::{Advice, MmapMut};
 /// Bytes of a page, and what direct I/O rounds to: a multiple of every disk's block in use.
 pub const PAGE: usize = 4096;
 
-/// Memory of whole pages, given back to whoever gave it when dropped.
+/// Memory of whole pages, given back to its source when dropped.
 #[derive(Debug)]
 pub struct HostBuffer(Box<dyn HostMemory>);
 

@@ -27,7 +27,7 @@ pub enum WeightStoreError {
     NotDirect {
         /// Which file.
         path: PathBuf,
-        /// Whose fault it is.
+        /// The system's or the file system's reason.
         why: String,
     },
     /// No memory to hold bytes in.
@@ -44,7 +44,7 @@ pub enum WeightStoreError {
         /// Its number.
         file: usize,
     },
-    /// A fault of the program: what went wrong stands on standard error.
+    /// A fault of the program; standard error has the details.
     #[error("a thread that read weights ended early")]
     Panicked,
     /// A fault of the caller.

@@ -33,11 +33,11 @@ impl MappedStore {
             let file = File::open(path).map_err(unreadable(path, 0))?;
             let identity = Identity::of(&file.metadata().map_err(unreadable(path, 0))?);
             #[allow(unsafe_code)]
-            // SAFETY: the bytes are only read. A writer that changes the file meanwhile can make us compute nonsense or,
-            // by shortening it, end this process by SIGBUS; a worker is a process of its own for this reason too.
+            // SAFETY: the bytes are only read. A writer that changes the file meanwhile can make us compute nonsense
+            // or, by shortening it, end this process by SIGBUS. A worker is a process of its own for this reason too.
             let map = unsafe { Mmap::map(&file) }.map_err(unreadable(path, 0))?;
-            // What is read is asked for slice by slice: pages behind it that the kernel reads on its own account would be left
-            // in its cache. Advice: without it, some of them are.
+            // Reads are asked for slice by slice: pages behind it that the kernel reads on its own account would be
+            // left in its cache. Advice: without it, some of them are.
             let _ = map.advise(Advice::Random);
             let is_memory = file_system(&file).is_memory;
             Ok(Mapped { path: path.clone(), file, identity, map, is_memory })
@@ -69,7 +69,7 @@ impl WeightStore for MappedStore {
 }
 
 impl Mapped {
-    /// What is mapped counts as in use, so the map lets go before the cache can forget.
+    /// Mapped pages count as in use, so the map lets go before the cache can forget.
     fn let_go(&self, offset: usize, len: usize) {
         if self.is_memory || len == 0 {
             return;

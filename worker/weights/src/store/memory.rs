@@ -1,5 +1,5 @@
-//! Memory that holds what another store gave: layers that a device without room for them streams from the host's memory
-//! at the speed of its link, not of the disk. What does not fit goes on coming from the other store.
+//! A store in memory that holds the bytes of another store. Layers held there are streamed at the speed of the device's
+//! link, not of the disk. Blocks that do not fit are read from the other store.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -74,8 +74,8 @@ impl WeightStore for MemoryStore {
     }
 }
 
-/// Which of some blocks are held in so many bytes: as many as fit, evenly, so that the others are read while these compute.
-/// Those of `last` are in memory elsewhere, and are held only once all others are.
+/// The blocks that are held within `limit` bytes. As many are held as fit, chosen evenly, so that the others are read
+/// while these compute. Those of `last` are in memory elsewhere, and are held only once all others are.
 pub fn evenly_within(bytes: &[u64], last: &[usize], limit: u64) -> Vec<usize> {
     let (later, first): (Vec<usize>, Vec<usize>) = (0..bytes.len()).partition(|block| last.contains(block));
     let (mut held, left) = evenly_among(bytes, &first, limit);
@@ -125,7 +125,8 @@ mod tests {
             let bytes = vec![size; blocks];
             let held = evenly_within(&bytes, &[], room * size + size / 2);
             prop_assert_eq!(held.len(), blocks.min(room as usize));
-            // Round and round, as steps go: from each that is held to the next it is as far as to any other next, but for one.
+            // Round and round, as steps go: from each that is held to the next it is as far as to any other next, but
+            // for one.
             let next = held.iter().skip(1).chain(held.first());
             let far: Vec<usize> = held.iter().zip(next).map(|(from, to)| (to + blocks - from - 1) % blocks).collect();
             let (least, most) = (far.iter().min(), far.iter().max());

@@ -1,6 +1,6 @@
-//! Stores: where the bytes of layers come from when they are pulled again and again. Files read past the page cache
-//! ([`DirectStore`]), mapped files ([`MappedStore`]), and memory that holds what another store gave ([`MemoryStore`]).
-//! None of them leaves a second copy in the page cache. Knows ranges, not their meaning.
+//! Stores that streamed layers are read from. Files read past the page cache ([`DirectStore`]), mapped files
+//! ([`MappedStore`]), and memory that holds what another store gave ([`MemoryStore`]). None of them leaves a second
+//! copy in the page cache. Knows ranges, not their meaning.
 
 mod buffer;
 mod direct;

@@ -11,15 +11,15 @@ use super::read::WeightStore;
 /// Which store is wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WeightStoreChoice {
-    /// Direct reads where the file system has them, else reads through the page cache, which is told to forget.
+    /// Direct reads where the file system has them, else reads through the page cache, whose copy is dropped.
     #[default]
     Auto,
     /// Direct reads, or none.
     Direct,
     /// Mapped files.
     Map,
-    /// As [`WeightStoreChoice::Auto`], with as much held in memory as there is room for. Who loads knows the room and
-    /// makes a [`super::MemoryStore`].
+    /// As [`WeightStoreChoice::Auto`], with as much held in memory as there is room for. The loader knows the room and makes
+    /// a [`super::MemoryStore`].
     Memory,
 }
 

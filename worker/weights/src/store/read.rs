@@ -12,11 +12,12 @@ pub trait WeightStore: Send + Sync {
     /// file is left as it is.
     fn read(&self, run: &Run, into: &mut [u8]) -> Result<(), WeightStoreError>;
 
-    /// What it does and why, in a few words for people: `direct (ext4)`.
+    /// The store's way to read and the reason, in a few words for people: `direct (ext4)`.
     fn describe(&self) -> String;
 }
 
-/// Reads that are under way at the same time: a disk that waits for the next one while it ends the last gives a tenth less.
+/// Reads that are under way at the same time. A disk that waits for the next read while it ends the last gives a tenth
+/// less.
 const TOGETHER: usize = 2;
 /// Bytes of each of them: whole pages.
 const PIECE: usize = 8 << 20;

@@ -29,7 +29,7 @@ impl Extent {
 /// Whole pages of one file that are read in one go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// What is read; starts on a page, and ends on one or with the file.
+    /// The bytes that are read: from the start of a page to the end of one or of the file.
     pub extent: Extent,
     /// Where it goes in the buffer: on a page.
     pub at: usize,
@@ -75,7 +75,7 @@ impl Reads {
         Self { runs, places, buffer }
     }
 
-    /// What is read.
+    /// The runs of bytes that are read.
     pub fn runs(&self) -> &[Run] {
         &self.runs
     }

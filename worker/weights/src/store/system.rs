@@ -1,4 +1,5 @@
-//! What the operating system says of a file: whether it is still the same, where it lies, and what its cache should forget.
+//! A file as the operating system reports it: whether it is still the same, where it lies, and what its cache should
+//! forget.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -30,7 +31,7 @@ pub(super) fn still_the_same(path: &Path, file: &File, identity: &Identity) -> R
     }
 }
 
-/// What is read is asked for in whole: pages behind it that the kernel reads on its own account would be left in its cache.
+/// Turns read-ahead off: pages that the kernel read on its own account would be left in its cache.
 pub(super) fn no_more_than_asked(file: &File) {
     #[cfg(target_os = "linux")]
     {

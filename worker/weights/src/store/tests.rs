@@ -164,7 +164,7 @@ fn the_page_cache_is_no_second_copy() {
     let reads = Reads::of(&[Extent { file: 0, offset: 0, len: bytes.len() as u64 }]);
     let mut buffer = HostBuffer::new(reads.buffer()).unwrap();
     let clean = || {
-        // What was just written has to be on disk before it can be forgotten.
+        // A file has to be on disk before the cache can forget it.
         File::options().write(true).open(&path).unwrap().sync_all().unwrap();
         system::forget(&plain, 0, bytes.len());
     };

@@ -33,11 +33,11 @@ pub(crate) fn has_bf16(device: &Device) -> bool {
     matches!(capability, Ok(Ok((major, _minor))) if major >= 8)
 }
 
-/// A tensor on another GPU. What stands on that GPU's stream behind it waits for it by itself.
+/// A tensor on another GPU. Later work on that GPU's stream waits for it by itself.
 ///
-/// The copy is the other stream's. Uses are not tracked, so both orders are made here: it copies behind what makes the tensor
-/// (candle sees to that only between different GPUs), and this stream, on which freed memory goes to the next tensor at once,
-/// waits for the copy.
+/// The copy is the other stream's. Uses are not tracked, so both orders are made here. The copy waits for the tensor to
+/// be computed, which candle does only between different GPUs. This stream waits for the copy, because its freed memory
+/// goes to the next tensor at once.
 pub(crate) fn hand_on(x: &Tensor, to: &Device) -> Result<Tensor> {
     let (from, onto) = (x.device().as_cuda_device()?.cuda_stream(), to.as_cuda_device()?.cuda_stream());
     if Arc::ptr_eq(&from, &onto) {

@@ -1,4 +1,4 @@
-//! What a CUDA error means for the worker: no memory for this, a failed step, or the end of the process.
+//! The meaning of a CUDA error for the worker: no memory for this, a failed step, or the end of the process.
 
 use candle_core::Error;
 use candle_core::cuda_backend::CudaError;
@@ -8,8 +8,9 @@ use model_boss_engine::DecoderError;
 
 /// The meaning of an error; `None` if CUDA has no part in it.
 ///
-/// After an error of a kernel (illegal address, failed launch, uncorrectable memory) every later call on the context fails,
-/// and only a new process gets a new one. So the process ends on all driver errors but those known to leave it intact.
+/// After an error of a kernel (illegal address, failed launch, uncorrectable memory) every later call on the context
+/// fails. Only a new process gets a new context. So the process ends on all driver errors but those known to leave it
+/// intact.
 pub(crate) fn failure(error: &Error) -> Option<DecoderError> {
     let cuda = in_cuda(error)?;
     Some(match cuda {
@@ -49,7 +50,7 @@ pub(super) fn in_cuda(error: &Error) -> Option<&CudaError> {
     }
 }
 
-/// What the driver answered, if the error is the driver's.
+/// The driver's answer, if the error is the driver's.
 pub(super) fn driver_result(error: &CudaError) -> Option<CUresult> {
     match error {
         CudaError::Cuda(driver) | CudaError::Load { cuda: driver, .. } => Some(driver.0),

@@ -1,5 +1,5 @@
-//! NVIDIA GPUs: opening one, its memory, what its errors mean. With [`crate::streamed`]'s folder of that name the only one
-//! that names CUDA; without the feature `cuda` the stand-in of the same names says so. Knows no model.
+//! NVIDIA GPUs: opening one, its memory, what its errors mean. With [`crate::streamed`]'s folder of that name the only
+//! one that names CUDA; without the feature `cuda` the stand-in of the same names says so. Knows no model.
 
 #[cfg(not(feature = "cuda"))]
 mod absent;

@@ -1,6 +1,6 @@
-//! The driver's memory pool, from which candle allocates. By default it gives all free memory back to the system at every
-//! wait for the GPU, and a step waits once: each step would then pay for its memory anew. So the pool keeps what it has,
-//! until [`trim`] is called when a sequence ends.
+//! The driver's memory pool, from which candle allocates. By default it gives all free memory back to the system at
+//! every wait for the GPU. A step waits once, so each step would pay for its memory anew. So the pool keeps what it
+//! has, until [`trim`] is called when a sequence ends.
 //!
 //! All of this is about speed; where the driver has no pools, nothing is kept and nothing fails.
 

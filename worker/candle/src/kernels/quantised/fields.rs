@@ -25,7 +25,7 @@ pub(super) fn fields(format: Format) -> Option<&'static [Field]> {
 pub(super) fn places(fields: &'static [Field], lane: usize) -> impl Iterator<Item = (usize, usize, usize)> {
     fields.iter().flat_map(move |&(start, len, size)| {
         (0..len / size).map(move |piece| {
-            // What stands before it in a block is there sixteen times.
+            // The bytes before it in a block are there sixteen times.
             (start + piece * size, (start + piece * size) * LANES + lane * size, size)
         })
     })

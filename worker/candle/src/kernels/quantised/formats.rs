@@ -340,8 +340,9 @@ fn set_scales(chunk: &mut UnpackedChunk, scales: [i16; 2 * GROUPS]) {
     }
 }
 
-/// What Q4_K and Q5_K begin with: two factors, then a scale and a minimum of 6 bits for each group. The first four of
-/// each stand in the low bits of four bytes; the others are put together from nibbles behind and what is left before.
+/// The head of a Q4_K or Q5_K block: two factors, then a scale and a minimum of 6 bits for each group. The first four
+/// of each stand in the low bits of four bytes. The others are put together from nibbles behind and what is left
+/// before.
 #[inline(always)]
 fn scales_and_mins(block: &[u8], chunk: &mut UnpackedChunk) {
     let (d, dmin) = (f16(field(block, 0)), f16(field(block, 2)));

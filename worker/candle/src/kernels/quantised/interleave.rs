@@ -1,6 +1,6 @@
 //! Sixteen rows of blocks as one tile: every piece of a block beside the same piece of the other rows. Each weight of a
-//! model passes here when it is loaded, and each layer that is pulled, so pieces move by whole registers. Knows bytes and
-//! the parts of blocks, no numbers.
+//! model passes here when it is loaded, and each streamed layer, so pieces move by whole registers. Knows bytes and the
+//! parts of blocks, no numbers.
 
 use super::fields::Field;
 use super::vnni::Vnni;
@@ -26,8 +26,8 @@ mod kernels {
     use super::super::fields::LANES;
     use super::Field;
 
-    // Loops, and no closures over arrays: those are compiled for any machine, and what is compiled for this one is then called
-    // and not built in.
+    // Loops, and no closures over arrays. Closures are compiled for any machine, so code for this one would be called
+    // and not inlined.
 
     #[target_feature(enable = "avx512f,avx512bw")]
     pub(super) fn interleave(fields: &'static [Field], block_bytes: usize, rows: &[u8], tile: &mut [u8]) {
@@ -38,7 +38,7 @@ mod kernels {
                 *block = &rows[lane * row_bytes + column * block_bytes..][..block_bytes];
             }
             for &(start, len, size) in fields {
-                // What stands before it in a block is there sixteen times.
+                // The bytes before it in a block are there sixteen times.
                 let tile = &mut tile[start * LANES..(start + len) * LANES];
                 match size {
                     1 => bytes(&blocks, start, tile),

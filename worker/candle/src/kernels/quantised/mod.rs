@@ -1,10 +1,10 @@
 //! Matrices of quantised blocks on the CPU, computed with as they are stored. Knows blocks and numbers, no tensors.
 //!
-//! Both sides of a product become small integers: activations are rounded to 8 bits with a scale per 32 of them. There are
-//! two ways from there. The common block types on machines with AVX-512 lie in [`tiles`] of sixteen rows. All others are
-//! unpacked into one plain form ([`unpacked`]) that every block type has in common, so that one inner loop serves them all;
-//! unpacking is paid once for all rows of a step. Either way sums within 32 elements are exact integers, beyond that they
-//! run in one order, so a row's result does not depend on who shares the step.
+//! Both sides of a product become small integers: activations are rounded to 8 bits with a scale per 32 of them. There
+//! are two ways from there. The common block types on machines with AVX-512 lie in [`tiles`] of sixteen rows. All
+//! others are unpacked into one plain form ([`crate::kernels::unpacked`]), so that one inner loop serves every block
+//! type. Unpacking is paid once for all rows of a step. Either way sums within 32 elements are exact integers, and
+//! beyond that they run in one order. A row's result does not depend on the other rows of the step.
 
 mod dot;
 mod fields;
@@ -60,8 +60,8 @@ impl Quantised {
         Self::copied(kind, shape, blocks, BytesMut::zeroed(blocks.len()))
     }
 
-    /// From a file's bytes, which are copied to memory of the same size: read once, checked and put in order on the way.
-    /// The error says what is wrong with them.
+    /// From a file's bytes, which are copied to memory of the same size: read once, checked and put in order on the
+    /// way. The error says what is wrong with them.
     pub(crate) fn copied(
         kind: TensorType,
         shape: [usize; 2],

@@ -1,6 +1,6 @@
-//! Sixteen rows of a matrix side by side: their blocks' bytes in another order, so that one vector instruction works on
-//! the same few elements of all sixteen and no sum runs across lanes. The same bytes in the same amount as in the file;
-//! for block types and machines that [`super::vnni`] has a product for.
+//! Sixteen rows of a matrix side by side, with their blocks' bytes in another order. One vector instruction works on
+//! the same few elements of all sixteen, and no sum runs across lanes. The same bytes in the same amount as in the
+//! file; for block types and machines that [`super::vnni`] has a product for.
 
 use bytes::Bytes;
 use rayon::prelude::*;

@@ -1,9 +1,9 @@
-//! The inner loop for machines with AVX-512 and VNNI: a tile of sixteen rows against rows of activations, one lane for each
-//! row of the tile. Knows the layout of tiles, which is [`super::tiles`]'s.
+//! The inner loop for machines with AVX-512 and VNNI. It multiplies a tile of sixteen rows with rows of activations,
+//! one lane for each row of the tile. Knows the layout of tiles, which is [`super::tiles`]'s.
 //!
-//! Quants are taken as unsigned and what that adds is taken off again, exactly, in integers; each lane is one running sum
-//! over the groups in their order, whatever number of activations passes together. So a row's result does not depend on
-//! who shares the step.
+//! Quants are taken as unsigned and what that adds is taken off again, exactly, in integers. Each lane is one running
+//! sum over the groups in their order, for any number of activations. A row's result does not depend on the other rows
+//! of the step.
 
 use std::ops::Range;
 
@@ -148,8 +148,8 @@ mod kernels {
         }
     }
 
-    /// Asks for a block some way behind this one, as the weights of one token come from memory. The processor does so by
-    /// itself too, but stops at the end of each page.
+    /// Asks for a block some way behind this one, as the weights of one token come from memory. The processor does so
+    /// by itself too, but stops at the end of each page.
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn ask_ahead<const N: usize, const R: usize>(block: &[u8; N]) {
@@ -249,8 +249,8 @@ mod kernels {
         sums
     }
 
-    /// Half of the units of half a block of Q6_K: 16 elements of each of four groups. The first and the third have their low
-    /// bits in the same bytes, and so have the second and the fourth.
+    /// Half of the units of half a block of Q6_K: 16 elements of each of four groups. The first and the third have
+    /// their low bits in the same bytes, and so have the second and the fourth.
     struct SixBits<'a, const HALF: usize, const SUB: usize> {
         block: &'a [u8; Q6_K_TILE],
         d: __m512,
@@ -303,7 +303,7 @@ mod kernels {
             self.end(x, PAIR + 2, dots[1], sums);
         }
 
-        /// What taking quants as unsigned adds, taken off beforehand.
+        /// The sum that unsigned quants add, subtracted beforehand.
         #[target_feature(enable = "avx512f")]
         #[inline]
         #[allow(clippy::needless_range_loop, reason = "the index runs over several arrays at once")]
@@ -315,8 +315,8 @@ mod kernels {
             dots
         }
 
-        /// The vector at a place. Asks for the one at the same place two blocks on: a block is read from several places at
-        /// once, and what is read where is more than the processor foresees by itself.
+        /// The vector at a place. Prefetches the one at the same place two blocks on. A block is read from several
+        /// places at once, which the processor does not predict by itself.
         #[target_feature(enable = "avx512f")]
         #[inline]
         fn asking_ahead<const R: usize>(&self, at: usize) -> __m512i {
@@ -397,7 +397,7 @@ mod kernels {
             let (c, g) = (number / GROUPS, number % GROUPS);
             ask_ahead::<Q8_0_TILE, R>(block);
             let scale = halves(block, 0);
-            // What taking quants as unsigned adds: 128 times the activations.
+            // The sum that unsigned quants add: 128 times the activations.
             let mut dots = [_mm512_setzero_si512(); R];
             for r in 0..R {
                 let [first, second] = [x[r][c].offsets[2 * g], x[r][c].offsets[2 * g + 1]];

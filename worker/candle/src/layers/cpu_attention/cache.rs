@@ -1,9 +1,9 @@
 //! Keys and values of one layer of one sequence in the host's memory. Knows heads and positions, no attention.
 //!
-//! They lie in segments of [`SEGMENT`] tokens that never move: growing copies nothing, and what is given back goes back to
-//! the system. In a segment each head has its keys and then its values in one piece. Values are rows. Keys lie in blocks of
-//! [`BLOCK`], the same element of all keys of a block side by side: so one vector instruction works on many keys, each lane
-//! is one score, and no sum runs across lanes.
+//! They lie in segments of [`SEGMENT`] tokens that never move: growing copies nothing, and what is given back goes back
+//! to the system. In a segment each head has its keys and then its values in one piece. Values are rows. Keys lie in
+//! blocks of [`BLOCK`], the same element of all keys of a block side by side. One vector instruction works on many
+//! keys, each lane is one score, and no sum runs across lanes.
 
 use std::io;
 
@@ -15,7 +15,7 @@ use pulp::bytemuck::{cast_slice, cast_slice_mut};
 use super::kernel::Panel;
 use super::segment::{BLOCK, SEGMENT};
 
-/// What keys and values are kept as.
+/// The type that keys and values are kept in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KvElement {
     /// f16: half the memory, and half the bytes to read for each token.
@@ -57,7 +57,7 @@ impl HostKv {
         Self { kv_heads, head_dim, kept, segments: Vec::new() }
     }
 
-    /// For how many tokens there is room when there is for so many.
+    /// The number of tokens that memory for `tokens` has room for.
     pub(crate) fn room_for(tokens: usize) -> usize {
         tokens.next_multiple_of(SEGMENT)
     }
@@ -161,8 +161,8 @@ fn put<T: Copy + Default>(
     }
 }
 
-/// Rounds to f16. What is beyond its range stays at its end: infinity would make every later token of the sequence
-/// nothing. NaN stays NaN.
+/// Rounds to f16. Values beyond its range stay at its end, because infinity would spoil every later token of the
+/// sequence. NaN stays NaN.
 fn narrow(wide: &[f32], bits: &mut [u16]) {
     const LARGEST: f32 = 65_504.0;
     let mut held = [0.0; 64];

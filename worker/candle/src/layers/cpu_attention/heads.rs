@@ -1,4 +1,4 @@
-//! What happens to queries and keys before they meet: each head's norm, and its rotation. Knows one head of one row.
+//! Preparing queries and keys for their product: each head's norm, and its rotation. Knows one head of one row.
 
 use crate::spec::RopePlanes;
 

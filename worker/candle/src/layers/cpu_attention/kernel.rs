@@ -1,5 +1,5 @@
-//! The inner loops of attention, compiled for one set of instructions: a product of a few rows with a panel, and the
-//! weights of a block of keys. Knows numbers only.
+//! The inner loops of attention: a product of a few rows with a panel, and the weights of a block of keys. Knows
+//! numbers only.
 //!
 //! Every sum runs in one order, whatever the number of rows, so a row's result does not depend on who shares the call.
 
@@ -135,8 +135,8 @@ impl RunningSoftmax {
     }
 }
 
-/// One block of the online softmax (Milakov and Gimelshein, 2018, arXiv 1805.02867): scores become weights relative to the
-/// largest score so far, and what was mixed before is brought to the same.
+/// One block of the online softmax (Milakov and Gimelshein, 2018, arXiv 1805.02867): scores become weights relative to
+/// the largest score so far. Values mixed before are scaled to the same.
 pub(super) struct SoftmaxBlock<'a> {
     /// `[rows, BLOCK]`: scores on the way in, weights on the way out; 0 for keys that a row does not see.
     pub(super) scores: &'a mut [f32],

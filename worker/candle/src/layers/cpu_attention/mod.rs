@@ -1,11 +1,12 @@
 //! Attention on the CPU: causal, with shared key and value heads, over keys and values in f16 or f32. Knows slices, no
 //! tensors.
 //!
-//! Keys are taken in blocks with an online softmax (Milakov and Gimelshein, 2018, arXiv 1805.02867; Dao et al., 2022, arXiv
-//! 2205.14135), so no row of scores is ever held whole and nothing is computed that the mask would hide but the rest of a
-//! block. All query heads that share a key head, and all rows of a tile, pass a block together: it is read once. Few rows
-//! over a long past are shared among cores by segments of keys, whose results are merged in the order of the keys. Blocks
-//! and segments are counted from a sequence's beginning, so neither the number of rows nor of cores changes a bit.
+//! Keys are taken in blocks with an online softmax (Milakov and Gimelshein, 2018, arXiv 1805.02867; Dao et al., 2022,
+//! arXiv 2205.14135), so no row of scores is ever held whole. Beyond the rest of a block nothing is computed that the
+//! mask would hide. All query heads that share a key head, and all rows of a tile, pass a block together: it is read
+//! once. Few rows over a long past are shared among cores by segments of keys, whose results are merged in the order of
+//! the keys. Blocks and segments are counted from a sequence's beginning, so neither the number of rows nor of cores
+//! changes a bit.
 
 mod avx512;
 mod cache;
@@ -43,7 +44,7 @@ pub(crate) struct AttentionHeads {
     pub(crate) head_dim: usize,
 }
 
-/// What one step brings, row after row, as it comes from the projections.
+/// The rows of one step, as they come from the projections.
 pub(crate) struct AttentionRows<'a> {
     /// `[rows, heads, head_dim]`.
     pub(crate) query: &'a [f32],
@@ -64,8 +65,8 @@ pub(crate) struct SequenceRows {
 }
 
 impl AttentionHeads {
-    /// Writes each sequence's new keys and values behind its past and attends: `[rows, heads, head_dim]`. Places cover the
-    /// rows in their order; `kv` has one entry per place, with room for all its tokens.
+    /// Writes each sequence's new keys and values behind its past and attends: `[rows, heads, head_dim]`. Places cover
+    /// the rows in their order; `kv` has one entry per place, with room for all its tokens.
     pub(crate) fn attend(self, rows: &AttentionRows<'_>, places: &[SequenceRows], kv: &mut [&mut HostKv]) -> Vec<f32> {
         self.write(rows, places, kv);
         let mut out = vec![0.0; rows.query.len()];

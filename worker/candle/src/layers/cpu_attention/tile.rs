@@ -1,5 +1,5 @@
-//! Some queries that share keys, against the keys of one head: block by block with an online softmax, segment by segment.
-//! Knows numbers and the cache's layout, no tasks.
+//! Some queries that share keys, against the keys of one head: block by block with an online softmax, segment by
+//! segment. Knows numbers and the cache's layout, no tasks.
 
 use super::cache::{HeadSegment, HostKv};
 use super::instructions::Instructions;
@@ -14,7 +14,7 @@ pub(super) struct QueryTile {
     pub(super) seen: Vec<usize>,
 }
 
-/// What queries mixed of some keys.
+/// The values that queries mixed over some keys, and their softmax so far.
 pub(super) struct Mixed {
     /// `[queries, width]`: sums of values, each weighted with its key's e^(score − largest).
     values: Vec<f32>,
@@ -22,7 +22,7 @@ pub(super) struct Mixed {
     width: usize,
 }
 
-/// What to work with, and room to work in.
+/// The instructions in use, and buffers to work in.
 pub(super) struct Scratch {
     pub(super) instructions: Instructions,
     scores: Vec<f32>,
@@ -84,8 +84,8 @@ impl QueryTile {
         total
     }
 
-    /// The keys of one segment, into what holds nothing yet. Where its blocks begin depends on nothing but the position in
-    /// the sequence: a query mixes the same in the same order, whoever shares the tile and however much was there before.
+    /// The keys of one segment, into what holds nothing yet. Its blocks begin at fixed positions of the sequence. A
+    /// query therefore mixes the same values in the same order, for any tile and any past.
     pub(super) fn attend_segment(
         &self,
         kv: &HostKv,

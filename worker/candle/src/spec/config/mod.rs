@@ -1,9 +1,9 @@
 //! `config.json` → [`DecoderSpec`]. Knows the file's spellings, old and new, and the defaults that `transformers` fills
 //! in; knows no tensor.
 //!
-//! Rope is spelled in two ways: `rope_theta` beside `rope_scaling` (with `type` or `rope_type`) up to transformers 4, one
-//! `rope_parameters` since transformers 5. Both are read as transformers 5 does: a `rope_scaling` that says something
-//! wins, a theta inside the table wins over one beside it, 10,000 is the default.
+//! Rope is spelled in two ways: `rope_theta` beside `rope_scaling` (with `type` or `rope_type`) up to transformers 4,
+//! one `rope_parameters` since transformers 5. Both are read as transformers 5 does: a `rope_scaling` that says
+//! something wins, a theta inside the table wins over one beside it, 10,000 is the default.
 
 use model_boss_protocol::CONFIG_ARCHITECTURES;
 use serde::Deserialize;
@@ -85,7 +85,7 @@ struct ConfigJson {
     rope_parameters: Option<RopeTable>,
 }
 
-/// What a family's configuration class in `transformers` fills in, where families differ.
+/// Values that a family's configuration class in `transformers` fills in, where families differ.
 struct FamilyDefaults {
     /// As many as heads where absent.
     kv_heads: Option<usize>,
@@ -259,8 +259,8 @@ impl ConfigJson {
 }
 
 impl RopeTable {
-    /// Given, or from the stretch as the paper suggests: `0.1 ln(factor) + 1`, weighted by the two `mscale`s if both are
-    /// there.
+    /// Given, or from the stretch as the paper suggests: `0.1 ln(factor) + 1`, weighted by the two `mscale`s if both
+    /// are there.
     fn yarn_attention_factor(&self, factor: f64) -> f64 {
         let warmth = |mscale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 };
         let given = |value: Option<f64>| value.filter(|value| *value != 0.0);

@@ -1,5 +1,5 @@
-//! From a model's files to a decoder whose layers come and go: measures the disk, plans, reads what stays, and starts the
-//! rest on its way.
+//! Streaming on the CPU from a model's files: measures the disk, plans, reads resident layers, and starts reading the
+//! streamed ones.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::streamed::request::{StreamRequest, StreamedPart, needs_beside_layers}
 use crate::streamed::store_source::StoreSource;
 use crate::streamed::table::{LayerTable, MatrixPiece};
 
-/// The layers of one device, of which some come and go. What of the ends is on the device has been read.
+/// The layers of one device, of which some are streamed. The weights before and behind them have been read.
 pub(crate) fn open(asked: &StreamRequest<'_>, reader: &mut WeightReader<'_>) -> Result<StreamedPart, ModelError> {
     let StreamRequest { spec, part, options, .. } = *asked;
     let DevicePart { place, layers, .. } = part;
@@ -44,7 +44,7 @@ pub(crate) fn open(asked: &StreamRequest<'_>, reader: &mut WeightReader<'_>) -> 
     let rates = measure(&table, layers, store.as_ref())?;
     let mut planned = match plan(&needs, place.budget, &options.residency, Some(&rates)).map_err(ModelError::Refused)? {
         ResidencyPlan::Stream(planned) => planned,
-        // Whoever came here thought otherwise; nothing to stream is a plan too.
+        // The caller expected streamed layers; a plan without any is valid too.
         ResidencyPlan::Resident => everything(&needs),
     };
     // From here on layers go by their numbers in the model.
@@ -110,7 +110,8 @@ fn host_buffer(bytes: usize) -> Result<HostBuffer, ModelError> {
     HostBuffer::new(bytes).map_err(|error| ModelError::Device(DecoderError::OutOfMemory(error.to_string())))
 }
 
-/// How fast the store reads and this machine computes; the latter from two layers, of which the first warms everything up.
+/// How fast the store reads and this machine computes; the latter from two layers, of which the first warms everything
+/// up.
 fn measure(table: &LayerTable, layers: &Range<usize>, store: &dyn WeightStore) -> Result<Rates, ModelError> {
     let mut rates = Rates { read: 1e9, place: f64::INFINITY, latency: 1e-4, compute: 10e9 };
     let samples = [layers.start, layers.start + layers.len() / 2].map(|layer| table.reads(&[layer]));

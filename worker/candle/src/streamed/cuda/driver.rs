@@ -1,8 +1,8 @@
 //! Copies to a GPU beside what it computes: candle's stream, a second one for copies, and events between them.
 //!
-//! candle knows one stream. Its tensors do not track their uses ([`crate::device`]), so everything that two streams have to
-//! keep in order is said here by an event, as the engine asks for it. All calls come with their context made current: they
-//! come from the thread that computes and from the one that places.
+//! candle knows one stream. Its tensors do not track their uses ([`crate::device`]), so events order the work of the
+//! two streams, as the engine asks for it. All calls come with their context made current: they come from the thread
+//! that computes and from the one that places.
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ impl CopyDriver for CudaDriver {
     }
 
     fn event(&self, timed: bool) -> Result<CudaEvent, StreamFault> {
-        // Whoever waits for one sleeps: a copy takes milliseconds, and asking in a loop meanwhile would take a core.
+        // A wait for an event sleeps: a copy takes milliseconds, and asking in a loop meanwhile would take a core.
         let flags = timed.then_some(sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC);
         self.context.new_event(flags).map_err(fault)
     }
@@ -86,8 +86,8 @@ impl CopyDriver for CudaDriver {
             return Err(StreamFault::Step(format!("{} bytes for a matrix of {}", from.len(), to.bytes)));
         }
         self.context.bind_to_thread().map_err(fault)?;
-        // SAFETY: `to` has so many bytes at its address, and it and `from` stay until an event behind this is reached, as
-        // whoever asks promises.
+        // SAFETY: `to` has so many bytes at its address, and it and `from` stay until an event behind this is reached,
+        // as whoever asks promises.
         #[allow(unsafe_code)]
         unsafe { result::memcpy_htod_async(to.address, from, self.copy.cu_stream()) }.map_err(fault)
     }

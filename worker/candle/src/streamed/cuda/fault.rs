@@ -1,4 +1,4 @@
-//! What CUDA's errors mean for a load and for a step that is streamed.
+//! The meaning of CUDA's errors for a load and for a step with streamed layers.
 
 use candle_core::Error;
 use candle_core::cuda_backend::CudaError;

@@ -1,5 +1,5 @@
-//! Memory that layers are streamed through: slots on the GPU that matrices compute from, and page-locked memory of the host
-//! that the GPU copies from by itself.
+//! Memory that layers are streamed through. Matrices compute from slots on the GPU, and the GPU copies by itself from
+//! page-locked memory of the host.
 
 use std::slice;
 
@@ -23,11 +23,11 @@ use crate::matrix::Matrix;
 use crate::matrix::blocks::{self, DeviceBlocks};
 use crate::streamed::device_copy::MatrixMemory;
 
-/// What memory on a GPU is given out in; kernels read in vectors.
+/// The alignment of memory on a GPU; kernels read in vectors.
 const ALIGNMENT: u64 = 256;
 
-/// Memory on the GPU for one matrix: a tensor of candle's, or one of its quantised ones. It was zeroed when it was allocated,
-/// and only ever the matrix's own bytes are written, so what kernels read behind the last row stays zero.
+/// Memory on the GPU for one matrix: a tensor of candle's, or one of its quantised ones. It was zeroed when it was
+/// allocated, and only the matrix's own bytes are written. Bytes that kernels read behind the last row stay zero.
 pub(crate) struct SlotMemory {
     matrix: Matrix,
     /// Of its first byte. Stays the same as long as the matrix lives.
@@ -109,8 +109,8 @@ impl HostMemory for Pinned {
 
     #[allow(unsafe_code)]
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above; nobody else has a reference to it. The GPU reads it only while whoever asked for the copy keeps it
-        // borrowed or waits for the copy's end.
+        // SAFETY: as above; nobody else has a reference to it. The GPU reads it only while whoever asked for the copy
+        // keeps it borrowed or waits for the copy's end.
         unsafe { slice::from_raw_parts_mut(self.start, self.bytes) }
     }
 }
@@ -120,8 +120,8 @@ pub(super) fn pinned(context: &Arc<CudaContext>, bytes: usize) -> std::result::R
     let bytes = bytes.max(1).next_multiple_of(PAGE);
     // The driver does not promise that memory begins with a page, and small pieces of it share one.
     let with_room = bytes.saturating_add(PAGE);
-    // Ordinary cached memory: reads of the check and of the CPU are as fast as any. Portable: other GPUs copy from it too.
-    // SAFETY: its contents are set below before anybody reads them.
+    // Ordinary cached memory: reads of the check and of the CPU are as fast as any. Portable: other GPUs copy from it
+    // too. SAFETY: its contents are set below before anybody reads them.
     #[allow(unsafe_code)]
     let memory = unsafe { context.alloc_pinned_with_flags::<u8>(with_room, sys::CU_MEMHOSTALLOC_PORTABLE) };
     let mut memory = memory.map_err(|error| not_pinned(error, bytes))?;

@@ -144,8 +144,8 @@ fn fits(table: &LayerTable, layers: &Range<usize>, target: &WeightTarget) -> Res
     }
 }
 
-/// A plan whose slots fit, with the bytes that these really have. A plan counts those of its largest block; a slot has room for
-/// every class as often as any block has it, which is more where layers differ in type.
+/// A plan whose slots fit, with the bytes that these really have. A plan counts the bytes of its largest block. A slot
+/// has room for every class as often as any block has it. That is more where layers differ in type.
 fn fitting(
     table: &LayerTable,
     first: usize,
@@ -176,7 +176,7 @@ fn fitting(
     }
 }
 
-/// What host memory is used for.
+/// The uses of host memory.
 struct HostShare {
     buffers: usize,
     held: Vec<BlockId>,
@@ -184,8 +184,8 @@ struct HostShare {
 }
 
 impl HostShare {
-    /// Buffers first; then as many blocks as fit, evenly among those that do not stay on the device, so that the disk has
-    /// time for the others while they are copied. Without a limit only buffers: nobody has said that the rest is to be had.
+    /// Buffers first, then as many blocks as fit. They are chosen evenly among the streamed ones, so that the disk has
+    /// time for the others while they are copied. Without a limit only buffers are held.
     fn of(
         limit: Option<u64>,
         blocks: &[(Reads, Vec<MatrixPiece>)],
@@ -216,8 +216,8 @@ impl HostShare {
     }
 }
 
-/// How fast the store reads, the device is copied to, and it computes; the latter two from two layers, of which the first
-/// warms everything up.
+/// The rates of the store, of copies to the device and of computing. The latter two are measured on two layers, of
+/// which the first is a warm-up.
 fn measure<D>(
     table: &LayerTable,
     layers: &Range<usize>,

@@ -247,7 +247,7 @@ fn slots_that_take_more_than_their_largest_block_still_fit_the_budget() {
             Ok(mut comes) => {
                 assert!(bits(&mut comes) == expected);
                 let plan = comes.monitor().unwrap().residency().clone();
-                // What is reported is what was allocated, nothing of which is left from measuring.
+                // The report equals the allocation, and nothing of it is left from measuring.
                 assert_eq!(plan.slots as u64 * plan.slot_bytes, driver.allocated.load(Ordering::SeqCst));
                 mixed += usize::from(plan.streamed_layers > 0 && plan.resident_layers > 0);
                 assert!(comes.info().weight_bytes < limit);

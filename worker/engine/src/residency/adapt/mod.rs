@@ -1,10 +1,10 @@
-//! How far to look ahead while a model runs: the last steps, as they were measured, are played again with every look-ahead
-//! that the slots allow, and the one that would have taken least is chosen. Decides; knows measured durations, no clock.
+//! The look-ahead of a running model. The last steps, as they were measured, are simulated with every look-ahead that
+//! the slots allow. The fastest one is chosen. Decides; knows measured durations, no clock.
 //!
-//! A slot either looks ahead or holds a block that then need not come. Looking further ahead evens out reads that take now
-//! longer, now shorter, and pauses in which nothing computes; holding a block saves its read in every step. Which is worth
-//! more is seen in the measured durations alone, not in their means. A change moves nothing and costs one read at most,
-//! so it may be tried; it is taken back when steps got no faster, and then the next one waits longer.
+//! A slot either looks ahead or holds a block that then need not come. Looking further ahead evens out reads that take
+//! now longer, now shorter, and pauses in which nothing computes. Holding a block saves its read in every step. Which
+//! is worth more is seen in the measured durations alone, not in their means. A change moves nothing and costs one read
+//! at most, so it may be tried. It is taken back when steps got no faster, and then the next one waits longer.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ use super::timeline::StepTimeline;
 
 /// Steps that are looked at together.
 const RECENT: usize = 8;
-/// What would be gained has to be more than this share of a step.
+/// A gain has to be more than this share of a step.
 const GAIN: f64 = 0.03;
 /// Looks in a row, at different steps, that have to agree.
 const AGREE: usize = 2;
@@ -66,7 +66,7 @@ pub struct Adapter {
     free: bool,
     recent: VecDeque<Measured>,
     steps: u64,
-    /// What the last looks wanted, and how many of them.
+    /// The look-ahead that the last checks chose, and how many agreed.
     agreed: (usize, usize),
     /// A change whose effect is not known yet: the look-ahead before it, and seconds of a step then.
     trial: Option<(usize, f64)>,
@@ -86,7 +86,8 @@ struct Measured {
 }
 
 impl Adapter {
-    /// For a plan over layers of so many bytes. Nothing is changed where slots hold no blocks and look no further than one.
+    /// For a plan over layers of so many bytes. Nothing is changed where slots hold no blocks and look no further than
+    /// one.
     pub fn new(plan: &StreamPlan, layer_bytes: &[u64], wish: Option<usize>) -> Self {
         Self {
             look_ahead: plan.look_ahead,
@@ -174,11 +175,11 @@ impl Adapter {
         Some(settled.iter().sum::<f64>() / settled.len() as f64)
     }
 
-    /// What a step would have cost with these blocks staying. A block that was not read counts as others of its size.
+    /// The cost of a step if these blocks had stayed. A block that was not read counts as others of its size.
     fn cost(&self, step: &Measured, kept: &[BlockId]) -> StepCost {
         let comes: Vec<usize> = (0..self.plan.blocks.len()).filter(|block| !kept.contains(&BlockId(*block))).collect();
-        // The others of the same step stand for a block that did not come, one after the other: a disk that wavers does so
-        // for all of them.
+        // The others of the same step stand for a block that did not come, one after the other: a disk that wavers does
+        // so for all of them.
         let mut others = step.blocks.iter().enumerate().filter_map(|(block, cost)| Some((block, (*cost)?))).cycle();
         let mut stands_for = |block: usize| {
             let Some((other, cost)) = others.next() else { return BlockCost::default() };

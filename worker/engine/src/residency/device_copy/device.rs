@@ -21,7 +21,7 @@ pub struct CopyPiece<C> {
     pub at: Range<usize>,
 }
 
-/// What looks at a block's bytes when they come for the first time, and says what is wrong with them.
+/// A check of a block's bytes when they are read for the first time. Its error names the fault.
 pub type BlockCheck = Box<dyn Fn(BlockId, &[u8]) -> Result<(), String> + Send>;
 
 /// A [`StreamDevice`] over a [`CopyDriver`].
@@ -35,7 +35,7 @@ pub struct CopyDevice<D: CopyDriver> {
     pub(super) check: BlockCheck,
     /// By block: whether its bytes were looked at. Files do not change while they are read, so once is enough.
     checked: Vec<bool>,
-    /// What the last copy took.
+    /// The duration of the last copy.
     copied: Option<Duration>,
 }
 
@@ -99,8 +99,8 @@ impl<D: CopyDriver> StreamDevice for CopyDevice<D> {
         // From here on the slot goes back when this is dropped, whatever happens.
         let copied = BlockCopy::new(slot, pieces, Arc::clone(&self.slots), Arc::clone(&self.driver))?;
         let asked = self.ask(&copied, pieces, bytes);
-        // What was read goes to the next read as soon as this returns, so nothing may copy from it then, not even of a block
-        // of which a part could not be asked for.
+        // The buffer goes to the next read as soon as this returns, so nothing may copy from it then. That holds for a
+        // block of which only a part was queued, too.
         self.driver.record(&copied.slot().ready, Queue::Copy)?;
         self.driver.finish(&copied.slot().ready)?;
         asked?;
@@ -163,7 +163,7 @@ impl<D: CopyDriver> BlockCopy<D> {
 impl<D: CopyDriver> Drop for BlockCopy<D> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
-            // What was asked of the copy queue reaches its end before the slot is filled anew: that queue keeps its order.
+            // Copies already in the queue end before the slot is filled anew: that queue keeps its order.
             let recorded = self.driver.record(&slot.free, Queue::Compute);
             self.slots.give_back(slot, recorded.err());
         }

@@ -1,4 +1,5 @@
-//! Everything that a kind of hardware has to offer so that blocks can be copied to it. Knows queues and marks, no blocks.
+//! Everything that a kind of hardware has to offer so that blocks can be copied to it. Knows queues and marks, no
+//! blocks.
 
 use std::hash::Hash;
 
@@ -6,7 +7,7 @@ use model_boss_weights::store::HostBuffer;
 
 use crate::residency::streamer::{Capabilities, StreamFault};
 
-/// What a device has to offer so that blocks can be copied to it. Calls on queues return at once; what they ask for is done
+/// The operations of a device that blocks can be copied to. Calls on queues return at once; what they ask for is done
 /// in their order.
 pub trait CopyDriver: Send + Sync + 'static {
     /// The type and shape of a piece: what says how much memory it takes and how it is computed with.
@@ -16,14 +17,14 @@ pub trait CopyDriver: Send + Sync + 'static {
     /// A mark in a queue.
     type Event: Send + Sync;
 
-    /// What it can.
+    /// The device's capabilities.
     fn capabilities(&self) -> Capabilities;
 
     /// Host memory that it copies from at its best.
     fn host_buffer(&self, bytes: usize) -> Result<HostBuffer, StreamFault>;
 
-    /// Memory for a piece of that class, zeroed: both where the compute queue has come so far. Dropping it is in the order
-    /// of that queue too.
+    /// Memory for a piece of that class, zeroed: both where the compute queue has come so far. Dropping it is in the
+    /// order of that queue too.
     fn allocate(&self, class: &Self::Class) -> Result<Self::Memory, StreamFault>;
 
     /// A mark that is nowhere yet: waiting for it waits for nothing. `timed` ones know when they were reached; only for

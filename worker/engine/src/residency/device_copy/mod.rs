@@ -1,15 +1,15 @@
-//! Streaming to a device with memory of its own: blocks are copied from host memory into slots that are allocated once,
-//! on a queue beside the one that computes (RS-2, RS-3). Everything that a kind of hardware has to offer for it is a
-//! [`CopyDriver`]; what is decided here is which slot, and what waits for what.
+//! Streaming to a device with memory of its own. Blocks are copied from host memory into slots that are allocated once,
+//! on a queue beside the one that computes (RS-2, RS-3). A [`CopyDriver`] has the operations of a kind of hardware.
+//! This folder decides which slot a block goes to, and what waits for what.
 //!
 //! Work is handed to queues and done later, so two orders have to be kept, each by an event:
 //!
 //! - *ready*: the block is copied; computing waits for it before it uses the slot.
 //! - *free*: everything that was computed with the slot is done; the next copy into it waits for that.
 //!
-//! A block has pieces, and pieces of the same type and shape are of one *class*. A slot has memory for as many pieces of
-//! each class as any block has, so that every block fits every slot, and no piece is ever smaller than its memory: nothing
-//! of what was there before is left behind it.
+//! A block has pieces, and pieces of the same type and shape are of one *class*. A slot has memory for as many pieces
+//! of each class as any block has, so that every block fits every slot. No piece is smaller than its memory, so nothing
+//! of an earlier piece is left behind it.
 
 mod clock;
 mod device;

@@ -1,5 +1,5 @@
-//! A driver that is played: two queues that run as late and as unevenly as real ones may, and that notice what real ones
-//! would do silently wrong.
+//! A simulated driver. Its two queues run as late and as unevenly as real ones may, and notice errors that real ones
+//! would not report.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -10,14 +10,14 @@ use model_boss_weights::store::HostBuffer;
 use super::super::streamer::{Capabilities, StreamFault};
 use super::{CopyDriver, Queue};
 
-/// What a broken caller would leave out.
+/// An order of events that a broken caller would leave out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LeftOut {
     /// Copies do not wait for what computes.
     pub(super) free: bool,
     /// Computing does not wait for copies, and nobody else does either.
     pub(super) ready: bool,
-    /// Nobody waits for a copy before its host memory is used again.
+    /// The caller does not wait for a copy before its host memory is used again.
     pub(super) finish: bool,
 }
 

@@ -73,7 +73,7 @@ pub(super) struct Slots<D: CopyDriver> {
 struct SlotsState<D: CopyDriver> {
     /// The one that has been free for longest stands first: what was computed with it is most likely done.
     free: VecDeque<DeviceSlot<D>>,
-    /// What went wrong where nobody could be told.
+    /// A fault that happened where no caller could receive it.
     fault: Option<StreamFault>,
 }
 
@@ -87,8 +87,8 @@ impl<D: CopyDriver> Slots<D> {
         Ok(Arc::new(Self { state: Mutex::new(SlotsState { free, fault: None }), given_back: Condvar::new() }))
     }
 
-    /// A free slot. The schedule lets no more blocks be on their way than there are slots, so if there is none, another
-    /// thread is about to give one back.
+    /// A free slot. The schedule starts no more blocks than there are slots. If none is free, another thread is about
+    /// to give one back.
     pub(super) fn take(&self) -> Result<DeviceSlot<D>, StreamFault> {
         let mut state = self.lock();
         loop {

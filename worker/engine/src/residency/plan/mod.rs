@@ -1,14 +1,14 @@
-//! Which layers stay on a device and which are streamed through it, and through how large a window; or that it cannot be
-//! done, with the numbers. Knows bytes and rates, no files and no devices.
+//! The layers that stay on a device and those that are streamed, and through how many slots. Where neither works, a
+//! refusal with the numbers. Knows bytes and rates, no files and no devices.
 
 use model_boss_protocol::{ByteCount, ResidencyMode};
 
 use super::predict::{self, BlockCost, LayerCost, StepCost};
 use super::schedule::BlockId;
 
-/// A block has so many bytes where nothing was measured, so that what a transfer costs to begin with does not count.
+/// Bytes of a block where nothing was measured: enough that the fixed cost of a transfer does not count.
 const SMALLEST_BLOCK: u64 = 32 << 20;
-/// And at most so many layers.
+/// The most layers of a block.
 const LARGEST_BLOCK: usize = 4;
 /// Blocks fetched ahead of the one in use, where nothing was measured.
 const USUAL_WINDOW: usize = 2;
@@ -19,7 +19,7 @@ const WORTH_IT: f64 = 0.995;
 /// So much more may come in a step for slots that can change between looking ahead and holding blocks.
 const FREEDOM: f64 = 1.02;
 
-/// What a model needs on one device, in bytes.
+/// Memory that a model needs on one device, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryNeeds {
     /// Of each layer's weights that can be streamed.
@@ -43,7 +43,7 @@ pub struct ResidencyOptions {
     pub block: Option<usize>,
 }
 
-/// What was measured.
+/// The measured rates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rates {
     /// Bytes per second from storage into host memory.
@@ -56,16 +56,16 @@ pub struct Rates {
     pub compute: f64,
 }
 
-/// What to do.
+/// The decision for one device.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ResidencyPlan {
     /// Everything stays.
     Resident,
-    /// Some layers come and go.
+    /// Some layers are streamed.
     Stream(StreamPlan),
 }
 
-/// How layers come and go.
+/// The blocks and slots of streamed layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StreamPlan {
     /// The layers of each block, in the order they compute. All other layers stay.
@@ -78,19 +78,19 @@ pub struct StreamPlan {
     pub slot_bytes: u64,
     /// Bytes of all layers that stay outside of the slots.
     pub resident_bytes: u64,
-    /// Bytes that come and go in each step, at that look-ahead.
+    /// Bytes that are streamed in each step, at that look-ahead.
     pub streamed_bytes: u64,
     /// Seconds that a step of one token will take, if rates are known.
     pub step_seconds: Option<f64>,
 }
 
 impl StreamPlan {
-    /// Whether a layer comes and goes.
+    /// Whether a layer is streamed.
     pub fn streams(&self, layer: usize) -> bool {
         self.blocks.iter().flatten().any(|streamed| *streamed == layer)
     }
 
-    /// The blocks that stay in slots while one so far ahead is fetched: evenly among the others, so that reading goes on
+    /// The blocks that stay in slots at a look-ahead. They are chosen evenly among the others, so that reading goes on
     /// while they compute.
     pub fn kept(&self, look_ahead: usize) -> Vec<BlockId> {
         let (blocks, keep) = (self.blocks.len(), self.slots.saturating_sub(look_ahead + 1));
@@ -121,7 +121,7 @@ pub enum PlanRefusal {
         workspace: ByteCount,
         /// All of them.
         needs: ByteCount,
-        /// What there is.
+        /// The bytes that may be used.
         budget: ByteCount,
     },
     /// Not even one block at a time.
@@ -133,7 +133,7 @@ pub enum PlanRefusal {
     NotStreamed {
         /// All parts.
         needs: ByteCount,
-        /// What there is.
+        /// The bytes that may be used.
         budget: ByteCount,
         /// Weights that always stay.
         ends: ByteCount,
@@ -156,7 +156,7 @@ pub fn plan(
     rates: Option<&Rates>,
 ) -> Result<ResidencyPlan, PlanRefusal> {
     let layers: u64 = needs.layers.iter().sum();
-    // What a file says of itself may be anything.
+    // Sizes from a file may be any number.
     let always = needs.ends.saturating_add(needs.kv).saturating_add(needs.workspace);
     let all = always.saturating_add(layers);
     match wish.mode {
@@ -211,8 +211,8 @@ pub fn plan(
     })
 }
 
-/// Layers per block to choose from, the usual first. Smaller blocks leave more room for layers that stay; what each read
-/// costs to begin with speaks against them, and is known only where it was measured.
+/// Layers per block to choose from, the usual first. Smaller blocks leave more room for resident layers. The fixed cost
+/// of each read speaks against them, and is known only where it was measured.
 fn sizes(needs: &MemoryNeeds, wish: &ResidencyOptions, rates: Option<&Rates>) -> impl Iterator<Item = usize> {
     let usual = wish.block.map_or_else(|| usual_size(needs), |block| block.clamp(1, needs.layers.len().max(1)));
     let others = if rates.is_some() && wish.block.is_none() { 1..LARGEST_BLOCK + 1 } else { 0..0 };
@@ -230,7 +230,8 @@ fn largest(needs: &MemoryNeeds, layers: impl IntoIterator<Item = usize>, size: u
     bytes.chunks(size.max(1)).map(|block| block.iter().sum()).max().unwrap_or(0)
 }
 
-/// With slots that can hold blocks as well as look ahead, where nothing forbids it and hardly more comes in a step for it.
+/// With slots that can hold blocks as well as look ahead, where nothing forbids it and hardly more comes in a step for
+/// it.
 fn changeable(
     needs: &MemoryNeeds,
     room: u64,
@@ -252,8 +253,8 @@ fn changeable(
     Some(freer.unwrap_or(fixed))
 }
 
-/// As many layers stay as fit beside the slots; they stand evenly between the others, so that reading goes on while they
-/// compute.
+/// As many layers stay as fit beside the slots; they stand evenly between the others, so that reading goes on while
+/// they compute.
 fn with(
     needs: &MemoryNeeds,
     room: u64,
@@ -292,7 +293,7 @@ fn with(
     None
 }
 
-/// What a step of a plan costs at some rates, at the look-ahead that was planned.
+/// The cost of a plan's step at some rates, at the look-ahead that was planned.
 pub fn cost(needs: &MemoryNeeds, plan: &StreamPlan, rates: &Rates) -> StepCost {
     let kept = plan.kept(plan.look_ahead);
     let comes: Vec<&Vec<usize>> = (0..plan.blocks.len())

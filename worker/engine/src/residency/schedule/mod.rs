@@ -1,10 +1,10 @@
-//! In which order blocks of layers are read, placed on the device, computed with and dropped. Decides; whoever acts
-//! reports back. Knows numbers of layers, no bytes and no time.
+//! In which order blocks of layers are read, placed on the device, computed with and dropped. It decides; the caller
+//! acts and reports back. Knows numbers of layers, no bytes and no time.
 //!
-//! A *block* is some layers that come and go together. Blocks come in the order in which layers compute, and behind the
-//! last comes the first again: while the last layers of a step compute, the first of the next step are on their way. A
-//! block takes one of `slots` places from the moment its read begins until its last layer has computed, so the device
-//! never holds more than `slots` of them. Places that are not needed to look ahead can hold blocks that stay
+//! A *block* is some layers that are streamed together. Blocks are read in the order in which layers compute. After the
+//! last comes the first again: while the last layers of a step compute, the first of the next step are read. A block
+//! takes one of `slots` places from the beginning of its read until its last layer has computed. The device therefore
+//! never holds more than `slots` blocks. Places that are not needed to look ahead can hold blocks that stay
 //! ([`Schedule::keep`]): which ones may change at any time, without anything being moved.
 
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ pub struct Fetch {
     pub block: BlockId,
 }
 
-/// What has to happen before a layer computes.
+/// The state of a layer that is about to compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerNeed {
     /// Nothing: it stays on the device.
@@ -111,13 +111,13 @@ impl Schedule {
         self.wanted.len() + self.unwanted.len() + self.kept.len()
     }
 
-    /// Chooses the blocks that stay from their next use on; those that stayed until now are dropped behind it. One place is
-    /// always left to those that come and go.
+    /// Chooses the blocks that stay from their next use on; those that stayed until now are dropped behind it. One
+    /// place is always left to streamed ones.
     pub fn keep(&mut self, blocks: &[BlockId]) {
         self.keep = (0..self.blocks()).map(|block| blocks.contains(&BlockId(block))).collect();
     }
 
-    /// The next block to read, if there is a place for it. Whoever asks reads it.
+    /// The next block to read, if there is a place for it. The caller reads it.
     pub fn next_read(&mut self) -> Option<Fetch> {
         if self.blocks() == 0 || self.held() >= self.slots {
             return None;
@@ -138,7 +138,7 @@ impl Schedule {
         self.arrived(fetch, FetchStage::Reading, FetchStage::Read)
     }
 
-    /// The next block to place on the device. Whoever asks places it. Blocks are placed in the order they were read.
+    /// The next block to place on the device. The caller places it. Blocks are placed in the order they were read.
     pub fn next_place(&mut self) -> Option<Fetch> {
         let (fetch, stage) = self.wanted.iter_mut().find(|(_, stage)| *stage < FetchStage::Placing)?;
         if *stage != FetchStage::Read {
@@ -164,8 +164,8 @@ impl Schedule {
         }
     }
 
-    /// What a layer needs before it computes. Asking for a layer out of order, as a new step does after one that ended
-    /// early, lets everything go that would come too soon; see [`Schedule::holds`].
+    /// The state of a layer that is about to compute. Asking for a layer out of order, as after a step that ended
+    /// early, drops blocks that would be there too soon; see [`Schedule::holds`].
     pub fn need(&mut self, layer: usize) -> LayerNeed {
         let Some(block) = self.block_of(layer) else { return LayerNeed::Resident };
         if let Some(kept) = self.kept.iter().find(|kept| kept.block == block) {
@@ -195,7 +195,7 @@ impl Schedule {
         self.block_of.get(layer).copied().flatten()
     }
 
-    /// Whether a fetch is still wanted. What is not may be dropped at once.
+    /// Whether a fetch is still wanted. A fetch that is not held may be dropped at once.
     pub fn holds(&self, fetch: FetchId) -> bool {
         self.wanted.iter().map(|(wanted, _)| wanted).chain(&self.kept).any(|held| held.id == fetch)
     }

@@ -146,7 +146,7 @@ proptest! {
         prop_assert!((predicted / mean - 1.0).abs() < 0.05, "predicted {} played {}", predicted, mean);
     }
 
-    /// Whatever stays among what comes, wherever the balance comes from: layers, blocks, a slow place.
+    /// Any mix of resident and streamed blocks is predicted, for any balance of layers, blocks and placing.
     #[test]
     fn rs_2_balanced_copy_and_compute_overlap_by_ninety_five_percent(
         layers in 24..80_usize, share in 0.3..1.0_f64, size in 1..4_usize, placing in 0.0..0.5_f64,

@@ -14,13 +14,13 @@ pub trait BlockSource: Send + 'static {
     fn read(&mut self, block: BlockId, into: &mut [u8]) -> Result<u64, StreamFault>;
 }
 
-/// Brings what was read to where it computes. Lives on a thread of its own; everything a kind of hardware has to offer for
-/// streaming stands here.
+/// Brings what was read to where it computes. Lives on a thread of its own; everything a kind of hardware has to offer
+/// for streaming stands here.
 pub trait StreamDevice: Send + 'static {
     /// A block's weights, ready to compute with. Dropping it gives their place back.
     type Block: Send + Sync + 'static;
 
-    /// What it can.
+    /// The device's capabilities.
     fn capabilities(&self) -> Capabilities;
 
     /// Memory that reads go to: what the device can best copy from.
@@ -30,8 +30,8 @@ pub trait StreamDevice: Send + 'static {
         })
     }
 
-    /// Whether it has a block's bytes in host memory by itself, and how many: then they are not read, and the loan that comes
-    /// with the block is empty. Asked once, before streaming begins.
+    /// The number of a block's bytes that it holds in host memory itself. Such a block is not read, and the loan that
+    /// comes with it is empty. Asked once, before streaming begins.
     fn holds(&self, _block: BlockId) -> Option<u64> {
         None
     }
@@ -40,14 +40,14 @@ pub trait StreamDevice: Send + 'static {
     /// where host memory is the device's own, the block keeps it.
     fn place(&mut self, block: BlockId, from: Loan) -> Result<Self::Block, StreamFault>;
 
-    /// How long the device was at work on the block that was placed last, where the call also waited for what computes
-    /// before it; absent where the call took as long as the work.
+    /// The time that the device worked on the block placed last, where the call also waited for the computation before
+    /// it. Absent where the call took as long as the work.
     fn worked(&self) -> Option<Duration> {
         None
     }
 }
 
-/// What a kind of device can.
+/// The capabilities of a kind of device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Capabilities {
     /// Computes in host memory: what was read need not be copied.
@@ -63,6 +63,6 @@ pub enum StreamFault {
     Step(String),
     /// Nothing will work any more.
     Fatal(String),
-    /// Whoever waited for it wants it no longer.
+    /// The request that waited for it was cancelled.
     Interrupted,
 }

@@ -19,8 +19,8 @@ use crate::residency::timeline::{Compute, Copy, StepTimeline, TimeSpan};
 /// How often somebody who waits for a layer looks whether it is still wanted.
 const LOOK_UP: Duration = Duration::from_millis(20);
 
-/// How long the end waits for a read that is under way. One that never ends, of a server that is gone, keeps its thread and
-/// its buffer until the process ends.
+/// How long the end waits for a read that is under way. One that never ends, of a server that is gone, keeps its thread
+/// and its buffer until the process ends.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Streaming could not begin.
@@ -34,7 +34,7 @@ pub enum StreamError {
     Thread(#[source] io::Error),
 }
 
-/// Layers that come and go. Dropping it ends its threads, as soon as they have ended what they are at.
+/// Streamed layers of one device. Dropping it ends its threads, as soon as they have finished their current work.
 pub struct Streamer<D: StreamDevice> {
     pub(super) shared: Arc<SharedStream<D>>,
     ring: Arc<Ring>,
@@ -130,14 +130,14 @@ impl<D: StreamDevice> Streamer<D> {
     /// Waits for a layer's block; none for a layer that is resident. The block must be dropped before
     /// [`Streamer::computed`] is called.
     ///
-    /// # Errors
-    /// When the block cannot be had, or with [`StreamFault::Interrupted`] soon after `stop` says that nobody wants it any more.
+    /// # Errors When the block cannot be had, or with [`StreamFault::Interrupted`] soon after `stop` says that the step
+    /// was cancelled.
     pub fn take(&mut self, layer: usize, stop: &dyn Fn() -> bool) -> Result<Option<Arc<D::Block>>, StreamFault> {
         let asked = Instant::now();
         let mut state = self.shared.lock();
         let fetch = loop {
             let need = state.schedule.need(layer);
-            // Even if it is there: what comes too soon holds a place that whoever places the next block waits for.
+            // Even if the block is there: one that came too soon holds a slot that the next block waits for.
             let dropped = state.sweep();
             if !dropped.is_empty() {
                 // They give their memory back, for which the lock is not needed.
@@ -194,8 +194,8 @@ impl<D: StreamDevice> Streamer<D> {
         drop(block);
     }
 
-    /// Says when layers really computed, in seconds since the step began, on a device that is only handed its work. What a
-    /// layer waited then lies between the layer before and itself.
+    /// Says when layers really computed, in seconds since the step began, on a device that is only handed its work. A
+    /// layer's wait then is the time between the layer before and itself.
     pub fn computed_at(&mut self, spans: &[(usize, TimeSpan)]) {
         let mut before = None;
         for of_layer in &mut self.step.layers {

@@ -1,4 +1,4 @@
-//! What streaming does, for those who watch it from other threads.
+//! A monitor of streaming, for readers on other threads.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,14 +13,14 @@ use crate::residency::timeline::{LayerReport, StepTimeline, StreamTotals};
 pub struct ResidencySummary {
     /// Layers that stay on the device.
     pub resident_layers: usize,
-    /// Layers that come and go.
+    /// Streamed layers.
     pub streamed_layers: usize,
     /// Bytes of layers that stay.
     pub resident_bytes: u64,
     /// Bytes that come in each step, at the look-ahead that was planned.
     pub streamed_bytes: u64,
-    /// Of these, bytes that have to be put into another order where they are placed: none where a file has them as products
-    /// want them.
+    /// Of these, bytes that have to be put into another order where they are placed: none where a file has them as
+    /// products want them.
     pub rearranged_bytes: u64,
     /// Blocks they come in.
     pub blocks: usize,
@@ -30,13 +30,13 @@ pub struct ResidencySummary {
     pub look_ahead: usize,
     /// Bytes of a slot.
     pub slot_bytes: u64,
-    /// What reads them.
+    /// The store that reads them.
     pub store: String,
     /// Bytes per second that the store gave while the model was loaded.
     pub store_bytes_per_second: f64,
     /// Seconds that a step of one token was expected to take.
     pub predicted_step_seconds: f64,
-    /// What the device can.
+    /// The device's capabilities.
     pub capabilities: Capabilities,
 }
 
@@ -81,7 +81,7 @@ struct Steps {
     adapted: Adapted,
 }
 
-/// What running has taught.
+/// The changes that measured steps have led to.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Adapted {
     /// Blocks fetched ahead of the one in use now.
@@ -111,7 +111,7 @@ impl Monitor {
         Self { parts, ..Self::new(residency) }
     }
 
-    /// What was planned.
+    /// The plan that was made at load.
     pub fn residency(&self) -> &ResidencySummary {
         &self.residency
     }
@@ -136,7 +136,7 @@ impl Monitor {
         last
     }
 
-    /// What running has taught since the load.
+    /// The changes that measured steps have led to since the load.
     pub fn adapted(&self) -> Adapted {
         let Some((first, others)) = self.parts.split_first() else { return self.lock().adapted.clone() };
         let mut adapted = first.adapted();

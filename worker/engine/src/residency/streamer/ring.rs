@@ -1,4 +1,4 @@
-//! Host buffers that go round: lent to a read, given back when nobody needs what was read.
+//! Host buffers that go round: lent to a read, given back when its bytes are no longer needed.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -39,7 +39,7 @@ impl Ring {
         Loan { buffer: None, ring: Arc::clone(ring) }
     }
 
-    /// Lets nobody wait any more.
+    /// Ends every wait.
     pub(super) fn close(&self) {
         self.lock().closed = true;
         self.given_back.notify_all();

@@ -25,7 +25,7 @@ pub(super) struct StreamState<D: StreamDevice> {
     pub(super) running: usize,
 }
 
-/// Why a block did not come, as long as nobody has heard of it; for good if it is fatal.
+/// The reason that a block did not come, until it is reported; for good if it is fatal.
 pub(super) struct FetchFailure {
     fault: StreamFault,
     /// Which; none if it is all of them.
@@ -61,7 +61,7 @@ impl<D: StreamDevice> Drop for RunningThread<D> {
         let mut state = self.0.lock();
         state.running -= 1;
         if !state.closed {
-            // Nobody would ever bring what somebody waits for.
+            // No thread would ever bring the block that a step waits for.
             let fault = StreamFault::Fatal("what brings weights has failed; load the model again".to_owned());
             state.failure = Some(FetchFailure { fault, block: None });
         }
@@ -165,7 +165,7 @@ impl<D: StreamDevice> StreamState<D> {
         }
     }
 
-    /// Forgets a failure of which nobody has heard, if it is not for good; says whether there was one.
+    /// Forgets a failure that was not reported, if it is not fatal; says whether there was one.
     pub(super) fn forget_failure(&mut self) -> bool {
         self.failure.take_if(|failure| !failure.is_fatal()).is_some()
     }
@@ -174,13 +174,13 @@ impl<D: StreamDevice> StreamState<D> {
     pub(super) fn why_not(&mut self, layer: usize) -> Option<StreamFault> {
         let failure = self.failure.as_ref()?;
         if failure.is_fatal() {
-            // What is over stays over.
+            // A fatal fault stays.
             return Some(failure.fault.clone());
         }
         if failure.block == self.schedule.block_of(layer) {
             return self.failure.take().map(|failure| failure.fault);
         }
-        // It met another block, perhaps one of the next step. Once nobody brings this one, reading goes on with it.
+        // It met another block, perhaps one of the next step. Once no fetch brings this one, reading goes on with it.
         if !self.schedule.is_coming(layer) {
             self.failure = None;
         }
@@ -198,7 +198,7 @@ impl<D: StreamDevice> StreamState<D> {
     }
 }
 
-/// What nobody wants any more. It is dropped outside of the lock, because that gives its memory back.
+/// A block that is no longer wanted. It is dropped outside of the lock, because that gives its memory back.
 #[allow(dead_code, reason = "held to be dropped")]
 pub(super) enum Dropped<B> {
     Read(Loan),

@@ -64,8 +64,8 @@ pub(super) fn build(
     Ok(tokenizer)
 }
 
-/// Pairs in the order of their rank. Pairs that no text can reach, because a side or the whole is no token, are left
-/// out, and so are repetitions: the first one counts.
+/// Pairs in the order of their rank. Pairs are left out where a side or the whole is no token, because no text can
+/// reach them. Of repetitions the first one counts.
 fn merges(header: &Header<'_>, vocab: &Vocab) -> Result<Merges, VocabularyError> {
     let strings: Strings<'_> = header.need("tokenizer.ggml.merges")?;
     let mut merges = Merges::with_capacity(strings.len());

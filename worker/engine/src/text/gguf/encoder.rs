@@ -1,4 +1,4 @@
-//! The one face of all kinds of vocabulary: text to ids, ids to the bytes they stand for.
+//! The interface of all kinds of vocabulary: text to ids, ids to their bytes.
 
 use super::error::VocabularyError;
 use super::sentence_pieces::SentencePieces;

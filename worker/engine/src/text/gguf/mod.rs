@@ -3,8 +3,8 @@
 //!
 //! Four kinds of vocabulary: `gpt2` (pairs of bytes merged by rank), `gemma4` (the same over characters), `llama`
 //! (SentencePiece: pieces merged by score) and `bert` (longest pieces of words). All but `llama` become an ordinary
-//! [`tokenizers::Tokenizer`]; `llama` has an encoder of its own, because merging by score breaks ties by position, which
-//! a list of ranked pairs cannot say.
+//! [`tokenizers::Tokenizer`]. `llama` has an encoder of its own: merging by score breaks ties by position, which a list
+//! of ranked pairs cannot express.
 
 mod byte_pairs;
 mod encoder;

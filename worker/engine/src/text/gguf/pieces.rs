@@ -6,7 +6,7 @@ use model_boss_weights::gguf::{Array, Header, Strings};
 
 use super::error::VocabularyError;
 
-/// What a token is, by the number the format gives it.
+/// The kind of a token, by the number the format gives it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenKind {
     Normal,

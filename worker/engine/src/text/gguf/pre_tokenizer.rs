@@ -1,10 +1,10 @@
 //! How texts are cut into words before pairs are merged, by the name in `tokenizer.ggml.pre`. Knows patterns only.
 //!
 //! The patterns are those of the models' own `tokenizer.json`; which name means which pattern is llama.cpp's list. A
-//! model with several patterns applies them in turn: each cuts the pieces that the one before left, and what lies between
+//! model with several patterns applies them in turn. Each cuts the pieces that the one before left; the text between
 //! two matches is a piece too.
 
-/// What a pre-tokenizer's name stands for.
+/// The rules behind a pre-tokenizer's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::text) struct Rules {
     /// Applied in turn.

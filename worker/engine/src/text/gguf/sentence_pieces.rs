@@ -1,5 +1,5 @@
-//! SentencePiece vocabularies with scores: neighbouring pieces are merged, best score first, and what is no token in the
-//! end is spelled in bytes. Knows spellings and scores only.
+//! SentencePiece vocabularies with scores: neighbouring pieces are merged, best score first, and what is no token in
+//! the end is spelled in bytes. Knows spellings and scores only.
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};

@@ -35,12 +35,12 @@ pub struct Special {
     pub user_defined: BTreeSet<u32>,
     /// Control tokens that swallow the white space behind them.
     pub strips_right: BTreeSet<u32>,
-    /// What the file itself says of `add_bos`.
+    /// The file's own value of `add_bos`.
     pub(super) add_bos_given: Option<bool>,
 }
 
-/// Spellings of tokens that end a turn, whatever a file calls them: many files name only the token that ends a document.
-/// The list is llama.cpp's.
+/// Spellings of tokens that end a turn, whatever a file calls them: many files name only the token that ends a
+/// document. The list is llama.cpp's.
 const ENDS: [&str; 25] = [
     "<|eot_id|>",
     "<|im_end|>",
@@ -69,7 +69,7 @@ const ENDS: [&str; 25] = [
     "<|file_sep|>",
 ];
 
-/// What each of them begins with.
+/// The characters that each of them begins with.
 const FIRST: [char; 3] = ['<', '[', '_'];
 
 impl Special {

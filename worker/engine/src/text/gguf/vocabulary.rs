@@ -22,7 +22,7 @@ pub struct GgufVocabulary {
     pub templates: BTreeMap<String, String>,
     /// Bytes of the longest token's spelling.
     pub longest_spelling: usize,
-    /// What the reader should know: an unknown pre-tokenizer was replaced by the default one, or the like.
+    /// Warnings for the operator, such as an unknown pre-tokenizer that was replaced by the default one.
     pub warnings: Vec<String>,
 }
 

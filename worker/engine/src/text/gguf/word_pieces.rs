@@ -1,6 +1,6 @@
 //! Builds a word-piece tokenizer, as BERT has. Knows the library's parts.
 //!
-//! GGUF spells pieces the other way round from the library: the first piece of a word carries `▁`, where the library
+//! GGUF spells pieces the other way round from the library. The first piece of a word carries `▁`, where the library
 //! marks all others by `##`.
 
 use model_boss_weights::gguf::Header;

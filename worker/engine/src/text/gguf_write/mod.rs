@@ -1,5 +1,5 @@
-//! A model folder's text side as GGUF metadata: the way back of [`super::gguf::GgufVocabulary::read`]. Writes byte-level
-//! vocabularies, which is what GGUF calls `gpt2`; knows no tensors.
+//! A model folder's text side as GGUF metadata: the way back of [`super::gguf::GgufVocabulary::read`]. Writes
+//! byte-level vocabularies, which is what GGUF calls `gpt2`; knows no tensors.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -51,8 +51,8 @@ pub enum WriteVocabularyError {
     Write(#[from] WriteError),
 }
 
-/// Writes the vocabulary and the chat templates of a model folder. The embedding has `rows`; numbers without a token are
-/// filled up.
+/// Writes the vocabulary and the chat templates of a model folder. The embedding has `rows`; numbers without a token
+/// are filled up.
 pub fn write_vocabulary(folder: &Path, rows: usize, header: &mut HeaderWriter) -> Result<(), WriteVocabularyError> {
     let configs = Configs::read(folder)?;
     let json = files::tokenizer_json(folder)?;

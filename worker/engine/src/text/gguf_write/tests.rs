@@ -1,4 +1,4 @@
-//! What is written is read again, by this project's own reader.
+//! A written vocabulary is read again by this project's own reader.
 
 use std::fs;
 

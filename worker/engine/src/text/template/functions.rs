@@ -1,4 +1,5 @@
-//! What `transformers` puts into a template's environment, and the methods of Python's strings that templates call.
+//! Functions that `transformers` puts into a template's environment, and the methods of Python's strings that templates
+//! call.
 
 use std::fmt;
 

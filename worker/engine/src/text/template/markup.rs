@@ -1,4 +1,4 @@
-//! What Jinja2 does when text marked `safe` is added to other text: the other text is escaped for HTML.
+//! Jinja2's rule for text marked `safe` that is added to other text: the other text is escaped for HTML.
 //!
 //! No chat template wants that, but models were trained on prompts rendered so, and minijinja's `+` forgets the mark.
 //! An output such as `{{ "a"|safe + b }}` is therefore rewritten to a call that adds as Jinja2 does.

@@ -1,8 +1,8 @@
 //! Chat templates: a conversation becomes the text a model was trained on.
 //!
-//! Templates are Jinja, written for Jinja2 with the settings and helpers of `transformers`; here minijinja runs them. They
-//! come with a model's files, so they are strangers. Fuel bounds their steps and a cap bounds what they write; neither bounds
-//! a single step, so what renders them has to bound time, memory and stack as well.
+//! Templates are Jinja, written for Jinja2 with the settings and helpers of `transformers`; here minijinja runs them.
+//! They come with a model's files, so they are strangers. Fuel bounds their steps and a cap bounds what they write.
+//! Neither bounds a single step, so what renders them has to bound time, memory and stack as well.
 
 mod error;
 mod functions;
@@ -35,7 +35,7 @@ pub struct ChatTemplate {
     knows_developer: bool,
 }
 
-/// What a template is given.
+/// The variables that a template is rendered with.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Conversation {
     /// The messages: objects with at least `role` and `content`.

@@ -29,8 +29,8 @@ pub(super) fn install(environment: &mut Environment<'static>) {
     lazy(environment, "map", "builtin map");
 }
 
-/// Jinja2's filters that give a generator: they take nothing for an empty list, and what they give can be looped over or
-/// made a list, but is none.
+/// Jinja2's filters that give a generator. They take nothing for an empty list; their result can be looped over or made
+/// a list, but is none.
 fn lazy(environment: &mut Environment<'static>, name: &'static str, builtin: &'static str) {
     let filter = move |state: &mut State, value: Value, args: Rest<Value>, options: Kwargs| -> Result<Value, Error> {
         if is_none(&value) {

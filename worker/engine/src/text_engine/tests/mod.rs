@@ -320,7 +320,7 @@ fn too_many_waiting_are_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// What the batch looks like, and how prompts are cut, changes no answer.
+    /// Batch composition and the way prompts are cut change no answer.
     #[test]
     fn answers_do_not_depend_on_the_batch(
         requests in proptest::collection::vec(("[a-z]{1,40}", any::<u64>(), 1_usize..30, 0_u64..3), 1..7),

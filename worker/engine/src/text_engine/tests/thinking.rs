@@ -33,7 +33,7 @@ fn rc_23_thoughts_come_apart_from_the_answer_without_the_white_space_between() {
     assert_eq!(parts(&answer), ("hm hm", "Yes, é"));
     let usage = answer.finished.unwrap().usage;
     assert_eq!((usage.completion_tokens, usage.thought_tokens), (2 + 7 + 2 + 7 + 1, 7));
-    // Nobody asked: it is all text.
+    // Without a thinking plan everything is text.
     assert_eq!(parts(&says("{hm}yes.", prompt("hi"))), ("", "<think>hm</think>yes"));
 }
 
@@ -61,7 +61,8 @@ fn stop_strings_and_logprobs_are_about_the_answer() {
     assert_eq!(told, "ghi");
 }
 
-/// The decoder's answer depends on every token it was ever given: a forced token that it did not see, or saw twice, shows.
+/// The decoder's answer depends on every token it was ever given: a forced token that it did not see, or saw twice,
+/// shows.
 #[test]
 fn rc_23_the_model_goes_on_as_if_it_had_ended_its_thoughts_itself() {
     let rig = || Rig::new(Script::Hash(128), TextEngineSettings::default());
