@@ -19,7 +19,7 @@ pub enum Thinking {
     On,
     /// It answers at once.
     Off,
-    /// For at most so many tokens; then its thoughts are ended and it answers. 0 is [`Thinking::Off`].
+    /// For at most this many tokens; then its thoughts are ended and it answers. 0 is [`Thinking::Off`].
     Budget(u32),
 }
 

@@ -7,7 +7,7 @@ pub fn exp(x: f32) -> f32 {
     // e^x = 2^n e^r with |r| ≤ ln 2 / 2; beyond these bounds the result is 0 or infinity as f32 has them, nearly.
     let x = if x < -87.0 { -87.0 } else { x };
     let x = if x > 88.0 { 88.0 } else { x };
-    // Adding and taking off 1.5 · 2^23 rounds to the nearest whole number, which then stands in the low bits.
+    // Adding and subtracting 1.5 · 2^23 rounds to the nearest whole number, which is then in the low bits.
     const ROUND: f32 = 12_582_912.0;
     let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;

@@ -90,7 +90,7 @@ fn max_tokens(fields: &RequestFields<'_>, fewest: i64) -> Result<MaxTokens, ApiE
     Ok(tokens.and_then(|tokens| usize::try_from(tokens).ok()).map_or(MaxTokens::Unsaid, MaxTokens::Some))
 }
 
-/// Whether a manifest's fields could stand in a request.
+/// Whether a manifest's fields are valid in a request.
 pub(crate) fn check_defaults(defaults: &RequestDefaults) -> Result<(), ApiError> {
     GenerateOptions::read(&RequestFields::of_defaults(defaults), usize::MAX, 0).map(|_| ())
 }

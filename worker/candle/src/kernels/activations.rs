@@ -107,8 +107,8 @@ fn quantise_group(x: &[f32; GROUP], chunk: &mut Chunk8, g: usize) {
     let scale = largest / 127.0;
     let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
     // One simple loop after the other: each becomes vector instructions. Adding 1.5 · 2^23 rounds to the nearest whole
-    // number, of two the even one, which then stands in the low bits. Of infinity and NaN some bits stand there, which
-    // does not matter beside such a scale.
+    // number, of two the even one, which is then in the low bits. Infinity and NaN leave arbitrary bits, which do not
+    // matter beside such a scale.
     const ROUND: f32 = 12_582_912.0;
     let mut quants = [0_i8; GROUP];
     for (x, quant) in x.iter().zip(&mut quants) {

@@ -1,5 +1,5 @@
-//! One step's plan: which rows of the batch belong to which sequence, where they stand in it, and what each may see.
-//! Knows numbers and masks, no weights.
+//! One step's plan: the rows of each sequence in the batch, their positions, and the keys that each may see. Knows
+//! numbers and masks, no weights.
 
 use std::ops::Range;
 

@@ -10,7 +10,7 @@ use model_boss_weights::gguf::TensorType;
 
 use crate::kernels::layout::MatrixLayout;
 
-/// Kernels read whole tiles, so there is memory behind the last row for so many elements more.
+/// Elements of memory behind the last row, because kernels read whole tiles.
 const BEHIND: u64 = 512;
 
 /// A matrix `[outs, depth]` in blocks, on any device.

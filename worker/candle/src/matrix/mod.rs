@@ -92,7 +92,7 @@ fn products(x: &Tensor, kernels: &[&dyn MatrixKernel]) -> Result<Vec<Tensor>> {
     products.into_iter().zip(kernels).map(tensor).collect()
 }
 
-/// candle's way to run code of one's own on a tensor's memory.
+/// candle's way to run our own code on a tensor's memory.
 struct ByKernel<'a>(&'a dyn MatrixKernel);
 
 impl CustomOp1 for ByKernel<'_> {

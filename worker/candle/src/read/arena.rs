@@ -17,7 +17,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// For so many bytes in all. That they are fewer or more in the end does no harm.
+    /// For about `expected` bytes in all. That they are fewer or more in the end does no harm.
     pub(crate) fn new(expected: u64) -> Self {
         Self { piece: BytesMut::new(), expected: usize::try_from(expected).unwrap_or(usize::MAX) }
     }

@@ -18,7 +18,7 @@ use crate::kernels::layout::MatrixLayout;
 use crate::matrix::Matrix;
 use crate::matrix::target::WeightTarget;
 
-/// Tensors are read together up to so many bytes: enough for a disk, and soon put in order when the last of them came.
+/// Bytes up to which tensors are read together: enough for a disk, and soon put in order after the last was read.
 const TOGETHER: u64 = 24 << 20;
 
 /// A tensor that is read.

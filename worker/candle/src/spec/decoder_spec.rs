@@ -70,8 +70,8 @@ pub enum RopePlanes {
 /// A stretching of rotary wavelengths, by the names of `transformers`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// As trained. Also stands for `dynamic`, which stretches nothing within `max_positions`, and a decoder never
-    /// serves more than that.
+    /// As trained. Also used for `dynamic`, which stretches nothing within `max_positions`, and a decoder never serves
+    /// more than that.
     None,
     /// Every frequency divided by `factor`.
     Linear {

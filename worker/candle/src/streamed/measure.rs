@@ -69,7 +69,7 @@ impl ReadTimes {
     }
 }
 
-/// Reads all over the layers, each into a buffer of so many bytes.
+/// Reads all over the layers, each into a buffer of `buffer` bytes.
 fn samples<'t>(table: &'t LayerTable, layers: &Range<usize>, buffer: usize) -> impl Iterator<Item = Reads> + 't {
     let (first, count) = (layers.start, layers.len());
     let places: std::collections::BTreeSet<usize> =

@@ -21,7 +21,7 @@ pub(crate) struct MatrixPiece {
     pub(crate) name: String,
     pub(crate) layout: MatrixLayout,
     pub(crate) extent: Extent,
-    /// Whether the bytes stand in the order that products want already.
+    /// Whether the bytes are in the order that products want already.
     pub(crate) arranged: bool,
     /// A factor on all elements, where the bytes are not those of the model's own file (RS-5).
     pub(crate) factor: Option<f64>,

@@ -19,7 +19,7 @@ pub(super) struct SimulatedDevice {
     pub(super) memory: u64,
     /// Each duration is up to this share longer or shorter.
     pub(super) unsteadiness: f64,
-    /// Every so many fetches one fails.
+    /// One fetch in this many fails.
     pub(super) fails_every: Option<u64>,
     /// Decides how durations vary.
     pub(super) seed: u64,

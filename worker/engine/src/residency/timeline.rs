@@ -90,7 +90,7 @@ impl StepTimeline {
         self.layers.iter().map(of_layer).collect()
     }
 
-    /// Adds the same step on another device, whose layers stand behind.
+    /// Adds the same step on another device, whose layers follow.
     pub fn beside(&mut self, other: Self) {
         self.copies.extend(other.copies);
         self.layers.extend(other.layers);

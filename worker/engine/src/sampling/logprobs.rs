@@ -7,7 +7,7 @@ use super::row::{LogitRow, Weigh};
 pub struct TokenLogprob {
     /// The token's text; not always valid on its own, then with replacement characters.
     pub text: String,
-    /// The bytes it stands for.
+    /// The token's bytes.
     pub bytes: Vec<u8>,
     /// Natural logarithm of its probability; absent for the first token of a prompt.
     pub logprob: Option<f32>,
@@ -20,7 +20,7 @@ pub struct TokenLogprob {
 pub struct TopLogprob {
     /// The token's text.
     pub text: String,
-    /// The bytes it stands for.
+    /// The token's bytes.
     pub bytes: Vec<u8>,
     /// Natural logarithm of its probability.
     pub logprob: f32,

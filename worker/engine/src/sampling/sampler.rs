@@ -56,7 +56,7 @@ impl Sampler {
         Some(token)
     }
 
-    /// Counts a token that stands in the answer whatever the model would have said. Draws no random number.
+    /// Counts a token that was forced into the answer. Draws no random number.
     pub fn accept(&mut self, token: u32) {
         self.penalties.count(token);
     }

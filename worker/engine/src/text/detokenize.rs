@@ -11,8 +11,8 @@ pub struct Detokenizer {
     vocabulary: Arc<Vocabulary>,
     /// The start of an unfinished character.
     pending: Vec<u8>,
-    /// A space may come that stands in front of every text and belongs to none. An answer does not begin a text: its
-    /// prompt did.
+    /// The next space may be the one in front of every text, which belongs to none. An answer does not begin a text:
+    /// its prompt did.
     drop_space: bool,
 }
 

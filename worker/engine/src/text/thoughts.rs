@@ -60,7 +60,7 @@ pub struct Thoughts {
 pub enum AnswerPart {
     /// The model thinks.
     Thought,
-    /// A tag, or what stands around it: for nobody to read.
+    /// A tag, or the white space around it, which is not shown.
     Tag,
     /// The model answers.
     Answer,
@@ -129,7 +129,7 @@ impl Thoughts {
     }
 }
 
-/// A prompt for an answer that has begun already. An opening tag at its end is closed: answers stand behind thoughts.
+/// A prompt for an answer that has begun already. An opening tag at its end is closed: answers follow thoughts.
 pub(super) fn answer_begun(prompt: &str) -> String {
     let end = prompt.trim_end();
     match SPELLINGS.iter().find(|(open, _)| end.ends_with(open)) {
@@ -138,7 +138,7 @@ pub(super) fn answer_begun(prompt: &str) -> String {
     }
 }
 
-/// Whether nobody would see a token.
+/// Whether a token is not shown.
 fn is_blank(token: u32, vocabulary: &Vocabulary) -> bool {
     vocabulary.bytes(token).iter().all(u8::is_ascii_whitespace)
 }

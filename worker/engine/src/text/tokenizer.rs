@@ -256,7 +256,7 @@ fn byte_of(character: char) -> Option<u8> {
     u8::try_from(byte).ok()
 }
 
-/// `<0x0A>` stands for the byte 10 where a vocabulary falls back to bytes.
+/// `<0x0A>` is the byte 10 where a vocabulary falls back to bytes.
 fn fallback_byte(spelling: &str) -> Option<u8> {
     let digits = spelling.strip_prefix("<0x")?.strip_suffix('>')?;
     if digits.len() == 2 { u8::from_str_radix(digits, 16).ok() } else { None }

@@ -225,8 +225,8 @@ fn nibble(quants: &[u8; 128], i: usize) -> u8 {
     quants[i / 64 % 4 * 32 + i % 32] >> (4 * (i / 32 % 2)) & 15
 }
 
-/// The 6-bit scale and minimum of sub-block `j` of 8. The first four stand in the low six bits of bytes 0–3 and 4–7.
-/// Of the other four, the low nibbles stand in bytes 8–11 and the two high bits on top of bytes 0–3 and 4–7.
+/// The 6-bit scale and minimum of sub-block `j` of 8. The first four are in the low six bits of bytes 0–3 and 4–7. Of
+/// the other four, the low nibbles are in bytes 8–11, the two high bits on top of bytes 0–3 and 4–7.
 fn scale_and_min(packed: &[u8; 12], j: usize) -> (f32, f32) {
     let j = j % 8;
     let (scale, min) = if j < 4 {

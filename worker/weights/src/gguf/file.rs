@@ -9,8 +9,8 @@ use memmap2::Mmap;
 use super::{Header, HeaderError, TensorInfo};
 use crate::ahead::{cached_share, will_need, will_need_all};
 
-/// Headers with a large vocabulary have about so many bytes. Read page after page, as they are touched, they would take
-/// longer than all at once.
+/// Bytes of a header with a large vocabulary, about. Read page after page, as they are touched, they would take longer
+/// than all at once.
 const LONGEST_USUAL_HEADER: u64 = 8 << 20;
 
 /// A mapped file. Its header is read on request and borrows from the map.

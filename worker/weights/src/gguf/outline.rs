@@ -170,7 +170,7 @@ impl<R: Read> HeaderWindow<'_, R> {
         self.before + self.at as u64
     }
 
-    /// Has at least so many bytes behind the position, unless the file ends before.
+    /// Has at least `needs` bytes behind the position, unless the file ends before.
     fn have(&mut self, needs: usize) -> Result<(), OutlineError> {
         if self.buffer.len() - self.at >= needs {
             return Ok(());

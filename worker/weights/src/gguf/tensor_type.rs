@@ -125,7 +125,7 @@ impl TensorType {
         self.row().3
     }
 
-    /// Bytes of so many elements; `None` where they are no whole number of blocks, or too many.
+    /// Bytes of `elements`; `None` where they are no whole number of blocks, or too many.
     pub fn bytes_of(self, elements: u64) -> Option<u64> {
         let (_, _, len, bytes) = self.row();
         if elements.is_multiple_of(len) { (elements / len).checked_mul(bytes) } else { None }

@@ -75,7 +75,7 @@ impl<R: Read> JsonReader<R> {
         }
     }
 
-    /// The numbers of a list, at most so many.
+    /// The numbers of a list, at most `most`.
     pub(crate) fn numbers(&mut self, what: &'static str, most: usize) -> Result<Vec<u64>, JsonFault> {
         let mut numbers = Vec::new();
         self.expect(b'[', "'['")?;
@@ -110,7 +110,7 @@ impl<R: Read> JsonReader<R> {
         }
     }
 
-    /// A string, its escapes resolved, of at most so many bytes.
+    /// A string, its escapes resolved, of limited length.
     pub(crate) fn string(&mut self, into: &mut Vec<u8>, what: &'static str, most: usize) -> Result<(), JsonFault> {
         into.clear();
         self.expect(b'"', "'\"'")?;

@@ -31,7 +31,7 @@ impl HostMemory for MmapMut {
 }
 
 impl HostBuffer {
-    /// At least so many bytes, zeroed, at least one page.
+    /// At least `bytes`, zeroed, at least one page.
     ///
     /// # Errors
     /// When the system has no memory to give.

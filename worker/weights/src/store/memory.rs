@@ -75,7 +75,7 @@ impl WeightStore for MemoryStore {
 }
 
 /// The blocks that are held within `limit` bytes. As many are held as fit, chosen evenly, so that the others are read
-/// while these compute. Those of `last` are in memory elsewhere, and are held only once all others are.
+/// while these compute. Those of `last` are in device memory already, and are held only once all others are.
 pub fn evenly_within(bytes: &[u64], last: &[usize], limit: u64) -> Vec<usize> {
     let (later, first): (Vec<usize>, Vec<usize>) = (0..bytes.len()).partition(|block| last.contains(block));
     let (mut held, left) = evenly_among(bytes, &first, limit);

@@ -18,8 +18,8 @@ pub enum WeightStoreChoice {
     Direct,
     /// Mapped files.
     Map,
-    /// As [`WeightStoreChoice::Auto`], with as much held in memory as there is room for. The loader knows the room and makes
-    /// a [`super::MemoryStore`].
+    /// As [`WeightStoreChoice::Auto`], with as much held in memory as there is room for. The loader knows the room and
+    /// makes a [`super::MemoryStore`].
     Memory,
 }
 

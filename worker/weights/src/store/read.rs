@@ -28,7 +28,7 @@ pub fn read_all(store: &dyn WeightStore, reads: &Reads, into: &mut [u8]) -> Resu
     let (mut rest, mut at) = (into, 0);
     let mut pieces = Vec::new();
     for run in reads.runs() {
-        // Runs stand in the order of the buffer, one behind the other.
+        // Runs are in the order of the buffer, one behind the other.
         let short = || WeightStoreError::TooShort { needs, has };
         rest = rest.split_at_mut_checked(run.at - at).ok_or_else(short)?.1;
         let (of_run, behind) = rest.split_at_mut_checked(run.extent.len as usize).ok_or_else(short)?;

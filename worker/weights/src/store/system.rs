@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::error::WeightStoreError;
 
-/// Bytes that pass through the page cache before it is asked to forget them: so many of a file are there at a time.
+/// Bytes that pass through the page cache before it is asked to drop them.
 pub(super) const SLICE: usize = 4 << 20;
 
 /// Tells whether a file is still the one that was opened, as far as the system tells.

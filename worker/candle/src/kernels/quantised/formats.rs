@@ -22,7 +22,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// Every format with its name in files and where the f16 scales stand in a block.
+    /// Every format with its name in files and the places of the f16 scales in a block.
     const TABLE: [(Self, TensorType, &'static [usize]); 10] = [
         (Self::Q4_0, TensorType::Q4_0, &[0]),
         (Self::Q4_1, TensorType::Q4_1, &[0, 2]),
@@ -77,7 +77,7 @@ pub(super) trait Layout {
 #[inline(always)]
 fn f16(bytes: [u8; 2]) -> f32 {
     let bits = u32::from(u16::from_le_bytes(bytes));
-    // The exponent stands where f32 has it and is 112 too small, also for subnormals: a product with a power is exact.
+    // The exponent is in f32's place and is 112 too small, also for subnormals: a product with a power is exact.
     const TWO_TO_112: f32 = f32::from_bits((127 + 112) << 23);
     f32::from_bits((bits & 0x8000) << 16 | (bits & 0x7fff) << 13) * TWO_TO_112
 }
@@ -341,8 +341,7 @@ fn set_scales(chunk: &mut UnpackedChunk, scales: [i16; 2 * GROUPS]) {
 }
 
 /// The head of a Q4_K or Q5_K block: two factors, then a scale and a minimum of 6 bits for each group. The first four
-/// of each stand in the low bits of four bytes. The others are put together from nibbles behind and what is left
-/// before.
+/// of each are in the low bits of four bytes. The others are put together from nibbles behind and what is left before.
 #[inline(always)]
 fn scales_and_mins(block: &[u8], chunk: &mut UnpackedChunk) {
     let (d, dmin) = (f16(field(block, 0)), f16(field(block, 2)));

@@ -65,7 +65,7 @@ impl Tiles {
         }
     }
 
-    /// Whether a matrix of so many bytes is kept in tiles on this machine.
+    /// Whether a matrix of `bytes` is kept in tiles on this machine.
     pub(super) fn fit(format: Format, bytes: usize, row_bytes: usize) -> bool {
         let tile_bytes = LANES * row_bytes;
         fields(format).is_some() && Vnni::detect().is_some() && tile_bytes > 0 && bytes.is_multiple_of(tile_bytes)

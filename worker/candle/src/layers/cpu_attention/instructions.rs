@@ -17,7 +17,7 @@ impl Instructions {
         avx512::Avx512::detect().map_or_else(|| Self::Other(Arch::new()), Self::Avx512)
     }
 
-    /// Whether products with so many rows take halves as they are: with more, widening them once is less work.
+    /// Whether products with `rows` rows take halves as they are. With more rows, widening them once is less work.
     pub(super) fn widen_as_they_go(self, rows: usize) -> bool {
         matches!(self, Self::Avx512(_)) && rows <= avx512::MOST_ROWS
     }

@@ -1,5 +1,5 @@
-//! Streaming on the CPU: the disk writes into the buffers that products read from. Nothing is copied; what has to stand
-//! in another order is put there in place. Knows bytes, no model.
+//! Streaming on the CPU: the disk writes into the buffers that products read from. Nothing is copied; bytes that are
+//! needed in another order are rearranged in place. Knows bytes, no model.
 
 use std::collections::HashMap;
 
@@ -47,7 +47,7 @@ impl StreamDevice for CpuDevice {
 pub(crate) fn arrange(reads: &Reads, pieces: &[MatrixPiece], buffer: &mut [u8], check: bool) -> Result<(), String> {
     for (place, piece) in reads.places().iter().zip(pieces) {
         let bytes = buffer.get_mut(place.clone()).unwrap_or_default();
-        // Arranged bytes have their scales elsewhere; they were looked at when they were arranged.
+        // Arranged bytes have their scales in other places; they were checked when they were arranged.
         if check && !piece.arranged {
             piece.layout.check(bytes).map_err(|what| format!("tensor '{}' {what}", piece.name))?;
         }

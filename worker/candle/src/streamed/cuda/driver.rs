@@ -86,8 +86,8 @@ impl CopyDriver for CudaDriver {
             return Err(StreamFault::Step(format!("{} bytes for a matrix of {}", from.len(), to.bytes)));
         }
         self.context.bind_to_thread().map_err(fault)?;
-        // SAFETY: `to` has so many bytes at its address, and it and `from` stay until an event behind this is reached,
-        // as whoever asks promises.
+        // SAFETY: `to` has these bytes at its address. It and `from` stay until a later event is reached, as the caller
+        // promises.
         #[allow(unsafe_code)]
         unsafe { result::memcpy_htod_async(to.address, from, self.copy.cu_stream()) }.map_err(fault)
     }

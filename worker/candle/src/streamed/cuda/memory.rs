@@ -32,7 +32,7 @@ pub(crate) struct SlotMemory {
     matrix: Matrix,
     /// Of its first byte. Stays the same as long as the matrix lives.
     pub(super) address: sys::CUdeviceptr,
-    /// Of the matrix, without what stands behind it.
+    /// Of the matrix, without the padding behind it.
     pub(super) bytes: usize,
 }
 
@@ -109,13 +109,13 @@ impl HostMemory for Pinned {
 
     #[allow(unsafe_code)]
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above; nobody else has a reference to it. The GPU reads it only while whoever asked for the copy
-        // keeps it borrowed or waits for the copy's end.
+        // SAFETY: as above; there is no other reference to it. The GPU reads it only while the caller of the copy keeps
+        // it borrowed or waits for the copy's end.
         unsafe { slice::from_raw_parts_mut(self.start, self.bytes) }
     }
 }
 
-/// Whole pages, at least so many bytes, zeroed.
+/// Whole pages, at least `bytes`, zeroed.
 pub(super) fn pinned(context: &Arc<CudaContext>, bytes: usize) -> std::result::Result<HostBuffer, StreamFault> {
     let bytes = bytes.max(1).next_multiple_of(PAGE);
     // The driver does not promise that memory begins with a page, and small pieces of it share one.

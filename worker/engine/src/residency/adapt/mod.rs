@@ -31,7 +31,7 @@ const LONGEST_REST: usize = 256;
 /// The look-ahead was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Change {
-    /// After so many measured steps.
+    /// Measured steps between two checks.
     pub step: u64,
     /// Blocks that were fetched ahead.
     pub from: usize,
@@ -86,7 +86,7 @@ struct Measured {
 }
 
 impl Adapter {
-    /// For a plan over layers of so many bytes. Nothing is changed where slots hold no blocks and look no further than
+    /// For a plan over layers of these bytes. Nothing is changed where slots hold no blocks and look no further than
     /// one.
     pub fn new(plan: &StreamPlan, layer_bytes: &[u64], wish: Option<usize>) -> Self {
         Self {
@@ -165,7 +165,7 @@ impl Adapter {
         Change { step: self.steps, from, to, reason, before_seconds, expected_seconds }
     }
 
-    /// Mean seconds of the last steps, had they looked so far ahead.
+    /// Mean seconds of the last steps with another look-ahead.
     fn simulated_seconds(&self, look_ahead: usize) -> Option<f64> {
         let kept = self.plan.kept(look_ahead);
         let steps: Vec<StepCost> = self.recent.iter().map(|step| self.cost(step, &kept)).collect();
@@ -178,8 +178,8 @@ impl Adapter {
     /// The cost of a step if these blocks had stayed. A block that was not read counts as others of its size.
     fn cost(&self, step: &Measured, kept: &[BlockId]) -> StepCost {
         let comes: Vec<usize> = (0..self.plan.blocks.len()).filter(|block| !kept.contains(&BlockId(*block))).collect();
-        // The others of the same step stand for a block that did not come, one after the other: a disk that wavers does
-        // so for all of them.
+        // A block that was not read takes the times of the step's other blocks, one after the other. A disk that wavers
+        // does so for all of them.
         let mut others = step.blocks.iter().enumerate().filter_map(|(block, cost)| Some((block, (*cost)?))).cycle();
         let mut stands_for = |block: usize| {
             let Some((other, cost)) = others.next() else { return BlockCost::default() };

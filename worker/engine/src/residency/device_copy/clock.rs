@@ -14,7 +14,7 @@ pub struct StepClock<D: CopyDriver> {
     marks: Vec<D::Event>,
     /// The layers of this step, in order.
     layers: Vec<usize>,
-    /// Whether this step's marks stand where they belong.
+    /// Whether all marks of this step were recorded.
     whole: bool,
 }
 

@@ -15,7 +15,7 @@ use super::{CopyDriver, Queue};
 pub(super) struct LeftOut {
     /// Copies do not wait for what computes.
     pub(super) free: bool,
-    /// Computing does not wait for copies, and nobody else does either.
+    /// Computing does not wait for copies, and no other part does.
     pub(super) ready: bool,
     /// The caller does not wait for a copy before its host memory is used again.
     pub(super) finish: bool,

@@ -224,7 +224,7 @@ fn usual_size(needs: &MemoryNeeds) -> usize {
     SMALLEST_BLOCK.div_ceil(mean.max(1)).clamp(1, LARGEST_BLOCK as u64) as usize
 }
 
-/// Bytes of the largest of blocks of so many of these layers.
+/// Bytes of the largest block, with `size` of these layers each.
 fn largest(needs: &MemoryNeeds, layers: impl IntoIterator<Item = usize>, size: usize) -> u64 {
     let bytes: Vec<u64> = layers.into_iter().filter_map(|layer| needs.layers.get(layer)).copied().collect();
     bytes.chunks(size.max(1)).map(|block| block.iter().sum()).max().unwrap_or(0)

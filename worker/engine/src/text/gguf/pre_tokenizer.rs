@@ -13,11 +13,11 @@ pub(in crate::text) struct Rules {
     pub(in crate::text) ignore_merges: bool,
     /// Whether a text begins with `bos` where the file does not say.
     pub(in crate::text) add_bos: bool,
-    /// How a token's spelling stands for bytes.
+    /// How a token's spelling encodes bytes.
     pub(in crate::text) alphabet: Alphabet,
 }
 
-/// How a token's spelling stands for bytes.
+/// How a token's spelling encodes bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::text) enum Alphabet {
     /// Each character is one byte (GPT-2's table).

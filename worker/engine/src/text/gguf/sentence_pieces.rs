@@ -125,7 +125,7 @@ impl SentencePieces {
         }
     }
 
-    /// The text of several tokens, without the space that stands in front of every text.
+    /// The text of several tokens, without the space in front of every text.
     pub fn decode(&self, tokens: &[u32], skip_special: bool) -> String {
         let shown = tokens.iter().filter(|id| !(skip_special && self.is_special(**id)));
         let bytes: Vec<u8> = shown.flat_map(|id| self.token_bytes(*id)).collect();
@@ -181,7 +181,7 @@ impl SentencePieces {
     }
 }
 
-/// `<0x0A>` stands for the byte 10.
+/// `<0x0A>` is the byte 10.
 fn byte_of(spelling: &str) -> Option<u8> {
     let digits = spelling.strip_prefix("<0x")?.strip_suffix('>')?;
     if digits.len() == 2 { u8::from_str_radix(digits, 16).ok() } else { None }

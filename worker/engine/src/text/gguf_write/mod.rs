@@ -144,7 +144,7 @@ fn synthetic_merges(count: usize) -> Option<(Vec<String>, Vec<String>)> {
     (spellings.len() == count).then_some((spellings, merges))
 }
 
-/// GPT-2's character for a byte: what can be printed stands for itself, the others follow from U+0100.
+/// GPT-2's character for a byte: printable ones are themselves, the others follow from U+0100.
 fn spelled(byte: u8) -> char {
     let other = match byte {
         0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => return char::from(byte),

@@ -6,7 +6,7 @@
 use minijinja::value::{Rest, Value};
 use minijinja::{Error, ErrorKind};
 
-/// The function that rewritten outputs call. The name cannot stand in a template by chance.
+/// The function that rewritten outputs call. No template has the name by chance.
 pub(super) const ADD: &str = "_add_with_markup";
 
 /// Adds texts from left to right; what meets marked text is escaped, and the sum is marked.

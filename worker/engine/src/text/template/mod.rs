@@ -44,7 +44,7 @@ pub struct Conversation {
     pub tools: Option<TemplateValue>,
     /// End with the start of the assistant's turn.
     pub add_generation_prompt: bool,
-    /// The beginning of the assistant's turn, which is to be continued. It stands behind its start.
+    /// The beginning of the assistant's turn, which is to be continued. It follows the turn's start.
     #[serde(default)]
     pub begun: Option<String>,
     /// Anything else the template may ask for, such as `enable_thinking`.
