@@ -7,6 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use model_boss_fake_worker::behaviour::{Behaviour, Command, FILE, Report};
 use model_boss_protocol::{ByteCount, DeviceId, Generation};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -14,8 +15,8 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 
 use crate::fake_gpus::FakeGpus;
+use crate::sandbox::Sandbox;
 use crate::wait::{PATIENCE, within};
-use model_boss_fake_worker::behaviour::{Behaviour, Command, FILE, Report};
 
 /// A model with stand-in workers.
 pub struct FakeModel {
@@ -45,6 +46,27 @@ impl Script {
         for (uuid, part) in visible.split(',').zip(parts) {
             gpus.uses(pid, uuid, part.scaled(share));
         }
+    }
+}
+
+impl Sandbox {
+    /// A model with stand-in workers that needs 64 MiB.
+    pub fn fake_model(&self, name: &str, behaviour: Behaviour) -> FakeModel {
+        self.fake_model_with(name, "vram = \"64MiB\"", behaviour)
+    }
+
+    /// A model with stand-in workers and these further lines in its manifest.
+    pub fn fake_model_with(&self, name: &str, manifest: &str, behaviour: Behaviour) -> FakeModel {
+        let folder = self.path("models").join(name);
+        self.model(name, &folder, manifest);
+        FakeModel::create(name, &folder, &self.path(&format!("{name}.sock")), behaviour)
+    }
+
+    /// A model that [`Self::llama_server`] runs, with these further lines in its manifest.
+    pub fn gguf_model(&self, name: &str, manifest: &str, behaviour: Behaviour) -> FakeModel {
+        let model = self.fake_model_with(name, &format!("vram = \"64MiB\"\n{manifest}"), behaviour);
+        std::fs::write(self.path("models").join(name).join("weights.gguf"), "no model").unwrap();
+        model
     }
 }
 

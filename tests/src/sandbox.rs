@@ -9,10 +9,8 @@ use tempfile::TempDir;
 
 use crate::binaries::binary;
 use crate::boss::{Boss, Launch};
-use crate::fake_model::FakeModel;
 use crate::ports::own_ports;
 use crate::processes::MARK_VARIABLE;
-use model_boss_fake_worker::behaviour::Behaviour;
 
 /// A temporary folder with everything a coordinator needs. It is removed when this value and the coordinators started in
 /// it are gone.
@@ -66,18 +64,6 @@ impl Sandbox {
         file
     }
 
-    /// A model with stand-in workers that needs 64 MiB.
-    pub fn fake_model(&self, name: &str, behaviour: Behaviour) -> FakeModel {
-        self.fake_model_with(name, "vram = \"64MiB\"", behaviour)
-    }
-
-    /// A model with stand-in workers and these further lines in its manifest.
-    pub fn fake_model_with(&self, name: &str, manifest: &str, behaviour: Behaviour) -> FakeModel {
-        let folder = self.path("models").join(name);
-        self.model(name, &folder, manifest);
-        FakeModel::create(name, &folder, &self.path(&format!("{name}.sock")), behaviour)
-    }
-
     /// Puts a llama-server there, which is the stand-in in its manner, and tells coordinators where it is.
     pub fn llama_server(&mut self) -> PathBuf {
         let program = self.stand_in_engine();
@@ -94,13 +80,6 @@ impl Sandbox {
         std::fs::write(&program, script).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
         program
-    }
-
-    /// A model that [`Self::llama_server`] runs, with these further lines in its manifest.
-    pub fn gguf_model(&self, name: &str, manifest: &str, behaviour: Behaviour) -> FakeModel {
-        let model = self.fake_model_with(name, &format!("vram = \"64MiB\"\n{manifest}"), behaviour);
-        std::fs::write(self.path("models").join(name).join("weights.gguf"), "no model").unwrap();
-        model
     }
 
     /// A model whose files are at `source`, with these further lines in its manifest.

@@ -2,5 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed unwrap here is a failed test with a line number")]
 
 mod documents;
+mod modules;
 mod requirements;
 mod sources;
+mod structure;

@@ -1,7 +1,9 @@
+use model_boss_lease::{LeaseState, Process};
+use model_boss_lease_store::{Token, WaiterView, Wish};
+use model_boss_protocol::{ByteCount, DeviceId};
 use serde_json::{Value, json};
 
 use super::*;
-use model_boss_lease_store::Token;
 
 fn again<T: Serialize + for<'de> Deserialize<'de> + PartialEq + std::fmt::Debug>(value: &T) -> Value {
     let written = serde_json::to_value(value).unwrap();

@@ -23,7 +23,8 @@ use super::error::LeaseError;
 use super::keeper::{Keeper, Leaving, Listener, News};
 use super::whereabouts::Whereabouts;
 use crate::error_chain::chain;
-use crate::lease_http::{grace, millis, min_hold, span, training};
+use crate::lease_http::span::{self, millis};
+use crate::lease_http::{grace, min_hold, training};
 use crate::lease_run::opening;
 use crate::terminal;
 

@@ -4,15 +4,15 @@
 use std::time::Duration;
 
 use model_boss_lease_store::{
-    AcquireRequest, Caller, GuestAcquired, GuestHandle, GuestLease, GuestRecord, GuestReleased, LeaseId, Mode,
-    NotNamed, Process, Refusal, StoreError, Wish, Yielding,
+    AcquireRequest, Caller, GuestAcquired, GuestHandle, GuestLease, GuestRecord, GuestReleased, LeaseId, Mode, Process,
+    StoreError, Wish, Yielding,
 };
 use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode, Label};
 use nix::unistd::getuid;
 
 use super::handle::Leases;
 use super::ledger::Ledger;
-use crate::error_chain::chain;
+use super::refused::Refused;
 use crate::lease_http::{
     AcquireBody, AskedBody, AttachBody, CancelBody, GrantedBody, LeaseBody, LeaseList, OneLease, OwnerBody, PartBody,
     ReassertBody, ReleaseBody, ReleasedBody, RenewBody, RenewedBody, ResizeBody, Waiting, warning,
@@ -20,20 +20,14 @@ use crate::lease_http::{
 
 /// Whoever waits asks again after this: well within the lease time, so that the place in the queue is kept.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// A store that is out of reach is worth another question after this.
-const STORE_AGAIN: Duration = Duration::from_secs(5);
-
-/// Who has as many leases as may be has to release one first.
-const CROWD_AGAIN: Duration = Duration::from_secs(10);
 
 /// So many devices and processes one request may name: they are written into a document that is read all the time.
 const DEVICES: usize = 64;
+
 const PROCESSES: usize = 256;
+
 /// What is left where processes do not end.
 const FORCE: &str = "an operator can end the lease without them: model-boss lease release --force";
-
-/// Why a guest's call was refused.
-pub(super) struct Refused(ApiError);
 
 /// An answer, or the reason to ask again.
 pub(crate) enum Answer<T> {
@@ -389,24 +383,6 @@ fn request(body: &AcquireBody) -> Result<AcquireRequest, ApiError> {
     Ok(AcquireRequest { request_id, label, priority: body.priority, wish, yielding, mode })
 }
 
-/// A lease is written with every process that is attached to it.
-fn few(param: &str, processes: usize) -> Result<(), ApiError> {
-    if processes <= PROCESSES {
-        return Ok(());
-    }
-    let message = format!("'{param}' names more than {PROCESSES} processes; descendants need no naming");
-    Err(ApiError::invalid(param, message))
-}
-
-/// A request's name, which is written into the ledger.
-fn named_well(param: &str, name: &str) -> Result<(), ApiError> {
-    if name.is_empty() || !Label::fits(name) {
-        let message = format!("'{param}' must be printable text of 1 to {} bytes", Label::LIMIT);
-        return Err(ApiError::invalid(param, message));
-    }
-    Ok(())
-}
-
 fn parts_of(param: &str, parts: Vec<PartBody>) -> Result<Vec<(DeviceId, ByteCount)>, ApiError> {
     if parts.is_empty() {
         return Err(ApiError::invalid(param, format!("'{param}' names no device")));
@@ -468,37 +444,20 @@ fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-impl Refused {
-    /// The same about a field of the body, if it is about none yet and the caller's own fault.
-    fn about(self, param: &str) -> Self {
-        let Self(error) = self;
-        let blames = matches!(error.code, ErrorCode::NotOnThisHost | ErrorCode::NotYourProcess);
-        Self(if blames { error.with_param(param) } else { error })
+/// A lease is written with every process that is attached to it.
+fn few(param: &str, processes: usize) -> Result<(), ApiError> {
+    if processes <= PROCESSES {
+        return Ok(());
     }
+    let message = format!("'{param}' names more than {PROCESSES} processes; descendants need no naming");
+    Err(ApiError::invalid(param, message))
 }
 
-impl From<StoreError> for Refused {
-    fn from(error: StoreError) -> Self {
-        let text = chain(&error);
-        let refused = |code| ApiError::new(code, text.clone());
-        Self(match error {
-            StoreError::Recovering(left) => refused(ErrorCode::LeaseStoreRecovering).retry_after(left),
-            error if error.is_outage() => refused(ErrorCode::LeaseStoreUnavailable).retry_after(STORE_AGAIN),
-            StoreError::Lost(_) => refused(ErrorCode::LeaseLost),
-            StoreError::Undeclared(_) | StoreError::Refused(Refusal::UnknownDevice(_)) => {
-                let message = format!("{text}; GET /api/v1/devices lists those that can be leased");
-                ApiError::new(ErrorCode::DeviceNotAvailable, message).with_param("device")
-            }
-            StoreError::NoSuchProcess(_) | StoreError::NotNamed(NotNamed::NotSeen(_)) => {
-                refused(ErrorCode::NotOnThisHost)
-            }
-            StoreError::NotNamed(_) => refused(ErrorCode::NotYourProcess),
-            StoreError::HeldAlready(_) | StoreError::Refused(Refusal::AlreadyEnded(_) | Refusal::NotYours(_)) => {
-                ApiError::invalid("request_id", text)
-            }
-            StoreError::Refused(Refusal::TooMany { .. }) => refused(ErrorCode::ClientLimit).retry_after(CROWD_AGAIN),
-            StoreError::Refused(Refusal::BadParts) => ApiError::invalid("parts", text),
-            _ => refused(ErrorCode::Internal),
-        })
+/// A request's name, which is written into the ledger.
+fn named_well(param: &str, name: &str) -> Result<(), ApiError> {
+    if name.is_empty() || !Label::fits(name) {
+        let message = format!("'{param}' must be printable text of 1 to {} bytes", Label::LIMIT);
+        return Err(ApiError::invalid(param, message));
     }
+    Ok(())
 }

@@ -12,6 +12,7 @@ mod ledger;
 mod leftovers;
 mod look;
 mod opening;
+mod refused;
 mod setup;
 mod status;
 mod workers;

@@ -9,7 +9,7 @@ use model_boss_protocol::EngineStats;
 use tokio::time::Instant;
 
 use crate::control::Control;
-use crate::exit_now;
+use crate::failure::exit_now;
 
 /// No token of a behaviour is later than this, whatever its numbers make of it.
 const LONGEST_PAUSE: Duration = Duration::from_secs(86_400);

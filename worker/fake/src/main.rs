@@ -6,7 +6,9 @@
 
 mod control;
 mod decode;
+mod failure;
 mod llama_server;
+mod rough;
 mod serve;
 mod shapes;
 
@@ -16,51 +18,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use model_boss_fake_worker::behaviour::Behaviour;
-use model_boss_protocol::{WorkerExit, WorkerSpec, WorkerSpecError};
+use model_boss_protocol::{WorkerExit, WorkerSpec};
 
 use crate::control::Control;
-
-/// Why the process ends early.
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error("{0}")]
-    Spec(#[from] WorkerSpecError),
-    #[error("the start line cannot be read")]
-    Gate(#[source] std::io::Error),
-    #[error("{0}")]
-    Behaviour(#[from] model_boss_fake_worker::behaviour::BehaviourError),
-    #[error("the test's control socket does not answer")]
-    Control(#[from] control::ControlError),
-    #[error("cannot listen on 127.0.0.1:{port}")]
-    Port { port: u16, source: std::io::Error },
-    #[error("{0}")]
-    CommandLine(#[from] llama_server::CommandLineError),
-    #[error("cannot start the runtime")]
-    Runtime(#[source] std::io::Error),
-}
-
-impl Failure {
-    /// `None` for a plain failure.
-    fn exit(&self) -> Option<WorkerExit> {
-        Some(match self {
-            // Whoever would have started us is gone: nothing is wrong here.
-            Self::Spec(WorkerSpecError::Closed) => WorkerExit::Clean,
-            Self::Port { .. } => WorkerExit::PortInUse,
-            // As llama-server has it.
-            Self::CommandLine(_) => return None,
-            _ => WorkerExit::BadSpec,
-        })
-    }
-}
-
-/// Whose place it takes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Manner {
-    /// Our worker's.
-    Worker,
-    /// llama-server's.
-    LlamaServer,
-}
+use crate::failure::{Failure, exit_code, exit_now};
+use crate::shapes::Manner;
 
 fn main() -> ExitCode {
     match run() {
@@ -76,10 +38,6 @@ fn main() -> ExitCode {
             failure.exit().map_or(ExitCode::FAILURE, exit_code)
         }
     }
-}
-
-fn exit_code(exit: WorkerExit) -> ExitCode {
-    ExitCode::from(u8::try_from(exit.code()).unwrap_or(1))
 }
 
 fn run() -> Result<(), Failure> {
@@ -113,11 +71,4 @@ fn watch_lifeline() {
         while matches!(std::io::stdin().lock().read(&mut rest), Ok(n) if n > 0) {}
         exit_now(WorkerExit::Clean.code());
     });
-}
-
-/// Ends the process without running anything else, whatever its other threads hold.
-#[allow(unsafe_code)]
-pub(crate) fn exit_now(code: i32) -> ! {
-    // SAFETY: `_exit` takes any number, touches no memory of ours and does not return.
-    unsafe { nix::libc::_exit(code) }
 }

@@ -15,14 +15,13 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use model_boss_fake_worker::behaviour::{Behaviour, Malformed, RawAnswer, Report};
+use model_boss_fake_worker::behaviour::{Behaviour, Malformed, Report};
 use model_boss_protocol::{
     ApiError, ByteCount, DeviceId, ErrorCode, ErrorSource, HealthQuestion, Readiness, ResidencyMode, StreamStats,
     WorkerHealth, WorkerSpec, headers, refuse_unmet,
 };
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{SetOnce, mpsc, watch};
@@ -30,8 +29,10 @@ use tokio::time::Instant;
 
 use crate::control::Control;
 use crate::decode::{Counters, Decode};
-use crate::shapes::{Body, Route, Shape};
-use crate::{Failure, Manner, exit_now, llama_server};
+use crate::failure::{Failure, exit_now};
+use crate::llama_server;
+use crate::rough::{answer_badly, answer_raw};
+use crate::shapes::{Body, Manner, Route, Shape};
 
 /// The largest request body taken.
 const BODY_LIMIT: usize = 64 << 20;
@@ -194,52 +195,6 @@ async fn connection(stream: TcpStream, worker: Arc<Worker>, mut drain: watch::Re
 async fn asks_for_inference(stream: &TcpStream) -> bool {
     let mut first = [0; 4];
     matches!(stream.peek(&mut first).await, Ok(n) if n > 0) && first.starts_with(b"POST")
-}
-
-async fn answer_badly(mut stream: TcpStream, malformed: Malformed) {
-    let bytes: &[u8] = match malformed {
-        Malformed::NotHttp => b"good day, this is not HTTP\r\n\r\n",
-        Malformed::CutBody => {
-            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 999\r\n\r\n{\"id\":"
-        }
-        Malformed::Hangup | Malformed::NotJson => b"",
-    };
-    // Taking the request first lets the answer arrive before the close does.
-    let mut request = vec![0; 1 << 16];
-    _ = tokio::io::AsyncReadExt::read(&mut stream, &mut request).await;
-    _ = stream.write_all(bytes).await;
-    _ = stream.shutdown().await;
-}
-
-async fn answer_raw(mut stream: TcpStream, raw: &RawAnswer) {
-    let answer = async {
-        take_request(&mut stream).await?;
-        stream.write_all(raw.first.as_bytes()).await?;
-        for _ in 0..raw.times {
-            stream.write_all(raw.piece.as_bytes()).await?;
-        }
-        stream.write_all(raw.last.as_bytes()).await?;
-        stream.shutdown().await
-    };
-    // One that goes away in the middle has heard enough.
-    _ = answer.await;
-}
-
-/// Reads a request with its body: an answer on a connection with unread bytes would be lost with it.
-async fn take_request(stream: &mut TcpStream) -> std::io::Result<()> {
-    let mut request = Vec::new();
-    loop {
-        if let Some(end) = request.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
-            let head = String::from_utf8_lossy(&request[..end]).to_ascii_lowercase();
-            let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
-            if request.len() >= end + 4 + length.unwrap_or(0) {
-                return Ok(());
-            }
-        }
-        if stream.read_buf(&mut request).await? == 0 {
-            return Ok(());
-        }
-    }
 }
 
 type Answer = Response<Stream>;

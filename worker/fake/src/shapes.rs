@@ -205,3 +205,12 @@ fn timings(cost: Cost) -> Value {
         "predicted_per_second": rate(cost.predicted, cost.completion_tokens),
     })
 }
+
+/// Whose place it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// Our worker's.
+    Worker,
+    /// llama-server's.
+    LlamaServer,
+}

@@ -14,10 +14,8 @@ use model_boss_tests::{Sandbox, binary};
 use serde_json::{Value, json};
 
 use self::group::{Group, Memory};
+use self::report::STREAMS;
 use crate::peer::peer;
-
-/// Sequences that decode together.
-const STREAMS: [usize; 2] = [1, 8];
 
 struct Options {
     shape: String,

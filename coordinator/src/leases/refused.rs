@@ -1,0 +1,52 @@
+//! Refusals to guests, each as the error of the API.
+
+use std::time::Duration;
+
+use model_boss_lease_store::{NotNamed, Refusal, StoreError};
+use model_boss_protocol::{ApiError, ErrorCode};
+
+use crate::error_chain::chain;
+
+/// Why a guest's call was refused.
+pub(super) struct Refused(pub(super) ApiError);
+
+impl Refused {
+    /// The same about a field of the body, if it is about none yet and the caller's own fault.
+    pub(super) fn about(self, param: &str) -> Self {
+        let Self(error) = self;
+        let blames = matches!(error.code, ErrorCode::NotOnThisHost | ErrorCode::NotYourProcess);
+        Self(if blames { error.with_param(param) } else { error })
+    }
+}
+
+impl From<StoreError> for Refused {
+    fn from(error: StoreError) -> Self {
+        let text = chain(&error);
+        let refused = |code| ApiError::new(code, text.clone());
+        Self(match error {
+            StoreError::Recovering(left) => refused(ErrorCode::LeaseStoreRecovering).retry_after(left),
+            error if error.is_outage() => refused(ErrorCode::LeaseStoreUnavailable).retry_after(STORE_AGAIN),
+            StoreError::Lost(_) => refused(ErrorCode::LeaseLost),
+            StoreError::Undeclared(_) | StoreError::Refused(Refusal::UnknownDevice(_)) => {
+                let message = format!("{text}; GET /api/v1/devices lists those that can be leased");
+                ApiError::new(ErrorCode::DeviceNotAvailable, message).with_param("device")
+            }
+            StoreError::NoSuchProcess(_) | StoreError::NotNamed(NotNamed::NotSeen(_)) => {
+                refused(ErrorCode::NotOnThisHost)
+            }
+            StoreError::NotNamed(_) => refused(ErrorCode::NotYourProcess),
+            StoreError::HeldAlready(_) | StoreError::Refused(Refusal::AlreadyEnded(_) | Refusal::NotYours(_)) => {
+                ApiError::invalid("request_id", text)
+            }
+            StoreError::Refused(Refusal::TooMany { .. }) => refused(ErrorCode::ClientLimit).retry_after(CROWD_AGAIN),
+            StoreError::Refused(Refusal::BadParts) => ApiError::invalid("parts", text),
+            _ => refused(ErrorCode::Internal),
+        })
+    }
+}
+
+/// A store that is out of reach is worth another question after this.
+const STORE_AGAIN: Duration = Duration::from_secs(5);
+
+/// Who has as many leases as may be has to release one first.
+const CROWD_AGAIN: Duration = Duration::from_secs(10);
