@@ -11,13 +11,13 @@ pub struct DecoderLoadOptions {
     pub context_length: Option<u64>,
     /// Sequences at once: room for their keys and values is kept when layers are streamed. One when absent.
     pub max_concurrent: Option<u32>,
-    /// Bytes it may take on the device in all; what is free when absent. For [`load_with`]: places have limits of their
-    /// own.
+    /// Bytes it may take on the device in all; the free ones when absent. For [`crate::load_with`]: with several
+    /// devices each has a limit of its own.
     pub memory: Option<ByteCount>,
     /// Bytes of host memory that streaming to another device may take. They hold the buffers that layers are read into,
     /// and layers that are not read from disk again. Buffers alone when absent.
     pub host_memory: Option<ByteCount>,
-    /// Whether layers stay, and through how large a window they come if not.
+    /// Whether layers are resident or streamed, and through how large a window.
     pub residency: ResidencyOptions,
     /// The store that streamed layers are read from.
     pub store: WeightStoreChoice,
