@@ -90,7 +90,7 @@ pub(crate) enum UpstreamError {
         source: std::io::Error,
     },
     /// The connection broke before the head of an answer came.
-    #[error("the worker closed the connection before it answered")]
+    #[error("it closed the connection before the head of its answer was whole")]
     Exchange(#[source] hyper::Error),
     /// A token that is no header value: cannot happen with hexadecimal tokens.
     #[error("the worker's token cannot be sent in a header")]
@@ -101,6 +101,11 @@ impl UpstreamError {
     /// Whether somebody answered, but not in HTTP: another try would end the same way.
     pub(crate) fn is_nonsense(&self) -> bool {
         matches!(self, Self::Exchange(error) if error.is_parse())
+    }
+
+    /// Whether somebody took the request and closed the connection in place of an answer.
+    pub(crate) fn is_broken_off(&self) -> bool {
+        matches!(self, Self::Exchange(_))
     }
 }
 

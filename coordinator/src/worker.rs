@@ -1,12 +1,17 @@
 //! The handle of one worker: where requests go, and the orders to end it.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use model_boss_dialects::EngineDialect;
-use model_boss_protocol::{Generation, ModelId};
+use model_boss_protocol::{Backend, Generation, ModelId};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::upstream::Upstream;
+
+/// From the end of a process's connections to the news of its end, at most: guards end its descendants first.
+const DEATH_NEWS: Duration = Duration::from_secs(2);
 
 /// One filling of a slot, as the rest of the shell sees it.
 #[derive(Debug)]
@@ -15,6 +20,8 @@ pub(crate) struct Worker {
     pub(crate) model: ModelId,
     /// Which filling of the slot it is.
     pub(crate) generation: Generation,
+    /// What runs it.
+    pub(crate) backend: Backend,
     /// What requests must be for it, when it is an engine of others.
     pub(crate) dialect: Option<EngineDialect>,
     /// Set right before `WorkerReady` is reported.
@@ -23,6 +30,8 @@ pub(crate) struct Worker {
     pub(crate) kill: CancellationToken,
     /// Set before `kill`.
     pub(crate) kill_reason: OnceLock<&'static str>,
+    /// It served, and its process is gone or is being ended.
+    pub(crate) ended: CancellationToken,
 }
 
 impl Worker {
@@ -34,6 +43,19 @@ impl Worker {
     /// What requests must be for it; `None` for our own workers, which take them as they are.
     pub(crate) fn dialect(&self) -> Option<&EngineDialect> {
         self.dialect.as_ref()
+    }
+
+    /// It in words, with the program that runs it where that is not ours.
+    pub(crate) fn title(&self) -> String {
+        match self.backend.is_foreign() {
+            true => format!("the engine of model '{}' ({})", self.model, self.backend.as_str()),
+            false => format!("the worker of model '{}'", self.model),
+        }
+    }
+
+    /// Whether its process is gone, or on the way out. A death shows on its connections first, so the answer may take a moment.
+    pub(crate) async fn has_ended(&self) -> bool {
+        timeout(DEATH_NEWS, self.ended.cancelled()).await.is_ok()
     }
 
     pub(crate) fn kill(&self, why: &'static str) {

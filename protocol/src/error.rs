@@ -100,7 +100,7 @@ error_codes! {
     Internal = "internal_error", 500, "server_error";
     /// The model could not be loaded.
     ModelLoadFailed = "model_load_failed", 502, "server_error";
-    /// The backend answered nonsense.
+    /// The backend answered nonsense, or closed its connections though it runs.
     BackendError = "backend_error", 502, "server_error";
     /// The worker died while it worked on this request.
     WorkerCrashed = "worker_crashed", 502, "server_error";

@@ -186,7 +186,7 @@ async fn a_living_worker_that_breaks_its_answers_off_is_asked_again_but_not_for_
         let _good = sandbox.fake_model("good", says("still here"));
         let boss = sandbox.start().await;
         let answer = boss.chat("bad", "hello").await;
-        assert_eq!((answer.status.as_u16(), answer.error_code().as_str()), (502, "worker_crashed"), "{answer:?}");
+        assert_eq!((answer.status.as_u16(), answer.error_code().as_str()), (502, "backend_error"), "{answer:?}");
         assert_eq!(bad.spawns(), 1, "{malformed:?}: the worker lives");
         assert_eq!(boss.chat("good", "hello").await.text(), "still here");
         boss.finish().await;

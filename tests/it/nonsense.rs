@@ -4,6 +4,7 @@
 use http::StatusCode;
 use model_boss_tests::{Answer, Behaviour, Boss, FakeModel, RawAnswer, Sandbox};
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 fn answers(text: &str) -> Behaviour {
     let raw = RawAnswer { first: text.to_owned(), ..RawAnswer::default() };
@@ -73,6 +74,20 @@ fn broken_off() -> Vec<(&'static str, String)> {
         ("an event that is no JSON", with_head("200 OK", EVENTS, &format!("{CHUNK}data: {{\"cho\n\ndata: [DONE]\n\n"))),
         ("an end that says nothing", with_head("200 OK", EVENTS, CHUNK)),
         ("a broken usage", with_head("200 OK", EVENTS, &format!("{CHUNK}data: {{\"choices\":[],\"usage\":7}}\n\n"))),
+    ]
+}
+
+/// Answers whose connection is closed before they are whole.
+fn cut_off() -> Vec<(&'static str, String)> {
+    let whole = with_head("200 OK", JSON, CHAT);
+    vec![
+        ("nothing at all", String::new()),
+        ("half a status line", "HTTP/1.1 2".to_owned()),
+        ("half a header", "HTTP/1.1 200 OK\r\ncontent-le".to_owned()),
+        ("a head without an end", "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n".to_owned()),
+        ("half a body", whole[..whole.len() - 20].to_owned()),
+        ("half an error", with_head("500 Internal Server Error", JSON, "{\"error\":\"no\"}").replace("no\"}", "")),
+        ("a greeting of another protocol", "SSH-2.0-hello\r\n".to_owned()),
     ]
 }
 
@@ -151,6 +166,70 @@ async fn a_stream_that_stops_being_one_ends_in_an_error() {
             for end in ["[DONE]", "message_stop", "\"done\":true", "html"] {
                 assert!(!said.contains(end), "{what} on {path}: {said}");
             }
+        }
+    }
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn a_living_backend_that_closes_its_connections_is_named_with_the_reason() {
+    let mut sandbox = Sandbox::new().with_config("lost_pause = \"20ms\"");
+    let models = models(&mut sandbox);
+    let labelled = |label: &str| format!("labels = [\"{label}\"]\nbackend = \"llama-server\"");
+    let vectors = sandbox.gguf_model("vectors", &labelled("embedding"), Behaviour::default());
+    let ranks = sandbox.gguf_model("ranks", &labelled("reranking"), Behaviour::default());
+    let boss = sandbox.start().await;
+    for (number, (what, text)) in cut_off().into_iter().enumerate() {
+        for model in [&models[0], &models[1], &vectors, &ranks] {
+            teach(&boss, model, answers(&text)).await;
+        }
+        let asked = models.iter().flat_map(|model| {
+            [false, true].into_iter().flat_map(|stream| asked(model.name(), stream)).map(|asked| (model.name(), asked))
+        });
+        // Each answer of ours takes one of the ways.
+        let asked =
+            asked.enumerate().filter(|(at, (name, _))| *name != "own" || at % 7 == number).map(|(_, asked)| asked);
+        let others = [
+            ("vectors", ("/v1/embeddings", json!({ "model": "vectors", "input": "a" }))),
+            ("vectors", ("/api/embed", json!({ "model": "vectors", "input": "a" }))),
+            ("ranks", ("/v1/rerank", json!({ "model": "ranks", "query": "a", "documents": ["b"] }))),
+        ];
+        for (name, (path, body)) in asked.chain(others) {
+            let answer = boss.client().post(path, &body).await;
+            let said = String::from_utf8_lossy(&answer.body).into_owned();
+            let is_ours = path.starts_with("/v1/embed") || path.starts_with("/v1/rerank");
+            let expected = answer.status == StatusCode::BAD_GATEWAY
+                && (is_backend_error(&answer, path) || is_ours && answer.error_code() == "backend_error");
+            assert!(expected, "{what} on {path} of {name}: {answer:?}");
+            assert!(said.contains(&format!("'{name}'")), "{what} on {path}: {said}");
+            assert!(name == "own" || said.contains("llama-server"), "{what} on {path}: {said}");
+        }
+        assert!(models.iter().all(|model| model.spawns() <= number + 1), "{what}: a worker that lives is not replaced");
+    }
+    boss.finish().await;
+}
+
+#[tokio::test]
+async fn a_living_backend_that_closes_a_stream_in_the_middle_is_a_backend_error() {
+    let mut sandbox = Sandbox::new();
+    let models = models(&mut sandbox);
+    let boss = sandbox.start().await;
+    let head =
+        "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    for model in &models {
+        teach(&boss, model, answers(&format!("{head}{:x}\r\n{CHUNK}\r\n", CHUNK.len()))).await;
+        let name = model.name().to_owned();
+        let mut streams = JoinSet::new();
+        for (path, body) in asked(&name, true) {
+            let client = boss.client();
+            streams.spawn(async move { (path, client.post(path, &body).await) });
+        }
+        for (path, answer) in streams.join_all().await {
+            let said = String::from_utf8_lossy(&answer.body).into_owned();
+            assert!(said.contains("four") && said.contains(&format!("'{name}'")), "{path}: {said}");
+            assert!(said.contains("backend_error") || !path.contains("completions"), "{path}: {said}");
+            assert!(!said.contains("went away"), "{path}: {said}");
+            assert!(name == "own" || said.contains("llama-server"), "{path}: {said}");
         }
     }
     boss.finish().await;

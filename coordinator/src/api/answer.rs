@@ -98,6 +98,8 @@ pub(super) struct Answer {
     pub(super) account: Account,
     /// When the client stops caring.
     pub(super) deadline: Option<Instant>,
+    /// Where it comes from.
+    pub(super) place: Place,
 }
 
 /// What answers a request, and how it came to that.
@@ -155,6 +157,15 @@ impl Lost {
             Self::Nonsense(_) => true,
         }
     }
+
+    /// Whether its process took the request and closed the connection: it died, or that is how it answers.
+    fn is_broken_off(&self) -> bool {
+        match self {
+            Self::NotReady | Self::Refused(_) | Self::Nonsense(_) => false,
+            Self::Upstream(error) => error.is_broken_off(),
+            Self::Body(_) => true,
+        }
+    }
 }
 
 /// Waits for a worker and for the beginning of its answer. An error is the request's final answer.
@@ -169,7 +180,7 @@ pub(super) async fn obtain(mut ticket: Ticket, forward: Forward, mut account: Ac
     match begun {
         Ok(Begun { dispatched: Dispatched { place, rung, queued, loading }, status, headers, content }) => {
             let served = Served { model: place.served(), rung, queued, loading };
-            Ok(Answer { ticket, served, status, headers, content, account, deadline })
+            Ok(Answer { ticket, served, status, headers, content, account, deadline, place })
         }
         Err(error) => {
             account.status(error.status());
@@ -187,6 +198,8 @@ struct Begun {
 }
 
 async fn begin(ticket: &mut Ticket, forward: &Forward, account: &mut Account) -> Result<Begun, ApiError> {
+    // What broke its answer off last. It is asked no third time: it lives, so the next answer would end the same way.
+    let mut broke_off: Option<Arc<Worker>> = None;
     loop {
         let dispatched = ticket.dispatched().await?;
         account.dispatched(&dispatched);
@@ -205,12 +218,17 @@ async fn begin(ticket: &mut Ticket, forward: &Forward, account: &mut Account) ->
             Ok((status, headers, content)) => return Ok(Begun { dispatched, status, headers, content }),
             Err(Lost::Refused(error)) => return Err(error),
             Err(lost) if lost.is_nonsense() => {
-                let message = format!("the worker of model '{}' cannot be understood: {lost}", worker.model);
+                let message = format!("{} cannot be understood: {lost}", worker.title());
+                ticket.rung_failed(ApiError::new(ErrorCode::BackendError, message));
+            }
+            Err(lost) if lost.is_broken_off() && broke_off.as_ref().is_some_and(|last| Arc::ptr_eq(last, worker)) => {
+                let message = format!("{} runs and broke off its answer twice: {lost}", worker.title());
                 ticket.rung_failed(ApiError::new(ErrorCode::BackendError, message));
             }
             Err(lost) => {
                 let model = &worker.model;
                 tracing::info!(%model, request = %ticket.request(), "worker lost before its answer began: {lost}");
+                broke_off = lost.is_broken_off().then(|| Arc::clone(worker));
                 ticket.lost();
             }
         }
@@ -408,6 +426,25 @@ async fn whole(body: &mut AnswerBody, mut memory: HeldMemory) -> Result<Bytes, L
         }
     }
     Ok(if several.is_empty() { memory.keep(all) } else { memory.keep(several) })
+}
+
+/// An answer that ended in the middle, after something of it was sent on.
+pub(super) async fn broken_in_the_middle(place: Place) -> ApiError {
+    let (code, message) = match place {
+        Place::Cloud { provider, .. } => (
+            ErrorCode::BackendError,
+            format!("the connection to provider '{provider}' broke in the middle of its answer"),
+        ),
+        Place::Worker { worker, .. } if worker.has_ended().await => (
+            ErrorCode::WorkerCrashed,
+            format!("{} went away in the middle of its answer; send the request again", worker.title()),
+        ),
+        Place::Worker { worker, .. } => (
+            ErrorCode::BackendError,
+            format!("{} runs and closed the connection in the middle of its answer", worker.title()),
+        ),
+    };
+    ApiError::new(code, message)
 }
 
 pub(super) fn deadline_exceeded() -> ApiError {

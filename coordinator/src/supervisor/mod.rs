@@ -47,11 +47,13 @@ impl Supervisor {
         let worker = Arc::new(Worker {
             model: order.model.description.id.clone(),
             generation: order.generation,
+            backend: order.backend,
             dialect: self.tools.catalog.engines().dialect(&order.model),
             upstream: OnceLock::new(),
             stop: CancellationToken::new(),
             kill: CancellationToken::new(),
             kill_reason: OnceLock::new(),
+            ended: CancellationToken::new(),
         });
         self.workers.insert(order.slot, Arc::clone(&worker));
         tokio::spawn(WorkerRunner::new(order, worker, Arc::clone(&self.tools)).run());

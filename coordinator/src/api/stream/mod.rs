@@ -14,14 +14,14 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::account::Account;
 use super::annotate::Annotator;
-use super::answer::{Answer, Content, deadline_exceeded};
+use super::answer::{Answer, Content, broken_in_the_middle, deadline_exceeded};
 use super::answer_body::{AnswerBody, BodyError};
 use super::error::{error_event, worker_error_event};
 use super::usage::{Tail, usage_in};
 use crate::api::headers::THINKING;
 use crate::clocks::later;
 use crate::metrics::Usage;
-use crate::scheduling::Ticket;
+use crate::scheduling::{Place, Ticket};
 
 /// The answer, once it begins, or the error that takes its place.
 pub(super) type Pending = Pin<Box<dyn Future<Output = Result<Answer, ApiError>> + Send>>;
@@ -72,6 +72,10 @@ struct Silence {
 struct Relay {
     first: Option<Bytes>,
     rest: AnswerBody,
+    /// Where it comes from, until that breaks off.
+    place: Option<Place>,
+    /// Finds out why it broke off.
+    broken: Option<Pin<Box<dyn Future<Output = ApiError> + Send>>>,
     /// Dropped unfinished, it reports that the client is gone.
     ticket: Ticket,
     account: Account,
@@ -105,7 +109,7 @@ impl StreamBody {
 
 impl State {
     fn begin(answer: Answer, headers: Headers) -> Self {
-        let Answer { ticket, mut account, content, status, served, headers: said, .. } = answer;
+        let Answer { ticket, mut account, content, status, served, headers: said, place, .. } = answer;
         let thinking = said.get(THINKING).and_then(|words| words.to_str().ok());
         let annotator = (headers == Headers::Gone).then(|| Annotator::new(&served, thinking));
         match content {
@@ -114,6 +118,8 @@ impl State {
                 Self::Relaying(Relay {
                     first: Some(first),
                     rest,
+                    place: Some(place),
+                    broken: None,
                     ticket,
                     account,
                     status: status.as_u16(),
@@ -247,6 +253,9 @@ enum Step {
 impl Relay {
     fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
         loop {
+            if let Some(broken) = &mut self.broken {
+                return Poll::Ready(Step::Lost(Outcome::LostMidAnswer, ready!(broken.as_mut().poll(cx))));
+            }
             let data = match self.first.take() {
                 Some(first) => first,
                 None => match ready!(Pin::new(&mut self.rest).poll_frame(cx)) {
@@ -256,10 +265,14 @@ impl Relay {
                     }
                     Some(Err(error)) => {
                         tracing::info!(request = %self.ticket.request(), %error, "an answer ends in the middle");
-                        return Poll::Ready(match error {
-                            BodyError::Refused(error) => Step::Lost(Outcome::Answered, error),
-                            BodyError::Broken(_) => Step::Lost(Outcome::LostMidAnswer, gone()),
-                        });
+                        match error {
+                            BodyError::Refused(error) => return Poll::Ready(Step::Lost(Outcome::Answered, error)),
+                            BodyError::Broken(_) => {
+                                let why = self.place.take().map(broken_in_the_middle);
+                                self.broken = why.map(|why| Box::pin(why) as _);
+                                continue;
+                            }
+                        }
                     }
                     Some(Ok(frame)) => match frame.into_data() {
                         Ok(data) if !data.is_empty() => data,
@@ -327,11 +340,6 @@ impl Silence {
             }
         }
     }
-}
-
-fn gone() -> ApiError {
-    let message = "the worker went away in the middle of its answer; send the request again";
-    ApiError::new(ErrorCode::WorkerCrashed, message)
 }
 
 /// An answer that comes after comments have been sent: its status can no longer be told, only its content.
