@@ -34,7 +34,7 @@ pub use error::{ApiError, ErrorBody, ErrorCode, ErrorObject, ErrorSource};
 pub use ids::{ClientId, Generation, ModelId, RequestId, SlotId, SpawnToken, Tokens, without_latest};
 pub use llama_args::{LlamaArgs, LlamaArgsError};
 pub use manifest::{Backend, DeviceFlag, Manifest, ManifestError, PromptFormat, Recipe, Source};
-pub use printable::{Label, is_printable, printable, push_printable};
+pub use printable::{Label, PrintableWriter, is_printable, printable, printable_line, push_printable};
 pub use priority::{ParsePriorityError, Priority};
 pub use residency::{ParseResidencyError, ParseStoreError, Residency, ResidencyMode, StoreKind};
 pub use span::{KeepAlive, LONGEST_SPAN, ParseSpanError, parse_span, span_of_secs};

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::io::{self, Write};
 use std::ops::Deref;
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -44,6 +45,90 @@ pub fn push_printable(shown: &mut String, character: char) {
                 shown.push_str(&format!("\\u{unit:04x}"));
             }
         }
+    }
+}
+
+/// A longer line of a log is cut.
+const LONGEST_LINE: usize = 64 << 10;
+
+/// One line of a log as it may be written: printable, with an end, and not endless. With `colours` the log's own pass.
+pub fn printable_line(line: &[u8], colours: bool) -> String {
+    let text = String::from_utf8_lossy(line);
+    let text = text.strip_suffix('\n').unwrap_or(&text);
+    let mut shown = String::with_capacity(text.len() + 1);
+    let mut left = text;
+    while let Some(character) = left.chars().next() {
+        if shown.len() > LONGEST_LINE {
+            shown.push_str(&format!("… ({} bytes more)", left.len()));
+            break;
+        }
+        // Fields come here without escape characters: the log's formatter has written them as text already.
+        if let Some(length) = colour(left).filter(|_| colours) {
+            shown.push_str(&left[..length]);
+            left = &left[length..];
+            continue;
+        }
+        push_printable(&mut shown, character);
+        left = &left[character.len_utf8()..];
+    }
+    shown.push('\n');
+    shown
+}
+
+/// The length of a colour or style at the beginning of a text (ECMA-48, SGR).
+fn colour(text: &str) -> Option<usize> {
+    let end = text.strip_prefix("\x1b[")?.find(|character: char| !character.is_ascii_digit() && character != ';')?;
+    let end = end + 2;
+    text[end..].starts_with('m').then_some(end + 1)
+}
+
+/// A stream of text that shows what is not printable as its number. Line breaks and tabs pass. Bytes that are no UTF-8 are
+/// replaced.
+#[derive(Debug)]
+pub struct PrintableWriter<W> {
+    inner: W,
+    /// The beginning of a character whose rest has not come yet.
+    rest: Vec<u8>,
+}
+
+impl<W: Write> PrintableWriter<W> {
+    /// Filters what goes to `inner`.
+    pub const fn new(inner: W) -> Self {
+        Self { inner, rest: Vec::new() }
+    }
+
+    /// What is written to, for codes of our own.
+    pub const fn inner(&mut self) -> &mut W {
+        &mut self.inner
+    }
+}
+
+impl<W: Write> Write for PrintableWriter<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.rest.extend_from_slice(bytes);
+        let pending = std::mem::take(&mut self.rest);
+        // The last character may come in two pieces; anything else that is no UTF-8 is a fault.
+        let whole = pending.utf8_chunks().last().map_or(0, |last| {
+            let open = last.invalid();
+            let may_go_on = open.len() < 4 && std::str::from_utf8(open).is_err_and(|error| error.error_len().is_none());
+            if may_go_on { pending.len() - open.len() } else { pending.len() }
+        });
+        let (now, later) = pending.split_at(whole);
+        self.rest = later.to_vec();
+        let mut shown = String::with_capacity(now.len());
+        let text = String::from_utf8_lossy(now).replace("\r\n", "\n");
+        for character in text.chars() {
+            match character {
+                '\n' | '\t' => shown.push(character),
+                character => push_printable(&mut shown, character),
+            }
+        }
+        self.inner.write_all(shown.as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
     }
 }
 
@@ -129,6 +214,33 @@ mod tests {
             let read: String = serde_json::from_str(&quoted).unwrap();
             assert_eq!(read, text.replace(['\n', '\t', '\r'], " "));
         }
+    }
+
+    fn shown(pieces: &[&[u8]]) -> String {
+        let mut writer = PrintableWriter::new(Vec::new());
+        for piece in pieces {
+            writer.write_all(piece).unwrap();
+        }
+        String::from_utf8(writer.inner).unwrap()
+    }
+
+    #[test]
+    fn op_10_characters_in_pieces_are_put_together_and_broken_ones_replaced() {
+        assert_eq!(shown(&[b"\xf0\x9f", b"\x91\xa9 \xc3", b"\xbc"]), "👩 ü");
+        assert_eq!(shown(&[b"a\xffb", b"\xc3", b"x"]), "a\u{fffd}b\u{fffd}x");
+        // The second byte of a C1 control comes alone.
+        assert_eq!(shown(&[b"\xc2", b"\x9b31m"]), "\\u009b31m");
+    }
+
+    #[test]
+    fn op_10_a_line_of_the_log_stays_one_line_and_has_an_end() {
+        assert_eq!(printable_line(b"INFO a\nERROR forged\n", false), "INFO a\\nERROR forged\n");
+        assert_eq!(
+            printable_line("\x1b[2mINFO\x1b[0m \x1b]0;t\x07\u{9b}\n".as_bytes(), true),
+            "\x1b[2mINFO\x1b[0m \\u001b]0;t\\u0007\\u009b\n"
+        );
+        assert_eq!(printable_line(b"\x1b[31mred\n", false), "\\u001b[31mred\n");
+        assert!(printable_line(&vec![b'x'; 1 << 20], false).len() < LONGEST_LINE + 100);
     }
 
     #[test]

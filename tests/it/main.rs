@@ -38,6 +38,7 @@ mod observability;
 mod one_host;
 mod operators;
 mod ports;
+mod printing;
 mod process_trees;
 mod proxies;
 mod queue;

@@ -3,6 +3,7 @@
 
 mod documents;
 mod modules;
+mod printing;
 mod requirements;
 mod sources;
 mod structure;

@@ -10,6 +10,7 @@ use model_boss_engine::text::{WriteVocabularyError, write_synthetic_vocabulary, 
 use model_boss_protocol::WorkerExit;
 use model_boss_weights::gguf::{HeaderWriter, WriteError};
 use model_boss_weights::model_folder;
+use model_boss_worker::terminal::print;
 use model_boss_worker::{Convert, Index, LayerOrder, LoadFailure, StoredType, Synth};
 
 /// A file could not be written.
@@ -44,7 +45,7 @@ pub(crate) fn index(asked: &Index) -> Result<(), LoadFailure> {
         IndexError::Write { .. } => LoadFailure::new(WorkerExit::BadSpec, &error),
         IndexError::Model(_) | IndexError::Tensor { .. } => LoadFailure::new(WorkerExit::BadModel, &error),
     })?;
-    println!("{}", path.display());
+    print(path.display());
     Ok(())
 }
 

@@ -16,6 +16,7 @@ mod http;
 mod metrics;
 mod process;
 mod state;
+pub mod terminal;
 mod text;
 
 pub use args::{Convert, Index, LayerOrder, StoredType, Synth};

@@ -1,6 +1,6 @@
 //! The life of the process: gate, port, engine, signals, exit code.
 
-use std::io::{self, IsTerminal};
+use std::io;
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use crate::defaults::RequestDefaults;
 use crate::failure::LoadFailure;
 use crate::gate::GateError;
 use crate::state::{Access, WorkerState};
+use crate::terminal::{self, LogLines, print, say};
 use crate::{by_hand, engine_thread, gate, http, text};
 
 /// Runs a worker from its command line to its exit code. The last line on stderr says why it ended, if it failed.
@@ -34,7 +35,7 @@ pub fn run(backend: WorkerBackend) -> ExitCode {
             start(&serve, backend.load)
         }
         WorkerCommand::Inspect(inspect) => inspect::run(&inspect)
-            .map(|facts| println!("{facts}"))
+            .map(|facts| print(facts))
             .map_err(|error| LoadFailure::new(WorkerExit::BadModel, &error)),
         WorkerCommand::Convert(convert) => (backend.convert)(&convert),
         WorkerCommand::Index(index) => (backend.index)(&index),
@@ -49,7 +50,7 @@ pub fn run(backend: WorkerBackend) -> ExitCode {
     let exit = match result {
         Ok(()) => WorkerExit::Clean,
         Err(failure) => {
-            eprintln!("model-boss-worker: {failure}");
+            say(format_args!("model-boss-worker: {failure}"));
             failure.exit()
         }
     };
@@ -58,15 +59,15 @@ pub fn run(backend: WorkerBackend) -> ExitCode {
 
 fn log_to_stderr() {
     let filter = EnvFilter::try_from_env("MODEL_BOSS_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let colours = io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(colours).init();
+    let lines = LogLines { colours: terminal::err_is_terminal() };
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(move || lines).with_ansi(lines.colours).init();
 }
 
 fn start(serve: &Serve, load: LoadDecoder) -> Result<(), LoadFailure> {
     let (spec, access) = match &serve.model {
         Some(model) => {
             let spec = by_hand::spec(serve, model).map_err(|error| LoadFailure::new(WorkerExit::BadSpec, &error))?;
-            eprintln!("run by hand: this worker holds no lease and asks for no token");
+            say("run by hand: this worker holds no lease and asks for no token");
             (spec, Access::Open)
         }
         None => {

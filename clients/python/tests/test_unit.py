@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -13,7 +14,8 @@ import pytest
 
 import model_boss
 from model_boss._lease import Lease, _Ears
-from model_boss._words import Grant, Listener, Part, Process, Wish, seconds
+from model_boss._http import _answer
+from model_boss._words import Grant, Listener, Part, Process, Wish, label_of, printable, read_json, seconds
 from trainer_callback import SaveOnRevocation
 
 
@@ -37,6 +39,19 @@ def test_this_process_is_known_by_more_than_its_number() -> None:
     me = Process.this()
     assert me.pid == os.getpid() and me.start_time > 0
     assert me.pid_ns == os.readlink("/proc/self/ns/pid")
+
+
+def test_op_10_texts_from_outside_cannot_steer_a_terminal() -> None:
+    hostile = "\x1b]0;t\x07\u202egpj\x9b2J\r\n\U000e0041"
+    shown = r"\u001b]0;t\u0007\u202egpj\u009b2J\r\n\U000e0041"
+    assert printable(hostile) == shown
+    assert printable("train.py, größer als 東京") == "train.py, größer als 東京"
+    assert read_json(json.dumps({"by": [hostile], hostile: 7})) == {"by": [shown], shown: 7}
+    assert str(model_boss.LeaseLost(hostile)) == shown
+    with pytest.raises(model_boss.Refused) as refused:
+        _answer("http://x", 400, json.dumps({"error": {"message": hostile, "code": "invalid_request"}}).encode())
+    assert str(refused.value) == shown
+    assert len(label_of("ß\x1b" * 100).encode()) <= 128 and label_of("ß\x1b" * 100).isprintable()
 
 
 class Given:

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use model_boss_protocol::ModelId;
+use model_boss_protocol::{ModelId, printable};
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::task::JoinSet;
 
@@ -74,18 +74,18 @@ async fn read_lines(
             Ok(_) => {}
         }
         let text = String::from_utf8_lossy(&line);
-        let text = text.trim_end();
+        let text = printable(text.trim_end());
         if text.is_empty() {
             continue;
         }
         tracing::debug!(target: "worker", %model, pid, "{text}");
-        log.line(pid, text);
+        log.line(pid, &text);
         if let Some(last) = &keep {
             let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
             if last.len() == LAST_LINES {
                 last.pop_front();
             }
-            last.push_back(text.to_owned());
+            last.push_back(text.into_owned());
         }
     }
 }
@@ -108,6 +108,19 @@ mod tests {
         assert_eq!(last.last().map(String::as_str), Some("line 29"));
         let log = std::fs::read_to_string(folder.path().join("logs/team%2Fm%3A1.log")).unwrap();
         assert!(log.contains("[7] hello\n") && log.contains("[7] line 0\n"), "{log}");
+    }
+
+    #[tokio::test]
+    async fn op_10_lines_of_engines_are_printable_in_the_log_and_in_last_words() {
+        let folder = tempfile::tempdir().unwrap();
+        let lines = "\x1b]0;title\x07\u{202e}x\r\n\x1b[31m\u{9b}2J\n".as_bytes();
+        let state = StateFolder::new(folder.path());
+        let output = Output::capture(&state, &"m".into(), 1, Some(lines), Some(lines));
+        let last = output.last_lines().await;
+        assert_eq!(last, ["\\u001b]0;title\\u0007\\u202ex", "\\u001b[31m\\u009b2J"]);
+        let log = std::fs::read_to_string(folder.path().join("logs/m.log")).unwrap();
+        assert_eq!(log.lines().count(), 4, "{log}");
+        assert!(log.chars().all(|c| c == '\n' || model_boss_protocol::is_printable(c)), "{log:?}");
     }
 
     #[tokio::test]

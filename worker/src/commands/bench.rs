@@ -13,6 +13,7 @@ use crate::args::{LayerFlags, Serve};
 use crate::backend::LoadDecoder;
 use crate::by_hand;
 use crate::failure::LoadFailure;
+use crate::terminal::print;
 
 /// `bench`'s command line.
 #[derive(Debug, clap::Args)]
@@ -68,9 +69,9 @@ pub(crate) fn run(asked: &BenchArgs, load: LoadDecoder) -> Result<(), LoadFailur
     let speeds = Speeds { load_s, ..measure(asked, decoder.as_mut()).map_err(LoadFailure::of_step)? };
     if asked.json {
         // Lists of numbers always have a spelling in JSON.
-        println!("{}", serde_json::to_string(&speeds).unwrap_or_default());
+        print(serde_json::to_string(&speeds).unwrap_or_default());
     } else {
-        println!("loaded in {load_s:.2} s");
+        print(format_args!("loaded in {load_s:.2} s"));
         let at = if asked.depth > 0 { format!(" behind {} tokens", asked.depth) } else { String::new() };
         print_row(&format!("pp{}{at}", asked.prompt), &speeds.prompt);
         print_row(&format!("tg{}{at}", asked.tokens), &speeds.decode);
@@ -83,7 +84,8 @@ fn print_row(name: &str, speeds: &[f64]) {
     sorted.sort_by(f64::total_cmp);
     if let (Some(least), Some(most)) = (sorted.first(), sorted.last()) {
         let median = sorted[sorted.len() / 2];
-        println!("{name:<24} {median:>9.1} tokens/s   ({least:.1} to {most:.1}, n = {})", sorted.len());
+        let n = sorted.len();
+        print(format_args!("{name:<24} {median:>9.1} tokens/s   ({least:.1} to {most:.1}, n = {n})"));
     }
 }
 

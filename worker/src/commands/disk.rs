@@ -11,6 +11,7 @@ use model_boss_weights::store::{Extent, HostBuffer, Run, WeightStore, WeightStor
 use serde::Serialize;
 
 use crate::failure::LoadFailure;
+use crate::terminal::print;
 
 /// `disk`'s command line.
 #[derive(Debug, clap::Args)]
@@ -54,11 +55,11 @@ pub(crate) fn run(asked: &Disk) -> Result<(), LoadFailure> {
     }
     if asked.json {
         // Numbers always have a spelling in JSON.
-        println!("{}", serde_json::to_string(&measured).unwrap_or_default());
+        print(serde_json::to_string(&measured).unwrap_or_default());
     } else {
-        println!("{}: {} reads of {} MiB", store.describe(), runs.len(), asked.read);
+        print(format_args!("{}: {} reads of {} MiB", store.describe(), runs.len(), asked.read));
         for ceiling in &measured {
-            println!("{:>3} readers: {:.2} GB/s", ceiling.readers, ceiling.bytes_per_second / 1e9);
+            print(format_args!("{:>3} readers: {:.2} GB/s", ceiling.readers, ceiling.bytes_per_second / 1e9));
         }
     }
     Ok(())

@@ -9,6 +9,7 @@ use model_boss_protocol::{TextLimits, WorkerExit};
 use serde::Serialize;
 
 use crate::failure::LoadFailure;
+use crate::terminal::print;
 use crate::text::{self, ChatQuestion, TextFailure, TextSide};
 
 /// `text`'s command line.
@@ -65,15 +66,15 @@ pub(crate) fn run(asked: &TextCost) -> Result<(), LoadFailure> {
     let costs = costs.map_err(|error| internal(&error))?.map_err(|error| bad_model(&error))?;
     if asked.json {
         // Numbers always have a spelling in JSON.
-        println!("{}", serde_json::to_string(&costs).unwrap_or_default());
+        print(serde_json::to_string(&costs).unwrap_or_default());
     } else {
         let row = |name: &str, spread: &Spread| {
-            println!("{name:<24} median {:>8.1} µs   p99 {:>8.1} µs", spread.median_us, spread.p99_us);
+            print(format_args!("{name:<24} median {:>8.1} µs   p99 {:>8.1} µs", spread.median_us, spread.p99_us));
         };
-        println!("{} tokens, n = {}", costs.prompt_tokens, asked.rounds);
+        print(format_args!("{} tokens, n = {}", costs.prompt_tokens, asked.rounds));
         row("in this process", &costs.here);
         row("in the text processes", &costs.in_processes);
-        println!("{:<24}        {:>8.1} µs", "difference of medians", costs.difference_us);
+        print(format_args!("{:<24}        {:>8.1} µs", "difference of medians", costs.difference_us));
     }
     Ok(())
 }

@@ -26,6 +26,7 @@ use super::message::{TextFacts, TextLoad, TextLoaded};
 use super::order::{HostOrder, OrderStream, Passed, RendererEnd};
 use super::renderer::{self, RendererWatch};
 use crate::failure::LoadFailure;
+use crate::terminal::say;
 
 /// The hidden command of the worker's program that is the text host.
 pub(crate) const COMMAND: &str = "text-host";
@@ -45,7 +46,7 @@ pub(crate) fn run() -> ExitCode {
     match host() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{error}");
+            say(error);
             ExitCode::FAILURE
         }
     }

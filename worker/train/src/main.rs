@@ -1,7 +1,8 @@
 //! `model-boss-train`: trains the guide model, measures it, asks it.
 
+mod terminal;
+
 use std::error::Error;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,6 +19,8 @@ use model_boss_train::optimizer::OptimizerSettings;
 use model_boss_train::plan::TrainPlan;
 use model_boss_train::text::GuideText;
 use model_boss_train::{curve, package, trainer};
+
+use terminal::{print, say};
 
 /// Trains and measures the guide model of model-boss.
 #[derive(Parser)]
@@ -113,7 +116,7 @@ fn main() -> ExitCode {
                 text.push_str(&format!(": {inner}"));
                 source = inner.source();
             }
-            eprintln!("{text}");
+            say(text);
             ExitCode::FAILURE
         }
     }
@@ -143,12 +146,13 @@ fn train(args: &Train) -> TrainOutcome {
         if let Some(folder) = &args.preview
             && let Err(error) = write(folder, model, &text, curve)
         {
-            eprintln!("the preview was not written: {error}");
+            say(format_args!("the preview was not written: {error}"));
         }
     })?;
     write(&args.package, &trained.model, &text, &trained.curve)?;
     std::fs::remove_file(&args.checkpoint)?;
-    println!("loss {:.4}, {} parameters", trainer::recent(&trained.curve), trained.model.parameter_count());
+    let loss = trainer::recent(&trained.curve);
+    print(format_args!("loss {loss:.4}, {} parameters", trained.model.parameter_count()));
     let (mut decoder, text) = open(&args.package)?;
     print_report(&evaluate::evaluate(&mut *decoder, &text, &held_out)?, false);
     Ok(())
@@ -165,13 +169,13 @@ fn describe(families: &[Family], text: &GuideText, plan: &TrainPlan) -> TrainOut
     let batches = Curriculum::new(families, text, plan.seed).epoch(0, plan.rows, plan.time)?;
     let tokens: usize = batches.iter().flat_map(|b| &b.tokens).filter(|&&t| t != text.padding).count();
     let targets: usize = batches.iter().map(|b| b.targets.len()).sum();
-    println!(
+    print(format_args!(
         "{} families, {} questions; {} tokens in the vocabulary; an epoch has {} steps, {tokens} tokens, {targets} of answers",
         families.len(),
         families.iter().map(|f| f.questions.len()).sum::<usize>(),
         text.vocab_size(),
         batches.len(),
-    );
+    ));
     Ok(())
 }
 
@@ -189,17 +193,14 @@ fn eval(folder: &Path, held_out: &Path, all: bool) -> TrainOutcome {
 }
 
 fn print_report(report: &HeldOutReport, all: bool) {
-    let mut out = std::io::stdout().lock();
     for (question, answer, right) in &report.answers {
         if all || !right {
             let mark = if *right { "right" } else { "wrong" };
-            // A closed terminal is no reason to fail.
-            drop(writeln!(out, "{mark}: {}\n       {answer}", question.question));
+            print(format_args!("{mark}: {}\n       {answer}", question.question));
         }
     }
     let share = report.share() * 100.0;
-    drop(writeln!(
-        out,
+    print(format_args!(
         "{} of {} held-out questions answered correctly: {share:.1} %",
         report.correct(),
         report.answers.len()
@@ -209,7 +210,7 @@ fn print_report(report: &HeldOutReport, all: bool) {
 fn ask(folder: &Path, question: &str) -> TrainOutcome {
     let (mut decoder, text) = open(folder)?;
     for answer in evaluate::answer(&mut *decoder, &text, &[question])? {
-        println!("{answer}");
+        print(answer);
     }
     Ok(())
 }
@@ -218,6 +219,6 @@ fn count(folder: &Path) -> TrainOutcome {
     let families = corpus::read_families(folder)?;
     let wordings: usize = families.iter().flat_map(|f| &f.questions).map(|q| corpus::all_wordings(q).len()).sum();
     let questions: usize = families.iter().map(|f| f.questions.len()).sum();
-    println!("{} families, {questions} questions, {wordings} wordings", families.len());
+    print(format_args!("{} families, {questions} questions, {wordings} wordings", families.len()));
     Ok(())
 }

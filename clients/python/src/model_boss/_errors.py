@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Optional
 
+from ._words import printable
+
 
 class LeaseError(Exception):
-    """Something about a lease failed. The base of all errors here."""
+    """Something about a lease failed. The base of all errors here, whose words are printable."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(printable(message))
 
 
 class NotReachable(LeaseError):

@@ -13,7 +13,7 @@ import uuid
 from typing import Any, Callable, Optional, Union
 
 from ._errors import LeaseError, LeaseLost, NeverFits, NotReachable, Refused, WaitedTooLong
-from ._words import Grant, Listener, Part, Process, Wish, fields
+from ._words import Grant, Listener, Part, Process, Wish, fields, read_json
 
 _LOG = logging.getLogger("model_boss")
 _ROUTE = "/api/v1/leases"
@@ -191,7 +191,7 @@ class HttpBackend:
 
 def _answer(url: str, status: int, text: bytes) -> dict[str, Any]:
     try:
-        answer = json.loads(text)
+        answer = read_json(text)
         error = answer.get("error") if status >= 300 else None
     except (ValueError, AttributeError) as cause:
         # A proxy in front of a coordinator that restarts.

@@ -17,7 +17,7 @@ from typing import Callable, Optional, Sequence, Union
 from ._errors import CudaTouched, LeaseError
 from ._http import HttpBackend, url_of_environment
 from ._pipe import PipeBackend
-from ._words import Backend, Grant, Size, Span, Wish, printable, seconds
+from ._words import Backend, Grant, Size, Span, Wish, label_of, printable, seconds
 
 _LOG = logging.getLogger("model_boss")
 _LAST_WORDS = 5.0
@@ -218,7 +218,7 @@ class Lease:
         self._ending = True
 
         def end() -> None:
-            print(f"model_boss: {why}: this process ends", file=sys.stderr, flush=True)
+            print(f"model_boss: {printable(why)}: this process ends", file=sys.stderr, flush=True)
             os.kill(os.getpid(), signal.SIGTERM)
             if not self._over.wait(_LAST_WORDS):
                 os._exit(_EXIT_CODE)
@@ -289,7 +289,7 @@ def lease(
         preempt=preempt,
         grace=seconds(grace),
         min_hold=seconds(min_hold),
-        label=printable(label or os.path.basename(sys.argv[0] or "") or "python"),
+        label=label_of(label or os.path.basename(sys.argv[0] or "") or "python"),
         wait=None if wait is None else seconds(wait),
     )
     ledger = redis or (None if url else os.environ.get("MODEL_BOSS_REDIS_URL"))

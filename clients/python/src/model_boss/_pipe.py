@@ -12,7 +12,7 @@ import threading
 from typing import Any, Callable, Optional
 
 from ._errors import LeaseError, LeaseLost, NeverFits, NotReachable, Refused, WaitedTooLong
-from ._words import Grant, Listener, Part, Wish, fields
+from ._words import Grant, Listener, Part, Wish, fields, read_json
 
 _LOG = logging.getLogger("model_boss")
 _ID = "lease"
@@ -149,7 +149,7 @@ class PipeBackend:
     def _read(self) -> None:
         assert self._child.stdout is not None
         for line in self._child.stdout:
-            event = json.loads(line)
+            event = read_json(line)
             if self._listener is None or event["event"] in ("released", "failed", "error"):
                 self._events.put(event)
             else:

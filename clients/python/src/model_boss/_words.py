@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from dataclasses import dataclass
@@ -31,10 +32,35 @@ def seconds(span: Span) -> float:
     return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
-def printable(label: str) -> str:
+def printable(text: str) -> str:
+    """A text from outside as terminals and logs may show it: what would steer them is written as its number."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] if c < "\x7f" else _escaped(c) for c in text)
+
+
+def _escaped(character: str) -> str:
+    return f"\\u{ord(character):04x}" if ord(character) < 0x10000 else f"\\U{ord(character):08x}"
+
+
+def read_json(text: Union[str, bytes]) -> Any:
+    """JSON from outside, with every text in it printable."""
+    return _shown(json.loads(text))
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, list):
+        return [_shown(one) for one in value]
+    if isinstance(value, dict):
+        return {printable(name): _shown(one) for name, one in value.items()}
+    return value
+
+
+def label_of(text: str) -> str:
     """A label as the ledger takes it: printable, and at most 128 bytes."""
-    shown = "".join(character if character.isprintable() else "?" for character in label)
-    return shown.encode("utf-8", "replace")[:128].decode("utf-8", "ignore")
+    return printable(text).encode("utf-8", "replace")[:128].decode("utf-8", "ignore")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ use crate::args::{LayerFlags, Serve};
 use crate::backend::LoadDecoder;
 use crate::by_hand;
 use crate::failure::LoadFailure;
+use crate::terminal::print;
 
 /// `residency`'s command line.
 #[derive(Debug, clap::Args)]
@@ -96,9 +97,9 @@ pub(crate) fn run(asked: &ResidencyReportArgs, load: LoadDecoder) -> Result<(), 
     }
     if asked.json {
         // Numbers and words always have a spelling in JSON.
-        println!("{}", serde_json::to_string(&report).unwrap_or_default());
+        print(serde_json::to_string(&report).unwrap_or_default());
     } else {
-        print!("{}", table(&report));
+        print(table(&report).trim_end());
     }
     Ok(())
 }

@@ -1,0 +1,39 @@
+//! The exits of our programs to a terminal or a log: each is one module that filters, and nothing else prints.
+
+use crate::sources::files;
+
+/// The folders of programs that people look at, and of what is built into them.
+const FOLDERS: [&str; 10] = [
+    "coordinator/src/",
+    "coordinator/core/src/",
+    "coordinator/lease/src/",
+    "coordinator/lease-store/src/",
+    "protocol/src/",
+    "worker/src/",
+    "worker/engine/src/",
+    "worker/candle/src/",
+    "worker/weights/src/",
+    "worker/train/src/",
+];
+/// The exits, and files of tests.
+const EXITS: [&str; 4] = ["/terminal.rs", "/tests.rs", "/tests/", "/scheduler/simulation.rs"];
+const WAYS: [&str; 6] = ["io::stdout", "io::stderr", "println!(", "print!(", "stdout().", "stderr()."];
+
+#[test]
+fn op_10_programs_print_through_the_printable_filter_only() {
+    let mut found = Vec::new();
+    for source in files(&[".rs"]) {
+        if FOLDERS.iter().any(|folder| source.path.starts_with(folder))
+            && !EXITS.iter().any(|exit| source.path.contains(exit))
+        {
+            let ways = WAYS.iter().filter(|way| source.text.contains(**way));
+            found.extend(ways.map(|way| format!("{} has {way}", source.path)));
+        }
+    }
+    assert!(found.is_empty(), "print through the terminal module of the program in place of: {found:#?}");
+    let exits: Vec<_> = files(&["terminal.rs"]).into_iter().map(|source| source.path).collect();
+    assert_eq!(exits, ["coordinator/src/terminal.rs", "worker/src/terminal.rs", "worker/train/src/terminal.rs"]);
+    for exit in files(&["terminal.rs"]) {
+        assert!(exit.text.contains("PrintableWriter::new("), "{} does not filter", exit.path);
+    }
+}

@@ -1,0 +1,41 @@
+//! The only way to standard output and standard error. Names of files and words from them are filtered on the way, so that
+//! they cannot steer a terminal.
+
+use std::fmt::Display;
+use std::io::{self, IsTerminal, Write};
+
+use model_boss_protocol::{PrintableWriter, printable_line};
+
+/// Text on standard output. Without one nobody reads it.
+pub fn print(text: impl Display) {
+    let _ = write!(PrintableWriter::new(io::stdout()), "{text}\n");
+}
+
+/// A line on standard error. Without one nobody reads it.
+pub fn say(line: impl Display) {
+    let _ = write!(PrintableWriter::new(io::stderr()), "{line}\n");
+}
+
+/// Whether a person looks at standard error.
+pub fn err_is_terminal() -> bool {
+    io::stderr().is_terminal()
+}
+
+/// Writes lines of the log to standard error. With `colours` the log's own pass.
+#[derive(Clone, Copy, Debug)]
+pub struct LogLines {
+    /// Whether the log's own colours pass.
+    pub colours: bool,
+}
+
+impl Write for LogLines {
+    /// Each call has one line, however many lines its fields have.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        io::stderr().write_all(printable_line(line, self.colours).as_bytes())?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
