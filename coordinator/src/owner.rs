@@ -31,8 +31,10 @@ impl OwnerKey {
         let mut bits = [0; STRENGTH];
         getrandom::fill(&mut bits).map_err(|error| io::Error::other(error.to_string()))?;
         let key: String = bits.iter().map(|byte| format!("{byte:02x}")).collect();
-        let file = state.keep(FILE, "`run PATH` is held to model_roots, its key cannot be written");
-        file.write(format!("{port} {key}\n").into_bytes());
+        let line = format!("{port} {key}\n");
+        let cannot = "`run PATH` is held to model_roots, its key cannot be written";
+        let file = state.keep(FILE, cannot, move || Ok(line.clone().into_bytes()));
+        file.changed();
         Ok(Self { key, _file: file })
     }
 

@@ -5,19 +5,21 @@ use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 
 use model_boss_lease_store::{check_state_file, replace_state_file};
 use nix::sys::statvfs::statvfs;
-use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{MissedTickBehavior, interval};
 
 /// How often the room that is left is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// What could not be written is tried again after this.
-const TRY_AGAIN: Duration = Duration::from_secs(1);
+const TRY_AGAIN: Duration = Duration::from_millis(500);
+/// The end of a file's keeper waits so long for the last write: a disk that hangs must not hold up a shutdown.
+const LAST_WRITE: Duration = Duration::from_secs(2);
 /// With less room than this the next write may fail.
 const LITTLE: u64 = 64 << 10;
 
@@ -28,17 +30,82 @@ pub(crate) struct StateFolder {
     troubles: Arc<Mutex<BTreeMap<PathBuf, String>>>,
 }
 
-/// A file of the folder that is written as a whole, by a task of its own: a disk that hangs or is full stops nobody. It is
-/// tried until it is done. Of several contents the last counts.
+/// A file of the folder that is written as a whole, by a thread of its own: a disk that hangs or is full stops nobody. It is
+/// tried until it is done; changes that come meanwhile are written together. Dropped, it has written the last of them, unless
+/// the disk does not take it in time.
 #[derive(Debug)]
-pub(crate) struct KeptFile {
-    newest: watch::Sender<Option<Arc<[u8]>>>,
+pub(crate) struct KeptFile(Arc<Pen>);
+
+/// What the thread of a file is asked for.
+#[derive(Debug, Default)]
+struct Pen {
+    asked: Mutex<Asked>,
+    news: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Asked {
+    /// The file does not say what it should.
+    changed: bool,
+    /// No more changes come.
+    over: bool,
+    /// The thread is done.
+    ended: bool,
 }
 
 impl KeptFile {
-    /// Has this written.
-    pub(crate) fn write(&self, content: Vec<u8>) {
-        self.newest.send_replace(Some(content.into()));
+    /// The content is another one: it is asked for and written soon.
+    pub(crate) fn changed(&self) {
+        self.0.asked().changed = true;
+        self.0.news.notify_all();
+    }
+}
+
+impl Drop for KeptFile {
+    fn drop(&mut self) {
+        let mut asked = self.0.asked();
+        asked.over = true;
+        self.0.news.notify_all();
+        drop(self.0.news.wait_timeout_while(asked, LAST_WRITE, |asked| !asked.ended));
+    }
+}
+
+impl Pen {
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has every change written until no more come. The last one is tried once.
+    fn write(&self, mut try_to: impl FnMut() -> bool) {
+        loop {
+            let asked = self.asked();
+            let idle = |asked: &mut Asked| !asked.changed && !asked.over;
+            let mut asked = self.news.wait_while(asked, idle).unwrap_or_else(PoisonError::into_inner);
+            if !std::mem::take(&mut asked.changed) {
+                return;
+            }
+            let over = asked.over;
+            drop(asked);
+            if try_to() {
+                continue;
+            }
+            let mut asked = self.asked();
+            asked.changed = true;
+            if over {
+                return;
+            }
+            drop(self.news.wait_timeout_while(asked, TRY_AGAIN, |asked| !asked.over));
+        }
+    }
+}
+
+/// Tells that the thread is done, also when it panicked.
+struct Done(Arc<Pen>);
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        self.0.asked().ended = true;
+        self.0.news.notify_all();
     }
 }
 
@@ -48,33 +115,41 @@ impl StateFolder {
         Self { path: path.to_owned(), troubles: Arc::default() }
     }
 
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Something in it.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// A file that is written as a whole from now on, for as long as the value lives. `cannot` says what it means that it
-    /// cannot be.
-    pub(crate) fn keep(&self, name: &str, cannot: &'static str) -> KeptFile {
-        let (sender, mut newest) = watch::channel(None::<Arc<[u8]>>);
+    /// A file that is written as a whole with every change, for as long as the value lives. `content` gives what it should
+    /// say, or why that is not known yet; `cannot` says what it means that it cannot be written.
+    pub(crate) fn keep(
+        &self,
+        name: &str,
+        cannot: &'static str,
+        content: impl Fn() -> Result<Vec<u8>, String> + Send + 'static,
+    ) -> KeptFile {
         let (folder, file) = (self.clone(), self.file(name));
-        tokio::spawn(async move {
-            while newest.changed().await.is_ok() {
-                loop {
-                    let Some(content) = newest.borrow_and_update().clone() else { break };
-                    let to = file.clone();
-                    // A writer that panicked wrote nothing, and would again.
-                    let written = spawn_blocking(move || write(&to, &content)).await.unwrap_or(Ok(()));
-                    let Err(error) = written else {
-                        folder.well(&file);
-                        break;
-                    };
-                    folder.trouble(&file, format!("{cannot}: {error}"));
-                    sleep(TRY_AGAIN).await;
-                }
+        let pen = Arc::<Pen>::default();
+        let done = Done(Arc::clone(&pen));
+        let write_all = move || {
+            let cannot = |error: io::Error| format!("{cannot}: {error}");
+            let written = content().and_then(|content| write(&file, &content).map_err(cannot));
+            match &written {
+                Ok(()) => folder.well(&file),
+                Err(why) => folder.trouble(&file, why.clone()),
             }
-        });
-        KeptFile { newest: sender }
+            written.is_ok()
+        };
+        let writer = thread::Builder::new().name(name.to_owned()).spawn(move || done.0.write(write_all));
+        if let Err(error) = writer {
+            self.trouble(&self.file(name), format!("{cannot}: there is no thread for it: {error}"));
+        }
+        KeptFile(pen)
     }
 
     /// Refuses what lies in the place of one of these files and is none: a pipe, a link, a folder.
@@ -158,25 +233,57 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn a_file_that_cannot_be_written_is_named_and_tried_until_it_is() {
+    fn until(done: impl Fn() -> bool) {
+        while !done() {
+            thread::park_timeout(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_named_and_tried_until_it_is() {
         let root = tempfile::tempdir().unwrap();
         let folder = StateFolder::new(&root.path().join("state"));
         // Something else lies in its place.
         fs::create_dir_all(folder.file("kept")).unwrap();
-        let kept = folder.keep("kept", "it cannot be kept");
-        let looks = async |done: &dyn Fn() -> bool| {
-            while !done() {
-                sleep(Duration::from_millis(10)).await;
-            }
+        let says = Arc::new(Mutex::new(Err("nothing is known".to_owned())));
+        let newest = Arc::clone(&says);
+        let kept = folder.keep("kept", "it cannot be kept", move || newest.lock().unwrap().clone());
+        let says = |content: &str| {
+            *says.lock().unwrap() = Ok(content.as_bytes().to_vec());
+            kept.changed();
         };
-        kept.write(b"one".to_vec());
-        looks(&|| folder.troubles().iter().any(|trouble| trouble.contains("it cannot be kept: it is a folder"))).await;
-        kept.write(b"two".to_vec());
+        let troubled = |why: &str| folder.troubles().iter().any(|trouble| trouble.contains(why));
+        kept.changed();
+        until(|| troubled("nothing is known"));
+        says("one");
+        until(|| troubled("it cannot be kept: it is a folder"));
+        says("two");
         fs::remove_dir(folder.file("kept")).unwrap();
-        looks(&|| folder.troubles().is_empty()).await;
+        until(|| folder.troubles().is_empty());
         assert_eq!(fs::read(folder.file("kept")).unwrap(), b"two");
-        kept.write(b"three".to_vec());
-        looks(&|| fs::read(folder.file("kept")).is_ok_and(|content| content == b"three")).await;
+        says("three");
+        drop(kept);
+        assert_eq!(fs::read(folder.file("kept")).unwrap(), b"three", "what is dropped has been written");
+    }
+
+    #[test]
+    fn the_end_of_a_file_waits_no_longer_than_a_disk_may_hang() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = StateFolder::new(root.path());
+        let (hung, disk) = std::sync::mpsc::channel::<()>();
+        let (begun, begins) = std::sync::mpsc::channel();
+        let disk = Mutex::new(disk);
+        let kept = folder.keep("kept", "it cannot be kept", move || {
+            begun.send(()).unwrap();
+            // As a disk that hangs does, until the other end is dropped.
+            let _ = disk.lock().unwrap().recv();
+            Ok(Vec::new())
+        });
+        kept.changed();
+        begins.recv().unwrap();
+        let began = std::time::Instant::now();
+        drop(kept);
+        assert!(began.elapsed() >= LAST_WRITE, "it was not waited for");
+        drop(hung);
     }
 }

@@ -31,12 +31,15 @@ pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
     struct Providers {
         providers: Vec<ProviderReport>,
         clients: Vec<Budget>,
+        /// What all names beyond those that are counted apart spent together.
+        other_clients_spent_usd: f64,
         /// When the day that limits are for ends, in seconds since 1970.
         day_ends: u64,
     }
     let (providers, today) = call.context.clouds.report(unix_seconds());
     let clients = budgets(&call.context, &today);
-    json(&Providers { providers, clients, day_ends: (today.day + 1) * UTC_DAY })
+    let other_clients_spent_usd = today.others_spent;
+    json(&Providers { providers, clients, other_clients_spent_usd, day_ends: (today.day + 1) * UTC_DAY })
 }
 
 /// The clients that spent something today, and those whose profile has a limit of their own.
@@ -48,7 +51,7 @@ pub(super) fn budgets(context: &Context, today: &Today) -> Vec<Budget> {
     let all: BTreeSet<&String> = limited.iter().copied().chain(today.spent.keys()).collect();
     let budget = |id: &String| {
         let limit = file.profile(&ClientId::from(id.as_str())).daily_spend_usd;
-        let spent = today.spent.get(id).copied().unwrap_or(0.0);
+        let spent = today.spent_by(id);
         Budget {
             id: id.clone(),
             spent_usd: spent,

@@ -85,16 +85,20 @@ impl Bill {
         let dollars = most.prompt as f64 * of_prompt + most.answer as f64 * of_answer;
         let client = &self.client;
         let refuse = |message: String| ApiError::new(ErrorCode::CloudNotAllowed, message).with_param("model");
+        let who = match self.spend.counts_apart(client) {
+            true => format!("client '{client}' has"),
+            false => format!("client '{client}' and the other names beyond those counted apart have together"),
+        };
         let reserved = self.spend.reserve(client, limit, dollars, self.now).map_err(|refused| match refused {
-            Refused::Spent(spent) => refuse(format!("client '{client}' has spent ${spent:.2} of ${limit} today (UTC)")),
+            Refused::Spent(spent) => refuse(format!("{who} spent ${spent:.2} of ${limit} today (UTC)")),
             Refused::Unknown => refuse(format!(
                 "what client '{client}' has spent of ${limit} today (UTC) is not known, because spend.json cannot be read \
                  or was damaged: stop the coordinator and remove it, or wait until tomorrow"
             )),
             Refused::UnderWay(spent) => {
                 let message = format!(
-                    "client '{client}' has spent ${spent:.2} of ${limit} today (UTC), and its requests under way may use \
-                     the rest; ask again when they have ended"
+                    "{who} spent ${spent:.2} of ${limit} today (UTC), and requests under way may use the rest; ask again \
+                     when they have ended"
                 );
                 ApiError::new(ErrorCode::ClientLimit, message).retry_after(ASK_AGAIN)
             }

@@ -1,30 +1,29 @@
 //! What was asked of providers and what it cost: today, which limits of clients are held to, and since the process began,
-//! which the metrics show. A day is one of UTC. Today is kept in a small file, so that a restart forgives nobody; a thread of
-//! its own writes it, so that nobody who counts waits for the disk.
+//! which the metrics show. A day is one of UTC. Today is kept in a small file, so that a restart forgives nobody.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use model_boss_lease_store::{StateFileUse, open_state_file, replace_state_file};
+use model_boss_lease_store::{StateFileUse, open_state_file};
 use model_boss_protocol::ClientId;
 use serde::{Deserialize, Serialize};
 
 use crate::clocks::unix_seconds;
-use crate::state_folder::StateFolder;
+
+use crate::state_folder::{KeptFile, StateFolder};
 
 /// The file's name.
 pub(crate) const FILE: &str = "spend.json";
-/// A file that cannot be written is tried again after this.
-const TRY_AGAIN: Duration = Duration::from_millis(500);
 /// Seconds.
 pub(super) const DAY: u64 = 86_400;
 /// Models of a provider that are counted apart. Their names come from clients: more would let anybody grow the metrics.
 const MAX_MODELS: usize = 64;
+/// Clients that have a sum of their own. They name themselves: more would let anybody grow the file, and every answer that
+/// lists them. Those beyond share one sum, and each of them is held to it.
+const MAX_CLIENTS: usize = 4_096;
 /// Where the others are counted, and names that no answer has come for.
 pub(crate) const OTHER: &str = "other";
 
@@ -54,6 +53,9 @@ pub(crate) struct Today {
     pub(crate) day: u64,
     /// Dollars by client.
     pub(crate) spent: BTreeMap<String, f64>,
+    /// Dollars of all clients beyond the most that are counted apart.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) others_spent: f64,
     /// What was asked of each provider.
     #[serde(default)]
     pub(crate) providers: Tallies,
@@ -62,7 +64,31 @@ pub(crate) struct Today {
     pub(crate) unknown: bool,
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
+fn is_zero(dollars: &f64) -> bool {
+    *dollars == 0.0
+}
+
 impl Today {
+    /// Whether this client has, or would get, a sum of its own.
+    pub(crate) fn counts_apart(&self, client: &str) -> bool {
+        self.spent.len() < MAX_CLIENTS || self.spent.contains_key(client)
+    }
+
+    /// What this client spent, or all those that it shares a sum with.
+    pub(crate) fn spent_by(&self, client: &str) -> f64 {
+        let own = self.spent.get(client).copied().unwrap_or_default();
+        if self.counts_apart(client) { own } else { self.others_spent }
+    }
+
+    fn spend(&mut self, client: String, dollars: f64) {
+        if self.counts_apart(&client) {
+            *self.spent.entry(client).or_default() += dollars;
+        } else {
+            self.others_spent += dollars;
+        }
+    }
+
     /// Yesterday's counts for nothing. What began yesterday and ends today counts for today. A day that lies further back is a
     /// clock that was put right.
     fn turn(&mut self, now: u64) {
@@ -99,18 +125,19 @@ pub(super) enum Refused {
 #[derive(Debug)]
 pub(super) struct Reserved {
     kept: Arc<Kept>,
-    client: ClientId,
+    /// Whose sum it is held against; `None`: the one that is shared.
+    client: Option<ClientId>,
     dollars: f64,
 }
 
 impl Drop for Reserved {
     fn drop(&mut self) {
         let mut books = self.kept.books();
-        if let Some(reserved) = books.reserved.get_mut(self.client.as_str()) {
+        if let Some(reserved) = books.reserved.get_mut(&self.client) {
             *reserved -= self.dollars;
             // What is left of sums of other sizes is no debt.
             if *reserved < 1e-12 {
-                books.reserved.remove(self.client.as_str());
+                books.reserved.remove(&self.client);
             }
         }
     }
@@ -120,44 +147,40 @@ impl Drop for Reserved {
 #[derive(Debug)]
 pub(super) struct Spend {
     kept: Arc<Kept>,
-    /// `None` where there is no thread to be had.
-    writer: Option<JoinHandle<()>>,
+    file: KeptFile,
 }
 
 /// What is counted, and where it is kept.
 #[derive(Debug)]
 struct Kept {
-    state: StateFolder,
-    file: PathBuf,
+    path: PathBuf,
     books: Mutex<Books>,
-    /// Something is to be written, or it is over.
-    news: Condvar,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Books {
     today: Today,
-    /// Dollars that requests under way may cost at most, by client.
-    reserved: BTreeMap<String, f64>,
+    /// Dollars that requests under way may cost at most, by client; `None` has those of the shared sum.
+    reserved: BTreeMap<Option<ClientId>, f64>,
     ever: Tallies,
-    /// The file does not say what stands here.
-    unwritten: bool,
     /// The file could not be read yet, so its content is not counted here.
     unread: bool,
-    /// Nobody counts any more.
-    over: bool,
 }
 
 impl Books {
     /// Counts what was found in the file beside what was counted since, if it is of the same day.
     fn add(&mut self, found: Today) {
         let counted = std::mem::replace(&mut self.today, found);
+        for (client, dollars) in std::mem::take(&mut self.today.spent) {
+            self.today.spend(client, dollars);
+        }
         if counted.spent.is_empty() && counted.providers.is_empty() {
             return;
         }
         self.today.turn(counted.day * DAY);
+        self.today.others_spent += counted.others_spent;
         for (client, dollars) in counted.spent {
-            *self.today.spent.entry(client).or_default() += dollars;
+            self.today.spend(client, dollars);
         }
         for (provider, models) in counted.providers {
             let known = self.today.providers.entry(provider).or_default();
@@ -186,15 +209,20 @@ impl Books {
 impl Spend {
     /// What the file in the state folder says; nothing when there is none.
     pub(super) fn open(state: &StateFolder) -> Self {
-        let (state, file) = (state.clone(), state.file(FILE));
-        // To be read again before the first write, if it cannot be read now.
         let books = Mutex::new(Books { unread: true, ..Books::default() });
-        let kept = Arc::new(Kept { state, file, books, news: Condvar::new() });
-        kept.read_file();
+        let kept = Arc::new(Kept { path: state.file(FILE), books });
+        let read = kept.read_file();
         let own = Arc::clone(&kept);
-        let writer = std::thread::Builder::new().name("spend".into()).spawn(move || own.write_news());
-        let writer = writer.inspect_err(|error| tracing::warn!(%error, "what is spent is counted in memory only")).ok();
-        Self { kept, writer }
+        let file = state.keep(FILE, "what was spent cannot be written and is counted in memory", move || own.content());
+        // It is read before it is written: what could not be read now is asked for again. A restart has to know that it does
+        // not know what was spent.
+        if read.is_err() || kept.books().today.unknown {
+            file.changed();
+        }
+        if let Err(why) = read {
+            state.trouble(&kept.path, why);
+        }
+        Self { kept, file }
     }
 
     /// Reserves the most that a request may cost, if the client has spent less than its limit and so have its requests that
@@ -206,17 +234,18 @@ impl Spend {
         if books.unread || books.today.unknown {
             return Err(Refused::Unknown);
         }
-        let spent = books.today.spent.get(client.as_str()).copied().unwrap_or(0.0);
+        let spent = books.today.spent_by(client.as_str());
         if spent >= limit {
             return Err(Refused::Spent(spent));
         }
-        let reserved = books.reserved.entry(client.to_string()).or_default();
+        let client = books.today.counts_apart(client.as_str()).then(|| client.clone());
+        let reserved = books.reserved.entry(client.clone()).or_default();
         if spent + *reserved >= limit {
             return Err(Refused::UnderWay(spent));
         }
         *reserved += most;
         drop(books);
-        Ok(Reserved { kept: Arc::clone(&self.kept), client: client.clone(), dollars: most })
+        Ok(Reserved { kept: Arc::clone(&self.kept), client, dollars: most })
     }
 
     /// What this client spent today.
@@ -224,7 +253,12 @@ impl Spend {
     pub(super) fn of(&self, client: &ClientId, now: u64) -> f64 {
         let mut books = self.kept.books();
         books.today.turn(now);
-        books.today.spent.get(client.as_str()).copied().unwrap_or(0.0)
+        books.today.spent_by(client.as_str())
+    }
+
+    /// Whether this client has a sum of its own, now.
+    pub(super) fn counts_apart(&self, client: &ClientId) -> bool {
+        self.kept.books().today.counts_apart(client.as_str())
     }
 
     /// Counts a request that was sent, and whether an answer began.
@@ -246,8 +280,9 @@ impl Spend {
                 tally.output_tokens = tally.output_tokens.saturating_add(output);
                 tally.spent_usd += used.dollars.unwrap_or(0.0);
             });
-            if let Some(dollars) = used.dollars {
-                *books.today.spent.entry(used.client.to_string()).or_default() += dollars;
+            // What costs nothing takes nobody's place.
+            if let Some(dollars) = used.dollars.filter(|dollars| *dollars > 0.0) {
+                books.today.spend(used.client.to_string(), dollars);
             }
         });
     }
@@ -265,21 +300,8 @@ impl Spend {
     }
 
     fn change(&self, how: impl FnOnce(&mut Books)) {
-        let mut books = self.kept.books();
-        how(&mut books);
-        books.unwritten = true;
-        self.kept.news.notify_one();
-    }
-}
-
-impl Drop for Spend {
-    fn drop(&mut self) {
-        self.kept.books().over = true;
-        self.kept.news.notify_one();
-        if let Some(writer) = self.writer.take() {
-            // One that panicked has written what it could.
-            let _ = writer.join();
-        }
+        how(&mut self.kept.books());
+        self.file.changed();
     }
 }
 
@@ -288,78 +310,24 @@ impl Kept {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what is new until it is over. Changes that come while the disk is busy are written together. A disk that fails is
-    /// tried again: what is counted stays here until it is written.
-    fn write_news(&self) {
-        let mut failed = false;
-        loop {
-            let books = self.books();
-            let mut books = if failed {
-                let wait = self.news.wait_timeout_while(books, TRY_AGAIN, |books| !books.over);
-                wait.unwrap_or_else(PoisonError::into_inner).0
-            } else {
-                let idle = |books: &mut Books| !books.unwritten && !books.unread && !books.over;
-                self.news.wait_while(books, idle).unwrap_or_else(PoisonError::into_inner)
-            };
-            let over = books.over;
-            if std::mem::take(&mut books.unwritten) {
-                drop(books);
-                failed = !self.write_file();
-            } else if books.unread && !over {
-                drop(books);
-                failed = !self.read_file();
-            } else {
-                return;
-            }
-            if over {
-                return;
-            }
-        }
+    /// What the file should say. Until it was read once that is not known: its content would be lost.
+    fn content(&self) -> Result<Vec<u8>, String> {
+        self.read_file()?;
+        let today = self.books().today.clone();
+        serde_json::to_vec(&today).map_err(|error| error.to_string())
     }
 
-    /// Counts what the file says too. Whether that is done.
-    fn read_file(&self) -> bool {
-        let found = match read(&self.file) {
-            Ok(found) => found,
-            Err(error) => {
-                self.state.trouble(&self.file, format!("what was spent today cannot be read: {error}"));
-                return false;
-            }
-        };
+    /// Counts what the file says too, unless that is done.
+    fn read_file(&self) -> Result<(), String> {
+        if !self.books().unread {
+            return Ok(());
+        }
+        let found = read(&self.path).map_err(|error| format!("what was spent today cannot be read: {error}"))?;
         let mut books = self.books();
         if std::mem::take(&mut books.unread) {
-            // A restart has to know that it does not know.
-            books.unwritten |= found.unknown;
             books.add(found);
         }
-        drop(books);
-        self.state.well(&self.file);
-        true
-    }
-
-    /// Writes what is counted. Whether that is done.
-    fn write_file(&self) -> bool {
-        // Its content would be lost.
-        let read = !self.books().unread || self.read_file();
-        let today = self.books().today.clone();
-        let written = read
-            && match serde_json::to_vec(&today).map_err(io::Error::from) {
-                Ok(text) => {
-                    replace_state_file(&self.file, &text).map_or_else(|error| self.unwritten(&error), |()| true)
-                }
-                Err(error) => self.unwritten(&error),
-            };
-        if written {
-            self.state.well(&self.file);
-        } else {
-            self.books().unwritten = true;
-        }
-        written
-    }
-
-    fn unwritten(&self, error: &io::Error) -> bool {
-        self.state.trouble(&self.file, format!("what was spent cannot be written and is counted in memory: {error}"));
-        false
+        Ok(())
     }
 }
 
@@ -381,6 +349,8 @@ fn read(file: &Path) -> io::Result<Today> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::clocks::unix_seconds;
 
@@ -462,6 +432,58 @@ mod tests {
     }
 
     #[test]
+    fn invented_names_share_one_sum_and_no_limit_is_passed_by_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateFolder::new(folder.path());
+        let spend = Spend::open(&state);
+        let (limit, now) = (1.0, 20_000 * DAY);
+        let named = |n: usize| ClientId::from(format!("invented-{n}"));
+        // Answers that cost nothing take no place.
+        for n in 0..2 * MAX_CLIENTS {
+            spend.used(&use_of(&named(n + 50_000), Some(0.0)), now);
+        }
+        let first = ClientId::from("first");
+        spend.used(&use_of(&first, Some(0.5)), now);
+        let mut passed = 0;
+        for n in 0..10 * MAX_CLIENTS {
+            if spend.reserve(&named(n), limit, 0.01, now).is_ok() {
+                spend.used(&use_of(&named(n), Some(0.01)), now);
+                passed += 1;
+            }
+        }
+        assert_eq!(passed, MAX_CLIENTS - 1 + 100, "those beyond the bound spent one limit together");
+        let more = spend.reserve(&named(9 * MAX_CLIENTS), limit, 0.01, now);
+        assert!(matches!(more, Err(Refused::Spent(sum)) if sum >= limit), "{more:?}");
+        assert_eq!(spend.today(now).spent.len(), MAX_CLIENTS);
+        assert!(spend.kept.books().reserved.is_empty());
+        assert_eq!(spend.of(&first, now), 0.5, "who was there before keeps a sum of its own");
+        drop(spend);
+        let again = Spend::open(&state);
+        assert_eq!(
+            (again.of(&first, now), again.of(&ClientId::from("new"), now)),
+            (0.5, again.today(now).others_spent)
+        );
+        assert!(again.reserve(&ClientId::from("new"), limit, 0.01, now).is_err(), "a restart forgives nobody");
+        assert_eq!(again.of(&ClientId::from("new"), now + 2 * DAY), 0.0);
+    }
+
+    #[test]
+    fn requests_under_way_of_invented_names_are_held_to_the_shared_sum() {
+        let folder = tempfile::tempdir().unwrap();
+        let spent: BTreeMap<String, f64> = (0..MAX_CLIENTS + 7).map(|n| (format!("{n:05}"), 0.01)).collect();
+        let text = serde_json::json!({ "day": 20_000, "spent": spent }).to_string();
+        fs::write(folder.path().join(FILE), text).unwrap();
+        let spend = Spend::open(&StateFolder::new(folder.path()));
+        let now = 20_000 * DAY;
+        assert_eq!(spend.today(now).spent.len(), MAX_CLIENTS);
+        let held: Vec<_> = (0..20).map(|n| spend.reserve(&ClientId::from(format!("x{n}")), 1.0, 0.5, now)).collect();
+        assert_eq!(held.iter().filter(|held| held.is_ok()).count(), 2);
+        assert!(held.iter().any(|held| matches!(held, Err(Refused::UnderWay(_)))));
+        drop(held);
+        assert!(spend.reserve(&ClientId::from("x"), 1.0, 0.5, now).is_ok());
+    }
+
+    #[test]
     fn no_number_of_threads_goes_over_a_limit_by_more_than_one_request() {
         let folder = tempfile::tempdir().unwrap();
         let (client, now) = (ClientId::from("a"), 20_000 * DAY);
@@ -488,6 +510,8 @@ mod tests {
         let state = StateFolder::new(&folder.path().join("state"));
         let (client, now) = (ClientId::from("a"), 20_000 * DAY);
         let spend = Spend::open(&state);
+        // Nothing can be made below a file.
+        fs::write(folder.path().join("state"), "").unwrap();
         spend.used(&use_of(&client, Some(1.0)), now);
         let until = |done: &dyn Fn() -> bool| {
             while !done() {
@@ -499,7 +523,7 @@ mod tests {
         });
         spend.used(&use_of(&client, Some(0.5)), now);
         assert_eq!(spend.of(&client, now), 1.5);
-        fs::create_dir(folder.path().join("state")).unwrap();
+        fs::remove_file(folder.path().join("state")).unwrap();
         until(&|| state.troubles().is_empty());
         assert_eq!(Spend::open(&state).of(&client, now), 1.5);
     }

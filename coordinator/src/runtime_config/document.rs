@@ -3,6 +3,7 @@
 
 use std::io::{self, Read};
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use model_boss_lease_store::{StateFileUse, open_state_file};
@@ -44,6 +45,7 @@ pub(super) struct Kept {
 /// The file with the copy.
 pub(super) struct LocalCopy {
     file: KeptFile,
+    newest: Arc<Mutex<Vec<u8>>>,
     store: String,
 }
 
@@ -83,8 +85,12 @@ impl LocalCopy {
             // Until it is written again.
             folder.trouble(&file, format!("the copy of the runtime configuration is not used: {why}"));
         }
-        let file = folder.keep(FILE, "the runtime configuration cannot be copied");
-        (Self { file, store: store.to_owned() }, read.ok().flatten().filter(|kept| kept.store == store))
+        let newest = Arc::<Mutex<Vec<u8>>>::default();
+        let content = Arc::clone(&newest);
+        let file = folder.keep(FILE, "the runtime configuration cannot be copied", move || {
+            Ok(content.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        });
+        (Self { file, newest, store: store.to_owned() }, read.ok().flatten().filter(|kept| kept.store == store))
     }
 
     /// A document as the store has it now.
@@ -96,7 +102,10 @@ impl LocalCopy {
     /// Has it written.
     pub(super) fn keep(&self, kept: &Kept) {
         match serde_json::to_vec(kept) {
-            Ok(content) => self.file.write(content),
+            Ok(content) => {
+                *self.newest.lock().unwrap_or_else(PoisonError::into_inner) = content;
+                self.file.changed();
+            }
             Err(error) => tracing::warn!("the runtime configuration cannot be copied: {error}"),
         }
     }
