@@ -226,12 +226,18 @@ async fn op_5_the_user_who_runs_it_needs_no_root_and_others_get_no_more_than_the
     let message = refused.error_message();
     assert!(message.contains("model_roots") && message.contains("model-boss run"), "{message}");
 
-    // Whoever cannot read the state folder is a stranger.
+    // Without the key of the state folder everybody is a stranger; its user reads where it is.
     let mut stranger = cli(Some(&boss), &sandbox, "model-boss-fake-worker");
     stranger.current_dir(home.path("")).args(["run"]).arg(&path).arg("hello");
-    assert!(error(&output(stranger).await).contains("model_roots"));
+    let told = error(&output(stranger).await);
+    assert!(told.contains("model_roots"), "{told}");
+    let (_, folder) = told.split_once("`MODEL_BOSS_STATE_DIR=").unwrap_or_else(|| panic!("{told}"));
+    let (folder, command) = folder.split_once(' ').unwrap();
+    assert!(command.starts_with(&format!("model-boss run {}`", path.display())), "{told}");
+    let key = Path::new(folder).join("owner.key");
+    until(PATIENCE, "its key is written", async || key.exists().then_some(())).await;
     let mut run = cli(Some(&boss), &sandbox, "model-boss-fake-worker");
-    run.env("MODEL_BOSS_STATE_DIR", sandbox.path("state"));
+    run.env("MODEL_BOSS_STATE_DIR", folder);
     assert_eq!(text(&output(with(run, &["run", "./models/alpha", "hello"])).await).trim(), "good day");
     model.worker().await;
     boss.finish().await;

@@ -1,14 +1,16 @@
 //! What operators order: load (by name, or by the path of a model's files), unload, move, pin, call stale, free a device.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use axum::response::Response;
 use http::StatusCode;
 use model_boss_core::{EngineOptions, LayerOptions, LoadOptions, SizeEstimate};
+use model_boss_lease_store::Caller;
 use model_boss_protocol::{
     ApiError, Backend, ByteCount, DeviceId, ErrorCode, KeepAlive, LlamaArgs, ModelId, Priority, ResidencyMode,
 };
+use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::task::spawn_blocking;
@@ -112,7 +114,7 @@ pub(super) async fn load(mut call: Call) -> Result<Response, ApiError> {
     let device = request.device.as_deref().map(device).transpose()?;
     let model = match (request.model_name.take(), request.path.take()) {
         (Some(name), None) => known(&call.context, &name)?,
-        (None, Some(path)) => at_path(&call.context, path, asker).await?,
+        (None, Some(path)) => at_path(&call.context, path, asker, call.caller()).await?,
         (Some(_), Some(_)) => return Err(ApiError::invalid("path", "give 'model_name' or 'path', not both")),
         (None, None) => return Err(ApiError::invalid("model_name", "give 'model_name', or 'path' of a model's files")),
     };
@@ -169,7 +171,6 @@ fn about_the_device(error: ApiError) -> ApiError {
     }
 }
 
-/// The model at a path, which is one of the catalog from now on.
 /// Whether it is the user who runs this process that asks.
 fn asker(call: &Call) -> Asker {
     let shown = call.request.headers().get(OWNER_KEY).and_then(|key| key.to_str().ok());
@@ -177,17 +178,42 @@ fn asker(call: &Call) -> Asker {
     if accepted { Asker::Owner } else { Asker::Anybody }
 }
 
-async fn at_path(context: &Context, path: PathBuf, asker: Asker) -> Result<ModelId, ApiError> {
+/// The model at a path, which is one of the catalog from now on.
+async fn at_path(
+    context: &Context,
+    path: PathBuf,
+    asker: Asker,
+    caller: impl Future<Output = Caller>,
+) -> Result<ModelId, ApiError> {
     let catalog = Arc::clone(&context.catalog);
     let added = spawn_blocking(move || catalog.add(&path, asker)).await;
     let added = added.map_err(|_| ApiError::new(ErrorCode::Internal, "the path could not be looked at"))?;
-    added.map_err(|error| {
-        let code = match error {
-            PathError::Outside { .. } | PathError::Absent(_) => ErrorCode::ModelNotFound,
-            _ => ErrorCode::InvalidRequest,
-        };
-        ApiError::new(code, error.to_string()).with_param("path")
-    })
+    let error = match added {
+        Ok(model) => return Ok(model),
+        Err(error) => error,
+    };
+    let code = match error {
+        PathError::Outside { .. } | PathError::Absent(_) => ErrorCode::ModelNotFound,
+        _ => ErrorCode::InvalidRequest,
+    };
+    let mut message = error.to_string();
+    if let (PathError::Outside { path, .. }, Asker::Anybody) = (&error, asker)
+        && caller.await == Caller::User(geteuid().as_raw())
+    {
+        // It is their own folder. The key in it, and not their user, opens the path: a proxy of theirs has the user too.
+        let (folder, path) = (shell_word(context.state.path()), shell_word(path));
+        message = format!(
+            "{message}. You are that user: `MODEL_BOSS_STATE_DIR={folder} model-boss run {path}` finds its key"
+        );
+    }
+    Err(ApiError::new(code, message).with_param("path"))
+}
+
+/// A path as a shell takes it.
+fn shell_word(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-:+,@%=".contains(c);
+    if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
 /// Whether what is asked of a model's layers makes sense (RS-11).
