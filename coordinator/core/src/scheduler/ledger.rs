@@ -26,6 +26,7 @@ impl Scheduler {
             // Those who drain for room that cannot be taken now had better serve.
             let claimants: Vec<ModelIndex> = self.claims.keys().copied().collect();
             claimants.into_iter().for_each(|model| self.drop_claim(model));
+            self.call_off_second_try();
         }
         self.watch_patience();
     }

@@ -72,6 +72,17 @@ impl Scheduler {
         self.send_away(slot, LeaveCause::SecondTry { room_for: room_for.clone() });
     }
 
+    /// Gives the second try up: who drains for it serves on. A model whose try did not come about may have one later.
+    pub(super) fn call_off_second_try(&mut self) {
+        let Some(second) = self.second_try.take() else { return };
+        self.catalog[second.model].second_try_at = None;
+        let cause = LeaveCause::SecondTry { room_for: self.catalog[second.model].id().clone() };
+        for slot in second.leaving {
+            self.keep_slot_that_leaves_for(slot, &cause);
+        }
+        self.reconsider_at_least(Reconsider::Kinds);
+    }
+
     /// Sends those away that were loading as a second try began, and owe nobody an answer any more. One that was pinned
     /// meanwhile stays.
     pub(super) fn tend_second_try(&mut self) {

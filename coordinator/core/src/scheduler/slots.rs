@@ -258,12 +258,16 @@ impl Scheduler {
         self.rest_if_idle(id);
     }
 
-    /// Calls off a drain for `room_for`.
+    /// Calls off a drain for the room that `room_for` wanted.
     pub(super) fn keep_slot(&mut self, id: SlotId, room_for: ModelIndex) {
+        let room_for = self.catalog[room_for].id().clone();
+        self.keep_slot_that_leaves_for(id, &LeaveCause::Eviction { room_for });
+    }
+
+    /// Calls off a drain for this cause, and for no other.
+    pub(super) fn keep_slot_that_leaves_for(&mut self, id: SlotId, cause: &LeaveCause) {
         let slot = &mut self.pool[id];
-        let ours = matches!(&slot.leaving, Some(LeaveCause::Eviction { room_for: model })
-            if model == self.catalog[room_for].id());
-        if ours && slot.apply(SlotEvent::KeepAfterAll).is_some() {
+        if slot.leaving.as_ref() == Some(cause) && slot.apply(SlotEvent::KeepAfterAll).is_some() {
             slot.leaving = None;
             let model = slot.model;
             self.pump(model);

@@ -1,7 +1,7 @@
 //! Splits, limits, exclusive devices, second tries, learned sizes and budgets.
 
 use super::*;
-use crate::{Footprint, MaxLoaded, ModelStatus as Status, Order, SizeRule};
+use crate::{Footprint, LedgerState, MaxLoaded, ModelStatus as Status, Order, SizeRule};
 use model_boss_protocol::WorkerExit;
 
 const CPU: DeviceId = DeviceId::Cpu;
@@ -256,6 +256,60 @@ fn mm_4_a_second_failure_is_told_and_the_next_ten_minutes_nobody_is_sent_away() 
     world.exit("m", None);
     world.run_for(SECOND);
     assert!(loaded(&world).contains(&"idle".to_owned()));
+}
+
+fn away() -> Event {
+    Event::Ledger(LedgerState::Away { detail: "no connection".into() })
+}
+
+#[test]
+fn mm_4_le_1_a_load_that_fails_while_the_ledger_is_away_sends_nobody_away() {
+    let mut world = World::calm(24, vec![model("m", 2), model("idle", 2)]);
+    world.load("idle");
+    world.run_until(s(10));
+    let request = world.submit("m", 5);
+    world.run_for(2 * SECOND);
+    world.tell(away());
+    world.exit("m", None);
+    world.run_for(5 * SECOND);
+    assert_eq!(loaded(&world), ["idle"]);
+    assert!(matches!(world.core.why(request), Some(WaitReason::LedgerAway { .. })), "{:?}", world.core.why(request));
+    world.tell(Event::Ledger(LedgerState::Open));
+    world.run_for(60 * SECOND);
+    assert_eq!(world.fate(request), &Fate::Answered);
+    assert_eq!(loaded(&world), ["idle", "m"]);
+}
+
+#[test]
+fn mm_4_le_1_a_second_try_is_called_off_when_the_ledger_shuts() {
+    let (mut world, running, request) = failing_load(Some(WorkerExit::OutOfMemory));
+    assert_eq!(loaded(&world), ["busy", "pinned"]);
+    let more = world.submit("busy", 5);
+    world.tell(away());
+    assert!(matches!(world.core.why(request), Some(WaitReason::LedgerAway { .. })), "{:?}", world.core.why(request));
+    // Who was draining for it serves on: it could not come back.
+    world.run_for(29 * SECOND);
+    assert_eq!((world.fate(running), loaded(&world)), (&Fate::Answered, vec!["busy".to_owned(), "pinned".to_owned()]));
+    assert!(matches!(world.fate(more), Fate::Answered | Fate::Running(..)), "{:?}", world.core.why(more));
+    world.tell(Event::Ledger(LedgerState::Open));
+    let again = world.submit("m", 5);
+    world.run_for(120 * SECOND);
+    assert_eq!((world.fate(more), world.fate(again)), (&Fate::Answered, &Fate::Answered));
+}
+
+#[test]
+fn mm_4_le_1_who_finished_loading_is_not_sent_away_for_a_second_try_while_the_ledger_is_shut() {
+    let mut world = World::calm(24, vec![on(model("m", 2), "cuda:0"), on(model("slow", 2), "cuda:1")]);
+    world.tell(Event::DeviceObserved(device("cuda:1", 24)));
+    world.behaviour.load = (20 * SECOND, 20 * SECOND);
+    let caused = world.submit("slow", 5);
+    world.submit("m", 5);
+    world.run_for(12 * SECOND);
+    world.exit("m", Some(WorkerExit::OutOfMemory));
+    world.run_for(3 * SECOND);
+    world.tell(away());
+    world.run_for(60 * SECOND);
+    assert_eq!((world.fate(caused), loaded(&world)), (&Fate::Answered, vec!["slow".to_owned()]));
 }
 
 #[test]
