@@ -2,7 +2,7 @@
 //! engine and `lease run`, nothing of them outlives its holder, whoever is killed, and no lease is given back before.
 
 use std::fs::{File, OpenOptions, Permissions};
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -222,24 +222,72 @@ async fn many_leased_programs_are_killed_and_nothing_is_left() {
     boss.finish().await;
 }
 
+/// A program that leaves a session and a daemon of two forks behind, of which each holds the pipe `left.fifo`.
+fn leaving_sessions(sandbox: &Sandbox) -> (String, Tree) {
+    let fifo = sandbox.path("left.fifo");
+    nix::unistd::mkfifo(&fifo, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
+    let pipe = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(&fifo).unwrap();
+    let stay = "trap \"\" TERM INT HUP; echo up >&9; exec tail -f /dev/null";
+    let script = format!(
+        "exec 9>'{}' >/dev/null; setsid sh -c '{stay}' & (setsid sh -c '({stay}) &' &); exec 9>&-; wait; \
+         exec tail -f /dev/null",
+        fifo.display()
+    );
+    (script, Tree { pipe })
+}
+
 #[tokio::test]
-async fn le_4_a_lease_is_counted_as_long_as_an_orphan_of_it_lives() {
+async fn le_4_what_outlived_its_holder_and_all_guards_is_ended_and_counted_until_then() {
+    for victims in [&[0, 1, 2][..], &[0, 1, 2, 3]] {
+        let sandbox = sandbox();
+        let boss = sandbox.start().await;
+        let (script, mut tree) = leaving_sessions(&sandbox);
+        let job = Job::start(&boss, &["sh", "-c", &script]);
+        let mut seen = Vec::new();
+        let up = async || {
+            let _ = tree.pipe.read_to_end(&mut seen);
+            (seen.len() == 6).then_some(())
+        };
+        until(PATIENCE, "both sessions stand", up).await;
+        let line: Vec<u32> = [job.0.id()].into_iter().chain(job.line()).collect();
+        kill_at_once(&victims.iter().map(|place| line[*place]).collect::<Vec<_>>());
+        let ended = async || {
+            let leases = boss.read("/api/v1/leases").await["leases"].as_array().map(Vec::len);
+            let lives = tree.lives();
+            assert!(!lives || leases == Some(1), "the lease is given back while its processes live");
+            (!lives).then_some(())
+        };
+        // The coordinator looks once a second.
+        until(PATIENCE, "no process of the tree is left", ended).await;
+        no_lease_is_left(&boss).await;
+        boss.finish().await;
+    }
+}
+
+#[tokio::test]
+async fn le_4_a_forged_mark_of_another_users_guard_keeps_no_lease_and_ends_nobody() {
+    if !nix::unistd::geteuid().is_root() {
+        eprintln!("skipped: only root can be two users");
+        return;
+    }
     let sandbox = sandbox();
     let boss = sandbox.start().await;
-    // A process whose whole line is killed at once: only its mark says whose it was.
-    let mut job = Job::start(&boss, &["sh", "-c", "setsid tail -f /dev/null >/dev/null & echo $!; wait"]);
-    let mut line = String::new();
-    BufReader::new(job.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let orphan = Pid::from_raw(line.trim().parse().unwrap());
-    let all: Vec<u32> = [job.0.id()].into_iter().chain(job.line()).collect();
-    kill_at_once(&all);
-    let limbo = async || {
-        let leases = boss.read("/api/v1/leases").await;
-        (leases["leases"][0]["state"] == "limbo").then_some(())
+    let job = Job::start(&boss, &["tail", "-f", "/dev/null"]);
+    let line = until(PATIENCE, "its line stands", async || Some(job.line()).filter(|line| line.len() == 3)).await;
+    let of_program = async || {
+        let environment = std::fs::read(format!("/proc/{}/environ", line[2])).ok()?;
+        let mut entries = environment.split(|byte| *byte == 0).map(|entry| String::from_utf8_lossy(entry).into_owned());
+        Some((entries.find_map(|entry| entry.strip_prefix("MODEL_BOSS_GUARDS=").map(str::to_owned)))?)
     };
-    until(PATIENCE, "its lease is in limbo", limbo).await;
-    kill(orphan, Signal::SIGKILL).unwrap();
+    let marks = until(PATIENCE, "the program bears its marks", of_program).await;
+    let mut command = Command::new("tail");
+    command.args(["-f", "/dev/null"]).env("MODEL_BOSS_GUARDS", marks);
+    let mut stranger = std::os::unix::process::CommandExt::uid(&mut command, 65_534).spawn().unwrap();
+    kill_at_once(&[job.0.id()]);
     no_lease_is_left(&boss).await;
+    assert!(stranger.try_wait().unwrap().is_none(), "it was nobody's to end");
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
     boss.finish().await;
 }
 

@@ -6,6 +6,7 @@
 //! nothing is left below it, which the kernel says. See docs/adr/0030.
 
 mod household;
+mod leftovers;
 mod process;
 mod tie;
 
@@ -20,6 +21,7 @@ use crate::environment::ChildEnvironment;
 use crate::guard::process::{NAME, OWN_PROGRAM};
 
 pub(crate) use household::end_orphans;
+pub(crate) use leftovers::end_leftovers_at_once;
 pub(crate) use process::{GUARD, run};
 pub(crate) use tie::die_with_us;
 

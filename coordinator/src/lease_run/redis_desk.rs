@@ -12,6 +12,7 @@ use model_boss_protocol::{ByteCount, DeviceId};
 
 use super::desk::{Answer, Desk, Granted, GrantedPart, Kept, Released, Revoked, Wanted, asked};
 use super::error::LeaseError;
+use crate::guard::end_leftovers_at_once;
 use crate::probe::{DeviceSample, HostProbe, NvidiaProbe, Probe, Probes};
 
 /// A driver that needs longer for one sample is not waited for.
@@ -73,8 +74,8 @@ impl RedisDesk {
     /// Ends the leases whose processes are gone. Says whether there were any.
     fn settle(&mut self) -> Result<bool, StoreError> {
         let before = self.holder.leases().len();
-        // Those of former coordinators that live on are for the next coordinator to end.
-        self.holder.settle()?;
+        // As far as they are of this user.
+        end_leftovers_at_once(&self.holder.settle()?);
         Ok(self.holder.leases().len() < before)
     }
 

@@ -20,6 +20,7 @@ use super::opening::StoreChoice;
 use super::setup::{LeaseSetup, LeaseStartError};
 use super::status::{DeviceTable, StoreWatch};
 use crate::error_chain::chain;
+use crate::guard::end_leftovers_at_once;
 use crate::leases::{LeaseStart, Leases};
 use crate::probe::Probes;
 use crate::scheduling::News;
@@ -303,7 +304,10 @@ impl Ledger {
             let settled = self.holder.settle();
             self.done(&settled);
             match settled {
-                Ok(living) => self.unsettled = !living.is_empty(),
+                Ok(living) => {
+                    end_leftovers_at_once(&living);
+                    self.unsettled = !living.is_empty();
+                }
                 Err(error) => tracing::debug!("leases could not be settled: {}", chain(&error)),
             }
         }

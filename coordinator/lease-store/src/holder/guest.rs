@@ -11,7 +11,6 @@ use super::state::Holder;
 use crate::capability::{Proof, earlier_name};
 use crate::contract::{AcquireRequest, Asked, LeaseHandle, Wish};
 use crate::guest_name::of_guest;
-use crate::tree::ProcessTree;
 use crate::view::{ForcedView, LeaseView};
 use crate::{Caller, StoreError};
 
@@ -206,7 +205,7 @@ impl Holder {
         record: GuestRecord,
     ) -> Result<Result<GuestLease, String>, StoreError> {
         let GuestRecord { handle, request, owner, processes } = record;
-        let tree = ProcessTree::of_this_host(self.owner.process.pid_ns.clone());
+        let tree = self.tree();
         let pids: Vec<Process> = processes.into_iter().filter(|process| tree.shows(process)).collect();
         pids.iter().try_for_each(|process| self.may_name(caller, process))?;
         // The name is the guest's if what it shows opens it. Which token goes with it is the ledger's business.
@@ -252,7 +251,7 @@ impl Holder {
     pub fn end_abandoned(&mut self, id: &LeaseId) -> Result<GuestReleased, StoreError> {
         self.refresh()?;
         let Some(lease) = self.seen.leases.get(id).cloned() else { return Err(StoreError::Lost(id.clone())) };
-        let tree = ProcessTree::of_this_host(self.owner.process.pid_ns.clone());
+        let tree = self.tree();
         let mut living = self.living(&lease, &[]);
         if tree.shows(&lease.owner.process) {
             living.push(lease.owner.process);
@@ -292,9 +291,15 @@ impl Holder {
         lease.map(|lease| self.living(lease, showing)).unwrap_or_default()
     }
 
+    /// The processes of a held lease that a device was last seen to show besides the attached ones. No I/O.
+    pub fn users_of(&self, handle: &LeaseHandle) -> Vec<Process> {
+        let lease = self.seen.leases.get(&handle.lease).filter(|lease| lease.token == handle.token);
+        lease.map(|lease| lease.parts.iter().flat_map(|part| part.users.clone()).collect()).unwrap_or_default()
+    }
+
     /// The processes of a lease that are not gone, or that a device shows.
     fn living(&self, lease: &Lease, showing: &[u32]) -> Vec<Process> {
-        let tree = ProcessTree::of_this_host(self.owner.process.pid_ns.clone());
+        let tree = self.tree();
         let shown = |process: &Process| process.pid_ns == self.owner.process.pid_ns && showing.contains(&process.pid);
         lease.family().filter(|process| !tree.is_gone(process) || shown(process)).cloned().collect()
     }

@@ -4,7 +4,6 @@ use model_boss_lease::{OwnerKind, Process};
 
 use crate::holder::Holder;
 use crate::stat::{self, Stat};
-use crate::tree::ProcessTree;
 use crate::{Caller, NotNamed};
 
 /// The first process of a pid namespace.
@@ -14,7 +13,7 @@ impl Holder {
     /// Whether the caller may name this process. It must live, and be the caller's own.
     pub fn may_name(&self, caller: Caller, process: &Process) -> Result<(), NotNamed> {
         let namespace = &self.owner.process.pid_ns;
-        let tree = ProcessTree::of_this_host(namespace.clone());
+        let tree = self.tree();
         let not_seen = || NotNamed::NotSeen(process.clone());
         let here = tree.number_of(process).ok_or_else(not_seen)?;
         let named = process.pid;
@@ -49,7 +48,7 @@ impl Holder {
     /// The process that bears this number in a pid namespace now.
     pub(crate) fn process_in(&self, namespace: &str, pid: u32) -> Option<Process> {
         let own = &self.owner.process.pid_ns;
-        let tree = ProcessTree::of_this_host(own.clone());
+        let tree = self.tree();
         let here = if namespace == own { pid } else { tree.here(namespace, pid)? };
         let stat = Stat::of(here)?;
         Some(Process { pid, start_time: stat.start_time, pid_ns: namespace.to_owned() })

@@ -9,7 +9,6 @@ use crate::StoreError;
 use crate::claim::DeviceClaim;
 use crate::contract::{DeviceDeclaration, Observation};
 use crate::holder::state::Written;
-use crate::tree::ProcessTree;
 
 impl Holder {
     /// Locks a device for this host's ledger, if it is not yet, and states what it has.
@@ -61,7 +60,7 @@ impl Holder {
         let fresh = Written { at: *sampled_at, used: *used, processes: processes.iter().copied().collect() };
         let written = self.devices.get(device).and_then(|claimed| claimed.written.as_ref());
         if unsettled || written.is_none_or(|written| written.differs(&fresh, self.seen.terms.heartbeat)) {
-            let tree = ProcessTree::of_this_host(self.owner.process.pid_ns.clone());
+            let tree = self.tree();
             let attached: Vec<_> = self.seen.leases.values().flat_map(|lease| lease.pids.clone()).collect();
             let processes: Vec<ProcessUse> = processes
                 .iter()

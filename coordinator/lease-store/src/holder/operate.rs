@@ -82,8 +82,22 @@ impl Holder {
         empty.fence = empty.fence.max(mark.fence());
         let (devices, held, seen, reach) = (BTreeMap::new(), BTreeMap::new(), empty.clone(), Reach::default());
         let (met, capabilities, pacing) = (false, CapabilityKey::random()?, Box::new(RealPacing::new()));
-        let mut holder =
-            Self { store, owner, empty, claim, place, mark, devices, held, seen, met, reach, capabilities, pacing };
+        let mut holder = Self {
+            store,
+            owner,
+            empty,
+            claim,
+            place,
+            mark,
+            devices,
+            held,
+            seen,
+            met,
+            reach,
+            capabilities,
+            pacing,
+            below: BTreeMap::new(),
+        };
         // Reads the ledger, so that a document that cannot be understood is reported here and not at the first load.
         holder.apply(&|_| Op::Renew { leases: Vec::new() })?;
         if !holder.is_alone() {

@@ -7,13 +7,12 @@ use model_boss_lease::{Lease, LeaseId, LeaseState, Process, nominations};
 use model_boss_protocol::{ByteCount, DeviceId, Priority};
 
 use super::state::Holder;
-use crate::tree::ProcessTree;
 
 impl Holder {
     /// The numbers here of every process that some lease counts, whoever holds it, as last seen. Of a process that is gone
     /// those that it left behind. No I/O at the store.
     pub fn leased_processes(&self) -> Vec<u32> {
-        let tree = ProcessTree::of_this_host(self.owner.process.pid_ns.clone());
+        let tree = self.tree();
         let family: BTreeSet<&Process> = self.seen.leases.values().flat_map(Lease::family).collect();
         let here = |process: &&Process| match tree.number_of(process) {
             Some(here) => vec![here],

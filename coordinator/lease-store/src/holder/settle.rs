@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use model_boss_lease::{LeaseState, Op, Outcome, OwnerKind};
+use model_boss_lease::{Lease, LeaseId, LeaseState, Op, Outcome, OwnerKind, Process};
 
 use super::operate::unexpected;
 use super::state::Holder;
@@ -11,36 +11,82 @@ use crate::contract::Leftover;
 use crate::tree::ProcessTree;
 
 impl Holder {
-    /// Ends every lease that nobody holds any more and whose processes are gone. Gives those of former coordinators
-    /// whose processes still live: they are ours to end, and then to settle again.
+    /// Ends every lease that nobody holds any more and whose processes are gone. Gives those whose processes still live and
+    /// have lost everybody who would have ended them: leases of former coordinators, and of programs whose guards are gone
+    /// with their holder. They are the caller's to end, and then to settle again.
     pub fn settle(&mut self) -> Result<Vec<Leftover>, StoreError> {
-        let tree = ProcessTree::of_this_host(self.owner.process.pid_ns.clone());
+        let tree = self.tree();
+        self.note_descendants(&tree);
         let mut living = Vec::new();
         for (id, lease) in self.seen.leases.clone() {
             let mine = lease.owner.process == self.owner.process;
             let abandoned = if mine { !self.held.contains_key(&id) } else { tree.is_gone(&lease.owner.process) };
             // Let go, or not renewed for long: its processes may be gone although its holder lives.
             let in_limbo = lease.state == LeaseState::Limbo && !lease.pids.is_empty();
-            if !abandoned && !in_limbo {
+            // It may have ended while others of its group live on, such as what reads its output.
+            let ended = !mine && tree.has_ended(&lease.owner.process);
+            if !abandoned && !in_limbo && !ended {
                 continue;
             }
             let suspects: BTreeSet<_> = lease.family().chain([&lease.owner.process]).cloned().collect();
             let seen_from = tree.sees(&suspects);
-            let (gone, alive): (Vec<_>, Vec<_>) = suspects.into_iter().partition(|process| tree.is_gone(process));
+            let known = self.below.get(&id).map(|below| below.processes.clone()).unwrap_or_default();
+            let left: Vec<Process> = known.into_iter().filter(|process| tree.shows(process)).collect();
+            // What was below an attached process belongs to it, also when nothing else says so any more.
+            let is_gone =
+                |process: &Process| tree.is_gone(process) && (left.is_empty() || !lease.pids.contains(process));
+            let (gone, alive): (Vec<_>, Vec<_>) = suspects.into_iter().partition(is_gone);
             let op = Op::ConfirmDead { lease: id.clone(), gone, seen_from };
             match self.apply(&|_| op.clone())? {
                 Outcome::Released | Outcome::Lost => {}
                 Outcome::NotShown => {
-                    let owned = alive.iter().filter(|process| lease.owns(process));
-                    let processes: BTreeSet<_> = owned.flat_map(|process| tree.members(process)).collect();
-                    let processes = Vec::from_iter(processes);
-                    if abandoned && lease.owner.kind == OwnerKind::Coordinator && !processes.is_empty() {
-                        living.push(Leftover { lease: id, label: lease.owner.label.to_string(), processes });
+                    let processes = match lease.owner.kind {
+                        OwnerKind::Coordinator if !abandoned => BTreeSet::new(),
+                        OwnerKind::Coordinator => {
+                            let owned = alive.iter().filter(|process| lease.owns(process));
+                            owned.flat_map(|process| tree.members(process)).chain(left).collect()
+                        }
+                        _ if !ended => BTreeSet::new(),
+                        _ => self.left_by_guards(&tree, &id, &lease, left),
+                    };
+                    if !processes.is_empty() {
+                        let (label, processes) = (lease.owner.label.to_string(), Vec::from_iter(processes));
+                        living.push(Leftover { lease: id, label, processes });
                     }
                 }
                 other => return Err(unexpected("confirm dead", other)),
             }
         }
         Ok(living)
+    }
+
+    /// What guards left behind that were killed together with their holder. A guard that lives ends it by itself, and what
+    /// never had one is not ours to end.
+    fn left_by_guards(&self, tree: &ProcessTree, id: &LeaseId, lease: &Lease, left: Vec<Process>) -> BTreeSet<Process> {
+        let guards: Vec<&Process> = lease.pids.iter().filter(|guard| tree.has_ended(guard)).collect();
+        let guarded = self.below.get(id).is_some_and(|below| below.guarded);
+        let known = left.into_iter().filter(|_| guarded && guards.len() == lease.pids.len());
+        guards.iter().flat_map(|guard| tree.marked(guard)).chain(known).collect()
+    }
+
+    /// Looks at what is below the processes of other holders' leases while those live.
+    fn note_descendants(&mut self, tree: &ProcessTree) {
+        let mut below = std::mem::take(&mut self.below);
+        below.retain(|id, _| self.seen.leases.contains_key(id));
+        let others = self.seen.leases.iter().filter(|(_, lease)| lease.owner.process != self.owner.process);
+        let mut look = None;
+        for (id, lease) in others {
+            let here = lease.pids.iter().filter(|root| tree.shows(root) && root.pid_ns == self.owner.process.pid_ns);
+            for root in here {
+                let Some(look) = look.get_or_insert_with(|| tree.snapshot()) else { break };
+                let found = tree.descendants(look, root);
+                let known = below.entry(id.clone()).or_default();
+                known.guarded = known.guarded || found.iter().any(|process| tree.bears_mark_of(process, root));
+                known.processes.retain(|process| tree.shows(process));
+                let new: Vec<Process> = found.into_iter().filter(|found| !known.processes.contains(found)).collect();
+                known.processes.extend(new);
+            }
+        }
+        self.below = below;
     }
 }

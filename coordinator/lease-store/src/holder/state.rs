@@ -13,6 +13,7 @@ use crate::mark::Mark;
 use crate::place::Place;
 use crate::race::Pacing;
 use crate::store::{Store, Swap};
+use crate::tree::ProcessTree;
 use crate::{DeviceDeclaration, LeaseHandle, StoreError, tree};
 
 /// An observation that differs by less is not written again while it is fresh.
@@ -39,6 +40,26 @@ pub struct Holder {
     pub(super) capabilities: CapabilityKey,
     /// Time and chance, for what follows a lost race.
     pub(super) pacing: Box<dyn Pacing>,
+    /// What was seen below the processes of other holders' leases, which says whose it was when all of those are gone.
+    pub(super) below: BTreeMap<LeaseId, Descendants>,
+}
+
+/// The processes below those that are attached to a lease, as they were seen.
+#[derive(Debug, Default)]
+pub(super) struct Descendants {
+    pub(super) processes: Vec<Process>,
+    /// Whether a guard is attached: all that is below it ends with it.
+    pub(super) guarded: bool,
+}
+
+impl Holder {
+    /// The processes of this host. Marks of guards that a lease names count for processes of that lease's user only.
+    pub(super) fn tree(&self) -> ProcessTree {
+        let leases = self.seen.leases.values();
+        let of_user = leases.filter_map(|lease| Some((lease, lease.owner.user?)));
+        let roots = of_user.flat_map(|(lease, user)| lease.pids.iter().map(move |root| (root, user)));
+        ProcessTree::of_this_host(self.owner.process.pid_ns.clone()).with_users(roots)
+    }
 }
 
 /// The last answers of the store. Reading and writing fail apart: a server that is full, or that became a replica, still

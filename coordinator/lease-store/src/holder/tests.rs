@@ -1,5 +1,8 @@
 //! The holder over a store in memory that can be made to fail.
 
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -14,6 +17,7 @@ use crate::mark::Mark;
 use crate::place::Place;
 use crate::race::{Pacing, pause_after};
 use crate::store::{DocumentStore, Etag, LedgerStore, Snapshot};
+use crate::tree::guard_mark;
 use crate::{
     AcquireRequest, Acquired, Caller, DeviceDeclaration, Document, Kept, LeaseHandle, NotNamed, Observation, Proof,
     StoreError, Swap, Wish, host, this_process,
@@ -432,6 +436,67 @@ fn a_caller_names_living_processes_of_its_own_and_none_that_never_end() {
         assert!(matches!(named(Caller::User(0), &ours), Err(NotNamed::Ours(_))), "{ours:?}");
     }
     [coordinator, worker, job].into_iter().for_each(end);
+}
+
+/// A program in the place of a guard with two children in sessions of their own, of which one bears the mark that it is given
+/// and the other has no environment; their numbers.
+fn guard_with_children(mark: impl Fn(&Process) -> String) -> (Child, [u32; 2]) {
+    let script = "read -r mark; MODEL_BOSS_GUARDS=$mark setsid tail -f /dev/null >/dev/null & echo $!; \
+                  env -i \"PATH=$PATH\" setsid tail -f /dev/null >/dev/null & echo $!; wait";
+    let mut command = Command::new("sh");
+    let mut guard = command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mark = mark(&host::process(guard.id()).unwrap());
+    writeln!(guard.stdin.as_mut().unwrap(), "{mark}").unwrap();
+    let mut lines = BufReader::new(guard.stdout.take().unwrap()).lines();
+    let children = [(); 2].map(|()| lines.next().unwrap().unwrap().parse().unwrap());
+    // They are what they will be once they run that program.
+    for child in children {
+        while std::fs::read(format!("/proc/{child}/comm")).unwrap() != b"tail\n" {
+            std::thread::yield_now();
+        }
+    }
+    (guard, children)
+}
+
+fn kill_number(pid: u32) {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid.cast_signed()), nix::sys::signal::Signal::SIGKILL).unwrap();
+    let gone = || {
+        host::process(pid).is_err()
+            || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default().contains(") Z")
+    };
+    while !gone() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn le_4_what_died_guards_left_is_counted_and_ours_to_end_and_without_guards_it_is_not() {
+    for guarded in [true, false] {
+        let mut bench = bench();
+        let (job, us) = (live_child(), bench.holder.owner.clone());
+        let user = nix::unistd::getuid().as_raw();
+        let (guard, [marked, bare]) =
+            guard_with_children(|guard| if guarded { guard_mark(guard) } else { "1-2-3".to_owned() });
+        bench.holder.owner = Owner::new(host::process(job.id()).unwrap(), "job", OwnerKind::Job).of_user(Some(user));
+        let handle = bench.granted("a", ByteCount::gib(1));
+        bench.holder.attach(&handle, guard.id()).unwrap();
+        bench.holder.owner = us;
+        assert!(bench.holder.settle().unwrap().is_empty(), "its holder lives");
+        end(guard);
+        end(job);
+        let mut left = || {
+            let left = bench.holder.settle().unwrap();
+            let pids: Vec<u32> = left.iter().flat_map(|left| &left.processes).map(|process| process.pid).collect();
+            (pids, bench.holder.leases().len())
+        };
+        let all = if guarded { Vec::from_iter(BTreeSet::from([marked, bare])) } else { Vec::new() };
+        assert_eq!(left(), (all, 1));
+        kill_number(marked);
+        // Nothing but what was seen while its guard lived says whose this one was.
+        assert_eq!(left(), (if guarded { vec![bare] } else { Vec::new() }, 1));
+        kill_number(bare);
+        assert_eq!(left(), (Vec::new(), 0));
+    }
 }
 
 #[test]

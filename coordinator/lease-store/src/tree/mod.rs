@@ -13,7 +13,7 @@ use nix::sys::signal::kill;
 use nix::unistd::Pid;
 
 use crate::host::pid_namespace;
-use crate::stat::Stat;
+use crate::stat::{Stat, users_of};
 
 /// The initial pid namespace, in which every process of the host is seen (PROC_PID_INIT_INO of the kernel).
 const INITIAL_NAMESPACE: &str = "pid:[4026531836]";
@@ -38,7 +38,13 @@ pub fn guard_mark(guard: &Process) -> String {
 pub struct ProcessTree {
     source: Box<dyn Source>,
     namespace: String,
+    /// Whose processes alone may bear the mark of a guard, where that is known. Anybody can write a mark into the environment
+    /// of their own processes.
+    users: BTreeMap<String, u32>,
 }
+
+/// Every process that lived at one look.
+pub struct ProcessLook(BTreeMap<u32, Stat>);
 
 /// Where processes are looked up.
 trait Source {
@@ -53,12 +59,63 @@ trait Source {
     /// The marks of the guards above a process, with commas between them; `None` without any, and for processes of other
     /// users.
     fn guards(&self, pid: u32) -> Option<String>;
+    /// The real and the effective user of a process.
+    fn users(&self, pid: u32) -> Option<[u32; 2]>;
 }
 
 impl ProcessTree {
     /// The processes that this process can see, whose pid namespace is `namespace`.
     pub fn of_this_host(namespace: String) -> Self {
-        Self { source: Box::new(Proc), namespace }
+        Self { source: Box::new(Proc), namespace, users: BTreeMap::new() }
+    }
+
+    /// The same, where the mark of each of these processes counts for processes of its user only.
+    #[must_use]
+    pub fn with_users<'a>(mut self, roots: impl IntoIterator<Item = (&'a Process, u32)>) -> Self {
+        self.users = roots.into_iter().map(|(root, user)| (guard_mark(root), user)).collect();
+        self
+    }
+
+    /// Every process that lives now; `None` when they cannot be listed.
+    pub fn snapshot(&self) -> Option<ProcessLook> {
+        living(self.source.as_ref()).map(ProcessLook)
+    }
+
+    /// Every process of a look whose chain of parents led to `root`, which is not among them.
+    pub fn descendants(&self, look: &ProcessLook, root: &Process) -> Vec<Process> {
+        if !look.0.get(&root.pid).is_some_and(|stat| stat.start_time == root.start_time) {
+            return Vec::new();
+        }
+        let reached = reach([root.pid].into(), look.0.iter().map(|(pid, stat)| (stat.parent, *pid)));
+        let below = look.0.iter().filter(|(pid, _)| **pid != root.pid && reached.contains(pid));
+        below.map(|(pid, stat)| self.named(*pid, stat.start_time)).collect()
+    }
+
+    /// Whether a process bears the mark of this guard, and may.
+    pub fn bears_mark_of(&self, process: &Process, guard: &Process) -> bool {
+        self.shows(process) && self.bears(process.pid, &guard_mark(guard))
+    }
+
+    /// Every living process that bears the mark of this guard, with the descendants, groups and sessions of each.
+    pub fn marked(&self, guard: &Process) -> Vec<Process> {
+        let Some(living) = living(self.source.as_ref()).filter(|_| guard.pid_ns == self.namespace) else {
+            return Vec::new();
+        };
+        let mark = guard_mark(guard);
+        let later = || living.iter().filter(|(_, stat)| stat.start_time >= guard.start_time);
+        let bearers: BTreeSet<u32> = later().map(|(pid, _)| *pid).filter(|pid| self.bears(*pid, &mark)).collect();
+        let edges =
+            later().flat_map(|(pid, stat)| [stat.parent, stat.group, stat.session].map(|leader| (leader, *pid)));
+        let reached = reach(bearers, edges);
+        later().filter(|(pid, _)| reached.contains(pid)).map(|(pid, stat)| self.named(*pid, stat.start_time)).collect()
+    }
+
+    fn bears(&self, pid: u32, mark: &str) -> bool {
+        self.source.guards(pid).is_some_and(|guards| bears(&guards, mark)) && self.may_bear(pid, mark)
+    }
+
+    fn may_bear(&self, pid: u32, mark: &str) -> bool {
+        self.users.get(mark).is_none_or(|user| self.source.users(pid) == Some([*user; 2]))
     }
 
     /// Every process whose chain of parents leads to `ancestor`, which is not among them. Complete while the ancestor is
@@ -108,7 +165,7 @@ impl ProcessTree {
         };
         let mut reached = reach(seeds, edges());
         let mark = guard_mark(root);
-        let marked = |pid: &u32| self.source.guards(*pid).is_some_and(|guards| bears(&guards, &mark));
+        let marked = |pid: &u32| self.bears(*pid, &mark);
         let unexplained = living.iter().filter(|(pid, stat)| may_belong(stat) && !reached.contains(pid));
         let orphans: Vec<u32> = unexplained.map(|(pid, _)| *pid).filter(marked).collect();
         if !orphans.is_empty() {
@@ -151,7 +208,7 @@ impl ProcessTree {
         if !attached.iter().any(|process| line.contains(process)) {
             // Its chain is broken: the nearest guard above it is the last one that it names.
             let guards = self.source.guards(pid).unwrap_or_default();
-            let named = guards.rsplit(',').filter_map(|mark| {
+            let named = guards.rsplit(',').filter(|mark| self.may_bear(pid, mark)).filter_map(|mark| {
                 attached.iter().find(|process| process.pid_ns == self.namespace && guard_mark(process) == mark)
             });
             line.extend(named.cloned());
@@ -174,6 +231,13 @@ impl ProcessTree {
             return false;
         }
         living(self.source.as_ref()).is_some_and(|living| self.members_among(&living, process).is_empty())
+    }
+
+    /// Whether this very process is known to have ended, whatever it left behind.
+    pub fn has_ended(&self, process: &Process) -> bool {
+        // /proc may hide other people's processes.
+        let hidden = || self.source.stat(process.pid).is_none() && self.source.exists(process.pid);
+        process.pid_ns == self.namespace && !self.shows(process) && !hidden()
     }
 
     /// Whether this very process lives, seen from here.
@@ -310,6 +374,10 @@ impl Source for Proc {
         let value =
             |entry: &[u8]| entry.strip_prefix(GUARDS_VARIABLE.as_bytes())?.strip_prefix(b"=").map(<[u8]>::to_vec);
         String::from_utf8(environment.split(|byte| *byte == 0).find_map(value)?).ok()
+    }
+
+    fn users(&self, pid: u32) -> Option<[u32; 2]> {
+        users_of(pid)
     }
 }
 

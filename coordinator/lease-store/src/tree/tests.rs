@@ -33,6 +33,11 @@ impl Source for Made {
     fn guards(&self, pid: u32) -> Option<String> {
         self.1.get(&pid).cloned()
     }
+
+    /// Numbers from 1000 on are of another user.
+    fn users(&self, pid: u32) -> Option<[u32; 2]> {
+        Some(if pid < 1000 { [1, 1] } else { [2, 2] })
+    }
 }
 
 /// Pid, parent, group, session, start time.
@@ -47,7 +52,11 @@ fn marked_tree(processes: &[(u32, u32, u32, u32, u64)], marks: &[(u32, String)])
         (pid, (stat, Some((HERE, pid))))
     });
     let made = Made(made.collect(), marks.iter().cloned().collect());
-    ProcessTree { source: Box::new(made), namespace: HERE.to_owned() }
+    made_tree(made, HERE)
+}
+
+fn made_tree(made: Made, namespace: &str) -> ProcessTree {
+    ProcessTree { source: Box::new(made), namespace: namespace.to_owned(), users: BTreeMap::new() }
 }
 
 fn pids(members: &[Process]) -> Vec<u32> {
@@ -116,11 +125,37 @@ fn a_mark_outlives_its_guard_and_the_reuse_of_its_number() {
 }
 
 #[test]
+fn le_4_a_mark_that_somebody_else_wrote_counts_for_nothing() {
+    let guard = process(10, 5);
+    let mark = guard_mark(&guard);
+    // 40 was left by the guard; 1040 is a stranger's, who found out the mark.
+    let processes = [(40, 1, 40, 40, 8), (1040, 1, 1040, 1040, 8)];
+    let marks = [(40, mark.clone()), (1040, mark.clone())];
+    let known = marked_tree(&processes, &marks).with_users([(&guard, 1)]);
+    assert_eq!((pids(&known.members(&guard)), pids(&known.marked(&guard))), (vec![40], vec![40]));
+    assert!(known.lineage(40, &[guard.clone()]).contains(&guard));
+    assert!(!known.lineage(1040, &[guard.clone()]).contains(&guard), "its memory is its own");
+    let alone = marked_tree(&processes[1..], &marks).with_users([(&guard, 1)]);
+    assert!(alone.is_gone(&guard), "a stranger keeps nobody's lease");
+    // One that is older than the guard was never below it.
+    let older = marked_tree(&[(40, 1, 40, 40, 4)], &[(40, mark)]).with_users([(&guard, 1)]);
+    assert!(older.is_gone(&guard) && older.marked(&guard).is_empty());
+}
+
+#[test]
+fn descendants_are_those_of_this_very_process() {
+    let tree = tree(&[(10, 1, 10, 10, 5), (20, 10, 20, 20, 6), (30, 20, 30, 30, 7), (40, 1, 10, 10, 8)]);
+    let look = tree.snapshot().unwrap();
+    assert_eq!(pids(&tree.descendants(&look, &process(10, 5))), [20, 30], "40 has left, whatever its session says");
+    assert!(tree.descendants(&look, &process(10, 4)).is_empty());
+}
+
+#[test]
 fn a_process_whose_first_thread_ended_is_no_zombie() {
     let stat = |threads| Stat { state: b'Z', parent: 1, group: 10, session: 10, threads, start_time: 5 };
     let of = |threads| {
         let made = Made([(10, (stat(threads), Some((HERE, 10))))].into(), BTreeMap::new());
-        ProcessTree { source: Box::new(made), namespace: HERE.to_owned() }
+        made_tree(made, HERE)
     };
     assert!(of(1).is_gone(&process(10, 5)));
     assert!(!of(2).is_gone(&process(10, 5)));
@@ -156,19 +191,19 @@ fn another_namespace_is_judged_only_from_the_initial_one() {
     let mut made = Made::default();
     let stat = |start_time| Stat { state: b'S', parent: 1, group: 8, session: 8, threads: 1, start_time };
     made.0.insert(500, (stat(50), Some((BOX, 3))));
-    let seeing = ProcessTree { source: Box::new(made), namespace: HERE.to_owned() };
+    let seeing = made_tree(made, HERE);
     assert!(!seeing.is_gone(&inside));
     assert!(seeing.lineage(500, &[]).contains(&inside), "and known by its number inside");
     assert_eq!(seeing.sees([&inside]), vec![BOX.to_owned()]);
 
     let mut older = Made::default();
     older.0.insert(400, (stat(40), Some((BOX, 1))));
-    assert!(ProcessTree { source: Box::new(older), namespace: HERE.to_owned() }.is_gone(&inside));
+    assert!(made_tree(older, HERE).is_gone(&inside));
     let mut hidden = Made::default();
     hidden.0.insert(500, (stat(60), None));
-    assert!(!ProcessTree { source: Box::new(hidden), namespace: HERE.to_owned() }.is_gone(&inside), "who knows");
+    assert!(!made_tree(hidden, HERE).is_gone(&inside), "who knows");
 
-    let blind = ProcessTree { source: Box::new(Made::default()), namespace: "pid:[8]".to_owned() };
+    let blind = made_tree(Made::default(), "pid:[8]");
     assert!(!blind.is_gone(&inside));
     assert!(blind.sees([&inside]).is_empty());
 }
