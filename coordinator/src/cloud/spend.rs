@@ -12,7 +12,6 @@ use model_boss_protocol::ClientId;
 use serde::{Deserialize, Serialize};
 
 use crate::clocks::unix_seconds;
-
 use crate::state_folder::{KeptFile, StateFolder};
 
 /// The file's name.
