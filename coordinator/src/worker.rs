@@ -53,6 +53,15 @@ impl Worker {
         }
     }
 
+    /// Takes note that a process of it has ended, or is about to be ended, and passes on why. One that never served is not
+    /// asked for its end.
+    pub(crate) fn note_end<T>(&self, why: T) -> T {
+        if self.upstream().is_some() {
+            self.ended.cancel();
+        }
+        why
+    }
+
     /// Whether its process is gone, or on the way out. A death shows on its connections first, so the answer may take a moment.
     pub(crate) async fn has_ended(&self) -> bool {
         timeout(DEATH_NEWS, self.ended.cancelled()).await.is_ok()

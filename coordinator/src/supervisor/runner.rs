@@ -130,10 +130,7 @@ impl WorkerRunner {
             status = child.wait() => Verdict::Exited(status),
             why = self.watch(pid, port.number(), &contract, &upstream, &mut lifeline) => Verdict::Kill(why),
         };
-        if self.worker.upstream().is_some() {
-            self.worker.ended.cancel();
-        }
-        let (status, why) = match verdict {
+        let (status, why) = match self.worker.note_end(verdict) {
             Verdict::Exited(status) => (status, None),
             Verdict::Stop => (self.terminate(&mut child, pid, guard, &contract).await, None),
             Verdict::Kill(why) => {
