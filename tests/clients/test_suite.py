@@ -22,6 +22,13 @@ SUITE = pathlib.Path(__file__).parent / "suite"
 BUILT = REPOSITORY / "target/clients-suite"
 PAGE = REPOSITORY / "docs/clients-tested.md"
 ALL = os.environ.get("MODEL_BOSS_CLIENTS") == "all"
+# The version behind a package's name. Newest versions go without it; an upper bound (`<0.4`) stays.
+PINNED = r"==.*|(?<=.)@[^@/]*$"
+
+
+def spelt(name):
+    """A Python package's name in the one spelling that compares."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 class Program:
@@ -34,7 +41,7 @@ class Program:
 
     def needs(self):
         """The packages to install."""
-        return [re.sub(r"==.*|(?<=.)@[^@/]*$", "", package) for package in self.pinned] if ALL else self.pinned
+        return [re.sub(PINNED, "", package) for package in self.pinned] if ALL else self.pinned
 
     def folder(self):
         """Where they are installed; the same needs are installed once."""
@@ -69,12 +76,12 @@ class Program:
 
     def installed(self):
         """The versions of the packages that it needs."""
-        names = [re.sub(r"\[.*?\]|==.*|(?<=.)@[^@/]*$", "", package) for package in self.pinned]
+        names = [re.sub(rf"\[.*?\]|<.*|{PINNED}", "", package) for package in self.pinned]
         if self.is_python:
             command = [self.folder() / "venv/bin/pip", "list", "--format", "json", "--disable-pip-version-check"]
             listed = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-            versions = {package["name"].lower(): package["version"] for package in listed}
-            return [f"{name} {versions[name.lower()]}" for name in names]
+            versions = {spelt(package["name"]): package["version"] for package in listed}
+            return [f"{name} {versions[spelt(name)]}" for name in names]
         manifests = [self.folder() / "node_modules" / name / "package.json" for name in names]
         return [f"{name} {json.loads(path.read_text())['version']}" for name, path in zip(names, manifests)]
 
