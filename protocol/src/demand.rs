@@ -51,7 +51,7 @@ impl fmt::Display for Remedy {
 }
 
 /// A field by which a request demands something of its answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Demand {
     /// Its name.
     pub field: &'static str,
@@ -59,14 +59,28 @@ pub struct Demand {
     pub act: &'static str,
     /// The way to meet it.
     pub remedy: Remedy,
+    /// Fields that say more about it. They demand nothing by themselves.
+    pub details: &'static [&'static str],
+    usual: Usual,
+}
+
+/// The values of a field that demand nothing, besides the empty ones. Clients send whole blocks of them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Usual {
+    Empty,
+    Texts(&'static [&'static str]),
+    AtLeast(f64),
+    AtMost(f64),
 }
 
 const OWN: &str = "our own worker";
 const FORM: &str = "force the form of an answer yet";
 const TOKENS: &str = "restrict the tokens of an answer this way";
 
+const CHOOSE: &str = "choose tokens this way";
+
 /// Every demand that our own worker does not meet.
-pub const DEMANDS: [Demand; 24] = [
+pub const DEMANDS: [Demand; 32] = [
     demand("grammar", FORM, Remedy::LlamaServer),
     demand("json_schema", FORM, Remedy::LlamaServer),
     demand("guided_json", FORM, Remedy::Command("vLLM")),
@@ -79,7 +93,10 @@ pub const DEMANDS: [Demand; 24] = [
     demand("regex", FORM, Remedy::Command("SGLang")),
     demand("ebnf", FORM, Remedy::Command("SGLang")),
     demand("functions", "read 'functions'", Remedy::Instead("send them as 'tools'")),
-    demand("function_call", "read 'function_call'", Remedy::Instead("send 'tools' and 'tool_choice'")),
+    Demand {
+        usual: Usual::Texts(&["\"none\"", "\"auto\""]),
+        ..demand("function_call", "read 'function_call'", Remedy::Instead("send 'tools' and 'tool_choice'"))
+    },
     demand("allowed_token_ids", TOKENS, Remedy::Command("vLLM")),
     demand("bad_words", TOKENS, Remedy::Command("vLLM")),
     demand("min_tokens", TOKENS, Remedy::Command("vLLM")),
@@ -89,12 +106,35 @@ pub const DEMANDS: [Demand; 24] = [
     demand("n_probs", "read 'n_probs'", Remedy::Instead("send 'logprobs'")),
     demand("lora", "add adapters to a request", Remedy::LlamaServer),
     demand("audio", "speak", Remedy::Provider),
-    demand("modalities", "answer by anything but text", Remedy::Provider),
+    Demand {
+        usual: Usual::Texts(&["[\"text\"]"]),
+        ..demand("modalities", "answer by anything but text", Remedy::Provider)
+    },
     demand("web_search_options", "search the web", Remedy::Provider),
+    // llama.cpp's samplers, off by the values of its server's README.
+    sampler("mirostat", Usual::Empty, &["mirostat_tau", "mirostat_eta"]),
+    sampler(
+        "dry_multiplier",
+        Usual::AtMost(0.0),
+        &["dry_base", "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"],
+    ),
+    sampler("xtc_probability", Usual::AtMost(0.0), &["xtc_threshold"]),
+    sampler("typical_p", Usual::AtLeast(1.0), &[]),
+    sampler("top_n_sigma", Usual::AtMost(0.0), &[]),
+    sampler("dynatemp_range", Usual::AtMost(0.0), &["dynatemp_exponent"]),
+    sampler("adaptive_target", Usual::AtMost(0.0), &["adaptive_decay"]),
+    Demand {
+        usual: Usual::AtLeast(1.0),
+        ..demand("tfs_z", CHOOSE, Remedy::Instead("send 'min_p', which took its place in llama.cpp"))
+    },
 ];
 
 const fn demand(field: &'static str, act: &'static str, remedy: Remedy) -> Demand {
-    Demand { field, act, remedy }
+    Demand { field, act, remedy, details: &[], usual: Usual::Empty }
+}
+
+const fn sampler(field: &'static str, usual: Usual, details: &'static [&'static str]) -> Demand {
+    Demand { usual, details, ..demand(field, CHOOSE, Remedy::LlamaServer) }
 }
 
 impl Demand {
@@ -108,13 +148,13 @@ impl Demand {
         beyond(who, self.field, self.act, self.remedy)
     }
 
-    /// Whether a value asks for anything: clients spell out what is usual.
+    /// The names of its field and of those that say more about it.
+    pub fn fields(self) -> impl Iterator<Item = &'static str> {
+        std::iter::once(self.field).chain(self.details.iter().copied())
+    }
+
+    /// Whether a value asks for anything.
     fn is_made_by(self, text: &str) -> bool {
-        let usual: &[&str] = match self.field {
-            "function_call" => &["\"none\"", "\"auto\""],
-            "modalities" => &["[\"text\"]"],
-            _ => &[],
-        };
         let is = |words: &[&str]| {
             let plain: String = text.chars().filter(|c| !c.is_ascii_whitespace()).take(16).collect();
             words.contains(&plain.as_str())
@@ -123,9 +163,16 @@ impl Demand {
         let empty: &[&str] = if self.field == "json_schema" || self.field == "guided_json" {
             &["null", "\"\""]
         } else {
-            &["null", "false", "0", "\"\"", "[]", "{}"]
+            &["null", "false", "\"\"", "[]", "{}"]
         };
-        !is(empty) && !is(usual)
+        let number = text.trim().parse::<f64>().ok();
+        let is_usual = match self.usual {
+            Usual::Empty => false,
+            Usual::Texts(texts) => is(texts),
+            Usual::AtLeast(least) => number.is_some_and(|number| number >= least),
+            Usual::AtMost(most) => number.is_some_and(|number| number <= most),
+        };
+        !is(empty) && number != Some(0.0) && !is_usual
     }
 }
 
@@ -154,7 +201,8 @@ pub fn beyond_worker(param: &str, act: &str, remedy: Remedy) -> ApiError {
     beyond(OWN, param, act, remedy)
 }
 
-fn beyond(who: &str, param: &str, act: &str, remedy: Remedy) -> ApiError {
+/// The refusal of what an engine, in words, cannot do with a request's field; `act` follows "cannot".
+pub fn beyond(who: &str, param: &str, act: &str, remedy: Remedy) -> ApiError {
     let field = param.rsplit('.').next().unwrap_or(param);
     let named = if act.contains(field) { String::new() } else { format!(", which '{param}' asks for") };
     let message = format!("{who} cannot {act}{named}; {remedy}");
@@ -207,5 +255,36 @@ mod tests {
         }
         assert_eq!(first(&serde_json::json!({ "json_schema": {} })), Some("json_schema"), "it asks for JSON");
         assert_eq!(first(&serde_json::json!({ "modalities": ["text", "audio"] })), Some("modalities"));
+    }
+
+    #[test]
+    fn en_6_samplers_that_are_off_demand_nothing_and_those_that_are_on_are_named() {
+        // What Ollama's and llama.cpp's clients send when nobody touched a switch.
+        let off = serde_json::json!({
+            "mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "tfs_z": 1.0, "typical_p": 1.0, "top_n_sigma": -1,
+            "dry_multiplier": 0.0, "dry_base": 1.75, "dry_allowed_length": 2, "dry_penalty_last_n": -1,
+            "dry_sequence_breakers": ["\n", ":"], "xtc_probability": 0, "xtc_threshold": 0.1, "dynatemp_range": 0.0,
+            "dynatemp_exponent": 1.0, "adaptive_target": -1.0, "adaptive_decay": 0.9,
+        });
+        assert_eq!(first(&off), None);
+        for (field, value) in [
+            ("mirostat", "2"),
+            ("tfs_z", "0.5"),
+            ("typical_p", "0.7"),
+            ("typical_p", "9.5e-1"),
+            ("top_n_sigma", "1.5"),
+            ("dry_multiplier", "0.8"),
+            ("xtc_probability", "0.5"),
+            ("dynatemp_range", "0.1"),
+            ("adaptive_target", "0.3"),
+        ] {
+            let mut on = off.clone();
+            on[field] = serde_json::from_str(value).unwrap();
+            assert_eq!(first(&on), Some(field), "{value}");
+        }
+        for (field, value) in [("typical_p", "1"), ("typical_p", " 1.00 "), ("mirostat", "0.0"), ("min_tokens", "0.0")]
+        {
+            assert_eq!(Demand::first_in(|name| (name == field).then_some(value)), None, "{field}: {value}");
+        }
     }
 }

@@ -87,3 +87,14 @@ def test_errors_are_the_clients_own(client, fake_url):
     with pytest.raises(ollama.ResponseError) as caught:
         ollama_of(fake_url).chat("broken", messages=QUESTION)
     assert "cut" in caught.value.error
+
+
+def test_en_6_samplers_that_are_off_pass_and_those_that_are_on_are_refused_by_name(client):
+    # As programs send whole blocks of options.
+    off = {"mirostat": 0, "mirostat_tau": 5.0, "mirostat_eta": 0.1, "tfs_z": 1.0, "typical_p": 1.0, "num_keep": 0,
+           "penalize_newline": True, "repeat_last_n": 64, "num_ctx": 2048, "num_gpu": 1, "numa": False}
+    assert "8210" in client.chat("guide", messages=QUESTION, options={**GREEDY, **off}).message.content
+    for on in [{"mirostat": 2}, {"typical_p": 0.7}, {"tfs_z": 0.5}]:
+        with pytest.raises(ollama.ResponseError, match=next(iter(on))) as caught:
+            client.generate("guide", prompt="?", options={**off, **on})
+        assert caught.value.status_code == 400

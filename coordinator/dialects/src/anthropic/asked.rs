@@ -1,6 +1,6 @@
 //! A Messages request as an OpenAI chat request, for whatever model answers chats here.
 
-use model_boss_protocol::{ApiError, DEMANDS, ErrorCode};
+use model_boss_protocol::{ApiError, DEMANDS, Demand, ErrorCode};
 use serde_json::{Map, Value, json};
 
 /// The same request as a chat. Our own fields (`x_…`, `keep_alive`) stay as they are.
@@ -30,9 +30,9 @@ pub fn chat_request(messages: &Map<String, Value>) -> Result<Value, ApiError> {
     }
     form(messages, &mut chat)?;
     // A demand in another API's words is for who serves the request to meet or to refuse.
-    for demand in DEMANDS {
-        if let Some(value) = messages.get(demand.field) {
-            chat.insert(demand.field.to_owned(), value.clone());
+    for name in DEMANDS.into_iter().flat_map(Demand::fields) {
+        if let Some(value) = messages.get(name) {
+            chat.insert(name.to_owned(), value.clone());
         }
     }
     for name in ["mcp_servers", "container"] {
@@ -166,6 +166,9 @@ fn tools(messages: &Map<String, Value>, chat: &mut Map<String, Value>) -> Result
         let mut function = json!({ "name": tool["name"], "parameters": tool["input_schema"] });
         if let Some(description) = tool.get("description") {
             function["description"] = description.clone();
+        }
+        if let Some(strict) = tool.get("strict").filter(|strict| !strict.is_null()) {
+            function["strict"] = strict.clone();
         }
         json!({ "type": "function", "function": function })
     };

@@ -137,6 +137,12 @@ fn en_7_a_message_starts_with_the_tokens_of_its_prompt() {
         "usage": { "prompt_tokens": 12, "completion_tokens": 0, "total_tokens": 12 } });
     let begun = start(&format!("data: {chunk}\n\n"));
     assert_eq!((&begun["type"], &begun["message"]["usage"]["input_tokens"]), (&json!("message_start"), &json!(12)));
+    // llama-server's count of a prompt that it begins to read, or has read in part.
+    let chunk = json!({ "choices": [{ "delta": { "role": "assistant", "content": null } }],
+        "prompt_progress": { "total": 12, "cache": 5, "processed": 5, "time_ms": 0 } });
+    let begun = start(&format!("data: {chunk}\n\n"));
+    assert_eq!(begun["message"]["usage"]["input_tokens"], 7, "{begun}");
+    assert_eq!(begun["message"]["usage"]["cache_read_input_tokens"], 5, "{begun}");
     // A Claude model's own count goes through the chat between.
     let claude =
         json!({ "type": "message_start", "message": { "usage": { "input_tokens": 7, "cache_read_input_tokens": 5 } } });
@@ -152,6 +158,15 @@ fn en_7_an_overflow_is_told_in_the_words_that_anthropics_clients_look_for() {
     let ours = json!({ "error": { "type": "invalid_request_error", "code": "context_length_exceeded", "message": "too many" } });
     let told = messages_error(&ours);
     assert_eq!(told["error"]["message"], "prompt is too long: too many");
+}
+
+#[test]
+fn en_6_samplers_and_strict_tools_reach_whoever_serves_the_request() {
+    let asked = json!({ "model": "m", "max_tokens": 9, "messages": [], "mirostat": 2, "mirostat_tau": 4.0,
+        "tools": [{ "name": "f", "input_schema": {}, "strict": true }] });
+    let chat = chat_request(&object(asked)).unwrap();
+    assert_eq!((&chat["mirostat"], &chat["mirostat_tau"]), (&json!(2), &json!(4.0)));
+    assert_eq!(chat["tools"][0]["function"]["strict"], true);
 }
 
 #[test]

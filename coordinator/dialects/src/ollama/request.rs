@@ -1,6 +1,6 @@
 //! Ollama's requests as OpenAI's.
 
-use model_boss_protocol::{ApiError, DEMANDS, KeepAlive};
+use model_boss_protocol::{ApiError, DEMANDS, Demand, KeepAlive};
 use serde_json::{Map, Value, json};
 
 use crate::links::is_picture;
@@ -140,12 +140,11 @@ fn streams(body: &Map<String, Value>) -> Result<bool, ApiError> {
 }
 
 /// The options with the names that OpenAI's API, or our worker's additions to it, have for them.
-const OPTIONS: [(&str, &str); 13] = [
+const OPTIONS: [(&str, &str); 12] = [
     ("temperature", "temperature"),
     ("top_p", "top_p"),
     ("top_k", "top_k"),
     ("min_p", "min_p"),
-    ("typical_p", "typical_p"),
     ("seed", "seed"),
     ("stop", "stop"),
     ("num_predict", "max_tokens"),
@@ -198,9 +197,9 @@ fn options(body: &Map<String, Value>) -> Result<Value, ApiError> {
         }
     }
     // A demand in another API's words is for who serves the request to meet or to refuse.
-    for demand in DEMANDS {
-        if let Some(value) = body.get(demand.field).or_else(|| given?.get(demand.field)) {
-            request[demand.field] = value.clone();
+    for name in DEMANDS.into_iter().flat_map(Demand::fields) {
+        if let Some(value) = body.get(name).or_else(|| given?.get(name)) {
+            request[name] = value.clone();
         }
     }
     match body.get("think") {

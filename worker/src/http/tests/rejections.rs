@@ -74,6 +74,23 @@ async fn what_is_wrong_is_named() {
 }
 
 #[tokio::test]
+async fn en_6_a_strict_tool_and_samplers_that_are_off_are_taken() {
+    let rig = Setup::default().start().await;
+    // Helpers of OpenAI's SDK and its agents make every tool strict, and other clients send every sampler.
+    let tool = json!({"type": "function", "function": {"name": "f", "strict": true, "parameters": {"type": "object"}}});
+    for body in [
+        chat(json!({"tools": [tool], "tool_choice": "auto"})),
+        chat(json!({"mirostat": 0, "mirostat_tau": 5.0, "typical_p": 1.0, "tfs_z": 1, "top_n_sigma": -1.0})),
+        chat(json!({"dry_multiplier": 0, "dry_base": 1.75, "xtc_probability": 0.0, "xtc_threshold": 0.1})),
+    ] {
+        assert_eq!(rig.post("/v1/chat/completions", &body).await.status, 200, "{body}");
+    }
+    let refused = rig.post("/v1/completions", &json!({"prompt": "a", "typical_p": 0.7})).await;
+    assert_eq!(refused.error(), (400, "unsupported_by_model".to_owned(), "typical_p".to_owned()));
+    assert!(refused.text().contains("llama-server"), "{refused:?}");
+}
+
+#[tokio::test]
 async fn what_the_model_cannot_do_is_said() {
     let rig = Setup::default().start().await;
     let image = json!([{"type": "image_url", "image_url": {"url": "data:"}}]);
