@@ -142,6 +142,32 @@ async fn rc_17_alpaca_goes_to_completion_and_comes_back_as_a_chat() {
 }
 
 #[tokio::test]
+async fn en_7_a_message_starts_with_the_tokens_of_its_prompt_through_llama_server_too() {
+    let mut sandbox = Sandbox::new();
+    sandbox.llama_server();
+    let _chat = sandbox.gguf_model("chat", LLAMA_SERVER, reply("four"));
+    let _text = sandbox.gguf_model("text", "backend = \"llama-server\"\nprompt_format = \"raw\"", reply("four"));
+    let boss = sandbox.start().await;
+    for model in ["chat", "text"] {
+        let mut body = question(model, "how much is two and two");
+        (body["max_tokens"], body["stream"]) = (9.into(), true.into());
+        let streamed = boss.client().post("/v1/messages", &body).await;
+        let text = String::from_utf8(streamed.body.to_vec()).unwrap();
+        let events: Vec<Value> =
+            text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok()).collect();
+        let tokens = |kind: &str, pointer: &str| {
+            let event =
+                events.iter().find(|event| event["type"] == kind).unwrap_or_else(|| panic!("no {kind}: {text}"));
+            event.pointer(pointer).and_then(Value::as_u64)
+        };
+        assert_eq!(tokens("message_start", "/message/usage/input_tokens"), Some(6), "{model}: {text}");
+        assert_eq!(tokens("message_delta", "/usage/input_tokens"), Some(6), "{model}: {text}");
+        assert!(text.contains("four"), "{text}");
+    }
+    boss.finish().await;
+}
+
+#[tokio::test]
 async fn mm_11_a_load_chooses_context_arguments_and_build() {
     let mut sandbox = Sandbox::new();
     let program = sandbox.llama_server();
@@ -409,5 +435,29 @@ async fn rc_17_a_real_llama_server_answers() {
     body["thinking"] = 5.into();
     let answer = boss.ask(body).await.unwrap();
     assert!(answer.text().contains("8210"), "a budget does not trouble a model that does not think: {answer:?}");
+    // An answer that has begun comes without its beginning, and a message starts with the tokens of its prompt.
+    let mut begun = question("guide", "Which port does model-boss listen on?");
+    begun["messages"].as_array_mut().unwrap().push(json!({ "role": "assistant", "content": "model-boss listens" }));
+    begun["max_tokens"] = 30.into();
+    let whole = boss.ask(begun.clone()).await.unwrap().text();
+    assert!(whole.starts_with(" on port 8210"), "{whole}");
+    begun["stream"] = true.into();
+    let streamed = boss.client().stream("/v1/chat/completions", &begun).await.rest().await;
+    assert_eq!(text_of_events(&streamed), whole);
+    let message = boss.client().post("/v1/messages", &begun).await;
+    let text = String::from_utf8(message.body.to_vec()).unwrap();
+    let mut events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok());
+    let usage = events.find(|event| event["type"] == "message_start").unwrap()["message"]["usage"].clone();
+    let count = |name: &str| usage[name].as_u64().unwrap();
+    assert!(count("input_tokens") > 0 && count("input_tokens") + count("cache_read_input_tokens") > 10, "{usage}");
+    begun["stream"] = false.into();
+    begun["continue_final_message"] = false.into();
+    let refused = boss.ask(begun.clone()).await.unwrap();
+    assert!(refused.error_message().contains("continue_final_message"), "{refused:?}");
+    let mut sampled = question("guide", "Which port does model-boss listen on?");
+    (sampled["mirostat"], sampled["typical_p"], sampled["dry_multiplier"]) = (2.into(), json!(0.9), json!(0.5));
+    assert_eq!(boss.ask(sampled.clone()).await.unwrap().status, StatusCode::OK);
+    sampled["tfs_z"] = json!(0.5);
+    assert!(boss.ask(sampled).await.unwrap().error_message().contains("tfs_z"));
     boss.finish().await;
 }

@@ -95,7 +95,11 @@ pub(crate) fn completion_request(
                 request["max_tokens"] = limit;
             }
             if chat.get("stream") == Some(&json!(true)) {
-                request["stream_options"] = json!({ "include_usage": true });
+                let continuous = chat.get("stream_options").and_then(|o| o.get("continuous_usage_stats"));
+                request["stream_options"] = match continuous {
+                    Some(wanted) => json!({ "include_usage": true, "continuous_usage_stats": wanted }),
+                    None => json!({ "include_usage": true }),
+                };
             }
         }
     }
@@ -144,8 +148,7 @@ fn text_of(index: usize, message: &Value) -> Result<String, ApiError> {
 #[derive(Deserialize)]
 struct LlamaCompletion {
     content: String,
-    #[serde(default)]
-    stop: bool,
+    stop: Option<bool>,
     #[serde(default)]
     stop_type: String,
     #[serde(default)]
@@ -154,9 +157,15 @@ struct LlamaCompletion {
     tokens_evaluated: u64,
     #[serde(default)]
     tokens_predicted: u64,
-    #[serde(default)]
-    tokens_cached: u64,
     timings: Option<Value>,
+    prompt_progress: Option<PromptProgress>,
+}
+
+/// How far it is with the prompt of a stream (`return_progress`).
+#[derive(Deserialize)]
+struct PromptProgress {
+    total: u64,
+    cache: u64,
 }
 
 /// Turns the answer of a completion into that of a chat.
@@ -164,6 +173,10 @@ pub struct CompletionToChat {
     kind: CompletionKind,
     stamp: Stamp,
     wants_usage: bool,
+    /// In every chunk, so far.
+    continuous_usage: bool,
+    /// The newest usage.
+    so_far: Option<Value>,
     reader: Reader,
     begun: bool,
     /// It said why it ends.
@@ -181,9 +194,19 @@ struct Step {
 
 impl CompletionToChat {
     pub(crate) fn new(kind: CompletionKind, stamp: Stamp, chat: &Map<String, Value>) -> Self {
-        let options = chat.get("stream_options");
-        let wants_usage = options.and_then(|options| options.get("include_usage")) == Some(&json!(true));
-        Self { kind, stamp, wants_usage, reader: Reader::default(), begun: false, finished: false, ended: false }
+        let option = |name: &str| chat.get("stream_options").and_then(|o| o.get(name)) == Some(&json!(true));
+        let wants_usage = option("include_usage");
+        Self {
+            kind,
+            stamp,
+            wants_usage,
+            continuous_usage: wants_usage && option("continuous_usage_stats"),
+            so_far: None,
+            reader: Reader::default(),
+            begun: false,
+            finished: false,
+            ended: false,
+        }
     }
 
     fn step(&self, json: &Value) -> Option<Step> {
@@ -192,13 +215,18 @@ impl CompletionToChat {
                 let said: LlamaCompletion = serde_json::from_value(json.clone()).ok()?;
                 let cut = said.stop_type == "limit" || said.stopped_limit;
                 let end = if cut { "length" } else { "stop" };
+                // Its `tokens_cached` counts the whole sequence; what was cached of the prompt is in other places.
+                let in_timings = said.timings.as_ref().and_then(|timings| timings["cache_n"].as_u64());
+                let progress = said.prompt_progress.as_ref();
+                let cached = in_timings.or(progress.map(|progress| progress.cache)).unwrap_or(0);
+                let prompt = progress.map_or(said.tokens_evaluated, |progress| progress.total);
+                let usage = usage(prompt, said.tokens_predicted, cached);
                 // Whole answers of older builds do not say `stop`; a stream's pieces do.
-                let usage = usage(said.tokens_evaluated, said.tokens_predicted, said.tokens_cached);
-                let ended = said.stop || said.timings.is_some();
+                let ended = said.stop.unwrap_or(said.timings.is_some());
                 Some(Step {
                     text: said.content,
                     end: ended.then_some(end),
-                    usage: ended.then_some(usage),
+                    usage: (ended || prompt > 0).then_some(usage),
                     timings: said.timings,
                 })
             }
@@ -224,11 +252,15 @@ impl CompletionToChat {
     }
 
     fn chunk(&self, delta: &Value, end: Option<&str>) -> Value {
-        json!({
+        let mut chunk = json!({
             "id": self.stamp.id, "object": "chat.completion.chunk", "created": self.stamp.created,
             "model": self.stamp.model,
             "choices": [{ "index": 0, "delta": delta, "finish_reason": end, "logprobs": null }],
-        })
+        });
+        if let (Some(usage), true) = (&self.so_far, self.continuous_usage) {
+            chunk["usage"] = usage.clone();
+        }
+        chunk
     }
 
     fn event(&mut self, data: &str, out: &mut Vec<u8>) {
@@ -248,6 +280,7 @@ impl CompletionToChat {
             return;
         }
         let Some(step) = self.step(&json) else { return self.fail(&nonsense("it is no completion"), out) };
+        self.so_far = step.usage.or(self.so_far.take());
         if !self.begun {
             self.begun = true;
             sse::data(out, &self.chunk(&json!({ "role": "assistant", "content": "" }), None));
@@ -263,10 +296,14 @@ impl CompletionToChat {
             }
             sse::data(out, &last);
         }
-        if let (Some(usage), true) = (step.usage, self.wants_usage) {
+    }
+
+    /// The chunk that tells the usage of the whole answer, behind all others.
+    fn tell_usage(&self, out: &mut Vec<u8>) {
+        if let (Some(usage), true) = (&self.so_far, self.wants_usage) {
             let mut chunk = self.chunk(&json!({}), None);
             chunk["choices"] = json!([]);
-            chunk["usage"] = usage;
+            chunk["usage"] = usage.clone();
             sse::data(out, &chunk);
         }
     }
@@ -316,7 +353,10 @@ impl Reshape for CompletionToChat {
         let mut out = Vec::new();
         match (self.ended, self.finished) {
             (true, _) => {}
-            (false, true) => out.extend_from_slice(sse::DONE),
+            (false, true) => {
+                self.tell_usage(&mut out);
+                out.extend_from_slice(sse::DONE);
+            }
             (false, false) => self.fail(&nonsense("its stream ended in the middle"), &mut out),
         }
         Bytes::from(out)
@@ -404,6 +444,33 @@ mod tests {
     }
 
     #[test]
+    fn rc_17_en_7_tokens_of_a_prompt_are_told_from_the_start_and_cached_ones_are_those_of_the_prompt() {
+        let stream = "data: {\"content\":\"\",\"stop\":false,\"tokens_evaluated\":9,\
+            \"prompt_progress\":{\"total\":9,\"cache\":4,\"processed\":4,\"time_ms\":0},\"timings\":{\"cache_n\":4}}\n\n\
+            data: {\"content\":\"four\",\"stop\":false,\"tokens_evaluated\":9,\"tokens_predicted\":1}\n\n\
+            data: {\"content\":\"\",\"stop\":true,\"stop_type\":\"eos\",\"tokens_evaluated\":9,\"tokens_predicted\":2,\
+            \"tokens_cached\":11,\"timings\":{\"cache_n\":4}}\n\n";
+        let options = json!({ "include_usage": true, "continuous_usage_stats": true });
+        let mut reshape = reshape(CompletionKind::LlamaServer, json!({ "stream_options": options }));
+        let mut out = reshape.piece(stream.as_bytes()).to_vec();
+        out.extend_from_slice(&reshape.end());
+        let events = events(&out);
+        assert_eq!(events[0]["choices"][0]["delta"]["role"], "assistant");
+        assert_eq!(events[0]["usage"], usage(9, 0, 4));
+        assert_eq!(events.last().unwrap()["usage"], usage(9, 2, 4));
+        let ends = events.iter().filter(|event| event["choices"][0]["finish_reason"].is_string()).count();
+        assert_eq!((ends, events.iter().filter(|event| event["choices"] == json!([])).count()), (1, 1));
+    }
+
+    fn events(out: &[u8]) -> Vec<Value> {
+        let data = |item| match item {
+            Item::Event { data, .. } => serde_json::from_str(&data).ok(),
+            Item::Comment(_) => None,
+        };
+        Reader::default().push(out).into_iter().filter_map(data).collect()
+    }
+
+    #[test]
     fn rc_17_a_streamed_completion_comes_back_in_the_chat_shape() {
         let stream = "data: {\"content\":\"fo\",\"stop\":false}\n\ndata: {\"content\":\"ur\",\"stop\":false}\n\n\
             data: {\"content\":\"\",\"stop\":true,\"stop_type\":\"eos\",\"tokens_evaluated\":2,\"tokens_predicted\":2}\n\n";
@@ -413,14 +480,7 @@ mod tests {
             out.extend_from_slice(&reshape.piece(piece));
         }
         out.extend_from_slice(&reshape.end());
-        let events: Vec<Value> = Reader::default()
-            .push(&out)
-            .into_iter()
-            .filter_map(|item| match item {
-                Item::Event { data, .. } => serde_json::from_str(&data).ok(),
-                Item::Comment(_) => None,
-            })
-            .collect();
+        let events = events(&out);
         let text: String = events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str()).collect();
         assert_eq!((text.as_str(), &events[0]["choices"][0]["delta"]["role"]), ("four", &json!("assistant")));
         assert_eq!(events[events.len() - 2]["choices"][0]["finish_reason"], "stop");

@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use model_boss_protocol::{ApiError, DEMANDS, Demand, ErrorCode, PromptFormat, Thinking};
-use serde_json::value::{RawValue, to_raw_value};
+use model_boss_protocol::{ApiError, DEMANDS, Demand, PromptFormat, Thinking};
 use serde_json::{Map, Value, json};
 
 use crate::completion::{CompletionKind, CompletionToChat, completion_request};
+use crate::continued::{self, WithoutBegun};
+use crate::fields::{Fields, malformed, raw};
 use crate::{Reshape, Stamp, thinking};
 
 /// How requests are put to one engine.
@@ -24,6 +25,8 @@ pub struct EngineDialect {
     pub prompt: Option<PromptFormat>,
     /// Whether it has llama.cpp's own `/completion`.
     pub is_llama_server: bool,
+    /// Whether it was started not to go on with a last message of the assistant by itself.
+    pub leaves_last_message: bool,
 }
 
 /// A request as the engine gets it.
@@ -38,8 +41,6 @@ pub struct Prepared {
     pub thinking: Option<&'static str>,
 }
 
-type Fields = BTreeMap<String, Box<RawValue>>;
-
 impl EngineDialect {
     /// Whether a request is taken apart into a document, which takes many times its memory.
     pub fn takes_apart(&self, path: &str) -> bool {
@@ -51,6 +52,9 @@ impl EngineDialect {
         let chat = path.ends_with("/chat/completions");
         let mut fields: Fields = serde_json::from_slice(body).map_err(malformed)?;
         self.refuse_demands(&fields)?;
+        if self.is_llama_server {
+            ask_for_progress(&mut fields)?;
+        }
         for (name, value) in &self.params {
             if !fields.contains_key(name) {
                 fields.insert(name.clone(), raw(value)?);
@@ -64,11 +68,14 @@ impl EngineDialect {
             let body = Bytes::from(request.to_string());
             return Ok(Prepared { path: kind.path(), body, reshape: Some(Box::new(reshape)), thinking: None });
         }
+        let continues = self.is_llama_server && chat;
+        let begun = if continues { continued::ask(&mut fields, self.leaves_last_message)? } else { None };
         let note = if chat { self.think(&mut fields)? } else { None };
         fields.remove(thinking::FIELD);
         fields.insert("model".to_owned(), raw(&json!(self.served_name))?);
         let body = serde_json::to_vec(&fields).map_err(malformed)?;
-        Ok(Prepared { path, body: Bytes::from(body), reshape: None, thinking: note })
+        let reshape = begun.map(|begun| Box::new(WithoutBegun(begun)) as Box<dyn Reshape>);
+        Ok(Prepared { path, body: Bytes::from(body), reshape, thinking: note })
     }
 
     /// llama.cpp's server passes over what it does not know; of any other program it is not known what it takes.
@@ -99,12 +106,16 @@ impl EngineDialect {
     }
 }
 
-fn raw(value: &Value) -> Result<Box<RawValue>, ApiError> {
-    to_raw_value(value).map_err(malformed)
-}
-
-fn malformed(error: impl std::fmt::Display) -> ApiError {
-    ApiError::new(ErrorCode::InvalidRequest, format!("the body is not a JSON object: {error}"))
+/// Asks llama.cpp's server for its progress, where a client wants the tokens counted from the first chunk: it tells those
+/// of the prompt only there.
+fn ask_for_progress(fields: &mut Fields) -> Result<(), ApiError> {
+    const PROGRESS: &str = "return_progress";
+    let options = fields.get("stream_options").map_or("null", |options| options.get());
+    let options: Value = serde_json::from_str(options).map_err(malformed)?;
+    if options["continuous_usage_stats"] == true && !fields.contains_key(PROGRESS) {
+        fields.insert(PROGRESS.to_owned(), raw(&json!(true))?);
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -152,6 +163,10 @@ mod tests {
             let command = EngineDialect { prompt, ..EngineDialect::default() };
             let llama_server = EngineDialect { is_llama_server: true, ..command.clone() };
             for demand in DEMANDS {
+                for detail in demand.details {
+                    let body = ask(&llama_server, detail).unwrap();
+                    assert_eq!(body[detail]["a"], 1, "{prompt:?} {detail}");
+                }
                 assert_eq!(ask(&command, demand.field).unwrap()[demand.field]["a"], 1, "{prompt:?} {}", demand.field);
                 match ask(&llama_server, demand.field) {
                     Ok(body) => {
@@ -168,6 +183,69 @@ mod tests {
             let format = ask(&llama_server, "response_format");
             assert!(format.is_ok_and(|body| body["response_format"]["a"] == 1), "{prompt:?}");
         }
+    }
+
+    #[test]
+    fn en_7_a_llama_server_that_is_to_count_from_the_start_is_asked_for_its_progress() {
+        let llama_server = EngineDialect { is_llama_server: true, ..EngineDialect::default() };
+        let alpaca = EngineDialect { prompt: Some(PromptFormat::Alpaca), ..llama_server.clone() };
+        let ask = |options: Value| json!({ "messages": [], "stream": true, "stream_options": options });
+        let continuous = ask(json!({ "include_usage": true, "continuous_usage_stats": true }));
+        for dialect in [&llama_server, &alpaca] {
+            assert_eq!(prepare(dialect, &continuous).1["return_progress"], true);
+            assert_eq!(prepare(dialect, &ask(json!({ "include_usage": true }))).1.get("return_progress"), None);
+        }
+        let mut own = continuous.clone();
+        own["return_progress"] = json!(false);
+        assert_eq!(prepare(&llama_server, &own).1["return_progress"], false, "a client's own word counts");
+        assert_eq!(prepare(&EngineDialect::default(), &continuous).1.get("return_progress"), None);
+    }
+
+    #[test]
+    fn en_4_en_6_a_llama_server_is_asked_to_go_on_and_says_that_it_cannot_leave_it() {
+        let stamp = || Stamp { id: "1".into(), model: "m".into(), created: 0 };
+        let ask = |dialect: &EngineDialect, role: &str, more: Value| {
+            let messages = json!([{ "role": "user", "content": "?" }, { "role": role, "content": "It is" }]);
+            let mut body = json!({ "messages": messages });
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            dialect.prepare("/v1/chat/completions", &Bytes::from(body.to_string()), stamp())
+        };
+        let sent = |prepared: &Prepared| -> (Value, Value) {
+            let body: Value = serde_json::from_slice(&prepared.body).unwrap();
+            (body["continue_final_message"].clone(), body["add_generation_prompt"].clone())
+        };
+        let llama_server = EngineDialect { is_llama_server: true, ..EngineDialect::default() };
+        let leaves_it = EngineDialect { leaves_last_message: true, ..llama_server.clone() };
+        let flag = |flag: Value| json!({ "continue_final_message": flag });
+        let (on, unsaid) = ((json!(true), json!(false)), (json!(null), json!(null)));
+        for (dialect, role, more, expected) in [
+            (&llama_server, "assistant", json!({}), &on),
+            (&llama_server, "assistant", flag(json!(true)), &on),
+            (&llama_server, "user", json!({}), &unsaid),
+            (&llama_server, "user", flag(json!(false)), &(json!(false), json!(null))),
+            (&llama_server, "assistant", flag(json!("content")), &(json!("content"), json!(null))),
+            (&leaves_it, "assistant", json!({}), &unsaid),
+            (&leaves_it, "assistant", flag(json!(true)), &on),
+            (&leaves_it, "assistant", flag(json!(false)), &(json!(false), json!(null))),
+            (&EngineDialect::default(), "assistant", flag(json!(false)), &(json!(false), json!(null))),
+        ] {
+            assert_eq!(&sent(&ask(dialect, role, more.clone()).unwrap()), expected, "{role} {more}");
+        }
+        let refused = ask(&llama_server, "assistant", flag(json!(false))).err().unwrap();
+        assert_eq!((refused.status(), refused.param.as_deref()), (400, Some("continue_final_message")));
+        assert!(refused.message.contains("our own worker"), "it names an engine that can: {refused}");
+        // Whole answers of newer builds repeat what had begun; streams that asked do not.
+        let mut reshape = ask(&llama_server, "assistant", json!({})).unwrap().reshape.unwrap();
+        let whole = |text: &str| json!({ "choices": [{ "message": { "content": text } }] });
+        for said in ["It is four", " four"] {
+            let answer = reshape.whole(200, &Bytes::from(whole(said).to_string())).unwrap();
+            assert_eq!(serde_json::from_slice::<Value>(&answer).unwrap(), whole(" four"));
+        }
+        assert!(ask(&llama_server, "assistant", json!({ "stream": true })).unwrap().reshape.is_none());
+        let alpaca = EngineDialect { prompt: Some(PromptFormat::Alpaca), ..llama_server };
+        let body = ask(&alpaca, "assistant", flag(json!(false))).unwrap().body;
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        assert!(body["prompt"].as_str().unwrap().ends_with("It is\n\n### Response:\n"), "we write this prompt: {body}");
     }
 
     #[test]

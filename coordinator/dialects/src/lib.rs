@@ -4,8 +4,10 @@
 pub mod anthropic;
 mod check;
 mod completion;
+mod continued;
 mod engine;
 mod engine_error;
+mod fields;
 mod links;
 pub mod ollama;
 mod reshape;

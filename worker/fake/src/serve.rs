@@ -361,7 +361,7 @@ async fn infer(request: Request<Incoming>, worker: &Worker, route: Route) -> Ans
     );
     let created = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs());
     let id = format!("{}-{number}", worker.spec.generation);
-    let shape = Shape::new(route, &id, &worker.spec.model, created, &body, prompt_tokens);
+    let shape = Shape::new((worker.manner, route), &id, &worker.spec.model, created, &body, prompt_tokens);
     if body.stream { streamed(decode, shape, body.wants_usage()) } else { at_once(decode, shape).await }
 }
 

@@ -27,6 +27,9 @@ pub(crate) struct Body {
     pub(crate) stream: bool,
     #[serde(default)]
     stream_options: Option<StreamOptions>,
+    /// llama.cpp's: how far it is with the prompt.
+    #[serde(default)]
+    return_progress: bool,
     #[serde(default)]
     max_tokens: Option<i64>,
     #[serde(default)]
@@ -77,11 +80,20 @@ pub(crate) struct Shape {
     head: String,
     /// The usage in each chunk: nothing, `null`, or the tokens of the prompt.
     usage: String,
+    /// How far llama-server is with the prompt, in its first chunk: nothing unless it was asked.
+    progress: String,
 }
 
 impl Shape {
     /// The shapes of answer `id`.
-    pub(crate) fn new(route: Route, id: &str, model: &ModelId, created: u64, body: &Body, prompt_tokens: u64) -> Self {
+    pub(crate) fn new(
+        (manner, route): (Manner, Route),
+        id: &str,
+        model: &ModelId,
+        created: u64,
+        body: &Body,
+        prompt_tokens: u64,
+    ) -> Self {
         let (prefix, object) = match (route, body.stream) {
             (Route::Chat, true) => ("chatcmpl", "chat.completion.chunk"),
             (Route::Chat, false) => ("chatcmpl", "chat.completion"),
@@ -91,7 +103,8 @@ impl Shape {
             r#"{{"id":"{prefix}-{id}","object":"{object}","created":{created},"model":{}"#,
             Value::from(model.as_str())
         );
-        let continuous = body.stream_options.as_ref().is_some_and(|options| options.continuous_usage_stats);
+        let continuous = manner == Manner::Worker
+            && body.stream_options.as_ref().is_some_and(|options| options.continuous_usage_stats);
         let usage = match (body.wants_usage(), continuous) {
             (true, true) => format!(
                 r#","usage":{{"prompt_tokens":{prompt_tokens},"completion_tokens":0,"total_tokens":{prompt_tokens}}}"#
@@ -99,20 +112,32 @@ impl Shape {
             (true, false) => r#","usage":null"#.to_owned(),
             (false, _) => String::new(),
         };
-        Self { route, head, usage }
+        let progress = match (manner, body.return_progress) {
+            (Manner::LlamaServer, true) => {
+                format!(r#","prompt_progress":{{"total":{prompt_tokens},"cache":0,"processed":0,"time_ms":0}}"#)
+            }
+            _ => String::new(),
+        };
+        Self { route, head, usage, progress }
     }
 
-    /// The first chunk, which says who speaks; plain completions have none.
+    /// The first chunk, which says who speaks, and how long the prompt is if that was asked.
     pub(crate) fn first_chunk(&self) -> Option<Bytes> {
-        (self.route == Route::Chat).then(|| self.chunk(r#""delta":{"role":"assistant","content":""}"#))
+        match self.route {
+            Route::Chat => Some(self.chunk(r#""delta":{"role":"assistant","content":""}"#, &self.progress)),
+            Route::LlamaCompletion if !self.progress.is_empty() => {
+                Some(format!("data: {{\"content\":\"\",\"stop\":false{}}}\n\n", self.progress).into())
+            }
+            Route::Completion | Route::LlamaCompletion => None,
+        }
     }
 
     /// A chunk with one token.
     pub(crate) fn token_chunk(&self, token: &str) -> Bytes {
         let text = Value::from(token);
         match self.route {
-            Route::Chat => self.chunk(&format!(r#""delta":{{"content":{text}}}"#)),
-            Route::Completion => self.chunk(&format!(r#""text":{text}"#)),
+            Route::Chat => self.chunk(&format!(r#""delta":{{"content":{text}}}"#), ""),
+            Route::Completion => self.chunk(&format!(r#""text":{text}"#), ""),
             Route::LlamaCompletion => format!("data: {{\"content\":{text},\"stop\":false}}\n\n").into(),
         }
     }
@@ -157,10 +182,10 @@ impl Shape {
         .into()
     }
 
-    fn chunk(&self, said: &str) -> Bytes {
+    fn chunk(&self, said: &str, more: &str) -> Bytes {
         let (head, usage) = (&self.head, &self.usage);
         format!(
-            "data: {head},\"choices\":[{{\"index\":0,{said},\"logprobs\":null,\"finish_reason\":null}}]{usage}}}\n\n"
+            "data: {head},\"choices\":[{{\"index\":0,{said},\"logprobs\":null,\"finish_reason\":null}}]{usage}{more}}}\n\n"
         )
         .into()
     }

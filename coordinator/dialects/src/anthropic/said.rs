@@ -81,6 +81,8 @@ impl MessagesFromChat {
         }
         if chunk["usage"].is_object() {
             self.usage = usage(&chunk["usage"]);
+        } else if chunk["prompt_progress"].is_object() {
+            self.usage = usage(&usage_of_progress(&chunk["prompt_progress"]));
         }
         self.begin(out);
         let choice = &chunk["choices"][0];
@@ -170,6 +172,11 @@ impl Reshape for MessagesFromChat {
         }
         Bytes::from(out)
     }
+}
+
+/// The usage so far, in OpenAI's words, of a prompt that llama.cpp's server reads (`return_progress`).
+fn usage_of_progress(progress: &Value) -> Value {
+    json!({ "prompt_tokens": progress["total"], "prompt_tokens_details": { "cached_tokens": progress["cache"] } })
 }
 
 fn usage(usage: &Value) -> Value {

@@ -181,6 +181,7 @@ impl Engines {
             thinking: manifest.thinking,
             prompt: manifest.prompt_format,
             is_llama_server: backend == Backend::LlamaServer,
+            leaves_last_message: self.usual(model).args.is_some_and(|args| args.sets("--no-prefill-assistant")),
         })
     }
 

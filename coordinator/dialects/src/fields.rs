@@ -1,0 +1,17 @@
+//! A request as its fields, each with the bytes that it came with.
+
+use std::collections::BTreeMap;
+
+use model_boss_protocol::{ApiError, ErrorCode};
+use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
+
+pub(crate) type Fields = BTreeMap<String, Box<RawValue>>;
+
+pub(crate) fn raw(value: &Value) -> Result<Box<RawValue>, ApiError> {
+    to_raw_value(value).map_err(malformed)
+}
+
+pub(crate) fn malformed(error: impl std::fmt::Display) -> ApiError {
+    ApiError::new(ErrorCode::InvalidRequest, format!("the body is not a JSON object: {error}"))
+}
