@@ -223,6 +223,8 @@ async fn rc_27_an_openai_provider_gives_vectors_and_they_are_paid_for() {
         stub.address
     );
     let sandbox = Sandbox::new().with_config(&near);
+    let tasks = "tasks:\n  vectors:\n    category: embedding\n    ladder: [\"claude:opus\", \"near:bge\"]\n";
+    std::fs::write(sandbox.path("tasks.yaml"), tasks).unwrap();
     let boss = start(&sandbox).await;
     let ask = async |model: &str| {
         let body = json!({ "model": model, "input": ["a", "b"], "encoding_format": "base64", "x_client_id": "me" });
@@ -241,6 +243,10 @@ async fn rc_27_an_openai_provider_gives_vectors_and_they_are_paid_for() {
     let refused = ask("claude:opus").await;
     assert_eq!((refused.status, refused.error_code().as_str()), (StatusCode::BAD_REQUEST, "unsupported_by_model"));
     assert_eq!(stub.asked().len(), 1, "Claude models are not asked for vectors");
+    let plan = async |question: Value| boss.client().post("/api/v1/plan", &question).await.json()["model"].clone();
+    assert_eq!(plan(json!({ "task": "vectors" })).await, "near:bge");
+    assert_eq!(plan(json!({ "task": "vectors", "category": "llm" })).await, "claude:opus");
+    assert_eq!(ask("task:vectors").await.header("x-served-model"), Some("near:bge"), "as planned");
     boss.finish().await;
 }
 

@@ -202,6 +202,8 @@ pub struct DeviceView {
 pub struct PlanQuestion {
     /// Where it may be served.
     pub ladder: Ladder,
+    /// What it asks for, if not for what the first model of this machine in the ladder does.
+    pub category: Option<Category>,
     /// With which context, if not the manifest's.
     pub context: Option<u64>,
     /// How its layers would live, if not as the manifest says.
@@ -218,6 +220,7 @@ impl Default for PlanQuestion {
     fn default() -> Self {
         Self {
             ladder: Ladder::from("default"),
+            category: None,
             context: None,
             layers: LayerOptions::default(),
             size: None,

@@ -2,7 +2,7 @@
 
 use axum::response::Response;
 use model_boss_core::{LayerOptions, PlanQuestion, Target};
-use model_boss_protocol::{ApiError, ByteCount, ClientId, ErrorCode, Priority};
+use model_boss_protocol::{ApiError, ByteCount, Category, ClientId, ErrorCode, Priority};
 use model_boss_tasks::Question;
 use serde::Deserialize;
 
@@ -18,6 +18,8 @@ struct PlanRequest {
     model: Option<String>,
     /// A task; `model` is then a wish for a rung.
     task: Option<String>,
+    /// What would be asked for, where the task and the models of this machine do not tell it.
+    category: Option<Category>,
     /// As whom: names and permissions differ.
     client: Option<ClientId>,
     /// The context it would serve, in tokens.
@@ -57,7 +59,9 @@ pub(super) async fn plan(mut call: Call) -> Result<Response, ApiError> {
     };
     let priority = request.priority.or(resolved.priority);
     let context = request.ctx_size;
-    let question = PlanQuestion { ladder: resolved.ladder().clone(), context, layers, size, priority, device };
+    let category = request.category.or_else(|| resolved.category());
+    let question =
+        PlanQuestion { ladder: resolved.ladder().clone(), category, context, layers, size, priority, device };
     let view = call.context.scheduling.view(move |scheduler, now| scheduler.plan(now, &question)).await;
     let view = view.ok_or_else(|| ApiError::new(ErrorCode::Draining, "the coordinator is shutting down"))?;
     json(&view?)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use model_boss_core::{Rung, Target};
-use model_boss_protocol::{ApiError, ClientId, KeepAlive, ModelId, Priority, Thinking};
+use model_boss_protocol::{ApiError, Category, ClientId, KeepAlive, ModelId, Priority, Thinking};
 use model_boss_tasks::{Names, Question, Resolved};
 use serde::Serialize;
 
@@ -21,6 +21,8 @@ pub(super) struct TaskObject {
     pub(super) description: Option<String>,
     /// Every rung that was written, in order.
     ladder: Vec<RungObject>,
+    /// What its requests ask for, if the file says.
+    category: Option<Category>,
     priority: Option<Priority>,
     budget_s: Option<f64>,
     keep_alive_s: Option<KeepAlive>,
@@ -115,6 +117,7 @@ pub(super) fn object(context: &Context, names: &Names, name: &str) -> Result<Tas
         name: name.to_owned(),
         description: task.description.clone(),
         ladder: rungs,
+        category: resolved.category(),
         priority: resolved.priority,
         budget_s: task.budget_s,
         keep_alive_s: resolved.keep_alive,

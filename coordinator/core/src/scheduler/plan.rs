@@ -8,7 +8,7 @@ use super::room::{Ask, Offer, Plan};
 use super::state::Scheduler;
 use crate::catalog::ModelIndex;
 use crate::eviction::Usage;
-use crate::ladder::{Ladder, RungChoice, RungState, Target};
+use crate::ladder::{RungChoice, RungState, Target};
 use crate::phase::ReadyPhase;
 use crate::queue::Head;
 use crate::slot::SlotState;
@@ -20,7 +20,7 @@ impl Scheduler {
     pub fn plan(&self, now: Moment, question: &PlanQuestion) -> Result<PlanView, ApiError> {
         let now = self.now.max(now);
         let priority = question.priority.unwrap_or_default();
-        let (target, rung, ladder) = self.imagined_rung(&question.ladder, priority)?;
+        let (target, rung, ladder) = self.imagined_rung(question, priority)?;
         let name = match target {
             Target::Local(name) => name,
             Target::Cloud { .. } => return Ok(elsewhere(target, priority, rung, ladder)),
@@ -76,21 +76,24 @@ impl Scheduler {
     /// Where such a request would go, and how all its rungs stand.
     fn imagined_rung<'a>(
         &self,
-        ladder: &'a Ladder,
+        question: &'a PlanQuestion,
         priority: Priority,
     ) -> Result<(&'a Target, RungChoice, Vec<RungView>), ApiError> {
+        let ladder = &question.ladder;
         if ladder.rest.is_empty()
+            && question.category.is_none()
             && let Target::Local(_) = &ladder.first.target
         {
             // It is told what it would meet there, whatever that is.
             return Ok((&ladder.first.target, RungChoice::NONE, Vec::new()));
         }
-        // What a ladder is asked for is what its first model of this machine does.
+        // Unless the question says it, a ladder is asked for what its first model of this machine does.
         let local = ladder.rungs().find_map(|rung| match &rung.target {
             Target::Local(name) => self.catalog.resolve(name.as_str()),
             Target::Cloud { .. } => None,
         });
-        let category = local.map_or(Category::Llm, |model| self.catalog[model].description.category);
+        let done = local.map(|model| self.catalog[model].description.category);
+        let category = question.category.or(done).unwrap_or(Category::Llm);
         let needs = Needs { category, priority, deadline: None };
         let Chosen { index, choice, states } = self.choose_rung(ladder, needs, &[])?;
         let views = states.iter().map(|(rung, state)| RungView {

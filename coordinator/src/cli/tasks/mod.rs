@@ -100,6 +100,7 @@ pub(super) async fn explain(
     let mut lines = vec![format!("task:{name}")];
     for (label, field) in [
         ("what", "description"),
+        ("category", "category"),
         ("priority", "priority"),
         ("budget", "budget_s"),
         ("keep", "keep_alive_s"),

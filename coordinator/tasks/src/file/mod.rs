@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use model_boss_core::{ClientRule, ClientRules, DEFAULT_PATIENCE};
-use model_boss_protocol::{ClientId, KeepAlive, Priority, Thinking};
+use model_boss_protocol::{Category, ClientId, KeepAlive, Priority, Thinking};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -35,6 +35,9 @@ pub struct Task {
     /// Models, the best first: names or aliases of models of this machine, or `PROVIDER:MODEL`.
     #[schemars(length(min = 1))]
     pub ladder: Vec<String>,
+    /// What its requests ask for, where no model of this machine in its ladder tells it: `llm` when nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub category: Option<Category>,
     /// The priority of its requests that name none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,

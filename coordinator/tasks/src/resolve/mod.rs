@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model_boss_core::{DEFAULT_PATIENCE, Ladder, Principal, Rung, Target};
-use model_boss_protocol::{ApiError, ClientId, ErrorCode, KeepAlive, ModelId, Priority, Thinking, without_latest};
+use model_boss_protocol::{
+    ApiError, Category, ClientId, ErrorCode, KeepAlive, ModelId, Priority, Thinking, without_latest,
+};
 use serde_json::Value;
 
 use crate::check::nearest;
@@ -100,6 +102,11 @@ impl Resolved {
     /// Where it may be served.
     pub fn ladder(&self) -> &Ladder {
         self.permit.ladder()
+    }
+
+    /// What the task's requests ask for, if it says.
+    pub fn category(&self) -> Option<Category> {
+        self.task.as_ref()?.category
     }
 
     /// Fields of a request that does not set them.

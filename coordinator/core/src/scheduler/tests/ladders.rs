@@ -3,7 +3,7 @@
 use model_boss_protocol::{ApiError, WorkerExit};
 
 use super::*;
-use crate::{Ladder, Rung, Target};
+use crate::{Ladder, PlanQuestion, Rung, Target};
 
 fn ladder(names: &[&str]) -> Ladder {
     let mut rungs = names.iter().enumerate().map(|(position, name)| {
@@ -323,4 +323,18 @@ fn rc_27_embeddings_go_to_providers_that_give_them_and_else_down_the_ladder() {
     let own = ask(&mut world, &["claude:opus", "own"], Category::Embedding);
     world.run_for(10 * SECOND);
     assert_eq!(rung(&world, own).0, 1);
+}
+
+#[test]
+fn rc_27_a_ladder_of_providers_is_planned_for_what_it_is_asked_for() {
+    let settings = Settings { embedding_providers: ["lan".to_owned()].into(), ..Settings::default() };
+    let world = World::new(settings, Behaviour::default(), 1);
+    let plan = |names: &[&str], category| {
+        world.core.plan(world.now, &PlanQuestion { ladder: ladder(names), category, ..PlanQuestion::default() })
+    };
+    let model = |category| plan(&["claude:opus", "lan:bge"], category).unwrap().model.to_string();
+    assert_eq!(model(Some(Category::Embedding)), "lan:bge", "as a request for vectors would go");
+    assert_eq!((model(None).as_str(), model(Some(Category::Llm)).as_str()), ("claude:opus", "claude:opus"));
+    let refused = plan(&["claude:opus"], Some(Category::Embedding)).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::UnsupportedByModel, "{refused}");
 }
