@@ -267,8 +267,20 @@ fn keys(config: &Config) -> Result<Option<ApiKeys>, ServeError> {
     Ok(keys)
 }
 
-/// Every address with the same port, which the first may have the system choose.
+/// Every address with the same port.
 async fn bind(config: &Config) -> Result<Vec<TcpListener>, ServeError> {
+    // A port that the system chose for the first address may be taken at the next.
+    const TRIES: usize = 8;
+    for _ in 1..TRIES {
+        match bind_once(config).await {
+            Err(ServeError::Bind(_, error)) if config.port == 0 && error.kind() == io::ErrorKind::AddrInUse => {}
+            bound => return bound,
+        }
+    }
+    bind_once(config).await
+}
+
+async fn bind_once(config: &Config) -> Result<Vec<TcpListener>, ServeError> {
     let (mut listeners, mut port) = (Vec::new(), config.port);
     for host in config.host.iter() {
         let address = SocketAddr::new(host, port);

@@ -1,7 +1,7 @@
 //! Requests as clients and proxies of other servers send them: their hosts, sites, heads and first questions.
 
 use http::StatusCode;
-use model_boss_tests::{Behaviour, Boss, Sandbox};
+use model_boss_tests::{Behaviour, Boss, Sandbox, question};
 use serde_json::json;
 
 async fn raw(boss: &Boss, head: &str) -> String {
@@ -88,15 +88,29 @@ async fn rc_3_fields_of_ours_count_in_the_bodies_of_ollamas_embeddings() {
 }
 
 #[tokio::test]
-async fn several_addresses_are_listened_on() {
-    let sandbox = Sandbox::new();
-    let mut launch = sandbox.launch(&model_boss_tests::binary("model-boss-fake-worker"));
-    launch.command.args(["--host", "127.0.0.1", "--host", "127.0.0.2"]);
-    let boss = launch.start().await;
-    let line = boss.output().line("says where", |line| line.contains("listens on")).await;
-    let port = line.rsplit_once(':').unwrap().1.to_owned();
-    assert!(line.contains(&format!("http://127.0.0.1:{port} and http://127.0.0.2:{port}")), "{line}");
-    let second = model_boss_tests::Client::new(format!("127.0.0.2:{port}").parse().unwrap());
-    assert_eq!(second.get("/live").await.status, StatusCode::OK);
-    boss.finish().await;
+async fn several_addresses_of_both_kinds_are_listened_on() {
+    let mut hosts = vec!["127.0.0.2"];
+    match std::net::TcpListener::bind("[::1]:0") {
+        Ok(_) => hosts.push("[::1]"),
+        Err(error) => eprintln!("skipped: [::1], because this machine has no IPv6 loopback address: {error}"),
+    }
+    for host in hosts {
+        let sandbox = Sandbox::new();
+        let mut model = sandbox.fake_model("alpha", Behaviour::default());
+        let mut launch = sandbox.launch(&model_boss_tests::binary("model-boss-fake-worker"));
+        launch.command.args(["--host", "127.0.0.1", "--host", host]);
+        let boss = launch.start().await;
+        let line = boss.output().line("says where", |line| line.contains("listens on")).await;
+        let port = boss.client().address().port();
+        assert!(line.ends_with(&format!("http://127.0.0.1:{port} and http://{host}:{port}")), "{line}");
+        let second = model_boss_tests::Client::new(format!("{host}:{port}").parse().unwrap());
+        for client in [boss.client(), second] {
+            // Its requests name the address that they came to.
+            let answer = client.post("/v1/chat/completions", &question("alpha", "?")).await;
+            assert_eq!(answer.status, StatusCode::OK, "{host}: {answer:?}");
+        }
+        drop(model.worker().await);
+        boss.finish().await;
+        assert!(!second.listens().await, "{host} is closed as well");
+    }
 }
