@@ -75,13 +75,14 @@ class Program:
         return [["npm", "install", "--silent", "--no-audit", "--no-fund", "--prefix", folder, *self.needs()]]
 
     def installed(self):
-        """The versions of the packages that it needs."""
+        """The versions of the packages that it needs, with the bound of those that have one."""
         names = [re.sub(rf"\[.*?\]|<.*|{PINNED}", "", package) for package in self.pinned]
         if self.is_python:
             command = [self.folder() / "venv/bin/pip", "list", "--format", "json", "--disable-pip-version-check"]
             listed = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
             versions = {spelt(package["name"]): package["version"] for package in listed}
-            return [f"{name} {versions[spelt(name)]}" for name in names]
+            bounds = [f" (`<{package.partition('<')[2]}`)" if "<" in package else "" for package in self.pinned]
+            return [f"{name} {versions[spelt(name)]}{bound}" for name, bound in zip(names, bounds)]
         manifests = [self.folder() / "node_modules" / name / "package.json" for name in names]
         return [f"{name} {json.loads(path.read_text())['version']}" for name, path in zip(names, manifests)]
 
