@@ -83,7 +83,9 @@ async fn en_7_ollamas_lists_and_errors() {
     let names: Vec<&str> =
         tags["models"].as_array().unwrap().iter().filter_map(|model| model["name"].as_str()).collect();
     assert_eq!(names, ["alpha", "vectors"]);
-    assert_eq!(tags["models"][0]["digest"].as_str().unwrap().len(), 64);
+    let digest = |index: usize| tags["models"][index]["digest"].as_str().unwrap();
+    assert_eq!((digest(0).len(), digest(1).len()), (64, 64));
+    assert_ne!(digest(0)[..12], digest(1)[..12], "what `ollama list` shows of them");
     assert!(boss.read("/api/version").await["version"].is_string());
     let shown = boss.client().post("/api/show", &json!({ "model": "vectors" })).await.json();
     assert_eq!((&shown["capabilities"], &shown["details"]["format"]), (&json!(["embedding"]), &json!("gguf")));

@@ -307,9 +307,9 @@ fn listed(model: &Model) -> Value {
     })
 }
 
-/// Changes with the model's files and manifest, as Ollama's does.
+/// Changes with the model's files and manifest, as Ollama's does. Its command line shows the first twelve digits.
 fn digest(model: &Model) -> String {
-    format!("{:064x}", model.description.revision)
+    format!("{:016x}", model.description.revision).repeat(4)
 }
 
 fn running(context: &Context, model: &Model, slot: &SlotView) -> Value {
