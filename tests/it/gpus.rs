@@ -226,3 +226,68 @@ async fn dm_6_rc_18_a_device_whose_driver_keeps_the_memory_of_an_ended_worker_is
     assert!(problems(&boss, "cuda:0").await.is_empty());
     boss.finish().await;
 }
+
+/// A line that a stand-in engine writes when it is about to be one: its child, in a session of its own.
+const WITH_CHILDREN: &str = "#!/bin/sh\n\
+    setsid sh -c 'echo $$ >\"$0\"; exec tail -f /dev/null' FOLDER/early </dev/null >/dev/null 2>&1 &\n\
+    setsid sh -c 'read -r line <\"$0.go\"; echo $$ >\"$0\"; exec tail -f /dev/null' FOLDER/late </dev/null >/dev/null 2>&1 &\n";
+
+/// The number of a child that has written it down.
+async fn child(rig: &Rig, name: &str) -> u32 {
+    let file = rig.sandbox.path(name);
+    let written = async || std::fs::read_to_string(&file).ok()?.trim().parse().ok();
+    until(PATIENCE, &format!("the {name} child is there"), written).await
+}
+
+#[tokio::test]
+async fn dm_6_rc_18_memory_of_an_engines_children_is_its_leases_and_leaks_when_the_driver_keeps_it() {
+    let Some(mut rig) = Rig::with(&[ONE], "leases.return_patience = \"500ms\"") else { return };
+    let engine = rig.sandbox.llama_server();
+    let script = std::fs::read_to_string(&engine).unwrap();
+    let children = WITH_CHILDREN.replace("FOLDER", &rig.sandbox.path("").display().to_string());
+    let children = children.replace("//", "/");
+    std::fs::write(&engine, script.replacen("#!/bin/sh\n", &children, 1)).unwrap();
+    nix::unistd::mkfifo(&rig.sandbox.path("late.go"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let manifest = "backend = \"llama-server\"\ndevice = \"cuda:0\"";
+    let _model = rig.sandbox.gguf_model("alpha", manifest, Behaviour::default());
+    let boss = rig.start().await;
+    assert!(boss.chat("alpha", "?").await.status.is_success());
+    let early = child(&rig, "early").await;
+    // Another one begins when the engine has long been ready.
+    std::fs::write(rig.sandbox.path("late.go"), "now\n").unwrap();
+    let late = child(&rig, "late").await;
+    rig.gpus.uses(early, ONE, ByteCount::gib(3));
+    rig.gpus.uses(late, ONE, ByteCount::gib(2));
+
+    // While they live all of it is the lease's, and nobody's besides.
+    let measured = async || {
+        let leases = boss.read("/api/v1/leases").await;
+        let measured = leases["leases"][0]["parts"][0]["measured"].as_u64();
+        (measured == Some(ByteCount::gib(5).0)).then_some(())
+    };
+    until(PATIENCE, "both count for the lease", measured).await;
+    assert_eq!(device(&boss, "cuda:0").await["foreign"], 0);
+
+    // The driver keeps what they had: it stays counted for the lease, then it is said to leak, and never is it free.
+    rig.gpus.keep_memory_of_the_gone(true);
+    let answer = boss.client().post("/api/v1/unload", &serde_json::json!({ "model_name": "alpha" })).await;
+    assert!(answer.status.is_success(), "{:?}", answer.json());
+    let leaks = async |bytes: u64| {
+        let what = format!("{bytes} bytes leak");
+        let leaking = async || {
+            let shown = device(&boss, "cuda:0").await;
+            let free = shown["free"].as_u64().unwrap_or(u64::MAX);
+            let leaks = shown["leaking"] == bytes;
+            assert!(!leaks || bytes == 0 || free <= ByteCount::gib(19).0, "memory that leaks is promised: {shown}");
+            leaks.then_some(())
+        };
+        until(PATIENCE, &what, leaking).await;
+    };
+    leaks(ByteCount::gib(5).0).await;
+    let named = problems(&boss, "cuda:0").await;
+    assert!(named.iter().any(|problem| problem.contains("leaking")), "{named:?}");
+    rig.gpus.keep_memory_of_the_gone(false);
+    leaks(0).await;
+    assert_eq!(device(&boss, "cuda:0").await["foreign"], 0);
+    boss.finish().await;
+}

@@ -19,7 +19,8 @@ pub(super) struct Held {
     pub(super) unexplained: Vec<(DeviceId, ByteCount)>,
     /// Devices whose list may lack it.
     pub(super) doubts: BTreeMap<DeviceId, Doubt>,
-    /// Its processes when its load was complete: one that is gone is still known by its number where a device shows it.
+    /// Its processes when its load was complete, and those that a device showed since: one that is gone is still known by its
+    /// number where a device shows it.
     pub(super) family: Vec<Process>,
     /// The most that the scheduler was told of its use.
     pub(super) told: Vec<(DeviceId, ByteCount)>,

@@ -146,6 +146,7 @@ impl Ledger {
             }
         }
         written?;
+        self.note_users()?;
         self.state_loads();
         // What others did meanwhile.
         self.holder.refresh()?;

@@ -161,6 +161,20 @@ impl Ledger {
         }
     }
 
+    /// Notes which processes use devices for the leases of ours, and forgets those that are gone with their memory.
+    pub(super) fn note_users(&mut self) -> Result<(), StoreError> {
+        let (showing, tree) = (self.showing(), ProcessTree::of_this_host(this_process()?.pid_ns));
+        for held in self.held.values_mut() {
+            for user in self.holder.users_of(&held.handle) {
+                if !held.family.contains(&user) {
+                    held.family.push(user);
+                }
+            }
+            held.family.retain(|process| showing.contains(&process.pid) || tree.shows(process));
+        }
+        Ok(())
+    }
+
     /// States which loads are complete, where only that tells whose memory is in use; whether there were any.
     pub(super) fn state_loads(&mut self) -> bool {
         let blind = |held: &Held| {
