@@ -22,6 +22,9 @@ const NEVER_FITS_RETRY: Duration = Duration::from_secs(10);
 /// A store that failed is asked again after this long.
 const STORE_RETRY: Duration = Duration::from_secs(1);
 
+/// So many processes of a lease are remembered without a look at which of them are gone.
+const MOST_USERS: usize = 256;
+
 /// A model is not asked back before it was held for this long (RC-18's hold).
 const MIN_HOLD: Duration = Duration::from_secs(10);
 
@@ -170,7 +173,10 @@ impl Ledger {
                     held.family.push(user);
                 }
             }
-            held.family.retain(|process| showing.contains(&process.pid) || tree.shows(process));
+            // A sample may be older than the process: few are forgotten for it.
+            if held.family.len() > MOST_USERS {
+                held.family.retain(|process| showing.contains(&process.pid) || tree.shows(process));
+            }
         }
         Ok(())
     }
@@ -258,7 +264,12 @@ impl Ledger {
             };
             // Every process of its tree counts, whichever session it is in: one may have outlived the worker.
             let mut left = self.holder.living_of(&held.handle, &showing);
-            left.extend(held.family.iter().filter(|process| still_holds(process, &showing)).cloned());
+            for process in held.family.iter().filter(|process| still_holds(process, &showing)) {
+                // The ledger may know it too: its memory is counted once.
+                if !left.contains(process) {
+                    left.push(process.clone());
+                }
+            }
             let leaks = !left.is_empty();
             if leaks && since.elapsed() < self.return_patience {
                 self.releasing.push((filling, since));
