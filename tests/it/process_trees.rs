@@ -277,7 +277,7 @@ async fn le_4_a_forged_mark_of_another_users_guard_keeps_no_lease_and_ends_nobod
     let of_program = async || {
         let environment = std::fs::read(format!("/proc/{}/environ", line[2])).ok()?;
         let mut entries = environment.split(|byte| *byte == 0).map(|entry| String::from_utf8_lossy(entry).into_owned());
-        Some((entries.find_map(|entry| entry.strip_prefix("MODEL_BOSS_GUARDS=").map(str::to_owned)))?)
+        entries.find_map(|entry| entry.strip_prefix("MODEL_BOSS_GUARDS=").map(str::to_owned))
     };
     let marks = until(PATIENCE, "the program bears its marks", of_program).await;
     let mut command = Command::new("tail");

@@ -83,7 +83,7 @@ impl ProcessTree {
 
     /// Every process of a look whose chain of parents led to `root`, which is not among them.
     pub fn descendants(&self, look: &ProcessLook, root: &Process) -> Vec<Process> {
-        if !look.0.get(&root.pid).is_some_and(|stat| stat.start_time == root.start_time) {
+        if look.0.get(&root.pid).is_none_or(|stat| stat.start_time != root.start_time) {
             return Vec::new();
         }
         let reached = reach([root.pid].into(), look.0.iter().map(|(pid, stat)| (stat.parent, *pid)));
