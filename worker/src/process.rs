@@ -34,9 +34,9 @@ pub fn run(backend: WorkerBackend) -> ExitCode {
             log_to_stderr();
             start(&serve, backend.load)
         }
-        WorkerCommand::Inspect(inspect) => inspect::run(&inspect)
-            .map(|facts| print(facts))
-            .map_err(|error| LoadFailure::new(WorkerExit::BadModel, &error)),
+        WorkerCommand::Inspect(inspect) => {
+            inspect::run(&inspect).map(print).map_err(|error| LoadFailure::new(WorkerExit::BadModel, &error))
+        }
         WorkerCommand::Convert(convert) => (backend.convert)(&convert),
         WorkerCommand::Index(index) => (backend.index)(&index),
         WorkerCommand::Synth(synth) => (backend.synth)(&synth),

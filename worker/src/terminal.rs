@@ -8,12 +8,12 @@ use model_boss_protocol::{PrintableWriter, printable_line};
 
 /// Text on standard output. Without one nobody reads it.
 pub fn print(text: impl Display) {
-    let _ = write!(PrintableWriter::new(io::stdout()), "{text}\n");
+    let _ = writeln!(PrintableWriter::new(io::stdout()), "{text}");
 }
 
 /// A line on standard error. Without one nobody reads it.
 pub fn say(line: impl Display) {
-    let _ = write!(PrintableWriter::new(io::stderr()), "{line}\n");
+    let _ = writeln!(PrintableWriter::new(io::stderr()), "{line}");
 }
 
 /// Whether a person looks at standard error.

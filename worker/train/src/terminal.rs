@@ -8,10 +8,10 @@ use model_boss_protocol::PrintableWriter;
 
 /// Text on standard output. Without one nobody reads it.
 pub(crate) fn print(text: impl Display) {
-    let _ = write!(PrintableWriter::new(io::stdout()), "{text}\n");
+    let _ = writeln!(PrintableWriter::new(io::stdout()), "{text}");
 }
 
 /// A line on standard error. Without one nobody reads it.
 pub(crate) fn say(line: impl Display) {
-    let _ = write!(PrintableWriter::new(io::stderr()), "{line}\n");
+    let _ = writeln!(PrintableWriter::new(io::stderr()), "{line}");
 }
