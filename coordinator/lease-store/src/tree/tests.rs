@@ -133,8 +133,8 @@ fn le_4_a_mark_that_somebody_else_wrote_counts_for_nothing() {
     let marks = [(40, mark.clone()), (1040, mark.clone())];
     let known = marked_tree(&processes, &marks).with_users([(&guard, 1)]);
     assert_eq!((pids(&known.members(&guard)), pids(&known.marked(&guard))), (vec![40], vec![40]));
-    assert!(known.lineage(40, &[guard.clone()]).contains(&guard));
-    assert!(!known.lineage(1040, &[guard.clone()]).contains(&guard), "its memory is its own");
+    assert!(known.lineage(40, std::slice::from_ref(&guard)).contains(&guard));
+    assert!(!known.lineage(1040, std::slice::from_ref(&guard)).contains(&guard), "its memory is its own");
     let alone = marked_tree(&processes[1..], &marks).with_users([(&guard, 1)]);
     assert!(alone.is_gone(&guard), "a stranger keeps nobody's lease");
     // One that is older than the guard was never below it.
