@@ -6,7 +6,7 @@ use model_boss_protocol::{ApiError, ByteCount, DeviceId, Generation, ModelId, Pr
 
 use crate::{EngineOptions, Footprint, RungChoice};
 
-/// What the scheduler wants done. The shell does it and reports back with an [`Event`].
+/// What the scheduler wants done. The shell does it and reports back with an [`Event`](crate::Event).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Reserve bytes in the ledger; answer with `LeaseGranted` or `LeaseRefused`.
@@ -106,10 +106,10 @@ pub enum Effect {
     ForgetModel {
         /// Its name.
         model: ModelId,
-        /// How often it had been named ([`ModelDescription::named`]).
+        /// How often it had been named ([`ModelDescription::named`](crate::ModelDescription::named)).
         named: u64,
     },
-    /// A footprint was learned: to be kept for the next life of the process ([`Event::Footprints`]).
+    /// A footprint was learned: to be kept for the next life of the process ([`Event::Footprints`](crate::Event::Footprints)).
     Learned(Footprint),
     /// What this operator asked for is done.
     Done {

@@ -24,7 +24,7 @@ pub(crate) use views::{ForcedBody, LeaseBody, LeaseList, OneLease, WaiterBody, w
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AcquireBody {
-    /// The caller's name for it: at most [`Label::LIMIT`] bytes, unique among everything ever asked.
+    /// The caller's name for it: at most [`model_boss_protocol::Label::LIMIT`] bytes, unique among everything ever asked.
     pub(crate) request_id: String,
     /// Who will hold it.
     pub(crate) owner: OwnerBody,
