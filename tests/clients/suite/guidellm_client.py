@@ -1,5 +1,5 @@
-# Later versions install PyTorch.
-# needs: guidellm<0.4
+# It installs PyTorch, about 3 GB.
+# needs: guidellm
 # speaks: OpenAI
 # when: all
 from question import QUESTION, ROOT
@@ -18,10 +18,12 @@ with tempfile.TemporaryDirectory() as folder:
     data.write_text((json.dumps({"prompt": QUESTION}) + "\n") * 4)
     environment = {**os.environ, "HF_HOME": folder, "HF_HUB_OFFLINE": "1"}
     # It finds out by itself which model there is.
-    command = [pathlib.Path(sys.executable).parent / "guidellm", "benchmark", "run", "--target", ROOT, "--data", data]
-    command += ["--processor", GUIDE, "--rate-type", "concurrent", "--rate", "2", "--max-requests", "4"]
-    subprocess.run([*command, "--disable-progress", "--output-path", report], env=environment, check=True)
+    command = [pathlib.Path(sys.executable).parent / "guidellm", "run", "--backend", f"kind=openai_http,target={ROOT}"]
+    command += ["--profile", "kind=concurrent,streams=2", "--constraint", "kind=max_requests,count=4"]
+    command += ["--tokenizer", f"kind=huggingface_auto,model={GUIDE}", "--data", f"kind=json_file,path={data}"]
+    command += ["--output", f"kind=json,path={report}", "--disable-console"]
+    subprocess.run(command, env=environment, check=True)
     (benchmark,) = json.loads(report.read_text())["benchmarks"]
-    totals = benchmark["run_stats"]["requests_made"]
+    totals = benchmark["metrics"]["request_totals"]
     assert totals["successful"] == 4 and totals["errored"] == 0, totals
     assert benchmark["metrics"]["output_token_count"]["successful"]["mean"] > 1, benchmark["metrics"]
