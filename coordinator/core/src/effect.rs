@@ -6,7 +6,7 @@ use model_boss_protocol::{ApiError, ByteCount, DeviceId, Generation, ModelId, Pr
 
 use crate::{EngineOptions, Footprint, RungChoice};
 
-/// What the scheduler wants done. The shell does it and reports back with an [`Event`](crate::Event).
+/// An act that the scheduler asks of the shell, which reports back with an [`Event`](crate::Event).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Reserve bytes in the ledger; answer with `LeaseGranted` or `LeaseRefused`.
@@ -24,8 +24,8 @@ pub enum Effect {
         /// Whether somebody more important may ask for them back.
         yields: bool,
     },
-    /// Take or keep a place in the ledger's queue for a model, before room is made for it: what becomes free is then not
-    /// taken by those who come later. The `AcquireLease` of the model takes the place with it.
+    /// Take or keep a place in the ledger's queue for a model, before room is made for it. Later requests then do not
+    /// take what becomes free. The `AcquireLease` of the model takes the place with it.
     AwaitLease {
         /// For which model.
         model: ModelId,
@@ -53,9 +53,9 @@ pub enum Effect {
         parts: Vec<(DeviceId, ByteCount)>,
         /// The context to serve, when a load asked for another one than the manifest's.
         context: Option<u64>,
-        /// What a load asked of its engine.
+        /// Options that the load gives its engine.
         engine: EngineOptions,
-        /// Whether its layers have to come and go to fit into these parts, and through how large a window.
+        /// Whether its layers are streamed to fit into these parts, and through how large a window.
         residency: Residency,
     },
     /// End the worker: SIGTERM, grace, SIGKILL, wait; answer with `WorkerExited`.
@@ -109,9 +109,10 @@ pub enum Effect {
         /// How often it had been named ([`ModelDescription::named`](crate::ModelDescription::named)).
         named: u64,
     },
-    /// A footprint was learned: to be kept for the next life of the process ([`Event::Footprints`](crate::Event::Footprints)).
+    /// A footprint was learned, and is kept for the next start of the process
+    /// ([`Event::Footprints`](crate::Event::Footprints)).
     Learned(Footprint),
-    /// What this operator asked for is done.
+    /// The operator's order is done.
     Done {
         /// Which caller.
         request: RequestId,
@@ -120,7 +121,7 @@ pub enum Effect {
     Refuse {
         /// Which request.
         request: RequestId,
-        /// What the client is told.
+        /// The error that the client gets.
         error: ApiError,
     },
     /// Everything is stopped and released after `Drain`: the process may end.

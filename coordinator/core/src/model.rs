@@ -12,7 +12,7 @@ pub struct ModelDescription {
     pub id: ModelId,
     /// Other names for it.
     pub aliases: Vec<ModelId>,
-    /// What it does.
+    /// Its category, which decides the routes that it serves.
     pub category: Category,
     /// Where it wants to run; `auto` lets the scheduler choose.
     pub device: DeviceId,
@@ -32,17 +32,18 @@ pub struct ModelDescription {
     pub splittable: bool,
     /// The context it serves when a load asks for no other, in tokens.
     pub context_length: Option<u64>,
-    /// Whether its layers may come and go when a load does not say, and through how large a window (RS-11).
+    /// Whether its layers may be streamed when a load does not say, and through how large a window (RS-11).
     pub residency: Residency,
     /// The options that its engine is started with when a load asks for nothing.
     #[serde(skip)]
     pub engine: EngineOptions,
-    /// Of a model that a client named by its path: how often that was done. Such a model is forgotten when it is not used.
+    /// How often clients named it by its path; `None` for a model with a manifest. A model named by path is forgotten
+    /// when it is not used.
     pub named: Option<u64>,
 }
 
 impl ModelDescription {
-    /// What stands in the catalog for a provider elsewhere: it needs no memory and takes what comes.
+    /// The entry of a cloud provider in the catalog: it needs no memory and takes any number of requests.
     pub(crate) fn of_provider(name: &str) -> Self {
         Self {
             id: name.into(),
@@ -64,7 +65,7 @@ impl ModelDescription {
     }
 }
 
-/// What an operator's load asks for beyond the manifest. Holds until the model is unloaded, its manifest changes, or
+/// Options of an operator's load beyond the manifest. They hold until the model is unloaded, its manifest changes, or
 /// another load says otherwise.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadOptions {
@@ -80,11 +81,11 @@ pub struct LoadOptions {
     pub keep_alive: Option<KeepAlive>,
     /// How important the load is; 2 when absent (MM-3).
     pub priority: Option<Priority>,
-    /// What its engine is told beyond the manifest.
+    /// Options of its engine beyond the manifest.
     pub engine: EngineOptions,
 }
 
-/// What a load asks of a model's layers in place of the manifest's word (RS-11).
+/// Options of a load for the model's layers, in place of the manifest's (RS-11).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LayerOptions {
     /// Whether they stay, or come and go.
@@ -103,7 +104,7 @@ impl LayerOptions {
         *self == Self::default()
     }
 
-    /// What is asked for here, and where it says nothing what `before` said.
+    /// These options, with those of `before` where these say nothing.
     #[must_use]
     pub fn over(self, before: Self) -> Self {
         Self {
@@ -114,7 +115,7 @@ impl LayerOptions {
         }
     }
 
-    /// What that makes of the manifest's word.
+    /// The manifest's residency with these options over it.
     pub fn residency(self, manifest: Residency) -> Residency {
         Residency {
             mode: self.mode.unwrap_or(manifest.mode),
@@ -125,8 +126,8 @@ impl LayerOptions {
     }
 }
 
-/// What a load asks of the engine that runs the model (MM-11). Means nothing here; a load with other options than those a
-/// model runs with loads it again.
+/// Options of a load for the engine that runs the model (MM-11). The core does not interpret them: a load whose options
+/// differ from those that a model runs with loads it again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EngineOptions {
     /// More arguments for llama-server.
@@ -180,7 +181,7 @@ pub struct SizeEstimate {
     pub bytes: ByteCount,
     /// Which rule gave them.
     pub rule: SizeRule,
-    /// What it needs where its layers may come and go (RS-11); none where they have to stay.
+    /// Its needs where its layers may be streamed (RS-11); none where they have to stay.
     #[serde(skip)]
     pub streamed: Option<Streaming>,
 }

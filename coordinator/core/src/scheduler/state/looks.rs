@@ -16,8 +16,8 @@ pub(in crate::scheduler) struct Budget {
 }
 
 impl Budget {
-    /// An event takes the first look; the others follow by ticks at once. One that fills a slot with requests leaves all of them
-    /// to ticks.
+    /// An event takes the first look, and ticks that follow at once take the others. An event that fills a slot with
+    /// requests leaves all of them to ticks.
     pub(in crate::scheduler) const fn with(input: &Input) -> Self {
         match input {
             Input::Event(Event::Tick) => Self { looks: 4, passes: 16 },
@@ -47,8 +47,7 @@ pub(in crate::scheduler) enum Looked {
 pub(in crate::scheduler) struct Unlooked {
     /// The first of each of these.
     pub(in crate::scheduler) kinds: BTreeSet<Likeness>,
-    /// Models of their own: those that have the next turn somewhere and stand in no line therefore, and those that only time
-    /// changed something for.
+    /// Single models: those with the next turn on a device, which are in no line, and those that only time concerns.
     pub(in crate::scheduler) models: BTreeSet<ModelIndex>,
 }
 
