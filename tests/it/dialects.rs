@@ -159,24 +159,29 @@ async fn en_6_rc_17_a_demand_that_our_worker_does_not_meet_is_refused_by_name_in
     let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": schema } });
     let messages = json!({ "type": "json_schema", "schema": schema });
     let wishes = [
-        ("/v1/chat/completions", json!({ "messages": said, "grammar": "root ::= x" }), "grammar"),
-        ("/v1/chat/completions", json!({ "messages": said, "response_format": format }), "response_format"),
-        ("/v1/completions", json!({ "prompt": "?", "json_schema": schema }), "json_schema"),
+        ("/v1/chat/completions", json!({ "messages": said, "grammar": "root ::= x" }), ["grammar"; 2]),
+        ("/v1/chat/completions", json!({ "messages": said, "response_format": format }), ["response_format"; 2]),
+        ("/v1/completions", json!({ "prompt": "?", "json_schema": schema }), ["json_schema"; 2]),
         (
             "/v1/messages",
             json!({ "messages": said, "max_tokens": 1, "output_config": { "format": messages } }),
-            "response_format",
+            ["output_config.format", "response_format"],
         ),
-        ("/api/chat", json!({ "messages": said, "stream": false, "format": "json" }), "response_format"),
-        ("/api/generate", json!({ "prompt": "?", "stream": false, "format": schema }), "response_format"),
+        ("/api/chat", json!({ "messages": said, "stream": false, "format": "json" }), ["format", "response_format"]),
+        ("/api/generate", json!({ "prompt": "?", "format": schema }), ["format", "response_format"]),
+        (
+            "/api/chat",
+            json!({ "messages": said, "stream": false, "options": { "grammar": "root ::= x" } }),
+            ["options.grammar", "grammar"],
+        ),
     ];
     let mut engine = None;
-    for (path, mut body, field) in wishes {
+    for (path, mut body, [said, field]) in wishes {
         body["model"] = "own".into();
         let refused = boss.client().post(path, &body).await;
         assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{path} {body}: {refused:?}");
         let text = text_of(&refused);
-        assert!(text.contains(&format!("'{field}'")) && text.contains("llama-server"), "{path}: {text}");
+        assert!(text.contains(&format!("'{said}'")) && text.contains("llama-server"), "{path}: {text}");
         body["model"] = "engine".into();
         let passed = boss.client().post(path, &body).await;
         assert_eq!(passed.status, StatusCode::OK, "{path} {body}: {passed:?}");

@@ -8,7 +8,7 @@ use http::{HeaderMap, StatusCode};
 use http_body_util::{BodyExt, Collected, Limited};
 use model_boss_core::{Outcome, Target};
 use model_boss_dialects::anthropic::{MessagesFromChat, chat_request};
-use model_boss_dialects::{Reshape, Stamp};
+use model_boss_dialects::{Names, Reshape, Stamp};
 use model_boss_protocol::{ApiError, Category, ErrorCode};
 use serde_json::{Map, Value, json};
 use tokio::time::timeout_at;
@@ -17,8 +17,8 @@ use super::account::Account;
 use super::answer::deadline_exceeded;
 use super::body::{OpenBody, RequestBody, json};
 use super::context::Context;
-use super::inference::{infer_body, understand};
-use super::reshape::reshaped;
+use super::inference::understand;
+use super::reshape::{infer_translated, reshaped};
 use super::route::Call;
 use crate::clocks::{in_a, unix_seconds};
 use crate::cloud::CountRequest;
@@ -31,13 +31,14 @@ const MAX_COUNTED: usize = 64 << 10;
 pub(super) async fn messages(mut call: Call) -> Result<Response, ApiError> {
     let translate = |mut body: OpenBody| {
         let asked = body.object()?;
-        body.replace(chat_request(&asked)?.to_string());
-        Ok((model_of(&asked), body.close()))
+        let (chat, names) = chat_request(&asked)?;
+        body.replace(chat.to_string());
+        Ok((model_of(&asked), body.close(), names))
     };
-    let (model, chat) = call.body().await?.open(translate).await?;
-    let reshape: Box<dyn Reshape> = Box::new(MessagesFromChat::new(stamp(&call, model)));
-    let context = Arc::clone(&call.context);
-    let answer = infer_body(call, chat, "/v1/chat/completions", Category::Llm).await?;
+    let (model, chat, names) = call.body().await?.open(translate).await?;
+    let (context, stamp) = (Arc::clone(&call.context), stamp(&call, model));
+    let answer = infer_translated(call, (chat, &names), "/v1/chat/completions", Category::Llm).await?;
+    let reshape: Box<dyn Reshape> = Box::new(MessagesFromChat::new(stamp, names));
     reshaped(&context, answer, reshape, "text/event-stream").await
 }
 
@@ -53,7 +54,7 @@ enum Counting {
     /// A provider, which takes the request as it is. The body holds its memory.
     Elsewhere(Box<Elsewhere>, Map<String, Value>, RequestBody),
     /// A model here, which is asked this chat.
-    Here(RequestBody),
+    Here(RequestBody, Names),
 }
 
 async fn counted_somewhere(call: Call, body: RequestBody) -> Result<u64, ApiError> {
@@ -65,15 +66,16 @@ async fn counted_somewhere(call: Call, body: RequestBody) -> Result<u64, ApiErro
         }
         asked.insert("max_tokens".to_owned(), json!(1));
         asked.remove("stream");
-        body.replace(chat_request(&asked)?.to_string());
-        Ok(Counting::Here(body.close()))
+        let (chat, names) = chat_request(&asked)?;
+        body.replace(chat.to_string());
+        Ok(Counting::Here(body.close(), names))
     };
     match body.open(look).await? {
         Counting::Elsewhere(elsewhere, asked, held) => {
             let (context, id) = (Arc::clone(&call.context), call.request_id());
             counted_elsewhere(&context, &id, *elsewhere, (asked, held.size())).await
         }
-        Counting::Here(chat) => counted(call, chat).await,
+        Counting::Here(chat, names) => counted(call, chat, &names).await,
     }
 }
 
@@ -134,15 +136,17 @@ async fn counted_elsewhere(
 }
 
 /// The tokens that a chat's prompt comes to.
-async fn counted(call: Call, chat: RequestBody) -> Result<u64, ApiError> {
-    let answer = infer_body(call, chat, "/v1/chat/completions", Category::Llm).await?;
+async fn counted(call: Call, chat: RequestBody, names: &Names) -> Result<u64, ApiError> {
+    let answer = infer_translated(call, (chat, names), "/v1/chat/completions", Category::Llm).await?;
     let (head, body) = answer.into_parts();
     let body = Limited::new(body, MAX_COUNTED).collect().await.map(Collected::to_bytes).unwrap_or_default();
     let said: Value = serde_json::from_slice(&body).unwrap_or_default();
     if !head.status.is_success() {
         let message = said["error"]["message"].as_str().unwrap_or("the model could not be asked").to_owned();
         let code = if head.status.is_client_error() { ErrorCode::InvalidRequest } else { ErrorCode::BackendError };
-        return Err(ApiError::new(code, message).with_status(head.status.as_u16()));
+        let mut error = ApiError::new(code, message).with_status(head.status.as_u16());
+        error.param = said["error"]["param"].as_str().map(str::to_owned);
+        return Err(names.put_back(error));
     }
     said["usage"]["prompt_tokens"]
         .as_u64()

@@ -14,7 +14,7 @@ use model_boss_dialects::ollama::{
     AnswerShape, Asked, EmbedShape, OllamaFromChat, OllamaFromEmbeddings, chat as chat_request, embed as embed_request,
     generate as generate_request, keep_alive_of, timestamp,
 };
-use model_boss_dialects::{Reshape, Stamp};
+use model_boss_dialects::{Names, Reshape, Stamp};
 use model_boss_protocol::{ApiError, Category, DeviceId, ErrorCode, KeepAlive, Priority};
 use model_boss_tasks::ModelPermit;
 use serde_json::{Map, Value, json};
@@ -25,11 +25,11 @@ use super::body::{OpenBody, RequestBody, json};
 use super::cloud_models::{self, CloudModel};
 use super::context::Context;
 use super::error::panic_error;
-use super::inference::{infer_body, understand};
+use super::inference::understand;
 use super::models::look;
 use super::path::unknown_model;
 use super::peek::{ANONYMOUS, client_in};
-use super::reshape::reshaped;
+use super::reshape::{infer_translated, reshaped};
 use super::route::Call;
 use super::tasks;
 use crate::catalog::Model;
@@ -62,15 +62,15 @@ async fn ask(
     let began = Instant::now();
     let context = Arc::clone(&call.context);
     let (stamp, wanted) = request(&mut call, read).await?;
-    let (body, path) = match wanted {
+    let (body, names, path) = match wanted {
         Wanted::Residency(residency) => return only_residency(&context, shape, &stamp, *residency).await,
-        Wanted::Answer(body, path) => (body, path),
+        Wanted::Answer(body, names, path) => (body, names, path),
     };
     let loading = Arc::new(AtomicU64::new(0));
     let told = Arc::clone(&loading);
     let elapsed = Box::new(move || (began.elapsed(), Duration::from_millis(told.load(Ordering::Relaxed))));
-    let reshape: Box<dyn Reshape> = Box::new(OllamaFromChat::new(shape, stamp, elapsed));
-    let answer = infer_body(call, body, path, Category::Llm).await?;
+    let answer = infer_translated(call, (body, &names), path, Category::Llm).await?;
+    let reshape: Box<dyn Reshape> = Box::new(OllamaFromChat::new(shape, stamp, names, elapsed));
     loading.store(load_ms(&answer), Ordering::Relaxed);
     reshaped(&context, answer, reshape, LINES).await
 }
@@ -80,7 +80,7 @@ enum Wanted {
     /// The model is to be loaded or to leave.
     Residency(Box<Residency>),
     /// An answer to this body on OpenAI's path.
-    Answer(RequestBody, &'static str),
+    Answer(RequestBody, Names, &'static str),
 }
 
 /// A request that asks nothing of a model but to be there, or not; by the rules of who asks, as every other request.
@@ -101,9 +101,9 @@ async fn request(
     let translate = move |mut body: OpenBody| {
         let mut given = body.object()?;
         let stamp = named(&mut given);
-        let (request, path) = match read(&given)? {
-            Asked::Chat(request, _) => (request, "/v1/chat/completions"),
-            Asked::Completion(request, _) => (request, "/v1/completions"),
+        let (request, names, path) = match read(&given)? {
+            Asked::Chat(request, names) => (request, names, "/v1/chat/completions"),
+            Asked::Completion(request, names) => (request, names, "/v1/completions"),
             asked @ (Asked::Load | Asked::Unload) => {
                 let keep_alive = keep_alive_of(&given)?;
                 body.replace(Value::Object(given).to_string());
@@ -114,7 +114,7 @@ async fn request(
             }
         };
         body.replace(request.to_string());
-        Ok((stamp, Wanted::Answer(body.close(), path)))
+        Ok((stamp, Wanted::Answer(body.close(), names, path)))
     };
     call.body().await?.open(translate).await
 }
@@ -177,14 +177,15 @@ async fn vectors(mut call: Call, shape: EmbedShape) -> Result<Response, ApiError
     let translate = move |mut body: OpenBody| {
         let mut given = body.object()?;
         let stamp = named(&mut given);
-        body.replace(embed_request(&given, shape)?.to_string());
-        Ok((stamp, body.close()))
+        let (request, names) = embed_request(&given, shape)?;
+        body.replace(request.to_string());
+        Ok((stamp, body.close(), names))
     };
-    let (stamp, request) = call.body().await?.open(translate).await?;
-    let answer = infer_body(call, request, "/v1/embeddings", Category::Embedding).await?;
+    let (stamp, request, names) = call.body().await?.open(translate).await?;
+    let answer = infer_translated(call, (request, &names), "/v1/embeddings", Category::Embedding).await?;
     let loading = Duration::from_millis(load_ms(&answer));
     let elapsed = Box::new(move || (began.elapsed(), loading));
-    let reshape: Box<dyn Reshape> = Box::new(OllamaFromEmbeddings::new(shape, stamp.model, elapsed));
+    let reshape: Box<dyn Reshape> = Box::new(OllamaFromEmbeddings::new(shape, stamp.model, names, elapsed));
     reshaped(&context, answer, reshape, LINES).await
 }
 

@@ -3,32 +3,50 @@
 use model_boss_protocol::{ApiError, DEMANDS, Demand, ErrorCode};
 use serde_json::{Map, Value, json};
 
-/// The same request as a chat. Our own fields (`x_…`, `keep_alive`) stay as they are.
-pub fn chat_request(messages: &Map<String, Value>) -> Result<Value, ApiError> {
-    let mut chat = Map::new();
-    for (name, value) in messages {
-        if name.starts_with("x_")
-            || ["model", "keep_alive", "temperature", "top_p", "top_k", "stream", "thinking"].contains(&name.as_str())
-        {
-            chat.insert(name.clone(), value.clone());
-        }
-    }
+use crate::Names;
+
+/// A chat's fields, and those of a Messages request that hold the same values.
+pub(super) const FIELDS: [(&str, &str); 11] = [
+    ("model", "model"),
+    ("keep_alive", "keep_alive"),
+    ("temperature", "temperature"),
+    ("top_p", "top_p"),
+    ("top_k", "top_k"),
+    ("stream", "stream"),
+    ("thinking", "thinking"),
+    ("max_tokens", "max_tokens"),
+    ("stop", "stop_sequences"),
+    ("user", "metadata.user_id"),
+    // Not Anthropic's, whose models always go on with a last message of their own.
+    ("continue_final_message", "continue_final_message"),
+];
+
+/// The same request as a chat, and the names of its fields in the request. Our own fields (`x_…`) stay as they are.
+pub fn chat_request(messages: &Map<String, Value>) -> Result<(Value, Names), ApiError> {
+    let (mut chat, mut names) = (Map::new(), Names::default());
     if !messages.get("max_tokens").is_some_and(Value::is_u64) {
         return Err(ApiError::invalid("max_tokens", "'max_tokens' is missing, or no whole number"));
     }
-    chat.insert("max_tokens".to_owned(), messages["max_tokens"].clone());
-    if let Some(stop) = messages.get("stop_sequences").filter(|stop| stop.is_array()) {
-        chat.insert("stop".to_owned(), stop.clone());
+    if messages.get("stop_sequences").is_some_and(|stop| !stop.is_null() && !stop.is_array()) {
+        return Err(ApiError::invalid("stop_sequences", "'stop_sequences' must be a list of texts"));
     }
-    if let Some(user) =
-        messages.get("metadata").and_then(|metadata| metadata.get("user_id")).filter(|id| id.is_string())
-    {
-        chat.insert("user".to_owned(), user.clone());
+    for (ours, theirs) in FIELDS {
+        let mut path = theirs.split('.');
+        let first = path.next().and_then(|name| messages.get(name));
+        let value = path.fold(first, |value, name| value?.get(name));
+        if let Some(value) = value.filter(|value| !value.is_null()) {
+            chat.insert(ours.to_owned(), value.clone());
+            names.moved(ours, theirs);
+        }
+    }
+    for (name, value) in messages.iter().filter(|(name, _)| name.starts_with("x_")) {
+        chat.insert(name.clone(), value.clone());
     }
     if messages.get("stream") == Some(&json!(true)) {
         chat.insert("stream_options".to_owned(), json!({ "include_usage": true, "continuous_usage_stats": true }));
+        names.made("stream_options", "stream");
     }
-    form(messages, &mut chat)?;
+    form(messages, &mut chat, &mut names)?;
     // A demand in another API's words is for who serves the request to meet or to refuse.
     for name in DEMANDS.into_iter().flat_map(Demand::fields) {
         if let Some(value) = messages.get(name) {
@@ -42,22 +60,39 @@ pub fn chat_request(messages: &Map<String, Value>) -> Result<Value, ApiError> {
             return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param(name));
         }
     }
-    let mut said = Vec::new();
-    if let Some(system) = messages.get("system") {
-        said.push(json!({ "role": "system", "content": texts("system", system)? }));
+    let mut said = Said { messages: Vec::new(), names };
+    if let Some(system) = messages.get("system").filter(|system| !system.is_null()) {
+        said.push("system", json!({ "role": "system", "content": texts("system", system)? }));
     }
     let given = messages.get("messages").and_then(Value::as_array);
     let given = given.ok_or_else(|| ApiError::invalid("messages", "'messages' is missing, or no list"))?;
     for (index, message) in given.iter().enumerate() {
         one(&format!("messages[{index}]"), message, &mut said)?;
     }
+    let Said { messages: said, mut names } = said;
     chat.insert("messages".to_owned(), Value::Array(said));
-    tools(messages, &mut chat)?;
-    Ok(Value::Object(chat))
+    tools(messages, &mut chat, &mut names)?;
+    Ok((Value::Object(chat), names))
+}
+
+/// The messages of a chat so far, and the names of what is in them.
+struct Said {
+    messages: Vec<Value>,
+    names: Names,
+}
+
+impl Said {
+    /// Adds a message that was made of the request's `theirs`. Its place in the chat.
+    fn push(&mut self, theirs: &str, message: Value) -> String {
+        let ours = format!("messages[{}]", self.messages.len());
+        self.names.made(ours.as_str(), theirs);
+        self.messages.push(message);
+        ours
+    }
 }
 
 /// The form that the answer shall have, under its present name or that of the beta.
-fn form(messages: &Map<String, Value>, chat: &mut Map<String, Value>) -> Result<(), ApiError> {
+fn form(messages: &Map<String, Value>, chat: &mut Map<String, Value>, names: &mut Names) -> Result<(), ApiError> {
     let present = messages.get("output_config").and_then(|config| config.get("format"));
     let given = present.or_else(|| messages.get("output_format")).filter(|format| !format.is_null());
     let place = if present.is_some() { "output_config.format" } else { "output_format" };
@@ -66,6 +101,9 @@ fn form(messages: &Map<String, Value>, chat: &mut Map<String, Value>) -> Result<
         (Some("json_schema"), schema @ Value::Object(_)) => {
             let schema = json!({ "name": "format", "schema": schema, "strict": true });
             chat.insert("response_format".to_owned(), json!({ "type": "json_schema", "json_schema": schema }));
+            names.made("response_format", place);
+            names.moved("response_format.type", format!("{place}.type"));
+            names.moved("response_format.json_schema.schema", format!("{place}.schema"));
             Ok(())
         }
         _ => Err(ApiError::invalid(place, format!("'{place}' must be of type json_schema, with a 'schema'"))),
@@ -87,7 +125,7 @@ fn texts(place: &str, content: &Value) -> Result<String, ApiError> {
 }
 
 /// One message; results of tools become messages of their own, before what else the user says.
-fn one(place: &str, message: &Value, said: &mut Vec<Value>) -> Result<(), ApiError> {
+fn one(place: &str, message: &Value, said: &mut Said) -> Result<(), ApiError> {
     let role = message.get("role").and_then(Value::as_str).unwrap_or_default();
     if !["user", "assistant"].contains(&role) {
         return Err(ApiError::invalid(
@@ -97,25 +135,36 @@ fn one(place: &str, message: &Value, said: &mut Vec<Value>) -> Result<(), ApiErr
     }
     let content = message.get("content").unwrap_or(&Value::Null);
     let Value::Array(blocks) = content else {
-        said.push(json!({ "role": role, "content": texts(&format!("{place}.content"), content)? }));
+        let text = texts(&format!("{place}.content"), content)?;
+        let ours = said.push(place, json!({ "role": role, "content": text }));
+        said.names.moved(ours, place);
         return Ok(());
     };
+    // Each with the number of the block that it was made of.
     let (mut parts, mut calls, mut has_image) = (Vec::new(), Vec::new(), false);
     for (number, block) in blocks.iter().enumerate() {
         let place = format!("{place}.content[{number}]");
         match block.get("type").and_then(Value::as_str) {
-            Some("text") => parts.push(json!({ "type": "text", "text": block["text"] })),
+            Some("text") if block["text"].is_string() => {
+                parts.push((number, json!({ "type": "text", "text": block["text"] })));
+            }
+            Some("text") => {
+                let place = format!("{place}.text");
+                return Err(ApiError::invalid(place.as_str(), format!("'{place}' is missing, or no text")));
+            }
             Some("image") => {
                 has_image = true;
-                parts.push(image(&place, block)?);
+                parts.push((number, image(&place, block)?));
             }
             Some("tool_use") => {
                 let function = json!({ "name": block["name"], "arguments": block["input"].to_string() });
-                calls.push(json!({ "id": block["id"], "type": "function", "function": function }));
+                calls.push((number, json!({ "id": block["id"], "type": "function", "function": function })));
             }
             Some("tool_result") => {
                 let content = texts(&format!("{place}.content"), block.get("content").unwrap_or(&Value::Null))?;
-                said.push(json!({ "role": "tool", "tool_call_id": block["tool_use_id"], "content": content }));
+                let result = json!({ "role": "tool", "tool_call_id": block["tool_use_id"], "content": content });
+                let ours = said.push(&place, result);
+                said.names.made(format!("{ours}.tool_call_id"), format!("{place}.tool_use_id"));
             }
             // What a model thought is not told to another.
             Some("thinking" | "redacted_thinking") => {}
@@ -128,17 +177,37 @@ fn one(place: &str, message: &Value, said: &mut Vec<Value>) -> Result<(), ApiErr
     if parts.is_empty() && calls.is_empty() {
         return Ok(());
     }
+    let ours = said.push(place, json!({ "role": role, "content": null }));
+    let names = &mut said.names;
+    names.moved(format!("{ours}.role"), format!("{place}.role"));
+    names.made(format!("{ours}.content"), format!("{place}.content"));
     let content = if has_image {
-        Value::Array(parts)
+        for (index, (number, part)) in parts.iter().enumerate() {
+            let (ours, theirs) = (format!("{ours}.content[{index}]"), format!("{place}.content[{number}]"));
+            names.made(ours.as_str(), theirs.as_str());
+            match part["type"].as_str() {
+                Some("text") => names.moved(format!("{ours}.text"), format!("{theirs}.text")),
+                _ => names.made(format!("{ours}.image_url.url"), format!("{theirs}.source.data")),
+            }
+        }
+        Value::Array(parts.into_iter().map(|(_, part)| part).collect())
     } else {
-        let texts: Vec<&str> = parts.iter().filter_map(|part| part["text"].as_str()).collect();
+        let texts: Vec<&str> = parts.iter().filter_map(|(_, part)| part["text"].as_str()).collect();
         if texts.is_empty() { Value::Null } else { json!(texts.join("\n")) }
     };
-    let mut message = json!({ "role": role, "content": content });
-    if !calls.is_empty() {
-        message["tool_calls"] = Value::Array(calls);
+    for (index, (number, _)) in calls.iter().enumerate() {
+        let (ours, theirs) = (format!("{ours}.tool_calls[{index}]"), format!("{place}.content[{number}]"));
+        names.made(ours.as_str(), theirs.as_str());
+        names.made(format!("{ours}.id"), format!("{theirs}.id"));
+        names.made(format!("{ours}.function.name"), format!("{theirs}.name"));
+        names.made(format!("{ours}.function.arguments"), format!("{theirs}.input"));
     }
-    said.push(message);
+    if let Some(message) = said.messages.last_mut() {
+        message["content"] = content;
+        if !calls.is_empty() {
+            message["tool_calls"] = calls.into_iter().map(|(_, call)| call).collect();
+        }
+    }
     Ok(())
 }
 
@@ -153,36 +222,50 @@ fn image(place: &str, block: &Value) -> Result<Value, ApiError> {
     Ok(json!({ "type": "image_url", "image_url": { "url": format!("data:{media_type};base64,{data}") } }))
 }
 
-fn tools(messages: &Map<String, Value>, chat: &mut Map<String, Value>) -> Result<(), ApiError> {
-    let given = messages.get("tools").and_then(Value::as_array).filter(|tools| !tools.is_empty());
-    let Some(given) = given else { return Ok(()) };
+fn tools(messages: &Map<String, Value>, chat: &mut Map<String, Value>, names: &mut Names) -> Result<(), ApiError> {
+    let given = match messages.get("tools") {
+        None | Some(Value::Null) => return Ok(()),
+        Some(Value::Array(tools)) if tools.is_empty() => return Ok(()),
+        Some(Value::Array(tools)) => tools,
+        Some(_) => return Err(ApiError::invalid("tools", "'tools' must be a list")),
+    };
+    let mut functions = Vec::new();
     for (index, tool) in given.iter().enumerate() {
+        let place = format!("tools[{index}]");
         if let Some(kind) = tool["type"].as_str().filter(|kind| *kind != "custom") {
             let message = format!("a tool of type '{kind}' is Anthropic's own; leave it out, or ask Anthropic's API");
-            return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param(format!("tools[{index}]")));
+            return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param(place));
         }
-    }
-    let tool = |tool: &Value| {
         let mut function = json!({ "name": tool["name"], "parameters": tool["input_schema"] });
-        if let Some(description) = tool.get("description") {
-            function["description"] = description.clone();
+        names.made(place.as_str(), place.as_str());
+        names.moved(format!("{place}.function.parameters"), format!("{place}.input_schema"));
+        names.moved(format!("{place}.function.name"), format!("{place}.name"));
+        for name in ["description", "strict"] {
+            if let Some(value) = tool.get(name).filter(|value| !value.is_null()) {
+                function[name] = value.clone();
+                names.moved(format!("{place}.function.{name}"), format!("{place}.{name}"));
+            }
         }
-        if let Some(strict) = tool.get("strict").filter(|strict| !strict.is_null()) {
-            function["strict"] = strict.clone();
-        }
-        json!({ "type": "function", "function": function })
-    };
-    chat.insert("tools".to_owned(), given.iter().map(tool).collect());
-    let Some(choice) = messages.get("tool_choice") else { return Ok(()) };
+        functions.push(json!({ "type": "function", "function": function }));
+    }
+    chat.insert("tools".to_owned(), Value::Array(functions));
+    let Some(choice) = messages.get("tool_choice").filter(|choice| !choice.is_null()) else { return Ok(()) };
     let choice_word = match choice["type"].as_str() {
         Some("none") => json!("none"),
+        Some("auto") => json!("auto"),
         Some("any") => json!("required"),
         Some("tool") => json!({ "type": "function", "function": { "name": choice["name"] } }),
-        _ => json!("auto"),
+        _ => {
+            let message = "'tool_choice.type' must be auto, any, tool or none";
+            return Err(ApiError::invalid("tool_choice.type", message));
+        }
     };
     chat.insert("tool_choice".to_owned(), choice_word);
+    names.made("tool_choice", "tool_choice");
+    names.made("tool_choice.function.name", "tool_choice.name");
     if choice.get("disable_parallel_tool_use") == Some(&json!(true)) {
         chat.insert("parallel_tool_calls".to_owned(), json!(false));
+        names.made("parallel_tool_calls", "tool_choice.disable_parallel_tool_use");
     }
     Ok(())
 }

@@ -5,11 +5,12 @@ use model_boss_protocol::ApiError;
 use serde_json::{Value, json};
 
 use crate::sse::{self, Item, Reader};
-use crate::{Reshape, Stamp, nonsense};
+use crate::{Names, Reshape, Stamp, nonsense};
 
 /// Turns a chat answer into one of the Messages API.
 pub struct MessagesFromChat {
     stamp: Stamp,
+    names: Names,
     reader: Reader,
     begun: bool,
     /// The block under way: its index, and the tool call that it is.
@@ -29,11 +30,11 @@ enum Kind {
 }
 
 impl MessagesFromChat {
-    /// An answer with this stamp.
-    pub fn new(stamp: Stamp) -> Self {
+    /// An answer with this stamp, to a request with these names.
+    pub fn new(stamp: Stamp, names: Names) -> Self {
         let reader = Reader::default();
         let usage = json!({ "input_tokens": 0, "output_tokens": 0 });
-        Self { stamp, reader, begun: false, block: None, blocks: 0, stop_reason: None, usage, ended: false }
+        Self { stamp, names, reader, begun: false, block: None, blocks: 0, stop_reason: None, usage, ended: false }
     }
 
     fn begin(&mut self, out: &mut Vec<u8>) {
@@ -76,7 +77,7 @@ impl MessagesFromChat {
     fn event(&mut self, chunk: &Value, out: &mut Vec<u8>) {
         if chunk.get("error").is_some() {
             self.ended = true;
-            sse::named(out, "error", &messages_error(chunk));
+            sse::named(out, "error", &messages_error(&self.names.put_back_body(chunk.clone())));
             return;
         }
         if chunk["usage"].is_object() {
@@ -114,7 +115,7 @@ impl Reshape for MessagesFromChat {
     fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, ApiError> {
         if status >= 400 {
             let error: Value = serde_json::from_slice(body).unwrap_or_default();
-            return Ok(Bytes::from(messages_error(&error).to_string()));
+            return Ok(Bytes::from(messages_error(&self.names.put_back_body(error)).to_string()));
         }
         let chat: Value = serde_json::from_slice(body).map_err(nonsense)?;
         let (choice, mut content) = (&chat["choices"][0], Vec::new());

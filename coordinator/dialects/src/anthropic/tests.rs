@@ -1,8 +1,9 @@
 use serde_json::{Map, Value, json};
 
 use super::*;
+use crate::names::tests::check_every_place;
 use crate::sse::{Item, Reader};
-use crate::{Reshape, Stamp};
+use crate::{Names, Reshape, Stamp};
 
 fn object(value: Value) -> Map<String, Value> {
     value.as_object().unwrap().clone()
@@ -124,11 +125,11 @@ fn rc_27_what_the_messages_api_cannot_do_is_named() {
 #[test]
 fn en_7_a_message_starts_with_the_tokens_of_its_prompt() {
     let asked = json!({ "model": "m", "max_tokens": 9, "stream": true, "messages": [] });
-    let chat = object(chat_request(&object(asked)).unwrap());
+    let chat = object(chat_request(&object(asked)).unwrap().0);
     assert_eq!(chat["stream_options"], json!({ "include_usage": true, "continuous_usage_stats": true }));
     let stamp = || Stamp { id: "msg_1".into(), model: "m".into(), created: 0 };
     let start = |chunk: &str| -> Value {
-        let text = MessagesFromChat::new(stamp()).piece(chunk.as_bytes());
+        let text = MessagesFromChat::new(stamp(), Names::default()).piece(chunk.as_bytes());
         let text = String::from_utf8(text.to_vec()).unwrap();
         let data = text.lines().find_map(|line| line.strip_prefix("data: ")).unwrap();
         serde_json::from_str(data).unwrap()
@@ -164,7 +165,7 @@ fn en_7_an_overflow_is_told_in_the_words_that_anthropics_clients_look_for() {
 fn en_6_samplers_and_strict_tools_reach_whoever_serves_the_request() {
     let asked = json!({ "model": "m", "max_tokens": 9, "messages": [], "mirostat": 2, "mirostat_tau": 4.0,
         "tools": [{ "name": "f", "input_schema": {}, "strict": true }] });
-    let chat = chat_request(&object(asked)).unwrap();
+    let (chat, _) = chat_request(&object(asked)).unwrap();
     assert_eq!((&chat["mirostat"], &chat["mirostat_tau"]), (&json!(2), &json!(4.0)));
     assert_eq!(chat["tools"][0]["function"]["strict"], true);
 }
@@ -176,7 +177,7 @@ fn en_6_a_form_that_is_wished_for_is_passed_on_there_and_back() {
     for asked in [json!({ "output_config": { "format": format } }), json!({ "output_format": format })] {
         let mut asked = object(asked);
         asked.extend(object(json!({ "model": "m", "max_tokens": 9, "messages": [] })));
-        let chat = object(chat_request(&asked).unwrap());
+        let chat = object(chat_request(&asked).unwrap().0);
         assert_eq!(chat["response_format"]["json_schema"]["schema"], schema);
         assert_eq!(messages_request(&chat, "m").unwrap()["output_config"]["format"], format);
         assert_eq!(command_question(&chat).unwrap_err().param.as_deref(), Some("response_format"));
@@ -193,7 +194,7 @@ fn en_6_a_form_that_is_wished_for_is_passed_on_there_and_back() {
     }
     let demanding =
         json!({ "model": "m", "max_tokens": 9, "messages": [], "grammar": "x", "output_config": { "effort": "low" } });
-    let chat = chat_request(&object(demanding)).unwrap();
+    let (chat, _) = chat_request(&object(demanding)).unwrap();
     assert_eq!((&chat["grammar"], chat.get("response_format")), (&json!("x"), None));
 }
 
@@ -242,7 +243,7 @@ fn rc_27_a_stream_comes_back_as_a_chat_stream_and_back_again() {
     assert_eq!(finish, ["tool_calls"]);
     assert_eq!(events.last().unwrap().1["usage"]["total_tokens"], 13);
 
-    let (back, _) = through(&mut MessagesFromChat::new(stamp()), &text);
+    let (back, _) = through(&mut MessagesFromChat::new(stamp(), Names::default()), &text);
     let names: Vec<&str> = back.iter().map(|(name, _)| name.as_str()).filter(|name| *name != "ping").collect();
     assert_eq!(
         names,
@@ -295,7 +296,7 @@ fn rc_27_errors_say_who_is_to_blame_and_when_to_come_back() {
 
 #[test]
 fn en_7_a_messages_request_becomes_a_chat() {
-    let chat = chat_request(&object(json!({
+    let (chat, _) = chat_request(&object(json!({
         "model": "m", "max_tokens": 9, "system": [{ "type": "text", "text": "S" }], "x_priority": 3,
         "stop_sequences": ["x"], "stream": true, "metadata": { "user_id": "u" },
         "messages": [
@@ -350,13 +351,17 @@ fn en_7_a_whole_chat_answer_and_an_error_in_the_messages_shape() {
             "finish_reason": "length" }],
         "usage": { "prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": { "cached_tokens": 1 } },
     });
-    let message: Value =
-        serde_json::from_slice(&MessagesFromChat::new(stamp()).whole(200, &chat.to_string().into()).unwrap()).unwrap();
+    let message: Value = serde_json::from_slice(
+        &MessagesFromChat::new(stamp(), Names::default()).whole(200, &chat.to_string().into()).unwrap(),
+    )
+    .unwrap();
     assert_eq!(message["content"][0], json!({ "type": "text", "text": "Yes." }));
     assert_eq!((&message["stop_reason"], &message["usage"]["input_tokens"]), (&json!("max_tokens"), &json!(4)));
     let error = json!({ "error": { "message": "no", "type": "not_found_error", "code": "model_not_found" } });
-    let error: Value =
-        serde_json::from_slice(&MessagesFromChat::new(stamp()).whole(404, &error.to_string().into()).unwrap()).unwrap();
+    let error: Value = serde_json::from_slice(
+        &MessagesFromChat::new(stamp(), Names::default()).whole(404, &error.to_string().into()).unwrap(),
+    )
+    .unwrap();
     assert_eq!(error, json!({ "type": "error", "error": { "type": "not_found_error", "message": "no" } }));
 }
 
@@ -380,4 +385,86 @@ fn rc_27_a_stream_that_is_cut_counts_what_it_told_and_what_had_come() {
     assert_eq!(reshape.tokens(), Some((9, 15)), "four bytes for a token");
     reshape.piece(b"data: {\"type\":\"message_delta\",\"delta\":{},\"usage\":{\"output_tokens\":6}}\n\n");
     assert_eq!(reshape.tokens(), Some((9, 6)), "what is told goes before what is guessed");
+}
+
+#[test]
+fn en_6_en_7_every_field_of_a_translation_is_named_as_the_client_named_it() {
+    let everything = |format: &str| {
+        let mut asked = json!({
+            "model": "m", "max_tokens": 9, "system": [{ "type": "text", "text": "S" }], "keep_alive": "5m", "temperature": 1,
+            "top_p": 0.5, "top_k": 4, "stream": true, "thinking": { "type": "enabled", "budget_tokens": 9 },
+            "stop_sequences": ["x"], "metadata": { "user_id": "u" }, "continue_final_message": false, "grammar": "x",
+            "messages": [
+                { "role": "user", "content": "hi" },
+                { "role": "assistant", "content": [
+                    { "type": "thinking", "thinking": "hm", "signature": "s" },
+                    { "type": "text", "text": "I look." },
+                    { "type": "tool_use", "id": "t", "name": "look", "input": { "x": 1 } },
+                    { "type": "tool_use", "id": "u", "name": "look", "input": {} },
+                ] },
+                { "role": "user", "content": [
+                    { "type": "tool_result", "tool_use_id": "t", "content": [{ "type": "text", "text": "cat" }] },
+                    { "type": "tool_result", "tool_use_id": "u", "content": "dog" },
+                    { "type": "text", "text": "So?" },
+                    { "type": "image", "source": { "type": "base64", "media_type": "image/png", "data": "AA" } },
+                ] },
+            ],
+            "tools": [{ "name": "look", "description": "d", "strict": true, "input_schema": { "type": "object" } }],
+            "tool_choice": { "type": "tool", "name": "look", "disable_parallel_tool_use": true },
+        });
+        let wanted = json!({ "type": "json_schema", "schema": { "type": "object", "properties": {} } });
+        asked["output_config"] = if format == "output_config" { json!({ "format": wanted }) } else { json!({}) };
+        asked["output_format"] = if format == "output_format" { wanted } else { Value::Null };
+        asked
+    };
+    for format in ["output_config", "output_format"] {
+        let asked = everything(format);
+        let (chat, names) = chat_request(&object(asked.clone())).unwrap();
+        check_every_place(&names, &chat, &asked);
+        for (ours, _) in super::asked::FIELDS {
+            assert!(chat.get(ours).is_some(), "'{ours}' is not tried");
+        }
+    }
+    let (_, names) = chat_request(&object(everything("output_config"))).unwrap();
+    for (ours, theirs) in [
+        ("response_format", "output_config.format"),
+        ("response_format.json_schema.schema.properties", "output_config.format.schema.properties"),
+        ("stop", "stop_sequences"),
+        ("user", "metadata.user_id"),
+        ("messages[0].content", "system"),
+        ("messages[1].content", "messages[0].content"),
+        ("messages[2].tool_calls[1].function.arguments", "messages[1].content[3].input"),
+        ("messages[4].tool_call_id", "messages[2].content[1].tool_use_id"),
+        ("messages[5].content[1].image_url.url", "messages[2].content[3].source.data"),
+        ("tools[0].function.parameters.type", "tools[0].input_schema.type"),
+        ("parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
+        ("thinking", "thinking"),
+    ] {
+        assert_eq!(names.place(ours), theirs);
+    }
+    let refused = json!({ "error": { "message": "cannot force 'response_format'", "type": "invalid_request_error" } });
+    let mut whole = MessagesFromChat::new(stamp(), names.clone());
+    let said: Value = serde_json::from_slice(&whole.whole(400, &refused.to_string().into()).unwrap()).unwrap();
+    assert_eq!(said["error"]["message"], "cannot force 'output_config.format'");
+    let (events, _) = through(&mut MessagesFromChat::new(stamp(), names), &format!("data: {refused}\n\n"));
+    assert_eq!(events[0].1["error"]["message"], "cannot force 'output_config.format'");
+}
+
+#[test]
+fn en_7_a_messages_request_of_the_wrong_form_is_refused_by_name() {
+    let user = |content: Value| json!([{ "role": "user", "content": content }]);
+    for (asked, param) in [
+        (json!({ "stop_sequences": "x" }), "stop_sequences"),
+        (json!({ "tools": {} }), "tools"),
+        (json!({ "tools": [{ "name": "f" }], "tool_choice": { "type": "required" } }), "tool_choice.type"),
+        (json!({ "tools": [{ "name": "f" }], "tool_choice": "auto" }), "tool_choice.type"),
+        (json!({ "messages": user(json!([{ "type": "text", "text": 7 }])) }), "messages[0].content[0].text"),
+        (json!({ "messages": user(json!([{ "type": "text" }])) }), "messages[0].content[0].text"),
+    ] {
+        let mut body = object(json!({ "model": "m", "max_tokens": 9, "messages": user(json!("?")) }));
+        body.extend(object(asked));
+        let error = chat_request(&body).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some(param), "{error}");
+        assert!(error.message.contains(&format!("'{param}'")), "{error}");
+    }
 }

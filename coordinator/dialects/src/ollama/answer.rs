@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::EmbedShape;
 
 use crate::sse::{Item, Reader};
-use crate::{Reshape, Stamp, nonsense};
+use crate::{Names, Reshape, Stamp, nonsense};
 
 /// How long ago the request came, and how much of that was a load.
 pub type Elapsed = Box<dyn Fn() -> (Duration, Duration) + Send>;
@@ -29,6 +29,7 @@ pub enum AnswerShape {
 pub struct OllamaFromChat {
     shape: AnswerShape,
     stamp: Stamp,
+    names: Names,
     elapsed: Elapsed,
     reader: Reader,
     /// Tool calls come in pieces; Ollama's clients get them whole.
@@ -40,11 +41,12 @@ pub struct OllamaFromChat {
 }
 
 impl OllamaFromChat {
-    /// An answer with this stamp.
-    pub fn new(shape: AnswerShape, stamp: Stamp, elapsed: Elapsed) -> Self {
+    /// An answer with this stamp, to a request with these names.
+    pub fn new(shape: AnswerShape, stamp: Stamp, names: Names, elapsed: Elapsed) -> Self {
         Self {
             shape,
             stamp,
+            names,
             elapsed,
             reader: Reader::default(),
             calls: Vec::new(),
@@ -103,7 +105,7 @@ impl OllamaFromChat {
         let Ok(chunk) = serde_json::from_str::<Value>(data) else { return };
         if chunk.get("error").is_some() {
             self.failed = true;
-            return push(out, &json!({ "error": error_text(&chunk) }));
+            return push(out, &error_line(&self.names, chunk));
         }
         for (known, name) in [(&mut self.usage, "usage"), (&mut self.timings, "timings")] {
             if chunk[name].is_object() {
@@ -143,7 +145,7 @@ impl Reshape for OllamaFromChat {
     fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, ApiError> {
         if status >= 400 {
             let error: Value = serde_json::from_slice(body).unwrap_or_default();
-            return Ok(Bytes::from(json!({ "error": error_text(&error) }).to_string()));
+            return Ok(Bytes::from(error_line(&self.names, error).to_string()));
         }
         let answer: Value = serde_json::from_slice(body).map_err(nonsense)?;
         let choice = &answer["choices"][0];
@@ -229,13 +231,14 @@ fn push(out: &mut Vec<u8>, line: &Value) {
 pub struct OllamaFromEmbeddings {
     shape: EmbedShape,
     model: String,
+    names: Names,
     elapsed: Elapsed,
 }
 
 impl OllamaFromEmbeddings {
-    /// An answer of this model.
-    pub fn new(shape: EmbedShape, model: String, elapsed: Elapsed) -> Self {
-        Self { shape, model, elapsed }
+    /// An answer of this model, to a request with these names.
+    pub fn new(shape: EmbedShape, model: String, names: Names, elapsed: Elapsed) -> Self {
+        Self { shape, model, names, elapsed }
     }
 }
 
@@ -276,7 +279,7 @@ impl Reshape for OllamaFromEmbeddings {
     fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, ApiError> {
         if status >= 400 {
             let error: Value = serde_json::from_slice(body).unwrap_or_default();
-            return Ok(Bytes::from(json!({ "error": error_text(&error) }).to_string()));
+            return Ok(Bytes::from(error_line(&self.names, error).to_string()));
         }
         let answer: Embeddings<'_> = serde_json::from_slice(body).map_err(nonsense)?;
         let mut vectors = answer.data.iter().map(|one| one.embedding);
@@ -307,6 +310,10 @@ impl Reshape for OllamaFromEmbeddings {
     fn is_document(&self) -> bool {
         false
     }
+}
+
+fn error_line(names: &Names, error: Value) -> Value {
+    json!({ "error": error_text(&names.put_back_body(error)) })
 }
 
 /// The words of one of our errors, which is all that Ollama's clients read.

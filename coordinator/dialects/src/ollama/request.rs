@@ -1,17 +1,18 @@
 //! Ollama's requests as OpenAI's.
 
-use model_boss_protocol::{ApiError, DEMANDS, Demand, KeepAlive};
+use model_boss_protocol::{ApiError, DEMANDS, Demand, ErrorCode, KeepAlive};
 use serde_json::{Map, Value, json};
 
+use crate::Names;
 use crate::links::is_picture;
 
 /// What a request comes to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Asked {
-    /// A chat, as OpenAI has it, and whether the answer is streamed. Ollama streams unless told otherwise.
-    Chat(Value, bool),
+    /// A chat, as OpenAI has it, and the names of its fields in the request.
+    Chat(Value, Names),
     /// A completion of a text as it stands.
-    Completion(Value, bool),
+    Completion(Value, Names),
     /// Nothing is asked: the model is to be loaded.
     Load,
     /// Nothing is asked, and the model is to leave at once.
@@ -52,15 +53,21 @@ pub fn chat(body: &Map<String, Value>) -> Result<Asked, ApiError> {
     // Ollama's calls have no ids; OpenAI's results name the call they answer.
     let mut calls: Vec<String> = Vec::new();
     let mut said = Vec::new();
+    let mut asked = Translation::begin(body)?;
     for (index, message) in messages.iter().enumerate() {
-        said.push(chat_message(index, message, &mut calls)?);
+        let place = format!("messages[{index}]");
+        let (ours, content, images) = (place.clone(), format!("{place}.content"), format!("{place}.images"));
+        let at = At { index, ours, content, images };
+        said.push(chat_message(&place, message, &at, &mut calls, &mut asked.names)?);
     }
-    let mut chat = options(body)?;
-    chat["messages"] = Value::Array(said);
-    if let Some(tools) = body.get("tools").filter(|tools| tools.as_array().is_some_and(|tools| !tools.is_empty())) {
-        chat["tools"] = tools.clone();
+    asked.request["messages"] = Value::Array(said);
+    match body.get("tools") {
+        None | Some(Value::Null) => {}
+        Some(Value::Array(tools)) if tools.is_empty() => {}
+        Some(tools @ Value::Array(_)) => asked.request["tools"] = tools.clone(),
+        Some(_) => return Err(ApiError::invalid("tools", "'tools' must be a list")),
     }
-    Ok(Asked::Chat(chat, streams(body)?))
+    Ok(Asked::Chat(asked.request, asked.names))
 }
 
 /// `POST /api/generate`.
@@ -70,54 +77,77 @@ pub fn generate(body: &Map<String, Value>) -> Result<Asked, ApiError> {
         Some(Value::String(text)) => Ok(text.as_str()),
         Some(_) => Err(ApiError::invalid(name, format!("'{name}' must be a text"))),
     };
-    for name in ["suffix", "template"] {
-        if !text(name)?.is_empty() {
-            return Err(ApiError::invalid(name, format!("'{name}' is not supported here; leave it out")));
-        }
+    if !text("template")?.is_empty() {
+        let message = "'template' is in Ollama's own language, which no engine here reads; leave it out, set \
+                       'chat_template' in the model's manifest, or send the whole text with \"raw\": true";
+        return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("template"));
     }
-    let prompt = text("prompt")?;
-    let has_images = body.get("images").and_then(Value::as_array).is_some_and(|images| !images.is_empty());
-    if prompt.is_empty() && !has_images {
+    if body.get("context").and_then(Value::as_array).is_some_and(|tokens| !tokens.is_empty()) {
+        let message = "'context' cannot be read here; send what was said before as messages to /api/chat";
+        return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("context"));
+    }
+    let (prompt, suffix) = (text("prompt")?, text("suffix")?);
+    let has_images = match body.get("images") {
+        None | Some(Value::Null) => false,
+        Some(Value::Array(images)) => !images.is_empty(),
+        Some(_) => return Err(ApiError::invalid("images", "'images' must be a list")),
+    };
+    if prompt.is_empty() && suffix.is_empty() && !has_images {
         return nothing_asked(body);
     }
-    let mut request = options(body)?;
-    if body.get("raw") == Some(&json!(true)) {
-        request["prompt"] = json!(prompt);
+    let mut asked = Translation::begin(body)?;
+    if body.get("raw") == Some(&json!(true)) || !suffix.is_empty() {
+        if has_images {
+            let message = "'images' are read in a conversation only; leave out 'raw' and 'suffix'";
+            return Err(ApiError::invalid("images", message));
+        }
+        asked.set("prompt", json!(prompt), "prompt");
+        // The text behind the gap is for who serves the request to meet or to refuse.
+        if !suffix.is_empty() {
+            asked.set("suffix", json!(suffix), "suffix");
+        }
         // A completion's field is the number of alternatives.
-        if let Some(fields) = request.as_object_mut() {
+        if let Some(fields) = asked.request.as_object_mut() {
             let (wanted, top) = (fields.remove("logprobs"), fields.remove("top_logprobs"));
             if wanted == Some(json!(true)) {
-                fields.insert("logprobs".to_owned(), top.unwrap_or_else(|| json!(0)));
+                let name = if top.is_some() { "top_logprobs" } else { "logprobs" };
+                asked.set("logprobs", top.unwrap_or_else(|| json!(0)), name);
             }
         }
-        return Ok(Asked::Completion(request, streams(body)?));
+        return Ok(Asked::Completion(asked.request, asked.names));
     }
     let mut messages = Vec::new();
     let system = text("system")?;
     if !system.is_empty() {
         messages.push(json!({ "role": "system", "content": system }));
+        asked.names.made("messages[0]", "system");
     }
-    let asked = json!({ "role": "user", "content": prompt, "images": body.get("images") });
-    messages.push(chat_message(0, &asked, &mut Vec::new())?);
-    request["messages"] = Value::Array(messages);
-    Ok(Asked::Chat(request, streams(body)?))
+    let said = json!({ "role": "user", "content": prompt, "images": body.get("images") });
+    let index = messages.len();
+    let at = At { index, ours: format!("messages[{index}]"), content: "prompt".into(), images: "images".into() };
+    messages.push(chat_message("prompt", &said, &at, &mut Vec::new(), &mut asked.names)?);
+    asked.request["messages"] = Value::Array(messages);
+    asked.names.made("messages", "prompt");
+    Ok(Asked::Chat(asked.request, asked.names))
 }
 
-/// `POST /api/embed` and `/api/embeddings`.
-pub fn embed(body: &Map<String, Value>, shape: EmbedShape) -> Result<Value, ApiError> {
+/// `POST /api/embed` and `/api/embeddings`: the request as OpenAI's, and the names of its fields.
+pub fn embed(body: &Map<String, Value>, shape: EmbedShape) -> Result<(Value, Names), ApiError> {
     let field = if shape == EmbedShape::One { "prompt" } else { "input" };
     let input = match body.get(field) {
         Some(text @ Value::String(_)) => text.clone(),
         Some(Value::Array(texts)) if shape == EmbedShape::Several && texts.iter().all(Value::is_string) => json!(texts),
         _ => return Err(ApiError::invalid(field, format!("'{field}' is missing, or no text"))),
     };
+    let mut names = Names::default();
+    names.moved("input", field);
     let mut request = json!({ "model": model(body)?, "input": input });
     for (name, value) in body.iter().filter(|(_, value)| !value.is_null()) {
         if name == "keep_alive" || name == "dimensions" || name.starts_with("x_") {
             request[name] = value.clone();
         }
     }
-    Ok(request)
+    Ok((request, names))
 }
 
 fn nothing_asked(body: &Map<String, Value>) -> Result<Asked, ApiError> {
@@ -139,15 +169,15 @@ fn streams(body: &Map<String, Value>) -> Result<bool, ApiError> {
     }
 }
 
-/// The options with the names that OpenAI's API, or our worker's additions to it, have for them.
-const OPTIONS: [(&str, &str); 12] = [
+/// The fields of OpenAI's API, or of our worker's additions to it, and Ollama's options that hold the same values.
+pub(super) const OPTIONS: [(&str, &str); 12] = [
     ("temperature", "temperature"),
     ("top_p", "top_p"),
     ("top_k", "top_k"),
     ("min_p", "min_p"),
     ("seed", "seed"),
     ("stop", "stop"),
-    ("num_predict", "max_tokens"),
+    ("max_tokens", "num_predict"),
     ("repeat_penalty", "repeat_penalty"),
     ("repeat_last_n", "repeat_last_n"),
     ("presence_penalty", "presence_penalty"),
@@ -155,109 +185,168 @@ const OPTIONS: [(&str, &str); 12] = [
     ("logit_bias", "logit_bias"),
 ];
 
-/// Everything but what is said: model, options, form of the answer. Options that would load the model otherwise (`num_ctx`,
-/// `num_gpu`, …) are the manifest's and the operator's here, and passed over.
-fn options(body: &Map<String, Value>) -> Result<Value, ApiError> {
-    let mut request = json!({ "model": model(body)? });
-    let given = match body.get("options") {
-        None | Some(Value::Null) => None,
-        Some(Value::Object(options)) => Some(options),
-        Some(_) => return Err(ApiError::invalid("options", "'options' must be an object")),
-    };
-    for (theirs, ours) in OPTIONS {
-        let Some(value) = given.and_then(|options| options.get(theirs)).filter(|value| !value.is_null()) else {
-            continue;
-        };
-        // A negative length is no limit.
-        let is_no_limit = theirs == "num_predict" && value.as_i64().is_some_and(|limit| limit < 0);
-        if !is_no_limit {
-            request[ours] = value.clone();
-        }
-    }
-    if let Some(keep_alive) = body.get("keep_alive").filter(|value| !value.is_null()) {
-        keep_alive_of(body)?;
-        request["keep_alive"] = keep_alive.clone();
-    }
-    for (name, value) in body.iter().filter(|(name, _)| name.starts_with("x_")) {
-        request[name] = value.clone();
-    }
-    match body.get("format") {
-        None | Some(Value::Null) => {}
-        Some(Value::String(word)) if word.is_empty() => {}
-        Some(Value::String(word)) if word == "json" => request["response_format"] = json!({ "type": "json_object" }),
-        Some(schema @ Value::Object(_)) => {
-            let schema = json!({ "name": "format", "schema": schema, "strict": true });
-            request["response_format"] = json!({ "type": "json_schema", "json_schema": schema });
-        }
-        Some(_) => return Err(ApiError::invalid("format", "'format' must be \"json\" or a JSON schema")),
-    }
-    for name in ["logprobs", "top_logprobs"] {
-        if let Some(value) = body.get(name).filter(|value| !value.is_null()) {
-            request[name] = value.clone();
-        }
-    }
-    // A demand in another API's words is for who serves the request to meet or to refuse.
-    for name in DEMANDS.into_iter().flat_map(Demand::fields) {
-        if let Some(value) = body.get(name).or_else(|| given?.get(name)) {
-            request[name] = value.clone();
-        }
-    }
-    match body.get("think") {
-        None | Some(Value::Null) => {}
-        Some(Value::Bool(think)) => request["chat_template_kwargs"] = json!({ "enable_thinking": think }),
-        Some(Value::String(effort)) => request["reasoning_effort"] = json!(effort),
-        Some(_) => return Err(ApiError::invalid("think", "'think' must be true, false, or low, medium or high")),
-    }
-    if streams(body)? {
-        request["stream"] = json!(true);
-        request["stream_options"] = json!({ "include_usage": true });
-    }
-    Ok(request)
+/// Fields that OpenAI's API has too.
+const SAME: [&str; 4] = ["keep_alive", "logprobs", "top_logprobs", "continue_final_message"];
+
+/// A request on its way into OpenAI's words.
+struct Translation {
+    request: Value,
+    names: Names,
 }
 
-fn chat_message(index: usize, message: &Value, calls: &mut Vec<String>) -> Result<Value, ApiError> {
-    let place = |field: &str| format!("messages[{index}].{field}");
+impl Translation {
+    /// Everything but what is said: model, options, form of the answer. Options that would load the model otherwise
+    /// (`num_ctx`, `num_gpu`, …) are the manifest's and the operator's here, and passed over.
+    fn begin(body: &Map<String, Value>) -> Result<Self, ApiError> {
+        let mut asked = Self { request: json!({ "model": model(body)? }), names: Names::default() };
+        let given = match body.get("options") {
+            None | Some(Value::Null) => None,
+            Some(Value::Object(options)) => Some(options),
+            Some(_) => return Err(ApiError::invalid("options", "'options' must be an object")),
+        };
+        let option = |name: &str| given.and_then(|options| options.get(name)).filter(|value| !value.is_null());
+        for (ours, theirs) in OPTIONS {
+            let Some(value) = option(theirs) else { continue };
+            // A negative length is no limit.
+            if theirs != "num_predict" || value.as_i64().is_none_or(|limit| limit >= 0) {
+                asked.set(ours, value.clone(), &format!("options.{theirs}"));
+            }
+        }
+        keep_alive_of(body)?;
+        for (name, value) in body.iter().filter(|(_, value)| !value.is_null()) {
+            if name.starts_with("x_") || SAME.contains(&name.as_str()) {
+                asked.set(name, value.clone(), name);
+            }
+        }
+        asked.form(body)?;
+        // A demand in another API's words is for who serves the request to meet or to refuse.
+        for name in DEMANDS.into_iter().flat_map(Demand::fields) {
+            if let Some(value) = body.get(name) {
+                asked.set(name, value.clone(), name);
+            } else if let Some(value) = option(name) {
+                asked.set(name, value.clone(), &format!("options.{name}"));
+            }
+        }
+        match body.get("think") {
+            None | Some(Value::Null) => {}
+            Some(Value::Bool(think)) => {
+                asked.make("chat_template_kwargs", json!({ "enable_thinking": think }), "think")
+            }
+            Some(Value::String(effort)) => asked.make("reasoning_effort", json!(effort), "think"),
+            Some(_) => return Err(ApiError::invalid("think", "'think' must be true, false, or low, medium or high")),
+        }
+        if streams(body)? {
+            asked.make("stream", json!(true), "stream");
+            asked.make("stream_options", json!({ "include_usage": true }), "stream");
+        }
+        Ok(asked)
+    }
+
+    /// A field that holds the same value as the request's `theirs`.
+    fn set(&mut self, ours: &str, value: Value, theirs: &str) {
+        self.request[ours] = value;
+        self.names.moved(ours, theirs);
+    }
+
+    /// A field that is made of the request's `theirs`.
+    fn make(&mut self, ours: &str, value: Value, theirs: &str) {
+        self.request[ours] = value;
+        self.names.made(ours, theirs);
+    }
+
+    /// The form that the answer shall have.
+    fn form(&mut self, body: &Map<String, Value>) -> Result<(), ApiError> {
+        match body.get("format") {
+            None | Some(Value::Null) => {}
+            Some(Value::String(word)) if word.is_empty() => {}
+            Some(Value::String(word)) if word == "json" => {
+                self.make("response_format", json!({ "type": "json_object" }), "format");
+            }
+            Some(schema @ Value::Object(_)) => {
+                let schema = json!({ "name": "format", "schema": schema, "strict": true });
+                self.make("response_format", json!({ "type": "json_schema", "json_schema": schema }), "format");
+                self.names.moved("response_format.json_schema.schema", "format");
+            }
+            Some(_) => return Err(ApiError::invalid("format", "'format' must be \"json\" or a JSON schema")),
+        }
+        Ok(())
+    }
+}
+
+/// The places of a message: its number, its place in the translation, and those of its text and pictures in the request.
+struct At {
+    index: usize,
+    ours: String,
+    content: String,
+    images: String,
+}
+
+fn chat_message(
+    place: &str,
+    message: &Value,
+    at: &At,
+    calls: &mut Vec<String>,
+    names: &mut Names,
+) -> Result<Value, ApiError> {
+    let ours = &at.ours;
     let role = message.get("role").and_then(Value::as_str).unwrap_or_default();
     if !["system", "user", "assistant", "tool"].contains(&role) {
         let message = format!("'role' must be system, user, assistant or tool, not '{role}'");
-        return Err(ApiError::invalid(place("role"), message));
+        return Err(ApiError::invalid(format!("{place}.role"), message));
     }
     let text = match message.get("content") {
         None | Some(Value::Null) => "",
         Some(Value::String(text)) => text.as_str(),
-        Some(_) => return Err(ApiError::invalid(place("content"), "'content' must be a text")),
+        Some(_) => return Err(ApiError::invalid(at.content.as_str(), "'content' must be a text")),
     };
     let mut said = json!({ "role": role, "content": text });
-    let images = message.get("images").and_then(Value::as_array).filter(|images| !images.is_empty());
-    if let Some(images) = images {
+    names.made(ours.as_str(), place);
+    names.made(format!("{ours}.content"), at.content.as_str());
+    let images: &[Value] = match message.get("images") {
+        None | Some(Value::Null) => &[],
+        Some(Value::Array(images)) => images,
+        Some(_) => return Err(ApiError::invalid(at.images.as_str(), "'images' must be a list")),
+    };
+    if !images.is_empty() {
         let mut parts = vec![json!({ "type": "text", "text": text })];
-        for image in images {
+        for (index, image) in images.iter().enumerate() {
+            let theirs = format!("{}[{index}]", at.images);
             let data = image.as_str().filter(|data| is_picture(data)).ok_or_else(|| {
-                ApiError::invalid(place("images"), "an image must be a text in base64; links are not followed")
+                ApiError::invalid(theirs.as_str(), "an image must be a text in base64; links are not followed")
             })?;
             let url = format!("data:{};base64,{data}", media_type(data));
+            names.made(format!("{ours}.content[{}]", parts.len()), theirs);
             parts.push(json!({ "type": "image_url", "image_url": { "url": url } }));
         }
         said["content"] = Value::Array(parts);
     }
     if let Some(made) = message.get("tool_calls").and_then(Value::as_array).filter(|made| !made.is_empty()) {
         calls.clear();
-        let call = |(number, call): (usize, &Value)| {
+        let mut translated = Vec::new();
+        for (number, call) in made.iter().enumerate() {
             let function = &call["function"];
-            let id = call["id"].as_str().map_or_else(|| format!("call_{index}_{number}"), str::to_owned);
+            let theirs = format!("{place}.tool_calls[{number}]");
+            let id = call["id"].as_str().map_or_else(|| format!("call_{}_{number}", at.index), str::to_owned);
             calls.push(id.clone());
             let arguments = match &function["arguments"] {
                 Value::String(text) => text.clone(),
                 other => other.to_string(),
             };
-            json!({ "id": id, "type": "function", "function": { "name": function["name"], "arguments": arguments } })
-        };
-        said["tool_calls"] = made.iter().enumerate().map(call).collect();
+            names.made(format!("{ours}.tool_calls[{number}]"), theirs.as_str());
+            for field in ["name", "arguments"] {
+                let field = format!("function.{field}");
+                names.made(format!("{ours}.tool_calls[{number}].{field}"), format!("{theirs}.{field}"));
+            }
+            translated.push(json!({
+                "id": id, "type": "function", "function": { "name": function["name"], "arguments": arguments },
+            }));
+        }
+        said["tool_calls"] = Value::Array(translated);
     }
     if role == "tool" {
         let own = message.get("tool_call_id").and_then(Value::as_str).map(str::to_owned);
         // Results come in the order of the calls.
-        let next = if calls.is_empty() { format!("call_{index}") } else { calls.remove(0) };
+        let next = if calls.is_empty() { format!("call_{}", at.index) } else { calls.remove(0) };
         said["tool_call_id"] = json!(own.unwrap_or(next));
     }
     Ok(said)

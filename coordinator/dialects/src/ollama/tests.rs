@@ -4,7 +4,8 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use super::*;
-use crate::{Reshape, Stamp};
+use crate::names::tests::check_every_place;
+use crate::{Names, Reshape, Stamp};
 
 fn object(value: Value) -> Map<String, Value> {
     value.as_object().unwrap().clone()
@@ -30,7 +31,7 @@ fn en_7_a_chat_with_everything_becomes_openais() {
         ],
         "tools": [{ "type": "function", "function": { "name": "look" } }],
     }));
-    let Asked::Chat(chat, true) = chat(&body).unwrap() else { panic!() };
+    let Asked::Chat(chat, _) = chat(&body).unwrap() else { panic!() };
     assert_eq!(
         chat,
         json!({
@@ -56,23 +57,23 @@ fn en_7_a_chat_with_everything_becomes_openais() {
 fn en_7_logprobs_and_demands_are_passed_on_and_logprobs_come_back() {
     let asked = json!({ "model": "m", "messages": [{ "role": "user", "content": "?" }], "stream": false,
         "logprobs": true, "top_logprobs": 2, "grammar": "x", "options": { "guided_regex": "y" } });
-    let Asked::Chat(asked, false) = chat(&object(asked)).unwrap() else { panic!() };
+    let Asked::Chat(asked, _) = chat(&object(asked)).unwrap() else { panic!() };
     assert_eq!((&asked["logprobs"], &asked["top_logprobs"]), (&json!(true), &json!(2)));
     assert_eq!((&asked["grammar"], &asked["guided_regex"]), (&json!("x"), &json!("y")));
     for (given, number) in [(json!({ "logprobs": true }), 0), (json!({ "logprobs": true, "top_logprobs": 3 }), 3)] {
         let mut raw = object(json!({ "model": "m", "prompt": "?", "raw": true }));
         raw.extend(object(given));
-        let Asked::Completion(asked, true) = generate(&raw).unwrap() else { panic!() };
+        let Asked::Completion(asked, _) = generate(&raw).unwrap() else { panic!() };
         assert_eq!((&asked["logprobs"], asked.get("top_logprobs")), (&json!(number), None));
     }
     let told = json!([{ "token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": [] }]);
     let answer = json!({ "choices": [{ "message": { "content": "a" }, "logprobs": { "content": told } }] });
-    let mut reshape = OllamaFromChat::new(AnswerShape::Chat, stamp(), elapsed());
+    let mut reshape = OllamaFromChat::new(AnswerShape::Chat, stamp(), Names::default(), elapsed());
     let whole: Value = serde_json::from_slice(&reshape.whole(200, &answer.to_string().into()).unwrap()).unwrap();
     assert_eq!(whole["logprobs"], told);
     let chunk = json!({ "choices": [{ "text": "a", "logprobs": {
         "tokens": ["a"], "token_logprobs": [-0.5], "top_logprobs": [{ "a": -0.5, "b": -1.0 }] } }] });
-    let mut reshape = OllamaFromChat::new(AnswerShape::Generate, stamp(), elapsed());
+    let mut reshape = OllamaFromChat::new(AnswerShape::Generate, stamp(), Names::default(), elapsed());
     let line: Value = serde_json::from_slice(&reshape.piece(format!("data: {chunk}\n\n").as_bytes())).unwrap();
     assert_eq!(
         (&line["logprobs"][0]["logprob"], line["logprobs"][0]["top_logprobs"][1]["token"].as_str()),
@@ -96,14 +97,21 @@ fn an_empty_prompt_loads_and_keep_alive_0_unloads() {
 
 #[test]
 fn generate_is_a_chat_unless_it_is_raw() {
-    let Asked::Chat(chat, false) =
+    let Asked::Chat(chat, _) =
         generate(&object(json!({ "model": "m", "prompt": "p", "system": "s", "stream": false }))).unwrap()
     else {
         panic!()
     };
     assert_eq!(chat["messages"], json!([{ "role": "system", "content": "s" }, { "role": "user", "content": "p" }]));
-    let raw = generate(&object(json!({ "model": "m", "prompt": "p", "raw": true, "stream": false })));
-    assert_eq!(raw, Ok(Asked::Completion(json!({ "model": "m", "prompt": "p" }), false)));
+    for (field, value) in [("raw", json!(true)), ("suffix", json!("s"))] {
+        let asked = json!({ "model": "m", "prompt": "p", "stream": false, field: value });
+        let Ok(Asked::Completion(asked, _)) = generate(&object(asked)) else { panic!() };
+        let mut expected = json!({ "model": "m", "prompt": "p" });
+        if field == "suffix" {
+            expected["suffix"] = value;
+        }
+        assert_eq!(asked, expected);
+    }
 }
 
 #[test]
@@ -111,7 +119,12 @@ fn mistakes_are_named() {
     for (body, param) in [
         (json!({}), "model"),
         (json!({ "model": "m", "prompt": 7 }), "prompt"),
-        (json!({ "model": "m", "prompt": "p", "suffix": "s" }), "suffix"),
+        (json!({ "model": "m", "prompt": "p", "suffix": 7 }), "suffix"),
+        (json!({ "model": "m", "prompt": "p", "template": "{{ .Prompt }}" }), "template"),
+        (json!({ "model": "m", "prompt": "p", "context": [1, 2] }), "context"),
+        (json!({ "model": "m", "prompt": "p", "images": "AAAA" }), "images"),
+        (json!({ "model": "m", "prompt": "p", "images": ["http://x.example/a.png"] }), "images[0]"),
+        (json!({ "model": "m", "prompt": "p", "images": ["AAAA"], "raw": true }), "images"),
         (json!({ "model": "m", "prompt": "p", "format": 7 }), "format"),
         (json!({ "model": "m", "prompt": "p", "options": [] }), "options"),
         (json!({ "model": "m", "prompt": "p", "keep_alive": "soon" }), "keep_alive"),
@@ -131,7 +144,7 @@ fn a_stream_comes_as_lines_and_ends_with_what_it_cost() {
         data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\":1}\"}}]}}]}\n\n\
         data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"length\"}],\"timings\":{\"prompt_ms\":2,\"predicted_ms\":4.5}}\n\n\
         data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":2}}\n\ndata: [DONE]\n\n";
-    let mut reshape = OllamaFromChat::new(AnswerShape::Chat, stamp(), elapsed());
+    let mut reshape = OllamaFromChat::new(AnswerShape::Chat, stamp(), Names::default(), elapsed());
     let mut out = Vec::new();
     for piece in stream.as_bytes().chunks(9) {
         out.extend_from_slice(&reshape.piece(piece));
@@ -156,7 +169,7 @@ fn a_stream_comes_as_lines_and_ends_with_what_it_cost() {
 fn a_whole_answer_and_an_error() {
     let answer = json!({ "choices": [{ "message": { "content": "Yes" }, "finish_reason": "stop" }],
         "usage": { "prompt_tokens": 3, "completion_tokens": 1 } });
-    let mut reshape = OllamaFromChat::new(AnswerShape::Generate, stamp(), elapsed());
+    let mut reshape = OllamaFromChat::new(AnswerShape::Generate, stamp(), Names::default(), elapsed());
     let line: Value = serde_json::from_slice(&reshape.whole(200, &answer.to_string().into()).unwrap()).unwrap();
     assert_eq!(
         (&line["response"], &line["done"], &line["eval_duration"]),
@@ -164,7 +177,7 @@ fn a_whole_answer_and_an_error() {
     );
     let error = reshape.whole(404, &Bytes::from_static(br#"{"error":{"message":"there is no model 'x'"}}"#)).unwrap();
     assert_eq!(error, r#"{"error":"there is no model 'x'"}"#);
-    let mut reshape = OllamaFromChat::new(AnswerShape::Chat, stamp(), elapsed());
+    let mut reshape = OllamaFromChat::new(AnswerShape::Chat, stamp(), Names::default(), elapsed());
     assert_eq!(reshape.piece(b"data: {\"error\":{\"message\":\"gone\"}}\n\n"), "{\"error\":\"gone\"}\n");
     assert_eq!(reshape.end(), "");
 }
@@ -178,5 +191,69 @@ fn moments_are_written_as_rfc_3339_has_them() {
         (4_102_444_800, "2100-01-01T00:00:00Z"),
     ] {
         assert_eq!(timestamp(seconds), text);
+    }
+}
+
+#[test]
+fn en_6_en_7_every_field_of_a_translation_is_named_as_the_client_named_it() {
+    let options = json!({
+        "temperature": 1, "top_p": 0.5, "top_k": 4, "min_p": 0.1, "seed": 1, "stop": ["x"], "num_predict": 9,
+        "repeat_penalty": 1.1, "repeat_last_n": 9, "presence_penalty": 1, "frequency_penalty": 1, "logit_bias": { "1": 2 },
+        "mirostat": 1,
+    });
+    for (ours, theirs) in super::request::OPTIONS {
+        let asked = json!({ "model": "m", "prompt": "p", "options": options });
+        let Asked::Chat(chat, names) = generate(&object(asked)).unwrap() else { panic!() };
+        assert!(chat.get(ours).is_some(), "'{ours}' is not tried");
+        assert_eq!(names.place(ours), format!("options.{theirs}"));
+    }
+    let schema = json!({ "type": "object", "properties": {} });
+    let common = json!({
+        "model": "m", "options": options, "stream": true, "keep_alive": "5m", "logprobs": true, "top_logprobs": 2,
+        "grammar": "x", "format": schema, "x_priority": 3, "think": "low",
+    });
+    let with = |more: Value| {
+        let mut body = object(common.clone());
+        body.extend(object(more));
+        Value::Object(body)
+    };
+    let image = "/9j/AA";
+    let conversation = json!({
+        "messages": [
+            { "role": "user", "content": "What?", "images": [image, image] },
+            { "role": "assistant", "content": "", "tool_calls": [{ "function": { "name": "look", "arguments": { "x": 1 } } }] },
+            { "role": "tool", "content": "cat" },
+        ],
+        "tools": [{ "type": "function", "function": { "name": "look", "parameters": { "type": "object" } } }],
+    });
+    for (read, asked) in [
+        (chat as fn(&Map<String, Value>) -> _, with(conversation.clone())),
+        (chat, with(json!({ "messages": conversation["messages"], "think": true }))),
+        (generate, with(json!({ "prompt": "p", "system": "s", "images": [image] }))),
+        (generate, with(json!({ "prompt": "p" }))),
+        (generate, with(json!({ "prompt": "p", "suffix": "s" }))),
+        (generate, with(json!({ "prompt": "p", "raw": true, "top_logprobs": null }))),
+    ] {
+        let (Asked::Chat(ours, names) | Asked::Completion(ours, names)) = read(&object(asked.clone())).unwrap() else {
+            panic!()
+        };
+        check_every_place(&names, &ours, &asked);
+        let schema = names.place("response_format.json_schema.schema.properties");
+        assert_eq!((names.place("response_format").as_ref(), schema.as_ref()), ("format", "format.properties"));
+        assert_eq!(names.place("stop[2]"), "options.stop[2]");
+        let refused = json!({ "error": { "message": "'max_tokens' is wrong", "param": "max_tokens" } });
+        let mut reshape = OllamaFromChat::new(AnswerShape::Chat, stamp(), names.clone(), elapsed());
+        let expected = json!({ "error": "'options.num_predict' is wrong" });
+        let said: Value = serde_json::from_slice(&reshape.whole(400, &refused.to_string().into()).unwrap()).unwrap();
+        assert_eq!(said, expected);
+        let line: Value = serde_json::from_slice(&reshape.piece(format!("data: {refused}\n\n").as_bytes())).unwrap();
+        assert_eq!(line, expected);
+    }
+    for (shape, asked) in [
+        (EmbedShape::One, json!({ "model": "m", "prompt": "p", "dimensions": 4 })),
+        (EmbedShape::Several, json!({ "model": "m", "input": ["p", "q"], "x_priority": 1 })),
+    ] {
+        let (ours, names) = embed(&object(asked.clone()), shape).unwrap();
+        check_every_place(&names, &ours, &asked);
     }
 }

@@ -1,0 +1,214 @@
+//! The names that a client gave to the fields of a request that was translated. An error about the translation is put back
+//! into them, so that it names what the client wrote.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use model_boss_protocol::ApiError;
+use serde_json::Value;
+
+/// The fields of a translated request that have another name, or another place, in the client's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    /// By the translation's place, such as `messages[1].content`.
+    origins: BTreeMap<String, Origin>,
+}
+
+/// The place of the client's request that a place of the translation comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Origin {
+    /// The same value: what is below it has the same place below that one.
+    Moved(String),
+    /// A value made of that one: what is below it is no field of the client's.
+    Made(String),
+}
+
+impl Names {
+    /// Notes that the value at `ours` is the one that the client has at `theirs`.
+    pub(crate) fn moved(&mut self, ours: impl Into<String>, theirs: impl Into<String>) {
+        self.origins.insert(ours.into(), Origin::Moved(theirs.into()));
+    }
+
+    /// Notes that the value at `ours` was made of the one that the client has at `theirs`.
+    pub(crate) fn made(&mut self, ours: impl Into<String>, theirs: impl Into<String>) {
+        self.origins.insert(ours.into(), Origin::Made(theirs.into()));
+    }
+
+    /// The client's name for a place of the translation.
+    pub fn place<'a>(&self, ours: &'a str) -> Cow<'a, str> {
+        self.renamed(ours).map_or(Cow::Borrowed(ours), Cow::Owned)
+    }
+
+    /// The same error in the client's names.
+    #[must_use]
+    pub fn put_back(&self, mut error: ApiError) -> ApiError {
+        if self.origins.is_empty() {
+            return error;
+        }
+        error.message = self.words(&error.message, error.param.as_deref());
+        error.param = error.param.map(|param| self.place(&param).into_owned());
+        error
+    }
+
+    /// The same for the body of an error, of whatever process.
+    pub(crate) fn put_back_body(&self, mut body: Value) -> Value {
+        match body.get_mut("error") {
+            Some(Value::String(message)) => *message = self.words(message, None),
+            Some(Value::Object(error)) => {
+                let param = error.get("param").and_then(Value::as_str).map(str::to_owned);
+                if let Some(Value::String(message)) = error.get_mut("message") {
+                    *message = self.words(message, param.as_deref());
+                }
+                if let Some(param) = param {
+                    error.insert("param".to_owned(), self.place(&param).into());
+                }
+            }
+            _ => {}
+        }
+        body
+    }
+
+    fn renamed(&self, ours: &str) -> Option<String> {
+        let mut known = ours;
+        loop {
+            match self.origins.get(known) {
+                Some(Origin::Moved(theirs)) => return Some(format!("{theirs}{}", &ours[known.len()..])),
+                Some(Origin::Made(theirs)) => return Some(theirs.clone()),
+                None => known = &known[..known.rfind(['.', '['])?],
+            }
+        }
+    }
+
+    /// A message with its fields renamed. A field is a word in quotes, or one that no language has: with an underscore in it.
+    fn words(&self, message: &str, param: Option<&str>) -> String {
+        let mut out = String::with_capacity(message.len());
+        let mut rest = message;
+        while let Some(start) = rest.find(is_of_place) {
+            out.push_str(&rest[..start]);
+            let quote = out.chars().next_back().filter(|quote| QUOTES.contains(quote));
+            let word = &rest[start..];
+            let word = &word[..word.find(|c| !is_of_place(c)).unwrap_or(word.len())];
+            rest = &rest[start + word.len()..];
+            let place = word.trim_end_matches('.');
+            let is_field = match quote {
+                Some(quote) => rest.starts_with(quote),
+                None => place.contains('_'),
+            };
+            out.push_str(&if is_field { self.word(place, param) } else { Cow::Borrowed(place) });
+            out.push_str(&word[place.len()..]);
+        }
+        out + rest
+    }
+
+    /// A field of a message: a whole place, or the last part of the one that the message is about.
+    fn word<'a>(&self, word: &'a str, param: Option<&str>) -> Cow<'a, str> {
+        if let Some(theirs) = self.renamed(word) {
+            return Cow::Owned(theirs);
+        }
+        let theirs = param.filter(|param| last(param) == word).and_then(|param| self.renamed(param));
+        theirs.map_or(Cow::Borrowed(word), |theirs| Cow::Owned(last(&theirs).to_owned()))
+    }
+}
+
+const QUOTES: [char; 3] = ['\'', '"', '`'];
+
+fn is_of_place(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "_.[]".contains(c)
+}
+
+fn last(place: &str) -> &str {
+    place.rsplit('.').next().unwrap_or(place)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use model_boss_protocol::ErrorCode;
+    use serde_json::json;
+
+    /// What a place of a document holds.
+    fn at<'a>(document: &'a Value, place: &str) -> Option<&'a Value> {
+        document.pointer(&format!("/{}", place.replace(']', "").replace(['.', '['], "/")))
+    }
+
+    fn places(value: &Value, place: &str, found: &mut Vec<String>) {
+        match value {
+            Value::Object(fields) => {
+                let dot = if place.is_empty() { "" } else { "." };
+                fields.iter().for_each(|(name, value)| places(value, &format!("{place}{dot}{name}"), found));
+            }
+            Value::Array(items) => {
+                items.iter().enumerate().for_each(|(index, item)| places(item, &format!("{place}[{index}]"), found));
+            }
+            _ => {}
+        }
+        if !place.is_empty() {
+            found.push(place.to_owned());
+        }
+    }
+
+    /// Every place of a translation has a name that is a place of the client's request.
+    pub(crate) fn check_every_place(names: &Names, translation: &Value, client: &Value) {
+        let mut found = Vec::new();
+        places(translation, "", &mut found);
+        for ours in found {
+            let theirs = names.place(&ours);
+            assert!(at(client, &theirs).is_some(), "'{ours}' is called '{theirs}', which is not in {client}");
+            let error = ApiError::invalid(ours.clone(), format!("'{ours}' is wrong"));
+            assert_eq!(names.put_back(error), ApiError::invalid(theirs.clone(), format!("'{theirs}' is wrong")));
+        }
+    }
+
+    fn names() -> Names {
+        let mut names = Names::default();
+        names.moved("stop", "stop_sequences");
+        names.moved("max_tokens", "options.num_predict");
+        names.made("messages[0]", "system");
+        names.moved("messages[1]", "messages[0]");
+        names.moved("messages[1].content[0].image_url.url", "messages[0].content[0].source.data");
+        names
+    }
+
+    #[test]
+    fn a_place_has_the_name_of_the_nearest_known_place_above_it() {
+        for (ours, theirs) in [
+            ("stop", "stop_sequences"),
+            ("stop[3]", "stop_sequences[3]"),
+            ("stops", "stops"),
+            ("messages", "messages"),
+            ("messages[0].content[2].text", "system"),
+            ("messages[1].content[0].text", "messages[0].content[0].text"),
+            ("messages[1].content[0].image_url.url", "messages[0].content[0].source.data"),
+            ("messages[11]", "messages[11]"),
+        ] {
+            assert_eq!(names().place(ours), theirs);
+        }
+    }
+
+    #[test]
+    fn messages_name_fields_as_the_client_did_and_keep_all_other_words() {
+        for (ours, theirs) in [
+            ("'stop' has 9 entries; stop that", "'stop_sequences' has 9 entries; stop that"),
+            (
+                "max_tokens is large. Leave out max_tokens.",
+                "options.num_predict is large. Leave out options.num_predict.",
+            ),
+            ("'stop[2]': expected a text", "'stop_sequences[2]': expected a text"),
+            ("the user's 'stop and go'", "the user's 'stop and go'"),
+            ("\"max_tokens\" or `stop`", "\"options.num_predict\" or `stop_sequences`"),
+            ("größer: 'stop' …", "größer: 'stop_sequences' …"),
+        ] {
+            let error = ApiError::invalid("stop", ours);
+            assert_eq!(names().put_back(error), ApiError::invalid("stop_sequences", theirs));
+        }
+        let error = ApiError::invalid("messages[1].content[0].image_url.url", "'url' must be data");
+        assert_eq!(names().put_back(error).message, "'data' must be data");
+        let body = ApiError::new(ErrorCode::ModelNotFound, "no model").body(model_boss_protocol::ErrorSource::Worker);
+        let body = serde_json::to_value(body).unwrap();
+        assert_eq!(names().put_back_body(body.clone()), body);
+        assert_eq!(names().put_back_body(json!({ "error": "'stop' is long" }))["error"], "'stop_sequences' is long");
+        for odd in [json!(null), json!("stop"), json!([{}]), json!({ "error": null }), json!({ "error": [7] })] {
+            assert_eq!(names().put_back_body(odd.clone()), odd);
+        }
+    }
+}
