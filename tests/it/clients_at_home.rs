@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use model_boss_tests::{Behaviour, Boss, Sandbox, question};
-use serde_json::json;
+use serde_json::{Value, json};
 
 async fn raw(boss: &Boss, head: &str) -> String {
     String::from_utf8(boss.client().raw(head.as_bytes()).await).unwrap()
@@ -61,6 +61,72 @@ async fn en_7_what_ollamas_command_line_asks_first_is_answered() {
     assert_eq!(pulled.status, StatusCode::OK, "{pulled:?}");
     assert!(String::from_utf8_lossy(&pulled.body).ends_with("{\"status\":\"success\"}\n"), "{pulled:?}");
     assert_eq!(boss.client().post("/api/show", &json!({ "model": "alpha" })).await.status, StatusCode::OK);
+    boss.finish().await;
+}
+
+/// The requests of Ollama's `cmd/cmd.go` and `api/client.go`, field by field.
+#[tokio::test]
+async fn en_7_every_command_of_ollamas_command_line_gets_what_it_reads() {
+    let sandbox = Sandbox::new();
+    let _model = sandbox.fake_model("alpha", Behaviour::default());
+    let boss = sandbox.start().await;
+    let show = async |name: &str| {
+        let asked =
+            json!({ "model": "", "system": "", "template": "", "verbose": false, "options": null, "name": name });
+        boss.client().post("/api/show", &asked).await
+    };
+    let generate = |more: Value| {
+        let mut asked =
+            json!({ "model": "alpha", "prompt": "", "suffix": "", "system": "", "template": "", "options": null });
+        asked.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        asked
+    };
+    let last = async |path: &str, asked: Value| -> Value {
+        let answer = boss.client().post(path, &asked).await;
+        assert_eq!(answer.status, StatusCode::OK, "{path} {asked}: {answer:?}");
+        serde_json::from_str(String::from_utf8_lossy(&answer.body).lines().last().unwrap()).unwrap()
+    };
+
+    // run: what the model is, its load, a question, a conversation.
+    assert!(show("alpha").await.json()["model_info"].is_object());
+    assert_eq!(last("/api/generate", generate(json!({ "keep_alive": "1h5m0s" }))).await["done_reason"], "load");
+    let asked = generate(json!({ "prompt": "?", "context": [], "options": {}, "think": false }));
+    let said = last("/api/generate", asked).await;
+    assert!(said["done"] == true && said["total_duration"].as_u64() > Some(0), "{said}");
+    let said = json!([{ "role": "user", "content": "?" }]);
+    let asked = json!({ "model": "alpha", "messages": said, "options": {}, "keep_alive": -1 });
+    assert_eq!(last("/api/chat", asked).await["done_reason"], "stop");
+
+    // ps, list, stop.
+    let running = boss.read("/api/ps").await;
+    let entry = &running["models"][0];
+    assert!(entry["digest"].as_str().unwrap().len() > 12 && entry["size"].as_u64() > Some(0), "{running}");
+    assert_eq!(boss.read("/api/tags").await["models"][0]["name"], "alpha");
+    assert_eq!(last("/api/generate", generate(json!({ "keep_alive": "0s" }))).await["done_reason"], "unload");
+    assert_eq!(boss.read("/api/ps").await["models"], json!([]));
+
+    // A name that is not there: `stop` and `rm` look for these words, and `run` tries to pull for the status.
+    let missing = show("nobody").await;
+    assert_eq!(missing.status, StatusCode::NOT_FOUND, "{missing:?}");
+    assert!(missing.json()["error"].as_str().unwrap().contains("not found"), "{missing:?}");
+    let asked =
+        json!({ "model": "nobody", "insecure": false, "username": "", "password": "", "stream": null, "name": "" });
+    let pulled = boss.client().post("/api/pull", &asked).await;
+    assert_eq!(pulled.status, StatusCode::NOT_FOUND, "{pulled:?}");
+    assert!(pulled.json()["error"].as_str().unwrap().contains("manifest"), "{pulled:?}");
+    // rm, cp, create, push, signin: nothing of it is here, and each says so in a text.
+    for (method, path) in [
+        ("DELETE", "/api/delete"),
+        ("POST", "/api/copy"),
+        ("POST", "/api/create"),
+        ("POST", "/api/push"),
+        ("POST", "/api/me"),
+        ("GET", "/api/status"),
+    ] {
+        let answer =
+            raw(&boss, &format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")).await;
+        assert!(answer.starts_with("HTTP/1.1 404") && answer.contains("{\"error\":\""), "{path}: {answer}");
+    }
     boss.finish().await;
 }
 

@@ -249,7 +249,7 @@ async fn the_command_line_checks_explains_and_plans() {
     assert!(!good && text.contains("tasks.here.ladder[1]"), "a prefix given here is a cloud: {text}");
     let boss = sandbox.start().await;
     let (good, text) = cli(Some(&boss), &["tasks", "explain", "chat"]);
-    assert!(good && text.contains("rung 1     beta: there is no model 'beta'"), "{text}");
+    assert!(good && text.contains("rung 1     beta: the model 'beta' was not found"), "{text}");
     assert!(text.contains("a request now: rung 0, alpha (preferred)"), "{text}");
     assert!(cli(Some(&boss), &["config", "set", "allowCloudFallback=false"]).0);
     let (good, text) = cli(Some(&boss), &["tasks", "explain", "chat"]);

@@ -12,7 +12,7 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use model_boss_core::{LoadOptions, Moment, SlotView};
 use model_boss_dialects::ollama::{
     AnswerShape, Asked, EmbedShape, OllamaFromChat, OllamaFromEmbeddings, chat as chat_request, embed as embed_request,
-    generate as generate_request, keep_alive_of, timestamp,
+    generate as generate_request, keep_alive_of, model_name, timestamp,
 };
 use model_boss_dialects::{Names, Reshape, Stamp};
 use model_boss_protocol::{ApiError, Category, DeviceId, ErrorCode, KeepAlive, Priority};
@@ -121,7 +121,7 @@ async fn request(
 
 /// The model under the name that the rest of us reads. Answers repeat the name that was asked for.
 fn named(body: &mut Map<String, Value>) -> Stamp {
-    let asked = body.get("model").or_else(|| body.get("name")).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let asked = model_name(body).unwrap_or_default().to_owned();
     if !asked.is_empty() {
         body.insert("model".to_owned(), json!(asked));
     }

@@ -3,7 +3,7 @@
 use model_boss_protocol::{ApiError, ErrorCode};
 
 pub(super) fn unknown_model(id: &str) -> ApiError {
-    ApiError::new(ErrorCode::ModelNotFound, format!("there is no model '{id}'; GET /v1/models lists them"))
+    ApiError::new(ErrorCode::ModelNotFound, format!("the model '{id}' was not found; GET /v1/models lists them"))
         .with_param("model")
 }
 

@@ -206,7 +206,7 @@ impl Scheduler {
     fn admit_unload(&mut self, by: &Principal, name: &ModelId) -> Result<Option<ModelIndex>, ApiError> {
         let error = |code, message: String| Err(ApiError::new(code, message).with_param("model_name"));
         let Some(model) = self.catalog.resolve(name.as_str()) else {
-            let message = format!("there is no model '{name}'; GET /v1/models lists all");
+            let message = format!("the model '{name}' was not found; GET /v1/models lists all");
             return error(ErrorCode::ModelNotFound, message);
         };
         if *by != Principal::Operator {

@@ -128,7 +128,7 @@ impl Scheduler {
         } else {
             format!("did you mean {}?", close.iter().map(|n| format!("'{n}'")).collect::<Vec<_>>().join(" or "))
         };
-        ApiError::new(ErrorCode::ModelNotFound, format!("there is no model '{name}'; {hint}")).with_param("model")
+        ApiError::new(ErrorCode::ModelNotFound, format!("the model '{name}' was not found; {hint}")).with_param("model")
     }
 
     /// A request was put into the queue: does something follow from it?

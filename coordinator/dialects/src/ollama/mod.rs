@@ -5,7 +5,7 @@ mod answer;
 mod request;
 
 pub use answer::{AnswerShape, Elapsed, OllamaFromChat, OllamaFromEmbeddings, error_text, timestamp};
-pub use request::{Asked, EmbedShape, chat, embed, generate, keep_alive_of};
+pub use request::{Asked, EmbedShape, chat, embed, generate, keep_alive_of, model_name};
 
 #[cfg(test)]
 mod tests;

@@ -51,7 +51,7 @@ pub fn chat(body: &Map<String, Value>) -> Result<Asked, ApiError> {
         return nothing_asked(body);
     }
     // Ollama's calls have no ids; OpenAI's results name the call they answer.
-    let mut calls: Vec<String> = Vec::new();
+    let mut calls = Vec::new();
     let mut said = Vec::new();
     let mut asked = Translation::begin(body)?;
     for (index, message) in messages.iter().enumerate() {
@@ -157,8 +157,12 @@ fn nothing_asked(body: &Map<String, Value>) -> Result<Asked, ApiError> {
 }
 
 fn model(body: &Map<String, Value>) -> Result<&str, ApiError> {
-    let name = body.get("model").or_else(|| body.get("name")).and_then(Value::as_str).filter(|name| !name.is_empty());
-    name.ok_or_else(|| ApiError::invalid("model", "'model' is missing"))
+    model_name(body).ok_or_else(|| ApiError::invalid("model", "'model' is missing"))
+}
+
+/// The model that a request names. Ollama's command line still uses the older field, beside an empty `model`.
+pub fn model_name(body: &Map<String, Value>) -> Option<&str> {
+    ["model", "name"].into_iter().filter_map(|field| body.get(field)?.as_str()).find(|name| !name.is_empty())
 }
 
 fn streams(body: &Map<String, Value>) -> Result<bool, ApiError> {
@@ -281,11 +285,17 @@ struct At {
     images: String,
 }
 
+/// A call of a tool that has no result yet.
+struct Call {
+    id: String,
+    name: String,
+}
+
 fn chat_message(
     place: &str,
     message: &Value,
     at: &At,
-    calls: &mut Vec<String>,
+    calls: &mut Vec<Call>,
     names: &mut Names,
 ) -> Result<Value, ApiError> {
     let ours = &at.ours;
@@ -327,7 +337,7 @@ fn chat_message(
             let function = &call["function"];
             let theirs = format!("{place}.tool_calls[{number}]");
             let id = call["id"].as_str().map_or_else(|| format!("call_{}_{number}", at.index), str::to_owned);
-            calls.push(id.clone());
+            calls.push(Call { id: id.clone(), name: function["name"].as_str().unwrap_or_default().to_owned() });
             let arguments = match &function["arguments"] {
                 Value::String(text) => text.clone(),
                 other => other.to_string(),
@@ -345,8 +355,10 @@ fn chat_message(
     }
     if role == "tool" {
         let own = message.get("tool_call_id").and_then(Value::as_str).map(str::to_owned);
-        // Results come in the order of the calls.
-        let next = if calls.is_empty() { format!("call_{}", at.index) } else { calls.remove(0) };
+        // A result names its function, and those of one function come in the order of its calls.
+        let name = message.get("tool_name").and_then(Value::as_str);
+        let next = calls.iter().position(|call| Some(call.name.as_str()) == name).unwrap_or(0);
+        let next = if calls.is_empty() { format!("call_{}", at.index) } else { calls.remove(next).id };
         said["tool_call_id"] = json!(own.unwrap_or(next));
     }
     Ok(said)

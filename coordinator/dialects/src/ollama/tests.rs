@@ -257,3 +257,16 @@ fn en_6_en_7_every_field_of_a_translation_is_named_as_the_client_named_it() {
         check_every_place(&names, &ours, &asked);
     }
 }
+
+#[test]
+fn en_7_a_result_of_a_tool_belongs_to_the_call_of_its_name() {
+    let call = |name: &str| json!({ "function": { "name": name, "arguments": {} } });
+    let result = |name: &str| json!({ "role": "tool", "content": "x", "tool_name": name });
+    let asked = json!({ "model": "m", "messages": [
+        { "role": "assistant", "tool_calls": [call("look"), call("listen"), call("look")] },
+        result("listen"), result("look"), result("look"), { "role": "tool", "content": "x" },
+    ] });
+    let Asked::Chat(chat, _) = chat(&object(asked)).unwrap() else { panic!() };
+    let ids: Vec<&str> = (1..5).map(|index| chat["messages"][index]["tool_call_id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["call_0_1", "call_0_0", "call_0_2", "call_4"]);
+}

@@ -183,7 +183,7 @@ fn a_rung_that_is_unknown_or_cannot_do_it_is_passed_over_and_all_are_named_when_
     world.run_for(10 * SECOND);
     let (position, reason) = rung(&world, request);
     assert_eq!(position, 2);
-    assert!(reason.starts_with("fallback; nobody: there is no model 'nobody'"), "{reason}");
+    assert!(reason.starts_with("fallback; nobody: the model 'nobody' was not found"), "{reason}");
     let refused = submit(&mut world, &["nobody", "embedder"]);
     let error = world.refusal(refused);
     assert_eq!(error.code, ErrorCode::ModelNotFound);
@@ -267,7 +267,7 @@ fn a_plan_says_which_rung_and_how_all_of_them_stand() {
     assert_eq!((plan.model.as_str(), plan.rung.position), ("small", 1));
     let states: Vec<String> = plan.ladder.iter().map(|rung| format!("{} {}", rung.model, rung.state)).collect();
     assert_eq!(states[0], "big is not loaded (20.0 s)");
-    assert!(states[3].starts_with("nobody there is no model 'nobody'"), "{}", states[3]);
+    assert!(states[3].starts_with("nobody the model 'nobody' was not found"), "{}", states[3]);
     assert_eq!(plan.ladder[1].expected, Some(Duration::ZERO));
     let elsewhere = crate::PlanQuestion { ladder: ladder(&["claude:opus"]), ..Default::default() };
     let plan = world.core.plan(world.now, &elsewhere).unwrap();
