@@ -113,26 +113,50 @@ fn preflight_response(headers: HeaderMap) -> Response {
 }
 
 /// The same target as routes are written, where clients joined a base URL and a path in another way: with slashes in
-/// front or behind, or with the version twice. `None` where it is so already.
+/// front, between or behind, or with the base twice. `None` where it is so already.
 fn usual(target: &Uri) -> Option<Uri> {
     let path = target.path();
-    let mut usual = path;
-    while let Some(rest) = usual.strip_prefix('/').filter(|rest| rest.starts_with('/')) {
+    let slashed = path.starts_with('/').then(|| with_single_slashes(path))?;
+    let mut usual = slashed.as_str();
+    while let Some(rest) = usual.strip_prefix("/api").filter(|rest| rest.starts_with("/api/")) {
         usual = rest;
     }
-    while let Some(rest) = usual.strip_prefix("/v1").filter(|rest| rest.starts_with("/v1/")) {
-        usual = rest;
+    let (base, mut rest) = match usual.strip_prefix("/api").filter(|rest| rest.starts_with("/v1/")) {
+        Some(rest) => ("/api", rest),
+        None => ("", usual),
+    };
+    while let Some(behind) = rest.strip_prefix("/v1").filter(|behind| behind.starts_with("/v1/")) {
+        rest = behind;
     }
-    while let Some(rest) = usual.strip_suffix('/').filter(|rest| !rest.is_empty()) {
-        usual = rest;
+    while let Some(before) = rest.strip_suffix('/').filter(|before| !before.is_empty() || !base.is_empty()) {
+        rest = before;
     }
-    if usual == path {
+    if path.strip_prefix(base) == Some(rest) {
         return None;
     }
     let query = target.query().map(|query| format!("?{query}")).unwrap_or_default();
     let mut parts = target.clone().into_parts();
-    parts.path_and_query = Some(format!("{usual}{query}").parse().ok()?);
+    parts.path_and_query = Some(format!("{base}{rest}{query}").parse().ok()?);
     Uri::from_parts(parts).ok()
+}
+
+/// Segments before an id or a name, which is kept as it is: it may have slashes of its own.
+const BEFORE_IDS: [&str; 5] = ["models", "tasks", "leases", "logs", "devices"];
+
+/// A path with one slash before each segment, up to an id.
+fn with_single_slashes(path: &str) -> String {
+    let mut out = String::with_capacity(path.len());
+    let mut rest = path;
+    loop {
+        let segment = rest.trim_start_matches('/');
+        out.push('/');
+        let end = segment.find('/').unwrap_or(segment.len());
+        out.push_str(&segment[..end]);
+        rest = &segment[end..];
+        if rest.is_empty() || BEFORE_IDS.contains(&&segment[..end]) {
+            return out + rest;
+        }
+    }
 }
 
 /// The answer, or what a client sees of a panic; the panic hook has written the rest to the log.
@@ -158,11 +182,20 @@ mod tests {
             ("/v1/v1/messages", "/v1/messages"),
             ("/v1/v1/v1/models//?a=/b/", "/v1/models?a=/b/"),
             ("//", "/"),
+            ("/v1//chat/completions", "/v1/chat/completions"),
+            ("/v1/chat//completions/?a=1", "/v1/chat/completions?a=1"),
+            ("/api//v1///health", "/api/v1/health"),
+            ("/api/v1/v1/models", "/api/v1/models"),
+            ("//api/api//api/tags", "/api/tags"),
+            ("/v1//models/a//b", "/v1/models/a//b"),
+            ("/v1//v1/messages//count_tokens//", "/v1/messages/count_tokens"),
             ("http://localhost:8210//api/tags/", "http://localhost:8210/api/tags"),
         ] {
             assert_eq!(usual(&path.parse().unwrap()).unwrap().to_string(), expected, "{path}");
         }
-        for path in ["/", "/v1/models", "/v1/models/a//b", "/v1/v10", "/v1/models?x=/", "*"] {
+        for path in
+            ["/", "/v1/models", "/v1/models/a//b", "/api/v1/models//a", "/v1/v10", "/api", "/v1/models?x=/", "*"]
+        {
             assert_eq!(usual(&path.parse().unwrap()), None, "{path}");
         }
     }

@@ -247,11 +247,29 @@ async fn unknown_routes_and_methods_answer_in_the_error_shape() {
 #[tokio::test]
 async fn every_way_to_write_a_base_url_leads_to_the_same_route() {
     let api = fixture().await;
-    for path in ["/v1/models", "/v1/models/", "//v1/models", "/models", "/api/v1/models", "/v1/v1/models", "/models/"] {
+    for path in [
+        "/v1/models",
+        "/v1/models/",
+        "//v1/models",
+        "/v1//models",
+        "/models",
+        "/api/v1/models",
+        "/api//v1/models",
+        "/v1/v1/models",
+        "/models/",
+    ] {
         let (status, _, body) = api.get(path).await;
         assert_eq!((status.as_u16(), &body["object"]), (200, &Value::from("list")), "{path}");
     }
-    for path in ["/chat/completions", "/v1/chat/completions/", "/completions", "/embeddings", "/rerank", "/reranking"] {
+    for path in [
+        "/chat/completions",
+        "/v1/chat/completions/",
+        "/v1//chat/completions",
+        "/completions",
+        "/embeddings",
+        "/rerank",
+        "/reranking",
+    ] {
         let (status, _, body) = api.post(path, r#"{"model":"nobody"}"#).await;
         assert_eq!((status.as_u16(), code(&body)), (404, "model_not_found"), "{path}");
     }
