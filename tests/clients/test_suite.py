@@ -1,11 +1,15 @@
 """Clients of other people, unchanged, each in a small program of `suite/` with an environment of its own.
 
 The head of a program says which packages it needs, in pinned versions. Those that install in seconds run always;
-MODEL_BOSS_CLIENTS=all (`scripts/test --all`) runs all of them in their newest versions, and writes the versions that
+MODEL_BOSS_TEST_CLIENTS=all (`scripts/test --all`) runs all of them in their newest versions, and writes the versions that
 passed into docs/clients-tested.md.
 """
 
+import contextlib
+import functools
 import hashlib
+import html
+import http.server
 import json
 import os
 import pathlib
@@ -13,15 +17,16 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 
 import pytest
 
-from conftest import REPOSITORY
+from conftest import REPOSITORY, coordinator
 
 SUITE = pathlib.Path(__file__).parent / "suite"
 BUILT = REPOSITORY / "target/clients-suite"
 PAGE = REPOSITORY / "docs/clients-tested.md"
-ALL = os.environ.get("MODEL_BOSS_CLIENTS") == "all"
+ALL = os.environ.get("MODEL_BOSS_TEST_CLIENTS") == "all"
 # The version behind a package's name. Newest versions go without it; an upper bound (`<0.4`) stays.
 PINNED = r"==.*|(?<=.)@[^@/]*$"
 
@@ -113,6 +118,13 @@ def page(passed):
         versions = ", ".join(passed.get(program.name, ["none"]))
         language, always = "Python" if program.is_python else "JavaScript", "yes" if program.always else "no"
         lines.append(f"| `{program.name}` | {language} | {program.speaks} | {versions} | {always} |")
+    browser = ", ".join(passed.get("browser", ["none"]))
+    lines += [
+        "",
+        f"A page of an allowed site, and one of another, in a browser: {browser}. `scripts/test` tries it where there is one on PATH.",
+        "Ollama's command line comes in no package: its requests, as its source has them, are those of the tests",
+        "`en_7_what_ollamas_command_line_asks_first_is_answered` and `en_7_every_command_of_ollamas_command_line_gets_what_it_reads`.",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -124,3 +136,56 @@ def test_a_client_behaves_as_with_the_server_it_was_written_for(program, guide_u
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180)
     assert ran.returncode == 0, (ran.stdout + ran.stderr)[-3_000:]
     passed[program.name] = program.installed()
+
+
+@contextlib.contextmanager
+def site():
+    """A site with the page of the suite."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=SUITE))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://localhost:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_a_page_of_an_allowed_site_asks_in_a_browser_and_one_of_another_does_not(tmp_path, passed):
+    browser = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None)
+    if browser is None:
+        pytest.skip("there is no Chromium on PATH")
+    source = tmp_path / "models/echo"
+    source.mkdir(parents=True)
+    (source / "fake.json").write_text('{"echo": true}')
+    (tmp_path / "manifests").mkdir()
+    manifest = f'name = "echo"\nvram = "64MiB"\nsource = {{ path = "{source}" }}\n'
+    (tmp_path / "manifests/echo.toml").write_text(manifest)
+
+    def said(site, root):
+        command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        command += [f"--user-data-dir={tmp_path / 'browser'}", "--virtual-time-budget=60000", "--dump-dom"]
+        shown = subprocess.run([*command, f"{site}/page.html?root={root}"], capture_output=True, text=True, timeout=120)
+        body = re.search(r"<body>\s*(\{.*\})\s*</body>", shown.stdout, re.DOTALL)
+        assert body, shown.stdout + shown.stderr[-1_000:]
+        return json.loads(html.unescape(body.group(1)))
+
+    with site() as allowed, site() as other:
+        with coordinator(tmp_path, "model-boss-fake-worker", f'allowed_origins = ["{allowed}"]\n') as url:
+            root = url.removesuffix("/v1")
+            assert said(allowed, root) == {
+                "whole": [200, "chat.completion", "echo"],
+                "stream": True,
+                "refused": [404, "model_not_found"],
+                "malformed": [400, "invalid_request"],
+                "anthropic": "message",
+                "ollama": True,
+                "events": "open",
+            }
+            refused = said(other, root)
+            assert refused.pop("events") == "refused"
+            assert set(refused.values()) == {"TypeError"}, refused
+    version = subprocess.run([browser, "--version"], capture_output=True, text=True, check=True).stdout
+    passed["browser"] = [re.search(r"\w+ [\d.]+", version).group()]

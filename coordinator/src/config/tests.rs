@@ -181,7 +181,13 @@ fn all_problems_come_at_once_each_with_its_place() {
 
 #[test]
 fn a_variable_that_resembles_no_setting_belongs_to_another_program() {
-    for variable in ["MODEL_BOSS_TEST_BIN_DIR", "MODEL_BOSS_SIM_SEED", "MODEL_BOSS_CUDA_DIR", "MODEL_BOSS_PEERS"] {
+    for variable in [
+        "MODEL_BOSS_TEST_BIN_DIR",
+        "MODEL_BOSS_TEST_CLIENTS",
+        "MODEL_BOSS_SIM_SEED",
+        "MODEL_BOSS_CUDA_DIR",
+        "MODEL_BOSS_PEERS",
+    ] {
         let (_folder, loaded) = load("", &[(variable, "x")], &[]);
         assert!(loaded.is_ok(), "{variable}");
     }
