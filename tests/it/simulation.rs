@@ -77,3 +77,22 @@ async fn where_the_driver_does_not_tell_processes_apart_models_are_not_taken_for
     assert_eq!((&shown["accounting"], &shown["foreign"]), (&"degraded".into(), &0.into()), "{shown}");
     boss.finish().await;
 }
+
+#[tokio::test]
+async fn en_7_models_of_every_category_are_played() {
+    let mut sandbox = Sandbox::new();
+    sandbox.play(FOUR);
+    let _vectors = sandbox.fake_model_with("vectors", "labels = [\"embedding\"]", Behaviour::default());
+    let _ranks = sandbox.fake_model_with("ranks", "labels = [\"reranking\"]", Behaviour::default());
+    let boss = sandbox.start().await;
+    for (input, vectors) in
+        [(json!("a b"), 1), (json!(["a", "b"]), 2), (json!([1, 2, 3]), 1), (json!([[1, 2], [3]]), 2)]
+    {
+        let answer = boss.client().post("/v1/embeddings", &json!({ "model": "vectors", "input": input })).await;
+        assert_eq!(answer.json()["data"].as_array().map(Vec::len), Some(vectors), "{input}: {answer:?}");
+    }
+    let asked = json!({ "model": "ranks", "query": "a", "documents": ["a", "bb"] });
+    let answer = boss.client().post("/v1/rerank", &asked).await;
+    assert_eq!(answer.json()["results"].as_array().map(Vec::len), Some(2), "{answer:?}");
+    boss.finish().await;
+}

@@ -96,10 +96,10 @@ pub(crate) fn error(error: &ApiError) -> Value {
     json!({ "error": { "code": error.status(), "message": error.message, "type": error.code.kind() } })
 }
 
-/// A vector of three numbers for each text.
+/// A vector of three numbers for each text, or list of token ids.
 pub(crate) fn embeddings(body: &Value, model: &str) -> Value {
     let texts = match &body["input"] {
-        Value::Array(texts) => texts.clone(),
+        Value::Array(texts) if !texts.iter().all(Value::is_number) => texts.clone(),
         one => vec![one.clone()],
     };
     let vector = |text: &Value| {

@@ -218,8 +218,8 @@ async fn answer(request: Request<Incoming>, worker: Arc<Worker>) -> Answer {
         (&Method::POST, "/v1/completions") => infer(request, &worker, Route::Completion).await,
         (&Method::POST, "/tokenize") => tokenize(request).await,
         (&Method::POST, "/completion") if foreign => infer(request, &worker, Route::LlamaCompletion).await,
-        (&Method::POST, "/v1/embeddings") if foreign => read_json(request, &worker, llama_server::embeddings).await,
-        (&Method::POST, "/v1/rerank") if foreign => read_json(request, &worker, llama_server::rerank).await,
+        (&Method::POST, "/v1/embeddings") => read_json(request, &worker, llama_server::embeddings).await,
+        (&Method::POST, "/v1/rerank") => read_json(request, &worker, llama_server::rerank).await,
         _ => refuse(&ApiError::new(ErrorCode::NotFound, "no such route")),
     };
     if let Some(id) = id {
