@@ -77,10 +77,12 @@ const OWN: &str = "our own worker";
 const FORM: &str = "force the form of an answer yet";
 const TOKENS: &str = "restrict the tokens of an answer this way";
 
+const AS_GRAMMAR: &str = "send 'grammar' to a GGUF model with backend = \"llama-server\" in its manifest, or 'guided_regex' to \
+                          one that vLLM serves by a [command]";
 const CHOOSE: &str = "choose tokens this way";
 
 /// Every demand that our own worker does not meet.
-pub const DEMANDS: [Demand; 32] = [
+pub const DEMANDS: [Demand; 36] = [
     demand("grammar", FORM, Remedy::LlamaServer),
     demand("json_schema", FORM, Remedy::LlamaServer),
     demand("guided_json", FORM, Remedy::Command("vLLM")),
@@ -90,6 +92,10 @@ pub const DEMANDS: [Demand; 32] = [
     demand("guided_json_object", FORM, Remedy::Command("vLLM")),
     demand("structured_outputs", FORM, Remedy::Command("vLLM")),
     demand("structural_tag", FORM, Remedy::Command("vLLM")),
+    // TensorRT-LLM's, text-generation-webui's and TabbyAPI's.
+    demand("guided_decoding", FORM, Remedy::Instead(AS_GRAMMAR)),
+    demand("grammar_string", FORM, Remedy::Instead(AS_GRAMMAR)),
+    demand("regex_pattern", FORM, Remedy::Instead(AS_GRAMMAR)),
     demand("regex", FORM, Remedy::Command("SGLang")),
     demand("ebnf", FORM, Remedy::Command("SGLang")),
     demand("functions", "read 'functions'", Remedy::Instead("send them as 'tools'")),
@@ -110,6 +116,7 @@ pub const DEMANDS: [Demand; 32] = [
         usual: Usual::Texts(&["[\"text\"]"]),
         ..demand("modalities", "answer by anything but text", Remedy::Provider)
     },
+    demand("suffix", "fill a gap in a text yet", Remedy::Provider),
     demand("web_search_options", "search the web", Remedy::Provider),
     // llama.cpp's samplers, off by the values of its server's README.
     sampler("mirostat", Usual::Empty, &["mirostat_tau", "mirostat_eta"]),
@@ -184,15 +191,20 @@ pub fn refuse_unmet<'a>(text: impl Fn(&str) -> Option<&'a str>) -> Result<(), Ap
         return Err(demand.refused_by(OWN));
     }
     let format = text("response_format").unwrap_or("null");
-    let format: Value = serde_json::from_str(format).unwrap_or(Value::Null);
-    match (wanted_form(&format), &format) {
-        (Some(kind @ ("json_object" | "json_schema" | "structural_tag" | "grammar")), _) => {
-            let act = format!("force answers of type '{kind}' yet");
-            Err(beyond_worker("response_format", &act, Remedy::AnyEngine))
+    match serde_json::from_str(format).unwrap_or(Value::Null) {
+        Value::Null => Ok(()),
+        Value::Object(format) => match format.get("type").and_then(Value::as_str) {
+            Some("text") => Ok(()),
+            Some(kind) => {
+                let act = format!("force answers of type '{kind}' yet");
+                Err(beyond_worker("response_format", &act, Remedy::AnyEngine))
+            }
+            None => Err(ApiError::invalid("response_format.type", "'response_format.type' is missing, or no text")),
+        },
+        _ => {
+            let message = "'response_format' must be an object with a 'type', such as {\"type\": \"text\"}";
+            Err(ApiError::invalid("response_format", message))
         }
-        (None, Value::Null) => Ok(()),
-        (None, format) if format["type"] == "text" => Ok(()),
-        _ => Err(ApiError::invalid("response_format.type", "'response_format.type' must be 'text'")),
     }
 }
 
@@ -240,6 +252,29 @@ mod tests {
                 Remedy::Instead(what) => what,
             };
             assert!(error.message.contains(engine), "{error}");
+        }
+    }
+
+    #[test]
+    fn en_6_a_form_of_any_kind_is_refused_by_name_with_an_engine_and_what_is_no_form_is_named() {
+        let refused = |format: &str| refuse_unmet(|name| (name == "response_format").then_some(format)).err();
+        for kind in ["json_object", "json_schema", "regex", "json", "grammar", "structural_tag", "ebnf"] {
+            let error = refused(&format!("{{\"type\":\"{kind}\"}}")).unwrap();
+            assert_eq!((error.code, error.param.as_deref()), (ErrorCode::UnsupportedByModel, Some("response_format")));
+            assert!(error.message.contains(kind) && error.message.contains("llama-server"), "{error}");
+        }
+        for (format, param) in [
+            ("\"json\"", "response_format"),
+            ("[]", "response_format"),
+            ("true", "response_format"),
+            ("{}", "response_format.type"),
+            ("{\"type\":7}", "response_format.type"),
+        ] {
+            let error = refused(format).unwrap();
+            assert_eq!((error.code, error.param.as_deref()), (ErrorCode::InvalidRequest, Some(param)), "{format}");
+        }
+        for format in ["null", "{\"type\":\"text\"}"] {
+            assert_eq!(refused(format), None, "{format}");
         }
     }
 

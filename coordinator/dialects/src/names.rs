@@ -110,6 +110,16 @@ impl Names {
     }
 }
 
+/// The message of an error of ours for a shape that has no place for the field that was wrong.
+pub(crate) fn message_with_field(error: &Value) -> String {
+    let message = error["message"].as_str().unwrap_or("the request failed");
+    let is_about_the_field = matches!(error["code"].as_str(), Some("invalid_request" | "unsupported_by_model"));
+    match error["param"].as_str().filter(|param| is_about_the_field && !message.contains(*param)) {
+        Some(param) => format!("'{param}': {message}"),
+        None => message.to_owned(),
+    }
+}
+
 const QUOTES: [char; 3] = ['\'', '"', '`'];
 
 fn is_of_place(c: char) -> bool {
@@ -167,6 +177,21 @@ pub(crate) mod tests {
         names.moved("messages[1]", "messages[0]");
         names.moved("messages[1].content[0].image_url.url", "messages[0].content[0].source.data");
         names
+    }
+
+    #[test]
+    fn a_message_alone_names_the_field() {
+        for (code, message, said) in [
+            ("invalid_request", "an image must be a text", "'images[0]': an image must be a text"),
+            ("unsupported_by_model", "cannot see", "'images[0]': cannot see"),
+            ("invalid_request", "'images[0]' is wrong", "'images[0]' is wrong"),
+            ("context_length_exceeded", "too long", "too long"),
+        ] {
+            let error = json!({ "message": message, "code": code, "param": "images[0]" });
+            assert_eq!(message_with_field(&error), said);
+        }
+        assert_eq!(message_with_field(&json!({ "message": "no", "code": "invalid_request", "param": null })), "no");
+        assert_eq!(message_with_field(&json!(null)), "the request failed");
     }
 
     #[test]

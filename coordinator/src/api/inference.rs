@@ -8,7 +8,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use model_boss_core::{Outcome, Scheduler, Target};
-use model_boss_dialects::AnswerKind;
+use model_boss_dialects::{AnswerKind, Names};
 use model_boss_protocol::{ApiError, Category, ClientId, RequestId};
 use model_boss_tasks::{Question, Resolved};
 use tokio::time::{Instant, timeout};
@@ -99,6 +99,16 @@ pub(super) async fn infer_body(
         return streamed(&context, request, answer, marks).await;
     }
     Ok(respond(answer.await?, &marks, comment_times(&context)))
+}
+
+/// The answer to a request that was translated from another API. Errors name its fields as the client does.
+pub(super) async fn infer_translated(
+    call: Call,
+    (request, names): (RequestBody, &Names),
+    path: &'static str,
+    category: Category,
+) -> Result<Response, ApiError> {
+    infer_body(call, request, path, category).await.map_err(|error| names.put_back(error))
 }
 
 /// An error that a cloud might have prevented says which cloud was not asked.

@@ -10,26 +10,13 @@ use http::StatusCode;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
 use http_body::Frame;
 use http_body_util::BodyExt;
-use model_boss_dialects::{Names, Reshape, nonsense};
-use model_boss_protocol::{ApiError, Category, ErrorCode};
+use model_boss_dialects::{Reshape, nonsense};
+use model_boss_protocol::{ApiError, ErrorCode};
 
-use super::body::RequestBody;
 use super::context::Context as ApiContext;
-use super::inference::infer_body;
-use super::route::Call;
 use crate::json::{self, JsonLimits};
 use crate::memory::{Admission, HeldMemory};
 use crate::offload::offload;
-
-/// The answer to a request that was translated from another API. Errors name its fields as the client does.
-pub(super) async fn infer_translated(
-    call: Call,
-    (request, names): (RequestBody, &Names),
-    path: &'static str,
-    category: Category,
-) -> Result<Response, ApiError> {
-    infer_body(call, request, path, category).await.map_err(|error| names.put_back(error))
-}
 
 /// The same answer through `reshape`; a stream becomes one of the type `stream`.
 pub(super) async fn reshaped(

@@ -211,6 +211,7 @@ enum MessageContent {
 struct ContentPart {
     r#type: String,
     text: Option<String>,
+    refusal: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -292,10 +293,11 @@ impl ToolCall {
 
 /// Parts of text, one under the other.
 fn joined(parts: Vec<ContentPart>, place: &str) -> Result<String, ApiError> {
-    let texts = parts.into_iter().enumerate().map(|(index, part)| match (part.r#type.as_str(), part.text) {
-        ("text", Some(text)) => Ok(text),
-        ("text", None) => {
-            let place = format!("{place}[{index}].text");
+    let said = |part: ContentPart| if part.r#type == "refusal" { part.refusal } else { part.text };
+    let texts = parts.into_iter().enumerate().map(|(index, part)| match (part.r#type.clone().as_str(), said(part)) {
+        ("text" | "refusal", Some(text)) => Ok(text),
+        (kind @ ("text" | "refusal"), None) => {
+            let place = format!("{place}[{index}].{kind}");
             Err(ApiError::invalid(place.clone(), format!("'{place}' is missing")))
         }
         (kind, _) => {

@@ -95,9 +95,6 @@ pub(super) async fn prepare(worker: &Arc<WorkerState>, body: Bytes) -> Result<An
 fn draft(worker: &WorkerState, body: &[u8]) -> Result<CompletionDraft, ErrorAnswer> {
     let serving = worker.serving()?;
     let fields = RequestFields::read(body, Some(&worker.defaults))?;
-    if fields.get::<serde_json::Value>("suffix")?.is_some_and(|suffix| suffix != "") {
-        return Err(ApiError::invalid("suffix", "'suffix' is not supported; leave it out").into());
-    }
     let mut options = GenerateOptions::read(&fields, serving.info.vocab_size, 0)?;
     if options.max_tokens == MaxTokens::Unsaid {
         options.max_tokens = MaxTokens::Some(MAX_TOKENS);

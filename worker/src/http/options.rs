@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use model_boss_engine::Generate;
 use model_boss_engine::sampling::SamplingParams;
 use model_boss_engine::text::ThinkingPlan;
-use model_boss_protocol::{ApiError, refuse_unmet};
+use model_boss_protocol::{ApiError, Remedy, beyond_worker, refuse_unmet};
 use serde::Deserialize;
 
 use crate::defaults::RequestDefaults;
@@ -183,7 +183,8 @@ fn choices(fields: &RequestFields<'_>) -> Result<usize, ApiError> {
     let n = fields.whole(&["n"], 1..=MOST_CHOICES)?.unwrap_or(1);
     // Choosing the best of several is not done here; asking for exactly as many as come back changes nothing.
     if fields.whole(&["best_of"], 1..=MOST_CHOICES)?.is_some_and(|best_of| best_of != n) {
-        return Err(ApiError::invalid("best_of", "'best_of' is not supported; leave it out or set it to 'n'"));
+        let remedy = Remedy::Instead("leave it out, set it to 'n', or ask a model of a provider");
+        return Err(beyond_worker("best_of", "choose the best of several answers", remedy));
     }
     Ok(usize::try_from(n).unwrap_or(1))
 }

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use model_boss_protocol::ApiError;
 use serde_json::{Value, json};
 
+use crate::names::message_with_field;
 use crate::sse::{self, Item, Reader};
 use crate::{Names, Reshape, Stamp, nonsense};
 
@@ -224,7 +225,7 @@ pub fn messages_error(ours: &Value) -> Value {
         (Some("context_length_exceeded"), Some(message)) if !message.starts_with(TOO_LONG) => {
             json!(format!("{TOO_LONG}: {message}"))
         }
-        _ => error["message"].clone(),
+        _ => json!(message_with_field(error)),
     };
     json!({ "type": "error", "error": { "type": kind, "message": message } })
 }

@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::EmbedShape;
 
+use crate::names::message_with_field;
 use crate::sse::{Item, Reader};
 use crate::{Names, Reshape, Stamp, nonsense};
 
@@ -317,8 +318,9 @@ fn error_line(names: &Names, error: Value) -> Value {
 }
 
 /// The words of one of our errors, which is all that Ollama's clients read.
-pub fn error_text(ours: &Value) -> &str {
-    ours["error"]["message"].as_str().or_else(|| ours["error"].as_str()).unwrap_or("the request failed")
+pub fn error_text(ours: &Value) -> String {
+    let error = &ours["error"];
+    error.as_str().map_or_else(|| message_with_field(error), str::to_owned)
 }
 
 /// Seconds since 1970 as RFC 3339 has them, in UTC (civil date from days: Howard Hinnant, "chrono-compatible low-level date

@@ -225,7 +225,7 @@ impl Translation {
         asked.form(body)?;
         // A demand in another API's words is for who serves the request to meet or to refuse.
         for name in DEMANDS.into_iter().flat_map(Demand::fields) {
-            if let Some(value) = body.get(name) {
+            if let Some(value) = body.get(name).filter(|value| !value.is_null() && **value != json!("")) {
                 asked.set(name, value.clone(), name);
             } else if let Some(value) = option(name) {
                 asked.set(name, value.clone(), &format!("options.{name}"));

@@ -176,6 +176,7 @@ async fn templates_see_roles_parts_and_tools() {
     let body = r#"{"messages": [
         {"role": "developer", "content": "be brief"},
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
         {"role": "assistant", "content": null, "tool_calls": [
             {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"b\": 1, \"a\": 2}"}}]},
         {"role": "tool", "tool_call_id": "1", "content": "4"}],
@@ -185,6 +186,7 @@ async fn templates_see_roles_parts_and_tools() {
     let turns = [
         turn("system", "be brief"),
         turn("user", "a\nb"),
+        turn("assistant", "no"),
         turn("assistant", "C:{\"b\": 1, \"a\": 2}"),
         turn("tool", "4"),
     ]

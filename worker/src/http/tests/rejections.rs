@@ -31,6 +31,7 @@ async fn what_is_wrong_is_named() {
         (messages(json!([{"content": "x"}])), "messages[0].role"),
         (messages(json!([{"role": "robot", "content": "x"}])), "messages[0].role"),
         (messages(json!([user(json!([{"type": "text"}]))])), "messages[0].content[0].text"),
+        (messages(json!([user(json!([{"type": "refusal", "text": "x"}]))])), "messages[0].content[0].refusal"),
         (
             messages(json!([{"role": "assistant", "tool_calls": [{"function": {}}]}])),
             "messages[0].tool_calls[0].function",
@@ -62,8 +63,8 @@ async fn what_is_wrong_is_named() {
         (chat(json!({"logprobs": 1})), "logprobs"),
         (chat(json!({"logprobs": true, "top_logprobs": 21})), "top_logprobs"),
         (chat(json!({"top_logprobs": 2})), "top_logprobs"),
-        (chat(json!({"best_of": 2})), "best_of"),
-        (chat(json!({"response_format": {"type": "yaml"}})), "response_format.type"),
+        (chat(json!({"response_format": {"type": 7}})), "response_format.type"),
+        (chat(json!({"response_format": "json"})), "response_format"),
         (chat(json!({"tools": [{"type": "function"}]})), "tools[0]"),
         (chat(json!({"tools": {}})), "tools"),
         (chat(json!({"tool_choice": "maybe"})), "tool_choice"),
@@ -98,6 +99,8 @@ async fn what_the_model_cannot_do_is_said() {
         (chat(json!({"response_format": {"type": "json_object"}})), "response_format"),
         (chat(json!({"response_format": {"type": "json_schema", "json_schema": {}}})), "response_format"),
         (chat(json!({"response_format": {"type": "structural_tag"}})), "response_format"),
+        (chat(json!({"response_format": {"type": "yaml"}})), "response_format"),
+        (chat(json!({"best_of": 2})), "best_of"),
         (chat(json!({"tool_choice": "required"})), "tool_choice"),
         (messages(json!([{"role": "user", "content": image}])), "messages[0].content[0]"),
     ] {
@@ -118,7 +121,6 @@ async fn what_the_model_cannot_do_is_said() {
     let forced = rig.chat(json!({"response_format": {"type": "json_object"}})).await.text();
     assert!(forced.contains("llama-server") && forced.contains("vLLM"), "{forced}");
     for (body, param) in [
-        (json!({"prompt": "a", "suffix": "b"}), "suffix"),
         (json!({"prompt": []}), "prompt"),
         (json!({"prompt": ""}), "prompt"),
         (json!({"prompt": [1, 2, 262]}), "prompt"),
