@@ -83,6 +83,8 @@ async fn en_7_models_of_every_category_are_played() {
     let mut sandbox = Sandbox::new();
     sandbox.play(FOUR);
     let _vectors = sandbox.fake_model_with("vectors", "labels = [\"embedding\"]", Behaviour::default());
+    std::fs::write(sandbox.path("tasks.yaml"), "tasks: {search: {ladder: [vectors]}, sort: {ladder: [ranks]}}\n")
+        .unwrap();
     let _ranks = sandbox.fake_model_with("ranks", "labels = [\"reranking\"]", Behaviour::default());
     let boss = sandbox.start().await;
     for (input, vectors) in
@@ -94,5 +96,9 @@ async fn en_7_models_of_every_category_are_played() {
     let asked = json!({ "model": "ranks", "query": "a", "documents": ["a", "bb"] });
     let answer = boss.client().post("/v1/rerank", &asked).await;
     assert_eq!(answer.json()["results"].as_array().map(Vec::len), Some(2), "{answer:?}");
+    for (name, can) in [("vectors", "embedding"), ("task:search", "embedding"), ("task:sort", "reranking")] {
+        let shown = boss.client().post("/api/show", &json!({ "model": name })).await.json();
+        assert_eq!(shown["capabilities"], json!([can]), "{name}");
+    }
     boss.finish().await;
 }

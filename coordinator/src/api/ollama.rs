@@ -358,15 +358,21 @@ fn shown(model: &Model) -> Value {
 /// In Ollama's words. What a chat model can do besides is what its template knows.
 fn capabilities(model: &Model) -> Vec<&'static str> {
     let about = model.about();
-    let mut can = match model.description.category {
-        Category::Embedding => return vec!["embedding"],
-        Category::Reranking => return vec!["reranking"],
+    let mut can = capabilities_of(model.description.category);
+    if can.contains(&"completion") {
+        can.extend(about.knows_tools().then_some("tools"));
+        can.extend((about.knows_thinking() || model.manifest.thinking.is_some()).then_some("thinking"));
+    }
+    can
+}
+
+fn capabilities_of(category: Category) -> Vec<&'static str> {
+    match category {
+        Category::Embedding => vec!["embedding"],
+        Category::Reranking => vec!["reranking"],
         Category::Vision => vec!["completion", "vision"],
         _ => vec!["completion"],
-    };
-    can.extend(about.knows_tools().then_some("tools"));
-    can.extend((about.knows_thinking() || model.manifest.thinking.is_some()).then_some("thinking"));
-    can
+    }
 }
 
 fn shown_elsewhere(context: &Context, cloud: &CloudModel) -> Value {
@@ -376,11 +382,12 @@ fn shown_elsewhere(context: &Context, cloud: &CloudModel) -> Value {
     shown
 }
 
-/// A task answers as well as the model that serves it; what every one of them can do is to complete.
+/// A task can do what every model of its category can.
 fn shown_task(context: &Context, name: &str) -> Result<Value, ApiError> {
     let task = tasks::object(context, &context.tasks.current().names, name)?;
     let mut shown = shown_name(&format!("task:{name}"));
     shown["modelfile"] = json!(format!("# {}\n", task.usable().join(" > ")));
+    shown["capabilities"] = json!(capabilities_of(task.category(&context.catalog.current())));
     Ok(shown)
 }
 

@@ -13,6 +13,7 @@ use super::body::json;
 use super::context::Context;
 use super::path::percent_decode;
 use super::route::Call;
+use crate::catalog::Catalog;
 
 /// A task as it would be used by a request that says nothing else.
 #[derive(Serialize)]
@@ -51,6 +52,18 @@ impl TaskObject {
     /// The rungs that may be used, the best first.
     pub(super) fn usable(&self) -> Vec<String> {
         self.ladder.iter().filter(|rung| rung.removed.is_none()).map(|rung| rung.model.to_string()).collect()
+    }
+
+    /// What its models do: the task's word, else that of the first model of this machine.
+    pub(super) fn category(&self, catalog: &Catalog) -> Category {
+        let mut usable = self.ladder.iter().filter(|rung| rung.removed.is_none());
+        let of_a_model = || {
+            usable.find_map(|rung| match &rung.model {
+                Target::Local(id) => Some(catalog.get(id)?.description.category),
+                Target::Cloud { .. } => None,
+            })
+        };
+        self.category.or_else(of_a_model).unwrap_or(Category::Llm)
     }
 }
 
