@@ -5,14 +5,14 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use model_boss_catalog::LiveCatalog;
 use model_boss_core::{Effect, Event, ExitReport, Input, Moment, Outcome, Scheduler};
+use model_boss_host::clocks::later;
 use model_boss_protocol::{RequestId, SlotId};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::catalog::LiveCatalog;
-use crate::clocks::later;
 use crate::footprints::Footprints;
 use crate::leases::{DeviceTable, Leases};
 use crate::metrics::Metrics;

@@ -1,16 +1,17 @@
 //! What models were seen to use, kept from one life of the process to the next in a document of the lease store, which
 //! coordinators that use the same store share (RC-20). Knows nothing of how footprints come about.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use model_boss_core::{Event, FOOTPRINTS_KEPT, Footprint};
+use model_boss_host::error_chain::chain;
 use model_boss_lease_store::{Document, StoreError, Swap};
+use model_boss_settings::DocumentStore;
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use crate::error_chain::chain;
-use crate::leases::Leases;
 use crate::scheduling::News;
 
 /// What the document is called.
@@ -25,10 +26,10 @@ pub(crate) struct Footprints(mpsc::UnboundedSender<Footprint>);
 impl Footprints {
     /// Tells the scheduler what is known, and begins to keep what it learns. A store that is out of reach is waited for; what
     /// cannot be understood is done without: sizes are then learned again.
-    pub(crate) async fn start(leases: Leases, news: News) -> Self {
+    pub(crate) async fn start(documents: Arc<dyn DocumentStore>, news: News) -> Self {
         let (sender, learned) = mpsc::unbounded_channel();
-        let reached = tell(&leases, &news).await;
-        tokio::spawn(keep(leases, news, learned, reached));
+        let reached = tell(&*documents, &news).await;
+        tokio::spawn(keep(documents, news, learned, reached));
         Self(sender)
     }
 
@@ -40,8 +41,8 @@ impl Footprints {
 }
 
 /// Whether the store could be asked.
-async fn tell(leases: &Leases, news: &News) -> bool {
-    match leases.load_document(DOCUMENT).await {
+async fn tell(documents: &dyn DocumentStore, news: &News) -> bool {
+    match documents.load(DOCUMENT).await {
         Ok(document) => {
             let known = entries(&document).into_iter().filter_map(|entry| serde_json::from_value(entry).ok());
             news.event(Event::Footprints(known.collect()));
@@ -54,14 +55,19 @@ async fn tell(leases: &Leases, news: &News) -> bool {
     }
 }
 
-async fn keep(leases: Leases, news: News, mut learned: mpsc::UnboundedReceiver<Footprint>, mut reached: bool) {
+async fn keep(
+    documents: Arc<dyn DocumentStore>,
+    news: News,
+    mut learned: mpsc::UnboundedReceiver<Footprint>,
+    mut reached: bool,
+) {
     while !reached {
         sleep(TRY_AGAIN).await;
-        reached = tell(&leases, &news).await;
+        reached = tell(&*documents, &news).await;
     }
     let mut batch = Vec::new();
     while learned.recv_many(&mut batch, 64).await > 0 {
-        while let Err(error) = write(&leases, &batch).await {
+        while let Err(error) = write(&*documents, &batch).await {
             if !error.is_outage() {
                 tracing::warn!("a learned size is lost: {}", chain(&error));
                 break;
@@ -72,15 +78,15 @@ async fn keep(leases: Leases, news: News, mut learned: mpsc::UnboundedReceiver<F
     }
 }
 
-async fn write(leases: &Leases, learned: &[Footprint]) -> Result<(), StoreError> {
+async fn write(documents: &dyn DocumentStore, learned: &[Footprint]) -> Result<(), StoreError> {
     loop {
-        let document = leases.load_document(DOCUMENT).await?;
+        let document = documents.load(DOCUMENT).await?;
         let mut all = entries(&document);
         for footprint in learned {
             merge(&mut all, footprint).map_err(StoreError::Encode)?;
         }
         let content = serde_json::to_string(&all).map_err(StoreError::Encode)?;
-        if leases.swap_document(DOCUMENT, document, content).await? == Swap::Done {
+        if documents.swap(DOCUMENT, document, content).await? == Swap::Done {
             return Ok(());
         }
     }
@@ -114,14 +120,14 @@ mod tests {
     use model_boss_protocol::{ByteCount, DeviceId};
 
     use super::*;
-    use crate::leases::{LeaseSetup, StoreChoice};
+    use crate::leases::{LeaseSetup, Leases, LedgerDocuments, StoreChoice};
 
     fn footprint(revision: u64, device: DeviceId, gib: u64) -> Footprint {
         let (model, bytes) = ("team/m:1".into(), ByteCount::gib(gib));
         Footprint { model, revision, context: None, max_concurrent: 8, device, bytes }
     }
 
-    async fn leases(folder: &std::path::Path) -> Leases {
+    async fn documents(folder: &std::path::Path) -> LedgerDocuments {
         let setup = LeaseSetup {
             store: StoreChoice::Embedded(folder.join("state")),
             runtime_dir: Some(folder.join("run")),
@@ -131,24 +137,24 @@ mod tests {
             probes: Vec::new(),
             news: News::channel().0,
         };
-        Leases::start(setup).await.unwrap().leases
+        LedgerDocuments::new(Leases::start(setup).await.unwrap().leases)
     }
 
-    async fn known(leases: &Leases) -> Vec<Footprint> {
-        let document = leases.load_document(DOCUMENT).await.unwrap();
+    async fn known(documents: &LedgerDocuments) -> Vec<Footprint> {
+        let document = documents.load(DOCUMENT).await.unwrap();
         entries(&document).into_iter().map(|entry| serde_json::from_value(entry).unwrap()).collect()
     }
 
     #[tokio::test]
     async fn rc_20_what_is_learned_is_kept_and_other_revisions_go() {
         let folder = tempfile::tempdir().unwrap();
-        let leases = leases(folder.path()).await;
-        assert_eq!(known(&leases).await, []);
-        write(&leases, &[footprint(1, DeviceId::Cpu, 1), footprint(1, DeviceId::Cuda(0), 2)]).await.unwrap();
-        write(&leases, &[footprint(1, DeviceId::Cuda(0), 3)]).await.unwrap();
-        assert_eq!(known(&leases).await, [footprint(1, DeviceId::Cpu, 1), footprint(1, DeviceId::Cuda(0), 3)]);
-        write(&leases, &[footprint(2, DeviceId::Cpu, 4)]).await.unwrap();
-        assert_eq!(known(&leases).await, [footprint(2, DeviceId::Cpu, 4)]);
+        let documents = documents(folder.path()).await;
+        assert_eq!(known(&documents).await, []);
+        write(&documents, &[footprint(1, DeviceId::Cpu, 1), footprint(1, DeviceId::Cuda(0), 2)]).await.unwrap();
+        write(&documents, &[footprint(1, DeviceId::Cuda(0), 3)]).await.unwrap();
+        assert_eq!(known(&documents).await, [footprint(1, DeviceId::Cpu, 1), footprint(1, DeviceId::Cuda(0), 3)]);
+        write(&documents, &[footprint(2, DeviceId::Cpu, 4)]).await.unwrap();
+        assert_eq!(known(&documents).await, [footprint(2, DeviceId::Cpu, 4)]);
     }
 
     #[test]
@@ -165,12 +171,12 @@ mod tests {
     #[tokio::test]
     async fn what_a_later_version_wrote_stays_and_nonsense_is_done_without() {
         let folder = tempfile::tempdir().unwrap();
-        let leases = leases(folder.path()).await;
+        let documents = documents(folder.path()).await;
         for (content, entries) in [(r#"[{"rank": 7}]"#, 2), ("no JSON", 1)] {
-            let document = leases.load_document(DOCUMENT).await.unwrap();
-            assert_eq!(leases.swap_document(DOCUMENT, document, content.to_owned()).await.unwrap(), Swap::Done);
-            write(&leases, &[footprint(1, DeviceId::Cpu, 1)]).await.unwrap();
-            let written = leases.load_document(DOCUMENT).await.unwrap();
+            let document = documents.load(DOCUMENT).await.unwrap();
+            assert_eq!(documents.swap(DOCUMENT, document, content.to_owned()).await.unwrap(), Swap::Done);
+            write(&documents, &[footprint(1, DeviceId::Cpu, 1)]).await.unwrap();
+            let written = documents.load(DOCUMENT).await.unwrap();
             assert_eq!(super::entries(&written).len(), entries, "{content}");
         }
     }

@@ -7,13 +7,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use model_boss_core::Verdict;
+use model_boss_host::clocks::unix_time;
 use model_boss_protocol::ModelId;
 use prometheus::core::Collector;
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, Opts, TextEncoder};
 use serde::Serialize;
-
-use crate::clocks::unix_time;
 
 const REQUESTS: &str = "model_boss_requests_total";
 const PROMPT_TOKENS: &str = "model_boss_prompt_tokens_total";

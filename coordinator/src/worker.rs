@@ -4,11 +4,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use model_boss_dialects::EngineDialect;
+use model_boss_http::upstream::Upstream;
 use model_boss_protocol::{Backend, Generation, ModelId};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-
-use crate::upstream::Upstream;
 
 /// From the end of a process's connections to the news of its end, at most: guards end its descendants first.
 const DEATH_NEWS: Duration = Duration::from_secs(2);

@@ -1,4 +1,5 @@
-//! The structure of the crates: no circle between files or folders, and no file that is too long to be read at once.
+//! The structure of the crates: the edges between them, no circle between files or folders, and no file that is too long to be
+//! read at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -15,6 +16,22 @@ fn crates() -> Vec<PathBuf> {
     let manifest: toml::Table = manifest.parse().unwrap();
     let members = manifest["workspace"]["members"].as_array().unwrap();
     members.iter().map(|member| root().join(member.as_str().unwrap()).join("src")).collect()
+}
+
+/// The crates that name each of our crates in their manifests, by name.
+fn users(members: &[PathBuf]) -> BTreeMap<String, BTreeSet<String>> {
+    let mut users: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for member in members {
+        let manifest = std::fs::read_to_string(member.parent().unwrap().join("Cargo.toml")).unwrap();
+        let manifest: toml::Table = manifest.parse().unwrap();
+        let name = manifest["package"]["name"].as_str().unwrap();
+        let tables =
+            ["dependencies", "dev-dependencies"].into_iter().filter_map(|table| manifest.get(table)?.as_table());
+        for dependency in tables.flat_map(|table| table.keys()).filter(|key| key.starts_with("model-boss")) {
+            users.entry(dependency.clone()).or_default().insert(name.to_owned());
+        }
+    }
+    users
 }
 
 /// The roots of a crate's library and programs.
@@ -50,6 +67,23 @@ fn within_folders(arrows: &BTreeSet<(String, String)>) -> BTreeMap<String, BTree
         folders.entry(from[..shared].join("/")).or_default().insert((entry(&from), entry(&to)));
     }
     folders
+}
+
+#[test]
+fn deny_toml_lists_the_edges_between_our_crates() {
+    let rules = std::fs::read_to_string(root().join("deny.toml")).unwrap();
+    let rules: toml::Table = rules.parse().unwrap();
+    let texts = |value: &toml::Value| -> BTreeSet<String> {
+        value.as_array().unwrap().iter().map(|text| text.as_str().unwrap().to_owned()).collect()
+    };
+    let listed = rules["bans"]["deny"].as_array().unwrap().iter().filter_map(|rule| {
+        let name = rule["crate"].as_str().unwrap();
+        name.starts_with("model-boss").then(|| (name.to_owned(), texts(&rule["wrappers"])))
+    });
+    let mut users = users(&crates());
+    // Every crate speaks the words of the protocol.
+    users.remove("model-boss-protocol");
+    assert_eq!(listed.collect::<BTreeMap<_, _>>(), users, "an edge belongs into deny.toml and ARCHITECTURE.md");
 }
 
 #[test]

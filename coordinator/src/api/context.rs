@@ -3,21 +3,21 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use model_boss_catalog::LiveCatalog;
+use model_boss_cloud::Clouds;
+use model_boss_config::{ApiKeys, Limits, Sse};
+use model_boss_host::log_filter::LogFilter;
+use model_boss_host::owner::OwnerKey;
+use model_boss_host::state_folder::StateFolder;
+use model_boss_http::memory::MemoryBudget;
+use model_boss_settings::RuntimeConfig;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{AllowedHosts, Changes, Clock};
-use crate::catalog::LiveCatalog;
-use crate::cloud::Clouds;
-use crate::config::{ApiKeys, Limits, Sse};
+use crate::api::{Changes, Clock};
 use crate::leases::{DeviceTable, Leases, StoreWatch};
-use crate::log_filter::LogFilter;
-use crate::memory::MemoryBudget;
 use crate::metrics::Metrics;
-use crate::owner::OwnerKey;
-use crate::runtime_config::RuntimeConfig;
 use crate::scheduling::Scheduling;
-use crate::state_folder::StateFolder;
 use crate::supervisor::Streams;
 use crate::tasks::LiveTasks;
 
@@ -43,8 +43,6 @@ pub(crate) struct Context {
     pub(crate) streams: Streams,
     /// What is counted.
     pub(crate) metrics: Arc<Metrics>,
-    /// The names that mean this server.
-    pub(crate) hosts: AllowedHosts,
     /// The keys that open it; everybody on loopback may come in without.
     pub(crate) keys: Option<ApiKeys>,
     /// What the user who runs this process shows; `None` where it could not be written.
@@ -69,6 +67,4 @@ pub(crate) struct Context {
     pub(crate) clock: Clock,
     /// What changed lately.
     pub(crate) changes: Arc<Changes>,
-    /// The beginning of every request id made here.
-    pub(crate) id_prefix: String,
 }

@@ -1,57 +1,23 @@
 //! The HTTP API: who may come in, what is asked, and how answers and errors look. Every decision about models is the
 //! scheduler's; every byte of an answer is a worker's.
 
-mod accept;
-mod account;
-mod annotate;
-mod answer;
-mod answer_body;
-mod bare_errors;
-mod body;
+mod admin;
 mod changes;
-mod clients;
 mod clock;
-mod cloud_models;
-mod config;
 mod context;
-mod door;
-mod error;
-mod events;
-mod headers;
 mod inference;
-mod leases;
-mod logs;
-mod manage;
-mod messages;
-mod models;
-mod ollama;
-mod origin;
-mod path;
-mod patience;
-mod peek;
-mod peer;
-mod plan;
-mod prometheus;
-mod providers;
-mod reshape;
 mod route;
-mod status;
-mod stream;
-mod tasks;
-mod usage;
 
 use std::sync::Arc;
 
+use admin::{clients, config, events, leases, logs, manage, plan, prometheus, providers, status, tasks};
 use axum::Router;
+use inference::{messages, models, ollama, openai};
 use route::{Routes, Scope};
 
-pub(crate) use accept::{Server, ServerLimits};
 pub(crate) use changes::Changes;
 pub(crate) use clock::Clock;
 pub(crate) use context::Context;
-pub(crate) use door::Door;
-pub(crate) use origin::AllowedHosts;
-pub(crate) use patience::Patience;
 
 /// What answers every route.
 pub(crate) fn router(context: Arc<Context>) -> Router {
@@ -68,11 +34,11 @@ fn routes(context: Arc<Context>) -> Routes {
         .get("/ready", Public, status::ready)
         .get("/health", Public, status::ready)
         .get("/metrics", Read, prometheus::metrics)
-        .post("/v1/chat/completions", Inference, inference::chat_completions)
-        .post("/v1/completions", Inference, inference::completions)
-        .post("/v1/embeddings", Inference, inference::embeddings)
-        .post("/v1/rerank", Inference, inference::rerank)
-        .post("/v1/reranking", Inference, inference::rerank)
+        .post("/v1/chat/completions", Inference, openai::chat_completions)
+        .post("/v1/completions", Inference, openai::completions)
+        .post("/v1/embeddings", Inference, openai::embeddings)
+        .post("/v1/rerank", Inference, openai::rerank)
+        .post("/v1/reranking", Inference, openai::rerank)
         .post("/v1/messages", Inference, messages::messages)
         .post("/v1/messages/count_tokens", Inference, messages::count_tokens)
         .post("/api/chat", Inference, ollama::chat)

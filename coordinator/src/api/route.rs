@@ -11,16 +11,16 @@ use axum::routing::{MethodFilter, on};
 use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
 use model_boss_core::Principal;
+use model_boss_http::body::{BodyLimits, RequestBody, Unread};
+use model_boss_http::error::error_response;
+use model_boss_http::headers::REQUEST_ID;
+use model_boss_http::peek::named_client;
+use model_boss_http::peer::Peer;
 use model_boss_lease_store::Caller;
 use model_boss_protocol::{ApiError, ErrorCode, ModelId};
 use model_boss_tasks::{MachinePermit, ModelPermit};
 
-use super::body::{BodyLimits, RequestBody, Unread};
 use super::context::Context;
-use super::error::error_response;
-use super::headers::REQUEST_ID;
-use super::peek::named_client;
-use super::peer::Peer;
 
 /// Who may use a route, and what it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,10 @@
 
 use std::time::Duration;
 
+use model_boss_client::lease_http::{
+    AcquireBody, AskedBody, AttachBody, CancelBody, GrantedBody, LeaseBody, LeaseList, OneLease, OwnerBody, PartBody,
+    ReassertBody, ReleaseBody, ReleasedBody, RenewBody, RenewedBody, ResizeBody, Waiting, warning,
+};
 use model_boss_lease_store::{
     AcquireRequest, Caller, GuestAcquired, GuestHandle, GuestLease, GuestRecord, GuestReleased, LeaseId, Mode, Process,
     StoreError, Wish, Yielding,
@@ -13,10 +17,6 @@ use nix::unistd::getuid;
 use super::handle::Leases;
 use super::ledger::Ledger;
 use super::refused::Refused;
-use crate::lease_http::{
-    AcquireBody, AskedBody, AttachBody, CancelBody, GrantedBody, LeaseBody, LeaseList, OneLease, OwnerBody, PartBody,
-    ReassertBody, ReleaseBody, ReleasedBody, RenewBody, RenewedBody, ResizeBody, Waiting, warning,
-};
 
 /// Whoever waits asks again after this: well within the lease time, so that the place in the queue is kept.
 const ASK_AGAIN: Duration = Duration::from_secs(1);

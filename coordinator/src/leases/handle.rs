@@ -2,14 +2,14 @@
 
 use std::sync::mpsc;
 
-use model_boss_lease_store::{Document, StoreError, Swap};
+use model_boss_host::error_chain::chain;
+use model_boss_lease_store::StoreError;
 use model_boss_protocol::{ByteCount, DeviceId, Generation, ModelId, Priority, SlotId};
 use tokio::sync::oneshot;
 
 use super::command::LeaseCommand;
 use super::held::Ask;
 use super::ledger::Ledger;
-use crate::error_chain::chain;
 
 /// The handle of the ledger's thread.
 #[derive(Clone, Debug)]
@@ -81,31 +81,6 @@ impl Leases {
     /// Gives the bytes of a reaped worker back; answered with `LeaseReleased`, which waits for the store if it must.
     pub(crate) fn release(&self, slot: SlotId, generation: Generation) {
         self.send(LeaseCommand::Release { slot, generation });
-    }
-
-    /// A small document of the store, shared by everybody who uses it: runtime configuration, learned sizes.
-    pub(crate) async fn load_document(&self, name: &'static str) -> Result<Document, StoreError> {
-        self.on_thread(move |ledger| {
-            let document = ledger.holder.load_document(name);
-            ledger.done(&document);
-            document
-        })
-        .await
-    }
-
-    /// Changes a small document if nobody else did since it was loaded.
-    pub(crate) async fn swap_document(
-        &self,
-        name: &'static str,
-        loaded: Document,
-        content: String,
-    ) -> Result<Swap, StoreError> {
-        self.on_thread(move |ledger| {
-            let swapped = ledger.holder.swap_document(name, &loaded, &content);
-            ledger.done(&swapped);
-            swapped
-        })
-        .await
     }
 
     /// Does something on the ledger's thread, between its other work.

@@ -5,6 +5,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use model_boss_core::{Event, LedgerState};
+use model_boss_host::error_chain::chain;
+use model_boss_host::guard::end_leftovers_at_once;
+use model_boss_host::probe::Probes;
 use model_boss_lease_store::{Holder, Others, StoreError};
 use model_boss_protocol::{ByteCount, Later};
 use tokio::sync::oneshot;
@@ -19,10 +22,7 @@ use super::look::show_unknown;
 use super::opening::StoreChoice;
 use super::setup::{LeaseSetup, LeaseStartError};
 use super::status::{DeviceTable, StoreWatch};
-use crate::error_chain::chain;
-use crate::guard::end_leftovers_at_once;
 use crate::leases::{LeaseStart, Leases};
-use crate::probe::Probes;
 use crate::scheduling::News;
 
 /// Devices are looked at this often while a lease is held or waited for,

@@ -3,10 +3,9 @@
 
 use std::path::Path;
 
+use model_boss_host::probe::DeviceSample;
 use model_boss_lease_store::{Process, ProcessTree, StoreError, this_process};
 use model_boss_protocol::ByteCount;
-
-use crate::probe::DeviceSample;
 
 /// The processes of workers that ended, until no device shows them any more.
 #[derive(Default)]

@@ -5,13 +5,13 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use model_boss_core::LedgerState;
+use model_boss_host::probe::Probes;
 use model_boss_lease_store::{DeviceDeclaration, Holder, Others};
 use model_boss_protocol::{ByteCount, DeviceId, ModelId};
 
 use super::held::{Filling, Held, Place, Ranks};
 use super::leaks::Leaks;
 use super::status::{DeviceTable, StoreWatch};
-use crate::probe::Probes;
 use crate::scheduling::News;
 
 /// What the thread owns.

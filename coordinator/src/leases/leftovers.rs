@@ -3,10 +3,9 @@
 
 use std::time::{Duration, Instant};
 
+use model_boss_host::guard::end_leftovers_at_once;
 use model_boss_lease_store::{Holder, Leftover, StoreError};
 use model_boss_protocol::Later;
-
-use crate::guard::end_leftovers_at_once;
 
 /// How long they are waited for after SIGKILL.
 const LIMIT: Duration = Duration::from_secs(5);

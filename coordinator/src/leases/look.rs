@@ -4,6 +4,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use model_boss_core::{DeviceObservation, Event, OtherLease, OtherRequest};
+use model_boss_host::error_chain::chain;
+use model_boss_host::probe::{DeviceSample, Probes, Trouble};
 use model_boss_lease_store::{
     Accounting, DeviceDeclaration, DeviceKey, Observation, PartView, Process, ProcessTree, StoreError, this_process,
 };
@@ -12,8 +14,6 @@ use model_boss_protocol::{ByteCount, DeviceId};
 use super::held::Doubt;
 use super::ledger::{Blindness, Ledger};
 use super::status::DeviceTable;
-use crate::error_chain::chain;
-use crate::probe::{DeviceSample, Probes, Trouble};
 use crate::scheduling::News;
 
 /// A driver that needs longer for one sample is not waited for.

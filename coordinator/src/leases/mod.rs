@@ -3,6 +3,7 @@
 //! only when the process is seen to be gone. While the store is out of reach nothing is forgotten and nothing new begins.
 
 mod command;
+mod documents;
 mod guests;
 mod handle;
 mod held;
@@ -17,6 +18,7 @@ mod setup;
 mod status;
 mod workers;
 
+pub(crate) use documents::LedgerDocuments;
 pub(crate) use guests::Answer;
 pub(crate) use handle::Leases;
 pub(crate) use opening::StoreChoice;

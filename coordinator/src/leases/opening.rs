@@ -2,9 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use model_boss_config::{Config, RedisUrl};
 use model_boss_lease_store::{Holder, Owner, OwnerKind, StoreError, Terms, this_process};
-
-use crate::config::{Config, RedisUrl};
 
 /// What tells the ledger of a played machine from the host's own.
 const PLAYED: &str = "simulation";

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use model_boss_host::probe::Probe;
 use model_boss_lease_store::{StoreError, Terms};
 use model_boss_protocol::ByteCount;
 use tokio_util::sync::CancellationToken;
 
 use crate::leases::{DeviceTable, Leases, StoreChoice, StoreWatch};
-use crate::probe::Probe;
 use crate::scheduling::News;
 
 /// What the ledger's thread needs to begin.

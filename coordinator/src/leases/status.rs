@@ -3,10 +3,9 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use model_boss_core::LedgerState;
+use model_boss_host::probe::DeviceSample;
 use model_boss_protocol::DeviceId;
 use serde::Serialize;
-
-use crate::probe::DeviceSample;
 
 /// The devices as last seen. Written by the ledger's thread only.
 #[derive(Clone, Debug, Default)]

@@ -5,6 +5,7 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use model_boss_core::Event;
+use model_boss_host::error_chain::chain;
 use model_boss_lease_store::{
     AcquireRequest, Acquired, Evidence, LeaseHandle, Mode, ProcessTree, StoreError, Yielding, this_process,
 };
@@ -14,7 +15,6 @@ use super::held::{Ask, Filling, Held, LoadKnown, Place};
 use super::leaks::still_holds;
 use super::ledger::Ledger;
 use super::look::unexplained;
-use crate::error_chain::chain;
 
 /// What will never fit is asked for again after this, all the same: devices may change.
 const NEVER_FITS_RETRY: Duration = Duration::from_secs(10);

@@ -59,15 +59,3 @@ impl News {
 
 /// The driver's end of [`News`].
 pub(crate) struct Inbox(pub(crate) mpsc::UnboundedReceiver<Message>);
-
-#[cfg(test)]
-impl Inbox {
-    /// The next event that was reported and not read; other messages are passed over.
-    pub(crate) fn next_event(&mut self) -> Option<Event> {
-        loop {
-            if let Message::Event(event) = self.0.try_recv().ok()? {
-                return Some(event);
-            }
-        }
-    }
-}

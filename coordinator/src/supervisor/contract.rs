@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
+use model_boss_catalog::ForeignEngine;
 use model_boss_engines::Seen;
+use model_boss_http::upstream::{Outgoing, Upstream};
 use model_boss_protocol::{EngineStats, HealthQuestion, StopSignal, WorkerHealth, WorkerSpec};
 use nix::sys::signal::Signal;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::sockets::{Listener, listener};
-use crate::catalog::ForeignEngine;
-use crate::upstream::{Outgoing, Upstream};
 
 /// A health answer is a few hundred bytes.
 const MAX_HEALTH: usize = 64 * 1024;

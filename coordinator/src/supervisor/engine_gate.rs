@@ -37,6 +37,6 @@ pub(crate) fn engine_gate() -> ExitCode {
 }
 
 fn failed(code: u8, why: &str) -> ExitCode {
-    crate::terminal::say(&format!("model-boss: {why}"));
+    model_boss_host::terminal::say(&format!("model-boss: {why}"));
     ExitCode::from(code)
 }

@@ -7,7 +7,6 @@ mod log_file;
 mod order;
 mod output;
 mod ports;
-mod programs;
 mod runner;
 mod sockets;
 mod streams;
@@ -27,7 +26,6 @@ pub(crate) use log_file::{earlier_log, log_path};
 pub(crate) use order::{SpawnOrder, SupervisorSettings, Tools};
 pub(crate) use output::LOGS;
 pub(crate) use ports::Ports;
-pub(crate) use programs::{ProgramError, Programs};
 pub(crate) use streams::Streams;
 
 /// Starts, watches and ends workers.

@@ -3,17 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use model_boss_catalog::{LiveCatalog, Model};
 use model_boss_core::EngineOptions;
+use model_boss_host::environment::ChildEnvironment;
+use model_boss_host::probe::SimulatedMachine;
+use model_boss_host::process::Spawner;
+use model_boss_host::programs::Programs;
+use model_boss_host::state_folder::StateFolder;
 use model_boss_protocol::{Backend, ByteCount, DeviceId, Generation, Residency, SlotId, TextLimits};
 
-use crate::catalog::{LiveCatalog, Model};
-use crate::environment::ChildEnvironment;
 use crate::leases::Leases;
-use crate::probe::SimulatedMachine;
-use crate::process::Spawner;
 use crate::scheduling::News;
-use crate::state_folder::StateFolder;
-use crate::supervisor::{Ports, Programs, Streams};
+use crate::supervisor::{Ports, Streams};
 
 /// What every runner uses.
 pub(crate) struct Tools {

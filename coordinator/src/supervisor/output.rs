@@ -5,13 +5,13 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use model_boss_host::state_folder::StateFolder;
 use model_boss_protocol::{ModelId, printable};
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 use tokio::task::JoinSet;
 
 use super::log_file::log_path;
 use super::worker_log::WorkerLog;
-use crate::state_folder::StateFolder;
 
 /// Where in the state folder the output of workers is kept.
 pub(crate) const LOGS: &str = "logs";

@@ -11,6 +11,10 @@ use std::time::Duration;
 
 use model_boss_core::{Event, ExitReport};
 use model_boss_engines::{Facts, exit_reason};
+use model_boss_host::clocks::later;
+use model_boss_host::guard::{Lifeline, end_orphans};
+use model_boss_host::process::{Launch, Started};
+use model_boss_http::upstream::Upstream;
 use model_boss_protocol::{DeviceId, PromptFormat, SpawnToken, StreamStats, WorkerExit, WorkerHealth, WorkerSpec};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
@@ -25,10 +29,6 @@ use super::engine_gate::ENGINE_GATE;
 use super::order::{SpawnOrder, Tools, load_timeout_for};
 use super::output::Output;
 use super::ports::Port;
-use crate::clocks::later;
-use crate::guard::{Lifeline, end_orphans};
-use crate::process::{Launch, Started};
-use crate::upstream::Upstream;
 use crate::worker::Worker;
 
 /// The health check is asked this quickly at first: a process that begins is there in milliseconds.

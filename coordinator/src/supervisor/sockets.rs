@@ -4,9 +4,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 
+use model_boss_host::tcp_table::{TcpSocket, sockets};
 use model_boss_lease_store::ProcessTree;
-
-use crate::tcp_table::{TcpSocket, sockets};
 
 /// What is seen of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use model_boss_host::state_folder::StateFolder;
 use tokio::sync::mpsc;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::sleep;
 
 use super::log_file::LogFile;
-use crate::state_folder::StateFolder;
 
 /// Lines that wait for the disk; more are counted and not kept.
 const KEPT_LINES: usize = 512;

@@ -10,32 +10,35 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::service::Service;
+use model_boss_catalog::{Engines, LiveCatalog, ModelRoots};
+use model_boss_cloud::Clouds;
+use model_boss_config::{ApiKeys, Hosts, Limits, LogLevel, ProviderTables, Sse};
 use model_boss_core::{Moment, Scheduler, Settings};
+use model_boss_host::environment::ChildEnvironment;
+use model_boss_host::log_filter::LogFilter;
+use model_boss_host::probe::{DeviceSample, Probe};
+use model_boss_host::process::Spawner;
+use model_boss_host::programs::Programs;
+use model_boss_host::state_folder::StateFolder;
+use model_boss_http::door::Door;
+use model_boss_http::memory::MemoryBudget;
+use model_boss_http::origin::AllowedHosts;
 use model_boss_lease_store::Terms;
 use model_boss_protocol::{ByteCount, DeviceId};
+use model_boss_settings::{Configured, DocumentStore, LiveSettings, RuntimeConfig};
 use model_boss_tasks::Providers;
 use serde_json::Value;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::catalog::{Engines, LiveCatalog, ModelRoots};
-use crate::cloud::Clouds;
-use crate::config::{ApiKeys, Hosts, Limits, LogLevel, ProviderTables, Sse};
 use crate::driver::{Driver, Waiting};
-use crate::environment::ChildEnvironment;
 use crate::footprints::Footprints;
-use crate::leases::{LeaseSetup, LeaseStart, Leases, StoreChoice};
-use crate::log_filter::LogFilter;
-use crate::memory::MemoryBudget;
+use crate::leases::{LeaseSetup, LeaseStart, Leases, LedgerDocuments, StoreChoice};
+use crate::listeners::{catalogs_to, settings_to};
 use crate::metrics::Metrics;
-use crate::probe::{DeviceSample, Probe};
-use crate::process::Spawner;
-use crate::runtime_config::RuntimeConfig;
 use crate::scheduling::{News, Pulse, Scheduling};
-use crate::settings::{Configured, LiveSettings};
-use crate::state_folder::StateFolder;
-use crate::supervisor::{Ports, Programs, Supervisor, SupervisorSettings, Tools};
+use crate::supervisor::{Ports, Supervisor, SupervisorSettings, Tools};
 use crate::tasks::LiveTasks;
 
 /// A machine with 8 GiB, one of them in use.
@@ -102,7 +105,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
     let (news, inbox) = News::channel();
     let metrics = Arc::new(Metrics::new([]).unwrap());
     let roots = ModelRoots::new(&[folder.path().join("models")]);
-    let live = Arc::new(LiveCatalog::read(&manifests, roots, Engines::default(), news.clone(), Arc::clone(&metrics)));
+    let live = Arc::new(LiveCatalog::read(&manifests, roots, Engines::default(), catalogs_to(&news, &metrics)));
     let catalog = live.current();
     assert!(catalog.problems.is_empty(), "{:?}", catalog.problems);
     let setup = LeaseSetup {
@@ -115,10 +118,16 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
         news: news.clone(),
     };
     let LeaseStart { leases, devices, store, .. } = Leases::start(setup).await.unwrap();
+    let documents: Arc<dyn DocumentStore> = Arc::new(LedgerDocuments::new(leases.clone()));
     let scheduling = Scheduling::new(news.clone());
+    // It is there when it is looked for, and gone when it is started.
+    let worker = folder.path().join("no-such-worker");
+    std::fs::write(&worker, "").unwrap();
+    let programs = Programs::find(Some(&worker)).unwrap();
+    std::fs::remove_file(&worker).unwrap();
     let tools = Tools {
         settings: SupervisorSettings {
-            programs: Programs::at(folder.path().join("no-such-worker")),
+            programs,
             state: StateFolder::new(folder.path()),
             load_timeout: None,
             stop_grace: Duration::from_secs(1),
@@ -144,7 +153,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
         supervisor: Supervisor::new(tools),
         leases: leases.clone(),
         devices: devices.clone(),
-        footprints: Footprints::start(leases.clone(), news).await,
+        footprints: Footprints::start(Arc::clone(&documents), news).await,
         metrics: Arc::clone(&metrics),
         drained: CancellationToken::new(),
         pulse,
@@ -157,12 +166,12 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
         model_idle: None,
         log_level: LogLevel::Info,
     };
-    let settings = Arc::new(LiveSettings::new(configured, LogFilter::default(), scheduling.news().clone()));
+    let settings = Arc::new(LiveSettings::new(configured, LogFilter::default(), settings_to(scheduling.news())));
     let file = folder.path().join("tasks.yaml");
     std::fs::write(&file, tasks).unwrap();
     let tasks = Arc::new(LiveTasks::read(&file, true, Providers::new(), Arc::clone(&settings)).unwrap());
     let config = RuntimeConfig::open(
-        leases.clone(),
+        Arc::clone(&documents),
         settings,
         &std::collections::BTreeMap::new(),
         &StateFolder::new(folder.path()),
@@ -180,7 +189,6 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
         store,
         streams: Default::default(),
         metrics,
-        hosts: AllowedHosts::new(&[], &["https://chat.example".to_owned()], &Hosts::default()),
         keys,
         owner: None,
         limits: Limits { inference_body: ByteCount(2_000), management_body: ByteCount(200), ..Limits::default() },
@@ -193,10 +201,14 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
         started: Instant::now(),
         clock,
         changes,
-        id_prefix: "req-test".to_owned(),
     });
-    let door = Door::new(Arc::clone(&context), router(Arc::clone(&context)));
+    let door = door(router(Arc::clone(&context)));
     Fixture { door, context, folder }
+}
+
+fn door(router: axum::Router) -> Door {
+    let allowed = AllowedHosts::new(&[], &["https://chat.example".to_owned()], &Hosts::default());
+    Door::new(allowed, "req-test", router)
 }
 
 impl Fixture {
@@ -649,7 +661,7 @@ async fn a_panic_in_a_handler_is_a_500_in_the_shape() {
     let api = fixture().await;
     let context = Arc::clone(&api.context);
     let router = Routes::new(Arc::clone(&context)).get("/boom", Scope::Public, async |_| panic!("boom")).into_router();
-    let api = Fixture { door: Door::new(context, router), ..api };
+    let api = Fixture { door: door(router), ..api };
     let (status, _, body) = api.get("/boom").await;
     assert_eq!((status.as_u16(), code(&body)), (500, "internal_error"));
 }

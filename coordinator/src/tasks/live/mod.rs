@@ -6,18 +6,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use model_boss_catalog::LiveCatalog;
 use model_boss_core::{ClientRules, Principal};
+use model_boss_host::plain_file::read_plain_file;
 use model_boss_protocol::{ApiError, ModelId};
+use model_boss_settings::LiveSettings;
 use model_boss_tasks::{
     MachinePermit, ModelPermit, Names, Problem, Providers, Question, Resolved, Surroundings, TasksFile,
     operate_machine, operate_model, resolve,
 };
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
-
-use crate::catalog::LiveCatalog;
-use crate::plain_file::read_plain_file;
-use crate::settings::LiveSettings;
 
 /// Two looks that agree make a change, as for manifests (docs/adr/0005): a file half written is seen only once. One small
 /// file is read each time, so no time stamp and no kind of file system can hide an edit.

@@ -6,16 +6,14 @@ use std::hash::BuildHasher;
 use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use model_boss_catalog::{Engines, ModelRoots};
+use model_boss_config::LogLevel;
 use model_boss_core::Settings;
+use model_boss_host::log_filter::LogFilter;
 use model_boss_protocol::ClientId;
+use model_boss_settings::{Configured, Overrides};
 
 use super::*;
-use crate::catalog::{Engines, ModelRoots};
-use crate::config::LogLevel;
-use crate::log_filter::LogFilter;
-use crate::metrics::Metrics;
-use crate::scheduling::News;
-use crate::settings::{Configured, Overrides};
 
 struct Rig {
     folder: tempfile::TempDir,
@@ -29,18 +27,16 @@ fn rig(text: Option<&str>) -> Rig {
     if let Some(text) = text {
         fs::write(&file, text).unwrap();
     }
-    let news = News::channel().0;
     let configured = Configured {
         settings: Settings::default(),
         allow_cloud_fallback: true,
         model_idle: None,
         log_level: LogLevel::Info,
     };
-    let settings = Arc::new(LiveSettings::new(configured, LogFilter::default(), news.clone()));
+    let settings = Arc::new(LiveSettings::new(configured, LogFilter::default(), Box::new(drop)));
     settings.set_overrides(Overrides::nothing_stored());
     let live = Arc::new(LiveTasks::read(&file, false, Providers::new(), settings).unwrap());
-    let metrics = Arc::new(Metrics::new([]).unwrap());
-    let models = LiveCatalog::read(folder.path(), ModelRoots::new(&[]), Engines::default(), news, metrics);
+    let models = LiveCatalog::read(folder.path(), ModelRoots::new(&[]), Engines::default(), Box::new(drop));
     Rig { folder, live, models }
 }
 
@@ -153,14 +149,13 @@ fn no_coordinator_begins_without_the_rules_of_a_file_that_is_there_or_was_named(
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("tasks.yaml");
         text.into_iter().for_each(|text| fs::write(&file, text).unwrap());
-        let news = News::channel().0;
         let configured = Configured {
             settings: Settings::default(),
             allow_cloud_fallback: true,
             model_idle: None,
             log_level: LogLevel::Info,
         };
-        let settings = Arc::new(LiveSettings::new(configured, LogFilter::default(), news));
+        let settings = Arc::new(LiveSettings::new(configured, LogFilter::default(), Box::new(drop)));
         LiveTasks::read(&file, required, Providers::new(), settings).map(|_| ()).map_err(|error| error.to_string())
     };
     let broken = b"clients:\n  guest: {allowed_models: [a]}\n  other: {nonsense: 1}\n";

@@ -1,0 +1,279 @@
+//! Models without a manifest: a GGUF file or a folder that a client named by its path. What makes one, and what it is
+//! called; not who may name it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use model_boss_protocol::{Manifest, Source};
+
+use super::entries::Catalog;
+use super::folders::Folders;
+use super::model::Model;
+use super::package;
+use super::read::{self, PACKAGE_FILE, Written};
+use super::roots::{Admitted, ModelRoots, NotAdmitted};
+use crate::files;
+
+/// What the names of these models begin with: they never look like a manifest's.
+const PREFIX: &str = "file:";
+/// What is read beside a single file of weights.
+const BESIDE_A_FILE: [&str; 8] = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "tokenizer.model",
+];
+/// Longer parts of a path make no name for people.
+const MAX_PART: usize = 80;
+
+/// A path that cannot be loaded from.
+#[derive(Debug, thiserror::Error)]
+pub enum PathError {
+    /// It depends on where we run.
+    #[error("'{0}' is not an absolute path; write it from / on")]
+    Relative(PathBuf),
+    /// Not ours to tell about.
+    #[error(
+        "no model may be loaded from {path}: it is not there, or not below {roots}. Add its folder to model_roots \
+         (--model-roots, MODEL_BOSS_MODEL_ROOTS), or move it; `model-boss run {path}` by the user who runs this \
+         coordinator needs neither"
+    )]
+    Outside {
+        /// What was asked for.
+        path: PathBuf,
+        /// What would have been right.
+        roots: ModelRoots,
+    },
+    /// Not there.
+    #[error("{0} does not exist, or cannot be read")]
+    Absent(PathBuf),
+    /// No folder, and no file that is a model.
+    #[error("{0} is not a model: a .gguf file is one, and so is a folder with config.json and *.safetensors")]
+    Unsupported(PathBuf),
+    /// A folder without a model.
+    #[error(
+        "there is no model in {0}: it needs config.json and *.safetensors, or one .gguf file, or a model.toml beside \
+         the weights"
+    )]
+    Empty(PathBuf),
+    /// Weights that say nothing of their shape.
+    #[error("{0} has *.safetensors and no config.json, which says what model they are")]
+    NoShape(PathBuf),
+    /// A choice to make.
+    #[error("{folder} has more than one model; name one of {}", .files.join(", "))]
+    Several {
+        /// Where.
+        folder: PathBuf,
+        /// The names of its GGUF files.
+        files: Vec<String>,
+    },
+    /// The package's manifest.
+    #[error("{0}")]
+    Package(String),
+    /// What is there now was not looked at.
+    #[error("the files at {0} changed since they were looked at; ask for the model again")]
+    Changed(PathBuf),
+}
+
+/// A model that was named by its path, for as long as its files are there.
+#[derive(Clone, Debug)]
+pub(super) struct ByPath {
+    name: String,
+    path: PathBuf,
+    /// Where its files may be, by who named it.
+    roots: ModelRoots,
+    /// How often it was named, counted over all that were: no two namings are alike.
+    named: u64,
+}
+
+impl ByPath {
+    /// Looks what is at the path, and gives it a name that nobody in `catalog` has.
+    pub(crate) fn new(
+        at: &Admitted,
+        roots: ModelRoots,
+        named: u64,
+        catalog: &Catalog,
+    ) -> Result<(Self, Arc<Model>), PathError> {
+        let mut written = read_at(&at.path, &roots, &mut Folders::default())?;
+        if let Some(ignored) = package::ignored(&written.text) {
+            tracing::warn!(path = %at.path.display(), "{ignored}");
+        }
+        let name = free_name(&written.manifest.name, &at.path, |name| catalog.find(name).is_some());
+        rename(&mut written.manifest, &name);
+        Ok((Self { name, path: at.path.clone(), roots, named }, written.model(None)))
+    }
+
+    /// Reads it again; `before` is what it was.
+    pub(super) fn read(&self, before: Option<&Arc<Model>>, folders: &mut Folders) -> Result<Arc<Model>, PathError> {
+        let mut written = read_at(&self.path, &self.roots, folders)?;
+        rename(&mut written.manifest, &self.name);
+        Ok(written.model(before))
+    }
+
+    /// Whether the files that a worker would open now are those that were checked: asked right before it starts.
+    pub(crate) fn check(&self, model: &Model) -> Result<(), PathError> {
+        let written = read_at(&self.path, &self.roots, &mut Folders::default())?;
+        let same = written.source == model.source && written.revision() == model.description.revision;
+        if same { Ok(()) } else { Err(PathError::Changed(self.path.clone())) }
+    }
+
+    /// Whether something is still there.
+    pub(super) fn exists(&self) -> bool {
+        self.path.exists()
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The naming by which it is known now.
+    pub(super) fn named(&self) -> u64 {
+        self.named
+    }
+
+    pub(super) fn name_again(&mut self, named: u64) {
+        self.named = named;
+    }
+}
+
+impl Model {
+    /// Whether this is the model at that path, whoever described it.
+    pub(super) fn is_at(&self, at: &Admitted) -> bool {
+        let leads_to = |path: &Path, real: &Path| path.canonicalize().is_ok_and(|path| path == real);
+        leads_to(&self.source, &at.real) || leads_to(&self.file, &at.real.join(PACKAGE_FILE))
+    }
+}
+
+/// Where the files of a model may be that this one named by its path. The owner of this process may name any: the
+/// folders that the files lead to now are then the only ones, so that a link that is turned later leads nowhere else.
+pub(super) fn roots_for(asker: Asker, path: &Path, roots: &ModelRoots) -> ModelRoots {
+    match asker {
+        Asker::Anybody => roots.clone(),
+        Asker::Owner => roots.clone().and(ModelRoots::around(path)),
+    }
+}
+
+/// The path, if a client may name it.
+pub(super) fn admit(path: &Path, roots: &ModelRoots) -> Result<Admitted, PathError> {
+    if !path.is_absolute() {
+        return Err(PathError::Relative(path.to_owned()));
+    }
+    roots.admit(path).map_err(|refused| match refused {
+        NotAdmitted::Outside => PathError::Outside { path: path.to_owned(), roots: roots.clone() },
+        NotAdmitted::Absent => PathError::Absent(path.to_owned()),
+    })
+}
+
+/// The model at a path. Everything it is made of must lead below the roots: what a package names, and every link.
+fn read_at(path: &Path, roots: &ModelRoots, folders: &mut Folders) -> Result<Written, PathError> {
+    let path = admit(path, roots)?.path;
+    let package = path.join(PACKAGE_FILE);
+    let written = if package.is_file() {
+        let outside = || PathError::Outside { path: package.clone(), roots: roots.clone() };
+        let opened = roots.open(&package).map_err(|_| outside())?;
+        read::written_by_stranger(&package, opened, folders)
+            .map_err(|problem| PathError::Package(problem.to_string()))?
+    } else {
+        check_shape(&path, folders)?;
+        let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
+        let name = name.unwrap_or_default().to_string_lossy().into_owned();
+        let manifest =
+            Manifest { name, source: Some(Source { path: path.clone(), bytes: None }), ..Manifest::default() };
+        let files = files::model_files_in(&path, folders);
+        Written { manifest, file: path.clone(), source: path, files, text: String::new() }
+    };
+    admit(&written.source, roots)?;
+    for file in &written.files {
+        admit(file.path(), roots)?;
+    }
+    for link in links_at(&written.source, folders) {
+        admit(&link, roots)?;
+    }
+    Ok(written)
+}
+
+/// Links that a worker may follow, whatever they are called: all in the folder of a model, and beside a single file
+/// those with the names of what is read beside weights.
+fn links_at(source: &Path, folders: &mut Folders) -> Vec<PathBuf> {
+    let mut links = |folder: &Path| -> Vec<PathBuf> {
+        let about = std::fs::metadata(folder);
+        about.map(|about| folders.list(folder, &about, files::counts).links.clone()).unwrap_or_default()
+    };
+    if source.is_dir() {
+        return links(source);
+    }
+    let is_read = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        BESIDE_A_FILE.iter().any(|read| *name == **read)
+    };
+    source.parent().map(links).unwrap_or_default().into_iter().filter(is_read).collect()
+}
+
+/// Whether the files look like a model, as far as their names tell.
+fn check_shape(path: &Path, folders: &mut Folders) -> Result<(), PathError> {
+    let has_ending = |name: &str, ending: &str| name.len() > ending.len() && name.to_lowercase().ends_with(ending);
+    if path.is_file() && path.file_name().is_some_and(|name| has_ending(&name.to_string_lossy(), ".gguf")) {
+        return Ok(());
+    }
+    if !path.is_dir() {
+        return Err(PathError::Unsupported(path.to_owned()));
+    }
+    let absent = |_| PathError::Absent(path.to_owned());
+    let about = std::fs::metadata(path).map_err(absent)?;
+    let listing = folders.list(path, &about, files::counts);
+    if listing.entries.is_empty() {
+        std::fs::read_dir(path).map_err(absent)?;
+    }
+    let files: Vec<String> = (listing.entries.iter().filter(|path| path.is_file()))
+        .map(|path| path.file_name().unwrap_or_default().to_string_lossy().into_owned())
+        .collect();
+    let dense = files.iter().any(|name| has_ending(name, ".safetensors"));
+    let mut gguf: Vec<String> = files.iter().filter(|name| has_ending(name, ".gguf")).cloned().collect();
+    gguf.sort();
+    match gguf.as_slice() {
+        _ if dense && files.iter().any(|name| name == "config.json") => Ok(()),
+        [] if dense => Err(PathError::NoShape(path.to_owned())),
+        [] => Err(PathError::Empty(path.to_owned())),
+        [first, rest @ ..] if rest.iter().all(|other| files::same_split(first, other)) => Ok(()),
+        _ => Err(PathError::Several { folder: path.to_owned(), files: gguf }),
+    }
+}
+
+/// `file:NAME`, else with the folder it is in, else with a number.
+fn free_name(name: &str, path: &Path, taken: impl Fn(&str) -> bool) -> String {
+    let name = part(name);
+    let folder = path.parent().and_then(Path::file_name).map(|folder| part(&folder.to_string_lossy()));
+    let plain = format!("{PREFIX}{name}");
+    let longer = folder.map(|folder| format!("{PREFIX}{folder}/{name}"));
+    let numbered = (2_u64..).map(|number| format!("{PREFIX}{name}:{number}"));
+    std::iter::once(plain.clone()).chain(longer).chain(numbered).find(|name| !taken(name)).unwrap_or(plain)
+}
+
+/// One part of a name: what cannot stand in one becomes `-`.
+fn part(text: &str) -> String {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-+".contains(c);
+    let part: String = text.chars().take(MAX_PART).map(|c| if allowed(c) { c } else { '-' }).collect();
+    if part.is_empty() { "model".to_owned() } else { part }
+}
+
+/// A package's own name and aliases may be another model's here: they are for whoever puts it among the manifests.
+fn rename(manifest: &mut Manifest, name: &str) {
+    name.clone_into(&mut manifest.name);
+    manifest.aliases.clear();
+}
+
+/// Who names a model by its path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asker {
+    /// Anybody who reaches the port: what lies below the model roots.
+    Anybody,
+    /// The user who runs this process, and who showed it: what they can read.
+    Owner,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,314 @@
+//! What runs which model (RC-16), and how an engine of others is started for it. Knows manifests, settings and where
+//! programs are; starts nothing.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use model_boss_config::{BackendTables, DeclaredDevices};
+use model_boss_core::{EngineOptions, LayerOptions, ModelDescription};
+use model_boss_dialects::EngineDialect;
+use model_boss_engines::{
+    Facts, HealthRule, Launch, LaunchError, LlamaServer, command_line, llama_files, llama_server,
+};
+use model_boss_protocol::{Backend, CommandSource, CommandSpec, LlamaArgs, Recipe, StopSignal, parse_span};
+
+use super::files::model_files;
+use super::model::Model;
+
+/// What can run models here.
+#[derive(Clone, Debug, Default)]
+pub struct Engines {
+    /// The stand-in worker, whatever manifests say: a machine is played.
+    pub all_fake: bool,
+    /// llama.cpp's server, when one was found.
+    pub llama_server: Option<PathBuf>,
+    /// Its builds by name, and the templates of other programs.
+    pub tables: BackendTables,
+    /// `--llamacpp`: the build used when nobody says.
+    pub build: Option<String>,
+    /// `--llamacpp-args`.
+    pub args: LlamaArgs,
+    /// `--ctx-size`.
+    pub context: Option<u64>,
+    /// Which of them run on devices of the operator's own.
+    pub devices: DeclaredDevices,
+}
+
+/// An engine of others, ready to be started.
+#[derive(Clone, Debug)]
+pub struct ForeignEngine {
+    /// The program.
+    pub launch: Launch,
+    /// Where its health is asked.
+    pub health_path: String,
+    /// Which answer means ready.
+    pub health: HealthRule,
+    /// What asks it to end.
+    pub stop: StopSignal,
+    /// How long it may take to be ready, if its template says.
+    pub load_timeout: Option<Duration>,
+    /// The context of one sequence, as far as we know.
+    pub context: Option<u64>,
+}
+
+/// Why nothing can run a model.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// It needs llama-server.
+    #[error(
+        "{reason}, and no llama-server was found: install llama.cpp, then put llama-server on PATH, set \
+         MODEL_BOSS_LLAMA_SERVER, or name a build in [backends.llama-server.builds]"
+    )]
+    NoLlamaServer {
+        /// What needs it.
+        reason: String,
+    },
+    /// Pictures.
+    #[error(
+        "backend \"diffusers\" is the image pipelines of our worker, which this version does not have yet; a program \
+         that makes images can be set by backend = \"command\""
+    )]
+    NoImages,
+    /// Neither of the two.
+    #[error("{0}, and llama-server reads only .gguf files; a program that runs it can be set by backend = \"command\"")]
+    Nothing(String),
+    /// A build that the configuration does not have.
+    #[error("there is no build '{name}' of llama-server; [backends.llama-server.builds] has {known}")]
+    NoBuild {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// A template that the configuration does not have.
+    #[error("there is no [backends.{name}] in the configuration; there is {known}")]
+    NoCommand {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// Neither a template nor a name.
+    #[error("its manifest names no 'command' to run it with")]
+    Command,
+    /// The command line.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+}
+
+impl Engines {
+    /// What runs this model.
+    pub fn backend(&self, model: &Model) -> Backend {
+        let manifest = &model.manifest;
+        if self.all_fake {
+            return Backend::Fake;
+        }
+        if let Some(backend) = manifest.backend {
+            return backend;
+        }
+        if manifest.command.is_some() {
+            return Backend::Command;
+        }
+        match manifest.recipe {
+            Some(Recipe::LlamaCpp) => return Backend::LlamaServer,
+            Some(_) => return Backend::Command,
+            None => {}
+        }
+        if manifest.llamacpp_backend.is_some() || manifest.llamacpp_args.is_some() {
+            return Backend::LlamaServer;
+        }
+        if let Some(backend) = self.devices.0.get(&manifest.device).and_then(|declared| declared.backend) {
+            return backend;
+        }
+        let fits = model.candle_lacks().is_none() || self.build(None).is_err() || !model.has_gguf();
+        if fits { Backend::Candle } else { Backend::LlamaServer }
+    }
+
+    /// Whether its layers may be spread over several devices (RC-22).
+    pub(crate) fn splits(&self, model: &Model) -> bool {
+        match self.backend(model) {
+            Backend::Command => self.command(model).is_ok_and(CommandSpec::splits),
+            backend => backend.splits(),
+        }
+    }
+
+    /// What is missing to run this model at all (RC-16).
+    pub fn check(&self, model: &Model, options: &EngineOptions) -> Result<(), EngineError> {
+        match self.backend(model) {
+            Backend::Fake => Ok(()),
+            Backend::Diffusers => Err(EngineError::NoImages),
+            Backend::Candle => match model.candle_lacks() {
+                // What an operator chose is tried; the worker then says what it lacks.
+                _ if model.manifest.backend.is_some() => Ok(()),
+                None => Ok(()),
+                Some(reason) if model.has_gguf() => Err(EngineError::NoLlamaServer { reason: reason.to_owned() }),
+                Some(reason) => Err(EngineError::Nothing(reason.to_owned())),
+            },
+            Backend::LlamaServer => {
+                self.build(options.build.as_deref().or(model.manifest.llamacpp_backend.as_deref())).map(|_| ())
+            }
+            Backend::Command => self.command(model).map(|_| ()),
+        }
+    }
+
+    /// How this model's engine is started; `None` for our own workers.
+    pub fn foreign(
+        &self,
+        model: &Model,
+        options: &EngineOptions,
+        facts: Facts<'_>,
+    ) -> Result<Option<ForeignEngine>, EngineError> {
+        self.check(model, options)?;
+        match self.backend(model) {
+            Backend::Candle | Backend::Diffusers | Backend::Fake => Ok(None),
+            Backend::LlamaServer => self.llama_server_for(model, options, facts).map(Some),
+            Backend::Command => self.command_for(model, facts).map(Some),
+        }
+    }
+
+    /// What requests must be for it.
+    pub fn dialect(&self, model: &Model) -> Option<EngineDialect> {
+        let backend = self.backend(model);
+        if !backend.is_foreign() {
+            return None;
+        }
+        let manifest = &model.manifest;
+        let own_name = self.command(model).ok().and_then(|spec| spec.served_name.clone());
+        Some(EngineDialect {
+            served_name: own_name.unwrap_or_else(|| model.description.id.to_string()),
+            params: manifest.params.clone(),
+            thinking: manifest.thinking,
+            prompt: manifest.prompt_format,
+            is_llama_server: backend == Backend::LlamaServer,
+            leaves_last_message: self.usual(model).args.is_some_and(|args| args.sets("--no-prefill-assistant")),
+        })
+    }
+
+    /// A build of llama-server: by name, else the one chosen when we began, else the one that was found.
+    pub fn build(&self, name: Option<&str>) -> Result<&Path, EngineError> {
+        let builds = &self.tables.builds;
+        match name.or(self.build.as_deref()) {
+            Some(name) => builds
+                .get(name)
+                .map(PathBuf::as_path)
+                .ok_or_else(|| EngineError::NoBuild { name: name.to_owned(), known: listed(builds) }),
+            None => {
+                let found = self.llama_server.as_deref().or_else(|| builds.values().next().map(PathBuf::as_path));
+                let reason = "it runs by llama-server".to_owned();
+                found.ok_or(EngineError::NoLlamaServer { reason })
+            }
+        }
+    }
+
+    /// What a model's engine is started with when a load asks for nothing.
+    pub fn usual(&self, model: &Model) -> EngineOptions {
+        if self.backend(model) != Backend::LlamaServer {
+            return EngineOptions::default();
+        }
+        let given = [Some(&self.args), model.manifest.llamacpp_args.as_ref()];
+        let words = given.into_iter().flatten().flat_map(LlamaArgs::words).cloned().collect();
+        let chosen = model.manifest.llamacpp_backend.as_deref().or(self.build.as_deref());
+        let build = chosen.map(str::to_owned).or_else(|| self.named(self.build(None).ok()?));
+        EngineOptions { args: Some(LlamaArgs::new(words)), build }
+    }
+
+    /// The name of a build that is what a model runs by anyway: two names of one program are one build.
+    pub fn same_build(&self, model: &Model, name: String) -> String {
+        let usual = self.usual(model).build;
+        let program = |name: &str| self.tables.builds.get(name);
+        match usual {
+            Some(usual) if program(&usual) == program(&name) => usual,
+            _ => name,
+        }
+    }
+
+    /// A name of this program among the builds.
+    fn named(&self, program: &Path) -> Option<String> {
+        self.tables.builds.iter().find(|(_, build)| *build == program).map(|(name, _)| name.clone())
+    }
+
+    fn command<'a>(&'a self, model: &'a Model) -> Result<&'a CommandSpec, EngineError> {
+        match &model.manifest.command {
+            None => Err(EngineError::Command),
+            Some(CommandSource::Own(spec)) => Ok(spec),
+            Some(CommandSource::Named(name)) => self
+                .tables
+                .commands
+                .get(name)
+                .ok_or_else(|| EngineError::NoCommand { name: name.clone(), known: listed(&self.tables.commands) }),
+        }
+    }
+
+    fn llama_server_for(
+        &self,
+        model: &Model,
+        options: &EngineOptions,
+        facts: Facts<'_>,
+    ) -> Result<ForeignEngine, EngineError> {
+        let manifest = &model.manifest;
+        let program = self.build(options.build.as_deref().or(manifest.llamacpp_backend.as_deref()))?;
+        let found: Vec<PathBuf> = model_files(&model.source).iter().map(|file| file.path().to_owned()).collect();
+        let files = llama_files(&model.source, &found).map_err(LaunchError::from)?;
+        let more = LlamaServer {
+            chat_template: manifest.chat_template.as_deref(),
+            thinking: manifest.thinking,
+            args: [Some(&self.args), manifest.llamacpp_args.as_ref(), options.args.as_ref()],
+        };
+        Ok(ForeignEngine {
+            launch: llama_server(program, &files, &facts, &more)?,
+            health_path: "/health".to_owned(),
+            health: HealthRule::LlamaServer,
+            stop: StopSignal::Terminate,
+            load_timeout: None,
+            context: facts.context,
+        })
+    }
+
+    fn command_for(&self, model: &Model, facts: Facts<'_>) -> Result<ForeignEngine, EngineError> {
+        let spec = self.command(model)?;
+        Ok(ForeignEngine {
+            launch: command_line(spec, &facts)?,
+            health_path: spec.health.clone(),
+            health: HealthRule::Plain,
+            stop: spec.stop_signal,
+            load_timeout: spec.load_timeout.as_deref().and_then(|text| parse_span(text).ok()),
+            context: facts.context,
+        })
+    }
+}
+
+/// The names of a table, for people.
+fn listed<T>(table: &BTreeMap<String, T>) -> String {
+    let names: Vec<&str> = table.keys().map(String::as_str).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+/// llama-server as it is found without a word from anybody: on PATH.
+pub fn find_llama_server() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|folder| folder.join("llama-server")).find(|program| program.is_file())
+}
+
+impl Engines {
+    /// What scheduling needs to know of a model, with what runs it. Looks at files, so it may block.
+    pub(super) fn describe(&self, model: &Model) -> ModelDescription {
+        let backend = self.backend(model);
+        let of_engine = backend.is_foreign() || (model.manifest.context_length.is_none() && self.context.is_some());
+        let size = if of_engine {
+            model.size_with(model.manifest.context_length.or(self.context), LayerOptions::default(), backend)
+        } else {
+            model.description.size.clone()
+        };
+        ModelDescription {
+            splittable: self.splits(model),
+            context_length: model.description.context_length.or(self.context),
+            size,
+            engine: self.usual(model),
+            ..model.description.clone()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,116 @@
+//! All models of one reading.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use model_boss_core::ModelDescription;
+use model_boss_protocol::{ModelId, without_latest};
+
+use super::folders::Folders;
+use super::model::{Model, Problem};
+use crate::{Engines, read};
+
+/// All models, and what could not be read.
+#[derive(Clone, Debug, Default)]
+pub struct Catalog {
+    pub(crate) models: BTreeMap<ModelId, Arc<Model>>,
+    /// Names and aliases.
+    pub(super) names: HashMap<String, Arc<Model>>,
+    /// What is wrong with the manifests that are not among the models.
+    pub problems: Vec<Problem>,
+}
+
+impl Catalog {
+    /// Reads `folder/*.toml` and `folder/*/model.toml` in the order of their paths.
+    pub fn read(folder: &Path) -> Self {
+        Self::read_after(folder, &Self::default(), &mut Folders::default())
+    }
+
+    /// The same when `before` was read earlier: a manifest that cannot be used any more keeps its last good version.
+    pub(super) fn read_after(folder: &Path, before: &Self, folders: &mut Folders) -> Self {
+        let mut catalog = Self::default();
+        let files = match read::manifest_files(folder) {
+            Ok(files) => files,
+            Err(problem) => {
+                catalog = before.clone();
+                catalog.problems = vec![problem];
+                return catalog;
+            }
+        };
+        let mut taken: BTreeMap<String, PathBuf> = BTreeMap::new();
+        let earlier: HashMap<&Path, &Arc<Model>> = before.models().map(|model| (model.file.as_path(), model)).collect();
+        for file in files {
+            let last_good = earlier.get(file.as_path()).copied();
+            let read = read::written(&file, last_good, folders).map(|written| written.model(last_good));
+            match read.and_then(|model| claim_names(&model, &mut taken).map(|()| model)) {
+                Ok(model) => catalog.add(model),
+                Err(problem) => {
+                    if let Some(model) = last_good
+                        && claim_names(model, &mut taken).is_ok()
+                    {
+                        catalog.add(Arc::clone(model));
+                    }
+                    catalog.problems.push(problem);
+                }
+            }
+        }
+        catalog
+    }
+
+    pub(super) fn add(&mut self, model: Arc<Model>) {
+        for name in std::iter::once(&model.manifest.name).chain(&model.manifest.aliases) {
+            self.names.insert(name.clone(), Arc::clone(&model));
+        }
+        self.models.insert(model.description.id.clone(), model);
+    }
+
+    pub(super) fn remove(&mut self, id: &ModelId) {
+        if self.models.remove(id).is_some() {
+            self.names.retain(|_, model| model.description.id != *id);
+        }
+    }
+
+    /// Whether both hold the same revisions of the same models, and the same problems.
+    pub(super) fn agrees_with(&self, other: &Self) -> bool {
+        let marks = |catalog: &Self| -> Vec<_> {
+            catalog.models().map(|model| (model.file.clone(), model.description.revision)).collect()
+        };
+        self.problems == other.problems && marks(self) == marks(other)
+    }
+
+    /// Every model, by name.
+    pub fn models(&self) -> impl Iterator<Item = &Arc<Model>> {
+        self.models.values()
+    }
+
+    /// The model with this name (not an alias).
+    pub fn get(&self, id: &ModelId) -> Option<&Arc<Model>> {
+        self.models.get(id)
+    }
+
+    /// The model with this name or alias; `name:latest` means `name` where nothing else has that name.
+    pub fn find(&self, name: &str) -> Option<&Arc<Model>> {
+        self.names.get(name).or_else(|| self.names.get(without_latest(name)?))
+    }
+
+    /// What the scheduler is told. `engines` are the same for as long as the process lives.
+    pub(crate) fn descriptions(&self, engines: &Engines) -> Vec<ModelDescription> {
+        self.models().map(|model| model.described.get_or_init(|| engines.describe(model)).clone()).collect()
+    }
+}
+
+/// A name or an alias belongs to the first model that has it.
+pub(super) fn claim_names(model: &Model, taken: &mut BTreeMap<String, PathBuf>) -> Result<(), Problem> {
+    let names = || std::iter::once(&model.manifest.name).chain(&model.manifest.aliases);
+    if let Some((name, owner)) = names().find_map(|name| taken.get_key_value(name)) {
+        let field = if *name == model.manifest.name { "name" } else { "aliases" };
+        let message = format!("'{field}': '{name}' already belongs to {}", owner.display());
+        let line = read::line_in(&model.file, field);
+        return Err(Problem { file: model.file.clone(), line, message });
+    }
+    for name in names() {
+        taken.insert(name.clone(), model.file.clone());
+    }
+    Ok(())
+}

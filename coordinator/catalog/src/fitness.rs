@@ -1,0 +1,140 @@
+//! Whether our own worker can run a model, as far as the headers of its files tell (RC-16). When they tell nothing the
+//! answer is yes: the worker reads more than headers and names what is wrong.
+
+use std::fmt;
+use std::path::Path;
+
+use model_boss_host::plain_file::{CONFIG, text_beside_weights};
+use model_boss_protocol::{CONFIG_ARCHITECTURES, Category, GGUF_ARCHITECTURES};
+use model_boss_weights::HeaderBudget;
+use model_boss_weights::gguf::HeaderFault;
+use serde::Deserialize;
+use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
+
+use super::files::ModelFile;
+use super::headers::gguf_outline;
+
+/// Characters of a name in a message.
+const MAX_NAME: usize = 100;
+
+/// What our worker lacks for this model; `None` where nothing speaks against it.
+pub(super) fn candle_lacks(category: Category, source: &Path, files: &[ModelFile]) -> Option<String> {
+    if category != Category::Llm {
+        return Some(format!("our worker has no engine for {category} models"));
+    }
+    let ggufs: Vec<&ModelFile> = files.iter().filter(|file| file.is_gguf()).collect();
+    match ggufs.iter().find_map(|file| gguf_lacks(file.path())) {
+        Some(lacks) => Some(lacks),
+        None if ggufs.is_empty() => config_lacks(source),
+        None => None,
+    }
+}
+
+fn gguf_lacks(path: &Path) -> Option<String> {
+    let mut unsupported = None;
+    let read = gguf_outline(path, &mut HeaderBudget::default(), |tensor| {
+        if unsupported.is_none() && !tensor.kind.is_supported() {
+            unsupported = Some(tensor.kind);
+        }
+    });
+    let outline = match read {
+        Ok(outline) => outline,
+        Err(Some(HeaderFault::TensorType(error))) => {
+            return Some(format!("our worker cannot read a tensor of it: {error}"));
+        }
+        Err(_) => return None,
+    };
+    let architecture = outline.text("general.architecture").filter(|name| !GGUF_ARCHITECTURES.contains(name));
+    if let Some(unknown) = architecture {
+        let unknown: String = unknown.escape_debug().take(MAX_NAME).collect();
+        return Some(format!("our worker does not know the architecture '{unknown}'"));
+    }
+    unsupported.map(|kind| format!("our worker does not compute with tensors of type {kind}"))
+}
+
+fn config_lacks(source: &Path) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Config {
+        architectures: FirstText,
+    }
+    let folder = if source.is_dir() { Some(source) } else { source.parent() };
+    let text = text_beside_weights(&folder?.join("config.json"), CONFIG)?;
+    let named = serde_json::from_str::<Config>(&text).ok()?.architectures.0?;
+    if CONFIG_ARCHITECTURES.contains(&named.as_str()) {
+        return None;
+    }
+    let unknown: String = named.escape_debug().take(MAX_NAME).collect();
+    Some(format!("our worker does not know the architecture '{unknown}'"))
+}
+
+/// The first text of a list; the rest is passed over.
+struct FirstText(Option<String>);
+
+impl<'de> Deserialize<'de> for FirstText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct List;
+        impl<'de> Visitor<'de> for List {
+            type Value = FirstText;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of texts")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<FirstText, A::Error> {
+                let first = list.next_element()?;
+                while list.next_element::<IgnoredAny>()?.is_some() {}
+                Ok(FirstText(first))
+            }
+        }
+        deserializer.deserialize_seq(List)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use model_boss_weights::gguf::{HeaderWriter, TensorType};
+
+    use super::super::files::model_files;
+    use super::*;
+
+    fn gguf(path: &Path, architecture: &str, kind: TensorType) {
+        let mut writer = HeaderWriter::new();
+        writer.set("general.architecture", architecture).unwrap();
+        writer.tensor("output.weight", kind, &[1, 256]).unwrap();
+        let mut body = writer.begin(std::fs::File::create(path).unwrap()).unwrap();
+        body.write(&vec![0; usize::try_from(kind.bytes_of(256).unwrap()).unwrap()]).unwrap();
+        body.finish().unwrap().flush().unwrap();
+    }
+
+    #[test]
+    fn rc_16_what_our_worker_lacks_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.gguf");
+        for (architecture, kind, word) in [
+            ("qwen3", TensorType::Q4_K, None),
+            ("gemma3", TensorType::Q4_K, Some("'gemma3'")),
+            ("llama", TensorType::IQ4_XS, Some("IQ4_XS")),
+        ] {
+            gguf(&path, architecture, kind);
+            let lacks = candle_lacks(Category::Llm, &path, &model_files(&path));
+            assert_eq!(lacks.is_some(), word.is_some(), "{lacks:?}");
+            assert!(lacks.unwrap_or_default().contains(word.unwrap_or_default()));
+        }
+        gguf(&path, "qwen3", TensorType::Q4_K);
+        assert!(candle_lacks(Category::Embedding, &path, &model_files(&path)).unwrap().contains("embedding"));
+        std::fs::write(&path, "cut").unwrap();
+        assert_eq!(candle_lacks(Category::Llm, &path, &model_files(&path)), None, "the worker says what is wrong");
+    }
+
+    #[test]
+    fn rc_16_a_config_names_its_architecture() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("model.safetensors"), "x").unwrap();
+        let config = |name: &str| {
+            std::fs::write(folder.path().join("config.json"), format!("{{\"architectures\":[\"{name}\"]}}")).unwrap();
+            candle_lacks(Category::Llm, folder.path(), &model_files(folder.path()))
+        };
+        assert_eq!(config("Qwen3ForCausalLM"), None);
+        assert!(config("BertModel").unwrap().contains("'BertModel'"));
+    }
+}

@@ -1,0 +1,300 @@
+//! What the headers of a model's files tell of the memory it will need (RC-20). Reads the first bytes of each file,
+//! piece by piece, and never maps one: neither a file that is cut short meanwhile nor one that swells may take the door
+//! down.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use model_boss_host::plain_file::{CONFIG, open, text_beside_weights};
+use model_boss_protocol::ByteCount;
+use model_boss_weights::gguf::{HeaderFault, Outline, OutlineError, TensorInfo, TensorType};
+use model_boss_weights::{Dtype, HeaderBudget, outline_safetensors};
+use serde::Deserialize;
+
+use super::files::ModelFile;
+
+/// No model has more layers; a name may claim any number.
+const MOST_LAYERS: usize = 1 << 16;
+/// Rows that a step of a long prompt works on at once.
+const ROWS: u64 = 512;
+/// Values of the width of the model that such a row needs at the same time: its input, queries, keys, values, the output
+/// of attention and the two halves of the feed-forward part, which is about four times as wide.
+const ROW_VALUES: u64 = 16;
+
+/// What the headers tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct HeaderFacts {
+    /// Bytes of all tensors.
+    pub(super) weights: ByteCount,
+    pub(super) layers: LayerFacts,
+    pub(super) shape: Shape,
+    /// Bytes of one element of a key or value.
+    pub(super) cached_value: u64,
+}
+
+/// Bytes of layers: what may come and go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct LayerFacts {
+    /// Of all of them.
+    pub(super) bytes: ByteCount,
+    /// Of the largest.
+    pub(super) largest: ByteCount,
+}
+
+/// What tells the size of keys and values and of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub(super) struct Shape {
+    num_hidden_layers: u64,
+    num_attention_heads: u64,
+    num_key_value_heads: Option<u64>,
+    head_dim: Option<u64>,
+    hidden_size: u64,
+    pub(super) max_position_embeddings: Option<u64>,
+}
+
+impl HeaderFacts {
+    /// `None` where the files do not tell everything, or cannot be read.
+    pub(super) fn read(source: &Path, files: &[ModelFile]) -> Option<Self> {
+        let weights: Vec<&ModelFile> = files.iter().filter(|file| file.is_weights()).collect();
+        let (mut bytes, mut shape, mut layers) = (0_u64, Shape::beside(source), Layers::default());
+        let mut budget = HeaderBudget::default();
+        for file in &weights {
+            let facts = if file.is_gguf() {
+                of_gguf(file.path(), &mut budget, &mut layers)
+            } else {
+                of_safetensors(file.path(), &mut budget, &mut layers)
+            };
+            let (of_file, said) = facts.ok()?;
+            bytes = bytes.saturating_add(of_file);
+            shape = shape.or(said);
+        }
+        if layers.bytes.len() > MOST_LAYERS {
+            return None;
+        }
+        let shape = shape.filter(|_| !weights.is_empty())?;
+        let sizes = || layers.bytes.values().copied();
+        let facts = LayerFacts {
+            bytes: ByteCount(sizes().fold(0, u64::saturating_add).min(bytes)),
+            largest: ByteCount(sizes().max().unwrap_or(0)),
+        };
+        let cached_value = if layers.narrow { size_of::<u16>() } else { size_of::<f32>() } as u64;
+        Some(Self { weights: ByteCount(bytes), layers: facts, shape, cached_value })
+    }
+}
+
+impl Shape {
+    /// What a `config.json` beside the weights says.
+    pub(super) fn beside(source: &Path) -> Option<Self> {
+        let folder = if source.is_dir() { Some(source) } else { source.parent() };
+        let text = text_beside_weights(&folder?.join("config.json"), CONFIG)?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// Keys and values of one position of one sequence, in values.
+    pub(super) fn cached_values(&self) -> u64 {
+        let heads = self.num_key_value_heads.unwrap_or(self.num_attention_heads);
+        let wide = || self.hidden_size.checked_div(self.num_attention_heads).unwrap_or(0);
+        let head_dim = self.head_dim.unwrap_or_else(wide);
+        [2, self.num_hidden_layers, heads, head_dim].into_iter().fold(1, u64::saturating_mul)
+    }
+
+    /// What a step of a long prompt needs beside weights, keys and values, in f32.
+    pub(super) fn activations(&self) -> ByteCount {
+        let factors = [ROWS, ROW_VALUES, self.hidden_size, size_of::<f32>() as u64];
+        ByteCount(factors.into_iter().fold(1, u64::saturating_mul))
+    }
+
+    /// The keys of a GGUF file; their names begin with the architecture.
+    fn of_gguf(outline: &Outline) -> Option<Self> {
+        let architecture = outline.text("general.architecture")?;
+        let number = |key: &str| outline.number(&format!("{architecture}.{key}"));
+        Some(Self {
+            num_hidden_layers: number("block_count")?,
+            num_attention_heads: number("attention.head_count")?,
+            num_key_value_heads: number("attention.head_count_kv"),
+            head_dim: number("attention.key_length"),
+            hidden_size: number("embedding_length")?,
+            max_position_embeddings: number("context_length"),
+        })
+    }
+}
+
+/// What the tensors of some files tell.
+#[derive(Default)]
+struct Layers {
+    /// Bytes of each layer, by its number. Parts of a model may share a layer.
+    bytes: BTreeMap<u64, u64>,
+    /// Whether a matrix is stored in fewer bits than f32 has: then our decoder keeps keys and values in 16.
+    narrow: bool,
+}
+
+impl Layers {
+    /// Adds a tensor if it is a layer's, by the names of GGUF and of safetensors.
+    fn add(&mut self, tensor: &str, bytes: u64) {
+        let rest = ["blk.", "model.layers."].iter().find_map(|prefix| tensor.strip_prefix(prefix));
+        if let Some(layer) = rest.and_then(|rest| rest.split('.').next()?.parse().ok()) {
+            self.add_to(layer, bytes);
+        }
+    }
+
+    fn add_to(&mut self, layer: u64, bytes: u64) {
+        // One more than there may be shows that there are too many.
+        if self.bytes.len() <= MOST_LAYERS {
+            let of_layer = self.bytes.entry(layer).or_insert(0_u64);
+            *of_layer = of_layer.saturating_add(bytes);
+        }
+    }
+}
+
+/// Bytes of the tensors, and the shape if the file tells it.
+type Facts = (u64, Option<Shape>);
+
+/// The file cannot be read, or its header cannot be believed.
+struct Unknown;
+
+fn of_gguf(path: &Path, budget: &mut HeaderBudget, layers: &mut Layers) -> Result<Facts, Unknown> {
+    let mut bytes = 0_u64;
+    let outline = gguf_outline(path, budget, |tensor| {
+        layers.add(tensor.name, tensor.bytes);
+        layers.narrow |= tensor.shape().len() > 1 && tensor.kind != TensorType::F32;
+        bytes = bytes.saturating_add(tensor.bytes);
+    });
+    let outline = outline.map_err(|_| Unknown)?;
+    Ok((bytes, Shape::of_gguf(&outline)))
+}
+
+/// What the header of a GGUF file says; `each` is shown its tensors. The error is what is wrong with the header;
+/// nothing where the file could not be read.
+pub(super) fn gguf_outline(
+    path: &Path,
+    budget: &mut HeaderBudget,
+    each: impl FnMut(&TensorInfo<'_>),
+) -> Result<Outline, Option<HeaderFault>> {
+    let file = open(path).map_err(|_| None)?;
+    let about = file.metadata().map_err(|_| None)?;
+    if !about.is_file() {
+        return Err(None);
+    }
+    Outline::read(file, about.len(), budget, each).map_err(|error| match error {
+        OutlineError::Header(error) => Some(error.fault),
+        OutlineError::Read(_) | OutlineError::Budget(_) => None,
+    })
+}
+
+fn of_safetensors(path: &Path, budget: &mut HeaderBudget, layers: &mut Layers) -> Result<Facts, Unknown> {
+    let data = outline_safetensors(path, budget, |tensor| {
+        layers.add(tensor.name, tensor.bytes);
+        layers.narrow |= tensor.shape.len() > 1 && tensor.dtype != Some(Dtype::F32);
+    });
+    Ok((data.map_err(|_| Unknown)?, None))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use model_boss_weights::gguf::HeaderWriter;
+
+    use super::super::files::model_files;
+    use super::*;
+
+    fn safetensors(path: &Path, data: usize) {
+        let header = format!(r#"{{"w":{{"dtype":"F32","shape":[{}],"data_offsets":[0,{data}]}}}}"#, data / 4);
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header.as_bytes());
+        bytes.resize(bytes.len() + data, 0);
+        std::fs::write(path, bytes).unwrap();
+    }
+
+    fn gguf(path: &Path, vocabulary: usize) {
+        let mut writer = HeaderWriter::new();
+        writer.set("general.architecture", "llama").unwrap();
+        for (key, value) in [
+            ("block_count", 2_u32),
+            ("attention.head_count", 4),
+            ("attention.head_count_kv", 2),
+            ("embedding_length", 64),
+            ("context_length", 100),
+        ] {
+            writer.set(&format!("llama.{key}"), &value).unwrap();
+        }
+        let tokens: Vec<String> = (0..vocabulary).map(|n| format!("token number {n}")).collect();
+        writer.set("tokenizer.ggml.tokens", tokens.as_slice()).unwrap();
+        writer.tensor("output.weight", TensorType::F32, &[8, 32]).unwrap();
+        writer.tensor("blk.0.a.weight", TensorType::F32, &[8]).unwrap();
+        writer.tensor("blk.1.a.weight", TensorType::F32, &[16]).unwrap();
+        let mut body = writer.begin(std::fs::File::create(path).unwrap()).unwrap();
+        body.write(&[0; 8 * 32 * 4]).unwrap();
+        body.write(&[0; 8 * 4]).unwrap();
+        body.write(&[0; 16 * 4]).unwrap();
+        body.finish().unwrap().flush().unwrap();
+    }
+
+    #[test]
+    fn rc_20_tensors_and_shape_are_read_from_headers() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.safetensors");
+        safetensors(&path, 4_000);
+        assert_eq!(HeaderFacts::read(folder.path(), &model_files(folder.path())), None);
+        let config = r#"{"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,"hidden_size":64}"#;
+        std::fs::write(folder.path().join("config.json"), config).unwrap();
+        let facts = HeaderFacts::read(folder.path(), &model_files(folder.path())).unwrap();
+        assert_eq!(facts.weights, ByteCount(4_000));
+        // Keys and values × layers × heads × 64 / 4 wide.
+        assert_eq!(facts.shape.cached_values(), 2 * 2 * 2 * 16);
+        assert_eq!(facts.shape.activations(), ByteCount(512 * 16 * 64 * 4));
+    }
+
+    #[test]
+    fn rc_20_keys_and_values_are_kept_in_16_bits_unless_all_matrices_are_f32() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = r#"{"num_hidden_layers":2,"num_attention_heads":4,"hidden_size":64}"#;
+        std::fs::write(folder.path().join("config.json"), config).unwrap();
+        for (dtypes, bytes) in [(["F32", "F32"], 4), (["F32", "BF16"], 2), (["F16", "F16"], 2)] {
+            let [first, second] = dtypes;
+            let header = format!(
+                r#"{{"norm":{{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}},
+                    "a":{{"dtype":"{first}","shape":[1,1],"data_offsets":[4,8]}},
+                    "b":{{"dtype":"{second}","shape":[1,1],"data_offsets":[8,12]}}}}"#
+            );
+            let mut file = (header.len() as u64).to_le_bytes().to_vec();
+            file.extend(header.as_bytes());
+            file.extend([0; 12]);
+            std::fs::write(folder.path().join("model.safetensors"), file).unwrap();
+            let facts = HeaderFacts::read(folder.path(), &model_files(folder.path())).unwrap();
+            assert_eq!(facts.cached_value, bytes, "{dtypes:?}");
+        }
+    }
+
+    #[test]
+    fn rc_20_a_gguf_file_tells_it_alone_however_long_its_vocabulary() {
+        let folder = tempfile::tempdir().unwrap();
+        for vocabulary in [10, 100_000] {
+            let path = folder.path().join("model.gguf");
+            gguf(&path, vocabulary);
+            let facts = HeaderFacts::read(&path, &model_files(&path)).unwrap();
+            assert_eq!((facts.weights, facts.shape.cached_values()), (ByteCount(1_120), 2 * 2 * 2 * 16));
+            assert_eq!(facts.layers, LayerFacts { bytes: ByteCount(96), largest: ByteCount(64) });
+            // Its only matrix is f32.
+            assert_eq!(facts.cached_value, 4);
+            assert_eq!(facts.shape.max_position_embeddings, Some(100));
+        }
+    }
+
+    #[test]
+    fn files_that_lie_or_end_early_tell_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.gguf");
+        gguf(&path, 10);
+        let whole = std::fs::read(&path).unwrap();
+        for length in [0, 3, 24, whole.len() / 2, whole.len() - 1] {
+            std::fs::write(&path, &whole[..length]).unwrap();
+            assert_eq!(HeaderFacts::read(&path, &model_files(&path)), None, "{length} bytes");
+        }
+        let path = folder.path().join("model.safetensors");
+        for bytes in [b"".to_vec(), b"\xff\xff\xff\xff\xff\xff\xff\x7f{}".to_vec(), b"\x02\0\0\0\0\0\0\0[]".to_vec()] {
+            std::fs::write(&path, &bytes).unwrap();
+            assert!(of_safetensors(&path, &mut HeaderBudget::default(), &mut Layers::default()).is_err(), "{bytes:?}");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! One manifest file into one [`Model`], or into the reason why not.
+
+use std::fs::File;
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::UNIX_EPOCH;
+
+use model_boss_core::{EngineOptions, ModelDescription};
+use model_boss_host::plain_file::{read_opened, read_plain_file};
+use model_boss_protocol::{Backend, Manifest, ManifestError, ModelId};
+
+use super::files::ModelFile;
+use super::folders::Folders;
+use super::model::{Model, Problem};
+use super::package;
+use super::size::{self, DEFAULT_CONCURRENCY};
+use crate::files;
+
+/// The manifest of a package (DM-9).
+pub(super) const PACKAGE_FILE: &str = "model.toml";
+/// A manifest is a page of text.
+const MAX_MANIFEST: u64 = 1 << 20;
+/// Of a stranger's less is kept.
+const MAX_PACKAGE: u64 = 64 << 10;
+
+/// The manifests in a folder, sorted by path.
+pub(super) fn manifest_files(folder: &Path) -> Result<Vec<PathBuf>, Problem> {
+    let unreadable = |error: std::io::Error| Problem {
+        file: folder.to_owned(),
+        line: None,
+        message: format!("the folder of manifests cannot be read: {error}"),
+    };
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(unreadable)? {
+        let path = entry.map_err(unreadable)?.path();
+        if path.is_dir() {
+            let package = path.join(PACKAGE_FILE);
+            if package.is_file() {
+                files.push(package);
+            }
+        } else if path.extension().is_some_and(|extension| extension == "toml") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// A model as it is written, and the files it is made of. Looked at several times a second: their headers are not.
+pub(super) struct Written {
+    pub(super) manifest: Manifest,
+    pub(super) file: PathBuf,
+    pub(super) source: PathBuf,
+    pub(super) files: Vec<ModelFile>,
+    /// What decides its revision besides the files.
+    pub(super) text: String,
+}
+
+/// The text of a manifest, from its bytes or from why there are none.
+fn text_of(file: &Path, bytes: std::io::Result<Vec<u8>>, longest: u64) -> Result<String, Problem> {
+    let problem = |message: String| Problem { file: file.to_owned(), line: None, message };
+    let bytes = bytes.map_err(|error| problem(format!("cannot be read: {error}")))?;
+    if bytes.len() as u64 > longest {
+        return Err(problem(format!("is larger than {} KiB: this is no manifest", longest >> 10)));
+    }
+    String::from_utf8(bytes).map_err(|_| problem("is not a text in UTF-8".to_owned()))
+}
+
+/// Reads the `model.toml` of a package that a client named, from the file that was opened and checked. Whatever it
+/// says, it chooses no program ([`package`]).
+pub(super) fn written_by_stranger(file: &Path, opened: File, folders: &mut Folders) -> Result<Written, Problem> {
+    let problem = |line: Option<usize>, message: String| Problem { file: file.to_owned(), line, message };
+    let text = text_of(file, read_opened(opened, MAX_PACKAGE), MAX_PACKAGE)?;
+    let folder = file.parent().ok_or_else(|| problem(None, "is in no folder".to_owned()))?;
+    let manifest = package::parse(&text, folder)
+        .map_err(|fault| problem(fault.place.and_then(|place| line_of_place(&text, &place)), fault.message))?;
+    manifest.check().map_err(|error| problem(line_of(&text, &error), error.to_string()))?;
+    let source = manifest.source.as_ref().map_or_else(|| folder.to_owned(), |source| folder.join(&source.path));
+    let files = files::model_files_in(&source, folders);
+    Ok(Written { manifest, file: file.to_owned(), source, files, text })
+}
+
+/// Reads one manifest of the operator's; a text that was understood before is not taken apart again.
+pub(super) fn written(file: &Path, before: Option<&Arc<Model>>, folders: &mut Folders) -> Result<Written, Problem> {
+    let problem = |line: Option<usize>, message: String| Problem { file: file.to_owned(), line, message };
+    let text = text_of(file, read_plain_file(file, MAX_MANIFEST), MAX_MANIFEST)?;
+    let folder = std::path::absolute(file)
+        .ok()
+        .and_then(|path| path.parent().map(Path::to_owned))
+        .ok_or_else(|| problem(None, "is in no folder".to_owned()))?;
+    let is_package = file.file_name().is_some_and(|name| name == PACKAGE_FILE);
+    let manifest = match before.filter(|before| before.text == text) {
+        Some(before) => before.manifest.clone(),
+        None => {
+            let mut manifest: Manifest = toml::from_str(&text).map_err(|error| {
+                let line = error.span().map(|span| line_at(&text, span.start));
+                problem(line, error.message().trim().replace('\n', "; "))
+            })?;
+            if is_package && manifest.name.is_empty() {
+                let name = folder.file_name().unwrap_or_default().to_string_lossy();
+                manifest.name = name.strip_suffix(".mlpkg").unwrap_or(&name).to_owned();
+            }
+            manifest.check().map_err(|error| problem(line_of(&text, &error), error.to_string()))?;
+            manifest
+        }
+    };
+    let source = match &manifest.source {
+        Some(source) => without_steps_up(folder.join(&source.path)),
+        None if is_package => folder,
+        // The stand-in needs no weights, a folder of its name may hold its behaviour; a command may bring its own.
+        None if manifest.backend == Some(Backend::Fake) || manifest.command.is_some() => folder.join(&manifest.name),
+        None => return Err(problem(None, "'source' is missing: write source = { path = \"…\" }".to_owned())),
+    };
+
+    let files = files::model_files_in(&source, folders);
+    Ok(Written { manifest, file: file.to_owned(), source, files, text })
+}
+
+impl Written {
+    /// What changes when the files do.
+    pub(super) fn revision(&self) -> u64 {
+        size::revision(&self.text, &self.files)
+    }
+
+    /// The model; the one that was read before where nothing changed since.
+    pub(super) fn model(self, before: Option<&Arc<Model>>) -> Arc<Model> {
+        let revision = self.revision();
+        let same = |before: &&Arc<Model>| {
+            before.description.revision == revision
+                && before.source == self.source
+                && before.manifest.name == self.manifest.name
+        };
+        before.filter(same).map(Arc::clone).unwrap_or_else(|| Arc::new(described(self, revision)))
+    }
+}
+
+/// Looks into the files, for the model's size.
+fn described(written: Written, revision: u64) -> Model {
+    let Written { manifest, file, source, files, text } = written;
+    let description = ModelDescription {
+        id: ModelId::from(manifest.name.as_str()),
+        aliases: manifest.aliases.iter().map(|alias| ModelId::from(alias.as_str())).collect(),
+        category: manifest.category(),
+        device: manifest.place(),
+        size: size::estimate(&manifest, &source, &files, Backend::Candle),
+        max_concurrent: manifest.max_concurrent.unwrap_or(DEFAULT_CONCURRENCY),
+        pin: manifest.pin,
+        keep_alive: manifest.keep_alive,
+        revision,
+        exclusive_devices: manifest.exclusive_devices(),
+        // What runs it is decided later.
+        splittable: false,
+        context_length: manifest.context_length,
+        residency: manifest.residency(),
+        engine: EngineOptions::default(),
+        named: None,
+    };
+    let modified = std::fs::metadata(&file).and_then(|about| about.modified()).ok();
+    let created = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok()).map_or(0, |time| time.as_secs());
+    Model {
+        manifest,
+        file,
+        source,
+        created,
+        files,
+        text,
+        description,
+        described: OnceLock::new(),
+        candle_lacks: OnceLock::new(),
+        about: OnceLock::new(),
+    }
+}
+
+/// The same place without `..`: it stays there when the folder that the way led through is moved. What the way leads to
+/// behind its last `..` is left as it is, links included: it may be turned.
+fn without_steps_up(path: PathBuf) -> PathBuf {
+    let parts: Vec<Component<'_>> = path.components().collect();
+    let Some(last) = parts.iter().rposition(|part| *part == Component::ParentDir) else { return path };
+    let (up, rest) = parts.split_at(last + 1);
+    match up.iter().collect::<PathBuf>().canonicalize() {
+        Ok(place) => place.join(rest.iter().collect::<PathBuf>()),
+        // Nothing is there; whoever loads it says so.
+        Err(_) => path,
+    }
+}
+
+/// The line of a fault that shows only after parsing.
+fn line_of(text: &str, error: &ManifestError) -> Option<usize> {
+    match error {
+        ManifestError::NoName => None,
+        ManifestError::BadName(name) => {
+            text.lines().position(|line| line.contains(&format!("\"{name}\""))).map(|index| index + 1)
+        }
+        ManifestError::Zero(field) => line_of_field(text, field),
+        ManifestError::VramTwice => line_of_field(text, "vram_mb"),
+        ManifestError::CommandUnused(_) | ManifestError::NoCommand => {
+            line_of_field(text, "command").or_else(|| line_of_field(text, "backend"))
+        }
+        ManifestError::LlamaArgs(_) => line_of_field(text, "llamacpp_args"),
+    }
+}
+
+/// The line of a manifest that sets `field`, from 1, as it stands there now.
+pub(super) fn line_in(file: &Path, field: &str) -> Option<usize> {
+    line_of_field(&String::from_utf8(read_plain_file(file, MAX_MANIFEST).ok()?).ok()?, field)
+}
+
+/// The line that sets `field`, from 1.
+fn line_of_field(text: &str, field: &str) -> Option<usize> {
+    let sets =
+        |line: &str| line.trim_start().strip_prefix(field).is_some_and(|rest| rest.trim_start().starts_with('='));
+    text.lines().position(sets).map(|index| index + 1)
+}
+
+fn line_of_place(text: &str, place: &package::Place) -> Option<usize> {
+    match place {
+        package::Place::Field(field) => line_of_field(text, field),
+        package::Place::Offset(offset) => Some(line_at(text, *offset)),
+    }
+}
+
+fn line_at(text: &str, offset: usize) -> usize {
+    text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
+}

@@ -1,0 +1,123 @@
+//! `model-boss convert`: a model in other files, written by the worker beside the ones there are or where it is said.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::builder::PossibleValue;
+use clap::{Args, Subcommand, ValueEnum};
+use model_boss_client::Client;
+
+use super::by_worker::{ByWorker, Found};
+use super::error::CliError;
+
+/// What can be written.
+#[derive(Debug, Subcommand)]
+pub(super) enum ConvertCommand {
+    /// The layers once more, in the order they compute, beside the model: streaming then reads each of them in one go. Takes the
+    /// model's size on disk.
+    Index(IndexArgs),
+    /// A folder of safetensors as one GGUF file, quantised if wanted.
+    Gguf(GgufArgs),
+}
+
+/// `convert index MODEL`.
+#[derive(Debug, Args)]
+pub(super) struct IndexArgs {
+    /// Its name or alias in the folder of manifests, or a path.
+    #[arg(value_name = "MODEL|PATH")]
+    model: String,
+    /// In which order the bytes of each matrix are written.
+    #[arg(long, value_enum, default_value_t)]
+    order: Order,
+}
+
+/// The worker's `--order`.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum Order {
+    /// As this machine's CPU computes with them: nothing is left to arrange in a step.
+    #[default]
+    Machine,
+    /// As the model has them: what GPUs copy, and any machine reads.
+    Rows,
+}
+
+/// `convert gguf MODEL OUT.gguf`.
+#[derive(Debug, Args)]
+pub(super) struct GgufArgs {
+    /// Its name or alias in the folder of manifests, or a path.
+    #[arg(value_name = "MODEL|FOLDER")]
+    model: String,
+    /// The file to write.
+    #[arg(value_name = "OUT.gguf")]
+    out: PathBuf,
+    /// How matrices are stored.
+    #[arg(long = "type", value_enum, default_value_t)]
+    stored_as: StoredAs,
+}
+
+/// The worker's `--type`.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum StoredAs {
+    /// 16 bits.
+    F16,
+    /// 16 bits with the range of 32.
+    Bf16,
+    /// 8 bits: half the size, nearly the same answers.
+    #[default]
+    #[value(name = "q8_0")]
+    Q8_0,
+}
+
+/// Has the worker write; its exit code is ours.
+pub(super) async fn convert(client: &Client, command: &ConvertCommand) -> Result<ExitCode, CliError> {
+    let (ConvertCommand::Index(IndexArgs { model, .. }) | ConvertCommand::Gguf(GgufArgs { model, .. })) = command;
+    let worker = ByWorker::new()?;
+    let found = worker.find(client, model).await?;
+    worker.run(arguments(command, &found))
+}
+
+/// The worker's command line.
+fn arguments(command: &ConvertCommand, found: &Found) -> Vec<OsString> {
+    let (source, said) = (found.source.clone().into(), |value: Option<PossibleValue>| {
+        value.map(|value| value.get_name().to_owned()).unwrap_or_default().into()
+    });
+    match command {
+        ConvertCommand::Index(args) => {
+            vec!["index".into(), source, "--order".into(), said(args.order.to_possible_value())]
+        }
+        ConvertCommand::Gguf(args) => {
+            let stored_as = said(args.stored_as.to_possible_value());
+            vec!["convert".into(), source, args.out.clone().into(), "--type".into(), stored_as]
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+
+    use super::*;
+    use crate::{Cli, Command as Asked};
+    use clap::Parser;
+
+    #[test]
+    fn rs_5_the_worker_is_told_what_to_write_and_of_which_files() {
+        let found = Found { name: "m".to_owned(), source: "/m/x".into(), ..Found::default() };
+        for (words, line) in [
+            ("index m", "index /m/x --order machine"),
+            ("index m --order rows", "index /m/x --order rows"),
+            ("gguf m y.gguf", "convert /m/x y.gguf --type q8_0"),
+            ("gguf m y.gguf --type bf16", "convert /m/x y.gguf --type bf16"),
+        ] {
+            let words = ["model-boss", "convert"].into_iter().chain(words.split_whitespace());
+            match Cli::try_parse_from(words).unwrap().command {
+                Asked::Convert(command) => {
+                    let told = arguments(&command, &found).join(OsStr::new(" "));
+                    assert_eq!(told, line);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}

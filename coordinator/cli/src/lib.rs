@@ -1,0 +1,305 @@
+//! The command line: what can be said, and who does it. Every command but `serve` and `config` talks to a coordinator over
+//! HTTP and knows nothing that its API does not tell; `run` with a file starts one if none runs.
+
+mod args;
+mod bench;
+mod by_worker;
+mod chat;
+mod convert;
+mod error;
+mod files;
+mod flags;
+mod inspect;
+mod logs;
+mod orders;
+mod private;
+mod providers;
+mod runtime;
+mod scan;
+mod set_config;
+mod show_config;
+mod tables;
+mod tasks;
+mod views;
+mod watch;
+
+use std::error::Error;
+use std::io;
+use std::process::ExitCode;
+
+use bench::BenchCommand;
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
+use error::CliError;
+use flags::SettingFlags;
+use model_boss_client::Client;
+use model_boss_client::lease_run::{self, LeaseCommand};
+use model_boss_config::Loaded;
+use model_boss_host::error_chain::chain;
+use model_boss_host::log_filter::LogFilter;
+use model_boss_host::terminal;
+use tasks::TasksCommand;
+
+use self::args::{ReadArgs, WatchArgs};
+use self::inspect::inspect;
+use self::runtime::{print, small_runtime};
+
+/// One door, port 8210, to every model on a GPU machine.
+#[derive(Debug, Parser)]
+#[command(name = "model-boss", version, max_term_width = 120, after_help = EXAMPLES)]
+struct Cli {
+    /// Where the coordinator is, for every command that asks one.
+    #[arg(long, global = true, env = "MODEL_BOSS_URL", default_value = "http://127.0.0.1:8210")]
+    url: String,
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  model-boss serve                                  start the coordinator on 127.0.0.1:8210
+  model-boss serve --port 0 --stay-warm-llm 10m     any free port; keep idle chat models ten minutes
+  model-boss run guide                              chat in the terminal
+  model-boss run guide \"What is a lease?\"           one question, one answer
+  model-boss run ./qwen3-0.6b-q8_0.gguf \"Hello\"    a file, or a folder; needs no manifest and no coordinator
+  git diff | model-boss run guide                   the question comes from a pipe
+  model-boss ps --watch                             what is loaded, where, and until when
+  model-boss queue                                  who waits, and for what
+  model-boss providers                              what models elsewhere cost today, and what is left
+  model-boss plan qwen3-32b --priority 2            where it would go, and who would leave for it
+  model-boss move qwen3-8b cuda:1                   to another GPU, while it serves
+  model-boss free cuda:0                            have a GPU for yourself; --back gives it to the models again
+  model-boss bench residency large                  what streaming a model takes on this machine, layer by layer
+  model-boss convert index large                    its layers once more, so that streaming has nothing to arrange
+  model-boss tasks explain chat                     every rung of a task, and which one a request would get
+  model-boss config set allowCloudFallback=false    now, and after restarts
+  model-boss config show --origin                   every setting and who decided it
+  source <(model-boss completions bash)             completion in this shell
+
+MODEL_BOSS_API_KEY is sent as the key where the coordinator wants one.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the coordinator in the foreground until Ctrl-C; a second Ctrl-C ends it at once.
+    Serve(SettingFlags),
+    /// Ask a model, or chat with it. Ctrl-C stops an answer; Ctrl-D or /bye leaves.
+    Run(chat::RunArgs),
+    /// The loaded models: size, device, state, and when each leaves.
+    Ps(WatchArgs),
+    /// All models.
+    List(ReadArgs),
+    /// One model: what describes it, its context, size and state. Of a file or folder: what is in it.
+    Show {
+        /// Its name or alias, or a path.
+        #[arg(value_name = "MODEL|PATH")]
+        model: String,
+        #[command(flatten)]
+        read: ReadArgs,
+    },
+    /// Who waits, at which place, and for what.
+    Queue(WatchArgs),
+    /// The devices: memory, who holds it, and which are closed.
+    Devices(WatchArgs),
+    /// Who asks: requests, tokens, limits.
+    Clients(WatchArgs),
+    /// Providers elsewhere: what was asked of their models, what it cost, and what clients may still spend today.
+    Providers(WatchArgs),
+    /// The last decisions and their reasons.
+    Decisions {
+        /// How many.
+        #[arg(short = 'n', long, default_value_t = 30)]
+        lines: usize,
+        #[command(flatten)]
+        read: WatchArgs,
+    },
+    /// What loading a model would do: where it goes, who would leave, what it waits for. Changes nothing.
+    Plan {
+        /// Its name or alias.
+        model: String,
+        /// With this context, in tokens.
+        #[arg(long, value_name = "TOKENS")]
+        ctx_size: Option<u64>,
+        /// For a request of this importance, 0 to 9, or interactive, normal, batch.
+        #[arg(long)]
+        priority: Option<String>,
+        /// On this device.
+        #[arg(long)]
+        device: Option<String>,
+        #[command(flatten)]
+        layers: orders::LayerArgs,
+        #[command(flatten)]
+        read: ReadArgs,
+    },
+    /// Load a model now and wait until it serves.
+    Load(orders::LoadArgs),
+    /// Move a loaded model to another device. No request fails; the old copy serves until the new one does.
+    Move(orders::MoveArgs),
+    /// Keep a model loaded whatever else wants its memory, until the coordinator ends.
+    Pin(orders::PinArgs),
+    /// Call a loaded model's copy stale: it is loaded anew after its requests have ended.
+    Invalidate {
+        /// Its name or alias.
+        model: String,
+    },
+    /// Have a device for yourself: its models leave, and no other comes until you give it back.
+    Free(orders::FreeArgs),
+    /// What the workers of a model wrote.
+    Logs(logs::LogsArgs),
+    /// Propose manifests for the models on this disk: caches of Hugging Face, LM Studio and Ollama, or a folder.
+    Scan(scan::ScanArgs),
+    /// Unload a model, as `ollama stop` does.
+    Stop {
+        /// Its name or alias.
+        model: String,
+    },
+    /// Unload a model, or all of them.
+    Unload {
+        /// Its name or alias.
+        #[arg(required_unless_present = "all")]
+        model: Option<String>,
+        /// Every model that is loaded.
+        #[arg(long, conflicts_with = "model")]
+        all: bool,
+    },
+    /// Leases of memory that training jobs and models share: run a program with one, see who holds what.
+    #[command(subcommand)]
+    Lease(LeaseCommand),
+    /// The configuration.
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Tasks: names that stand for ladders of models. What there are, what each means now, whether a file makes sense.
+    #[command(subcommand)]
+    Tasks(tasks::TasksCommand),
+    /// Measure a model on this machine.
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
+    /// Write a model's files in another form: its layers for streaming, or as GGUF.
+    #[command(subcommand)]
+    Convert(convert::ConvertCommand),
+    /// Print the completion script of a shell.
+    Completions {
+        /// Which shell.
+        shell: Shell,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Every setting, as `serve` with the same flags would use it.
+    Show(show_config::ShowArgs),
+    /// What can be changed while the coordinator runs, as it is now.
+    Get(set_config::GetArgs),
+    /// Change it: now, for every coordinator of the same store, and after restarts.
+    Set(set_config::SetArgs),
+}
+
+/// Runs the coordinator until it is asked to end. The program that the command line belongs to brings it.
+pub type Serve = fn(Loaded, LogFilter) -> Result<ExitCode, Box<dyn Error + Send + Sync>>;
+
+/// Does what the command line says; its exit code tells how that went: 1 for an error, 2 for a command line that makes
+/// no sense, 130 for an answer stopped by Ctrl-C.
+pub fn run(serve: Serve) -> ExitCode {
+    let cli = Cli::parse();
+    match cli.command.run(&cli.url, serve) {
+        Ok(code) => code,
+        // Whoever reads our output has seen enough: `model-boss list | head -1`.
+        Err(CliError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            terminal::say(&format!("model-boss: {}", chain(&error)));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Command {
+    fn run(self, url: &str, serve: Serve) -> Result<ExitCode, CliError> {
+        let client = || Client::new(url, std::env::var("MODEL_BOSS_API_KEY").ok());
+        match self {
+            Self::Serve(flags) => {
+                let loaded = flags.sources().load()?;
+                let log = LogFilter::start(loaded.config.log.level, loaded.config.log.format);
+                return serve(loaded, log).map_err(CliError::Serve);
+            }
+            Self::Run(args) => return chat::run(&client()?, args, &small_runtime()?),
+            Self::Ps(args) => watch::show(&client()?, args, async |client| tables::ps(client, args.read.json).await)?,
+            Self::Queue(args) => {
+                watch::show(&client()?, args, async |client| views::queue(client, args.read.json).await)?;
+            }
+            Self::Devices(args) => {
+                watch::show(&client()?, args, async |client| views::devices(client, args.read.json).await)?;
+            }
+            Self::Clients(args) => {
+                watch::show(&client()?, args, async |client| views::clients(client, args.read.json).await)?;
+            }
+            Self::Providers(args) => {
+                watch::show(&client()?, args, async |client| providers::providers(client, args.read.json).await)?;
+            }
+            Self::Decisions { lines, read } => {
+                watch::show(&client()?, read, async |client| views::decisions(client, lines, read.read.json).await)?;
+            }
+            Self::Plan { model, ctx_size, priority, device, layers, read } => {
+                let mut question = views::plan_question(&model, ctx_size, priority.as_deref(), device.as_deref());
+                layers.add_to(&mut question);
+                print(&small_runtime()?.block_on(views::plan(&client()?, &question, read.json))?)?;
+            }
+            Self::Move(args) => print(&small_runtime()?.block_on(orders::move_to(&client()?, &args))?)?,
+            Self::Pin(args) => print(&small_runtime()?.block_on(orders::pin(&client()?, &args))?)?,
+            Self::Invalidate { model } => print(&small_runtime()?.block_on(orders::invalidate(&client()?, &model))?)?,
+            Self::Free(args) => print(&small_runtime()?.block_on(orders::free(&client()?, &args))?)?,
+            Self::Logs(args) => small_runtime()?.block_on(logs::logs(&client()?, &args))?,
+            Self::Scan(args) => print(&scan::scan(&args)?)?,
+            Self::Stop { model } => print(&small_runtime()?.block_on(orders::unload(&client()?, Some(&model)))?)?,
+            Self::List(read) => print(&small_runtime()?.block_on(tables::list(&client()?, read.json))?)?,
+            Self::Show { model, read } => {
+                let (client, runtime) = (client()?, small_runtime()?);
+                match runtime.block_on(files::meant(&client, &model))? {
+                    Some(path) => return inspect(&path, read.json),
+                    None => print(&runtime.block_on(tables::show(&client, &model, read.json))?)?,
+                }
+            }
+            Self::Load(args) => print(&small_runtime()?.block_on(orders::load(&client()?, &args))?)?,
+            Self::Unload { model, .. } => {
+                print(&small_runtime()?.block_on(orders::unload(&client()?, model.as_deref()))?)?;
+            }
+            Self::Lease(command) => return Ok(lease_run::run(command, url)?),
+            Self::Config(ConfigCommand::Show(args)) => print(&show_config::show(args)?)?,
+            Self::Config(ConfigCommand::Get(args)) => {
+                print(&small_runtime()?.block_on(set_config::get(&client()?, &args))?)?;
+            }
+            Self::Config(ConfigCommand::Set(args)) => {
+                print(&small_runtime()?.block_on(set_config::set(&client()?, &args))?)?;
+            }
+            Self::Tasks(TasksCommand::Check(args)) => {
+                let checked = tasks::check::check(&args)?;
+                print(&checked.text)?;
+                return Ok(if checked.is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+            }
+            Self::Tasks(TasksCommand::Schema { of }) => print(&of.text())?,
+            Self::Tasks(TasksCommand::List(read)) => {
+                print(&small_runtime()?.block_on(tasks::list(&client()?, read.json))?)?;
+            }
+            Self::Tasks(TasksCommand::Explain { name, priority, read }) => {
+                let client = client()?;
+                let explained = tasks::explain(&client, &name, priority.as_deref(), read.json);
+                print(&small_runtime()?.block_on(explained)?)?;
+            }
+            Self::Bench(BenchCommand::Residency(args)) => {
+                return small_runtime()?.block_on(bench::residency(&client()?, &args));
+            }
+            Self::Convert(command) => {
+                return small_runtime()?.block_on(convert::convert(&client()?, &command));
+            }
+            Self::Completions { shell } => {
+                let mut script = Vec::new();
+                clap_complete::generate(shell, &mut Cli::command(), "model-boss", &mut script);
+                print(&String::from_utf8_lossy(&script))?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,194 @@
+//! What a command orders a coordinator to do: load, unload, move, pin, free a device.
+
+use clap::Args;
+use model_boss_client::{Client, in_path};
+use model_boss_protocol::{ByteCount, ResidencyMode};
+use serde_json::{Value, json};
+
+use super::error::CliError;
+use super::files;
+use super::views::number_or_word;
+
+/// `load MODEL`.
+#[derive(Debug, Args)]
+pub(super) struct LoadArgs {
+    /// Its name or alias.
+    model: String,
+    /// Where, in place of what its manifest says: cpu, cuda:1, auto, …
+    #[arg(long)]
+    device: Option<String>,
+    /// The context to serve, in tokens.
+    #[arg(long, value_name = "TOKENS")]
+    ctx_size: Option<u64>,
+    #[command(flatten)]
+    layers: LayerArgs,
+    /// How long it stays if nobody uses it: 5m, 1h; 0 unloads it when idle, -1 never.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    keep_alive: Option<String>,
+    /// How important it is, 0 to 9, or interactive, normal, batch.
+    #[arg(long, default_value = "2")]
+    priority: String,
+    /// Do not wait until it serves.
+    #[arg(long)]
+    no_wait: bool,
+}
+
+/// How a model's layers live, in place of what its manifest says (docs/streaming.md).
+#[derive(Debug, Default, Args)]
+pub(super) struct LayerArgs {
+    /// auto, resident (in memory or not at all), or stream (within --vram, or the least that works).
+    #[arg(long)]
+    residency: Option<ResidencyMode>,
+    /// Of a streamed model: blocks of layers fetched ahead of the one in use.
+    #[arg(long, value_name = "BLOCKS", value_parser = clap::value_parser!(u32).range(1..))]
+    window: Option<u32>,
+    /// Of a streamed model: layers of a block.
+    #[arg(long, value_name = "LAYERS", value_parser = clap::value_parser!(u32).range(1..))]
+    block: Option<u32>,
+    /// The memory it may take on the devices that compute, e.g. 6GiB.
+    #[arg(long, value_name = "SIZE")]
+    vram: Option<ByteCount>,
+}
+
+impl LayerArgs {
+    /// Adds what was said to an order or a question.
+    pub(super) fn add_to(&self, body: &mut Value) {
+        let mut give = |name: &str, value: Option<Value>| {
+            if let Some(value) = value {
+                body[name] = value;
+            }
+        };
+        give("residency", self.residency.map(|mode| mode.as_str().into()));
+        give("window", self.window.map(Value::from));
+        give("block", self.block.map(Value::from));
+        give("vram", self.vram.map(|bytes| bytes.0.into()));
+    }
+}
+
+/// `move MODEL DEVICE`.
+#[derive(Debug, Args)]
+pub(super) struct MoveArgs {
+    /// Its name or alias.
+    model: String,
+    /// Where to: cpu, cuda:1, …
+    device: String,
+    /// Let other models leave if there is no room for the second copy.
+    #[arg(long)]
+    evict: bool,
+    /// How important it is, 0 to 9, or interactive, normal, batch.
+    #[arg(long, default_value = "2")]
+    priority: String,
+    /// Do not wait until it serves from there.
+    #[arg(long)]
+    no_wait: bool,
+}
+
+/// `free DEVICE`.
+#[derive(Debug, Args)]
+pub(super) struct FreeArgs {
+    /// Which device: cpu, cuda:0, …
+    device: String,
+    /// Give it back to the models.
+    #[arg(long)]
+    back: bool,
+    /// Do not wait until it is empty.
+    #[arg(long, conflicts_with = "back")]
+    no_wait: bool,
+}
+
+/// `pin MODEL`.
+#[derive(Debug, Args)]
+pub(super) struct PinArgs {
+    /// Its name or alias.
+    model: String,
+    /// It may leave again.
+    #[arg(long)]
+    off: bool,
+    /// As its manifest says.
+    #[arg(long, conflicts_with = "off")]
+    manifest: bool,
+}
+
+/// `model-boss load`.
+pub(super) async fn load(client: &Client, args: &LoadArgs) -> Result<String, CliError> {
+    if let Some(path) = files::meant(client, &args.model).await? {
+        return Err(CliError::NotAName(path));
+    }
+    let mut body = json!({ "model_name": args.model, "priority": number_or_word(&args.priority) });
+    if let Some(device) = &args.device {
+        body["device"] = device.as_str().into();
+    }
+    if let Some(tokens) = args.ctx_size {
+        body["ctx_size"] = tokens.into();
+    }
+    args.layers.add_to(&mut body);
+    if let Some(time) = &args.keep_alive {
+        // Bare digits are seconds, as in the API.
+        body["keep_alive"] = time.parse::<f64>().map_or_else(|_| Value::from(time.as_str()), Value::from);
+    }
+    let done = client.post(&waiting("/api/v1/load", args.no_wait), &body).await?;
+    let name = done["model_name"].as_str().unwrap_or(&args.model);
+    Ok(format!("{name} is {}\n", done["status"].as_str().unwrap_or("loaded")))
+}
+
+/// `model-boss unload`; every model without a name.
+pub(super) async fn unload(client: &Client, model: Option<&str>) -> Result<String, CliError> {
+    let body = model.map_or_else(|| json!({}), |model| json!({ "model_name": model }));
+    let done = client.post("/api/v1/unload", &body).await?;
+    let name = done["model_name"].as_str().or(model);
+    Ok(name.map_or_else(|| "every model is unloaded\n".to_owned(), |name| format!("{name} is unloaded\n")))
+}
+
+/// `model-boss move`.
+pub(super) async fn move_to(client: &Client, args: &MoveArgs) -> Result<String, CliError> {
+    let path = waiting(&format!("/api/v1/models/{}/device", in_path(&args.model)), args.no_wait);
+    let priority = number_or_word(&args.priority);
+    let body = json!({ "device": args.device, "evict": args.evict, "priority": priority });
+    let done = client.post(&path, &body).await?;
+    let name = done["model_name"].as_str().unwrap_or(&args.model);
+    let device = done["device"].as_str().unwrap_or(&args.device);
+    Ok(match args.no_wait {
+        false => format!("{name} serves from {device}\n"),
+        true => format!("{name} is moving to {device}\n"),
+    })
+}
+
+/// `model-boss free`.
+pub(super) async fn free(client: &Client, args: &FreeArgs) -> Result<String, CliError> {
+    let verb = if args.back { "open" } else { "drain" };
+    let path = waiting(&format!("/api/v1/devices/{}/{verb}", in_path(&args.device)), args.no_wait);
+    let done = client.post(&path, &json!({})).await?;
+    let device = done["device"].as_str().unwrap_or(&args.device);
+    Ok(match (args.back, args.no_wait) {
+        (true, _) => format!("{device} is open to models again\n"),
+        (false, true) => format!("{device} is being freed\n"),
+        (false, false) => format!("{device} is free; `model-boss free {device} --back` gives it to models again\n"),
+    })
+}
+
+/// `model-boss pin`.
+pub(super) async fn pin(client: &Client, args: &PinArgs) -> Result<String, CliError> {
+    let pinned = match (args.manifest, args.off) {
+        (true, _) => Value::Null,
+        (false, off) => Value::from(!off),
+    };
+    let path = format!("/api/v1/models/{}/pin", in_path(&args.model));
+    let done = client.post(&path, &json!({ "pinned": pinned })).await?;
+    let name = done["model_name"].as_str().unwrap_or(&args.model);
+    Ok(match done["status"].as_str() {
+        Some("as_manifest") => format!("{name} is pinned as its manifest says\n"),
+        Some(status) => format!("{name} is {status}\n"),
+        None => format!("{name}: done\n"),
+    })
+}
+
+/// `model-boss invalidate`.
+pub(super) async fn invalidate(client: &Client, model: &str) -> Result<String, CliError> {
+    let done = client.post(&format!("/api/v1/models/{}/invalidate", in_path(model)), &json!({})).await?;
+    let name = done["model_name"].as_str().unwrap_or(model);
+    Ok(format!("{name} is loaded anew after its requests have ended\n"))
+}
+
+fn waiting(path: &str, no_wait: bool) -> String {
+    if no_wait { format!("{path}?wait=false") } else { path.to_owned() }
+}

@@ -1,0 +1,282 @@
+//! HTTP to a coordinator: one connection per request, JSON in, JSON or a stream of events out. Dropping a stream closes
+//! its connection, which stops the generation behind it.
+
+use std::io;
+use std::net::IpAddr;
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderName, IF_MATCH};
+use http::{Method, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use model_boss_config::secrets::without_secrets;
+use model_boss_host::owner::OWNER_KEY;
+use model_boss_protocol::ErrorBody;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+/// A coordinator could not be asked, or said no.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The address.
+    #[error("'{0}' is not the address of a coordinator; write one such as http://127.0.0.1:8210 (https is not spoken)")]
+    BadUrl(String),
+    /// Nobody there.
+    #[error("no coordinator answers at {0}; start one with `model-boss serve`, or with scripts/run in the repository")]
+    NoCoordinator(String, #[source] io::Error),
+    /// The connection broke.
+    #[error("the connection to {0} broke")]
+    Connection(String, #[source] hyper::Error),
+    /// A request that cannot be written: an impossible key, for instance.
+    #[error("the request cannot be made")]
+    Request(#[from] http::Error),
+    /// The coordinator says no.
+    #[error("{}", .0.error.message)]
+    Api(ErrorBody),
+    /// Not our API.
+    #[error("{url} answered {status} and no error that model-boss would send; is something else listening there?")]
+    Stranger {
+        /// Where.
+        url: String,
+        /// What.
+        status: u16,
+    },
+    /// Nonsense from the coordinator.
+    #[error("the coordinator's answer cannot be understood")]
+    Json(#[source] serde_json::Error),
+}
+
+/// A coordinator somewhere.
+#[derive(Clone)]
+pub struct Client {
+    url: String,
+    authority: String,
+    host: String,
+    port: u16,
+    key: Option<String>,
+}
+
+impl Client {
+    /// A coordinator at `http://HOST[:PORT]`.
+    pub fn new(url: &str, key: Option<String>) -> Result<Self, ClientError> {
+        let bad = || ClientError::BadUrl(without_secrets(url));
+        let url = url.trim_end_matches('/');
+        let uri: Uri = url.parse().map_err(|_| bad())?;
+        if uri.scheme_str() != Some("http") || !matches!(uri.path(), "" | "/") || uri.query().is_some() {
+            return Err(bad());
+        }
+        let authority = uri.authority().ok_or_else(bad)?.as_str().to_owned();
+        if authority.contains('@') {
+            // A key opens a coordinator, and the address is shown.
+            return Err(bad());
+        }
+        let host = uri.host().ok_or_else(bad)?.trim_matches(['[', ']']).to_owned();
+        Ok(Self { url: url.to_owned(), authority, host, port: uri.port_u16().unwrap_or(80), key })
+    }
+
+    /// Where it is, as it was written.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Whether only somebody on this machine can answer there.
+    pub fn is_on_this_machine(&self) -> bool {
+        self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    }
+
+    /// The JSON behind `GET path`.
+    pub async fn get(&self, path: &str) -> Result<Value, ClientError> {
+        self.json(Method::GET, path, None).await
+    }
+
+    /// The status and the JSON that any method answers, where 2xx has more than one meaning.
+    pub async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<(StatusCode, Value), ClientError> {
+        self.ask_with(method, path, body, None).await
+    }
+
+    /// The JSON that `POST path` answers to the user who runs the coordinator.
+    pub async fn post_as_owner(&self, path: &str, body: &Value, key: &str) -> Result<Value, ClientError> {
+        let header = Some((HeaderName::from_static(OWNER_KEY), key));
+        Ok(self.ask_with(Method::POST, path, Some(body), header).await?.1)
+    }
+
+    /// The port it is asked on.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// What `PUT path` answers, whatever is there now.
+    pub async fn replace(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
+        Ok(self.ask_with(Method::PUT, path, Some(body), Some((IF_MATCH, "*"))).await?.1)
+    }
+
+    async fn ask_with(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        header: Option<(HeaderName, &str)>,
+    ) -> Result<(StatusCode, Value), ClientError> {
+        let answer = self.send(method, path, body, header).await?;
+        let status = answer.status();
+        let bytes = self.collect(answer).await?;
+        Ok((status, serde_json::from_slice(&bytes).map_err(ClientError::Json)?))
+    }
+
+    /// The JSON that `POST path` answers.
+    pub async fn post(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
+        self.json(Method::POST, path, Some(body)).await
+    }
+
+    /// The events that `POST path` streams.
+    pub async fn stream(&self, path: &str, body: &Value) -> Result<Events, ClientError> {
+        let body = self.send(Method::POST, path, Some(body), None).await?.into_body();
+        Ok(Events { url: self.url.clone(), body, buffer: Vec::new() })
+    }
+
+    /// The text behind `GET path`, as it comes.
+    pub async fn read(&self, path: &str) -> Result<Pieces, ClientError> {
+        let body = self.send(Method::GET, path, None, None).await?.into_body();
+        Ok(Pieces { url: self.url.clone(), body })
+    }
+
+    async fn json(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, ClientError> {
+        Ok(self.ask(method, path, body).await?.1)
+    }
+
+    /// Sends, and turns every status but 2xx into its error.
+    async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        header: Option<(HeaderName, &str)>,
+    ) -> Result<Response<Incoming>, ClientError> {
+        let broke = |error| ClientError::Connection(self.url.clone(), error);
+        let stream = TcpStream::connect((self.host.as_str(), self.port))
+            .await
+            .map_err(|error| ClientError::NoCoordinator(self.url.clone(), error))?;
+        // Only latency is lost where this is not supported.
+        let _ = stream.set_nodelay(true);
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broke)?;
+        // Its end shows on the body.
+        tokio::spawn(connection);
+        let mut request = Request::builder().method(method).uri(path).header(HOST, &self.authority);
+        if let Some(key) = &self.key {
+            request = request.header(AUTHORIZATION, format!("Bearer {key}"));
+        }
+        if let Some((name, value)) = header {
+            request = request.header(name, value);
+        }
+        if body.is_some() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        let body = body.map(Value::to_string).unwrap_or_default();
+        let answer = sender.send_request(request.body(Full::new(Bytes::from(body)))?).await.map_err(broke)?;
+        if answer.status().is_success() {
+            return Ok(answer);
+        }
+        let status = answer.status().as_u16();
+        let bytes = self.collect(answer).await?;
+        let stranger = |_| ClientError::Stranger { url: self.url.clone(), status };
+        Err(ClientError::Api(serde_json::from_slice(&bytes).map_err(stranger)?))
+    }
+
+    async fn collect(&self, answer: Response<Incoming>) -> Result<Bytes, ClientError> {
+        let collected = answer.into_body().collect().await;
+        Ok(collected.map_err(|error| ClientError::Connection(self.url.clone(), error))?.to_bytes())
+    }
+}
+
+/// An answer piece by piece.
+pub struct Pieces {
+    url: String,
+    body: Incoming,
+}
+
+impl Pieces {
+    /// The next piece; `None` at the end.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
+        while let Some(frame) = self.body.frame().await {
+            let frame = frame.map_err(|error| ClientError::Connection(self.url.clone(), error))?;
+            if let Ok(data) = frame.into_data() {
+                return Ok(Some(data));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// A model's name in a path: `/` and `:` stay, what would end the path does not.
+pub fn in_path(name: &str) -> String {
+    const ENCODED: AsciiSet = NON_ALPHANUMERIC
+        .remove(b'-')
+        .remove(b'.')
+        .remove(b'_')
+        .remove(b'~')
+        .remove(b'/')
+        .remove(b':')
+        .remove(b'@')
+        .remove(b'+');
+    utf8_percent_encode(name, &ENCODED).to_string()
+}
+
+/// One line of a stream that means something.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event {
+    /// `: words`, sent while there is nothing else to send.
+    Comment(String),
+    /// `data: text`.
+    Data(String),
+}
+
+/// A stream of events.
+pub struct Events {
+    url: String,
+    body: Incoming,
+    buffer: Vec<u8>,
+}
+
+impl Events {
+    /// The next event; `None` at the end. Cancelling loses nothing.
+    pub async fn next(&mut self) -> Result<Option<Event>, ClientError> {
+        loop {
+            while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.buffer.drain(..=end).collect();
+                if let Some(event) = event(&String::from_utf8_lossy(&line)) {
+                    return Ok(Some(event));
+                }
+            }
+            match self.body.frame().await {
+                None => return Ok(None),
+                Some(Ok(frame)) => self.buffer.extend(frame.data_ref().into_iter().flatten()),
+                Some(Err(error)) => return Err(ClientError::Connection(self.url.clone(), error)),
+            }
+        }
+    }
+}
+
+/// What a line means. Our streams have one line per event and neither names nor ids.
+fn event(line: &str) -> Option<Event> {
+    let line = line.trim_end();
+    match line.split_once(':')? {
+        ("", words) => Some(Event::Comment(words.trim_start().to_owned())),
+        ("data", text) => Some(Event::Data(text.trim_start().to_owned())),
+        _ => None,
+    }
+}
+
+/// The error in an event, if it is one.
+pub fn error_in(event: &Value) -> Option<ClientError> {
+    event.get("error")?;
+    let body: ErrorBody = serde_json::from_value(event.clone()).ok()?;
+    Some(ClientError::Api(body))
+}

@@ -1,0 +1,109 @@
+//! Arguments of the `lease` commands.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use model_boss_lease_store::Yielding;
+use model_boss_protocol::{ByteCount, DeviceId, Priority};
+use nix::sys::signal::Signal;
+
+use super::desk::Wanted;
+use super::whereabouts::Place;
+
+/// What to look at.
+#[derive(Clone, Debug, Args)]
+pub struct LookArgs {
+    #[command(flatten)]
+    pub(super) place: Place,
+    /// JSON, for programs.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// What to run, and with how much.
+#[derive(Clone, Debug, Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub(super) place: Place,
+    /// How much memory on each device.
+    #[arg(long, value_name = "SIZE")]
+    pub(super) vram: ByteCount,
+    /// On how many GPUs, whichever have room first.
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "device")]
+    pub(super) gpus: usize,
+    /// On this device, and on others when given again.
+    #[arg(long, value_name = "DEVICE")]
+    pub(super) device: Vec<DeviceId>,
+    /// How important it is: 0 (most) to 9, or interactive, normal, batch.
+    #[arg(long, default_value = "7")]
+    pub(super) priority: Priority,
+    /// For people: what it is. The program's name by default.
+    #[arg(long)]
+    pub(super) label: Option<String>,
+    /// How long to wait for the memory; for ever by default.
+    #[arg(long, value_name = "TIME", value_parser = span)]
+    pub(super) wait: Option<Duration>,
+    /// Ask less important programs that allow it to give memory back.
+    #[arg(long)]
+    pub(super) preempt: bool,
+    /// Allow more important requests to ask for the memory back.
+    #[arg(long)]
+    pub(super) preemptible: bool,
+    /// Send the program this signal when its memory is asked back. Allows that, like --preemptible.
+    #[arg(long, value_name = "SIGNAL", value_parser = signal)]
+    pub(super) on_revoke: Option<Signal>,
+    /// How long the program needs to give the memory back before it is ended.
+    #[arg(long, value_name = "TIME", value_parser = span, default_value = "60s")]
+    pub(super) grace: Duration,
+    /// How long it is left alone after it got the memory.
+    #[arg(long, value_name = "TIME", value_parser = span, default_value = "10m")]
+    pub(super) min_hold: Duration,
+    /// Say also where leases are kept, and what was let through the gate.
+    #[arg(short, long)]
+    pub(super) verbose: bool,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    pub(super) program: Vec<OsString>,
+}
+
+impl RunArgs {
+    pub(super) fn label(&self) -> String {
+        let name = || self.program.first().map(|program| PathBuf::from(program).display().to_string());
+        self.label.clone().or_else(name).unwrap_or_default()
+    }
+
+    pub(super) fn wanted(&self) -> Wanted {
+        Wanted {
+            label: self.label(),
+            memory: self.vram,
+            devices: self.device.clone(),
+            count: self.gpus,
+            priority: self.priority,
+            preempt: self.preempt,
+            yielding: Yielding {
+                preemptible: self.preemptible || self.on_revoke.is_some(),
+                grace: self.grace,
+                min_hold: self.min_hold,
+                reload: Duration::ZERO,
+            },
+        }
+    }
+
+    /// The signal that tells the program to give its memory back.
+    pub(super) fn revoke_signal(&self) -> Signal {
+        self.on_revoke.unwrap_or(Signal::SIGTERM)
+    }
+}
+
+pub(super) fn span(text: &str) -> Result<Duration, String> {
+    model_boss_protocol::parse_span(text).map_err(|error| error.to_string())
+}
+
+/// `SIGUSR1` or `USR1`.
+pub(super) fn signal(text: &str) -> Result<Signal, String> {
+    let name = text.to_ascii_uppercase();
+    let name = if name.starts_with("SIG") { name } else { format!("SIG{name}") };
+    name.parse().map_err(|_| format!("'{text}' is no signal; write SIGUSR1, SIGTERM or the like"))
+}

@@ -1,0 +1,268 @@
+//! Leases at a coordinator over HTTP, which looks at the devices and keeps the ledger. This side keeps only the record
+//! of what it holds, and states it again when a coordinator comes back without it.
+
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use model_boss_lease_store::{LeaseId, Owner, Process, Proof, is_gone, process};
+use model_boss_protocol::{ByteCount, ErrorCode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::runtime::{Builder, Runtime};
+
+use super::desk::{Answer, Desk, Granted, GrantedPart, Kept, Released, Revoked, Wanted, asked};
+use super::error::LeaseError;
+use crate::lease_http::{
+    AcquireBody, AnyBody, AttachBody, CancelBody, GrantedBody, HandleBody, LeaseBody, LeaseList, OneLease, OwnerBody,
+    PartBody, ReassertBody, ReleaseBody, ReleasedBody, RenewBody, RenewedBody, ResizeBody, WaitingBody,
+};
+use crate::{Client, ClientError};
+
+/// An answer that takes longer is not waited for. A coordinator looks at its devices before it answers.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+/// Renewed so often until the coordinator says how often.
+const HEARTBEAT: Duration = Duration::from_secs(3);
+const ROUTE: &str = "/api/v1/leases";
+/// As small as a promise can be.
+const LEAST: ByteCount = ByteCount(1);
+
+pub(super) struct HttpDesk {
+    line: Line,
+    wish: AcquireBody,
+    held: Option<Held>,
+    heartbeat: Duration,
+}
+
+/// A coordinator, asked by a thread that waits for its answer.
+pub(super) struct Line {
+    client: Client,
+    runtime: Runtime,
+}
+
+/// The record of what is held.
+struct Held {
+    id: LeaseId,
+    token: Proof,
+    parts: Vec<PartBody>,
+    attached: Vec<Process>,
+}
+
+impl HttpDesk {
+    /// Asks the coordinator for its list once, so that a wrong address or key is reported here.
+    pub(super) fn open(client: Client, owner: &Owner, wanted: Wanted, request_id: String) -> Result<Self, LeaseError> {
+        let line = Line::new(client)?;
+        line.get::<LeaseList>(ROUTE)?;
+        let Wanted { label, memory, devices, count, priority, preempt, yielding } = wanted;
+        let part = |device| PartBody { device, memory };
+        let (parts, any) = if devices.is_empty() {
+            (None, Some(AnyBody { count, memory, among: None }))
+        } else {
+            (Some(devices.into_iter().map(part).collect()), None)
+        };
+        let wish = AcquireBody {
+            request_id,
+            owner: OwnerBody::of(&owner.process, label),
+            priority,
+            preemptible: yielding.preemptible,
+            grace: yielding.grace,
+            min_hold: yielding.min_hold,
+            parts,
+            any,
+            wait: true,
+            preempt,
+        };
+        Ok(Self { line, wish, held: None, heartbeat: HEARTBEAT })
+    }
+
+    fn held(&mut self) -> Result<&mut Held, LeaseError> {
+        self.held.as_mut().ok_or(LeaseError::NotGranted)
+    }
+
+    /// A coordinator that does not know the lease is told of it; what it says then is final.
+    fn state_again(&mut self) -> Result<Kept, LeaseError> {
+        let wish = self.wish.clone();
+        let held = self.held()?;
+        let living: Vec<Process> = held.attached.iter().filter(|process| !is_gone(process)).cloned().collect();
+        if living.is_empty() {
+            // Nothing was let through the gate, so nothing is defended.
+            return Ok(Kept { lost: true, revoked: None });
+        }
+        let body = ReassertBody {
+            token: held.token.clone(),
+            request_id: wish.request_id,
+            owner: wish.owner,
+            priority: wish.priority,
+            preemptible: wish.preemptible,
+            grace: wish.grace,
+            min_hold: wish.min_hold,
+            parts: held.parts.clone(),
+            processes: living.into_iter().map(Into::into).collect(),
+        };
+        let path = format!("{ROUTE}/{}/reassert", held.id);
+        match self.line.ask(Method::POST, &path, &body) {
+            Ok((StatusCode::OK, answer)) => {
+                let OneLease { lease } = read(answer)?;
+                // It may have come out smaller.
+                self.held()?.parts = promised(&lease);
+                Ok(Kept::default())
+            }
+            // Nobody can say yet what it holds: asked again at the next heartbeat.
+            Ok(_) => Ok(Kept::default()),
+            Err(error) if is(&error, ErrorCode::LeaseLost) => Ok(Kept { lost: true, revoked: None }),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Desk for HttpDesk {
+    fn describe(&self) -> String {
+        self.line.describe()
+    }
+
+    fn heartbeat(&self) -> Duration {
+        self.heartbeat
+    }
+
+    fn ask(&mut self) -> Result<Answer, LeaseError> {
+        let (status, answer) = match self.line.ask(Method::POST, ROUTE, &self.wish) {
+            Err(error) if is(&error, ErrorCode::LeaseNeverFits) => {
+                return Err(LeaseError::NeverFits(error.to_string()));
+            }
+            answer => answer?,
+        };
+        if status == StatusCode::ACCEPTED {
+            let WaitingBody { waiting } = read(answer)?;
+            let victims = waiting.asked.iter().map(|v| (v.label.as_str(), Duration::from_millis(v.grace_left_ms)));
+            let asked = asked(victims);
+            return Ok(Answer::Waits(format!("{} in the queue: {}{asked}", waiting.position, waiting.reason)));
+        }
+        let GrantedBody { lease, heartbeat_ms, .. } = read(answer)?;
+        let token =
+            lease.token.clone().ok_or_else(|| LeaseError::Answer("it grants a lease without its token".to_owned()))?;
+        let mut parts = Vec::new();
+        for part in &lease.parts {
+            let device = part.device.parse().map_err(|error| LeaseError::Answer(format!("{error}")))?;
+            parts.push(GrantedPart { device, bytes: part.bytes, uuid: part.uuid.clone() });
+        }
+        self.heartbeat = Duration::from_millis(heartbeat_ms).max(Duration::from_millis(10));
+        self.held = Some(Held { id: lease.id.clone(), token, parts: promised(&lease), attached: Vec::new() });
+        Ok(Answer::Granted(Granted { lease: lease.id.to_string(), parts }))
+    }
+
+    fn attach(&mut self, pid: u32) -> Result<(), LeaseError> {
+        let attached = process(pid)?;
+        let held = self.held()?;
+        let (path, token) = (format!("{ROUTE}/{}/attach", held.id), held.token.clone());
+        let answer = self.line.ask(Method::POST, &path, &AttachBody { token, pids: vec![pid] });
+        // Where the answer is lost the coordinator may have let it through.
+        if answer.as_ref().err().is_none_or(LeaseError::is_outage) {
+            let attachments = &mut self.held()?.attached;
+            attachments.retain(|known| *known != attached);
+            attachments.push(attached);
+        }
+        answer.map(drop)
+    }
+
+    fn renew(&mut self) -> Result<Kept, LeaseError> {
+        let held = self.held()?;
+        let body = RenewBody { leases: vec![HandleBody { id: held.id.clone(), token: held.token.clone() }] };
+        let renewed = match self.line.ask(Method::PUT, ROUTE, &body) {
+            Err(error) if is(&error, ErrorCode::LeaseLost) => return self.state_again(),
+            answer => answer?.1,
+        };
+        let RenewedBody { leases, lost } = read(renewed)?;
+        if !lost.is_empty() {
+            return self.state_again();
+        }
+        let revoke = leases.into_iter().find_map(|lease| lease.revoke);
+        let revoked = revoke
+            .map(|revoke| Revoked { remaining: Duration::from_millis(revoke.grace_left_ms), wanted_by: revoke.by });
+        Ok(Kept { revoked, lost: false })
+    }
+
+    fn shrink(&mut self) -> Result<(), LeaseError> {
+        let held = self.held()?;
+        let parts: Vec<_> = held.parts.iter().map(|part| PartBody { memory: LEAST, ..part.clone() }).collect();
+        let (path, body) =
+            (format!("{ROUTE}/{}", held.id), ResizeBody { token: held.token.clone(), parts: Some(parts) });
+        self.line.ask(Method::PUT, &path, &body)?;
+        Ok(())
+    }
+
+    fn release(&mut self, _for_good: bool) -> Result<Released, LeaseError> {
+        let held = self.held()?;
+        let (path, body) =
+            (format!("{ROUTE}/{}", held.id), ReleaseBody { token: Some(held.token.clone()), force: false });
+        let answer = match self.line.ask(Method::DELETE, &path, &body) {
+            // It was heard the first time.
+            Err(error) if is(&error, ErrorCode::LeaseLost) || is(&error, ErrorCode::LeaseNotFound) => {
+                return Ok(Released::Free);
+            }
+            answer => answer?.1,
+        };
+        let answer: ReleasedBody = read(answer)?;
+        Ok(match answer.released {
+            true => Released::Free,
+            false => Released::Counted(answer.reason.unwrap_or_else(|| "its processes live".to_owned())),
+        })
+    }
+
+    fn cancel(&mut self) -> Result<(), LeaseError> {
+        let AcquireBody { request_id, owner, .. } = self.wish.clone();
+        self.line.ask(Method::DELETE, ROUTE, &CancelBody { request_id, owner }).map(drop)
+    }
+}
+
+impl Line {
+    pub(super) fn new(client: Client) -> Result<Self, LeaseError> {
+        let runtime =
+            Builder::new_current_thread().enable_all().build().map_err(|error| LeaseError::System("start", error))?;
+        Ok(Self { client, runtime })
+    }
+
+    /// Which coordinator, for people.
+    pub(super) fn describe(&self) -> String {
+        format!("the coordinator at {}", self.client.url())
+    }
+
+    /// What `GET path` answers.
+    pub(super) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, LeaseError> {
+        read(self.answer(Method::GET, path, None)?.1)
+    }
+
+    /// The status and the answer to a body.
+    pub(super) fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<(StatusCode, Value), LeaseError> {
+        let body = serde_json::to_value(body).map_err(LeaseError::Json)?;
+        self.answer(method, path, Some(&body))
+    }
+
+    fn answer(&self, method: Method, path: &str, body: Option<&Value>) -> Result<(StatusCode, Value), LeaseError> {
+        self.runtime.block_on(async {
+            match tokio::time::timeout(ANSWER_LIMIT, self.client.ask(method, path, body)).await {
+                Ok(answer) => Ok(answer?),
+                Err(_) => Err(LeaseError::Slow { url: self.client.url().to_owned(), limit: ANSWER_LIMIT }),
+            }
+        })
+    }
+}
+
+/// Whether the coordinator said this.
+pub(super) fn is(error: &LeaseError, code: ErrorCode) -> bool {
+    matches!(error, LeaseError::Client(ClientError::Api(body)) if body.error.code.as_deref() == Some(code.as_str()))
+}
+
+pub(super) fn read<T: DeserializeOwned>(answer: Value) -> Result<T, LeaseError> {
+    serde_json::from_value(answer).map_err(|error| LeaseError::Answer(error.to_string()))
+}
+
+/// How much is promised where.
+fn promised(lease: &LeaseBody) -> Vec<PartBody> {
+    let parts = lease.parts.iter().filter(|part| part.bytes > ByteCount::ZERO);
+    parts.filter_map(|part| Some(PartBody { device: part.device.parse().ok()?, memory: part.bytes })).collect()
+}

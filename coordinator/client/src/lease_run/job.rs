@@ -1,0 +1,271 @@
+//! `lease run`: waits its turn, runs the program behind the gate, and passes on what happens in both directions.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use model_boss_host::environment::ChildEnvironment;
+use model_boss_host::error_chain::chain;
+use model_boss_host::guard::{Guarded, Lifeline, end_orphans};
+use model_boss_host::hangup::{self, Hangup};
+use model_boss_lease_store::ProcessTree;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::process::Child;
+use tokio::runtime::Builder;
+use tokio::signal::unix::{Signal as Incoming, SignalKind, signal};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+
+use super::args::RunArgs;
+use super::desk::{Granted, Revoked};
+use super::error::LeaseError;
+use super::gate::{OPEN, code};
+use super::keeper::{Keeper, Leaving, Listener, News};
+use super::whereabouts::Whereabouts;
+use crate::lease_run::opening;
+
+/// The gate is this same program: it comes up at once or not at all.
+const GATE_LIMIT: Duration = Duration::from_secs(10);
+/// Guards end everything within milliseconds.
+const END_LIMIT: Duration = Duration::from_secs(2);
+
+pub(super) fn run(args: &RunArgs, whereabouts: &Whereabouts) -> Result<ExitCode, LeaseError> {
+    let runtime =
+        Builder::new_current_thread().enable_all().build().map_err(|error| LeaseError::System("start", error))?;
+    let (whereabouts, wanted) = (whereabouts.clone(), args.wanted());
+    let keeper = Keeper::start(move || opening::open(&whereabouts, wanted, "run"))?;
+    runtime.block_on(Box::pin(run_job(args, keeper)))
+}
+
+async fn run_job(args: &RunArgs, (keeper, mut listener): (Keeper, Listener)) -> Result<ExitCode, LeaseError> {
+    let mut asked = Asked::new()?;
+    let granted = match granted(args, &keeper, &mut listener, &mut asked).await? {
+        Ok(granted) => granted,
+        Err(stopped) => return Ok(stopped),
+    };
+    say(&format!("{} holds {}", granted.lease, granted.describe()));
+    let mut guard = match Guard::start(args, &granted).await {
+        Ok(guard) => guard,
+        Err(error) => {
+            keeper.cancel().await;
+            return Err(error);
+        }
+    };
+    // Only after this may the program touch the device. Dropped, it ends before it began.
+    if let Err(error) = keeper.attach(guard.pid).await {
+        drop(guard);
+        // It may have been let through all the same.
+        keeper.release(Leaving::Ending).await;
+        return Err(error);
+    }
+    if args.verbose {
+        say(&format!("process {} may use it: CUDA_VISIBLE_DEVICES='{}'", guard.pid, granted.visible()));
+    }
+    guard.open().await;
+    let ended = watch(args, &mut listener, &mut guard, &mut asked).await;
+    // Nothing, unless a guard was killed: then what was below it came to this process.
+    if !spawn_blocking(end_orphans).await.unwrap_or(true) {
+        say("some of its processes do not end");
+    }
+    if let Some(why) = keeper.release(Leaving::Ending).await {
+        say(&format!("the memory stays counted until it is seen to be free: {why}"));
+    }
+    ended
+}
+
+/// Waits for the memory. The inner error is the exit code of somebody who was stopped while waiting.
+async fn granted(
+    args: &RunArgs,
+    keeper: &Keeper,
+    listener: &mut Listener,
+    asked: &mut Asked,
+) -> Result<Result<Granted, ExitCode>, LeaseError> {
+    let begun = Instant::now();
+    let mut reason = String::new();
+    loop {
+        let patience = async {
+            match args.wait {
+                Some(wait) => tokio::time::sleep(wait.saturating_sub(begun.elapsed())).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            news = listener.recv() => match news {
+                Some(News::Granted(granted)) => return Ok(Ok(granted)),
+                Some(News::Waits(now)) => {
+                    if now != reason {
+                        say(&format!("waits, {now}"));
+                        reason = now;
+                    }
+                }
+                Some(News::Asks(source)) if args.verbose => say(&format!("asks {source}")),
+                Some(News::Failed(error)) => return Err(error),
+                Some(_) => {}
+                None => return Err(LeaseError::Keeper),
+            },
+            signal = asked.next() => {
+                keeper.cancel().await;
+                let code = 128 + signal as i32;
+                return Ok(Err(ExitCode::from(u8::try_from(code).unwrap_or(1))));
+            }
+            () = patience => {
+                keeper.cancel().await;
+                return Err(LeaseError::WaitedTooLong { waited: begun.elapsed(), reason });
+            }
+        }
+    }
+}
+
+/// Until the program has ended.
+async fn watch(
+    args: &RunArgs,
+    listener: &mut Listener,
+    guard: &mut Guard,
+    asked: &mut Asked,
+) -> Result<ExitCode, LeaseError> {
+    let mut told = false;
+    loop {
+        let ended = guard.ended;
+        tokio::select! {
+            status = guard.child.wait() => {
+                return status.map(code).map_err(|error| LeaseError::System("wait for the program", error));
+            }
+            news = listener.recv() => match news {
+                Some(News::Revoked(Revoked { remaining, wanted_by })) if remaining.is_zero() => {
+                    say(&format!("{wanted_by} needs the memory and the grace is over: the program is ended"));
+                    guard.end();
+                }
+                Some(News::Revoked(Revoked { remaining, wanted_by })) if !told => {
+                    let signal = args.revoke_signal();
+                    let left = remaining.as_secs();
+                    say(&format!("{wanted_by} needs the memory: the program gets {signal} and has {left} s"));
+                    told = true;
+                    guard.signal(signal);
+                }
+                Some(News::Revoked(_) | News::Asks(_) | News::Waits(_) | News::Granted(_)) => {}
+                Some(News::Lost) => {
+                    say("the lease is lost: the program is ended");
+                    guard.end();
+                }
+                Some(News::Away(why)) => say(&format!("goes on without the ledger: {why}")),
+                Some(News::Back) => say("the ledger is back"),
+                Some(News::Failed(error)) => {
+                    say(&chain(&error));
+                    guard.end();
+                }
+                None => {
+                    guard.end();
+                    // Whatever its code is: it was ended.
+                    let _ = guard.child.wait().await;
+                    return Err(LeaseError::Keeper);
+                }
+            },
+            signal = asked.next() => guard.signal(signal),
+            () = late(ended) => guard.kill(),
+        }
+    }
+}
+
+/// The guards as their holder sees them.
+struct Guard {
+    child: Child,
+    pid: u32,
+    /// None once everything is to end.
+    lifeline: Option<Lifeline>,
+    /// When that began.
+    ended: Option<Instant>,
+    gate: UnixStream,
+}
+
+impl Guard {
+    async fn start(args: &RunArgs, granted: &Granted) -> Result<Self, LeaseError> {
+        let system = |what| move |error| LeaseError::System(what, error);
+        let folder = tempfile::Builder::new().prefix("model-boss-").tempdir().map_err(system("make a folder"))?;
+        let socket = folder.path().join("gate.sock");
+        let listener = UnixListener::bind(&socket).map_err(system("listen for the gate"))?;
+        let own = std::env::current_exe().map_err(system("find this program"))?;
+        let mut guarded = Guarded::new(own, &ChildEnvironment::everything()).map_err(system("make a lifeline"))?;
+        let command = guarded.command();
+        command.args(["lease", "gate", "--socket"]).arg(&socket).arg("--").args(&args.program);
+        command.env("CUDA_VISIBLE_DEVICES", granted.visible()).env("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+        command.env("MODEL_BOSS_LEASE", &granted.lease);
+        let (child, lifeline) = guarded.spawn().map_err(system("start the guards"))?;
+        let gate = timeout(GATE_LIMIT, listener.accept()).await;
+        // It is known by its connection from here on.
+        drop(folder);
+        let late = || std::io::Error::from(std::io::ErrorKind::TimedOut);
+        let (gate, _) = gate.map_err(|_| late()).and_then(|gate| gate).map_err(system("hear from the gate"))?;
+        let pid = child.id().ok_or_else(late).map_err(system("hear from the gate"))?;
+        let peer = gate.peer_cred().map_err(system("know the gate"))?.pid().and_then(|peer| u32::try_from(peer).ok());
+        if !ProcessTree::below(pid).iter().any(|below| Some(below.pid) == peer) {
+            let stranger = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+            return Err(LeaseError::System("know the gate: somebody else answered", stranger));
+        }
+        Ok(Self { child, pid, lifeline: Some(lifeline), ended: None, gate })
+    }
+
+    async fn open(&mut self) {
+        // A gate that is gone shows by the end of its guards.
+        let _ = self.gate.write_all(&[OPEN]).await;
+    }
+
+    /// Passes a signal on to the program. Its guards, which are of the same group, block it.
+    fn signal(&self, signal: Signal) {
+        // A child that was not waited for keeps its number.
+        if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
+            let _ = killpg(Pid::from_raw(pid), signal);
+        }
+    }
+
+    /// Ends everything at once.
+    fn end(&mut self) {
+        if self.lifeline.take().is_some() {
+            self.ended = Some(Instant::now());
+        }
+    }
+
+    fn kill(&mut self) {
+        self.ended = None;
+        self.signal(Signal::SIGKILL);
+    }
+}
+
+/// Waits until guards that were to end everything at `ended` should have done so. A signal may have stopped them.
+async fn late(ended: Option<Instant>) {
+    match ended {
+        Some(ended) => tokio::time::sleep(END_LIMIT.saturating_sub(ended.elapsed())).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The signals that are passed on to the program.
+struct Asked {
+    interrupt: Incoming,
+    terminate: Incoming,
+    hangup: Option<Hangup>,
+}
+
+impl Asked {
+    fn new() -> Result<Self, LeaseError> {
+        let listen = |kind| signal(kind).map_err(|error| LeaseError::System("listen for signals", error));
+        Ok(Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+            hangup: hangup::listen().map_err(|error| LeaseError::System("listen for signals", error))?,
+        })
+    }
+
+    async fn next(&mut self) -> Signal {
+        tokio::select! {
+            _ = self.interrupt.recv() => Signal::SIGINT,
+            _ = self.terminate.recv() => Signal::SIGTERM,
+            () = hangup::next(&mut self.hangup) => Signal::SIGHUP,
+        }
+    }
+}
+
+fn say(text: &str) {
+    model_boss_host::terminal::say(&format!("model-boss lease: {text}"));
+}

@@ -1,0 +1,74 @@
+//! `model-boss lease`: a program that runs with leased memory, the same for programs in other languages, and a look at
+//! who holds and waits. Speaks with the ledger in Redis directly where one is named, so that it works whether a
+//! coordinator runs or not, and else with a coordinator. Decides nothing: the rules do.
+
+mod args;
+mod desk;
+mod error;
+mod gate;
+mod hold;
+mod http_desk;
+mod job;
+mod keeper;
+mod look;
+mod opening;
+mod redis_desk;
+mod whereabouts;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use self::args::{LookArgs, RunArgs};
+use self::whereabouts::Place;
+
+pub use error::LeaseError;
+
+/// Leases of GPU memory that training jobs and models share.
+#[derive(Debug, Subcommand)]
+pub enum LeaseCommand {
+    /// Run a program once the memory it needs is leased, and give it back when the program ends.
+    Run(Box<RunArgs>),
+    /// Who holds leases.
+    List(LookArgs),
+    /// One lease.
+    Show {
+        /// Its id, as `lease list` shows it.
+        lease: String,
+        /// How it is shown, and which ledger is read.
+        #[command(flatten)]
+        look: LookArgs,
+    },
+    /// End a lease whose holder is gone and whose processes are gone. Never ends a process.
+    Release {
+        /// Its id, as `lease list` shows it.
+        lease: String,
+        /// End it whatever its processes do, as an operator: what they still use counts as foreign memory from then on.
+        #[arg(long)]
+        force: bool,
+        /// Which ledger is changed.
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Leases for a program in another language: JSON lines in and out, see docs/leases.md. Ends with its standard input.
+    Hold(Place),
+    /// Who holds and who waits, printed again whenever it changes, until Ctrl-C.
+    Watch(LookArgs),
+    /// What `run` starts behind its guards: waits at the gate, then becomes the program.
+    #[command(hide = true)]
+    Gate(gate::GateArgs),
+}
+
+/// Does what the command says; `run` passes on the exit code of its program. `url` is where a coordinator would be.
+pub fn run(command: LeaseCommand, url: &str) -> Result<ExitCode, LeaseError> {
+    match command {
+        LeaseCommand::Run(args) => job::run(&args, &args.place.whereabouts(url)?),
+        LeaseCommand::List(look) => look::list(&look.place.whereabouts(url)?, look.json),
+        LeaseCommand::Show { lease, look } => look::show(&lease, &look.place.whereabouts(url)?, look.json),
+        LeaseCommand::Release { lease, force: false, place } => look::release(&lease, &place.whereabouts(url)?),
+        LeaseCommand::Release { lease, force: true, place } => look::force(&lease, &place.whereabouts(url)?),
+        LeaseCommand::Watch(look) => look::watch(&look.place.whereabouts(url)?, look.json),
+        LeaseCommand::Hold(place) => hold::run(&place.whereabouts(url)?),
+        LeaseCommand::Gate(args) => gate::gate(&args),
+    }
+}

@@ -1,0 +1,38 @@
+//! The ledger that a `lease` command uses: a coordinator or Redis.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::error::LeaseError;
+use crate::Client;
+
+/// Where leases are kept: at the Redis server, if one is named, else at the coordinator that --url names.
+#[derive(Clone, Debug, Args)]
+pub struct Place {
+    /// The Redis server that keeps the ledger: redis://HOST:PORT, rediss:// for TLS, redis+sentinel://HOST,HOST/SERVICE.
+    /// Without one the coordinator is asked.
+    #[arg(long, value_name = "URL", env = "MODEL_BOSS_REDIS_URL", hide_env_values = true)]
+    pub(super) redis: Option<String>,
+    /// The folder of the host's locks, the same for every program that uses the ledger.
+    #[arg(long, value_name = "FOLDER", env = "MODEL_BOSS_RUNTIME_DIR")]
+    pub(super) runtime_dir: Option<PathBuf>,
+}
+
+/// Where leases are kept.
+#[derive(Clone)]
+pub(super) enum Whereabouts {
+    /// The ledger in Redis.
+    Redis { url: String, runtime_dir: Option<PathBuf> },
+    /// A coordinator.
+    Coordinator(Client),
+}
+
+impl Place {
+    pub(super) fn whereabouts(&self, url: &str) -> Result<Whereabouts, LeaseError> {
+        match self.redis.as_ref().filter(|url| !url.is_empty()) {
+            Some(url) => Ok(Whereabouts::Redis { url: url.clone(), runtime_dir: self.runtime_dir.clone() }),
+            None => Ok(Whereabouts::Coordinator(Client::new(url, std::env::var("MODEL_BOSS_API_KEY").ok())?)),
+        }
+    }
+}

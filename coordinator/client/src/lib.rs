@@ -1,0 +1,7 @@
+//! What callers of the coordinator need: an HTTP client, the bodies of its lease API, and the holder behind `lease run`.
+
+mod http;
+pub mod lease_http;
+pub mod lease_run;
+
+pub use http::{Client, ClientError, Event, error_in, in_path};

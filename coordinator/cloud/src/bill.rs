@@ -1,0 +1,303 @@
+//! What a request to a provider costs, counted as its answer passes by. An answer that is given up in the middle is paid
+//! for all the same, as far as it told its tokens; what it did not tell any more is guessed by what had come.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use model_boss_dialects::anthropic::ChatFromMessages;
+use model_boss_dialects::sse::{self, Item, Reader};
+use model_boss_dialects::{Reshape, nonsense};
+use model_boss_protocol::{ApiError, ClientId, ErrorCode};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::spend::{Refused, Reserved, Spend, Used};
+
+/// English text has about four bytes for each token.
+const BYTES_PER_TOKEN: usize = 4;
+/// An answer of which the request does not say how long it may be is held to be this long at most.
+const USUAL_ANSWER: u64 = 16_384;
+/// Providers cut images into pieces: none takes more.
+const IMAGE_TOKENS: u64 = 4_096;
+/// When requests under way may have ended.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
+
+/// The open bill of one request.
+pub(super) struct Bill {
+    pub(super) spend: Arc<Spend>,
+    pub(super) client: ClientId,
+    pub(super) provider: String,
+    /// The provider's own name of it.
+    pub(super) model: String,
+    /// For a token of prompt and of answer, in US dollars; `None` where no price is known.
+    pub(super) price: Option<(f64, f64)>,
+    pub(super) now: u64,
+    /// What the client may spend in a day, if that is limited.
+    pub(super) daily_limit: Option<f64>,
+    /// Held until the bill is paid.
+    pub(super) reserved: Option<Reserved>,
+}
+
+/// The most tokens that a request may come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Most {
+    pub(super) prompt: u64,
+    pub(super) answer: u64,
+}
+
+impl Most {
+    /// Of a request as OpenAI's API has it, whose answers may have so many tokens each; `None`: it does not say.
+    pub(super) fn of(chat: &Map<String, Value>, answer: Option<u64>) -> Self {
+        let choices = chat.get("n").and_then(Value::as_u64).unwrap_or(1).max(1);
+        let prompt = chat.values().map(most_tokens).fold(0, u64::saturating_add);
+        Self { prompt, answer: answer.unwrap_or(USUAL_ANSWER).saturating_mul(choices) }
+    }
+}
+
+impl Most {
+    /// What the prompt probably comes to.
+    pub(super) fn guessed_prompt(self) -> u64 {
+        self.prompt.div_ceil(BYTES_PER_TOKEN as u64)
+    }
+}
+
+/// No text has more tokens than bytes, and no image more than providers cut it into.
+fn most_tokens(value: &Value) -> u64 {
+    match value {
+        Value::String(image) if image.starts_with("data:") => IMAGE_TOKENS,
+        Value::String(text) => text.len() as u64,
+        Value::Array(parts) => parts.iter().map(most_tokens).fold(0, u64::saturating_add),
+        Value::Object(fields) => {
+            let field = |(name, value): (&String, &Value)| most_tokens(value).saturating_add(name.len() as u64);
+            fields.iter().map(field).fold(0, u64::saturating_add)
+        }
+        _ => 1,
+    }
+}
+
+impl Bill {
+    /// Holds the most that the request may cost, for a client with a limit: before anything is sent.
+    pub(super) fn reserve(&mut self, most: Most) -> Result<(), ApiError> {
+        let Some(limit) = self.daily_limit else { return Ok(()) };
+        // What is on this machine, or marked as no cloud, may have no price.
+        let (of_prompt, of_answer) = self.price.unwrap_or_default();
+        let dollars = most.prompt as f64 * of_prompt + most.answer as f64 * of_answer;
+        let client = &self.client;
+        let refuse = |message: String| ApiError::new(ErrorCode::CloudNotAllowed, message).with_param("model");
+        let who = match self.spend.counts_apart(client) {
+            true => format!("client '{client}' has"),
+            false => format!("client '{client}' and the other names beyond those counted apart have together"),
+        };
+        let reserved = self.spend.reserve(client, limit, dollars, self.now).map_err(|refused| match refused {
+            Refused::Spent(spent) => refuse(format!("{who} spent ${spent:.2} of ${limit} today (UTC)")),
+            Refused::Unknown => refuse(format!(
+                "what client '{client}' has spent of ${limit} today (UTC) is not known, because spend.json cannot be read \
+                 or was damaged: stop the coordinator and remove it, or wait until tomorrow"
+            )),
+            Refused::UnderWay(spent) => {
+                let message = format!(
+                    "{who} spent ${spent:.2} of ${limit} today (UTC), and requests under way may use the rest; ask again \
+                     when they have ended"
+                );
+                ApiError::new(ErrorCode::ClientLimit, message).retry_after(ASK_AGAIN)
+            }
+        })?;
+        self.reserved = Some(reserved);
+        Ok(())
+    }
+
+    fn close(&self, tokens: Option<(u64, u64)>) {
+        let Some((prompt, answer)) = tokens else { return };
+        let price = |(of_prompt, of_answer)| prompt as f64 * of_prompt + answer as f64 * of_answer;
+        let used = Used {
+            client: &self.client,
+            provider: &self.provider,
+            model: &self.model,
+            tokens: (prompt, answer),
+            dollars: self.price.map(price),
+        };
+        self.spend.used(&used, self.now);
+    }
+}
+
+/// An answer of the Messages API, and its bill.
+pub(super) struct BilledMessages {
+    pub(super) chat: ChatFromMessages,
+    pub(super) bill: Bill,
+}
+
+impl Reshape for BilledMessages {
+    fn whole(&mut self, status: u16, body: &Bytes) -> Result<Bytes, ApiError> {
+        self.chat.whole(status, body)
+    }
+
+    fn piece(&mut self, bytes: &[u8]) -> Bytes {
+        self.chat.piece(bytes)
+    }
+
+    fn end(&mut self) -> Bytes {
+        self.chat.end()
+    }
+
+    fn tokens(&self) -> Option<(u64, u64)> {
+        self.chat.tokens()
+    }
+}
+
+impl Drop for BilledMessages {
+    fn drop(&mut self) {
+        self.bill.close(self.tokens());
+    }
+}
+
+/// An answer in OpenAI's own shape, and its bill.
+pub(super) struct BilledChat {
+    bill: Bill,
+    /// The client did not ask for the last chunk, which tells the tokens.
+    hide_usage: bool,
+    reader: Reader,
+    told: Option<(u64, u64)>,
+    /// Bytes of text: of the prompt, and of the answer so far.
+    text: (usize, usize),
+}
+
+impl BilledChat {
+    pub(crate) fn new(bill: Bill, chat: &Map<String, Value>, hide_usage: bool) -> Self {
+        let prompt = chat.get("messages").or_else(|| chat.get("prompt")).map_or(0, text_in);
+        Self { bill, hide_usage, reader: Reader::default(), told: None, text: (prompt, 0) }
+    }
+
+    fn count(&mut self, usage: Option<Usage>) {
+        if let Some(Usage { prompt_tokens: Some(prompt), completion_tokens }) = usage {
+            self.told = Some((prompt, completion_tokens.unwrap_or(0)));
+        }
+    }
+}
+
+/// What is read of an answer: an embedding's numbers need not be taken apart.
+#[derive(Deserialize)]
+struct Counted {
+    usage: Option<Usage>,
+}
+
+#[derive(Deserialize)]
+struct Usage {
+    prompt_tokens: Option<u64>,
+    completion_tokens: Option<u64>,
+}
+
+/// Bytes of what a model reads in messages; links and images are not text.
+fn text_in(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(parts) => parts.iter().map(text_in).sum(),
+        Value::Object(fields) => {
+            ["content", "text", "arguments"].iter().filter_map(|name| fields.get(*name)).map(text_in).sum()
+        }
+        _ => 0,
+    }
+}
+
+impl Reshape for BilledChat {
+    fn whole(&mut self, _: u16, body: &Bytes) -> Result<Bytes, ApiError> {
+        let answer: Counted = serde_json::from_slice(body).map_err(nonsense)?;
+        self.count(answer.usage);
+        Ok(body.clone())
+    }
+
+    fn is_document(&self) -> bool {
+        false
+    }
+
+    fn piece(&mut self, bytes: &[u8]) -> Bytes {
+        let mut out = Vec::new();
+        for item in self.reader.push(bytes) {
+            let Item::Event { data, .. } = item else {
+                out.extend_from_slice(b": working\n\n");
+                continue;
+            };
+            if data == "[DONE]" {
+                out.extend_from_slice(sse::DONE);
+                continue;
+            }
+            let chunk: Value = serde_json::from_str(&data).unwrap_or_default();
+            self.count(Usage::deserialize(&chunk["usage"]).ok());
+            for choice in chunk["choices"].as_array().into_iter().flatten() {
+                let delta = &choice["delta"];
+                let said = [&delta["content"], &delta["reasoning_content"], &choice["text"]];
+                self.text.1 += said.into_iter().filter_map(Value::as_str).map(str::len).sum::<usize>();
+            }
+            let only_usage = chunk["choices"].as_array().is_some_and(Vec::is_empty);
+            if !(only_usage && self.hide_usage) {
+                out.extend_from_slice(format!("data: {data}\n\n").as_bytes());
+            }
+        }
+        Bytes::from(out)
+    }
+
+    fn end(&mut self) -> Bytes {
+        Bytes::new()
+    }
+
+    fn tokens(&self) -> Option<(u64, u64)> {
+        // A stream that was given up never came to its counts. Without a price nothing hangs on them.
+        let guess = |bytes: usize| u64::try_from(bytes.div_ceil(BYTES_PER_TOKEN)).unwrap_or(u64::MAX);
+        let begun = self.bill.price.is_some() && self.text.1 > 0;
+        self.told.or_else(|| begun.then(|| (guess(self.text.0), guess(self.text.1))))
+    }
+}
+
+impl Drop for BilledChat {
+    fn drop(&mut self) {
+        self.bill.close(self.tokens());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const NOW: u64 = 20_000 * 86_400;
+
+    fn billed(chat: &Value, hide_usage: bool, pieces: &[&str]) -> (Arc<Spend>, String) {
+        let folder = tempfile::tempdir().unwrap();
+        let spend = Arc::new(Spend::open(&model_boss_host::state_folder::StateFolder::new(folder.path())));
+        let bill = Bill {
+            spend: Arc::clone(&spend),
+            client: ClientId::from("me"),
+            provider: "far".into(),
+            model: "m".into(),
+            price: Some((1.0, 10.0)),
+            now: NOW,
+            daily_limit: None,
+            reserved: None,
+        };
+        let mut answer = BilledChat::new(bill, chat.as_object().unwrap(), hide_usage);
+        let out: Vec<u8> = pieces.iter().flat_map(|piece| answer.piece(piece.as_bytes())).collect();
+        drop(answer);
+        (spend, String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn rc_27_a_stream_that_is_given_up_is_paid_for_as_far_as_it_came() {
+        let chat = json!({ "messages": [
+            { "role": "system", "content": "12345678" },
+            { "role": "user", "content": [{ "type": "text", "text": "1234" },
+                { "type": "image_url", "image_url": { "url": "data:image/png;base64,AAAAAAAAAAAAAAAAAAAAAAAA" } }] },
+        ] });
+        let said = "data: {\"choices\":[{\"delta\":{\"content\":\"12345678\"}}]}\n\n";
+        let (spend, out) = billed(&chat, true, &[said]);
+        assert_eq!(out, said);
+        assert_eq!(spend.of(&ClientId::from("me"), NOW), 3.0 + 2.0 * 10.0);
+        // What the provider told counts, and is not shown to who did not ask.
+        let usage = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":1}}\n\n";
+        let (spend, out) = billed(&chat, true, &[said, usage, "data: [DONE]\n\n"]);
+        assert_eq!(out, format!("{said}data: [DONE]\n\n"));
+        assert_eq!(spend.of(&ClientId::from("me"), NOW), 15.0);
+        // Nothing came: nothing is paid.
+        assert_eq!(billed(&chat, true, &[]).0.of(&ClientId::from("me"), NOW), 0.0);
+    }
+}

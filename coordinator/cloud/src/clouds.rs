@@ -1,0 +1,350 @@
+//! The providers elsewhere, as the rest of the coordinator uses them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use hyper::body::Incoming;
+use model_boss_config::secrets::without;
+use model_boss_config::{JsonLimits, Provider, ProviderKind, ProviderTables};
+use model_boss_dialects::anthropic::{CommandQuestion, cloud_error};
+use model_boss_dialects::{Reshape, Stamp};
+use model_boss_host::state_folder::StateFolder;
+use model_boss_http::memory::MemoryBudget;
+use model_boss_http::offload::offload;
+use model_boss_protocol::{ApiError, ClientId, ErrorCode};
+use serde_json::{Map, Value, json};
+use tokio::sync::mpsc;
+
+use super::bill::Bill;
+use super::command::Commands;
+use super::put::{Order, Put, Question, put};
+use super::spend::{Spend, Used};
+use super::transport::{Answered, Transport};
+use crate::transport;
+
+/// Every provider.
+pub struct Clouds {
+    pub(crate) providers: BTreeMap<String, Provider>,
+    pub(crate) transport: Transport,
+    pub(super) commands: Commands,
+    pub(super) spend: Arc<Spend>,
+}
+
+/// A request on its way to a provider.
+pub struct CloudRequest<'a> {
+    /// Which provider, by its prefix.
+    pub provider: &'a str,
+    /// Its own name of the model, or an alias such as `opus`.
+    pub model: &'a str,
+    /// OpenAI's path.
+    pub path: &'static str,
+    /// The request as OpenAI's API has it.
+    pub body: &'a Bytes,
+    /// The public id of the request.
+    pub id: &'a str,
+    /// Who asks.
+    pub client: &'a ClientId,
+    /// What this client may spend in a day, in US dollars, if that is limited.
+    pub daily_limit: Option<f64>,
+    /// Seconds since 1970.
+    pub now: u64,
+    /// What a copy of the body in the provider's words is taken from.
+    pub memory: &'a MemoryBudget,
+    /// What a body may hold.
+    pub limits: JsonLimits,
+}
+
+/// What the Messages API counts. It refuses fields that it does not know.
+const COUNTED: [&str; 5] = ["messages", "system", "tools", "tool_choice", "thinking"];
+
+/// A prompt to be counted.
+pub struct CountRequest<'a> {
+    /// Which provider, by its prefix.
+    pub provider: &'a str,
+    /// Its own name of the model, or an alias.
+    pub model: &'a str,
+    /// The request as the Messages API has it.
+    pub body: Map<String, Value>,
+    /// How many bytes that is as text.
+    pub size: usize,
+    /// The public id of the request.
+    pub id: &'a str,
+    /// Seconds since 1970.
+    pub now: u64,
+}
+
+/// An answer that has begun.
+pub struct CloudAnswer {
+    /// 200 and the like: errors come as errors.
+    pub status: StatusCode,
+    /// What the provider says about its answer that clients may hear.
+    pub headers: HeaderMap,
+    /// Its bytes.
+    pub body: CloudBody,
+    /// What they go through.
+    pub reshape: Box<dyn Reshape>,
+}
+
+/// Where the bytes of an answer come from.
+pub enum CloudBody {
+    /// A connection.
+    Http(Incoming),
+    /// A command that runs; it ends when this is dropped.
+    Command(mpsc::Receiver<Bytes>),
+    /// They are all here.
+    Whole(Option<Bytes>),
+}
+
+impl Clouds {
+    /// These providers, and `claude` if it is not among them. What is spent is kept in the state folder.
+    pub fn new(tables: &ProviderTables, state: &StateFolder) -> Self {
+        let providers = tables.with_claude().into_iter().map(|(name, spec)| {
+            let provider = Provider::new(&name, spec);
+            (name, provider)
+        });
+        let spend = Arc::new(Spend::open(state));
+        Self { providers: providers.collect(), transport: Transport::new(), commands: Commands::default(), spend }
+    }
+
+    /// Puts one request to a provider and waits for the beginning of its answer.
+    pub async fn ask(&self, request: &CloudRequest<'_>) -> Result<CloudAnswer, ApiError> {
+        let provider = self.provider(request.provider)?;
+        let model = provider.model(request.model);
+        let price = provider.price(model);
+        self.can_be_limited(request, provider, model, price)?;
+        let key = provider.key()?;
+        let stamp = Stamp {
+            id: format!("chatcmpl-{}", request.id),
+            model: format!("{}:{}", request.provider, request.model),
+            created: request.now,
+        };
+        let bill = Bill {
+            spend: Arc::clone(&self.spend),
+            client: request.client.clone(),
+            provider: request.provider.to_owned(),
+            model: model.to_owned(),
+            price,
+            now: request.now,
+            daily_limit: request.daily_limit,
+            reserved: None,
+        };
+        let order = Order {
+            kind: provider.kind(),
+            command: provider.command().map(Path::to_owned),
+            is_own: !provider.costs(),
+            path: request.path,
+            model: model.to_owned(),
+            body: request.body.clone(),
+            stamp,
+            bill,
+            memory: request.memory.holder(),
+            limits: request.limits,
+        };
+        let Put { question, reshape, thinking, prompt } = put(order).await?;
+        let given_up = GivenUp { client: request.client, prompt, dollars: price.map(|(of, _)| prompt as f64 * of) };
+        let mut sent = Sent {
+            spend: &self.spend,
+            provider: request.provider,
+            model,
+            answered: false,
+            given_up: Some(given_up),
+            now: request.now,
+        };
+        let answer = match question {
+            Question::Command { program, question, is_stream } => {
+                let running = Box::pin(self.run((provider, &program), model, key, question, is_stream)).await;
+                sent.given_up = None;
+                CloudAnswer::of_command(running?, is_stream, reshape)
+            }
+            Question::Http { path, body } => {
+                let answered = self.exchange(provider, path, key.as_deref(), body, request.id).await;
+                sent.given_up = None;
+                CloudAnswer::of_http(answered?, reshape)
+            }
+        };
+        sent.answered = true;
+        Ok(answer.with_thinking(thinking))
+    }
+
+    /// Runs a command for an answer, which is whole or streamed.
+    async fn run(
+        &self,
+        (provider, program): (&Provider, &Path),
+        model: &str,
+        key: Option<String>,
+        question: CommandQuestion,
+        is_stream: bool,
+    ) -> Result<CloudBody, ApiError> {
+        let running = self.commands.ask((provider.name(), program), model, key, question).await?;
+        Ok(if is_stream {
+            CloudBody::Command(running.stream())
+        } else {
+            CloudBody::Whole(Some(running.whole().await?))
+        })
+    }
+
+    /// How many tokens a prompt of the Messages API comes to, as the provider itself counts them. Costs nothing there.
+    pub async fn count_tokens(&self, question: CountRequest<'_>) -> Result<u64, ApiError> {
+        let provider = self.provider(question.provider)?;
+        if provider.kind() != ProviderKind::Anthropic {
+            let message = format!("provider '{}' has no way to count tokens without an answer", question.provider);
+            return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"));
+        }
+        if provider.command().is_some() {
+            let message = format!("provider '{}' is a command line, which counts no tokens", question.provider);
+            return Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"));
+        }
+        let model = provider.model(question.model);
+        let mut body = question.body;
+        body.retain(|name, _| COUNTED.contains(&name.as_str()));
+        body.insert("model".to_owned(), json!(model));
+        let key = provider.key()?;
+        let text = offload(question.size, move || Ok(Bytes::from(Value::Object(body).to_string()))).await?;
+        let mut sent = Sent {
+            spend: &self.spend,
+            provider: question.provider,
+            model,
+            answered: false,
+            given_up: None,
+            now: question.now,
+        };
+        let answered = self.exchange(provider, "/v1/messages/count_tokens", key.as_deref(), text, question.id).await?;
+        sent.answered = true;
+        let said = transport::collect(answered.body).await;
+        let said: Value = serde_json::from_slice(&said).unwrap_or_default();
+        said["input_tokens"].as_u64().ok_or_else(|| {
+            let message = format!("provider '{}' did not say how many tokens there are", question.provider);
+            ApiError::new(ErrorCode::BackendError, message)
+        })
+    }
+
+    /// Sends what was made ready, once. An answer that is an error comes as one.
+    async fn exchange(
+        &self,
+        provider: &Provider,
+        path: &str,
+        key: Option<&str>,
+        body: Bytes,
+        id: &str,
+    ) -> Result<Answered, ApiError> {
+        let sent = self.transport.send(provider, path, key, body, id).await;
+        let answered = sent.map_err(|error| {
+            let (name, why) = (provider.name(), model_boss_host::error_chain::chain(&error));
+            tracing::warn!(provider = name, "the provider cannot be reached: {why}");
+            ApiError::new(ErrorCode::BackendError, format!("provider '{name}' cannot be reached: {error}"))
+        })?;
+        if answered.status.is_success() {
+            return Ok(answered);
+        }
+        let retry_after = retry_after(&answered.headers);
+        let said = transport::collect(answered.body).await;
+        let mut error = cloud_error(answered.status.as_u16(), &said, retry_after);
+        if let Some(key) = key {
+            // Some repeat the key that they do not accept; it is ours, and the error is a client's to read.
+            error.message = without(&error.message, key);
+        }
+        Err(error)
+    }
+
+    fn provider(&self, name: &str) -> Result<&Provider, ApiError> {
+        self.providers.get(name).ok_or_else(|| {
+            let message = format!("there is no provider '{name}'; [providers.NAME] adds one");
+            ApiError::new(ErrorCode::ModelNotFound, message).with_param("model")
+        })
+    }
+
+    /// A client with a limit may only use models with a known price. The limit itself is looked at when the most that
+    /// the request may cost is known ([`Bill::reserve`]).
+    fn can_be_limited(
+        &self,
+        request: &CloudRequest<'_>,
+        provider: &Provider,
+        model: &str,
+        price: Option<(f64, f64)>,
+    ) -> Result<(), ApiError> {
+        let Some(limit) = request.daily_limit else { return Ok(()) };
+        if price.is_none() && provider.costs() {
+            let message = format!(
+                "client '{}' may spend ${limit} a day, and no price of '{}:{model}' is known: set \
+                 [providers.{}.prices]",
+                request.client, request.provider, request.provider
+            );
+            return Err(ApiError::new(ErrorCode::CloudNotAllowed, message).with_param("model"));
+        }
+        Ok(())
+    }
+}
+
+impl CloudAnswer {
+    /// The same, saying what was not done of a wish about thinking.
+    fn with_thinking(mut self, words: Option<&'static str>) -> Self {
+        if let Some(words) = words {
+            self.headers.insert("x-thinking", HeaderValue::from_static(words));
+        }
+        self
+    }
+
+    fn of_http(Answered { status, headers, body }: Answered, reshape: Box<dyn Reshape>) -> Self {
+        Self { status, headers: told(&headers), body: CloudBody::Http(body), reshape }
+    }
+
+    fn of_command(body: CloudBody, is_stream: bool, reshape: Box<dyn Reshape>) -> Self {
+        let kind = if is_stream { "text/event-stream" } else { "application/json" };
+        let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(kind))]);
+        Self { status: StatusCode::OK, headers, body, reshape }
+    }
+}
+
+/// A request that is on its way. It is counted when it is known whether an answer began, or when nobody waits for one any
+/// more.
+struct Sent<'a> {
+    spend: &'a Spend,
+    provider: &'a str,
+    model: &'a str,
+    answered: bool,
+    /// What it costs if its client leaves before anything came: the provider reads the prompt all the same.
+    given_up: Option<GivenUp<'a>>,
+    now: u64,
+}
+
+struct GivenUp<'a> {
+    client: &'a ClientId,
+    /// Tokens, guessed.
+    prompt: u64,
+    dollars: Option<f64>,
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        if let Some(GivenUp { client, prompt, dollars }) = self.given_up.take().filter(|one| one.dollars.is_some()) {
+            let used = Used { client, provider: self.provider, model: self.model, tokens: (prompt, 0), dollars };
+            self.spend.used(&used, self.now);
+        }
+        self.spend.asked(self.provider, self.model, self.answered, self.now);
+    }
+}
+
+/// When the provider wants to be asked again. A date is not read: it is rare, and a usual wait does.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?;
+    Duration::try_from_secs_f64(text.trim().parse().ok()?).ok().map(|wait| wait.min(Duration::from_secs(3_600)))
+}
+
+/// The provider's name for the request, for those who ask it about one; the rest is between it and us.
+fn told(headers: &HeaderMap) -> HeaderMap {
+    let mut told = HeaderMap::new();
+    for name in ["request-id", "x-request-id"] {
+        if let Some(id) = headers.get(name) {
+            told.insert("x-provider-request-id", id.clone());
+        }
+    }
+    if let Some(kind) = headers.get(CONTENT_TYPE) {
+        told.insert(CONTENT_TYPE, kind.clone());
+    }
+    told
+}

@@ -1,0 +1,281 @@
+//! The `claude` command line as the way to a provider (RC-27): one process for each request, without tools, in an empty folder,
+//! with an environment that holds what it needs and nothing of ours. It ends with the request, and with us.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use model_boss_dialects::anthropic::{CommandAnswer, CommandQuestion, Ended, cloud_error};
+use model_boss_dialects::sse;
+use model_boss_host::environment::ChildEnvironment;
+use model_boss_host::guard::{Guarded, Lifeline};
+use model_boss_host::process::Spawner;
+use model_boss_protocol::{ApiError, ErrorCode};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, ChildStdout};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// A command that says nothing for this long has failed: thinking models take minutes.
+const SILENCE: Duration = Duration::from_secs(600);
+/// It has said how it ended, and gets this long to end.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// Of what it writes besides, so much of the end is kept for its error.
+const LAST_WORDS: usize = 2_048;
+/// Bytes.
+const READ_AT_ONCE: usize = 16 * 1024;
+/// Pieces of an answer that wait for a slow client.
+const AHEAD: usize = 16;
+/// Who it is where the request does not say: by itself it would be a programmer's helper.
+const USUAL_SYSTEM: &str = "Answer what you are asked.";
+/// What it sees of our environment: where things are, how to get out, and its own login.
+const PASSED_ON: [&str; 24] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "TMPDIR",
+    "XDG_CONFIG_HOME",
+    "XDG_CACHE_HOME",
+    "XDG_DATA_HOME",
+    "CLAUDE_CONFIG_DIR",
+    "CLAUDE_CODE_OAUTH_TOKEN",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "NODE_EXTRA_CA_CERTS",
+    "HTTPS_PROXY",
+    "https_proxy",
+    "HTTP_PROXY",
+    "http_proxy",
+    "ALL_PROXY",
+    "all_proxy",
+    "NO_PROXY",
+    "no_proxy",
+];
+
+/// Starts them.
+#[derive(Debug, Default)]
+pub(super) struct Commands {
+    /// A thread of its own, made when the first is started: they die with the thread that started them.
+    spawner: OnceLock<Spawner>,
+}
+
+/// One that runs. Dropped, it and everything that it started end.
+pub(super) struct Running {
+    child: Child,
+    /// Dropped, everything that it started ends too.
+    _lifeline: Lifeline,
+    output: ChildStdout,
+    /// The end of what it writes besides.
+    words: JoinHandle<String>,
+    answer: CommandAnswer,
+    /// Events of the Messages API that nobody has taken yet.
+    unread: Vec<u8>,
+    /// What was read last.
+    read: BytesMut,
+    name: String,
+    _folder: TempDir,
+}
+
+impl Commands {
+    /// Starts one and waits until its answer begins.
+    pub(super) async fn ask(
+        &self,
+        (name, program): (&str, &Path),
+        model: &str,
+        key: Option<String>,
+        question: CommandQuestion,
+    ) -> Result<Running, ApiError> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "._-:@/[]".contains(c);
+        if model.starts_with('-') || !model.chars().all(plain) {
+            let message = format!("'{}' is no name of a model", model.escape_debug());
+            return Err(ApiError::invalid("model", message));
+        }
+        let failed = |error: io::Error| {
+            let message = format!("provider '{name}': the command '{}' cannot be started: {error}", program.display());
+            ApiError::new(ErrorCode::BackendError, message)
+        };
+        let folder = tempfile::tempdir().map_err(failed)?;
+        let system = folder.path().join("system.txt");
+        let words = if question.system.is_empty() { USUAL_SYSTEM } else { &question.system };
+        std::fs::write(&system, words).map_err(failed)?;
+        // Names in PATH are looked for there; any other is a path from where we were started, and the folder is not.
+        let program = if program.components().count() > 1 {
+            std::path::absolute(program).map_err(failed)?
+        } else {
+            program.to_owned()
+        };
+        let command = command(&program, model, &question, key, (folder.path(), &system)).map_err(failed)?;
+        let spawner = match self.spawner.get() {
+            Some(spawner) => spawner,
+            None => {
+                let started = Spawner::start(Handle::current()).map_err(failed)?;
+                self.spawner.get_or_init(|| started)
+            }
+        };
+        let (mut child, lifeline) = spawner.spawn_program(command).await.map_err(failed)?;
+        let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (Some(mut input), Some(output), Some(errors)) = pipes else {
+            return Err(failed(io::Error::other("it has no pipes")));
+        };
+        let words = tokio::spawn(last_words(errors));
+        let (answer, unread) = (CommandAnswer::default(), Vec::new());
+        let mut running = Running {
+            child,
+            _lifeline: lifeline,
+            output,
+            words,
+            answer,
+            unread,
+            read: BytesMut::new(),
+            name: name.to_owned(),
+            _folder: folder,
+        };
+        // It may answer, or end, before it has read everything.
+        let asking = async move {
+            _ = input.write_all(question.prompt.as_bytes()).await;
+            drop(input);
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = asking => {}
+            begun = running.begin() => begun?,
+        }
+        match running.answer.ended() {
+            Some(Ended::Badly { message, status }) if running.unread.is_empty() => Err(refusal(message, *status)),
+            _ => Ok(running),
+        }
+    }
+}
+
+fn command(
+    program: &Path,
+    model: &str,
+    question: &CommandQuestion,
+    key: Option<String>,
+    places: (&Path, &PathBuf),
+) -> io::Result<Guarded> {
+    let (folder, system) = places;
+    let mut guarded = Guarded::new(program, &ChildEnvironment::of_names(&PASSED_ON))?;
+    let command = guarded.command();
+    command.args(["-p", "--output-format", "stream-json", "--verbose", "--include-partial-messages"]);
+    command.args([
+        "--model",
+        model,
+        "--max-turns",
+        "1",
+        "--tools",
+        "",
+        "--strict-mcp-config",
+        "--no-session-persistence",
+    ]);
+    command.arg("--system-prompt-file").arg(system);
+    command.env("CLAUDE_CODE_MAX_OUTPUT_TOKENS", question.max_tokens.to_string());
+    command.env("MAX_THINKING_TOKENS", question.thinking.unwrap_or(0).to_string());
+    command.env("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", "1");
+    if let Some(key) = key {
+        command.env("ANTHROPIC_API_KEY", key);
+    }
+    command.current_dir(folder).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Ok(guarded)
+}
+
+impl Running {
+    /// Waits until something of an answer, or its end, has come.
+    async fn begin(&mut self) -> Result<(), ApiError> {
+        while !self.answer.has_begun() {
+            self.more().await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for its end; everything as one message of the Messages API.
+    pub(super) async fn whole(mut self) -> Result<Bytes, ApiError> {
+        while self.answer.ended().is_none() {
+            self.more().await?;
+        }
+        match self.answer.ended() {
+            Some(Ended::Badly { message, status }) => Err(refusal(message, *status)),
+            _ => Ok(Bytes::from(self.answer.whole().to_string())),
+        }
+    }
+
+    /// Its answer as the stream that the Messages API would send. Dropping the receiving end ends it.
+    pub(super) fn stream(mut self) -> mpsc::Receiver<Bytes> {
+        let (sender, receiver) = mpsc::channel(AHEAD);
+        tokio::spawn(async move {
+            loop {
+                let said = std::mem::take(&mut self.unread);
+                if !said.is_empty() && sender.send(Bytes::from(said)).await.is_err() {
+                    return;
+                }
+                if self.answer.ended().is_some() {
+                    drop(sender);
+                    // Whether it ends in time or is ended makes no difference to the answer.
+                    _ = timeout(FAREWELL, self.child.wait()).await;
+                    return;
+                }
+                tokio::select! {
+                    () = sender.closed() => return,
+                    more = self.more() => if let Err(error) = more {
+                        let mut event = Vec::new();
+                        let told = json!({ "type": "api_error", "message": error.message });
+                        sse::named(&mut event, "error", &json!({ "type": "error", "error": told }));
+                        _ = sender.send(Bytes::from(event)).await;
+                        return;
+                    },
+                }
+            }
+        });
+        receiver
+    }
+
+    /// Takes more of what it writes. An error when it ended without saying how, or is silent.
+    async fn more(&mut self) -> Result<(), ApiError> {
+        self.read.clear();
+        self.read.reserve(READ_AT_ONCE);
+        let broken = |what: String| ApiError::new(ErrorCode::BackendError, what);
+        match timeout(SILENCE, self.output.read_buf(&mut self.read)).await {
+            Err(_) => Err(broken(format!("provider '{}': the command said nothing for {SILENCE:?}", self.name))),
+            Ok(Ok(1..)) => {
+                self.unread.extend(self.answer.push(&self.read));
+                Ok(())
+            }
+            Ok(_) => {
+                let status = timeout(FAREWELL, self.child.wait()).await;
+                let how =
+                    status.ok().and_then(Result::ok).map_or_else(|| "no end".to_owned(), |status| status.to_string());
+                let words = timeout(FAREWELL, &mut self.words).await.ok().and_then(Result::ok).unwrap_or_default();
+                let message =
+                    format!("provider '{}': the command ended without an answer ({how}): {}", self.name, words.trim());
+                tracing::warn!("{message}");
+                Err(broken(message))
+            }
+        }
+    }
+}
+
+fn refusal(message: &str, status: u16) -> ApiError {
+    let said: Value = json!({ "error": { "message": message } });
+    cloud_error(status, said.to_string().as_bytes(), None)
+}
+
+async fn last_words(mut errors: impl tokio::io::AsyncRead + Unpin) -> String {
+    let (mut kept, mut bytes) = (Vec::new(), [0; 1_024]);
+    while let Ok(count @ 1..) = errors.read(&mut bytes).await {
+        kept.extend_from_slice(&bytes[..count]);
+        let over = kept.len().saturating_sub(LAST_WORDS);
+        kept.drain(..over);
+    }
+    String::from_utf8_lossy(&kept).into_owned()
+}

@@ -1,0 +1,117 @@
+//! A request as its provider takes it: in OpenAI's words, in Anthropic's, or as the `claude` command line reads it.
+
+use std::path::PathBuf;
+
+use bytes::Bytes;
+use model_boss_config::{JsonLimits, ProviderKind};
+use model_boss_dialects::anthropic::{
+    ChatFromMessages, CommandQuestion, command_question, messages_request, thinking_note,
+};
+use model_boss_dialects::thinking::for_provider;
+use model_boss_dialects::{Reshape, Stamp};
+use model_boss_http::json;
+use model_boss_http::memory::{Admission, HeldMemory};
+use model_boss_http::offload::offload;
+use model_boss_protocol::{ApiError, ErrorCode};
+use serde_json::{Value, json};
+
+use super::bill::{Bill, BilledChat, BilledMessages, Most};
+
+/// A request, and whom it is for.
+pub(super) struct Order {
+    pub(super) kind: ProviderKind,
+    /// The program that is run, where that is how the provider is reached.
+    pub(super) command: Option<PathBuf>,
+    /// On this machine, or its owner's.
+    pub(super) is_own: bool,
+    /// OpenAI's path.
+    pub(super) path: &'static str,
+    /// The provider's own name of it.
+    pub(super) model: String,
+    /// The request as OpenAI's API has it.
+    pub(super) body: Bytes,
+    /// What its answer is called.
+    pub(super) stamp: Stamp,
+    pub(super) bill: Bill,
+    /// What it takes apart, and puts together again.
+    pub(super) memory: HeldMemory,
+    pub(super) limits: JsonLimits,
+}
+
+/// The same as its provider takes it.
+pub(super) struct Put {
+    pub(super) question: Question,
+    /// What its answer goes through.
+    pub(super) reshape: Box<dyn Reshape>,
+    /// What is not done of a wish about thinking.
+    pub(super) thinking: Option<&'static str>,
+    /// Tokens of the prompt, guessed.
+    pub(super) prompt: u64,
+}
+
+pub(super) enum Question {
+    Http { path: &'static str, body: Bytes },
+    Command { program: PathBuf, question: CommandQuestion, is_stream: bool },
+}
+
+/// Images make bodies large: those are taken apart away from the thread that serves sockets.
+pub(super) async fn put(order: Order) -> Result<Put, ApiError> {
+    offload(order.body.len(), move || put_now(order)).await
+}
+
+fn put_now(order: Order) -> Result<Put, ApiError> {
+    let Order { kind, command, is_own, path, model, body, stamp, mut bill, mut memory, limits } = order;
+    let mut chat = json::object(&body, limits, &mut memory, Admission::Accepted)?;
+    let prompt = Most::of(&chat, None).guessed_prompt();
+    let is_stream = chat.get("stream") == Some(&json!(true));
+    match kind {
+        ProviderKind::Anthropic if path != "/v1/chat/completions" => {
+            let message = format!("Claude models answer chats, not {path}");
+            Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"))
+        }
+        ProviderKind::Anthropic => {
+            let question = match command {
+                Some(program) => {
+                    let question = command_question(&chat)?;
+                    let answer = question.max_tokens.saturating_add(question.thinking.unwrap_or(0));
+                    bill.reserve(Most::of(&chat, Some(answer)))?;
+                    Question::Command { program, question, is_stream }
+                }
+                None => {
+                    let request = messages_request(&chat, &model)?;
+                    bill.reserve(Most::of(&chat, request["max_tokens"].as_u64()))?;
+                    let body = request.to_string();
+                    Question::Http { path: "/v1/messages", body: memory.keep(body) }
+                }
+            };
+            let reshape = Box::new(BilledMessages { chat: ChatFromMessages::new(stamp, &chat), bill });
+            Ok(Put { question, reshape, thinking: thinking_note(&chat), prompt })
+        }
+        ProviderKind::OpenAi => {
+            let thinking = for_provider(&mut chat, is_own)?;
+            // OpenAI refuses options that it does not know.
+            if let Some(options) = chat.get_mut("stream_options").and_then(Value::as_object_mut).filter(|_| !is_own) {
+                options.remove("continuous_usage_stats");
+            }
+            // No limit is said by saying none there.
+            for name in ["max_completion_tokens", "max_tokens"] {
+                if chat.get(name).and_then(Value::as_i64).is_some_and(|limit| limit < 0) {
+                    chat.remove(name);
+                }
+            }
+            let named = || ["max_completion_tokens", "max_tokens"].iter().find_map(|name| chat.get(*name)?.as_u64());
+            // Vectors have no tokens.
+            let answer = if path == "/v1/embeddings" { Some(0) } else { named() };
+            bill.reserve(Most::of(&chat, answer))?;
+            // Without counts no price can be told.
+            let hide_usage = is_stream && bill.price.is_some() && !chat.contains_key("stream_options");
+            let reshape = Box::new(BilledChat::new(bill, &chat, hide_usage));
+            chat.insert("model".to_owned(), json!(model));
+            if hide_usage {
+                chat.insert("stream_options".to_owned(), json!({ "include_usage": true }));
+            }
+            let body = memory.keep(Value::Object(chat).to_string());
+            Ok(Put { question: Question::Http { path, body }, reshape, thinking, prompt })
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! What is known of each provider, for people and clients: where it is, whether it can be asked, what its models are called
+//! here, and what was asked and spent.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use model_boss_config::{Price, Provider, ProviderKind};
+use model_boss_tasks::CLAUDE;
+use serde::Serialize;
+
+use super::clouds::Clouds;
+use super::spend::{DAY, Tally, Today};
+
+/// Seconds of a day of UTC: what was spent counts for one.
+pub const UTC_DAY: u64 = DAY;
+
+/// Whether a provider's key is there. The key itself is told to nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeyState {
+    /// It is there; nobody knows yet whether the provider accepts it.
+    Set,
+    /// Somebody has to give one before the provider can be asked.
+    Missing,
+    /// None is configured, and none is sent.
+    None,
+}
+
+/// One provider.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ProviderReport {
+    /// Its prefix.
+    pub name: String,
+    kind: ProviderKind,
+    /// Its address, or the command that is run.
+    base_url: String,
+    /// Whether what is sent there leaves this machine's owner.
+    pub cloud: bool,
+    /// Whether there is a key for it.
+    pub key: KeyState,
+    /// What is missing, in words.
+    problem: Option<String>,
+    /// Short names of models.
+    names: BTreeMap<String, String>,
+    /// All of its models together; dollars of those whose price is known.
+    pub today: Counted,
+    /// The same since the process began.
+    pub since_start: Counted,
+    /// Models that were asked for, or have a price or a short name.
+    pub models: Vec<ProviderModel>,
+}
+
+/// One of a provider's models.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ProviderModel {
+    /// The provider's own name of it.
+    pub model: String,
+    /// US dollars for a million tokens of prompts and of answers, where they are known.
+    price: Option<Price>,
+    today: Counted,
+    pub since_start: Counted,
+}
+
+/// What was asked, and what it cost as far as that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Counted {
+    pub requests: u64,
+    pub errors: u64,
+    pub input_tokens: u64,
+    pub output_tokens: u64,
+    /// US dollars; `None` where tokens were used that have no price.
+    pub spent_usd: Option<f64>,
+}
+
+impl Counted {
+    fn of(tally: &Tally, provider: &Provider, model: &str) -> Self {
+        let used = tally.input_tokens > 0 || tally.output_tokens > 0;
+        let known = !used || tally.spent_usd > 0.0 || !provider.costs() || provider.listed_price(model).is_some();
+        Self {
+            requests: tally.requests,
+            errors: tally.errors,
+            input_tokens: tally.input_tokens,
+            output_tokens: tally.output_tokens,
+            spent_usd: known.then_some(tally.spent_usd),
+        }
+    }
+
+    /// All together: dollars as far as any are known.
+    fn sum(all: impl Iterator<Item = Self>) -> Self {
+        let nothing = Self { requests: 0, errors: 0, input_tokens: 0, output_tokens: 0, spent_usd: Some(0.0) };
+        all.fold(nothing, |sum, one| Self {
+            requests: sum.requests + one.requests,
+            errors: sum.errors + one.errors,
+            input_tokens: sum.input_tokens.saturating_add(one.input_tokens),
+            output_tokens: sum.output_tokens.saturating_add(one.output_tokens),
+            spent_usd: match (sum.spent_usd, one.spent_usd) {
+                (Some(a), Some(b)) => Some(a + b),
+                // Nothing known so far is no zero beside something unknown.
+                (known, None) | (None, known) => known.filter(|usd| *usd > 0.0),
+            },
+        })
+    }
+}
+
+impl Clouds {
+    /// Every provider, and the ledger of the day `now` (seconds since 1970) is in.
+    pub fn report(&self, now: u64) -> (Vec<ProviderReport>, Today) {
+        let (today, ever) = (self.spend.today(now), self.spend.ever());
+        let none = BTreeMap::new();
+        let report = |(name, provider): (&String, &Provider)| {
+            let of_today = today.providers.get(name).unwrap_or(&none);
+            let of_all = ever.get(name).unwrap_or(&none);
+            let names: BTreeSet<&String> =
+                provider.models().values().chain(of_today.keys()).chain(of_all.keys()).collect();
+            let counted = |tallies: &BTreeMap<String, Tally>, model: &String| {
+                Counted::of(&tallies.get(model).copied().unwrap_or_default(), provider, model)
+            };
+            let model = |model: &String| ProviderModel {
+                model: model.clone(),
+                price: provider.listed_price(model),
+                today: counted(of_today, model),
+                since_start: counted(of_all, model),
+            };
+            let models: Vec<ProviderModel> = names.into_iter().map(model).collect();
+            let key = provider.key();
+            ProviderReport {
+                name: name.clone(),
+                kind: provider.kind(),
+                base_url: provider.address(),
+                cloud: provider.costs() || name == CLAUDE,
+                problem: key.as_ref().err().map(|error| error.message.clone()),
+                key: match key {
+                    Ok(Some(_)) => KeyState::Set,
+                    Ok(None) => KeyState::None,
+                    Err(_) => KeyState::Missing,
+                },
+                names: provider.models().clone(),
+                today: Counted::sum(models.iter().map(|model| model.today)),
+                since_start: Counted::sum(models.iter().map(|model| model.since_start)),
+                models,
+            }
+        };
+        (self.providers.iter().map(report).collect(), today)
+    }
+
+    /// Names of models, `PROVIDER:MODEL`, that the configuration gives.
+    pub fn configured_models(&self) -> Vec<String> {
+        let names = |(name, provider): (&String, &Provider)| -> Vec<String> {
+            provider.models().keys().map(|model| format!("{name}:{model}")).collect()
+        };
+        self.providers.iter().flat_map(names).collect()
+    }
+
+    /// The provider's own name of a model, where the provider can be asked: it is there, and so is its key.
+    pub fn served_as(&self, provider: &str, model: &str) -> Option<String> {
+        let provider = self.providers.get(provider).filter(|provider| provider.key().is_ok())?;
+        Some(provider.model(model).to_owned())
+    }
+
+    /// Where a provider is.
+    pub fn address(&self, provider: &str) -> Option<String> {
+        self.providers.get(provider).map(Provider::address)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spend::Used;
+    use model_boss_config::ProviderTables;
+    use model_boss_host::state_folder::StateFolder;
+    use model_boss_protocol::ClientId;
+
+    #[test]
+    fn what_has_no_price_costs_nobody_knows_what() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = "base_url = \"https://far.example\"\nprices = { dear = { input = 1, output = 1 } }";
+        let tables = ProviderTables(BTreeMap::from([("far".to_owned(), toml::from_str(text).unwrap())]));
+        let clouds = Clouds::new(&tables, &StateFolder::new(folder.path()));
+        let far = || {
+            let (providers, _) = clouds.report(0);
+            providers.into_iter().find(|provider| provider.name == "far").unwrap()
+        };
+        assert_eq!(far().today.spent_usd, Some(0.0), "nothing was used");
+        let used = |model: &str, dollars| {
+            let (client, tokens) = (ClientId::from("me"), (1, 1));
+            clouds.spend.used(&Used { client: &client, provider: "far", model, tokens, dollars }, 0);
+        };
+        used("secret", None);
+        assert_eq!(far().today.spent_usd, None);
+        used("dear", Some(2.0));
+        let report = far();
+        assert_eq!((report.today.spent_usd, report.today.input_tokens), (Some(2.0), 2));
+        let spent: Vec<Option<f64>> = report.models.iter().map(|model| model.today.spent_usd).collect();
+        assert_eq!(spent, [Some(2.0), None]);
+    }
+}

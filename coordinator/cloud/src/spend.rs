@@ -1,0 +1,568 @@
+//! What was asked of providers and what it cost: today, which limits of clients are held to, and since the process began,
+//! which the metrics show. A day is one of UTC. Today is kept in a small file, so that a restart forgives nobody.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use model_boss_host::clocks::unix_seconds;
+use model_boss_host::state_folder::{KeptFile, StateFolder};
+use model_boss_lease_store::{StateFileUse, open_state_file};
+use model_boss_protocol::ClientId;
+use serde::{Deserialize, Serialize};
+
+/// The file's name.
+pub const FILE: &str = "spend.json";
+/// Seconds.
+pub(super) const DAY: u64 = 86_400;
+/// Models of a provider that are counted apart. Their names come from clients: more would let anybody grow the metrics.
+const MAX_MODELS: usize = 64;
+/// Clients that have a sum of their own. They name themselves: more would let anybody grow the file, and every answer that
+/// lists them. Those beyond share one sum, and each of them is held to it.
+const MAX_CLIENTS: usize = 4_096;
+/// Where the others are counted, and names that no answer has come for.
+pub(crate) const OTHER: &str = "other";
+
+/// What was asked, and what it cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Tally {
+    /// Requests that were sent there.
+    pub requests: u64,
+    /// Those that got no answer.
+    pub errors: u64,
+    /// Tokens of prompts.
+    pub input_tokens: u64,
+    /// Tokens of answers.
+    pub output_tokens: u64,
+    /// US dollars, where prices are known.
+    pub spent_usd: f64,
+}
+
+/// By provider, then by the provider's own name of the model.
+pub(crate) type Tallies = BTreeMap<String, BTreeMap<String, Tally>>;
+
+/// The ledger of one day.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Today {
+    /// Days since 1970.
+    pub day: u64,
+    /// Dollars by client.
+    pub spent: BTreeMap<String, f64>,
+    /// Dollars of all clients beyond the most that are counted apart.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub others_spent: f64,
+    /// What was asked of each provider.
+    #[serde(default)]
+    pub providers: Tallies,
+    /// The file of this day was damaged: nobody knows what had been spent.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unknown: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks with a reference")]
+fn is_zero(dollars: &f64) -> bool {
+    *dollars == 0.0
+}
+
+impl Today {
+    /// Whether this client has, or would get, a sum of its own.
+    pub(crate) fn counts_apart(&self, client: &str) -> bool {
+        self.spent.len() < MAX_CLIENTS || self.spent.contains_key(client)
+    }
+
+    /// What this client spent, or all those that it shares a sum with.
+    pub fn spent_by(&self, client: &str) -> f64 {
+        let own = self.spent.get(client).copied().unwrap_or_default();
+        if self.counts_apart(client) { own } else { self.others_spent }
+    }
+
+    fn spend(&mut self, client: String, dollars: f64) {
+        if self.counts_apart(&client) {
+            *self.spent.entry(client).or_default() += dollars;
+        } else {
+            self.others_spent += dollars;
+        }
+    }
+
+    /// Yesterday's counts for nothing. What began yesterday and ends today counts for today. A day that lies further back is a
+    /// clock that was put right.
+    fn turn(&mut self, now: u64) {
+        let day = now / DAY;
+        if day != self.day && day.saturating_add(1) != self.day {
+            *self = Self { day, ..Self::default() };
+        }
+    }
+}
+
+/// What an answer used.
+pub(super) struct Used<'a> {
+    pub(super) client: &'a ClientId,
+    pub(super) provider: &'a str,
+    pub(super) model: &'a str,
+    /// Of prompt and of answer.
+    pub(super) tokens: (u64, u64),
+    /// `None` where no price is known.
+    pub(super) dollars: Option<f64>,
+}
+
+/// Why nothing is reserved.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Refused {
+    /// So much was spent.
+    Spent(f64),
+    /// So much was spent, and the rest may go to requests under way.
+    UnderWay(f64),
+    /// What was spent today is not known.
+    Unknown,
+}
+
+/// The most that a request may cost, held for as long as it is under way.
+#[derive(Debug)]
+pub(super) struct Reserved {
+    kept: Arc<Kept>,
+    /// Whose sum it is held against; `None`: the one that is shared.
+    client: Option<ClientId>,
+    dollars: f64,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        let mut books = self.kept.books();
+        if let Some(reserved) = books.reserved.get_mut(&self.client) {
+            *reserved -= self.dollars;
+            // What is left of sums of other sizes is no debt.
+            if *reserved < 1e-12 {
+                books.reserved.remove(&self.client);
+            }
+        }
+    }
+}
+
+/// What was asked and spent. Dropped, it has written all of it.
+#[derive(Debug)]
+pub(super) struct Spend {
+    kept: Arc<Kept>,
+    file: KeptFile,
+}
+
+/// What is counted, and where it is kept.
+#[derive(Debug)]
+struct Kept {
+    path: PathBuf,
+    books: Mutex<Books>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Books {
+    today: Today,
+    /// Dollars that requests under way may cost at most, by client; `None` has those of the shared sum.
+    reserved: BTreeMap<Option<ClientId>, f64>,
+    ever: Tallies,
+    /// The file could not be read yet, so its content is not counted here.
+    unread: bool,
+}
+
+impl Books {
+    /// Counts what was found in the file beside what was counted since, if it is of the same day.
+    fn add(&mut self, found: Today) {
+        let counted = std::mem::replace(&mut self.today, found);
+        for (client, dollars) in std::mem::take(&mut self.today.spent) {
+            self.today.spend(client, dollars);
+        }
+        if counted.spent.is_empty() && counted.providers.is_empty() {
+            return;
+        }
+        self.today.turn(counted.day * DAY);
+        self.today.others_spent += counted.others_spent;
+        for (client, dollars) in counted.spent {
+            self.today.spend(client, dollars);
+        }
+        for (provider, models) in counted.providers {
+            let known = self.today.providers.entry(provider).or_default();
+            for (model, more) in models {
+                let tally = known.entry(model).or_default();
+                tally.requests += more.requests;
+                tally.errors += more.errors;
+                tally.input_tokens = tally.input_tokens.saturating_add(more.input_tokens);
+                tally.output_tokens = tally.output_tokens.saturating_add(more.output_tokens);
+                tally.spent_usd += more.spent_usd;
+            }
+        }
+    }
+
+    /// Does the same to both counts of a model. One that was never answered for has none of its own: `answered` makes it.
+    fn count(&mut self, now: u64, (provider, model): (&str, &str), answered: bool, change: impl Fn(&mut Tally)) {
+        self.today.turn(now);
+        for tallies in [&mut self.today.providers, &mut self.ever] {
+            let models = tallies.entry(provider.to_owned()).or_default();
+            let own = models.contains_key(model) || (answered && models.len() < MAX_MODELS);
+            change(models.entry(if own { model } else { OTHER }.to_owned()).or_default());
+        }
+    }
+}
+
+impl Spend {
+    /// What the file in the state folder says; nothing when there is none.
+    pub(super) fn open(state: &StateFolder) -> Self {
+        let books = Mutex::new(Books { unread: true, ..Books::default() });
+        let kept = Arc::new(Kept { path: state.file(FILE), books });
+        let read = kept.read_file();
+        let own = Arc::clone(&kept);
+        let file = state.keep(FILE, "what was spent cannot be written and is counted in memory", move || own.content());
+        // It is read before it is written: what could not be read now is asked for again. A restart has to know that it does
+        // not know what was spent.
+        if read.is_err() || kept.books().today.unknown {
+            file.changed();
+        }
+        if let Err(why) = read {
+            state.trouble(&kept.path, why);
+        }
+        Self { kept, file }
+    }
+
+    /// Reserves the most that a request may cost, if the client has spent less than its limit and so have its requests that
+    /// are under way: check and reservation are one step, so that no number of requests at once goes over the limit by more
+    /// than the last of them costs.
+    pub(super) fn reserve(&self, client: &ClientId, limit: f64, most: f64, now: u64) -> Result<Reserved, Refused> {
+        let mut books = self.kept.books();
+        books.today.turn(now);
+        if books.unread || books.today.unknown {
+            return Err(Refused::Unknown);
+        }
+        let spent = books.today.spent_by(client.as_str());
+        if spent >= limit {
+            return Err(Refused::Spent(spent));
+        }
+        let client = books.today.counts_apart(client.as_str()).then(|| client.clone());
+        let reserved = books.reserved.entry(client.clone()).or_default();
+        if spent + *reserved >= limit {
+            return Err(Refused::UnderWay(spent));
+        }
+        *reserved += most;
+        drop(books);
+        Ok(Reserved { kept: Arc::clone(&self.kept), client, dollars: most })
+    }
+
+    /// What this client spent today.
+    #[cfg(test)]
+    pub(super) fn of(&self, client: &ClientId, now: u64) -> f64 {
+        let mut books = self.kept.books();
+        books.today.turn(now);
+        books.today.spent_by(client.as_str())
+    }
+
+    /// Whether this client has a sum of its own, now.
+    pub(super) fn counts_apart(&self, client: &ClientId) -> bool {
+        self.kept.books().today.counts_apart(client.as_str())
+    }
+
+    /// Counts a request that was sent, and whether an answer began.
+    pub(super) fn asked(&self, provider: &str, model: &str, answered: bool, now: u64) {
+        self.change(|books| {
+            books.count(now, (provider, model), answered, |tally| {
+                tally.requests += 1;
+                tally.errors += u64::from(!answered);
+            });
+        });
+    }
+
+    /// Counts what an answer used.
+    pub(super) fn used(&self, used: &Used<'_>, now: u64) {
+        let (input, output) = used.tokens;
+        self.change(|books| {
+            books.count(now, (used.provider, used.model), true, |tally| {
+                tally.input_tokens = tally.input_tokens.saturating_add(input);
+                tally.output_tokens = tally.output_tokens.saturating_add(output);
+                tally.spent_usd += used.dollars.unwrap_or(0.0);
+            });
+            // What costs nothing takes nobody's place.
+            if let Some(dollars) = used.dollars.filter(|dollars| *dollars > 0.0) {
+                books.today.spend(used.client.to_string(), dollars);
+            }
+        });
+    }
+
+    /// Today's ledger.
+    pub(super) fn today(&self, now: u64) -> Today {
+        let mut books = self.kept.books();
+        books.today.turn(now);
+        books.today.clone()
+    }
+
+    /// What was asked since the process began.
+    pub(super) fn ever(&self) -> Tallies {
+        self.kept.books().ever.clone()
+    }
+
+    fn change(&self, how: impl FnOnce(&mut Books)) {
+        how(&mut self.kept.books());
+        self.file.changed();
+    }
+}
+
+impl Kept {
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the file should say. Until it was read once that is not known: its content would be lost.
+    fn content(&self) -> Result<Vec<u8>, String> {
+        self.read_file()?;
+        let today = self.books().today.clone();
+        serde_json::to_vec(&today).map_err(|error| error.to_string())
+    }
+
+    /// Counts what the file says too, unless that is done.
+    fn read_file(&self) -> Result<(), String> {
+        if !self.books().unread {
+            return Ok(());
+        }
+        let found = read(&self.path).map_err(|error| format!("what was spent today cannot be read: {error}"))?;
+        let mut books = self.books();
+        if std::mem::take(&mut books.unread) {
+            books.add(found);
+        }
+        Ok(())
+    }
+}
+
+/// The content of the file. A damaged one is moved aside: what was spent on that day is then not known.
+fn read(file: &Path) -> io::Result<Today> {
+    let mut text = Vec::new();
+    match open_state_file(file, StateFileUse::Read) {
+        Ok(mut open) => open.read_to_end(&mut text)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Today::default()),
+        Err(error) => return Err(error),
+    };
+    serde_json::from_slice(&text).or_else(|error| {
+        let aside = file.with_extension("json.damaged");
+        tracing::warn!("{} makes no sense ({error}) and is moved to {}", file.display(), aside.display());
+        let today = Today { day: unix_seconds() / DAY, unknown: true, ..Today::default() };
+        fs::rename(file, aside).map(|()| today)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use model_boss_host::clocks::unix_seconds;
+
+    fn use_of<'a>(client: &'a ClientId, dollars: Option<f64>) -> Used<'a> {
+        Used { client, provider: "claude", model: "opus", tokens: (7, 3), dollars }
+    }
+
+    #[test]
+    fn what_is_spent_survives_a_restart_and_not_the_day() {
+        let folder = tempfile::tempdir().unwrap();
+        let (client, now) = (ClientId::from("a"), 20_000 * DAY + 5);
+        let spend = Spend::open(&StateFolder::new(folder.path()));
+        spend.used(&use_of(&client, Some(1.5)), now);
+        spend.used(&use_of(&client, Some(0.25)), now + 60);
+        spend.used(&use_of(&client, None), now + 60);
+        drop(spend);
+        let again = Spend::open(&StateFolder::new(folder.path()));
+        assert_eq!((again.of(&client, now), again.of(&ClientId::from("b"), now)), (1.75, 0.0));
+        let tally = Tally { input_tokens: 21, output_tokens: 9, spent_usd: 1.75, ..Tally::default() };
+        assert_eq!(again.today(now).providers["claude"]["opus"], tally);
+        assert!(again.ever().is_empty(), "counters begin with the process");
+        assert_eq!(again.of(&client, now + DAY), 0.0);
+        assert!(again.today(now + DAY).providers.is_empty());
+    }
+
+    #[test]
+    fn what_began_before_midnight_takes_nothing_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let spend = Spend::open(&StateFolder::new(folder.path()));
+        let (late, early) = (ClientId::from("late"), ClientId::from("early"));
+        let midnight = 20_000 * DAY;
+        spend.used(&use_of(&early, Some(5.0)), midnight + 1);
+        // Its answer took until now; the request came yesterday.
+        spend.used(&use_of(&late, Some(2.0)), midnight - 1);
+        assert_eq!((spend.of(&early, midnight + 2), spend.of(&late, midnight + 2)), (5.0, 2.0));
+        // A clock that was a year ahead does not keep its day for a year.
+        spend.used(&use_of(&early, Some(1.0)), midnight + 365 * DAY);
+        assert_eq!(spend.of(&early, midnight), 0.0);
+    }
+
+    #[test]
+    fn a_damaged_file_shuts_limits_until_the_day_ends_also_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateFolder::new(folder.path());
+        let (client, now) = (ClientId::from("a"), unix_seconds());
+        fs::write(folder.path().join(FILE), "{\"day\":20").unwrap();
+        let spend = Spend::open(&state);
+        assert_eq!(spend.reserve(&client, 5.0, 1.0, now).unwrap_err(), Refused::Unknown);
+        drop(spend);
+        let spend = Spend::open(&state);
+        assert_eq!(spend.reserve(&client, 5.0, 1.0, now).unwrap_err(), Refused::Unknown);
+        spend.used(&use_of(&client, Some(1.0)), now);
+        drop(spend);
+        let again = Spend::open(&state);
+        assert_eq!(again.of(&client, now), 1.0);
+        assert_eq!(again.reserve(&client, 5.0, 1.0, now).unwrap_err(), Refused::Unknown);
+        again.reserve(&client, 5.0, 1.0, now + 2 * DAY).unwrap();
+        drop(again);
+        let files: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+        assert_eq!(files.len(), 2, "the damaged file is aside, and no draft is left: {files:?}");
+        assert_eq!(fs::read(folder.path().join("spend.json.damaged")).unwrap(), b"{\"day\":20");
+    }
+
+    #[test]
+    fn what_is_under_way_counts_until_it_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let spend = Spend::open(&StateFolder::new(folder.path()));
+        let (client, other, now) = (ClientId::from("a"), ClientId::from("b"), 20_000 * DAY);
+        let first = spend.reserve(&client, 1.0, 0.75, now).unwrap();
+        let second = spend.reserve(&client, 1.0, 0.75, now).unwrap();
+        assert_eq!(spend.reserve(&client, 1.0, 0.0, now).unwrap_err(), Refused::UnderWay(0.0));
+        drop(spend.reserve(&other, 1.0, 9.0, now).unwrap());
+        drop(first);
+        let third = spend.reserve(&client, 1.0, 0.25, now).unwrap();
+        spend.used(&use_of(&client, Some(1.0)), now);
+        assert_eq!(spend.reserve(&client, 1.0, 0.0, now).unwrap_err(), Refused::Spent(1.0));
+        drop((second, third));
+        assert!(spend.kept.books().reserved.is_empty());
+    }
+
+    #[test]
+    fn invented_names_share_one_sum_and_no_limit_is_passed_by_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateFolder::new(folder.path());
+        let spend = Spend::open(&state);
+        let (limit, now) = (1.0, 20_000 * DAY);
+        let named = |n: usize| ClientId::from(format!("invented-{n}"));
+        // Answers that cost nothing take no place.
+        for n in 0..2 * MAX_CLIENTS {
+            spend.used(&use_of(&named(n + 50_000), Some(0.0)), now);
+        }
+        let first = ClientId::from("first");
+        spend.used(&use_of(&first, Some(0.5)), now);
+        let mut passed = 0;
+        for n in 0..10 * MAX_CLIENTS {
+            if spend.reserve(&named(n), limit, 0.01, now).is_ok() {
+                spend.used(&use_of(&named(n), Some(0.01)), now);
+                passed += 1;
+            }
+        }
+        assert_eq!(passed, MAX_CLIENTS - 1 + 100, "those beyond the bound spent one limit together");
+        let more = spend.reserve(&named(9 * MAX_CLIENTS), limit, 0.01, now);
+        assert!(matches!(more, Err(Refused::Spent(sum)) if sum >= limit), "{more:?}");
+        assert_eq!(spend.today(now).spent.len(), MAX_CLIENTS);
+        assert!(spend.kept.books().reserved.is_empty());
+        assert_eq!(spend.of(&first, now), 0.5, "who was there before keeps a sum of its own");
+        drop(spend);
+        let again = Spend::open(&state);
+        assert_eq!(
+            (again.of(&first, now), again.of(&ClientId::from("new"), now)),
+            (0.5, again.today(now).others_spent)
+        );
+        assert!(again.reserve(&ClientId::from("new"), limit, 0.01, now).is_err(), "a restart forgives nobody");
+        assert_eq!(again.of(&ClientId::from("new"), now + 2 * DAY), 0.0);
+    }
+
+    #[test]
+    fn requests_under_way_of_invented_names_are_held_to_the_shared_sum() {
+        let folder = tempfile::tempdir().unwrap();
+        let spent: BTreeMap<String, f64> = (0..MAX_CLIENTS + 7).map(|n| (format!("{n:05}"), 0.01)).collect();
+        let text = serde_json::json!({ "day": 20_000, "spent": spent }).to_string();
+        fs::write(folder.path().join(FILE), text).unwrap();
+        let spend = Spend::open(&StateFolder::new(folder.path()));
+        let now = 20_000 * DAY;
+        assert_eq!(spend.today(now).spent.len(), MAX_CLIENTS);
+        let held: Vec<_> = (0..20).map(|n| spend.reserve(&ClientId::from(format!("x{n}")), 1.0, 0.5, now)).collect();
+        assert_eq!(held.iter().filter(|held| held.is_ok()).count(), 2);
+        assert!(held.iter().any(|held| matches!(held, Err(Refused::UnderWay(_)))));
+        drop(held);
+        assert!(spend.reserve(&ClientId::from("x"), 1.0, 0.5, now).is_ok());
+    }
+
+    #[test]
+    fn no_number_of_threads_goes_over_a_limit_by_more_than_one_request() {
+        let folder = tempfile::tempdir().unwrap();
+        let (client, now) = (ClientId::from("a"), 20_000 * DAY);
+        let spend = Spend::open(&StateFolder::new(folder.path()));
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        if let Ok(reserved) = spend.reserve(&client, 1.0, 0.3, now) {
+                            spend.used(&use_of(&client, Some(0.3)), now);
+                            drop(reserved);
+                        }
+                    }
+                });
+            }
+        });
+        let spent = spend.of(&client, now);
+        assert!((1.0..1.3 + 1e-9).contains(&spent), "{spent}");
+    }
+
+    #[test]
+    fn what_a_disk_does_not_take_is_counted_and_written_when_it_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = StateFolder::new(&folder.path().join("state"));
+        let (client, now) = (ClientId::from("a"), 20_000 * DAY);
+        let spend = Spend::open(&state);
+        // Nothing can be made below a file.
+        fs::write(folder.path().join("state"), "").unwrap();
+        spend.used(&use_of(&client, Some(1.0)), now);
+        let until = |done: &dyn Fn() -> bool| {
+            while !done() {
+                std::thread::park_timeout(Duration::from_millis(5));
+            }
+        };
+        until(&|| {
+            state.troubles().iter().any(|trouble| trouble.contains("spend.json: what was spent cannot be written"))
+        });
+        spend.used(&use_of(&client, Some(0.5)), now);
+        assert_eq!(spend.of(&client, now), 1.5);
+        fs::remove_file(folder.path().join("state")).unwrap();
+        until(&|| state.troubles().is_empty());
+        assert_eq!(Spend::open(&state).of(&client, now), 1.5);
+    }
+
+    #[test]
+    fn a_file_that_could_not_be_read_at_first_counts_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let (state, file) = (StateFolder::new(folder.path()), folder.path().join(FILE));
+        std::os::unix::fs::symlink("elsewhere", &file).unwrap();
+        let (client, now) = (ClientId::from("a"), 20_000 * DAY);
+        let spend = Spend::open(&state);
+        spend.used(&use_of(&client, Some(1.0)), now);
+        assert!(state.troubles()[0].contains("it is a link"), "{:?}", state.troubles());
+        let mended = folder.path().join("mended");
+        fs::write(&mended, r#"{"day":20000,"spent":{"a":2.5}}"#).unwrap();
+        fs::rename(mended, &file).unwrap();
+        drop(spend);
+        assert_eq!(Spend::open(&state).of(&client, now), 3.5);
+    }
+
+    #[test]
+    fn a_file_of_before_counts_of_providers_were_kept_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(FILE), r#"{"day":20000,"spent":{"a":2.5}}"#).unwrap();
+        assert_eq!(Spend::open(&StateFolder::new(folder.path())).of(&ClientId::from("a"), 20_000 * DAY), 2.5);
+    }
+
+    #[test]
+    fn names_that_nobody_answers_for_are_counted_together() {
+        let folder = tempfile::tempdir().unwrap();
+        let spend = Spend::open(&StateFolder::new(folder.path()));
+        for n in 0..1_000 {
+            spend.asked("claude", &format!("made-up-{n}"), false, 0);
+        }
+        for n in 0..100 {
+            spend.asked("claude", &format!("m{n}"), true, 0);
+        }
+        spend.asked("claude", "m0", false, 0);
+        let models = &spend.ever()["claude"];
+        assert_eq!(models.len(), MAX_MODELS);
+        assert_eq!(models["m0"], Tally { requests: 2, errors: 1, ..Tally::default() });
+        assert_eq!((models[OTHER].requests, models[OTHER].errors), (1_000 + 37, 1_000));
+    }
+}

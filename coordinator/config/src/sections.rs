@@ -1,0 +1,318 @@
+//! The settings: each group once, with defaults and meanings.
+
+use std::ffi::OsString;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use model_boss_core::{ClientRules, LoadFailurePolicy, MaxLoaded};
+use model_boss_lease_store::Terms;
+use model_boss_protocol::{ByteCount, Category, KeepAlive, LlamaArgs, TextLimits};
+use nix::unistd::{User, geteuid};
+
+use crate::{BackendTables, DeclaredDevices, Hosts, IdleTime, LogFormat, LogLevel, RedisUrl};
+
+/// The file of tasks where none is named.
+pub const DEFAULT_TASKS: &str = "tasks.yaml";
+
+use super::provider::ProviderTables;
+use super::setting::section;
+use crate::model_folders::ModelFolders;
+
+section! {
+    /// Everything that can be set. Every duration has millisecond resolution.
+    pub struct Config {
+        /// Where to listen; several addresses as a list. Anything but a loopback address needs `api_keys`.
+        host: Hosts = Hosts::default(),
+        /// The port to listen on; 0 lets the system choose, and the chosen one is printed.
+        port: u16 = 8210,
+        /// The folder with one TOML file per model.
+        manifests: PathBuf = PathBuf::from("manifests"),
+        /// The file with tasks and clients; need not be there unless it is named.
+        tasks: PathBuf = PathBuf::from(DEFAULT_TASKS),
+        /// Whether a request may go to a cloud when what stands before it on its task's ladder cannot serve it.
+        allow_cloud_fallback: bool = true,
+        /// Models may be loaded by path from below these folders and `manifests`, links followed. `~`: home.
+        model_roots: Vec<PathBuf> = ModelFolders::usual(),
+        /// The folder for what must survive a restart; unset: `$STATE_DIRECTORY`, `/var/lib/model-boss` for root, else `~/.local/state/model-boss`.
+        state_dir: PathBuf = default_state_dir(),
+        /// The Redis server that keeps the leases, as `redis://HOST:PORT` (docs/leases.md); unset: a file in `state_dir`.
+        redis_url: Option<RedisUrl> = None,
+        /// For tests: where it is said which coordinator counts a device; unset: where every user of the machine finds it.
+        runtime_dir: Option<PathBuf> = None,
+        /// The worker program; unset: `model-boss-worker` beside this program, else on PATH.
+        worker_binary: Option<PathBuf> = None,
+        /// Play a machine: a TOML file with its GPUs. Every model is then run by the stand-in worker.
+        simulate: Option<PathBuf> = None,
+        /// The ports given to workers, in sequence; busy ones are skipped.
+        worker_ports: RangeInclusive<u16> = 8300..=8499,
+        /// A file with one API key per line. When set, every request needs one.
+        api_keys: Option<PathBuf> = None,
+        /// Names accepted in the Host and Origin headers besides loopback ones.
+        allowed_hosts: Vec<String> = Vec::new(),
+        /// Sites whose pages may call this server from a browser (CORS): `https://chat.example`, `app://`, `http://localhost:*`. docs/api.md.
+        allowed_origins: Vec<String> = Vec::new(),
+        /// How long a load may take before its worker is given up; unset: by size, 60 s and 20 s for each GiB.
+        load_timeout: Option<Duration> = None,
+        /// How long a worker may take to end by itself after SIGTERM, before SIGKILL.
+        stop_grace: Duration = Duration::from_secs(10),
+        /// How long running requests may take to end when the coordinator is asked to stop.
+        drain_grace: Duration = Duration::from_secs(30),
+        /// A worker with work in flight and no step for this long is taken to hang.
+        hang_timeout: Duration = Duration::from_secs(60),
+        /// Waiting this long makes a request one step more important.
+        aging_step: Duration = Duration::from_secs(30),
+        /// A request that waited this long may take the place of any model that is not pinned; 0 = never.
+        max_wait: Duration = Duration::from_secs(600),
+        /// The least time a model serves before an equally important request may take its place while it is used.
+        min_hold: Duration = Duration::from_secs(10),
+        /// Waiting requests are looked at again at least this often.
+        reevaluate_every: Duration = Duration::from_secs(5),
+        /// At equal importance a client goes behind others for each of these steps of service, in tokens, that it got more.
+        service_step: usize = 1_000,
+        /// How often a request whose worker died before any byte of its answer is tried again.
+        max_retries: usize = 3,
+        /// Failed loads of a model in a row after which those who wait for it are told.
+        max_load_attempts: usize = 3,
+        /// The wait before a failed model is loaded again; doubles with each failure in a row.
+        back_off_first: Duration = Duration::from_secs(1),
+        /// The longest such wait.
+        back_off_limit: Duration = Duration::from_secs(300),
+        /// A worker that lost a request gets no further one for this time, or until it is known to be gone.
+        lost_pause: Duration = Duration::from_secs(1),
+        /// What other programs use for less than this a model waits for; for what they use longer its layers come and go (docs/streaming.md).
+        peak_patience: Duration = Duration::from_secs(30),
+        /// A request whose only device its driver does not list any more waits for this long, then 409 `device_not_available`.
+        device_patience: Duration = Duration::from_secs(30),
+        /// What follows a failed load: `evict_all_and_retry` once, or `fail`. Never where the model's files are at fault.
+        load_failure_policy: LoadFailurePolicy = LoadFailurePolicy::default(),
+        /// Models loaded at once: `auto` (memory decides), or numbers for LLM, EMBEDDING, RERANKING, or e.g. `llm=2 tts=1`; else 1.
+        max_loaded_models: MaxLoaded = MaxLoaded::Auto,
+        /// The most that models may use of this machine's memory, e.g. "2GiB"; unset: all but a tenth that stays free.
+        host_memory: Option<ByteCount> = None,
+        /// What models on `cpu` may keep while idle, in MiB; 0 = every request loads and unloads; unset: 60 % of usable RAM.
+        model_cache_mb: Option<u64> = None,
+        /// How long an unneeded model stays loaded, in place of `stay_warm`: seconds, or a text with a unit; 0 = for ever.
+        model_idle_secs: Option<IdleTime> = None,
+        /// The longest `keep_alive` that a request may ask for.
+        max_keep_alive: Duration = Duration::from_secs(86_400),
+        /// Devices that are not found by themselves: `[devices.NAME]` with `memory`, `exclusive`, `backend`.
+        devices: DeclaredDevices = DeclaredDevices::default(),
+        /// The context a model serves when neither a load nor its manifest says, in tokens.
+        ctx_size: Option<u64> = None,
+        /// More arguments for llama-server, as one text; a manifest's and a load's come after them. docs/engines.md has the list.
+        llamacpp_args: LlamaArgs = LlamaArgs::default(),
+        /// The build of llama-server used when nobody says: a name of `[backends.llama-server.builds]`.
+        llamacpp: Option<String> = None,
+        /// The program llama-server; unset: `llama-server` on PATH, if it is there.
+        llama_server: Option<PathBuf> = None,
+        /// Variables that programs of models inherit besides those of a fixed list; `HF_*` means all that begin so. docs/engines.md.
+        inherit_env: Vec<String> = Vec::new(),
+        /// Programs of others: `[backends.llama-server.builds]`, and `[backends.NAME]` with a command line; docs/engines.md.
+        backends: BackendTables = BackendTables::default(),
+        /// Providers elsewhere: `[providers.NAME]` with `base_url`, `key_env` or `key_file`, `prices`; docs/clouds.md has the keys.
+        providers: ProviderTables = ProviderTables::default(),
+        /// What clients may do: `[clients.default]` for everybody, `[clients.NAME]` over that; docs/clients.md has the keys.
+        clients: ClientRules = ClientRules::default(),
+        /// How long an unneeded model of each category stays loaded after its last use.
+        stay_warm: StayWarm = StayWarm::default(),
+        /// What a request may be, and how many may wait.
+        limits: Limits = Limits::default(),
+        /// What a model's chat template and tokenizer may use, as programs that come with its files.
+        text: Text = Text::default(),
+        /// How long promises of memory last.
+        leases: LeaseTerms = LeaseTerms::default(),
+        /// The comments that keep a stream alive while it waits for a model.
+        sse: Sse = Sse::default(),
+        /// What is written to standard error.
+        log: Log = Log::default(),
+    }
+}
+
+section! {
+    /// How long an unneeded model stays loaded after its last use, per category (RC-8).
+    pub struct StayWarm {
+        /// Text models.
+        llm: Duration = Category::Llm.stay_warm(),
+        /// Embedding models.
+        embedding: Duration = Category::Embedding.stay_warm(),
+        /// Reranking models.
+        reranking: Duration = Category::Reranking.stay_warm(),
+        /// Image and text towers.
+        vision: Duration = Category::Vision.stay_warm(),
+        /// Image makers.
+        diffusion: Duration = Category::Diffusion.stay_warm(),
+        /// Speech makers.
+        tts: Duration = Category::Tts.stay_warm(),
+    }
+}
+
+section! {
+    /// Bounds on requests and on the queue (RC-10).
+    pub struct Limits {
+        /// The largest body on inference routes.
+        inference_body: ByteCount = ByteCount::mib(32),
+        /// The largest body on management routes.
+        management_body: ByteCount = ByteCount::mib(1),
+        /// How long a client may take to send its request head.
+        header_timeout: Duration = Duration::from_secs(10),
+        /// How long a connection may stay open between two requests.
+        idle_timeout: Duration = Duration::from_secs(75),
+        /// The largest request head.
+        header_size: ByteCount = ByteCount(32 << 10),
+        /// The deepest nesting of a JSON body.
+        json_depth: usize = 64,
+        /// Values in a JSON body that is put into other words (Anthropic's and Ollama's routes, providers), or manages.
+        json_values: usize = 100_000,
+        /// Memory that bodies and answers in flight may take in all; one request may take half of it.
+        request_memory: ByteCount = ByteCount::mib(256),
+        /// Requests that may wait for one model, or for all providers together. The last eighth is for priorities 0 to 2.
+        queue_per_model: usize = 512,
+        /// Requests that may wait in all; the last eighth as above.
+        queue_total: usize = 4_096,
+        /// Models named by their path that are kept; beyond it the one unused for longest is forgotten.
+        path_models: usize = 256,
+        /// A model named by its path is forgotten when it was not used for this long.
+        path_model_idle: Duration = Duration::from_secs(86_400),
+    }
+}
+
+/// How complicated a JSON text may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JsonLimits {
+    /// Lists and objects inside each other.
+    pub depth: usize,
+    /// Values in a document that is taken apart.
+    pub values: usize,
+}
+
+impl Limits {
+    /// What a JSON body may hold.
+    pub const fn json(&self) -> JsonLimits {
+        JsonLimits { depth: self.json_depth, values: self.json_values }
+    }
+}
+
+section! {
+    /// What a model's chat template and tokenizer may use on one request (docs/adr/0036-templates-run-in-processes-of-their-own.md).
+    pub struct Text {
+        /// The longest that one request may take.
+        time: Duration = TextLimits::default().time,
+        /// The memory that one request may use, the vocabulary not counted.
+        memory: ByteCount = TextLimits::default().memory,
+        /// The stack that a template may use.
+        stack: ByteCount = TextLimits::default().stack,
+        /// Requests of one model that are worked on at the same time.
+        processes: usize = TextLimits::default().processes as usize,
+    }
+}
+
+impl Text {
+    /// As a worker reads them.
+    pub fn limits(&self) -> TextLimits {
+        let Self { time, memory, stack, processes } = *self;
+        TextLimits { time, memory, stack, processes: u32::try_from(processes).unwrap_or(u32::MAX) }
+    }
+}
+
+section! {
+    /// How long promises of memory last without news of their holder.
+    pub struct LeaseTerms {
+        /// A lease that is not renewed for this long expires; its bytes stay counted until its processes are gone.
+        term: Duration = Duration::from_secs(15),
+        /// How often leases are renewed.
+        heartbeat: Duration = Duration::from_secs(3),
+        /// What was seen of a device longer ago than this is not believed any more.
+        observation_stale: Duration = Duration::from_secs(10),
+        /// What programs without a lease use on a GPU whose driver does not tell processes apart; loads go one at a time there.
+        foreign: ByteCount = ByteCount::ZERO,
+        /// How long a request for a model that is not loaded waits for a store that is out of reach.
+        patience: Duration = Duration::from_secs(30),
+        /// How long the memory of an ended worker is waited for before its device is said to be leaking.
+        return_patience: Duration = Duration::from_secs(10),
+    }
+}
+
+section! {
+    /// Keep-alive comments of streams (RC-12).
+    pub struct Sse {
+        /// When the first comment is sent.
+        first_comment: Duration = Duration::from_secs(2),
+        /// The time between comments after that.
+        interval: Duration = Duration::from_secs(10),
+    }
+}
+
+section! {
+    /// The log.
+    pub struct Log {
+        /// `off`, `error`, `warn`, `info`, `debug` or `trace`.
+        level: LogLevel = LogLevel::Info,
+        /// `text` for people or `json` for programs.
+        format: LogFormat = LogFormat::Text,
+    }
+}
+
+impl Config {
+    /// How long an unneeded model of this category stays loaded when neither request nor manifest says (RC-8).
+    pub fn stay_warm(&self, category: Category) -> KeepAlive {
+        self.model_idle_secs.map_or_else(|| KeepAlive::For(self.stay_warm.of(category)), |idle| idle.0)
+    }
+}
+
+impl Config {
+    /// The folder for what survives a restart: a played machine has one of its own inside.
+    pub fn own_state_dir(&self) -> PathBuf {
+        if self.simulate.is_some() { self.state_dir.join("simulation") } else { self.state_dir.clone() }
+    }
+}
+
+impl LeaseTerms {
+    /// The same as the ledger takes it.
+    pub fn terms(&self) -> Terms {
+        let mut terms = Terms::default();
+        (terms.lease, terms.heartbeat, terms.stale) = (self.term, self.heartbeat, self.observation_stale);
+        terms
+    }
+}
+
+impl StayWarm {
+    fn of(&self, category: Category) -> Duration {
+        match category {
+            Category::Llm => self.llm,
+            Category::Embedding => self.embedding,
+            Category::Reranking => self.reranking,
+            Category::Vision => self.vision,
+            Category::Diffusion => self.diffusion,
+            Category::Tts => self.tts,
+        }
+    }
+}
+
+/// One folder for each service and user, wherever the process was started.
+fn default_state_dir() -> PathBuf {
+    let home = || User::from_uid(geteuid()).ok().flatten().map(|user| user.dir);
+    state_dir_of(&|name| std::env::var_os(name), geteuid().is_root(), home)
+}
+
+/// What systemd gives a service, else the folder of the system for root, else the user's own (XDG Base Directory).
+pub(super) fn state_dir_of(
+    variable: &dyn Fn(&str) -> Option<OsString>,
+    root: bool,
+    home: impl Fn() -> Option<PathBuf>,
+) -> PathBuf {
+    const NAME: &str = "model-boss";
+    // Relative ones mean nothing there.
+    let folder = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    // A service may have several, with colons between them.
+    let of_service = variable("STATE_DIRECTORY").and_then(|all| std::env::split_paths(&all).next());
+    let of_system = || Path::new("/var/lib").join(NAME);
+    if let Some(folder) = of_service.filter(|path| path.is_absolute()) {
+        return folder;
+    }
+    if root {
+        return of_system();
+    }
+    let home = || folder("HOME").or_else(&home).map(|home| home.join(".local/state"));
+    folder("XDG_STATE_HOME").or_else(home).map_or_else(of_system, |state| state.join(NAME))
+}

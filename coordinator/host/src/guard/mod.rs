@@ -1,0 +1,72 @@
+//! Guards: two processes between a holder (the coordinator, `lease run`) and a program that it starts, so that nothing of
+//! the program outlives its holder, whatever sessions and double forks it makes, and whoever is killed first.
+//!
+//! Holder, outer guard, inner guard: each is a subreaper, so what is orphaned below one of them stays below it or comes to
+//! the next one above. Each sees the end of the others and ends everything below itself then. A guard is gone only when
+//! nothing is left below it, which the kernel says. See docs/adr/0030.
+
+mod household;
+mod leftovers;
+mod process;
+mod tie;
+
+use std::ffi::OsStr;
+use std::io::{self, PipeReader, PipeWriter};
+use std::os::fd::AsRawFd;
+
+use tokio::process::{Child, Command};
+
+use crate::descriptors;
+use crate::environment::ChildEnvironment;
+use crate::guard::process::{NAME, OWN_PROGRAM};
+
+pub use household::end_orphans;
+pub use leftovers::end_leftovers_at_once;
+pub use process::{GUARD, run};
+pub use tie::die_with_us;
+
+/// A program that is about to be started behind its guards.
+#[derive(Debug)]
+pub struct Guarded {
+    command: Command,
+    watched: PipeReader,
+    lifeline: Lifeline,
+}
+
+/// Keeps a guarded program running. When it is dropped, and when its holder dies, everything of the program is ended.
+#[derive(Debug)]
+pub struct Lifeline {
+    _writer: PipeWriter,
+}
+
+impl Guarded {
+    /// A program: a path, or a name to look for in PATH. What is wrong with it shows by the guards' exit code, as in a shell:
+    /// nothing here looks at its file, which may be on a disk that hangs.
+    pub fn new(program: impl AsRef<OsStr>, environment: &ChildEnvironment) -> io::Result<Self> {
+        let (watched, writer) = io::pipe()?;
+        let mut command = Command::new(OWN_PROGRAM);
+        environment.give(&mut command);
+        command.arg0(NAME).arg(GUARD).arg(process::OUTER).arg(watched.as_raw_fd().to_string()).arg(program);
+        Ok(Self { command, watched, lifeline: Lifeline { _writer: writer } })
+    }
+
+    /// Its arguments, variables besides, folder and streams, which are set as for the program itself.
+    pub fn command(&mut self) -> &mut Command {
+        &mut self.command
+    }
+
+    /// Starts it. The child is the outer guard, which leads a session and process group of its own; it ends as the program
+    /// ends, by the same code or signal, once nothing is left of it.
+    pub fn spawn(self) -> io::Result<(Child, Lifeline)> {
+        let Self { mut command, watched, lifeline } = self;
+        tie::pass_on(command.as_std_mut(), watched.as_raw_fd());
+        tie::die_with_us(command.as_std_mut());
+        if let Some(limits) = descriptors::inherited() {
+            tie::limit_descriptors(command.as_std_mut(), limits);
+        }
+        // Dropping the lifeline ends all of it in order; killing the outer guard would leave that to others.
+        command.kill_on_drop(false);
+        let child = household::started(|| command.spawn())?;
+        Ok((child, lifeline))
+    }
+}

@@ -1,0 +1,18 @@
+//! The machine as the coordinator meets it: its devices, the processes it starts and the guards that end them, files that
+//! must survive, signals, file descriptors, clocks and the terminal. Knows nothing of models or requests.
+
+pub mod clocks;
+pub mod descriptors;
+pub mod environment;
+pub mod error_chain;
+pub mod guard;
+pub mod hangup;
+pub mod log_filter;
+pub mod owner;
+pub mod plain_file;
+pub mod probe;
+pub mod process;
+pub mod programs;
+pub mod state_folder;
+pub mod tcp_table;
+pub mod terminal;

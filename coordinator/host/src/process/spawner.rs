@@ -1,0 +1,100 @@
+//! Starts worker processes behind their guards, all on one permanent OS thread.
+//!
+//! A parent-death signal is tied to the *thread* that forked: spawned from a pool thread, a worker would die whenever the
+//! pool lets that thread go. This thread ends only with the process.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::mpsc;
+
+use tokio::process::Child;
+use tokio::runtime::Handle;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
+
+use crate::environment::ChildEnvironment;
+use crate::guard::{Guarded, Lifeline, end_orphans};
+
+/// The handle of the spawning thread.
+#[derive(Clone, Debug)]
+pub struct Spawner {
+    orders: mpsc::Sender<Order>,
+}
+
+/// What to start. Standard input, output and error are pipes.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// The worker's program.
+    pub program: PathBuf,
+    /// Its one argument.
+    pub argument: &'static str,
+    /// The UUIDs of the GPUs it may see, joined by commas; empty for none (RC-16).
+    pub visible_gpus: String,
+    /// What it inherits.
+    pub environment: ChildEnvironment,
+}
+
+/// A started program: its outer guard, and the lifeline that keeps it running.
+pub type Started = (Child, Lifeline);
+
+struct Order {
+    program: Guarded,
+    reply: oneshot::Sender<io::Result<Started>>,
+}
+
+impl Spawner {
+    /// Starts the thread. `runtime` reaps the children, and the orphans of guards that were killed.
+    pub fn start(runtime: Handle) -> io::Result<Self> {
+        runtime.spawn(collect_orphans(signal(SignalKind::child())?));
+        let (orders, inbox) = mpsc::channel::<Order>();
+        std::thread::Builder::new().name("spawner".into()).spawn(move || {
+            let _reaper = runtime.enter();
+            while let Ok(order) = inbox.recv() {
+                // A runner that was dropped meanwhile drops its lifeline, which ends it.
+                let _ = order.reply.send(order.program.spawn());
+            }
+            // Every handle is gone, but the children of this thread may not be: it must outlive them.
+            loop {
+                std::thread::park();
+            }
+        })?;
+        Ok(Self { orders })
+    }
+
+    /// Starts one worker.
+    pub async fn spawn(&self, launch: Launch) -> io::Result<Started> {
+        self.spawn_program(program(&launch)?).await
+    }
+
+    /// Starts a program behind its guards.
+    pub async fn spawn_program(&self, program: Guarded) -> io::Result<Started> {
+        let (reply, started) = oneshot::channel();
+        let ended = || io::Error::other("the thread that starts processes has ended");
+        self.orders.send(Order { program, reply }).map_err(|_| ended())?;
+        started.await.map_err(|_| ended())?
+    }
+}
+
+/// Looks for orphans whenever a child ends: a guard that was killed may have left some.
+async fn collect_orphans(mut children: Signal) {
+    while children.recv().await.is_some() {
+        if !spawn_blocking(end_orphans).await.unwrap_or(true) {
+            tracing::warn!("processes that a killed guard left behind do not end");
+        }
+    }
+}
+
+fn program(launch: &Launch) -> io::Result<Guarded> {
+    let mut program = Guarded::new(&launch.program, &launch.environment)?;
+    program
+        .command()
+        .arg(launch.argument)
+        .env("CUDA_VISIBLE_DEVICES", &launch.visible_gpus)
+        .env("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    Ok(program)
+}

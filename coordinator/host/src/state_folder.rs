@@ -1,0 +1,288 @@
+//! The folder for what survives a restart, and what is wrong with its files at this moment. Knows nothing of what is in them.
+
+use std::collections::BTreeMap;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use std::{io, thread};
+
+use model_boss_lease_store::{check_state_file, replace_state_file};
+use nix::sys::statvfs::statvfs;
+use tokio::task::spawn_blocking;
+use tokio::time::{MissedTickBehavior, interval};
+
+/// How often the room that is left is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// What could not be written is tried again after this.
+const TRY_AGAIN: Duration = Duration::from_millis(500);
+/// The end of a file's keeper waits so long for the last write: a disk that hangs must not hold up a shutdown.
+const LAST_WRITE: Duration = Duration::from_secs(2);
+/// With less room than this the next write may fail.
+const LITTLE: u64 = 64 << 10;
+
+/// The state folder. Cheap to clone; all clones share what is known to be wrong.
+#[derive(Clone, Debug)]
+pub struct StateFolder {
+    path: PathBuf,
+    troubles: Arc<Mutex<BTreeMap<PathBuf, String>>>,
+}
+
+/// A file of the folder that is written as a whole, by a thread of its own: a disk that hangs or is full stops nobody. It is
+/// tried until it is done; changes that come meanwhile are written together. Dropped, it has written the last of them, unless
+/// the disk does not take it in time.
+#[derive(Debug)]
+pub struct KeptFile(Arc<Pen>);
+
+/// What the thread of a file is asked for.
+#[derive(Debug, Default)]
+struct Pen {
+    asked: Mutex<Asked>,
+    news: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Asked {
+    /// The file does not say what it should.
+    changed: bool,
+    /// No more changes come.
+    over: bool,
+    /// The thread is done.
+    ended: bool,
+}
+
+impl KeptFile {
+    /// The content is another one: it is asked for and written soon.
+    pub fn changed(&self) {
+        self.0.asked().changed = true;
+        self.0.news.notify_all();
+    }
+}
+
+impl Drop for KeptFile {
+    fn drop(&mut self) {
+        let mut asked = self.0.asked();
+        asked.over = true;
+        self.0.news.notify_all();
+        drop(self.0.news.wait_timeout_while(asked, LAST_WRITE, |asked| !asked.ended));
+    }
+}
+
+impl Pen {
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has every change written until no more come. The last one is tried once.
+    fn write(&self, mut try_to: impl FnMut() -> bool) {
+        loop {
+            let asked = self.asked();
+            let idle = |asked: &mut Asked| !asked.changed && !asked.over;
+            let mut asked = self.news.wait_while(asked, idle).unwrap_or_else(PoisonError::into_inner);
+            if !std::mem::take(&mut asked.changed) {
+                return;
+            }
+            let over = asked.over;
+            drop(asked);
+            if try_to() {
+                continue;
+            }
+            let mut asked = self.asked();
+            asked.changed = true;
+            if over {
+                return;
+            }
+            drop(self.news.wait_timeout_while(asked, TRY_AGAIN, |asked| !asked.over));
+        }
+    }
+}
+
+/// Tells that the thread is done, also when it panicked.
+struct Done(Arc<Pen>);
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        self.0.asked().ended = true;
+        self.0.news.notify_all();
+    }
+}
+
+impl StateFolder {
+    /// The one at `path`, which need not be there yet.
+    pub fn new(path: &Path) -> Self {
+        Self { path: path.to_owned(), troubles: Arc::default() }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Something in it.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// A file that is written as a whole with every change, for as long as the value lives. `content` gives what it should
+    /// say, or why that is not known yet; `cannot` says what it means that it cannot be written.
+    pub fn keep(
+        &self,
+        name: &str,
+        cannot: &'static str,
+        content: impl Fn() -> Result<Vec<u8>, String> + Send + 'static,
+    ) -> KeptFile {
+        let (folder, file) = (self.clone(), self.file(name));
+        let pen = Arc::<Pen>::default();
+        let done = Done(Arc::clone(&pen));
+        let write_all = move || {
+            let cannot = |error: io::Error| format!("{cannot}: {error}");
+            let written = content().and_then(|content| write(&file, &content).map_err(cannot));
+            match &written {
+                Ok(()) => folder.well(&file),
+                Err(why) => folder.trouble(&file, why.clone()),
+            }
+            written.is_ok()
+        };
+        let writer = thread::Builder::new().name(name.to_owned()).spawn(move || done.0.write(write_all));
+        if let Err(error) = writer {
+            self.trouble(&self.file(name), format!("{cannot}: there is no thread for it: {error}"));
+        }
+        KeptFile(pen)
+    }
+
+    /// Refuses what lies in the place of one of these files and is none: a pipe, a link, a folder.
+    pub fn check(&self, names: &[&str]) -> Result<(), (PathBuf, io::Error)> {
+        names.iter().map(|name| self.file(name)).try_for_each(|path| check_state_file(&path).map_err(|why| (path, why)))
+    }
+
+    /// A file cannot be used, for a reason that is logged when it changes and shown for as long as it lasts.
+    pub fn trouble(&self, file: &Path, why: String) {
+        let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
+        if troubles.get(file) != Some(&why) {
+            tracing::warn!("{}: {why}", file.display());
+            troubles.insert(file.to_owned(), why);
+        }
+    }
+
+    /// A file can be used again.
+    pub fn well(&self, file: &Path) {
+        let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
+        if troubles.remove(file).is_some() {
+            tracing::info!("{} can be written again", file.display());
+        }
+    }
+
+    /// A file is not used any more.
+    pub fn forget(&self, file: &Path) {
+        self.troubles.lock().unwrap_or_else(PoisonError::into_inner).remove(file);
+    }
+
+    /// Looks for as long as the process lives whether there is room for the next write.
+    pub async fn watch(self) {
+        let mut looks = interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            let folder = self.clone();
+            // A disk that hangs holds up a thread, and this task with it.
+            if spawn_blocking(move || folder.look()).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Makes it where it is not there, and looks at the room in it.
+    pub fn look(&self) {
+        if let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(&self.path) {
+            return self.trouble(&self.path, format!("it cannot be made: {error}"));
+        }
+        match statvfs(&self.path) {
+            Ok(about) => {
+                let left = about.blocks_available().saturating_mul(about.fragment_size());
+                if left < LITTLE {
+                    let why =
+                        "its file system is full: what has to be kept waits in memory, and no leases may be granted";
+                    self.trouble(&self.path, why.to_owned());
+                } else {
+                    self.well(&self.path);
+                }
+            }
+            Err(error) => self.trouble(&self.path, format!("it cannot be looked at: {error}")),
+        }
+    }
+
+    /// Every trouble of this moment, for people.
+    pub fn troubles(&self) -> Vec<String> {
+        let troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
+        troubles.iter().map(|(file, why)| format!("{}: {why}", file.display())).collect()
+    }
+}
+
+fn write(file: &Path, content: &[u8]) -> io::Result<()> {
+    if let Some(folder) = file.parent() {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    replace_state_file(file, content)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn until(done: impl Fn() -> bool) {
+        while !done() {
+            thread::park_timeout(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_named_and_tried_until_it_is() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = StateFolder::new(&root.path().join("state"));
+        // Something else lies in its place.
+        fs::create_dir_all(folder.file("kept")).unwrap();
+        let says = Arc::new(Mutex::new(Err("nothing is known".to_owned())));
+        let newest = Arc::clone(&says);
+        let kept = folder.keep("kept", "it cannot be kept", move || newest.lock().unwrap().clone());
+        let says = |content: &str| {
+            *says.lock().unwrap() = Ok(content.as_bytes().to_vec());
+            kept.changed();
+        };
+        let troubled = |why: &str| folder.troubles().iter().any(|trouble| trouble.contains(why));
+        kept.changed();
+        until(|| troubled("nothing is known"));
+        says("one");
+        until(|| troubled("it cannot be kept: it is a folder"));
+        says("two");
+        fs::remove_dir(folder.file("kept")).unwrap();
+        until(|| folder.troubles().is_empty());
+        assert_eq!(fs::read(folder.file("kept")).unwrap(), b"two");
+        says("three");
+        drop(kept);
+        assert_eq!(fs::read(folder.file("kept")).unwrap(), b"three", "what is dropped has been written");
+    }
+
+    #[test]
+    fn the_end_of_a_file_waits_no_longer_than_a_disk_may_hang() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = StateFolder::new(root.path());
+        let (hung, disk) = std::sync::mpsc::channel::<()>();
+        let (begun, begins) = std::sync::mpsc::channel();
+        let disk = Mutex::new(disk);
+        let kept = folder.keep("kept", "it cannot be kept", move || {
+            begun.send(()).unwrap();
+            // As a disk that hangs does, until the other end is dropped.
+            let _ = disk.lock().unwrap().recv();
+            Ok(Vec::new())
+        });
+        kept.changed();
+        begins.recv().unwrap();
+        let began = std::time::Instant::now();
+        drop(kept);
+        assert!(began.elapsed() >= LAST_WRITE, "it was not waited for");
+        drop(hung);
+    }
+}

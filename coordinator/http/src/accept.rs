@@ -1,0 +1,185 @@
+//! Accepts connections and serves HTTP/1.1 on each, with the limits that keep one client from being everybody's problem.
+//! (axum's own server does not arm the timer for request heads.)
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper_util::server::graceful::GracefulShutdown;
+use model_boss_protocol::{ApiError, ErrorCode, ErrorSource};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+
+use crate::bare_errors::BareErrors;
+use crate::door::Door;
+use crate::patience::Patience;
+use crate::peer::Peer;
+
+/// A client that is refused gets this long to send its request, which is not looked at,
+const REFUSAL_HEAD: Duration = Duration::from_millis(50);
+/// and this long to read the answer.
+const REFUSAL_LINGER: Duration = Duration::from_millis(100);
+/// When it may come again.
+const COME_AGAIN: Duration = Duration::from_secs(1);
+/// When the system has no descriptor left, the next try comes after this long.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Connections that are still open after the last answer get this long to close.
+const CLOSE_LIMIT: Duration = Duration::from_secs(1);
+
+/// How large and how slow a request head may be.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerLimits {
+    /// How long a client may be silent.
+    pub patience: Patience,
+    /// The size of a head in bytes.
+    pub header_size: usize,
+    /// Connections that are served at once.
+    pub connections: usize,
+    /// Connections that are refused at once; one more waits in the kernel's backlog.
+    pub refusals: usize,
+}
+
+/// Listening sockets with the door behind them.
+pub struct Server {
+    listeners: Vec<TcpListener>,
+    door: Door,
+    http: http1::Builder,
+    header_size: usize,
+    patience: Patience,
+    places: Arc<Semaphore>,
+    refusals: Arc<Semaphore>,
+}
+
+/// Whether a connection is served.
+enum Place {
+    Served(OwnedSemaphorePermit),
+    Refused(OwnedSemaphorePermit),
+}
+
+impl Server {
+    /// A server on `listeners`, which share its limits.
+    pub fn new(listeners: Vec<TcpListener>, door: Door, limits: ServerLimits) -> Self {
+        let mut http = http1::Builder::new();
+        http.max_header_size(limits.header_size);
+        let [places, refusals] = [limits.connections, limits.refusals].map(|number| Arc::new(Semaphore::new(number)));
+        let (header_size, patience) = (limits.header_size, limits.patience);
+        Self { listeners, door, http, header_size, patience, places, refusals }
+    }
+
+    /// Serves until `stop`, then lets answers under way end.
+    pub async fn run(self, stop: impl Future<Output = ()>) {
+        let mut stop = std::pin::pin!(stop);
+        let graceful = GracefulShutdown::new();
+        let (refusals, refusal) = (Arc::clone(&self.refusals), Arc::new(refusal()));
+        for turn in 0_usize.. {
+            let accepted = async {
+                // A client is at least refused.
+                let refusal = Arc::clone(&refusals).acquire_owned().await.ok()?;
+                let accepted = accept(&self.listeners, turn).await;
+                let place = match Arc::clone(&self.places).try_acquire_owned() {
+                    Ok(place) => Place::Served(place),
+                    Err(_) => Place::Refused(refusal),
+                };
+                Some((accepted, place))
+            };
+            let accepted = tokio::select! {
+                biased;
+                () = &mut stop => break,
+                accepted = accepted => accepted,
+            };
+            // Closed by nobody.
+            let Some((accepted, place)) = accepted else { break };
+            match (accepted, place) {
+                (Ok((stream, client)), Place::Served(place)) => {
+                    let connection = self.connection(stream, client, &graceful);
+                    tokio::spawn(async move {
+                        connection.await;
+                        drop(place);
+                    });
+                }
+                (Ok((stream, _)), Place::Refused(place)) => {
+                    let answer = Arc::clone(&refusal);
+                    tokio::spawn(async move {
+                        refuse(stream, &answer).await;
+                        drop(place);
+                    });
+                }
+                (Err(error), _) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+        drop(self.listeners);
+        if tokio::time::timeout(CLOSE_LIMIT, graceful.shutdown()).await.is_err() {
+            tracing::info!("connections that did not close in time were cut");
+        }
+    }
+
+    fn connection(
+        &self,
+        stream: TcpStream,
+        client: SocketAddr,
+        graceful: &GracefulShutdown,
+    ) -> impl Future<Output = ()> + use<> {
+        let door = match stream.local_addr() {
+            Ok(server) => self.door.clone().of(Peer::new(client, server)),
+            Err(_) => self.door.clone(),
+        };
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "a connection does not take TCP_NODELAY");
+        }
+        let (stream, http) = self.patience.watch(BareErrors::on(stream, self.header_size), &self.http);
+        let connection = graceful.watch(http.serve_connection(stream, door));
+        async move {
+            if let Err(error) = connection.await {
+                // Clients that go away are no news.
+                tracing::debug!(%error, "connection ended");
+            }
+        }
+    }
+}
+
+/// The next connection of any of them.
+async fn accept(listeners: &[TcpListener], turn: usize) -> io::Result<(TcpStream, SocketAddr)> {
+    // A busy one is asked last in its turn.
+    let (last, first) = listeners.split_at(turn % listeners.len().max(1));
+    poll_fn(|cx| {
+        let mut accepted = first.iter().chain(last).map(|listener| listener.poll_accept(cx));
+        accepted.find(Poll::is_ready).unwrap_or(Poll::Pending)
+    })
+    .await
+}
+
+/// What a client is told that cannot be served: the whole answer, made before there is any need for it.
+fn refusal() -> String {
+    let message = "every connection that this coordinator can serve is in use: come again in a moment, close idle \
+                   connections, or raise its limit of file descriptors (ulimit -n)";
+    let error = ApiError::new(ErrorCode::Overloaded, message);
+    let body = error.body(ErrorSource::Coordinator).to_json();
+    format!(
+        "HTTP/1.1 {} Service Unavailable\r\ncontent-type: application/json\r\nretry-after: {}\r\n\
+         connection: close\r\ncontent-length: {}\r\n\r\n{body}",
+        error.status(),
+        COME_AGAIN.as_secs(),
+        body.len()
+    )
+}
+
+/// Gives the answer and closes, soon: others wait to hear the same.
+async fn refuse(mut stream: TcpStream, answer: &str) {
+    let mut scrap = [0; 4_096];
+    // It is answered all the same when it says nothing, or goes away.
+    let _ = timeout(REFUSAL_HEAD, stream.read(&mut scrap)).await;
+    let _ = timeout(REFUSAL_HEAD, stream.write_all(answer.as_bytes())).await;
+    let _ = timeout(REFUSAL_HEAD, stream.shutdown()).await;
+    // A socket that is closed with something unread in it takes its answer back.
+    let read = async { while matches!(stream.read(&mut scrap).await, Ok(1..)) {} };
+    let _ = timeout(REFUSAL_LINGER, read).await;
+}

@@ -1,0 +1,244 @@
+//! Request bodies in, JSON bodies out.
+//!
+//! [`Unread`] is the only way to a request's body, and gives it whole as a [`RequestBody`], which counts against the budget
+//! of memory. What is in it is reached through [`RequestBody::open`] alone, away from the thread that serves sockets when
+//! the body is large; there it is a value of a type, or an object whose size was bounded first.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::{Buf, Bytes};
+use http::StatusCode;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http_body::Body as _;
+use http_body_util::BodyExt;
+use model_boss_config::JsonLimits;
+use model_boss_protocol::{ApiError, ByteCount, ErrorCode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+use tokio::time::{Instant, timeout};
+
+use crate::json;
+use crate::memory::{Admission, HeldMemory};
+use crate::offload::offload;
+
+/// UTF-8's mark of itself.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+/// A client that sends more slowly than this on average is not waited for.
+const LEAST_RATE: u64 = 8 << 10;
+/// So much of the rest of a refused body is read, and thrown away, so that its client reads the refusal.
+const MAX_DISCARDED: u64 = 64 << 20;
+const DISCARD_LIMIT: Duration = Duration::from_secs(10);
+
+/// The body of a request that nobody has read.
+pub struct Unread(Body);
+
+/// A body that was read.
+pub struct RequestBody {
+    bytes: Bytes,
+    memory: HeldMemory,
+    limits: JsonLimits,
+}
+
+/// A body that may be looked at: on this thread, a large one takes no time from others.
+pub struct OpenBody(RequestBody);
+
+/// How large and how slow a body may be, and what may be in it.
+#[derive(Clone, Copy, Debug)]
+pub struct BodyLimits {
+    /// Bytes of the whole body.
+    pub size: ByteCount,
+    /// How long a client may pause.
+    pub patience: Duration,
+    /// How complicated its JSON may be.
+    pub json: JsonLimits,
+}
+
+impl Unread {
+    /// The body of a request that came in.
+    pub const fn new(body: Body) -> Self {
+        Self(body)
+    }
+
+    /// Takes the body out; a second time it is empty.
+    pub fn take(&mut self) -> Self {
+        Self(std::mem::replace(&mut self.0, Body::empty()))
+    }
+
+    /// Reads all of it. It holds as much memory as has arrived. One that says that it is too large is not read at all.
+    pub async fn read(mut self, limits: BodyLimits, memory: HeldMemory) -> Result<RequestBody, ApiError> {
+        let read = collect(&mut self.0, limits, memory).await;
+        if read.is_err() && !self.0.is_end_stream() {
+            tokio::spawn(discard(self.0));
+        }
+        read.map(|(mut bytes, memory)| {
+            // Editors and shells of some systems put it in front of every text.
+            if bytes.starts_with(BYTE_ORDER_MARK) {
+                bytes.advance(BYTE_ORDER_MARK.len());
+            }
+            RequestBody { bytes, memory, limits: limits.json }
+        })
+    }
+}
+
+async fn collect(body: &mut Body, limits: BodyLimits, mut memory: HeldMemory) -> Result<(Bytes, HeldMemory), ApiError> {
+    let too_large =
+        || ApiError::new(ErrorCode::RequestTooLarge, format!("the body is over the limit of {}", limits.size));
+    let too_slow = || ApiError::new(ErrorCode::InvalidRequest, "the rest of the body did not come in time");
+    if body.size_hint().lower() > limits.size.0 {
+        return Err(too_large());
+    }
+    let began = Instant::now();
+    let (mut whole, mut several) = (Bytes::new(), Vec::new());
+    while let Some(frame) = timeout(limits.patience, body.frame()).await.map_err(|_| too_slow())? {
+        let frame = frame.map_err(|_| ApiError::new(ErrorCode::InvalidRequest, "the body ended early"))?;
+        let Ok(data) = frame.into_data() else { continue };
+        let so_far = (whole.len() + several.len() + data.len()) as u64;
+        if so_far > limits.size.0 {
+            return Err(too_large());
+        }
+        if began.elapsed() > limits.patience.saturating_add(Duration::from_secs(so_far / LEAST_RATE)) {
+            return Err(too_slow());
+        }
+        memory.grow(data.len(), Admission::AtDoor)?;
+        // Most bodies are one frame, which is passed on without a copy.
+        if whole.is_empty() && several.is_empty() {
+            whole = data;
+        } else {
+            if several.is_empty() {
+                // Addresses, not memory: a page is taken when it is written to.
+                let expected = usize::try_from(body.size_hint().lower()).unwrap_or(0);
+                several.reserve(whole.len() + data.len() + expected);
+                several.extend_from_slice(&std::mem::take(&mut whole));
+            }
+            several.extend_from_slice(&data);
+        }
+    }
+    Ok((if several.is_empty() { whole } else { Bytes::from(several) }, memory))
+}
+
+/// Reads on without keeping anything: a connection that is closed on a client that still sends never shows it the answer.
+async fn discard(mut body: Body) {
+    let rest = async {
+        let mut discarded = 0;
+        while let Some(Ok(frame)) = body.frame().await {
+            discarded += frame.data_ref().map_or(0, Bytes::len) as u64;
+            if discarded > MAX_DISCARDED {
+                return;
+            }
+        }
+    };
+    // Whether it came to its end makes no difference.
+    _ = timeout(DISCARD_LIMIT, rest).await;
+}
+
+impl RequestBody {
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Its bytes.
+    pub fn size(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Looks at it, away from the thread that serves sockets when it is large.
+    pub async fn open<T: Send + 'static>(
+        self,
+        look: impl FnOnce(OpenBody) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        offload(self.bytes.len(), move || look(OpenBody(self))).await
+    }
+
+    /// The body as a value; an error names the field.
+    pub async fn parse<T: DeserializeOwned + Send + 'static>(self) -> Result<T, ApiError> {
+        self.open(|mut body| body.parse()).await
+    }
+
+    /// The same, where nothing at all means the default.
+    pub async fn parse_or_default<T: DeserializeOwned + Default + Send + 'static>(self) -> Result<T, ApiError> {
+        if self.is_empty() { Ok(T::default()) } else { self.parse().await }
+    }
+
+    /// The bytes, which hold their memory until they are dropped.
+    pub fn into_bytes(self) -> Bytes {
+        self.memory.keep(self.bytes)
+    }
+}
+
+impl OpenBody {
+    /// Its bytes.
+    pub fn bytes(&self) -> &Bytes {
+        &self.0.bytes
+    }
+
+    /// The limits for what is in it.
+    pub fn limits(&self) -> JsonLimits {
+        self.0.limits
+    }
+
+    /// It as an object. The memory of that stays held until the body has another content.
+    pub fn object(&mut self) -> Result<Map<String, Value>, ApiError> {
+        let RequestBody { bytes, memory, limits } = &mut self.0;
+        json::object(bytes, *limits, memory, Admission::AtDoor)
+    }
+
+    /// Another content, for which `more` bytes than now are needed at most.
+    pub fn rewrite(
+        &mut self,
+        more: usize,
+        write: impl FnOnce(&Bytes) -> Result<Bytes, ApiError>,
+    ) -> Result<(), ApiError> {
+        self.0.memory.grow(self.0.bytes.len() + more, Admission::AtDoor)?;
+        let bytes = write(&self.0.bytes)?;
+        self.replace(bytes);
+        Ok(())
+    }
+
+    /// A content that was made of [`Self::object`], whose memory is given back.
+    pub fn replace(&mut self, bytes: impl Into<Bytes>) {
+        self.0.bytes = bytes.into();
+        self.0.memory.shrink_to(self.0.bytes.len());
+    }
+
+    /// The body as it is now.
+    pub fn close(self) -> RequestBody {
+        self.0
+    }
+
+    fn parse<T: DeserializeOwned>(&mut self) -> Result<T, ApiError> {
+        let RequestBody { bytes, memory, limits } = &mut self.0;
+        json::make_room(bytes, *limits, memory, Admission::AtDoor)?;
+        // A list would do for a struct otherwise, field by field.
+        if bytes.iter().find(|byte| !byte.is_ascii_whitespace()).is_some_and(|first| *first != b'{') {
+            return Err(ApiError::new(ErrorCode::InvalidRequest, "the body is not a JSON object"));
+        }
+        serde_json::from_slice(bytes).map_err(|error| {
+            let message = format!("the body cannot be read: {error}");
+            let field = message.split('`').nth(1).map(str::to_owned);
+            let refused = ApiError::new(ErrorCode::InvalidRequest, message);
+            match field {
+                Some(field) => refused.with_param(field),
+                None => refused,
+            }
+        })
+    }
+}
+
+/// A value as a JSON answer.
+pub fn json(value: &impl Serialize) -> Result<Response, ApiError> {
+    json_with(StatusCode::OK, value)
+}
+
+/// A value as a JSON answer with a status.
+pub fn json_with(status: StatusCode, value: &impl Serialize) -> Result<Response, ApiError> {
+    let text = serde_json::to_vec(value)
+        .map_err(|error| ApiError::new(ErrorCode::Internal, format!("the answer cannot be written: {error}")))?;
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(response)
+}

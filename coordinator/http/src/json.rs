@@ -1,0 +1,172 @@
+//! JSON from outside, measured before it is taken apart: how deep it nests, how many values it has, and how much memory a
+//! document of it would take. One pass over the bytes that allocates nothing.
+
+use memchr::memchr2;
+use model_boss_config::JsonLimits;
+use model_boss_protocol::{ApiError, ErrorCode};
+use serde_json::{Map, Value};
+
+use crate::memory::{Admission, HeldMemory};
+
+/// What a document takes in memory: a `Value` is 32 bytes and lists grow by doubling; the first field of an object takes a
+/// node of a B-tree for eleven; nodes are at least half full; a text is an allocation of its own.
+const VALUE: usize = 64;
+const OBJECT: usize = 640;
+const FIELD: usize = 160;
+const TEXT: usize = 32;
+
+/// What a JSON text holds, without knowing yet whether it is one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct JsonShape {
+    /// At least as many as there are.
+    values: usize,
+    objects: usize,
+    fields: usize,
+    texts: usize,
+    bytes: usize,
+}
+
+impl JsonShape {
+    /// Measures a text. One that nests too deeply is refused here, before any parser sees it.
+    pub(crate) fn of(text: &[u8], limits: JsonLimits) -> Result<Self, ApiError> {
+        let mut shape = Self { values: 1, bytes: text.len(), ..Self::default() };
+        let (mut depth, mut at) = (0_usize, 0);
+        while let Some(byte) = text.get(at) {
+            at += 1;
+            match byte {
+                b'"' => {
+                    shape.texts += 1;
+                    at = text_end(text, at);
+                }
+                b'{' | b'[' => {
+                    depth += 1;
+                    if depth > limits.depth {
+                        let message = format!("the body nests values more than {} deep", limits.depth);
+                        return Err(ApiError::new(ErrorCode::InvalidRequest, message));
+                    }
+                    shape.objects += usize::from(*byte == b'{');
+                    shape.values += 1;
+                }
+                b'}' | b']' => depth = depth.saturating_sub(1),
+                b',' => shape.values += 1,
+                b':' => shape.fields += 1,
+                _ => {}
+            }
+        }
+        Ok(shape)
+    }
+
+    /// The same, of a text that is to become a document.
+    fn of_document(text: &[u8], limits: JsonLimits) -> Result<Self, ApiError> {
+        let shape = Self::of(text, limits)?;
+        if shape.values > limits.values {
+            let message = format!("the body has more than {} values; limits.json_values sets how many", limits.values);
+            return Err(ApiError::new(ErrorCode::InvalidRequest, message));
+        }
+        Ok(shape)
+    }
+
+    /// Bytes that a document of this shape takes at most.
+    const fn document(&self) -> usize {
+        self.values * VALUE + self.objects * OBJECT + self.fields * FIELD + self.texts * TEXT + self.bytes
+    }
+}
+
+/// Behind the quote that ends the text whose content begins at `at`, or the end of the body.
+fn text_end(body: &[u8], mut at: usize) -> usize {
+    while let Some(next) = body.get(at..).and_then(|rest| memchr2(b'"', b'\\', rest)) {
+        at += next + 1;
+        if body[at - 1] == b'"' {
+            return at;
+        }
+        // Whatever stands behind a backslash ends nothing.
+        at += 1;
+    }
+    body.len()
+}
+
+/// Holds the memory for taking a text apart, and for the same again in other words.
+pub fn make_room(
+    text: &[u8],
+    limits: JsonLimits,
+    memory: &mut HeldMemory,
+    admission: Admission,
+) -> Result<(), ApiError> {
+    let shape = JsonShape::of_document(text, limits)?;
+    Ok(memory.grow(2 * shape.document() + text.len(), admission)?)
+}
+
+/// A text as an object, whose memory is held first.
+pub fn object(
+    text: &[u8],
+    limits: JsonLimits,
+    memory: &mut HeldMemory,
+    admission: Admission,
+) -> Result<Map<String, Value>, ApiError> {
+    make_room(text, limits, memory, admission)?;
+    serde_json::from_slice(text)
+        .map_err(|error| ApiError::new(ErrorCode::InvalidRequest, format!("the body is not a JSON object: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::MemoryBudget;
+    use model_boss_protocol::ByteCount;
+    use proptest::prelude::*;
+
+    const LIMITS: JsonLimits = JsonLimits { depth: 64, values: 1_000 };
+
+    #[test]
+    fn values_are_counted_and_texts_jumped_over() {
+        let shape = JsonShape::of(br#"{"a":[1,2,{"b":"[[[,,,:::\"{{"}],"c":null}"#, LIMITS).unwrap();
+        assert_eq!((shape.objects, shape.fields, shape.texts), (2, 3, 4));
+        assert!((7..10).contains(&shape.values), "{shape:?}");
+    }
+
+    #[test]
+    fn op_10_what_is_too_much_is_refused_before_it_takes_memory() {
+        let budget = MemoryBudget::new(ByteCount::mib(256));
+        let take_apart = |text: &str| object(text.as_bytes(), LIMITS, &mut budget.holder(), Admission::AtDoor);
+        for (text, word) in [
+            (format!("{}{}", "[".repeat(65), "]".repeat(65)), "64 deep"),
+            (format!("{{\"a\":[{}1]}}", "0,".repeat(1_000)), "1000 values"),
+            (format!("{{{}\"x\":0}}", "\"a\":0,".repeat(1_000)), "1000 values"),
+            (format!("{{\"a\":[{}1]}}", "{},".repeat(1_000)), "1000 values"),
+        ] {
+            let error = take_apart(&text).unwrap_err();
+            assert!(error.message.contains(word), "{error}");
+        }
+        assert!(take_apart("{\"a\":[1,2]}").is_ok());
+        assert_eq!(budget.figures().used, ByteCount::ZERO);
+    }
+
+    fn document() -> impl Strategy<Value = Value> {
+        let leaf =
+            prop_oneof![Just(Value::Null), any::<i64>().prop_map(Value::from), "\\PC{0,20}".prop_map(Value::from)];
+        leaf.prop_recursive(6, 200, 20, |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..20).prop_map(Value::from),
+                proptest::collection::btree_map("\\PC{0,6}", inner, 0..20)
+                    .prop_map(|fields| Value::Object(fields.into_iter().collect())),
+            ]
+        })
+    }
+
+    fn values(value: &Value) -> usize {
+        1 + match value {
+            Value::Array(list) => list.iter().map(values).sum(),
+            Value::Object(fields) => fields.values().map(values).sum(),
+            _ => 0,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_document_has_more_values_than_were_counted(value in document()) {
+            let text = value.to_string();
+            let shape = JsonShape::of(text.as_bytes(), LIMITS).unwrap();
+            prop_assert!(values(&value) <= shape.values, "{} of {text}", values(&value));
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! HTTP as the coordinator speaks it: connections and their limits, request bodies within one budget of memory, errors in the
+//! shape of each dialect, and pooled connections to engines. Knows nothing of models or of what its routes do.
+
+pub mod accept;
+pub mod bare_errors;
+pub mod body;
+pub mod door;
+pub mod error;
+pub mod headers;
+pub mod json;
+pub mod memory;
+pub mod offload;
+pub mod origin;
+pub mod path;
+pub mod patience;
+pub mod peek;
+pub mod peer;
+pub mod upstream;

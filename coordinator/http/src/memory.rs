@@ -1,0 +1,242 @@
+//! One budget for the memory that requests and answers hold while they are in flight: bodies as they arrive, bodies of
+//! requests that wait, documents taken apart, answers that are collected. Knows numbers of bytes only.
+//!
+//! Nothing waits for memory, so no two requests can wait for each other: what finds too little is refused at once and gives
+//! back what it held. Small requests are served first without a queue: a holder may grow only while no more than its own
+//! size would be left free, the dynamic threshold of Choudhury and Hahne for shared buffers (1998). A few large holders
+//! therefore always leave room for a small one, and one large holder may take half of an empty budget.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use model_boss_protocol::{ApiError, ByteCount, ErrorCode};
+
+/// Uploads end and answers are read within seconds.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// The memory of everything in flight.
+#[derive(Clone, Debug)]
+pub struct MemoryBudget(Arc<Counters>);
+
+#[derive(Debug)]
+struct Counters {
+    limit: u64,
+    used: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// Memory that was granted. It is given back when this is dropped.
+#[derive(Debug)]
+pub struct HeldMemory {
+    budget: MemoryBudget,
+    bytes: u64,
+}
+
+/// Whether a request was accepted before it asks for memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// It is still at the door, and can be refused without a loss: the threshold holds for it.
+    AtDoor,
+    /// It was accepted: whatever is free is for it.
+    Accepted,
+}
+
+/// Memory was not granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryError {
+    /// Others hold it.
+    #[error("too much memory is in use by other requests")]
+    Busy,
+    /// No single request may hold as much.
+    #[error("one request may hold {0} of memory at most, half of limits.request_memory")]
+    Never(ByteCount),
+}
+
+/// The figures of the budget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct MemoryUse {
+    /// Held now.
+    pub used: ByteCount,
+    /// `limits.request_memory`.
+    pub limit: ByteCount,
+    /// Times that memory was refused, since the start.
+    pub refused: u64,
+}
+
+impl MemoryBudget {
+    /// So much in all.
+    pub fn new(limit: ByteCount) -> Self {
+        Self(Arc::new(Counters { limit: limit.0, used: AtomicU64::new(0), refused: AtomicU64::new(0) }))
+    }
+
+    /// A holder that holds nothing yet.
+    pub fn holder(&self) -> HeldMemory {
+        HeldMemory { budget: self.clone(), bytes: 0 }
+    }
+
+    /// The figures now.
+    pub fn figures(&self) -> MemoryUse {
+        MemoryUse {
+            used: ByteCount(self.0.used.load(Ordering::Relaxed)),
+            limit: ByteCount(self.0.limit),
+            refused: self.0.refused.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl HeldMemory {
+    /// What is held.
+    #[cfg(test)]
+    const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Holds so much more, or nothing more.
+    pub fn grow(&mut self, bytes: usize, admission: Admission) -> Result<(), MemoryError> {
+        let counters = &*self.budget.0;
+        let bytes = bytes as u64;
+        let held = self.bytes.saturating_add(bytes);
+        if held > counters.limit / 2 {
+            counters.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(MemoryError::Never(ByteCount(counters.limit / 2)));
+        }
+        let left_to_others = match admission {
+            Admission::AtDoor => held,
+            Admission::Accepted => 0,
+        };
+        let granted = counters.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+            let used = used.saturating_add(bytes);
+            (used.saturating_add(left_to_others) <= counters.limit).then_some(used)
+        });
+        if granted.is_err() {
+            counters.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(MemoryError::Busy);
+        }
+        self.bytes = held;
+        Ok(())
+    }
+
+    /// Holds so much, where more than now can be had.
+    pub fn resize(&mut self, bytes: usize, admission: Admission) -> Result<(), MemoryError> {
+        self.shrink_to(bytes);
+        let more = (bytes as u64).saturating_sub(self.bytes);
+        if more > 0 { self.grow(usize::try_from(more).unwrap_or(usize::MAX), admission) } else { Ok(()) }
+    }
+
+    /// Gives back what is held over `bytes`.
+    pub(crate) fn shrink_to(&mut self, bytes: usize) {
+        let over = self.bytes.saturating_sub(bytes as u64);
+        self.budget.0.used.fetch_sub(over, Ordering::Relaxed);
+        self.bytes -= over;
+    }
+
+    /// `bytes` that hold this memory until the last reference to them is dropped.
+    pub fn keep(mut self, bytes: impl AsRef<[u8]> + Send + 'static) -> Bytes {
+        self.shrink_to(bytes.as_ref().len());
+        Bytes::from_owner(Kept { bytes, _memory: self })
+    }
+}
+
+impl Drop for HeldMemory {
+    fn drop(&mut self) {
+        self.budget.0.used.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+struct Kept<T> {
+    bytes: T,
+    _memory: HeldMemory,
+}
+
+impl<T: AsRef<[u8]>> AsRef<[u8]> for Kept<T> {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes.as_ref()
+    }
+}
+
+impl From<MemoryError> for ApiError {
+    fn from(error: MemoryError) -> Self {
+        match error {
+            MemoryError::Busy => Self::new(ErrorCode::Overloaded, format!("{error}; send again, or less at once"))
+                .retry_after(RETRY_AFTER),
+            MemoryError::Never(_) => Self::new(ErrorCode::RequestTooLarge, error.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LIMIT: usize = 1_000;
+
+    fn budget() -> MemoryBudget {
+        MemoryBudget::new(ByteCount(LIMIT as u64))
+    }
+
+    fn used(budget: &MemoryBudget) -> u64 {
+        budget.figures().used.0
+    }
+
+    #[test]
+    fn what_is_dropped_is_given_back() {
+        let budget = budget();
+        let mut held = budget.holder();
+        held.grow(300, Admission::AtDoor).unwrap();
+        let kept = held.keep(vec![0; 100]);
+        assert_eq!(used(&budget), 100);
+        let slice = kept.slice(10..20);
+        drop(kept);
+        assert_eq!(used(&budget), 100, "a slice keeps the whole");
+        drop(slice);
+        assert_eq!(used(&budget), 0);
+    }
+
+    #[test]
+    fn op_10_large_holders_leave_room_for_small_ones() {
+        let budget = budget();
+        let mut large: Vec<HeldMemory> = (0..9).map(|_| budget.holder()).collect();
+        // All grow together, as uploads do, until each was refused.
+        let mut grow = || large.iter_mut().filter_map(|held| held.grow(1, Admission::AtDoor).ok()).count();
+        while grow() > 0 {}
+        assert!(large.iter().all(|held| held.bytes() == 100), "{large:?}");
+        let mut small = budget.holder();
+        assert_eq!(small.grow(50, Admission::AtDoor), Ok(()));
+        assert_eq!(small.grow(1, Admission::AtDoor), Err(MemoryError::Busy));
+        assert_eq!(small.grow(50, Admission::Accepted), Ok(()));
+        // One gives up, and the others go on.
+        large.pop();
+        assert!(large[0].grow(1, Admission::Accepted).is_ok());
+        assert_eq!(budget.figures().refused, 10);
+    }
+
+    #[test]
+    fn what_can_never_be_held_is_said() {
+        let mut held = budget().holder();
+        assert_eq!(held.grow(LIMIT / 2 + 1, Admission::Accepted), Err(MemoryError::Never(ByteCount(500))));
+        assert_eq!(held.grow(usize::MAX, Admission::AtDoor), Err(MemoryError::Never(ByteCount(500))));
+        assert_eq!(ApiError::from(MemoryError::Busy).retry_after, Some(RETRY_AFTER));
+    }
+
+    proptest! {
+        #[test]
+        fn op_10_the_sum_of_what_is_held_is_what_is_used(steps in proptest::collection::vec((0..6_usize, 0..400_usize, 0..3), 0..200)) {
+            let budget = budget();
+            let mut holders: Vec<HeldMemory> = (0..6).map(|_| budget.holder()).collect();
+            for (at, bytes, act) in steps {
+                match act {
+                    0 => _ = holders[at].grow(bytes, Admission::AtDoor),
+                    1 => _ = holders[at].grow(bytes, Admission::Accepted),
+                    _ => holders[at].shrink_to(bytes),
+                }
+                prop_assert_eq!(used(&budget), holders.iter().map(HeldMemory::bytes).sum::<u64>());
+                prop_assert!(used(&budget) <= LIMIT as u64);
+            }
+            drop(holders);
+            prop_assert_eq!(used(&budget), 0);
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Work on large texts leaves the thread that serves sockets: every stream waits for that one.
+
+use std::sync::{Arc, OnceLock};
+
+use model_boss_protocol::{ApiError, ErrorCode};
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+
+/// Work on fewer bytes takes less time than a change of threads is worth.
+const LARGE: usize = 64 << 10;
+
+/// Does `work`, which looks at `bytes` bytes: here, or on another thread when they are many. As many large ones as half the
+/// processors are worked on at once, so that some are left for sockets.
+pub async fn offload<T: Send + 'static>(
+    bytes: usize,
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    static PLACES: OnceLock<Arc<Semaphore>> = OnceLock::new();
+
+    if bytes <= LARGE {
+        return work();
+    }
+    let places = PLACES.get_or_init(|| {
+        let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Arc::new(Semaphore::new((processors / 2).max(1)))
+    });
+    // Never closed. The place goes with the work, which goes on when its request ends.
+    let place = Arc::clone(places).acquire_owned().await;
+    let done = spawn_blocking(move || {
+        let done = work();
+        drop(place);
+        done
+    });
+    done.await.unwrap_or_else(|_| {
+        Err(ApiError::new(ErrorCode::Internal, "the coordinator made a mistake; its log says more"))
+    })
+}

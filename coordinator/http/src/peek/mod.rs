@@ -1,0 +1,418 @@
+//! What scheduling needs to know of a request's body, read without taking the body apart, and the same body without the
+//! fields that are ours (RC-2). Everything else in it is the worker's business.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue};
+use model_boss_config::JsonLimits;
+use model_boss_dialects::{LinkSearch, link_refused};
+use model_boss_protocol::{ApiError, ClientId, ErrorCode, KeepAlive, Priority, Thinking};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::json::JsonShape;
+
+/// A client's own name for itself is at most this long.
+const MAX_CLIENT_ID: usize = 128;
+/// Names of unknown fields are repeated in a header up to this many bytes.
+const MAX_UNKNOWN: usize = 512;
+/// Fields of the body itself: OpenAI's longest request has not fifty.
+const MAX_FIELDS: usize = 1_024;
+/// A field that is read into a value, here or for an engine, is short: each byte of it may take a hundred of memory.
+const MAX_FIELD: usize = 64 << 10;
+/// The longest deadline that can be asked for.
+const MAX_BUDGET_S: f64 = 7.0 * 86_400.0;
+
+/// What scheduling needs to know.
+#[derive(Debug, Default, PartialEq)]
+pub struct Peeked {
+    /// The model, or nothing.
+    pub model: Option<String>,
+    /// Whether the answer is to be streamed.
+    pub stream: bool,
+    /// Who asks.
+    pub client: Option<ClientId>,
+    /// How important it is, as the client says.
+    pub priority: Option<Priority>,
+    /// The task it names.
+    pub task: Option<String>,
+    /// How long the model should stay.
+    pub keep_alive: Option<KeepAlive>,
+    /// How long the client will wait in all.
+    pub budget: Option<Duration>,
+    /// Whether it may be served by another rung than the first.
+    pub no_fallback: bool,
+    /// Whether models that can think aloud do, and for how long, as the client says to us.
+    pub thinking: Option<Thinking>,
+    /// Fields that begin with `x_` and mean nothing to us, as a header value.
+    pub unknown: Option<HeaderValue>,
+    /// Whether the body holds fields that must not go on.
+    strip: bool,
+}
+
+/// Reads the fields in `body`.
+pub fn peek(body: &[u8], headers: &HeaderMap, limits: JsonLimits) -> Result<Peeked, ApiError> {
+    // Fields that are skipped would not be checked for this otherwise.
+    let text = std::str::from_utf8(body).map_err(malformed)?;
+    JsonShape::of(body, limits)?;
+    let mut json = serde_json::Deserializer::from_str(text);
+    let (fields, link) =
+        json.deserialize_map(Fields).and_then(|found| json.end().map(|()| found)).map_err(malformed)?;
+    if let Some(place) = link {
+        return Err(link_refused(place));
+    }
+    let mut peeked = Peeked::default();
+    let mut unknown = String::new();
+    for (name, value) in fields {
+        peeked.strip |= is_ours(&name);
+        peeked.take(&name, value, &mut unknown)?;
+    }
+    peeked.unknown = HeaderValue::from_str(&unknown).ok().filter(|value| !value.is_empty());
+    peeked.fill_from(headers)?;
+    Ok(peeked)
+}
+
+/// Who asks, by its header alone; `default` for everybody who does not say.
+pub fn client_in(headers: &HeaderMap, default: &str) -> Result<ClientId, ApiError> {
+    Ok(named_client(headers)?.unwrap_or_else(|| ClientId::from(default)))
+}
+
+/// The client that the header names, if it names one.
+pub fn named_client(headers: &HeaderMap) -> Result<Option<ClientId>, ApiError> {
+    let mut peeked = Peeked::default();
+    peeked.fill_from(headers)?;
+    Ok(peeked.client)
+}
+
+impl Peeked {
+    /// Whether the body that goes on differs from the one that came.
+    pub fn is_rewritten(&self, changes: &Changes<'_>) -> bool {
+        self.strip || !changes.are_none()
+    }
+
+    /// The body that goes on: the same bytes, without the fields that are ours and with those that `changes` adds.
+    pub fn forwarded(&self, body: &Bytes, changes: &Changes<'_>) -> Result<Bytes, ApiError> {
+        if !self.is_rewritten(changes) {
+            return Ok(body.clone());
+        }
+        let mut json = serde_json::Deserializer::from_slice(body);
+        let rewrite = Rewrite { capacity: body.len() + changes.size(), changes };
+        json.deserialize_map(rewrite).map(Bytes::from).map_err(malformed)
+    }
+
+    fn take(&mut self, name: &str, value: &RawValue, unknown: &mut String) -> Result<(), ApiError> {
+        match name {
+            "model" => self.model = read::<Option<String>>(name, value, "a text")?.filter(|model| !model.is_empty()),
+            "stream" => self.stream = read::<Option<bool>>(name, value, "true or false")?.unwrap_or(false),
+            "x_client_id" => {
+                self.client =
+                    read::<Option<String>>(name, value, "a text")?.map(|id| client_id(name, &id)).transpose()?;
+            }
+            "x_priority" => {
+                self.priority = read(name, value, "a number from 0 to 9, or interactive, normal or batch")?;
+            }
+            "x_task" => self.task = read(name, value, "a text")?,
+            "x_keep_alive" => self.keep_alive = read(name, value, KEEP_ALIVE)?,
+            // Our own spelling wins over Ollama's.
+            "keep_alive" => {
+                let plain = read(name, value, KEEP_ALIVE)?;
+                self.keep_alive = self.keep_alive.or(plain);
+            }
+            "x_budget_s" => {
+                self.budget = read::<Option<f64>>(name, value, "a number")?.map(|s| budget(name, s)).transpose()?;
+            }
+            "x_fallback" => {
+                let word = read::<Option<String>>(name, value, "a text")?;
+                self.no_fallback = word.map(|word| fallback(name, &word)).transpose()?.is_some();
+            }
+            "x_thinking" => {
+                let said = read::<Option<serde_json::Value>>(name, value, "a value")?;
+                self.thinking = said.map(|said| Thinking::of_field(name, &said)).transpose()?;
+            }
+            // Not ours, but taken apart on its way to an engine.
+            THINKING | EFFORT | TEMPLATE | LLAMA_BUDGET => check_length(name, value)?,
+            _ => {
+                if unknown.len() + name.len() < MAX_UNKNOWN {
+                    if !unknown.is_empty() {
+                        unknown.push_str(", ");
+                    }
+                    unknown.extend(name.chars().map(|c| if c.is_ascii_graphic() && c != ',' { c } else { '?' }));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The same metadata as headers, for clients that cannot add fields. The body wins.
+    fn fill_from(&mut self, headers: &HeaderMap) -> Result<(), ApiError> {
+        let get = |name: &str| match headers.get(name).map(|value| value.to_str()) {
+            None => Ok(None),
+            Some(Ok(text)) => Ok(Some(text.trim())),
+            Some(Err(_)) => Err(ApiError::invalid(name, format!("the header '{name}' is not plain text"))),
+        };
+        fn parse<T: std::str::FromStr<Err: fmt::Display>>(name: &str, text: &str) -> Result<T, ApiError> {
+            text.parse().map_err(|error: T::Err| ApiError::invalid(name, format!("'{name}': {error}")))
+        }
+        if let (None, Some(text)) = (&self.client, get("x-client-id")?) {
+            self.client = Some(client_id("x-client-id", text)?);
+        }
+        if let (None, Some(text)) = (self.priority, get("x-priority")?) {
+            self.priority = Some(parse("x-priority", text)?);
+        }
+        if let (None, Some(text)) = (&self.task, get("x-task")?) {
+            self.task = Some(text.to_owned());
+        }
+        if let (None, Some(text)) = (self.keep_alive, get("x-keep-alive")?) {
+            // A header cannot tell a number from a text: bare digits are seconds, as in JSON.
+            let seconds = text.parse().ok().and_then(|s: f64| serde_json::from_value(s.into()).ok());
+            self.keep_alive = Some(seconds.map_or_else(|| parse("x-keep-alive", text), Ok)?);
+        }
+        if let (None, Some(text)) = (self.budget, get("x-budget-s")?) {
+            self.budget = Some(budget("x-budget-s", parse("x-budget-s", text)?)?);
+        }
+        if let (None, Some(text)) = (self.thinking, get("x-thinking")?) {
+            self.thinking = Some(parse("x-thinking", text)?);
+        }
+        if let Some(text) = get("x-fallback")? {
+            fallback("x-fallback", text)?;
+            self.no_fallback = true;
+        }
+        Ok(())
+    }
+}
+
+const KEEP_ALIVE: &str = "seconds as a number, or a duration such as \"5m\"";
+
+fn is_ours(name: &str) -> bool {
+    name.starts_with("x_") || name == "keep_alive"
+}
+
+fn read<'a, T: serde::Deserialize<'a>>(name: &str, value: &'a RawValue, expected: &str) -> Result<T, ApiError> {
+    check_length(name, value)?;
+    serde_json::from_str(value.get())
+        .map_err(|error| ApiError::invalid(name, format!("'{name}' must be {expected}: {}", plain(&error))))
+}
+
+fn check_length(name: &str, value: &RawValue) -> Result<(), ApiError> {
+    if value.get().len() <= MAX_FIELD {
+        return Ok(());
+    }
+    Err(ApiError::invalid(name, format!("'{name}' is longer than {MAX_FIELD} bytes")))
+}
+
+fn client_id(name: &str, text: &str) -> Result<ClientId, ApiError> {
+    if text.is_empty() || text.len() > MAX_CLIENT_ID || text.chars().any(char::is_control) {
+        return Err(ApiError::invalid(name, format!("'{name}' must have 1 to {MAX_CLIENT_ID} printable characters")));
+    }
+    Ok(ClientId::from(text))
+}
+
+fn budget(name: &str, seconds: f64) -> Result<Duration, ApiError> {
+    if seconds > 0.0 && seconds <= MAX_BUDGET_S {
+        return Ok(Duration::from_secs_f64(seconds));
+    }
+    Err(ApiError::invalid(name, format!("'{name}' must be more than 0 and at most {MAX_BUDGET_S} seconds")))
+}
+
+fn fallback(name: &str, word: &str) -> Result<(), ApiError> {
+    if word == "none" { Ok(()) } else { Err(ApiError::invalid(name, format!("'{name}' can only be \"none\""))) }
+}
+
+fn malformed(error: impl fmt::Display) -> ApiError {
+    ApiError::new(ErrorCode::InvalidRequest, format!("the body is not a JSON object: {error}"))
+}
+
+/// The message without the position, which would be one inside the field.
+fn plain(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    text.split(" at line ").next().unwrap_or_default().to_owned()
+}
+
+/// Collects the few fields that matter, and the place of the first link; everything else is checked to be JSON and skipped.
+struct Fields;
+
+impl<'de> Visitor<'de> for Fields {
+    type Value = (Vec<(Cow<'de, str>, &'de RawValue)>, Option<String>);
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let (mut fields, mut link, mut count) = (Vec::new(), None, 0);
+        while let Some(Name(name)) = map.next_key()? {
+            count += 1;
+            if count > MAX_FIELDS {
+                return Err(serde::de::Error::custom(format_args!("it has more than {MAX_FIELDS} fields")));
+            }
+            if is_ours(&name) || READ.contains(&&*name) {
+                fields.push((name, map.next_value()?));
+            } else if let Some(search) = LinkSearch::in_field(&name) {
+                let within = map.next_value_seed(search)?;
+                link = link.or_else(|| within.map(|place| format!("{name}{place}")));
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok((fields, link))
+    }
+}
+
+/// What a task changes in a body.
+#[derive(Default)]
+pub struct Changes<'a> {
+    /// `model` is taken out: what serves the request is put in when that is known.
+    pub without_model: bool,
+    /// Fields that a request gets that does not set them, or sets them to `null`.
+    pub defaults: Option<&'a BTreeMap<String, serde_json::Value>>,
+    /// Whether models that can think aloud do, and for how long.
+    pub thinking: Option<Wish>,
+}
+
+/// Who says whether models think.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// The request, to us: nothing else it says counts.
+    Request(Thinking),
+    /// Its task: what the request says to the model goes before.
+    Task(Thinking),
+}
+
+/// Two names of one field: a request that sets one of them wants no default for the other.
+const SAME: [(&str, &str); 2] = [("max_tokens", "max_completion_tokens"), ("repetition_penalty", "repeat_penalty")];
+/// The wish about thinking, as workers and dialects read it; in Anthropic's form, which its own API reads too.
+const THINKING: &str = "thinking";
+/// OpenAI's word for it.
+const EFFORT: &str = "reasoning_effort";
+/// Where chat templates take their variables from, the switch of thinking among them.
+const TEMPLATE: &str = "chat_template_kwargs";
+/// llama.cpp's field for a budget.
+const LLAMA_BUDGET: &str = "thinking_budget_tokens";
+/// Fields that are looked at besides ours.
+const READ: [&str; 6] = ["model", "stream", THINKING, EFFORT, TEMPLATE, LLAMA_BUDGET];
+
+impl Changes<'_> {
+    fn are_none(&self) -> bool {
+        !self.without_model && self.defaults.is_none_or(BTreeMap::is_empty) && self.thinking.is_none()
+    }
+
+    /// Bytes that are added at most; defaults are an operator's, and short.
+    pub fn size(&self) -> usize {
+        let defaults = self.defaults.into_iter().flatten();
+        256 + defaults.map(|(name, value)| name.len() + value.to_string().len() + 4).sum::<usize>()
+    }
+
+    fn default_for(&self, name: &str) -> bool {
+        self.defaults.is_some_and(|defaults| defaults.contains_key(name))
+    }
+}
+
+/// Writes the object again without the fields that are ours and with a task's; values keep their bytes.
+struct Rewrite<'a> {
+    capacity: usize,
+    changes: &'a Changes<'a>,
+}
+
+impl Rewrite<'_> {
+    /// What the request does not say and the task does.
+    fn add<E: serde::de::Error>(&self, body: &mut Vec<u8>, said: &Said) -> Result<(), E> {
+        for (name, value) in self.changes.defaults.into_iter().flatten() {
+            let same = SAME.iter().find_map(|(a, b)| match name.as_str() {
+                name if name == *a => Some(*b),
+                name if name == *b => Some(*a),
+                _ => None,
+            });
+            if !said.names.contains(name) && same.is_none_or(|same| !said.names.contains(same)) {
+                field(body, name)?;
+                serde_json::to_writer(&mut *body, value).map_err(E::custom)?;
+            }
+        }
+        if let Some(thinking) = self.thinking(said) {
+            field(body, THINKING)?;
+            serde_json::to_writer(&mut *body, &thinking.to_field()).map_err(E::custom)?;
+        }
+        Ok(())
+    }
+
+    /// What is to be added about thinking.
+    fn thinking(&self, said: &Said) -> Option<Thinking> {
+        match self.changes.thinking? {
+            Wish::Request(thinking) => Some(thinking),
+            Wish::Task(_) if said.names.contains(THINKING) || said.names.contains(EFFORT) => None,
+            // A template's switch says whether, and the task still says how long.
+            Wish::Task(thinking) => {
+                Thinking::of_chat(None, said.template.as_ref(), None, Some(thinking)).ok().flatten()
+            }
+        }
+    }
+}
+
+/// What the request says itself.
+#[derive(Default)]
+struct Said {
+    names: BTreeSet<String>,
+    /// The variables of its chat template.
+    template: Option<serde_json::Value>,
+}
+
+/// The beginning of a field.
+fn field<E: serde::de::Error>(body: &mut Vec<u8>, name: &str) -> Result<(), E> {
+    if body.len() > 1 {
+        body.push(b',');
+    }
+    serde_json::to_writer(&mut *body, name).map_err(E::custom)?;
+    body.push(b':');
+    Ok(())
+}
+
+impl<'de> Visitor<'de> for Rewrite<'_> {
+    type Value = Vec<u8>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vec<u8>, A::Error> {
+        let mut body = Vec::with_capacity(self.capacity);
+        let mut said = Said::default();
+        body.push(b'{');
+        while let Some(Name(name)) = map.next_key()? {
+            let value: &RawValue = map.next_value()?;
+            if is_ours(&name) || (self.changes.without_model && name == "model") {
+                continue;
+            }
+            // Nothing said is what a default is for.
+            if value.get() == "null" && (self.changes.default_for(&name) || name == THINKING) {
+                continue;
+            }
+            if name == THINKING && matches!(self.changes.thinking, Some(Wish::Request(_))) {
+                continue;
+            }
+            field(&mut body, &name)?;
+            body.extend_from_slice(value.get().as_bytes());
+            if name == TEMPLATE && self.changes.thinking.is_some() {
+                said.template = serde_json::from_str(value.get()).ok();
+            }
+            if self.changes.defaults.is_some() || self.changes.thinking.is_some() {
+                said.names.insert(name.into_owned());
+            }
+        }
+        self.add(&mut body, &said)?;
+        body.push(b'}');
+        Ok(body)
+    }
+}
+
+/// A field's name, borrowed unless it contains escapes.
+#[derive(serde::Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// Whoever does not say who it is.
+pub const ANONYMOUS: &str = "anonymous";
+
+#[cfg(test)]
+mod tests;

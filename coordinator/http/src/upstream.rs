@@ -1,0 +1,371 @@
+//! Keep-alive HTTP connections to one worker. Knows the worker's address and token; nothing of queues or models.
+//!
+//! A connection is either in the pool or owned by exactly one exchange, and dropping an exchange at any point closes its
+//! connection: that is how a client that went away stops a generation. It is driven by the task of that exchange, not by
+//! one of its own: two wake-ups less for each request, and for each frame of a stream.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, HOST, HeaderValue};
+use http::{Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
+use hyper::client::conn::http1::{self, Connection, SendRequest};
+use hyper_util::rt::TokioIo;
+use model_boss_host::descriptors::Idle;
+use model_boss_protocol::SpawnToken;
+use tokio::net::TcpStream;
+
+/// Connections kept for reuse. More than a worker's usual concurrency is only memory.
+const MAX_IDLE: usize = 128;
+
+/// One worker's HTTP door.
+#[derive(Debug)]
+pub struct Upstream {
+    address: SocketAddr,
+    host: HeaderValue,
+    authorization: HeaderValue,
+    idle: Mutex<Vec<(Line, Idle)>>,
+}
+
+/// One connection with both its ends: where requests go in, and what must be polled for anything to move.
+struct Line {
+    sender: SendRequest<Outgoing>,
+    connection: Pin<Box<Connection<TokioIo<TcpStream>, Outgoing>>>,
+    closed: bool,
+}
+
+/// The body of a request, in two parts that are sent one behind the other: what is put before a body costs no copy of it.
+#[derive(Clone, Debug, Default)]
+pub struct Outgoing {
+    first: Bytes,
+    rest: Bytes,
+}
+
+impl Outgoing {
+    /// These bytes, and those behind them.
+    pub const fn new(first: Bytes, rest: Bytes) -> Self {
+        Self { first, rest }
+    }
+}
+
+impl Body for Outgoing {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let this = &mut *self;
+        let next = if this.first.is_empty() { &mut this.rest } else { &mut this.first };
+        let bytes = std::mem::take(next);
+        Poll::Ready(Some(bytes).filter(|bytes| !bytes.is_empty()).map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_empty() && self.rest.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact((self.first.len() + self.rest.len()) as u64)
+    }
+}
+
+/// No answer came from the worker.
+#[derive(Debug, thiserror::Error)]
+pub enum UpstreamError {
+    /// Nobody listens.
+    #[error("cannot connect to the worker at {address}")]
+    Connect {
+        /// Where it should listen.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The connection broke before the head of an answer came.
+    #[error("it closed the connection before the head of its answer was whole")]
+    Exchange(#[source] hyper::Error),
+    /// A token that is no header value: cannot happen with hexadecimal tokens.
+    #[error("the worker's token cannot be sent in a header")]
+    Token(#[source] http::header::InvalidHeaderValue),
+}
+
+impl UpstreamError {
+    /// Whether somebody answered, but not in HTTP: another try would end the same way.
+    pub fn is_nonsense(&self) -> bool {
+        matches!(self, Self::Exchange(error) if error.is_parse())
+    }
+
+    /// Whether somebody took the request and closed the connection in place of an answer.
+    pub fn is_broken_off(&self) -> bool {
+        matches!(self, Self::Exchange(_))
+    }
+}
+
+impl Upstream {
+    /// The door of the worker on `port` of the loopback interface, opened with `token`.
+    pub fn new(port: u16, token: &SpawnToken) -> Result<Self, UpstreamError> {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let mut authorization =
+            HeaderValue::from_str(&format!("Bearer {}", token.reveal())).map_err(UpstreamError::Token)?;
+        authorization.set_sensitive(true);
+        let host = HeaderValue::from_str(&address.to_string()).map_err(UpstreamError::Token)?;
+        Ok(Self { address, host, authorization, idle: Mutex::new(Vec::new()) })
+    }
+
+    /// Sends `request` (path only; host and authorization are added) and waits for the head of the answer.
+    pub async fn send(
+        self: &Arc<Self>,
+        mut request: Request<Outgoing>,
+    ) -> Result<Response<UpstreamBody>, UpstreamError> {
+        request.headers_mut().insert(HOST, self.host.clone());
+        request.headers_mut().insert(AUTHORIZATION, self.authorization.clone());
+        if let Some(mut line) = self.idle_line().await {
+            match line.exchange(request).await {
+                Ok(response) => return Ok(self.answer(response, line)),
+                // The worker closed the idle connection before our request was written: a fresh one is safe.
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) => request = unsent,
+                    None => return Err(UpstreamError::Exchange(error.into_error())),
+                },
+            }
+        }
+        let mut line = self.connect().await?;
+        match line.exchange(request).await {
+            Ok(response) => Ok(self.answer(response, line)),
+            Err(error) => Err(UpstreamError::Exchange(error.into_error())),
+        }
+    }
+
+    fn answer(self: &Arc<Self>, response: Response<Incoming>, line: Line) -> Response<UpstreamBody> {
+        response.map(|incoming| {
+            let mut body = UpstreamBody { incoming, open: Some((Arc::clone(self), line)) };
+            body.give_back_if_ended();
+            body
+        })
+    }
+
+    async fn connect(&self) -> Result<Line, UpstreamError> {
+        let connect = |source| UpstreamError::Connect { address: self.address, source };
+        let stream = TcpStream::connect(self.address).await.map_err(connect)?;
+        stream.set_nodelay(true).map_err(connect)?;
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(UpstreamError::Exchange)?;
+        Ok(Line { sender, connection: Box::pin(connection), closed: false })
+    }
+
+    async fn idle_line(&self) -> Option<Line> {
+        loop {
+            let (mut line, _) = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+            if poll_fn(|cx| line.poll_ready(cx)).await {
+                return Some(line);
+            }
+        }
+    }
+
+    fn keep(&self, line: Line) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < MAX_IDLE
+            && let Some(place) = Idle::take()
+        {
+            idle.push((line, place));
+        }
+    }
+}
+
+impl Line {
+    /// Sends a request and waits for the head of its answer.
+    async fn exchange(
+        &mut self,
+        request: Request<Outgoing>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<Outgoing>>> {
+        let mut answer = pin!(self.sender.try_send_request(request));
+        poll_fn(|cx| {
+            drive(&mut self.connection, &mut self.closed, cx);
+            answer.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    /// Whether it can take another request; `false` when the worker has closed it meanwhile.
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        drive(&mut self.connection, &mut self.closed, cx);
+        if self.closed {
+            return Poll::Ready(false);
+        }
+        self.sender.poll_ready(cx).map(|ready| ready.is_ok())
+    }
+}
+
+/// Moves bytes both ways. What goes wrong shows in the exchange.
+fn drive(connection: &mut Pin<Box<impl Future>>, closed: &mut bool, cx: &mut Context<'_>) {
+    *closed = *closed || connection.as_mut().poll(cx).is_ready();
+}
+
+impl fmt::Debug for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Line").field("closed", &self.closed).finish_non_exhaustive()
+    }
+}
+
+/// The body of a worker's answer. Read to its end it gives its connection back; dropped before, it closes it.
+pub struct UpstreamBody {
+    incoming: Incoming,
+    open: Option<(Arc<Upstream>, Line)>,
+}
+
+impl UpstreamBody {
+    fn give_back_if_ended(&mut self) {
+        if self.incoming.is_end_stream() {
+            self.give_back();
+        }
+    }
+
+    fn give_back(&mut self) {
+        if let Some((upstream, line)) = self.open.take()
+            && !line.closed
+        {
+            upstream.keep(line);
+        }
+    }
+}
+
+impl Body for UpstreamBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        if let Some((_, line)) = &mut self.open {
+            drive(&mut line.connection, &mut line.closed, cx);
+        }
+        let frame = ready!(Pin::new(&mut self.incoming).poll_frame(cx));
+        match &frame {
+            Some(Ok(_)) => self.give_back_if_ended(),
+            Some(Err(_)) => self.open = None,
+            None => self.give_back(),
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
+    async fn worker() -> (TcpListener, Arc<Upstream>) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        (listener, Arc::new(Upstream::new(port, &SpawnToken::from_bits(7)).unwrap()))
+    }
+
+    fn request() -> Request<Outgoing> {
+        Request::post("/v1/completions")
+            .body(Outgoing::new(Bytes::from_static(b"{"), Bytes::from_static(b"}")))
+            .unwrap()
+    }
+
+    /// Reads one request and gives its head.
+    async fn read_request(stream: &mut TcpStream) -> String {
+        let mut text = Vec::new();
+        while !text.ends_with(b"{}") {
+            assert_ne!(stream.read_buf(&mut text).await.unwrap(), 0, "the connection ended early");
+        }
+        String::from_utf8(text).unwrap()
+    }
+
+    async fn text(response: Response<UpstreamBody>) -> Bytes {
+        response.into_body().collect().await.unwrap().to_bytes()
+    }
+
+    #[tokio::test]
+    async fn dm_4_a_connection_serves_one_request_after_another_with_the_token() {
+        let (listener, upstream) = worker().await;
+        let worker = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            for _ in 0..3 {
+                let head = read_request(&mut stream).await;
+                assert!(head.contains(&format!("Bearer {}", SpawnToken::from_bits(7).reveal())), "{head}");
+                stream.write_all(ANSWER).await.unwrap();
+            }
+        };
+        let client = async {
+            for _ in 0..3 {
+                assert_eq!(text(upstream.send(request()).await.unwrap()).await, "ok");
+            }
+        };
+        tokio::join!(worker, client);
+    }
+
+    #[tokio::test]
+    async fn rc_11_a_dropped_answer_closes_its_connection() {
+        let (listener, upstream) = worker().await;
+        let client = async {
+            let response = upstream.send(request()).await.unwrap();
+            drop(response);
+        };
+        let worker = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            read_request(&mut stream).await;
+            stream.write_all(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n").await.unwrap();
+            assert_eq!(stream.read(&mut [0]).await.unwrap(), 0, "the connection is closed");
+        };
+        tokio::join!(client, worker);
+    }
+
+    #[tokio::test]
+    async fn an_idle_connection_that_the_worker_closed_is_replaced() {
+        let (listener, upstream) = worker().await;
+        let worker = async {
+            for _ in 0..2 {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                read_request(&mut stream).await;
+                stream.write_all(ANSWER).await.unwrap();
+            }
+        };
+        let client = async {
+            for _ in 0..2 {
+                assert_eq!(text(upstream.send(request()).await.unwrap()).await, "ok");
+            }
+        };
+        tokio::join!(worker, client);
+    }
+
+    #[tokio::test]
+    async fn what_is_not_http_is_told_from_what_is_no_answer() {
+        let (listener, upstream) = worker().await;
+        let worker = async {
+            for bytes in [&b"SSH-2.0-hello\r\n\r\n"[..], b"", b"HTTP/1.1 200 OK\r\ncontent-le"] {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                read_request(&mut stream).await;
+                stream.write_all(bytes).await.unwrap();
+            }
+        };
+        let client = async {
+            for nonsense in [true, false, false] {
+                let error = upstream.send(request()).await.err().unwrap();
+                assert_eq!(error.is_nonsense(), nonsense, "{error:?}");
+            }
+        };
+        tokio::join!(worker, client);
+        drop(listener);
+        assert!(matches!(upstream.send(request()).await, Err(UpstreamError::Connect { .. })));
+    }
+}

@@ -1,0 +1,363 @@
+//! The few settings that change while the process runs (TR-4): stored beside the leases, so that they survive a restart
+//! and every coordinator of the same store has them within a second. A stored value goes before every other source. A
+//! guard is open only where the store was read and says so, or says nothing (docs/adr/0034-a-copy-shuts-a-guard.md).
+
+mod document;
+mod values;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use document::{Kept, LocalCopy, Stored};
+use model_boss_host::error_chain::chain;
+use model_boss_host::state_folder::StateFolder;
+use model_boss_lease_store::{Document, Etag, StoreError, Swap};
+use model_boss_protocol::{ApiError, ErrorCode};
+use model_boss_tasks::CloudFallback;
+use serde_json::{Map, Value, json};
+use tokio::time::{MissedTickBehavior, interval};
+use values::{Ignored, KEYS, Key, Reading};
+
+use crate::documents::DocumentStore;
+use crate::live::{LiveSettings, StoredGuard};
+
+/// The name of the document.
+const DOCUMENT: &str = "runtime-config";
+/// How often it is looked at: others change it too.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Writers who are faster every time are given up on after so many tries.
+const TRIES: usize = 16;
+/// Why a guard is shut while the document is none that this version understands.
+const NOT_UNDERSTOOD: &str = "allowCloudFallback is not known, so it is off: the stored document cannot be understood";
+
+/// The stored values, and what holds where nothing is stored.
+pub struct RuntimeConfig {
+    documents: Arc<dyn DocumentStore>,
+    settings: Arc<LiveSettings>,
+    /// Who decided each configured value, by its key.
+    origins: BTreeMap<&'static str, String>,
+    copy: LocalCopy,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The newest document that is known of this store: from the store, or from the copy while the store was not read.
+    known: Option<Kept>,
+    /// Its values that are not used.
+    ignored: Vec<Ignored>,
+    /// The document that was judged last.
+    seen: Option<Etag>,
+    /// Whether the store was read since the start.
+    read: bool,
+    /// Why the store cannot be read now.
+    away: Option<String>,
+    /// Why its document cannot be understood.
+    unreadable: Option<String>,
+}
+
+/// What a client sees.
+pub struct ShownValues {
+    /// For `If-Match`.
+    pub version: u64,
+    /// The values by their keys.
+    pub body: Value,
+}
+
+/// Whether each value is shown with where it comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// Values alone.
+    Values,
+    /// Also the configured value, and who decided.
+    Origins,
+}
+
+/// Which state of the document a client wants to change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// Any that this version understands.
+    Readable,
+    /// The one that the client has read.
+    Version(u64),
+    /// Any, also one that this version does not understand; that one is replaced.
+    Anything,
+}
+
+impl RuntimeConfig {
+    /// Takes over what is stored, and what the state folder knows of it. `decided` says who decided a setting of the
+    /// configuration, `store` which store this is.
+    pub async fn open(
+        documents: Arc<dyn DocumentStore>,
+        settings: Arc<LiveSettings>,
+        decided: &BTreeMap<String, String>,
+        state: &StateFolder,
+        store: &str,
+    ) -> Arc<Self> {
+        let origin = |key: &Key| decided.get(key.setting).cloned().unwrap_or_else(|| "default".to_owned());
+        let origins = KEYS.iter().map(|key| (key.name, origin(key))).collect();
+        let (copy, kept) = LocalCopy::open(state, store);
+        let config = Arc::new(Self { documents, settings, origins, copy, state: Mutex::default() });
+        if let Some(kept) = kept {
+            config.use_copy(kept);
+        }
+        config.look().await;
+        config
+    }
+
+    /// Follows the document for as long as the process lives.
+    pub async fn follow(self: Arc<Self>) {
+        let mut looks = interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            looks.tick().await;
+            self.look().await;
+        }
+    }
+
+    async fn look(&self) {
+        match self.documents.load(DOCUMENT).await {
+            Ok(document) => self.take(document).await,
+            Err(error) => self.is_away(&error),
+        }
+    }
+
+    /// Everything that is wrong: the values in use are the last that made sense, and guards are shut where that is not
+    /// enough.
+    pub fn problems(&self) -> Vec<String> {
+        let state = self.state();
+        let mut problems = Vec::new();
+        if let Some(why) = &state.away {
+            let held = match (state.read, &state.known) {
+                (true, _) => "what was read last holds",
+                (false, Some(_)) => "what the state folder knows of it holds, and allowCloudFallback is off",
+                (false, None) => "what is configured holds, and allowCloudFallback is off",
+            };
+            problems.push(format!("the runtime configuration cannot be read, {held}: {why}"));
+        }
+        problems.extend(
+            state.unreadable.as_ref().map(|why| {
+                format!("the stored runtime configuration is not used, and allowCloudFallback is off: {why}")
+            }),
+        );
+        let ignored = state.ignored.iter();
+        problems.extend(ignored.map(|ignored| format!("the stored runtime configuration: {}", ignored.why)));
+        problems
+    }
+
+    /// The values in use, and those stored ones that are not.
+    pub fn show(&self, detail: Detail) -> ShownValues {
+        let state = self.state();
+        let (fallback, configured) = (self.settings.cloud_fallback(), self.settings.configured());
+        let known = state.known.as_ref().map(|kept| &kept.document);
+        let is_used = |key: &Key| !state.ignored.iter().any(|ignored| ignored.key == key.name);
+        let value = |key: &Key| {
+            let default = (key.configured)(configured);
+            let stored = known.and_then(|known| known.values.get(key.name)).filter(|_| is_used(key));
+            let (value, origin) = match (key.is_guard, fallback, stored) {
+                (true, CloudFallback::Unknown(why), _) => (Value::Bool(false), why),
+                (_, _, Some(value)) if state.read => (value.clone(), "stored"),
+                (_, _, Some(value)) => (value.clone(), "stored, as the state folder knows it"),
+                (_, _, None) => (default.clone(), self.origins[key.name].as_str()),
+            };
+            let shown = match detail {
+                Detail::Values => value,
+                Detail::Origins => json!({ "value": value, "default": default, "origin": origin }),
+            };
+            (key.name.to_owned(), shown)
+        };
+        let mut body: Map<String, Value> = KEYS.iter().map(value).collect();
+        if !state.ignored.is_empty() {
+            let ignored = state.ignored.iter().map(|ignored| (ignored.key.clone(), json!(ignored.why))).collect();
+            body.insert("ignored".to_owned(), Value::Object(ignored));
+        }
+        ShownValues { version: known.map_or(0, |known| known.version), body: Value::Object(body) }
+    }
+
+    /// Stores values; `null` removes one. With another version in place than the expected one nothing is changed.
+    ///
+    /// Errors: 400 that names every key that is wrong, 412 for another version and for a document that this version
+    /// does not understand, 503 when the store cannot be reached.
+    pub async fn put(&self, changes: &Map<String, Value>, expected: Expected) -> Result<ShownValues, ApiError> {
+        for _ in 0..TRIES {
+            let known = self.state().known.as_ref().map(|kept| kept.document.clone()).unwrap_or_default();
+            let document = match self.documents.load(DOCUMENT).await {
+                Ok(document) => document,
+                Err(error) => {
+                    values::check(changes, &known.values)?;
+                    return Err(unreachable(&error));
+                }
+            };
+            let before = match read(&document) {
+                Ok(Some(stored)) if !known.is_newer_than(&stored) => stored,
+                // The store lost it; what is known goes on from there.
+                Ok(_) => known,
+                Err(_) if expected == Expected::Anything => known,
+                Err(why) => return Err(not_understood(&why)),
+            };
+            values::check(changes, &before.values)?;
+            if let Expected::Version(expected) = expected
+                && expected != before.version
+            {
+                return Err(other_version(before.version, expected));
+            }
+            let mut next = before.changed(changes);
+            if next == before && read(&document).is_ok() {
+                self.take(document).await;
+                return Ok(self.show(Detail::Values));
+            }
+            if next.line.is_empty() && next.version <= 1 {
+                next.line = new_line();
+            }
+            let content = text_of(&next)?;
+            match self.documents.swap(DOCUMENT, document, content).await {
+                Ok(Swap::Done) => {
+                    let keys: Vec<&String> = changes.keys().collect();
+                    tracing::info!(version = next.version, ?keys, "runtime configuration changed");
+                    self.adopt(next, None);
+                    return Ok(self.show(Detail::Values));
+                }
+                Ok(_) => {}
+                Err(error) => return Err(unreachable(&error)),
+            }
+        }
+        let message = "others change the configuration all the time; try again";
+        Err(ApiError::new(ErrorCode::Internal, message).retry_after(Duration::from_secs(1)))
+    }
+
+    /// Judges a document that was just read. One that is older than what is known of this store, or missing, was lost
+    /// there (a Redis that lost its memory or came back with an older file): the newest known one is put back.
+    async fn take(&self, document: Document) {
+        let lost = {
+            let mut state = self.state();
+            state.away = None;
+            if state.seen == Some(document.etag) {
+                return;
+            }
+            let known = state.known.as_ref().map(|kept| kept.document.clone()).filter(|known| known.version > 0);
+            match (read(&document), known) {
+                (Ok(None), Some(known)) => known,
+                (Ok(Some(stored)), Some(known)) if known.is_newer_than(&stored) => known,
+                (Ok(stored), _) => {
+                    drop(state);
+                    self.adopt(stored.unwrap_or_default(), Some(document.etag));
+                    return;
+                }
+                (Err(why), known) => {
+                    tracing::warn!("the stored runtime configuration is not used: {why}");
+                    (state.seen, state.read, state.unreadable) = (Some(document.etag), true, Some(why));
+                    let reading = Reading::of(&known.unwrap_or_default().values);
+                    let mut overrides = reading.overrides;
+                    overrides.cloud_fallback = StoredGuard::Unknown(NOT_UNDERSTOOD);
+                    state.ignored = reading.ignored;
+                    self.settings.set_overrides(overrides);
+                    return;
+                }
+            }
+        };
+        let Ok(content) = text_of(&lost) else { return };
+        match self.documents.swap(DOCUMENT, document, content).await {
+            Ok(Swap::Done) => {
+                tracing::warn!(version = lost.version, "the store lost the runtime configuration; it was put back");
+                self.adopt(lost, None);
+            }
+            // Somebody else was faster; the next look sees what is there then.
+            Ok(_) => {}
+            Err(error) => self.is_away(&error),
+        }
+    }
+
+    /// Uses a document that is in the store. Without an etag it is looked at again.
+    fn adopt(&self, stored: Stored, etag: Option<Etag>) {
+        let reading = Reading::of(&stored.values);
+        let mut state = self.state();
+        if etag.is_none() && state.known.as_ref().is_some_and(|known| known.document.is_newer_than(&stored)) {
+            return;
+        }
+        for ignored in reading.ignored.iter().filter(|ignored| !state.ignored.contains(ignored)) {
+            tracing::warn!("the stored runtime configuration: {}", ignored.why);
+        }
+        let same = state.known.as_ref().is_some_and(|known| known.document == stored);
+        (state.seen, state.read, state.unreadable, state.ignored) = (etag, true, None, reading.ignored);
+        if !same {
+            let kept = self.copy.seen(stored);
+            if kept.document.version > 0 {
+                self.copy.keep(&kept);
+            }
+            state.known = Some(kept);
+        }
+        self.settings.set_overrides(reading.overrides);
+    }
+
+    /// Uses what the state folder knows while the store was not read. Somebody else may have shut a guard since.
+    fn use_copy(&self, kept: Kept) {
+        let Reading { mut overrides, ignored } = Reading::of(&kept.document.values);
+        overrides.cloud_fallback = StoredGuard::default();
+        let mut state = self.state();
+        (state.known, state.ignored) = (Some(kept), ignored);
+        self.settings.set_overrides(overrides);
+    }
+
+    fn is_away(&self, error: &StoreError) {
+        let mut state = self.state();
+        let why = chain(error);
+        if state.away.replace(why).is_none() {
+            tracing::warn!("the runtime configuration cannot be read: {}", chain(error));
+        }
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The stored values as the state folder below `state_dir` knows them, for people: one line each, also of those that
+/// are not used. `None` without a copy.
+pub fn known_in(state_dir: &Path) -> Option<Vec<String>> {
+    let kept = document::read_copy(state_dir)?;
+    let reading = Reading::of(&kept.document.values);
+    let is_used = |key: &str| !reading.ignored.iter().any(|ignored| ignored.key == key);
+    let used = kept.document.values.iter().filter(|(key, _)| is_used(key));
+    let mut lines: Vec<String> = used.map(|(key, value)| format!("{key} = {value}")).collect();
+    lines.extend(reading.ignored.into_iter().map(|ignored| format!("not used: {}", ignored.why)));
+    Some(lines)
+}
+
+fn read(document: &Document) -> Result<Option<Stored>, String> {
+    document.content.as_deref().map(Stored::read).transpose()
+}
+
+fn text_of(stored: &Stored) -> Result<String, ApiError> {
+    serde_json::to_string(stored)
+        .map_err(|error| ApiError::new(ErrorCode::Internal, format!("the values cannot be written: {error}")))
+}
+
+/// Tells one begun document from another. Without randomness they are not told apart, as documents of old versions are
+/// not.
+fn new_line() -> String {
+    let mut bits = [0; 8];
+    getrandom::fill(&mut bits).map_or_else(|_| String::new(), |()| format!("{:016x}", u64::from_ne_bytes(bits)))
+}
+
+fn other_version(version: u64, expected: u64) -> ApiError {
+    let message = format!("the configuration is at version {version}, not {expected}; read it again and decide anew");
+    ApiError::new(ErrorCode::PreconditionFailed, message).with_param("If-Match")
+}
+
+fn not_understood(why: &str) -> ApiError {
+    let message = format!(
+        "the stored runtime configuration is none that this version understands, so it is left as it is: {why}. \
+         'If-Match: *' (`model-boss config set --replace`) replaces it by the last known values and this change"
+    );
+    ApiError::new(ErrorCode::PreconditionFailed, message).with_param("If-Match")
+}
+
+fn unreachable(error: &StoreError) -> ApiError {
+    let message = format!("the store of the runtime configuration cannot be used: {}", chain(error));
+    ApiError::new(ErrorCode::LeaseStoreUnavailable, message).retry_after(Duration::from_secs(1))
+}
+
+#[cfg(test)]
+mod tests;

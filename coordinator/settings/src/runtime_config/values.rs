@@ -1,0 +1,204 @@
+//! The keys, what their values may be, and what they stand for in the configuration.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use model_boss_config::LogLevel;
+use model_boss_core::MaxLoaded;
+use model_boss_protocol::{ApiError, Category, ErrorCode, KeepAlive};
+use serde_json::{Map, Value, json};
+
+use crate::live::{Configured, Overrides, StoredGuard};
+
+/// The longest span that can be set: a year.
+const MAX_SECONDS: f64 = 365.0 * 86_400.0;
+
+/// A key of the runtime configuration.
+pub(super) struct Key {
+    /// As clients write it.
+    pub(super) name: &'static str,
+    /// The setting of the configuration that it stands over.
+    pub(super) setting: &'static str,
+    /// That setting's value, in the key's form.
+    pub(super) configured: fn(&Configured) -> Value,
+    /// Whether it forbids something. Such a value that makes no sense forbids it.
+    pub(super) is_guard: bool,
+    read: fn(&Value, &mut Overrides) -> Result<(), &'static str>,
+}
+
+/// Stored values as the settings take them.
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) overrides: Overrides,
+    /// Those that are not used, each by itself.
+    pub(super) ignored: Vec<Ignored>,
+}
+
+/// A stored value that this version does not use. It stays where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Ignored {
+    pub(super) key: String,
+    pub(super) why: String,
+}
+
+/// Characters of a stored value in a message.
+const SHOWN: usize = 200;
+/// Why the guard is shut where its stored value makes no sense.
+const GUARD_UNCLEAR: &str = "allowCloudFallback is not known, so it is off: its stored value makes no sense";
+
+/// All of them, in TR-4's order.
+pub(super) const KEYS: [Key; 7] = [
+    Key {
+        name: "allowCloudFallback",
+        setting: "allow_cloud_fallback",
+        configured: |configured| json!(configured.allow_cloud_fallback),
+        is_guard: true,
+        read: |value, to| {
+            let set = value.as_bool().map(StoredGuard::Set);
+            to.cloud_fallback = set.unwrap_or(StoredGuard::Unknown(GUARD_UNCLEAR));
+            set.map(drop).ok_or("true or false")
+        },
+    },
+    Key {
+        name: "agingStepS",
+        setting: "aging_step",
+        configured: |configured| seconds(configured.settings.aging_step),
+        is_guard: false,
+        read: |value, to| put(&mut to.aging_step, span(value).filter(|span| !span.is_zero()), "seconds, more than 0"),
+    },
+    Key {
+        name: "maxWaitS",
+        setting: "max_wait",
+        configured: |configured| seconds(configured.settings.max_wait),
+        is_guard: false,
+        read: |value, to| put(&mut to.max_wait, span(value), "seconds; 0 is never"),
+    },
+    Key {
+        name: "modelIdleSecs",
+        setting: "model_idle_secs",
+        configured: |configured| match configured.model_idle {
+            None => Value::Null,
+            Some(KeepAlive::Forever) => json!(0),
+            Some(KeepAlive::For(span)) => seconds(span),
+        },
+        is_guard: false,
+        read: |value, to| {
+            let stays = |span: Duration| if span.is_zero() { KeepAlive::Forever } else { KeepAlive::For(span) };
+            put(&mut to.model_idle, span(value).map(stays), "seconds; 0 is for ever")
+        },
+    },
+    Key {
+        name: "maxLoadedModels",
+        setting: "max_loaded_models",
+        configured: |configured| json!(configured.settings.max_loaded),
+        is_guard: false,
+        read: |value, to| {
+            put(
+                &mut to.max_loaded,
+                max_loaded(value),
+                "\"auto\", a number, or numbers by category such as {\"llm\": 2}",
+            )
+        },
+    },
+    Key {
+        name: "maxQueue",
+        setting: "limits.queue_total",
+        configured: |configured| json!(configured.settings.max_queued),
+        is_guard: false,
+        read: |value, to| {
+            let number = value.as_u64().filter(|n| *n > 0).and_then(|n| usize::try_from(n).ok());
+            put(&mut to.max_queue, number, "a whole number of at least 1")
+        },
+    },
+    Key {
+        name: "logLevel",
+        setting: "log.level",
+        configured: |configured| json!(configured.log_level.as_str()),
+        is_guard: false,
+        read: |value, to| {
+            let level = value.as_str().and_then(LogLevel::named);
+            put(&mut to.log_level, level, "one of off, error, warn, info, debug, trace")
+        },
+    },
+];
+
+fn put<T>(place: &mut Option<T>, value: Option<T>, wanted: &'static str) -> Result<(), &'static str> {
+    match value {
+        None => Err(wanted),
+        value => {
+            *place = value;
+            Ok(())
+        }
+    }
+}
+
+fn seconds(span: Duration) -> Value {
+    match u64::try_from(span.as_millis()) {
+        Ok(millis) if millis % 1_000 == 0 => json!(millis / 1_000),
+        _ => json!(span.as_secs_f64()),
+    }
+}
+
+fn span(value: &Value) -> Option<Duration> {
+    let seconds = value.as_f64().filter(|seconds| (0.0..=MAX_SECONDS).contains(seconds))?;
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+/// A number is that many chat models, and one of each other kind, as `--max-loaded-models` has it (MM-1).
+fn max_loaded(value: &Value) -> Option<MaxLoaded> {
+    match value.as_u64() {
+        Some(0) => None,
+        Some(number) => Some(MaxLoaded::Per(BTreeMap::from([(Category::Llm, usize::try_from(number).ok()?)]))),
+        None => serde_json::from_value(value.clone()).ok(),
+    }
+}
+
+/// Whether a change makes sense: all keys exist, and their values suit them. `null` suits every key, and removes also
+/// one that only a newer version knows, if it is `stored`. The error names every key that is wrong; its `param` is the
+/// first.
+pub(super) fn check(changes: &Map<String, Value>, stored: &Map<String, Value>) -> Result<(), ApiError> {
+    let mut overrides = Overrides::nothing_stored();
+    let wrong = |(name, value): (&String, &Value)| {
+        let removes = value.is_null() && (is_key(name) || stored.contains_key(name));
+        if removes { None } else { Some((name.clone(), read_one(name, value, &mut overrides).err()?)) }
+    };
+    let wrong: Vec<(String, String)> = changes.iter().filter_map(wrong).collect();
+    let Some((first, _)) = wrong.first() else { return Ok(()) };
+    let messages: Vec<&str> = wrong.iter().map(|(_, message)| message.as_str()).collect();
+    Err(ApiError::new(ErrorCode::InvalidRequest, messages.join("; ")).with_param(first.as_str()))
+}
+
+fn is_key(name: &str) -> bool {
+    KEYS.iter().any(|key| key.name == name)
+}
+
+impl Reading {
+    /// Each stored value by itself: one that makes no sense takes no other with it.
+    pub(super) fn of(values: &Map<String, Value>) -> Self {
+        let mut overrides = Overrides::nothing_stored();
+        let ignored = |(key, value): (&String, &Value)| {
+            let why = read_one(key, value, &mut overrides).err()?;
+            Some(Ignored { key: key.clone(), why: format!("{why}; it is kept and not used") })
+        };
+        let ignored = values.iter().filter_map(ignored).collect();
+        Self { overrides, ignored }
+    }
+}
+
+/// One value into the settings. The error names the key and says what would have been right.
+fn read_one(name: &str, value: &Value, overrides: &mut Overrides) -> Result<(), String> {
+    let shown = |text: &str| -> String { text.escape_debug().take(SHOWN).collect() };
+    let Some(key) = KEYS.iter().find(|key| key.name == name) else {
+        let likeness = |key: &Key| (strsim::jaro_winkler(&key.name.to_lowercase(), &name.to_lowercase()), key.name);
+        let nearest = KEYS.iter().map(likeness).max_by(|a, b| a.0.total_cmp(&b.0));
+        let hint = match nearest.filter(|(likeness, _)| *likeness > 0.8) {
+            Some((_, near)) => format!("did you mean '{near}'?"),
+            None => format!("there are {}", KEYS.map(|key| key.name).join(", ")),
+        };
+        return Err(format!("'{}' is no key of the runtime configuration; {hint}", shown(name)));
+    };
+    (key.read)(value, overrides).map_err(|wanted| {
+        let value: String = value.to_string().chars().take(SHOWN).collect();
+        format!("'{name}' is {value}; it must be {wanted}")
+    })
+}

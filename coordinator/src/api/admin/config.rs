@@ -1,0 +1,65 @@
+//! `GET` and `PUT /api/v1/config`: what can be set while the process runs (TR-4).
+
+use axum::response::Response;
+use http::header::{ETAG, HeaderValue, IF_MATCH};
+use model_boss_http::body::json;
+use model_boss_http::path::parameter;
+use model_boss_protocol::ApiError;
+use model_boss_settings::{Detail, Expected, ShownValues};
+use serde_json::{Map, Value};
+
+use crate::api::route::Call;
+
+/// The values in use; `?origin=1` shows for each what is configured and who decided.
+pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
+    let detail = match parameter(call.request.uri(), "origin").as_deref() {
+        None | Some("0" | "false") => Detail::Values,
+        Some("1" | "true") => Detail::Origins,
+        Some(other) => return Err(ApiError::invalid("origin", format!("'origin' must be 1 or 0, not '{other}'"))),
+    };
+    answer(&call.context.config.show(detail))
+}
+
+/// Changes the given keys and no others; `null` gives a key back to the configuration. With `If-Match` only the version
+/// that the client has read is changed; `*` replaces even a document that this version does not understand.
+pub(crate) async fn change(mut call: Call) -> Result<Response, ApiError> {
+    let expected = call.request.headers().get(IF_MATCH).map_or(Ok(Expected::Readable), expected)?;
+    let changes: Map<String, Value> = call.body().await?.parse().await?;
+    answer(&call.context.config.put(&changes, expected).await?)
+}
+
+fn answer(shown: &ShownValues) -> Result<Response, ApiError> {
+    let mut response = json(&shown.body)?;
+    if let Ok(tag) = HeaderValue::from_str(&format!("\"{}\"", shown.version)) {
+        response.headers_mut().insert(ETAG, tag);
+    }
+    Ok(response)
+}
+
+/// `"7"`, `7`, or `*` for any.
+fn expected(value: &HeaderValue) -> Result<Expected, ApiError> {
+    let text = value.to_str().unwrap_or_default().trim();
+    if text == "*" {
+        return Ok(Expected::Anything);
+    }
+    let number = text.strip_prefix("W/").unwrap_or(text).trim_matches('"').parse();
+    number.map(Expected::Version).map_err(|_| {
+        ApiError::invalid("If-Match", format!("'If-Match' must be the ETag of GET /api/v1/config, not '{text}'"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_an_etag_a_number_or_a_star() {
+        let read = |text| expected(&HeaderValue::from_static(text)).ok();
+        assert_eq!(read("\"7\""), Some(Expected::Version(7)));
+        assert_eq!(read("W/\"7\""), Some(Expected::Version(7)));
+        assert_eq!(read("7"), Some(Expected::Version(7)));
+        assert_eq!(read("*"), Some(Expected::Anything));
+        assert_eq!(read("\"abc\""), None);
+        assert_eq!(read(""), None);
+    }
+}

@@ -1,0 +1,130 @@
+//! `GET /api/v1/events`: everything that changes, as it changes. One task compares what the scheduler shows with what it
+//! showed before, for as long as somebody listens; the last events are kept, so that a reader who comes back or is slow
+//! hears them, or is told how many it missed.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use http_body::Frame;
+use model_boss_core::Moment;
+use model_boss_protocol::ApiError;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::api::changes::{Listener, look};
+use crate::api::context::Context;
+use crate::api::route::Call;
+
+/// Where a reader that was cut off wants to go on.
+const LAST_EVENT_ID: &str = "last-event-id";
+
+/// `GET /api/v1/events`. Begins with the state as it is, or after `Last-Event-ID` with what happened since.
+pub(crate) async fn events(call: Call) -> Result<Response, ApiError> {
+    let context = call.context;
+    let resumed = call.request.headers().get(LAST_EVENT_ID);
+    let resumed = match resumed.map(|id| id.to_str().ok().and_then(|id| id.trim().parse::<u64>().ok())) {
+        None => None,
+        Some(Some(id)) => Some(id),
+        Some(None) => return Err(ApiError::invalid(LAST_EVENT_ID, "'Last-Event-ID' must be the id of an event")),
+    };
+    let listener = Listener::new(&context.changes);
+    // A number of another life of the process is ahead of ours: then the state says more than the events.
+    let resumed = resumed.filter(|id| *id <= context.changes.newest());
+    let (first, after) = match resumed {
+        Some(id) => (None, id),
+        None => {
+            let after = context.changes.newest();
+            (Some(state(&context, after).await), after)
+        }
+    };
+    let body = EventsBody {
+        listener,
+        interval: context.sse.interval,
+        draining: context.draining.clone(),
+        first,
+        after,
+        next: None,
+    };
+    let mut response = Response::new(Body::new(body));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+/// Everything that is shown, as one event.
+async fn state(context: &Context, after: u64) -> Bytes {
+    let clock = context.clock;
+    let look = context.scheduling.view(move |scheduler, _: Moment| look(scheduler, u64::MAX, clock)).await;
+    let mut state: BTreeMap<&str, Vec<Value>> =
+        ["slot", "queue", "model", "device"].map(|kind| (kind, Vec::new())).into();
+    for ((kind, _), value) in look.map(|look| look.shown.things).unwrap_or_default() {
+        state.entry(kind).or_default().push(value);
+    }
+    let plural = |kind: &str| if kind == "queue" { kind.to_owned() } else { format!("{kind}s") };
+    let state: BTreeMap<String, Vec<Value>> = state.into_iter().map(|(kind, all)| (plural(kind), all)).collect();
+    Bytes::from(format!("id: {after}\nevent: state\ndata: {}\n\n", json!(state)))
+}
+
+type Next = Pin<Box<dyn Future<Output = Option<(Bytes, u64)>> + Send>>;
+
+/// The events as an HTTP body. A reader that does not read costs nothing but its place.
+struct EventsBody {
+    listener: Listener,
+    /// The longest silence.
+    interval: Duration,
+    draining: CancellationToken,
+    first: Option<Bytes>,
+    after: u64,
+    next: Option<Next>,
+}
+
+impl EventsBody {
+    fn next(&self) -> Next {
+        let (changes, draining) = (Arc::clone(&self.listener.0), self.draining.clone());
+        let (after, interval) = (self.after, self.interval);
+        Box::pin(async move {
+            let waited = tokio::select! {
+                biased;
+                () = draining.cancelled() => return None,
+                waited = timeout(interval, changes.wait_for_more(after)) => waited,
+            };
+            let more = waited.ok().and_then(|()| changes.after(after));
+            Some(more.unwrap_or((Bytes::from_static(b": nothing new\n\n"), after)))
+        })
+    }
+}
+
+impl http_body::Body for EventsBody {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = self.get_mut();
+        if let Some(first) = this.first.take() {
+            return Poll::Ready(Some(Ok(Frame::data(first))));
+        }
+        let mut next = this.next.take().unwrap_or_else(|| this.next());
+        match next.as_mut().poll(cx) {
+            Poll::Pending => {
+                this.next = Some(next);
+                Poll::Pending
+            }
+            Poll::Ready(None) => Poll::Ready(None),
+            Poll::Ready(Some((bytes, after))) => {
+                this.after = after;
+                Poll::Ready(Some(Ok(Frame::data(bytes))))
+            }
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! Routes of operators: views of everything, orders about models and devices, settings, leases, events and metrics.
+
+pub(super) mod clients;
+pub(super) mod config;
+pub(super) mod events;
+pub(super) mod leases;
+pub(super) mod logs;
+pub(super) mod manage;
+pub(super) mod plan;
+pub(super) mod prometheus;
+pub(super) mod providers;
+pub(super) mod status;
+pub(super) mod tasks;

@@ -1,0 +1,68 @@
+//! `POST /api/v1/plan`: what would happen to a request, without doing it.
+
+use axum::response::Response;
+use model_boss_core::{LayerOptions, PlanQuestion, Target};
+use model_boss_http::body::json;
+use model_boss_http::peek::ANONYMOUS;
+use model_boss_protocol::{ApiError, ByteCount, Category, ClientId, ErrorCode, Priority};
+use model_boss_tasks::Question;
+use serde::Deserialize;
+
+use super::manage::{check_layers, device, residency, size_with};
+use crate::api::route::Call;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlanRequest {
+    /// A name, an alias, `task:NAME`, or `PROVIDER:MODEL`.
+    model: Option<String>,
+    /// A task; `model` is then a wish for a rung.
+    task: Option<String>,
+    /// What would be asked for, where the task and the models of this machine do not tell it.
+    category: Option<Category>,
+    /// As whom: names and permissions differ.
+    client: Option<ClientId>,
+    /// The context it would serve, in tokens.
+    ctx_size: Option<u64>,
+    priority: Option<Priority>,
+    device: Option<String>,
+    /// How its layers would live (RS-11), as in a load.
+    residency: Option<String>,
+    window: Option<u32>,
+    block: Option<u32>,
+    vram: Option<ByteCount>,
+}
+
+/// The same answers that the scheduler would give itself.
+pub(crate) async fn plan(mut call: Call) -> Result<Response, ApiError> {
+    let request: PlanRequest = call.body().await?.parse().await?;
+    if request.ctx_size == Some(0) {
+        return Err(ApiError::invalid("ctx_size", "'ctx_size' must be at least 1 token"));
+    }
+    let device = request.device.as_deref().map(device).transpose()?;
+    let client = request.client.unwrap_or_else(|| ClientId::from(ANONYMOUS));
+    let (model, task) = (request.model.as_deref(), request.task.as_deref());
+    if model.is_none() && task.is_none() {
+        return Err(ApiError::invalid("model", "name a 'model' or a 'task'"));
+    }
+    let question = Question { model, task, client: &client, no_fallback: false };
+    let resolved = call.context.tasks.resolve(&question, &call.context.catalog)?;
+    let mode = request.residency.as_deref().map(residency).transpose()?;
+    let PlanRequest { window, block, vram: memory, .. } = request;
+    let layers = LayerOptions { mode, window, block, memory };
+    let size = match &resolved.ladder().first.target {
+        Target::Local(model) => {
+            check_layers(&call.context, model, &layers)?;
+            size_with(&call.context, model, request.ctx_size, layers).await
+        }
+        Target::Cloud { .. } => None,
+    };
+    let priority = request.priority.or(resolved.priority);
+    let context = request.ctx_size;
+    let category = request.category.or_else(|| resolved.category());
+    let question =
+        PlanQuestion { ladder: resolved.ladder().clone(), category, context, layers, size, priority, device };
+    let view = call.context.scheduling.view(move |scheduler, now| scheduler.plan(now, &question)).await;
+    let view = view.ok_or_else(|| ApiError::new(ErrorCode::Draining, "the coordinator is shutting down"))?;
+    json(&view?)
+}

@@ -1,0 +1,129 @@
+//! `GET /metrics`: the counters, and the figures that are read off at this moment.
+
+use axum::body::Body;
+use axum::response::Response;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use model_boss_core::{LedgerState, Scheduler, SlotState};
+use model_boss_host::clocks::unix_seconds;
+use model_boss_protocol::{ApiError, ByteCount, ModelId, StreamStats};
+
+use super::providers;
+use crate::api::context::Context;
+use crate::api::route::Call;
+use crate::metrics::Page;
+
+/// `GET /metrics`.
+pub(crate) async fn metrics(call: Call) -> Result<Response, ApiError> {
+    let mut page = call.context.metrics.page();
+    read_off(&call.context, &mut page).await;
+    let mut response = Response::new(Body::from(page.render()));
+    let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    Ok(response)
+}
+
+async fn read_off(context: &Context, page: &mut Page) {
+    let look = |scheduler: &Scheduler, _| (scheduler.models(), scheduler.slots(), scheduler.devices());
+    let (models, slots, devices) = context.scheduling.view(look).await.unwrap_or_default();
+    for model in models {
+        let label = [("model", model.id.as_str())];
+        page.gauge("model_boss_queue_depth", &label, model.queued as f64);
+        page.gauge("model_boss_requests_running", &label, model.running as f64);
+    }
+    for state in ["loading", "ready", "stopping"] {
+        let count = slots.iter().filter(|slot| word(slot.state) == state).count();
+        page.gauge("model_boss_slots", &[("state", state)], count as f64);
+    }
+    for (model, stats) in context.streams.models() {
+        stream(page, &model, &stats.unwrap_or_default());
+    }
+    for device in devices {
+        let name = device.id.to_string();
+        let label = [("device", name.as_str())];
+        // Unknown is not zero (RC-21): Prometheus' word for it is NaN.
+        let bytes = |known: Option<ByteCount>| known.map_or(f64::NAN, |bytes| bytes.0 as f64);
+        page.gauge("model_boss_device_capacity_bytes", &label, bytes(device.capacity));
+        page.gauge("model_boss_device_foreign_bytes", &label, bytes(device.foreign));
+        page.gauge("model_boss_device_leased_bytes", &label, bytes(Some(device.charged)));
+        page.gauge("model_boss_device_free_bytes", &label, bytes(device.free));
+        // BC-6: entries and budget; the bytes are those leased.
+        page.gauge("model_boss_device_models", &label, device.models.len() as f64);
+        if let Some(budget) = device.retention {
+            page.gauge("model_boss_device_retention_budget_bytes", &label, budget.0 as f64);
+        }
+    }
+    let memory = context.memory.figures();
+    page.gauge("model_boss_request_memory_used_bytes", &[], memory.used.0 as f64);
+    page.gauge("model_boss_request_memory_limit_bytes", &[], memory.limit.0 as f64);
+    page.count_so_far("model_boss_request_memory_refused_total", &[], memory.refused);
+    let open = context.store.status().state == LedgerState::Open;
+    page.gauge("model_boss_lease_store_available", &[], f64::from(u8::from(open)));
+    let problems = context.catalog.current().problems.len();
+    page.gauge("model_boss_manifest_problems", &[], problems as f64);
+    let tasks = context.tasks.current();
+    for (file, good) in [("manifests", problems == 0), ("tasks", tasks.problems.is_empty())] {
+        page.gauge("model_boss_config_last_reload_successful", &[("file", file)], f64::from(u8::from(good)));
+    }
+    let read = "model_boss_config_last_reload_success_timestamp_seconds";
+    page.gauge(read, &[("file", "tasks")], tasks.reloads.at);
+    for (outcome, count) in [("adopted", tasks.reloads.adopted), ("refused", tasks.reloads.refused)] {
+        page.gauge("model_boss_config_reloads", &[("file", "tasks"), ("outcome", outcome)], count as f64);
+    }
+    let runtime_ok = context.config.problems().is_empty();
+    page.gauge("model_boss_runtime_config_ok", &[], f64::from(u8::from(runtime_ok)));
+    clouds(context, page);
+}
+
+/// What was asked of providers and spent there (RC-27).
+fn clouds(context: &Context, page: &mut Page) {
+    let (providers, today) = context.clouds.report(unix_seconds());
+    for provider in &providers {
+        let of_provider = ("provider", provider.name.as_str());
+        for model in &provider.models {
+            let labels = [of_provider, ("model", model.model.as_str())];
+            let tally = &model.since_start;
+            page.count_so_far("model_boss_cloud_requests_total", &labels, tally.requests);
+            page.count_so_far("model_boss_cloud_errors_total", &labels, tally.errors);
+            page.count_so_far("model_boss_cloud_prompt_tokens_total", &labels, tally.input_tokens);
+            page.count_so_far("model_boss_cloud_completion_tokens_total", &labels, tally.output_tokens);
+            page.gauge("model_boss_cloud_spent_usd", &labels, tally.spent_usd.unwrap_or(f64::NAN));
+        }
+        let today = provider.today.spent_usd.unwrap_or(f64::NAN);
+        page.gauge("model_boss_cloud_spent_today_usd", &[of_provider], today);
+    }
+    // Names of clients come from strangers: those that an operator wrote down are few.
+    for client in providers::budgets(context, &today).into_iter().filter(|client| client.is_profile) {
+        let label = [("client", client.id.as_str())];
+        page.gauge("model_boss_client_spent_today_usd", &label, client.spent_usd);
+        page.gauge("model_boss_client_daily_spend_limit_usd", &label, client.daily_limit_usd.unwrap_or(f64::NAN));
+    }
+}
+
+/// Layers that come and go (RS-9), as the model's worker told last; nothing where all stay by now.
+fn stream(page: &mut Page, model: &ModelId, stats: &StreamStats) {
+    let of_model = ("model", model.as_str());
+    for (kind, count) in [("resident", stats.resident_layers), ("streamed", stats.streamed_layers)] {
+        page.gauge("model_boss_stream_layers", &[of_model, ("kind", kind)], f64::from(count));
+    }
+    page.gauge("model_boss_stream_bytes", &[of_model], stats.bytes as f64);
+    page.gauge("model_boss_stream_bytes_per_second", &[of_model], stats.bytes_per_second);
+    page.gauge("model_boss_stream_overlap_ratio", &[of_model], stats.overlap);
+    for (part, seconds) in [
+        ("read", stats.read_seconds),
+        ("place", stats.place_seconds),
+        ("compute", stats.compute_seconds),
+        ("stall", stats.stall_seconds),
+        ("wall", stats.wall_seconds),
+    ] {
+        page.gauge("model_boss_stream_time_seconds", &[of_model, ("part", part)], seconds);
+    }
+}
+
+fn word(state: SlotState) -> &'static str {
+    match state {
+        SlotState::Idle => "idle",
+        SlotState::Loading(_) => "loading",
+        SlotState::Ready(_) => "ready",
+        SlotState::Stopping(_) => "stopping",
+    }
+}

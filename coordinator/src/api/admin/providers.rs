@@ -1,0 +1,64 @@
+//! `GET /api/v1/providers`: who else serves models, what was asked of them, and what everybody spent and may still spend.
+
+use std::collections::BTreeSet;
+
+use axum::response::Response;
+use model_boss_cloud::{ProviderReport, Today, UTC_DAY};
+use model_boss_host::clocks::unix_seconds;
+use model_boss_http::body::json;
+use model_boss_protocol::{ApiError, ClientId};
+use serde::Serialize;
+
+use crate::api::context::Context;
+use crate::api::route::Call;
+
+/// What a client spent today, and may spend.
+#[derive(Debug, PartialEq, Serialize)]
+pub(crate) struct Budget {
+    pub(super) id: String,
+    pub(super) spent_usd: f64,
+    /// `None`: as much as it likes.
+    pub(super) daily_limit_usd: Option<f64>,
+    remaining_usd: Option<f64>,
+    /// Whether `tasks.yaml` sets its own limit.
+    #[serde(skip)]
+    pub(super) is_profile: bool,
+}
+
+/// All providers, and the clients that spent something today or have a limit.
+pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
+    #[derive(Serialize)]
+    struct Providers {
+        providers: Vec<ProviderReport>,
+        clients: Vec<Budget>,
+        /// What all names beyond those that are counted apart spent together.
+        other_clients_spent_usd: f64,
+        /// When the day that limits are for ends, in seconds since 1970.
+        day_ends: u64,
+    }
+    let (providers, today) = call.context.clouds.report(unix_seconds());
+    let clients = budgets(&call.context, &today);
+    let other_clients_spent_usd = today.others_spent;
+    json(&Providers { providers, clients, other_clients_spent_usd, day_ends: (today.day + 1) * UTC_DAY })
+}
+
+/// The clients that spent something today, and those whose profile has a limit of their own.
+pub(crate) fn budgets(context: &Context, today: &Today) -> Vec<Budget> {
+    let current = context.tasks.current();
+    let file = current.names.file();
+    let limited = file.clients.iter().filter(|(_, profile)| profile.daily_spend_usd.is_some());
+    let limited: BTreeSet<&String> = limited.map(|(name, _)| name).collect();
+    let all: BTreeSet<&String> = limited.iter().copied().chain(today.spent.keys()).collect();
+    let budget = |id: &String| {
+        let limit = file.profile(&ClientId::from(id.as_str())).daily_spend_usd;
+        let spent = today.spent_by(id);
+        Budget {
+            id: id.clone(),
+            spent_usd: spent,
+            daily_limit_usd: limit,
+            remaining_usd: limit.map(|limit| (limit - spent).max(0.0)),
+            is_profile: limited.contains(id),
+        }
+    };
+    all.into_iter().map(budget).collect()
+}

@@ -1,0 +1,295 @@
+//! What the process says about itself: liveness, health, figures, and every list an operator looks at. Nothing here wakes
+//! or keeps a model (OP-4).
+
+use std::collections::BTreeMap;
+
+use axum::body::Body;
+use axum::response::Response;
+use http::StatusCode;
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use model_boss_config::model_folders;
+use model_boss_core::{LedgerState, Scheduler, SlotState, SlotView};
+use model_boss_host::clocks::unix_seconds;
+use model_boss_http::body::{json, json_with};
+use model_boss_http::memory::MemoryUse;
+use model_boss_protocol::{ApiError, ByteCount, Category, DeviceId, ModelId, StreamStats};
+use serde::Serialize;
+
+use crate::api::context::Context;
+use crate::api::route::Call;
+use crate::leases::StoreStatus;
+
+#[derive(Serialize)]
+struct Word {
+    status: &'static str,
+}
+
+/// `GET` and `HEAD /`: somebody is there, which is what Ollama's clients ask first.
+pub(crate) async fn root(call: Call) -> Result<Response, ApiError> {
+    let accepted = call.request.headers().get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if accepted.split(',').any(|kind| kind.trim().starts_with("application/json")) {
+        return json(&Root { name: "model-boss", version: env!("CARGO_PKG_VERSION"), status: "ok" });
+    }
+    let mut response = Response::new(Body::from("model-boss is running\n"));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    Ok(response)
+}
+
+#[derive(Serialize)]
+struct Root {
+    name: &'static str,
+    version: &'static str,
+    status: &'static str,
+}
+
+/// `GET /live`: the process works.
+pub(crate) async fn live(_: Call) -> Result<Response, ApiError> {
+    json(&Word { status: "ok" })
+}
+
+/// `GET /ready` and `/health`: requests are taken.
+pub(crate) async fn ready(call: Call) -> Result<Response, ApiError> {
+    let (draining, store) = (call.context.draining.is_cancelled(), call.context.store.status());
+    let word = Word { status: condition(draining, &store) };
+    // Before the store was reached for the first time nothing can be loaded, and nothing is.
+    let refuses = draining || !store.reached;
+    json_with(if refuses { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK }, &word)
+}
+
+/// One word for how the process is: with `ok` everything works; without the store of the ledger what is loaded serves on.
+fn condition(draining: bool, store: &StoreStatus) -> &'static str {
+    match store.state {
+        _ if draining => "draining",
+        LedgerState::Open => "ok",
+        LedgerState::Recovering { .. } => "lease_store_recovering",
+        LedgerState::Away { .. } => "lease_store_unavailable",
+    }
+}
+
+/// The fields of MM-8.
+#[derive(Serialize)]
+struct Health {
+    status: &'static str,
+    version: &'static str,
+    model_loaded: Option<ModelId>,
+    checkpoint_loaded: Option<String>,
+    all_models_loaded: Vec<LoadedModel>,
+    leases: StoreStatus,
+    problems: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct LoadedModel {
+    model_name: ModelId,
+    checkpoint: Option<String>,
+    /// Seconds since 1970.
+    last_use: f64,
+    #[serde(rename = "type")]
+    category: Category,
+    /// The first of its devices.
+    device: Option<DeviceId>,
+    /// All of them: a split model has several (DM-4).
+    devices: Vec<DeviceId>,
+    backend: &'static str,
+    backend_url: Option<String>,
+}
+
+/// `GET /api/v1/health`.
+pub(crate) async fn health(call: Call) -> Result<Response, ApiError> {
+    let context = call.context;
+    let mut slots = context.scheduling.view(|scheduler, _| scheduler.slots()).await.unwrap_or_default();
+    slots.retain(|slot| matches!(slot.state, SlotState::Ready(_)));
+    // The one that was loaded last comes first.
+    slots.sort_by_key(|slot| std::cmp::Reverse(slot.ready_at));
+    let store = context.store.status();
+    let loaded: Vec<_> = slots.into_iter().map(|slot| loaded_model(&context, slot)).collect();
+    json(&Health {
+        status: condition(context.draining.is_cancelled(), &store),
+        leases: store,
+        version: env!("CARGO_PKG_VERSION"),
+        model_loaded: loaded.first().map(|model| model.model_name.clone()),
+        checkpoint_loaded: loaded.first().and_then(|model| model.checkpoint.clone()),
+        all_models_loaded: loaded,
+        problems: problems(&context),
+    })
+}
+
+/// What an operator has to mend: manifests, tasks, stored configuration, devices, the lease store, files that cannot be
+/// written.
+fn problems(context: &Context) -> Vec<String> {
+    let mut problems: Vec<String> = context.catalog.current().problems.iter().map(ToString::to_string).collect();
+    problems.extend(context.tasks.problems());
+    problems.extend(context.config.problems());
+    problems.extend(context.devices.problems());
+    let StoreStatus { store, state, warnings, .. } = context.store.status();
+    problems.extend(warnings);
+    if let LedgerState::Away { detail } = state {
+        problems.push(format!("leases ({store}): {detail}; loaded models serve on, nothing is loaded or evicted"));
+    }
+    problems.extend(context.state.troubles());
+    problems.extend(context.log.trouble());
+    problems
+}
+
+fn loaded_model(context: &Context, slot: SlotView) -> LoadedModel {
+    let catalog = context.catalog.current();
+    let model = catalog.get(&slot.model);
+    let devices: Vec<DeviceId> = slot.parts.into_iter().map(|(device, _)| device).collect();
+    LoadedModel {
+        checkpoint: model.map(|model| model_folders::checkpoint(&model.source)),
+        last_use: context.clock.seconds(slot.last_used),
+        category: slot.category,
+        device: devices.first().cloned(),
+        devices,
+        backend: model.map_or("unknown", |model| context.catalog.backend(model).as_str()),
+        backend_url: slot.port.map(|port| format!("http://127.0.0.1:{port}")),
+        model_name: slot.model,
+    }
+}
+
+/// `GET /api/v1/stats` (MM-9).
+pub(crate) async fn stats(call: Call) -> Result<Response, ApiError> {
+    #[derive(Serialize)]
+    struct ModelTotals {
+        model_name: ModelId,
+        #[serde(flatten)]
+        totals: crate::metrics::Totals,
+    }
+    #[derive(Serialize)]
+    struct ProviderTotals {
+        provider: String,
+        #[serde(flatten)]
+        totals: model_boss_cloud::Counted,
+    }
+    /// BC-6.
+    #[derive(Serialize)]
+    struct DeviceTotals {
+        device: DeviceId,
+        entries: usize,
+        bytes: ByteCount,
+        /// What models may keep there while idle; `null` is no such limit.
+        budget: Option<ByteCount>,
+    }
+    #[derive(Serialize)]
+    struct Stats {
+        uptime_s: f64,
+        /// The most recent inference.
+        #[serde(flatten)]
+        recent: Recent,
+        models: Vec<ModelTotals>,
+        /// Providers that were asked since the start; `GET /api/v1/providers` has the day and the models.
+        providers: Vec<ProviderTotals>,
+        /// Layers that come and go, by model (RS-9), as workers told last.
+        streams: BTreeMap<ModelId, StreamStats>,
+        devices: Vec<DeviceTotals>,
+        /// What bodies and answers in flight take.
+        request_memory: MemoryUse,
+        queued: usize,
+        running: usize,
+    }
+    /// Its fields are there even before the first.
+    #[derive(Serialize)]
+    #[serde(untagged)]
+    enum Recent {
+        Some(crate::metrics::Recent),
+        None {
+            input_tokens: Option<u64>,
+            output_tokens: Option<u64>,
+            time_to_first_token: Option<f64>,
+            tokens_per_second: Option<f64>,
+            model_name: Option<ModelId>,
+            at: Option<f64>,
+        },
+    }
+    let context = call.context;
+    let look = |scheduler: &Scheduler, _| (scheduler.queued(), scheduler.running(), scheduler.devices());
+    let (queued, running, devices) = context.scheduling.view(look).await.unwrap_or_default();
+    let devices = devices.into_iter().map(|device| DeviceTotals {
+        entries: device.models.len(),
+        bytes: device.charged,
+        budget: device.retention,
+        device: device.id,
+    });
+    let none = Recent::None {
+        input_tokens: None,
+        output_tokens: None,
+        time_to_first_token: None,
+        tokens_per_second: None,
+        model_name: None,
+        at: None,
+    };
+    let totals = context.metrics.totals().into_iter();
+    let (providers, _) = context.clouds.report(unix_seconds());
+    let asked = providers.into_iter().filter(|provider| provider.since_start.requests > 0);
+    json(&Stats {
+        uptime_s: context.started.elapsed().as_secs_f64(),
+        recent: context.metrics.recent().map_or(none, Recent::Some),
+        models: totals.map(|(model_name, totals)| ModelTotals { model_name, totals }).collect(),
+        providers: asked
+            .map(|provider| ProviderTotals { provider: provider.name, totals: provider.since_start })
+            .collect(),
+        streams: context.streams.models().into_iter().filter_map(|(model, stats)| Some((model, stats?))).collect(),
+        devices: devices.collect(),
+        request_memory: context.memory.figures(),
+        queued,
+        running,
+    })
+}
+
+/// `GET /api/v1/slots`.
+pub(crate) async fn slots(call: Call) -> Result<Response, ApiError> {
+    /// `layers` is what its worker told last of layers that come and go; `null` where all stay, or before it told.
+    #[derive(Serialize)]
+    struct Slot {
+        #[serde(flatten)]
+        slot: SlotView,
+        layers: Option<StreamStats>,
+    }
+    let slots = call.context.scheduling.view(|scheduler, _| scheduler.slots()).await.unwrap_or_default();
+    let with_layers = |slot: SlotView| Slot { layers: call.context.streams.of(slot.id, slot.generation), slot };
+    let slots: Vec<Slot> = slots.into_iter().map(with_layers).collect();
+    json(&call.context.clock.dated(serde_json::json!({ "slots": slots })))
+}
+
+/// `GET /api/v1/queue`: every waiting request with what it waits for.
+pub(crate) async fn queue(call: Call) -> Result<Response, ApiError> {
+    let queue = call.context.scheduling.view(|scheduler, now| scheduler.queue(now)).await.unwrap_or_default();
+    json(&call.context.clock.dated(serde_json::json!({ "queue": queue })))
+}
+
+/// `GET /api/v1/devices` (DM-3).
+pub(crate) async fn devices(call: Call) -> Result<Response, ApiError> {
+    let context = call.context;
+    let accounts = context.scheduling.view(|scheduler, _| scheduler.devices()).await.unwrap_or_default();
+    let devices: Vec<_> = context
+        .devices
+        .samples()
+        .into_iter()
+        .map(|sample| {
+            let mut value = serde_json::json!({
+                "available": sample.used.is_some(),
+                "name": sample.name,
+                "uuid": sample.uuid,
+                "total": sample.capacity,
+                "used": sample.used,
+                "problem": sample.trouble.as_ref().map(ToString::to_string),
+                "accounting": if sample.told_apart { "per_process" } else { "degraded" },
+            });
+            let account = accounts.iter().find(|account| account.id == sample.device);
+            if let (Some(object), Ok(serde_json::Value::Object(account))) =
+                (value.as_object_mut(), serde_json::to_value(account))
+            {
+                object.extend(account);
+            }
+            value
+        })
+        .collect();
+    json(&serde_json::json!({ "devices": devices }))
+}
+
+/// `GET /api/v1/decisions`: what was decided lately and why, newest last.
+pub(crate) async fn decisions(call: Call) -> Result<Response, ApiError> {
+    let look = |scheduler: &Scheduler, _| scheduler.decisions().cloned().collect::<Vec<_>>();
+    let decisions = call.context.scheduling.view(look).await.unwrap_or_default();
+    json(&call.context.clock.dated(serde_json::json!({ "decisions": decisions })))
+}

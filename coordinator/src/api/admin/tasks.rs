@@ -1,0 +1,144 @@
+//! `GET /api/v1/tasks` and `/api/v1/tasks/{name}`: what tasks there are, and what each means now.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::response::Response;
+use model_boss_core::{Rung, Target};
+use model_boss_http::body::json;
+use model_boss_http::path::percent_decode;
+use model_boss_protocol::{ApiError, Category, ClientId, KeepAlive, ModelId, Priority, Thinking};
+use model_boss_tasks::{Names, Question, Resolved};
+use serde::Serialize;
+
+use crate::api::context::Context;
+use crate::api::route::Call;
+use model_boss_catalog::Catalog;
+
+/// A task as it would be used by a request that says nothing else.
+#[derive(Serialize)]
+pub(crate) struct TaskObject {
+    pub(crate) name: String,
+    pub(crate) description: Option<String>,
+    /// Every rung that was written, in order.
+    ladder: Vec<RungObject>,
+    /// What its requests ask for, if the file says.
+    category: Option<Category>,
+    priority: Option<Priority>,
+    budget_s: Option<f64>,
+    keep_alive_s: Option<KeepAlive>,
+    pin_primary: bool,
+    patience_s: f64,
+    fallback: &'static str,
+    local_only: bool,
+    thinking: Option<Thinking>,
+    params: BTreeMap<String, serde_json::Value>,
+}
+
+#[derive(Serialize)]
+struct RungObject {
+    rung: usize,
+    /// The model's own name, whatever the file calls it.
+    model: Target,
+    /// Whether this machine has it, or a provider does.
+    known: bool,
+    /// Whether it is elsewhere.
+    cloud: bool,
+    /// Why it may not be used, if it may not.
+    removed: Option<&'static str>,
+}
+
+impl TaskObject {
+    /// The rungs that may be used, the best first.
+    pub(crate) fn usable(&self) -> Vec<String> {
+        self.ladder.iter().filter(|rung| rung.removed.is_none()).map(|rung| rung.model.to_string()).collect()
+    }
+
+    /// What its models do: the task's word, else that of the first model of this machine.
+    pub(crate) fn category(&self, catalog: &Catalog) -> Category {
+        let mut usable = self.ladder.iter().filter(|rung| rung.removed.is_none());
+        let of_a_model = || {
+            usable.find_map(|rung| match &rung.model {
+                Target::Local(id) => Some(catalog.get(id)?.description.category),
+                Target::Cloud { .. } => None,
+            })
+        };
+        self.category.or_else(of_a_model).unwrap_or(Category::Llm)
+    }
+}
+
+/// All of them, and what is wrong with the file.
+pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
+    #[derive(Serialize)]
+    struct Tasks {
+        /// Where they are written.
+        file: String,
+        tasks: Vec<TaskObject>,
+        problems: Vec<String>,
+    }
+    let context = call.context;
+    let tasks = objects(&context);
+    let file = context.tasks.path().display().to_string();
+    json(&Tasks { file, tasks, problems: context.tasks.problems() })
+}
+
+/// One of them.
+pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
+    let path = call.request.uri().path();
+    let name = path.split_once("/tasks/").map_or("", |(_, name)| name);
+    let name = percent_decode(name).unwrap_or_else(|| name.to_owned());
+    let current = call.context.tasks.current();
+    json(&object(&call.context, &current.names, name.strip_prefix("task:").unwrap_or(&name))?)
+}
+
+/// Every task; those that nobody may use at this moment are missing.
+pub(crate) fn objects(context: &Context) -> Vec<TaskObject> {
+    let current = context.tasks.current();
+    current.names.file().tasks.keys().filter_map(|name| object(context, &current.names, name).ok()).collect()
+}
+
+/// What one task means now.
+pub(crate) fn object(context: &Context, names: &Names, name: &str) -> Result<TaskObject, ApiError> {
+    let nobody = ClientId::from("");
+    let question = Question { model: None, task: Some(name), client: &nobody, no_fallback: false };
+    let resolved = context.tasks.resolve(&question, &context.catalog)?;
+    let task = names.task(name).map(Arc::clone).unwrap_or_default();
+    let catalog = context.catalog.current();
+    let rung = |rung: &Rung, removed| RungObject {
+        rung: rung.position,
+        known: match &rung.target {
+            Target::Local(id) => catalog.get(id).is_some(),
+            Target::Cloud { .. } => true,
+        },
+        cloud: context.tasks.providers().is_cloud(&rung.target),
+        model: rung.target.clone(),
+        removed,
+    };
+    let Resolved { removed, .. } = &resolved;
+    let mut rungs: Vec<RungObject> = resolved.ladder().rungs().map(|kept| rung(kept, None)).collect();
+    rungs.extend(removed.iter().map(|removed| rung(&removed.rung, Some(removed.why))));
+    // What `fallback: none` leaves out stands on the ladder all the same.
+    for (position, written) in task.ladder.iter().enumerate() {
+        if rungs.iter().all(|rung| rung.rung != position) {
+            let model =
+                catalog.find(written).map_or_else(|| ModelId::from(written.as_str()), |m| m.description.id.clone());
+            rungs.push(rung(&Rung { target: Target::Local(model), position }, Some("fallback is none")));
+        }
+    }
+    rungs.sort_by_key(|rung| rung.rung);
+    Ok(TaskObject {
+        name: name.to_owned(),
+        description: task.description.clone(),
+        ladder: rungs,
+        category: resolved.category(),
+        priority: resolved.priority,
+        budget_s: task.budget_s,
+        keep_alive_s: resolved.keep_alive,
+        pin_primary: resolved.ladder().pin_primary,
+        patience_s: resolved.ladder().patience.as_secs_f64(),
+        fallback: if task.fallback == Some(model_boss_tasks::Fallback::None) { "none" } else { "any" },
+        local_only: task.local_only,
+        thinking: resolved.thinking,
+        params: task.params.clone(),
+    })
+}

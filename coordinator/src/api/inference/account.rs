@@ -1,0 +1,100 @@
+//! Counts one request exactly once, however it ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use model_boss_protocol::ModelId;
+use tokio::time::Instant;
+
+use crate::metrics::{Metrics, ModelMetrics, Usage};
+use crate::scheduling::{Dispatched, Place};
+
+/// nginx's status for "the client closed the connection": nobody receives it, only counters see it.
+const CLIENT_GONE: u16 = 499;
+
+/// The open account of one request. Closed when dropped.
+pub(crate) struct Account {
+    metrics: Arc<Metrics>,
+    handles: Arc<ModelMetrics>,
+    model: Option<ModelId>,
+    arrived: Instant,
+    first_byte: Option<Instant>,
+    status: u16,
+    usage: Option<Usage>,
+}
+
+impl Account {
+    /// Opens the account of a request for `model`, if the catalog has it.
+    pub(crate) fn open(metrics: &Arc<Metrics>, model: Option<&ModelId>) -> Self {
+        Self {
+            handles: metrics.model(model),
+            metrics: Arc::clone(metrics),
+            model: model.cloned(),
+            arrived: Instant::now(),
+            first_byte: None,
+            status: CLIENT_GONE,
+            usage: None,
+        }
+    }
+
+    /// The request got a worker.
+    pub(crate) fn dispatched(&mut self, dispatched: &Dispatched) {
+        match &dispatched.place {
+            Place::Worker { worker, .. } if self.model.as_ref() != Some(&worker.model) => {
+                self.model = Some(worker.model.clone());
+                self.handles = self.metrics.model(self.model.as_ref());
+            }
+            Place::Worker { .. } => {}
+            Place::Cloud { provider, .. } => {
+                self.model = Some(ModelId::from(dispatched.place.served().as_str()));
+                // Names of its models come from clients: they are no labels.
+                self.handles = self.metrics.provider(provider);
+            }
+        }
+        self.handles.queued(dispatched.queued);
+    }
+
+    /// The first byte of a stream is there.
+    pub(crate) fn first_byte(&mut self) {
+        self.first_byte = Some(Instant::now());
+    }
+
+    /// The answer was given to its end with this status.
+    pub(crate) fn status(&mut self, status: u16) {
+        self.status = status;
+    }
+
+    /// What the answer says that it used. Times seen here, by the client's side of the stream, replace the worker's.
+    pub(crate) fn used(&mut self, usage: Option<Usage>) {
+        let Some(mut usage) = usage else { return };
+        if let Some(first) = self.first_byte {
+            usage.first_token = Some(first.duration_since(self.arrived));
+            let gaps = u32::try_from(usage.completion_tokens.saturating_sub(1)).unwrap_or(u32::MAX);
+            usage.per_token = first.elapsed().checked_div(gaps);
+        } else if let (Some(own), Some(per_token)) = (usage.first_token, usage.per_token) {
+            // Whole answers: everything but the tokens after the first.
+            let rest = per_token.saturating_mul(u32::try_from(usage.completion_tokens).unwrap_or(u32::MAX));
+            usage.first_token = Some(own.max(self.arrived.elapsed().saturating_sub(rest)));
+        }
+        self.usage = Some(usage);
+    }
+
+    /// Tokens of prompt and answer, if the answer counted them.
+    pub(crate) fn tokens(&self) -> Option<u64> {
+        self.usage.as_ref().map(|usage| usage.prompt_tokens.saturating_add(usage.completion_tokens))
+    }
+
+    /// The time since the request came.
+    pub(crate) fn age(&self) -> Duration {
+        self.arrived.elapsed()
+    }
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        if let (Some(model), Some(usage)) = (&self.model, &self.usage) {
+            self.metrics.used(model, &self.handles, usage);
+        }
+        self.metrics.answered(&self.handles, self.status, self.age());
+    }
+}

@@ -1,0 +1,453 @@
+//! From a place in the queue to the beginning of a worker's answer, through as many workers as it takes. Nothing has been
+//! sent to the client yet, so a worker that dies here costs only time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::{HeaderMap, HeaderName, Method, Request, StatusCode, Uri};
+use http_body_util::BodyExt;
+use model_boss_cloud::{CloudAnswer, CloudRequest, Clouds};
+use model_boss_config::JsonLimits;
+use model_boss_core::RungChoice;
+use model_boss_dialects::{AnswerKind, Prepared, Reshape, Stamp, check_answer, engine_error};
+use model_boss_host::clocks::unix_seconds;
+use model_boss_http::headers::THINKING;
+use model_boss_http::json;
+use model_boss_http::memory::{Admission, HeldMemory, MemoryBudget, MemoryError};
+use model_boss_http::offload::offload;
+use model_boss_http::upstream::{Outgoing, UpstreamError};
+use model_boss_protocol::{ApiError, ClientId, ErrorBody, ErrorCode, ErrorSource, Priority, headers};
+use tokio::time::{Instant, timeout_at};
+
+use super::account::Account;
+use super::answer_body::{AnswerBody, BodyError, Origin};
+use super::reshape::reshape_whole;
+use crate::scheduling::{Dispatched, Place, Ticket};
+use crate::worker::Worker;
+
+/// What the manifest of an engine of others adds to a request: an operator's few fields.
+const MAX_ADDED: usize = 16 << 10;
+
+/// An error is short, and so is what comes before the first event of a stream.
+const MAX_ERROR: usize = 64 << 10;
+
+const MAX_BEGINNING: usize = 10 << 20;
+
+/// A request as a worker gets it.
+pub(crate) struct Forward {
+    /// The worker's path.
+    pub(super) path: &'static str,
+    /// Without the fields that are ours.
+    pub(super) body: Bytes,
+    /// The public id.
+    pub(super) request_id: HeaderValue,
+    /// When the client stops caring.
+    pub(super) deadline: Option<Instant>,
+    /// Whether the answer is to come piece by piece.
+    pub(super) is_stream: bool,
+    /// Whether the body names what serves it already.
+    pub(super) model_in_body: ModelInBody,
+    /// Where a rung elsewhere leads.
+    pub(super) cloud: CloudAccess,
+    /// What its answer, and the body in other words, are taken from.
+    pub(super) memory: MemoryBudget,
+    /// What a body that is taken apart may hold.
+    pub(super) limits: JsonLimits,
+}
+
+/// The providers, and what this client may spend there.
+pub(crate) struct CloudAccess {
+    pub(super) clouds: Arc<Clouds>,
+    pub(super) client: ClientId,
+    /// US dollars in a day, if that is limited.
+    pub(super) daily_limit: Option<f64>,
+}
+
+/// Whether a body has a `model`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ModelInBody {
+    /// The one that serves it.
+    Named,
+    /// None: it is put in when it is known.
+    Missing,
+}
+
+impl Forward {
+    /// The body for whoever serves it under this name.
+    fn body_for(&self, model: &str) -> Outgoing {
+        if self.model_in_body == ModelInBody::Named {
+            return Outgoing::new(self.body.clone(), Bytes::new());
+        }
+        // Behind the brace there is another field, or the end.
+        let rest = if self.body.is_empty() { Bytes::from_static(b"}") } else { self.body.slice(1..) };
+        let comma = if rest == "}" { "" } else { "," };
+        let first = format!("{{\"model\":{}{comma}", serde_json::Value::from(model));
+        Outgoing::new(Bytes::from(first), rest)
+    }
+}
+
+/// The beginning of an answer, with everything that holds it open.
+pub(crate) struct Answer {
+    pub(super) ticket: Ticket,
+    /// What answers, and how it came to that.
+    pub(super) served: Served,
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) content: Content,
+    pub(super) account: Account,
+    /// When the client stops caring.
+    pub(super) deadline: Option<Instant>,
+    /// Where it comes from.
+    pub(super) place: Place,
+}
+
+/// What answers a request, and how it came to that.
+pub(crate) struct Served {
+    pub(super) model: String,
+    pub(super) rung: RungChoice,
+    pub(super) queued: Duration,
+    pub(super) loading: Duration,
+}
+
+/// What there is of the answer's body.
+pub(crate) enum Content {
+    /// All of it.
+    Whole(Bytes),
+    /// Its first events, and the connection the rest comes from.
+    Stream { first: Bytes, rest: AnswerBody },
+}
+
+/// The worker went away, or talks nonsense, before the answer began.
+#[derive(Debug, thiserror::Error)]
+enum Lost {
+    #[error("it has no address yet")]
+    NotReady,
+    #[error(transparent)]
+    Refused(ApiError),
+    #[error("{0}")]
+    Nonsense(String),
+    #[error(transparent)]
+    Upstream(#[from] UpstreamError),
+    #[error("the connection broke in its answer")]
+    Body(#[source] hyper::Error),
+}
+
+impl From<ApiError> for Lost {
+    fn from(error: ApiError) -> Self {
+        if error.code == ErrorCode::BackendError { Self::Nonsense(error.message) } else { Self::Refused(error) }
+    }
+}
+
+impl From<BodyError> for Lost {
+    fn from(error: BodyError) -> Self {
+        match error {
+            BodyError::Broken(error) => Self::Body(error),
+            BodyError::Refused(error) => error.into(),
+        }
+    }
+}
+
+impl Lost {
+    /// Whether a fresh worker would answer the same.
+    fn is_nonsense(&self) -> bool {
+        match self {
+            Self::NotReady | Self::Refused(_) | Self::Body(_) => false,
+            Self::Upstream(error) => error.is_nonsense(),
+            Self::Nonsense(_) => true,
+        }
+    }
+
+    /// Whether its process took the request and closed the connection: it died, or that is how it answers.
+    fn is_broken_off(&self) -> bool {
+        match self {
+            Self::NotReady | Self::Refused(_) | Self::Nonsense(_) => false,
+            Self::Upstream(error) => error.is_broken_off(),
+            Self::Body(_) => true,
+        }
+    }
+}
+
+/// Waits for a worker and for the beginning of its answer. An error is the request's final answer.
+pub(crate) async fn obtain(mut ticket: Ticket, forward: Forward, mut account: Account) -> Result<Answer, ApiError> {
+    let deadline = forward.deadline;
+    let begun = begin(&mut ticket, &forward, &mut account);
+    let begun = match deadline {
+        // The scheduler knows the deadline while the request waits; this is for the time after.
+        Some(deadline) => timeout_at(deadline, begun).await.unwrap_or_else(|_| Err(deadline_exceeded())),
+        None => begun.await,
+    };
+    match begun {
+        Ok(Begun { dispatched: Dispatched { place, rung, queued, loading }, status, headers, content }) => {
+            let served = Served { model: place.served(), rung, queued, loading };
+            Ok(Answer { ticket, served, status, headers, content, account, deadline, place })
+        }
+        Err(error) => {
+            account.status(error.status());
+            ticket.failed(&error);
+            Err(error)
+        }
+    }
+}
+
+struct Begun {
+    dispatched: Dispatched,
+    status: StatusCode,
+    headers: HeaderMap,
+    content: Content,
+}
+
+async fn begin(ticket: &mut Ticket, forward: &Forward, account: &mut Account) -> Result<Begun, ApiError> {
+    // What broke its answer off last. It is asked no third time: it lives, so the next answer would end the same way.
+    let mut broke_off: Option<Arc<Worker>> = None;
+    loop {
+        let dispatched = ticket.dispatched().await?;
+        account.dispatched(&dispatched);
+        let (worker, priority) = match &dispatched.place {
+            Place::Worker { worker, priority } => (worker, *priority),
+            Place::Cloud { provider, model } => match ask_cloud(forward, provider, model).await {
+                Ok((status, headers, content)) => return Ok(Begun { dispatched, status, headers, content }),
+                Err(error) if error.code == ErrorCode::InvalidRequest => return Err(error),
+                Err(error) => {
+                    ticket.rung_failed(error);
+                    continue;
+                }
+            },
+        };
+        match exchange(worker, priority, forward).await {
+            Ok((status, headers, content)) => return Ok(Begun { dispatched, status, headers, content }),
+            Err(Lost::Refused(error)) => return Err(error),
+            Err(lost) if lost.is_nonsense() => {
+                let message = format!("{} cannot be understood: {lost}", worker.title());
+                ticket.rung_failed(ApiError::new(ErrorCode::BackendError, message));
+            }
+            Err(lost) if lost.is_broken_off() && broke_off.as_ref().is_some_and(|last| Arc::ptr_eq(last, worker)) => {
+                let message = format!("{} runs and broke off its answer twice: {lost}", worker.title());
+                ticket.rung_failed(ApiError::new(ErrorCode::BackendError, message));
+            }
+            Err(lost) => {
+                let model = &worker.model;
+                tracing::info!(%model, request = %ticket.request(), "worker lost before its answer began: {lost}");
+                broke_off = lost.is_broken_off().then(|| Arc::clone(worker));
+                ticket.lost();
+            }
+        }
+    }
+}
+
+/// Asks a provider, once.
+async fn ask_cloud(
+    forward: &Forward,
+    provider: &str,
+    model: &str,
+) -> Result<(StatusCode, HeaderMap, Content), ApiError> {
+    let request = CloudRequest {
+        provider,
+        model,
+        path: forward.path,
+        body: &forward.body,
+        id: &String::from_utf8_lossy(forward.request_id.as_bytes()),
+        client: &forward.cloud.client,
+        daily_limit: forward.cloud.daily_limit,
+        now: unix_seconds(),
+        memory: &forward.memory,
+        limits: forward.limits,
+    };
+    let broken = |lost: Lost| ApiError::new(ErrorCode::BackendError, format!("provider '{provider}': {lost}"));
+    let CloudAnswer { status, mut headers, body, reshape } = forward.cloud.clouds.ask(&request).await?;
+    let answer = Backend { status, from: Origin::Cloud(body), reshape: Some(reshape), path: forward.path };
+    let content = read_answer(answer, &headers, forward).await.map_err(broken)?;
+    headers.remove(CONTENT_TYPE);
+    Ok((status, headers, content))
+}
+
+async fn exchange(
+    worker: &Worker,
+    priority: Priority,
+    forward: &Forward,
+) -> Result<(StatusCode, HeaderMap, Content), Lost> {
+    let upstream = worker.upstream().ok_or(Lost::NotReady)?;
+    let Asked { path, body, reshape, thinking } = prepare(worker, forward).await?;
+    let mut request = Request::new(body);
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = Uri::from_static(path);
+    let outgoing = request.headers_mut();
+    outgoing.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    outgoing.insert(HeaderName::from_static(headers::REQUEST_ID), forward.request_id.clone());
+    outgoing.insert(HeaderName::from_static(headers::PRIORITY), HeaderValue::from(u16::from(priority.number())));
+    if let Some(deadline) = forward.deadline {
+        let left = deadline.saturating_duration_since(Instant::now()).as_millis();
+        let left = HeaderValue::from(u64::try_from(left).unwrap_or(u64::MAX));
+        outgoing.insert(HeaderName::from_static(headers::DEADLINE_MS), left);
+    }
+
+    let (head, body) = upstream.send(request).await?.into_parts();
+    // Nothing of a worker's head goes on but what is put in here.
+    let mut told = HeaderMap::new();
+    if let Some(words) = thinking {
+        told.insert(THINKING, HeaderValue::from_static(words));
+    }
+    let from = Origin::Worker(body);
+    if head.status.is_client_error() || head.status.is_server_error() {
+        if let Some(wait) = head.headers.get(RETRY_AFTER) {
+            told.insert(RETRY_AFTER, wait.clone());
+        }
+        let (status, body) = read_error(head.status, from, worker.dialect().is_some()).await?;
+        return Ok((status, told, Content::Whole(body)));
+    }
+    let answer = Backend { status: head.status, from, reshape, path: forward.path };
+    Ok((head.status, told, read_answer(answer, &head.headers, forward).await?))
+}
+
+/// An answer whose head has come.
+struct Backend {
+    status: StatusCode,
+    from: Origin,
+    reshape: Option<Box<dyn Reshape>>,
+    path: &'static str,
+}
+
+/// The body of an answer that says that it is one. Anything but the kind of answer that was asked for is nonsense.
+async fn read_answer(backend: Backend, headers: &HeaderMap, forward: &Forward) -> Result<Content, Lost> {
+    let Backend { status, from, reshape, path } = backend;
+    if status != StatusCode::OK {
+        return Err(Lost::Nonsense(format!("it answered with status {}", status.as_u16())));
+    }
+    let given = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    let expected = if forward.is_stream { "text/event-stream" } else { "application/json" };
+    if !given.get(..expected.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(expected.as_bytes())) {
+        let given = String::from_utf8_lossy(given);
+        return Err(Lost::Nonsense(format!("its answer is of the type '{given}', not {expected}")));
+    }
+    let memory = forward.memory.holder();
+    if forward.is_stream {
+        let mut rest = AnswerBody::stream(from, reshape, memory);
+        return Ok(Content::Stream { first: beginning(&mut rest).await?, rest });
+    }
+    let mut body = whole(&mut AnswerBody::whole(from), memory).await?;
+    if let Some(reshape) = reshape {
+        body = reshape_whole(reshape, status, body, forward.memory.holder(), forward.limits).await?;
+    }
+    let (kind, checked) = (AnswerKind::of(path), body.clone());
+    offload(body.len(), move || check_answer(kind, &checked)).await?;
+    Ok(Content::Whole(body))
+}
+
+/// The first bytes of a stream, up to the first event that is a piece of an answer: until then it may turn out to be none.
+async fn beginning(body: &mut AnswerBody) -> Result<Bytes, Lost> {
+    let Some(mut first) = next_data(body).await? else { return Err(Lost::Nonsense("its stream is empty".to_owned())) };
+    while !body.has_begun() {
+        let Some(more) = next_data(body).await? else { return Err(Lost::Nonsense("its stream is empty".to_owned())) };
+        if first.len() + more.len() > MAX_BEGINNING {
+            return Err(Lost::Nonsense("its stream does not begin".to_owned()));
+        }
+        first = [first, more].concat().into();
+    }
+    Ok(first)
+}
+
+/// An error of a worker, and the status that goes with it. Our own worker's has our shape already.
+async fn read_error(status: StatusCode, from: Origin, is_foreign: bool) -> Result<(StatusCode, Bytes), Lost> {
+    let (mut body, mut all) = (AnswerBody::whole(from), Vec::new());
+    while let Some(more) = next_data(&mut body).await? {
+        all.extend_from_slice(&more);
+        if all.len() > MAX_ERROR {
+            return Err(Lost::Nonsense(format!("it answered with status {} and no end", status.as_u16())));
+        }
+    }
+    if !is_foreign && serde_json::from_slice::<ErrorBody>(&all).is_ok() {
+        return Ok((status, Bytes::from(all)));
+    }
+    let error = engine_error(status.as_u16(), &all);
+    let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::BAD_GATEWAY);
+    Ok((status, Bytes::from(error.body(ErrorSource::Worker).to_json())))
+}
+
+/// A request as a worker takes it.
+struct Asked {
+    path: &'static str,
+    body: Outgoing,
+    /// What its answer goes through.
+    reshape: Option<Box<dyn Reshape>>,
+    thinking: Option<&'static str>,
+}
+
+/// The request as this worker takes it: as it is, or as an engine of others has to be asked.
+async fn prepare(worker: &Worker, forward: &Forward) -> Result<Asked, Lost> {
+    let path = forward.path;
+    let Some(dialect) = worker.dialect() else {
+        let body = forward.body_for(worker.model.as_str());
+        return Ok(Asked { path, body, reshape: None, thinking: None });
+    };
+    let created = unix_seconds();
+    let id = format!("chatcmpl-{}", String::from_utf8_lossy(forward.request_id.as_bytes()));
+    let stamp = Stamp { id, model: worker.model.to_string(), created };
+    let (dialect, body) = (dialect.clone(), forward.body.clone());
+    let (mut memory, limits) = (forward.memory.holder(), forward.limits);
+    let prepared = offload(body.len(), move || {
+        if dialect.takes_apart(path) {
+            json::make_room(&body, limits, &mut memory, Admission::Accepted)?;
+        } else {
+            // Its fields, and the same put together again.
+            memory.grow(2 * body.len() + MAX_ADDED, Admission::Accepted)?;
+        }
+        let mut prepared = dialect.prepare(path, &body, stamp)?;
+        prepared.body = memory.keep(prepared.body);
+        Ok(prepared)
+    });
+    let Prepared { path, body, reshape, thinking } = prepared.await?;
+    Ok(Asked { path, body: Outgoing::new(body, Bytes::new()), reshape, thinking })
+}
+
+async fn next_data(body: &mut AnswerBody) -> Result<Option<Bytes>, Lost> {
+    while let Some(frame) = body.frame().await {
+        if let Ok(data) = frame?.into_data()
+            && !data.is_empty()
+        {
+            return Ok(Some(data));
+        }
+    }
+    Ok(None)
+}
+
+/// All of an answer, which holds as much memory as has come.
+async fn whole(body: &mut AnswerBody, mut memory: HeldMemory) -> Result<Bytes, Lost> {
+    let (mut all, mut several) = (Bytes::new(), Vec::new());
+    while let Some(more) = next_data(body).await? {
+        memory.grow(more.len(), Admission::Accepted).map_err(|error| match error {
+            MemoryError::Busy => Lost::Refused(error.into()),
+            MemoryError::Never(_) => Lost::Nonsense(format!("its answer is too large: {error}")),
+        })?;
+        if all.is_empty() && several.is_empty() {
+            all = more;
+        } else {
+            several.extend_from_slice(&std::mem::take(&mut all));
+            several.extend_from_slice(&more);
+        }
+    }
+    Ok(if several.is_empty() { memory.keep(all) } else { memory.keep(several) })
+}
+
+/// An answer that ended in the middle, after something of it was sent on.
+pub(crate) async fn broken_in_the_middle(place: Place) -> ApiError {
+    let (code, message) = match place {
+        Place::Cloud { provider, .. } => (
+            ErrorCode::BackendError,
+            format!("the connection to provider '{provider}' broke in the middle of its answer"),
+        ),
+        Place::Worker { worker, .. } if worker.has_ended().await => (
+            ErrorCode::WorkerCrashed,
+            format!("{} went away in the middle of its answer; send the request again", worker.title()),
+        ),
+        Place::Worker { worker, .. } => (
+            ErrorCode::BackendError,
+            format!("{} runs and closed the connection in the middle of its answer", worker.title()),
+        ),
+    };
+    ApiError::new(code, message)
+}
+
+pub(crate) fn deadline_exceeded() -> ApiError {
+    ApiError::new(ErrorCode::DeadlineExceeded, "the request's time budget is over")
+}

@@ -1,0 +1,252 @@
+//! The bytes of an answer, wherever they come from, on their way into the shape that the client asked for.
+
+use std::error::Error;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use memchr::{memchr3_iter, memmem};
+use model_boss_cloud::CloudBody;
+use model_boss_dialects::{BadStream, Reshape, StreamCheck, nonsense};
+use model_boss_http::memory::{Admission, HeldMemory};
+use model_boss_http::upstream::UpstreamBody;
+use model_boss_protocol::ApiError;
+
+/// The most data of one event of a stream.
+const LONGEST_EVENT: usize = 8 << 20;
+/// Values in an event of several frames, at most: each may take hundreds of bytes where an event is put into other words.
+const MAX_VALUES: usize = 20_000;
+/// Shorter events are kept by nobody for long.
+const SHORT_EVENT: usize = 64 << 10;
+/// What keeps an unfinished event: those that put it into other words, the check, and what is told in the stream.
+const KEEPERS: usize = 4;
+
+/// An answer's body. Dropped before its end, it closes the connection that it comes from.
+pub(crate) struct AnswerBody {
+    from: Origin,
+    stream: Option<Box<Stream>>,
+}
+
+/// What the bytes of a stream go through.
+struct Stream {
+    /// Until their end.
+    reshape: Option<Box<dyn Reshape>>,
+    check: StreamCheck,
+    event: OpenEvent,
+    memory: HeldMemory,
+    /// Why the stream ends behind what was given last.
+    failed: Option<ApiError>,
+    /// Nothing more is read.
+    over: bool,
+    /// Of prompt and answer, as what reshaped them knew at the end.
+    tokens: Option<(u64, u64)>,
+}
+
+/// Where bytes come from.
+pub(crate) enum Origin {
+    /// A worker here.
+    Worker(UpstreamBody),
+    /// A provider elsewhere.
+    Cloud(CloudBody),
+}
+
+/// An answer does not go on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BodyError {
+    /// The connection broke.
+    #[error("the connection broke in its answer")]
+    Broken(#[source] hyper::Error),
+    /// What came is no answer, or takes more memory than there is.
+    #[error(transparent)]
+    Refused(ApiError),
+}
+
+impl AnswerBody {
+    /// The bytes as they come.
+    pub(crate) const fn whole(from: Origin) -> Self {
+        Self { from, stream: None }
+    }
+
+    /// The events of a stream as they come, or through `reshape`; what is no stream of ours ends in an error.
+    pub(crate) fn stream(from: Origin, reshape: Option<Box<dyn Reshape>>, memory: HeldMemory) -> Self {
+        let (check, event) = (StreamCheck::default(), OpenEvent::default());
+        let stream = Stream { reshape, check, event, memory, failed: None, over: false, tokens: None };
+        Self { from, stream: Some(Box::new(stream)) }
+    }
+
+    /// Whether something of an answer has come in the stream.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.stream.as_ref().is_some_and(|stream| stream.check.has_begun())
+    }
+
+    /// Tokens of prompt and answer, where they are told apart from the bytes that are passed on.
+    pub(crate) fn tokens(&self) -> Option<(u64, u64)> {
+        let stream = self.stream.as_ref()?;
+        stream.reshape.as_ref().map_or(stream.tokens, |reshape| reshape.tokens())
+    }
+}
+
+impl Stream {
+    /// What goes on of the next bytes; may be empty.
+    fn take(&mut self, data: Bytes) -> Bytes {
+        if let Err(error) = self.event.push(&data, &mut self.memory) {
+            self.failed = Some(error);
+            return Bytes::new();
+        }
+        let bytes = match &mut self.reshape {
+            Some(reshape) => reshape.piece(&data),
+            None => data,
+        };
+        self.look(bytes)
+    }
+
+    /// What is left to say when nothing more comes.
+    fn end(&mut self) -> Bytes {
+        self.over = true;
+        let last = self.reshape.as_mut().map(|reshape| reshape.end()).unwrap_or_default();
+        if let Some(reshape) = self.reshape.take() {
+            self.tokens = reshape.tokens();
+        }
+        let last = self.look(last);
+        if self.failed.is_none() {
+            self.failed = self.check.end().err();
+        }
+        last
+    }
+
+    fn look(&mut self, mut bytes: Bytes) -> Bytes {
+        if let Err(BadStream { good, error }) = self.check.push(&bytes) {
+            self.failed = Some(error);
+            bytes.truncate(good);
+        }
+        bytes
+    }
+}
+
+/// How much of an event without an end has come.
+#[derive(Default)]
+struct OpenEvent {
+    bytes: usize,
+    /// Marks that begin or part values, also those inside of texts.
+    marks: usize,
+    /// The last bytes: an empty line may be cut.
+    tail: Vec<u8>,
+}
+
+impl OpenEvent {
+    /// Counts, and holds the memory of what is kept of a long one.
+    fn push(&mut self, data: &[u8], memory: &mut HeldMemory) -> Result<(), ApiError> {
+        let seam = self.tail.len();
+        self.tail.extend_from_slice(&data[..data.len().min(3)]);
+        let at_seam = [&b"\n\n"[..], b"\n\r\n"].iter().any(|end| memmem::find(&self.tail, end).is_some());
+        let within = memmem::rfind(data, b"\n\n").max(memmem::rfind(data, b"\n\r\n"));
+        (self.bytes, self.marks) = match within {
+            Some(at) => (data.len() - at, marks(&data[at..])),
+            None if at_seam => (data.len(), marks(data)),
+            None => (self.bytes + data.len(), self.marks + marks(data)),
+        };
+        if data.len() >= 2 {
+            self.tail = data[data.len() - 2..].to_vec();
+        } else {
+            let over = (seam + data.len()).saturating_sub(2);
+            self.tail.drain(..over);
+        }
+        if self.bytes > LONGEST_EVENT {
+            return Err(nonsense("an event of its stream has no end"));
+        }
+        if self.marks > MAX_VALUES {
+            return Err(nonsense("an event of its stream has too many values"));
+        }
+        let kept = if self.bytes > SHORT_EVENT { KEEPERS * self.bytes } else { 0 };
+        memory.resize(kept, Admission::Accepted).map_err(ApiError::from)
+    }
+}
+
+fn marks(text: &[u8]) -> usize {
+    memchr3_iter(b'{', b'[', b',', text).count()
+}
+
+/// Whether a connection that broke had said something that is not HTTP.
+fn is_garbled(error: &hyper::Error) -> bool {
+    let io = error.source().and_then(|source| source.downcast_ref::<io::Error>()).map(io::Error::kind);
+    error.is_parse() || matches!(io, Some(io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData))
+}
+
+impl From<hyper::Error> for BodyError {
+    fn from(error: hyper::Error) -> Self {
+        if is_garbled(&error) { Self::Refused(nonsense(error)) } else { Self::Broken(error) }
+    }
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = &mut *self;
+        loop {
+            if let Some(stream) = &mut this.stream {
+                if let Some(error) = stream.failed.take() {
+                    stream.over = true;
+                    return Poll::Ready(Some(Err(BodyError::Refused(error))));
+                }
+                if stream.over {
+                    return Poll::Ready(None);
+                }
+            }
+            let frame = ready!(match &mut this.from {
+                Origin::Worker(body) => Pin::new(body).poll_frame(cx),
+                Origin::Cloud(CloudBody::Http(body)) => Pin::new(body).poll_frame(cx),
+                Origin::Cloud(CloudBody::Command(pieces)) => {
+                    pieces.poll_recv(cx).map(|piece| piece.map(|piece| Ok(Frame::data(piece))))
+                }
+                Origin::Cloud(CloudBody::Whole(all)) => Poll::Ready(all.take().map(|all| Ok(Frame::data(all)))),
+            });
+            let frame = frame.transpose()?;
+            let Some(stream) = &mut this.stream else { return Poll::Ready(frame.map(Ok)) };
+            let bytes = match frame {
+                Some(frame) => match frame.into_data() {
+                    Ok(data) => stream.take(data),
+                    Err(_) => continue,
+                },
+                None => stream.end(),
+            };
+            if !bytes.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(bytes))));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model_boss_http::memory::MemoryBudget;
+    use model_boss_protocol::ByteCount;
+
+    #[test]
+    fn a_long_event_holds_memory_until_its_end_however_it_is_cut() {
+        let budget = MemoryBudget::new(ByteCount::mib(64));
+        for end in ["\n\n", "\r\n\r\n"] {
+            let event = format!("data: {}{end}data: x{end}", "y".repeat(100_000));
+            for piece in [1, 2, 3, 7, 99_999, 200_000] {
+                let (mut open, mut memory, mut most) = (OpenEvent::default(), budget.holder(), 0);
+                for data in event.as_bytes().chunks(piece) {
+                    open.push(data, &mut memory).unwrap();
+                    most = most.max(budget.figures().used.0);
+                }
+                assert!(most >= 300_000 || piece >= 99_999, "{piece}: {most}");
+                assert_eq!(budget.figures().used, ByteCount::ZERO, "in pieces of {piece}");
+            }
+        }
+        let (mut open, mut memory) = (OpenEvent::default(), budget.holder());
+        let many = "{},".repeat(1_000);
+        assert!((0..10).all(|_| open.push(many.as_bytes(), &mut memory).is_ok()));
+        assert!(open.push(many.as_bytes(), &mut memory).is_err(), "too many values");
+        let (mut open, mut memory) = (OpenEvent::default(), budget.holder());
+        let endless = vec![b'x'; LONGEST_EVENT];
+        assert!(open.push(&endless, &mut memory).is_ok_and(|()| open.push(b"x", &mut memory).is_err()));
+    }
+}

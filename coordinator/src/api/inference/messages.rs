@@ -1,0 +1,164 @@
+//! `POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's API, for whatever model answers chats here.
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use http::header::HeaderValue;
+use http::{HeaderMap, StatusCode};
+use http_body_util::{BodyExt, Collected, Limited};
+use model_boss_cloud::CountRequest;
+use model_boss_core::{Outcome, Target};
+use model_boss_dialects::anthropic::{MessagesFromChat, chat_request};
+use model_boss_dialects::{Names, Reshape, Stamp};
+use model_boss_host::clocks::{in_a, unix_seconds};
+use model_boss_http::body::{OpenBody, RequestBody, json};
+use model_boss_protocol::{ApiError, Category, ErrorCode};
+use serde_json::{Map, Value, json};
+use tokio::time::timeout_at;
+
+use super::account::Account;
+use super::answer::deadline_exceeded;
+use super::reshape::reshaped;
+use crate::api::context::Context;
+use crate::api::inference::openai::{infer_translated, understand};
+use crate::api::route::Call;
+use crate::scheduling::Wish;
+
+/// An answer is long; so much of it is only its count.
+const MAX_COUNTED: usize = 64 << 10;
+
+/// `POST /v1/messages`.
+pub(crate) async fn messages(mut call: Call) -> Result<Response, ApiError> {
+    let translate = |mut body: OpenBody| {
+        let asked = body.object()?;
+        let (chat, names) = chat_request(&asked)?;
+        body.replace(chat.to_string());
+        Ok((model_of(&asked), body.close(), names))
+    };
+    let (model, chat, names) = call.body().await?.open(translate).await?;
+    let (context, stamp) = (Arc::clone(&call.context), stamp(&call, model));
+    let answer = infer_translated(call, (chat, &names), "/v1/chat/completions", Category::Llm).await?;
+    let reshape: Box<dyn Reshape> = Box::new(MessagesFromChat::new(stamp, names));
+    reshaped(&context, answer, reshape, "text/event-stream").await
+}
+
+/// `POST /v1/messages/count_tokens`. A model of a provider is counted there. Here the model's own template and vocabulary
+/// count: it is asked for one token and says how many it read.
+pub(crate) async fn count_tokens(mut call: Call) -> Result<Response, ApiError> {
+    let body = call.body().await?;
+    json(&json!({ "input_tokens": counted_somewhere(call, body).await? }))
+}
+
+/// Who counts a prompt.
+enum Counting {
+    /// A provider, which takes the request as it is. The body holds its memory.
+    Elsewhere(Box<Elsewhere>, Map<String, Value>, RequestBody),
+    /// A model here, which is asked this chat.
+    Here(RequestBody, Names),
+}
+
+async fn counted_somewhere(call: Call, body: RequestBody) -> Result<u64, ApiError> {
+    let (context, headers) = (Arc::clone(&call.context), call.request.headers().clone());
+    let look = move |mut body: OpenBody| {
+        let mut asked = body.object()?;
+        if let Some(elsewhere) = elsewhere(&context, &headers, &body)? {
+            return Ok(Counting::Elsewhere(Box::new(elsewhere), asked, body.close()));
+        }
+        asked.insert("max_tokens".to_owned(), json!(1));
+        asked.remove("stream");
+        let (chat, names) = chat_request(&asked)?;
+        body.replace(chat.to_string());
+        Ok(Counting::Here(body.close(), names))
+    };
+    match body.open(look).await? {
+        Counting::Elsewhere(elsewhere, asked, held) => {
+            let (context, id) = (Arc::clone(&call.context), call.request_id());
+            counted_elsewhere(&context, &id, *elsewhere, (asked, held.size())).await
+        }
+        Counting::Here(chat, names) => counted(call, chat, &names).await,
+    }
+}
+
+/// A prompt that a provider counts.
+struct Elsewhere {
+    wish: Wish,
+    provider: String,
+    model: String,
+}
+
+/// The provider and its model that would answer, if the first of those that may is one.
+fn elsewhere(context: &Context, headers: &HeaderMap, body: &OpenBody) -> Result<Option<Elsewhere>, ApiError> {
+    let (peeked, resolved) = understand(context, body, headers)?;
+    let Target::Cloud { provider, model } = resolved.ladder().first.target.clone() else { return Ok(None) };
+    let wish = Wish {
+        // Whoever else may answer counts otherwise.
+        permit: resolved.permit.first_only(),
+        category: Category::Llm,
+        priority: peeked.priority.or(resolved.priority),
+        deadline: peeked.budget.or(resolved.budget).map(in_a),
+        keep_alive: None,
+    };
+    Ok(Some(Elsewhere { wish, provider, model }))
+}
+
+/// Counting costs nothing there. It is a request all the same: its client's limits hold, and it is counted.
+async fn counted_elsewhere(
+    context: &Context,
+    id: &HeaderValue,
+    elsewhere: Elsewhere,
+    (body, size): (Map<String, Value>, usize),
+) -> Result<u64, ApiError> {
+    let Elsewhere { wish, provider, model } = elsewhere;
+    let deadline = wish.deadline;
+    let mut account = Account::open(&context.metrics, None);
+    let mut ticket = context.scheduling.submit(wish);
+    let asked = async {
+        account.dispatched(&ticket.dispatched().await?);
+        let id = String::from_utf8_lossy(id.as_bytes());
+        let question = CountRequest { provider: &provider, model: &model, body, size, id: &id, now: unix_seconds() };
+        context.clouds.count_tokens(question).await
+    };
+    let counted = match deadline {
+        Some(deadline) => timeout_at(deadline, asked).await.unwrap_or_else(|_| Err(deadline_exceeded())),
+        None => asked.await,
+    };
+    match &counted {
+        Ok(_) => {
+            account.status(StatusCode::OK.as_u16());
+            ticket.finish(Outcome::Answered, None);
+        }
+        Err(error) => {
+            account.status(error.status());
+            ticket.failed(error);
+        }
+    }
+    counted
+}
+
+/// The tokens that a chat's prompt comes to.
+async fn counted(call: Call, chat: RequestBody, names: &Names) -> Result<u64, ApiError> {
+    let answer = infer_translated(call, (chat, names), "/v1/chat/completions", Category::Llm).await?;
+    let (head, body) = answer.into_parts();
+    let body = Limited::new(body, MAX_COUNTED).collect().await.map(Collected::to_bytes).unwrap_or_default();
+    let said: Value = serde_json::from_slice(&body).unwrap_or_default();
+    if !head.status.is_success() {
+        let message = said["error"]["message"].as_str().unwrap_or("the model could not be asked").to_owned();
+        let code = if head.status.is_client_error() { ErrorCode::InvalidRequest } else { ErrorCode::BackendError };
+        let mut error = ApiError::new(code, message).with_status(head.status.as_u16());
+        error.param = said["error"]["param"].as_str().map(str::to_owned);
+        return Err(names.put_back(error));
+    }
+    said["usage"]["prompt_tokens"]
+        .as_u64()
+        .ok_or_else(|| ApiError::new(ErrorCode::BackendError, "the model did not say how many tokens it read"))
+}
+
+fn model_of(body: &Map<String, Value>) -> String {
+    body.get("model").and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+fn stamp(call: &Call, model: String) -> Stamp {
+    let id = call.request_id();
+    let created = unix_seconds();
+    Stamp { id: format!("msg_{}", String::from_utf8_lossy(id.as_bytes())), model, created }
+}

@@ -1,0 +1,15 @@
+//! Routes of people and programs that use models: three dialects, from a request to the last byte of its answer, and the lists
+//! of models.
+
+mod account;
+mod annotate;
+mod answer;
+mod answer_body;
+mod cloud_models;
+pub(super) mod messages;
+pub(super) mod models;
+pub(super) mod ollama;
+pub(super) mod openai;
+mod reshape;
+mod stream;
+mod usage;

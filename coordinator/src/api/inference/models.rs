@@ -1,0 +1,302 @@
+//! `GET /v1/models` and `/v1/models/{id}`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::response::Response;
+use http::Uri;
+use model_boss_catalog::Model;
+use model_boss_core::{ModelStatus, ModelView, SizeRule, SlotView};
+use model_boss_dialects::ollama::timestamp;
+use model_boss_http::body::json;
+use model_boss_http::error::ANTHROPIC_VERSION;
+use model_boss_http::path::{parameter, percent_decode, unknown_model};
+use model_boss_http::peek::{ANONYMOUS, client_in};
+use model_boss_protocol::{
+    ApiError, Backend, ByteCount, Category, DeviceFlag, DeviceId, KeepAlive, Modality, ModelId, Thinking,
+};
+use serde::Serialize;
+
+use super::cloud_models::{self, CloudModel};
+use crate::api::admin::tasks::{self, TaskObject};
+use crate::api::context::Context;
+use crate::api::route::Call;
+
+/// A model as OpenAI's clients read it, with what else is known about it.
+#[derive(Serialize)]
+struct ModelObject<'a> {
+    id: &'a ModelId,
+    object: &'static str,
+    created: u64,
+    owned_by: &'static str,
+    kind: &'static str,
+    aliases: &'a [ModelId],
+    status: Status<'a>,
+    category: Category,
+    input_modalities: Vec<Modality>,
+    /// Where it runs, or would like to.
+    device: &'a DeviceId,
+    /// All devices that hold a part of it; none before it is loaded (DM-4).
+    devices: Vec<&'a DeviceId>,
+    backend: &'static str,
+    context_length: Option<u64>,
+    size: ByteCount,
+    size_rule: SizeRule,
+    pinned: bool,
+}
+
+#[derive(Serialize)]
+struct Status<'a> {
+    value: ModelStatus,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    progress: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure: Option<&'a str>,
+}
+
+/// The same with what its manifest says, what people wrote about it (DM-10) and where it is.
+#[derive(Serialize)]
+struct Details<'a> {
+    #[serde(flatten)]
+    object: ModelObject<'a>,
+    /// The manifest; of a model named by its path, the model.
+    file: String,
+    /// The weights.
+    source: String,
+    labels: &'a [String],
+    /// The kinds of devices that it uses; none where any will do (MM-5).
+    device_flags: &'a [DeviceFlag],
+    max_concurrent: u32,
+    keep_alive: Option<KeepAlive>,
+    thinking: Option<Thinking>,
+    /// Fields of requests that do not set them.
+    params: &'a BTreeMap<String, serde_json::Value>,
+    version: Option<&'a str>,
+    description: Option<&'a str>,
+    author: Option<&'a str>,
+    license: Option<&'a str>,
+    tags: &'a [String],
+    custom: &'a BTreeMap<String, serde_json::Value>,
+}
+
+/// Another name that a request may ask for: an alias of a model, or a task.
+#[derive(Serialize)]
+struct NameObject<'a> {
+    id: String,
+    object: &'static str,
+    created: u64,
+    owned_by: &'static str,
+    kind: &'static str,
+    /// Of an alias: its model.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    alias_of: Option<&'a ModelId>,
+    /// Of a task: the models that may serve it, the best first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ladder: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    description: Option<String>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Entry<'a> {
+    Model(ModelObject<'a>),
+    Name(NameObject<'a>),
+    Cloud(CloudModel),
+}
+
+#[derive(Serialize)]
+struct List<'a> {
+    object: &'static str,
+    data: Vec<Entry<'a>>,
+}
+
+/// `GET /v1/models`.
+pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
+    let client = client_in(call.request.headers(), ANONYMOUS)?;
+    let context = Arc::clone(&call.context);
+    let (views, slots) = look(&context).await;
+    let catalog = context.catalog.current();
+    let models = views.iter().filter_map(|view| {
+        let model = catalog.get(&view.id)?;
+        Some(Entry::Model(object(view, &slots, model, context.catalog.backend(model))))
+    });
+    let aliases = views.iter().filter_map(|view| Some((view, catalog.get(&view.id)?.created)));
+    let aliases = aliases.flat_map(|(view, created)| {
+        let named = move |alias: &'_ ModelId| name_object("alias", alias.to_string(), created);
+        view.aliases.iter().map(move |alias| Entry::Name(NameObject { alias_of: Some(&view.id), ..named(alias) }))
+    });
+    let tasks = tasks::objects(&context);
+    let tasks = tasks.iter().map(|task| Entry::Name(task_entry(task)));
+    let clouds = cloud_models::permitted(&context, &client).into_iter().map(Entry::Cloud);
+    let data: Vec<Entry<'_>> = models.chain(aliases).chain(tasks).chain(clouds).collect();
+    if call.request.headers().contains_key(ANTHROPIC_VERSION) {
+        return json(&AnthropicList::page(data.iter().map(Entry::anthropics).collect(), call.request.uri()));
+    }
+    json(&List { object: "list", data })
+}
+
+/// A model as Anthropic's clients read it.
+#[derive(Serialize)]
+struct AnthropicModel {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    id: String,
+    display_name: String,
+    created_at: String,
+}
+
+/// A page of them.
+#[derive(Serialize)]
+struct AnthropicList {
+    data: Vec<AnthropicModel>,
+    has_more: bool,
+    first_id: Option<String>,
+    last_id: Option<String>,
+}
+
+impl AnthropicModel {
+    fn new(id: &str, created: u64) -> Self {
+        Self { kind: "model", id: id.to_owned(), display_name: id.to_owned(), created_at: timestamp(created) }
+    }
+}
+
+impl AnthropicList {
+    /// The page that a query asks for by `after_id`, `before_id` and `limit`; without them all.
+    fn page(mut data: Vec<AnthropicModel>, target: &Uri) -> Self {
+        let asked = |name: &str| parameter(target, name);
+        let place = |data: &[AnthropicModel], id: &str| data.iter().position(|model| model.id == id);
+        if let Some(at) = asked("after_id").and_then(|id| place(&data, &id)) {
+            data.drain(..=at);
+        }
+        let before = asked("before_id").and_then(|id| place(&data, &id));
+        if let Some(at) = before {
+            data.truncate(at);
+        }
+        let limit = asked("limit").and_then(|limit| limit.parse().ok()).unwrap_or(usize::MAX).max(1);
+        let has_more = data.len() > limit;
+        if before.is_some() {
+            data.drain(..data.len().saturating_sub(limit));
+        }
+        data.truncate(limit);
+        let id = |model: Option<&AnthropicModel>| model.map(|model| model.id.clone());
+        Self { has_more, first_id: id(data.first()), last_id: id(data.last()), data }
+    }
+}
+
+impl Entry<'_> {
+    fn anthropics(&self) -> AnthropicModel {
+        match self {
+            Self::Model(model) => AnthropicModel::new(model.id.as_str(), model.created),
+            Self::Name(name) => AnthropicModel::new(&name.id, name.created),
+            Self::Cloud(model) => AnthropicModel::new(&model.id, 0),
+        }
+    }
+}
+
+fn name_object(kind: &'static str, id: String, created: u64) -> NameObject<'static> {
+    let (owned_by, ladder) = ("model-boss", Vec::new());
+    NameObject { id, object: "model", created, owned_by, kind, alias_of: None, ladder, description: None }
+}
+
+fn task_entry(task: &TaskObject) -> NameObject<'static> {
+    let name = name_object("task", format!("task:{}", task.name), 0);
+    NameObject { ladder: task.usable(), description: task.description.clone(), ..name }
+}
+
+/// `GET /v1/models/{id}`; the id may contain `/` and `:`, raw or percent-encoded, and may be an alias.
+pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
+    let context = &call.context;
+    let path = call.request.uri().path();
+    let id = path.split_once("/models/").map_or("", |(_, id)| id);
+    let id = percent_decode(id).ok_or_else(|| unknown_model(id))?;
+    let entry = |entry: Entry<'_>| match call.request.headers().contains_key(ANTHROPIC_VERSION) {
+        true => json(&entry.anthropics()),
+        false => json(&entry),
+    };
+    if let Some(task) = id.strip_prefix("task:") {
+        let current = context.tasks.current();
+        return entry(Entry::Name(task_entry(&tasks::object(context, &current.names, task)?)));
+    }
+    if let Some(cloud) = cloud_models::find(context, &client_in(call.request.headers(), ANONYMOUS)?, &id)? {
+        return entry(Entry::Cloud(cloud));
+    }
+    let catalog = context.catalog.current();
+    let model = catalog.find(&id).ok_or_else(|| unknown_model(&id))?;
+    let (views, slots) = look(context).await;
+    let view = views.iter().find(|view| view.id == model.description.id).ok_or_else(|| unknown_model(&id))?;
+    let object = object(view, &slots, model, context.catalog.backend(model));
+    if call.request.headers().contains_key(ANTHROPIC_VERSION) {
+        return entry(Entry::Model(object));
+    }
+    let manifest = &model.manifest;
+    json(&Details {
+        object,
+        file: model.file.display().to_string(),
+        source: model.source.display().to_string(),
+        labels: &manifest.labels,
+        device_flags: manifest.device_flags(),
+        max_concurrent: model.description.max_concurrent,
+        keep_alive: manifest.keep_alive,
+        thinking: manifest.thinking,
+        params: &manifest.params,
+        version: manifest.version.as_deref(),
+        description: manifest.description.as_deref(),
+        author: manifest.author.as_deref(),
+        license: manifest.license.as_deref(),
+        tags: &manifest.tags,
+        custom: &manifest.custom,
+    })
+}
+
+pub(crate) async fn look(context: &Context) -> (Vec<ModelView>, Vec<SlotView>) {
+    context.scheduling.view(|scheduler, _| (scheduler.models(), scheduler.slots())).await.unwrap_or_default()
+}
+
+fn object<'a>(view: &'a ModelView, slots: &'a [SlotView], model: &'a Model, backend: Backend) -> ModelObject<'a> {
+    let slot = slots.iter().find(|slot| Some(slot.id) == view.slot);
+    let devices: Vec<&DeviceId> = slot.into_iter().flat_map(|slot| &slot.parts).map(|(device, _)| device).collect();
+    ModelObject {
+        id: &view.id,
+        object: "model",
+        created: model.created,
+        owned_by: "model-boss",
+        kind: "model",
+        aliases: &view.aliases,
+        status: Status { value: view.status, progress: view.progress, failure: view.failure.as_deref() },
+        category: view.category,
+        input_modalities: model.manifest.input_modalities(),
+        device: devices.first().copied().unwrap_or(&view.device),
+        devices,
+        backend: backend.as_str(),
+        context_length: view.context_length.or(model.manifest.context_length),
+        size: view.size,
+        size_rule: view.size_rule,
+        pinned: view.pin,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_paged_as_anthropics_clients_ask() {
+        let page = |query: &str| {
+            let models = ["a", "b", "c", "d/e"].map(|id| AnthropicModel::new(id, 0)).into();
+            let target = format!("/v1/models?{query}").parse().unwrap();
+            let page = AnthropicList::page(models, &target);
+            (page.data.iter().map(|model| model.id.clone()).collect::<Vec<_>>().join(" "), page.has_more)
+        };
+        for (query, ids, has_more) in [
+            ("", "a b c d/e", false),
+            ("limit=2", "a b", true),
+            ("limit=2&after_id=b", "c d/e", false),
+            ("after_id=d%2Fe", "", false),
+            ("limit=1&before_id=c", "b", true),
+            ("limit=none&after_id=nobody", "a b c d/e", false),
+        ] {
+            assert_eq!(page(query), (ids.to_owned(), has_more), "{query}");
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! `/api/…`: Ollama's API, for tools that speak nothing else. The same queue, models and rules as everything else; only the
+//! words differ.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use http::HeaderMap;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use model_boss_catalog::Model;
+use model_boss_core::{LoadOptions, Moment, SlotView};
+use model_boss_dialects::ollama::{
+    AnswerShape, Asked, EmbedShape, OllamaFromChat, OllamaFromEmbeddings, chat as chat_request, embed as embed_request,
+    generate as generate_request, keep_alive_of, model_name, timestamp,
+};
+use model_boss_dialects::{Names, Reshape, Stamp};
+use model_boss_host::clocks::unix_seconds;
+use model_boss_http::body::{OpenBody, RequestBody, json};
+use model_boss_http::error::panic_error;
+use model_boss_http::path::unknown_model;
+use model_boss_http::peek::{ANONYMOUS, client_in};
+use model_boss_protocol::{ApiError, Category, DeviceId, ErrorCode, KeepAlive, Priority};
+use model_boss_tasks::ModelPermit;
+use serde_json::{Map, Value, json};
+use tokio::task::spawn_blocking;
+use tokio::time::Instant;
+
+use super::cloud_models::{self, CloudModel};
+use super::models::look;
+use super::reshape::reshaped;
+use crate::api::admin::tasks;
+use crate::api::context::Context;
+use crate::api::inference::openai::{infer_translated, understand};
+use crate::api::route::Call;
+
+/// The version of Ollama whose API this is: its clients ask for a least one.
+const API_VERSION: &str = "0.13.0";
+const LINES: &str = "application/x-ndjson";
+
+/// `GET /api/version`.
+pub(crate) async fn version(_call: Call) -> Result<Response, ApiError> {
+    json(&json!({ "version": API_VERSION, "model_boss": env!("CARGO_PKG_VERSION") }))
+}
+
+/// `POST /api/chat`.
+pub(crate) async fn chat(call: Call) -> Result<Response, ApiError> {
+    ask(call, AnswerShape::Chat, chat_request).await
+}
+
+/// `POST /api/generate`.
+pub(crate) async fn generate(call: Call) -> Result<Response, ApiError> {
+    ask(call, AnswerShape::Generate, generate_request).await
+}
+
+async fn ask(
+    mut call: Call,
+    shape: AnswerShape,
+    read: fn(&Map<String, Value>) -> Result<Asked, ApiError>,
+) -> Result<Response, ApiError> {
+    let began = Instant::now();
+    let context = Arc::clone(&call.context);
+    let (stamp, wanted) = request(&mut call, read).await?;
+    let (body, names, path) = match wanted {
+        Wanted::Residency(residency) => return only_residency(&context, shape, &stamp, *residency).await,
+        Wanted::Answer(body, names, path) => (body, names, path),
+    };
+    let loading = Arc::new(AtomicU64::new(0));
+    let told = Arc::clone(&loading);
+    let elapsed = Box::new(move || (began.elapsed(), Duration::from_millis(told.load(Ordering::Relaxed))));
+    let answer = infer_translated(call, (body, &names), path, Category::Llm).await?;
+    let reshape: Box<dyn Reshape> = Box::new(OllamaFromChat::new(shape, stamp, names, elapsed));
+    loading.store(load_ms(&answer), Ordering::Relaxed);
+    reshaped(&context, answer, reshape, LINES).await
+}
+
+/// What a request comes to.
+enum Wanted {
+    /// The model is to be loaded or to leave.
+    Residency(Box<Residency>),
+    /// An answer to this body on OpenAI's path.
+    Answer(RequestBody, Names, &'static str),
+}
+
+/// A request that asks nothing of a model but to be there, or not; by the rules of who asks, as every other request.
+struct Residency {
+    asked: Asked,
+    /// Who may have which model; `None`: it is elsewhere, where it always is.
+    permit: Option<ModelPermit>,
+    priority: Option<Priority>,
+    keep_alive: Option<KeepAlive>,
+}
+
+/// The request with the model's name as we know it.
+async fn request(
+    call: &mut Call,
+    read: fn(&Map<String, Value>) -> Result<Asked, ApiError>,
+) -> Result<(Stamp, Wanted), ApiError> {
+    let (context, headers) = (Arc::clone(&call.context), call.request.headers().clone());
+    let translate = move |mut body: OpenBody| {
+        let mut given = body.object()?;
+        let stamp = named(&mut given);
+        let (request, names, path) = match read(&given)? {
+            Asked::Chat(request, names) => (request, names, "/v1/chat/completions"),
+            Asked::Completion(request, names) => (request, names, "/v1/completions"),
+            asked @ (Asked::Load | Asked::Unload) => {
+                let keep_alive = keep_alive_of(&given)?;
+                body.replace(Value::Object(given).to_string());
+                let (peeked, resolved) = understand(&context, &body, &headers)?;
+                let priority = peeked.priority.or(resolved.priority);
+                let permit = resolved.permit.into_model();
+                return Ok((stamp, Wanted::Residency(Box::new(Residency { asked, permit, priority, keep_alive }))));
+            }
+        };
+        body.replace(request.to_string());
+        Ok((stamp, Wanted::Answer(body.close(), names, path)))
+    };
+    call.body().await?.open(translate).await
+}
+
+/// The model under the name that the rest of us reads. Answers repeat the name that was asked for.
+fn named(body: &mut Map<String, Value>) -> Stamp {
+    let asked = model_name(body).unwrap_or_default().to_owned();
+    if !asked.is_empty() {
+        body.insert("model".to_owned(), json!(asked));
+    }
+    let created = unix_seconds();
+    Stamp { id: String::new(), model: asked, created }
+}
+
+fn load_ms(answer: &Response) -> u64 {
+    answer.headers().get("x-load-ms").and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(0)
+}
+
+async fn only_residency(
+    context: &Context,
+    shape: AnswerShape,
+    stamp: &Stamp,
+    wanted: Residency,
+) -> Result<Response, ApiError> {
+    let Residency { asked, permit, priority, keep_alive } = wanted;
+    let unloads = asked == Asked::Unload;
+    let done = async {
+        let Some(permit) = permit else { return Ok(()) };
+        let model = permit.model();
+        if context.catalog.current().get(model).is_none() {
+            return Err(unknown_model(model.as_str()));
+        }
+        if unloads {
+            return match context.scheduling.unload(permit).done().await {
+                // It is gone already, which is what was asked for.
+                Err(error) if error.code == ErrorCode::ModelNotLoaded => Ok(()),
+                done => done,
+            };
+        }
+        let options = LoadOptions { keep_alive, priority, ..LoadOptions::default() };
+        context.scheduling.load(permit, options).done().await
+    };
+    done.await?;
+    Ok(line(&OllamaFromChat::nothing_asked(shape, stamp, if unloads { "unload" } else { "load" })))
+}
+
+/// `POST /api/embed`.
+pub(crate) async fn embed(call: Call) -> Result<Response, ApiError> {
+    vectors(call, EmbedShape::Several).await
+}
+
+/// `POST /api/embeddings`.
+pub(crate) async fn embeddings(call: Call) -> Result<Response, ApiError> {
+    vectors(call, EmbedShape::One).await
+}
+
+async fn vectors(mut call: Call, shape: EmbedShape) -> Result<Response, ApiError> {
+    let began = Instant::now();
+    let context = Arc::clone(&call.context);
+    let translate = move |mut body: OpenBody| {
+        let mut given = body.object()?;
+        let stamp = named(&mut given);
+        let (request, names) = embed_request(&given, shape)?;
+        body.replace(request.to_string());
+        Ok((stamp, body.close(), names))
+    };
+    let (stamp, request, names) = call.body().await?.open(translate).await?;
+    let answer = infer_translated(call, (request, &names), "/v1/embeddings", Category::Embedding).await?;
+    let loading = Duration::from_millis(load_ms(&answer));
+    let elapsed = Box::new(move || (began.elapsed(), loading));
+    let reshape: Box<dyn Reshape> = Box::new(OllamaFromEmbeddings::new(shape, stamp.model, names, elapsed));
+    reshaped(&context, answer, reshape, LINES).await
+}
+
+/// `GET /api/tags`: every name there is that a request may ask for, but for aliases.
+pub(crate) async fn tags(call: Call) -> Result<Response, ApiError> {
+    let client = client_in(call.request.headers(), ANONYMOUS)?;
+    let context = call.context;
+    let listed = looking_at_files(move || {
+        let catalog = context.catalog.current();
+        let mut models: Vec<Value> = catalog.models().map(|model| listed(model)).collect();
+        let current = context.tasks.current();
+        models.extend(current.names.file().tasks.keys().map(|task| listed_name(&format!("task:{task}"))));
+        models.extend(cloud_models::permitted(&context, &client).iter().map(|cloud| listed_elsewhere(&context, cloud)));
+        models
+    });
+    json(&json!({ "models": listed.await? }))
+}
+
+/// Headers of models are read when somebody first asks what is in them.
+async fn looking_at_files<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
+    spawn_blocking(look).await.map_err(|_| panic_error())
+}
+
+/// A name behind which there is no file of this machine.
+fn listed_name(name: &str) -> Value {
+    json!({
+        "name": name, "model": name, "modified_at": timestamp(0), "size": 0, "digest": "0".repeat(64),
+        "details": no_details(),
+    })
+}
+
+fn listed_elsewhere(context: &Context, cloud: &CloudModel) -> Value {
+    let mut entry = listed_name(&cloud.id);
+    entry["remote_model"] = json!(cloud.served_as);
+    entry["remote_host"] = json!(context.clouds.address(&cloud.provider));
+    entry
+}
+
+fn no_details() -> Value {
+    json!({
+        "parent_model": "", "format": "", "family": "", "families": null, "parameter_size": "", "quantization_level": "",
+    })
+}
+
+/// `GET /api/ps`: what is loaded.
+pub(crate) async fn ps(call: Call) -> Result<Response, ApiError> {
+    let context = call.context;
+    let (views, slots) = look(&context).await;
+    let loaded = looking_at_files(move || {
+        let catalog = context.catalog.current();
+        let loaded = views.iter().filter_map(|view| {
+            let slot = slots.iter().find(|slot| Some(slot.id) == view.slot && slot.ready_at.is_some())?;
+            Some(running(&context, catalog.get(&view.id)?, slot))
+        });
+        loaded.collect::<Vec<Value>>()
+    });
+    json(&json!({ "models": loaded.await? }))
+}
+
+/// `POST /api/show`.
+pub(crate) async fn show(mut call: Call) -> Result<Response, ApiError> {
+    let body: Map<String, Value> = call.body().await?.parse().await?;
+    let Call { context, request, .. } = call;
+    Ok(line(&about(&context, request.headers(), body).await?))
+}
+
+/// `POST /api/pull`: nothing is fetched from anywhere, and what is there is there.
+pub(crate) async fn pull(mut call: Call) -> Result<Response, ApiError> {
+    let body: Map<String, Value> = call.body().await?.parse().await?;
+    let is_stream = body.get("stream") != Some(&json!(false));
+    let Call { context, request, .. } = call;
+    about(&context, request.headers(), body).await.map_err(|mut error| {
+        if error.code == ErrorCode::ModelNotFound {
+            error.message += "; nothing is pulled from anywhere: put a manifest into the folder of manifests";
+        }
+        error
+    })?;
+    let done = json!({ "status": "success" });
+    if !is_stream {
+        return Ok(line(&done));
+    }
+    let mut response = Response::new(Body::from(format!("{}\n{done}\n", json!({ "status": "pulling manifest" }))));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(LINES));
+    Ok(response)
+}
+
+/// The model, task or provider's model behind a name, in Ollama's words.
+async fn about(context: &Context, headers: &HeaderMap, mut body: Map<String, Value>) -> Result<Value, ApiError> {
+    let stamp = named(&mut body);
+    let name = stamp.model.as_str();
+    if name.is_empty() {
+        return Err(ApiError::invalid("model", "'model' is missing"));
+    }
+    let client = client_in(headers, ANONYMOUS)?;
+    if let Some(cloud) = cloud_models::find(context, &client, name)? {
+        return Ok(shown_elsewhere(context, &cloud));
+    }
+    if let Some(task) = name.strip_prefix("task:") {
+        return shown_task(context, task);
+    }
+    let model = context.catalog.current().find(name).cloned().ok_or_else(|| unknown_model(name))?;
+    looking_at_files(move || shown(&model)).await
+}
+
+/// What is not known of a model is empty there.
+fn details(model: &Model) -> Value {
+    let about = model.about();
+    json!({
+        "parent_model": "", "format": about.format, "family": about.family.as_deref().unwrap_or_default(),
+        "families": about.family.as_ref().map(|family| [family]), "parameter_size": about.parameter_size(),
+        "quantization_level": about.quantization.as_deref().unwrap_or_default(),
+    })
+}
+
+fn listed(model: &Model) -> Value {
+    let (name, on_disk) = (&model.description.id, model.about().bytes);
+    json!({
+        "name": name, "model": name, "modified_at": timestamp(model.created), "size": on_disk.0,
+        "digest": digest(model), "details": details(model),
+    })
+}
+
+/// Changes with the model's files and manifest, as Ollama's does. Its command line shows the first twelve digits.
+fn digest(model: &Model) -> String {
+    format!("{:016x}", model.description.revision).repeat(4)
+}
+
+fn running(context: &Context, model: &Model, slot: &SlotView) -> Value {
+    let on = |gpu: bool| -> u64 {
+        let parts = slot.parts.iter().filter(|(device, _)| (*device != DeviceId::Cpu) == gpu);
+        parts.map(|(_, bytes)| bytes.0).sum()
+    };
+    let mut entry = listed(model);
+    entry["size"] = json!(on(true) + on(false));
+    entry["size_vram"] = json!(on(true));
+    entry["context_length"] = json!(slot.context_length.unwrap_or(0));
+    entry["expires_at"] = json!(expires(context, slot.unload_at));
+    entry
+}
+
+/// Ollama says for ever by a moment far away.
+fn expires(context: &Context, unload_at: Option<Moment>) -> String {
+    unload_at.map_or_else(|| "2318-01-01T00:00:00Z".to_owned(), |at| timestamp(context.clock.seconds(at) as u64))
+}
+
+fn shown(model: &Model) -> Value {
+    let (manifest, about) = (&model.manifest, model.about());
+    let parameters: Vec<String> = manifest.params.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    let mut info = about.info.clone();
+    let family = about.family.as_deref().unwrap_or_default();
+    info.insert("general.architecture".to_owned(), json!(family));
+    info.entry("general.basename").or_insert_with(|| json!(model.description.id));
+    // What is served goes before what the model was made for.
+    if let Some(context) = manifest.context_length.or(about.context_length) {
+        info.insert("general.context_length".to_owned(), json!(context));
+        if !family.is_empty() {
+            info.insert(format!("{family}.context_length"), json!(context));
+        }
+    }
+    let template = manifest.chat_template.as_ref().or(about.template.as_ref());
+    json!({
+        "license": manifest.license.clone().unwrap_or_default(),
+        "modelfile": format!("FROM {}\n", model.source.display()),
+        "parameters": parameters.join("\n"), "template": template.cloned().unwrap_or_default(),
+        "details": details(model), "model_info": info, "capabilities": capabilities(model),
+        "modified_at": timestamp(model.created),
+    })
+}
+
+/// In Ollama's words. What a chat model can do besides is what its template knows.
+fn capabilities(model: &Model) -> Vec<&'static str> {
+    let about = model.about();
+    let mut can = capabilities_of(model.description.category);
+    if can.contains(&"completion") {
+        can.extend(about.knows_tools().then_some("tools"));
+        can.extend((about.knows_thinking() || model.manifest.thinking.is_some()).then_some("thinking"));
+    }
+    can
+}
+
+fn capabilities_of(category: Category) -> Vec<&'static str> {
+    match category {
+        Category::Embedding => vec!["embedding"],
+        Category::Reranking => vec!["reranking"],
+        Category::Vision => vec!["completion", "vision"],
+        _ => vec!["completion"],
+    }
+}
+
+fn shown_elsewhere(context: &Context, cloud: &CloudModel) -> Value {
+    let mut shown = shown_name(&cloud.id);
+    shown["remote_model"] = json!(cloud.served_as);
+    shown["remote_host"] = json!(context.clouds.address(&cloud.provider));
+    shown
+}
+
+/// A task can do what every model of its category can.
+fn shown_task(context: &Context, name: &str) -> Result<Value, ApiError> {
+    let task = tasks::object(context, &context.tasks.current().names, name)?;
+    let mut shown = shown_name(&format!("task:{name}"));
+    shown["modelfile"] = json!(format!("# {}\n", task.usable().join(" > ")));
+    shown["capabilities"] = json!(capabilities_of(task.category(&context.catalog.current())));
+    Ok(shown)
+}
+
+fn shown_name(name: &str) -> Value {
+    json!({
+        "license": "", "modelfile": "", "parameters": "", "template": "", "details": no_details(),
+        "model_info": { "general.basename": name }, "capabilities": ["completion"], "modified_at": timestamp(0),
+    })
+}
+
+fn line(value: &Value) -> Response {
+    let mut response = Response::new(Body::from(value.to_string()));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}

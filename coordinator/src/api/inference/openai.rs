@@ -1,0 +1,289 @@
+//! `POST /v1/chat/completions` and `/v1/completions`: from a body to a place in the queue, and from an answer to HTTP.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use model_boss_core::{Outcome, Scheduler, Target};
+use model_boss_dialects::{AnswerKind, Names};
+use model_boss_host::clocks::in_a;
+use model_boss_http::body::{OpenBody, RequestBody};
+use model_boss_http::headers::REQUEST_ID;
+use model_boss_http::peek::{ANONYMOUS, Changes, Peeked, Wish as ThinkingWish, peek};
+use model_boss_protocol::{ApiError, Category, ClientId, RequestId};
+use model_boss_tasks::{Question, Resolved};
+use tokio::time::{Instant, timeout};
+
+use super::account::Account;
+use super::answer::{Answer, CloudAccess, Content, Forward, ModelInBody, Served, obtain};
+use super::stream::{CommentTimes, Explanation, StreamBody};
+use super::usage::usage_in;
+use crate::api::context::Context;
+use crate::api::route::Call;
+use crate::scheduling::{Ticket, Wish};
+
+/// The longest reason in a header.
+const MAX_REASON: usize = 300;
+
+const SERVED_MODEL: HeaderName = HeaderName::from_static("x-served-model");
+
+const RUNG: HeaderName = HeaderName::from_static("x-rung");
+
+const RUNG_REASON: HeaderName = HeaderName::from_static("x-rung-reason");
+
+const QUEUE_MS: HeaderName = HeaderName::from_static("x-queue-ms");
+
+const LOAD_MS: HeaderName = HeaderName::from_static("x-load-ms");
+
+const UNKNOWN_FIELDS: HeaderName = HeaderName::from_static("x-unknown-fields");
+
+const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
+
+/// `POST /v1/chat/completions`.
+pub(crate) async fn chat_completions(call: Call) -> Result<Response, ApiError> {
+    infer(call, "/v1/chat/completions", Category::Llm).await
+}
+
+/// `POST /v1/completions`.
+pub(crate) async fn completions(call: Call) -> Result<Response, ApiError> {
+    infer(call, "/v1/completions", Category::Llm).await
+}
+
+/// `POST /v1/embeddings`.
+pub(crate) async fn embeddings(call: Call) -> Result<Response, ApiError> {
+    infer(call, "/v1/embeddings", Category::Embedding).await
+}
+
+/// `POST /v1/rerank` and its other names.
+pub(crate) async fn rerank(call: Call) -> Result<Response, ApiError> {
+    infer(call, "/v1/rerank", Category::Reranking).await
+}
+
+async fn infer(mut call: Call, path: &'static str, category: Category) -> Result<Response, ApiError> {
+    let body = call.body().await?;
+    infer_body(call, body, path, category).await
+}
+
+/// The same for a body that was read, or made, already.
+pub(crate) async fn infer_body(
+    call: Call,
+    body: RequestBody,
+    path: &'static str,
+    category: Category,
+) -> Result<Response, ApiError> {
+    let request_id = call.request_id();
+    let Call { context, request, .. } = call;
+    let (looking, headers) = (Arc::clone(&context), request.into_parts().0.headers);
+    let looked = body.open(move |body| look(&looking, body, &headers)).await?;
+    let Looked { peeked, body, resolved, model_in_body } = looked;
+    let marks = Marks { request_id: request_id.clone(), unknown: peeked.unknown.clone() };
+
+    let stream = peeked.stream && AnswerKind::of(path).may_stream();
+    let deadline = peeked.budget.or(resolved.budget).map(in_a);
+    let cloud = CloudAccess {
+        clouds: Arc::clone(&context.clouds),
+        client: peeked.client.clone().unwrap_or_else(|| ClientId::from(ANONYMOUS)),
+        daily_limit: resolved.profile.daily_spend_usd,
+    };
+    let unknown_guard = resolved.unknown_guard.clone();
+    let (ticket, account) = submit(&context, peeked, resolved, category, deadline);
+    let (memory, limits) = (context.memory.clone(), context.limits.json());
+    let forward = Forward { path, body, request_id, deadline, is_stream: stream, model_in_body, cloud, memory, limits };
+    let request = ticket.request();
+    let answer =
+        async move { obtain(ticket, forward, account).await.map_err(|error| naming_guard(error, unknown_guard)) };
+    if stream {
+        return streamed(&context, request, answer, marks).await;
+    }
+    Ok(respond(answer.await?, &marks, comment_times(&context)))
+}
+
+/// The answer to a request that was translated from another API. Errors name its fields as the client does.
+pub(super) async fn infer_translated(
+    call: Call,
+    (request, names): (RequestBody, &Names),
+    path: &'static str,
+    category: Category,
+) -> Result<Response, ApiError> {
+    infer_body(call, request, path, category).await.map_err(|error| names.put_back(error))
+}
+
+/// An error that a cloud might have prevented says which cloud was not asked.
+fn naming_guard(mut error: ApiError, unknown_guard: Option<String>) -> ApiError {
+    if let Some(unknown) = unknown_guard {
+        error.message = format!("{}; {unknown}", error.message);
+    }
+    error
+}
+
+/// A body that was looked at.
+struct Looked {
+    peeked: Peeked,
+    /// What goes on.
+    body: Bytes,
+    /// What the names in it mean.
+    resolved: Resolved,
+    model_in_body: ModelInBody,
+}
+
+/// Reads what a body says to us, and finds out what the client that sends it may have (TR-1, RC-24).
+pub(crate) fn understand(
+    context: &Context,
+    body: &OpenBody,
+    headers: &HeaderMap,
+) -> Result<(Peeked, Resolved), ApiError> {
+    let mut peeked = peek(body.bytes(), headers, body.limits())?;
+    let client = peeked.client.get_or_insert_with(|| ClientId::from(ANONYMOUS));
+    let question = Question {
+        model: peeked.model.as_deref(),
+        task: peeked.task.as_deref(),
+        client,
+        no_fallback: peeked.no_fallback,
+    };
+    let resolved = context.tasks.resolve(&question, &context.catalog).inspect_err(|error| {
+        Account::open(&context.metrics, None).status(error.status());
+    })?;
+    Ok((peeked, resolved))
+}
+
+/// What scheduling needs to know of a body, what its names mean, and the body that goes on.
+fn look(context: &Context, mut body: OpenBody, headers: &HeaderMap) -> Result<Looked, ApiError> {
+    let (peeked, resolved) = understand(context, &body, headers)?;
+    // A body that names what serves it goes on as it is.
+    let named = match &resolved.ladder().first.target {
+        Target::Local(id) => resolved.ladder().rest.is_empty() && peeked.model.as_deref() == Some(id.as_str()),
+        Target::Cloud { .. } => false,
+    };
+    let thinking = peeked.thinking.map(ThinkingWish::Request).or(resolved.thinking.map(ThinkingWish::Task));
+    let changes = Changes { without_model: !named, defaults: resolved.params(), thinking };
+    if peeked.is_rewritten(&changes) {
+        body.rewrite(changes.size(), |body| peeked.forwarded(body, &changes))?;
+    }
+    let body = body.close().into_bytes();
+    Ok(Looked { peeked, body, resolved, model_in_body: if named { ModelInBody::Named } else { ModelInBody::Missing } })
+}
+
+fn submit(
+    context: &Arc<Context>,
+    peeked: Peeked,
+    resolved: Resolved,
+    category: Category,
+    deadline: Option<Instant>,
+) -> (Ticket, Account) {
+    let known = match &resolved.ladder().first.target {
+        Target::Local(id) => context.catalog.current().get(id).map(|model| model.description.id.clone()),
+        Target::Cloud { .. } => None,
+    };
+    let account = Account::open(&context.metrics, known.as_ref());
+    let ticket = context.scheduling.submit(Wish {
+        permit: resolved.permit,
+        category,
+        priority: peeked.priority.or(resolved.priority),
+        deadline,
+        keep_alive: peeked.keep_alive.or(resolved.keep_alive),
+    });
+    (ticket, account)
+}
+
+/// Streamed: the headers wait for the answer, so that an early failure keeps its status. When the answer is late they
+/// go out without it, and comments keep the connection alive (RC-12).
+async fn streamed(
+    context: &Arc<Context>,
+    request: RequestId,
+    answer: impl Future<Output = Result<Answer, ApiError>> + Send + 'static,
+    marks: Marks,
+) -> Result<Response, ApiError> {
+    let times = comment_times(context);
+    let mut pending = Box::pin(answer);
+    match timeout(times.first, &mut pending).await {
+        Ok(answer) => Ok(respond(answer?, &marks, times)),
+        Err(_) => {
+            let scheduling = context.scheduling.clone();
+            let explain = move || -> Explanation {
+                let scheduling = scheduling.clone();
+                let words = move |scheduler: &Scheduler, _| Some(scheduler.why(request)?.to_string());
+                Box::pin(async move { scheduling.view(words).await.flatten() })
+            };
+            let mut response = Response::new(Body::new(StreamBody::waiting(pending, explain, times)));
+            marks.stream_headers(response.headers_mut());
+            Ok(response)
+        }
+    }
+}
+
+fn comment_times(context: &Context) -> CommentTimes {
+    CommentTimes { first: context.sse.first_comment, interval: context.sse.interval }
+}
+
+/// An answer that has begun, as HTTP.
+fn respond(mut answer: Answer, marks: &Marks, times: CommentTimes) -> Response {
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = answer.status;
+    let headers = response.headers_mut();
+    *headers = std::mem::take(&mut answer.headers);
+    marks.headers(headers);
+    answer.served.headers(headers);
+    match answer.content {
+        Content::Stream { .. } => {
+            marks.stream_headers(headers);
+            *response.body_mut() = Body::new(StreamBody::begun(answer, times));
+        }
+        Content::Whole(body) => {
+            answer.account.used(usage_in(&body));
+            answer.account.status(answer.status.as_u16());
+            answer.ticket.finish(Outcome::Answered, answer.account.tokens());
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            *response.body_mut() = Body::from(body);
+        }
+    }
+    response
+}
+
+impl Served {
+    /// What answers, and why (TR-2).
+    fn headers(&self, headers: &mut HeaderMap) {
+        if let Ok(model) = HeaderValue::from_str(&self.model) {
+            headers.insert(SERVED_MODEL, model);
+        }
+        headers.insert(RUNG, HeaderValue::from(self.rung.position));
+        headers.insert(RUNG_REASON, in_a_header(&self.rung.reason.to_string()));
+        headers.insert(QUEUE_MS, milliseconds(self.queued));
+        headers.insert(LOAD_MS, milliseconds(self.loading));
+    }
+}
+
+/// Words of ours and of workers as a header: what a header cannot hold becomes `?`, and it is not endless.
+fn in_a_header(words: &str) -> HeaderValue {
+    let plain = |c: char| if c == ' ' || c.is_ascii_graphic() { c } else { '?' };
+    let text: String = words.chars().map(plain).take(MAX_REASON).collect();
+    HeaderValue::from_str(text.trim()).unwrap_or(HeaderValue::from_static("unknown"))
+}
+
+fn milliseconds(span: Duration) -> HeaderValue {
+    HeaderValue::from(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// What an answer's headers say about the request.
+struct Marks {
+    request_id: HeaderValue,
+    unknown: Option<HeaderValue>,
+}
+
+impl Marks {
+    fn headers(&self, headers: &mut HeaderMap) {
+        headers.insert(REQUEST_ID, self.request_id.clone());
+        if let Some(unknown) = &self.unknown {
+            headers.insert(UNKNOWN_FIELDS, unknown.clone());
+        }
+    }
+
+    fn stream_headers(&self, headers: &mut HeaderMap) {
+        self.headers(headers);
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        headers.insert(ACCEL_BUFFERING, HeaderValue::from_static("no"));
+    }
+}

@@ -1,0 +1,377 @@
+//! The body of a streamed answer: comments while there is nothing to send, then the worker's bytes as they come. Knows
+//! nothing of what the bytes mean.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use model_boss_core::Outcome;
+use model_boss_host::clocks::later;
+use model_boss_http::error::{error_event, worker_error_event};
+use model_boss_http::headers::THINKING;
+use model_boss_protocol::{ApiError, ErrorCode};
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::api::inference::account::Account;
+use crate::api::inference::annotate::Annotator;
+use crate::api::inference::answer::{Answer, Content, broken_in_the_middle, deadline_exceeded};
+use crate::api::inference::answer_body::{AnswerBody, BodyError};
+use crate::api::inference::usage::{Tail, usage_in};
+use crate::metrics::Usage;
+use crate::scheduling::{Place, Ticket};
+
+/// The answer, once it begins, or the error that takes its place.
+pub(crate) type Pending = Pin<Box<dyn Future<Output = Result<Answer, ApiError>> + Send>>;
+/// What a waiting request waits for, in words.
+pub(crate) type Explanation = Pin<Box<dyn Future<Output = Option<String>> + Send>>;
+
+/// When comments are sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CommentTimes {
+    /// After this long without an answer the headers go out, with the first comment.
+    pub(super) first: Duration,
+    /// The longest silence after that.
+    pub(super) interval: Duration,
+}
+
+/// A streamed answer as an HTTP body.
+pub(crate) struct StreamBody {
+    state: State,
+    silence: Silence,
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+// Each lives in the one box of its body, and most of them relay.
+#[allow(clippy::large_enum_variant)]
+enum State {
+    Waiting { pending: Pending, explain: Box<dyn Fn() -> Explanation + Send>, explanation: Option<Explanation> },
+    Relaying(Relay),
+    Ended,
+}
+
+/// Whether the headers of an answer said what serves it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Headers {
+    /// They did.
+    Told,
+    /// They went out before anybody knew.
+    Gone,
+}
+
+/// Measures how long nothing was sent.
+struct Silence {
+    interval: Duration,
+    last: Instant,
+    timer: Pin<Box<Sleep>>,
+}
+
+/// A worker's answer on its way through.
+struct Relay {
+    first: Option<Bytes>,
+    rest: AnswerBody,
+    /// Where it comes from, until that breaks off.
+    place: Option<Place>,
+    /// Finds out why it broke off.
+    broken: Option<Pin<Box<dyn Future<Output = ApiError> + Send>>>,
+    /// Dropped unfinished, it reports that the client is gone.
+    ticket: Ticket,
+    account: Account,
+    /// Counted when the stream ends by itself: until then the client may still go.
+    status: u16,
+    tail: Tail,
+    /// What is told in the stream because its headers went out before it was known.
+    annotator: Option<Annotator>,
+    /// The last two bytes sent: a comment may only stand between two events.
+    ending: [u8; 2],
+}
+
+impl StreamBody {
+    /// The body of an answer that has not begun. The first comment goes out at once.
+    pub(crate) fn waiting(
+        pending: Pending,
+        explain: impl Fn() -> Explanation + Send + 'static,
+        times: CommentTimes,
+    ) -> Self {
+        let explanation = Some(explain());
+        let state = State::Waiting { pending, explain: Box::new(explain), explanation };
+        Self { state, silence: Silence::new(times.interval), deadline: None }
+    }
+
+    /// The body of an answer that has begun.
+    pub(crate) fn begun(answer: Answer, times: CommentTimes) -> Self {
+        let deadline = answer.deadline.map(|at| Box::pin(sleep_until(at)));
+        Self { state: State::begin(answer, Headers::Told), silence: Silence::new(times.interval), deadline }
+    }
+}
+
+impl State {
+    fn begin(answer: Answer, headers: Headers) -> Self {
+        let Answer { ticket, mut account, content, status, served, headers: said, place, .. } = answer;
+        let thinking = said.get(THINKING).and_then(|words| words.to_str().ok());
+        let annotator = (headers == Headers::Gone).then(|| Annotator::new(&served, thinking));
+        match content {
+            Content::Stream { first, rest } => {
+                account.first_byte();
+                Self::Relaying(Relay {
+                    first: Some(first),
+                    rest,
+                    place: Some(place),
+                    broken: None,
+                    ticket,
+                    account,
+                    status: status.as_u16(),
+                    tail: Tail::default(),
+                    annotator,
+                    ending: *b"\n\n",
+                })
+            }
+            Content::Whole(_) => {
+                account.status(status.as_u16());
+                ticket.finish(Outcome::Answered, None);
+                Self::Ended
+            }
+        }
+    }
+}
+
+impl Body for StreamBody {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = self.get_mut();
+        let bytes = ready!(this.poll_bytes(cx));
+        Poll::Ready(bytes.map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self.state, State::Ended)
+    }
+}
+
+impl StreamBody {
+    fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        match &mut self.state {
+            State::Ended => Poll::Ready(None),
+            State::Waiting { pending, explain, explanation } => {
+                if let Poll::Ready(answer) = pending.as_mut().poll(cx) {
+                    self.deadline =
+                        answer.as_ref().ok().and_then(|answer| answer.deadline).map(|at| Box::pin(sleep_until(at)));
+                    let (next, bytes) = first_bytes(answer);
+                    self.state = next;
+                    self.silence.sent();
+                    return match bytes {
+                        Some(bytes) => Poll::Ready(Some(bytes)),
+                        None => self.poll_bytes(cx),
+                    };
+                }
+                if explanation.is_none() {
+                    ready!(self.silence.poll(cx));
+                    *explanation = Some(explain());
+                }
+                let words = match explanation {
+                    Some(words) => ready!(words.as_mut().poll(cx)),
+                    None => None,
+                };
+                *explanation = None;
+                self.silence.sent();
+                Poll::Ready(Some(comment(words.as_deref().unwrap_or("working"))))
+            }
+            State::Relaying(relay) => match relay.poll_bytes(cx) {
+                Poll::Ready(Step::Bytes(bytes)) => {
+                    self.silence.sent();
+                    Poll::Ready(Some(bytes))
+                }
+                Poll::Ready(Step::End) => {
+                    self.end(Outcome::Answered);
+                    Poll::Ready(None)
+                }
+                Poll::Ready(Step::Lost(outcome, error)) => {
+                    let event = relay.error_event(&error);
+                    self.end_with(outcome, error.status());
+                    Poll::Ready(Some(event))
+                }
+                Poll::Pending => {
+                    if self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready()) {
+                        // The connection is closed with that, which stops the generation.
+                        let event = relay.error_event(&deadline_exceeded());
+                        self.end_with(Outcome::DeadlineExceeded, ErrorCode::DeadlineExceeded.status());
+                        return Poll::Ready(Some(event));
+                    }
+                    loop {
+                        ready!(self.silence.poll(cx));
+                        self.silence.sent();
+                        if relay.ending == *b"\n\n" {
+                            return Poll::Ready(Some(comment("working")));
+                        }
+                    }
+                }
+            },
+        }
+    }
+
+    /// The stream ended, and its client is still there.
+    fn end(&mut self, outcome: Outcome) {
+        if let State::Relaying(relay) = &self.state {
+            let status = relay.status;
+            self.end_with(outcome, status);
+        }
+    }
+
+    /// The same with another status than that of its head.
+    fn end_with(&mut self, outcome: Outcome, status: u16) {
+        if let State::Relaying(mut relay) = std::mem::replace(&mut self.state, State::Ended) {
+            relay.account.used(relay.usage());
+            relay.account.status(status);
+            relay.ticket.finish(outcome, relay.account.tokens());
+        }
+    }
+}
+
+impl Drop for StreamBody {
+    /// The client went away in the middle: what its answer is known to have used by then is counted.
+    fn drop(&mut self) {
+        if let State::Relaying(mut relay) = std::mem::replace(&mut self.state, State::Ended)
+            && let Some(usage) = relay.told_apart()
+        {
+            relay.account.used(Some(usage));
+            relay.ticket.finish(Outcome::ClientGone, relay.account.tokens());
+        }
+    }
+}
+
+enum Step {
+    Bytes(Bytes),
+    End,
+    /// It does not go on, and why.
+    Lost(Outcome, ApiError),
+}
+
+impl Relay {
+    fn poll_bytes(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
+        loop {
+            if let Some(broken) = &mut self.broken {
+                return Poll::Ready(Step::Lost(Outcome::LostMidAnswer, ready!(broken.as_mut().poll(cx))));
+            }
+            let data = match self.first.take() {
+                Some(first) => first,
+                None => match ready!(Pin::new(&mut self.rest).poll_frame(cx)) {
+                    None => {
+                        let rest = self.annotator.take().and_then(|mut annotator| annotator.rest());
+                        return Poll::Ready(rest.map_or(Step::End, |rest| Step::Bytes(self.note(rest))));
+                    }
+                    Some(Err(error)) => {
+                        tracing::info!(request = %self.ticket.request(), %error, "an answer ends in the middle");
+                        match error {
+                            BodyError::Refused(error) => return Poll::Ready(Step::Lost(Outcome::Answered, error)),
+                            BodyError::Broken(_) => {
+                                let why = self.place.take().map(broken_in_the_middle);
+                                self.broken = why.map(|why| Box::pin(why) as _);
+                                continue;
+                            }
+                        }
+                    }
+                    Some(Ok(frame)) => match frame.into_data() {
+                        Ok(data) if !data.is_empty() => data,
+                        _ => continue,
+                    },
+                },
+            };
+            let whole = match &mut self.annotator {
+                Some(annotator) => annotator.push(&data),
+                None => Some(data),
+            };
+            if let Some(data) = whole {
+                return Poll::Ready(Step::Bytes(self.note(data)));
+            }
+        }
+    }
+
+    /// An error as the last event. A line that was cut would swallow it.
+    fn error_event(&self, error: &ApiError) -> Bytes {
+        let gap: &[u8] = if self.ending == *b"\n\n" { b"" } else { b"\n\n" };
+        Bytes::from([gap, &error_event(error)].concat())
+    }
+
+    /// What the answer used, if it says so.
+    fn usage(&self) -> Option<Usage> {
+        self.tail.usage().or_else(|| self.told_apart())
+    }
+
+    /// What is known of it besides what the client reads.
+    fn told_apart(&self) -> Option<Usage> {
+        let (prompt_tokens, completion_tokens) = self.rest.tokens()?;
+        Some(Usage { prompt_tokens, completion_tokens, ..Usage::default() })
+    }
+
+    fn note(&mut self, data: Bytes) -> Bytes {
+        match data[..] {
+            [.., before, last] => self.ending = [before, last],
+            [only] => self.ending = [self.ending[1], only],
+            [] => {}
+        }
+        self.tail.push(data.clone());
+        data
+    }
+}
+
+impl Silence {
+    fn new(interval: Duration) -> Self {
+        let last = Instant::now();
+        Self { interval, last, timer: Box::pin(sleep_until(later(last, interval))) }
+    }
+
+    fn sent(&mut self) {
+        // The timer is moved when it fires, not with each frame.
+        self.last = Instant::now();
+    }
+
+    /// Ready when nothing was sent for the interval.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            ready!(self.timer.as_mut().poll(cx));
+            let due = later(self.last, self.interval);
+            self.timer.as_mut().reset(due.max(Instant::now()));
+            if due <= Instant::now() {
+                return Poll::Ready(());
+            }
+        }
+    }
+}
+
+/// An answer that comes after comments have been sent: its status can no longer be told, only its content.
+fn first_bytes(answer: Result<Answer, ApiError>) -> (State, Option<Bytes>) {
+    match answer {
+        Err(error) => (State::Ended, Some(error_event(&error))),
+        Ok(mut answer) if !answer.status.is_success() => {
+            let body = match &answer.content {
+                Content::Whole(body) | Content::Stream { first: body, .. } => body,
+            };
+            let event = worker_error_event(answer.status, body);
+            answer.account.status(answer.status.as_u16());
+            answer.ticket.finish(Outcome::Answered, None);
+            (State::Ended, Some(event))
+        }
+        Ok(mut answer) => {
+            let whole = match &answer.content {
+                Content::Whole(body) => Some(body.clone()),
+                Content::Stream { .. } => None,
+            };
+            if let Some(body) = &whole {
+                answer.account.used(usage_in(body));
+            }
+            (State::begin(answer, Headers::Gone), whole.filter(|body| !body.is_empty()))
+        }
+    }
+}
+
+fn comment(words: &str) -> Bytes {
+    // A line break would end the comment.
+    Bytes::from(format!(": {}\n\n", words.replace(['\r', '\n'], " ")))
+}
+
+#[cfg(test)]
+mod tests;

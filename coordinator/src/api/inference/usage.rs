@@ -1,0 +1,139 @@
+//! Token counts and times out of a worker's answer as it passes by. Bytes are only looked at; an answer that does not have
+//! them is simply not counted.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use memchr::memmem;
+use serde::Deserialize;
+
+use crate::metrics::Usage;
+
+/// The counts stand at the end of an answer; so much of it is kept.
+const TAIL_FRAMES: usize = 4;
+const TAIL_BYTES: usize = 16 * 1024;
+
+/// The end of an answer that passes by in frames.
+#[derive(Default)]
+pub(crate) struct Tail {
+    frames: [Bytes; TAIL_FRAMES],
+    next: usize,
+}
+
+impl Tail {
+    /// Keeps a frame; costs a reference count, not a copy.
+    pub(crate) fn push(&mut self, frame: Bytes) {
+        self.frames[self.next % TAIL_FRAMES] = frame;
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// What the answer used, if its end says so.
+    pub(crate) fn usage(&self) -> Option<Usage> {
+        let mut text = Vec::new();
+        for offset in 0..TAIL_FRAMES {
+            text.extend_from_slice(&self.frames[self.next.wrapping_add(offset) % TAIL_FRAMES]);
+        }
+        usage_in(&text)
+    }
+}
+
+/// What a whole answer used.
+pub(crate) fn usage_in(answer: &[u8]) -> Option<Usage> {
+    let tail = &answer[answer.len().saturating_sub(TAIL_BYTES)..];
+    let counted: Option<Counted> = last_object(tail, b"\"usage\":");
+    let timed: Option<Timings> = last_object(tail, b"\"timings\":");
+    let (prompt_tokens, completion_tokens) = match (&counted, &timed) {
+        (Some(usage), _) => (usage.prompt_tokens, usage.completion_tokens),
+        (None, Some(timings)) => (timings.prompt_n.saturating_add(timings.cache_n), timings.predicted_n),
+        (None, None) => return None,
+    };
+    let timed = timed.unwrap_or_default();
+    Some(Usage {
+        prompt_tokens,
+        completion_tokens,
+        first_token: milliseconds(timed.prompt_ms),
+        per_token: milliseconds(timed.predicted_per_token_ms.or_else(|| {
+            let count = timed.predicted_n as f64;
+            timed.predicted_ms.filter(|_| count > 0.0).map(|total| total / count)
+        })),
+    })
+}
+
+/// OpenAI's counts.
+#[derive(Deserialize)]
+struct Counted {
+    prompt_tokens: u64,
+    #[serde(default)]
+    completion_tokens: u64,
+}
+
+/// llama.cpp's times.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Timings {
+    prompt_n: u64,
+    cache_n: u64,
+    predicted_n: u64,
+    prompt_ms: Option<f64>,
+    predicted_ms: Option<f64>,
+    predicted_per_token_ms: Option<f64>,
+}
+
+fn milliseconds(value: Option<f64>) -> Option<Duration> {
+    value.and_then(|ms| Duration::try_from_secs_f64(ms / 1e3).ok())
+}
+
+/// The last value of this key that reads as a `T`. Inside a text its quotes would be escaped, so a match is a key.
+fn last_object<'a, T: Deserialize<'a>>(tail: &'a [u8], key: &[u8]) -> Option<T> {
+    let keys: Vec<usize> = memmem::find_iter(tail, key).collect();
+    keys.into_iter().rev().find_map(|at| {
+        let value = &tail[at + key.len()..];
+        serde_json::Deserializer::from_slice(value).into_iter().next()?.ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_a_whole_answer() {
+        let answer = br#"{"choices":[{"message":{"content":"say \"usage\": {\"prompt_tokens\":9}"}}],
+            "usage":{"prompt_tokens":11,"completion_tokens":4,"total_tokens":15},
+            "timings":{"prompt_n":3,"cache_n":8,"prompt_ms":20,"predicted_n":4,"predicted_ms":8.0}}"#;
+        let usage = usage_in(answer).unwrap();
+        assert_eq!((usage.prompt_tokens, usage.completion_tokens), (11, 4));
+        assert_eq!(usage.first_token, Some(Duration::from_millis(20)));
+        assert_eq!(usage.per_token, Some(Duration::from_millis(2)));
+    }
+
+    #[test]
+    fn counts_of_a_stream_cut_anywhere() {
+        let stream = "data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}],\"usage\":null}\n\n\
+            data: {\"choices\":[],\"timings\":{\"prompt_n\":5,\"cache_n\":2,\"predicted_n\":6}}\n\ndata: [DONE]\n\n";
+        for cut in 60..stream.len() {
+            let mut tail = Tail::default();
+            tail.push(Bytes::copy_from_slice(&stream.as_bytes()[..cut]));
+            tail.push(Bytes::copy_from_slice(&stream.as_bytes()[cut..]));
+            let usage = tail.usage().unwrap();
+            assert_eq!((usage.prompt_tokens, usage.completion_tokens), (7, 6), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn old_frames_make_room_for_new_ones() {
+        let mut tail = Tail::default();
+        for n in 0..100_u32 {
+            tail.push(Bytes::from(format!("data: {n}\n\n")));
+        }
+        tail.push(Bytes::from_static(b"data: {\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}\n\n"));
+        assert_eq!(tail.usage().unwrap().completion_tokens, 2);
+    }
+
+    #[test]
+    fn nothing_to_count_is_not_zero() {
+        assert_eq!(usage_in(b""), None);
+        assert_eq!(usage_in(b"{\"usage\":null}"), None);
+        assert_eq!(usage_in(b"{\"usage\":{\"prompt_tokens\":\"many\"}}"), None);
+    }
+}

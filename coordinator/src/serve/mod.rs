@@ -1,0 +1,348 @@
+//! `model-boss serve`: four steps from a configuration to a coordinator that answers, and back.
+
+mod configured;
+mod drain;
+mod error;
+mod listen;
+mod startup;
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use model_boss_catalog::{LiveCatalog, ModelRoots};
+use model_boss_cloud::{Clouds, SPEND_FILE};
+use model_boss_config::{ApiKeys, Config, Loaded};
+use model_boss_core::{Moment, Scheduler};
+use model_boss_host::descriptors::{self, Shares};
+use model_boss_host::log_filter::LogFilter;
+use model_boss_host::owner::OwnerKey;
+use model_boss_host::probe::SimulatedMachine;
+use model_boss_host::process::Spawner;
+use model_boss_host::state_folder::StateFolder;
+use model_boss_http::accept::{Server, ServerLimits};
+use model_boss_http::door::Door;
+use model_boss_http::memory::MemoryBudget;
+use model_boss_http::origin::AllowedHosts;
+use model_boss_http::patience::Patience;
+use model_boss_settings::{DocumentStore, LiveSettings, RuntimeConfig};
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Handle};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use self::configured::{beside_the_real_one, configured, engines, probes, simulated, supervisor_settings};
+use self::drain::{EndSignals, drain};
+use self::error::ServeError;
+use self::listen::{bind, keys};
+use self::startup::Startup;
+use crate::api::{self, Changes, Clock, Context};
+use crate::driver::{Driver, Waiting};
+use crate::footprints::Footprints;
+use crate::leases::{LeaseSetup, LeaseStart, Leases, LedgerDocuments, StoreChoice};
+use crate::listeners::{catalogs_to, settings_to};
+use crate::metrics::Metrics;
+use crate::scheduling::{Inbox, News, Pulse, Scheduling};
+use crate::supervisor::{LOGS, Ports, Streams, Supervisor, Tools};
+use crate::tasks::LiveTasks;
+
+/// Where earlier versions kept their state unless they were told otherwise: in the folder that they were started from.
+const EARLIER_STATE: &str = "state";
+/// With fewer file descriptors than this, the log says how many clients are served.
+const FEW_DESCRIPTORS: usize = 1_024;
+
+/// Threads that serve sockets. A request visits the task of its connection and the scheduler's: on one thread that is a
+/// function call apart, between two threads a sleeping one has to be woken each time (a third of the latency added at
+/// one connection). What takes long (large bodies, leases, probes, spawns) runs on threads of its own.
+const IO_THREADS: usize = 1;
+
+/// Runs the coordinator until it is asked to end, on a runtime of its own.
+pub(crate) fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Box<dyn Error + Send + Sync>> {
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(IO_THREADS)
+        .enable_all()
+        .build()
+        .map_err(|error| ServeError::System("the runtime", error))?;
+    let served = runtime.block_on(Box::pin(run(loaded, log)));
+    // A thread that waits for a disk that hangs does not hold the end.
+    runtime.shutdown_background();
+    Ok(served?)
+}
+
+async fn run(loaded: Loaded, log: LogFilter) -> Result<ExitCode, ServeError> {
+    let prepared = Prepared::of(loaded).await?;
+    let known = Known::read(&prepared, &log).await?;
+    let started = Started::start(&prepared, known).await?;
+    answer(prepared, started, log).await
+}
+
+/// The first step: settings, files and addresses that may be refused, before anything of them is used.
+struct Prepared {
+    config: Config,
+    /// Who decided each setting.
+    decided: BTreeMap<String, String>,
+    /// The machine to simulate in place of the real one.
+    machine: Option<Arc<SimulatedMachine>>,
+    state: StateFolder,
+    keys: Option<ApiKeys>,
+    signals: EndSignals,
+    /// Taken by the last step.
+    listeners: Vec<TcpListener>,
+    descriptors: Shares,
+}
+
+impl Prepared {
+    async fn of(loaded: Loaded) -> Result<Self, ServeError> {
+        let decided = loaded.origins();
+        let mut config = loaded.config;
+        let machine = simulated(&config)?;
+        if machine.is_some() {
+            config = beside_the_real_one(config);
+        }
+        let state = StateFolder::new(&config.state_dir);
+        state.look();
+        state.check(&[SPEND_FILE]).map_err(|(path, why)| ServeError::StateFile(path, why))?;
+        let keys = keys(&config)?;
+        let descriptors = descriptors::raise();
+        let signals = EndSignals::new()?;
+        let listeners = bind(&config).await?;
+        Ok(Self { config, decided, machine, state, keys, signals, listeners, descriptors })
+    }
+}
+
+/// The second step: the tasks, the models, the devices and the ledger are read, and the scheduler's inbox hears of them.
+struct Known {
+    news: News,
+    inbox: Inbox,
+    scheduler: Scheduler,
+    metrics: Arc<Metrics>,
+    settings: Arc<LiveSettings>,
+    tasks: Arc<LiveTasks>,
+    catalog: Arc<LiveCatalog>,
+    ledger: LeaseStart,
+    /// Why there are no NVIDIA GPUs.
+    no_gpu: Option<String>,
+}
+
+impl Known {
+    async fn read(prepared: &Prepared, log: &LogFilter) -> Result<Self, ServeError> {
+        let config = &prepared.config;
+        let (news, inbox) = News::channel();
+        let prefixes = config.providers.prefixes();
+        let metrics = Arc::new(Metrics::new(prefixes.names())?);
+        let configured = configured(config);
+        let scheduler = Scheduler::new(configured.settings.clone(), Moment::START);
+        let settings = Arc::new(LiveSettings::new(configured, log.clone(), settings_to(&news)));
+        let named = prepared.decided.contains_key("tasks");
+        let tasks = Arc::new(LiveTasks::read(&config.tasks, named, prefixes, Arc::clone(&settings))?);
+        let roots = ModelRoots::new(&[config.model_roots.as_slice(), std::slice::from_ref(&config.manifests)].concat());
+        let engines = engines(config, prepared.machine.is_some());
+        let catalog = Arc::new(LiveCatalog::read(&config.manifests, roots, engines, catalogs_to(&news, &metrics)));
+        let (probes, no_gpu) = probes(config, prepared.machine.as_ref());
+        let ledger = Leases::start(LeaseSetup {
+            store: StoreChoice::of(config),
+            runtime_dir: config.runtime_dir.clone(),
+            terms: config.leases.terms(),
+            foreign: config.leases.foreign,
+            return_patience: config.leases.return_patience,
+            probes,
+            news: news.clone(),
+        })
+        .await?;
+        Ok(Self { news, inbox, scheduler, metrics, settings, tasks, catalog, ledger, no_gpu })
+    }
+}
+
+/// The third step: the scheduler runs, and what changes by itself is followed.
+struct Started {
+    /// Ends only by a fault.
+    driver: JoinHandle<()>,
+    /// Cancelled when no request is left after a drain.
+    drained: CancellationToken,
+    scheduling: Scheduling,
+    metrics: Arc<Metrics>,
+    tasks: Arc<LiveTasks>,
+    catalog: Arc<LiveCatalog>,
+    ledger: LeaseStart,
+    no_gpu: Option<String>,
+    runtime: Arc<RuntimeConfig>,
+    streams: Streams,
+    changes: Arc<Changes>,
+    clock: Clock,
+}
+
+impl Started {
+    async fn start(prepared: &Prepared, known: Known) -> Result<Self, ServeError> {
+        let Prepared { config, decided, machine, state, .. } = prepared;
+        let Known { news, inbox, scheduler, metrics, settings, tasks, catalog, ledger, no_gpu } = known;
+        let leases = &ledger.leases;
+        let documents: Arc<dyn DocumentStore> = Arc::new(LedgerDocuments::new(leases.clone()));
+        let footprints = Footprints::start(Arc::clone(&documents), news.clone()).await;
+        let (scheduling, clock) = (Scheduling::new(news.clone()), Clock::start());
+        let (pulse, changes) = (Arc::new(Pulse::default()), Arc::new(Changes::new()));
+        let (drained, streams) = (CancellationToken::new(), Streams::default());
+        let store = StoreChoice::of(config).describe();
+        let runtime = RuntimeConfig::open(documents, settings, decided, state, &store).await;
+        let spawner =
+            Spawner::start(Handle::current()).map_err(|error| ServeError::System("the spawning thread", error))?;
+        let supervisor = Supervisor::new(Tools {
+            settings: supervisor_settings(config, state)?,
+            spawner,
+            ports: Ports::new(config.worker_ports.clone()),
+            catalog: Arc::clone(&catalog),
+            leases: leases.clone(),
+            news,
+            machine: machine.clone(),
+            streams: streams.clone(),
+        });
+        let driver = Driver {
+            scheduler,
+            scheduling: scheduling.clone(),
+            catalog: Arc::clone(&catalog),
+            supervisor,
+            leases: leases.clone(),
+            devices: ledger.devices.clone(),
+            footprints,
+            metrics: Arc::clone(&metrics),
+            drained: drained.clone(),
+            pulse: Arc::clone(&pulse),
+            waiting: Waiting::default(),
+        };
+        let driver = tokio::spawn(driver.run(inbox));
+        tokio::spawn(state.clone().watch());
+        tokio::spawn(Arc::clone(&catalog).follow());
+        tokio::spawn(Arc::clone(&tasks).follow());
+        tokio::spawn(Arc::clone(&runtime).follow());
+        tokio::spawn(Arc::clone(&changes).follow(scheduling.clone(), pulse, clock));
+        Ok(Self {
+            driver,
+            drained,
+            scheduling,
+            metrics,
+            tasks,
+            catalog,
+            ledger,
+            no_gpu,
+            runtime,
+            streams,
+            changes,
+            clock,
+        })
+    }
+}
+
+/// The last step: requests are answered until a signal asks for the end.
+async fn answer(mut prepared: Prepared, mut started: Started, log: LogFilter) -> Result<ExitCode, ServeError> {
+    let listeners = std::mem::take(&mut prepared.listeners);
+    let addresses: Vec<SocketAddr> = listeners
+        .iter()
+        .map(|listener| listener.local_addr().map_err(|error| ServeError::System("the listening socket", error)))
+        .collect::<Result<_, _>>()?;
+    let draining = CancellationToken::new();
+    let port = addresses.first().map_or(prepared.config.port, SocketAddr::port);
+    let context = Arc::new(context(&mut prepared, &started, port, draining.clone(), log));
+    let server = server(&prepared, listeners, context);
+    Startup {
+        addresses: &addresses,
+        catalog: &started.catalog.current(),
+        tasks: &started.tasks,
+        devices: &started.ledger.devices.samples(),
+        store: &started.ledger.store.status(),
+        state_dir: &prepared.config.state_dir,
+        earlier_state: (!prepared.decided.contains_key("state_dir")).then_some(Path::new(EARLIER_STATE)),
+        no_gpu: started.no_gpu.as_deref(),
+    }
+    .print();
+
+    let closed = CancellationToken::new();
+    let server = tokio::spawn(server.run(closed.clone().cancelled_owned()));
+    let end = async {
+        prepared.signals.next().await;
+        tracing::info!("draining: running requests may end, ask again to end at once");
+        draining.cancel();
+        drain(&started.scheduling, &started.drained, &mut prepared.signals, prepared.config.drain_grace).await
+    };
+    let code = tokio::select! {
+        code = end => code,
+        _ = &mut started.driver => return Err(ServeError::Broken),
+        () = started.ledger.ended.cancelled() => return Err(ServeError::Broken),
+    };
+    closed.cancel();
+    if code == ExitCode::SUCCESS {
+        // A server task that panicked has nothing left to close.
+        let _ = server.await;
+    }
+    Ok(code)
+}
+
+/// The parts that routes use.
+fn context(
+    prepared: &mut Prepared,
+    started: &Started,
+    port: u16,
+    draining: CancellationToken,
+    log: LogFilter,
+) -> Context {
+    let Prepared { config, state, keys, .. } = prepared;
+    let owner = OwnerKey::create(state, port)
+        .inspect_err(|error| tracing::warn!("`run PATH` is held to model_roots, no key could be drawn: {error}"))
+        .ok();
+    Context {
+        scheduling: started.scheduling.clone(),
+        catalog: Arc::clone(&started.catalog),
+        clouds: Arc::new(Clouds::new(&config.providers, state)),
+        tasks: Arc::clone(&started.tasks),
+        config: Arc::clone(&started.runtime),
+        leases: started.ledger.leases.clone(),
+        devices: started.ledger.devices.clone(),
+        store: started.ledger.store.clone(),
+        streams: started.streams.clone(),
+        metrics: Arc::clone(&started.metrics),
+        keys: keys.take(),
+        owner,
+        limits: config.limits.clone(),
+        memory: MemoryBudget::new(config.limits.request_memory),
+        sse: config.sse.clone(),
+        logs: state.file(LOGS),
+        state: state.clone(),
+        log,
+        draining,
+        started: Instant::now(),
+        clock: started.clock,
+        changes: Arc::clone(&started.changes),
+    }
+}
+
+/// The server of these addresses, with the limits of each connection.
+fn server(prepared: &Prepared, listeners: Vec<TcpListener>, context: Arc<Context>) -> Server {
+    let Prepared { config, descriptors, .. } = prepared;
+    let Shares { limit, connections, refusals, .. } = *descriptors;
+    if limit < FEW_DESCRIPTORS {
+        tracing::warn!(
+            "this process may have {limit} file descriptors: {connections} clients are served at once (ulimit -n)"
+        );
+    }
+    let allowed = AllowedHosts::new(&config.allowed_hosts, &config.allowed_origins, &config.host);
+    let door = Door::new(allowed, &id_prefix(), api::router(context));
+    let limits = ServerLimits {
+        patience: Patience { head: config.limits.header_timeout, idle: config.limits.idle_timeout },
+        header_size: usize::try_from(config.limits.header_size.0).unwrap_or(usize::MAX),
+        connections,
+        refusals,
+    };
+    Server::new(listeners, door, limits)
+}
+
+/// Request ids of different runs differ.
+fn id_prefix() -> String {
+    let mut bits = [0; 4];
+    // Ids are names, not secrets: without randomness the process number has to do.
+    if getrandom::fill(&mut bits).is_err() {
+        bits = std::process::id().to_ne_bytes();
+    }
+    format!("req-{:08x}", u32::from_ne_bytes(bits))
+}

@@ -1,0 +1,144 @@
+//! The first lines on the terminal: where, with what, and one command to try.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+
+use model_boss_catalog::Catalog;
+use model_boss_core::LedgerState;
+use model_boss_host::probe::DeviceSample;
+use model_boss_host::terminal::{self, Code, Terminal};
+use model_boss_lease_store::EmbeddedStore;
+use model_boss_protocol::ByteCount;
+
+use crate::leases::StoreStatus;
+use crate::tasks::LiveTasks;
+
+/// What there is at the start.
+pub(super) struct Startup<'a> {
+    /// Where we listen; never nowhere.
+    pub(super) addresses: &'a [SocketAddr],
+    /// The models, and what is wrong with the others.
+    pub(super) catalog: &'a Catalog,
+    /// The tasks.
+    pub(super) tasks: &'a LiveTasks,
+    /// The devices.
+    pub(super) devices: &'a [DeviceSample],
+    /// The lease store.
+    pub(super) store: &'a StoreStatus,
+    /// Where what must survive a restart is kept.
+    pub(super) state_dir: &'a Path,
+    /// Where it was kept by earlier versions, if nothing was said.
+    pub(super) earlier_state: Option<&'a Path>,
+    /// Why there are no NVIDIA GPUs.
+    pub(super) no_gpu: Option<&'a str>,
+}
+
+impl Startup<'_> {
+    /// Writes it to standard output: bold names where that is a terminal.
+    pub(super) fn print(&self) {
+        let mut out = terminal::out();
+        let bold = terminal::out_is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        // Whoever started us may have closed the pipe; the log goes on.
+        let _ = self.write(&mut out, bold).and_then(|()| out.flush());
+    }
+
+    fn write(&self, out: &mut Terminal<impl Write>, bold: bool) -> io::Result<()> {
+        let addresses: Vec<String> = self.addresses.iter().map(|address| format!("http://{address}")).collect();
+        writeln!(out, "model-boss {} listens on {}", env!("CARGO_PKG_VERSION"), addresses.join(" and "))?;
+        let mut line = |name: &str, text: &dyn fmt::Display| {
+            if bold {
+                out.code(Code::Bold)?;
+            }
+            write!(out, "{name:<9}")?;
+            if bold {
+                out.code(Code::Plain)?;
+            }
+            writeln!(out, "{text}")
+        };
+        for device in self.devices {
+            line("device", &format_args!("{}", DeviceLine(device)))?;
+        }
+        if let Some(why) = self.no_gpu {
+            line("device", &format_args!("no NVIDIA GPU: {why}"))?;
+        }
+        for model in self.catalog.models() {
+            let description = &model.description;
+            let aliases = if description.aliases.is_empty() {
+                String::new()
+            } else {
+                let names: Vec<_> = description.aliases.iter().map(ToString::to_string).collect();
+                format!(" (also {})", names.join(", "))
+            };
+            let (category, size) = (description.category, description.size.bytes);
+            line("model", &format_args!("{}{aliases}: {category}, about {size}", description.id))?;
+        }
+        if self.catalog.models().next().is_none() {
+            line("model", &format_args!("none yet: put a manifest into the folder of manifests"))?;
+        }
+        let current = self.tasks.current();
+        for (task, what) in &current.names.file().tasks {
+            line("task", &format_args!("{task}: {}", what.ladder.join(", else ")))?;
+        }
+        for problem in &self.catalog.problems {
+            line("problem", &format_args!("{problem}"))?;
+        }
+        line("state", &format_args!("{}", self.state_dir.display()))?;
+        if let Some(earlier) = self.earlier_state.filter(|folder| folder.join(EmbeddedStore::FILE).is_file()) {
+            line(
+                "problem",
+                &format_args!(
+                    "{}/ in the folder of the start is of an earlier version and is not read any more: move its files to {}, \
+                 or start with --state-dir {}",
+                    earlier.display(),
+                    self.state_dir.display(),
+                    earlier.display()
+                ),
+            )?;
+        }
+        let StoreStatus { store, state, warnings, .. } = self.store;
+        for warning in warnings {
+            line("problem", &format_args!("{warning}"))?;
+        }
+        match state {
+            LedgerState::Open => line("leases", &format_args!("{store}"))?,
+            LedgerState::Recovering { left } => {
+                let seconds = left.as_secs_f64().ceil();
+                line(
+                    "leases",
+                    &format_args!("{store}, which may have lost records: nothing is loaded for {seconds} s"),
+                )?;
+            }
+            LedgerState::Away { detail } => {
+                line(
+                    "problem",
+                    &format_args!("{store}, tried until it is reached; nothing is loaded before: {detail}"),
+                )?;
+            }
+        }
+        if let Some(model) = self.catalog.models().next() {
+            let question = r#"{"messages":[{"role":"user","content":"Which port do you listen on?"}]"#;
+            let model = &model.description.id;
+            line(
+                "try",
+                &format_args!(
+                    "curl {}/v1/chat/completions -H 'content-type: application/json' -d '{question},\"model\":\"{model}\"}}'",
+                    addresses.first().map_or("", String::as_str)
+                ),
+            )?;
+        }
+        Ok(())
+    }
+}
+
+struct DeviceLine<'a>(&'a DeviceSample);
+
+impl fmt::Display for DeviceLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let DeviceSample { device, name, capacity, reserve, used, .. } = self.0;
+        write!(f, "{device}: {name}")?;
+        let known = |bytes: &Option<ByteCount>| bytes.map_or_else(|| "unknown".to_owned(), |bytes| bytes.to_string());
+        write!(f, ", {} of memory, {} in use, {reserve} kept free", known(capacity), known(used))
+    }
+}
