@@ -3,7 +3,7 @@ mod documents;
 use clap::error::ErrorKind;
 use serde_json::json;
 
-use crate::config::Sources;
+use model_boss_config::Sources;
 
 use super::testing::{Answer, FakeCoordinator};
 use super::*;
