@@ -101,7 +101,7 @@ mod tests {
         for (text, knows, asks, path) in [
             ("src", true, 1, None),
             ("src", false, 1, Some(here.join("src"))),
-            ("src/cli", false, 1, Some(here.join("src/cli"))),
+            ("src/chat", false, 1, Some(here.join("src/chat"))),
             ("guide", true, 0, None),
             ("team/m:1", false, 0, None),
             ("m.gguf", true, 1, None),
