@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use model_boss_protocol::ApiError;
+use model_boss_protocol::{ApiError, ErrorCode};
 use serde_json::Value;
 
 /// The fields of a translated request that have another name, or another place, in the client's.
@@ -42,7 +42,7 @@ impl Names {
     /// The same error in the client's names.
     #[must_use]
     pub fn put_back(&self, mut error: ApiError) -> ApiError {
-        if self.origins.is_empty() {
+        if self.origins.is_empty() || !is_about_fields(error.code.as_str(), error.param.as_deref()) {
             return error;
         }
         error.message = self.words(&error.message, error.param.as_deref());
@@ -55,7 +55,11 @@ impl Names {
         match body.get_mut("error") {
             Some(Value::String(message)) => *message = self.words(message, None),
             Some(Value::Object(error)) => {
-                let param = error.get("param").and_then(Value::as_str).map(str::to_owned);
+                let text = |name: &str| error.get(name).and_then(Value::as_str);
+                let param = text("param").map(str::to_owned);
+                if !is_about_fields(text("code").unwrap_or_default(), param.as_deref()) {
+                    return body;
+                }
                 if let Some(Value::String(message)) = error.get_mut("message") {
                     *message = self.words(message, param.as_deref());
                 }
@@ -110,6 +114,15 @@ impl Names {
     }
 }
 
+/// Whether the quoted words of an error are fields. Those of other codes of ours are names of models, which may be called as
+/// fields are.
+fn is_about_fields(code: &str, param: Option<&str>) -> bool {
+    use ErrorCode::{ContextLengthExceeded, InvalidRequest, TemplateFailed, UnsupportedByModel};
+    let known = ErrorCode::ALL.iter().find(|known| known.as_str() == code);
+    let about = [InvalidRequest, UnsupportedByModel, ContextLengthExceeded, TemplateFailed];
+    known.is_none_or(|known| about.contains(known)) && param != Some("model")
+}
+
 /// The message of an error of ours for a shape that has no place for the field that was wrong.
 pub(crate) fn message_with_field(error: &Value) -> String {
     let message = error["message"].as_str().unwrap_or("the request failed");
@@ -133,7 +146,6 @@ fn last(place: &str) -> &str {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use model_boss_protocol::ErrorCode;
     use serde_json::json;
 
     /// What a place of a document holds.
@@ -232,6 +244,14 @@ pub(crate) mod tests {
         let body = serde_json::to_value(body).unwrap();
         assert_eq!(names().put_back_body(body.clone()), body);
         assert_eq!(names().put_back_body(json!({ "error": "'stop' is long" }))["error"], "'stop_sequences' is long");
+        for (code, param) in
+            [("model_not_found", Some("model")), ("unsupported_by_model", Some("model")), ("draining", None)]
+        {
+            let body = json!({ "error": { "message": "the model 'stop' cannot", "code": code, "param": param } });
+            assert_eq!(names().put_back_body(body.clone()), body, "a model may have the name of a field");
+        }
+        let error = ApiError::new(ErrorCode::ModelLoadFailed, "the model 'stop' did not load");
+        assert_eq!(names().put_back(error.clone()), error);
         for odd in [json!(null), json!("stop"), json!([{}]), json!({ "error": null }), json!({ "error": [7] })] {
             assert_eq!(names().put_back_body(odd.clone()), odd);
         }

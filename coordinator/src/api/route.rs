@@ -148,9 +148,12 @@ impl Call {
         let headers = self.request.headers();
         if self.scope != Scope::Public
             && let Some(keys) = &self.context.keys
-            && !offered_key(headers).is_some_and(|key| keys.accept(key))
+            && !offered_keys(headers).any(|key| keys.accept(key))
         {
-            let message = "this server needs an API key: Authorization: Bearer KEY";
+            let message = match offered_keys(headers).next() {
+                Some(_) => "this key is none of this server's",
+                None => "this server needs an API key: Authorization: Bearer KEY, or x-api-key: KEY",
+            };
             return Err(ApiError::new(ErrorCode::InvalidApiKey, message));
         }
         if self.scope == Scope::Manage && !is_json(headers) {
@@ -209,12 +212,13 @@ impl Call {
     }
 }
 
-fn offered_key(headers: &HeaderMap) -> Option<&str> {
+fn offered_keys(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let bearer = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|text| {
         let (scheme, key) = text.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
     });
-    bearer.or_else(|| headers.get("x-api-key")?.to_str().ok())
+    // Some clients send both, and the first of them for somebody else.
+    bearer.into_iter().chain(headers.get("x-api-key").and_then(|key| key.to_str().ok()))
 }
 
 fn is_json(headers: &HeaderMap) -> bool {

@@ -330,7 +330,15 @@ fn chat_message(
         }
         said["content"] = Value::Array(parts);
     }
-    if let Some(made) = message.get("tool_calls").and_then(Value::as_array).filter(|made| !made.is_empty()) {
+    let made: &[Value] = match message.get("tool_calls") {
+        None | Some(Value::Null) => &[],
+        Some(Value::Array(made)) => made,
+        Some(_) => {
+            let place = format!("{place}.tool_calls");
+            return Err(ApiError::invalid(place.as_str(), format!("'{place}' must be a list")));
+        }
+    };
+    if !made.is_empty() {
         calls.clear();
         let mut translated = Vec::new();
         for (number, call) in made.iter().enumerate() {

@@ -132,6 +132,22 @@ fn mistakes_are_named() {
     ] {
         assert_eq!(generate(&object(body.clone())).unwrap_err().param.as_deref(), Some(param), "{body}");
     }
+    for (message, param) in [
+        (json!({ "role": "assistant", "tool_calls": {} }), "messages[0].tool_calls"),
+        (json!({ "role": "user", "images": "AAAA" }), "messages[0].images"),
+        (json!({ "role": "user", "content": 7 }), "messages[0].content"),
+        (json!({ "content": "x" }), "messages[0].role"),
+    ] {
+        let error = chat(&object(json!({ "model": "m", "messages": [message] }))).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some(param));
+    }
+    assert_eq!(
+        chat(&object(json!({ "model": "m", "messages": [{ "role": "user" }], "tools": {} })))
+            .unwrap_err()
+            .param
+            .as_deref(),
+        Some("tools")
+    );
     assert!(embed(&object(json!({ "model": "m" })), EmbedShape::Several).is_err());
 }
 
