@@ -369,6 +369,10 @@ mod tests {
         assert_eq!(catalog.close_names("giude"), ["guide"]);
         assert!(catalog.close_names(&"x".repeat(60)).is_empty());
         assert!(catalog.close_names(&"x".repeat(1 << 20)).is_empty());
+        // Names of the same length are the dear ones: one that stands behind thousands of them is not reached.
+        let alike = (0..20_000).map(|n| model(&format!("{}{n:05}", "q".repeat(55)), 1));
+        catalog.replace(alike.chain([model(&"z".repeat(60), 1)]).collect(), Moment::START);
+        assert!(catalog.close_names(&("z".repeat(59) + "y")).is_empty());
         let mut left = 10;
         assert_eq!(likeness("giude", "guide", &mut left), None, "no more work than is left");
     }
