@@ -17,7 +17,7 @@ use crate::scheduling::News;
 /// What the document is called.
 const DOCUMENT: &str = "footprints";
 /// A store that is out of reach is asked again after this.
-const TRY_AGAIN: Duration = Duration::from_secs(5);
+const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// Takes what is learned. Cheap to clone.
 #[derive(Clone, Debug)]

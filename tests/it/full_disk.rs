@@ -7,7 +7,7 @@ use std::path::Path;
 
 use http::{Method, StatusCode};
 use model_boss_lease_store::this_process;
-use model_boss_tests::{Answer, Behaviour, Boss, FailingWrites, Mounts, PATIENCE, Sandbox, binary, until};
+use model_boss_tests::{Answer, Behaviour, Boss, FailingWrites, Mounts, PATIENCE, Sandbox, binary, question, until};
 use nix::errno::Errno;
 use serde_json::json;
 
@@ -125,6 +125,44 @@ async fn a_coordinator_starts_on_a_full_disk_and_waits_for_room() {
     is_ready(&boss, "ok").await;
     assert!(boss.chat("alpha", "?").await.status.is_success());
     boss.finish().await;
+}
+
+#[tokio::test]
+async fn rc_20_what_is_learned_while_the_disk_takes_nothing_is_written_when_it_does() {
+    let sandbox = sandbox();
+    let Some(disk) = FailingWrites::below(&sandbox, &sandbox.path("state")) else { return };
+    let holds = Some("6GiB".parse().unwrap());
+    let behaviour = Behaviour { hold_load: true, holds, ..Behaviour::default() };
+    let mut alpha = sandbox.fake_model_with("alpha", "device = \"cuda:0\"", behaviour);
+    let mut launch = sandbox.launch(&binary("model-boss-fake-worker"));
+    disk.under(&mut launch);
+    let boss = launch.start().await;
+    let asked = boss.ask(question("alpha", "?"));
+    let mut worker = alpha.worker().await;
+    disk.fail(Errno::ENOSPC);
+    is_ready(&boss, "lease_store_unavailable").await;
+    // It is seen to take 6 GiB now.
+    worker.finish_load();
+    worker.ready().await;
+    assert!(asked.await.unwrap().status.is_success());
+    disk.work();
+    is_ready(&boss, "ok").await;
+    let file = sandbox.path("state/simulation/leases.redb");
+    let written = async || contains(&std::fs::read(&file).ok()?, b"\"max_concurrent\":").then_some(());
+    until(PATIENCE, "what was learned is in the file", written).await;
+    boss.finish().await;
+    // A new process knows what this one learned.
+    let boss = sandbox.start().await;
+    let asked = boss.ask(question("alpha", "?"));
+    alpha.worker().await.finish_load();
+    assert!(asked.await.unwrap().status.is_success());
+    let loads = boss.read("/api/v1/decisions").await.to_string();
+    assert!(loads.contains("learned"), "{loads}");
+    boss.finish().await;
+}
+
+fn contains(bytes: &[u8], text: &[u8]) -> bool {
+    bytes.windows(text.len()).any(|window| window == text)
 }
 
 /// Takes what is left of a file system.
