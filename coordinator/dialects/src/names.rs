@@ -29,6 +29,14 @@ impl Names {
         self.origins.insert(ours.into(), Origin::Moved(theirs.into()));
     }
 
+    /// The same for one of many values, of which most have one place in both: those need no note, unless there is one above
+    /// them.
+    pub(crate) fn moved_if_elsewhere(&mut self, ours: &str, theirs: &str) {
+        if ours != theirs {
+            self.moved(ours, theirs);
+        }
+    }
+
     /// Notes that the value at `ours` was made of the one that the client has at `theirs`.
     pub(crate) fn made(&mut self, ours: impl Into<String>, theirs: impl Into<String>) {
         self.origins.insert(ours.into(), Origin::Made(theirs.into()));

@@ -62,7 +62,8 @@ pub fn chat_request(messages: &Map<String, Value>) -> Result<(Value, Names), Api
     }
     let mut said = Said { messages: Vec::new(), names };
     if let Some(system) = messages.get("system").filter(|system| !system.is_null()) {
-        said.push("system", json!({ "role": "system", "content": texts("system", system)? }));
+        let ours = said.push(json!({ "role": "system", "content": texts("system", system)? }));
+        said.names.made(ours, "system");
     }
     let given = messages.get("messages").and_then(Value::as_array);
     let given = given.ok_or_else(|| ApiError::invalid("messages", "'messages' is missing, or no list"))?;
@@ -82,12 +83,10 @@ struct Said {
 }
 
 impl Said {
-    /// Adds a message that was made of the request's `theirs`. Its place in the chat.
-    fn push(&mut self, theirs: &str, message: Value) -> String {
-        let ours = format!("messages[{}]", self.messages.len());
-        self.names.made(ours.as_str(), theirs);
+    /// Adds a message. Its place in the chat.
+    fn push(&mut self, message: Value) -> String {
         self.messages.push(message);
-        ours
+        format!("messages[{}]", self.messages.len() - 1)
     }
 }
 
@@ -136,8 +135,8 @@ fn one(place: &str, message: &Value, said: &mut Said) -> Result<(), ApiError> {
     let content = message.get("content").unwrap_or(&Value::Null);
     let Value::Array(blocks) = content else {
         let text = texts(&format!("{place}.content"), content)?;
-        let ours = said.push(place, json!({ "role": role, "content": text }));
-        said.names.moved(ours, place);
+        let ours = said.push(json!({ "role": role, "content": text }));
+        said.names.moved_if_elsewhere(&ours, place);
         return Ok(());
     };
     // Each with the number of the block that it was made of.
@@ -163,7 +162,8 @@ fn one(place: &str, message: &Value, said: &mut Said) -> Result<(), ApiError> {
             Some("tool_result") => {
                 let content = texts(&format!("{place}.content"), block.get("content").unwrap_or(&Value::Null))?;
                 let result = json!({ "role": "tool", "tool_call_id": block["tool_use_id"], "content": content });
-                let ours = said.push(&place, result);
+                let ours = said.push(result);
+                said.names.made(ours.as_str(), place.as_str());
                 said.names.made(format!("{ours}.tool_call_id"), format!("{place}.tool_use_id"));
             }
             // What a model thought is not told to another.
@@ -177,17 +177,17 @@ fn one(place: &str, message: &Value, said: &mut Said) -> Result<(), ApiError> {
     if parts.is_empty() && calls.is_empty() {
         return Ok(());
     }
-    let ours = said.push(place, json!({ "role": role, "content": null }));
+    let ours = said.push(json!({ "role": role, "content": null }));
     let names = &mut said.names;
-    names.moved(format!("{ours}.role"), format!("{place}.role"));
-    names.made(format!("{ours}.content"), format!("{place}.content"));
+    names.moved_if_elsewhere(&ours, place);
     let content = if has_image {
         for (index, (number, part)) in parts.iter().enumerate() {
             let (ours, theirs) = (format!("{ours}.content[{index}]"), format!("{place}.content[{number}]"));
-            names.made(ours.as_str(), theirs.as_str());
-            match part["type"].as_str() {
-                Some("text") => names.moved(format!("{ours}.text"), format!("{theirs}.text")),
-                _ => names.made(format!("{ours}.image_url.url"), format!("{theirs}.source.data")),
+            if part["type"] == "text" {
+                names.moved_if_elsewhere(&ours, &theirs);
+            } else {
+                names.made(format!("{ours}.image_url.url"), format!("{theirs}.source.data"));
+                names.made(ours, theirs);
             }
         }
         Value::Array(parts.into_iter().map(|(_, part)| part).collect())
@@ -195,12 +195,15 @@ fn one(place: &str, message: &Value, said: &mut Said) -> Result<(), ApiError> {
         let texts: Vec<&str> = parts.iter().filter_map(|(_, part)| part["text"].as_str()).collect();
         if texts.is_empty() { Value::Null } else { json!(texts.join("\n")) }
     };
+    if !calls.is_empty() {
+        names.made(format!("{ours}.tool_calls"), format!("{place}.content"));
+    }
     for (index, (number, _)) in calls.iter().enumerate() {
         let (ours, theirs) = (format!("{ours}.tool_calls[{index}]"), format!("{place}.content[{number}]"));
-        names.made(ours.as_str(), theirs.as_str());
         names.made(format!("{ours}.id"), format!("{theirs}.id"));
         names.made(format!("{ours}.function.name"), format!("{theirs}.name"));
         names.made(format!("{ours}.function.arguments"), format!("{theirs}.input"));
+        names.made(ours, theirs);
     }
     if let Some(message) = said.messages.last_mut() {
         message["content"] = content;

@@ -125,6 +125,7 @@ pub fn generate(body: &Map<String, Value>) -> Result<Asked, ApiError> {
     let said = json!({ "role": "user", "content": prompt, "images": body.get("images") });
     let index = messages.len();
     let at = At { index, ours: format!("messages[{index}]"), content: "prompt".into(), images: "images".into() };
+    asked.names.made(at.ours.as_str(), "prompt");
     messages.push(chat_message("prompt", &said, &at, &mut Vec::new(), &mut asked.names)?);
     asked.request["messages"] = Value::Array(messages);
     asked.names.made("messages", "prompt");
@@ -310,8 +311,6 @@ fn chat_message(
         Some(_) => return Err(ApiError::invalid(at.content.as_str(), "'content' must be a text")),
     };
     let mut said = json!({ "role": role, "content": text });
-    names.made(ours.as_str(), place);
-    names.made(format!("{ours}.content"), at.content.as_str());
     let images: &[Value] = match message.get("images") {
         None | Some(Value::Null) => &[],
         Some(Value::Array(images)) => images,
@@ -319,6 +318,7 @@ fn chat_message(
     };
     if !images.is_empty() {
         let mut parts = vec![json!({ "type": "text", "text": text })];
+        names.made(format!("{ours}.content"), at.content.as_str());
         for (index, image) in images.iter().enumerate() {
             let theirs = format!("{}[{index}]", at.images);
             let data = image.as_str().filter(|data| is_picture(data)).ok_or_else(|| {
@@ -367,6 +367,9 @@ fn chat_message(
         let name = message.get("tool_name").and_then(Value::as_str);
         let next = calls.iter().position(|call| Some(call.name.as_str()) == name).unwrap_or(0);
         let next = if calls.is_empty() { format!("call_{}", at.index) } else { calls.remove(next).id };
+        if own.is_none() {
+            names.made(format!("{ours}.tool_call_id"), place);
+        }
         said["tool_call_id"] = json!(own.unwrap_or(next));
     }
     Ok(said)
