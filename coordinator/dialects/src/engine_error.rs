@@ -17,7 +17,8 @@ pub fn engine_error(status: u16, body: &[u8]) -> ApiError {
     let kind = text("type").unwrap_or_default();
     let too_long = kind == "exceed_context_size_error" || text("code") == Some("context_length_exceeded");
     let code = match status {
-        400 if too_long || tells_of_context(&message) => ErrorCode::ContextLengthExceeded,
+        // llama-server blames itself for a text to embed that is longer than its physical batch.
+        400 | 413 | 422 | 500 if too_long || is_overflow(&message) => ErrorCode::ContextLengthExceeded,
         400 | 405 | 422 => ErrorCode::InvalidRequest,
         404 | 501 => ErrorCode::UnsupportedByModel,
         413 => ErrorCode::RequestTooLarge,
@@ -27,7 +28,10 @@ pub fn engine_error(status: u16, body: &[u8]) -> ApiError {
     let message = with_advice(message, said);
     let mut error = ApiError::new(code, message);
     error.param = text("param").map(str::to_owned);
-    if code == ErrorCode::BackendError { error } else { error.with_status(status) }
+    match code {
+        ErrorCode::BackendError | ErrorCode::ContextLengthExceeded => error,
+        _ => error.with_status(status),
+    }
 }
 
 /// The engine's words, and what they leave out: clients look for the context's length in OpenAI's words, and llama-server
@@ -39,17 +43,37 @@ fn with_advice(message: String, said: &Value) -> String {
              model's manifest"
         );
     }
-    match said.get("n_ctx").and_then(Value::as_u64) {
-        Some(context) if !tells_of_context(&message) => {
-            format!("This model's maximum context length is {context} tokens. {message}")
+    let limit = said.get("n_ctx").and_then(Value::as_u64).or_else(|| overflow_limit(&message));
+    match limit.filter(|_| !message.contains(OPENAIS)) {
+        Some(limit) if message.contains("physical batch") => {
+            format!("{OPENAIS} is {limit} tokens. {message}: raise --ubatch-size in the llamacpp_args of its manifest")
         }
-        _ => message,
+        Some(limit) => format!("{OPENAIS} is {limit} tokens. {message}"),
+        None => message,
     }
 }
 
-/// vLLM and SGLang say it in words only.
-fn tells_of_context(message: &str) -> bool {
-    message.contains("maximum context length") || message.contains("longer than the model's context length")
+/// OpenAI's words for the context of a model, which clients look for before they shorten a conversation.
+pub(crate) const OPENAIS: &str = "This model's maximum context length";
+
+/// Whether an engine's words say that a prompt is too long. vLLM, SGLang and llama-server say it in words only.
+fn is_overflow(message: &str) -> bool {
+    let words = [
+        "maximum context length",
+        "longer than the model's context length",
+        "exceeds the available context size",
+        "larger than the max context size",
+        "too large to process",
+    ];
+    words.iter().any(|words| message.contains(words))
+}
+
+/// The longest prompt, where an engine's words tell it.
+pub(crate) fn overflow_limit(message: &str) -> Option<u64> {
+    ["batch size: ", "context length (", "context size (", "tokens > "].into_iter().find_map(|before| {
+        let (_, behind) = message.split_once(before)?;
+        behind.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    })
 }
 
 fn plain(status: u16, body: &[u8]) -> String {
@@ -93,6 +117,18 @@ mod tests {
                 "context_length_exceeded",
                 "is 9",
             ),
+            (
+                500,
+                r#"{"error":{"code":500,"message":"input (596 tokens) is too large to process. increase the physical batch size (current batch size: 512)","type":"server_error"}}"#,
+                "context_length_exceeded",
+                "This model's maximum context length is 512 tokens. input (596 tokens)",
+            ),
+            (
+                400,
+                r#"{"object":"error","message":"The input (5000 tokens) is longer than the model's context length (4096 tokens)."}"#,
+                "context_length_exceeded",
+                "This model's maximum context length is 4096 tokens.",
+            ),
             (422, r#"{"detail":"no"}"#, "invalid_request", "no"),
             (
                 501,
@@ -105,7 +141,12 @@ mod tests {
         ] {
             let error = engine_error(status, body.as_bytes());
             assert_eq!(error.code.as_str(), code, "{body}");
-            assert_eq!(error.status(), if code == "backend_error" { 502 } else { status }, "{body}");
+            let expected = match code {
+                "backend_error" => 502,
+                "context_length_exceeded" => 400,
+                _ => status,
+            };
+            assert_eq!(error.status(), expected, "{body}");
             assert!(error.message.contains(word), "{error}");
         }
     }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use model_boss_protocol::{ApiError, ErrorCode, ErrorSource};
 use serde_json::{Map, Value, json};
 
+use crate::engine_error::{OPENAIS, overflow_limit};
 use crate::sse::{self, Item, Reader};
 use crate::{Reshape, Stamp, nonsense};
 
@@ -257,7 +258,9 @@ pub fn cloud_error(status: u16, body: &[u8], retry_after: Option<Duration>) -> A
             with(ErrorCode::CloudOverloaded, format!("the provider is overloaded: {said}")).retry_after(later)
         }
         (400 | 422, _) if said.contains("prompt is too long") => {
-            with(ErrorCode::ContextLengthExceeded, said.to_owned())
+            // Anthropic's words first: its own clients read the numbers in them.
+            let openais = overflow_limit(said).map(|limit| format!(". {OPENAIS} is {limit} tokens"));
+            with(ErrorCode::ContextLengthExceeded, format!("{said}{}", openais.unwrap_or_default()))
         }
         (400 | 422, _) => with(ErrorCode::InvalidRequest, format!("the provider refused the request: {said}")),
         // The client's key is not meant: it never sees ours.

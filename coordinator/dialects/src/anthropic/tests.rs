@@ -162,6 +162,19 @@ fn en_7_an_overflow_is_told_in_the_words_that_anthropics_clients_look_for() {
 }
 
 #[test]
+fn en_7_an_overflow_at_a_provider_has_the_words_of_both_apis() {
+    let body =
+        json!({ "error": { "type": "invalid_request_error", "message": "prompt is too long: 9 tokens > 8 maximum" } });
+    let error = cloud_error(400, body.to_string().as_bytes(), None);
+    assert_eq!(
+        error.message,
+        "prompt is too long: 9 tokens > 8 maximum. This model's maximum context length is 8 tokens"
+    );
+    let told = messages_error(&serde_json::to_value(error.body(model_boss_protocol::ErrorSource::Cloud)).unwrap());
+    assert_eq!(told["error"]["message"], error.message);
+}
+
+#[test]
 fn en_6_samplers_and_strict_tools_reach_whoever_serves_the_request() {
     let asked = json!({ "model": "m", "max_tokens": 9, "messages": [], "mirostat": 2, "mirostat_tau": 4.0,
         "tools": [{ "name": "f", "input_schema": {}, "strict": true }] });
