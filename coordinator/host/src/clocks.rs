@@ -1,4 +1,5 @@
-//! Clocks: the runtime's, which tests may stop and to whose moments nothing adds but this, and the time of day.
+//! Clocks: tokio's monotonic clock, which tests may pause, and the time of day. Only this module adds spans to
+//! instants.
 
 use std::time::{Duration, SystemTime};
 

@@ -1,36 +1,38 @@
-//! File descriptors: how many this process may have, and how they are shared between clients, workers and everything else.
-//! A process that has none left cannot reach its own workers, so clients are refused before that.
+//! File descriptors: the limit of this process and its shares for clients, workers and everything else. A process
+//! without a free descriptor cannot reach its own workers, so clients are refused before that happens.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 
-/// More than this is never asked for: some programs close every number up to their limit.
+/// The highest limit that is requested: some programs close every number up to their limit, which takes long.
 const MOST: rlim_t = 65_536;
-/// Connections of clients, however many descriptors there are.
+/// The most connections of clients, however high the limit is.
 const MOST_CONNECTIONS: usize = 8_192;
-/// Kept for pipes to workers, their health checks, state files and refusals: a quarter, within these bounds.
+/// Descriptors reserved for pipes to workers, their health checks, state files and refusals: a quarter of the limit,
+/// within these bounds.
 const LEAST_RESERVE: usize = 40;
 const MOST_RESERVE: usize = 1_024;
-/// The limit that is assumed where the system was not asked.
+/// The limit that is assumed as long as [`raise`] has not asked the system.
 const UNKNOWN: usize = 1_024;
 
-/// The limits with which this process was started.
+/// The soft and hard limit with which this process was started.
 static INHERITED: OnceLock<(rlim_t, rlim_t)> = OnceLock::new();
-/// The share of each, once the limit was raised.
+/// The shares, set once the limit was raised.
 static SHARES: OnceLock<Shares> = OnceLock::new();
-/// Connections to workers that wait for their next request.
+/// The number of idle connections to workers, kept for later requests.
 static IDLE: AtomicUsize = AtomicUsize::new(0);
 
-/// How many descriptors there are for what.
+/// Shares of the descriptor limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares {
-    /// Of this many.
+    /// The limit, in descriptors, of which the other fields are shares.
     pub limit: usize,
-    /// Connections of clients that are served. Each may need a second one, to a worker or a provider.
+    /// Client connections that are served. Each may need a second descriptor, for a connection to a worker or a
+    /// provider.
     pub connections: usize,
-    /// Connections of clients that are being refused.
+    /// Client connections that are being refused.
     pub refusals: usize,
     /// Connections to workers kept for later requests.
     idle: usize,
@@ -46,30 +48,30 @@ impl Shares {
     }
 }
 
-/// Raises the limit as far as the system lets this process. Programs that it starts get the one it was started with: those
-/// that wait with select(2) break beyond 1,024.
+/// Raises the limit as far as the system permits. Programs that this process starts get the original limit: a program
+/// that waits with select(2) breaks on descriptors beyond 1,024.
 pub fn raise() -> Shares {
     let raised = getrlimit(Resource::RLIMIT_NOFILE).ok().map(|(soft, hard)| {
         INHERITED.get_or_init(|| (soft, hard));
         let wanted = hard.min(MOST).max(soft);
-        // A system that does not let us has said so by its limit.
+        // A system that refuses has stated its limit by that.
         if setrlimit(Resource::RLIMIT_NOFILE, wanted, hard).is_ok() { wanted } else { soft }
     });
     let limit = raised.map_or(UNKNOWN, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
     *SHARES.get_or_init(|| Shares::of(limit))
 }
 
-/// The limits that programs are started with, where ours are others.
+/// The limits for programs that this process starts, where its own limits were raised above them.
 pub(crate) fn inherited() -> Option<(rlim_t, rlim_t)> {
     INHERITED.get().copied()
 }
 
-/// A connection that is kept idle, counted until it is dropped.
+/// The permission to keep one connection to a worker idle; counted until it is dropped.
 #[derive(Debug)]
 pub struct Idle(());
 
 impl Idle {
-    /// Room for one more, if there is.
+    /// Counts one more idle connection, unless its share is used up.
     pub fn take() -> Option<Self> {
         let most = SHARES.get().map_or(UNKNOWN, |shares| shares.idle);
         let taken = IDLE.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |idle| (idle < most).then_some(idle + 1));

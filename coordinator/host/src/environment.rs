@@ -1,17 +1,17 @@
-//! What a process that we start inherits of our environment, which holds the keys of providers and whatever else its owner
-//! keeps there. Programs that run models inherit what is on a list: where things are, how to write, and how a driver or an
-//! arithmetic library behaves.
+//! The environment that started programs inherit from the coordinator. The coordinator's own environment holds the keys
+//! of providers and whatever else its owner keeps there. Programs that run models inherit only what a list names:
+//! paths, locales, and settings of drivers and arithmetic libraries.
 //!
 //! Left out on purpose: keys and tokens; proxies, whose addresses hold passwords, because a model needs no network;
-//! `LLAMA_ARG_*`, which would be arguments of llama-server past the list of those that are allowed; `LD_PRELOAD`. A file of
-//! the operator's gives them back by name (`inherit_env`), or sets values (`env` of a command).
+//! `LLAMA_ARG_*`, which would bypass the list of permitted llama-server arguments; `LD_PRELOAD`. A manifest returns
+//! some of them by name (`inherit_env`), or sets values (`env` of a command).
 
 use std::ffi::OsString;
 
 use model_boss_lease_store::GUARDS_VARIABLE;
 use tokio::process::Command;
 
-/// Inherited by their names.
+/// Variables inherited by their full names.
 const NAMES: [&str; 38] = [
     GUARDS_VARIABLE,
     "PATH",
@@ -52,7 +52,7 @@ const NAMES: [&str; 38] = [
     "MALLOC_ARENA_MAX",
     "ONEAPI_ROOT",
 ];
-/// Inherited with all that begin so, but for names that speak of secrets.
+/// Prefixes of inherited variables. A name that suggests a secret is not inherited by its prefix.
 const FAMILIES: [&str; 24] = [
     "LC_",
     "CUDA_",
@@ -79,25 +79,27 @@ const FAMILIES: [&str; 24] = [
     "VLLM_",
     "FAKE_WORKER_",
 ];
-/// A name with one of these in it is inherited only where it is named in full.
+/// Parts of names that suggest a secret: a variable with one of these in its name is inherited only where it is named
+/// in full.
 const SECRETS: [&str; 5] = ["KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL"];
 
-/// What a child inherits.
+/// The environment of a child process; `None` inherits all of ours.
 #[derive(Clone, Debug)]
 pub struct ChildEnvironment(Option<Vec<(OsString, OsString)>>);
 
 impl ChildEnvironment {
-    /// Everything: the program is its caller's own.
+    /// The whole environment of this process, for a program that the caller chose.
     pub const fn everything() -> Self {
         Self(None)
     }
 
-    /// What programs that run models need, and `more`: names, or beginnings of names with a `*` behind them.
+    /// The environment of programs that run models: the built-in list and `more`, which holds names, or prefixes with a
+    /// `*` behind them.
     pub fn of_models(more: &[String]) -> Self {
         Self::listed(|name| is_for_models(name) || more.iter().any(|more| matches(more, name)))
     }
 
-    /// These, where they are set.
+    /// Only the variables of these names, where they are set.
     pub fn of_names(names: &[&str]) -> Self {
         Self::listed(|name| name == GUARDS_VARIABLE || names.contains(&name))
     }
@@ -106,7 +108,7 @@ impl ChildEnvironment {
         Self(Some(std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(&is_listed)).collect()))
     }
 
-    /// Gives it to a command that has nothing of its own yet.
+    /// Sets this environment on a command that has no variables yet.
     pub fn give(&self, command: &mut Command) {
         if let Some(variables) = &self.0 {
             command.env_clear().envs(variables.iter().map(|(name, value)| (name, value)));
@@ -119,7 +121,7 @@ fn is_for_models(name: &str) -> bool {
     NAMES.contains(&name) || (!speaks_of_secrets && FAMILIES.iter().any(|family| name.starts_with(family)))
 }
 
-/// Whether a name is meant by what an operator wrote.
+/// Whether `written`, a name or a prefix with a `*` from an operator's file, covers the variable `name`.
 fn matches(written: &str, name: &str) -> bool {
     written.strip_suffix('*').map_or(written == name, |beginning| name.starts_with(beginning))
 }

@@ -1,6 +1,6 @@
-//! Errors as people read them in a terminal or a log.
+//! Errors as people read them in a terminal or a log: with their causes.
 
-/// An error with everything behind it, in one line.
+/// An error and all its sources in one line.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,19 +1,20 @@
-//! SIGHUP: the terminal is gone, or somebody asks for an end. `nohup` has us ignore it, and then it stays ignored.
+//! SIGHUP: the terminal was closed, or another process asks this one to end. Under `nohup` the signal is ignored from
+//! the start, and stays ignored.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Listens for it; `None` where whoever started this process had it ignored.
+/// Listens for SIGHUP; `None` where this process was started with the signal ignored.
 pub fn listen() -> io::Result<Option<Hangup>> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     if is_ignored(&status) { Ok(None) } else { Ok(Some(Hangup(signal(SignalKind::hangup())?))) }
 }
 
-/// The signal, while it is not ignored.
+/// The stream of SIGHUP signals.
 pub struct Hangup(Signal);
 
-/// Waits for the next one, for ever where it is ignored.
+/// Waits for the next SIGHUP, forever where the signal is ignored.
 pub async fn next(hangup: &mut Option<Hangup>) {
     match hangup {
         Some(Hangup(signal)) => drop(signal.recv().await),
@@ -21,7 +22,8 @@ pub async fn next(hangup: &mut Option<Hangup>) {
     }
 }
 
-/// The mask of ignored signals, in hexadecimal (proc_pid_status(5)): the first bit is signal 1.
+/// Whether a process's status shows SIGHUP as ignored. The mask of ignored signals is in hexadecimal
+/// (proc_pid_status(5)): its lowest bit is signal 1.
 fn is_ignored(status: &str) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 == 1)

@@ -1,4 +1,4 @@
-//! How much is logged, changed while the process runs (TR-4's `logLevel`).
+//! The level of the log, changed while the process runs (TR-4's `logLevel`), and the writer of its lines.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,23 +12,23 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::terminal;
 
-/// Sets the level of the log, and knows whether it can be written. Without a log it does nothing.
+/// Sets the level of the log, and reports whether its lines can be written. Does nothing where no log was started.
 #[derive(Clone, Default)]
 pub struct LogFilter {
     set: Option<Arc<dyn Fn(LevelFilter) + Send + Sync>>,
     failed: Arc<Mutex<Failed>>,
 }
 
-/// The lines of the log that could not be written.
+/// The number of lines that could not be written, and the reason.
 #[derive(Default)]
 struct Failed {
-    /// Why the last line was not written, if it was not.
+    /// The error of the last line, unless that line was written.
     why: Option<String>,
     lines: u64,
 }
 
 impl LogFilter {
-    /// Begins the log, on standard error; standard output belongs to the start-up lines.
+    /// Starts the log on standard error; standard output belongs to the start-up lines.
     pub fn start(level: LogLevel, format: LogFormat) -> Self {
         let failed = Arc::<Mutex<Failed>>::default();
         let (filter, handle) = reload::Layer::new(filter(level));
@@ -36,7 +36,7 @@ impl LogFilter {
         let colours =
             format == LogFormat::Text && terminal::err_is_terminal() && std::env::var_os("NO_COLOR").is_none();
         let writer = LogWriter { failed: Arc::clone(&failed), colours };
-        // A log on a full disk must not end the thread that writes to it, which a failed eprintln! would.
+        // A log on a full disk must not end the thread that writes a line, as a failed eprintln! would.
         let lines = tracing_subscriber::fmt::layer().log_internal_errors(false).with_writer(writer);
         match format {
             LogFormat::Text => {
@@ -45,20 +45,20 @@ impl LogFilter {
             LogFormat::Json => registry.with(lines.json()).init(),
         }
         let set = move |level| {
-            // It fails only when the log is gone.
+            // Reloading fails only when the log is gone.
             let _ = handle.reload(level);
         };
         Self { set: Some(Arc::new(set)), failed }
     }
 
-    /// Why lines of the log are being lost, if they are.
+    /// Why lines of the log are being lost; `None` while they are written.
     pub fn trouble(&self) -> Option<String> {
         let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         let why = failed.why.as_ref()?;
         Some(format!("the log on standard error cannot be written: {why}; {} lines of it are lost", failed.lines))
     }
 
-    /// Logs so much from now on.
+    /// Sets the level from now on.
     pub fn set(&self, level: LogLevel) {
         if let Some(set) = &self.set {
             set(filter(level));
@@ -66,11 +66,11 @@ impl LogFilter {
     }
 }
 
-/// Writes lines to standard error, and counts those that it does not take.
+/// Writes lines to standard error, and counts the lines that could not be written.
 #[derive(Clone)]
 struct LogWriter {
     failed: Arc<Mutex<Failed>>,
-    /// The log's own colours pass.
+    /// Whether the log's own colour codes pass the filter.
     colours: bool,
 }
 
@@ -83,7 +83,7 @@ impl MakeWriter<'_> for LogWriter {
 }
 
 impl Write for LogWriter {
-    /// Each call has one line, however many lines its fields have.
+    /// Each call writes one line of the log, however many lines its fields have.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
         let missing = format!("({} lines of this log could not be written)", failed.lines);

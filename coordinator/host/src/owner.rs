@@ -1,5 +1,5 @@
-//! How the user who runs a coordinator shows it who they are: by a key in a file of the state folder that only they can
-//! read. It is drawn anew at each start, and good for the port it names.
+//! The owner key: proves to a coordinator that a caller is the user who runs it. The key lies in a file of the state
+//! folder that only this user can read. It is drawn anew at each start, and valid for the port in the file.
 
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
@@ -9,24 +9,24 @@ use model_boss_lease_store::{StateFileUse, open_state_file};
 
 use crate::state_folder::{KeptFile, StateFolder};
 
-/// The header that carries it.
+/// The header that carries the key.
 pub const OWNER_KEY: &str = "x-model-boss-owner";
-/// The file's name.
+/// The file's name in the state folder.
 const FILE: &str = "owner.key";
-/// Bytes of randomness.
+/// The key's length in random bytes.
 const STRENGTH: usize = 32;
-/// A port and the key in hexadecimal are shorter.
+/// The longest valid file, in bytes: a port and the key in hexadecimal are shorter.
 const LONGEST: u64 = 128;
 
 /// The key of a running coordinator.
 pub struct OwnerKey {
     key: String,
-    /// Tried until it is written: a disk may be full at the start.
+    /// The file, written until it succeeds: a disk may be full at the start.
     _file: KeptFile,
 }
 
 impl OwnerKey {
-    /// Draws one for the coordinator on this port, and writes it where its user finds it.
+    /// Draws a key for the coordinator on this port, and writes it to the state folder.
     pub fn create(state: &StateFolder, port: u16) -> io::Result<Self> {
         let mut bits = [0; STRENGTH];
         getrandom::fill(&mut bits).map_err(|error| io::Error::other(error.to_string()))?;
@@ -38,15 +38,15 @@ impl OwnerKey {
         Ok(Self { key, _file: file })
     }
 
-    /// Whether this is the key; takes the same time for every text of its length.
+    /// Whether `offered` is the key. The comparison takes the same time for every text of the key's length.
     pub fn accept(&self, offered: &str) -> bool {
         let (own, offered) = (self.key.as_bytes(), offered.as_bytes());
         own.len() == offered.len() && own.iter().zip(offered).fold(0, |different, (a, b)| different | (a ^ b)) == 0
     }
 }
 
-/// The key of the coordinator on this port whose state is in that folder, for its user. Nothing where somebody else
-/// owns the file, or could read it.
+/// The key of the coordinator on this port with that state folder. `None` where the file belongs to another user, or
+/// others can read it.
 pub fn key_for(state_dir: &Path, port: u16) -> Option<String> {
     let file = state_dir.join(FILE);
     let opened = open_state_file(&file, StateFileUse::Read).ok()?;
@@ -66,7 +66,7 @@ mod tests {
 
     use super::*;
 
-    /// Waits until the key that is written is another one than `before`.
+    /// Waits until the file holds a key other than `before`.
     async fn written(state: &Path, before: Option<&str>) -> String {
         loop {
             match key_for(state, 8210) {
@@ -86,7 +86,7 @@ mod tests {
         assert!(key.accept(&read) && !key.accept("") && !key.accept(&read.replace(|c| c != 'f', "f")));
         assert_eq!(key_for(&state, 8211), None);
         assert_eq!(key_for(folder.path(), 8210), None);
-        // Another start, another key.
+        // Each start draws another key.
         let again = OwnerKey::create(&kept, 8210).unwrap();
         assert!(!again.accept(&read) && again.accept(&written(&state, Some(&read)).await));
         let file = state.join(FILE);

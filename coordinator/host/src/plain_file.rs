@@ -1,31 +1,31 @@
-//! Files that people write: opened without waiting for anybody, and read no further than such a file can be long.
+//! Files that people write. They are opened without blocking, and read no further than a valid file can be long.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// The longest `config.json`, in bytes: real ones list some thousand modules at most.
+/// The longest `config.json`, in bytes: real ones list a few thousand modules at most.
 pub const CONFIG: u64 = 1 << 20;
-/// The longest `tokenizer_config.json`: it may repeat the added tokens of a large vocabulary.
+/// The longest `tokenizer_config.json`, in bytes: it may repeat the added tokens of a large vocabulary.
 pub const TOKENIZER_CONFIG: u64 = 8 << 20;
-/// The longest chat template.
+/// The longest chat template, in bytes.
 pub const TEMPLATE: u64 = 256 << 10;
 
-/// The bytes of the file at `path`, links followed. Of one longer than `limit` there is one byte more than that.
+/// The bytes of the file at `path`, links followed. A file longer than `limit` gives `limit` + 1 bytes, by which the
+/// caller sees that it is too long.
 ///
-/// Errors: what the system says, and for what is no file (a folder, a pipe, a device) a sentence that says so.
+/// Errors: the system's; for a folder, a pipe or a device, an error that says what it is.
 pub fn read_plain_file(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     read_opened(open(path)?, limit)
 }
 
-/// Opens a file to read, links followed. To open a named pipe is to wait for its writer, who may never come: nobody
-/// waits.
+/// Opens a file for reading, links followed. The open does not block on a named pipe, whose writer may never come.
 pub fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)
 }
 
-/// The same as [`read_plain_file`], of a file that was opened.
+/// Like [`read_plain_file`], for a file that is already open.
 pub fn read_opened(file: File, limit: u64) -> io::Result<Vec<u8>> {
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is not a file"));
@@ -35,8 +35,8 @@ pub fn read_opened(file: File, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The text of a small file beside a model's weights; nothing where there is none that can be read, or one that is no
-/// such file or longer than its kind can be.
+/// The text of a small file beside a model's weights. Returns `None` where it cannot be read, is no regular file, or is
+/// longer than `longest` bytes.
 pub fn text_beside_weights(path: &Path, longest: u64) -> Option<String> {
     let bytes = read_plain_file(path, longest).ok()?;
     if bytes.len() as u64 > longest { None } else { String::from_utf8(bytes).ok() }

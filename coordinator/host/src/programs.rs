@@ -1,15 +1,15 @@
-//! Which program runs which backend, and where it is.
+//! The program of each backend, and its path.
 
 use std::path::{Path, PathBuf};
 
 use model_boss_protocol::Backend;
 
-/// Our worker's program.
+/// The program of the candle worker.
 const WORKER: &str = "model-boss-worker";
-/// The stand-in's.
+/// The program of the fake worker.
 const FAKE_WORKER: &str = "model-boss-fake-worker";
 
-/// The programs that were found when the process began.
+/// The programs that were found at the start of this process.
 #[derive(Clone, Debug)]
 pub struct Programs {
     worker: Option<PathBuf>,
@@ -17,19 +17,19 @@ pub struct Programs {
     own: Option<PathBuf>,
 }
 
-/// A program that is needed is not there.
+/// Why a required program cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramError {
-    /// Not where it is looked for.
+    /// The program lies neither beside this one nor on PATH.
     #[error("the program '{0}' is neither beside this program nor on PATH; build it (scripts/run does){1}")]
     Missing(&'static str, &'static str),
-    /// The configured worker program.
+    /// The configured path of the worker is not a file.
     #[error("worker_binary {0} is not a file")]
     NotAFile(PathBuf),
 }
 
 impl Programs {
-    /// Looks for them; `worker` is the configured program of our own worker.
+    /// Finds the programs; `worker` is the configured path of the candle worker.
     pub fn find(worker: Option<&Path>) -> Result<Self, ProgramError> {
         let worker = match worker {
             Some(program) if !program.is_file() => return Err(ProgramError::NotAFile(program.to_owned())),
@@ -39,20 +39,20 @@ impl Programs {
         Ok(Self { worker, fake: find(FAKE_WORKER), own: std::env::current_exe().ok() })
     }
 
-    /// The program of a backend.
+    /// The program that runs a backend.
     pub fn of(&self, backend: Backend) -> Result<&PathBuf, ProgramError> {
         match backend {
             Backend::Candle | Backend::Diffusers => {
                 self.worker.as_ref().ok_or(ProgramError::Missing(WORKER, ", or set worker_binary"))
             }
-            // Its guard is this very program.
+            // An external engine is started by this very program, as its guard.
             Backend::LlamaServer | Backend::Command => self.own.as_ref().ok_or(ProgramError::Missing("model-boss", "")),
             Backend::Fake => self.fake.as_ref().ok_or(ProgramError::Missing(FAKE_WORKER, "")),
         }
     }
 }
 
-/// Beside this program, else on PATH.
+/// The path of a program beside this one, else on PATH.
 fn find(name: &str) -> Option<PathBuf> {
     let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(name)));
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The folder for what survives a restart, and what is wrong with its files at this moment. Knows nothing of what is in them.
+//! The folder of files that survive a restart, and the current faults of these files. Knows nothing of their content.
 
 use std::collections::BTreeMap;
 use std::fs::DirBuilder;
@@ -13,29 +13,29 @@ use nix::sys::statvfs::statvfs;
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
-/// How often the room that is left is looked at.
+/// The interval between looks at the free space.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// What could not be written is tried again after this.
+/// The pause before a failed write is repeated.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
-/// The end of a file's keeper waits so long for the last write: a disk that hangs must not hold up a shutdown.
+/// The longest wait for the last write when a kept file is dropped: a disk that hangs must not hold up a shutdown.
 const LAST_WRITE: Duration = Duration::from_secs(2);
-/// With less room than this the next write may fail.
+/// Free bytes below which the next write may fail.
 const LITTLE: u64 = 64 << 10;
 
-/// The state folder. Cheap to clone; all clones share what is known to be wrong.
+/// The state folder. Cheap to clone; all clones share the known faults.
 #[derive(Clone, Debug)]
 pub struct StateFolder {
     path: PathBuf,
     troubles: Arc<Mutex<BTreeMap<PathBuf, String>>>,
 }
 
-/// A file of the folder that is written as a whole, by a thread of its own: a disk that hangs or is full stops nobody. It is
-/// tried until it is done; changes that come meanwhile are written together. Dropped, it has written the last of them, unless
-/// the disk does not take it in time.
+/// A file of the state folder that is always written as a whole. It has a thread of its own, so that a disk that hangs
+/// or is full blocks no caller. Failed writes are repeated; changes that arrive meanwhile are merged into one write.
+/// Dropping the value waits for the last write, up to a limit.
 #[derive(Debug)]
 pub struct KeptFile(Arc<Pen>);
 
-/// What the thread of a file is asked for.
+/// The state that a file's owner shares with the file's writing thread.
 #[derive(Debug, Default)]
 struct Pen {
     asked: Mutex<Asked>,
@@ -44,16 +44,16 @@ struct Pen {
 
 #[derive(Debug, Default)]
 struct Asked {
-    /// The file does not say what it should.
+    /// Whether the content has changed since the last write.
     changed: bool,
-    /// No more changes come.
+    /// Whether the owner is gone: no more changes follow.
     over: bool,
-    /// The thread is done.
+    /// Whether the thread has ended.
     ended: bool,
 }
 
 impl KeptFile {
-    /// The content is another one: it is asked for and written soon.
+    /// Reports that the content has changed; the writing thread asks for it and writes it soon.
     pub fn changed(&self) {
         self.0.asked().changed = true;
         self.0.news.notify_all();
@@ -74,7 +74,7 @@ impl Pen {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has every change written until no more come. The last one is tried once.
+    /// Writes every change until the owner is gone. The last write is tried once.
     fn write(&self, mut try_to: impl FnMut() -> bool) {
         loop {
             let asked = self.asked();
@@ -98,7 +98,7 @@ impl Pen {
     }
 }
 
-/// Tells that the thread is done, also when it panicked.
+/// Reports the end of the thread, also after a panic.
 struct Done(Arc<Pen>);
 
 impl Drop for Done {
@@ -109,23 +109,23 @@ impl Drop for Done {
 }
 
 impl StateFolder {
-    /// The one at `path`, which need not be there yet.
+    /// The state folder at `path`, which need not exist yet.
     pub fn new(path: &Path) -> Self {
         Self { path: path.to_owned(), troubles: Arc::default() }
     }
 
-    /// Where it is.
+    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Something in it.
+    /// The path of a file in the folder.
     pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// A file that is written as a whole with every change, for as long as the value lives. `content` gives what it should
-    /// say, or why that is not known yet; `cannot` says what it means that it cannot be written.
+    /// Keeps a file that is written as a whole after every change, for as long as the returned value lives. Arguments:
+    /// `content` gives the file's text, or why that is not known yet; `cannot` is the message of a failed write.
     pub fn keep(
         &self,
         name: &str,
@@ -151,12 +151,12 @@ impl StateFolder {
         KeptFile(pen)
     }
 
-    /// Refuses what lies in the place of one of these files and is none: a pipe, a link, a folder.
+    /// Refuses whatever lies at the path of one of these files without being a regular file: a pipe, a link, a folder.
     pub fn check(&self, names: &[&str]) -> Result<(), (PathBuf, io::Error)> {
         names.iter().map(|name| self.file(name)).try_for_each(|path| check_state_file(&path).map_err(|why| (path, why)))
     }
 
-    /// A file cannot be used, for a reason that is logged when it changes and shown for as long as it lasts.
+    /// Records that a file cannot be used. The reason is logged when it changes, and shown for as long as it lasts.
     pub fn trouble(&self, file: &Path, why: String) {
         let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
         if troubles.get(file) != Some(&why) {
@@ -165,7 +165,7 @@ impl StateFolder {
         }
     }
 
-    /// A file can be used again.
+    /// Records that a file can be used again.
     pub fn well(&self, file: &Path) {
         let mut troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
         if troubles.remove(file).is_some() {
@@ -173,26 +173,26 @@ impl StateFolder {
         }
     }
 
-    /// A file is not used any more.
+    /// Drops the record of a file that is no longer used.
     pub fn forget(&self, file: &Path) {
         self.troubles.lock().unwrap_or_else(PoisonError::into_inner).remove(file);
     }
 
-    /// Looks for as long as the process lives whether there is room for the next write.
+    /// Checks, for as long as the process lives, whether there is space for the next write.
     pub async fn watch(self) {
         let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             looks.tick().await;
             let folder = self.clone();
-            // A disk that hangs holds up a thread, and this task with it.
+            // A disk that hangs blocks the thread of the look, and this task with it.
             if spawn_blocking(move || folder.look()).await.is_err() {
                 return;
             }
         }
     }
 
-    /// Makes it where it is not there, and looks at the room in it.
+    /// Creates the folder where it is absent, and looks at its free space.
     pub fn look(&self) {
         if let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(&self.path) {
             return self.trouble(&self.path, format!("it cannot be made: {error}"));
@@ -212,7 +212,7 @@ impl StateFolder {
         }
     }
 
-    /// Every trouble of this moment, for people.
+    /// Every current fault, as text for people.
     pub fn troubles(&self) -> Vec<String> {
         let troubles = self.troubles.lock().unwrap_or_else(PoisonError::into_inner);
         troubles.iter().map(|(file, why)| format!("{}: {why}", file.display())).collect()
@@ -242,7 +242,7 @@ mod tests {
     fn a_file_that_cannot_be_written_is_named_and_tried_until_it_is() {
         let root = tempfile::tempdir().unwrap();
         let folder = StateFolder::new(&root.path().join("state"));
-        // Something else lies in its place.
+        // A folder lies where the file should be.
         fs::create_dir_all(folder.file("kept")).unwrap();
         let says = Arc::new(Mutex::new(Err("nothing is known".to_owned())));
         let newest = Arc::clone(&says);
@@ -274,7 +274,7 @@ mod tests {
         let disk = Mutex::new(disk);
         let kept = folder.keep("kept", "it cannot be kept", move || {
             begun.send(()).unwrap();
-            // As a disk that hangs does, until the other end is dropped.
+            // Blocks as a disk that hangs does, until the other end is dropped.
             let _ = disk.lock().unwrap().recv();
             Ok(Vec::new())
         });

@@ -1,31 +1,32 @@
-//! The kernel's table of TCP sockets (proc(5), `/proc/net/tcp` and `tcp6`): their ends, their user, their inode. Knows no
+//! The kernel's table of TCP sockets (proc(5), `/proc/net/tcp` and `tcp6`): addresses, user and inode of each. Knows no
 //! processes and decides nothing.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The state of a socket that listens.
+/// The state of a listening socket, in hexadecimal.
 const LISTEN: &str = "0A";
-/// IPv4 first: that is where clients on loopback are found.
+/// IPv4 comes first: clients on loopback are mostly there.
 const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
 
 /// One line of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpSocket {
-    /// Its own end. An IPv4 address inside an IPv6 one is an IPv4 address.
+    /// The local address. An IPv4 address mapped into IPv6 is given as IPv4.
     pub local: SocketAddr,
-    /// The other end.
+    /// The peer's address, in the same form.
     pub remote: SocketAddr,
-    /// Whether it waits for connections.
+    /// Whether the socket listens.
     pub listens: bool,
-    /// The user whose process made it. Says nothing when `inode` is 0: the kernel then writes 0, which is root.
+    /// The user whose process created the socket. Means nothing when `inode` is 0: the kernel then writes 0, which is
+    /// root.
     pub uid: u32,
-    /// Its inode; 0 for a socket that no process holds any more.
+    /// The socket's inode; 0 when no process holds the socket any more.
     pub inode: u64,
 }
 
-/// The first socket that is looked for. Reads no further than it has to.
+/// The first socket that satisfies `wanted`. Reads the table no further than that.
 pub fn find(wanted: impl Fn(&TcpSocket) -> bool) -> Option<TcpSocket> {
     sockets().find(wanted)
 }
@@ -40,14 +41,15 @@ pub fn sockets() -> impl Iterator<Item = TcpSocket> {
 impl TcpSocket {
     fn read(line: &str) -> Option<Self> {
         let mut fields = line.split_ascii_whitespace();
-        // After the state come both queues and timers, then the user, the time-out and the inode.
+        // The fields after the state are both queues and timers, then the user, the time-out and the inode.
         let (local, remote, state) = (address(fields.nth(1)?)?, address(fields.next()?)?, fields.next()?);
         let (uid, inode) = (fields.nth(3)?.parse().ok()?, fields.nth(1)?.parse().ok()?);
         Some(Self { local, remote, listens: state == LISTEN, uid, inode })
     }
 }
 
-/// `0100007F:206C`: 32-bit words in the byte order of the machine, then the port.
+/// An address as the kernel writes it, such as `0100007F:206C`: 32-bit words in the machine's byte order, then the
+/// port.
 fn address(text: &str) -> Option<SocketAddr> {
     let (address, port) = text.rsplit_once(':')?;
     let words = address.as_bytes().chunks(8).map(|word| {

@@ -1,11 +1,11 @@
-//! The only way to standard output and standard error. Every text is filtered on the way, so that what others wrote (a
-//! label, a name, an answer of a model) cannot steer the terminal; only the codes that are listed here do.
+//! The only way to standard output and standard error. All text is filtered, so that a label, a name or a model's
+//! answer cannot control the terminal; only the codes listed here pass.
 
 use std::io::{self, IsTerminal, Stderr, Stdout, Write};
 
 use model_boss_protocol::{PrintableWriter, printable_line};
 
-/// What a terminal is told besides text.
+/// Control codes that this program writes to a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     /// Bold text.
@@ -14,47 +14,47 @@ pub enum Code {
     Dim,
     /// Text without attributes.
     Plain,
-    /// To the beginning of the line, which is emptied.
+    /// Moves to the beginning of the line and empties the line.
     ClearLine,
-    /// To the first place, and everything below is emptied.
+    /// Moves to the top left corner and empties the screen.
     HomeAndClear,
 }
 
-/// A stream of printable text, and codes of our own between it.
+/// A stream that passes printable text and our own codes.
 pub struct Terminal<W>(PrintableWriter<W>);
 
-/// Standard output.
+/// The filtered standard output.
 pub fn out() -> Terminal<Stdout> {
     Terminal::new(io::stdout())
 }
 
-/// Standard error.
+/// The filtered standard error.
 pub fn err() -> Terminal<Stderr> {
     Terminal::new(io::stderr())
 }
 
-/// Whether a person looks at standard output.
+/// Whether standard output is a terminal.
 pub fn out_is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// Whether a person looks at standard error.
+/// Whether standard error is a terminal.
 pub fn err_is_terminal() -> bool {
     io::stderr().is_terminal()
 }
 
-/// A line on standard error. Without one nobody reads it.
+/// Writes a line to standard error. Errors are ignored: without standard error there is no reader.
 pub fn say(line: &str) {
     let _ = err().write_all(format!("{line}\n").as_bytes());
 }
 
-/// One line of the log, on standard error. With `colours` the log's own pass.
+/// Writes one line of the log to standard error. With `colours`, the log's own colour codes pass.
 pub fn log(line: &[u8], colours: bool) -> io::Result<()> {
     io::stderr().write_all(printable_line(line, colours).as_bytes())
 }
 
 impl<W: Write> Terminal<W> {
-    /// Filters what goes to `inner`.
+    /// A filter in front of `inner`.
     pub const fn new(inner: W) -> Self {
         Self(PrintableWriter::new(inner))
     }

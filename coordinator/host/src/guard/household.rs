@@ -1,4 +1,5 @@
-//! The holder's own children, and the orphans that come to it when guards are killed: those are ended and collected.
+//! The holder's own children, and the orphans that the kernel hands to the holder when guards are killed. Orphans are
+//! killed and reaped here.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,17 +14,18 @@ use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::{Pid, getsid};
 use tokio::process::Child;
 
-/// The outer guards that this process started, with their start times. One list for the whole process, as its orphans are.
+/// The outer guards that this process started, by pid, with their start times. The list is global because orphans come
+/// to the process, not to one of its parts.
 static GUARDS: Mutex<BTreeMap<u32, u64>> = Mutex::new(BTreeMap::new());
 
-/// Orphans that were killed are looked for this often,
+/// The pause between looks for orphans that were killed.
 const SWEEP: Duration = Duration::from_millis(5);
-/// and this long: one that still lives then is in a system call that does not return.
+/// The longest wait for killed orphans: one that still lives then is in a system call that does not return.
 const LIMIT: Duration = Duration::from_secs(2);
 
-/// Starts a guard and knows it from then on. What is orphaned below it comes to this process.
+/// Starts a guard and records it. Processes that are orphaned below the guard come to this process.
 pub(super) fn started(spawn: impl FnOnce() -> io::Result<Child>) -> io::Result<Child> {
-    // Held while the child is there and not yet known.
+    // The lock is held until the new child is recorded, so that no sweep takes it for an orphan.
     let mut guards = GUARDS.lock().unwrap_or_else(PoisonError::into_inner);
     set_child_subreaper(true)?;
     let child = spawn()?;
@@ -33,8 +35,8 @@ pub(super) fn started(spawn: impl FnOnce() -> io::Result<Child>) -> io::Result<C
     Ok(child)
 }
 
-/// Ends and collects everything that came to this process because guards of its were killed. Says whether none is left.
-/// Blocks for as long as that takes, two seconds at most.
+/// Kills and reaps every orphan that came to this process from a killed guard. Returns whether none is left. Blocks for
+/// at most two seconds.
 pub fn end_orphans() -> bool {
     let deadline = Instant::now().later(LIMIT);
     loop {
@@ -46,7 +48,7 @@ pub fn end_orphans() -> bool {
     }
 }
 
-/// One look. Says whether there was any.
+/// One look for orphans. Returns whether there was any.
 fn sweep() -> bool {
     let mut guards = GUARDS.lock().unwrap_or_else(PoisonError::into_inner);
     let me = std::process::id();
@@ -54,9 +56,10 @@ fn sweep() -> bool {
     guards.retain(|pid, start_time| below.iter().any(|one| one.pid == *pid && one.start_time == *start_time));
     let session = getsid(None).ok().and_then(|session| u32::try_from(session.as_raw()).ok());
     let is_orphan = |one: &Below| {
-        // A child in our session was started by a library of this process: all that is guarded has left it.
+        // A child in our session was started by a library of this process: guarded processes have sessions of their
+        // own.
         let ours = one.parent != me || Some(one.session) == session || guards.contains_key(&one.pid);
-        // The first process of a container is given everybody's orphans.
+        // As the first process of a container, this process is also given orphans that never had a guard.
         !ours && (me != 1 || one.is_zombie || ProcessTree::is_guarded(one.pid))
     };
     let mut lost: Vec<Below> = below.iter().filter(|one| is_orphan(one)).copied().collect();
@@ -67,7 +70,8 @@ fn sweep() -> bool {
     }
     for one in &lost {
         let Ok(pid) = i32::try_from(one.pid).map(Pid::from_raw) else { continue };
-        // One that is gone already needs no signal, and of those below an orphan the orphan is the parent.
+        // A process that is gone already needs no signal. Killing an orphan makes its children orphans, which the next
+        // sweep finds.
         let _ = kill(pid, Signal::SIGKILL);
         let _ = waitpid(pid, Some(WaitPidFlag::WNOHANG));
     }

@@ -1,10 +1,11 @@
-//! Ending what guards left behind that were killed together with their holder, once its lease has told whose it was.
+//! Ends processes that outlived their guards and their holder, all killed at once, after the lease has shown whose they
+//! were.
 
 use model_boss_lease_store::{Leftover, Process, process};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Ends them, and does not wait: their leases are settled at the next look.
+/// Kills the leftovers without waiting for their end: the next look settles their leases.
 pub fn end_leftovers_at_once(leftovers: &[Leftover]) {
     for leftover in leftovers {
         for old in &leftover.processes {
@@ -15,10 +16,10 @@ pub fn end_leftovers_at_once(leftovers: &[Leftover]) {
 }
 
 fn end(old: &Process) {
-    // The number alone could be somebody else's by now.
+    // The pid alone could belong to another process by now.
     let same = process(old.pid).is_ok_and(|now| now == *old);
     if same && let Ok(pid) = i32::try_from(old.pid) {
-        // An error means that it is gone already.
+        // An error means that the process is gone already.
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
     }
 }

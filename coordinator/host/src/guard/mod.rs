@@ -1,9 +1,9 @@
-//! Guards: two processes between a holder (the coordinator, `lease run`) and a program that it starts, so that nothing of
-//! the program outlives its holder, whatever sessions and double forks it makes, and whoever is killed first.
+//! Guards: two processes between a holder (the coordinator, `lease run`) and a program that it starts. Nothing of the
+//! program outlives its holder, whatever sessions and double forks it makes, and whichever process is killed first.
 //!
-//! Holder, outer guard, inner guard: each is a subreaper, so what is orphaned below one of them stays below it or comes to
-//! the next one above. Each sees the end of the others and ends everything below itself then. A guard is gone only when
-//! nothing is left below it, which the kernel says. See docs/adr/0030.
+//! Holder, outer guard and inner guard are subreapers: a process orphaned below one of them stays below it or comes to
+//! the next one above. Each sees the end of the others and then ends everything below itself. A guard ends only when
+//! the kernel reports that nothing is left below it. See docs/adr/0030.
 
 mod household;
 mod leftovers;
@@ -33,15 +33,16 @@ pub struct Guarded {
     lifeline: Lifeline,
 }
 
-/// Keeps a guarded program running. When it is dropped, and when its holder dies, everything of the program is ended.
+/// Keeps a guarded program running. When it is dropped, or its holder dies, the program and all its descendants are
+/// ended.
 #[derive(Debug)]
 pub struct Lifeline {
     _writer: PipeWriter,
 }
 
 impl Guarded {
-    /// A program: a path, or a name to look for in PATH. What is wrong with it shows by the guards' exit code, as in a shell:
-    /// nothing here looks at its file, which may be on a disk that hangs.
+    /// A program: a path, or a name to look for in PATH. A program that cannot be run shows by the guards' exit code,
+    /// as in a shell. The file is not checked here, because its disk may hang.
     pub fn new(program: impl AsRef<OsStr>, environment: &ChildEnvironment) -> io::Result<Self> {
         let (watched, writer) = io::pipe()?;
         let mut command = Command::new(OWN_PROGRAM);
@@ -50,13 +51,13 @@ impl Guarded {
         Ok(Self { command, watched, lifeline: Lifeline { _writer: writer } })
     }
 
-    /// Its arguments, variables besides, folder and streams, which are set as for the program itself.
+    /// The command of the program, for its arguments, variables, folder and streams.
     pub fn command(&mut self) -> &mut Command {
         &mut self.command
     }
 
-    /// Starts it. The child is the outer guard, which leads a session and process group of its own; it ends as the program
-    /// ends, by the same code or signal, once nothing is left of it.
+    /// Starts the program. The child is the outer guard, which leads a session and process group of its own. It ends by
+    /// the program's own exit code or signal, once no descendant is left.
     pub fn spawn(self) -> io::Result<(Child, Lifeline)> {
         let Self { mut command, watched, lifeline } = self;
         tie::pass_on(command.as_std_mut(), watched.as_raw_fd());
@@ -64,7 +65,8 @@ impl Guarded {
         if let Some(limits) = descriptors::inherited() {
             tie::limit_descriptors(command.as_std_mut(), limits);
         }
-        // Dropping the lifeline ends all of it in order; killing the outer guard would leave that to others.
+        // Dropping the lifeline ends the guards and the program in order; killing the outer guard would leave the rest
+        // as orphans.
         command.kill_on_drop(false);
         let child = household::started(|| command.spawn())?;
         Ok((child, lifeline))

@@ -1,5 +1,6 @@
-//! A guard as a process: `model-boss guard PLACE LIFELINE PROGRAM …`, which is nobody's command. One thread, no runtime:
-//! it waits for the end of its holder, of the other guard or of the program, and ends everything below itself.
+//! A guard as a process: `model-boss guard PLACE LIFELINE PROGRAM …`, a hidden command. It has one thread and no
+//! runtime. It waits for the end of its holder, of the other guard or of the program, and then ends everything below
+//! itself.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,27 +21,28 @@ use nix::unistd::{Pid, dup2_stdin, getpid, getppid};
 
 use super::tie::{die_with_parent, pass_on};
 
-/// The hidden command of this program that is a guard.
+/// The name of the hidden command that runs a guard.
 pub const GUARD: &str = "guard";
-/// The guard below the holder,
+/// The argument of the guard below the holder.
 pub(super) const OUTER: &str = "outer";
-/// and the one above the program.
+/// The argument of the guard above the program.
 const INNER: &str = "inner";
 
-/// The end of the parent shows by this signal, which means nothing else here.
+/// The signal by which the kernel reports the parent's end. It is used for nothing else here.
 const PARENT_ENDED: Signal = Signal::SIGUSR1;
-/// Signals that ask a program to end. Each goes to the whole group, of which the program is not yet a part when they come early.
+/// Signals that ask a program to end. Each is sent to the whole group, but an early signal may come before the program
+/// is part of it.
 const ASKING: [Signal; 4] = [Signal::SIGTERM, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP];
-/// Killed processes are looked for this often at first,
+/// The pause between looks for killed processes, in milliseconds.
 const SWEEP: u8 = 2;
-/// and this often once that has been done so many times: something does not end.
+/// The pause in milliseconds after [`SWEEPS`] looks: a process that still lives does not end soon.
 const SLOW_SWEEP: u8 = 200;
 const SWEEPS: u32 = 500;
-/// As shells have it: the program is not there, or cannot be run.
+/// The exit codes of shells for a program that is not there, or cannot be run.
 const NOT_FOUND: u8 = 127;
 const NOT_RUNNABLE: u8 = 126;
 
-/// Where a guard stands.
+/// The position of a guard in the chain.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Outer,
@@ -54,7 +56,7 @@ enum Ended {
     By(Signal),
 }
 
-/// A guard cannot do its work.
+/// Why a guard cannot do its work.
 #[derive(Debug, thiserror::Error)]
 enum GuardError {
     #[error("a guard is started by the coordinator and by 'model-boss lease run' only")]
@@ -65,9 +67,9 @@ enum GuardError {
     Program(OsString, #[source] io::Error),
 }
 
-/// The things that a guard watches.
+/// The descriptors that a guard watches.
 struct Watch {
-    /// Its writing end is the holder's alone.
+    /// The reading end of a pipe whose writing end only the holder has.
     lifeline: OwnedFd,
     signals: SignalFd,
     parent: Pid,
@@ -79,7 +81,7 @@ struct Wards {
     ended: Option<Ended>,
 }
 
-/// Runs a guard, from the words on its command line behind its name.
+/// Runs a guard; `words` are the arguments after the command's name.
 pub fn run(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     let place = match words.next() {
         Some(place) if place == OUTER => Place::Outer,
@@ -119,24 +121,24 @@ fn guard(place: Place, lifeline: RawFd, program: OsString, args: Vec<OsString>) 
         return Ok(Ended::By(*asked));
     }
     let child = command.spawn().map_err(|error| GuardError::Program(program, error))?;
-    // The program's input is its own: a pipe that only it reads ends when it does.
+    // The program alone holds the reading end of its input, so that the pipe breaks when the program ends.
     if let Ok(nothing) = File::open("/dev/null") {
         let _ = dup2_stdin(nothing);
     }
     let mut wards = Wards { main: Pid::from_raw(child.id().cast_signed()), ended: None };
     for asked in watch.asked() {
-        // It came in the moment of the start: the program may have missed it.
+        // The signal came during the start, so the program may have missed it.
         let _ = kill(wards.main, asked);
     }
     loop {
-        // The look comes first: nothing that happened before is missed, and what happens later wakes the guard.
+        // Collecting comes before waiting: earlier ends are not missed, and later ends wake the guard.
         wards.collect();
         if watch.is_over() {
             wards.end(&watch);
             return Ok(Ended::By(Signal::SIGKILL));
         }
         if let Some(ended) = wards.ended {
-            // Its leftovers would use memory that is no longer promised to it.
+            // Leftovers of the program would use memory that is no longer promised to it.
             wards.end(&watch);
             return Ok(ended);
         }
@@ -144,7 +146,7 @@ fn guard(place: Place, lifeline: RawFd, program: OsString, args: Vec<OsString>) 
     }
 }
 
-/// The marks of the guards above, and this one's.
+/// The environment marks of the guards above and of this one.
 fn marks() -> io::Result<String> {
     let mark = guard_mark(&this_process().map_err(io::Error::other)?);
     let above = std::env::var(GUARDS_VARIABLE).ok().filter(|above| !above.is_empty());
@@ -159,35 +161,36 @@ impl Watch {
         set_child_subreaper(true)?;
         // SAFETY: the process that started this one opened the descriptor for it; nothing else here uses the number.
         let lifeline = unsafe { OwnedFd::from_raw_fd(lifeline) };
-        // The program must not have it.
+        // The program must not inherit the lifeline.
         fcntl(&lifeline, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC))?;
-        // Signals for the group are for the program. Blocked ones, unlike ignored ones, are not inherited through std.
+        // Signals to the group are meant for the program. Blocked signals, unlike ignored ones, are not inherited
+        // through std.
         SigSet::all().thread_block()?;
         let told = SigSet::from_iter([Signal::SIGCHLD, PARENT_ENDED].into_iter().chain(ASKING));
         let signals = SignalFd::with_flags(&told, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-        // Until here the end of the parent was the end of this process. From here on it is seen, and everything below is
-        // ended first; a parent that ended in between has another number by the first look.
+        // Until here the parent's end killed this process. From here on the guard sees that end and first ends
+        // everything below. A parent that ended in between shows by its changed pid at the first look.
         set_pdeathsig(PARENT_ENDED)?;
         Ok(Self { lifeline, signals, parent })
     }
 
-    /// Whether the holder, or the process above, is gone.
+    /// Whether the holder, or the guard above, is gone.
     fn is_over(&self) -> bool {
         let mut lifeline = [PollFd::new(self.lifeline.as_fd(), PollFlags::empty())];
         let cut = poll(&mut lifeline, PollTimeout::ZERO).is_ok_and(|ready| ready > 0);
         cut || getppid() != self.parent
     }
 
-    /// Waits until something happens.
+    /// Waits for a signal, the end of the lifeline, or `limit`.
     fn wait(&self, limit: PollTimeout) {
         let lifeline = PollFd::new(self.lifeline.as_fd(), PollFlags::empty());
         let mut both = [lifeline, PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
-        // The caller looks at everything, for each of them.
+        // The caller checks every cause, whichever of them woke it.
         let _ = poll(&mut both, limit);
         self.asked();
     }
 
-    /// Takes the signals that have come, and gives those that ask for an end.
+    /// Takes the pending signals, and returns those that ask for an end.
     fn asked(&self) -> Vec<Signal> {
         let mut asked = Vec::new();
         while let Ok(Some(told)) = self.signals.read_signal() {
@@ -199,7 +202,7 @@ impl Watch {
 }
 
 impl Wards {
-    /// Collects the children that have ended. Says whether there is any other.
+    /// Reaps the children that have ended. Returns whether other children are left.
     fn collect(&mut self) -> bool {
         loop {
             match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
@@ -211,19 +214,19 @@ impl Wards {
                     self.ended.get_or_insert(Ended::By(Signal::SIGKILL));
                     return false;
                 }
-                // Others; and one that a signal without a name has ended.
+                // Another child ended, or one was ended by a signal that has no name here.
                 Ok(_) | Err(_) => {}
             }
         }
     }
 
-    /// Ends everything below, and returns when nothing is left of it.
+    /// Kills everything below, and returns when nothing is left.
     fn end(&mut self, watch: &Watch) {
         let me = std::process::id();
         let mut sweeps = 0_u32;
         while self.collect() {
             for below in ProcessTree::below(me).iter().filter(|below| !below.is_zombie) {
-                // One that is gone already needs no signal.
+                // A process that is gone already needs no signal.
                 let _ = kill(Pid::from_raw(below.pid.cast_signed()), Signal::SIGKILL);
             }
             sweeps = sweeps.saturating_add(1);
@@ -235,10 +238,10 @@ impl Wards {
     }
 }
 
-/// Ends as the program ended. Returns where that signal does not end a process.
+/// Ends this process by the signal that ended the program. Returns where the signal does not end a process.
 #[allow(unsafe_code)]
 fn die_of(ended_by: Signal) -> ExitCode {
-    // The program's core says something, this one's nothing.
+    // The program's core dump is useful; the guard's own is not.
     let _ = set_dumpable(false);
     // SAFETY: the default action runs no code of ours.
     let _ = unsafe { signal(ended_by, SigHandler::SigDfl) };
@@ -252,8 +255,9 @@ fn failed(code: u8, error: &GuardError) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// This very program, also after its file was replaced.
+/// The path of this very program, which stays valid after its file was replaced.
 pub(super) const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// How guards are called: a signal to every process with our name does not mean them.
+/// The process name of guards. It differs from ours, so that a signal to every process named model-boss spares the
+/// guards.
 pub(super) const NAME: &str = "mb-guard";

@@ -17,33 +17,33 @@ pub fn die_with_us(command: &mut Command) {
     tie(command, Session::Own);
 }
 
-/// Ties the life of the child to the thread that spawns it, a guard's, and gives it the signals that guards block.
+/// Ties the child's life to the guard's thread that spawns it, and unblocks the signals that guards block.
 pub(super) fn die_with_parent(command: &mut Command) {
     tie(command, Session::OfParent);
 }
 
-/// Lets the child have this file descriptor, which it closes when it starts a program in turn.
+/// Lets the child inherit this file descriptor. The child closes it when it starts a program in turn.
 #[allow(unsafe_code)]
 pub(super) fn pass_on(command: &mut Command, descriptor: RawFd) {
     let prepare = move || {
-        // SAFETY: the descriptor is open: the caller holds it until the child is spawned.
+        // SAFETY: the caller holds the descriptor open until the child is spawned.
         let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
         fcntl(descriptor, FcntlArg::F_SETFD(FdFlag::empty()))?;
         Ok(())
     };
-    // SAFETY: between fork and exec only async-signal-safe calls are allowed. `prepare` makes one plain system call, takes
-    // no lock and allocates nothing (an error from an errno holds only the number).
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed. `prepare` makes one plain system call,
+    // takes no lock and allocates nothing. An error from an errno holds only the number.
     unsafe {
         command.pre_exec(prepare);
     }
 }
 
-/// Gives the child these limits, soft and hard, for its file descriptors.
+/// Sets the child's soft and hard limit of file descriptors.
 #[allow(unsafe_code)]
 pub(super) fn limit_descriptors(command: &mut Command, (soft, hard): (rlim_t, rlim_t)) {
     let prepare = move || Ok(setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?);
-    // SAFETY: between fork and exec only async-signal-safe calls are allowed. `prepare` makes one plain system call, takes
-    // no lock and allocates nothing (an error from an errno holds only the number).
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed. `prepare` makes one plain system call,
+    // takes no lock and allocates nothing. An error from an errno holds only the number.
     unsafe {
         command.pre_exec(prepare);
     }
@@ -64,14 +64,14 @@ fn tie(command: &mut Command, session: Session) {
             Session::OfParent => SigSet::empty().thread_set_mask()?,
         }
         set_pdeathsig(Signal::SIGKILL)?;
-        // The parent may have died before the line above: then nobody would ever send the signal.
+        // The parent may have died before the call above: then the signal would never be sent.
         if u32::try_from(getppid().as_raw()) != Ok(parent) {
             return Err(io::Error::from(Errno::ESRCH));
         }
         Ok(())
     };
     // SAFETY: between fork and exec only async-signal-safe calls are allowed. `prepare` makes a few plain system calls,
-    // takes no lock and allocates nothing (an error from an errno holds only the number).
+    // takes no lock and allocates nothing. An error from an errno holds only the number.
     unsafe {
         command.pre_exec(prepare);
     }

@@ -8,13 +8,13 @@ use model_boss_protocol::ByteCount;
 /// One limit on this process, and how much of it is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MemoryLimit {
-    /// The limit.
+    /// The limit in bytes.
     pub(super) limit: ByteCount,
-    /// In use apart from page cache, which the kernel takes back when it needs to.
+    /// Bytes in use without the page cache, which the kernel reclaims when it needs memory.
     pub(super) used: Option<ByteCount>,
 }
 
-/// Names of the files of one version.
+/// The file names of one cgroup version.
 struct Files {
     limit: &'static str,
     usage: &'static str,
@@ -28,7 +28,7 @@ const V1: Files = Files {
     cache: ["total_active_file", "total_inactive_file"],
 };
 
-/// Every limit above this process: its own group's and those of the groups around it.
+/// Every memory limit above this process: its own group's and those of the groups around it.
 pub(super) fn limits(proc: &Path, cgroup: &Path) -> Vec<MemoryLimit> {
     let groups = fs::read_to_string(proc.join("self/cgroup")).unwrap_or_default();
     let mut limits = Vec::new();
@@ -49,7 +49,7 @@ pub(super) fn limits(proc: &Path, cgroup: &Path) -> Vec<MemoryLimit> {
 }
 
 /// Reads the group at `path` below `root` and every group above it. Inside a container the path may name a group of the
-/// host that is not there: then only what is there counts, the mounted root above all.
+/// host that is not visible. Then only visible groups count, above all the mounted root.
 fn climb(root: &Path, path: &str, files: &Files, limits: &mut Vec<MemoryLimit>) {
     let relative = PathBuf::from(path.trim_start_matches('/'));
     for group in relative.ancestors() {
@@ -62,7 +62,8 @@ fn climb(root: &Path, path: &str, files: &Files, limits: &mut Vec<MemoryLimit>) 
 
 fn read(group: &Path, files: &Files) -> Option<MemoryLimit> {
     let number = |name: &str| fs::read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
-    // "max" in version 2 and a number near 2^63 in version 1 mean no limit; the caller compares with the machine's memory.
+    // "max" in version 2 and a number near 2^63 in version 1 mean no limit; the caller takes the smaller of limit and
+    // memory.
     let limit = number(files.limit)?;
     let used = number(files.usage).map(|usage| {
         let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();

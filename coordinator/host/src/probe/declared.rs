@@ -1,4 +1,4 @@
-//! Devices that nobody can look at: they are as `[devices.NAME]` says, and only leases use them (DM-1).
+//! Declared devices: they are exactly as `[devices.NAME]` says, no driver is asked, and only leases use them (DM-1).
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use model_boss_protocol::{ByteCount, DeviceId};
 
 use super::{DeviceSample, Probe};
 
-/// What the operator declared.
+/// The probe of the devices that the operator declared.
 pub struct DeclaredProbe(DeclaredDevices);
 
 impl DeclaredProbe {
@@ -25,7 +25,7 @@ impl Probe for DeclaredProbe {
             uuid: None,
             capacity: Some(declared.memory),
             reserve: ByteCount::ZERO,
-            // What the operator declares is for models alone.
+            // A declared device is for models alone.
             used: Some(ByteCount::ZERO),
             told_apart: true,
             processes: Vec::new(),

@@ -1,4 +1,4 @@
-//! The device `cpu`: the machine's memory as far as this process may use it (BC-1).
+//! The device `cpu`: the machine's memory, as far as this process may use it (BC-1).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,32 +9,32 @@ use model_boss_protocol::{ByteCount, DeviceId};
 
 use super::{DeviceSample, Probe, cgroup};
 
-/// Reads `/proc` and the control groups.
+/// Reads the memory from `/proc` and the control groups.
 pub struct HostProbe {
     proc: PathBuf,
     cgroup: PathBuf,
-    /// What idle models may keep, where the operator says.
+    /// The retention budget for idle models, where the operator sets one.
     cache: Option<ByteCount>,
-    /// The most that models may use at all, where the operator says.
+    /// The upper limit of all models together, where the operator sets one.
     most: Option<ByteCount>,
 }
 
-/// What idle models may keep of the usable memory, its reserve included, where nobody says.
+/// The default retention budget as a share of the usable memory, the reserve included.
 const CACHE_SHARE: f64 = 0.6;
 
-/// The retention budget (BC-1): what the operator says, else a share of the usable memory.
+/// The retention budget (BC-1): the operator's value, else a share of the usable memory.
 pub(super) fn retention(cache: Option<ByteCount>, usable: Option<ByteCount>) -> Option<ByteCount> {
     cache.or_else(|| Some(usable?.scaled(CACHE_SHARE)))
 }
 
 impl HostProbe {
-    /// The probe of this machine: what idle models may keep of it, and what models may use of it.
+    /// The probe of this machine: `cache` is the retention budget of idle models, `most` the limit of all models.
     pub fn new(cache: Option<ByteCount>, most: Option<ByteCount>) -> Self {
         Self { proc: "/proc".into(), cgroup: "/sys/fs/cgroup".into(), cache, most }
     }
 }
 
-/// The memory of a host of which models may use only so much: what others use counts as far as it reaches into that.
+/// A sample of which models may use only `most`. Memory of other programs counts as far as it reaches into that part.
 fn only(most: ByteCount, sample: DeviceSample) -> DeviceSample {
     let Some(total) = sample.capacity else { return sample };
     let most = most.min(total - sample.reserve);
@@ -81,7 +81,7 @@ impl Probe for HostProbe {
     }
 }
 
-/// `Field:   1234 kB`.
+/// The value of a line such as `Field:   1234 kB`.
 fn kib_field(text: &str, field: &str) -> Option<ByteCount> {
     let line = text.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| ByteCount(kib * 1024))
@@ -95,8 +95,8 @@ fn processor(proc: &Path) -> String {
     format!("{name}, {cores} {}", if cores == 1 { "core" } else { "cores" })
 }
 
-/// The anonymous memory of every process of each tree: descendants, and members of the groups and sessions that they lead.
-/// Page cache of mapped weights is the system's to take back and is not charged.
+/// The anonymous memory of every process in each tree: descendants, and members of the groups and sessions that they
+/// lead. The page cache of mapped weights is not charged, because the system can reclaim it.
 fn anonymous_memory(proc: &Path, roots: &[u32]) -> Vec<(u32, ByteCount)> {
     if roots.is_empty() {
         return Vec::new();
@@ -118,7 +118,7 @@ fn anonymous_memory(proc: &Path, roots: &[u32]) -> Vec<(u32, ByteCount)> {
             }
         }
     }
-    // A zombie has no such line and holds nothing.
+    // A zombie has no such line and uses no memory.
     let used = |pid: u32| {
         let status = fs::read_to_string(proc.join(pid.to_string()).join("status")).ok()?;
         Some((pid, without_others_part(proc, pid, kib_field(&status, "RssAnon")?)))
@@ -126,12 +126,12 @@ fn anonymous_memory(proc: &Path, roots: &[u32]) -> Vec<(u32, ByteCount)> {
     tree.into_iter().filter_map(used).collect()
 }
 
-/// The kernel walks over every page of a process to say which it shares, so larger ones are not asked about: for this size it
-/// takes some milliseconds.
+/// The largest process whose shared pages are counted. The kernel walks over every page for that, which takes some
+/// milliseconds at this size.
 const WALKED: ByteCount = ByteCount::gib(1);
 
-/// Of `bytes` of a process, what is its own part. Forks share pages with their parent (the renderers of a worker its
-/// vocabulary, data loaders their data), and each would be charged with all of them.
+/// The part of a process's `bytes` that is its own. Forks share pages with their parent, as renderers share a worker's
+/// vocabulary and data loaders their data. Without this, each of them would be charged with all shared pages.
 fn without_others_part(proc: &Path, pid: u32, bytes: ByteCount) -> ByteCount {
     if bytes > WALKED {
         return bytes;
@@ -140,8 +140,8 @@ fn without_others_part(proc: &Path, pid: u32, bytes: ByteCount) -> ByteCount {
     kib_field(&rollup, "Pss_Anon").unwrap_or(bytes)
 }
 
-/// The parent, the group and the session of a process: the second to fourth field after the name, which is in parentheses
-/// and may contain any character. Everything descends from init, which says nothing.
+/// The parent, the group and the session of a process. They are the second to fourth field after the name, which is in
+/// parentheses and may contain any character. Init is left out, as every process descends from it.
 fn leaders_of(proc: &Path, pid: u32) -> Option<[u32; 3]> {
     let stat = fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?;
     let (_, after_name) = stat.rsplit_once(')')?;
@@ -238,7 +238,7 @@ mod tests {
             processes.into_iter().map(|(pid, bytes)| (pid, bytes.0 >> 30)).collect::<Vec<_>>()
         };
         assert_eq!(trees(&[70]), [(70, 1), (71, 1)]);
-        // A process that leads nothing has its descendants, in whatever session, and not those beside it.
+        // A process that leads no group counts with its descendants, in whatever session, but not with its siblings.
         assert_eq!(trees(&[80]), [(80, 1), (81, 1), (82, 1)]);
     }
 

@@ -1,5 +1,6 @@
-//! What devices there are and how full they are. Each probe runs on its own thread behind a deadline: a driver that hangs
-//! makes its devices unknown, and nothing else. Unknown is never zero (RC-21). Knows no leases beyond the pids it is given.
+//! The devices of the machine and their memory in use. Each probe runs on its own thread behind a deadline: a driver
+//! that hangs makes its own devices unknown, and no others. Unknown is never taken for zero (RC-21). Knows of leases
+//! only the pids that it is given.
 
 mod cgroup;
 mod declared;
@@ -20,25 +21,25 @@ pub use nvidia::NvidiaProbe;
 pub use sample::{DeviceSample, Probe, Trouble};
 pub use simulated::{SimulatedMachine, SimulationError};
 
-/// Devices that are missing from so many answers in a row are lost. From the first on they are unknown.
+/// A device that is missing from this many consecutive answers is lost. It is unknown from the first.
 const LOST_AFTER: u32 = 2;
 
-/// All probes of the machine. Lives on the thread that keeps the ledger.
+/// All probes of the machine. The ledger's thread owns them.
 pub struct Probes {
     probes: Vec<ProbeThread>,
 }
 
-/// An answer of a probe: its devices, and what is wrong with itself.
+/// An answer of a probe: its devices, and the probe's own fault.
 type Seen = (Vec<DeviceSample>, Option<String>);
 
 struct ProbeThread {
     orders: SyncSender<(Vec<u32>, SyncSender<Seen>)>,
-    /// The answer to an order that missed its deadline, and when that was given; no second order is given before it
-    /// comes.
+    /// The pending answer that missed its deadline, and when its order was given. No second order is given before it
+    /// arrives.
     late: Option<(Receiver<Seen>, Instant)>,
-    /// Every device that was ever seen, as it was last seen.
+    /// Every device that was ever seen, as of its last sample.
     last: Vec<DeviceSample>,
-    /// In how many answers in a row each of them was missing.
+    /// The number of consecutive answers in which each device was missing.
     missing: BTreeMap<DeviceId, u32>,
     problem: Option<String>,
 }
@@ -49,14 +50,14 @@ impl Probes {
         Ok(Self { probes: probes.into_iter().map(ProbeThread::start).collect::<Result<_, _>>()? })
     }
 
-    /// Every device now. A probe that does not answer within `limit` gives its devices as they were last seen, with
-    /// everything that changes unknown.
+    /// Samples every device. A probe that does not answer within `limit` gives its devices as last seen, with every
+    /// changing figure unknown.
     pub fn sample(&mut self, leased: &[u32], limit: Duration) -> Vec<DeviceSample> {
         let deadline = Instant::now().later(limit);
         self.probes.iter_mut().flat_map(|probe| probe.sample(leased, deadline)).collect()
     }
 
-    /// What is wrong with the probes, as of the last look.
+    /// The probes' own faults, as of the last sample.
     pub fn problems(&self) -> Vec<String> {
         self.probes.iter().filter_map(|probe| probe.problem.clone()).collect()
     }
@@ -67,7 +68,7 @@ impl ProbeThread {
         let (orders, inbox) = mpsc::sync_channel::<(Vec<u32>, SyncSender<Seen>)>(1);
         std::thread::Builder::new().name("probe".into()).spawn(move || {
             while let Ok((leased, reply)) = inbox.recv() {
-                // Nobody waits any more: the next order will be newer.
+                // A closed channel means that the order was given up: the next one is newer.
                 let samples = probe.sample(&leased);
                 let _ = reply.send((samples, probe.problem()));
             }
@@ -78,7 +79,7 @@ impl ProbeThread {
     fn sample(&mut self, leased: &[u32], deadline: Instant) -> Vec<DeviceSample> {
         if let Some((late, _)) = &self.late {
             match late.try_recv() {
-                // It is old, but the thread is free again.
+                // The late answer is outdated, but the thread is free again.
                 Ok(_) | Err(mpsc::TryRecvError::Disconnected) => self.late = None,
                 Err(mpsc::TryRecvError::Empty) => return self.unknown(),
             }
@@ -102,8 +103,8 @@ impl ProbeThread {
         }
     }
 
-    /// An answer, completed by the devices that were seen before and are missing from it: silence about a device is no
-    /// word that it is as it was.
+    /// An answer, completed by the known devices that are missing from it: a device that is not mentioned has not kept
+    /// its figures.
     fn take(&mut self, mut samples: Vec<DeviceSample>) -> Vec<DeviceSample> {
         for sample in &samples {
             if self.missing.remove(&sample.device).is_some() {
@@ -131,7 +132,7 @@ impl ProbeThread {
         samples
     }
 
-    /// Every device while the probe does not answer. One that was gone before stays gone.
+    /// Every known device while the probe does not answer. A lost device stays lost.
     fn unknown(&self) -> Vec<DeviceSample> {
         let why = match &self.late {
             Some((_, asked)) => {
@@ -170,7 +171,7 @@ mod tests {
         }
     }
 
-    /// Answers once for each permit it is given.
+    /// A probe that answers once for each permit.
     struct Gated(Receiver<()>);
 
     impl Probe for Gated {
@@ -180,7 +181,7 @@ mod tests {
         }
     }
 
-    /// Gives these answers one after the other.
+    /// A probe that gives these answers one after the other.
     struct Scripted(Vec<Vec<DeviceSample>>);
 
     impl Probe for Scripted {
@@ -220,7 +221,7 @@ mod tests {
         assert_eq!(probes.sample(&[], long)[0].used, Some(ByteCount(500)));
         let hung = probes.sample(&[], Duration::from_millis(1));
         assert_eq!((hung[0].used, hung[0].capacity), (None, Some(ByteCount(1000))));
-        // Still hung: answers at once, with nothing new asked of the driver.
+        // The driver still hangs: the answer comes at once, without a new order.
         assert_eq!(probes.sample(&[], long)[0].used, None);
         permits.send(()).unwrap();
         permits.send(()).unwrap();

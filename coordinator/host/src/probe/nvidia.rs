@@ -1,7 +1,8 @@
-//! NVIDIA GPUs through the driver's management library, which is loaded at run time: a machine without it simply has none.
+//! NVIDIA GPUs through the driver's management library, which is loaded at run time: a machine without the library has
+//! no such GPUs.
 //!
-//! A GPU is its UUID. The driver numbers those that it lists, so numbers move when one is pulled; here each GPU keeps the
-//! number under which it was first seen.
+//! A GPU is identified by its UUID. The driver renumbers its GPUs when one is pulled; here each GPU keeps the number
+//! under which it was first seen.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -15,46 +16,47 @@ use nvml_wrapper::{Device, Nvml};
 
 use super::{DeviceSample, Probe, Trouble};
 
-/// Kept free on each GPU for what appears between a decision and a load.
+/// Bytes kept free on each GPU for memory that is taken between a decision and a load.
 const RESERVE: ByteCount = ByteCount::mib(256);
-/// A driver that needs longer to begin does so beside us. Without persistence mode it takes seconds.
+/// The longest wait for the driver at the start; a slower one continues in the background. Without persistence mode it
+/// takes seconds.
 const START_LIMIT: Duration = Duration::from_secs(5);
-/// A driver that failed is begun anew after this long.
+/// The pause before a failed driver is initialised again.
 const BEGIN_AGAIN: Duration = Duration::from_secs(1);
 
-/// Reads the driver.
+/// The probe of the driver.
 pub struct NvidiaProbe {
     driver: Driver,
-    /// Every GPU that was ever seen, as it was last seen.
+    /// Every GPU that was ever seen, as of its last sample.
     known: Vec<DeviceSample>,
 }
 
-/// How the driver's library is.
+/// The state of the driver's library.
 enum Driver {
-    /// It was asked to begin and has not answered.
+    /// Initialisation runs and has not ended.
     Begins(Receiver<Result<Nvml, NvmlError>>, Instant),
     Works(Box<Nvml>),
-    /// It failed as a whole, in these words.
+    /// The library failed as a whole, with this message.
     Fails(String, Instant),
 }
 
 /// Why there are no NVIDIA GPUs here.
 #[derive(Debug, thiserror::Error)]
 pub enum NoNvidia {
-    /// The usual case on a machine without such a GPU.
+    /// There is no library: the usual case on a machine without such a GPU.
     #[error("no NVIDIA driver is installed")]
     NoDriver,
-    /// There is a library, but it does not work.
+    /// The library is there, but does not work.
     #[error("the NVIDIA driver does not work: {0}")]
     Broken(NvmlError),
-    /// There is a library, and it does not answer.
+    /// The library is there, but does not answer.
     #[error("the NVIDIA driver has not answered for {} s", START_LIMIT.as_secs())]
     Hangs,
 }
 
 impl NvidiaProbe {
-    /// Loads the library. A driver that fails or hangs is asked again at each look; the error says why there are no GPUs
-    /// until then. Without a library there is no probe.
+    /// Loads the library. A driver that fails or hangs is asked again at each look, and the error says why there are no
+    /// GPUs yet. Without a library there is no probe.
     pub fn start() -> (Option<Self>, Option<NoNvidia>) {
         let begun = begin();
         let (driver, why) = match begun.recv_timeout(START_LIMIT) {
@@ -67,7 +69,7 @@ impl NvidiaProbe {
         (Some(Self { driver, known: Vec::new() }), why)
     }
 
-    /// The library, where it works by now.
+    /// The library, if it works by now.
     fn begun(&mut self) -> Result<&Nvml, String> {
         if let Driver::Fails(_, since) = &self.driver
             && since.elapsed() >= BEGIN_AGAIN
@@ -75,7 +77,7 @@ impl NvidiaProbe {
             self.driver = Driver::Begins(begin(), Instant::now());
         }
         if let Driver::Begins(begun, since) = &self.driver {
-            // It is as quick as any other question, or it hangs.
+            // A working driver answers as quickly as to any other question; otherwise it hangs.
             match begun.recv_timeout(BEGIN_AGAIN / 4) {
                 Ok(Ok(nvml)) => self.driver = Driver::Works(Box::new(nvml)),
                 Ok(Err(error)) => self.driver = Driver::Fails(error.to_string(), Instant::now()),
@@ -95,13 +97,13 @@ impl NvidiaProbe {
         }
     }
 
-    /// Every GPU that is known while none can be read.
+    /// Every known GPU, while none can be read.
     fn unreadable(&self, why: &str) -> Vec<DeviceSample> {
         let forget = |gpu: &DeviceSample| gpu.without_figures(Trouble::Unreadable(why.to_owned()));
         self.known.iter().map(forget).collect()
     }
 
-    /// The number of a GPU: the one it had, else the driver's, else the next that is free.
+    /// The number of a GPU: its earlier number, else the driver's, else the next free one.
     fn number(&self, uuid: Option<&str>, index: u32) -> DeviceId {
         let had = |gpu: &&DeviceSample| uuid.is_some() && gpu.uuid.as_deref() == uuid;
         if let Some(gpu) = self.known.iter().find(had) {
@@ -112,10 +114,10 @@ impl NvidiaProbe {
     }
 }
 
-/// Loads the library on a thread of its own: it may hang, and only that thread with it.
+/// Loads the library on a thread of its own, so that a library that hangs blocks only that thread.
 fn begin() -> Receiver<Result<Nvml, NvmlError>> {
     let (reply, begun) = mpsc::sync_channel(1);
-    // Without a thread the channel closes, which says enough.
+    // Without a thread the channel closes, which the receiver takes for a failure.
     let _ = std::thread::Builder::new().name("nvml".into()).spawn(move || {
         let _ = reply.send(Nvml::init());
     });
@@ -131,7 +133,7 @@ impl Probe for NvidiaProbe {
         let (gpus, refused) = match listed {
             Ok(listed) => listed,
             Err(error) => {
-                // The library itself may be out of date with its driver: it begins anew.
+                // The library itself may not match an updated driver: it is loaded anew.
                 let why = format!("it does not say how many GPUs there are: {error}");
                 self.driver = Driver::Fails(why.clone(), Instant::now());
                 return self.unreadable(&format!("the NVIDIA driver does not work: {why}"));
@@ -144,14 +146,14 @@ impl Probe for NvidiaProbe {
             let mut gpu = DeviceSample { device, ..gpu };
             match (known, &gpu.trouble) {
                 (Some(known), None) => known.clone_from(&gpu),
-                // What does not change is kept through a failed look.
+                // Constant facts of the GPU are kept through a failed look.
                 (Some(known), Some(trouble)) => gpu = known.without_figures(trouble.clone()),
                 (None, _) => self.known.push(gpu.clone()),
             }
             samples.push(gpu);
         }
         if let Some(why) = refused {
-            // One of those that are missing may be the one that gave no name.
+            // One of the missing GPUs may be the one that gave no name.
             let missing = self.known.iter().filter(|known| samples.iter().all(|seen| seen.device != known.device));
             let missing: Vec<_> = missing.map(|gpu| gpu.without_figures(Trouble::Unreadable(why.clone()))).collect();
             samples.extend(missing);
@@ -164,15 +166,15 @@ impl Probe for NvidiaProbe {
             Driver::Begins(_, since) => {
                 Some(format!("the NVIDIA driver has not answered for {:.0} s", since.elapsed().as_secs_f64().ceil()))
             }
-            // A library without a driver is no problem where there never was a GPU.
+            // A library without a driver is no fault where there never was a GPU.
             Driver::Fails(why, _) if !self.known.is_empty() => Some(format!("the NVIDIA driver does not work: {why}")),
             Driver::Fails(..) | Driver::Works(_) => None,
         }
     }
 }
 
-/// The GPUs that the driver lists, with its numbers, and why one could not be asked for its name. One that the driver
-/// calls lost is as good as not listed.
+/// The GPUs that the driver lists, with its numbers, and why one could not be asked for its name. A GPU that the driver
+/// calls lost counts as not listed.
 #[expect(clippy::type_complexity, reason = "read at one place, a few lines below")]
 fn list(nvml: &Nvml) -> Result<(Vec<(u32, DeviceSample)>, Option<String>), NvmlError> {
     let mut gpus = Vec::new();
@@ -187,7 +189,7 @@ fn list(nvml: &Nvml) -> Result<(Vec<(u32, DeviceSample)>, Option<String>), NvmlE
     Ok((gpus, refused))
 }
 
-/// What one GPU says of itself. The library counts in PCI bus order, as CUDA does with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+/// One GPU's sample. The library counts in PCI bus order, as CUDA does with CUDA_DEVICE_ORDER=PCI_BUS_ID.
 fn sample(gpu: &Device<'_>) -> Result<DeviceSample, NvmlError> {
     let sampled_at = Instant::now();
     let uuid = gpu.uuid()?;
@@ -217,8 +219,8 @@ fn sample(gpu: &Device<'_>) -> Result<DeviceSample, NvmlError> {
     })
 }
 
-/// What each process holds here; `None` where the driver does not tell processes apart: it does not know the question, may
-/// not answer it, or names a process and not its memory. Any other failure is one of this look.
+/// The memory of each process on this GPU. Returns `None` where the driver does not tell processes apart: the query is
+/// unknown or forbidden, or a process comes without its memory. Any other failure is one of this look.
 fn by_process(gpu: &Device<'_>) -> Result<Option<Vec<(u32, ByteCount)>>, NvmlError> {
     let mut held: BTreeMap<u32, ByteCount> = BTreeMap::new();
     let computing = match gpu.running_compute_processes() {
@@ -231,12 +233,12 @@ fn by_process(gpu: &Device<'_>) -> Result<Option<Vec<(u32, ByteCount)>>, NvmlErr
         ) => return Ok(None),
         Err(error) => return Err(error),
     };
-    // Those that draw hold memory too; they are extra where the driver tells of them.
+    // Graphics processes hold memory too, and are listed separately where the driver lists them.
     for ProcessInfo { pid, used_gpu_memory, .. } in
         computing.into_iter().chain(gpu.running_graphics_processes().unwrap_or_default())
     {
         let UsedGpuMemory::Used(bytes) = used_gpu_memory else { return Ok(None) };
-        // One that does both is listed twice.
+        // A process that computes and draws is listed twice.
         let entry = held.entry(pid).or_default();
         *entry = (*entry).max(ByteCount(bytes));
     }

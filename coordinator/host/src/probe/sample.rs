@@ -1,4 +1,4 @@
-//! One look at a device, and whoever takes it.
+//! One sample of a device, and the trait of probes that take it.
 
 use std::fmt;
 use std::time::Instant;
@@ -6,23 +6,23 @@ use std::time::Instant;
 use model_boss_protocol::{ByteCount, DeviceId};
 use serde::Serialize;
 
-/// Looks at one kind of device. May block; never panics on what the system says.
+/// A probe samples one kind of device. It may block, and never panics on what the system reports.
 pub trait Probe: Send + 'static {
-    /// All its devices now. `leased` are the roots of the process trees that hold leases.
+    /// Samples all its devices. `leased` are the roots of the process trees that hold leases.
     fn sample(&mut self, leased: &[u32]) -> Vec<DeviceSample>;
 
-    /// What is wrong with the probe itself, for people.
+    /// The probe's own fault, as text for people.
     fn problem(&self) -> Option<String> {
         None
     }
 }
 
-/// Why a device cannot be used now, for people.
+/// Why a device cannot be used now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// What it has cannot be read at the moment.
+    /// Its figures cannot be read at the moment, for this reason.
     Unreadable(String),
-    /// Its driver does not list it any more.
+    /// Its driver no longer lists it.
     Lost,
 }
 
@@ -41,39 +41,39 @@ impl fmt::Display for Trouble {
 /// One device at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DeviceSample {
-    /// Which device.
+    /// The device's id.
     pub device: DeviceId,
-    /// What it is called.
+    /// The device's name, for people.
     pub name: String,
-    /// A GPU's identity.
+    /// A GPU's UUID, its identity.
     pub uuid: Option<String>,
-    /// The memory that may be used for models in all.
+    /// The memory that models may use in all.
     pub capacity: Option<ByteCount>,
-    /// Kept free for others.
+    /// The memory kept free for other programs.
     pub reserve: ByteCount,
-    /// In use by anybody.
+    /// The memory in use by any process.
     pub used: Option<ByteCount>,
-    /// In use by each process that could be told apart; of the leased ones, all that could.
+    /// The memory of each process that could be told apart. Leased processes are always among them, if they could be.
     #[serde(skip)]
     pub processes: Vec<(u32, ByteCount)>,
     /// Whether the driver says what each process uses. Some do not (WSL, some MIG, containers).
     pub told_apart: bool,
-    /// What models may keep here while idle (BC-1).
+    /// The memory that idle models may keep here (BC-1).
     #[serde(skip)]
     pub retention: Option<ByteCount>,
-    /// Why it cannot be used now.
+    /// Why the device cannot be used now.
     #[serde(skip)]
     pub trouble: Option<Trouble>,
-    /// Only one model at a time may use it (MM-5).
+    /// Whether only one model at a time may use it (MM-5).
     #[serde(skip)]
     pub exclusive: bool,
-    /// When this was seen.
+    /// The time of the sample.
     #[serde(skip)]
     pub sampled_at: Instant,
 }
 
 impl DeviceSample {
-    /// The same device with everything that changes unknown.
+    /// The same device with every changing figure unknown.
     pub(super) fn without_figures(&self, trouble: Trouble) -> Self {
         Self { used: None, processes: Vec::new(), trouble: Some(trouble), sampled_at: Instant::now(), ..self.clone() }
     }

@@ -1,6 +1,6 @@
-//! A machine that is only played (`serve --simulate`): devices from a file, memory in use as stand-in workers report it.
-//! Edits of the file count at the next look, so that a foreign program can be played too. Knows no processes but those
-//! that report.
+//! A simulated machine (`serve --simulate`): its devices come from a file, the memory in use from reports of fake
+//! workers. Edits of the file count at the next look, so that a test can simulate other programs too. Knows only the
+//! processes that report.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -13,36 +13,36 @@ use serde::Deserialize;
 use super::host::retention;
 use super::{DeviceSample, Probe, Trouble};
 
-/// The memory of a played host whose file does not say.
+/// The memory of a simulated host whose file gives none.
 const HOST_MEMORY: ByteCount = ByteCount::gib(64);
-/// Kept free on each played GPU, as on a real one.
+/// Bytes kept free on each simulated GPU, as on a real one.
 const GPU_RESERVE: ByteCount = ByteCount::mib(256);
 
-/// The file that describes a machine cannot be used.
+/// Why the file that describes a machine cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulationError {
-    /// Not there, or not ours to read.
+    /// The file is absent or not readable.
     #[error("{0} cannot be read")]
     Read(PathBuf, #[source] std::io::Error),
-    /// Not TOML, or not a machine.
+    /// The file is not TOML, or describes no machine.
     #[error("{0} describes no machine")]
     Parse(PathBuf, #[source] toml::de::Error),
-    /// It parses and makes no sense.
+    /// The file parses, but its values make no sense.
     #[error("{0}: {1}")]
     Wrong(PathBuf, String),
 }
 
-/// A played machine and what its workers hold. Shared by the probe and by those who watch workers.
+/// A simulated machine and the memory that its workers hold. Shared by the probe and by the watchers of workers.
 #[derive(Debug)]
 pub struct SimulatedMachine {
     file: PathBuf,
-    /// What idle models may keep on `cpu`, where the operator says.
+    /// The retention budget of `cpu`, where the operator sets one.
     cache: Option<ByteCount>,
     described: Mutex<Described>,
     held: Mutex<HashMap<u32, Vec<(DeviceId, ByteCount)>>>,
 }
 
-/// The last good description, and which state of the file was looked at last.
+/// The last valid description, and the state of the file at the last look.
 #[derive(Debug)]
 struct Described {
     machine: Description,
@@ -51,7 +51,7 @@ struct Described {
 
 type Stamp = (SystemTime, u64);
 
-/// The file.
+/// The content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Description {
@@ -74,17 +74,17 @@ struct PlayedGpu {
     memory: ByteCount,
     name: Option<String>,
     uuid: Option<String>,
-    /// So many of the same.
+    /// The number of identical devices.
     #[serde(default = "one")]
     count: u32,
-    /// In use by programs that hold no lease.
+    /// Memory in use by programs that hold no lease.
     #[serde(default)]
     foreign: ByteCount,
     reserve: Option<ByteCount>,
-    /// The driver does not answer: what is in use is not known.
+    /// Whether the driver gives no answer, so that the memory in use is unknown.
     #[serde(default)]
     silent: bool,
-    /// The driver says what is in use, and not by whom.
+    /// Whether the driver reports the memory in use, but not its processes.
     #[serde(default)]
     blind: bool,
 }
@@ -94,29 +94,29 @@ fn one() -> u32 {
 }
 
 impl SimulatedMachine {
-    /// Reads the file.
+    /// Reads the machine's description from `file`.
     pub fn read(file: &Path, cache: Option<ByteCount>) -> Result<Arc<Self>, SimulationError> {
         let described = Described { machine: Description::read(file)?, stamp: stamp(file) };
         let (file, described) = (file.to_owned(), Mutex::new(described));
         Ok(Arc::new(Self { file, cache, described, held: Mutex::default() }))
     }
 
-    /// Its devices, as a probe sees them.
+    /// A probe of the simulated devices.
     pub fn probe(self: &Arc<Self>) -> Box<dyn Probe> {
         Box::new(SimulatedProbe(Arc::clone(self)))
     }
 
-    /// A worker says what it holds.
+    /// Records the memory that a worker reports.
     pub fn holds(&self, pid: u32, held: Vec<(DeviceId, ByteCount)>) {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).insert(pid, held);
     }
 
-    /// A worker is gone, and what it held with it.
+    /// Removes a worker that is gone, with its memory.
     pub fn gone(&self, pid: u32) {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).remove(&pid);
     }
 
-    /// The description as the file has it now; one that cannot be used leaves the last good one.
+    /// The description as the file has it now; an invalid file leaves the last valid description.
     fn description(&self) -> Description {
         let mut described = self.described.lock().unwrap_or_else(PoisonError::into_inner);
         let now = stamp(&self.file);
@@ -220,7 +220,7 @@ fn stamp(file: &Path) -> Option<Stamp> {
     Some((about.modified().ok()?, about.len()))
 }
 
-/// The probe of a played machine.
+/// The probe of a simulated machine.
 struct SimulatedProbe(Arc<SimulatedMachine>);
 
 impl Probe for SimulatedProbe {

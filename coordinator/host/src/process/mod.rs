@@ -1,4 +1,4 @@
-//! Processes of ours: starting them, so that none outlives the coordinator.
+//! Processes of ours, started so that none of them outlives the coordinator.
 
 mod spawner;
 

@@ -1,7 +1,7 @@
 //! Starts worker processes behind their guards, all on one permanent OS thread.
 //!
-//! A parent-death signal is tied to the *thread* that forked: spawned from a pool thread, a worker would die whenever the
-//! pool lets that thread go. This thread ends only with the process.
+//! A parent-death signal is tied to the *thread* that forked. A worker spawned from a pool thread would die when the
+//! pool ends that thread; this thread ends only with the process.
 
 use std::io;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ pub struct Spawner {
     orders: mpsc::Sender<Order>,
 }
 
-/// What to start. Standard input, output and error are pipes.
+/// A worker to start. Standard input, output and error are pipes.
 #[derive(Clone, Debug)]
 pub struct Launch {
     /// The worker's program.
@@ -32,7 +32,7 @@ pub struct Launch {
     pub argument: &'static str,
     /// The UUIDs of the GPUs it may see, joined by commas; empty for none (RC-16).
     pub visible_gpus: String,
-    /// What it inherits.
+    /// The environment that it inherits.
     pub environment: ChildEnvironment,
 }
 
@@ -52,10 +52,10 @@ impl Spawner {
         std::thread::Builder::new().name("spawner".into()).spawn(move || {
             let _reaper = runtime.enter();
             while let Ok(order) = inbox.recv() {
-                // A runner that was dropped meanwhile drops its lifeline, which ends it.
+                // If the caller is gone, the unsent reply drops the lifeline, which ends the program.
                 let _ = order.reply.send(order.program.spawn());
             }
-            // Every handle is gone, but the children of this thread may not be: it must outlive them.
+            // Every handle is gone, but children of this thread may live: the thread must outlive them.
             loop {
                 std::thread::park();
             }
