@@ -1,4 +1,5 @@
-//! Requests whose time is too short for a cold start are told at once, and the next one finds the model loaded (RC-13).
+//! Admission by time: a request whose deadline is too near for a cold start is refused at once, and its model is
+//! loaded for the next one (RC-13).
 
 use model_boss_protocol::{ApiError, DeviceId, ErrorCode, Priority};
 
@@ -13,8 +14,8 @@ use crate::queue::Residency;
 use crate::slot::SlotState;
 
 impl Scheduler {
-    /// Refuses a request that cannot be answered by its deadline because its model has to be loaded first, and begins
-    /// that load when nobody has to leave for it.
+    /// Refuses a request that cannot be answered by its deadline because its model has to be loaded first. Begins
+    /// that load when no other model has to be evicted for it.
     pub(super) fn admit_by_budget(
         &mut self,
         model: ModelIndex,
@@ -29,7 +30,7 @@ impl Scheduler {
         checked
     }
 
-    /// Whether a request with this deadline can be answered in time, as far as anything was measured.
+    /// Refuses a deadline that cannot be met, as far as load and answer times were measured.
     pub(super) fn check_budget(&self, model: ModelIndex, deadline: Moment) -> Result<(), ApiError> {
         let Some(estimate) = self.cold_start(model) else { return Ok(()) };
         let left = deadline.since(self.now);
@@ -50,8 +51,8 @@ impl Scheduler {
         Err(ApiError::new(ErrorCode::ColdStartExceedsBudget, message).retry_after(estimate.load))
     }
 
-    /// What a request for this model has to expect before and for its answer; `None` when it is loaded, or when nothing
-    /// is known.
+    /// The estimated wait and duration of an answer by this model; `None` when the model is loaded, or when no time
+    /// was measured.
     pub(super) fn cold_start(&self, model: ModelIndex) -> Option<Estimate> {
         let known = &self.catalog[model];
         let loading_for = match known.serving.map(|slot| &self.pool[slot]) {
@@ -64,13 +65,13 @@ impl Scheduler {
         known.history.cold_start(loading_for)
     }
 
-    /// Begins a load for whoever comes next. It gives way to whoever wants the memory (RC-11).
+    /// Begins a load for later requests. Its slot gives way to any model that needs the memory (RC-11).
     pub(super) fn load_ahead(&mut self, model: ModelIndex, priority: Priority) {
         let reason = format!("a request of priority {priority} came too late for it, the next may be in time");
         self.load_for_nobody(model, priority, reason);
     }
 
-    /// Begins a load that nobody waits for, where there is room that nobody who waits needs.
+    /// Begins a load that no request waits for, if the remaining room still suffices for the requests that wait.
     pub(super) fn load_for_nobody(&mut self, model: ModelIndex, priority: Priority, reason: String) {
         let absent = self.queue.residency(model) == Residency::Absent && self.queue.len_of(model) == 0;
         if !absent || self.life != Life::Serving || self.must_rest(model) || self.is_held_up(model) {
@@ -84,12 +85,12 @@ impl Scheduler {
         }
     }
 
-    /// Whether beside these parts there is room for everybody who waits for a load and may go to the same devices.
+    /// Whether these parts leave enough room for all waiting requests that need a load and may use the same devices.
     fn leaves_enough(&self, parts: &Parts) -> bool {
         let may_go = |family: u32, device: &DeviceId| match self.families.iter().find(|(_, id)| **id == family) {
             Some((key, _)) if !key.alone_on.is_empty() => key.alone_on.contains(device),
             Some((key, _)) => key.device == DeviceId::Auto || key.device == *device,
-            // It was never looked at, or is not remembered.
+            // The model was never looked at, or its state was forgotten.
             None => true,
         };
         parts.iter().all(|(device, bytes)| {

@@ -1,4 +1,5 @@
-//! Room being made for a model: who leaves for it, and whose turn it is while they do (RC-18).
+//! Claims: room that is being made for a model, the slots that are evicted for it, and the model's turn until it has
+//! the room (RC-18).
 
 use model_boss_protocol::{DeviceId, SlotId};
 
@@ -11,7 +12,7 @@ use crate::eviction::{self, Right, Usage};
 use crate::reason::LeaveCause;
 
 impl Scheduler {
-    /// Sends the victims away and keeps the turn and the room for this model.
+    /// Evicts the plan's victims, and reserves the turn and the room for this model.
     pub(super) fn make_room(&mut self, ask: &Ask, plan: Plan) {
         let parts = plan.parts();
         let Plan { asker, site, held: _, takes, victims, coming, asks } = plan;
@@ -22,7 +23,7 @@ impl Scheduler {
         let ousted = self.oust(model, &site, &leaving);
         leaving.extend(coming);
         let standing = eviction::standing(&asker, &victims);
-        // In line first: what becomes free is not for those who come later.
+        // The model joins the line first, so that later models cannot take the room that becomes free.
         self.stand_in_line(model, parts, asker.base, asks);
         if asks {
             let asked = self.askable(&site, asker.base).iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
@@ -56,7 +57,7 @@ impl Scheduler {
         }
     }
 
-    /// Ends the claims that a plan for this site with these victims passes over.
+    /// Ends the claims that a plan for this site with these victims overrides.
     fn oust(&mut self, model: ModelIndex, site: &[DeviceId], victims: &[SlotId]) -> Vec<(ModelIndex, Claim)> {
         let alone = self.exclusive_on(model, site);
         let passed_over = |claimant: ModelIndex, claim: &Claim| {
@@ -70,14 +71,15 @@ impl Scheduler {
         models.into_iter().filter_map(|claimant| Some((claimant, self.claims.remove(&claimant)?))).collect()
     }
 
-    /// Gives up the turn; victims that still drain for it stay, and the model goes back into its line.
+    /// Gives up the model's claim. Victims that still drain for it stay loaded, and the model goes back into its
+    /// line.
     pub(super) fn drop_claim(&mut self, model: ModelIndex) {
         if self.release_claim(model) {
             self.queue.set_aside(model, false);
         }
     }
 
-    /// The same for a model that has another turn at once; says whether it had one.
+    /// Gives up the claim of a model that gets another turn at once. Returns whether it had a claim.
     fn release_claim(&mut self, model: ModelIndex) -> bool {
         let Some(claim) = self.claims.remove(&model) else { return false };
         for victim in claim.victims {
@@ -86,7 +88,7 @@ impl Scheduler {
         true
     }
 
-    /// Gives up every claim on a device.
+    /// Gives up all claims on a device.
     pub(super) fn drop_claims_on(&mut self, device: &DeviceId) {
         let on_it = self.claims.iter().filter(|(_, claim)| claim.site.contains(device));
         let models: Vec<ModelIndex> = on_it.map(|(model, _)| *model).collect();

@@ -1,4 +1,5 @@
-//! What clients may start, kept in step between their accounts and the order of the queue; other settings at run time.
+//! Limits per client: accounts and queue order are kept in step with what each client may start. New settings are
+//! applied here too.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::view::{ClientView, RecentView};
 use crate::{Moment, Outcome, Principal, Settings, WaitReason};
 
 impl Scheduler {
-    /// The principal's account, and the priority of what it asks for (RC-3): every order passes here.
+    /// The principal's account, and the priority of its request (RC-3). All orders pass through this function.
     pub(super) fn client_and_priority(
         &mut self,
         principal: &Principal,
@@ -21,7 +22,7 @@ impl Scheduler {
     ) -> (ClientIndex, Priority) {
         let index = self.clients.named(principal, self.now);
         let rule = &self.clients.get(index).rule;
-        // The order of priorities puts the most important first.
+        // `max` takes the less important of the two: the most important priority is the smallest.
         (index, asked.unwrap_or(rule.default_priority).max(rule.max_priority))
     }
 
@@ -43,7 +44,7 @@ impl Scheduler {
         Err(ApiError::new(ErrorCode::ClientLimit, message).retry_after(wait))
     }
 
-    /// Puts a request into the queue at the place of its arrival.
+    /// Puts a request into the queue, ordered by its arrival.
     pub(super) fn enqueue(&mut self, request: Waiting) {
         let client = request.client;
         if request.climb.as_ref().is_some_and(|climb| climb.has_a_choice()) {
@@ -54,7 +55,7 @@ impl Scheduler {
         self.tell_the_queue(client);
     }
 
-    /// Takes a request out of the queue.
+    /// Removes a request from the queue and returns it.
     pub(super) fn dequeue(&mut self, request: RequestId) -> Option<Waiting> {
         let waiting = self.queue.remove(request)?;
         if waiting.climb.is_some() {
@@ -69,7 +70,8 @@ impl Scheduler {
         self.tell_the_queue(client);
     }
 
-    /// Writes down what a dispatched request got. [`Self::client_changed`] has to follow once its slot is free again.
+    /// Records the outcome of a dispatched request in its client's account. [`Self::client_changed`] has to follow
+    /// once its slot is free again.
     pub(super) fn client_ended(&mut self, run: &Running, outcome: Outcome, tokens: Option<u64>) {
         let what = RecentRequest {
             request: run.request.id,
@@ -82,7 +84,7 @@ impl Scheduler {
         self.clients.ended(run.request.client, self.now, what);
     }
 
-    /// The client may be able to start something that it could not before.
+    /// Dispatches the client's waiting requests that its limits held back before and allow now.
     pub(super) fn client_changed(&mut self, client: ClientIndex) {
         if self.tell_the_queue(client) {
             for model in self.queue.models_of(client) {
@@ -92,7 +94,8 @@ impl Scheduler {
         }
     }
 
-    /// Whether the client was held back before and is not any more.
+    /// Updates the queue with the client's limits. Returns whether the client was held back before and is not any
+    /// more.
     fn tell_the_queue(&mut self, client: ClientIndex) -> bool {
         match self.clients.get(client).held_back(self.now) {
             Some(HeldBack::Cooldown { until }) => self.timers.set(Timer::Client(client), until),
@@ -101,7 +104,7 @@ impl Scheduler {
         self.queue.set_standing(client, self.clients.standing(client, self.now))
     }
 
-    /// Takes other settings from now on: what waits and what is loaded stays, and everything is looked at again.
+    /// Replaces the settings. Waiting requests and loaded models stay, and all are considered again.
     pub(super) fn reconfigure(&mut self, settings: Settings) {
         self.queue.reconfigure(queue_limits(&settings), settings.aging_step);
         self.clients.reconfigure(settings.clients.clone(), settings.service_step);
@@ -113,16 +116,16 @@ impl Scheduler {
         }
         let models: Vec<ModelIndex> = self.catalog.iter().map(|(index, _)| index).collect();
         for model in models {
-            // Stay-warm times may be others now.
+            // The new settings may have changed how long idle models stay loaded.
             self.pump(model);
         }
         self.reconsider_at_least(Reconsider::Kinds);
     }
 
-    /// Why a client may start nothing now.
+    /// The limit for which a client may start no request now.
     pub(super) fn why_held_back(&self, client: ClientIndex, now: Moment) -> Option<WaitReason> {
         let known = self.clients.get(client);
-        // The operator is never held back.
+        // Requests of the operator are never held back.
         let client = known.principal.client()?.clone();
         Some(match known.held_back(now)? {
             HeldBack::Concurrency { running, limit } => WaitReason::ClientLimit { client, running, limit },
@@ -130,7 +133,7 @@ impl Scheduler {
         })
     }
 
-    /// Every client that was seen lately, by name.
+    /// All clients seen lately, by name.
     pub fn clients(&self, now: Moment) -> Vec<ClientView> {
         let mut views: Vec<ClientView> = self
             .clients

@@ -1,4 +1,4 @@
-//! Devices that an operator takes away from models and gives back (RC-30).
+//! Devices that an operator closes to models and opens again (RC-30), and devices that disappear.
 
 use std::collections::BTreeSet;
 
@@ -23,8 +23,8 @@ impl Scheduler {
         }
     }
 
-    /// A device that is gone takes its models along: their requests go to other places or wait. Those that can go nowhere
-    /// else are told when it has been away for too long.
+    /// Handles a lost device: its slots stop, and their requests go to other places or wait. A request with no other
+    /// place is refused when the device has been gone for too long.
     fn device_lost(&mut self, name: &DeviceId) {
         let (now, patience) = (self.now, self.settings.device_patience);
         let Some(device) = self.devices.get_mut(name) else { return };
@@ -44,14 +44,14 @@ impl Scheduler {
                 let model = self.name_of(slot);
                 let reason = format!("{name} is gone: its driver does not list it any more");
                 self.decisions.record(now, Verdict::Unload, &model, None, vec![reason]);
-                // Nothing that runs there can end well, so nothing is waited for.
+                // No request on a lost device can end well, so the slot stops without a drain.
                 self.stop_slot(slot, LeaveCause::DeviceLost);
             }
         }
         self.memory_changed();
     }
 
-    /// Closes a device to loads and sends its models away, the pinned ones too; busy ones end their requests first.
+    /// Closes a device to loads and evicts its models, pinned ones included. Busy models finish their requests first.
     pub(super) fn free_device(&mut self, request: RequestId, name: &DeviceId) {
         if self.is_known(request) {
             return;
@@ -82,7 +82,7 @@ impl Scheduler {
         self.memory_changed();
     }
 
-    /// Lets models onto the device again.
+    /// Opens a closed device to loads again.
     pub(super) fn open_device(&mut self, request: RequestId, name: &DeviceId) {
         if self.is_known(request) {
             return;

@@ -1,5 +1,5 @@
-//! Models that are forgotten: what is remembered of a model ends with its use, so that names that clients make up as they
-//! go, by loading from paths or by renaming manifests, take no memory for ever.
+//! Forgetting of models, so that memory stays bounded while clients load from ever new paths or manifests are
+//! renamed. The state of a model is dropped some time after its last use.
 
 use std::time::Duration;
 
@@ -7,22 +7,23 @@ use super::state::{LEAST_WAIT, Scheduler, Timer};
 use crate::catalog::ModelIndex;
 use crate::{Effect, Moment};
 
-/// Those in use are not looked at more often, whatever the settings say.
+/// The shortest time between two searches for unused models, whatever the settings say.
 const LEAST_LOOK: Duration = Duration::from_secs(1);
 
 impl Scheduler {
-    /// A model named by its path gives its place to others when it is not used any more.
+    /// A model named by its path may be forgotten once it is unused.
     pub(super) fn not_used_any_more(&mut self, model: ModelIndex) {
         let known = &mut self.catalog[model];
         known.used_at = self.now;
         if known.description.named.is_some() {
-            // It may be the one that is too many.
+            // This model may exceed the count of unused ones that are remembered.
             self.timers.set(Timer::Forget, self.now + LEAST_WAIT);
         }
     }
 
-    /// Takes those models off the list that clients named by their path and nobody used for long, and beyond a count those
-    /// that were not used for longest. The shell is told, and takes them out of its catalog unless they were named again.
+    /// Forgets models that clients named by their path and that were unused for long. Beyond a limit of count, those
+    /// unused for longest go first. The shell removes them from its catalog too, unless they were named again
+    /// meanwhile.
     pub(super) fn forget_path_models(&mut self) {
         let named = self.catalog.iter().filter(|(_, model)| model.listed && model.description.named.is_some());
         let named: Vec<(Moment, ModelIndex)> = named.map(|(index, model)| (model.used_at, index)).collect();
@@ -50,8 +51,9 @@ impl Scheduler {
         }
     }
 
-    /// Forgets the models that left first, beyond those that are remembered, with everything that is kept by their place.
-    /// One that still ends what it works on is forgotten at a later change of the catalog.
+    /// Forgets models that the catalog no longer lists, oldest departure first, beyond the number that is remembered.
+    /// All state indexed by such a model goes too. A model that still finishes requests is forgotten at a later
+    /// change of the catalog.
     pub(super) fn forget_models_that_left(&mut self) {
         for model in self.catalog.left_beyond(self.settings.left_models_kept) {
             if !self.nothing_uses(model) {
@@ -66,7 +68,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether no slot, no request and no plan holds this model.
+    /// Whether no slot, request or plan refers to this model.
     fn nothing_uses(&self, model: ModelIndex) -> bool {
         let known = &self.catalog[model];
         known.serving.is_none()

@@ -1,5 +1,5 @@
-//! Requests that may be served in several places: which rung they go to, and on to the next when one cannot answer (TR-2).
-//! And rungs elsewhere, which need no slot.
+//! Requests with several rungs: the choice of a rung, and the next rung when one cannot answer (TR-2). Rungs of cloud
+//! providers are dispatched here too, since they need no slot.
 
 use std::ops::Bound;
 use std::time::Duration;
@@ -17,16 +17,16 @@ use crate::queue::{Head, Purpose, Residency, Waiting};
 use crate::slot::SlotState;
 use crate::{Effect, Moment, Outcome, Submission, Verdict};
 
-/// Waiting requests whose rungs are looked at again at once; the others have their turn the next time.
+/// The number of waiting requests whose rungs are reconsidered in one event; the others follow in the next.
 const RUNGS_AT_ONCE: usize = 64;
-/// What a load is thought to take before one was measured, beside a second for each GiB.
+/// The fixed part of a load's estimated time before one was measured; a second for each GiB is added.
 const LOAD_BEGINS: Duration = Duration::from_secs(1);
-/// What an answer is thought to take before one was measured.
+/// The estimated time of an answer before one was measured.
 const ANSWER: Duration = Duration::from_secs(2);
-/// A provider that says when to come again is believed up to this.
+/// The longest pause that a provider's `Retry-After` can impose.
 const LONGEST_REST: Duration = Duration::from_secs(3_600);
 
-/// What a request needs from a rung.
+/// Capabilities and limits that a request needs of a rung.
 #[derive(Clone, Copy)]
 pub(super) struct Needs {
     pub(super) category: Category,
@@ -34,7 +34,7 @@ pub(super) struct Needs {
     pub(super) deadline: Option<Moment>,
 }
 
-/// The rung chosen, where it leads, and what was known of all of them.
+/// The chosen rung, its target, and the state of all rungs at the choice.
 pub(super) struct Chosen<'a> {
     pub(super) index: usize,
     pub(super) choice: RungChoice,
@@ -44,7 +44,7 @@ pub(super) struct Chosen<'a> {
 /// A request that no rung can answer.
 pub(super) struct Stranded {
     pub(super) waiting: Waiting,
-    /// What it is to be told.
+    /// The error for its client.
     pub(super) error: ApiError,
 }
 
@@ -53,7 +53,7 @@ fn stranded(waiting: Waiting, error: ApiError) -> Box<Stranded> {
 }
 
 impl Scheduler {
-    /// Where a request goes that may go to several places, or elsewhere.
+    /// Admits a request with several rungs, or with one at a cloud provider.
     pub(super) fn admit_to_ladder(
         &mut self,
         submission: &Submission,
@@ -65,7 +65,7 @@ impl Scheduler {
         let (at, choice) = match self.choose_rung(ladder, needs, &[]) {
             Ok(Chosen { index, choice, .. }) => (index, choice),
             Err(error) => {
-                // The next request may be in time.
+                // A later request may have more time.
                 if error.code == ErrorCode::ColdStartExceedsBudget
                     && let Target::Local(name) = &ladder.first.target
                     && let Some(model) = self.catalog.resolve(name.as_str())
@@ -77,7 +77,7 @@ impl Scheduler {
         };
         let climb = Climb { ladder: ladder.clone(), at, choice, category: *category, failed: Vec::new() };
         let model = self.entry_of(climb.target())?;
-        // Whatever kind of rung it is, this is the one door to the queue.
+        // Both kinds of rung pass the same limits of the queue.
         self.admit_to_queue(model, priority)?;
         self.admit_client(client)?;
         if at > 0 {
@@ -86,7 +86,7 @@ impl Scheduler {
         Ok((model, Some(Box::new(climb))))
     }
 
-    /// The best rung for a request that those in `failed` could not answer.
+    /// The best rung for a request, without the rungs in `failed`, which could not answer it.
     pub(super) fn choose_rung<'a>(
         &self,
         ladder: &'a Ladder,
@@ -105,7 +105,7 @@ impl Scheduler {
         Ok(Chosen { index, choice, states })
     }
 
-    /// What is known of a rung now.
+    /// The present state of a rung.
     fn rung_state(&self, rung: &Rung, needs: Needs) -> RungState {
         let checked = match &rung.target {
             Target::Local(name) => self.standing_of(name, needs),
@@ -154,7 +154,7 @@ impl Scheduler {
         Ok(RungState::Resting { wait: wait.saturating_add(standing.expected()), why: message })
     }
 
-    /// How a model stands for one more request of this priority.
+    /// The state of a model with regard to one more request of this priority.
     fn standing(&self, model: ModelIndex, priority: Priority) -> Result<Standing, ApiError> {
         let known = &self.catalog[model];
         let slot = known.serving.map(|slot| &self.pool[slot]);
@@ -189,7 +189,7 @@ impl Scheduler {
         })
     }
 
-    /// How long the requests before a new one will take.
+    /// The estimated time that the requests before a new one take.
     fn turns(&self, model: ModelIndex, running: usize) -> Duration {
         let known = &self.catalog[model];
         let places = known.max_concurrent();
@@ -198,14 +198,14 @@ impl Scheduler {
         mean.mul_f64(before as f64 / places as f64)
     }
 
-    /// How long a load takes: measured, else guessed by size.
+    /// The time that a load takes: measured, else estimated by size.
     fn load_of(&self, model: ModelIndex) -> Duration {
         let known = &self.catalog[model];
         let gibs = known.description.size.bytes.0 as f64 / f64::from(1 << 30);
         known.history.expected_load().unwrap_or_else(|| LOAD_BEGINS.saturating_add(Duration::from_secs_f64(gibs)))
     }
 
-    /// The catalog's entry for what a rung leads to.
+    /// The catalog's entry for a rung's target.
     fn entry_of(&mut self, target: &Target) -> Result<ModelIndex, ApiError> {
         match target {
             Target::Local(name) => self.catalog.resolve(name.as_str()).ok_or_else(|| self.not_found(name.as_str())),
@@ -217,8 +217,8 @@ impl Scheduler {
         }
     }
 
-    /// Takes a request whose rung cannot answer to the best of its other rungs; gives it back, with what it is to be told,
-    /// when there is none.
+    /// Moves a request whose rung cannot answer to the best of its other rungs. If there is none, returns the request
+    /// with the error for its client.
     pub(super) fn climb_on(&mut self, mut waiting: Waiting, error: ApiError) -> Result<(), Box<Stranded>> {
         if waiting.purpose != Purpose::Inference || self.life != Life::Serving {
             return Err(stranded(waiting, error));
@@ -227,7 +227,7 @@ impl Scheduler {
         let at = climb.at;
         climb.failed.push((at, error.clone()));
         if climb.failed.len() > climb.ladder.rest.len() {
-            // Nothing is left. The last error stands for itself where there was only one.
+            // No rung is left. A ladder of one rung answers with that rung's own error.
             let only = climb.ladder.rest.is_empty();
             let all = self.choose_rung(&climb.ladder, needs(&waiting, &climb), &climb.failed).err();
             waiting.climb = Some(climb);
@@ -245,7 +245,8 @@ impl Scheduler {
         self.stand_on(waiting, index, choice)
     }
 
-    /// A rung failed that may work again: those go on at once who have another that works now, the others wait for it.
+    /// Handles a rung that failed but may recover: requests with another usable rung move to it at once, the others
+    /// wait.
     pub(super) fn climb_where_possible(&mut self, model: ModelIndex, error: &ApiError) {
         for request in self.queue.ids_of(model) {
             let works = self.queue.get(request).is_some_and(|waiting| {
@@ -264,8 +265,8 @@ impl Scheduler {
         }
     }
 
-    /// Requests whose model's load has not begun go to a rung that is loaded, or being loaded, by now. They keep their
-    /// places; what is loaded is not left again, so nothing goes back and forth.
+    /// Moves requests whose model's load has not begun to a rung that is loaded or loading by now. They keep their
+    /// places in the queue. A loaded rung is never left again, so no request moves back and forth.
     pub(super) fn reconsider_rungs(&mut self) {
         if self.life != Life::Serving {
             return;
@@ -299,7 +300,7 @@ impl Scheduler {
         }
     }
 
-    /// Puts a request that waits no more onto another rung, at the place of its arrival.
+    /// Queues a request, which waits nowhere at present, for another rung at the place of its arrival.
     fn stand_on(&mut self, mut waiting: Waiting, index: usize, choice: RungChoice) -> Result<(), Box<Stranded>> {
         let Some(mut climb) = waiting.climb.take() else {
             let error = ApiError::new(ErrorCode::Internal, "a request without a ladder was to change its rung");
@@ -321,7 +322,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// What a request was sent to cannot answer it, and nothing was sent on.
+    /// The target of a dispatched request failed before any byte of the answer was sent to the client.
     pub(super) fn rung_failed(&mut self, request: RequestId, error: ApiError) {
         let Some(run) = self.running.remove(&request) else { return };
         self.client_ended(&run, Outcome::LostBeforeAnswer, None);
@@ -345,10 +346,10 @@ impl Scheduler {
         self.reconsider_at_least(Reconsider::Kinds);
     }
 
-    /// A provider gave no answer: why, and for how long it is left alone, is remembered.
+    /// Remembers why a provider gave no answer, and until when it gets no requests.
     fn provider_failed(&mut self, provider: ModelIndex, request: RequestId, error: &ApiError) {
         let mut reasons = vec![error.message.clone()];
-        // Limits of ours are for one request or one client: others may ask the provider all the same.
+        // Our own limits concern one request or one client: others may still ask the provider.
         let is_ours = matches!(error.code, ErrorCode::ClientLimit | ErrorCode::Overloaded);
         if let Some(wait) = error.retry_after.filter(|_| !is_ours) {
             let wait = wait.min(LONGEST_REST);
@@ -359,7 +360,7 @@ impl Scheduler {
         self.decisions.record(self.now, Verdict::Refuse, self.catalog[provider].id(), Some(request), reasons);
     }
 
-    /// Sends out what waits for a provider, as far as its clients may.
+    /// Dispatches the requests that wait for a provider, within their clients' limits.
     pub(super) fn pump_cloud(&mut self, entry: ModelIndex) {
         loop {
             self.queue.refresh(entry, self.now);
@@ -391,7 +392,7 @@ impl Scheduler {
     }
 }
 
-/// Which rung a request stands on.
+/// The rung that a request waits for.
 pub(super) fn rung_of(request: &Waiting) -> RungChoice {
     request.climb.as_ref().map_or(RungChoice::NONE, |climb| climb.choice.clone())
 }

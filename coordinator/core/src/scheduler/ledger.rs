@@ -1,5 +1,5 @@
-//! The ledger's store out of reach (fail static): what is loaded serves on, nothing is loaded, and nobody is sent away for
-//! memory. Whoever waits for a cold model is told when its patience is over.
+//! Behaviour while the ledger's store cannot be reached (fail static). Loaded models serve on, no model is loaded,
+//! and none is evicted for memory. A request for a cold model is refused when its patience is over.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::catalog::ModelIndex;
 use crate::queue::{Residency, Waiting};
 use crate::{LedgerState, Moment, Verdict, WaitReason};
 
-/// A store that is away is worth another question after this.
+/// The pause before an unreachable store is asked again.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 
 impl Scheduler {
@@ -23,7 +23,7 @@ impl Scheduler {
             return;
         }
         if was_open {
-            // Those who drain for room that cannot be taken now had better serve.
+            // Room for a load cannot be taken now, so models that drain for one go on serving.
             let claimants: Vec<ModelIndex> = self.claims.keys().copied().collect();
             claimants.into_iter().for_each(|model| self.drop_claim(model));
             self.call_off_second_try();
@@ -36,7 +36,7 @@ impl Scheduler {
         self.ledger.state == LedgerState::Open
     }
 
-    /// What a load waits for while it is not.
+    /// The wait reason of a load while the ledger cannot be reached.
     pub(super) fn why_no_ledger(&self) -> Option<WaitReason> {
         match &self.ledger.state {
             LedgerState::Open => None,
@@ -47,12 +47,12 @@ impl Scheduler {
         }
     }
 
-    /// Somebody waits for a cold model.
+    /// Starts the timer of patience: a request waits for a cold model.
     pub(super) fn begin_patience(&mut self) {
         self.timers.set_if_unset(Timer::Patience, self.now + self.settings.ledger_patience);
     }
 
-    /// The next look is due when the first of those who wait is over its patience.
+    /// Sets the timer to the moment when the first waiting request runs out of patience.
     fn watch_patience(&mut self) {
         if self.is_ledger_open() || self.life != Life::Serving {
             return;
@@ -64,7 +64,7 @@ impl Scheduler {
         }
     }
 
-    /// Tells those who waited too long for a store that is away.
+    /// Refuses the requests that waited too long for an unreachable store.
     pub(super) fn end_patience(&mut self) {
         if self.is_ledger_open() {
             return;
@@ -83,7 +83,7 @@ impl Scheduler {
         self.watch_patience();
     }
 
-    /// How much longer a request that came at this moment waits for the ledger.
+    /// The remaining time that a request of this arrival waits for the ledger.
     fn patience_left(&self, arrival: Moment) -> Duration {
         self.settings.ledger_patience.saturating_sub(self.ledger.waited(arrival, self.now))
     }
@@ -92,7 +92,7 @@ impl Scheduler {
         self.queue.residency(model) == Residency::Absent
     }
 
-    /// What somebody is told who cannot wait for the ledger any longer.
+    /// The error of a request that cannot wait for the ledger any longer.
     pub(super) fn no_ledger(&self, model: ModelIndex) -> ApiError {
         let name = self.catalog[model].id();
         let (code, why, again) = match &self.ledger.state {

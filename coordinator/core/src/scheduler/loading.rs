@@ -1,4 +1,4 @@
-//! How a cold model gets its load: at once, when room was made, or when it is its turn (RC-6, RC-7, MM-7).
+//! Loads of cold models: at once, after room was made, or in their turn (RC-6, RC-7, MM-7).
 
 use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode, ModelId, Priority, RequestId, SlotId};
 
@@ -14,8 +14,8 @@ use crate::slot::Filling;
 use crate::{Verdict, WaitReason};
 
 impl Scheduler {
-    /// `get_or_load`'s second half: a model that somebody waits for and no slot serves gets a load, or room for one, or
-    /// waits on. Why it waits is worked out when somebody asks ([`Self::why_no_load`]).
+    /// The second half of `get_or_load`, for a model with waiting requests and no slot that serves. It gets a load,
+    /// or room for one, or waits on. The reason for a wait is computed only on demand, by [`Self::why_no_load`].
     pub(super) fn consider(&mut self, model: ModelIndex) -> Looked {
         self.queue.refresh(model, self.now);
         let wanted = self.queue.residency(model) == Residency::Absent && self.queue.best(model, self.now).is_some();
@@ -33,7 +33,7 @@ impl Scheduler {
         let ask = self.ask_of(model);
         let sites = self.sites(&ask);
         self.note_likeness(&ask, sites.as_deref().unwrap_or_default());
-        // Where no site has a turn there is nothing to offer, and nothing to work out.
+        // Without a turn at any site there is no offer to compute.
         let offer = |sites: Vec<Site>| {
             if self.is_no_turn_at(&ask, &sites) { Offer::No(Vec::new()) } else { self.offer_at(&ask, sites) }
         };
@@ -62,7 +62,7 @@ impl Scheduler {
         Looked::Alone
     }
 
-    /// Puts a model that wants a load among those that are like it.
+    /// Groups a model that wants a load with the models whose loads meet the same conditions.
     fn note_likeness(&mut self, ask: &Ask, sites: &[Site]) {
         let known = &self.catalog[ask.model].description;
         let streams = ask.estimate.streamed.is_some();
@@ -87,7 +87,7 @@ impl Scheduler {
         self.queue.set_likeness(ask.model, family, least);
     }
 
-    /// What a model that wants a load waits for.
+    /// The wait reason of a model that wants a load.
     pub(super) fn why_no_load(&self, model: ModelIndex) -> WaitReason {
         let ask = self.ask_of(model);
         if let Some(reason) = self.why_held_up(model) {
@@ -111,12 +111,12 @@ impl Scheduler {
                 let reason = blocked.into_iter().next().map(|(site, why)| self.reason(&ask, &site, why));
                 reason.unwrap_or(WaitReason::Queued)
             }
-            // Time has passed since it was looked at; the next look takes it.
+            // The situation changed since the model was last considered; the next consideration begins the load.
             Ok(Offer::Now(_) | Offer::Coming | Offer::After(_)) => WaitReason::Queued,
         }
     }
 
-    /// What is waited for where no device can take the model as it stands.
+    /// The wait reason when no device can take the model at present.
     pub(super) fn why_no_place(&self, ask: &Ask, error: PlacementError) -> WaitReason {
         match error {
             PlacementError::Closed { device } => WaitReason::DeviceClosed { device },
@@ -156,7 +156,7 @@ impl Scheduler {
         }
     }
 
-    /// A failed model and a refused lease are not tried again before their time.
+    /// Whether a model is in backoff after a failed load or a refused lease.
     pub(super) fn must_rest(&mut self, model: ModelIndex) -> bool {
         let known = &mut self.catalog[model];
         let failed = known.failures.waits_until(self.now);
@@ -191,7 +191,8 @@ impl Scheduler {
             NoRoom::Blocked { by, .. } => by.look_again,
             _ => None,
         });
-        // What its slots grow into by time is a right of all that are alike; what its age gives a request is its own.
+        // Preemption rights that a slot's age grants hold for all models of a kind. A right by a request's age holds
+        // for that request alone.
         if let Some(at) = look_again.min() {
             self.timers.set_if_earlier(Timer::Rights, at);
         }
@@ -243,7 +244,7 @@ impl Scheduler {
         }
     }
 
-    /// Begins a load where there is room, for a request or for nobody yet.
+    /// Begins a load where there is room, for a request or ahead of one.
     pub(super) fn begin_load(
         &mut self,
         ask: &Ask,
@@ -252,7 +253,7 @@ impl Scheduler {
         priority: Priority,
         reason: String,
     ) {
-        // It leaves its line before it gives up its claim: nothing goes into the line and out again.
+        // The model leaves its line before it gives up its claim, so that it does not join the line again in between.
         self.queue.set_residency(ask.model, Residency::Coming);
         match self.begin_filling(ask, parts, cause, priority, reason) {
             Some(slot) => self.catalog[ask.model].serving = Some(slot),
@@ -260,7 +261,7 @@ impl Scheduler {
         }
     }
 
-    /// Charges the parts and asks the ledger for them.
+    /// Charges the parts to their devices and asks the ledger for a lease.
     pub(super) fn begin_filling(
         &mut self,
         ask: &Ask,

@@ -1,5 +1,5 @@
-//! Who is looked at after what: the one that goes next, the first of each kind, or everybody, within the budget of an event
-//! (RC-6).
+//! Which waiting models are considered for a load after an event, within the budget of that event (RC-6). It is the
+//! next in line, the first of each kind, or all.
 
 use model_boss_protocol::{Priority, SlotId};
 
@@ -11,7 +11,7 @@ use crate::placement::Site;
 use crate::queue::{Likeness, Wanting};
 use crate::{MaxLoaded, eviction};
 
-/// More kinds than these are not asked one by one.
+/// With more kinds than this, they are no longer considered one by one.
 const KINDS_AT_ONCE: usize = 16;
 
 impl Scheduler {
@@ -22,9 +22,9 @@ impl Scheduler {
         self.unlooked.models.extend(self.claims.keys());
     }
 
-    /// A slot ended a request. If it is as busy and as important as before, only the one that goes next may have come to
-    /// precede all that wait for the slot's model; else anybody may take it now. No other slot has changed, so those that may
-    /// not take this one need no look.
+    /// Considers the models that may take a slot which ended a request. If its load and importance are as before,
+    /// only the next in line may have come to precede those waiting for the slot's model. Otherwise any model may
+    /// take it now. No other slot changed, so models that may not take this one are skipped.
     pub(super) fn look_who_may_take(&mut self, id: SlotId, as_before: bool) {
         if !self.may_make_way(id) {
             return;
@@ -46,7 +46,7 @@ impl Scheduler {
             }
             return;
         }
-        // With very many kinds it costs less to look at some of them now and at the others by ticks.
+        // With very many kinds it is cheaper to consider some now and the others in later ticks.
         if self.queue.kinds().nth(KINDS_AT_ONCE).is_some() {
             return self.reconsider_at_least(Reconsider::Kinds);
         }
@@ -60,15 +60,15 @@ impl Scheduler {
         }
     }
 
-    /// How important the room being made on a slot's devices is: only what is more important goes before it. A place among
-    /// the models of a category may be had beside it.
+    /// The importance of the claim on a slot's devices: only more important models go before it. A place among the
+    /// models of a category may be had without that claim's room.
     fn turn_beside(&self, id: SlotId) -> Option<Priority> {
         let here = |claim: &&Claim| self.pool[id].parts.iter().any(|(device, _)| claim.site.contains(device));
         let claims = self.claims.values().filter(|_| self.settings.max_loaded == MaxLoaded::Auto);
         claims.filter(here).map(|claim| claim.standing).min()
     }
 
-    /// Time changed something for a model and for nobody else.
+    /// Considers one model for which the passing of time changed something, and no other model.
     pub(super) fn look_at_by_itself(&mut self, model: ModelIndex) {
         self.back_in_line(model);
         self.unlooked.models.insert(model);
@@ -79,12 +79,12 @@ impl Scheduler {
         self.queue.best(model, self.now).map(|head| (head.key, model))
     }
 
-    /// A model does not wait for something of its own any more.
+    /// The model no longer waits for a condition of its own, and joins its line again.
     pub(super) fn back_in_line(&mut self, model: ModelIndex) {
         self.queue.set_aside(model, self.claims.contains_key(&model));
     }
 
-    /// Looks at the kinds that are left, the one that goes first before the others, and then at the next of the round.
+    /// Considers the remaining kinds, the next in line first, and then the next models of the round.
     pub(super) fn look_on(&mut self, budget: &mut Budget) {
         if (!self.unlooked.is_empty() || self.round.is_some()) && self.all_are_held_up() {
             self.round = None;
@@ -92,12 +92,12 @@ impl Scheduler {
         }
         while budget.is_left() && !self.unlooked.is_empty() {
             if !self.has_a_turn() {
-                // The end of each load brings the next look.
+                // The end of each running load triggers the next look.
                 return self.unlooked.clear();
             }
             self.look_at_first_unlooked(budget);
         }
-        // What makes two models alike is a reckoning; a round through all of them holds whatever it overlooks.
+        // Two models count as alike by an approximation; a round through all models catches what it overlooks.
         while budget.is_left()
             && let Some(from) = self.round
         {
@@ -109,7 +109,8 @@ impl Scheduler {
         }
     }
 
-    /// Whether nobody can get a load now, whatever room there is. What ends that brings the next look.
+    /// Whether no model can get a load now, however much room there is. The event that ends this state triggers the
+    /// next look.
     fn all_are_held_up(&mut self) -> bool {
         if !self.is_ledger_open() && self.queue.anyone_waits_for_a_load() {
             self.begin_patience();
@@ -120,7 +121,7 @@ impl Scheduler {
         self.life != Life::Serving || !self.is_ledger_open() || self.second_try.is_some()
     }
 
-    /// Looks at whoever goes first of those that were not looked at yet.
+    /// Considers the first in line among the models that were not considered yet.
     pub(super) fn look_at_first_unlooked(&mut self, budget: &mut Budget) {
         let mut first: Option<(Wanting, Option<Likeness>)> = None;
         let queue = &mut self.queue;
@@ -148,7 +149,7 @@ impl Scheduler {
             }
             Looked::Passed | Looked::Alone => {}
         }
-        // Whoever is still the first of its kind was not helped.
+        // If the same model is still the first of its kind, it was not helped.
         if let Some(kind) = kind
             && self.queue.first_alike(self.now, kind).is_some_and(|(_, first)| first == model)
         {
@@ -156,13 +157,13 @@ impl Scheduler {
         }
     }
 
-    /// Looks at a model and takes that from the budget.
+    /// Considers a model and charges the look to the budget.
     pub(super) fn spend(&mut self, model: ModelIndex, budget: &mut Budget) -> Looked {
         let looked = self.consider(model);
         match looked {
             Looked::Passed => budget.passes = budget.passes.saturating_sub(1),
             Looked::Blocked => budget.looks = budget.looks.saturating_sub(1),
-            // What it does with its right takes longer than looks do.
+            // Acting on its right costs more than a look, so it uses up the budget.
             Looked::Alone => budget.looks = 0,
         }
         looked
@@ -177,14 +178,14 @@ impl Scheduler {
         device.loading.is_none_or(|slot| self.is_unwanted(slot))
     }
 
-    /// Whether each of these sites has a device where another model is being loaded, and the ask has no turn of its own.
+    /// Whether at each of these sites a device is loading another model, and the ask has no turn of its own.
     pub(super) fn is_no_turn_at(&self, ask: &Ask, sites: &[Site]) -> bool {
         let waits = |name| self.devices.get(name).is_some_and(|device| !self.is_its_turn(device));
         !self.claims.contains_key(&ask.model) && sites.iter().all(|site| site.iter().any(waits))
     }
 
-    /// Whether anybody could get a load in the place of this slot now, as far as turns go. Where nobody could, the end of the
-    /// load that has the turn brings the next look.
+    /// Whether any model could get a load in the place of this slot now, as far as turns go. If not, the end of the
+    /// load that has the turn triggers the next look.
     pub(super) fn may_make_way(&self, id: SlotId) -> bool {
         let slot = &self.pool[id];
         let devices = slot.parts.iter().map(|(device, _)| device).chain(&slot.exclusive);

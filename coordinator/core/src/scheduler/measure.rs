@@ -1,4 +1,4 @@
-//! What workers really use: charged, and learned for the next load (RC-20).
+//! Measured memory use of workers: charged to devices, and learned for the next load (RC-20).
 
 use model_boss_protocol::{ByteCount, DeviceId, Generation, SlotId};
 
@@ -7,14 +7,14 @@ use crate::device::Device;
 use crate::slot::SlotState;
 use crate::{Effect, Footprint, SizeRule, split};
 
-/// Footprints are learned in whole steps, so that the noise of a probe is no news.
+/// Footprints are learned in whole steps, so that noise of a probe is not taken for a change.
 const STEP: u64 = 16 << 20;
 
-/// What a load that ran out of memory is taken to need beyond what it had.
+/// The factor on the given memory that a load is taken to need after it ran out of memory.
 const MORE_AFTER_OUT_OF_MEMORY: f64 = 1.25;
 
 impl Scheduler {
-    /// The probe's figures for a worker that is ready.
+    /// Charges the probe's figures for a worker that is ready.
     pub(super) fn measured(&mut self, id: SlotId, generation: Generation, seen: &[(DeviceId, ByteCount)]) {
         let Some(slot) = self.pool.current(id, generation) else { return };
         if !matches!(slot.state, SlotState::Ready(_)) {
@@ -35,13 +35,13 @@ impl Scheduler {
             self.devices.raise(&device, more);
             self.accounts_changed = true;
         }
-        // What a streamed model takes says what it was given, not what it needs.
+        // A streamed model's use shows how much it was given, not how much it needs.
         if all_seen && used > ByteCount::ZERO && !self.pool[id].layers.stream {
             self.learn(id, used);
         }
     }
 
-    /// What was learned in earlier lives of the process.
+    /// Restores footprints that earlier runs of the process learned.
     pub(super) fn remember(&mut self, footprints: Vec<Footprint>) {
         for footprint in footprints {
             if let Some(model) = self.catalog.resolve_any(&footprint.model) {
@@ -52,20 +52,20 @@ impl Scheduler {
         self.memory_changed();
     }
 
-    /// A load ran out of memory: it needs more than it was given, at most all there is. Says whether the next one will be
-    /// given more; what a manifest states, and what a streamed model was given, stays.
+    /// Learns from a load that ran out of memory: it needs more than it was given, at most all there is. Returns
+    /// whether the next load gets more. Manifest sizes and the sizes of streamed models stay as they are.
     pub(super) fn learn_from_out_of_memory(&mut self, id: SlotId) -> bool {
         let slot = &self.pool[id];
         if slot.size_rule == SizeRule::Manifest || slot.layers.stream {
             return false;
         }
         let had: ByteCount = slot.parts.iter().map(|&(_, bytes)| bytes).sum();
-        // Another revision is another load.
+        // A new revision of the model has a load of its own.
         self.learn(id, had.scaled(MORE_AFTER_OUT_OF_MEMORY)).is_none_or(|next| next > had)
     }
 
-    /// Never more than its devices have: then the next load is tried with all of it. What was noted, where the files are
-    /// still the same.
+    /// Learns a size, capped at its devices' memory, so that the next load is tried with all of it. Returns the
+    /// learned size if the model's files are unchanged.
     fn learn(&mut self, id: SlotId, bytes: ByteCount) -> Option<ByteCount> {
         let slot = &self.pool[id];
         let known = &self.catalog[slot.model];

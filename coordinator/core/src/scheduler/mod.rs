@@ -1,5 +1,5 @@
-//! The scheduler: takes each input, keeps queue, pool and devices in step, and says what is to be done. Knows no clock
-//! and no I/O. Its state lies in [`state`]; the other modules are its rules, by what they are about.
+//! The scheduler applies each input to queue, pool and devices, and returns the effects to carry out. It has no clock
+//! and no I/O. Its state lies in [`state`]; the other modules are its rules, by subject.
 
 mod budget;
 mod claims;

@@ -1,5 +1,6 @@
-//! Moves of loaded models (DM-5): a second copy is loaded, takes over in one step, and the first one ends what it has
-//! and leaves. The same way serves a load with a larger context (RC-29). Whatever fails, the first copy serves on.
+//! Moves of loaded models between devices (DM-5). A second copy is loaded and takes over in one step; the first copy
+//! finishes its requests and stops. A load with a larger context works the same way (RC-29). If the second copy
+//! fails, the first one serves on.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::reason::LeaveCause;
 use crate::slot::SlotState;
 use crate::{Effect, Principal, Verdict};
 
-/// A ledger that keeps refusing the second copy is asked for this long.
+/// How long a move goes on asking a ledger that refuses the second copy's lease.
 const LEASE_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Scheduler {
@@ -101,7 +102,7 @@ impl Scheduler {
         }
     }
 
-    /// Begins a move that has room, makes room where it may, and ends one that has none.
+    /// Begins a move that has room, makes room where that is allowed, or ends a move that has none.
     pub(super) fn consider_move(&mut self, model: ModelIndex) {
         let Some(moving) = self.moves.get(&model) else { return };
         let rests = moving.again_at.is_some_and(|at| at > self.now);
@@ -158,8 +159,9 @@ impl Scheduler {
         }
     }
 
-    /// Loads a model that serves with too little context, or elsewhere than wanted, again (RC-29): beside its first copy
-    /// where both fit. Says whether that was begun; if not, the first copy has to leave before.
+    /// Reloads a model that serves with too little context or on another device than wanted (RC-29). The second copy
+    /// is loaded beside the first where both fit. Returns whether that was begun; if not, the first copy has to stop
+    /// before.
     pub(super) fn reload_beside(&mut self, wanted: &LoadRequest<'_>, ask: &Ask, before: LoadWish) -> bool {
         let Ok(Offer::Now(parts)) = self.offer(ask) else { return false };
         let LoadRequest { id: request, priority, .. } = *wanted;
@@ -184,13 +186,13 @@ impl Scheduler {
         true
     }
 
-    /// The slot became ready: if it is a second copy, it takes over in this step and the first one drains.
+    /// If the slot that became ready is a second copy, it takes over in this step and the first copy drains.
     pub(super) fn take_over(&mut self, id: SlotId) {
         let model = self.pool[id].model;
         let Some(moving) = self.moves.get(&model).filter(|moving| moving.slot == Some(id)) else { return };
         let reload = moving.reload.is_some();
         if !reload {
-            // Where it was moved is where it comes back after a crash.
+            // After a crash the model is loaded again on the device it was moved to.
             self.catalog[model].wish.device = Some(moving.device.clone());
         }
         let callers = self.moves.remove(&model).map(|moving| moving.callers).unwrap_or_default();
@@ -210,7 +212,7 @@ impl Scheduler {
         self.out.extend(callers.into_iter().map(|request| Effect::Done { request }));
     }
 
-    /// While a model moves, a load with other settings has to wait for the outcome.
+    /// The error for a load with other settings while the model moves: it has to wait for the outcome.
     pub(super) fn refuse_during_move(&self, model: ModelIndex) -> Option<ApiError> {
         let moving = self.moves.get(&model)?;
         let name = self.catalog[model].id();
@@ -226,7 +228,7 @@ impl Scheduler {
         }
     }
 
-    /// The same when the second copy's worker went away: nothing that the caller asked for was wrong (DM-7).
+    /// Ends a move whose second copy's worker died. The caller's order was valid, and the error says so (DM-7).
     pub(super) fn fail_move_by_crash(&mut self, model: ModelIndex, why: &str) {
         let error = self.moves.get(&model).map(|moving| self.move_error(model, moving, why));
         if let Some(error) = error {
@@ -277,7 +279,7 @@ impl Scheduler {
         }
     }
 
-    /// The ledger did not give the bytes of the second copy now.
+    /// Handles a ledger that refused the second copy's bytes for now.
     pub(super) fn move_lease_refused(&mut self, model: ModelIndex, reason: &str, again: Duration) {
         let Some(moving) = self.moves.get_mut(&model) else { return };
         moving.slot = None;
@@ -288,7 +290,7 @@ impl Scheduler {
         self.timers.set(Timer::Move(model), self.now + again);
     }
 
-    /// The second copy is lost before it was ready and may be tried again at once.
+    /// Makes a move ready for another try at once, after its second copy was lost before it was ready.
     pub(super) fn try_move_again(&mut self, model: ModelIndex) {
         if let Some(moving) = self.moves.get_mut(&model) {
             moving.slot = None;
@@ -301,7 +303,7 @@ impl Scheduler {
         self.moves.get(&model)?.slot
     }
 
-    /// Moves to this device cannot be done any more.
+    /// Fails all moves to this device.
     pub(super) fn fail_moves_to(&mut self, device: &DeviceId, why: &str) {
         let there = |id: SlotId| self.pool[id].parts.iter().any(|(part, _)| part == device);
         let to_it = self.moves.iter().filter(|(_, moving)| moving.device == *device || moving.slot.is_some_and(there));
@@ -318,7 +320,7 @@ impl Scheduler {
         }
     }
 
-    /// The process ends.
+    /// Ends all moves at shutdown.
     pub(super) fn end_moves(&mut self) {
         let models: Vec<ModelIndex> = self.moves.keys().copied().collect();
         for model in models {
@@ -326,7 +328,7 @@ impl Scheduler {
         }
     }
 
-    /// A caller went away: its move goes on.
+    /// Forgets a caller that disconnected; its move goes on.
     pub(super) fn forget_caller(&mut self, request: RequestId) {
         for moving in self.moves.values_mut() {
             moving.callers.retain(|caller| *caller != request);
@@ -337,14 +339,14 @@ impl Scheduler {
         self.moves.values().any(|moving| moving.asker == request || moving.callers.contains(&request))
     }
 
-    /// Where a slot is, for people.
+    /// The slot's devices, in words.
     pub(super) fn place_of(&self, id: SlotId) -> String {
         let devices: Vec<String> = self.pool[id].computing().iter().map(|(device, _)| device.to_string()).collect();
         devices.join(" + ")
     }
 }
 
-/// What follows for a caller who wants a model somewhere.
+/// The outcome for a caller who wants a model on a certain device.
 enum Admitted {
     IsThere,
     Needed,

@@ -1,4 +1,4 @@
-//! Orders about models: load, unload, pin, invalidate; another catalog, and the end of the process.
+//! Orders about models: load, unload, pin, invalidate; a changed catalog, and shutdown.
 
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ pub(super) struct LoadRequest<'a> {
 }
 
 impl Scheduler {
-    /// A load waits in the queue like a request (MM-3), and without limit while its caller stays (MM-7). The operator's
-    /// gives a model that failed another try.
+    /// Queues a load like a request (MM-3), without a time limit while its caller stays connected (MM-7). An
+    /// operator's load gives a failed model another try.
     pub(super) fn load(&mut self, request: RequestId, by: &Principal, name: &ModelId, options: &LoadOptions) {
         if self.is_known(request) {
             return;
@@ -92,12 +92,13 @@ impl Scheduler {
         });
     }
 
-    /// Whether what is loaded, or being loaded, is all that a load asks for: never reload for less (RC-29).
+    /// Whether the slot, loaded or loading, meets all that a load asks for. A slot is never reloaded for less
+    /// (RC-29).
     fn serves_with(&self, id: SlotId, options: &LoadOptions) -> bool {
         let slot = &self.pool[id];
         let described = &self.catalog[slot.model].description;
         let given = described.context_length;
-        // A worker may serve less than it was asked for; asking again would change nothing.
+        // A worker may serve a shorter context than it was asked for; a second load would change nothing.
         let context = slot.context.or(given).max(slot.context_length);
         let there = |device: &DeviceId| *device == DeviceId::Auto || slot.computes_on(device);
         let held = slot.computing().iter().map(|&(_, bytes)| bytes).sum();
@@ -107,7 +108,7 @@ impl Scheduler {
             && slot.layers.satisfy(&options.layers, held)
     }
 
-    /// Takes over what a load asks for; returns what held before.
+    /// Stores the options of a load and returns those that held before.
     fn wish_for(&mut self, model: ModelIndex, options: &LoadOptions) -> LoadWish {
         self.queue.doubt_likeness(model);
         let wish = &mut self.catalog[model].wish;
@@ -124,14 +125,14 @@ impl Scheduler {
         before
     }
 
-    /// What earlier loads asked for that still holds: context, and how layers live.
+    /// Options of earlier loads that still hold: context, and residency of layers.
     pub fn wished(&self, model: &ModelId) -> (Option<u64>, LayerOptions) {
         let known = self.catalog.resolve_any(model).map(|model| &self.catalog[model].wish);
         known.map(|wish| (wish.context, wish.layers)).unwrap_or_default()
     }
 
-    /// A load that asks for more context than there is, or another device: a second copy takes over where there is room
-    /// for both; otherwise the first one ends what it has and leaves first (RC-29).
+    /// A load with more context or on another device than the loaded copy has (RC-29). A second copy takes over where
+    /// there is room for both. Otherwise the first copy finishes its requests and stops before the load.
     fn load_otherwise(&mut self, model: ModelIndex, wanted: &LoadRequest<'_>) {
         let LoadRequest { id: request, options, .. } = *wanted;
         let Some(slot) = self.catalog[model].serving else { return };
@@ -171,12 +172,12 @@ impl Scheduler {
                 self.enqueue_load(model, wanted);
                 self.stop_slot(slot, LeaveCause::Reload);
             }
-            // It leaves already; the next load is by the new wish.
+            // The slot is stopping already; the next load follows the new wish.
             _ => self.wait_for_load(model, wanted),
         }
     }
 
-    /// Unloads one model; what runs on it is finished first. Those who wait for the model wait for its next load.
+    /// Unloads one model after its running requests. Requests that wait for the model wait for its next load.
     pub(super) fn unload_one(&mut self, request: RequestId, by: &Principal, name: &ModelId) {
         if self.is_known(request) {
             return;
@@ -188,7 +189,7 @@ impl Scheduler {
         }
     }
 
-    /// Unloads every model.
+    /// Unloads all models.
     pub(super) fn unload_all(&mut self, request: RequestId) {
         if self.is_known(request) {
             return;
@@ -197,12 +198,12 @@ impl Scheduler {
         self.unload(request, models);
     }
 
-    /// One that is on its way out to come back is as good as loaded.
+    /// A slot that stops in order to be reloaded counts as loaded.
     fn is_loaded(&self, model: ModelIndex) -> bool {
         self.catalog[model].serving.is_some() || self.catalog[model].returns.is_some()
     }
 
-    /// The model to unload; `None` when it leaves by itself as soon as nobody else uses it.
+    /// The model to unload; `None` when it unloads by itself once no other client uses it.
     fn admit_unload(&mut self, by: &Principal, name: &ModelId) -> Result<Option<ModelIndex>, ApiError> {
         let error = |code, message: String| Err(ApiError::new(code, message).with_param("model_name"));
         let Some(model) = self.catalog.resolve(name.as_str()) else {
@@ -256,7 +257,8 @@ impl Scheduler {
         }
     }
 
-    /// What is loaded of the model is out of date: it serves what runs, leaves when idle, and the next load is new (BC-5).
+    /// Marks the loaded copy of a model as out of date. It finishes its requests and stops when idle; the next load
+    /// is new (BC-5).
     pub(super) fn invalidate(&mut self, request: RequestId, name: &ModelId) {
         let Some(model) = self.operate_on(request, name) else { return };
         self.catalog[model].failures.forget();
@@ -270,7 +272,7 @@ impl Scheduler {
         self.out.push(Effect::Done { request });
     }
 
-    /// Pins or unpins a model over its manifest, or gives the word back to it (RC-19).
+    /// Pins or unpins a model in place of its manifest's setting, or restores that setting (RC-19).
     pub(super) fn pin(&mut self, request: RequestId, name: &ModelId, pinned: Option<bool>) {
         let Some(model) = self.operate_on(request, name) else { return };
         self.catalog[model].pinned = pinned;
@@ -279,7 +281,7 @@ impl Scheduler {
         self.out.push(Effect::Done { request });
     }
 
-    /// The model an operator named; refuses the request when there is none.
+    /// The model that an operator named; refuses the order when there is none.
     pub(super) fn operate_on(&mut self, request: RequestId, name: &ModelId) -> Option<ModelIndex> {
         if self.is_known(request) {
             return None;
@@ -293,7 +295,7 @@ impl Scheduler {
         }
     }
 
-    /// Ends a loading or idle slot now, a busy one when its requests have ended.
+    /// Stops a loading or idle slot now, and a busy one after its requests.
     pub(super) fn send_away(&mut self, slot: SlotId, cause: LeaveCause) {
         match self.pool[slot].state {
             SlotState::Ready(_) => self.drain_slot(slot, cause),
@@ -301,7 +303,8 @@ impl Scheduler {
         }
     }
 
-    /// New ones are there, changed ones get another try and are replaced when idle, those gone end what runs and leave.
+    /// Applies a changed catalog. New models are added, and failed ones that changed get another try. Loaded ones
+    /// that changed are replaced when idle. Models no longer listed finish their requests and stop.
     pub(super) fn catalog_changed(&mut self, models: Vec<ModelDescription>) {
         let change = self.catalog.replace(models, self.now);
         for model in change.changed {
@@ -310,7 +313,7 @@ impl Scheduler {
             self.queue.doubt_likeness(model);
             self.timers.clear(Timer::Consider(model));
             self.back_in_line(model);
-            // Room may be needed elsewhere now.
+            // The model may now need room on other devices.
             self.drop_claim(model);
         }
         for model in change.removed {
@@ -325,7 +328,7 @@ impl Scheduler {
                 self.send_away(slot, LeaveCause::Removed);
             }
         }
-        // Pins, stay-warm times and places at once may have changed with or without the revision.
+        // Pins, stay-warm times and numbers of concurrent requests may have changed with or without the revision.
         let serving: Vec<(ModelIndex, SlotId)> =
             self.catalog.iter().filter_map(|(index, model)| Some((index, model.serving?))).collect();
         for (model, _) in serving {
@@ -336,7 +339,7 @@ impl Scheduler {
         self.reconsider_at_least(Reconsider::Kinds);
     }
 
-    /// A model's pin, stay-warm time or places may be others now.
+    /// Applies changes of a model's pin, stay-warm time or concurrency.
     fn pins_changed(&mut self, model: ModelIndex) {
         let Some(slot) = self.catalog[model].serving else { return };
         match self.pool[slot].state {
@@ -346,7 +349,7 @@ impl Scheduler {
         }
     }
 
-    /// A slot that drains for another model stays when it was pinned meanwhile (RC-19).
+    /// A slot that drains for another model goes on serving if it was pinned meanwhile (RC-19).
     fn keep_pinned(&mut self, slot: SlotId) {
         let Some(LeaveCause::Eviction { room_for }) = &self.pool[slot].leaving else { return };
         if let Some(claimant) = self.catalog.resolve_any(room_for) {
@@ -354,8 +357,8 @@ impl Scheduler {
         }
     }
 
-    /// The process ends: nothing new is taken. What runs is finished, and so is what was accepted for a model that is
-    /// ready; everything else is told now, because a load would only hold up the end.
+    /// Starts the shutdown; no further request is accepted. Running requests finish, and so do accepted ones whose
+    /// model is ready. All others are refused now, because a load would only delay the end.
     pub(super) fn drain(&mut self) {
         if self.life != Life::Serving {
             return;
@@ -378,14 +381,14 @@ impl Scheduler {
         }
     }
 
-    /// While the process ends: tells those who wait for a model that is not ready.
+    /// During shutdown, refuses the requests that wait for a model that is not ready.
     pub(super) fn refuse_what_cannot_run(&mut self, model: ModelIndex) {
         if !self.is_serving(model) {
             self.refuse_all(model, &draining());
         }
     }
 
-    /// Whether a slot of this model takes requests.
+    /// Whether a slot of this model accepts requests.
     pub(super) fn is_serving(&self, model: ModelIndex) -> bool {
         let state = self.catalog[model].serving.map(|slot| self.pool[slot].state);
         state == Some(SlotState::Ready(ReadyPhase::Serving))

@@ -1,4 +1,4 @@
-//! Places among the loaded models of a category (MM-1): who takes one, and how many are missing.
+//! Places: the limit of loaded models in a category (MM-1), the slots that occupy it, and how many have to be freed.
 
 use std::collections::BTreeSet;
 
@@ -10,12 +10,12 @@ use crate::phase::StopPhase;
 use crate::slot::SlotState;
 
 impl Scheduler {
-    /// The category limit that this model comes under (MM-1).
+    /// The limit of the model's category (MM-1).
     pub(super) fn limit_of(&self, model: ModelIndex) -> Option<usize> {
         self.settings.max_loaded.of(self.catalog[model].description.category)
     }
 
-    /// Slots of other models of its category that count against the limit: until their process is gone.
+    /// Slots of other models of its category that count against the limit. Each counts until its process is gone.
     pub(super) fn loaded_beside(&self, model: ModelIndex) -> Vec<SlotId> {
         let category = self.catalog[model].description.category;
         let counts = |slot: &&crate::slot::ModelSlot| {
@@ -26,8 +26,8 @@ impl Scheduler {
         self.pool.in_use().filter(counts).map(|slot| slot.id).collect()
     }
 
-    /// How many models of its category have to leave before it may be loaded, once those for which `leaving` holds are
-    /// gone (MM-1). A claim of another model has its place already.
+    /// The number of models of its category that have to be evicted before it may be loaded (MM-1). Slots for which
+    /// `leaving` holds count as gone. A claim of another model occupies its place already.
     pub(super) fn places_missing(&self, model: ModelIndex, leaving: impl Fn(SlotId) -> bool) -> usize {
         let Some(limit) = self.limit_of(model) else { return 0 };
         let category = self.catalog[model].description.category;

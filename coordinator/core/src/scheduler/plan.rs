@@ -1,5 +1,5 @@
-//! What would happen to a request, without doing it (`POST /api/v1/plan`): the same questions that a real request asks,
-//! put to the same functions.
+//! Plans (`POST /api/v1/plan`): the fate of a hypothetical request, found with the functions that serve real ones,
+//! without side effects.
 
 use model_boss_protocol::{ApiError, ByteCount, Category, DeviceId, ModelId, Priority, RequestId};
 
@@ -16,7 +16,7 @@ use crate::view::{Eviction, PlanQuestion, PlanView, PlannedStep, RungView};
 use crate::{Moment, SizeRule, WaitReason};
 
 impl Scheduler {
-    /// What a request of this kind that came now would meet. Changes nothing.
+    /// The plan for a request of this kind that arrives now. The scheduler does not change.
     pub fn plan(&self, now: Moment, question: &PlanQuestion) -> Result<PlanView, ApiError> {
         let now = self.now.max(now);
         let priority = question.priority.unwrap_or_default();
@@ -41,7 +41,7 @@ impl Scheduler {
         }
         let step = self.imagined_step(model, &ask, question)?;
         let site: Vec<DeviceId> = step.parts().iter().map(|(device, _)| device.clone()).collect();
-        // What is loaded is as it is.
+        // A loaded model is planned with the context and layers that it has.
         let loaded = matches!(step, PlannedStep::Serve { .. }).then_some(known.serving).flatten();
         let site = if site.is_empty() { self.first_site(&ask) } else { site };
         let size = self.size_at(&ask, &site);
@@ -73,7 +73,7 @@ impl Scheduler {
         })
     }
 
-    /// Where such a request would go, and how all its rungs stand.
+    /// The rung that such a request would get, and the state of all its rungs.
     fn imagined_rung<'a>(
         &self,
         question: &'a PlanQuestion,
@@ -84,10 +84,10 @@ impl Scheduler {
             && question.category.is_none()
             && let Target::Local(_) = &ladder.first.target
         {
-            // It is told what it would meet there, whatever that is.
+            // A ladder of one rung leaves no choice: the plan shows what the request would meet there.
             return Ok((&ladder.first.target, RungChoice::NONE, Vec::new()));
         }
-        // Unless the question says it, a ladder is asked for what its first model of this machine does.
+        // Unless the question names a category, it is that of the ladder's first local model.
         let local = ladder.rungs().find_map(|rung| match &rung.target {
             Target::Local(name) => self.catalog.resolve(name.as_str()),
             Target::Cloud { .. } => None,
@@ -158,7 +158,7 @@ impl Scheduler {
     }
 }
 
-/// The plan of a request that goes to a provider.
+/// The plan of a request that a cloud provider would answer.
 fn elsewhere(target: &Target, priority: Priority, rung: RungChoice, ladder: Vec<RungView>) -> PlanView {
     let provider = match target {
         Target::Cloud { provider, .. } => provider.clone(),

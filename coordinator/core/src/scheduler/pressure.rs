@@ -1,4 +1,4 @@
-//! Memory that idle models give back without anybody asking for it: over their retention budget (BC-1, BC-2), and when
+//! Memory that idle models give back without a request for it: above their retention budget (BC-1, BC-2), and when
 //! other programs need it (RC-21).
 
 use std::cmp::Reverse;
@@ -13,9 +13,9 @@ use crate::reason::LeaveCause;
 use crate::slot::SlotState;
 
 impl Scheduler {
-    /// Looks at every device after its accounts changed.
+    /// Checks all devices for memory pressure after their accounts changed.
     pub(super) fn relieve(&mut self) {
-        // Nobody is sent away while nothing could come in its place.
+        // Without the ledger no load could replace an evicted model, so none is evicted.
         if !self.is_ledger_open() || !std::mem::take(&mut self.accounts_changed) {
             return;
         }
@@ -31,8 +31,8 @@ impl Scheduler {
         self.yield_to_requests();
     }
 
-    /// Over the budget, idle models leave, the least recently used first; not the one that was loaded last, unless
-    /// nothing at all may be retained.
+    /// Evicts idle models above the retention budget, least recently used first. The model loaded last stays, unless
+    /// the budget is zero.
     fn keep_to_retention(&mut self, name: &DeviceId) {
         let Some(device) = self.devices.get(name) else { return };
         let Some(budget) = device.observation.retention else { return };
@@ -53,7 +53,7 @@ impl Scheduler {
         }
     }
 
-    /// When others use what was promised to models, idle ones leave, the least important first.
+    /// Evicts idle models, least important first, when other programs use memory that was promised to models.
     fn yield_to_foreign(&mut self, name: &DeviceId) {
         let Some(device) = self.devices.get(name) else { return };
         let Some(balance) = device.balance() else { return };
@@ -77,7 +77,7 @@ impl Scheduler {
         }
     }
 
-    /// Slots with memory there that serve nobody and that nobody waits for, the pinned ones left out.
+    /// Idle, unpinned slots with memory on this device whose models no request waits for.
     pub(super) fn idle_on(&self, name: &DeviceId) -> Vec<SlotId> {
         let Some(device) = self.devices.get(name) else { return Vec::new() };
         let is_idle = |id: &SlotId| {

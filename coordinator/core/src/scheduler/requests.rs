@@ -1,4 +1,4 @@
-//! The life of a request: admission, waiting, dispatch, its end, and another try when its worker died.
+//! The life of a request: admission, waiting, dispatch, end, and a retry when its worker died.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::{Effect, Outcome, Submission, Verdict};
 impl Scheduler {
     pub(super) fn submit(&mut self, submission: Submission) {
         if self.is_known(submission.id) {
-            // A number in use twice is the shell's mistake; two answers to one request would be worse.
+            // A number in use twice is a fault of the shell; two answers to one request would be worse.
             return;
         }
         let (client, priority) = self.client_and_priority(&submission.client.clone().into(), submission.priority);
@@ -81,7 +81,7 @@ impl Scheduler {
         Ok((model, None))
     }
 
-    /// Whether the model can do what a route needs.
+    /// Refuses a request whose route needs a category that the model does not have.
     pub(super) fn admit_category(&self, model: ModelIndex, needed: Category) -> Result<(), ApiError> {
         let description = &self.catalog[model].description;
         if description.category == needed {
@@ -94,7 +94,7 @@ impl Scheduler {
         Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"))
     }
 
-    /// The model of this name, while anything is taken at all.
+    /// The model of this name; refuses the request during shutdown.
     pub(super) fn admit_model(&self, name: &str) -> Result<ModelIndex, ApiError> {
         if self.life != Life::Serving {
             return Err(draining());
@@ -114,7 +114,7 @@ impl Scheduler {
             QueueFull::Elsewhere { limit } => format!("{limit} requests wait for providers already; try again later"),
             QueueFull::InAll { limit } => format!("{limit} requests wait already; try again later"),
         };
-        // About the time in which an eighth of those before it are through.
+        // About the time in which an eighth of the requests before it are done.
         let turns = self.queue.len_of(model) / (8 * self.catalog[model].max_concurrent()) + 1;
         let wait = self.catalog[model].history.mean_answer().saturating_mul(u32::try_from(turns).unwrap_or(u32::MAX));
         let wait = wait.clamp(Duration::from_secs(1), Duration::from_secs(60));
@@ -131,13 +131,13 @@ impl Scheduler {
         ApiError::new(ErrorCode::ModelNotFound, format!("the model '{name}' was not found; {hint}")).with_param("model")
     }
 
-    /// A request was put into the queue: does something follow from it?
+    /// Acts on a request that was put into the queue.
     pub(super) fn arrived(&mut self, model: ModelIndex, request: RequestId) {
         if self.catalog[model].cloud {
             return self.pump_cloud(model);
         }
         let Some(slot) = self.catalog[model].serving else {
-            // One that stands behind others of its model and importance changes nothing for them.
+            // A request behind others of its model and importance changes nothing for them.
             if self.queue.is_head(request, self.now) && !self.queue.is_behind_its_like(request, self.now) {
                 self.consider(model);
             }
@@ -150,7 +150,7 @@ impl Scheduler {
         }
     }
 
-    /// A slot that drains for a less important request stays for a more important one (RC-18).
+    /// A slot that drains for a less important request goes on serving for a more important one (RC-18).
     fn keep_for(&mut self, slot: SlotId, request: RequestId) {
         let arrived = self.queue.get(request).map(|waiting| waiting.priority);
         if let (Some(LeaveCause::Revoked { by, priority }), Some(arrived)) = (self.pool[slot].leaving.clone(), arrived)
@@ -179,7 +179,7 @@ impl Scheduler {
         }
     }
 
-    /// Gives the model's slot as many requests as it takes.
+    /// Dispatches as many requests to the model's slot as it accepts.
     pub(super) fn pump(&mut self, model: ModelIndex) {
         if self.catalog[model].cloud {
             return self.pump_cloud(model);
@@ -239,7 +239,8 @@ impl Scheduler {
 
     pub(super) fn finished(&mut self, request: RequestId, outcome: Outcome, tokens: Option<u64>) {
         let Some(run) = self.running.remove(&request) else {
-            // An end holds at every stage: who reports it may not know yet that the request was put back, or never sent.
+            // An end holds at every stage: its reporter may not know yet that the request was queued again, or never
+            // sent.
             if outcome != Outcome::LostBeforeAnswer {
                 self.withdraw(request);
             }
@@ -262,7 +263,7 @@ impl Scheduler {
                 Outcome::Answered => slot.completed += 1,
                 Outcome::ClientGone | Outcome::Refused | Outcome::DeadlineExceeded => {}
                 Outcome::LostBeforeAnswer | Outcome::LostMidAnswer => {
-                    // The news that the worker is gone is on its way: nobody else is sent into it.
+                    // The worker's exit will be reported soon; no other request is dispatched to it until then.
                     let until = self.now + self.settings.lost_pause;
                     slot.paused_until = Some(until);
                     self.timers.set(Timer::Resume(slot.id), until);
@@ -293,7 +294,8 @@ impl Scheduler {
         }
     }
 
-    /// A request whose worker died before any byte of its answer goes back to its place, or is told why not.
+    /// A request whose worker died before the first byte of its answer is queued again at its old place, or refused
+    /// with the reason.
     fn try_again(&mut self, run: Running) {
         let place = run.place;
         self.try_elsewhere_or_again(run.request);
@@ -315,7 +317,7 @@ impl Scheduler {
             let error = self.crashed(model, request.retries + 1);
             match self.climb_on(request, error) {
                 Ok(()) => return,
-                // No other rung: this one again.
+                // There is no other rung: the same one is tried again.
                 Err(same) => request = same.waiting,
             }
         }
@@ -349,7 +351,7 @@ impl Scheduler {
         ApiError::new(ErrorCode::WorkerCrashed, message)
     }
 
-    /// Nobody waits any more for the turn of this request, or for the end of this order.
+    /// Withdraws a request or an order whose caller has gone away.
     fn withdraw(&mut self, request: RequestId) {
         if self.take_waiting(request).is_none() {
             self.unloads.remove(&request);
@@ -368,7 +370,8 @@ impl Scheduler {
         }
     }
 
-    /// Takes a request out of the queue that will not be dispatched, and ends what only it stood for.
+    /// Removes a request that will not be dispatched from the queue. Ends the claim, and the cause of a load, that
+    /// rest on it alone.
     pub(super) fn take_waiting(&mut self, request: RequestId) -> Option<Waiting> {
         let waiting = self.dequeue(request)?;
         let model = waiting.model;
@@ -385,7 +388,7 @@ impl Scheduler {
                 if self.queue.len_of(model) == 0 {
                     match self.pool[slot].state {
                         SlotState::Loading(_) => self.reconsider_at_least(Reconsider::Kinds),
-                        // The last one was held back by its client's limits: the slot waited for it, idle.
+                        // The last request was held back by its client's limits, so the slot waited for it idle.
                         SlotState::Ready(_) => self.rest_if_idle(slot),
                         _ => {}
                     }
@@ -400,7 +403,7 @@ impl Scheduler {
         Some(waiting)
     }
 
-    /// The final answer of everybody who waits for this model and can go nowhere else.
+    /// Refuses all requests that wait for this model and have no other rung.
     pub(super) fn refuse_all(&mut self, model: ModelIndex, error: &ApiError) {
         for request in self.queue.ids_of(model) {
             if let Some(waiting) = self.take_waiting(request)

@@ -1,5 +1,5 @@
-//! What the devices offer a model now: room at once, room when others have left, or a reason to wait (RC-6, RC-18,
-//! RC-22, MM-1, MM-5, MM-7). Reads everything, changes nothing.
+//! Offers of room: a model's room at once, room after evictions, or the reason to wait (RC-6, RC-18, RC-22, MM-1,
+//! MM-5, MM-7). The functions here read the state and change none of it.
 
 use model_boss_protocol::{ByteCount, DeviceId, Priority, SlotId};
 
@@ -15,94 +15,95 @@ use crate::reason::{LeaveCause, Protection};
 use crate::slot::SlotState;
 use crate::{LayerOptions, SizeEstimate, split};
 
-/// A model that looks for a place.
+/// A model that needs room.
 #[derive(Clone, Debug)]
 pub(super) struct Ask {
     pub(super) model: ModelIndex,
-    /// Where; `auto` is anywhere.
+    /// The device to load on; `auto` for any.
     pub(super) device: DeviceId,
-    /// With which context, if not the manifest's.
+    /// The context to load with; `None` for the manifest's.
     pub(super) context: Option<u64>,
-    /// How its layers are to live, where a load said so.
+    /// The residency of its layers, as a load asked for it.
     pub(super) layers: LayerOptions,
-    /// Its size where nothing was learned.
+    /// The estimated size where none was learned.
     pub(super) estimate: SizeEstimate,
-    /// The requests it asks for, the first first. Without any, nobody is sent away.
+    /// The requests that the load is for, the first in line first. Without any, no slot is evicted.
     pub(super) heads: Vec<Head>,
 }
 
-/// The best that the devices offer.
+/// The best offer of the devices.
 pub(super) enum Offer {
-    /// It fits.
+    /// The model fits now.
     Now(Parts),
-    /// What was asked to leave for it is still leaving.
+    /// The slots evicted for the model have not stopped yet.
     Coming,
-    /// It fits when these have left.
+    /// The model fits after these evictions.
     After(Plan),
-    /// It has to wait, by site.
+    /// The model has to wait, for these reasons by site.
     No(Vec<(Site, NoRoom)>),
 }
 
-/// Why a site offers nothing now.
+/// The reason why a site has no offer now.
 pub(super) enum NoRoom {
-    /// Its memory is not known.
+    /// The device's memory is not known.
     Unknown(DeviceId),
-    /// Another model has its turn there.
+    /// Another model has its turn on the device.
     Turn(DeviceId, ModelIndex),
-    /// What is leaving already will make room.
+    /// Slots that are stopping already will make enough room.
     Coming,
-    /// Nobody may be sent away, or too few.
+    /// No slot may be evicted, or too few.
     Blocked {
         by: eviction::Blocked,
-        /// Without these pinned models there would be room.
+        /// Pinned models that alone stand in the way.
         pins: Vec<SlotId>,
     },
 }
 
-/// Who leaves which site for whose request.
+/// A site for a model, with the slots to evict and the request that they are evicted for.
 pub(super) struct Plan {
     pub(super) asker: Head,
     pub(super) site: Site,
-    /// What it will hold on each device of the site,
+    /// The bytes that the model will hold on each device of the site.
     pub(super) held: Vec<ByteCount>,
-    /// and what it will take there, margins included.
+    /// The bytes that it will take on each device, margins included.
     pub(super) takes: Vec<i128>,
     pub(super) victims: Vec<Victim>,
-    /// Those that are leaving already and are waited for.
+    /// Slots that are stopping already and whose bytes are counted on.
     pub(super) coming: Vec<SlotId>,
-    /// Holders of other leases have to make way as well.
+    /// Whether holders of other leases have to give up memory as well.
     pub(super) asks: bool,
 }
 
-/// What a site has as it is.
+/// The state of a site before any eviction.
 struct Footing<'a> {
-    /// What the ask takes of it.
+    /// The memory that the ask needs here.
     need: Need,
-    /// What is left on each of its devices.
+    /// The bytes left on each device.
     rooms: Vec<i128>,
-    /// Loads there that nobody waits for.
+    /// Loads at the site that no request waits for.
     unwanted: Vec<SlotId>,
     rivals: Vec<Rival<'a>>,
     conflicts: Vec<SlotId>,
-    /// How it would fit without anybody leaving, and what would be left.
+    /// The model's parts if it fits without evictions, and the bytes then left.
     room: Option<(i128, Parts)>,
 }
 
 impl Plan {
-    /// What the model will hold on each device.
+    /// The bytes that the model will hold on each device.
     pub(super) fn parts(&self) -> Parts {
         let parts = self.site.iter().cloned().zip(self.held.iter().copied());
         parts.filter(|(_, bytes)| bytes.0 > 0).collect()
     }
 
-    /// Requests that have to end first weigh most, then the models that have to be loaded again.
+    /// The cost for ranking plans: busy victims first, whose requests have to end, then all victims, which have to be
+    /// loaded again.
     fn cost(&self) -> (usize, usize) {
         (self.victims.iter().filter(|victim| victim.usage == Usage::Busy).count(), self.victims.len())
     }
 }
 
 impl Scheduler {
-    /// What the model's waiting requests ask for.
+    /// The ask of a model for its waiting requests.
     pub(super) fn ask_of(&self, model: ModelIndex) -> Ask {
         let mut heads: Vec<Head> = self.queue.heads(model, self.now).collect();
         heads.sort_unstable_by_key(|head| head.key);
@@ -122,7 +123,7 @@ impl Scheduler {
         Ok(self.offer_at(ask, self.sites(ask)?))
     }
 
-    /// The best that these sites offer. The room it fills best goes first, then the least eviction.
+    /// The best offer of these sites: the room with the least left over first, then the least eviction.
     pub(super) fn offer_at(&self, ask: &Ask, sites: Vec<Site>) -> Offer {
         let mut now: Option<(usize, i128, Parts)> = None;
         let mut full = Vec::new();
@@ -153,12 +154,12 @@ impl Scheduler {
                 Err(why) => blocked.push((site, why)),
             }
         }
-        // Our own idle models leave before anybody else is asked.
+        // Our own idle models are evicted before other holders are asked.
         let after = after.or_else(|| self.plan_with_others(ask));
         after.map_or(Offer::No(blocked), Offer::After)
     }
 
-    /// The least plan in which other holders make way too.
+    /// The cheapest plan in which holders of other leases give up memory too.
     fn plan_with_others(&self, ask: &Ask) -> Option<Plan> {
         let head = *ask.heads.iter().min_by_key(|head| head.base)?;
         self.yielding(head.base).next()?;
@@ -180,7 +181,7 @@ impl Scheduler {
         least
     }
 
-    /// What a site has for an ask, as it is.
+    /// The state of a site with regard to an ask.
     fn footing(&self, ask: &Ask, site: &[DeviceId]) -> Result<Footing<'_>, NoRoom> {
         let mut unwanted = Vec::new();
         for name in site {
@@ -215,11 +216,11 @@ impl Scheduler {
         Ok(Footing { need, rooms, unwanted, rivals, conflicts, room })
     }
 
-    /// Who would have to leave a site that is full.
+    /// The evictions that a full site would need.
     fn make_plan(&self, ask: &Ask, site: &[DeviceId], footing: Footing<'_>) -> Result<Plan, NoRoom> {
         let Footing { need, rooms, unwanted, rivals, conflicts, room } = footing;
         if let Some((_, parts)) = room {
-            // A load for nobody makes way for whoever wants the device (RC-11).
+            // A load that no request waits for evicts nothing (RC-11).
             let Some(&asker) = ask.heads.first() else {
                 return Err(NoRoom::Turn(site[0].clone(), self.pool[unwanted[0]].model));
             };
@@ -237,7 +238,7 @@ impl Scheduler {
         self.room_after(ask, site, (need, rooms), &conflicts, &heads)
     }
 
-    /// Whom the requests of a model may send away for it.
+    /// The victims that the requests of a model may evict.
     fn room_after(
         &self,
         ask: &Ask,
@@ -283,7 +284,7 @@ impl Scheduler {
                 }
                 Err(blocked) => {
                     by.look_again = [by.look_again, blocked.look_again].into_iter().flatten().min();
-                    // What stands in the way of the first request is what is shown.
+                    // The blockers of the first request are those that are shown.
                     if by.blockers.is_empty() {
                         (by.blockers, by.lacking) = (blocked.blockers, blocked.lacking);
                     }
@@ -298,7 +299,7 @@ impl Scheduler {
         Err(NoRoom::Blocked { by, pins })
     }
 
-    /// The pinned slots without which there would be room, if nobody else's leaving could make it.
+    /// The pinned slots that alone prevent room, if no eviction of other slots could make it.
     fn pins_in_the_way(&self, ask: &Ask, site: &[DeviceId], need: &Need, candidates: &[Candidate]) -> Vec<SlotId> {
         let pinned: Vec<&Candidate> =
             candidates.iter().filter(|candidate| candidate.hold == Hold::Always(Protection::Pinned)).collect();
@@ -363,7 +364,7 @@ impl Scheduler {
         i128::from(self.pool[slot].bytes_on(device).0)
     }
 
-    /// Whether a slot is being loaded and nobody waits for it any more.
+    /// Whether a slot is loading and no request waits for it any more.
     pub(super) fn is_unwanted(&self, id: SlotId) -> bool {
         let slot = &self.pool[id];
         let known = &self.catalog[slot.model];
@@ -373,7 +374,7 @@ impl Scheduler {
             && self.second_copy(slot.model) != Some(id)
     }
 
-    /// Whether bytes of this slot come back without anybody doing anything more.
+    /// Whether the bytes of this slot will become free without further action.
     pub(super) fn is_leaving(&self, id: SlotId) -> bool {
         let slot = &self.pool[id];
         match slot.state {
@@ -383,7 +384,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether what is leaving already will meet this model's claim.
+    /// Whether the slots that are stopping already will satisfy this model's claim.
     pub(super) fn is_room_coming(&self, ask: &Ask) -> bool {
         let Some(claim) = self.claims.get(&ask.model) else { return false };
         let mut free = Vec::with_capacity(claim.site.len());
@@ -415,7 +416,7 @@ impl Scheduler {
         devices
     }
 
-    /// Slots that cannot be there together with a model at this site that needs `alone` for itself (MM-5).
+    /// Slots that cannot share their devices with a model at this site that needs `alone` for itself (MM-5).
     fn conflicts(&self, site: &[DeviceId], alone: &[DeviceId]) -> Vec<SlotId> {
         if alone.is_empty() && self.alone.is_empty() {
             return Vec::new();
@@ -428,7 +429,7 @@ impl Scheduler {
         self.pool.in_use().filter(clashes).map(|slot| slot.id).collect()
     }
 
-    /// Claims of other models that this site would have to pass.
+    /// Claims of other models that conflict with this site.
     fn rivals(&self, model: ModelIndex, site: &[DeviceId], alone: &[DeviceId]) -> Vec<Rival<'_>> {
         let others = self.claims.iter().filter(|(claimant, _)| **claimant != model);
         others
@@ -442,7 +443,7 @@ impl Scheduler {
             .collect()
     }
 
-    /// How much of what is free on a device now the claims need beside what their victims will give back.
+    /// The part of a device's free bytes that the claims need beside the bytes of their victims.
     fn promised(&self, rivals: &[Rival<'_>], device: &DeviceId) -> i128 {
         let counts_on = |rival: &Rival<'_>| {
             let place = rival.claim.site.iter().position(|name| name == device)?;
@@ -453,7 +454,7 @@ impl Scheduler {
         rivals.iter().filter_map(counts_on).sum()
     }
 
-    /// Which phase of a load a slot is in.
+    /// The load phase of a slot; `None` when it is not loading.
     pub(super) fn load_phase(&self, id: SlotId) -> Option<LoadPhase> {
         match self.pool[id].state {
             SlotState::Loading(phase) => Some(phase),
@@ -462,10 +463,10 @@ impl Scheduler {
     }
 }
 
-/// A claim of another model that is in the way.
+/// A claim of another model that conflicts with a site.
 struct Rival<'a> {
     model: ModelIndex,
     claim: &'a Claim,
-    /// Both cannot be there at once (MM-5), whatever the memory.
+    /// Whether the two models exclude each other (MM-5), whatever the memory.
     excludes: bool,
 }

@@ -1,4 +1,4 @@
-//! Another try of a load that failed, with everybody else out of the way (MM-4).
+//! A second try of a load that failed, after all other models are evicted (MM-4).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::settings::LoadFailurePolicy;
 use crate::slot::SlotState;
 use crate::{ExitReport, Verdict, WaitReason};
 
-/// The least time between two such tries of one model.
+/// The shortest time between two such tries of one model.
 const AT_MOST_EVERY: Duration = Duration::from_secs(600);
 
 impl Scheduler {
-    /// Sends every model away that is not pinned, if that may help a load that failed in `before`: busy ones when they
-    /// have ended, loading ones when they have served what they load for. Says whether there will be another try.
+    /// Evicts every unpinned model, if that may help a load that failed in state `before`. Busy slots finish their
+    /// requests first; loading ones serve the request that they load for. Returns whether there will be a second try.
     pub(super) fn try_without_others(&mut self, model: ModelIndex, before: SlotState, exit: &ExitReport) -> bool {
         let at_fault = match exit.reason {
             Some(WorkerExit::BadModel | WorkerExit::BadSpec | WorkerExit::PortInUse) => true,
@@ -26,7 +26,7 @@ impl Scheduler {
             Some(WorkerExit::OutOfMemory | WorkerExit::Clean) | None => false,
         };
         let lately = self.catalog[model].second_try_at.is_some_and(|at| self.now < at + AT_MOST_EVERY);
-        // A process that could not even be started did not fail for want of memory.
+        // A process that could not even be started did not fail for lack of memory.
         let loading = before == SlotState::Loading(LoadPhase::Weights);
         if self.settings.load_failure_policy == LoadFailurePolicy::Fail
             || at_fault
@@ -59,7 +59,7 @@ impl Scheduler {
         true
     }
 
-    /// A slot that loads, or whose load was begun for a request that still waits to start.
+    /// Whether a slot is loading, or was loaded for a request that has not been dispatched yet.
     fn loads_or_owes(&self, slot: SlotId) -> bool {
         let slot = &self.pool[slot];
         matches!(slot.state, SlotState::Loading(_)) || slot.cause.is_some()
@@ -72,7 +72,8 @@ impl Scheduler {
         self.send_away(slot, LeaveCause::SecondTry { room_for: room_for.clone() });
     }
 
-    /// Gives the second try up: who drains for it serves on. A model whose try did not come about may have one later.
+    /// Gives up the second try: slots that drain for it go on serving. A model whose second try did not take place
+    /// may have one later.
     pub(super) fn call_off_second_try(&mut self) {
         let Some(second) = self.second_try.take() else { return };
         self.catalog[second.model].second_try_at = None;
@@ -83,8 +84,8 @@ impl Scheduler {
         self.reconsider_at_least(Reconsider::Kinds);
     }
 
-    /// Sends those away that were loading as a second try began, and owe nobody an answer any more. One that was pinned
-    /// meanwhile stays.
+    /// Evicts slots that were loading when a second try began and that have served their request by now. A slot
+    /// pinned meanwhile stays.
     pub(super) fn tend_second_try(&mut self) {
         let Some(second) = &self.second_try else { return };
         let owes_nothing = |slot: &SlotId| !self.loads_or_owes(*slot);
@@ -102,7 +103,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether this model's load has to wait for the ledger, or for a second try, its own or another model's.
+    /// Whether this model's load has to wait for the ledger, or for a second try of any model.
     pub(super) fn is_held_up(&self, model: ModelIndex) -> bool {
         !self.is_ledger_open() || self.is_held_by_second_try(model)
     }
@@ -120,7 +121,7 @@ impl Scheduler {
         Some(WaitReason::SecondTry { model: self.catalog[second.model].id().clone(), victims })
     }
 
-    /// A slot is empty that a second try may have waited for.
+    /// Notes an emptied slot that a second try may have waited for.
     pub(super) fn gone_for_second_try(&mut self, slot: SlotId) {
         if let Some(second) = &mut self.second_try
             && second.leaving.remove(&slot)
@@ -131,7 +132,7 @@ impl Scheduler {
         }
     }
 
-    /// The second try of this model ended, one way or the other; says whether there was one.
+    /// Ends the second try of this model, successful or not. Returns whether there was one.
     pub(super) fn end_second_try(&mut self, model: ModelIndex) -> bool {
         if self.second_try.as_ref().is_none_or(|second| second.model != model) {
             return false;

@@ -1,5 +1,6 @@
-//! How much memory a model takes where, and where it could run at all: with all its layers on the devices that compute, or,
-//! where they will not fit for longer than a moment, with layers that come and go (RC-20, RC-22, RS-11).
+//! Sizes and sites: the memory that a model takes at each site, and the sites where it could run at all. A model has
+//! all its layers on its devices, or streams them where they will not all fit for longer than a moment (RC-20, RC-22,
+//! RS-11).
 
 use model_boss_protocol::{ByteCount, DeviceId, Residency, ResidencyMode};
 
@@ -14,23 +15,23 @@ use crate::slot::Layers;
 use crate::view::LayersView;
 use crate::{SizeEstimate, SizeRule, Streaming, split};
 
-/// What a model takes of a site.
+/// The memory that a model takes at a site.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sized {
     pub(super) need: Need,
-    /// Which rule says so.
+    /// The rule that the size comes from.
     pub(super) rule: SizeRule,
-    /// Its layers come and go.
+    /// Whether its layers are streamed.
     pub(super) stream: bool,
 }
 
 impl Scheduler {
-    /// How the layers of what is asked for are to live.
+    /// The residency of the layers that an ask would be loaded with.
     pub(super) fn residency_of(&self, ask: &Ask) -> Residency {
         ask.layers.residency(self.catalog[ask.model].description.residency)
     }
 
-    /// What is asked for takes so much of this site.
+    /// The size of an ask at this site.
     pub(super) fn size_at(&self, ask: &Ask, site: &[DeviceId]) -> Sized {
         let whole = self.whole_at(ask, site);
         let stays = Sized { need: Need::of(whole.bytes), rule: whole.rule, stream: false };
@@ -38,7 +39,7 @@ impl Scheduler {
         let (devices, beside_host) = layers::computing(site);
         let host = beside_host.then(|| self.room_of(ask, &DeviceId::Cpu).unwrap_or(0));
         if self.residency_of(ask).mode == ResidencyMode::Stream {
-            // The host's part is what can be had; where it is too small, it is waited for.
+            // The host's part takes what is available; below the minimum, the load waits for more.
             let least = Need { bytes: whole.bytes, host: host.map(|_| streaming.ring) };
             let need = layers::within(&streaming, whole.bytes, host).unwrap_or(least);
             return Sized { need, rule: whole.rule, stream: true };
@@ -51,7 +52,7 @@ impl Scheduler {
         }
         match layers::what_there_is(&streaming, &Rooms { computing: &rooms, host }) {
             Some(need) => Sized { need, rule: SizeRule::Streamed, stream: true },
-            // Chosen when there was more; now it waits for the least.
+            // Streaming was chosen when there was more room; now the load waits for the minimum.
             None if beside_host => {
                 let need = Need { bytes: streaming.least, host: Some(streaming.ring) };
                 Sized { need, rule: SizeRule::Streamed, stream: true }
@@ -60,7 +61,8 @@ impl Scheduler {
         }
     }
 
-    /// The sites where it could run at all. What is larger than what lasts of them goes where its layers can come and go.
+    /// The sites where the model could run at all. A model larger than their lasting room goes to a site where its
+    /// layers can be streamed.
     pub(super) fn sites(&self, ask: &Ask) -> Result<Vec<Site>, PlacementError> {
         let bytes = |site: &[DeviceId]| self.whole_at(ask, site).bytes;
         let description = &self.catalog[ask.model].description;
@@ -98,7 +100,7 @@ impl Scheduler {
         }
     }
 
-    /// Behind GPUs whose layers come and go stands the host.
+    /// Adds the host to sites of GPUs that stream layers, since it buffers them.
     fn behind_host(&self, mut sites: Vec<Site>) -> Result<Vec<Site>, PlacementError> {
         let host = DeviceId::Cpu;
         for site in sites.iter_mut().filter(|site| site.iter().all(layers::is_gpu)) {
@@ -114,18 +116,18 @@ impl Scheduler {
         Ok(sites)
     }
 
-    /// Where it would go first, as far as anybody knows.
+    /// The preferred site, whether or not it has room now.
     pub(super) fn first_site(&self, ask: &Ask) -> Site {
         let first = self.sites(ask).ok().and_then(|sites| sites.into_iter().next());
         first.unwrap_or_else(|| vec![ask.device.clone()])
     }
 
-    /// How the layers live of what is loaded with this size.
+    /// The residency of the layers of a model loaded with this size.
     pub(super) fn layers_of(&self, ask: &Ask, size: &Sized) -> Layers {
         Layers { asked: self.residency_of(ask), memory: ask.layers.memory, stream: size.stream }
     }
 
-    /// The same for people: where they come and go, why.
+    /// The residency of layers for people, with the reason for streaming.
     pub(super) fn layers_view(&self, ask: &Ask, site: &[DeviceId], size: &Sized) -> LayersView {
         let asked = self.residency_of(ask);
         let whole = ask.estimate.streamed.map(|streaming| self.streaming_whole(ask, site, &streaming));
@@ -156,14 +158,14 @@ impl Scheduler {
         }
     }
 
-    /// What a device could give the model for longer than a moment if every other model that is not pinned had left.
+    /// The lasting room for the model on a device if all other unpinned models were evicted.
     pub(super) fn room_of(&self, ask: &Ask, device: &DeviceId) -> Option<i128> {
         let room = self.devices.get(device)?.lasting_room(self.now, self.settings.peak_patience)?;
         Some(room - self.pinned_on(ask.model, device))
     }
 
-    /// What is sure to be left on a device for a model whose own copy there has left and nobody else's: memory that other
-    /// programs used a moment ago is not.
+    /// The room for a model on a device that is certain after its own copy there is unloaded and no other. Memory
+    /// that other programs used until a moment ago does not count.
     pub(super) fn sure_room(&self, model: ModelIndex, device: &Device, name: &DeviceId) -> Option<i128> {
         let own: i128 =
             device.slots.iter().filter(|slot| self.pool[**slot].model == model).map(|&s| self.bytes(s, name)).sum();
@@ -180,13 +182,13 @@ impl Scheduler {
         pinned.map(|&slot| self.bytes(slot, name)).sum()
     }
 
-    /// What it takes of a site's computing devices with everything there that its load asks for.
+    /// The size on a site's computing devices with all layers resident and the context that the load asks for.
     pub(super) fn whole_at(&self, ask: &Ask, site: &[DeviceId]) -> SizeEstimate {
         let (devices, _) = layers::computing(site);
         let name = if let [only] = devices { only } else { &DeviceId::Auto };
         let description = &self.catalog[ask.model].description;
         let mut size = match self.residency_of(ask).mode {
-            // What was learned is what all layers take.
+            // A learned size covers all layers.
             ResidencyMode::Stream => ask.estimate.clone(),
             _ => self.footprints.size(description, ask.context, name, &ask.estimate),
         };
@@ -200,7 +202,7 @@ impl Scheduler {
         let streaming = whole.streamed.filter(|_| self.residency_of(ask).mode != ResidencyMode::Resident)?;
         let (devices, beside_host) = layers::computing(site);
         let streams_there = beside_host || *devices == [DeviceId::Cpu];
-        // Each device has places of its own for what comes and goes, and on the host buffers as large.
+        // Each device has slots for streamed layers, and the host has buffers of the same size.
         let ring: ByteCount = devices.iter().map(|_| streaming.ring).sum();
         streams_there.then(|| Streaming {
             whole: self.streaming_whole(ask, site, &streaming),
@@ -210,7 +212,7 @@ impl Scheduler {
         })
     }
 
-    /// With all layers on the devices that compute: measured, or as headers tell it.
+    /// The size with all layers on the computing devices: measured, or computed from headers.
     fn streaming_whole(&self, ask: &Ask, site: &[DeviceId], streaming: &Streaming) -> ByteCount {
         match self.residency_of(ask).mode {
             ResidencyMode::Stream => streaming.whole + layers::contexts(layers::computing(site).0),
@@ -219,7 +221,7 @@ impl Scheduler {
     }
 }
 
-/// Whether nobody measured or said it: then contexts are not part of it.
+/// Whether the size is neither measured nor stated. A guess does not include contexts.
 fn is_guess(rule: SizeRule) -> bool {
     !matches!(rule, SizeRule::Manifest | SizeRule::Learned)
 }

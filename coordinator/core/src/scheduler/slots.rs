@@ -1,4 +1,4 @@
-//! What happens to slots: news from ledger and workers, stopping, draining, resting.
+//! Changes of slots: events from ledger and workers, stopping, draining, idling.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use crate::residency::stay_warm;
 use crate::slot::{SlotEvent, SlotOrder, SlotState};
 use crate::{Effect, ExitReport, MaxLoaded, Verdict};
 
-/// Loads of a model in a row that may end in a port that somebody else has before that counts as a failure.
+/// The number of loads in a row that may fail on an occupied port before that counts as a failure of the model.
 const PORT_CLASHES: u32 = 8;
 
-/// A ledger that says "again at once" is asked again after this.
+/// The shortest pause before a ledger that allows an immediate retry is asked again.
 const LEAST_LEASE_WAIT: Duration = Duration::from_millis(50);
 
 impl Scheduler {
@@ -100,7 +100,7 @@ impl Scheduler {
         let slot = &mut self.pool[id];
         let model = slot.model;
         let completed = slot.completed;
-        // Those in flight end, each by its own news; the slot is not theirs any more.
+        // Each request in flight gets its own event for its end; the slot no longer counts them.
         let lost = std::mem::take(&mut slot.running).len();
         self.timers.clear(Timer::Resume(id));
         self.timers.clear(Timer::Unload(id));
@@ -111,7 +111,7 @@ impl Scheduler {
             _ => None,
         };
         if matches!(before, SlotState::Stopping(_)) {
-            // A place among the models of its category is free, if not yet its memory (MM-1).
+            // A place among the models of its category is free, even if its memory is not yet (MM-1).
             if self.settings.max_loaded != MaxLoaded::Auto {
                 self.reconsider_at_least(Reconsider::Kinds);
             }
@@ -119,7 +119,7 @@ impl Scheduler {
         }
         self.pool[id].leaving.get_or_insert(LeaveCause::Crash);
         self.devices.end_turn(id, &self.pool[id].parts);
-        // A load that ran out of memory and would be given no more the next time would fail again.
+        // A load that ran out of memory would fail again if the next one got no more.
         let futile = when == Some(FailedWhen::Loading)
             && exit.reason == Some(WorkerExit::OutOfMemory)
             && !self.learn_from_out_of_memory(id);
@@ -139,7 +139,7 @@ impl Scheduler {
         if serving {
             known.last_exit = Some(text);
         }
-        // A second copy, or a first one that another took over from, says nothing about the model's next load.
+        // The failure of a second copy, or of a first copy that was replaced, does not predict the model's next load.
         let when = when.filter(|_| serving && !clash);
         let mut policy = when.map(|when| known.failures.record(self.now, when, exit, &self.settings));
         if futile && when.is_some() {
@@ -184,7 +184,8 @@ impl Scheduler {
         }
     }
 
-    /// Somebody else listened on the worker's port: no fault of the model's, unless it goes on and on.
+    /// Whether another process listened on the worker's port. That is no fault of the model's unless it happens many
+    /// times in a row.
     fn is_mere_port_clash(&mut self, id: SlotId, exit: &ExitReport) -> bool {
         if exit.reason != Some(WorkerExit::PortInUse) {
             return false;
@@ -194,8 +195,8 @@ impl Scheduler {
         known.port_clashes <= PORT_CLASHES
     }
 
-    /// Takes news about a slot along the table and gives the order that follows; says in which state it came, or `None`
-    /// when it is about an earlier filling or means nothing.
+    /// Applies an event to a slot by the transition table and issues the resulting order. Returns the state before;
+    /// `None` when the event concerns an earlier generation or has no transition.
     fn news(&mut self, id: SlotId, generation: Generation, event: SlotEvent) -> Option<SlotState> {
         let slot = self.pool.current(id, generation)?;
         let before = slot.state;
@@ -231,7 +232,7 @@ impl Scheduler {
         self.out.push(effect);
     }
 
-    /// Ends a slot that is not in use. Its model needs a new load for whoever comes.
+    /// Stops a slot that is not in use. Its model has to be loaded again for later requests.
     pub(super) fn stop_slot(&mut self, id: SlotId, cause: LeaveCause) {
         let slot = &mut self.pool[id];
         let Some(order) = slot.apply(SlotEvent::Stop) else { return };
@@ -248,7 +249,7 @@ impl Scheduler {
         self.reconsider_at_least(Reconsider::Kinds);
     }
 
-    /// Lets a slot end what it works on and then stops it.
+    /// Lets a slot finish its requests and then stops it.
     pub(super) fn drain_slot(&mut self, id: SlotId, cause: LeaveCause) {
         let slot = &mut self.pool[id];
         slot.apply(SlotEvent::Drain);
@@ -258,13 +259,13 @@ impl Scheduler {
         self.rest_if_idle(id);
     }
 
-    /// Calls off a drain for the room that `room_for` wanted.
+    /// Cancels a drain for the room that `room_for` wanted.
     pub(super) fn keep_slot(&mut self, id: SlotId, room_for: ModelIndex) {
         let room_for = self.catalog[room_for].id().clone();
         self.keep_slot_that_leaves_for(id, &LeaveCause::Eviction { room_for });
     }
 
-    /// Calls off a drain for this cause, and for no other.
+    /// Cancels a drain for this cause, and for no other.
     pub(super) fn keep_slot_that_leaves_for(&mut self, id: SlotId, cause: &LeaveCause) {
         let slot = &mut self.pool[id];
         if slot.leaving.as_ref() == Some(cause) && slot.apply(SlotEvent::KeepAfterAll).is_some() {
@@ -274,7 +275,7 @@ impl Scheduler {
         }
     }
 
-    /// What follows when a slot has nothing to do: it leaves at once, or at a moment that is set here.
+    /// Handles a slot without requests: it is evicted at once, or its timer is set.
     pub(super) fn rest_if_idle(&mut self, id: SlotId) {
         let slot = &self.pool[id];
         if slot.is_busy() {
@@ -286,7 +287,7 @@ impl Scheduler {
                 let cause = slot.leaving.clone().unwrap_or(LeaveCause::Unload);
                 self.stop_slot(id, cause);
             }
-            // Somebody waits while the slot rests after a loss; it goes on by `resume`.
+            // Requests wait while the slot pauses after a loss; `resume` continues with them.
             SlotState::Ready(ReadyPhase::Serving) if self.queue.len_of(model) == 0 => {
                 if let Some(cause) = self.why_leave(model, id) {
                     let mut reasons = vec![cause.to_string()];
@@ -306,7 +307,8 @@ impl Scheduler {
         }
     }
 
-    /// Why an idle slot nobody waits for leaves now, or else sets the moment when it will.
+    /// The cause for which an idle slot without waiting requests is evicted now. Without one, sets the timer for the
+    /// moment when there will be.
     fn why_leave(&mut self, model: ModelIndex, id: SlotId) -> Option<LeaveCause> {
         let known = &self.catalog[model];
         let slot = &mut self.pool[id];
@@ -331,7 +333,7 @@ impl Scheduler {
         slot.unload_at = unload_at;
         match unload_at {
             None => self.timers.clear(Timer::Unload(id)),
-            // It could not come back.
+            // Without the ledger the model could not be loaded again.
             Some(at) if at <= self.now && !self.is_ledger_open() => {
                 self.timers.set(Timer::Unload(id), self.now + self.settings.reevaluate_every.max(LEAST_LEASE_WAIT));
             }
@@ -341,7 +343,7 @@ impl Scheduler {
         None
     }
 
-    /// The rest after a loss is over, and the worker still lives as far as anybody knows.
+    /// Ends the pause after a loss if no exit of the worker was reported.
     pub(super) fn resume(&mut self, id: SlotId) {
         let slot = &mut self.pool[id];
         if slot.paused_until.take().is_some() {
@@ -350,7 +352,7 @@ impl Scheduler {
         }
     }
 
-    /// The slot does not serve its model any more. A second copy on its way is the model's load from now on.
+    /// Ends the slot's service for its model. A second copy that is loading becomes the model's load.
     fn vacate(&mut self, id: SlotId) {
         let model = self.pool[id].model;
         if self.catalog[model].serving != Some(id) {
@@ -364,7 +366,7 @@ impl Scheduler {
         }
     }
 
-    /// The slot is IDLE: its bytes are back.
+    /// The slot became IDLE: its bytes are free again.
     fn emptied(&mut self, id: SlotId) {
         let slot = &mut self.pool[id];
         let parts = std::mem::take(&mut slot.parts);
@@ -383,7 +385,7 @@ impl Scheduler {
         self.not_used_any_more(self.pool[id].model);
     }
 
-    /// Tells whoever waited for this slot to be empty.
+    /// Answers the callers who waited for this slot to be empty.
     fn departed(&mut self, id: SlotId) {
         let mut done = Vec::new();
         for (request, slots) in &mut self.unloads {

@@ -1,5 +1,5 @@
-//! Models whose layers come and go for want of room keep them all again once there is room: while they are idle, so that
-//! nobody waits for it who need not (RS-11).
+//! Reloads of streaming models with all layers resident, once there is room for them. They happen while the model is
+//! idle, so that requests do not have to wait for them (RS-11).
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::slot::SlotState;
 use crate::{Verdict, split};
 
 impl Scheduler {
-    /// A slot rests. If it streams for want of room, it is looked at when it was idle for as long as room has to last. One that
-    /// is pinned stays as it is: somebody else could take the room before it is back.
+    /// Sets a timer for an idle slot that streams for lack of room: it is considered once it was idle for as long as
+    /// room has to last. A pinned model is left as it is, because another could take the room during the reload.
     pub(super) fn hope_to_stay(&mut self, id: SlotId) {
         let slot = &self.pool[id];
         let may_leave = !self.catalog[slot.model].is_pinned();
@@ -26,7 +26,7 @@ impl Scheduler {
         }
     }
 
-    /// Loads an idle model again whose layers could all stay by now; else looks again later.
+    /// Reloads an idle model if all its layers would fit by now; otherwise sets the timer again.
     pub(super) fn consider_staying(&mut self, id: SlotId) {
         let slot = &self.pool[id];
         let (model, idle_since) = (slot.model, slot.last_used);
@@ -34,7 +34,7 @@ impl Scheduler {
         if !serves || !slot.layers.for_want_of_room() || self.catalog[model].is_pinned() || self.life != Life::Serving {
             return;
         }
-        // It rests again after its requests, and is looked at then.
+        // The timer is set again when the slot's requests have ended.
         if slot.is_busy() || self.queue.len_of(model) > 0 {
             return;
         }
@@ -58,7 +58,7 @@ impl Scheduler {
         self.stop_slot(id, cause);
     }
 
-    /// The memory of a model that comes back is free.
+    /// The memory of a model that is being reloaded is free.
     pub(super) fn come_back(&mut self, model: ModelIndex) {
         let Some(Return { priority, keep_alive }) = self.catalog[model].returns.take() else { return };
         if !self.catalog[model].listed {
@@ -71,7 +71,8 @@ impl Scheduler {
         }
     }
 
-    /// Where all layers of a model would stay, beside everybody else as they are and the most that other programs used lately.
+    /// The site where all layers of a model would fit, beside all other models as they are and the recent peak of
+    /// other programs.
     fn where_all_stay(&self, model: ModelIndex) -> Option<Site> {
         let ask = Ask { heads: Vec::new(), ..self.ask_of(model) };
         let bytes = |site: &[DeviceId]| self.whole_at(&ask, site).bytes;
@@ -85,7 +86,7 @@ impl Scheduler {
         placement::sites(&wanted, &self.devices).ok()?.into_iter().find(fits)
     }
 
-    /// How long it has to be idle, and room to be there.
+    /// The time for which the model has to be idle, and room to be available.
     fn pause(&self) -> Duration {
         self.settings.peak_patience.max(LEAST_WAIT)
     }

@@ -1,4 +1,5 @@
-//! One input at a time: time passes, the input is taken, and everything that it may have changed is looked at again.
+//! The handling of one input: time advances, the input is applied, and all state that it may concern is considered
+//! again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +20,7 @@ use crate::timer::Timers;
 use crate::{Effect, Event, Input, Moment, Order, Outcome, Settings};
 
 impl Scheduler {
-    /// A scheduler that knows no models and no devices yet.
+    /// A scheduler without models and devices.
     pub fn new(settings: Settings, now: Moment) -> Self {
         let limits = queue_limits(&settings);
         Self {
@@ -56,8 +57,8 @@ impl Scheduler {
         }
     }
 
-    /// Takes in what happened at `now` and says what is to be done, in this order. Moments never go back; one that does
-    /// counts as the latest seen.
+    /// Applies an input that happened at `now` and returns the effects to carry out, in this order. Time does not run
+    /// backwards: an earlier moment counts as the latest seen.
     pub fn handle(&mut self, now: Moment, input: impl Into<Input>) -> Vec<Effect> {
         self.now = self.now.max(now);
         self.expire_deadlines();
@@ -72,7 +73,8 @@ impl Scheduler {
         std::mem::take(&mut self.out)
     }
 
-    /// When [`Event::Tick`] is due at the latest, if nothing else happens. `None`: time alone brings nothing.
+    /// The moment by which [`Event::Tick`] is due if no other event arrives. `None`: the passing of time alone
+    /// changes nothing.
     pub fn next_wake(&self) -> Option<Moment> {
         [self.timers.next(), self.queue.next_deadline()].into_iter().flatten().min()
     }
@@ -148,10 +150,10 @@ impl Scheduler {
         }
     }
 
-    /// Looks again at what waits, until nothing more follows from it.
+    /// Considers the waiting models and requests until no further effect follows.
     fn settle(&mut self, mut budget: Budget) {
-        // Each round either starts something or ends; the bound is a fence against a mistake in that reasoning, and
-        // what it cuts off is taken up by the next re-evaluation.
+        // Each round either starts something or ends. The bound guards against a mistake in that reasoning; work it
+        // cuts off is continued by the next re-evaluation.
         for _ in 0..8 {
             self.relieve();
             if self.second_try.as_ref().is_some_and(|second| self.queue.len_of(second.model) == 0) {
@@ -185,8 +187,8 @@ impl Scheduler {
         }
     }
 
-    /// Whether every slot is empty, or has no process any more and only waits for a ledger that is out of reach: whoever
-    /// looks at the ledger next sees that its processes are gone.
+    /// Whether every slot is empty, or has no process any more and only waits for an unreachable ledger. The next
+    /// reader of the ledger sees that the processes of such slots are gone.
     fn nothing_is_left(&self) -> bool {
         let only_its_lease = |slot: &ModelSlot| slot.state == SlotState::Stopping(StopPhase::Releasing);
         self.pool.is_empty() || (!self.is_ledger_open() && self.pool.in_use().all(only_its_lease))
@@ -196,7 +198,7 @@ impl Scheduler {
         self.reconsider = self.reconsider.max(scope);
     }
 
-    /// Bytes or leases changed: everything that waits may go on.
+    /// Bytes or leases changed: waiting loads may be possible now.
     pub(super) fn memory_changed(&mut self) {
         for model in std::mem::take(&mut self.refused_leases) {
             self.catalog[model].lease_refusal = None;

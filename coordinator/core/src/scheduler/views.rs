@@ -1,4 +1,4 @@
-//! What the scheduler shows. Reads everything, changes nothing.
+//! Views of the scheduler's state for people and the API. The functions here change no state.
 
 use model_boss_protocol::RequestId;
 
@@ -11,7 +11,7 @@ use crate::view::{DeviceView, ModelStatus, ModelView, QueuedView, RequestPurpose
 use crate::{Decision, LeaveCause, Moment, WaitReason};
 
 impl Scheduler {
-    /// Every model of the catalog, in the order it first named them.
+    /// All models of the catalog, in the order in which they were first listed.
     pub fn models(&self) -> Vec<ModelView> {
         self.catalog
             .iter()
@@ -26,12 +26,13 @@ impl Scheduler {
         Some(self.model_view(index, &self.catalog[index]))
     }
 
-    /// Every slot that is not idle.
+    /// All slots that are not idle.
     pub fn slots(&self) -> Vec<SlotView> {
         self.pool.in_use().map(|slot| self.slot_view(slot)).collect()
     }
 
-    /// Every waiting request in the order of RC-4 at `now`. Sorts all of them: for people, not for the request path.
+    /// All waiting requests in the order of RC-4 at `now`. The call sorts them all: it is for people, not for the
+    /// path of a request.
     pub fn queue(&self, now: Moment) -> Vec<QueuedView> {
         let ordered = self.queue.in_order(now).into_iter().enumerate();
         ordered
@@ -59,7 +60,7 @@ impl Scheduler {
             .collect()
     }
 
-    /// Every device that was observed.
+    /// All devices that were observed.
     pub fn devices(&self) -> Vec<DeviceView> {
         let name = |model: ModelIndex| self.catalog[model].id().clone();
         self.devices
@@ -94,17 +95,17 @@ impl Scheduler {
         self.decisions.iter()
     }
 
-    /// What a waiting request waits for; `None` when it does not wait.
+    /// The reason why a request waits; `None` when it does not wait.
     pub fn why(&self, request: RequestId) -> Option<WaitReason> {
         self.queue.get(request).map(|waiting| self.wait_reason(waiting))
     }
 
-    /// How many requests wait.
+    /// The number of waiting requests.
     pub fn queued(&self) -> usize {
         self.queue.len()
     }
 
-    /// How many requests were dispatched and have not ended.
+    /// The number of requests that were dispatched and have not ended.
     pub fn running(&self) -> usize {
         self.running.len()
     }
@@ -137,7 +138,7 @@ impl Scheduler {
         self.why_no_load(waiting.model)
     }
 
-    /// Why a slot that serves a model, or will, does not take its requests now.
+    /// The reason why a slot that serves a model, or will, does not accept its requests now.
     pub(super) fn why_not_taken(&self, slot: &ModelSlot) -> WaitReason {
         let known = &self.catalog[slot.model];
         let model = known.id().clone();

@@ -1,6 +1,6 @@
-//! Other holders of leases (LE-3): the scheduler plans around what they have, takes a place in the ledger's queue before it
-//! makes room, asks those who allow it to make way, sends idle models away for more important requests of theirs, and gives
-//! back what more important ones ask for.
+//! Leases of other holders (LE-3). The scheduler plans around them, and takes a place in the ledger's queue before it
+//! makes room. It asks holders that allow it to give up memory for more important requests. In return, it evicts idle
+//! models for other holders' more important requests, and gives back leases that these revoke.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use crate::reason::LeaveCause;
 use crate::slot::{SlotEvent, SlotState};
 use crate::{AskedLease, Effect, LeaseShare, OtherLease, OtherRequest, Verdict, WaitReason, split};
 
-/// Somebody who waited for a holder that did not make way may come again after this.
+/// The default pause before a request may come again that waited in vain for a holder to give up its lease.
 const AFTER_DEFAULT: Duration = Duration::from_secs(30);
 
 impl Scheduler {
@@ -33,14 +33,14 @@ impl Scheduler {
         (others.leases, others.requests) = (leases, requests);
         let leases = &self.others.leases;
         changed |= self.devices.lease_out(|device| leases.iter().map(|lease| lease.on(device)).sum());
-        // How long somebody still has is no news for anybody who waits.
+        // The remaining time of a lease changes no decision.
         if changed {
             self.accounts_changed = true;
             self.memory_changed();
         }
     }
 
-    /// What others hold or come first with on these devices, the largest first.
+    /// The leases of other holders on these devices, and their requests that come first, largest first.
     pub(super) fn shares(&self, site: &[DeviceId]) -> Vec<LeaseShare> {
         let mut shares: Vec<LeaseShare> = self
             .others
@@ -56,7 +56,7 @@ impl Scheduler {
         shares
     }
 
-    /// Requests of others that come before one of this priority there.
+    /// Other holders' requests that come before one of this priority on these devices.
     fn first(&self, site: &[DeviceId], priority: Priority) -> Vec<LeaseShare> {
         let first = self.others.requests.iter().filter(|request| request.priority <= priority);
         first
@@ -65,21 +65,21 @@ impl Scheduler {
             .collect()
     }
 
-    /// Everything of others that stands in the way of an ask.
+    /// All leases and requests of other holders that stand in the way of an ask.
     pub(super) fn in_the_way(&self, ask: &Ask, site: &[DeviceId]) -> Vec<LeaseShare> {
         let mut shares = self.shares(site);
         shares.extend(self.first(site, importance(ask)));
         shares
     }
 
-    /// What others who come before an ask will take of a device: they get theirs first.
+    /// The bytes of a device that other holders' earlier requests will take before an ask.
     pub(super) fn taken_first(&self, ask: &Ask, device: &DeviceId) -> i128 {
         let priority = importance(ask);
         let first = self.others.requests.iter().filter(|request| request.priority <= priority);
         first.map(|request| i128::from(request.on(device).0)).sum()
     }
 
-    /// Whose leases on these devices a request of this priority may ask for, or has asked for.
+    /// Leases on these devices that a request of this priority may preempt, or has asked for already.
     pub(super) fn yielding(&self, priority: Priority) -> impl Iterator<Item = &OtherLease> {
         let may = move |lease: &&OtherLease| {
             lease.revoking.is_some() || (lease.may_be_asked && !lease.in_default && lease.priority > priority)
@@ -95,12 +95,12 @@ impl Scheduler {
         self.yielding(priority).map(share).filter(|share| share.bytes > ByteCount::ZERO).collect()
     }
 
-    /// What a device gets back if everybody makes way who may be asked.
+    /// The bytes that a device regains if all leases that may be preempted are released.
     pub(super) fn could_yield(&self, device: &DeviceId, priority: Priority) -> i128 {
         self.yielding(priority).map(|lease| i128::from(lease.on(device).0)).sum()
     }
 
-    /// What those will give back of a device whom this model has asked.
+    /// The bytes of a device that the holders will release whom this model has asked.
     pub(super) fn asked_back(&self, model: ModelIndex, device: &DeviceId) -> i128 {
         match self.others.places.get(&model) {
             Some(place) if place.preempt => self.could_yield(device, place.priority),
@@ -108,7 +108,7 @@ impl Scheduler {
         }
     }
 
-    /// Why a model waits whose room others were asked for.
+    /// The wait reason of a model for whose room other holders were asked.
     pub(super) fn why_revoking(&self, model: ModelIndex, site: &[DeviceId]) -> Option<WaitReason> {
         let place = self.others.places.get(&model).filter(|place| place.preempt)?;
         let here = |lease: &&OtherLease| site.iter().any(|device| lease.on(device) > ByteCount::ZERO);
@@ -132,17 +132,18 @@ impl Scheduler {
         }
     }
 
-    /// The ledger was asked for bytes; if it does not give them the model stands in its queue.
+    /// Notes that the ledger was asked for bytes; if it refuses them, the model has a place in its queue.
     pub(super) fn asks_ledger(&mut self, model: ModelIndex, parts: Parts, priority: Priority) {
         self.others.places.insert(model, Place { parts, priority, preempt: false });
     }
 
-    /// The ledger gave them.
+    /// The ledger granted the lease, so the model's place in its queue is gone.
     pub(super) fn has_lease(&mut self, model: ModelIndex) {
         self.others.places.remove(&model);
     }
 
-    /// A model that waits for what others hold stands in line with them, so that nobody who comes later goes first.
+    /// Takes a place in the ledger's queue for a model that waits for other holders' memory, so that later requests
+    /// do not overtake it.
     pub(super) fn wait_in_line(&mut self, ask: &Ask, blocked: &[(Site, NoRoom)]) {
         let lacks_memory = |why: &NoRoom| matches!(why, NoRoom::Blocked { by, .. } if by.lacking == Lacking::Memory);
         let shared = blocked.iter().find(|(site, why)| lacks_memory(why) && !self.in_the_way(ask, site).is_empty());
@@ -154,7 +155,8 @@ impl Scheduler {
         self.stand_in_line(ask.model, parts, head.base, false);
     }
 
-    /// Those who were asked for this model did not make way in time: whoever waits is told (3-leases, preemption).
+    /// The error for a model's requests when the holders asked for its room did not release it in time (preemption of
+    /// leases).
     pub(super) fn refuse_in_default(&mut self, ask: &Ask) -> Option<ApiError> {
         let place = self.others.places.get(&ask.model).filter(|place| place.preempt)?;
         let there = |lease: &&OtherLease| place.parts.iter().any(|(device, _)| lease.on(device) > ByteCount::ZERO);
@@ -168,7 +170,7 @@ impl Scheduler {
         Some(ApiError::new(ErrorCode::NoCapacity, message).retry_after(AFTER_DEFAULT))
     }
 
-    /// Models that do not wait any more leave the ledger's queue.
+    /// Removes the models that wait no longer from the ledger's queue.
     pub(super) fn leave_queue(&mut self) {
         let gone: Vec<ModelIndex> =
             self.others.places.keys().copied().filter(|model| !self.needs_place(*model)).collect();
@@ -188,13 +190,13 @@ impl Scheduler {
             || (waits && self.life == Life::Serving)
     }
 
-    /// Idle models leave for more important requests of others: the least important first, none that is pinned, busy or
-    /// waited for, and nobody unless the whole request then fits.
+    /// Evicts idle models for more important requests of other holders, least important first. Pinned models, busy
+    /// ones and those with waiting requests stay. No model is evicted unless the whole request then fits.
     pub(super) fn yield_to_requests(&mut self) {
         let mut promised: BTreeMap<DeviceId, i128> = BTreeMap::new();
         let mut look_again = false;
         for request in self.others.requests.clone() {
-            // Those of ours that stand before it get theirs first.
+            // Our own models that come before the request get their bytes first.
             let ours = |device: &DeviceId| -> i128 {
                 let first = self.others.places.values().filter(|place| place.priority <= request.priority);
                 first.flat_map(|place| &place.parts).filter(|(d, _)| d == device).map(|(_, b)| i128::from(b.0)).sum()
@@ -228,7 +230,7 @@ impl Scheduler {
         }
     }
 
-    /// The fewest idle models whose leaving gives a request what it lacks; `None` when all of them do not.
+    /// The fewest idle models whose eviction covers a request's lack; `None` when all of them together do not.
     fn idle_for(&self, request: &OtherRequest, mut lacking: BTreeMap<DeviceId, i128>) -> Option<Vec<SlotId>> {
         let mut idle: Vec<SlotId> = lacking.keys().flat_map(|device| self.idle_on(device)).collect();
         idle.sort_unstable();
@@ -272,7 +274,8 @@ impl Scheduler {
         self.devices.get(name).into_iter().flat_map(|device| device.slots.iter().copied())
     }
 
-    /// Somebody more important asks for the lease of a slot. What RC-18 protects stays; a busy slot ends its requests.
+    /// Handles a more important holder's revocation of a slot's lease. A slot that RC-18 protects stays; a busy slot
+    /// finishes its requests.
     pub(super) fn lease_revoked(
         &mut self,
         id: SlotId,
@@ -301,14 +304,14 @@ impl Scheduler {
         if busy { self.drain_slot(id, cause) } else { self.stop_slot(id, cause) }
     }
 
-    /// Whoever asked does not want it any more: a slot that still drains for it stays.
+    /// Handles a withdrawn revocation: a slot that still drains for it goes on serving.
     pub(super) fn lease_kept(&mut self, id: SlotId, generation: Generation) {
         if self.pool.current(id, generation).is_some() {
             self.keep_revoked(id);
         }
     }
 
-    /// Calls off the drain of a slot whose lease was asked for.
+    /// Cancels the drain of a slot whose lease was revoked.
     pub(super) fn keep_revoked(&mut self, id: SlotId) {
         let slot = &mut self.pool[id];
         if matches!(slot.leaving, Some(LeaveCause::Revoked { .. })) && slot.apply(SlotEvent::KeepAfterAll).is_some() {
@@ -320,7 +323,7 @@ impl Scheduler {
     }
 }
 
-/// How important an ask is for others: nobody waits for a load for nobody.
+/// The priority of an ask as other holders see it. A load without a waiting request has the lowest.
 fn importance(ask: &Ask) -> Priority {
     ask.heads.iter().map(|head| head.base).min().unwrap_or(Priority::LOWEST)
 }

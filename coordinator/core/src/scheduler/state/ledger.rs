@@ -1,30 +1,30 @@
-//! Whether memory can be leased, and since when not.
+//! Whether memory can be leased now, and since when it could not.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::{LedgerState, Moment};
 
-/// Outages kept apart at most; older ones count as one.
+/// The number of outages kept apart; older ones count as one.
 pub(in crate::scheduler) const OUTAGES_KEPT: usize = 64;
 
-/// What is known of the ledger.
+/// The known state of the ledger.
 #[derive(Debug, Default)]
 pub(in crate::scheduler) struct Ledger {
     pub(in crate::scheduler) state: LedgerState,
-    /// Since when it is so.
+    /// The moment at which the state began.
     pub(in crate::scheduler) since: Moment,
-    /// Earlier outages with too little time between them to load a model, oldest first. A store that is back for a
-    /// moment does not begin the patience of those who wait anew.
+    /// Earlier outages with too little time between them to load a model, oldest first. A short recovery of the store
+    /// therefore does not restart the patience of waiting requests.
     pub(in crate::scheduler) outages: VecDeque<(Moment, Moment)>,
 }
 
 impl Ledger {
-    /// Takes the new state; says whether it was open before.
+    /// Sets the new state; returns whether the ledger was open before.
     pub(in crate::scheduler) fn change(&mut self, state: LedgerState, now: Moment, patience: Duration) -> bool {
         let away = |state: &LedgerState| matches!(state, LedgerState::Away { .. });
         let since = match (away(&self.state), away(&state)) {
-            // Another reason is no other outage.
+            // Another reason does not begin another outage.
             (true, true) => self.since,
             (true, false) => {
                 self.outages.push_back((self.since, now));
@@ -48,8 +48,8 @@ impl Ledger {
         was_open
     }
 
-    /// How long a request that came at `arrival` has waited for it: through the outages, or through the window that
-    /// follows them, whose end is known.
+    /// The time that a request which arrived at `arrival` has waited for the ledger: through the outages, or through
+    /// the window after them, whose end is known.
     pub(in crate::scheduler) fn waited(&self, arrival: Moment, now: Moment) -> Duration {
         let current = (self.since, now);
         let within = |(begun, end): (Moment, Moment)| end.since(begun.max(arrival));

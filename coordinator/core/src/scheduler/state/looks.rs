@@ -1,4 +1,4 @@
-//! The models that still have to be looked at, and how many looks one event may take.
+//! Looks: the waiting models that remain to be considered for a load, and the number that one event may consider.
 
 use std::collections::BTreeSet;
 
@@ -6,18 +6,18 @@ use crate::catalog::ModelIndex;
 use crate::queue::Likeness;
 use crate::{Event, Input};
 
-/// How much is looked at within one event, so that its length does not depend on how many models wait.
+/// The amount of work within one event, so that its duration does not depend on the number of waiting models.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::scheduler) struct Budget {
-    /// Models that are looked at.
+    /// Models that may still be considered.
     pub(in crate::scheduler) looks: usize,
-    /// Models passed over because they wait for something else than room.
+    /// Models that may still be skipped because they wait for another condition than room.
     pub(in crate::scheduler) passes: usize,
 }
 
 impl Budget {
-    /// An event takes the first look, and ticks that follow at once take the others. An event that fills a slot with
-    /// requests leaves all of them to ticks.
+    /// The budget of an input: an event considers one model, and the ticks that follow at once consider the others.
+    /// An event that fills a slot with requests leaves all of them to ticks.
     pub(in crate::scheduler) const fn with(input: &Input) -> Self {
         match input {
             Input::Event(Event::Tick) => Self { looks: 4, passes: 16 },
@@ -31,23 +31,24 @@ impl Budget {
     }
 }
 
-/// What came of a look at a model that wants a load.
+/// The result of considering a model that wants a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::scheduler) enum Looked {
-    /// There is no room for it, and nobody whom it may send away: neither for those behind it that are like it.
+    /// There is neither room nor a slot it may evict. The same holds for the models of its kind behind it.
     Blocked,
-    /// It waits for something else than room. That cost nothing to see.
+    /// The model waits for another condition than room, which is cheap to see.
     Passed,
-    /// Anything else, which says nothing about others.
+    /// Any other result, which permits no conclusion about other models.
     Alone,
 }
 
-/// Those that a change may concern.
+/// The models that a change may concern.
 #[derive(Debug, Default)]
 pub(in crate::scheduler) struct Unlooked {
-    /// The first of each of these.
+    /// Kinds of which the first model remains to be considered.
     pub(in crate::scheduler) kinds: BTreeSet<Likeness>,
-    /// Single models: those with the next turn on a device, which are in no line, and those that only time concerns.
+    /// Single models: those with the next turn on a device, which are in no line, and those that only the passing of
+    /// time concerns.
     pub(in crate::scheduler) models: BTreeSet<ModelIndex>,
 }
 
@@ -62,12 +63,12 @@ impl Unlooked {
     }
 }
 
-/// How much of what waits for a load has to be looked at.
+/// The extent to which models that wait for a load have to be considered again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::scheduler) enum Reconsider {
     Nothing,
-    /// What is still to be looked at.
+    /// Only the models that remain from earlier changes.
     Rest,
-    /// One of each kind.
+    /// One model of each kind.
     Kinds,
 }

@@ -1,4 +1,4 @@
-//! The state of the scheduler: everything that it remembers between two inputs.
+//! The state of the scheduler: all that it remembers between two inputs.
 
 mod ledger;
 mod looks;
@@ -24,10 +24,11 @@ pub(super) use ledger::Ledger;
 pub(super) use looks::{Budget, Looked, Reconsider, Unlooked};
 pub(super) use others::{Others, Place};
 
-/// No setting makes the scheduler spin.
+/// The shortest time of a timer, so that no setting makes the scheduler spin.
 pub(in crate::scheduler) const LEAST_WAIT: Duration = Duration::from_millis(1);
 
-/// Everything the coordinator decides. One task owns it and feeds it; the same events give the same effects.
+/// The decisions of the coordinator. One task owns this value and passes it events; the same events give the same
+/// effects.
 #[derive(Debug)]
 pub struct Scheduler {
     pub(in crate::scheduler) settings: Settings,
@@ -39,107 +40,110 @@ pub struct Scheduler {
     pub(in crate::scheduler) devices: Devices,
     pub(in crate::scheduler) ledger: Ledger,
     pub(in crate::scheduler) others: Others,
-    /// Looked up by id only, never iterated where order shows.
+    /// Dispatched requests, looked up by id only. They are never iterated where the order would be visible.
     pub(in crate::scheduler) running: ByNumber<RequestId, Running>,
-    /// Waiting requests that could go to another rung than the one they stand on.
+    /// Waiting requests that could move to another rung.
     pub(in crate::scheduler) climbing: BTreeSet<RequestId>,
-    /// The last of them that was looked at.
+    /// The request of `climbing` that was last reconsidered.
     pub(in crate::scheduler) looked_at: RequestId,
     pub(in crate::scheduler) timers: Timers<Timer>,
     pub(in crate::scheduler) decisions: Decisions,
-    /// Room being made, by the model it is for.
+    /// Claims on room that is being made, by model.
     pub(in crate::scheduler) claims: BTreeMap<ModelIndex, Claim>,
     pub(in crate::scheduler) moves: BTreeMap<ModelIndex, Move>,
     pub(in crate::scheduler) second_try: Option<SecondTry>,
     /// Slots that have devices for themselves alone (MM-5).
     pub(in crate::scheduler) alone: BTreeSet<SlotId>,
     pub(in crate::scheduler) footprints: Footprints,
-    /// What idle models hold may be more than they may keep.
+    /// Whether accounts changed, so that idle models may exceed their retention budget.
     pub(in crate::scheduler) accounts_changed: bool,
-    /// Models that left because nobody used them.
+    /// The number of models evicted because they were unused.
     pub(in crate::scheduler) idle_sweeps: u64,
-    /// Who waits for which slots to be empty.
+    /// Unload orders, and the slots that each still waits for.
     pub(in crate::scheduler) unloads: BTreeMap<RequestId, BTreeSet<SlotId>>,
-    /// Models whose last lease was refused; asked again at any lease change.
+    /// Models whose last lease was refused; they are asked for again at any change of leases.
     pub(in crate::scheduler) refused_leases: BTreeSet<ModelIndex>,
     pub(in crate::scheduler) life: Life,
     pub(in crate::scheduler) reconsider: Reconsider,
-    /// The families of models that have the same places to go.
+    /// Families: models with the same possible sites.
     pub(in crate::scheduler) families: BTreeMap<FamilyKey, u32>,
     pub(in crate::scheduler) next_family: u32,
-    /// What is still to be looked at since the last change.
+    /// Models that remain to be considered since the last change.
     pub(in crate::scheduler) unlooked: Unlooked,
-    /// Where the round through everybody goes on behind the events.
+    /// The position of the round through all models, which continues after other work.
     pub(in crate::scheduler) round: Option<ModelIndex>,
     pub(in crate::scheduler) out: Vec<Effect>,
 }
 
-/// Where models can go. Those with the same places differ in what they need only.
+/// The possible sites of a model. Models of one family differ only in the memory they need.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::scheduler) struct FamilyKey {
     pub(in crate::scheduler) device: DeviceId,
     pub(in crate::scheduler) category: Category,
-    /// Each of these can hold it alone. Empty where several share it, or its layers come and go: there the room decides.
+    /// Devices that can each hold the model alone. Empty where several devices share it or its layers are streamed:
+    /// then the room decides.
     pub(in crate::scheduler) alone_on: Vec<DeviceId>,
     pub(in crate::scheduler) splittable: bool,
     pub(in crate::scheduler) streams: bool,
     pub(in crate::scheduler) exclusive: Vec<DeviceId>,
 }
 
-/// Families remembered at once; who has one of those forgotten gets a new one when it is looked at.
+/// The number of families remembered at once; a model whose family was forgotten gets a new one when it is next
+/// considered.
 pub(in crate::scheduler) const FAMILIES_KEPT: usize = 1_024;
 
 /// A request that was dispatched and has not ended.
 #[derive(Debug)]
 pub(in crate::scheduler) struct Running {
     pub(in crate::scheduler) request: Waiting,
-    /// Which filling of which slot; `None` is a provider elsewhere.
+    /// The slot and generation that serve it; `None` for a cloud provider.
     pub(in crate::scheduler) place: Option<(SlotId, Generation)>,
     pub(in crate::scheduler) started: Moment,
 }
 
-/// What time may bring.
+/// Changes that the passing of time may cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in crate::scheduler) enum Timer {
     /// The slot's stay-warm time ends.
     Unload(SlotId),
     /// The slot may take requests again after it lost one.
     Resume(SlotId),
-    /// A back-off ends, a lease may be asked for again, or a request has waited so long that it may evict others.
+    /// A backoff ends, a lease may be asked for again, or a request has waited so long that it may evict other
+    /// models.
     Consider(ModelIndex),
-    /// A slot may have come to be less protected.
+    /// The protection of a slot from eviction may have ended.
     Rights,
     /// The client's pause between requests is over.
     Client(ClientIndex),
     /// The ledger may be asked again for the second copy of a model that moves.
     Move(ModelIndex),
-    /// An idle model may have become less important than somebody who waits in the ledger.
+    /// An idle model may have become less important than a request that waits in the ledger.
     Yield,
-    /// Somebody has waited long enough for a ledger that is out of reach.
+    /// A request may have run out of patience with an unreachable ledger.
     Patience,
-    /// An idle model whose layers come and go may have room for all of them by now.
+    /// An idle model that streams layers may have room for all of them by now.
     Stay(SlotId),
-    /// Everything that waits is looked at.
+    /// All waiting models are considered again.
     Reevaluate,
     /// A model named by its path may have been unused for long enough.
     Forget,
-    /// Looks that did not fit into an event go on.
+    /// Looks that exceeded the budget of an event continue.
     LookOn,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::scheduler) enum Life {
     Serving,
-    /// Nothing new is taken; what runs is finished.
+    /// No further request is accepted; running ones finish.
     Draining,
-    /// Said so.
+    /// The end of the shutdown was reported.
     Drained,
 }
 
-/// A model on its way to another place.
+/// A model that moves to another device.
 #[derive(Debug)]
 pub(in crate::scheduler) struct Move {
-    /// Those who are told; the move goes on without them.
+    /// Callers that get the outcome; the move continues without them too.
     pub(in crate::scheduler) callers: Vec<RequestId>,
     pub(in crate::scheduler) asker: RequestId,
     pub(in crate::scheduler) priority: Priority,
@@ -148,23 +152,23 @@ pub(in crate::scheduler) struct Move {
     pub(in crate::scheduler) context: Option<u64>,
     pub(in crate::scheduler) layers: LayerOptions,
     pub(in crate::scheduler) estimate: SizeEstimate,
-    /// Whether others may be evicted for it.
+    /// Whether other models may be evicted for the move.
     pub(in crate::scheduler) evict: bool,
     pub(in crate::scheduler) began: Moment,
-    /// The ledger refused; it is asked again then.
+    /// The time of the next try after the ledger refused the lease.
     pub(in crate::scheduler) again_at: Option<Moment>,
-    /// The second copy, once it is being loaded.
+    /// The second copy, once it is loading.
     pub(in crate::scheduler) slot: Option<SlotId>,
-    /// For a load with other options: what held before.
+    /// The wish that held before, if the move is a reload with other options.
     pub(in crate::scheduler) reload: Option<LoadWish>,
 }
 
-/// A second try under way. While it lasts no other load begins, so that what leaves for it is not taken by others.
+/// A second try of a load. Until it ends no other load begins, so that the freed memory remains for it.
 #[derive(Debug)]
 pub(in crate::scheduler) struct SecondTry {
     pub(in crate::scheduler) model: ModelIndex,
-    /// Those that have to be gone first.
+    /// Slots that have to be empty before the second try.
     pub(in crate::scheduler) leaving: BTreeSet<SlotId>,
-    /// Those of them that load on, and serve the request that caused them before they leave.
+    /// Slots of `leaving` that finish loading, and serve the request that caused them before they stop.
     pub(in crate::scheduler) finishing: BTreeSet<SlotId>,
 }

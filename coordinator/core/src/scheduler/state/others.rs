@@ -13,15 +13,15 @@ use crate::{OtherLease, OtherRequest};
 pub(in crate::scheduler) struct Place {
     pub(in crate::scheduler) parts: Parts,
     pub(in crate::scheduler) priority: Priority,
-    /// Others are asked to make way for it.
+    /// Whether other holders are asked to release memory for it.
     pub(in crate::scheduler) preempt: bool,
 }
 
-/// What others have and want, and which models stand in the same queue.
+/// Leases and requests of other holders, and our models' places in the same queue.
 #[derive(Debug, Default)]
 pub(in crate::scheduler) struct Others {
     pub(in crate::scheduler) leases: Vec<OtherLease>,
-    /// First come first.
+    /// In the order of their arrival.
     pub(in crate::scheduler) requests: Vec<OtherRequest>,
     pub(in crate::scheduler) places: BTreeMap<ModelIndex, Place>,
 }
