@@ -1,5 +1,5 @@
-//! Accepts connections and serves HTTP/1.1 on each, with the limits that keep one client from being everybody's problem.
-//! (axum's own server does not arm the timer for request heads.)
+//! Accepts connections and serves HTTP/1.1 on each, with limits that keep one client from starving the others. (axum's
+//! own server does not arm the timer for request heads.)
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -21,31 +21,31 @@ use crate::door::Door;
 use crate::patience::Patience;
 use crate::peer::Peer;
 
-/// A client that is refused gets this long to send its request, which is not looked at,
+/// The time a refused client gets to send its request, which is not parsed.
 const REFUSAL_HEAD: Duration = Duration::from_millis(50);
-/// and this long to read the answer.
+/// The time a refused client gets to read the answer.
 const REFUSAL_LINGER: Duration = Duration::from_millis(100);
-/// When it may come again.
+/// The `Retry-After` of a refusal.
 const COME_AGAIN: Duration = Duration::from_secs(1);
-/// When the system has no descriptor left, the next try comes after this long.
+/// The pause before the next accept when the system has no free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Connections that are still open after the last answer get this long to close.
+/// The time that open connections get to close after the last answer.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
-/// How large and how slow a request head may be.
+/// Limits on the size and speed of request heads, and on the number of connections.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerLimits {
-    /// How long a client may be silent.
+    /// The longest silence of a client.
     pub patience: Patience,
-    /// The size of a head in bytes.
+    /// The longest request head, in bytes.
     pub header_size: usize,
-    /// Connections that are served at once.
+    /// The number of connections served at once.
     pub connections: usize,
-    /// Connections that are refused at once; one more waits in the kernel's backlog.
+    /// The number of connections refused at once; one more waits in the kernel's backlog.
     pub refusals: usize,
 }
 
-/// Listening sockets with the door behind them.
+/// Listening sockets and the service behind them.
 pub struct Server {
     listeners: Vec<TcpListener>,
     door: Door,
@@ -56,7 +56,7 @@ pub struct Server {
     refusals: Arc<Semaphore>,
 }
 
-/// Whether a connection is served.
+/// Whether a connection is served or refused.
 enum Place {
     Served(OwnedSemaphorePermit),
     Refused(OwnedSemaphorePermit),
@@ -72,14 +72,14 @@ impl Server {
         Self { listeners, door, http, header_size, patience, places, refusals }
     }
 
-    /// Serves until `stop`, then lets answers under way end.
+    /// Serves until `stop`, then lets running answers end.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let mut stop = std::pin::pin!(stop);
         let graceful = GracefulShutdown::new();
         let (refusals, refusal) = (Arc::clone(&self.refusals), Arc::new(refusal()));
         for turn in 0_usize.. {
             let accepted = async {
-                // A client is at least refused.
+                // Without a place to be served, a client gets at least a refusal.
                 let refusal = Arc::clone(&refusals).acquire_owned().await.ok()?;
                 let accepted = accept(&self.listeners, turn).await;
                 let place = match Arc::clone(&self.places).try_acquire_owned() {
@@ -93,7 +93,7 @@ impl Server {
                 () = &mut stop => break,
                 accepted = accepted => accepted,
             };
-            // Closed by nobody.
+            // The semaphores are never closed.
             let Some((accepted, place)) = accepted else { break };
             match (accepted, place) {
                 (Ok((stream, client)), Place::Served(place)) => {
@@ -139,16 +139,16 @@ impl Server {
         let connection = graceful.watch(http.serve_connection(stream, door));
         async move {
             if let Err(error) = connection.await {
-                // Clients that go away are no news.
+                // A client that closes its connection is not worth a warning.
                 tracing::debug!(%error, "connection ended");
             }
         }
     }
 }
 
-/// The next connection of any of them.
+/// Accepts the next connection of any listener.
 async fn accept(listeners: &[TcpListener], turn: usize) -> io::Result<(TcpStream, SocketAddr)> {
-    // A busy one is asked last in its turn.
+    // The listeners are asked in rotating order, so that a busy one does not starve the others.
     let (last, first) = listeners.split_at(turn % listeners.len().max(1));
     poll_fn(|cx| {
         let mut accepted = first.iter().chain(last).map(|listener| listener.poll_accept(cx));
@@ -157,7 +157,7 @@ async fn accept(listeners: &[TcpListener], turn: usize) -> io::Result<(TcpStream
     .await
 }
 
-/// What a client is told that cannot be served: the whole answer, made before there is any need for it.
+/// The whole answer to a refused client, built in advance.
 fn refusal() -> String {
     let message = "every connection that this coordinator can serve is in use: come again in a moment, close idle \
                    connections, or raise its limit of file descriptors (ulimit -n)";
@@ -172,14 +172,14 @@ fn refusal() -> String {
     )
 }
 
-/// Gives the answer and closes, soon: others wait to hear the same.
+/// Sends the refusal and closes soon, because other clients wait for theirs.
 async fn refuse(mut stream: TcpStream, answer: &str) {
     let mut scrap = [0; 4_096];
-    // It is answered all the same when it says nothing, or goes away.
+    // The client is answered even when it sends nothing, or disconnects.
     let _ = timeout(REFUSAL_HEAD, stream.read(&mut scrap)).await;
     let _ = timeout(REFUSAL_HEAD, stream.write_all(answer.as_bytes())).await;
     let _ = timeout(REFUSAL_HEAD, stream.shutdown()).await;
-    // A socket that is closed with something unread in it takes its answer back.
+    // Closing a socket with unread bytes resets the connection, and the client loses the answer.
     let read = async { while matches!(stream.read(&mut scrap).await, Ok(1..)) {} };
     let _ = timeout(REFUSAL_LINGER, read).await;
 }

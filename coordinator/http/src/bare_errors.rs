@@ -1,5 +1,5 @@
-//! Errors of requests that hyper cannot read. It answers them itself, without a body. Here they get one, in the shape of
-//! every other error.
+//! Errors of requests that hyper cannot parse. hyper answers them itself, without a body; this module adds a body in
+//! the shape of every other error.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -8,21 +8,21 @@ use std::task::{Context, Poll, ready};
 use model_boss_protocol::{ApiError, ErrorCode, ErrorSource};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// A connection on which hyper's own errors are given a body.
+/// A connection on which hyper's own errors get a body.
 pub(crate) struct BareErrors<S> {
     stream: S,
     header_size: usize,
-    /// The rest of an answer that is written in place of an error.
+    /// The unsent rest of an answer that replaces an error of hyper's.
     instead: Vec<u8>,
 }
 
 impl<S> BareErrors<S> {
-    /// On this stream, whose request heads may be so large.
+    /// Wraps `stream`; `header_size` is the longest request head, for the error's text.
     pub(crate) const fn on(stream: S, header_size: usize) -> Self {
         Self { stream, header_size, instead: Vec::new() }
     }
 
-    /// The answer in place of these bytes, if they are an error of hyper's: one of ours always has a body.
+    /// The replacement for these bytes, if they are an error of hyper's. Our own errors always have a body already.
     fn worded(&self, bytes: &[u8]) -> Option<Vec<u8>> {
         let text = std::str::from_utf8(bytes).ok().filter(|text| text.starts_with("HTTP/1.1 4"))?;
         let head = text.strip_suffix("\r\n\r\n")?;
@@ -123,7 +123,7 @@ mod tests {
     use hyper_util::rt::TokioIo;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
-    /// The whole answer to these bytes of a server that answers each request by a 404.
+    /// The whole answer to these bytes, from a server that answers each request with 404.
     async fn answer(request: &[u8]) -> String {
         let (mut client, server) = duplex(1 << 20);
         let service = service_fn(async |_| {

@@ -1,8 +1,9 @@
 //! Request bodies in, JSON bodies out.
 //!
-//! [`Unread`] is the only way to a request's body, and gives it whole as a [`RequestBody`], which counts against the budget
-//! of memory. What is in it is reached through [`RequestBody::open`] alone, away from the thread that serves sockets when
-//! the body is large; there it is a value of a type, or an object whose size was bounded first.
+//! [`Unread`] is the only way to a request's body: it reads the body whole into a [`RequestBody`], which counts against
+//! the memory budget. The content is reached only through [`RequestBody::open`], which moves work on large bodies off
+//! the thread that serves sockets. An open body parses into a value of a type, or into an object whose size was bounded
+//! first.
 
 use std::time::Duration;
 
@@ -24,57 +25,58 @@ use crate::json;
 use crate::memory::{Admission, HeldMemory};
 use crate::offload::offload;
 
-/// UTF-8's mark of itself.
+/// UTF-8's byte order mark.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
-/// A client that sends more slowly than this on average is not waited for.
+/// The slowest average rate of a client, in bytes a second. Slower clients are refused.
 const LEAST_RATE: u64 = 8 << 10;
-/// So much of the rest of a refused body is read, and thrown away, so that its client reads the refusal.
+/// The most bytes of a refused body that are read and discarded, so that the client reads the refusal.
 const MAX_DISCARDED: u64 = 64 << 20;
 const DISCARD_LIMIT: Duration = Duration::from_secs(10);
 
-/// The body of a request that nobody has read.
+/// A request body that has not been read.
 pub struct Unread(Body);
 
-/// A body that was read.
+/// A body that was read whole.
 pub struct RequestBody {
     bytes: Bytes,
     memory: HeldMemory,
     limits: JsonLimits,
 }
 
-/// A body that may be looked at: on this thread, a large one takes no time from others.
+/// A body whose content may be parsed on the current thread: a large one is open only on a thread of its own.
 pub struct OpenBody(RequestBody);
 
-/// How large and how slow a body may be, and what may be in it.
+/// Limits on the size, speed and content of a body.
 #[derive(Clone, Copy, Debug)]
 pub struct BodyLimits {
-    /// Bytes of the whole body.
+    /// The largest body.
     pub size: ByteCount,
-    /// How long a client may pause.
+    /// The longest pause of a client.
     pub patience: Duration,
-    /// How complicated its JSON may be.
+    /// Limits on the nesting and size of its JSON.
     pub json: JsonLimits,
 }
 
 impl Unread {
-    /// The body of a request that came in.
+    /// Wraps the body of an incoming request.
     pub const fn new(body: Body) -> Self {
         Self(body)
     }
 
-    /// Takes the body out; a second time it is empty.
+    /// Takes the body out; a second call gives an empty one.
     pub fn take(&mut self) -> Self {
         Self(std::mem::replace(&mut self.0, Body::empty()))
     }
 
-    /// Reads all of it. It holds as much memory as has arrived. One that says that it is too large is not read at all.
+    /// Reads the whole body. Memory is held for what has arrived, not for the announced length. A body whose announced
+    /// length is too large is not read at all.
     pub async fn read(mut self, limits: BodyLimits, memory: HeldMemory) -> Result<RequestBody, ApiError> {
         let read = collect(&mut self.0, limits, memory).await;
         if read.is_err() && !self.0.is_end_stream() {
             tokio::spawn(discard(self.0));
         }
         read.map(|(mut bytes, memory)| {
-            // Editors and shells of some systems put it in front of every text.
+            // Some systems' editors and shells put a byte order mark in front of every text.
             if bytes.starts_with(BYTE_ORDER_MARK) {
                 bytes.advance(BYTE_ORDER_MARK.len());
             }
@@ -108,7 +110,7 @@ async fn collect(body: &mut Body, limits: BodyLimits, mut memory: HeldMemory) ->
             whole = data;
         } else {
             if several.is_empty() {
-                // Addresses, not memory: a page is taken when it is written to.
+                // Reserving takes addresses, not memory: the kernel takes a page when it is written to.
                 let expected = usize::try_from(body.size_hint().lower()).unwrap_or(0);
                 several.reserve(whole.len() + data.len() + expected);
                 several.extend_from_slice(&std::mem::take(&mut whole));
@@ -119,7 +121,7 @@ async fn collect(body: &mut Body, limits: BodyLimits, mut memory: HeldMemory) ->
     Ok((if several.is_empty() { whole } else { Bytes::from(several) }, memory))
 }
 
-/// Reads on without keeping anything: a connection that is closed on a client that still sends never shows it the answer.
+/// Reads the rest and discards it. A connection that closes while its client still sends never delivers the answer.
 async fn discard(mut body: Body) {
     let rest = async {
         let mut discarded = 0;
@@ -130,22 +132,22 @@ async fn discard(mut body: Body) {
             }
         }
     };
-    // Whether it came to its end makes no difference.
+    // A body that does not end in time is no error.
     _ = timeout(DISCARD_LIMIT, rest).await;
 }
 
 impl RequestBody {
-    /// Whether there is nothing in it.
+    /// Whether the body is empty.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Its bytes.
+    /// The length in bytes.
     pub fn size(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Looks at it, away from the thread that serves sockets when it is large.
+    /// Runs work on the open body, away from the thread that serves sockets when the body is large.
     pub async fn open<T: Send + 'static>(
         self,
         look: impl FnOnce(OpenBody) -> Result<T, ApiError> + Send + 'static,
@@ -153,12 +155,12 @@ impl RequestBody {
         offload(self.bytes.len(), move || look(OpenBody(self))).await
     }
 
-    /// The body as a value; an error names the field.
+    /// Parses the body; an error names the field.
     pub async fn parse<T: DeserializeOwned + Send + 'static>(self) -> Result<T, ApiError> {
         self.open(|mut body| body.parse()).await
     }
 
-    /// The same, where nothing at all means the default.
+    /// Parses the body; an empty one gives the default.
     pub async fn parse_or_default<T: DeserializeOwned + Default + Send + 'static>(self) -> Result<T, ApiError> {
         if self.is_empty() { Ok(T::default()) } else { self.parse().await }
     }
@@ -170,23 +172,23 @@ impl RequestBody {
 }
 
 impl OpenBody {
-    /// Its bytes.
+    /// The content.
     pub fn bytes(&self) -> &Bytes {
         &self.0.bytes
     }
 
-    /// The limits for what is in it.
+    /// The limits on its JSON.
     pub fn limits(&self) -> JsonLimits {
         self.0.limits
     }
 
-    /// It as an object. The memory of that stays held until the body has another content.
+    /// Parses the body as an object. The object's memory stays held until the body gets another content.
     pub fn object(&mut self) -> Result<Map<String, Value>, ApiError> {
         let RequestBody { bytes, memory, limits } = &mut self.0;
         json::object(bytes, *limits, memory, Admission::AtDoor)
     }
 
-    /// Another content, for which `more` bytes than now are needed at most.
+    /// Replaces the content; `more` is the most bytes by which it grows.
     pub fn rewrite(
         &mut self,
         more: usize,
@@ -198,13 +200,13 @@ impl OpenBody {
         Ok(())
     }
 
-    /// A content that was made of [`Self::object`], whose memory is given back.
+    /// Replaces the content by one made of [`Self::object`], and releases the object's memory.
     pub fn replace(&mut self, bytes: impl Into<Bytes>) {
         self.0.bytes = bytes.into();
         self.0.memory.shrink_to(self.0.bytes.len());
     }
 
-    /// The body as it is now.
+    /// The body with its current content.
     pub fn close(self) -> RequestBody {
         self.0
     }
@@ -212,7 +214,7 @@ impl OpenBody {
     fn parse<T: DeserializeOwned>(&mut self) -> Result<T, ApiError> {
         let RequestBody { bytes, memory, limits } = &mut self.0;
         json::make_room(bytes, *limits, memory, Admission::AtDoor)?;
-        // A list would do for a struct otherwise, field by field.
+        // Otherwise serde would also accept a list for a struct, field by field.
         if bytes.iter().find(|byte| !byte.is_ascii_whitespace()).is_some_and(|first| *first != b'{') {
             return Err(ApiError::new(ErrorCode::InvalidRequest, "the body is not a JSON object"));
         }

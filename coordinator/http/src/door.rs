@@ -1,4 +1,5 @@
-//! What every request passes first: Host and Origin, a request id, and a net under the handlers' panics.
+//! Checks and wrappers of every request, before the routes: Host and Origin, a request id, and a catch for handlers'
+//! panics.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -20,32 +21,32 @@ use crate::headers::REQUEST_ID;
 use crate::origin::AllowedHosts;
 use crate::peer::Peer;
 
-/// The same, as Anthropic's clients read it.
+/// The request id's header as Anthropic's clients read it.
 const ANTHROPICS_ID: HeaderName = HeaderName::from_static("request-id");
 
-/// A client's own id is echoed up to this length.
+/// The longest client-chosen id that is echoed, in bytes.
 const MAX_REQUEST_ID: usize = 128;
 
 /// The service behind every connection.
 #[derive(Clone)]
 pub struct Door {
     allowed: Arc<AllowedHosts>,
-    /// What begins the ids of requests that bring none.
+    /// The prefix of ids for requests that bring none.
     id_prefix: Arc<str>,
     router: Router,
     next_id: Arc<AtomicU64>,
-    /// The connection that it stands at.
+    /// The connection that this copy serves.
     peer: Option<Peer>,
 }
 
 impl Door {
-    /// The door to these routes.
+    /// A service in front of these routes.
     pub fn new(allowed: AllowedHosts, id_prefix: &str, router: Router) -> Self {
         let next_id = Arc::new(AtomicU64::new(1));
         Self { allowed: Arc::new(allowed), id_prefix: id_prefix.into(), router, next_id, peer: None }
     }
 
-    /// The same door at one connection.
+    /// A copy of the service for one connection.
     pub fn of(self, peer: Peer) -> Self {
         Self { peer: Some(peer), ..self }
     }
@@ -115,8 +116,8 @@ fn preflight_response(headers: HeaderMap) -> Response {
     response
 }
 
-/// The same target as routes are written, where clients joined a base URL and a path in another way: with slashes in
-/// front, between or behind, or with the base twice. `None` where it is so already.
+/// The target in the form that routes have. Some clients join base URL and path differently: with extra slashes, or
+/// with the base twice. Returns `None` where the target has that form already.
 fn usual(target: &Uri) -> Option<Uri> {
     let path = target.path();
     let slashed = path.starts_with('/').then(|| with_single_slashes(path))?;
@@ -143,10 +144,10 @@ fn usual(target: &Uri) -> Option<Uri> {
     Uri::from_parts(parts).ok()
 }
 
-/// Segments before an id or a name, which is kept as it is: it may have slashes of its own.
+/// Segments before an id or a name. An id is kept unchanged, because it may contain slashes.
 const BEFORE_IDS: [&str; 5] = ["models", "tasks", "leases", "logs", "devices"];
 
-/// A path with one slash before each segment, up to an id.
+/// The path with one slash before each segment, up to an id.
 fn with_single_slashes(path: &str) -> String {
     let mut out = String::with_capacity(path.len());
     let mut rest = path;
@@ -162,7 +163,7 @@ fn with_single_slashes(path: &str) -> String {
     }
 }
 
-/// The answer, or what a client sees of a panic; the panic hook has written the rest to the log.
+/// The answer, or the error that a client sees of a panic. The panic hook has logged the details.
 async fn caught(answer: impl Future<Output = Result<Response, Infallible>>) -> Response {
     let mut answer = pin!(answer);
     poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| answer.as_mut().poll(cx))) {

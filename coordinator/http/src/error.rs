@@ -1,4 +1,4 @@
-//! Errors become HTTP here and nowhere else.
+//! The only place where errors become HTTP answers.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(crate) enum ErrorShape {
 }
 
 impl ErrorShape {
-    /// That of the clients of a path, or of one that says which API it speaks.
+    /// The shape for a path, or for headers that name the client's API.
     pub(crate) fn of(path: &str, headers: &HeaderMap) -> Self {
         let path = path.strip_prefix("/api").filter(|rest| is_below(rest, "/v1")).unwrap_or(path);
         match () {
@@ -32,7 +32,7 @@ impl ErrorShape {
         }
     }
 
-    /// The same answer; an error of ours in this shape.
+    /// The same answer, with an error of ours rewritten in this shape.
     pub(crate) fn put_on(self, response: &mut Response) {
         let Some(Refused(error)) = response.extensions_mut().remove() else { return };
         let ours = || serde_json::to_value(error.body(source(&error))).unwrap_or_default();
@@ -42,23 +42,23 @@ impl ErrorShape {
             Self::Ollama => json!({ "error": error_text(&ours()) }),
         };
         *response.body_mut() = Body::from(body.to_string());
-        // The router has written down the length of the other shape.
+        // The length is that of the other shape.
         response.headers_mut().remove(CONTENT_LENGTH);
     }
 }
 
-/// The header by which Anthropic's clients are known.
+/// The header by which Anthropic's clients are recognised.
 pub const ANTHROPIC_VERSION: HeaderName = HeaderName::from_static("anthropic-version");
 
 fn is_below(path: &str, root: &str) -> bool {
     path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// An error that an answer was made of.
+/// The error that an answer was made of, kept as an extension of the answer.
 #[derive(Clone, Debug)]
 struct Refused(ApiError);
 
-/// The answer a client gets for an error of ours; [`ErrorShape::put_on`] has yet to put it in the client's shape.
+/// The answer to an error of ours. [`ErrorShape::put_on`] later puts it in the client's shape.
 pub fn error_response(error: &ApiError) -> Response {
     let mut response = Response::new(Body::from(error.body(source(error)).to_json()));
     response.extensions_mut().insert(Refused(error.clone()));
@@ -71,7 +71,7 @@ pub fn error_response(error: &ApiError) -> Response {
     response
 }
 
-/// Who found the fault.
+/// The party at fault.
 fn source(error: &ApiError) -> ErrorSource {
     match error.code {
         ErrorCode::CloudRateLimited | ErrorCode::CloudOverloaded => ErrorSource::Cloud,
@@ -79,12 +79,12 @@ fn source(error: &ApiError) -> ErrorSource {
     }
 }
 
-/// The same error inside a stream whose headers are gone already: one event, after which the stream closes.
+/// An error inside a stream whose headers were sent already: one event, after which the stream closes.
 pub fn error_event(error: &ApiError) -> Bytes {
     Bytes::from(format!("data: {}\n\n", error.body(source(error)).to_json()))
 }
 
-/// The error a worker answered with, as an event: its body when that has the shape, else a description.
+/// A worker's error answer as an event: its body when that has the error shape, else a description.
 pub fn worker_error_event(status: StatusCode, body: &[u8]) -> Bytes {
     match serde_json::from_slice::<ErrorBody>(body) {
         Ok(mut body) => {
@@ -95,7 +95,7 @@ pub fn worker_error_event(status: StatusCode, body: &[u8]) -> Bytes {
     }
 }
 
-/// What a panic in a handler looks like from outside.
+/// The error that a client sees of a handler's panic.
 pub fn panic_error() -> ApiError {
     ApiError::new(ErrorCode::Internal, "the coordinator made a mistake; its log says more")
 }
@@ -104,7 +104,7 @@ fn status(number: u16) -> StatusCode {
     StatusCode::from_u16(number).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-/// Rounded up, so that whoever waits that long never comes too early.
+/// Whole seconds, rounded up, so that a client that waits that long never comes too early.
 fn whole_seconds(wait: Duration) -> u64 {
     (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1)
 }

@@ -2,8 +2,8 @@
 
 use http::HeaderName;
 
-/// The header with the public id of a request: after the door every request has one, and so has every answer.
+/// The header of a request's public id. `Door` gives one to every request that has none, and to every answer.
 pub const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// What was not done of a wish about thinking.
+/// The part of a wish about thinking that the model could not follow.
 pub const THINKING: HeaderName = HeaderName::from_static("x-thinking");

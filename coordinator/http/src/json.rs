@@ -1,5 +1,5 @@
-//! JSON from outside, measured before it is taken apart: how deep it nests, how many values it has, and how much memory a
-//! document of it would take. One pass over the bytes that allocates nothing.
+//! Untrusted JSON, measured before it is parsed: its nesting, its number of values, and the memory that a parsed
+//! document would take. One pass over the bytes that allocates nothing.
 
 use memchr::memchr2;
 use model_boss_config::JsonLimits;
@@ -8,17 +8,17 @@ use serde_json::{Map, Value};
 
 use crate::memory::{Admission, HeldMemory};
 
-/// What a document takes in memory: a `Value` is 32 bytes and lists grow by doubling; the first field of an object takes a
-/// node of a B-tree for eleven; nodes are at least half full; a text is an allocation of its own.
+/// The memory of a parsed document. A `Value` is 32 bytes, and lists grow by doubling. The first field of an object
+/// takes a B-tree node for eleven, and nodes are at least half full. Each text is an allocation of its own.
 const VALUE: usize = 64;
 const OBJECT: usize = 640;
 const FIELD: usize = 160;
 const TEXT: usize = 32;
 
-/// What a JSON text holds, without knowing yet whether it is one.
+/// Counts of a JSON text that may turn out to be invalid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct JsonShape {
-    /// At least as many as there are.
+    /// An upper bound of the number of values.
     values: usize,
     objects: usize,
     fields: usize,
@@ -27,7 +27,7 @@ pub(crate) struct JsonShape {
 }
 
 impl JsonShape {
-    /// Measures a text. One that nests too deeply is refused here, before any parser sees it.
+    /// Measures a text. A text that nests too deeply is refused here, before any parser sees it.
     pub(crate) fn of(text: &[u8], limits: JsonLimits) -> Result<Self, ApiError> {
         let mut shape = Self { values: 1, bytes: text.len(), ..Self::default() };
         let (mut depth, mut at) = (0_usize, 0);
@@ -56,7 +56,7 @@ impl JsonShape {
         Ok(shape)
     }
 
-    /// The same, of a text that is to become a document.
+    /// Measures a text that is to be parsed into a document.
     fn of_document(text: &[u8], limits: JsonLimits) -> Result<Self, ApiError> {
         let shape = Self::of(text, limits)?;
         if shape.values > limits.values {
@@ -66,26 +66,26 @@ impl JsonShape {
         Ok(shape)
     }
 
-    /// Bytes that a document of this shape takes at most.
+    /// The most bytes that a document of this shape takes.
     const fn document(&self) -> usize {
         self.values * VALUE + self.objects * OBJECT + self.fields * FIELD + self.texts * TEXT + self.bytes
     }
 }
 
-/// Behind the quote that ends the text whose content begins at `at`, or the end of the body.
+/// The index after the closing quote of the text that begins at `at`, or the end of the body.
 fn text_end(body: &[u8], mut at: usize) -> usize {
     while let Some(next) = body.get(at..).and_then(|rest| memchr2(b'"', b'\\', rest)) {
         at += next + 1;
         if body[at - 1] == b'"' {
             return at;
         }
-        // Whatever stands behind a backslash ends nothing.
+        // A character behind a backslash does not end the text.
         at += 1;
     }
     body.len()
 }
 
-/// Holds the memory for taking a text apart, and for the same again in other words.
+/// Holds the memory for parsing a text, and as much again for a second document made of it.
 pub fn make_room(
     text: &[u8],
     limits: JsonLimits,
@@ -96,7 +96,7 @@ pub fn make_room(
     Ok(memory.grow(2 * shape.document() + text.len(), admission)?)
 }
 
-/// A text as an object, whose memory is held first.
+/// Parses a text as an object, whose memory is held first.
 pub fn object(
     text: &[u8],
     limits: JsonLimits,

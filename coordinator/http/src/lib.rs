@@ -1,5 +1,6 @@
-//! HTTP as the coordinator speaks it: connections and their limits, request bodies within one budget of memory, errors in the
-//! shape of each dialect, and pooled connections to engines. Knows nothing of models or of what its routes do.
+//! HTTP as the coordinator speaks it: connections and their limits, request bodies within one memory budget, and pooled
+//! connections to engines. Errors are written in each dialect's shape. Knows nothing of models or of what its routes
+//! do.
 
 pub mod accept;
 pub mod bare_errors;

@@ -1,10 +1,10 @@
-//! One budget for the memory that requests and answers hold while they are in flight: bodies as they arrive, bodies of
-//! requests that wait, documents taken apart, answers that are collected. Knows numbers of bytes only.
+//! One budget for the memory that requests and answers hold while they are in flight. It covers arriving bodies, bodies
+//! of queued requests, parsed documents and collected answers. Knows numbers of bytes only.
 //!
-//! Nothing waits for memory, so no two requests can wait for each other: what finds too little is refused at once and gives
-//! back what it held. Small requests are served first without a queue: a holder may grow only while no more than its own
-//! size would be left free, the dynamic threshold of Choudhury and Hahne for shared buffers (1998). A few large holders
-//! therefore always leave room for a small one, and one large holder may take half of an empty budget.
+//! No request waits for memory, so no two can wait for each other. A request that gets too little is refused at once
+//! and releases what it held. Small requests are preferred without a queue. A holder may grow only while at least its
+//! own size would be left free. This is the dynamic threshold of Choudhury and Hahne for shared buffers (1998). A few
+//! large holders therefore always leave space for a small one, and one large holder may take half of an empty budget.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,10 +13,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use model_boss_protocol::{ApiError, ByteCount, ErrorCode};
 
-/// Uploads end and answers are read within seconds.
+/// The `Retry-After` of a refusal: uploads end and answers are read within seconds.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// The memory of everything in flight.
+/// The budget of everything in flight. Clones share it.
 #[derive(Clone, Debug)]
 pub struct MemoryBudget(Arc<Counters>);
 
@@ -27,7 +27,7 @@ struct Counters {
     refused: AtomicU64,
 }
 
-/// Memory that was granted. It is given back when this is dropped.
+/// Memory that was granted; dropping it releases the memory.
 #[derive(Debug)]
 pub struct HeldMemory {
     budget: MemoryBudget,
@@ -37,19 +37,19 @@ pub struct HeldMemory {
 /// Whether a request was accepted before it asks for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// It is still at the door, and can be refused without a loss: the threshold holds for it.
+    /// Not accepted yet: the request can be refused without a loss, so the threshold applies.
     AtDoor,
-    /// It was accepted: whatever is free is for it.
+    /// Accepted: all free memory may be taken.
     Accepted,
 }
 
-/// Memory was not granted.
+/// Why memory was not granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryError {
-    /// Others hold it.
+    /// Others hold it at the moment.
     #[error("too much memory is in use by other requests")]
     Busy,
-    /// No single request may hold as much.
+    /// The request asks for more than any single one may hold.
     #[error("one request may hold {0} of memory at most, half of limits.request_memory")]
     Never(ByteCount),
 }
@@ -57,21 +57,21 @@ pub enum MemoryError {
 /// The figures of the budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct MemoryUse {
-    /// Held now.
+    /// The memory held now.
     pub used: ByteCount,
     /// `limits.request_memory`.
     pub limit: ByteCount,
-    /// Times that memory was refused, since the start.
+    /// The number of refusals since the start.
     pub refused: u64,
 }
 
 impl MemoryBudget {
-    /// So much in all.
+    /// A budget of `limit` bytes.
     pub fn new(limit: ByteCount) -> Self {
         Self(Arc::new(Counters { limit: limit.0, used: AtomicU64::new(0), refused: AtomicU64::new(0) }))
     }
 
-    /// A holder that holds nothing yet.
+    /// A holder of no memory yet.
     pub fn holder(&self) -> HeldMemory {
         HeldMemory { budget: self.clone(), bytes: 0 }
     }
@@ -87,13 +87,13 @@ impl MemoryBudget {
 }
 
 impl HeldMemory {
-    /// What is held.
+    /// The number of bytes held.
     #[cfg(test)]
     const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Holds so much more, or nothing more.
+    /// Holds `bytes` more, or nothing more on an error.
     pub fn grow(&mut self, bytes: usize, admission: Admission) -> Result<(), MemoryError> {
         let counters = &*self.budget.0;
         let bytes = bytes as u64;
@@ -118,14 +118,14 @@ impl HeldMemory {
         Ok(())
     }
 
-    /// Holds so much, where more than now can be had.
+    /// Changes the held memory to `bytes`; more than now only if it can be had.
     pub fn resize(&mut self, bytes: usize, admission: Admission) -> Result<(), MemoryError> {
         self.shrink_to(bytes);
         let more = (bytes as u64).saturating_sub(self.bytes);
         if more > 0 { self.grow(usize::try_from(more).unwrap_or(usize::MAX), admission) } else { Ok(()) }
     }
 
-    /// Gives back what is held over `bytes`.
+    /// Releases what is held over `bytes`.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         let over = self.bytes.saturating_sub(bytes as u64);
         self.budget.0.used.fetch_sub(over, Ordering::Relaxed);
@@ -199,7 +199,7 @@ mod tests {
     fn op_10_large_holders_leave_room_for_small_ones() {
         let budget = budget();
         let mut large: Vec<HeldMemory> = (0..9).map(|_| budget.holder()).collect();
-        // All grow together, as uploads do, until each was refused.
+        // All holders grow in turn, as uploads do, until each was refused.
         let mut grow = || large.iter_mut().filter_map(|held| held.grow(1, Admission::AtDoor).ok()).count();
         while grow() > 0 {}
         assert!(large.iter().all(|held| held.bytes() == 100), "{large:?}");
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(small.grow(50, Admission::AtDoor), Ok(()));
         assert_eq!(small.grow(1, Admission::AtDoor), Err(MemoryError::Busy));
         assert_eq!(small.grow(50, Admission::Accepted), Ok(()));
-        // One gives up, and the others go on.
+        // One holder gives up, and the others go on.
         large.pop();
         assert!(large[0].grow(1, Admission::Accepted).is_ok());
         assert_eq!(budget.figures().refused, 10);

@@ -1,4 +1,4 @@
-//! Work on large texts leaves the thread that serves sockets: every stream waits for that one.
+//! Moves work on large texts off the thread that serves sockets, since every stream waits for that thread.
 
 use std::sync::{Arc, OnceLock};
 
@@ -6,11 +6,11 @@ use model_boss_protocol::{ApiError, ErrorCode};
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
-/// Work on fewer bytes takes less time than a change of threads is worth.
+/// Work on fewer bytes takes less time than a change of threads.
 const LARGE: usize = 64 << 10;
 
-/// Does `work`, which looks at `bytes` bytes: here, or on another thread when they are many. As many large ones as half the
-/// processors are worked on at once, so that some are left for sockets.
+/// Does `work` on `bytes` bytes: here, or on another thread when they are many. At most half the processors work on
+/// large texts at once, so that some are left for sockets.
 pub async fn offload<T: Send + 'static>(
     bytes: usize,
     work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
@@ -24,7 +24,7 @@ pub async fn offload<T: Send + 'static>(
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Arc::new(Semaphore::new((processors / 2).max(1)))
     });
-    // Never closed. The place goes with the work, which goes on when its request ends.
+    // The semaphore is never closed. The permit moves into the work, which continues when its request ends.
     let place = Arc::clone(places).acquire_owned().await;
     let done = spawn_blocking(move || {
         let done = work();

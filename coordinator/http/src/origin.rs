@@ -1,6 +1,6 @@
-//! Which sites may talk to us. A web page anywhere can make a browser send requests to a loopback port, and can give its
-//! own host name our address (DNS rebinding): the names in Host and Origin tell those requests apart. Pages of other sites
-//! read no answer, unless `allowed_origins` names their site (CORS).
+//! The sites that may talk to us. A web page anywhere can make a browser send requests to a loopback port. It can also
+//! give its own host name our address (DNS rebinding). The names in Host and Origin reveal such requests. Pages of
+//! other sites read no answer, unless `allowed_origins` names their site (CORS).
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -14,42 +14,43 @@ use model_boss_config::Hosts;
 use model_boss_config::origins::OriginPattern;
 use model_boss_protocol::{ApiError, ErrorCode};
 
-/// The names that this machine has inside of containers and virtual machines that run on it. Nobody can register them.
+/// Names that this machine has inside containers and virtual machines that run on it. They cannot be registered as
+/// domains.
 const GUESTS_NAMES: [&str; 4] =
     ["host.docker.internal", "gateway.docker.internal", "host.containers.internal", "host.lima.internal"];
-/// Routes of programs that watch over us, some of which speak HTTP/1.0 and send no Host.
+/// Routes of monitoring programs, some of which speak HTTP/1.0 and send no Host.
 const WATCHED: [&str; 3] = ["/live", "/ready", "/health"];
-/// A browser need not ask again for so many seconds.
+/// The seconds for which a browser may cache a preflight answer.
 const PREFLIGHT_AGE: HeaderValue = HeaderValue::from_static("600");
 const METHODS: HeaderValue = HeaderValue::from_static("GET, HEAD, POST, PUT, DELETE, OPTIONS");
-/// Caches keep the answers to different sites apart.
+/// Makes caches keep the answers to different sites apart.
 const VARIES: HeaderValue = HeaderValue::from_static("Origin, Access-Control-Request-Headers");
-/// Chrome asks whether pages of the web may reach private addresses.
+/// Chrome's question whether public pages may reach private addresses.
 const REQUEST_PRIVATE: HeaderName = HeaderName::from_static("access-control-request-private-network");
 const ALLOW_PRIVATE: HeaderName = HeaderName::from_static("access-control-allow-private-network");
 
-/// The names that mean this server, and the sites that may call it.
+/// The names of this server, and the sites that may call it.
 #[derive(Clone, Debug)]
 pub struct AllowedHosts {
     names: Vec<String>,
-    /// Whether only this machine reaches us.
+    /// Whether the server listens on loopback only.
     is_local: bool,
     origins: Vec<OriginPattern>,
 }
 
-/// A site that is not ours and may read the answer.
+/// Another site whose pages may read the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CrossOrigin(HeaderValue);
 
 impl CrossOrigin {
-    /// Lets the site's pages read an answer.
+    /// Adds the headers that let the site's pages read an answer.
     pub fn allow(&self, answer: &mut HeaderMap) {
         answer.insert(ACCESS_CONTROL_ALLOW_ORIGIN, self.0.clone());
         answer.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("*"));
         answer.insert(VARY, VARIES);
     }
 
-    /// The headers of an answer to a browser that asks before it sends; `None` for a request itself.
+    /// The headers of an answer to a browser's preflight request; `None` for other requests.
     pub(crate) fn preflight(&self, asked: &request::Parts) -> Option<HeaderMap> {
         if !is_preflight(asked) {
             return None;
@@ -58,7 +59,7 @@ impl CrossOrigin {
         self.allow(&mut answer);
         answer.insert(ACCESS_CONTROL_ALLOW_METHODS, METHODS);
         answer.insert(ACCESS_CONTROL_MAX_AGE, PREFLIGHT_AGE);
-        // A wildcard would not mean Authorization.
+        // A wildcard would not include Authorization.
         if let Some(names) = asked.headers.get(ACCESS_CONTROL_REQUEST_HEADERS) {
             answer.insert(ACCESS_CONTROL_ALLOW_HEADERS, names.clone());
         }
@@ -74,8 +75,8 @@ fn is_preflight(asked: &request::Parts) -> bool {
 }
 
 impl AllowedHosts {
-    /// The loopback names, `configured`, and the addresses we listen on unless one is a wildcard. `origins` that are none were
-    /// named when the configuration was read.
+    /// The loopback names, `configured`, and the addresses we listen on unless one is a wildcard. Invalid `origins` are
+    /// skipped here: reading the configuration reports them.
     pub fn new(configured: &[String], origins: &[String], listening: &Hosts) -> Self {
         let mut names: Vec<String> = configured.iter().map(|name| name.trim().to_ascii_lowercase()).collect();
         names.extend(listening.iter().filter(|address| !address.is_unspecified()).map(|address| address.to_string()));
@@ -83,7 +84,7 @@ impl AllowedHosts {
         Self { names, is_local: listening.open_to_others().is_none(), origins }
     }
 
-    /// Whether a request may come in, and which other site's pages may read the answer.
+    /// Whether a request is accepted, and which other site's pages may read the answer.
     pub fn check(&self, request: &request::Parts) -> Result<Option<CrossOrigin>, ApiError> {
         self.check_host(request)?;
         let mut origins = request.headers.get_all(ORIGIN).iter();
@@ -112,7 +113,7 @@ impl AllowedHosts {
             (Some(_), Some(_)) => return Err(forbidden("there is more than one Host header")),
         };
         let Some(host) = host else { return Err(forbidden("the Host header is missing or unreadable")) };
-        // An absolute target outranks Host for whoever routes by it, so it must be allowed as well.
+        // Routers prefer an absolute target to Host, so its name must be allowed as well.
         for authority in std::iter::once(host).chain(request.uri.authority().map(http::uri::Authority::as_str)) {
             if !self.allows_authority(authority) && !self.is_guests(authority) {
                 return Err(forbidden(&format!(
@@ -124,7 +125,7 @@ impl AllowedHosts {
         Ok(())
     }
 
-    /// Whether something on this machine calls it by a name that only its containers know.
+    /// Whether a program on this machine uses a name that only its containers know.
     fn is_guests(&self, authority: &str) -> bool {
         let (name, port) = authority.find(':').map_or((authority, ""), |colon| authority.split_at(colon));
         self.is_local && port_is_sane(port) && GUESTS_NAMES.iter().any(|guests| name.eq_ignore_ascii_case(guests))
@@ -135,7 +136,8 @@ impl AllowedHosts {
         matches!(scheme, "http" | "https") && self.allows_authority(authority)
     }
 
-    /// `name`, `name:port`, `[v6]` or `[v6]:port`. The port says nothing about who somebody is.
+    /// Whether `name`, `name:port`, `[v6]` or `[v6]:port` names this server. The port is ignored, as it does not
+    /// identify a site.
     fn allows_authority(&self, authority: &str) -> bool {
         let (name, port) = match authority.strip_prefix('[') {
             Some(rest) => match rest.split_once(']') {
@@ -168,7 +170,7 @@ fn is_watched(target: &Uri) -> bool {
     target.authority().is_none() && WATCHED.contains(&target.path())
 }
 
-/// Nothing, or a colon and digits.
+/// Whether `port` is empty, or a colon and digits.
 fn port_is_sane(port: &str) -> bool {
     port.is_empty()
         || port.strip_prefix(':').is_some_and(|digits| digits.parse::<u16>().is_ok_and(|_| !digits.starts_with('+')))
@@ -265,7 +267,7 @@ mod tests {
                 assert!(refused.message.contains("allowed_origins"), "{refused}");
             }
         }
-        // A program on a port of this machine may call, as ever, and its pages still read nothing.
+        // A program on a port of this machine may call, but its pages read no answer.
         assert_eq!(asked(&Method::POST, "http://localhost:3000", &[]), Ok(None));
         assert!(asked(&Method::OPTIONS, "http://localhost:3000", &wants).is_err());
     }

@@ -1,4 +1,4 @@
-//! Names and parameters in request targets, and the answer where no model bears a name.
+//! Names and parameters in request targets, and the error for an unknown model.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ pub fn unknown_model(id: &str) -> ApiError {
         .with_param("model")
 }
 
-/// The text of a percent-encoded part of a path; `None` when it is not UTF-8 or a sign is cut off.
+/// The text of a percent-encoded part of a path; `None` when it is not UTF-8 or an escape is incomplete.
 pub fn percent_decode(text: &str) -> Option<String> {
     let is_sign = |rest: &str| rest.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit));
     if !text.split('%').skip(1).all(is_sign) {
@@ -22,7 +22,7 @@ pub fn percent_decode(text: &str) -> Option<String> {
     percent_decode_str(text).decode_utf8().ok().map(Cow::into_owned)
 }
 
-/// The parameters of a query, in their order.
+/// The parameters of a query, in order.
 pub fn parameters(target: &Uri) -> Parse<'_> {
     form_urlencoded::parse(target.query().unwrap_or_default().as_bytes())
 }

@@ -1,5 +1,5 @@
-//! How long a client may be silent: briefly before its first request and in the middle of a request head, long between
-//! two requests. hyper has one timer for all of these; here it gets one that hears whether a head has begun.
+//! Limits on a client's silence. They are short before its first request and within a request head, and long between
+//! two requests. hyper has one timer for all three; the timer here notices whether a head has begun.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -15,36 +15,37 @@ use model_boss_host::clocks::later;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, sleep_until};
 
-/// How long a client may be silent.
+/// The longest silence of a client, by its place in the connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
-    /// From a connection's beginning to its first request head, and from any head's first byte to its last.
+    /// The time from the connection's beginning to the end of its first head, and from any head's first byte to its
+    /// last.
     pub head: Duration,
-    /// Between two requests.
+    /// The time between two requests.
     pub idle: Duration,
 }
 
 impl Patience {
-    /// `stream` as hyper reads it, and `http` with the timer that listens to it.
+    /// Wraps `stream` for hyper, and arms `http` with a timer that observes the stream.
     pub fn watch<S>(self, stream: S, http: &http1::Builder) -> (TokioIo<Heard<S>>, http1::Builder) {
         let silence = Arc::new(Mutex::new(Silence::new(self)));
         let mut http = http.clone();
-        // How long is the timer's business; this says only that there is one.
+        // hyper needs some limit to arm the timer; [`HeadTimer`] decides how long it really is.
         http.timer(HeadTimer(Arc::clone(&silence))).header_read_timeout(self.idle);
         (TokioIo::new(Heard { stream, silence }), http)
     }
 }
 
-/// What one connection's silence means.
+/// The silence of one connection.
 struct Silence {
     patience: Patience,
-    /// Until the first request there is nothing to keep alive.
+    /// Whether no request has come yet.
     fresh: bool,
     /// When hyper began to wait for a head.
     since: Instant,
-    /// When that head began.
+    /// When the current head began.
     begun: Option<Instant>,
-    /// Moved when it fires, not with each request.
+    /// The timer, which is moved when it fires, not with each request.
     timer: Pin<Box<tokio::time::Sleep>>,
 }
 
@@ -89,7 +90,7 @@ fn with<T>(silence: &Mutex<Silence>, act: impl FnOnce(&mut Silence) -> T) -> T {
     act(&mut silence.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// hyper asks it for one thing only: to be woken when a head takes too long, beginning now.
+/// hyper's timer. hyper asks it for one thing only: to be woken when a head takes too long, beginning now.
 struct HeadTimer(Arc<Mutex<Silence>>);
 
 impl Timer for HeadTimer {
@@ -171,7 +172,7 @@ mod tests {
 
     const PATIENCE: Patience = Patience { head: Duration::from_secs(10), idle: Duration::from_secs(75) };
 
-    /// A client's end of a connection to a server that answers everything with nothing.
+    /// The client's end of a connection to a server that answers every request with an empty body.
     fn connect() -> DuplexStream {
         let (client, server) = duplex(4096);
         let (stream, http) = PATIENCE.watch(server, &http1::Builder::new());
@@ -189,7 +190,7 @@ mod tests {
         assert!(answer.starts_with(b"HTTP/1.1 200"));
     }
 
-    /// How long it takes until the server closes.
+    /// The time until the server closes, in seconds.
     async fn closed(client: &mut DuplexStream) -> u64 {
         let begun = Instant::now();
         _ = client.read_to_end(&mut Vec::new()).await;
@@ -223,7 +224,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(30)).await;
         client.write_all(b"GET / HTTP/1.1\r\nhost: loc").await.unwrap();
         tokio::time::sleep(Duration::from_secs(6)).await;
-        // Another byte is no other head.
+        // Another byte is no new head.
         client.write_all(b"a").await.unwrap();
         assert_eq!(closed(&mut client).await, 4);
     }

@@ -1,5 +1,5 @@
-//! Who is at the other end of a connection: the user whose process made it, by the kernel's own table, since TCP carries
-//! no credentials. A keyed caller on another host has no user here.
+//! The user at the other end of a connection. TCP carries no credentials, so the kernel's socket table tells whose
+//! process made the socket. A caller on another host has no user here.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::{Arc, OnceLock};
@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use model_boss_host::tcp_table;
 use model_boss_lease_store::Caller;
 
-/// What the kernel shows for a user that this user namespace does not know (user_namespaces(7)).
+/// The uid that the kernel shows for a user unknown to this user namespace (user_namespaces(7)).
 const OVERFLOW: &str = "/proc/sys/kernel/overflowuid";
 /// The map of a user namespace in which every user is known.
 const WHOLE_MAP: [&str; 3] = ["0", "0", "4294967295"];
@@ -24,22 +24,23 @@ struct Ends {
 }
 
 impl Peer {
-    /// The connection between these two.
+    /// The connection between these two addresses.
     pub fn new(client: SocketAddr, server: SocketAddr) -> Self {
         let plain = |address: SocketAddr| SocketAddr::new(address.ip().to_canonical(), address.port());
         Self(Arc::new(Ends { client: plain(client), server: plain(server), caller: OnceLock::new() }))
     }
 
-    /// Who is there. The connection has to be open: the kernel forgets whose a closed socket was.
+    /// The caller at the other end. The connection has to be open: the kernel forgets the owner of a closed socket.
     pub async fn caller(&self) -> Caller {
         if let Some(caller) = self.0.caller.get() {
             return *caller;
         }
         let ends = Arc::clone(&self.0);
-        // The table has a line for every connection of the host: it is not read on the thread that serves all of them.
+        // The table has a line for every connection of the host, so it is not read on the thread that serves all of
+        // them.
         let looked = tokio::task::spawn_blocking(move || ends.look()).await.unwrap_or(Caller::Unknown);
         if looked != Caller::Unknown {
-            // Another request of the same connection found the same.
+            // Another request of the same connection may have stored the same result.
             let _ = self.0.caller.set(looked);
         }
         looked
@@ -63,7 +64,7 @@ fn is_of_this_host(address: IpAddr) -> bool {
     address.is_loopback() || UdpSocket::bind((address, 0)).is_ok()
 }
 
-/// Whether this number means one user. Inside a user namespace every user of outside looks like the same one.
+/// Whether this uid means one user. Inside a user namespace, all users from outside share one uid.
 fn is_told(uid: u32) -> bool {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     if read(OVERFLOW).trim().parse() != Ok(uid) {

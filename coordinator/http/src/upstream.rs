@@ -1,8 +1,8 @@
 //! Keep-alive HTTP connections to one worker. Knows the worker's address and token; nothing of queues or models.
 //!
-//! A connection is either in the pool or owned by exactly one exchange, and dropping an exchange at any point closes its
-//! connection: that is how a client that went away stops a generation. It is driven by the task of that exchange, not by
-//! one of its own: two wake-ups less for each request, and for each frame of a stream.
+//! A connection is either in the pool or owned by exactly one exchange. Dropping an exchange closes its connection,
+//! which makes the worker stop a generation when the client disconnects. The exchange's own task drives the connection:
+//! a separate task would cost two more wake-ups for each request and each frame of a stream.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -24,10 +24,10 @@ use model_boss_host::descriptors::Idle;
 use model_boss_protocol::SpawnToken;
 use tokio::net::TcpStream;
 
-/// Connections kept for reuse. More than a worker's usual concurrency is only memory.
+/// The most connections kept for reuse. More than a worker's usual concurrency costs only memory.
 const MAX_IDLE: usize = 128;
 
-/// One worker's HTTP door.
+/// The HTTP client of one worker.
 #[derive(Debug)]
 pub struct Upstream {
     address: SocketAddr,
@@ -36,14 +36,15 @@ pub struct Upstream {
     idle: Mutex<Vec<(Line, Idle)>>,
 }
 
-/// One connection with both its ends: where requests go in, and what must be polled for anything to move.
+/// One connection: the sender of its requests, and the future that must be polled to move bytes.
 struct Line {
     sender: SendRequest<Outgoing>,
     connection: Pin<Box<Connection<TokioIo<TcpStream>, Outgoing>>>,
     closed: bool,
 }
 
-/// The body of a request, in two parts that are sent one behind the other: what is put before a body costs no copy of it.
+/// The body of a request in two parts, sent one after the other. Text is prepended to a body this way without copying
+/// the body.
 #[derive(Clone, Debug, Default)]
 pub struct Outgoing {
     first: Bytes,
@@ -51,7 +52,7 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// These bytes, and those behind them.
+    /// A body of `first`, followed by `rest`.
     pub const fn new(first: Bytes, rest: Bytes) -> Self {
         Self { first, rest }
     }
@@ -77,39 +78,39 @@ impl Body for Outgoing {
     }
 }
 
-/// No answer came from the worker.
+/// Why no answer came from the worker.
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
-    /// Nobody listens.
+    /// The connection could not be opened.
     #[error("cannot connect to the worker at {address}")]
     Connect {
-        /// Where it should listen.
+        /// The address of the worker.
         address: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The connection broke before the head of an answer came.
     #[error("it closed the connection before the head of its answer was whole")]
     Exchange(#[source] hyper::Error),
-    /// A token that is no header value: cannot happen with hexadecimal tokens.
+    /// The token is no valid header value: cannot happen with hexadecimal tokens.
     #[error("the worker's token cannot be sent in a header")]
     Token(#[source] http::header::InvalidHeaderValue),
 }
 
 impl UpstreamError {
-    /// Whether somebody answered, but not in HTTP: another try would end the same way.
+    /// Whether the other side answered, but not in HTTP: another try would end the same way.
     pub fn is_nonsense(&self) -> bool {
         matches!(self, Self::Exchange(error) if error.is_parse())
     }
 
-    /// Whether somebody took the request and closed the connection in place of an answer.
+    /// Whether the other side took the request and closed the connection instead of answering.
     pub fn is_broken_off(&self) -> bool {
         matches!(self, Self::Exchange(_))
     }
 }
 
 impl Upstream {
-    /// The door of the worker on `port` of the loopback interface, opened with `token`.
+    /// A client of the worker on `port` of the loopback interface, which accepts `token`.
     pub fn new(port: u16, token: &SpawnToken) -> Result<Self, UpstreamError> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let mut authorization =
@@ -129,7 +130,7 @@ impl Upstream {
         if let Some(mut line) = self.idle_line().await {
             match line.exchange(request).await {
                 Ok(response) => return Ok(self.answer(response, line)),
-                // The worker closed the idle connection before our request was written: a fresh one is safe.
+                // The worker closed the idle connection before our request was written: a new connection is safe.
                 Err(mut error) => match error.take_message() {
                     Some(unsent) => request = unsent,
                     None => return Err(UpstreamError::Exchange(error.into_error())),
@@ -192,7 +193,7 @@ impl Line {
         .await
     }
 
-    /// Whether it can take another request; `false` when the worker has closed it meanwhile.
+    /// Whether the connection can take another request; `false` when the worker has closed it meanwhile.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         drive(&mut self.connection, &mut self.closed, cx);
         if self.closed {
@@ -202,7 +203,7 @@ impl Line {
     }
 }
 
-/// Moves bytes both ways. What goes wrong shows in the exchange.
+/// Moves bytes both ways. Errors show in the exchange.
 fn drive(connection: &mut Pin<Box<impl Future>>, closed: &mut bool, cx: &mut Context<'_>) {
     *closed = *closed || connection.as_mut().poll(cx).is_ready();
 }
@@ -213,7 +214,8 @@ impl fmt::Debug for Line {
     }
 }
 
-/// The body of a worker's answer. Read to its end it gives its connection back; dropped before, it closes it.
+/// The body of a worker's answer. Read to its end, it returns its connection to the pool; dropped earlier, it closes
+/// the connection.
 pub struct UpstreamBody {
     incoming: Incoming,
     open: Option<(Arc<Upstream>, Line)>,
@@ -282,7 +284,7 @@ mod tests {
             .unwrap()
     }
 
-    /// Reads one request and gives its head.
+    /// Reads one request and returns its head.
     async fn read_request(stream: &mut TcpStream) -> String {
         let mut text = Vec::new();
         while !text.ends_with(b"{}") {

@@ -1,5 +1,5 @@
-//! What scheduling needs to know of a request's body, read without taking the body apart, and the same body without the
-//! fields that are ours (RC-2). Everything else in it is the worker's business.
+//! The fields of a request's body that scheduling needs, read without parsing the rest. Also the same body without
+//! model-boss's own fields (RC-2). All other fields are for the worker.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,47 +16,48 @@ use serde_json::value::RawValue;
 
 use crate::json::JsonShape;
 
-/// A client's own name for itself is at most this long.
+/// The longest client id, in bytes.
 const MAX_CLIENT_ID: usize = 128;
-/// Names of unknown fields are repeated in a header up to this many bytes.
+/// The most bytes of unknown fields' names that are repeated in a header.
 const MAX_UNKNOWN: usize = 512;
-/// Fields of the body itself: OpenAI's longest request has not fifty.
+/// The most fields of the body itself: OpenAI's longest request has fewer than fifty.
 const MAX_FIELDS: usize = 1_024;
-/// A field that is read into a value, here or for an engine, is short: each byte of it may take a hundred of memory.
+/// The longest field that is parsed into a value, here or for an engine: each of its bytes may take a hundred of
+/// memory.
 const MAX_FIELD: usize = 64 << 10;
-/// The longest deadline that can be asked for.
+/// The longest deadline that can be requested.
 const MAX_BUDGET_S: f64 = 7.0 * 86_400.0;
 
-/// What scheduling needs to know.
+/// The fields that scheduling needs.
 #[derive(Debug, Default, PartialEq)]
 pub struct Peeked {
-    /// The model, or nothing.
+    /// The model, if named.
     pub model: Option<String>,
     /// Whether the answer is to be streamed.
     pub stream: bool,
-    /// Who asks.
+    /// The client's own id.
     pub client: Option<ClientId>,
-    /// How important it is, as the client says.
+    /// The priority that the client asks for.
     pub priority: Option<Priority>,
-    /// The task it names.
+    /// The task that the request names.
     pub task: Option<String>,
-    /// How long the model should stay.
+    /// How long the model should stay loaded after the request.
     pub keep_alive: Option<KeepAlive>,
-    /// How long the client will wait in all.
+    /// The client's deadline, from the request's arrival.
     pub budget: Option<Duration>,
-    /// Whether it may be served by another rung than the first.
+    /// Whether only the first rung of the ladder may serve the request.
     pub no_fallback: bool,
-    /// Whether models that can think aloud do, and for how long, as the client says to us.
+    /// The client's wish about thinking, in model-boss's own field.
     pub thinking: Option<Thinking>,
-    /// Fields that begin with `x_` and mean nothing to us, as a header value.
+    /// Unknown fields that begin with `x_`, as a header value.
     pub unknown: Option<HeaderValue>,
-    /// Whether the body holds fields that must not go on.
+    /// Whether the body holds fields that must not be forwarded.
     strip: bool,
 }
 
 /// Reads the fields in `body`.
 pub fn peek(body: &[u8], headers: &HeaderMap, limits: JsonLimits) -> Result<Peeked, ApiError> {
-    // Fields that are skipped would not be checked for this otherwise.
+    // Skipped fields would otherwise not be checked for valid UTF-8.
     let text = std::str::from_utf8(body).map_err(malformed)?;
     JsonShape::of(body, limits)?;
     let mut json = serde_json::Deserializer::from_str(text);
@@ -76,12 +77,12 @@ pub fn peek(body: &[u8], headers: &HeaderMap, limits: JsonLimits) -> Result<Peek
     Ok(peeked)
 }
 
-/// Who asks, by its header alone; `default` for everybody who does not say.
+/// The client named by the header, or `default`.
 pub fn client_in(headers: &HeaderMap, default: &str) -> Result<ClientId, ApiError> {
     Ok(named_client(headers)?.unwrap_or_else(|| ClientId::from(default)))
 }
 
-/// The client that the header names, if it names one.
+/// The client that the header names, if any.
 pub fn named_client(headers: &HeaderMap) -> Result<Option<ClientId>, ApiError> {
     let mut peeked = Peeked::default();
     peeked.fill_from(headers)?;
@@ -89,12 +90,12 @@ pub fn named_client(headers: &HeaderMap) -> Result<Option<ClientId>, ApiError> {
 }
 
 impl Peeked {
-    /// Whether the body that goes on differs from the one that came.
+    /// Whether the forwarded body differs from the received one.
     pub fn is_rewritten(&self, changes: &Changes<'_>) -> bool {
         self.strip || !changes.are_none()
     }
 
-    /// The body that goes on: the same bytes, without the fields that are ours and with those that `changes` adds.
+    /// The body to forward: the same bytes, without model-boss's own fields and with those that `changes` adds.
     pub fn forwarded(&self, body: &Bytes, changes: &Changes<'_>) -> Result<Bytes, ApiError> {
         if !self.is_rewritten(changes) {
             return Ok(body.clone());
@@ -117,7 +118,7 @@ impl Peeked {
             }
             "x_task" => self.task = read(name, value, "a text")?,
             "x_keep_alive" => self.keep_alive = read(name, value, KEEP_ALIVE)?,
-            // Our own spelling wins over Ollama's.
+            // model-boss's own spelling wins over Ollama's.
             "keep_alive" => {
                 let plain = read(name, value, KEEP_ALIVE)?;
                 self.keep_alive = self.keep_alive.or(plain);
@@ -133,7 +134,7 @@ impl Peeked {
                 let said = read::<Option<serde_json::Value>>(name, value, "a value")?;
                 self.thinking = said.map(|said| Thinking::of_field(name, &said)).transpose()?;
             }
-            // Not ours, but taken apart on its way to an engine.
+            // These fields are not ours, but an engine's adapter parses them.
             THINKING | EFFORT | TEMPLATE | LLAMA_BUDGET => check_length(name, value)?,
             _ => {
                 if unknown.len() + name.len() < MAX_UNKNOWN {
@@ -147,7 +148,7 @@ impl Peeked {
         Ok(())
     }
 
-    /// The same metadata as headers, for clients that cannot add fields. The body wins.
+    /// Reads the same metadata from headers, for clients that cannot add fields. The body wins.
     fn fill_from(&mut self, headers: &HeaderMap) -> Result<(), ApiError> {
         let get = |name: &str| match headers.get(name).map(|value| value.to_str()) {
             None => Ok(None),
@@ -226,13 +227,14 @@ fn malformed(error: impl fmt::Display) -> ApiError {
     ApiError::new(ErrorCode::InvalidRequest, format!("the body is not a JSON object: {error}"))
 }
 
-/// The message without the position, which would be one inside the field.
+/// The message without its position, which would be relative to the field.
 fn plain(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.split(" at line ").next().unwrap_or_default().to_owned()
 }
 
-/// Collects the few fields that matter, and the place of the first link; everything else is checked to be JSON and skipped.
+/// Collects the few fields that matter, and the position of the first link. Other fields are checked to be JSON and
+/// skipped.
 struct Fields;
 
 impl<'de> Visitor<'de> for Fields {
@@ -262,37 +264,38 @@ impl<'de> Visitor<'de> for Fields {
     }
 }
 
-/// What a task changes in a body.
+/// The changes that a task makes to a body.
 #[derive(Default)]
 pub struct Changes<'a> {
-    /// `model` is taken out: what serves the request is put in when that is known.
+    /// Whether `model` is removed: the id of the chosen model is inserted once it is known.
     pub without_model: bool,
-    /// Fields that a request gets that does not set them, or sets them to `null`.
+    /// Defaults for fields that the request omits or sets to `null`.
     pub defaults: Option<&'a BTreeMap<String, serde_json::Value>>,
-    /// Whether models that can think aloud do, and for how long.
+    /// Whether models that can think do so, and for how long.
     pub thinking: Option<Wish>,
 }
 
-/// Who says whether models think.
+/// The source of a wish about thinking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// The request, to us: nothing else it says counts.
+    /// The request, in model-boss's own field: its other fields about thinking are ignored.
     Request(Thinking),
-    /// Its task: what the request says to the model goes before.
+    /// The task: fields of the request about thinking win.
     Task(Thinking),
 }
 
-/// Two names of one field: a request that sets one of them wants no default for the other.
+/// Two names of one field: a request that sets one of them gets no default for the other.
 const SAME: [(&str, &str); 2] = [("max_tokens", "max_completion_tokens"), ("repetition_penalty", "repeat_penalty")];
-/// The wish about thinking, as workers and dialects read it; in Anthropic's form, which its own API reads too.
+/// The field of the wish about thinking that workers and dialects read. Its form is Anthropic's, whose API reads it
+/// too.
 const THINKING: &str = "thinking";
-/// OpenAI's word for it.
+/// OpenAI's field for the effort of thinking.
 const EFFORT: &str = "reasoning_effort";
-/// Where chat templates take their variables from, the switch of thinking among them.
+/// The field with variables of chat templates, among them the switch of thinking.
 const TEMPLATE: &str = "chat_template_kwargs";
-/// llama.cpp's field for a budget.
+/// llama.cpp's field for a budget of thinking.
 const LLAMA_BUDGET: &str = "thinking_budget_tokens";
-/// Fields that are looked at besides ours.
+/// Fields that are read besides model-boss's own.
 const READ: [&str; 6] = ["model", "stream", THINKING, EFFORT, TEMPLATE, LLAMA_BUDGET];
 
 impl Changes<'_> {
@@ -300,7 +303,7 @@ impl Changes<'_> {
         !self.without_model && self.defaults.is_none_or(BTreeMap::is_empty) && self.thinking.is_none()
     }
 
-    /// Bytes that are added at most; defaults are an operator's, and short.
+    /// The most bytes that are added; defaults come from an operator and are short.
     pub fn size(&self) -> usize {
         let defaults = self.defaults.into_iter().flatten();
         256 + defaults.map(|(name, value)| name.len() + value.to_string().len() + 4).sum::<usize>()
@@ -311,14 +314,14 @@ impl Changes<'_> {
     }
 }
 
-/// Writes the object again without the fields that are ours and with a task's; values keep their bytes.
+/// Rewrites the object without model-boss's own fields and with a task's; values keep their bytes.
 struct Rewrite<'a> {
     capacity: usize,
     changes: &'a Changes<'a>,
 }
 
 impl Rewrite<'_> {
-    /// What the request does not say and the task does.
+    /// Adds the task's fields that the request omits.
     fn add<E: serde::de::Error>(&self, body: &mut Vec<u8>, said: &Said) -> Result<(), E> {
         for (name, value) in self.changes.defaults.into_iter().flatten() {
             let same = SAME.iter().find_map(|(a, b)| match name.as_str() {
@@ -338,12 +341,12 @@ impl Rewrite<'_> {
         Ok(())
     }
 
-    /// What is to be added about thinking.
+    /// The wish about thinking to be added.
     fn thinking(&self, said: &Said) -> Option<Thinking> {
         match self.changes.thinking? {
             Wish::Request(thinking) => Some(thinking),
             Wish::Task(_) if said.names.contains(THINKING) || said.names.contains(EFFORT) => None,
-            // A template's switch says whether, and the task still says how long.
+            // A template's switch says only whether to think; the task still says how long.
             Wish::Task(thinking) => {
                 Thinking::of_chat(None, said.template.as_ref(), None, Some(thinking)).ok().flatten()
             }
@@ -351,7 +354,7 @@ impl Rewrite<'_> {
     }
 }
 
-/// What the request says itself.
+/// The request's own fields.
 #[derive(Default)]
 struct Said {
     names: BTreeSet<String>,
@@ -359,7 +362,7 @@ struct Said {
     template: Option<serde_json::Value>,
 }
 
-/// The beginning of a field.
+/// Writes the beginning of a field: separator, name and colon.
 fn field<E: serde::de::Error>(body: &mut Vec<u8>, name: &str) -> Result<(), E> {
     if body.len() > 1 {
         body.push(b',');
@@ -385,7 +388,7 @@ impl<'de> Visitor<'de> for Rewrite<'_> {
             if is_ours(&name) || (self.changes.without_model && name == "model") {
                 continue;
             }
-            // Nothing said is what a default is for.
+            // A field set to `null` gets the default, as an omitted one does.
             if value.get() == "null" && (self.changes.default_for(&name) || name == THINKING) {
                 continue;
             }
@@ -411,7 +414,7 @@ impl<'de> Visitor<'de> for Rewrite<'_> {
 #[derive(serde::Deserialize)]
 struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// Whoever does not say who it is.
+/// The client id of requests that name none.
 pub const ANONYMOUS: &str = "anonymous";
 
 #[cfg(test)]
