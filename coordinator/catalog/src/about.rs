@@ -1,5 +1,5 @@
-//! What a model's files tell about it: its family, how many parameters, how they are stored, its context, its chat template.
-//! For people and for clients that show it; nothing is decided by it.
+//! Facts that a model's files state about it: family, number of parameters, quantisation, context, chat template. They
+//! are shown to people and clients; no decision depends on them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,11 +15,11 @@ use super::files::ModelFile;
 use super::headers::gguf_outline;
 use super::json_beside::{Short, Template, number};
 
-/// A text of a header that is longer is no description.
+/// The longest text of a header that is kept, in bytes.
 const MAX_TEXT: usize = 4_096;
-/// A name that is longer is none.
+/// The longest name that is kept, in bytes.
 const MAX_NAME: usize = 256;
-/// Keys of a header that are shown: real ones have under a hundred.
+/// The most keys of a header that are shown: real ones have under a hundred.
 const MAX_INFO: usize = 512;
 
 /// The names of `general.file_type` in GGUF files: how most of the tensors are stored (llama.cpp, `llama_ftype`).
@@ -57,29 +57,29 @@ const FILE_TYPES: [(i64, &str); 31] = [
     (38, "MXFP4"),
 ];
 
-/// What there is to tell. What the files do not say is `None` or empty.
+/// Facts about a model. Facts that the files do not state are `None` or empty.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct About {
     /// `gguf` or `safetensors`; empty where there are no weights.
     pub format: &'static str,
-    /// The architecture: `qwen3`.
+    /// The architecture, such as `qwen3`.
     pub family: Option<String>,
-    /// How many numbers its tensors hold.
+    /// The number of values in its tensors.
     pub parameters: Option<u64>,
-    /// How most of them are stored: `Q4_K_M`, `BF16`.
+    /// The type of most tensors, such as `Q4_K_M` or `BF16`.
     pub quantization: Option<String>,
-    /// Of the weight files.
+    /// The size of the weight files.
     pub bytes: ByteCount,
-    /// The positions that it was made for.
+    /// The context in tokens that it was trained for.
     pub context_length: Option<u64>,
-    /// The chat template that comes with it.
+    /// The chat template in its files.
     pub template: Option<String>,
-    /// Keys as GGUF has them, with their values; lists are `null`.
+    /// Keys under GGUF's names, with their values; lists are `null`.
     pub info: Map<String, Json>,
 }
 
 impl About {
-    /// What these files tell. Reads headers only.
+    /// Reads the facts from the headers of these files.
     pub(super) fn read(source: &Path, files: &[ModelFile]) -> Self {
         let weights: Vec<&ModelFile> = files.iter().filter(|file| file.is_weights()).collect();
         let bytes = ByteCount(weights.iter().map(|file| file.bytes()).fold(0, u64::saturating_add));
@@ -95,7 +95,7 @@ impl About {
         about
     }
 
-    /// Its parameters in words: `751.63M`, `8B`.
+    /// The number of parameters in short form, such as `751.63M` or `8B`.
     pub fn parameter_size(&self) -> String {
         let Some(count) = self.parameters else { return String::new() };
         let whole = |unit: u64| count.is_multiple_of(unit);
@@ -109,18 +109,18 @@ impl About {
         }
     }
 
-    /// Whether its template says how tools are told to the model.
+    /// Whether its template mentions tools.
     pub fn knows_tools(&self) -> bool {
         self.template.as_deref().is_some_and(|template| template.contains("tools"))
     }
 
-    /// Whether its template knows of thinking aloud.
+    /// Whether its template mentions thinking.
     pub fn knows_thinking(&self) -> bool {
         let words = ["enable_thinking", "reasoning_content", "<think>", "thinking"];
         self.template.as_deref().is_some_and(|template| words.iter().any(|word| template.contains(word)))
     }
 
-    /// The first part of a model in parts describes it; each has its own tensors.
+    /// Reads a model in GGUF parts. The first part describes the model; each part has its own tensors.
     fn of_gguf(parts: &[&ModelFile]) -> Self {
         let mut about = Self { format: "gguf", ..Self::default() };
         let (mut stored, mut budget) = (BTreeMap::new(), HeaderBudget::default());
@@ -147,7 +147,7 @@ impl About {
         let file_type = outline.number("general.file_type").and_then(|number| i64::try_from(number).ok());
         let named = FILE_TYPES.iter().find(|(id, _)| Some(*id) == file_type).map(|(_, name)| (*name).to_owned());
         let told = outline.facts().filter(|(key, _)| {
-            // Both are told in places of their own.
+            // Template and name have fields of their own.
             !matches!(*key, "tokenizer.chat_template" | "general.name") && !key.starts_with("tokenizer.chat_template.")
         });
         Self {
@@ -183,7 +183,7 @@ impl About {
         about
     }
 
-    /// What the small files beside the weights say, under the names that GGUF has for it.
+    /// Adds the facts from small files beside the weights, under GGUF's names.
     fn configured(&mut self, folder: &Path) {
         let text = text_beside_weights(&folder.join("config.json"), CONFIG).unwrap_or_default();
         let config: Config = serde_json::from_str(&text).unwrap_or_default();
@@ -216,7 +216,7 @@ impl About {
     }
 }
 
-/// What is read of `config.json`. A value of another type is as good as none.
+/// The fields of `config.json` that are read. A value of another type counts as absent.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Config {
@@ -238,7 +238,7 @@ struct Config {
     quantization_config: Option<Quantization>,
 }
 
-/// How a model that was quantised was.
+/// The quantisation of a model, as `config.json` has it.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Quantization {
@@ -257,7 +257,7 @@ fn add(stored: &mut BTreeMap<&'static str, u64>, kind: &'static str, bytes: u64)
     *of_kind = of_kind.saturating_add(bytes);
 }
 
-/// The kind that most bytes are stored as.
+/// The type that most bytes are stored as.
 fn most(stored: &BTreeMap<&'static str, u64>) -> Option<String> {
     stored.iter().max_by_key(|(_, bytes)| **bytes).map(|(kind, _)| (*kind).to_owned())
 }

@@ -1,4 +1,4 @@
-//! All models of one reading.
+//! The catalog of one reading: all models, and the manifests' faults.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -11,13 +11,13 @@ use super::folders::Folders;
 use super::model::{Model, Problem};
 use crate::{Engines, read};
 
-/// All models, and what could not be read.
+/// All models, and the faults of manifests that could not be read.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
     pub(crate) models: BTreeMap<ModelId, Arc<Model>>,
-    /// Names and aliases.
+    /// Models by their names and aliases.
     pub(super) names: HashMap<String, Arc<Model>>,
-    /// What is wrong with the manifests that are not among the models.
+    /// The faults of manifests that gave no model.
     pub problems: Vec<Problem>,
 }
 
@@ -27,7 +27,7 @@ impl Catalog {
         Self::read_after(folder, &Self::default(), &mut Folders::default())
     }
 
-    /// The same when `before` was read earlier: a manifest that cannot be used any more keeps its last good version.
+    /// Reads the folder; `before` is an earlier reading. A manifest that became invalid keeps its last good version.
     pub(super) fn read_after(folder: &Path, before: &Self, folders: &mut Folders) -> Self {
         let mut catalog = Self::default();
         let files = match read::manifest_files(folder) {
@@ -79,7 +79,7 @@ impl Catalog {
         self.problems == other.problems && marks(self) == marks(other)
     }
 
-    /// Every model, by name.
+    /// Every model, in the order of names.
     pub fn models(&self) -> impl Iterator<Item = &Arc<Model>> {
         self.models.values()
     }
@@ -94,13 +94,13 @@ impl Catalog {
         self.names.get(name).or_else(|| self.names.get(without_latest(name)?))
     }
 
-    /// What the scheduler is told. `engines` are the same for as long as the process lives.
+    /// The models' descriptions for the scheduler. `engines` never change while the process lives.
     pub(crate) fn descriptions(&self, engines: &Engines) -> Vec<ModelDescription> {
         self.models().map(|model| model.described.get_or_init(|| engines.describe(model)).clone()).collect()
     }
 }
 
-/// A name or an alias belongs to the first model that has it.
+/// Reserves the model's name and aliases. The first model with a name keeps it.
 pub(super) fn claim_names(model: &Model, taken: &mut BTreeMap<String, PathBuf>) -> Result<(), Problem> {
     let names = || std::iter::once(&model.manifest.name).chain(&model.manifest.aliases);
     if let Some((name, owner)) = names().find_map(|name| taken.get_key_value(name)) {

@@ -1,16 +1,16 @@
-//! Files of a model: which there are, and which of them are its weights.
+//! The files of a model, and which of them are its weights.
 
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
 use super::folders::Folders;
 
-/// Folders within folders that are looked into, and files that are counted: a link back to the root must not hang us.
+/// The deepest nesting of folders and the most files that are read: a link back to the root must not loop forever.
 pub(super) const MAX_DEPTH: u32 = 8;
 
 pub(super) const MAX_FILES: usize = 10_000;
 
-/// What a model's files end in: the weights, and the small ones beside them that a worker reads.
+/// The endings of a model's files: the weights, and the small files beside them that a worker reads.
 pub(super) const WEIGHTS: &[&str] = &["safetensors", "gguf"];
 
 pub(super) const BESIDE_WEIGHTS: &[&str] = &["json", "jinja", "model"];
@@ -20,12 +20,12 @@ pub(super) const BESIDE_WEIGHTS: &[&str] = &["json", "jinja", "model"];
 pub(super) struct ModelFile {
     pub(super) path: PathBuf,
     pub(super) bytes: u64,
-    /// Nanoseconds since 1970.
+    /// The time of the last change, in nanoseconds since 1970.
     pub(super) modified: u128,
 }
 
 impl ModelFile {
-    /// Where it is, links as they are.
+    /// The path, links not followed.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -43,17 +43,17 @@ impl ModelFile {
     }
 }
 
-/// The files at `source`, which may be one file, or a folder that is searched recursively. Empty when it is missing. One
-/// part of a model in parts brings the others.
+/// The files at `source`, which may be one file, or a folder that is searched recursively. Empty when it is missing.
+/// One part of a split model brings the other parts.
 pub(super) fn model_files(source: &Path) -> Vec<ModelFile> {
     model_files_in(source, &mut Folders::default())
 }
 
-/// The same with folders that may have been listed before.
+/// Like [`model_files`], with a cache of folders that were listed before.
 pub(super) fn model_files_in(source: &Path, folders: &mut Folders) -> Vec<ModelFile> {
     let mut files = Vec::new();
     collect(source, 0, &mut files, folders);
-    // Only a part of a model in parts has others beside it.
+    // Only a part of a split model has other parts beside it.
     let part = source.file_name().map(|name| name.to_string_lossy()).filter(|name| split_of(name).is_some());
     if let (Some(name), Some(folder), true) = (part, source.parent(), source.is_file())
         && let Ok(about) = std::fs::metadata(folder)
@@ -70,25 +70,25 @@ pub(super) fn model_files_in(source: &Path, folders: &mut Folders) -> Vec<ModelF
     files
 }
 
-/// Whether both are parts of one model: `name-00001-of-00003.gguf` and the like.
+/// Whether both are parts of one model, such as `name-00001-of-00003.gguf`.
 pub(super) fn same_split(a: &str, b: &str) -> bool {
     split_of(a).is_some_and(|a| split_of(b) == Some(a))
 }
 
-/// The model that a part belongs to, and how many parts there are.
+/// The name of the model that a part belongs to, and the number of parts.
 pub(super) fn split_of(name: &str) -> Option<(&str, &str)> {
     let (name, total) = name.rsplit_once("-of-")?;
     let (name, part) = name.rsplit_once('-')?;
     part.bytes().all(|byte| byte.is_ascii_digit()).then_some((name, total))
 }
 
-/// Whether a file belongs to a model.
+/// Whether a file belongs to a model, by its ending.
 pub(super) fn counts(path: &Path) -> bool {
     has_extension(path, WEIGHTS) || has_extension(path, BESIDE_WEIGHTS)
 }
 
 pub(super) fn collect(path: &Path, depth: u32, files: &mut Vec<ModelFile>, folders: &mut Folders) {
-    // Follows links: model caches are made of them.
+    // Links are followed: model caches consist of links.
     let Ok(about) = std::fs::metadata(path) else { return };
     if about.is_file() && counts(path) && files.len() < MAX_FILES {
         let modified = about.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());

@@ -1,4 +1,4 @@
-//! Whether our own worker can run a model, as far as the headers of its files tell (RC-16). When they tell nothing the
+//! Whether the candle worker can run a model, as far as the headers of its files tell (RC-16). Without information the
 //! answer is yes: the worker reads more than headers and names what is wrong.
 
 use std::fmt;
@@ -14,10 +14,10 @@ use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 use super::files::ModelFile;
 use super::headers::gguf_outline;
 
-/// Characters of a name in a message.
+/// The most characters of a name in a message.
 const MAX_NAME: usize = 100;
 
-/// What our worker lacks for this model; `None` where nothing speaks against it.
+/// The reason why the candle worker cannot run this model; `None` where the headers show no obstacle.
 pub(super) fn candle_lacks(category: Category, source: &Path, files: &[ModelFile]) -> Option<String> {
     if category != Category::Llm {
         return Some(format!("our worker has no engine for {category} models"));
@@ -67,7 +67,7 @@ fn config_lacks(source: &Path) -> Option<String> {
     Some(format!("our worker does not know the architecture '{unknown}'"))
 }
 
-/// The first text of a list; the rest is passed over.
+/// The first text of a JSON list; the rest is skipped.
 struct FirstText(Option<String>);
 
 impl<'de> Deserialize<'de> for FirstText {

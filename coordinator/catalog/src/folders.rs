@@ -1,5 +1,5 @@
-//! Folders as they were listed last. A look at every model comes several times a second: a folder is listed again when it
-//! changed, and otherwise only the times and lengths of its files are asked for. Knows no models.
+//! A cache of folder listings. The catalog looks at every model several times a second. A folder is listed again only
+//! when it changed; otherwise only the times and lengths of its files are read. Knows no models.
 
 use std::collections::HashMap;
 use std::fs::Metadata;
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// A time stamp can be as old as this and the folder change again under the same one: clocks of file systems tick slowly,
-/// and those of other machines differ.
+/// The age from which a folder's time stamp is trusted. A folder may change twice under one time stamp: clocks of file
+/// systems tick slowly, and those of other machines differ.
 const SETTLED: Duration = Duration::from_secs(2);
-/// Entries of one folder that are remembered.
+/// The most entries of one folder that are cached.
 const MAX_ENTRIES: usize = 20_000;
 
 /// Listings by folder.
@@ -18,16 +18,16 @@ const MAX_ENTRIES: usize = 20_000;
 pub(super) struct Folders {
     known: HashMap<PathBuf, Known>,
     look: u64,
-    /// How often a folder was listed.
+    /// The number of listings, for tests.
     #[cfg(test)]
     pub(super) listed: usize,
 }
 
-/// What is in a folder, as far as models are concerned: folders, links, and files with an ending that was asked for.
+/// The entries of a folder that matter to models: folders, links, and files with a requested ending.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
     pub(super) entries: Vec<PathBuf>,
-    /// Those of them that are links.
+    /// The entries that are links.
     pub(super) links: Vec<PathBuf>,
 }
 
@@ -35,13 +35,13 @@ pub(super) struct Listing {
 struct Known {
     modified: Option<SystemTime>,
     listed_at: SystemTime,
-    /// The look that wanted it last.
+    /// The number of the last look that used this listing.
     wanted: u64,
     listing: Arc<Listing>,
 }
 
 impl Folders {
-    /// What is in a folder of which this was just read. `counts` says which files matter.
+    /// The listing of a folder whose metadata `about` was just read. `counts` says which files matter.
     pub(super) fn list(&mut self, folder: &Path, about: &Metadata, counts: fn(&Path) -> bool) -> Arc<Listing> {
         let modified = about.modified().ok();
         if let Some(known) = self.known.get_mut(folder)
@@ -55,14 +55,14 @@ impl Folders {
             self.listed += 1;
         }
         let listed_at = SystemTime::now();
-        // One that cannot be listed is tried again: a permission leaves no time stamp.
+        // A folder that cannot be listed is tried again, because a changed permission leaves no time stamp.
         let Ok(listing) = read(folder, counts).map(Arc::new) else { return Arc::default() };
         let known = Known { modified, listed_at, wanted: self.look, listing: Arc::clone(&listing) };
         self.known.insert(folder.to_owned(), known);
         listing
     }
 
-    /// A look is over: folders that it did not want are forgotten.
+    /// Ends a look: listings that it did not use are dropped.
     pub(super) fn end_look(&mut self) {
         let look = self.look;
         self.known.retain(|_, known| known.wanted == look);
@@ -104,7 +104,7 @@ mod tests {
 
     use super::*;
 
-    /// Makes a folder look as if nothing had happened there for long.
+    /// Gives a folder an old time stamp, as if it had not changed for long.
     fn settle(folder: &Path) {
         let file = fs::File::open(folder).unwrap();
         file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(folders.listed, 1);
         fs::write(folder.join("b.gguf"), "").unwrap();
         assert_eq!(names(&mut folders, folder), ["a.gguf", "b.gguf"]);
-        // It changed a moment ago: the same time stamp may hide another change.
+        // The folder changed a moment ago: the same time stamp may hide another change.
         assert_eq!(names(&mut folders, folder), ["a.gguf", "b.gguf"]);
         assert_eq!(folders.listed, 3);
         settle(folder);

@@ -1,6 +1,5 @@
-//! What the headers of a model's files tell of the memory it will need (RC-20). Reads the first bytes of each file,
-//! piece by piece, and never maps one: neither a file that is cut short meanwhile nor one that swells may take the door
-//! down.
+//! The memory that a model will need, from the headers of its files (RC-20). Reads the beginning of each file piece by
+//! piece and never maps a file. A file that shrinks or grows meanwhile must not end the coordinator.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,35 +12,35 @@ use serde::Deserialize;
 
 use super::files::ModelFile;
 
-/// No model has more layers; a name may claim any number.
+/// The most layers of a model: a tensor's name may claim any number.
 const MOST_LAYERS: usize = 1 << 16;
-/// Rows that a step of a long prompt works on at once.
+/// Rows that a step of a long prompt processes at once.
 const ROWS: u64 = 512;
-/// Values of the width of the model that such a row needs at the same time: its input, queries, keys, values, the output
-/// of attention and the two halves of the feed-forward part, which is about four times as wide.
+/// Values, in units of the model's width, that such a row needs at the same time. They are its input, queries, keys,
+/// values, the output of attention and the two halves of the feed-forward part. That part is about four times as wide.
 const ROW_VALUES: u64 = 16;
 
-/// What the headers tell.
+/// Facts of the headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct HeaderFacts {
-    /// Bytes of all tensors.
+    /// The size of all tensors.
     pub(super) weights: ByteCount,
     pub(super) layers: LayerFacts,
     pub(super) shape: Shape,
-    /// Bytes of one element of a key or value.
+    /// The size of one element of a key or value, in bytes.
     pub(super) cached_value: u64,
 }
 
-/// Bytes of layers: what may come and go.
+/// The sizes of layers, which may be streamed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LayerFacts {
-    /// Of all of them.
+    /// All layers together.
     pub(super) bytes: ByteCount,
-    /// Of the largest.
+    /// The largest layer.
     pub(super) largest: ByteCount,
 }
 
-/// What tells the size of keys and values and of a step.
+/// The dimensions that determine the size of keys, values and activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub(super) struct Shape {
     num_hidden_layers: u64,
@@ -53,7 +52,7 @@ pub(super) struct Shape {
 }
 
 impl HeaderFacts {
-    /// `None` where the files do not tell everything, or cannot be read.
+    /// Reads the headers. `None` where they lack a fact, or cannot be read.
     pub(super) fn read(source: &Path, files: &[ModelFile]) -> Option<Self> {
         let weights: Vec<&ModelFile> = files.iter().filter(|file| file.is_weights()).collect();
         let (mut bytes, mut shape, mut layers) = (0_u64, Shape::beside(source), Layers::default());
@@ -83,14 +82,14 @@ impl HeaderFacts {
 }
 
 impl Shape {
-    /// What a `config.json` beside the weights says.
+    /// The shape from a `config.json` beside the weights.
     pub(super) fn beside(source: &Path) -> Option<Self> {
         let folder = if source.is_dir() { Some(source) } else { source.parent() };
         let text = text_beside_weights(&folder?.join("config.json"), CONFIG)?;
         serde_json::from_str(&text).ok()
     }
 
-    /// Keys and values of one position of one sequence, in values.
+    /// The number of key and value elements of one position of one sequence.
     pub(super) fn cached_values(&self) -> u64 {
         let heads = self.num_key_value_heads.unwrap_or(self.num_attention_heads);
         let wide = || self.hidden_size.checked_div(self.num_attention_heads).unwrap_or(0);
@@ -98,13 +97,13 @@ impl Shape {
         [2, self.num_hidden_layers, heads, head_dim].into_iter().fold(1, u64::saturating_mul)
     }
 
-    /// What a step of a long prompt needs beside weights, keys and values, in f32.
+    /// The size of activations in f32 for a step of a long prompt, beside weights, keys and values.
     pub(super) fn activations(&self) -> ByteCount {
         let factors = [ROWS, ROW_VALUES, self.hidden_size, size_of::<f32>() as u64];
         ByteCount(factors.into_iter().fold(1, u64::saturating_mul))
     }
 
-    /// The keys of a GGUF file; their names begin with the architecture.
+    /// The shape from the keys of a GGUF file, whose names begin with the architecture.
     fn of_gguf(outline: &Outline) -> Option<Self> {
         let architecture = outline.text("general.architecture")?;
         let number = |key: &str| outline.number(&format!("{architecture}.{key}"));
@@ -119,12 +118,12 @@ impl Shape {
     }
 }
 
-/// What the tensors of some files tell.
+/// Sizes of layers, collected from the tensors of one or more files.
 #[derive(Default)]
 struct Layers {
-    /// Bytes of each layer, by its number. Parts of a model may share a layer.
+    /// The size of each layer in bytes, by its number. Parts of a split model may share a layer.
     bytes: BTreeMap<u64, u64>,
-    /// Whether a matrix is stored in fewer bits than f32 has: then our decoder keeps keys and values in 16.
+    /// Whether any matrix is stored in fewer bits than f32: the candle decoder then keeps keys and values in 16 bits.
     narrow: bool,
 }
 
@@ -138,7 +137,7 @@ impl Layers {
     }
 
     fn add_to(&mut self, layer: u64, bytes: u64) {
-        // One more than there may be shows that there are too many.
+        // One layer over the limit is kept, so that the excess shows.
         if self.bytes.len() <= MOST_LAYERS {
             let of_layer = self.bytes.entry(layer).or_insert(0_u64);
             *of_layer = of_layer.saturating_add(bytes);
@@ -146,10 +145,10 @@ impl Layers {
     }
 }
 
-/// Bytes of the tensors, and the shape if the file tells it.
+/// The size of the tensors in bytes, and the shape if the file states it.
 type Facts = (u64, Option<Shape>);
 
-/// The file cannot be read, or its header cannot be believed.
+/// The file cannot be read, or its header is implausible.
 struct Unknown;
 
 fn of_gguf(path: &Path, budget: &mut HeaderBudget, layers: &mut Layers) -> Result<Facts, Unknown> {
@@ -163,8 +162,8 @@ fn of_gguf(path: &Path, budget: &mut HeaderBudget, layers: &mut Layers) -> Resul
     Ok((bytes, Shape::of_gguf(&outline)))
 }
 
-/// What the header of a GGUF file says; `each` is shown its tensors. The error is what is wrong with the header;
-/// nothing where the file could not be read.
+/// Reads the header of a GGUF file; `each` is called with its tensors. The error is the header's fault, or `None` where
+/// the file could not be read.
 pub(super) fn gguf_outline(
     path: &Path,
     budget: &mut HeaderBudget,

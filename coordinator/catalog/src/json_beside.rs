@@ -1,14 +1,14 @@
-//! Values of the small JSON files beside weights, read into as much as is wanted of them and no tree. A value of a kind
-//! that is not wanted is passed over: files of other programs have their own ideas.
+//! Values of the small JSON files beside weights, read without building a tree. A value of an unexpected type is
+//! skipped, because files of other programs vary.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// A word: nothing longer is kept.
+/// The longest short text that is kept, in bytes.
 const SHORT: usize = 256;
 
-/// A text that is not longer than a word; empty for anything else.
+/// A text of at most [`SHORT`] bytes; empty for anything else.
 #[derive(Default)]
 pub(super) struct Short(pub(super) String);
 
@@ -16,12 +16,12 @@ pub(super) struct Short(pub(super) String);
 #[derive(Default)]
 pub(super) struct Template(pub(super) Option<String>);
 
-/// A whole number of at least 0; nothing for anything else.
+/// A whole number of at least 0; `None` for anything else.
 pub(super) fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     deserializer.deserialize_any(Number)
 }
 
-/// Everything that a visitor does not want is passed over and makes its default.
+/// The methods of a visitor that skip a value of an unexpected type and give the default.
 macro_rules! passes_over {
     ($($kind:ident: $of:ty),*) => {
         $(fn $kind<E>(self, _: $of) -> Result<Self::Value, E> {

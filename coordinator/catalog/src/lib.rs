@@ -1,6 +1,6 @@
-//! The models there are: manifests and packages read into a list, with everything that is wrong named, and those that a
-//! client named by their path. One bad manifest never hides the others, and an edit that cannot be used leaves what was
-//! there. Knows files and their sizes; never what is in them.
+//! The models of this machine. Manifests and packages are read into a catalog with all their faults; models that
+//! clients name by path join it. One bad manifest never hides the others, and an invalid edit leaves the last good
+//! version. Knows files and their sizes; never their content.
 
 mod about;
 mod by_path;

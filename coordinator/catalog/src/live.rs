@@ -1,5 +1,5 @@
-//! The catalog as it is now: edits of manifests and of models' files take effect while requests run (TR-5), and models that
-//! clients name by their path join those with manifests. Tells the scheduler of every change, in their order.
+//! The current catalog. Edits of manifests and of models' files take effect while requests run (TR-5), and models that
+//! clients name by path join it. Reports every change to the scheduler, in order.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -19,11 +19,12 @@ use super::folders::Folders;
 use super::model::{Model, Problem};
 use crate::Asker;
 
-/// Two looks that agree make a change, so an edit counts within half a second. Looking, and not a file notification, because it
-/// sees every kind of edit on every kind of file system, and weights outside of the folder too (docs/adr/0005).
+/// The interval between looks. Two looks that agree make a change, so an edit counts within half a second. Polling sees
+/// every kind of edit on every file system, and weights outside of the folder too; file notifications do not
+/// (docs/adr/0005).
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// A look is followed by a rest of so many times what it took.
+/// The pause after a look, as a multiple of the time that the look took.
 const REST: u32 = 9;
 
 /// The last good catalog of a folder, and the models named by path.
@@ -32,26 +33,26 @@ pub struct LiveCatalog {
     roots: ModelRoots,
     engines: Engines,
     current: RwLock<Arc<Catalog>>,
-    /// Held while the catalog changes: two changes at once would lose one.
+    /// Locked while the catalog changes: of two changes at once, one would be lost.
     by_path: Mutex<NamedByPath>,
     listener: CatalogListener,
 }
 
-/// Hears of the models of every catalog, in the order of the catalogs.
+/// Receives the models of every catalog, in the order of the catalogs.
 pub type CatalogListener = Box<dyn Fn(Vec<ModelDescription>) + Send + Sync>;
 
-/// The models that clients named by their path. The scheduler says which of them are forgotten, so that they are few.
+/// The models that clients named by path. Their number is small, since the scheduler reports which of them to forget.
 #[derive(Default)]
 struct NamedByPath {
     all: Vec<ByPath>,
-    /// What looks have listed, of models with manifests too.
+    /// The listings of earlier looks, also those of models with manifests.
     folders: Folders,
-    /// How often any of them was named.
+    /// The number of namings of all models by path so far.
     namings: u64,
 }
 
 impl LiveCatalog {
-    /// Reads the folder. The listener hears of this catalog and of every later one.
+    /// Reads the folder. The listener receives this catalog and every later one.
     pub fn read(folder: &Path, roots: ModelRoots, engines: Engines, listener: CatalogListener) -> Self {
         let current = Arc::new(Catalog::read(folder));
         let by_path = Mutex::default();
@@ -67,23 +68,23 @@ impl LiveCatalog {
         live
     }
 
-    /// The catalog now. Whoever holds it keeps it as it is, whatever is edited meanwhile.
+    /// The current catalog. The holder keeps this version whatever is edited meanwhile.
     pub fn current(&self) -> Arc<Catalog> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What runs a model.
+    /// The backend that runs a model.
     pub fn backend(&self, model: &Model) -> Backend {
         self.engines.backend(model)
     }
 
-    /// What can run models here.
+    /// The engines of this machine.
     pub fn engines(&self) -> &Engines {
         &self.engines
     }
 
-    /// The model at an absolute path: one that is in the catalog already, else a new one for as long as its files are there
-    /// and somebody uses it. The same path is always the same model. Looks at files, so it may block.
+    /// The model at an absolute path: an existing one, else a new one that lasts while its files exist and it is in
+    /// use. The same path is always the same model. Looks at files, so it may block.
     pub fn add(&self, path: &Path, asker: Asker) -> Result<ModelId, PathError> {
         let mut by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
         let roots = by_path::roots_for(asker, path, &self.roots);
@@ -95,7 +96,8 @@ impl LiveCatalog {
             let id = model.description.id.clone();
             if let Some(known) = by_path.all.iter_mut().find(|one| one.name() == model.manifest.name) {
                 known.name_again(naming);
-                // The scheduler may be forgetting it at this moment, and hears of this before it hears of any order.
+                // The scheduler may be forgetting the model at this moment. It receives this naming before any order
+                // for the model.
                 self.announce(&current, &by_path);
             }
             return Ok(id);
@@ -110,8 +112,8 @@ impl LiveCatalog {
         Ok(id)
     }
 
-    /// Forgets a model that a client named by its path, unless it was named again since. Waits for a look at the files
-    /// that is under way, so it may block.
+    /// Forgets a model that a client named by path, unless it was named again since. Waits for a running look at the
+    /// files, so it may block.
     pub fn forget(&self, id: &ModelId, named: u64) {
         let mut by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
         let known = by_path.all.len();
@@ -125,8 +127,8 @@ impl LiveCatalog {
         self.adopt(Arc::new(catalog), &by_path);
     }
 
-    /// Whether the files of a model that a client named by its path are still those that were checked. Looks at files,
-    /// so it may block.
+    /// Checks that the files of a model named by path are still those that were checked. Looks at files, so it may
+    /// block.
     pub fn check(&self, model: &Model) -> Result<(), PathError> {
         let by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
         let one = by_path.all.iter().find(|one| one.name() == model.manifest.name).cloned();
@@ -147,15 +149,17 @@ impl LiveCatalog {
                 live.look(&mut candidate);
                 (candidate, began.elapsed())
             };
-            // A look that panicked saw nothing.
+            // A look that panicked has no result.
             let (seen, took) = spawn_blocking(look).await.unwrap_or_default();
             candidate = seen;
-            // However many models there are and however slow their disk is, looking takes a small share of the time.
+            // The pause keeps the share of time spent on looks small, however many models there are and however slow
+            // their disk is.
             sleep(took.saturating_mul(REST).saturating_sub(LOOK_EVERY)).await;
         }
     }
 
-    /// Reads again. A change is adopted when the next look sees the same: a file half written is seen only once.
+    /// Reads the folder again. A change is adopted when the next look sees the same, since a half-written file is seen
+    /// only once.
     fn look(&self, candidate: &mut Option<Catalog>) -> Option<Arc<Catalog>> {
         let mut by_path = self.by_path.lock().unwrap_or_else(PoisonError::into_inner);
         let current = self.current();
@@ -187,7 +191,8 @@ impl LiveCatalog {
         }
     }
 
-    /// One that is gone, or leads elsewhere by now, is a model no more; one that makes no sense keeps its last good form.
+    /// Looks at one model named by path. A model that is gone, or whose path leads elsewhere by now, is dropped; an
+    /// invalid one keeps its last good form.
     fn look_at(&self, one: &ByPath, before: &Catalog, seen: &mut Catalog, folders: &mut Folders) {
         let last_good = before.find(one.name()).filter(|model| model.manifest.name == one.name());
         let model = match one.read(last_good, folders) {
@@ -316,7 +321,7 @@ mod tests {
         assert_ne!(revision(&live), first);
     }
 
-    /// A GGUF file and a folder with a manifest that describes another.
+    /// A GGUF file and a folder with a manifest that describes another one.
     fn models() -> (tempfile::TempDir, LiveCatalog) {
         let root = tempfile::tempdir().unwrap();
         for folder in ["manifests", "models", "models/known"] {
@@ -378,7 +383,7 @@ mod tests {
         assert_eq!(live.add(&file, Asker::Anybody).unwrap(), id);
     }
 
-    /// What the scheduler was told last: the models by path with their namings.
+    /// The scheduler's last list: the models by path with their namings.
     fn told(inbox: &mpsc::Receiver<Vec<ModelDescription>>) -> Vec<(String, u64)> {
         let mut last = Vec::new();
         for models in inbox.try_iter() {

@@ -1,4 +1,4 @@
-//! One model as its manifest gives it, and problems that an operator has to mend.
+//! One model as its manifest describes it, and faults that an operator has to mend.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,40 +17,40 @@ use crate::{fitness, size};
 pub struct Model {
     /// The manifest.
     pub manifest: Manifest,
-    /// Where the manifest is; without one, where the model is.
+    /// The path of the manifest; without a manifest, that of the model.
     pub file: PathBuf,
-    /// Where the weights are; absolute. May not exist: then the load says so.
+    /// The absolute path of the weights. It may not exist: then the load says so.
     pub source: PathBuf,
-    /// When the manifest was last changed, in seconds since 1970.
+    /// The time of the manifest's last change, in seconds since 1970.
     pub created: u64,
-    /// The files there, as they were when this was read: files that changed are another `Model`.
+    /// The files at the time of reading: changed files make another `Model`.
     pub(super) files: Vec<ModelFile>,
-    /// What its revision was made of besides the files.
+    /// The text from which the revision was computed, together with the files.
     pub(super) text: String,
-    /// What scheduling needs to know.
+    /// The description for the scheduler.
     pub description: ModelDescription,
-    /// The same for what runs it; made when it is first asked for.
+    /// The description with the engine that runs the model; computed on first use.
     pub(super) described: OnceLock<ModelDescription>,
-    /// What our own worker lacks for it; looked up when it is first asked for.
+    /// The reason why the candle worker cannot run the model; computed on first use.
     pub(super) candle_lacks: OnceLock<Option<String>>,
-    /// What its files tell; read when it is first asked for.
+    /// The facts in its files; read on first use.
     pub about: OnceLock<About>,
 }
 
-/// Something an operator has to mend.
+/// A fault in a manifest that an operator has to mend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Which file or folder.
+    /// The file or folder at fault.
     pub file: PathBuf,
-    /// Which line of it, from 1.
+    /// The line in the file, from 1.
     pub line: Option<usize>,
-    /// What is wrong, naming the field.
+    /// A message that names the field.
     pub message: String,
 }
 
 impl Model {
-    /// The memory it will need with another context and layers that live otherwise, run by `backend`. Looks at files, so it
-    /// may block.
+    /// The memory that the model needs under `backend` with this context and these options for its layers. Looks at
+    /// files, so it may block.
     pub fn size_with(&self, context: Option<u64>, layers: LayerOptions, backend: Backend) -> SizeEstimate {
         let Residency { mode, window, block, .. } = layers.residency(self.manifest.residency());
         let stated = layers.memory.or(self.manifest.stated_size());
@@ -66,23 +66,24 @@ impl Model {
         size::estimate(&manifest, &self.source, &self.files, backend)
     }
 
-    /// What our own worker lacks to run it, as far as headers tell. Looks at files the first time, so it may block.
+    /// The reason why the candle worker cannot run it, as far as headers tell. Looks at files the first time, so it may
+    /// block.
     pub(crate) fn candle_lacks(&self) -> Option<&str> {
         let look = || fitness::candle_lacks(self.description.category, &self.source, &self.files);
         self.candle_lacks.get_or_init(look).as_deref()
     }
 
-    /// What its files tell about it. Looks at them the first time, so it may block.
+    /// The facts in its files. Looks at them the first time, so it may block.
     pub fn about(&self) -> &About {
         self.about.get_or_init(|| About::read(&self.source, &self.files))
     }
 
-    /// Whether there is a file that llama-server reads.
+    /// Whether there is a GGUF file, which llama-server reads.
     pub(crate) fn has_gguf(&self) -> bool {
         self.files.iter().any(ModelFile::is_gguf)
     }
 
-    /// What the manifest says to this backend alone.
+    /// The manifest's settings for this backend alone.
     pub fn settings_of(&self, backend: Backend) -> BTreeMap<String, serde_json::Value> {
         let table = self.manifest.custom.get(backend.as_str()).and_then(serde_json::Value::as_object);
         table.map(|table| table.clone().into_iter().collect()).unwrap_or_default()

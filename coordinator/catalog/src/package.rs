@@ -1,5 +1,5 @@
-//! A package that a client named by its path: a `model.toml` that says what a model is, and nothing about what this
-//! machine runs. The type has no field for a program, an environment or a file elsewhere, so no package can choose one.
+//! A package that a client named by its path: a `model.toml` that describes a model, but not how this machine runs it.
+//! The type has no field for a program, an environment or a file elsewhere, so no package can choose one.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
@@ -11,17 +11,16 @@ use model_boss_protocol::{
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Fields of a manifest that choose a program, an environment or an engine of the operator's.
+/// Fields of a manifest that choose a program, an environment or an engine: only an operator may set them.
 const OPERATORS_FIELDS: [&str; 3] = ["command", "llamacpp_backend", "recipe"];
 
-/// A `model.toml` beside its weights, as a stranger may have written it. The fields mean what they mean in
-/// [`Manifest`].
+/// A `model.toml` beside its weights, written by an untrusted author. The fields mean what they mean in [`Manifest`].
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Package {
     #[serde(default)]
     name: String,
-    /// They are for the operator who puts it among the manifests.
+    /// Ignored here: aliases are for an operator who moves the package among the manifests.
     #[serde(default, rename = "aliases")]
     _aliases: Vec<String>,
     category: Option<Category>,
@@ -39,7 +38,7 @@ struct Package {
     window: Option<u32>,
     block: Option<u32>,
     store: Option<StoreKind>,
-    /// It keeps others out of memory, which is an operator's to decide.
+    /// Ignored here: only an operator may keep other models out of memory.
     #[serde(default, rename = "pin")]
     _pin: bool,
     keep_alive: Option<KeepAlive>,
@@ -61,7 +60,7 @@ struct Package {
     custom: BTreeMap<String, Value>,
 }
 
-/// What may run a package: programs that the operator chose, and that read nothing but its weights.
+/// The backends that may run a package. Their programs are the operator's choice, and read only its weights.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum PackageBackend {
@@ -70,7 +69,7 @@ enum PackageBackend {
     LlamaServer,
 }
 
-/// Why a package is not used, and where in its text that stands.
+/// Why a package is not used, and the place of the fault in its text.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) place: Option<Place>,
@@ -80,13 +79,13 @@ pub(super) struct Fault {
 /// A place in the text of a package.
 #[derive(Debug)]
 pub(super) enum Place {
-    /// Where this field is set.
+    /// The line that sets this field.
     Field(&'static str),
-    /// Bytes from its beginning.
+    /// The offset in bytes.
     Offset(usize),
 }
 
-/// What a package says, with a name of its own or its folder's.
+/// Parses a package. Without a name of its own it gets its folder's name.
 pub(super) fn parse(text: &str, folder: &Path) -> Result<Manifest, Fault> {
     if let Some((field, message)) = refusal(text) {
         return Err(Fault { place: Some(Place::Field(field)), message });
@@ -107,7 +106,7 @@ pub(super) fn parse(text: &str, folder: &Path) -> Result<Manifest, Fault> {
     Ok(package.manifest(folder))
 }
 
-/// What a package says that does not count, for people.
+/// The settings of a package that are ignored, as text for people.
 pub(super) fn ignored(text: &str) -> Option<String> {
     let table: toml::Table = toml::from_str(text).ok()?;
     (table.get("pin")?.as_bool()?).then(|| {
@@ -117,9 +116,9 @@ pub(super) fn ignored(text: &str) -> Option<String> {
     })
 }
 
-/// A field that only an operator may set is named before the others are read, in words that say where it belongs.
+/// Refuses a field that only an operator may set before other faults show, with a message that says where it belongs.
 fn refusal(text: &str) -> Option<(&'static str, String)> {
-    // What is no TOML is named by the reader of the fields.
+    // Invalid TOML is reported by the parser of the fields.
     let table: toml::Table = toml::from_str(text).ok()?;
     let where_it_may = "only a file of the folder of manifests may; put the package there, or remove it";
     if let Some(field) = OPERATORS_FIELDS.into_iter().find(|field| table.contains_key(*field)) {
@@ -132,7 +131,7 @@ fn refusal(text: &str) -> Option<(&'static str, String)> {
 }
 
 impl Package {
-    /// Every field of a manifest by name: one that is new there has to be thought of here.
+    /// The manifest of this package. Every field is listed by name, so that a new one is considered here.
     fn manifest(self, folder: &Path) -> Manifest {
         let of_folder = || {
             let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -226,7 +225,7 @@ mod tests {
             let error = parse(text, Path::new("/x/p")).unwrap_err().message;
             assert!(error.contains(field), "{text}: {error}");
         }
-        // What the list of arguments refuses is refused by the manifest's own check.
+        // Arguments that the allow list refuses are refused by the manifest's own check.
         let args = parse("llamacpp_args = \"--lora /etc/passwd\"", Path::new("/x/p")).unwrap();
         assert!(args.check().is_err());
     }

@@ -1,4 +1,4 @@
-//! One manifest file into one [`Model`], or into the reason why not.
+//! Reads one manifest file into one [`Model`], or into the reason why not.
 
 use std::fs::File;
 use std::path::{Component, Path, PathBuf};
@@ -16,11 +16,11 @@ use super::package;
 use super::size::{self, DEFAULT_CONCURRENCY};
 use crate::files;
 
-/// The manifest of a package (DM-9).
+/// The file name of a package's manifest (DM-9).
 pub(super) const PACKAGE_FILE: &str = "model.toml";
-/// A manifest is a page of text.
+/// The longest manifest, in bytes: real ones are a page of text.
 const MAX_MANIFEST: u64 = 1 << 20;
-/// Of a stranger's less is kept.
+/// The longest manifest of a package that a client named, in bytes.
 const MAX_PACKAGE: u64 = 64 << 10;
 
 /// The manifests in a folder, sorted by path.
@@ -46,17 +46,17 @@ pub(super) fn manifest_files(folder: &Path) -> Result<Vec<PathBuf>, Problem> {
     Ok(files)
 }
 
-/// A model as it is written, and the files it is made of. Looked at several times a second: their headers are not.
+/// A parsed manifest, and the files of its model. Made several times a second, so the files' headers are not read.
 pub(super) struct Written {
     pub(super) manifest: Manifest,
     pub(super) file: PathBuf,
     pub(super) source: PathBuf,
     pub(super) files: Vec<ModelFile>,
-    /// What decides its revision besides the files.
+    /// The text that determines the revision, together with the files.
     pub(super) text: String,
 }
 
-/// The text of a manifest, from its bytes or from why there are none.
+/// The text of a manifest, or the fault of reading it.
 fn text_of(file: &Path, bytes: std::io::Result<Vec<u8>>, longest: u64) -> Result<String, Problem> {
     let problem = |message: String| Problem { file: file.to_owned(), line: None, message };
     let bytes = bytes.map_err(|error| problem(format!("cannot be read: {error}")))?;
@@ -66,8 +66,8 @@ fn text_of(file: &Path, bytes: std::io::Result<Vec<u8>>, longest: u64) -> Result
     String::from_utf8(bytes).map_err(|_| problem("is not a text in UTF-8".to_owned()))
 }
 
-/// Reads the `model.toml` of a package that a client named, from the file that was opened and checked. Whatever it
-/// says, it chooses no program ([`package`]).
+/// Reads the `model.toml` of a package that a client named, from a file that is already open and checked. Its content
+/// cannot choose a program ([`package`]).
 pub(super) fn written_by_stranger(file: &Path, opened: File, folders: &mut Folders) -> Result<Written, Problem> {
     let problem = |line: Option<usize>, message: String| Problem { file: file.to_owned(), line, message };
     let text = text_of(file, read_opened(opened, MAX_PACKAGE), MAX_PACKAGE)?;
@@ -80,7 +80,7 @@ pub(super) fn written_by_stranger(file: &Path, opened: File, folders: &mut Folde
     Ok(Written { manifest, file: file.to_owned(), source, files, text })
 }
 
-/// Reads one manifest of the operator's; a text that was understood before is not taken apart again.
+/// Reads one manifest of the operator's. A text that was parsed before is not parsed again.
 pub(super) fn written(file: &Path, before: Option<&Arc<Model>>, folders: &mut Folders) -> Result<Written, Problem> {
     let problem = |line: Option<usize>, message: String| Problem { file: file.to_owned(), line, message };
     let text = text_of(file, read_plain_file(file, MAX_MANIFEST), MAX_MANIFEST)?;
@@ -107,7 +107,8 @@ pub(super) fn written(file: &Path, before: Option<&Arc<Model>>, folders: &mut Fo
     let source = match &manifest.source {
         Some(source) => without_steps_up(folder.join(&source.path)),
         None if is_package => folder,
-        // The stand-in needs no weights, a folder of its name may hold its behaviour; a command may bring its own.
+        // The fake worker needs no weights, though a folder of its name may define its behaviour; a command may bring
+        // its own.
         None if manifest.backend == Some(Backend::Fake) || manifest.command.is_some() => folder.join(&manifest.name),
         None => return Err(problem(None, "'source' is missing: write source = { path = \"…\" }".to_owned())),
     };
@@ -117,12 +118,12 @@ pub(super) fn written(file: &Path, before: Option<&Arc<Model>>, folders: &mut Fo
 }
 
 impl Written {
-    /// What changes when the files do.
+    /// A number that changes with the text and the files.
     pub(super) fn revision(&self) -> u64 {
         size::revision(&self.text, &self.files)
     }
 
-    /// The model; the one that was read before where nothing changed since.
+    /// The model; the earlier one if neither text nor files changed.
     pub(super) fn model(self, before: Option<&Arc<Model>>) -> Arc<Model> {
         let revision = self.revision();
         let same = |before: &&Arc<Model>| {
@@ -134,7 +135,7 @@ impl Written {
     }
 }
 
-/// Looks into the files, for the model's size.
+/// Describes the model; reads the files' headers for its size.
 fn described(written: Written, revision: u64) -> Model {
     let Written { manifest, file, source, files, text } = written;
     let description = ModelDescription {
@@ -148,7 +149,7 @@ fn described(written: Written, revision: u64) -> Model {
         keep_alive: manifest.keep_alive,
         revision,
         exclusive_devices: manifest.exclusive_devices(),
-        // What runs it is decided later.
+        // The backend is decided later.
         splittable: false,
         context_length: manifest.context_length,
         residency: manifest.residency(),
@@ -171,15 +172,15 @@ fn described(written: Written, revision: u64) -> Model {
     }
 }
 
-/// The same place without `..`: it stays there when the folder that the way led through is moved. What the way leads to
-/// behind its last `..` is left as it is, links included: it may be turned.
+/// The same place without `..`, so that it stays valid when a folder on the way is moved. The part behind the last `..`
+/// keeps its links, which may be redirected later.
 fn without_steps_up(path: PathBuf) -> PathBuf {
     let parts: Vec<Component<'_>> = path.components().collect();
     let Some(last) = parts.iter().rposition(|part| *part == Component::ParentDir) else { return path };
     let (up, rest) = parts.split_at(last + 1);
     match up.iter().collect::<PathBuf>().canonicalize() {
         Ok(place) => place.join(rest.iter().collect::<PathBuf>()),
-        // Nothing is there; whoever loads it says so.
+        // The path does not exist: the load reports that.
         Err(_) => path,
     }
 }
@@ -200,12 +201,12 @@ fn line_of(text: &str, error: &ManifestError) -> Option<usize> {
     }
 }
 
-/// The line of a manifest that sets `field`, from 1, as it stands there now.
+/// The line that currently sets `field` in a manifest, from 1.
 pub(super) fn line_in(file: &Path, field: &str) -> Option<usize> {
     line_of_field(&String::from_utf8(read_plain_file(file, MAX_MANIFEST).ok()?).ok()?, field)
 }
 
-/// The line that sets `field`, from 1.
+/// The line of `text` that sets `field`, from 1.
 fn line_of_field(text: &str, field: &str) -> Option<usize> {
     let sets =
         |line: &str| line.trim_start().strip_prefix(field).is_some_and(|rest| rest.trim_start().starts_with('='));

@@ -1,4 +1,4 @@
-//! Which paths a client may name (OP-5): those that lead below a model root, links followed. Does not know what a model is.
+//! Paths that a client may name (OP-5): those that lead below a model root, links followed. Knows nothing of models.
 
 use std::fmt;
 use std::fs::File;
@@ -14,25 +14,26 @@ pub struct ModelRoots(Vec<PathBuf>);
 /// A path that leads below a root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Admitted {
-    /// As it was named, its folder without links. Where the last part is a link (as in Hugging Face's cache) its name has
-    /// the ending that tells what it is.
+    /// The path as named, with the links in its folder resolved. A link as its last part is kept (as in Hugging Face's
+    /// cache), because its name has the ending that shows the format.
     pub(super) path: PathBuf,
-    /// Without links.
+    /// The path with all links resolved.
     pub(super) real: PathBuf,
 }
 
-/// A path is not let in.
+/// Why a path is not admitted.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NotAdmitted {
-    /// It leads, or could lead, out of the roots. Whether anything is there is not told.
+    /// It leads, or could lead, out of the roots. The error does not reveal whether a file exists there.
     Outside,
-    /// Below a root, and not there.
+    /// It lies below a root, but does not exist.
     Absent,
 }
 
 impl ModelRoots {
-    /// The roots as they were set: `~` is the home folder, and a relative one starts in the current folder. The whole file
-    /// system is a root only where `/` itself was written: started in `/`, a coordinator opens nothing by that.
+    /// The configured roots: `~` is the home folder, and a relative one starts in the current folder. The whole file
+    /// system is a root only where `/` itself was written. A coordinator started in `/` thus does not open it by a
+    /// relative root.
     pub fn new(written: &[PathBuf]) -> Self {
         let home = std::env::home_dir();
         let absolute = |path: &PathBuf| {
@@ -48,7 +49,7 @@ impl ModelRoots {
         Self(roots.filter(meant).map(|(_, path)| path).collect())
     }
 
-    /// These and others.
+    /// These roots and others.
     pub(super) fn and(mut self, others: Self) -> Self {
         self.0.extend(others.0);
         self
@@ -67,20 +68,20 @@ impl ModelRoots {
         Self(roots)
     }
 
-    /// The folders themselves.
+    /// The roots' paths.
     pub fn folders(&self) -> &[PathBuf] {
         &self.0
     }
 
-    /// Opens a file that lies below a root. What was opened is what is checked: a link that is turned meanwhile changes
-    /// neither.
+    /// Opens a file that lies below a root. The check is made on the opened file, so that a link redirected meanwhile
+    /// changes nothing.
     pub(super) fn open(&self, path: &Path) -> Result<File, NotAdmitted> {
         let file = open(path).map_err(|_| self.absent(path))?;
         let real = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
         if real.is_ok_and(|real| self.contain(&real)) { Ok(file) } else { Err(NotAdmitted::Outside) }
     }
 
-    /// Follows every link of an absolute path and looks where it ends.
+    /// Follows every link of an absolute path and checks the final path.
     pub(super) fn admit(&self, path: &Path) -> Result<Admitted, NotAdmitted> {
         let Ok(real) = path.canonicalize() else { return Err(self.absent(path)) };
         let named = match (path.file_name(), path.parent().map(Path::canonicalize)) {
@@ -94,8 +95,8 @@ impl ModelRoots {
         }
     }
 
-    /// A missing path is told to be missing only where the nearest folder that is there lies below a root: so nobody learns
-    /// what exists elsewhere. A link that leads nowhere could lead anywhere.
+    /// The error for a missing path. It reads "absent" only where the nearest existing folder lies below a root, so
+    /// that clients cannot probe other folders. A dangling link could lead anywhere.
     fn absent(&self, path: &Path) -> NotAdmitted {
         let nearest = path.ancestors().find(|ancestor| ancestor.symlink_metadata().is_ok());
         let below = nearest
@@ -111,7 +112,7 @@ impl ModelRoots {
     }
 }
 
-/// For people: `/home/ada, /models`.
+/// The roots for people: `/home/ada, /models`.
 impl fmt::Display for ModelRoots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.as_slice() {
@@ -131,7 +132,7 @@ mod tests {
 
     use super::*;
 
-    /// `roots/` with a model in it, `roots-evil/` and `outside/` beside it.
+    /// A folder `roots/` with a model in it, and `roots-evil/` and `outside/` beside it.
     fn tree() -> (tempfile::TempDir, ModelRoots) {
         let folder = tempfile::tempdir().unwrap();
         for name in ["roots/deep", "roots-evil", "outside"] {

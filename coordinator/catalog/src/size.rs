@@ -1,4 +1,4 @@
-//! How much memory a model will need (RC-20), as far as manifest, headers, file sizes and name tell.
+//! An estimate of the memory that a model will need (RC-20), from manifest, headers, file sizes and name.
 
 use std::path::Path;
 
@@ -8,20 +8,23 @@ use model_boss_protocol::{Backend, ByteCount, Manifest, ResidencyMode};
 use super::files::{ModelFile, has_extension};
 use super::headers::{HeaderFacts, LayerFacts, Shape};
 
-/// Code and buffers of a worker. What its context takes of each GPU comes on top where it is placed on one.
+/// Code and buffers of a worker. A worker's context on each GPU is added where it is placed on one.
 const PROCESS: ByteCount = ByteCount::mib(64);
 
-/// Keys and values when nothing tells the shape of the model.
+/// Keys and values of a model whose shape is unknown.
 const UNKNOWN_CACHE: ByteCount = ByteCount::mib(256);
 
-/// The context assumed when the manifest does not say and the model allows it.
+/// The context in tokens that is assumed when the manifest states none and the model permits it.
 const USUAL_CONTEXT: u64 = 4096;
 
-/// The first rule that applies: what the manifest states; what was recorded of weights that are not there, on a disk that
-/// is not mounted yet or a server that is away; weights, keys and values, activations and the process as the
-/// headers tell them; file sizes (GGUF ×1.1, safetensors ×1.3); the name.
+/// The estimate by the first rule that applies:
+/// - the size that the manifest states
+/// - the recorded size of weights that are absent, on a disk that is not mounted yet or a server that is away
+/// - weights, keys and values, activations and the process, from the headers
+/// - file sizes (GGUF ×1.1, safetensors ×1.3)
+/// - the name
 pub(super) fn estimate(manifest: &Manifest, source: &Path, files: &[ModelFile], backend: Backend) -> SizeEstimate {
-    // Engines of others keep what they load, or have ways of their own.
+    // External engines keep what they load, or stream in ways of their own.
     let may_stream = !backend.is_foreign() && manifest.residency != Some(ResidencyMode::Resident);
     let forced = may_stream && manifest.residency == Some(ResidencyMode::Stream);
     let stated = manifest.stated_size();
@@ -33,7 +36,7 @@ pub(super) fn estimate(manifest: &Manifest, source: &Path, files: &[ModelFile], 
         let window = window(manifest, &layers);
         let whole = weights + beside;
         let least = ((weights - layers.bytes) + window + beside).min(whole);
-        // The buffers that layers are read into on their way to another device are as large as their places there.
+        // The host buffers that streamed layers are read into are as large as their device slots.
         let streaming = Streaming { whole, least, layers: layers.bytes, ring: window };
         let (bytes, rule) = match stated {
             Some(bytes) => (bytes, SizeRule::Manifest),
@@ -56,14 +59,14 @@ pub(super) fn estimate(manifest: &Manifest, source: &Path, files: &[ModelFile], 
         None => (by_name(manifest.name.as_str()), SizeRule::Name),
     };
     let cache = Shape::beside(source).map_or(UNKNOWN_CACHE, |shape| {
-        // Sixteen bits are what models are published in.
+        // Models are usually published in sixteen bits.
         cache(manifest, &shape, backend, size_of::<u16>() as u64)
     });
     SizeEstimate { bytes: weights + cache + PROCESS, rule, streamed: None }
 }
 
-/// What layers come through if they come and go (RS-6): the block in use and those fetched ahead. A block is the fewest
-/// layers that make 32 MiB, at most four.
+/// The memory of the slots that streamed layers pass through (RS-6): the block in use and those fetched ahead. A block
+/// is the fewest layers that make 32 MiB, at most four.
 fn window(manifest: &Manifest, layers: &LayerFacts) -> ByteCount {
     let fewest = ByteCount::mib(32).0.div_ceil(layers.largest.0.max(1)).clamp(1, 4);
     let block = manifest.block.map_or(fewest, u64::from);
@@ -72,24 +75,25 @@ fn window(manifest: &Manifest, layers: &LayerFacts) -> ByteCount {
     ByteCount((layers.largest + ByteCount::mib(1)).0.saturating_mul(block).saturating_mul(slots))
 }
 
-/// Tokens that our decoder takes memory for at once (`worker/candle`, `cpu_attention::SEGMENT`).
+/// The tokens by which the candle decoder's cache grows (`worker/candle`, `cpu_attention::SEGMENT`).
 const KV_SEGMENT: u64 = 256;
 
-/// Keys and values of every sequence at its full context: as wide as our decoder keeps them, and in 16 bits for engines of
-/// others.
+/// Keys and values of every sequence at its full context: as wide as the candle decoder keeps them, and in 16 bits for
+/// external engines.
 fn cache(manifest: &Manifest, shape: &Shape, backend: Backend, cached_value: u64) -> ByteCount {
-    // A model that could read a book is rarely given one: without a stated context the estimate assumes a usual one.
+    // Few requests use a model's longest context: without a stated one the estimate assumes a usual one.
     let usual = shape.max_position_embeddings.unwrap_or(USUAL_CONTEXT).min(USUAL_CONTEXT);
     let context = manifest.context_length.unwrap_or(usual);
     let sequences = u64::from(manifest.max_concurrent.unwrap_or(DEFAULT_CONCURRENCY));
     let value = if backend.is_foreign() { size_of::<u16>() as u64 } else { cached_value };
-    // Our decoder's memory for them is given in pieces of so many tokens.
+    // The candle decoder's cache grows in segments.
     let context = if backend.is_foreign() { context } else { context.next_multiple_of(KV_SEGMENT) };
     let factors = [value, shape.cached_values(), context, sequences];
     ByteCount(factors.into_iter().fold(1, u64::saturating_mul))
 }
 
-/// Weights as the name has them: `qwen3-0.6b`, `llama-7b-q4`, `mixtral-8x7b`. Nothing where it says nothing.
+/// The size of weights by the model's name: `qwen3-0.6b`, `llama-7b-q4`, `mixtral-8x7b`. Zero where the name has no
+/// size.
 fn by_name(name: &str) -> ByteCount {
     let name = name.to_ascii_lowercase();
     let words = || name.split(|c: char| !c.is_ascii_alphanumeric() && c != '.');
@@ -109,12 +113,13 @@ fn by_name(name: &str) -> ByteCount {
         _ => None,
     };
     let Some(billions) = words().find_map(billions) else { return ByteCount::ZERO };
-    // Sixteen bits are what models are published in.
+    // Models are usually published in sixteen bits.
     let bits = words().find_map(bits).unwrap_or(16.0);
     ByteCount((billions * 1e9 * bits / 8.0) as u64)
 }
 
-/// A number that changes when the manifest's text or a file of the model changes: FNV-1a over text, paths, sizes, times.
+/// A number that changes when the manifest's text or a file of the model changes: FNV-1a over text, paths, sizes,
+/// times.
 pub(super) fn revision(manifest: &str, files: &[ModelFile]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut add = |bytes: &[u8]| {
@@ -131,7 +136,7 @@ pub(super) fn revision(manifest: &str, files: &[ModelFile]) -> u64 {
     hash
 }
 
-/// Requests a model works on at once when its manifest does not say.
+/// The requests that a model serves at once when its manifest does not say.
 pub(super) const DEFAULT_CONCURRENCY: u32 = 8;
 
 #[cfg(test)]

@@ -104,7 +104,7 @@ fn rc_20_the_rule_of_an_estimate_is_told() {
     assert_eq!(size("files").bytes, ByteCount(1300 + 1100 + cache) + ByteCount::mib(64));
     assert_eq!(size("files").rule, SizeRule::FileSize);
     assert_eq!(size("missing").rule, SizeRule::Name);
-    // What was recorded holds until the files are there again.
+    // The recorded size holds until the files are there again.
     assert_eq!(
         (size("away-70b").bytes, size("away-70b").rule),
         (ByteCount(1100) + ByteCount::mib(320), SizeRule::Source)
@@ -181,6 +181,6 @@ fn what_runs_a_model_is_known_without_another_look_at_its_files() {
     let root = folder(&[("a.toml", GOOD), ("weights/model.gguf", "weights")]);
     let catalog = Catalog::read(root.path());
     fs::remove_dir_all(root.path().join("weights")).unwrap();
-    // The list of models is asked for often, and by anybody.
+    // The list of models is requested often, so it must not read headers.
     assert!(catalog.find("good").unwrap().has_gguf());
 }

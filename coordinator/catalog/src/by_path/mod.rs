@@ -1,5 +1,5 @@
-//! Models without a manifest: a GGUF file or a folder that a client named by its path. What makes one, and what it is
-//! called; not who may name it.
+//! Models without a manifest: a GGUF file or a folder that a client named by its path. Defines their files and names;
+//! the roots decide who may name them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use super::read::{self, PACKAGE_FILE, Written};
 use super::roots::{Admitted, ModelRoots, NotAdmitted};
 use crate::files;
 
-/// What the names of these models begin with: they never look like a manifest's.
+/// The prefix of these models' names, which no manifest's name has.
 const PREFIX: &str = "file:";
-/// What is read beside a single file of weights.
+/// The files that are read beside a single file of weights.
 const BESIDE_A_FILE: [&str; 8] = [
     "config.json",
     "generation_config.json",
@@ -27,31 +27,31 @@ const BESIDE_A_FILE: [&str; 8] = [
     "chat_template.json",
     "tokenizer.model",
 ];
-/// Longer parts of a path make no name for people.
+/// The longest part of a path that is used in a name.
 const MAX_PART: usize = 80;
 
-/// A path that cannot be loaded from.
+/// Why a path names no model.
 #[derive(Debug, thiserror::Error)]
 pub enum PathError {
-    /// It depends on where we run.
+    /// The path is relative, so it would depend on our current folder.
     #[error("'{0}' is not an absolute path; write it from / on")]
     Relative(PathBuf),
-    /// Not ours to tell about.
+    /// The path leads out of the roots, or is absent: the error does not reveal which.
     #[error(
         "no model may be loaded from {path}: it is not there, or not below {roots}. Add its folder to model_roots \
          (--model-roots, MODEL_BOSS_MODEL_ROOTS), or move it; `model-boss run {path}` by the user who runs this \
          coordinator needs neither"
     )]
     Outside {
-        /// What was asked for.
+        /// The requested path.
         path: PathBuf,
-        /// What would have been right.
+        /// The permitted roots.
         roots: ModelRoots,
     },
-    /// Not there.
+    /// The path lies below a root, but does not exist.
     #[error("{0} does not exist, or cannot be read")]
     Absent(PathBuf),
-    /// No folder, and no file that is a model.
+    /// Neither a folder, nor a file that is a model.
     #[error("{0} is not a model: a .gguf file is one, and so is a folder with config.json and *.safetensors")]
     Unsupported(PathBuf),
     /// A folder without a model.
@@ -60,21 +60,21 @@ pub enum PathError {
          the weights"
     )]
     Empty(PathBuf),
-    /// Weights that say nothing of their shape.
+    /// Weights without the shape of the model.
     #[error("{0} has *.safetensors and no config.json, which says what model they are")]
     NoShape(PathBuf),
-    /// A choice to make.
+    /// A folder with several models, of which the client must name one.
     #[error("{folder} has more than one model; name one of {}", .files.join(", "))]
     Several {
-        /// Where.
+        /// The folder.
         folder: PathBuf,
         /// The names of its GGUF files.
         files: Vec<String>,
     },
-    /// The package's manifest.
+    /// The package's manifest is not usable, for this reason.
     #[error("{0}")]
     Package(String),
-    /// What is there now was not looked at.
+    /// The files there now are not those that were checked.
     #[error("the files at {0} changed since they were looked at; ask for the model again")]
     Changed(PathBuf),
 }
@@ -84,14 +84,14 @@ pub enum PathError {
 pub(super) struct ByPath {
     name: String,
     path: PathBuf,
-    /// Where its files may be, by who named it.
+    /// The folders in which its files may lie, which depend on who named it.
     roots: ModelRoots,
-    /// How often it was named, counted over all that were: no two namings are alike.
+    /// The number of its last naming, counted over all such models: no two namings have the same.
     named: u64,
 }
 
 impl ByPath {
-    /// Looks what is at the path, and gives it a name that nobody in `catalog` has.
+    /// Reads the model at the path, and gives it a name that no model in `catalog` has.
     pub(crate) fn new(
         at: &Admitted,
         roots: ModelRoots,
@@ -107,21 +107,22 @@ impl ByPath {
         Ok((Self { name, path: at.path.clone(), roots, named }, written.model(None)))
     }
 
-    /// Reads it again; `before` is what it was.
+    /// Reads the model again; `before` is the last version.
     pub(super) fn read(&self, before: Option<&Arc<Model>>, folders: &mut Folders) -> Result<Arc<Model>, PathError> {
         let mut written = read_at(&self.path, &self.roots, folders)?;
         rename(&mut written.manifest, &self.name);
         Ok(written.model(before))
     }
 
-    /// Whether the files that a worker would open now are those that were checked: asked right before it starts.
+    /// Checks that the files that a worker would open now are those that were checked. Called right before the worker
+    /// starts.
     pub(crate) fn check(&self, model: &Model) -> Result<(), PathError> {
         let written = read_at(&self.path, &self.roots, &mut Folders::default())?;
         let same = written.source == model.source && written.revision() == model.description.revision;
         if same { Ok(()) } else { Err(PathError::Changed(self.path.clone())) }
     }
 
-    /// Whether something is still there.
+    /// Whether a file or folder is still there.
     pub(super) fn exists(&self) -> bool {
         self.path.exists()
     }
@@ -130,7 +131,7 @@ impl ByPath {
         &self.name
     }
 
-    /// The naming by which it is known now.
+    /// The number of its last naming.
     pub(super) fn named(&self) -> u64 {
         self.named
     }
@@ -141,15 +142,15 @@ impl ByPath {
 }
 
 impl Model {
-    /// Whether this is the model at that path, whoever described it.
+    /// Whether this is the model at that path, with whatever links it was named.
     pub(super) fn is_at(&self, at: &Admitted) -> bool {
         let leads_to = |path: &Path, real: &Path| path.canonicalize().is_ok_and(|path| path == real);
         leads_to(&self.source, &at.real) || leads_to(&self.file, &at.real.join(PACKAGE_FILE))
     }
 }
 
-/// Where the files of a model may be that this one named by its path. The owner of this process may name any: the
-/// folders that the files lead to now are then the only ones, so that a link that is turned later leads nowhere else.
+/// The roots that apply to this asker's model. The owner of this process may name any path. The roots are then the
+/// folders that the files lead to now, so that a link redirected later leads to no other folder.
 pub(super) fn roots_for(asker: Asker, path: &Path, roots: &ModelRoots) -> ModelRoots {
     match asker {
         Asker::Anybody => roots.clone(),
@@ -168,7 +169,7 @@ pub(super) fn admit(path: &Path, roots: &ModelRoots) -> Result<Admitted, PathErr
     })
 }
 
-/// The model at a path. Everything it is made of must lead below the roots: what a package names, and every link.
+/// Reads the model at a path. All its parts must lead below the roots: files that a package names, and every link.
 fn read_at(path: &Path, roots: &ModelRoots, folders: &mut Folders) -> Result<Written, PathError> {
     let path = admit(path, roots)?.path;
     let package = path.join(PACKAGE_FILE);
@@ -196,8 +197,8 @@ fn read_at(path: &Path, roots: &ModelRoots, folders: &mut Folders) -> Result<Wri
     Ok(written)
 }
 
-/// Links that a worker may follow, whatever they are called: all in the folder of a model, and beside a single file
-/// those with the names of what is read beside weights.
+/// Links that a worker may follow. They are all links in the folder of a model, and beside a single file those with the
+/// names of [`BESIDE_A_FILE`].
 fn links_at(source: &Path, folders: &mut Folders) -> Vec<PathBuf> {
     let mut links = |folder: &Path| -> Vec<PathBuf> {
         let about = std::fs::metadata(folder);
@@ -213,7 +214,7 @@ fn links_at(source: &Path, folders: &mut Folders) -> Vec<PathBuf> {
     source.parent().map(links).unwrap_or_default().into_iter().filter(is_read).collect()
 }
 
-/// Whether the files look like a model, as far as their names tell.
+/// Checks by the names of the files that they look like a model.
 fn check_shape(path: &Path, folders: &mut Folders) -> Result<(), PathError> {
     let has_ending = |name: &str, ending: &str| name.len() > ending.len() && name.to_lowercase().ends_with(ending);
     if path.is_file() && path.file_name().is_some_and(|name| has_ending(&name.to_string_lossy(), ".gguf")) {
@@ -243,7 +244,7 @@ fn check_shape(path: &Path, folders: &mut Folders) -> Result<(), PathError> {
     }
 }
 
-/// `file:NAME`, else with the folder it is in, else with a number.
+/// A free name: `file:NAME`, else with its folder's name, else with a number.
 fn free_name(name: &str, path: &Path, taken: impl Fn(&str) -> bool) -> String {
     let name = part(name);
     let folder = path.parent().and_then(Path::file_name).map(|folder| part(&folder.to_string_lossy()));
@@ -253,25 +254,26 @@ fn free_name(name: &str, path: &Path, taken: impl Fn(&str) -> bool) -> String {
     std::iter::once(plain.clone()).chain(longer).chain(numbered).find(|name| !taken(name)).unwrap_or(plain)
 }
 
-/// One part of a name: what cannot stand in one becomes `-`.
+/// One part of a name: characters that are not permitted become `-`.
 fn part(text: &str) -> String {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-+".contains(c);
     let part: String = text.chars().take(MAX_PART).map(|c| if allowed(c) { c } else { '-' }).collect();
     if part.is_empty() { "model".to_owned() } else { part }
 }
 
-/// A package's own name and aliases may be another model's here: they are for whoever puts it among the manifests.
+/// Replaces a package's own name and removes its aliases, which may belong to another model here. They are for an
+/// operator who moves the package among the manifests.
 fn rename(manifest: &mut Manifest, name: &str) {
     name.clone_into(&mut manifest.name);
     manifest.aliases.clear();
 }
 
-/// Who names a model by its path.
+/// The caller who names a model by its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asker {
-    /// Anybody who reaches the port: what lies below the model roots.
+    /// Any caller that reaches the port: limited to the model roots.
     Anybody,
-    /// The user who runs this process, and who showed it: what they can read.
+    /// The user who runs this process, proved by the owner key: limited to files that this user can read.
     Owner,
 }
 

@@ -81,7 +81,7 @@ fn op_5_nothing_a_model_is_made_of_may_lead_out_of_the_roots() {
         let error = look(folder.path(), &roots, "in/pack").unwrap_err();
         assert!(error.contains("model.toml:1: 'source'") && error.contains("leads out of the package"), "{error}");
     }
-    // A link inside does not help.
+    // A link inside the package is refused as well.
     symlink(at("out"), at("in/pack/deep")).unwrap();
     fs::write(at("in/pack/model.toml"), "source = { path = \"deep\" }").unwrap();
     let error = look(folder.path(), &roots, "in/pack").unwrap_err();

@@ -1,5 +1,5 @@
-//! What runs which model (RC-16), and how an engine of others is started for it. Knows manifests, settings and where
-//! programs are; starts nothing.
+//! The choice of the engine for each model (RC-16), and the command line of an external engine. Knows manifests,
+//! settings and paths of programs; starts nothing.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,89 +16,89 @@ use model_boss_protocol::{Backend, CommandSource, CommandSpec, LlamaArgs, Recipe
 use super::files::model_files;
 use super::model::Model;
 
-/// What can run models here.
+/// The engines of this machine, and their settings.
 #[derive(Clone, Debug, Default)]
 pub struct Engines {
-    /// The stand-in worker, whatever manifests say: a machine is played.
+    /// Whether the fake worker runs every model, whatever manifests say: the machine is simulated.
     pub all_fake: bool,
-    /// llama.cpp's server, when one was found.
+    /// The path of llama.cpp's server, when one was found.
     pub llama_server: Option<PathBuf>,
     /// Its builds by name, and the templates of other programs.
     pub tables: BackendTables,
-    /// `--llamacpp`: the build used when nobody says.
+    /// `--llamacpp`: the build used when neither manifest nor load names one.
     pub build: Option<String>,
     /// `--llamacpp-args`.
     pub args: LlamaArgs,
     /// `--ctx-size`.
     pub context: Option<u64>,
-    /// Which of them run on devices of the operator's own.
+    /// Declared devices, and the engines that run on them.
     pub devices: DeclaredDevices,
 }
 
-/// An engine of others, ready to be started.
+/// An external engine, ready to be started.
 #[derive(Clone, Debug)]
 pub struct ForeignEngine {
-    /// The program.
+    /// The command line.
     pub launch: Launch,
-    /// Where its health is asked.
+    /// The path of its health route.
     pub health_path: String,
-    /// Which answer means ready.
+    /// The answer that means ready.
     pub health: HealthRule,
-    /// What asks it to end.
+    /// The signal that asks it to end.
     pub stop: StopSignal,
-    /// How long it may take to be ready, if its template says.
+    /// The longest time to readiness, if its template states one.
     pub load_timeout: Option<Duration>,
-    /// The context of one sequence, as far as we know.
+    /// The context of one sequence in tokens, where it is known.
     pub context: Option<u64>,
 }
 
-/// Why nothing can run a model.
+/// Why no engine can run a model.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// It needs llama-server.
+    /// The model needs llama-server, which was not found.
     #[error(
         "{reason}, and no llama-server was found: install llama.cpp, then put llama-server on PATH, set \
          MODEL_BOSS_LLAMA_SERVER, or name a build in [backends.llama-server.builds]"
     )]
     NoLlamaServer {
-        /// What needs it.
+        /// The reason why llama-server is needed.
         reason: String,
     },
-    /// Pictures.
+    /// The model makes pictures, which no engine here can.
     #[error(
         "backend \"diffusers\" is the image pipelines of our worker, which this version does not have yet; a program \
          that makes images can be set by backend = \"command\""
     )]
     NoImages,
-    /// Neither of the two.
+    /// Neither the candle worker nor llama-server can run it, for this reason.
     #[error("{0}, and llama-server reads only .gguf files; a program that runs it can be set by backend = \"command\"")]
     Nothing(String),
-    /// A build that the configuration does not have.
+    /// The configuration has no such build.
     #[error("there is no build '{name}' of llama-server; [backends.llama-server.builds] has {known}")]
     NoBuild {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What there is.
+        /// The known names.
         known: String,
     },
-    /// A template that the configuration does not have.
+    /// The configuration has no such template.
     #[error("there is no [backends.{name}] in the configuration; there is {known}")]
     NoCommand {
-        /// What was asked for.
+        /// The requested name.
         name: String,
-        /// What there is.
+        /// The known names.
         known: String,
     },
-    /// Neither a template nor a name.
+    /// The manifest gives neither a command nor a template's name.
     #[error("its manifest names no 'command' to run it with")]
     Command,
-    /// The command line.
+    /// The command line is invalid.
     #[error(transparent)]
     Launch(#[from] LaunchError),
 }
 
 impl Engines {
-    /// What runs this model.
+    /// The backend that runs this model.
     pub fn backend(&self, model: &Model) -> Backend {
         let manifest = &model.manifest;
         if self.all_fake {
@@ -133,13 +133,13 @@ impl Engines {
         }
     }
 
-    /// What is missing to run this model at all (RC-16).
+    /// Checks that this model can be run at all (RC-16).
     pub fn check(&self, model: &Model, options: &EngineOptions) -> Result<(), EngineError> {
         match self.backend(model) {
             Backend::Fake => Ok(()),
             Backend::Diffusers => Err(EngineError::NoImages),
             Backend::Candle => match model.candle_lacks() {
-                // What an operator chose is tried; the worker then says what it lacks.
+                // An operator's explicit choice is tried; the worker then names the obstacle.
                 _ if model.manifest.backend.is_some() => Ok(()),
                 None => Ok(()),
                 Some(reason) if model.has_gguf() => Err(EngineError::NoLlamaServer { reason: reason.to_owned() }),
@@ -152,7 +152,7 @@ impl Engines {
         }
     }
 
-    /// How this model's engine is started; `None` for our own workers.
+    /// The external engine of this model; `None` for our own workers.
     pub fn foreign(
         &self,
         model: &Model,
@@ -167,7 +167,7 @@ impl Engines {
         }
     }
 
-    /// What requests must be for it.
+    /// The form that requests to its engine must have.
     pub fn dialect(&self, model: &Model) -> Option<EngineDialect> {
         let backend = self.backend(model);
         if !backend.is_foreign() {
@@ -185,7 +185,7 @@ impl Engines {
         })
     }
 
-    /// A build of llama-server: by name, else the one chosen when we began, else the one that was found.
+    /// A build of llama-server: by name, else the one chosen at the start, else the one that was found.
     pub fn build(&self, name: Option<&str>) -> Result<&Path, EngineError> {
         let builds = &self.tables.builds;
         match name.or(self.build.as_deref()) {
@@ -201,7 +201,7 @@ impl Engines {
         }
     }
 
-    /// What a model's engine is started with when a load asks for nothing.
+    /// The options of a model's engine when a load asks for none.
     pub fn usual(&self, model: &Model) -> EngineOptions {
         if self.backend(model) != Backend::LlamaServer {
             return EngineOptions::default();
@@ -213,7 +213,7 @@ impl Engines {
         EngineOptions { args: Some(LlamaArgs::new(words)), build }
     }
 
-    /// The name of a build that is what a model runs by anyway: two names of one program are one build.
+    /// The model's usual name for a build, if `name` is the same program: two names of one program are one build.
     pub fn same_build(&self, model: &Model, name: String) -> String {
         let usual = self.usual(model).build;
         let program = |name: &str| self.tables.builds.get(name);
@@ -223,7 +223,7 @@ impl Engines {
         }
     }
 
-    /// A name of this program among the builds.
+    /// The name of this program among the builds.
     fn named(&self, program: &Path) -> Option<String> {
         self.tables.builds.iter().find(|(_, build)| *build == program).map(|(name, _)| name.clone())
     }
@@ -284,14 +284,14 @@ fn listed<T>(table: &BTreeMap<String, T>) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// llama-server as it is found without a word from anybody: on PATH.
+/// The llama-server on PATH.
 pub fn find_llama_server() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).map(|folder| folder.join("llama-server")).find(|program| program.is_file())
 }
 
 impl Engines {
-    /// What scheduling needs to know of a model, with what runs it. Looks at files, so it may block.
+    /// The scheduler's description of a model, with the engine that runs it. Looks at files, so it may block.
     pub(super) fn describe(&self, model: &Model) -> ModelDescription {
         let backend = self.backend(model);
         let of_engine = backend.is_foreign() || (model.manifest.context_length.is_none() && self.context.is_some());

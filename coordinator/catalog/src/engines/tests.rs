@@ -5,7 +5,7 @@ use model_boss_protocol::{ByteCount, Category, DeviceId, SpawnToken};
 use super::super::entries::Catalog;
 use super::*;
 
-/// A folder with one manifest, and a GGUF file that our worker cannot run.
+/// A folder with one manifest, and a GGUF file that the candle worker cannot run.
 fn model(manifest: &str) -> (tempfile::TempDir, std::sync::Arc<Model>) {
     use std::io::Write;
     let root = tempfile::tempdir().unwrap();
