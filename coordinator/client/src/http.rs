@@ -1,5 +1,5 @@
-//! HTTP to a coordinator: one connection per request, JSON in, JSON or a stream of events out. Dropping a stream closes
-//! its connection, which stops the generation behind it.
+//! An HTTP client of a coordinator: one connection per request, JSON in, JSON or a stream of events out. Dropping a
+//! stream closes its connection, which stops the generation behind it.
 
 use std::io;
 use std::net::IpAddr;
@@ -18,38 +18,38 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-/// A coordinator could not be asked, or said no.
+/// Why a coordinator gave no answer, or refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The address.
+    /// The address is not `http://HOST[:PORT]`.
     #[error("'{0}' is not the address of a coordinator; write one such as http://127.0.0.1:8210 (https is not spoken)")]
     BadUrl(String),
-    /// Nobody there.
+    /// No coordinator listens at the address.
     #[error("no coordinator answers at {0}; start one with `model-boss serve`, or with scripts/run in the repository")]
     NoCoordinator(String, #[source] io::Error),
     /// The connection broke.
     #[error("the connection to {0} broke")]
     Connection(String, #[source] hyper::Error),
-    /// A request that cannot be written: an impossible key, for instance.
+    /// The request cannot be written, for instance because of an invalid key.
     #[error("the request cannot be made")]
     Request(#[from] http::Error),
-    /// The coordinator says no.
+    /// The coordinator's error.
     #[error("{}", .0.error.message)]
     Api(ErrorBody),
-    /// Not our API.
+    /// The answer is not in the shape of our API.
     #[error("{url} answered {status} and no error that model-boss would send; is something else listening there?")]
     Stranger {
-        /// Where.
+        /// The coordinator's address.
         url: String,
-        /// What.
+        /// The HTTP status.
         status: u16,
     },
-    /// Nonsense from the coordinator.
+    /// The coordinator's answer is not the expected JSON.
     #[error("the coordinator's answer cannot be understood")]
     Json(#[source] serde_json::Error),
 }
 
-/// A coordinator somewhere.
+/// A client of one coordinator.
 #[derive(Clone)]
 pub struct Client {
     url: String,
@@ -60,7 +60,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A coordinator at `http://HOST[:PORT]`.
+    /// A client of the coordinator at `http://HOST[:PORT]`.
     pub fn new(url: &str, key: Option<String>) -> Result<Self, ClientError> {
         let bad = || ClientError::BadUrl(without_secrets(url));
         let url = url.trim_end_matches('/');
@@ -70,29 +70,29 @@ impl Client {
         }
         let authority = uri.authority().ok_or_else(bad)?.as_str().to_owned();
         if authority.contains('@') {
-            // A key opens a coordinator, and the address is shown.
+            // A key in the address is refused: it gives access to the coordinator, and addresses appear in messages.
             return Err(bad());
         }
         let host = uri.host().ok_or_else(bad)?.trim_matches(['[', ']']).to_owned();
         Ok(Self { url: url.to_owned(), authority, host, port: uri.port_u16().unwrap_or(80), key })
     }
 
-    /// Where it is, as it was written.
+    /// The address as it was written.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Whether only somebody on this machine can answer there.
+    /// Whether the address is on loopback, where only a process of this machine can answer.
     pub fn is_on_this_machine(&self) -> bool {
         self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
     }
 
-    /// The JSON behind `GET path`.
+    /// The JSON that `GET path` answers.
     pub async fn get(&self, path: &str) -> Result<Value, ClientError> {
         self.json(Method::GET, path, None).await
     }
 
-    /// The status and the JSON that any method answers, where 2xx has more than one meaning.
+    /// The status and the JSON that any method answers, for routes where 2xx has more than one meaning.
     pub async fn ask(
         &self,
         method: Method,
@@ -102,18 +102,18 @@ impl Client {
         self.ask_with(method, path, body, None).await
     }
 
-    /// The JSON that `POST path` answers to the user who runs the coordinator.
+    /// The JSON that `POST path` answers to a caller with the owner key.
     pub async fn post_as_owner(&self, path: &str, body: &Value, key: &str) -> Result<Value, ClientError> {
         let header = Some((HeaderName::from_static(OWNER_KEY), key));
         Ok(self.ask_with(Method::POST, path, Some(body), header).await?.1)
     }
 
-    /// The port it is asked on.
+    /// The port in the address.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// What `PUT path` answers, whatever is there now.
+    /// The JSON that `PUT path` answers, whatever version is there now.
     pub async fn replace(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
         Ok(self.ask_with(Method::PUT, path, Some(body), Some((IF_MATCH, "*"))).await?.1)
     }
@@ -142,7 +142,7 @@ impl Client {
         Ok(Events { url: self.url.clone(), body, buffer: Vec::new() })
     }
 
-    /// The text behind `GET path`, as it comes.
+    /// The text that `GET path` answers, piece by piece.
     pub async fn read(&self, path: &str) -> Result<Pieces, ClientError> {
         let body = self.send(Method::GET, path, None, None).await?.into_body();
         Ok(Pieces { url: self.url.clone(), body })
@@ -152,7 +152,7 @@ impl Client {
         Ok(self.ask(method, path, body).await?.1)
     }
 
-    /// Sends, and turns every status but 2xx into its error.
+    /// Sends a request, and turns every status but 2xx into its error.
     async fn send(
         &self,
         method: Method,
@@ -164,10 +164,10 @@ impl Client {
         let stream = TcpStream::connect((self.host.as_str(), self.port))
             .await
             .map_err(|error| ClientError::NoCoordinator(self.url.clone(), error))?;
-        // Only latency is lost where this is not supported.
+        // Without this option only latency suffers.
         let _ = stream.set_nodelay(true);
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broke)?;
-        // Its end shows on the body.
+        // The end of the connection shows on the body.
         tokio::spawn(connection);
         let mut request = Request::builder().method(method).uri(path).header(HOST, &self.authority);
         if let Some(key) = &self.key {
@@ -196,7 +196,7 @@ impl Client {
     }
 }
 
-/// An answer piece by piece.
+/// An answer's body, piece by piece.
 pub struct Pieces {
     url: String,
     body: Incoming,
@@ -215,7 +215,7 @@ impl Pieces {
     }
 }
 
-/// A model's name in a path: `/` and `:` stay, what would end the path does not.
+/// A model's name in a path: `/` and `:` are kept, characters that end a path are escaped.
 pub fn in_path(name: &str) -> String {
     const ENCODED: AsciiSet = NON_ALPHANUMERIC
         .remove(b'-')
@@ -229,10 +229,10 @@ pub fn in_path(name: &str) -> String {
     utf8_percent_encode(name, &ENCODED).to_string()
 }
 
-/// One line of a stream that means something.
+/// One meaningful line of an event stream.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event {
-    /// `: words`, sent while there is nothing else to send.
+    /// `: text`, a comment that keeps a silent connection alive.
     Comment(String),
     /// `data: text`.
     Data(String),
@@ -246,7 +246,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// The next event; `None` at the end. Cancelling loses nothing.
+    /// The next event; `None` at the end. Cancelling this loses no event.
     pub async fn next(&mut self) -> Result<Option<Event>, ClientError> {
         loop {
             while let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
@@ -264,7 +264,7 @@ impl Events {
     }
 }
 
-/// What a line means. Our streams have one line per event and neither names nor ids.
+/// The event in a line. The coordinator's streams have one line per event and neither names nor ids.
 fn event(line: &str) -> Option<Event> {
     let line = line.trim_end();
     match line.split_once(':')? {
@@ -274,7 +274,7 @@ fn event(line: &str) -> Option<Event> {
     }
 }
 
-/// The error in an event, if it is one.
+/// The error in an event, if there is one.
 pub fn error_in(event: &Value) -> Option<ClientError> {
     event.get("error")?;
     let body: ErrorBody = serde_json::from_value(event.clone()).ok()?;

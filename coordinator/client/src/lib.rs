@@ -1,4 +1,4 @@
-//! What callers of the coordinator need: an HTTP client, the bodies of its lease API, and the holder behind `lease run`.
+//! Callers of the coordinator: an HTTP client, the bodies of its lease API, and the holder behind `lease run`.
 
 mod http;
 pub mod lease_http;

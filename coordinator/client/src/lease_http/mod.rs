@@ -1,7 +1,8 @@
-//! The words of `/api/v1/leases`, one place for the server and for the callers. Plain data: what a field means to the
-//! ledger is decided in `model-boss-lease`.
+//! The bodies of `/api/v1/leases`, shared by the server and its callers. Plain data: `model-boss-lease` decides what a
+//! field means to the ledger.
 //!
-//! Sizes are bytes or texts such as `"18GiB"`, durations seconds or texts such as `"60s"`, devices the names people use.
+//! Sizes are bytes or texts such as `"18GiB"`, durations seconds or texts such as `"60s"`, devices the names people
+//! use.
 
 mod owner;
 mod parts;
@@ -19,82 +20,82 @@ pub use owner::{OwnerBody, ProcessBody};
 pub use parts::{AnyBody, PartBody};
 pub use views::{ForcedBody, LeaseBody, LeaseList, OneLease, WaiterBody, warning};
 
-/// `POST /api/v1/leases`: a wish. Asking again with the same `request_id` gives the same lease, or keeps the place in the
-/// queue.
+/// `POST /api/v1/leases`: a request for memory. A repetition with the same `request_id` gives the same lease, or keeps
+/// the place in the queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AcquireBody {
-    /// The caller's name for it: at most [`model_boss_protocol::Label::LIMIT`] bytes, unique among everything ever asked.
+    /// The caller's id of the request: at most [`model_boss_protocol::Label::LIMIT`] bytes, never used before.
     pub request_id: String,
-    /// Who will hold it.
+    /// The process that will hold the lease.
     pub owner: OwnerBody,
-    /// How important it is.
+    /// The priority in the queue.
     #[serde(default = "training")]
     pub priority: Priority,
-    /// Whether more important requests may ask for the memory back.
+    /// Whether requests of higher priority may revoke the lease.
     #[serde(default)]
     pub preemptible: bool,
-    /// How long it needs to give the memory back.
+    /// The time that the holder needs to release the memory after a revocation.
     #[serde(default = "grace", with = "span")]
     pub grace: Duration,
-    /// How long it is left alone after it got the memory.
+    /// The time after the grant during which the lease is not revoked.
     #[serde(default = "min_hold", with = "span")]
     pub min_hold: Duration,
-    /// So much on each of these devices. This or `any`.
+    /// A size on each of these devices. Either this or `any` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parts: Option<Vec<PartBody>>,
-    /// So much on each of any devices. This or `parts`.
+    /// The same size on each of any devices. Either this or `parts` is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub any: Option<AnyBody>,
-    /// `false`: try once, and never become a waiter.
+    /// `false` tries once and does not queue.
     #[serde(default = "yes")]
     pub wait: bool,
-    /// Ask less important holders that allow it to give memory back.
+    /// Whether to revoke preemptible leases of lower priority.
     #[serde(default)]
     pub preempt: bool,
 }
 
-/// The answer 201 to a wish: the memory is promised.
+/// The answer 201 to a request: the memory is promised.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GrantedBody {
     /// The lease, with its token.
     pub lease: LeaseBody,
-    /// Renew this often.
+    /// The time between two renewals.
     pub heartbeat_ms: u64,
-    /// It expires so long after its last renewal.
+    /// The lease expires this long after its last renewal.
     pub term_ms: u64,
 }
 
-/// The answer 202 to a wish: not now.
+/// The answer 202 to a request that cannot be granted now.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WaitingBody {
-    /// Why, and when to ask again.
+    /// The reason, and when to ask again.
     pub waiting: Waiting,
 }
 
-/// Why a wish waits. Whoever does not ask again within the term loses the place in the queue.
+/// Why a request is queued. A request that is not repeated within the term loses its place in the queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Waiting {
     /// The place in the queue, from 1.
     pub position: usize,
-    /// Why, for people.
+    /// The reason, for people.
     pub reason: String,
-    /// Ask again after so long.
+    /// The time after which to ask again.
     pub retry_after_ms: u64,
-    /// The store may have lost records: nothing is granted until their holders have stated them.
+    /// Whether the store may have lost records: no lease is granted until the holders have stated theirs again.
     #[serde(default)]
     pub recovering: bool,
-    /// Who was asked to give memory back for it.
+    /// The holders whose leases were revoked for this request.
     #[serde(default)]
     pub asked: Vec<AskedBody>,
 }
 
-/// Who was asked to give memory back.
+/// A holder whose lease was revoked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AskedBody {
-    /// What it is for.
+    /// The lease's label.
     pub label: String,
-    /// How long it still has.
+    /// The rest of its grace.
     pub grace_left_ms: u64,
 }
 
@@ -102,85 +103,86 @@ pub struct AskedBody {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AttachBody {
-    /// What proves the lease.
+    /// The token of the lease.
     pub token: Proof,
-    /// Who is let through.
+    /// The processes that pass the gate.
     pub pids: Vec<u32>,
 }
 
-/// `PUT /api/v1/leases`: every lease of a process in one heartbeat.
+/// `PUT /api/v1/leases`: renews every lease of a process in one heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RenewBody {
-    /// Which.
+    /// The leases to renew.
     pub leases: Vec<HandleBody>,
 }
 
-/// A lease and what proves it.
+/// A lease and its token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HandleBody {
-    /// Its name.
+    /// The lease's id.
     pub id: LeaseId,
-    /// What proves it.
+    /// The lease's token.
     pub token: Proof,
 }
 
 /// The answer to a heartbeat.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RenewedBody {
-    /// What is kept, with its revocations.
+    /// The renewed leases, with their revocations.
     pub leases: Vec<LeaseBody>,
-    /// What the ledger does not know: state it again, or end its processes.
+    /// Leases that the ledger does not know: the holder states them again, or ends their processes.
     pub lost: Vec<LeaseId>,
 }
 
-/// `PUT /api/v1/leases/ID`: a heartbeat and, with `parts`, another size.
+/// `PUT /api/v1/leases/ID`: a heartbeat and, with `parts`, a new size.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ResizeBody {
-    /// What proves it.
+    /// The token of the lease.
     pub token: Proof,
-    /// How much on which device from now on.
+    /// The new size on each device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parts: Option<Vec<PartBody>>,
 }
 
-/// `POST /api/v1/leases/ID/reassert`: a lease as its holder remembers it, after the store forgot it.
+/// `POST /api/v1/leases/ID/reassert`: a lease as its holder remembers it, after the store lost it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReassertBody {
-    /// What proves it.
+    /// The token of the lease.
     pub token: Proof,
-    /// The request that it was granted for.
+    /// The id of the request that was granted.
     pub request_id: String,
-    /// Who holds it.
+    /// The process that holds the lease.
     pub owner: OwnerBody,
-    /// How important it is.
+    /// The priority of the request.
     pub priority: Priority,
-    /// Whether more important requests may ask for the memory back.
+    /// Whether requests of higher priority may revoke the lease.
     #[serde(default)]
     pub preemptible: bool,
-    /// How long it needs to give the memory back.
+    /// The time that the holder needs to release the memory after a revocation.
     #[serde(default = "grace", with = "span")]
     pub grace: Duration,
-    /// How long it is left alone after it got the memory.
+    /// The time after the grant during which the lease is not revoked.
     #[serde(default = "min_hold", with = "span")]
     pub min_hold: Duration,
-    /// How much on which device.
+    /// The size on each device.
     pub parts: Vec<PartBody>,
-    /// The processes behind its gate that still live.
+    /// The living processes that have passed the gate.
     pub processes: Vec<ProcessBody>,
 }
 
-/// `DELETE /api/v1/leases/ID`. Without a token only what nobody holds any more ends, or what an operator forces.
+/// `DELETE /api/v1/leases/ID`. Without a token it ends only a lease whose holder is gone, or one that an operator
+/// forces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReleaseBody {
-    /// What proves it.
+    /// The token of the lease.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<Proof>,
-    /// Ends the lease whatever its processes do. For operators.
+    /// Whether to end the lease whatever its processes do. For operators.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,
 }
@@ -190,25 +192,25 @@ pub struct ReleaseBody {
 pub struct ReleasedBody {
     /// Whether the bytes are free.
     pub released: bool,
-    /// How far the lease is otherwise.
+    /// The lease's state, where its bytes are not free.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// Why, for people.
+    /// The reason, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Where it was forced: what that means, for people.
+    /// The consequences of a forced release, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,
 }
 
-/// `DELETE /api/v1/leases`: takes a request back: its place in the queue, and its lease if no process was let through
-/// the gate. Answered with 200 and `{"cancelled": true}`, also when there is nothing to take back.
+/// `DELETE /api/v1/leases` cancels a request: its place in the queue, and its lease if no process has passed the gate.
+/// The answer is 200 and `{"cancelled": true}`, also when there is nothing to cancel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CancelBody {
-    /// Which request.
+    /// The id of the request.
     pub request_id: String,
-    /// Who asked.
+    /// The process that sent the request.
     pub owner: OwnerBody,
 }
 

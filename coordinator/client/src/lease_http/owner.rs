@@ -4,45 +4,45 @@ use model_boss_lease_store::{Owner, OwnerKind, Process};
 use model_boss_protocol::Label;
 use serde::{Deserialize, Serialize};
 
-/// Who holds a lease: the process that renews and releases it, known by more than its number.
+/// The process that holds a lease, that is, renews and releases it. It is identified by more than its pid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OwnerBody {
-    /// Its number.
+    /// The pid.
     pub pid: u32,
-    /// When it started, in clock ticks since boot: field 22 of `/proc/PID/stat`.
+    /// The start time, in clock ticks since boot: field 22 of `/proc/PID/stat`.
     pub start_time: u64,
-    /// The pid namespace in which `pid` has a meaning: the number in `/proc/PID/ns/pid`, or that whole text.
+    /// The pid namespace in which `pid` is valid: the number in `/proc/PID/ns/pid`, or that whole text.
     pub pid_ns: PidNamespace,
-    /// For people: what it is. Printable, at most [`Label::LIMIT`] bytes.
+    /// A name for people. Printable, at most [`Label::LIMIT`] bytes.
     pub label: String,
 }
 
-/// A process behind the gate, as its holder remembers it.
+/// A process that has passed the gate, as its holder remembers it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessBody {
-    /// Its number.
+    /// The pid.
     pub pid: u32,
-    /// When it started, in clock ticks since boot.
+    /// The start time, in clock ticks since boot.
     pub start_time: u64,
-    /// Where `pid` has a meaning.
+    /// The pid namespace in which `pid` is valid.
     pub pid_ns: PidNamespace,
 }
 
-/// A pid namespace as the kernel writes it, `pid:[4026531836]`. The number alone is read too.
+/// A pid namespace as the kernel writes it, `pid:[4026531836]`. The number alone is accepted too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PidNamespace(#[serde(deserialize_with = "namespace")] pub String);
 
 impl OwnerBody {
-    /// This process, for the ledger.
+    /// The body for a process of this host.
     pub fn of(process: &Process, label: impl Into<Label>) -> Self {
         let Process { pid, start_time, pid_ns } = process.clone();
         Self { pid, start_time, pid_ns: PidNamespace(pid_ns), label: label.into().to_string() }
     }
 
-    /// The same in the ledger's words.
+    /// The owner in the ledger's type.
     pub fn owner(&self) -> Owner {
         let Self { pid, start_time, pid_ns, label } = self.clone();
         Owner::new(Process { pid, start_time, pid_ns: pid_ns.0 }, label, OwnerKind::Job)

@@ -1,4 +1,4 @@
-//! Parts of a wish for memory.
+//! Sizes in a request for memory.
 
 use model_boss_protocol::{ByteCount, DeviceId};
 use serde::{Deserialize, Serialize};
@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PartBody {
-    /// Where.
+    /// The device.
     pub device: DeviceId,
-    /// How much.
+    /// The size.
     pub memory: ByteCount,
 }
 
@@ -17,11 +17,11 @@ pub struct PartBody {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AnyBody {
-    /// On how many.
+    /// The number of devices.
     pub count: usize,
-    /// How much on each.
+    /// The size on each.
     pub memory: ByteCount,
-    /// Which may be chosen; every GPU when absent.
+    /// The devices to choose from; every GPU when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub among: Option<Vec<DeviceId>>,
 }

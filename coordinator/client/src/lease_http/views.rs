@@ -1,4 +1,4 @@
-//! Leases and waiters as they are shown.
+//! Leases and queued requests as the API shows them.
 
 use model_boss_lease_store::{
     ForcedView, LeaseId, LeaseState, LeaseView, Owner, PartView, Proof, RevokeView, WaiterView, Wish,
@@ -13,58 +13,58 @@ use super::state;
 /// A lease as the API shows it. The fields from `lease` on are those of the list since its first version.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LeaseBody {
-    /// Its name.
+    /// The lease's id.
     pub id: LeaseId,
-    /// What proves it. Told to its holder alone.
+    /// The token, shown to the holder alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<Proof>,
-    /// How long until it expires; `null` for one that does not.
+    /// The time until it expires; `null` for one that does not.
     pub expires_in_ms: Option<u64>,
-    /// It is asked back.
+    /// The revocation, if there is one.
     pub revoke: Option<RevokeBody>,
     /// The same as `id`.
     pub lease: LeaseId,
     /// The same as `owner.label`.
     pub label: String,
-    /// Who holds it.
+    /// The process that holds the lease.
     pub owner: Owner,
-    /// How important it is.
+    /// The priority of its request.
     pub priority: Priority,
-    /// How much on which device.
+    /// The size on each device.
     pub parts: Vec<LeasePart>,
-    /// How far it is.
+    /// The state in the ledger.
     #[serde(with = "state")]
     pub state: LeaseState,
-    /// Whether it may be asked back.
+    /// Whether it may be revoked.
     pub preemptible: bool,
-    /// Whether it was asked and did not make way in time.
+    /// Whether it was revoked and not released within its grace.
     pub in_default: bool,
-    /// The processes behind its gate.
+    /// The processes that have passed its gate.
     pub pids: Vec<u32>,
 }
 
 /// Bytes of a lease on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeasePart {
-    /// What people call it.
+    /// The device's name for people.
     pub device: String,
-    /// What it is, for `CUDA_VISIBLE_DEVICES`; `null` where it is no GPU.
+    /// The UUID of a GPU, for `CUDA_VISIBLE_DEVICES`; `null` for other devices.
     #[serde(default)]
     pub uuid: Option<String>,
-    /// Promised.
+    /// The promised size.
     pub bytes: ByteCount,
-    /// Used, where known.
+    /// The used size, where known.
     pub measured: Option<ByteCount>,
 }
 
-/// That a lease is asked back. With nothing left of the grace, its holder ends its processes now.
+/// The revocation of a lease. Once the grace is over, the holder ends its processes at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevokeBody {
-    /// Why, for people.
+    /// The reason, for people.
     pub reason: String,
-    /// Who asks.
+    /// The request or operator that revoked it.
     pub by: String,
-    /// How long there still is.
+    /// The rest of the grace.
     pub grace_left_ms: u64,
 }
 
@@ -75,15 +75,15 @@ pub struct OneLease {
     pub lease: LeaseBody,
 }
 
-/// `GET /api/v1/leases`: who holds and who waits.
+/// `GET /api/v1/leases`: leases and queued requests.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LeaseList {
-    /// Who holds.
+    /// All leases.
     pub leases: Vec<LeaseBody>,
-    /// Who waits, first come first.
+    /// Queued requests, in order.
     #[serde(default)]
     pub waiters: Vec<WaiterBody>,
-    /// What operators ended without evidence, the latest last.
+    /// Leases that operators ended without proof that their memory was free, the latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub forced: Vec<ForcedBody>,
 }
@@ -91,15 +91,15 @@ pub struct LeaseList {
 /// A lease that an operator ended although its processes may still use its memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForcedBody {
-    /// Its name.
+    /// The lease's id.
     pub id: LeaseId,
-    /// What it was for.
+    /// The lease's label.
     pub label: String,
-    /// The processes that were behind its gate. They were not ended.
+    /// The processes that had passed its gate. They were not ended.
     pub pids: Vec<u32>,
-    /// What it counted for.
+    /// The sizes that it counted for.
     pub parts: Vec<ForcedPart>,
-    /// How long ago.
+    /// The time since the forced release.
     pub(crate) ago_ms: u64,
     /// The operator.
     pub by: String,
@@ -108,33 +108,33 @@ pub struct ForcedBody {
 /// Bytes that a forced lease counted for on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ForcedPart {
-    /// What people call it.
+    /// The device's name for people.
     pub device: String,
-    /// How much.
+    /// The size.
     pub bytes: ByteCount,
 }
 
-/// Somebody who waits.
+/// A queued request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WaiterBody {
     /// The place in the queue, from 1.
     pub position: usize,
-    /// Its request.
+    /// The id of the request.
     pub request_id: String,
-    /// What it is for.
+    /// The label of the request.
     pub label: String,
-    /// How important it is.
+    /// The priority of the request.
     pub priority: Priority,
-    /// So much on each of these devices.
+    /// The size on each of these devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parts: Option<Vec<PartBody>>,
-    /// So much on each of any devices.
+    /// The size on each of any devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub any: Option<AnyBody>,
 }
 
 impl From<LeaseView> for LeaseBody {
-    /// Without the token: that is told to the holder alone.
+    /// Leaves the token out: only the holder may see it.
     fn from(view: LeaseView) -> Self {
         let part = |part: PartView| {
             let PartView { device, uuid, bytes, measured } = part;
@@ -171,7 +171,7 @@ impl From<ForcedView> for ForcedBody {
     }
 }
 
-/// What a forced release means, for people.
+/// The consequences of a forced release, for people.
 pub fn warning(forced: &ForcedView) -> String {
     let parts: Vec<String> = forced.parts.iter().map(|(device, bytes)| format!("{bytes} on {device}")).collect();
     let pids: Vec<String> = forced.pids.iter().map(ToString::to_string).collect();

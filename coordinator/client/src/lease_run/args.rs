@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use super::desk::Wanted;
 use super::whereabouts::Place;
 
-/// What to look at.
+/// The output format and the ledger of a command that only reads.
 #[derive(Clone, Debug, Args)]
 pub struct LookArgs {
     #[command(flatten)]
@@ -22,7 +22,7 @@ pub struct LookArgs {
     pub(super) json: bool,
 }
 
-/// What to run, and with how much.
+/// The program, and the lease that it needs.
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
     #[command(flatten)]
@@ -101,7 +101,7 @@ pub(super) fn span(text: &str) -> Result<Duration, String> {
     model_boss_protocol::parse_span(text).map_err(|error| error.to_string())
 }
 
-/// `SIGUSR1` or `USR1`.
+/// Parses `SIGUSR1` or `USR1`.
 pub(super) fn signal(text: &str) -> Result<Signal, String> {
     let name = text.to_ascii_uppercase();
     let name = if name.starts_with("SIG") { name } else { format!("SIG{name}") };

@@ -1,5 +1,5 @@
-//! Where a lease is asked for and kept: at the ledger in Redis, with or without a coordinator, or at a coordinator over
-//! HTTP. What is done with a lease is the same either way.
+//! The place where a lease is requested and held: the ledger in Redis, with or without a coordinator, or a coordinator
+//! over HTTP. Leases are handled alike in both cases.
 
 use std::time::Duration;
 
@@ -8,50 +8,51 @@ use model_boss_protocol::{ByteCount, DeviceId, Priority};
 
 use super::error::LeaseError;
 
-/// What is asked for.
+/// The memory to request, and for which program.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Wanted {
-    /// For people: what it is for.
+    /// The label, for people.
     pub(super) label: String,
-    /// How much on each device.
+    /// The size on each device.
     pub(super) memory: ByteCount,
-    /// On these. Empty: on any `count` GPUs.
+    /// The devices. Empty: any `count` GPUs.
     pub(super) devices: Vec<DeviceId>,
     pub(super) count: usize,
     pub(super) priority: Priority,
-    /// Ask less important holders that allow it to give memory back.
+    /// Whether to revoke preemptible leases of lower priority.
     pub(super) preempt: bool,
     pub(super) yielding: Yielding,
 }
 
-/// One request and the lease that comes of it. Blocks: it belongs to a thread of its own.
+/// One request and its lease. The methods block, so each value belongs to a thread of its own.
 pub(super) trait Desk: Send {
-    /// Where leases are kept, for people, without credentials.
+    /// The ledger's address for people, without credentials.
     fn describe(&self) -> String;
-    /// How often [`Desk::renew`] is due.
+    /// The interval between calls of [`Desk::renew`].
     fn heartbeat(&self) -> Duration;
-    /// Asks, or asks again and keeps the place in the queue.
+    /// Sends the request, or repeats it and keeps the place in the queue.
     fn ask(&mut self) -> Result<Answer, LeaseError>;
-    /// The gate: only after this may the process touch the devices.
+    /// Passes a process through the gate: only after this may it touch the devices.
     fn attach(&mut self, pid: u32) -> Result<(), LeaseError>;
-    /// The heartbeat.
+    /// Sends a heartbeat.
     fn renew(&mut self) -> Result<Kept, LeaseError>;
-    /// Makes the promise as small as it can be, so that no more is counted than what its processes still use.
+    /// Makes the lease as small as possible, so that only memory that its processes still use is counted.
     fn shrink(&mut self) -> Result<(), LeaseError>;
-    /// Tries to give the memory back. With `for_good` what cannot be shown to be free is left to whoever looks later.
+    /// Tries to release the memory. With `for_good`, memory that cannot be shown to be free is left to later looks at
+    /// the ledger.
     fn release(&mut self, for_good: bool) -> Result<Released, LeaseError>;
-    /// Takes the request back.
+    /// Cancels the request.
     fn cancel(&mut self) -> Result<(), LeaseError>;
 }
 
-/// What comes of asking.
+/// The result of a request.
 pub(super) enum Answer {
     Granted(Granted),
-    /// Not now, and why.
+    /// The request is queued, for this reason.
     Waits(String),
 }
 
-/// What was granted.
+/// A granted lease.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Granted {
     pub(super) lease: String,
@@ -63,50 +64,50 @@ pub(super) struct Granted {
 pub(super) struct GrantedPart {
     pub(super) device: DeviceId,
     pub(super) bytes: ByteCount,
-    /// What the device is, where it is a GPU.
+    /// The UUID of a GPU; `None` for other devices.
     pub(super) uuid: Option<String>,
 }
 
-/// What a heartbeat tells.
+/// The result of a heartbeat.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    /// It is asked back.
+    /// The revocation, if there is one.
     pub(super) revoked: Option<Revoked>,
-    /// It is gone: its processes must end.
+    /// Whether the lease is gone: its processes must end.
     pub(super) lost: bool,
 }
 
-/// That a lease is asked back.
+/// The revocation of a lease.
 #[derive(Clone, Debug)]
 pub(super) struct Revoked {
-    /// With nothing remaining, the grace is over.
+    /// The rest of the grace: at zero it is over.
     pub(super) remaining: Duration,
     pub(super) wanted_by: String,
 }
 
-/// What comes of giving memory back.
+/// The result of a release.
 pub(super) enum Released {
-    /// It is free.
+    /// The memory is free.
     Free,
-    /// It may still be in use, so it stays counted until it is seen to be free.
+    /// The memory may still be in use, so it stays counted until it is seen to be free. The text says why.
     Counted(String),
 }
 
 impl Granted {
-    /// For `CUDA_VISIBLE_DEVICES`: the GPUs by UUID, which no renumbering changes; empty when there are none.
+    /// The value of `CUDA_VISIBLE_DEVICES`: the GPUs by UUID, which no renumbering changes; empty when there are none.
     pub(super) fn visible(&self) -> String {
         let gpus: Vec<&str> = self.parts.iter().filter_map(|part| part.uuid.as_deref()).collect();
         gpus.join(",")
     }
 
-    /// For people.
+    /// The devices and sizes, for people.
     pub(super) fn describe(&self) -> String {
         let parts: Vec<String> = self.parts.iter().map(|part| format!("{} on {}", part.bytes, part.device)).collect();
         parts.join(" and ")
     }
 }
 
-/// Who was asked to make way, as the end of a sentence.
+/// The holders that were asked to release memory, as the end of a sentence.
 pub(super) fn asked<'a>(asked: impl Iterator<Item = (&'a str, Duration)>) -> String {
     let asked: Vec<String> = asked.map(|(label, left)| format!("{label} has {} s", left.as_secs())).collect();
     if asked.is_empty() { String::new() } else { format!("; asked: {}", asked.join(", ")) }

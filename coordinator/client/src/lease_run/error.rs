@@ -9,75 +9,75 @@ use model_boss_protocol::{DeviceId, ErrorCode};
 
 use crate::ClientError;
 
-/// `lease` failed.
+/// Why a `lease` command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
-    /// The ledger.
+    /// The ledger in Redis failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The coordinator.
+    /// The coordinator refused, or could not be reached.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// It does not answer in time.
+    /// The coordinator does not answer in time.
     #[error("the coordinator at {url} did not answer within {} s", limit.as_secs())]
     Slow {
-        /// Where.
+        /// Its address.
         url: String,
-        /// How long it was given.
+        /// The time limit.
         limit: Duration,
     },
-    /// It answers what its API does not say.
+    /// The coordinator's answer does not follow its API.
     #[error("the coordinator's answer cannot be understood: {0}; are both of the same version?")]
     Answer(String),
-    /// Attached or renewed before it was granted.
+    /// The lease was attached or renewed before it was granted.
     #[error("the lease is not granted yet")]
     NotGranted,
-    /// A part of this program that the operating system did not give.
+    /// The operating system refused a resource that this command needs.
     #[error("cannot {0}")]
     System(&'static str, #[source] io::Error),
-    /// The program to run.
+    /// The program could not be started.
     #[error("cannot run {}", .0.display())]
     Program(PathBuf, #[source] io::Error),
-    /// Larger than the device.
+    /// The request is larger than the device.
     #[error("it can never fit: {0}")]
     NeverFits(String),
-    /// `--wait` has passed.
+    /// The limit of `--wait` has passed.
     #[error("the memory did not come free within {} s: {reason}", waited.as_secs())]
     WaitedTooLong {
-        /// How long.
+        /// The time waited.
         waited: Duration,
-        /// What it waited for at the end.
+        /// The last reason for waiting.
         reason: String,
     },
-    /// No GPU, or none that can be leased.
+    /// There is no GPU, or none that can be leased.
     #[error("no GPU can be leased here; name a device with --device, such as --device cpu")]
     NoGpu,
     /// The device does not exist.
     #[error("there is no device {0} here; there are: {1}")]
     NoDevice(DeviceId, String),
-    /// No such lease.
+    /// There is no such lease.
     #[error("no lease is called '{0}'; `model-boss lease list` shows them")]
     NoLease(String),
-    /// It lives.
+    /// The lease is still held by living processes.
     #[error("{0} is held: end its program first ({1}); an operator can end the lease without it: --force")]
     StillHeld(String, String),
-    /// Serialising for display.
+    /// The output could not be serialised.
     #[error("cannot be written as JSON")]
     Json(#[source] serde_json::Error),
-    /// The thread that keeps the lease ended, which it must not.
+    /// The thread that keeps the lease ended unexpectedly.
     #[error("the thread that keeps the lease has ended; its program was ended too")]
     Keeper,
 }
 
 impl LeaseError {
-    /// Whether where leases are kept is out of reach for now: what is held is kept, nothing new is begun.
+    /// Whether the ledger is out of reach for now. Existing leases are kept then; new ones are not requested.
     pub(super) fn is_outage(&self) -> bool {
         const PASSING: [ErrorCode; 3] =
             [ErrorCode::LeaseStoreUnavailable, ErrorCode::LeaseStoreRecovering, ErrorCode::Draining];
         match self {
             Self::Store(error) => error.is_outage(),
             Self::Client(ClientError::NoCoordinator(..) | ClientError::Connection(..)) | Self::Slow { .. } => true,
-            // A proxy in front of a coordinator that restarts.
+            // A proxy answers in place of a coordinator that restarts.
             Self::Client(ClientError::Stranger { status, .. }) => *status >= 500,
             Self::Client(ClientError::Api(body)) => {
                 PASSING.iter().any(|code| body.error.code.as_deref() == Some(code.as_str()))

@@ -1,5 +1,5 @@
-//! The gate of a leased program: waits until the lease knows its process, then becomes the program. Touches no device and
-//! knows no ledger; its guards end it with its holder.
+//! The gate of a leased program: waits until the ledger has recorded its process, then becomes the program. Touches no
+//! device and knows no ledger; its guards end it with its holder.
 
 use std::ffi::OsString;
 use std::io::{self, Read};
@@ -14,7 +14,7 @@ use super::error::LeaseError;
 
 /// The byte that opens the gate.
 pub(super) const OPEN: u8 = 0;
-/// The exit code for a program that was ended with its lease, as a shell would give it.
+/// The exit code of a program that was ended with its lease, as a shell reports SIGKILL.
 const KILLED: u8 = 128 + 9;
 
 /// The holder that the gate waits for, and the program that it becomes.
@@ -28,27 +28,28 @@ pub struct GateArgs {
     program: Vec<OsString>,
 }
 
-/// Waits until the gate opens, then becomes the program. Returns when it does not.
+/// Waits until the gate opens, then becomes the program. Returns only when the gate stays shut or the program cannot be
+/// run.
 pub(super) fn gate(args: &GateArgs) -> Result<ExitCode, LeaseError> {
     let mut holder = UnixStream::connect(&args.socket)
         .map_err(|error| LeaseError::System("reach the holder of the lease", error))?;
     let mut byte = [0];
     match holder.read_exact(&mut byte) {
         Ok(()) if byte[0] == OPEN => {}
-        // It did not get the memory.
+        // The memory was not granted.
         _ => return Ok(ExitCode::from(KILLED)),
     }
     drop(holder);
     let Some((program, rest)) = args.program.split_first() else { return Ok(ExitCode::from(127)) };
     let error = Command::new(program).args(rest).exec();
-    // As a shell would.
+    // The exit codes are those of a shell.
     let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
     let message = LeaseError::Program(PathBuf::from(program), error);
     model_boss_host::terminal::say(&format!("model-boss: {}", model_boss_host::error_chain::chain(&message)));
     Ok(ExitCode::from(code))
 }
 
-/// The exit code of a program as a shell gives it: 128 and the number of the signal that ended it.
+/// The exit code of a program as a shell reports it: 128 and the number of the signal that ended it.
 pub(super) fn code(status: ExitStatus) -> ExitCode {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
     ExitCode::from(u8::try_from(code).unwrap_or(1))

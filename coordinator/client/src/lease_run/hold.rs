@@ -1,6 +1,6 @@
-//! `lease hold`: leases for a program in another language, over a pipe. One JSON object per line in each direction; what is
-//! said is described in docs/leases.md. Its life is that of its standard input: whoever holds leases through it and dies
-//! closes the pipe.
+//! `lease hold`: leases for a program in another language, over a pipe. One JSON object per line in each direction, as
+//! docs/leases.md describes. It ends with its standard input, so a caller that dies releases its leases by closing the
+//! pipe.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read, Write};
@@ -28,14 +28,14 @@ use crate::lease_http::span::{self, millis};
 use crate::lease_http::{grace, min_hold, training};
 use crate::lease_run::opening;
 
-/// A line that is longer is nobody's request.
+/// The longest line of input, in bytes.
 const LONGEST_LINE: u64 = 1 << 20;
 
-/// What is asked on standard input.
+/// A request on standard input.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase", deny_unknown_fields)]
 enum Ask {
-    /// Asks for memory; everything that follows about it bears this id.
+    /// Requests memory; later lines about the lease carry this id.
     Acquire {
         id: String,
         vram: ByteCount,
@@ -55,21 +55,21 @@ enum Ask {
         min_hold: Duration,
         #[serde(default)]
         label: String,
-        /// Absent: for ever.
+        /// The longest wait; forever when absent.
         #[serde(default)]
         wait: Option<Span>,
     },
-    /// Lets processes through the gate.
+    /// Passes processes through the gate.
     Attach { id: String, pids: Vec<u32> },
-    /// Gives the memory back, or takes the request back.
+    /// Releases the memory, or cancels the request.
     Release { id: String },
 }
 
-/// A duration as people and programs write it.
+/// A duration in seconds, or as a text with its unit.
 #[derive(Clone, Copy, Debug, Deserialize)]
 struct Span(#[serde(with = "span")] Duration);
 
-/// What is told on standard output.
+/// A message on standard output.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 enum Tell {
@@ -105,17 +105,17 @@ enum Tell {
     Back {
         id: String,
     },
-    /// `counted` says why some of it stays counted.
+    /// The lease is released; `counted` says why some of its memory stays counted.
     Released {
         id: String,
         counted: Option<String>,
     },
-    /// This request failed and is over.
+    /// The request failed and is over.
     Failed {
         id: String,
         message: String,
     },
-    /// A line that could not be followed; everything else goes on.
+    /// A line that could not be followed; other requests continue.
     Error {
         id: Option<String>,
         message: String,
@@ -129,12 +129,12 @@ struct Part {
     uuid: Option<String>,
 }
 
-/// Everything held through this pipe.
+/// All leases and requests of this pipe.
 struct Hold {
     whereabouts: Whereabouts,
     entries: HashMap<String, Entry>,
     out: Sender<Tell>,
-    /// Tells the requests of this process apart.
+    /// The number of requests so far, which makes their ids unique.
     asked: u64,
     leaving: Vec<JoinHandle<()>>,
 }
@@ -142,20 +142,21 @@ struct Hold {
 struct Entry {
     keeper: Keeper,
     pump: JoinHandle<()>,
-    /// It failed: its id is free.
+    /// Whether the request failed, so that its id is free.
     over: Arc<AtomicBool>,
 }
 
 pub(super) fn run(whereabouts: &Whereabouts) -> Result<ExitCode, LeaseError> {
     let runtime =
         Builder::new_current_thread().enable_all().build().map_err(|error| LeaseError::System("start", error))?;
-    // The thread that reads cannot be interrupted: it ends with the process.
+    // The reading thread cannot be interrupted: it ends with the process.
     runtime.block_on(Box::pin(hold(whereabouts.clone())))
 }
 
 async fn hold(whereabouts: Whereabouts) -> Result<ExitCode, LeaseError> {
     let listen = |kind| signal(kind).map_err(|error| LeaseError::System("listen for signals", error));
-    // Ctrl-C goes to the whole group: what happens then is for the program to say, which ends by closing the pipe.
+    // Ctrl-C goes to the whole process group. The calling program decides what follows, and ends this one by closing
+    // the pipe.
     let (_interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
     let (out, told) = channel();
     let (lines, mut input) = mpsc::unbounded_channel();
@@ -176,10 +177,10 @@ async fn hold(whereabouts: Whereabouts) -> Result<ExitCode, LeaseError> {
         hold.release(id, leaving);
     }
     for task in std::mem::take(&mut hold.leaving) {
-        // A task that panicked has nothing to tell.
+        // A task that panicked has no message left.
         let _ = task.await;
     }
-    // The writer ends once every task that could tell something has.
+    // The writer ends once every task that could send a message has ended.
     drop(hold);
     // A writer that panicked has written what it could.
     let _ = writer.join();
@@ -251,7 +252,7 @@ impl Hold {
             for pid in pids {
                 if let Err(error) = keeper.attach(pid).await {
                     let message = format!("process {pid} was not let through: {}", chain(&error));
-                    // The writer ends last.
+                    // Sending cannot fail: the writer outlives every sender.
                     let _ = out.send(Tell::Error { id: Some(id), message });
                     return;
                 }
@@ -272,7 +273,7 @@ impl Hold {
         self.leaving.push(tokio::spawn(async move {
             let counted = keeper.release(leaving).await;
             drop(keeper);
-            // Nothing is told about it after this.
+            // No message about the request follows after this.
             let _ = pump.await;
             let _ = out.send(Tell::Released { id, counted });
         }));
@@ -284,12 +285,12 @@ impl Hold {
     }
 
     fn tell(&self, tell: Tell) {
-        // The writer ends last.
+        // Sending cannot fail: the writer outlives every sender.
         let _ = self.out.send(tell);
     }
 }
 
-/// One request and what becomes of it.
+/// One request and its events, until it is over.
 struct Story {
     id: String,
     keeper: Keeper,
@@ -299,7 +300,7 @@ struct Story {
 }
 
 impl Story {
-    /// Passes on what happens until the keeper ends.
+    /// Forwards the events until the keeper ends.
     async fn tell(mut self, out: Sender<Tell>) {
         let mut reason = String::new();
         let mut granted = false;
@@ -314,7 +315,8 @@ impl Story {
         loop {
             let id = self.id.clone();
             let news = tokio::select! {
-                // The memory may come free in the last moment, and one who does not wait is told why all the same.
+                // Events come first: memory may become free at the last moment, and a request that does not wait still
+                // gets the reason.
                 biased;
                 news = self.listener.recv() => news,
                 () = &mut patience, if !granted && !reason.is_empty() => {
@@ -348,7 +350,7 @@ impl Story {
                     Tell::Failed { id, message: chain(&error) }
                 }
             };
-            // The writer ends last.
+            // Sending cannot fail: the writer outlives every sender.
             let _ = out.send(tell);
         }
     }
@@ -363,12 +365,12 @@ impl Tell {
     }
 }
 
-/// The lines of standard input, until it ends.
+/// Reads the lines of standard input, until it ends.
 fn read(lines: &mpsc::UnboundedSender<Vec<u8>>) {
     let mut input = io::stdin().lock();
     loop {
         let mut line = Vec::new();
-        // What cannot be read any more has ended.
+        // Input that cannot be read counts as ended.
         if !input.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
             return;
         }
@@ -378,13 +380,13 @@ fn read(lines: &mpsc::UnboundedSender<Vec<u8>>) {
     }
 }
 
-/// Writes what is told, until nobody can tell anything any more.
+/// Writes messages until every sender is gone.
 fn write(told: &Receiver<Tell>) {
     while let Ok(tell) = told.recv() {
         let Ok(mut line) = serde_json::to_vec(&tell) else { continue };
         line.push(b'\n');
         let mut out = terminal::out();
-        // Whoever does not read will close the pipe to the other side too.
+        // A caller that does not read will close the other pipe too, which ends this process.
         let _ = out.write_all(&line).and_then(|()| out.flush());
     }
 }

@@ -1,5 +1,5 @@
-//! Leases at a coordinator over HTTP, which looks at the devices and keeps the ledger. This side keeps only the record
-//! of what it holds, and states it again when a coordinator comes back without it.
+//! Leases at a coordinator over HTTP, which samples the devices and keeps the ledger. This side only remembers its own
+//! lease, and states it again when a restarted coordinator does not know it.
 
 use std::time::Duration;
 
@@ -19,12 +19,12 @@ use crate::lease_http::{
 };
 use crate::{Client, ClientError};
 
-/// An answer that takes longer is not waited for. A coordinator looks at its devices before it answers.
+/// The longest wait for an answer. A coordinator samples its devices before it answers.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// Renewed so often until the coordinator says how often.
+/// The heartbeat interval until the coordinator states one.
 const HEARTBEAT: Duration = Duration::from_secs(3);
 const ROUTE: &str = "/api/v1/leases";
-/// As small as a promise can be.
+/// The smallest possible lease.
 const LEAST: ByteCount = ByteCount(1);
 
 pub(super) struct HttpDesk {
@@ -34,13 +34,13 @@ pub(super) struct HttpDesk {
     heartbeat: Duration,
 }
 
-/// A coordinator, asked by a thread that waits for its answer.
+/// A coordinator, called from a thread that blocks on its answers.
 pub(super) struct Line {
     client: Client,
     runtime: Runtime,
 }
 
-/// The record of what is held.
+/// The record of the lease.
 struct Held {
     id: LeaseId,
     token: Proof,
@@ -49,7 +49,7 @@ struct Held {
 }
 
 impl HttpDesk {
-    /// Asks the coordinator for its list once, so that a wrong address or key is reported here.
+    /// Fetches the coordinator's list once, so that a wrong address or key is reported here.
     pub(super) fn open(client: Client, owner: &Owner, wanted: Wanted, request_id: String) -> Result<Self, LeaseError> {
         let line = Line::new(client)?;
         line.get::<LeaseList>(ROUTE)?;
@@ -79,13 +79,13 @@ impl HttpDesk {
         self.held.as_mut().ok_or(LeaseError::NotGranted)
     }
 
-    /// A coordinator that does not know the lease is told of it; what it says then is final.
+    /// States the lease to a coordinator that does not know it. The coordinator's answer is final.
     fn state_again(&mut self) -> Result<Kept, LeaseError> {
         let wish = self.wish.clone();
         let held = self.held()?;
         let living: Vec<Process> = held.attached.iter().filter(|process| !is_gone(process)).cloned().collect();
         if living.is_empty() {
-            // Nothing was let through the gate, so nothing is defended.
+            // No process has passed the gate, so there is no use of memory to defend.
             return Ok(Kept { lost: true, revoked: None });
         }
         let body = ReassertBody {
@@ -103,11 +103,11 @@ impl HttpDesk {
         match self.line.ask(Method::POST, &path, &body) {
             Ok((StatusCode::OK, answer)) => {
                 let OneLease { lease } = read(answer)?;
-                // It may have come out smaller.
+                // The coordinator may have granted less than was stated.
                 self.held()?.parts = promised(&lease);
                 Ok(Kept::default())
             }
-            // Nobody can say yet what it holds: asked again at the next heartbeat.
+            // The coordinator cannot say yet what this process holds: the next heartbeat asks again.
             Ok(_) => Ok(Kept::default()),
             Err(error) if is(&error, ErrorCode::LeaseLost) => Ok(Kept { lost: true, revoked: None }),
             Err(error) => Err(error),
@@ -155,7 +155,7 @@ impl Desk for HttpDesk {
         let held = self.held()?;
         let (path, token) = (format!("{ROUTE}/{}/attach", held.id), held.token.clone());
         let answer = self.line.ask(Method::POST, &path, &AttachBody { token, pids: vec![pid] });
-        // Where the answer is lost the coordinator may have let it through.
+        // Where the answer is lost, the coordinator may have recorded the process.
         if answer.as_ref().err().is_none_or(LeaseError::is_outage) {
             let attachments = &mut self.held()?.attached;
             attachments.retain(|known| *known != attached);
@@ -195,7 +195,7 @@ impl Desk for HttpDesk {
         let (path, body) =
             (format!("{ROUTE}/{}", held.id), ReleaseBody { token: Some(held.token.clone()), force: false });
         let answer = match self.line.ask(Method::DELETE, &path, &body) {
-            // It was heard the first time.
+            // An earlier release reached the coordinator, though its answer was lost.
             Err(error) if is(&error, ErrorCode::LeaseLost) || is(&error, ErrorCode::LeaseNotFound) => {
                 return Ok(Released::Free);
             }
@@ -221,17 +221,17 @@ impl Line {
         Ok(Self { client, runtime })
     }
 
-    /// Which coordinator, for people.
+    /// The coordinator's address, for people.
     pub(super) fn describe(&self) -> String {
         format!("the coordinator at {}", self.client.url())
     }
 
-    /// What `GET path` answers.
+    /// The answer to `GET path`, parsed.
     pub(super) fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, LeaseError> {
         read(self.answer(Method::GET, path, None)?.1)
     }
 
-    /// The status and the answer to a body.
+    /// The status and the answer to a request with a body.
     pub(super) fn ask(
         &self,
         method: Method,
@@ -252,7 +252,7 @@ impl Line {
     }
 }
 
-/// Whether the coordinator said this.
+/// Whether `error` is the coordinator's error with this code.
 pub(super) fn is(error: &LeaseError, code: ErrorCode) -> bool {
     matches!(error, LeaseError::Client(ClientError::Api(body)) if body.error.code.as_deref() == Some(code.as_str()))
 }
@@ -261,7 +261,7 @@ pub(super) fn read<T: DeserializeOwned>(answer: Value) -> Result<T, LeaseError> 
     serde_json::from_value(answer).map_err(|error| LeaseError::Answer(error.to_string()))
 }
 
-/// How much is promised where.
+/// The promised size on each device.
 fn promised(lease: &LeaseBody) -> Vec<PartBody> {
     let parts = lease.parts.iter().filter(|part| part.bytes > ByteCount::ZERO);
     parts.filter_map(|part| Some(PartBody { device: part.device.parse().ok()?, memory: part.bytes })).collect()

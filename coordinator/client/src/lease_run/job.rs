@@ -1,4 +1,4 @@
-//! `lease run`: waits its turn, runs the program behind the gate, and passes on what happens in both directions.
+//! `lease run`: waits for the memory, runs the program behind the gate, and passes signals and revocations on to it.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -26,9 +26,9 @@ use super::keeper::{Keeper, Leaving, Listener, News};
 use super::whereabouts::Whereabouts;
 use crate::lease_run::opening;
 
-/// The gate is this same program: it comes up at once or not at all.
+/// The longest wait for the gate, which is this same program and comes up at once or not at all.
 const GATE_LIMIT: Duration = Duration::from_secs(10);
-/// Guards end everything within milliseconds.
+/// The longest wait for the guards' end: they end everything within milliseconds.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
 pub(super) fn run(args: &RunArgs, whereabouts: &Whereabouts) -> Result<ExitCode, LeaseError> {
@@ -53,10 +53,10 @@ async fn run_job(args: &RunArgs, (keeper, mut listener): (Keeper, Listener)) -> 
             return Err(error);
         }
     };
-    // Only after this may the program touch the device. Dropped, it ends before it began.
+    // Only after attaching may the program touch the device. Dropping the guard ends it before it began.
     if let Err(error) = keeper.attach(guard.pid).await {
         drop(guard);
-        // It may have been let through all the same.
+        // The ledger may have recorded the process although the answer was lost.
         keeper.release(Leaving::Ending).await;
         return Err(error);
     }
@@ -65,7 +65,7 @@ async fn run_job(args: &RunArgs, (keeper, mut listener): (Keeper, Listener)) -> 
     }
     guard.open().await;
     let ended = watch(args, &mut listener, &mut guard, &mut asked).await;
-    // Nothing, unless a guard was killed: then what was below it came to this process.
+    // There are orphans only if a guard was killed: processes below it then came to this process.
     if !spawn_blocking(end_orphans).await.unwrap_or(true) {
         say("some of its processes do not end");
     }
@@ -75,7 +75,7 @@ async fn run_job(args: &RunArgs, (keeper, mut listener): (Keeper, Listener)) -> 
     ended
 }
 
-/// Waits for the memory. The inner error is the exit code of somebody who was stopped while waiting.
+/// Waits for the memory. The inner error is the exit code of a command that was stopped while waiting.
 async fn granted(
     args: &RunArgs,
     keeper: &Keeper,
@@ -118,7 +118,7 @@ async fn granted(
     }
 }
 
-/// Until the program has ended.
+/// Follows the program and its lease until the program has ended.
 async fn watch(
     args: &RunArgs,
     listener: &mut Listener,
@@ -157,7 +157,7 @@ async fn watch(
                 }
                 None => {
                     guard.end();
-                    // Whatever its code is: it was ended.
+                    // The program's own exit code does not count: it was ended.
                     let _ = guard.child.wait().await;
                     return Err(LeaseError::Keeper);
                 }
@@ -172,9 +172,9 @@ async fn watch(
 struct Guard {
     child: Child,
     pid: u32,
-    /// None once everything is to end.
+    /// The lifeline; `None` once the program is to be ended.
     lifeline: Option<Lifeline>,
-    /// When that began.
+    /// The time at which the lifeline was dropped.
     ended: Option<Instant>,
     gate: UnixStream,
 }
@@ -193,7 +193,7 @@ impl Guard {
         command.env("MODEL_BOSS_LEASE", &granted.lease);
         let (child, lifeline) = guarded.spawn().map_err(system("start the guards"))?;
         let gate = timeout(GATE_LIMIT, listener.accept()).await;
-        // It is known by its connection from here on.
+        // The gate is connected by now, so the socket's folder is not needed any more.
         drop(folder);
         let late = || std::io::Error::from(std::io::ErrorKind::TimedOut);
         let (gate, _) = gate.map_err(|_| late()).and_then(|gate| gate).map_err(system("hear from the gate"))?;
@@ -211,15 +211,15 @@ impl Guard {
         let _ = self.gate.write_all(&[OPEN]).await;
     }
 
-    /// Passes a signal on to the program. Its guards, which are of the same group, block it.
+    /// Passes a signal on to the program. Its guards are in the same group, but block the signal.
     fn signal(&self, signal: Signal) {
-        // A child that was not waited for keeps its number.
+        // A child that was not reaped keeps its pid.
         if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
             let _ = killpg(Pid::from_raw(pid), signal);
         }
     }
 
-    /// Ends everything at once.
+    /// Ends the program and everything below it at once.
     fn end(&mut self) {
         if self.lifeline.take().is_some() {
             self.ended = Some(Instant::now());
@@ -232,7 +232,7 @@ impl Guard {
     }
 }
 
-/// Waits until guards that were to end everything at `ended` should have done so. A signal may have stopped them.
+/// Waits until [`END_LIMIT`] after `ended`, by which time guards should be gone. A stopped guard is late.
 async fn late(ended: Option<Instant>) {
     match ended {
         Some(ended) => tokio::time::sleep(END_LIMIT.saturating_sub(ended.elapsed())).await,

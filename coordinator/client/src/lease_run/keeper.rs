@@ -1,4 +1,4 @@
-//! The thread that asks for a lease and keeps it: its heartbeat depends on nothing that the program does.
+//! The thread that requests a lease and keeps it: its heartbeat does not depend on the program.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -10,43 +10,43 @@ use tokio::sync::{mpsc as news, oneshot};
 use super::desk::{Answer, Desk, Granted, Released, Revoked};
 use super::error::LeaseError;
 
-/// Who waits asks this often: well within the lease time, so that the place in the queue is kept.
+/// The interval of repeated requests: well within the lease's term, so that the place in the queue is kept.
 const ASK: Duration = Duration::from_secs(1);
-/// While the ledger is out of reach a process is let through again and again this often,
+/// The interval of tries to attach a process while the ledger is out of reach.
 const ATTACH_INTERVAL: Duration = Duration::from_millis(200);
-/// for at most so long: then the promise is about to expire.
+/// The longest time of such tries: after it the lease is about to expire.
 const ATTACH_LIMIT: Duration = Duration::from_secs(10);
-/// After the program has ended the device is looked at this often,
+/// The interval between looks at the device after the program has ended.
 const RELEASE_INTERVAL: Duration = Duration::from_millis(50);
-/// for at most so long; then the memory stays counted until somebody sees it free.
+/// The longest time of such looks; after it the memory stays counted until a later look finds it free.
 const RELEASE_LIMIT: Duration = Duration::from_secs(10);
 
-/// What has happened to the lease.
+/// Events of the lease.
 #[derive(Debug)]
 pub(super) enum News {
-    /// Where leases are kept, which could be reached.
+    /// The ledger's address, once it could be reached.
     Asks(String),
-    /// Not yet granted, and why.
+    /// The request is queued, for this reason.
     Waits(String),
     /// The memory is promised.
     Granted(Granted),
-    /// It is asked back.
+    /// The lease was revoked.
     Revoked(Revoked),
-    /// It is gone: the program must end.
+    /// The lease is gone: the program must end.
     Lost,
-    /// Where it is kept cannot be reached, or can again. What is held stays held.
+    /// The ledger cannot be reached, or can again. Existing leases stay valid.
     Away(String),
     Back,
-    /// It will never be granted.
+    /// The request will never be granted.
     Failed(LeaseError),
 }
 
-/// How the memory is given back.
+/// Whether the lease's processes end with its release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Leaving {
     /// Its processes have ended, or are about to.
     Ending,
-    /// Its processes may live on: what they still use stays counted until they end.
+    /// Its processes may live on: memory that they still use stays counted until they end.
     LivingOn,
 }
 
@@ -56,17 +56,17 @@ enum Order {
     Cancel { reply: oneshot::Sender<()> },
 }
 
-/// The handle of the thread. Whoever drops it without a word leaves the lease to expire.
+/// The handle of the thread. Dropping it without a release leaves the lease to expire.
 #[derive(Clone)]
 pub(super) struct Keeper {
     orders: mpsc::Sender<Order>,
 }
 
-/// What the thread has to tell.
+/// The events of the thread.
 pub(super) type Listener = news::UnboundedReceiver<News>;
 
 impl Keeper {
-    /// Goes where leases are kept and begins to ask.
+    /// Starts the thread, which opens the ledger and sends the request.
     pub(super) fn start(
         open: impl FnOnce() -> Result<Box<dyn Desk>, LeaseError> + Send + 'static,
     ) -> Result<(Self, Listener), LeaseError> {
@@ -80,29 +80,29 @@ impl Keeper {
                     lease.tell(News::Asks(lease.desk.describe()));
                     lease.run(&inbox);
                 }
-                // Nobody listens any more.
+                // The handle is gone, so there is no receiver.
                 Err(error) => drop(news.send(News::Failed(error))),
             })
             .map_err(|error| LeaseError::System("start the thread that keeps the lease", error))?;
         Ok((Self { orders }, listener))
     }
 
-    /// The gate.
+    /// Passes a process through the gate.
     pub(super) async fn attach(&self, pid: u32) -> Result<(), LeaseError> {
         let (reply, attached) = oneshot::channel();
         self.order(Order::Attach { pid, reply });
         attached.await.map_err(|_| LeaseError::Keeper)?
     }
 
-    /// Gives the memory back. Answers why some of it stays counted, if it does.
+    /// Releases the memory. Returns why some of it stays counted, if any does.
     pub(super) async fn release(&self, leaving: Leaving) -> Option<String> {
         let (reply, done) = oneshot::channel();
         self.order(Order::Release { leaving, reply });
-        // A thread that has ended keeps nothing alive: the lease expires, and is ended by whoever looks next.
+        // A thread that has ended renews no lease: the lease expires, and the next look at the ledger ends it.
         done.await.ok().flatten()
     }
 
-    /// Takes the request back.
+    /// Cancels the request.
     pub(super) async fn cancel(&self) {
         let (reply, done) = oneshot::channel();
         self.order(Order::Cancel { reply });
@@ -115,7 +115,7 @@ impl Keeper {
     }
 }
 
-/// What the thread owns.
+/// The state of the thread.
 struct Lease {
     desk: Box<dyn Desk>,
     news: news::UnboundedSender<News>,
@@ -142,7 +142,7 @@ impl Lease {
                     if let Err(error) = self.desk.cancel() {
                         tracing::debug!("the request could not be taken back: {}", chain(&error));
                     }
-                    // Nobody waits any more.
+                    // The caller is gone.
                     let _ = reply.send(());
                     return;
                 }
@@ -165,7 +165,7 @@ impl Lease {
         Ok(())
     }
 
-    /// An answer that was lost is asked for again: whoever was let through hears so as often as it asks.
+    /// Repeats the request while answers are lost: attaching a process twice has the same result.
     fn attach(&mut self, pid: u32) -> Result<(), LeaseError> {
         let deadline = Instant::now().later(ATTACH_LIMIT);
         loop {
@@ -192,7 +192,7 @@ impl Lease {
                     self.tell(News::Lost);
                 }
             }
-            // Nothing is known to be lost: the program goes on, and nothing new is begun.
+            // The lease is not known to be lost: the program continues, and no new lease is requested.
             Err(error) => {
                 if !std::mem::replace(&mut self.away, true) {
                     self.tell(News::Away(chain(&error)));
@@ -201,13 +201,13 @@ impl Lease {
         }
     }
 
-    /// Why some of it stays counted, if it does.
+    /// Releases the lease. Returns why some of its memory stays counted, if any does.
     fn release(&mut self, leaving: Leaving) -> Option<String> {
         if !self.held {
             return self.desk.cancel().err().map(|error| chain(&error));
         }
         let deadline = Instant::now().later(RELEASE_LIMIT);
-        // Nothing more is promised then: what is still in use is counted as it is seen.
+        // The smallest lease promises no memory; memory that is still in use is counted as measured.
         if leaving == Leaving::LivingOn
             && let Err(error) = self.desk.shrink()
         {
@@ -218,7 +218,7 @@ impl Lease {
             let why = match self.desk.release(for_good) {
                 Ok(Released::Free) => return None,
                 Ok(Released::Counted(why)) => why,
-                // It expires, and is ended by whoever looks next and finds its processes gone.
+                // The lease expires, and the next look that finds its processes gone ends it.
                 Err(error) if !error.is_outage() => return Some(chain(&error)),
                 Err(error) if Instant::now() > deadline => return Some(chain(&error)),
                 Err(error) => {
@@ -235,7 +235,7 @@ impl Lease {
     }
 
     fn tell(&self, news: News) {
-        // Nobody listens any more: the program is about to end.
+        // Without a receiver the program is about to end.
         let _ = self.news.send(news);
     }
 }

@@ -1,4 +1,4 @@
-//! Looking at the ledger: who holds and who waits.
+//! Reads the ledger: leases and queued requests.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -15,17 +15,17 @@ use super::http_desk::{Line, is};
 use super::whereabouts::Whereabouts;
 use crate::lease_http::{ForcedBody, LeaseBody, LeaseList, OneLease, ReleaseBody, ReleasedBody, WaiterBody};
 
-/// `watch` looks this often.
+/// The interval between looks of `watch`.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const ROUTE: &str = "/api/v1/leases";
 
-/// Where there is something to see.
+/// The source of the list.
 enum Window {
     Redis(Box<Holder>),
     Coordinator(Line),
 }
 
-/// What is printed: the API's list, and where it comes from.
+/// The printed list: the API's, and its source.
 #[derive(Serialize)]
 struct Shown<'a> {
     source: &'a str,
@@ -45,7 +45,7 @@ pub(super) fn show(lease: &str, whereabouts: &Whereabouts, json: bool) -> Result
     print(&window.describe(), &LeaseList { leases: vec![found], ..LeaseList::default() }, json)
 }
 
-/// Ends what nobody holds any more and whose processes are gone, and says why if this lease is not among it.
+/// Ends abandoned leases whose processes are gone. The error says why this lease is not among them.
 pub(super) fn release(lease: &str, whereabouts: &Whereabouts) -> Result<ExitCode, LeaseError> {
     match Window::open(whereabouts)? {
         Window::Redis(mut holder) => {
@@ -72,7 +72,7 @@ pub(super) fn release(lease: &str, whereabouts: &Whereabouts) -> Result<ExitCode
     }
 }
 
-/// Ends a lease whatever its processes do, and says what that means.
+/// Ends a lease whatever its processes do, and prints the consequences.
 pub(super) fn force(lease: &str, whereabouts: &Whereabouts) -> Result<ExitCode, LeaseError> {
     let warning = match Window::open(whereabouts)? {
         Window::Redis(mut holder) => {
@@ -161,7 +161,7 @@ fn still_held(lease: &LeaseBody) -> LeaseError {
     LeaseError::StillHeld(lease.id.to_string(), who)
 }
 
-/// Without what changes by itself.
+/// The list without fields that change by themselves.
 fn lasting(mut list: LeaseList) -> LeaseList {
     list.forced.iter_mut().for_each(|forced| forced.ago_ms = 0);
     for lease in &mut list.leases {
@@ -223,7 +223,7 @@ fn table(list: &LeaseList) -> String {
         let (label, by) = (forced.label.clone(), format!("by {}", forced.by));
         rows.push([forced.id.to_string(), label, state, "-".to_owned(), memory.join(", "), by]);
     }
-    // A cell stays within its line, whatever is in it.
+    // A cell stays within its line, whatever text it has.
     let rows: Vec<_> = rows.into_iter().map(|row| row.map(|cell| printable(&cell).into_owned())).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..6).map(width).collect();
@@ -235,7 +235,7 @@ fn table(list: &LeaseList) -> String {
     rows.iter().map(line).collect()
 }
 
-/// What a waiter wants, for people.
+/// The memory that a queued request needs, for people.
 fn wish(waiter: &WaiterBody) -> String {
     if let Some(parts) = &waiter.parts {
         let parts: Vec<String> = parts.iter().map(|part| format!("{} on {}", part.memory, part.device)).collect();

@@ -1,6 +1,6 @@
-//! `model-boss lease`: a program that runs with leased memory, the same for programs in other languages, and a look at
-//! who holds and waits. Speaks with the ledger in Redis directly where one is named, so that it works whether a
-//! coordinator runs or not, and else with a coordinator. Decides nothing: the rules do.
+//! `model-boss lease`: runs programs with leased memory, serves leases to programs in other languages, and lists leases
+//! and queued requests. Uses the ledger in Redis directly where one is named, so that no coordinator has to run;
+//! otherwise a coordinator. The rules of leases are decided in `model-boss-lease`.
 
 mod args;
 mod desk;
@@ -29,7 +29,7 @@ pub use error::LeaseError;
 pub enum LeaseCommand {
     /// Run a program once the memory it needs is leased, and give it back when the program ends.
     Run(Box<RunArgs>),
-    /// Who holds leases.
+    /// List the leases.
     List(LookArgs),
     /// One lease.
     Show {
@@ -50,16 +50,17 @@ pub enum LeaseCommand {
         #[command(flatten)]
         place: Place,
     },
-    /// Leases for a program in another language: JSON lines in and out, see docs/leases.md. Ends with its standard input.
+    /// Leases for a program in another language: JSON lines in and out, see docs/leases.md. Ends with its standard
+    /// input.
     Hold(Place),
-    /// Who holds and who waits, printed again whenever it changes, until Ctrl-C.
+    /// List leases and queued requests, again whenever they change, until Ctrl-C.
     Watch(LookArgs),
-    /// What `run` starts behind its guards: waits at the gate, then becomes the program.
+    /// The gate, which `run` starts behind its guards: waits, then becomes the program.
     #[command(hide = true)]
     Gate(gate::GateArgs),
 }
 
-/// Does what the command says; `run` passes on the exit code of its program. `url` is where a coordinator would be.
+/// Runs the command; `run` returns the exit code of its program. The coordinator's address is `url`.
 pub fn run(command: LeaseCommand, url: &str) -> Result<ExitCode, LeaseError> {
     match command {
         LeaseCommand::Run(args) => job::run(&args, &args.place.whereabouts(url)?),

@@ -1,4 +1,4 @@
-//! Opening the desk of a coordinator or of Redis.
+//! Opens the desk of a coordinator or of Redis.
 
 use std::io;
 
@@ -11,12 +11,12 @@ use super::http_desk::HttpDesk;
 use super::redis_desk::RedisDesk;
 use super::whereabouts::Whereabouts;
 
-/// Goes where leases are kept. `request` tells this request from the others of this process.
+/// Opens the ledger; `request` distinguishes the requests of this process.
 pub(super) fn open(whereabouts: &Whereabouts, wanted: Wanted, request: &str) -> Result<Box<dyn Desk>, LeaseError> {
     let owner = Owner::new(this_process()?, wanted.label.clone(), OwnerKind::Job).of_user(Some(getuid().as_raw()));
     let process = &owner.process;
     let namespace: String = process.pid_ns.chars().filter(char::is_ascii_digit).collect();
-    // Whoever knows the name of a request could ask for the answer to it.
+    // The request's id must be secret, because the answer to a known id could be fetched by others.
     let secret = getrandom::u64().map_err(|error| LeaseError::System("draw a name", io::Error::other(error)))?;
     let request_id = format!("job-{namespace}-{}-{}-{request}-{secret:016x}", process.pid, process.start_time);
     Ok(match whereabouts {

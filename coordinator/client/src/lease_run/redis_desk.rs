@@ -1,4 +1,4 @@
-//! Leases at the ledger in Redis. Looks at the devices itself, so that it works with no coordinator running.
+//! Leases at the ledger in Redis. Samples the devices itself, so that no coordinator has to run.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,9 +15,9 @@ use model_boss_protocol::{ByteCount, DeviceId};
 use super::desk::{Answer, Desk, Granted, GrantedPart, Kept, Released, Revoked, Wanted, asked};
 use super::error::LeaseError;
 
-/// A driver that needs longer for one sample is not waited for.
+/// The longest wait for a sample of the devices.
 const SAMPLE_LIMIT: Duration = Duration::from_millis(500);
-/// As small as a promise can be.
+/// The smallest possible lease.
 const LEAST: ByteCount = ByteCount(1);
 
 pub(super) struct RedisDesk {
@@ -71,17 +71,18 @@ impl RedisDesk {
         Ok(AcquireRequest { wish, mode, yielding, ..request })
     }
 
-    /// Ends the leases whose processes are gone. Says whether there were any.
+    /// Ends the leases whose processes are gone. Returns whether there were any.
     fn settle(&mut self) -> Result<bool, StoreError> {
         let before = self.holder.leases().len();
-        // As far as they are of this user.
+        // Only processes of this user can be ended.
         end_leftovers_at_once(&self.holder.settle()?);
         Ok(self.holder.leases().len() < before)
     }
 
-    /// Looks at every device and writes it down.
+    /// Samples every device and writes the figures to the ledger.
     fn look(&mut self) -> Result<(), StoreError> {
-        // What others hold is theirs too: it would be counted twice, as their promise and as foreign use.
+        // Processes of other holders are passed along as well: their memory would be counted twice, as promised and as
+        // foreign.
         let mut pids = self.holder.leased_processes();
         pids.extend(self.attached.iter().map(|process| process.pid));
         self.samples = self.probes.sample(&pids, SAMPLE_LIMIT);
@@ -93,7 +94,7 @@ impl RedisDesk {
             };
             let Some(capacity) = sample.capacity else { continue };
             let (device, reserve) = (sample.device.clone(), sample.reserve);
-            // A coordinator that runs says what others use there; without one the driver's free memory decides alone.
+            // A running coordinator reports foreign memory; without one, the driver's free memory alone decides.
             let accounting = if sample.told_apart {
                 Accounting::PerProcess
             } else {
@@ -128,7 +129,7 @@ impl Desk for RedisDesk {
     fn ask(&mut self) -> Result<Answer, LeaseError> {
         self.look()?;
         let mut acquired = self.holder.acquire(self.request()?)?;
-        // Without a coordinator nobody else would find out that a holder has died: those who wait for its memory do.
+        // Without a coordinator, no other process notices a dead holder: the queued requests must.
         if matches!(acquired, Acquired::Wait { .. }) && self.settle()? {
             self.look()?;
             acquired = self.holder.acquire(self.request()?)?;
@@ -156,7 +157,7 @@ impl Desk for RedisDesk {
     fn attach(&mut self, pid: u32) -> Result<(), LeaseError> {
         let attached = process(pid)?;
         let answer = self.holder.attach(&self.handle()?, pid);
-        // Where the answer is lost the ledger may have let it through.
+        // Where the answer is lost, the ledger may have recorded the process.
         if answer.as_ref().err().is_none_or(StoreError::is_outage) {
             self.attached.retain(|known| *known != attached);
             self.attached.push(attached);
@@ -166,7 +167,7 @@ impl Desk for RedisDesk {
 
     fn renew(&mut self) -> Result<Kept, LeaseError> {
         let renewed = self.holder.renew();
-        // Also without the store: what its processes use is known from here.
+        // The sample is useful even without the store: it shows the memory of this lease's processes.
         if let Err(error) = self.look() {
             tracing::debug!("the devices could not be written to the ledger: {error}");
         }
@@ -179,14 +180,14 @@ impl Desk for RedisDesk {
     fn shrink(&mut self) -> Result<(), LeaseError> {
         let handle = self.handle()?;
         let parts: Vec<_> = self.holder.parts(&handle).into_iter().map(|(device, _)| (device, LEAST)).collect();
-        // Down is always possible.
+        // Reducing a lease is always possible.
         self.holder.resize(&handle, &parts)?;
         Ok(())
     }
 
     fn release(&mut self, for_good: bool) -> Result<Released, LeaseError> {
         let handle = self.handle()?;
-        // Without the store the samples are there all the same.
+        // The sample is taken even if the store cannot be written.
         let _ = self.look();
         let alive = self.attached.iter().filter(|process| !is_gone(process)).count();
         let shown = self.samples.iter().flat_map(|s| &s.processes).any(|(pid, _)| self.own.contains(pid));
@@ -208,7 +209,7 @@ impl Desk for RedisDesk {
     }
 }
 
-/// The eyes on the host's memory and, where there is a driver, its GPUs.
+/// The probes of the host's memory and, where there is a driver, of its GPUs.
 fn probes() -> Vec<Box<dyn Probe>> {
     let mut probes: Vec<Box<dyn Probe>> = vec![Box::new(HostProbe::new(None, None))];
     probes.extend(NvidiaProbe::start().0.map(|nvidia| Box::new(nvidia) as Box<dyn Probe>));

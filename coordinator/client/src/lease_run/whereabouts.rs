@@ -10,8 +10,8 @@ use crate::Client;
 /// Where leases are kept: at the Redis server, if one is named, else at the coordinator that --url names.
 #[derive(Clone, Debug, Args)]
 pub struct Place {
-    /// The Redis server that keeps the ledger: redis://HOST:PORT, rediss:// for TLS, redis+sentinel://HOST,HOST/SERVICE.
-    /// Without one the coordinator is asked.
+    /// The Redis server that keeps the ledger: redis://HOST:PORT, rediss:// for TLS,
+    /// redis+sentinel://HOST,HOST/SERVICE. Without one the coordinator is asked.
     #[arg(long, value_name = "URL", env = "MODEL_BOSS_REDIS_URL", hide_env_values = true)]
     pub(super) redis: Option<String>,
     /// The folder of the host's locks, the same for every program that uses the ledger.
@@ -19,7 +19,7 @@ pub struct Place {
     pub(super) runtime_dir: Option<PathBuf>,
 }
 
-/// Where leases are kept.
+/// The ledger that a command uses.
 #[derive(Clone)]
 pub(super) enum Whereabouts {
     /// The ledger in Redis.
