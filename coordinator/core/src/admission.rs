@@ -1,18 +1,19 @@
-//! Whether a request that needs a cold start can be answered in its time (RC-13). Pure arithmetic on measured history.
+//! Admission by time: whether a request that needs a cold start can be answered before its deadline (RC-13). Pure
+//! arithmetic on measured history.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Answers remembered for each model.
+/// The number of answers remembered for each model.
 const ANSWERS: usize = 64;
 
-/// Loads remembered for each model.
+/// The number of loads remembered for each model.
 const LOADS: usize = 8;
 
-/// With fewer answers nothing is said about how long one takes.
+/// The fewest answers from which a time is estimated.
 const ENOUGH_ANSWERS: usize = 5;
 
-/// How long loads and answers of one model took lately.
+/// The durations of recent loads and answers of one model.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     loads: VecDeque<Duration>,
@@ -21,7 +22,7 @@ pub(crate) struct History {
     mean_answer: Duration,
 }
 
-/// What a cold start and an answer are expected to take.
+/// The expected times of a cold start and an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Estimate {
     pub(crate) load: Duration,
@@ -30,7 +31,7 @@ pub(crate) struct Estimate {
 }
 
 impl Estimate {
-    /// The whole, where an unknown answer counts as nothing: nobody is refused for what was never measured.
+    /// The sum, where an unknown answer time counts as zero: no request is refused for an unmeasured time.
     pub(crate) fn total(&self) -> Duration {
         self.load.saturating_add(self.answer.unwrap_or_default())
     }
@@ -47,7 +48,7 @@ impl History {
             if self.mean_answer.is_zero() { took } else { self.mean_answer.saturating_mul(7).saturating_add(took) / 8 };
     }
 
-    /// Zero while nothing was measured.
+    /// Zero until an answer was measured.
     pub(crate) fn mean_answer(&self) -> Duration {
         self.mean_answer
     }
@@ -62,7 +63,7 @@ impl History {
         if self.answers.len() < ENOUGH_ANSWERS { None } else { quantile(&self.answers, 95) }
     }
 
-    /// What a request has to expect whose model was being loaded for `loading_for`, or is not loaded at all. `None`: no
+    /// The estimate for a request whose model has been loading for `loading_for`, or is not loaded at all. `None`: no
     /// load was ever measured.
     pub(crate) fn cold_start(&self, loading_for: Option<Duration>) -> Option<Estimate> {
         let load = self.expected_load()?.saturating_sub(loading_for.unwrap_or_default());

@@ -1,10 +1,10 @@
-//! Maps whose keys are numbers that we hand out ourselves, one after another, or enums of such: nobody can choose them so
-//! that they collide, so they need no hashing that is proof against that.
+//! Hash maps with a fast hash. Their keys are numbers that the scheduler assigns in sequence, or enums of such
+//! numbers. No client can choose keys that collide, so the hash need not resist attacks.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Looked up by number.
+/// A map with keys assigned by the scheduler.
 pub(crate) type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
 
 /// Multiplicative hashing (Knuth, The Art of Computer Programming, 6.4).
@@ -14,7 +14,7 @@ pub(crate) struct NumberHasher(u64);
 impl NumberHasher {
     /// 2⁶⁴ divided by the golden ratio, made odd.
     const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
-    /// The product's best bits are its highest; a map takes its place from the lowest.
+    /// The product's highest bits are the most random, and a hash map takes the bucket from the lowest.
     const HIGHEST: u32 = 26;
 }
 
@@ -29,7 +29,7 @@ impl Hasher for NumberHasher {
         self.write_u64(u64::from(number));
     }
 
-    /// Which variant of an enum.
+    /// The discriminant of an enum.
     fn write_isize(&mut self, number: isize) {
         self.write_u64(number.unsigned_abs() as u64);
     }
@@ -43,7 +43,7 @@ impl Hasher for NumberHasher {
     }
 }
 
-/// The same for very many entries: in parts, so that no single insertion moves all of them to a larger table.
+/// A map for very many entries, split into parts, so that no single insertion moves all of them to a larger table.
 #[derive(Debug)]
 pub(crate) struct InParts<V> {
     parts: Vec<ByNumber<u64, V>>,
@@ -57,10 +57,10 @@ impl<V> Default for InParts<V> {
 }
 
 impl<V> InParts<V> {
-    /// A hundred thousand entries are 400 in each.
+    /// The number of parts: 100,000 entries are about 400 in each.
     const PARTS: u64 = 256;
 
-    /// Numbers in a row go to different parts.
+    /// Consecutive numbers go to different parts.
     const fn part(number: u64) -> usize {
         (number % Self::PARTS) as usize
     }
@@ -84,7 +84,7 @@ impl<V> InParts<V> {
         self.length
     }
 
-    /// All of them, in no order.
+    /// All values, in no order.
     pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
         self.parts.iter().flat_map(HashMap::values)
     }
@@ -97,7 +97,7 @@ mod tests {
 
     use super::*;
 
-    /// A map takes an entry's place from the lowest bits of its hash, and tells neighbours apart by the seven highest.
+    /// A hash map takes an entry's bucket from the lowest bits of its hash, and compares the seven highest first.
     #[test]
     fn numbers_in_a_row_get_places_far_apart() {
         let hasher = BuildHasherDefault::<NumberHasher>::default();

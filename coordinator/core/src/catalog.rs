@@ -1,4 +1,4 @@
-//! The models by name, and what the scheduler remembers about each. Knows no requests and no memory.
+//! The models by name, and the scheduler's state for each. Requests and memory are kept in other modules.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::{Index, IndexMut};
@@ -9,8 +9,8 @@ use crate::admission::History;
 use crate::failure::Failures;
 use crate::{EngineOptions, LayerOptions, ModelDescription, Moment, SizeEstimate};
 
-/// A model's place in the catalog. Used again for another model when this one is forgotten, which happens only while
-/// nothing of it waits, runs or is loaded.
+/// A model's index in the catalog. It is reused for another model after this one is forgotten, which happens only
+/// while the model is neither waited for, running nor loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ModelIndex(u32);
 
@@ -28,52 +28,53 @@ impl ModelIndex {
     }
 }
 
-/// A model and what is remembered about it.
+/// A model and its state in the scheduler.
 #[derive(Debug)]
 pub(crate) struct Model {
     pub(crate) description: ModelDescription,
-    /// Whether the newest catalog has it.
+    /// Whether the newest catalog lists it.
     pub(crate) listed: bool,
-    /// The number of its leave among all leaves: of those that left, the first are forgotten first.
+    /// The position of its departure among all departures: models that left first are forgotten first.
     left: u64,
-    /// When it was last wanted, loaded or named.
+    /// The moment of its last request, load or mention by path.
     pub(crate) used_at: Moment,
-    /// An operator's word over the manifest's pin.
+    /// An operator's pin or unpin, which overrides the manifest's.
     pub(crate) pinned: Option<bool>,
-    /// The slot that serves it, or will once it is loaded. One at most (RC-14).
+    /// The slot that serves it, or will once it is loaded. There is at most one (RC-14).
     pub(crate) serving: Option<SlotId>,
-    /// All its slots, those on their way out included.
+    /// All its slots, stopping ones included.
     pub(crate) slots: Vec<SlotId>,
     pub(crate) failures: Failures,
-    /// What its last load asked for beyond the manifest.
+    /// Options of its last load beyond the manifest.
     pub(crate) wish: LoadWish,
-    /// It is on its way out and comes back.
+    /// Set while the model stops in order to be loaded again.
     pub(crate) returns: Option<Return>,
-    /// When all others were sent away for another try of its load (MM-4).
+    /// The moment when all other models were evicted for a second try of its load (MM-4).
     pub(crate) second_try_at: Option<Moment>,
-    /// Loads in a row that ended because somebody else listened on the port.
+    /// Loads in a row that failed because another process listened on the port.
     pub(crate) port_clashes: u32,
-    /// The ledger's last refusal, until when it is respected.
+    /// The ledger's last refusal, and until when the lease is not asked for again.
     pub(crate) lease_refusal: Option<LeaseRefusal>,
-    /// How its worker last went away by itself.
+    /// The last exit of its worker that the scheduler did not order.
     pub(crate) last_exit: Option<String>,
-    /// How long its loads and answers took.
+    /// The durations of its loads and answers.
     pub(crate) history: History,
-    /// It stands for a provider elsewhere: no slot ever serves it, its requests go out as soon as their clients may.
+    /// Whether the entry is a cloud provider. No slot serves a provider: its requests are dispatched as soon as their
+    /// clients' limits allow.
     pub(crate) cloud: bool,
-    /// A provider that said when to come again is not asked before.
+    /// The pause that the provider asked for with its last error.
     pub(crate) rest: Option<Rest>,
 }
 
-/// Until when a provider wants to be left alone, and how it said so.
+/// The end of a provider's pause, and the error that began it.
 #[derive(Clone, Debug)]
 pub(crate) struct Rest {
     pub(crate) until: Moment,
     pub(crate) error: ApiError,
 }
 
-/// What a load asked for in place of the manifest's word. Holds until the model is unloaded, left idle or changed, or
-/// another load says otherwise.
+/// Options of a load in place of the manifest's. They hold until the model is unloaded, idle for its stay-warm time
+/// or changed, or until another load sets them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct LoadWish {
     pub(crate) device: Option<DeviceId>,
@@ -83,7 +84,7 @@ pub(crate) struct LoadWish {
     pub(crate) engine: EngineOptions,
 }
 
-/// A model left while idle, to be loaded again at once with all its layers where they live.
+/// Properties of a slot that was stopped while idle, for its reload with all layers resident.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Return {
     pub(crate) priority: Priority,
@@ -96,32 +97,32 @@ pub(crate) struct LeaseRefusal {
     pub(crate) until: Moment,
 }
 
-/// The models there are, and the last of those that left.
+/// The present models, and the last of those that left.
 #[derive(Debug, Default)]
 pub(crate) struct Catalog {
     models: Vec<Model>,
-    /// Places of models that were forgotten: what stands there is no model.
+    /// Indices of forgotten models, whose entries are unused.
     vacant: BTreeSet<ModelIndex>,
-    /// How often a model left.
+    /// The number of departures so far.
     leaves: u64,
-    /// Looked up by name; iterated only where the result is sorted.
+    /// Indices by name; iterated only where the result is sorted.
     ids: HashMap<ModelId, ModelIndex>,
     aliases: HashMap<ModelId, ModelIndex>,
-    /// Providers elsewhere. Looked up by name, never iterated.
+    /// Entries of cloud providers by name, never iterated.
     providers: HashMap<String, ModelIndex>,
 }
 
-/// What a new catalog changed.
+/// The differences that a new catalog makes.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct CatalogChange {
-    /// Models whose revision is another one, or that are back.
+    /// Models with a new revision, and models that are listed again.
     pub(crate) changed: Vec<ModelIndex>,
-    /// Models that are gone.
+    /// Models that are not listed any more.
     pub(crate) removed: Vec<ModelIndex>,
 }
 
 impl Catalog {
-    /// Takes a new full list. Indices of known models stay.
+    /// Replaces the list of models. Indices of known models stay the same.
     pub(crate) fn replace(&mut self, descriptions: Vec<ModelDescription>, now: Moment) -> CatalogChange {
         let mut change = CatalogChange::default();
         let mut listed = BTreeSet::new();
@@ -160,14 +161,14 @@ impl Catalog {
         for index in listed {
             self[index].listed = true;
             for alias in self[index].description.aliases.clone() {
-                // The first model that claims an alias has it; the reader of manifests reports the clash.
+                // The first model that claims an alias gets it; the reader of manifests reports the conflict.
                 self.aliases.entry(alias).or_insert(index);
             }
         }
         change
     }
 
-    /// Takes a model off the list. It is remembered until it is forgotten.
+    /// Removes a model from the list. Its state is kept until the model is forgotten.
     pub(crate) fn leave(&mut self, index: ModelIndex) {
         self.leaves += 1;
         let left = self.leaves;
@@ -176,7 +177,7 @@ impl Catalog {
         self.aliases.retain(|_, of| *of != index);
     }
 
-    /// The models that left and are more than are to be kept, the first that left first.
+    /// The models that left, first departure first, without the last `kept`.
     pub(crate) fn left_beyond(&self, kept: usize) -> Vec<ModelIndex> {
         let mut left: Vec<(u64, ModelIndex)> =
             self.iter().filter(|(_, model)| !model.listed).map(|(index, model)| (model.left, index)).collect();
@@ -185,7 +186,8 @@ impl Catalog {
         left.into_iter().map(|(_, index)| index).collect()
     }
 
-    /// Forgets a model that left and of which nothing is in use; its place is another's next. Gives back its slots.
+    /// Forgets a model that left and of which nothing is in use. Its index is free for another model. Returns its
+    /// slots.
     pub(crate) fn forget(&mut self, index: ModelIndex) -> Vec<SlotId> {
         let nothing = Model { listed: false, ..Model::new(ModelDescription::of_provider("")) };
         let forgotten = std::mem::replace(&mut self[index], nothing);
@@ -194,7 +196,7 @@ impl Catalog {
         forgotten.slots
     }
 
-    /// Places there are, in use or not.
+    /// The number of entries, in use or not.
     #[cfg(test)]
     pub(crate) fn places(&self) -> usize {
         self.models.len()
@@ -215,7 +217,7 @@ impl Catalog {
         self.ids.get(name).filter(listed).or_else(|| self.aliases.get(name)).copied()
     }
 
-    /// The entry that stands for a provider, made when it is new. Providers come from the configuration: they are few.
+    /// The entry of a provider, created on first use. Providers come from the configuration, so they are few.
     pub(crate) fn provider(&mut self, name: &str) -> ModelIndex {
         if let Some(&index) = self.providers.get(name) {
             return index;
@@ -225,12 +227,12 @@ impl Catalog {
         index
     }
 
-    /// What is remembered about a provider, if anything was ever sent there.
+    /// The state of a provider; `None` before the first request to it.
     pub(crate) fn known_provider(&self, name: &str) -> Option<&Model> {
         self.provider_entry(name).map(|index| &self[index])
     }
 
-    /// The entry of a provider, if anything was ever sent there.
+    /// The entry of a provider; `None` before the first request to it.
     pub(crate) fn provider_entry(&self, name: &str) -> Option<ModelIndex> {
         self.providers.get(name).copied()
     }
@@ -245,7 +247,7 @@ impl Catalog {
         places.filter(|(index, _)| !self.vacant.contains(index))
     }
 
-    /// At most three known names that look like `name`, the nearest first.
+    /// At most three known names similar to `name`, the nearest first.
     pub(crate) fn close_names(&self, name: &str) -> Vec<&str> {
         let wanted = name.to_lowercase();
         let mut left = CELLS_COMPARED;
@@ -302,18 +304,19 @@ impl Model {
         &self.description.id
     }
 
-    /// Never evicted, never unloaded for idleness (RC-19).
+    /// A pinned model is never evicted, nor unloaded when idle (RC-19).
     pub(crate) fn is_pinned(&self) -> bool {
         self.pinned.unwrap_or(self.description.pin)
     }
 
-    /// Requests it works on at once; a manifest's zero is one.
+    /// The number of concurrent requests, at least one; a manifest's zero counts as one.
     pub(crate) fn max_concurrent(&self) -> usize {
         self.description.max_concurrent.max(1) as usize
     }
 }
 
-/// How far two names are apart, if near enough to be a slip: one inside the other, or few edits.
+/// The distance of two names that are near enough to be a typing error: one contains the other, or few edits separate
+/// them.
 fn likeness(wanted: &str, known: &str, left: &mut usize) -> Option<usize> {
     if wanted.len() > LONGEST_COMPARED || known.len() > LONGEST_COMPARED || wanted.is_empty() {
         return None;
@@ -326,20 +329,20 @@ fn likeness(wanted: &str, known: &str, left: &mut usize) -> Option<usize> {
     if apart > allowed {
         return None;
     }
-    // A hint is not worth more than so much of everybody's time.
+    // A hint must not delay other requests: its cost is bounded.
     *left = left.checked_sub(wanted.len() * known.len())?;
     let distance = edit_distance(wanted.as_bytes(), known.as_bytes());
     (distance <= allowed).then_some(distance)
 }
 
-/// Longer names are not compared,
+/// Longer names are not compared for a hint.
 const LONGEST_COMPARED: usize = 64;
-/// nor more of them than this for one hint,
+/// The number of names compared for one hint.
 const NAMES_COMPARED: usize = 512;
-/// nor more cells of the tables for it.
+/// The number of table cells computed for one hint.
 const CELLS_COMPARED: usize = 50_000;
 
-/// Levenshtein's distance by one row of the table.
+/// The Levenshtein distance, computed with one row of the table.
 fn edit_distance(a: &[u8], b: &[u8]) -> usize {
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.iter().enumerate() {
@@ -365,11 +368,11 @@ mod tests {
         let models =
             (0..20_000).map(|n| model(&format!("{}-{n:05}", "qwen-something-rather-long-indeed".repeat(3)), 1));
         catalog.replace([model("guide", 1)].into_iter().chain(models).collect(), Moment::START);
-        // Cells are counted, so this says how much was compared, not how fast.
+        // The limit counts cells of the tables, so the test does not depend on speed.
         assert_eq!(catalog.close_names("giude"), ["guide"]);
         assert!(catalog.close_names(&"x".repeat(60)).is_empty());
         assert!(catalog.close_names(&"x".repeat(1 << 20)).is_empty());
-        // Names of the same length are the dear ones: one that stands behind thousands of them is not reached.
+        // Names of the same length are the expensive ones: a match behind thousands of them is not reached.
         let alike = (0..20_000).map(|n| model(&format!("{}{n:05}", "q".repeat(55)), 1));
         catalog.replace(alike.chain([model(&"z".repeat(60), 1)]).collect(), Moment::START);
         assert!(catalog.close_names(&("z".repeat(59) + "y")).is_empty());

@@ -1,4 +1,4 @@
-//! What the scheduler decided lately and why. A ring in memory; knows nothing of how decisions come about.
+//! The scheduler's recent decisions and their reasons, in a ring in memory. Other modules record into it.
 
 use std::collections::VecDeque;
 
@@ -10,17 +10,17 @@ use crate::Moment;
 /// One decision with its reasons.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Decision {
-    /// Counts up from 1 and never repeats in one process.
+    /// A number that counts up from 1 and never repeats in one process.
     pub seq: u64,
-    /// When.
+    /// The moment of the decision.
     pub at: Moment,
-    /// What was decided.
+    /// The kind of decision.
     pub what: Verdict,
-    /// About which model.
+    /// The model that the decision is about.
     pub model: ModelId,
-    /// For which request, when there was one.
+    /// The request that it was made for, if there was one.
     pub request: Option<RequestId>,
-    /// Why, in short sentences for people.
+    /// The reasons, in short sentences for people.
     pub reasons: Vec<String>,
 }
 
@@ -30,29 +30,29 @@ pub struct Decision {
 pub enum Verdict {
     /// A load begins.
     Load,
-    /// A load ended well.
+    /// A load succeeded.
     Ready,
-    /// A slot is taken for another model, at once.
+    /// An idle slot is evicted for another model.
     Evict,
-    /// A slot ends its requests and is then taken for another model.
+    /// A busy slot finishes its requests and is then evicted for another model.
     Drain,
-    /// A drain was called off.
+    /// A drain was cancelled.
     Keep,
-    /// A slot leaves for another reason than another model.
+    /// A slot is stopped for another reason than another model.
     Unload,
-    /// A model serves from another place now (DM-5, RC-29).
+    /// A model serves from another device now, or with another context (DM-5, RC-29).
     Move,
-    /// It does not, and stays where it was.
+    /// A move failed, and the first copy serves on.
     MoveFailed,
-    /// A worker went away by itself.
+    /// A worker exited without an order.
     Crash,
-    /// The ledger did not give the memory.
+    /// The ledger refused a lease.
     LeaseRefused,
-    /// Holders of other leases were asked to make way for a model.
+    /// Holders of other leases were asked to release memory for a model.
     Revoke,
     /// Requests for a model were refused.
     Refuse,
-    /// A request went to another rung of its ladder than the first (TR-2).
+    /// A request was assigned to another rung of its ladder than the first (TR-2).
     Rung,
 }
 
@@ -88,7 +88,7 @@ impl Decisions {
         self.ring.push_back(Decision { seq, at, what, model: model.clone(), request, reasons });
     }
 
-    /// Keeps so many from now on.
+    /// Sets the number of decisions kept.
     pub(crate) fn keep(&mut self, kept: usize) {
         self.kept = kept;
         while self.ring.len() > kept {

@@ -1,5 +1,6 @@
-//! The memory of each device as the scheduler accounts for it: observed, minus reserve and foreign use, minus every slot
-//! that is not idle (counted until its bytes are shown back). Knows no rights and no order.
+//! The memory of each device as the scheduler accounts for it. It is the observed capacity minus the reserve, foreign
+//! use and all slots that are not idle. A slot counts until its bytes are observed to be free again. Rules of
+//! eviction and order are in other modules.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,40 +10,42 @@ use model_boss_protocol::{ByteCount, DeviceId, Priority, RequestId, SlotId};
 use crate::foreign::ForeignUse;
 use crate::{DeviceObservation, Moment};
 
-/// One device.
+/// A device, with its memory and its slots.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) observation: DeviceObservation,
     foreign: ForeignUse,
     charged: ByteCount,
-    /// What leases of other holders count for here.
+    /// The bytes that leases of other holders count for on this device.
     leased: ByteCount,
-    /// Slots with bytes here.
+    /// Slots with bytes on this device.
     pub(crate) slots: BTreeSet<SlotId>,
-    /// The slot that is loading here: loads happen one after another (MM-7).
+    /// The slot that is loading onto this device: loads happen one after another (MM-7).
     pub(crate) loading: Option<SlotId>,
-    /// An operator wants it for something else (RC-30).
+    /// An operator closed it to models (RC-30).
     pub(crate) closed: bool,
-    /// The slot that became ready here last.
+    /// The slot that last became ready on this device.
     pub(crate) newest: Option<SlotId>,
-    /// Since when its driver does not list it.
+    /// The moment since which its driver does not list it.
     pub(crate) lost: Option<Moment>,
-    /// It was gone for so long that nobody waits for it any more.
+    /// Whether it was lost for so long that requests bound to it are refused.
     pub(crate) given_up: bool,
 }
 
-/// Room being made for a model: it has the next turn on its devices, and what is free now is not given away beneath it.
+/// Room being made for a model. It reserves the next turn on its devices, and bytes that are free already are not
+/// given to others.
 #[derive(Clone, Debug)]
 pub(crate) struct Claim {
-    /// The request whose right it is; without it the claim ends.
+    /// The request whose right the claim rests on; without it the claim ends.
     pub(crate) asker: RequestId,
-    /// A request more important than this may take the turn, and one for a draining victim keeps the victim.
+    /// A request more important than this may take the turn. One that needs a draining victim keeps that victim
+    /// loaded.
     pub(crate) standing: Priority,
-    /// Where it will be loaded.
+    /// The site where the model will be loaded.
     pub(crate) site: Vec<DeviceId>,
-    /// What it will take on each device of the site.
+    /// The bytes it will take on each device of the site.
     pub(crate) takes: Vec<i128>,
-    /// Those that leave for it or are waited for, wherever they are.
+    /// Slots evicted or waited for, on any device.
     pub(crate) victims: Vec<SlotId>,
 }
 
@@ -53,45 +56,45 @@ pub(crate) struct Devices {
 }
 
 impl Device {
-    /// Whether models may be placed here, as far as the device itself goes.
+    /// Whether models may be placed here, as far as the device itself is concerned.
     pub(crate) fn is_open(&self) -> bool {
         !self.closed && self.lost.is_none()
     }
 
-    /// What models may use in all; `None` while unknown.
+    /// The memory for all models together; `None` while unknown.
     pub(crate) fn ceiling(&self) -> Option<ByteCount> {
         Some(self.observation.capacity? - self.observation.reserve)
     }
 
-    /// What is left after foreign use, leases of others and everything charged; negative when others took what was promised. `None` while
-    /// anything about it is unknown: unknown is never zero (RC-21).
+    /// The bytes left after foreign use, leases of others and all charges; negative when others took promised memory.
+    /// `None` while any of these is unknown: unknown is never zero (RC-21).
     pub(crate) fn balance(&self) -> Option<i128> {
         Some(self.room_for_models()? - i128::from(self.charged.0))
     }
 
-    /// What would be left if no slot held anything.
+    /// The balance if no slot held memory.
     pub(crate) fn room_for_models(&self) -> Option<i128> {
         let others = i128::from(self.observation.foreign?.0) + i128::from(self.leased.0);
         Some(i128::from(self.ceiling()?.0) - others)
     }
 
-    /// The same after the least that other programs used at any moment of the window: what comes and goes may leave again.
+    /// The room for models after the least foreign use within the window: use that comes and goes may end again.
     pub(crate) fn lasting_room(&self, now: Moment, window: Duration) -> Option<i128> {
         self.room_beside(self.foreign.least(now, window))
     }
 
-    /// The same after the most that they used.
+    /// The room for models after the most foreign use within the window.
     pub(crate) fn sure_room(&self, now: Moment, window: Duration) -> Option<i128> {
         self.room_beside(self.foreign.most(now, window))
     }
 
     fn room_beside(&self, foreign: Option<ByteCount>) -> Option<i128> {
-        // Unknown now is unknown.
+        // While the present use is unknown, so is the room.
         self.observation.foreign?;
         Some(i128::from(self.ceiling()?.0) - i128::from(foreign?.0) - i128::from(self.leased.0))
     }
 
-    /// [`Self::balance`] as people see it.
+    /// [`Self::balance`] for people, with zero in place of a negative value.
     pub(crate) fn free(&self) -> Option<ByteCount> {
         self.balance().map(|bytes| ByteCount(u64::try_from(bytes).unwrap_or(0)))
     }
@@ -106,7 +109,8 @@ impl Device {
 }
 
 impl Devices {
-    /// Takes what a probe saw; says whether it differs from before. What other programs used is remembered for the window.
+    /// Stores a probe's observation; returns whether it differs from the last. Foreign use is remembered for the
+    /// window.
     pub(crate) fn observe(&mut self, observation: DeviceObservation, now: Moment, window: Duration) -> bool {
         if let Some(device) = self.devices.get_mut(&observation.device) {
             device.foreign.saw(now, observation.foreign, window);
@@ -139,7 +143,7 @@ impl Devices {
         }
     }
 
-    /// Counts what other holders have; says whether it differs from before.
+    /// Sets the bytes that other holders' leases count for; returns whether they changed.
     pub(crate) fn lease_out(&mut self, held: impl Fn(&DeviceId) -> ByteCount) -> bool {
         let mut changed = false;
         for (name, device) in &mut self.devices {
@@ -149,7 +153,7 @@ impl Devices {
         changed
     }
 
-    /// Counts a filling's bytes until [`Self::discharge`].
+    /// Charges a slot's bytes until [`Self::discharge`].
     pub(crate) fn charge(&mut self, slot: SlotId, parts: &[(DeviceId, ByteCount)]) {
         for (name, bytes) in parts {
             if let Some(device) = self.devices.get_mut(name) {
@@ -160,14 +164,14 @@ impl Devices {
         }
     }
 
-    /// A slot was seen to hold more than was counted; counts that from now on.
+    /// Charges more bytes for a slot that was seen to hold more than was charged.
     pub(crate) fn raise(&mut self, device: &DeviceId, more: ByteCount) {
         if let Some(device) = self.devices.get_mut(device) {
             device.charged = device.charged + more;
         }
     }
 
-    /// The bytes are back.
+    /// Removes the charge: the bytes are free again.
     pub(crate) fn discharge(&mut self, slot: SlotId, parts: &[(DeviceId, ByteCount)]) {
         self.end_turn(slot, parts);
         for (name, bytes) in parts {
@@ -179,7 +183,7 @@ impl Devices {
         }
     }
 
-    /// The slot is not loading any more.
+    /// Ends the turn of a slot that is not loading any more.
     pub(crate) fn end_turn(&mut self, slot: SlotId, parts: &[(DeviceId, ByteCount)]) {
         for (name, _) in parts {
             if let Some(device) = self.devices.get_mut(name)

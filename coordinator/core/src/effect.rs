@@ -11,45 +11,45 @@ use crate::{EngineOptions, Footprint, RungChoice};
 pub enum Effect {
     /// Reserve bytes in the ledger; answer with `LeaseGranted` or `LeaseRefused`.
     AcquireLease {
-        /// For which slot.
+        /// The slot that the bytes are for.
         slot: SlotId,
-        /// Which filling of it.
+        /// The slot's generation.
         generation: Generation,
-        /// For which model.
+        /// The model that the bytes are for.
         model: ModelId,
-        /// How much on which device. Never `auto`.
+        /// The bytes by device. Never `auto`.
         parts: Vec<(DeviceId, ByteCount)>,
-        /// The importance of whoever caused the load.
+        /// The priority of the request that caused the load.
         priority: Priority,
-        /// Whether somebody more important may ask for them back.
+        /// Whether a more important request may preempt the lease.
         yields: bool,
     },
     /// Take or keep a place in the ledger's queue for a model, before room is made for it. Later requests then do not
     /// take what becomes free. The `AcquireLease` of the model takes the place with it.
     AwaitLease {
-        /// For which model.
+        /// The model that takes the place.
         model: ModelId,
-        /// How much on which device.
+        /// The bytes by device.
         parts: Vec<(DeviceId, ByteCount)>,
-        /// The importance of who asks.
+        /// The priority of the waiting request.
         priority: Priority,
-        /// Ask less important holders that allow it to give memory back.
+        /// Whether less important holders that allow it are asked to release memory.
         preempt: bool,
     },
     /// Leave the ledger's queue.
     ForgoLease {
-        /// Which model.
+        /// The model that gives up its place.
         model: ModelId,
     },
     /// Start the worker behind its gate; answer with `WorkerStarted`, then `WorkerReady` or `WorkerExited`.
     Spawn {
-        /// For which slot.
+        /// The slot to fill.
         slot: SlotId,
-        /// Which filling of it.
+        /// The slot's generation.
         generation: Generation,
-        /// Which model.
+        /// The model to load.
         model: ModelId,
-        /// Where, and how much on each device. Never `auto`; more than one device is a split (RC-22).
+        /// The bytes by device. Never `auto`; more than one device is a split (RC-22).
         parts: Vec<(DeviceId, ByteCount)>,
         /// The context to serve, when a load asked for another one than the manifest's.
         context: Option<u64>,
@@ -60,70 +60,69 @@ pub enum Effect {
     },
     /// End the worker: SIGTERM, grace, SIGKILL, wait; answer with `WorkerExited`.
     Stop {
-        /// Which slot.
+        /// The slot of the worker.
         slot: SlotId,
-        /// Which filling of it.
+        /// The slot's generation.
         generation: Generation,
     },
-    /// Give the bytes back, with the evidence that the processes are gone; answer with `LeaseReleased`.
+    /// Release the lease, with the evidence that the processes are gone; answer with `LeaseReleased`.
     ReleaseLease {
-        /// Of which slot.
+        /// The slot whose bytes are released.
         slot: SlotId,
-        /// Which filling of it.
+        /// The slot's generation.
         generation: Generation,
     },
     /// Send the request to this worker now; answer with `Finished`.
     Dispatch {
-        /// Which request.
+        /// The request to send.
         request: RequestId,
-        /// To which slot.
+        /// The slot that serves it.
         slot: SlotId,
-        /// Which filling of it.
+        /// The slot's generation.
         generation: Generation,
-        /// How important it is, after the limits of its client.
+        /// Its priority, after the limits of its client.
         priority: Priority,
-        /// How long it waited in the queue.
+        /// The time it waited in the queue.
         queued: Duration,
-        /// How much of that was a load it caused or shared.
+        /// The part of that time in which a load it caused or shared was running.
         loading: Duration,
-        /// Which rung of its ladder that is, and why.
+        /// The rung of its ladder that was chosen, and why.
         rung: RungChoice,
     },
-    /// Send the request to this provider now; answer with `Finished` or `RungFailed`.
+    /// Send the request to this cloud provider now; answer with `Finished` or `RungFailed`.
     DispatchCloud {
-        /// Which request.
+        /// The request to send.
         request: RequestId,
-        /// Which provider.
+        /// The provider's name.
         provider: String,
-        /// Which of its models.
+        /// The name of the provider's model.
         model: String,
-        /// How long it waited in the queue.
+        /// The time it waited in the queue.
         queued: Duration,
-        /// Which rung of its ladder that is, and why.
+        /// The rung of its ladder that was chosen, and why.
         rung: RungChoice,
     },
-    /// A model that a client named by its path is not used any more, and leaves the catalog unless it was named again.
+    /// Remove a model that a client named by its path and that is unused, unless it was named again since.
     ForgetModel {
-        /// Its name.
+        /// The model's name.
         model: ModelId,
-        /// How often it had been named ([`ModelDescription::named`](crate::ModelDescription::named)).
+        /// The number of times it had been named ([`ModelDescription::named`](crate::ModelDescription::named)).
         named: u64,
     },
-    /// A footprint was learned, and is kept for the next start of the process
-    /// ([`Event::Footprints`](crate::Event::Footprints)).
+    /// Store a learned footprint for the next start of the process ([`Event::Footprints`](crate::Event::Footprints)).
     Learned(Footprint),
-    /// The operator's order is done.
+    /// The operator's order was carried out.
     Done {
-        /// Which caller.
+        /// The caller's id.
         request: RequestId,
     },
-    /// The final answer of this request is this error.
+    /// Answer this request with an error, as its final answer.
     Refuse {
-        /// Which request.
+        /// The request to refuse.
         request: RequestId,
         /// The error that the client gets.
         error: ApiError,
     },
-    /// Everything is stopped and released after `Drain`: the process may end.
+    /// After `Drain`, all workers are stopped and their leases released: the process may end.
     Drained,
 }

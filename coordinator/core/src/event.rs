@@ -1,5 +1,5 @@
-//! What happens to the scheduler, and what it wants done. With [`Order`](crate::Order) these enums are the whole contract
-//! between the core, which decides, and the shell, which acts.
+//! Events that the scheduler is informed of. With [`Order`](crate::Order) and [`Effect`](crate::Effect) they are the
+//! whole contract between the core, which decides, and the shell, which acts.
 
 use std::time::Duration;
 
@@ -10,207 +10,210 @@ use serde::Serialize;
 
 use crate::{Footprint, Ladder, LedgerState, ModelDescription, Moment, OtherLease, OtherRequest, Settings};
 
-/// News for the scheduler. News about a slot carries the generation it is about; older generations are ignored.
+/// An event for the scheduler. An event about a slot carries the generation it is about; events of older generations
+/// are ignored.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// The manifests were read, or read again: the full list of models.
     Catalog(Vec<ModelDescription>),
-    /// What a device has, as its probe sees it now.
+    /// A probe observed a device.
     DeviceObserved(DeviceObservation),
-    /// The client of a request went away. Ends the request at every stage: one that waits leaves the queue, one that was
-    /// dispatched gives its place back, of one that ended nothing is left to change. Nothing else has to follow.
+    /// The client of a request disconnected. This ends the request at every stage: a waiting one leaves the queue, a
+    /// dispatched one gives its place back. If the request has ended already, nothing changes. No other event has to
+    /// follow.
     Cancel(RequestId),
     /// A request ended. Every outcome but [`Outcome::LostBeforeAnswer`] is its end at every stage, as `Cancel` is.
     Finished {
-        /// Which request.
+        /// The request that ended.
         request: RequestId,
-        /// How it ended.
+        /// Its outcome.
         outcome: Outcome,
-        /// Tokens of prompt and answer, when the answer said so.
+        /// Tokens of prompt and answer, when the answer reported them.
         tokens: Option<u64>,
     },
-    /// What a dispatched request was sent to cannot answer it, and no byte was sent on. It goes to the next rung of its
-    /// ladder; without one, `error` is its final answer. Answered with `Dispatch`, `DispatchCloud` or `Refuse`.
+    /// The target of a dispatched request cannot answer it, and no byte was sent to the client. The request goes to
+    /// the next rung of its ladder; without one, `error` is its final answer. Answered with `Dispatch`,
+    /// `DispatchCloud` or `Refuse`.
     RungFailed {
-        /// Which request.
+        /// The request that was dispatched.
         request: RequestId,
-        /// What the client is told when nothing else can answer.
+        /// The error for its client if no other rung can answer.
         error: ApiError,
     },
     /// The settings were changed while the process runs.
     Settings(Box<Settings>),
-    /// Whether memory can be leased changed.
+    /// The ledger became available or unavailable.
     Ledger(LedgerState),
-    /// What other holders have and want in the ledger changed.
+    /// Leases or requests of other holders changed in the ledger.
     Others {
         /// Their leases.
         leases: Vec<OtherLease>,
-        /// Their requests that wait, first come first.
+        /// Their waiting requests, in the order of arrival.
         requests: Vec<OtherRequest>,
     },
-    /// Somebody more important asks for the bytes of this slot. Told again at every heartbeat while it is so.
+    /// A more important request revokes the lease of this slot. Repeated at each heartbeat while that holds.
     LeaseRevoked {
-        /// Which slot.
+        /// The slot with the lease.
         slot: SlotId,
-        /// Which filling of it.
+        /// The slot's generation.
         generation: Generation,
-        /// Who asks, for people.
+        /// The label of the request, for people.
         by: String,
-        /// How important that is.
+        /// The request's priority.
         priority: Priority,
-        /// How long there still is.
+        /// The time left until the lease is in default.
         remaining: Duration,
     },
-    /// The bytes of this slot are not asked for any more.
+    /// The revocation of this slot's lease was withdrawn.
     LeaseKept {
-        /// Which slot.
+        /// The slot with the lease.
         slot: SlotId,
-        /// Which filling of it.
+        /// The slot's generation.
         generation: Generation,
     },
-    /// The ledger holds the bytes for this slot.
+    /// The ledger granted the bytes for this slot.
     LeaseGranted {
-        /// Which slot.
+        /// The slot that gets the bytes.
         slot: SlotId,
-        /// Which filling of it.
+        /// The slot's generation.
         generation: Generation,
     },
-    /// The ledger does not give the bytes now.
+    /// The ledger does not grant the bytes now.
     LeaseRefused {
-        /// Which slot.
+        /// The slot that asked for bytes.
         slot: SlotId,
-        /// Which filling of it.
+        /// The slot's generation.
         generation: Generation,
-        /// Why, for people.
+        /// The reason, for people.
         reason: String,
-        /// When asking again makes sense.
+        /// The time after which asking again makes sense.
         retry_after: Duration,
     },
     /// The worker's process exists and has its start line.
     WorkerStarted {
-        /// Which slot.
+        /// The worker's slot.
         slot: SlotId,
-        /// Which filling of it.
+        /// The slot's generation.
         generation: Generation,
-        /// The process.
+        /// The process id.
         pid: u32,
-        /// Where it will listen, on 127.0.0.1.
+        /// The port it will listen on, on 127.0.0.1.
         port: u16,
     },
     /// The worker reads its weights.
     WorkerProgress {
-        /// Which slot.
+        /// The worker's slot.
         slot: SlotId,
-        /// Which filling of it.
+        /// The slot's generation.
         generation: Generation,
-        /// Share read, 0 to 1.
+        /// The share read, 0 to 1.
         progress: f32,
     },
-    /// The worker answered its health check with its own proof.
+    /// The worker answered its health check with the proof of this spawn.
     WorkerReady {
-        /// Which slot.
+        /// The worker's slot.
         slot: SlotId,
-        /// Which filling of it.
+        /// The slot's generation.
         generation: Generation,
         /// The context it serves, in tokens.
         context_length: Option<u64>,
     },
-    /// The worker is gone: reaped, whatever the reason.
+    /// The worker exited and was reaped, for any reason.
     WorkerExited {
-        /// Which slot.
+        /// The worker's slot.
         slot: SlotId,
-        /// Which filling of it.
+        /// The slot's generation.
         generation: Generation,
-        /// How it ended.
+        /// The way it ended.
         exit: ExitReport,
     },
-    /// What the probe shows for the worker's process tree once it is ready. Raises what is charged for the slot, and is
-    /// learned (RC-20).
+    /// A probe measured the worker's process tree once it was ready. Raises the slot's charge, and is learned
+    /// (RC-20).
     Measured {
-        /// Which slot.
+        /// The worker's slot.
         slot: SlotId,
-        /// Which filling of it.
+        /// The slot's generation.
         generation: Generation,
-        /// The bytes used on each device; devices that are not among the slot's own are passed over.
+        /// The bytes used on each device; devices that are not the slot's own are ignored.
         parts: Vec<(DeviceId, ByteCount)>,
     },
-    /// What was learned in earlier lives of the process.
+    /// Footprints that earlier runs of the process learned.
     Footprints(Vec<Footprint>),
-    /// The lease is released and the driver shows the bytes back.
+    /// The lease is released, and the driver reports the bytes as free.
     LeaseReleased {
-        /// Which slot.
+        /// The slot that had the lease.
         slot: SlotId,
-        /// Which filling of it.
+        /// The slot's generation.
         generation: Generation,
     },
-    /// The process is asked to end: refuse what is new, finish what runs, then stop every worker.
+    /// The process was asked to end: refuse new requests, finish running ones, then stop every worker.
     Drain,
-    /// Nothing happened but time.
+    /// Time has passed.
     Tick,
 }
 
-/// What a probe sees of a device. `None` is unknown, never zero (RC-21).
+/// A probe's observation of a device. `None` is unknown, never zero (RC-21).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DeviceObservation {
-    /// Which device.
+    /// The observed device.
     pub device: DeviceId,
-    /// The memory that may be used for models in all.
+    /// The usable memory of the device, reserve included.
     pub capacity: Option<ByteCount>,
-    /// Kept free for others.
+    /// Memory to keep free.
     pub reserve: ByteCount,
-    /// Used by programs that hold no lease.
+    /// Memory used by programs that hold no lease.
     pub foreign: Option<ByteCount>,
-    /// What models may keep here while nobody uses them (BC-1); `None` is no such limit.
+    /// The most that unused models may keep here (BC-1); `None` is no limit.
     pub retention: Option<ByteCount>,
-    /// Only one model at a time may use it (MM-5).
+    /// Whether it holds one model at a time only (MM-5).
     pub exclusive: bool,
-    /// Used by workers that ended and whose memory was not given back in time (RC-18). Counted elsewhere too.
+    /// Memory of workers that ended without giving it back in time (RC-18). Other figures include it too.
     pub leaking: ByteCount,
-    /// Its driver does not list it any more. Otherwise what is unknown may be known at the next look.
+    /// Whether its driver does not list it any more. Without that, an unknown value may be known at the next probe.
     pub lost: bool,
 }
 
-/// A request for inference, as far as scheduling cares.
+/// A request for inference, with the properties that scheduling needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Submission {
-    /// Its number.
+    /// The request's number.
     pub id: RequestId,
-    /// Where it may be served.
+    /// The rungs that may serve it.
     pub ladder: Ladder,
-    /// What the route needs the model to be able to do.
+    /// The category that the route needs.
     pub category: Category,
-    /// Who asks.
+    /// The client that sent it.
     pub client: ClientId,
-    /// How important it is; its client's default when it does not say.
+    /// Its priority; `None` for its client's default.
     pub priority: Option<Priority>,
-    /// When its answer is worth nothing any more.
+    /// The moment after which an answer is useless.
     pub deadline: Option<Moment>,
-    /// How long the model should stay loaded after it.
+    /// The time for which the model should stay loaded afterwards.
     pub keep_alive: Option<KeepAlive>,
 }
 
-/// How a dispatched request ended.
+/// The end of a dispatched request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// The worker gave its whole answer, whatever its status.
     Answered,
-    /// The client went away while it was answered.
+    /// The client disconnected during the answer.
     ClientGone,
-    /// The worker went away before any byte of its answer was sent on: may be tried again.
+    /// The worker died before any byte of its answer was sent on: the request may be tried again.
     LostBeforeAnswer,
-    /// The worker went away in the middle of its answer: the client has been told in the stream.
+    /// The worker died in the middle of its answer: the client has been told in the stream.
     LostMidAnswer,
-    /// What was to answer it would not take it, and nothing else may: the client has been told why.
+    /// The target refused the request, and no other may answer it: the client has been told why.
     Refused,
-    /// Its time budget was over before its answer was: the client has been told.
+    /// The request's time was over before its answer: the client has been told.
     DeadlineExceeded,
 }
 
-/// How a worker's process ended.
+/// The end of a worker's process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExitReport {
-    /// What its exit code says; `None` for a signal or a code that is not ours.
+    /// The meaning of its exit code; `None` for a signal, or a code that is not ours.
     pub reason: Option<WorkerExit>,
     /// For people: `exit code 65`, `killed by signal 9`, `could not be started: …`.
     pub description: String,

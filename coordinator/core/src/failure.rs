@@ -1,5 +1,5 @@
-//! What is remembered about a model that fails: how often in a row, when it is tried again, what is told to those who
-//! wait. Knows no slots.
+//! The failures of a model: their number in a row, the backoff before the next load, and the errors for waiting
+//! requests.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub(crate) struct Failures {
     in_a_row: u32,
     until: Moment,
     last: Option<Failure>,
-    /// The files or the settings are at fault: nothing changes before they do.
+    /// Whether the files or the settings are at fault: no load is tried before they change.
     hopeless: bool,
 }
 
@@ -23,26 +23,26 @@ struct Failure {
     text: String,
 }
 
-/// When a worker went away.
+/// The stage at which a worker died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FailedWhen {
-    /// While it was loading.
+    /// During the load.
     Loading,
     /// After it was ready, before it completed a request.
     BeforeFirstAnswer,
 }
 
-/// What follows from a failure.
+/// The consequence of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FailurePolicy {
-    /// Those who wait keep waiting for the next try.
+    /// Waiting requests wait for the next try.
     TryAgain,
-    /// Those who wait are told.
+    /// Waiting requests are refused.
     GiveUp,
 }
 
 impl Failures {
-    /// Counts a failure and says what follows.
+    /// Counts a failure and returns its consequence.
     pub(crate) fn record(
         &mut self,
         now: Moment,
@@ -62,31 +62,31 @@ impl Failures {
         }
     }
 
-    /// The same load would fail the same way: nobody waits for more tries of it, and newcomers are told until the next.
+    /// Refuses waiting requests, and new ones until the next try, because the same load would fail the same way.
     pub(crate) fn give_up(&mut self, now: Moment, settings: &Settings) -> FailurePolicy {
         self.in_a_row = self.in_a_row.max(settings.max_load_attempts);
         self.until = now + back_off(self.in_a_row, settings);
         FailurePolicy::GiveUp
     }
 
-    /// A request was completed, the files changed, or an operator wants another try: all is forgotten.
+    /// Forgets all failures: a request was completed, the files changed, or an operator wants another try.
     pub(crate) fn forget(&mut self) {
         if self.in_a_row > 0 {
             *self = Self::default();
         }
     }
 
-    /// There is reason to try again without waiting.
+    /// Ends the backoff: there is reason to try again at once.
     pub(crate) fn try_at_once(&mut self) {
         self.until = Moment::START;
     }
 
-    /// When the model may be loaded again, while that is in the future. Hopeless ones are not tried at all.
+    /// The moment of the next permitted load, if that is in the future. Hopeless models are not loaded at all.
     pub(crate) fn waits_until(&self, now: Moment) -> Option<Moment> {
         (self.in_a_row > 0 && self.until > now).then_some(self.until)
     }
 
-    /// What a request that comes now is told at once, if it may not wait.
+    /// The error for a request that arrives now and may not wait.
     pub(crate) fn refusal(&self, model: &ModelId, now: Moment, settings: &Settings) -> Option<ApiError> {
         if self.hopeless {
             return Some(self.error(model));
@@ -102,7 +102,7 @@ impl Failures {
         Some(ApiError::new(ErrorCode::ModelBackingOff, message).retry_after(wait))
     }
 
-    /// What those who waited are told after [`FailurePolicy::GiveUp`].
+    /// The error for the waiting requests after [`FailurePolicy::GiveUp`].
     pub(crate) fn error(&self, model: &ModelId) -> ApiError {
         let text = self.text().unwrap_or("its worker went away");
         match self.last.as_ref().map(|failure| failure.when) {
@@ -123,7 +123,7 @@ impl Failures {
     }
 }
 
-/// The exit in one line: how it ended, and the last thing the worker said.
+/// The exit in one line: how it ended, and the worker's last line of output.
 pub(crate) fn describe(exit: &ExitReport) -> String {
     match exit.last_lines.iter().rev().find(|line| !line.trim().is_empty()) {
         Some(line) => format!("{}: {}", exit.description, line.trim()),
@@ -131,7 +131,7 @@ pub(crate) fn describe(exit: &ExitReport) -> String {
     }
 }
 
-/// The first wait doubled per further failure, at most the limit.
+/// The first pause, doubled for each further failure, at most the limit.
 fn back_off(in_a_row: u32, settings: &Settings) -> Duration {
     let doublings = in_a_row.saturating_sub(1).min(31);
     settings.back_off_first.saturating_mul(1 << doublings).min(settings.back_off_limit)

@@ -1,4 +1,4 @@
-//! What models were seen to use, by model, revision, context, parallelism and device (RC-20). Knows no slots.
+//! Footprints: the memory that models were seen to use, by model, revision, context, parallelism and device (RC-20).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,17 +6,17 @@ use model_boss_protocol::{ByteCount, DeviceId};
 
 use crate::{Footprint, ModelDescription, SizeEstimate, SizeRule};
 
-/// Footprints that are remembered. Contexts come from clients, and so do models by path: beyond so many the one goes that
-/// was seen longest ago, and is measured again when it is loaded.
+/// The number of footprints remembered. Contexts and models by path come from clients, so their number must be
+/// bounded. The footprint seen longest ago is dropped, and measured again when the model is next loaded.
 pub const FOOTPRINTS_KEPT: usize = 1_024;
 
-/// The sizes learned so far. A value only rises: the peak is what has to fit.
+/// The sizes learned so far. A value only rises: the peak has to fit.
 #[derive(Debug, Default)]
 pub(crate) struct Footprints {
     bytes: BTreeMap<Key, Known>,
-    /// The same by when they were seen last.
+    /// The keys of the footprints, in the order in which they were last seen.
     seen: BTreeSet<(u64, Key)>,
-    /// How often one was seen.
+    /// The number of measurements so far, used as their time.
     sightings: u64,
 }
 
@@ -29,7 +29,7 @@ struct Known {
 type Key = (model_boss_protocol::ModelId, u64, Option<u64>, u32, DeviceId);
 
 impl Footprints {
-    /// Takes one in; gives it back as it is known now if that is news.
+    /// Stores a measurement; returns the footprint if it is new or larger than before.
     pub(crate) fn learn(&mut self, seen: Footprint) -> Option<Footprint> {
         let key = (seen.model.clone(), seen.revision, seen.context, seen.max_concurrent, seen.device.clone());
         self.sightings += 1;
@@ -50,7 +50,8 @@ impl Footprints {
         (seen.bytes > most).then_some(seen)
     }
 
-    /// A model is of one revision at a time: what others needed says nothing any more.
+    /// Drops the model's footprints of other revisions. A model has one revision at a time, and earlier sizes do not
+    /// apply to it.
     fn forget_other_revisions(&mut self, seen: &Footprint) {
         let first = (seen.model.clone(), 0, None, 0, DeviceId::Cpu);
         let of_model = self.bytes.range(first..).take_while(|((model, ..), _)| *model == seen.model);
@@ -64,14 +65,14 @@ impl Footprints {
         }
     }
 
-    /// How many there are.
+    /// The number of footprints.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.bytes.len().max(self.seen.len())
     }
 
-    /// The chain of RC-20 as far as the scheduler sees it: the manifest's word, what was learned here, then whatever rule
-    /// gave the estimate.
+    /// The chain of RC-20 within the scheduler: the manifest's size, then the learned one, then the estimate by its
+    /// own rule.
     pub(crate) fn size(
         &self,
         model: &ModelDescription,
@@ -134,7 +135,7 @@ mod tests {
         learned.learn(seen(None, "cpu", 1_000));
         for context in 0..3 * FOOTPRINTS_KEPT as u64 {
             learned.learn(seen(Some(context), "cpu", 1_000));
-            // Seen again, and no larger.
+            // A second measurement, and no larger.
             learned.learn(seen(None, "cpu", 900));
         }
         assert_eq!(learned.len(), FOOTPRINTS_KEPT);

@@ -1,4 +1,5 @@
-//! What programs without a lease used of a device in the last while, so that a short peak is told from what stays.
+//! Recent memory use of programs without a lease on a device, by which a short peak is distinguished from lasting
+//! use.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,37 +8,37 @@ use model_boss_protocol::ByteCount;
 
 use crate::Moment;
 
-/// The use since each change, oldest first. What lies further back than anybody looks is forgotten.
+/// The use since each change, oldest first. Changes older than the longest window asked for are dropped.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ForeignUse {
     changes: VecDeque<(Moment, ByteCount)>,
 }
 
 impl ForeignUse {
-    /// A probe saw so much; `None` is unknown, and what was before says nothing any more. `window` is how far back anybody
-    /// will look.
+    /// Records a probe's figure. `None` is unknown, and makes earlier figures worthless. `window` is the longest time
+    /// that later calls ask about.
     pub(crate) fn saw(&mut self, now: Moment, bytes: Option<ByteCount>, window: Duration) {
         let Some(bytes) = bytes else { return self.changes.clear() };
         if self.changes.back().is_some_and(|&(_, last)| last == bytes) {
             return;
         }
-        // What was for no time at all was not.
+        // A use that lasted for no time is dropped.
         while self.changes.back().is_some_and(|&(since, _)| since == now) {
             self.changes.pop_back();
         }
-        // What began before the window may reach into it: up to the next change.
+        // A use that began before the window counts if it lasted into the window, up to the next change.
         while self.changes.get(1).is_some_and(|&(until, _)| now.since(until) >= window) {
             self.changes.pop_front();
         }
         self.changes.push_back((now, bytes));
     }
 
-    /// The least of any moment of the window before `now`: what others have used for so long. `None` while unknown.
+    /// The least use at any moment of the window before `now`: lasting use. `None` while unknown.
     pub(crate) fn least(&self, now: Moment, window: Duration) -> Option<ByteCount> {
         self.within(now, window).min()
     }
 
-    /// The most of any moment of the window.
+    /// The greatest use at any moment of the window before `now`.
     pub(crate) fn most(&self, now: Moment, window: Duration) -> Option<ByteCount> {
         self.within(now, window).max()
     }
@@ -92,7 +93,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against every second of the window, one by one.
+        /// Compares with a calculation over every second of the window.
         #[test]
         fn least_and_most_are_those_of_every_moment(steps in prop::collection::vec((1..20_u64, 0..9_u64), 1..60)) {
             let (mut now, mut each, mut seen) = (0, Vec::new(), ForeignUse::default());
@@ -100,7 +101,7 @@ mod tests {
                 seen.saw(s(now), Some(ByteCount::gib(gib)), WINDOW);
                 each.extend((0..span).map(|_| ByteCount::gib(gib)));
                 now += span;
-                // Of the second in which the window begins, a part lies in it.
+                // The second in which the window begins lies partly in it.
                 let last = each[each.len().saturating_sub(31)..].iter().copied();
                 let at = s(now - 1);
                 prop_assert_eq!(seen.least(at, WINDOW), last.clone().min());

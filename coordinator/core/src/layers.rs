@@ -1,26 +1,26 @@
-//! What a model takes of the devices it computes on, with all its layers there or with some that come and go (RS-11): how
-//! much of the devices, and how much of the host beside them. Pure arithmetic.
+//! Memory needs of a model with all layers resident, or with some streamed (RS-11): bytes of the computing devices,
+//! and of the host beside them. Pure arithmetic.
 
 use model_boss_protocol::{ByteCount, DeviceId, GPU_CONTEXT};
 
 use crate::need::Need;
 use crate::{Streaming, split};
 
-/// What devices could give a model if every model that may leave had left, in bytes; negative where others took what was
-/// promised.
+/// The bytes that devices could give a model if all evictable models were evicted; negative where others took
+/// promised memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rooms<'a> {
-    /// Those that compute.
+    /// The devices that compute.
     pub(crate) computing: &'a [i128],
-    /// The host, where it only stands beside them.
+    /// The host, if it only buffers for the other devices.
     pub(crate) host: Option<i128>,
 }
 
-/// Share of what a device could give that a streamed model takes: the more layers stay, the faster it is, and what other
-/// programs use changes from moment to moment.
+/// The share of a device's possible room that a streamed model takes. More resident layers make it faster, but other
+/// programs' use changes from moment to moment.
 const SHARE: (u64, u64) = (7, 8);
 
-/// The devices of a site that compute, and whether the host stands beside them: then it is the last.
+/// The computing devices of a site, and whether the host only buffers for them; then it is the last device.
 pub(crate) fn computing(site: &[DeviceId]) -> (&[DeviceId], bool) {
     match site {
         [devices @ .., DeviceId::Cpu] if !devices.is_empty() => (devices, true),
@@ -28,7 +28,7 @@ pub(crate) fn computing(site: &[DeviceId]) -> (&[DeviceId], bool) {
     }
 }
 
-/// What contexts take of these devices.
+/// The memory that the contexts take on these devices.
 pub(crate) fn contexts(devices: &[DeviceId]) -> ByteCount {
     devices.iter().filter(|device| is_gpu(device)).map(|_| GPU_CONTEXT).sum()
 }
@@ -37,8 +37,8 @@ pub(crate) fn is_gpu(device: &DeviceId) -> bool {
     matches!(device, DeviceId::Cuda(_) | DeviceId::Metal(_))
 }
 
-/// What a model takes whose layers come and go because they do not all fit: most of what there is, so that as many as can
-/// stay; `None` where not even the least fits.
+/// The need of a streamed model whose layers do not all fit. It takes most of the room, so that many layers stay
+/// resident. `None` where not even the minimum fits.
 pub(crate) fn what_there_is(streaming: &Streaming, rooms: &Rooms<'_>) -> Option<Need> {
     let room = split::spare(rooms.computing);
     if i128::from(streaming.least.0) > room {
@@ -47,13 +47,13 @@ pub(crate) fn what_there_is(streaming: &Streaming, rooms: &Rooms<'_>) -> Option<
     within(streaming, streaming.least.max(most_of(room)).min(streaming.whole), rooms.host)
 }
 
-/// The same with this much of the devices, as an operator wants it.
+/// The need of a streamed model within these bytes of the devices, as an operator set them.
 pub(crate) fn within(streaming: &Streaming, bytes: ByteCount, host: Option<i128>) -> Option<Need> {
     let Some(room) = host else { return Some(Need::of(bytes)) };
     if i128::from(streaming.ring.0) > room {
         return None;
     }
-    // What the device does not keep is read from there in each step, if the host can hold it, and else from the disk.
+    // Layers not on the device are read from the host in each step, if it can hold them, else from disk.
     let away = (streaming.whole - bytes).min(streaming.layers);
     let host = (streaming.ring + away).min(most_of(room)).max(streaming.ring);
     Some(Need { bytes, host: Some(host) })
@@ -84,7 +84,7 @@ mod tests {
         assert_eq!(take(&[4 * GIB], None), Some(Need::of(ByteCount::gib(4))));
         assert_eq!(take(&[4 * GIB - 1], None), None);
         assert_eq!(take(&[64 * GIB], None), Some(Need::of(ByteCount::gib(40))));
-        // Two devices beside their margins.
+        // Two devices, each with its margin.
         assert_eq!(take(&[8 * GIB + split::MARGIN, 8 * GIB + split::MARGIN], None), take(&[16 * GIB], None));
     }
 

@@ -1,5 +1,5 @@
-//! What the scheduler knows of the lease ledger, which it shares with others (LE-3): whether memory can be leased at all,
-//! what others hold, and who waits for memory.
+//! The lease ledger as the scheduler sees it, shared with other holders (LE-3). It records whether memory can be
+//! leased, other holders' leases, and their waiting requests.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,74 +11,75 @@ use serde::Serialize;
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum LedgerState {
-    /// It can.
+    /// Memory can be leased.
     #[default]
     Open,
-    /// The store may have lost records: nothing is granted until every holder had the time to state its own.
+    /// The store may have lost records: no lease is granted until every holder has had time to report its own.
     Recovering {
-        /// How long that takes at most.
+        /// The longest time until then.
         #[serde(rename = "left_ms", serialize_with = "crate::time::as_millis")]
         left: Duration,
     },
-    /// The store cannot be reached or used. What is loaded serves on; nothing is loaded and nobody is sent away for
+    /// The store cannot be reached or used. Loaded models serve on; no model is loaded, and none is evicted for
     /// memory.
     Away {
-        /// Why, for people.
+        /// The reason, for people.
         detail: String,
     },
 }
 
-/// A lease of another holder: a training job, another coordinator, or what nobody holds any more and is still counted.
+/// A lease of another holder: a training job, another coordinator, or a holder that is gone and whose bytes still
+/// count.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OtherLease {
-    /// Its name.
+    /// The lease's name.
     pub lease: String,
-    /// What it is for.
+    /// The holder's description of its purpose.
     pub label: String,
-    /// How important it is.
+    /// The lease's priority.
     pub priority: Priority,
-    /// What it counts for on each device.
+    /// The bytes that it counts for on each device.
     pub parts: Vec<(DeviceId, ByteCount)>,
-    /// Whether somebody more important may ask for it back now.
+    /// Whether a more important request may preempt it now.
     pub may_be_asked: bool,
-    /// It was asked: how long it still has.
+    /// The time left for its release, if it was revoked.
     pub revoking: Option<Duration>,
-    /// It was asked and did not make way in time.
+    /// Whether it was revoked and not released in time.
     pub in_default: bool,
 }
 
 /// A request of another holder that waits in the ledger.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OtherRequest {
-    /// What it is for.
+    /// The holder's description of its purpose.
     pub label: String,
-    /// How important it is.
+    /// The request's priority.
     pub priority: Priority,
-    /// What it will get when it has its turn.
+    /// The bytes it will get in its turn.
     pub parts: Vec<(DeviceId, ByteCount)>,
 }
 
-/// What another holder has of a device, or wants of it, for people.
+/// Another holder's lease or request on a device, for people.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LeaseShare {
-    /// Which lease; `null` for a request that waits.
+    /// The lease's name; `null` for a waiting request.
     pub lease: Option<String>,
-    /// What it is for.
+    /// The holder's description of its purpose.
     pub label: String,
-    /// How important it is.
+    /// The priority of the lease or request.
     pub priority: Priority,
-    /// How much.
+    /// The bytes on the device.
     pub bytes: ByteCount,
 }
 
-/// Somebody who was asked to give memory back, for people.
+/// A lease that was revoked, or may be, for people.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AskedLease {
-    /// Which lease.
+    /// The lease's name.
     pub lease: String,
-    /// What it is for.
+    /// The holder's description of its purpose.
     pub label: String,
-    /// How long it still has; `null` when it was not asked yet.
+    /// The time left for its release; `null` when it was not revoked yet.
     #[serde(rename = "grace_left_ms", serialize_with = "crate::time::optional_millis")]
     pub left: Option<Duration>,
 }

@@ -1,7 +1,7 @@
-//! Every decision of the coordinator: queue, pool, slots, placement. Pure: events in, effects out.
+//! All decisions of the coordinator: queue, pool, slots, placement. The crate is pure: events in, effects out.
 //!
-//! Knows no clock, no sockets, no processes, no Redis: [`Event`]s come in with the moment they happened, [`Effect`]s go
-//! out, and the same events give the same effects.
+//! It has no clock, sockets, processes or Redis. [`Event`]s come in with the moment they happened, and [`Effect`]s go
+//! out. The same events give the same effects.
 
 mod admission;
 mod by_number;

@@ -5,7 +5,7 @@ use model_boss_protocol::{
 };
 use serde::{Deserialize, Serialize};
 
-/// A model as the scheduler needs to know it.
+/// The description of a model for the scheduler.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ModelDescription {
     /// Its name.
@@ -14,15 +14,15 @@ pub struct ModelDescription {
     pub aliases: Vec<ModelId>,
     /// Its category, which decides the routes that it serves.
     pub category: Category,
-    /// Where it wants to run; `auto` lets the scheduler choose.
+    /// The device it should run on; `auto` lets the scheduler choose.
     pub device: DeviceId,
     /// The memory it will need.
     pub size: SizeEstimate,
-    /// Requests it works on at once.
+    /// The number of concurrent requests.
     pub max_concurrent: u32,
     /// Never evicted, never unloaded for idleness.
     pub pin: bool,
-    /// How long it stays after its last use, when the manifest says.
+    /// The time it stays loaded after its last use, if the manifest sets it.
     pub keep_alive: Option<KeepAlive>,
     /// Changes when the manifest or the weights change.
     pub revision: u64,
@@ -69,17 +69,17 @@ impl ModelDescription {
 /// another load says otherwise.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadOptions {
-    /// Where, in place of the manifest's device.
+    /// The device, in place of the manifest's.
     pub device: Option<DeviceId>,
     /// The context to serve, in tokens.
     pub context: Option<u64>,
-    /// Where its layers live.
+    /// The residency of its layers.
     pub layers: LayerOptions,
-    /// The memory it will need with that context and layers that live so.
+    /// The estimated memory with that context and residency.
     pub size: Option<SizeEstimate>,
-    /// How long it stays after this load, if nobody uses it.
+    /// The time it stays loaded after this load if it is not used.
     pub keep_alive: Option<KeepAlive>,
-    /// How important the load is; 2 when absent (MM-3).
+    /// The priority of the load; 2 when absent (MM-3).
     pub priority: Option<Priority>,
     /// Options of its engine beyond the manifest.
     pub engine: EngineOptions,
@@ -88,23 +88,23 @@ pub struct LoadOptions {
 /// Options of a load for the model's layers, in place of the manifest's (RS-11).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LayerOptions {
-    /// Whether they stay, or come and go.
+    /// Whether layers stay on their devices or are streamed.
     pub mode: Option<ResidencyMode>,
-    /// Blocks fetched ahead of the one in use.
+    /// The look-ahead: blocks fetched before the one in use.
     pub window: Option<u32>,
-    /// Layers of a block.
+    /// The number of layers in a block.
     pub block: Option<u32>,
     /// The lease on the devices that compute.
     pub memory: Option<ByteCount>,
 }
 
 impl LayerOptions {
-    /// Whether anything is asked for.
+    /// Whether no option is set.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// These options, with those of `before` where these say nothing.
+    /// These options, completed with those of `before`.
     #[must_use]
     pub fn over(self, before: Self) -> Self {
         Self {
@@ -115,7 +115,7 @@ impl LayerOptions {
         }
     }
 
-    /// The manifest's residency with these options over it.
+    /// The manifest's residency, overridden by these options.
     pub fn residency(self, manifest: Residency) -> Residency {
         Residency {
             mode: self.mode.unwrap_or(manifest.mode),
@@ -130,15 +130,15 @@ impl LayerOptions {
 /// differ from those that a model runs with loads it again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EngineOptions {
-    /// More arguments for llama-server.
+    /// Additional arguments for llama-server.
     pub args: Option<LlamaArgs>,
-    /// Which build of it.
+    /// The build of llama-server to run.
     pub build: Option<String>,
 }
 
 impl EngineOptions {
-    /// Whether an engine started with `self` is what `wanted` asks for, where both come on top of `usual`: what is not
-    /// asked for never matters, and what comes to the same is the same, in whatever words (RC-29).
+    /// Whether an engine started with `self` meets the options in `wanted`, where both override `usual` (RC-29).
+    /// Options that `wanted` does not set are ignored, and different spellings of the same value are equal.
     pub(crate) fn satisfies(&self, wanted: &Self, usual: &Self) -> bool {
         let args = |options: &Self| LlamaArgs::settled([&usual.args, &options.args].into_iter().flatten());
         let build = |options: &Self| options.build.clone().or_else(|| usual.build.clone());
@@ -146,7 +146,7 @@ impl EngineOptions {
             && (wanted.build.is_none() || build(self) == build(wanted))
     }
 
-    /// Takes over what `wanted` asks for.
+    /// Adopts the options that `wanted` sets.
     pub(crate) fn adopt(&mut self, wanted: &Self) {
         if wanted.args.is_some() {
             self.args.clone_from(&wanted.args);
@@ -160,42 +160,42 @@ impl EngineOptions {
 /// The memory that a model was seen to use (RC-20).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Footprint {
-    /// Which model.
+    /// The measured model.
     pub model: ModelId,
-    /// Which revision of it.
+    /// The model's revision.
     pub revision: u64,
     /// The context that its load asked for; `None` is the manifest's.
     pub context: Option<u64>,
-    /// Requests it took at once.
+    /// The number of concurrent requests it was loaded for.
     pub max_concurrent: u32,
-    /// Where; `auto` stands for a split over several devices.
+    /// The device; `auto` for a split over several devices.
     pub device: DeviceId,
-    /// The bytes, in all.
+    /// The sum of bytes on its devices.
     pub bytes: ByteCount,
 }
 
-/// The memory a model will need, and how we know (RC-20).
+/// The memory that a model will need, and the rule that gave it (RC-20).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SizeEstimate {
-    /// The bytes.
+    /// The estimated bytes.
     pub bytes: ByteCount,
-    /// Which rule gave them.
+    /// The rule that gave them.
     pub rule: SizeRule,
-    /// Its needs where its layers may be streamed (RS-11); none where they have to stay.
+    /// Its needs when streamed (RS-11); `None` where all layers have to stay.
     #[serde(skip)]
     pub streamed: Option<Streaming>,
 }
 
-/// The memory a model needs whose layers come and go (RS-11).
+/// The memory needs of a streamed model (RS-11).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Streaming {
-    /// With all layers on the devices that compute.
+    /// The bytes with all layers on the devices that compute.
     pub whole: ByteCount,
-    /// The least there: what always stays, keys and values, a step's own values, and the window.
+    /// The minimum on those devices: resident tensors, keys and values, a step's own values, and the window.
     pub least: ByteCount,
-    /// Of the layers alone: more than this the host has not to hold for another device.
+    /// The bytes of the layers alone: the most that the host holds of them for another device.
     pub layers: ByteCount,
-    /// Of the host, where another device computes: the buffers that layers pass through on their way.
+    /// The host's buffers that layers pass through, where another device computes.
     pub ring: ByteCount,
 }
 
@@ -203,19 +203,19 @@ pub struct Streaming {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SizeRule {
-    /// The manifest says.
+    /// Stated in the manifest.
     Manifest,
     /// Measured at an earlier load.
     Learned,
-    /// Recorded when the source was found, and its files are not there to be read.
+    /// Recorded when the source was found, for files that are not on this machine.
     Source,
     /// Computed from headers: weights, keys and values, activations, device context.
     Headers,
-    /// From the file sizes.
+    /// Estimated from the file sizes.
     FileSize,
     /// Guessed from the name.
     Name,
-    /// It does not fit, and its layers come and go through most of what the device can give (RS-11).
+    /// The model does not fit and is streamed; it gets most of what the device can give (RS-11).
     Streamed,
 }
 

@@ -1,27 +1,27 @@
-//! The memory that a model takes of the devices at its place.
+//! The memory that a model needs of the devices of its site.
 
 use model_boss_protocol::{ByteCount, DeviceId};
 
-/// What a model takes of a site.
+/// The memory that a model needs at a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Need {
-    /// Of the devices that compute, together.
+    /// Bytes of the computing devices, together.
     pub(crate) bytes: ByteCount,
-    /// Of the host beside them; `None` where the host has no part in it, or is what computes.
+    /// Bytes of the host beside them; `None` where the host has no part, or is the computing device.
     pub(crate) host: Option<ByteCount>,
 }
 
 impl Need {
-    /// Bytes of the computing devices alone.
+    /// A need of the computing devices alone.
     pub(crate) const fn of(bytes: ByteCount) -> Self {
         Self { bytes, host: None }
     }
 
-    /// Everything, wherever it is.
+    /// The sum over computing devices and host.
     pub(crate) fn total(&self) -> ByteCount {
         self.bytes + self.host.unwrap_or_default()
     }
 }
 
-/// How much on which device.
+/// Bytes by device.
 pub(crate) type Parts = Vec<(DeviceId, ByteCount)>;

@@ -1,91 +1,92 @@
-//! Orders: what callers ask of the scheduler, each with who asks. News comes as [`Event`]s, which cannot ask for anything.
+//! Orders of callers to the scheduler, each with its principal. Reports arrive as [`Event`]s, which cannot order
+//! anything.
 
 use model_boss_protocol::{DeviceId, ModelId, Priority, RequestId};
 
 use crate::{Event, LoadOptions, Principal, Submission};
 
-/// What is asked of the scheduler. The shell makes one only from a permission.
+/// An order to the scheduler. The shell makes one only from a permission.
 #[derive(Clone, Debug)]
 pub enum Order {
     /// A client asks for inference.
     Submit(Submission),
-    /// A model is to be loaded (`request` is answered with `Done` or `Refuse`). A client's load has the client's priority
-    /// and limits, and does not wake a model that is left alone after a failure.
+    /// Load a model (`request` is answered with `Done` or `Refuse`). A client's load has the client's priority and
+    /// limits. It does not end the backoff of a failed model.
     Load {
-        /// Names the caller; shares the number space of inference requests.
+        /// The caller's id, from the same number space as inference requests.
         request: RequestId,
-        /// Who asks.
+        /// The caller's principal.
         by: Principal,
-        /// Which model.
+        /// The model to load.
         model: ModelId,
-        /// How, where it differs from the manifest.
+        /// Options that differ from the manifest.
         options: Box<LoadOptions>,
     },
-    /// A loaded model is to be moved (DM-5): loaded there, swapped, the old copy drained. Answered with `Done` at the swap,
-    /// or with `Refuse` while the old copy serves on. A caller that goes away does not cancel it.
+    /// Move a loaded model (DM-5): a second copy is loaded there and takes over, and the old copy drains. Answered
+    /// with `Done` at the takeover, or with `Refuse` while the old copy serves on. A disconnect of the caller does
+    /// not cancel it.
     Move {
-        /// Names the caller.
+        /// The caller's id.
         request: RequestId,
-        /// Who asks.
+        /// The caller's principal.
         by: Principal,
-        /// Which model.
+        /// The model to move.
         model: ModelId,
-        /// Where to.
+        /// The device to move to.
         device: DeviceId,
         /// Whether other models may be evicted for the second copy (RC-18).
         evict: bool,
-        /// How important it is.
+        /// The priority of the move.
         priority: Priority,
     },
-    /// The loaded copy of a model is stale (BC-5): it leaves when idle, and the next load is a new one.
+    /// Mark the loaded copy of a model as out of date (BC-5): it stops when idle, and the next load is a new one.
     Invalidate {
-        /// Names the caller.
+        /// The caller's id.
         request: RequestId,
-        /// Which model.
+        /// The model to mark.
         model: ModelId,
     },
-    /// A model is pinned or unpinned until the process ends.
+    /// Pin or unpin a model until the process ends.
     Pin {
-        /// Names the caller.
+        /// The caller's id.
         request: RequestId,
-        /// Which model.
+        /// The model to pin.
         model: ModelId,
-        /// In place of what the manifest says; `None` gives the word back to the manifest.
+        /// The pin in place of the manifest's; `None` restores the manifest's.
         pinned: Option<bool>,
     },
-    /// A device is wanted for something else (RC-30): it is closed to loads and its models leave. Answered with `Done` when
-    /// it is empty.
+    /// Close a device to loads and unload its models (RC-30). Answered with `Done` when it is empty.
     FreeDevice {
-        /// Names the caller.
+        /// The caller's id.
         request: RequestId,
-        /// Which device.
+        /// The device to free.
         device: DeviceId,
     },
-    /// The device may be used again.
+    /// Open a freed device to loads again.
     OpenDevice {
-        /// Names the caller.
+        /// The caller's id.
         request: RequestId,
-        /// Which device.
+        /// The device to open.
         device: DeviceId,
     },
-    /// A model is to be unloaded. A client's word ends only its own use: a pinned model stays, and one that others use
-    /// leaves when they are done (RC-8).
+    /// Unload a model. A client's order ends only its own use: a pinned model stays, and one that others use is
+    /// unloaded after their use (RC-8).
     Unload {
-        /// Names the caller.
+        /// The caller's id.
         request: RequestId,
-        /// Who asks.
+        /// The caller's principal.
         by: Principal,
-        /// Which model; all when absent.
+        /// The model to unload; all when absent.
         model: Option<ModelId>,
     },
 }
 
-/// Everything that the scheduler takes in.
+/// An input of the scheduler.
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// Something happened.
+    /// A report of something that happened.
     Event(Event),
-    /// Something is asked for.
+    /// An order of a caller.
     Order(Order),
 }
 

@@ -1,8 +1,8 @@
-//! The phases of a filled slot.
+//! The phases of a slot's states while it has a generation in progress.
 
 use serde::Serialize;
 
-/// How far a load is.
+/// The progress of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LoadPhase {
@@ -14,24 +14,24 @@ pub enum LoadPhase {
     Weights,
 }
 
-/// Whether a ready slot takes requests.
+/// Whether a ready slot accepts requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReadyPhase {
-    /// It does.
+    /// The slot accepts requests.
     Serving,
-    /// It ends those it has and then leaves.
+    /// The slot finishes its requests and then stops.
     Draining,
 }
 
-/// How far a slot is on its way out.
+/// The progress of a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopPhase {
-    /// The ledger has not yet answered a question that is not wanted any more.
+    /// The ledger has not yet answered a request that is no longer needed.
     AwaitingLease,
     /// The worker was asked to end.
     Terminating,
-    /// The worker is gone; its bytes are being given back.
+    /// The worker has exited; its bytes are being released.
     Releasing,
 }

@@ -1,4 +1,4 @@
-//! Where a model could run at all, by what the devices are, not by who holds what at the moment. Pure.
+//! The sites where a model could run at all, by the devices' properties and not by their present use. Pure.
 
 use std::cmp::Reverse;
 
@@ -9,33 +9,33 @@ use crate::layers::{self, Rooms, is_gpu};
 use crate::need::Need;
 use crate::{Streaming, split};
 
-/// Why a model can be placed nowhere.
+/// The reason why a model can be placed nowhere.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PlacementError {
-    /// Nothing has been observed that would tell; later it may.
+    /// The observations so far do not suffice to tell; later ones may.
     #[error("the memory of {device} is not known")]
     Unknown { device: DeviceId },
-    /// An operator wants it for something else; it may come back.
+    /// An operator closed the device; it may be opened again.
     #[error("{device} was freed for something else")]
     Closed { device: DeviceId },
-    /// Its driver does not list it any more; it may come back, and is waited for until it is given up.
+    /// The driver does not list the device any more; requests wait for its return until it is given up.
     #[error("{device} is gone: its driver does not list it any more; it is used again once it is seen")]
     Lost { device: DeviceId, given_up: bool },
-    /// No such device here.
+    /// This machine has no such device.
     #[error("device '{wanted}' is not there; known devices: {known}")]
     Absent { wanted: DeviceId, known: String },
-    /// Too large for every device it may run on.
+    /// The model is too large for every device it may run on.
     #[error("it needs {needs}{}, and {limits}; choose a smaller model or a smaller context", or_streamed(*.streamed))]
     NeverFits {
         needs: ByteCount,
-        /// What it needs where its layers come and go, if they may.
+        /// The bytes it needs when streamed, if it may be.
         streamed: Option<ByteCount>,
         limits: String,
     },
 }
 
 impl PlacementError {
-    /// What a client is told; `None` when waiting may help.
+    /// The error for a client; `None` when waiting may help.
     pub(crate) fn refusal(&self, model: &ModelId) -> Option<ApiError> {
         let code = match self {
             Self::Unknown { .. } | Self::Closed { .. } | Self::Lost { given_up: false, .. } => return None,
@@ -50,22 +50,23 @@ fn or_streamed(least: Option<ByteCount>) -> String {
     least.map(|least| format!(" ({least} if its layers come and go)")).unwrap_or_default()
 }
 
-/// Devices that a model is loaded onto together: one, or several that share it (RC-22); behind GPUs whose layers come and go
-/// the host, which they come from (RS-11).
+/// Devices that a model is loaded onto together: one, or several that share it (RC-22). A site that streams layers to
+/// GPUs ends with the host, which buffers them (RS-11).
 pub(crate) type Site = Vec<DeviceId>;
 
-/// What is to be placed.
+/// A model to be placed.
 pub(crate) struct Wanted<'a> {
-    /// Where; `auto` lets the placement choose.
+    /// The wanted device; `auto` lets the placement choose.
     pub(crate) device: &'a DeviceId,
-    /// The memory it needs in all, by where it would be.
+    /// The memory it needs in all, by site.
     pub(crate) bytes: &'a dyn Fn(&[DeviceId]) -> ByteCount,
     /// Whether it can be spread over several devices.
     pub(crate) splittable: bool,
 }
 
-/// The sites that can hold the model when they are empty. `auto` takes accelerators when there are any large enough,
-/// then several of one kind together, then the host's memory; never an NPU or a declared device, which want to be named.
+/// The sites that can hold the model when they are empty. `auto` prefers accelerators that are each large enough.
+/// After them come several of one kind together, then the host's memory. NPUs and declared devices are used only when
+/// named.
 pub(crate) fn sites(wanted: &Wanted<'_>, devices: &Devices) -> Result<Vec<Site>, PlacementError> {
     if devices.is_empty() {
         return Err(PlacementError::Unknown { device: wanted.device.clone() });
@@ -98,7 +99,7 @@ pub(crate) fn sites(wanted: &Wanted<'_>, devices: &Devices) -> Result<Vec<Site>,
     if wanted.splittable && *wanted.device == DeviceId::Auto && allowed().filter(|(name, _)| is_gpu(name)).count() > 1 {
         limits.push("it is too large for the GPUs together".to_owned());
     }
-    // The least it would need anywhere.
+    // The minimum on any single device.
     let alone = |name: &DeviceId| (wanted.bytes)(std::slice::from_ref(name));
     let needs = allowed().map(|(name, _)| alone(name)).min().unwrap_or_else(|| alone(wanted.device));
     Err(PlacementError::NeverFits { needs, streamed: None, limits: limits.join(", ") })
@@ -128,12 +129,13 @@ fn holding(wanted: &Wanted<'_>, devices: &Devices, usable: impl Fn(&Device) -> b
     alone
 }
 
-/// GPUs that can share a model.
+/// The kinds of GPUs: those of one kind can share a model.
 const KINDS: [fn(&DeviceId) -> bool; 2] =
     [|name| matches!(name, DeviceId::Cuda(_)), |name| matches!(name, DeviceId::Metal(_))];
 
-/// Where a model goes whose layers come and go because no site holds them all: GPUs with the host behind them, all of one
-/// kind where it can be split, else the one that can give most; without GPUs the host. `room` is what a device could give.
+/// The site for a streamed model that no site can hold whole. These are GPUs with the host as buffer: all of one kind
+/// if the model can be split, else the one that can give most. Without GPUs it is the host. `room` is the memory that
+/// a device could give.
 pub(crate) fn streamed_site(
     wanted: &Wanted<'_>,
     streaming: impl Fn(&[DeviceId]) -> Streaming,
@@ -144,7 +146,7 @@ pub(crate) fn streamed_site(
     let allowed = || devices.iter().map(|(name, _)| name).filter(|name| is_allowed(wanted.device, name));
     let holds = |site: &[DeviceId], host: Option<i128>| {
         let rooms: Option<Vec<i128>> = site.iter().map(&open).collect();
-        // What it takes depends on where it would be, the host beside it included.
+        // The need depends on the site, including the host beside it.
         let whole: Site = site.iter().cloned().chain(host.map(|_| DeviceId::Cpu)).collect();
         rooms.is_some_and(|rooms| {
             layers::what_there_is(&streaming(&whole), &Rooms { computing: &rooms, host }).is_some()
@@ -171,7 +173,7 @@ pub(crate) fn streamed_site(
     holds(&host, None).then_some(host)
 }
 
-/// The emptiest devices that hold a model together: as few as can, then one more, up to all of them.
+/// The emptiest devices that hold a model together: as few as possible, then one more, up to all of them.
 fn spreads(bytes: &dyn Fn(&[DeviceId]) -> ByteCount, mut devices: Vec<(&DeviceId, &Device)>) -> Vec<Site> {
     devices.retain(|(_, device)| device.ceiling().is_some());
     devices.sort_by_key(|(name, device)| (Reverse(device.balance()), (*name).clone()));
@@ -235,7 +237,7 @@ mod tests {
         let cuda = |n: &[u32]| n.iter().map(|&n| DeviceId::Cuda(n)).collect::<Site>();
         let four = devices(&[("cpu", 99), ("cuda:0", 24), ("cuda:1", 8), ("cuda:2", 24), ("cuda:3", 12)]);
         assert_eq!(sites_of("auto", 24, true, &four), Ok(vec![cuda(&[0]), cuda(&[2])]));
-        // Two of 24 GiB hold it beside their margins; three and four do as well.
+        // Two of 24 GiB hold it beside their margins; so do three and four.
         assert_eq!(sites_of("auto", 47, true, &four), Ok(vec![cuda(&[0, 2]), cuda(&[0, 2, 3]), cuda(&[0, 1, 2, 3])]));
         assert_eq!(sites_of("auto", 48, true, &four), Ok(vec![cuda(&[0, 2, 3]), cuda(&[0, 1, 2, 3])]));
         assert_eq!(sites_of("auto", 80, true, &four), Ok(vec![vec![DeviceId::Cpu]]));

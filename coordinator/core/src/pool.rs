@@ -1,5 +1,4 @@
-//! All slots. Knows which slot belongs to which model and how many are in use; knows no rights, no memory, no requests
-//! beyond their numbers.
+//! All slots, with their models and the number in use. Eviction, memory and requests are handled by other modules.
 
 use std::collections::BTreeSet;
 use std::ops::{Index, IndexMut};
@@ -9,11 +8,11 @@ use model_boss_protocol::{Generation, SlotId};
 use crate::catalog::ModelIndex;
 use crate::slot::{ModelSlot, SlotState};
 
-/// The pool: slots are made when a model needs one, and used again for the same model until it is forgotten.
+/// The pool: slots are created when a model needs one, and reused for the same model until it is forgotten.
 #[derive(Debug, Default)]
 pub(crate) struct ModelPool {
     slots: Vec<ModelSlot>,
-    /// Slots of models that were forgotten, all IDLE.
+    /// IDLE slots of forgotten models.
     spare: Vec<SlotId>,
     in_use: BTreeSet<SlotId>,
 }
@@ -25,7 +24,7 @@ impl ModelPool {
             return slot;
         }
         if let Some(slot) = self.spare.pop() {
-            // Late news of its earlier model is news of an earlier generation.
+            // Late events of the slot's earlier model have an older generation, and are ignored.
             let generation = self[slot].generation;
             self[slot] = ModelSlot::new(slot, model);
             self[slot].generation = generation;
@@ -41,24 +40,24 @@ impl ModelPool {
         self.spare.extend(slots);
     }
 
-    /// Slots there are, whether in use or not.
+    /// The number of slots, in use or not.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// The slot, if news of this generation is about what it holds now.
+    /// The slot, if this generation is its present one.
     pub(crate) fn current(&mut self, slot: SlotId, generation: Generation) -> Option<&mut ModelSlot> {
         let index = usize::try_from(slot.0).ok()?;
         self.slots.get_mut(index).filter(|slot| slot.is_current(generation))
     }
 
-    /// A slot left IDLE.
+    /// Counts a slot that left IDLE.
     pub(crate) fn entered(&mut self, slot: SlotId) {
         self.in_use.insert(slot);
     }
 
-    /// A slot is IDLE again.
+    /// Counts a slot that is IDLE again.
     pub(crate) fn left(&mut self, slot: SlotId) {
         self.in_use.remove(&slot);
     }
@@ -71,7 +70,7 @@ impl ModelPool {
         self.in_use.contains(&slot)
     }
 
-    /// Every slot that is not IDLE.
+    /// All slots that are not IDLE.
     pub(crate) fn in_use(&self) -> impl Iterator<Item = &ModelSlot> {
         self.in_use.iter().map(|&slot| &self[slot])
     }

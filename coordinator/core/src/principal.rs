@@ -1,12 +1,12 @@
-//! Who asks: the operator of the machine, or a client by its name.
+//! Principals: the operator of the machine, or a client by its name.
 
 use model_boss_protocol::ClientId;
 use serde::{Serialize, Serializer};
 
-/// Who asks. The operator is no client with a certain name, so no client can call itself that.
+/// The caller of an order. The operator is not a client of a reserved name, so no client can pass for it by its name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Principal {
-    /// Whoever runs this machine: bound by no client's rules.
+    /// The operator of this machine, whom no client's rules bind.
     Operator,
     /// A client, by the name it gives.
     Client(ClientId),
@@ -21,12 +21,12 @@ impl Principal {
         }
     }
 
-    /// What people read. A client may have the same name as the operator here; [`Principal::kind`] tells them apart.
+    /// The name for people. A client may have the operator's name here; [`Principal::kind`] tells them apart.
     pub fn name(&self) -> &str {
         self.client().map_or("operator", ClientId::as_str)
     }
 
-    /// Which of the two it is.
+    /// Whether it is the operator or a client.
     pub fn kind(&self) -> PrincipalKind {
         match self {
             Self::Operator => PrincipalKind::Operator,
@@ -51,8 +51,8 @@ impl Serialize for Principal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PrincipalKind {
-    /// Whoever runs this machine.
+    /// The operator of this machine.
     Operator,
-    /// Somebody who asks models.
+    /// A client that sends requests to models.
     Client,
 }

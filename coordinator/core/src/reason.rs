@@ -1,4 +1,4 @@
-//! Why a request waits, in one value that feeds the API, the stream comments, the metrics and the tests.
+//! Reasons for waiting, in one type for the API, the stream comments, the metrics and the tests.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,218 +9,218 @@ use serde::Serialize;
 use crate::phase::LoadPhase;
 use crate::{AskedLease, LeaseShare};
 
-/// What a waiting request waits for. `Display` is one short line for people.
+/// The reason why a request waits. `Display` is one short line for people.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum WaitReason {
     /// Its model is being loaded.
     Loading {
-        /// Which model.
+        /// The model of the request.
         model: ModelId,
-        /// How far the load is.
+        /// The progress of the load.
         phase: LoadPhase,
-        /// Share of the weights read, 0 to 1.
+        /// The share of the weights read, 0 to 1.
         progress: f32,
     },
-    /// Its model works on as many requests as it takes at once.
+    /// Its model is serving as many requests as it takes at once.
     Busy {
-        /// Which model.
+        /// The model of the request.
         model: ModelId,
-        /// Requests it works on.
+        /// The number of its running requests.
         running: usize,
-        /// Requests it takes at once.
+        /// The number of requests it takes at once.
         max_concurrent: u32,
     },
     /// Loads on a device happen one after another, and another model has its turn.
     Turn {
-        /// Which device.
+        /// The device that is loading.
         device: DeviceId,
-        /// Whose turn it is.
+        /// The model that has the turn.
         model: ModelId,
     },
-    /// There is no room, and nothing that this request may take.
+    /// There is no room, and no slot that this request may evict.
     Capacity {
-        /// The device that came nearest.
+        /// The device that comes closest.
         device: DeviceId,
-        /// What the model needs there.
+        /// The bytes that the model needs there.
         needs: ByteCount,
-        /// What is free there now.
+        /// The bytes free there now.
         free: ByteCount,
-        /// Who holds the rest, and why it may not be taken.
+        /// The slots with the other bytes, and why they may not be evicted.
         blockers: Vec<Blocker>,
         /// Leases of others there, and requests of others that come first.
         leases: Vec<LeaseShare>,
-        /// What programs without a lease use there.
+        /// The bytes that programs without a lease use there.
         foreign: ByteCount,
     },
-    /// Others were asked to give their leases back.
+    /// Other holders were asked to release their leases.
     LeaseRevoking {
-        /// Where.
+        /// The device of the leases.
         device: DeviceId,
-        /// Who, and how long they still have.
+        /// The leases, and the time left for each.
         asked: Vec<AskedLease>,
     },
-    /// Models were asked to leave to make room for this one.
+    /// Slots are being evicted to make room for this model.
     Reclaiming {
-        /// Where.
+        /// The device of the room.
         device: DeviceId,
-        /// Those that still hold memory.
+        /// The victims that still hold memory.
         victims: Vec<ModelId>,
     },
-    /// The loaded copy of its model is leaving; a new one comes after it.
+    /// The loaded copy of its model is stopping; a new one follows it.
     Leaving {
-        /// Which model.
+        /// The model of the request.
         model: ModelId,
-        /// Why its copy leaves.
+        /// The cause of the stop.
         cause: LeaveCause,
     },
-    /// The lease ledger does not give the memory now.
+    /// The lease ledger does not grant the memory now.
     LeaseRefused {
-        /// The ledger's words.
+        /// The ledger's message.
         detail: String,
-        /// When it is asked again.
+        /// The time until it is asked again.
         #[serde(rename = "retry_in_ms", serialize_with = "crate::time::as_millis")]
         retry_in: Duration,
     },
-    /// The store of the lease ledger is out of reach: nothing is loaded until it is back.
+    /// The store of the lease ledger cannot be reached: no model is loaded until it can.
     LedgerAway {
-        /// Why, for people.
+        /// The reason, for people.
         detail: String,
     },
-    /// The store may have lost records: nothing is granted until every holder had the time to state its own.
+    /// The store may have lost records: no lease is granted until every holder has had time to report its own.
     LedgerRecovering {
-        /// When that is over at the latest.
+        /// The longest time until then.
         #[serde(rename = "retry_in_ms", serialize_with = "crate::time::as_millis")]
         retry_in: Duration,
     },
-    /// The model failed and is tried again later.
+    /// The model failed and is in backoff.
     BackingOff {
-        /// Which model.
+        /// The model of the request.
         model: ModelId,
-        /// Failures in a row.
+        /// The number of failures in a row.
         failures: u32,
-        /// What went wrong last.
+        /// The last failure.
         detail: String,
-        /// When it is tried again.
+        /// The time until the next load.
         #[serde(rename = "retry_in_ms", serialize_with = "crate::time::as_millis")]
         retry_in: Duration,
     },
-    /// As many models of its category are loaded as may be (MM-1), and none that this request may take.
+    /// The limit of loaded models in its category is reached (MM-1), and this request may evict none of them.
     Limit {
-        /// Which category.
+        /// The limited category.
         category: Category,
-        /// How many may be loaded.
+        /// The number that may be loaded.
         limit: usize,
-        /// Those that are, and why they stay.
+        /// The loaded models, and why they stay.
         blockers: Vec<Blocker>,
     },
     /// It needs a device for itself alone that others use (MM-5).
     Exclusive {
-        /// Which device.
+        /// The needed device.
         device: DeviceId,
-        /// Who uses it, and why they stay.
+        /// The slots that use it, and why they stay.
         blockers: Vec<Blocker>,
     },
-    /// A load that failed is tried once more with nothing else loaded; until then no other load begins (MM-4).
+    /// A load that failed is tried once more with no other model loaded; until then no other load begins (MM-4).
     SecondTry {
-        /// Whose load failed.
+        /// The model whose load failed.
         model: ModelId,
-        /// Those that still leave.
+        /// The slots that have not stopped yet.
         victims: Vec<ModelId>,
     },
     /// An operator freed its device for something else (RC-30).
     DeviceClosed {
-        /// Which device.
+        /// The closed device.
         device: DeviceId,
     },
     /// The driver of its device does not list it any more. After a while such requests are refused.
     DeviceLost {
-        /// Which device.
+        /// The lost device.
         device: DeviceId,
     },
     /// The memory of the device could not be observed, and unknown is not zero (RC-21).
     DeviceUnknown {
-        /// Which device.
+        /// The unknown device.
         device: DeviceId,
     },
-    /// The worker lost a request; the slot rests until it is known whether the worker lives.
+    /// The worker lost a request; no other is dispatched until it is known whether the worker lives.
     WorkerLost {
-        /// Which model.
+        /// The model of the request.
         model: ModelId,
     },
-    /// As many requests of its client run as may.
+    /// Its client has as many running requests as it may have.
     ClientLimit {
-        /// Which client.
+        /// The limited client.
         client: ClientId,
-        /// Its requests that run.
+        /// The number of its running requests.
         running: u32,
-        /// How many may.
+        /// The number allowed.
         limit: u32,
     },
     /// The pause after the last request of its client is not over.
     Cooldown {
-        /// Which client.
+        /// The limited client.
         client: ClientId,
-        /// When it is.
+        /// The rest of the pause.
         #[serde(rename = "retry_in_ms", serialize_with = "crate::time::as_millis")]
         retry_in: Duration,
     },
-    /// Accepted in this very moment.
+    /// The request was accepted at this moment.
     Queued,
 }
 
-/// A slot that holds memory somebody needs, and why it keeps it.
+/// A slot with memory that another model needs, and the reason why it keeps it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Blocker {
-    /// Whose slot.
+    /// The slot's model.
     pub model: ModelId,
-    /// What it holds on the device.
+    /// The bytes it holds on the device.
     pub bytes: ByteCount,
-    /// Why it may not be taken.
+    /// The reason why it may not be evicted.
     pub why: Protection,
 }
 
-/// Why a slot may not be taken by a request (RC-18, RC-19).
+/// The reason why a request may not evict a slot (RC-18, RC-19).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Protection {
-    /// Its manifest pins it.
+    /// The model is pinned.
     Pinned,
-    /// It is being loaded for somebody.
+    /// The model is being loaded for a request.
     Loading,
-    /// The request it was loaded for has not started yet.
+    /// The request it was loaded for has not been dispatched yet.
     CauseWaits,
-    /// It is more important.
+    /// The slot is more important than the request.
     MoreImportant {
-        /// How important.
+        /// The slot's rank.
         rank: Priority,
     },
-    /// It is as important, and it has served for less than its hold.
+    /// The slot is as important, and its minimum hold is not over.
     Hold,
-    /// It is as important, and requests that came before wait for it.
+    /// The slot is as important, and earlier requests wait for it.
     QueuedBefore,
-    /// It leaves for a request that is no less important.
+    /// The slot is being evicted for a request that is no less important.
     Claimed,
 }
 
-/// Why a slot leaves or left.
+/// The cause for which a slot stops or stopped.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeaveCause {
-    /// To make room for another model.
+    /// The room was needed for another model.
     Eviction {
-        /// For which one.
+        /// The model that needs the room.
         room_for: ModelId,
     },
-    /// An operator asked.
+    /// An operator unloaded it.
     Unload,
-    /// Nobody used it for its stay-warm time.
+    /// It was unused for its stay-warm time.
     Idle,
     /// Its manifest or its weights changed.
     Replaced,
-    /// Its manifest is gone.
+    /// Its manifest was removed.
     Removed,
-    /// Its device was freed for something else (RC-30).
+    /// Its device was freed for another purpose (RC-30).
     Freed,
     /// The driver of its device does not list it any more.
     DeviceLost,
@@ -228,34 +228,34 @@ pub enum LeaveCause {
     Retention,
     /// Other programs used memory that it holds (RC-21).
     Foreign,
-    /// Idle, and somebody more important waits for a lease (LE-3).
+    /// It was idle, and a more important request waits for a lease (LE-3).
     Yielded {
-        /// Who, for people.
+        /// The label of that request, for people.
         to: String,
     },
-    /// Somebody more important asked for its lease.
+    /// Its lease was revoked for a more important request.
     Revoked {
-        /// Who, for people.
+        /// The label of that request, for people.
         by: String,
-        /// How important that is.
+        /// The priority of that request.
         priority: Priority,
     },
-    /// It serves from another place now (DM-5).
+    /// Another copy took over on another device (DM-5).
     Moved,
-    /// It comes back with other settings (RC-29).
+    /// It is reloaded with other settings (RC-29).
     Reload,
-    /// Idle, and it comes back with all its layers where they live: there is room for them now (RS-11).
+    /// It was idle and streaming, and is reloaded with all layers resident, since there is room for them now (RS-11).
     RoomToStay,
-    /// Room for another try of a load that failed (MM-4).
+    /// Room was needed for a second try of a failed load (MM-4).
     SecondTry {
-        /// Whose load.
+        /// The model of the failed load.
         room_for: ModelId,
     },
-    /// Its load went on for nobody, and another model wants the device.
+    /// No request waited for its load any more, and another model needs the device.
     Unwanted,
-    /// The process ends.
+    /// The process is shutting down.
     Shutdown,
-    /// Its worker went away by itself.
+    /// Its worker died.
     Crash,
 }
 

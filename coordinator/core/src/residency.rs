@@ -1,4 +1,4 @@
-//! How long an unneeded model stays (RC-8, BC-3). Pure arithmetic on settings and descriptions.
+//! Stay-warm times: how long an unused model stays loaded (RC-8, BC-3). Pure arithmetic on settings and descriptions.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use model_boss_protocol::KeepAlive;
 
 use crate::{ModelDescription, Settings};
 
-/// How long a model that is not pinned stays after a use that ended with this `keep_alive` of the request or its task.
+/// The time for which an unpinned model stays loaded after a use, given the `keep_alive` of the request or its task.
 pub(crate) fn stay_warm(settings: &Settings, model: &ModelDescription, request: Option<KeepAlive>) -> KeepAlive {
     if let Some(asked) = request {
         return asked.at_most(settings.max_keep_alive);

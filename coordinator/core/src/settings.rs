@@ -1,4 +1,4 @@
-//! Every limit and duration the scheduler uses, with its default. Knows nothing of where the values come from.
+//! The scheduler's limits and durations, with their defaults. The crate of the configuration reads their values.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,87 +13,90 @@ use crate::Principal;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// Requests that may wait for one model (RC-10).
+    /// The number of requests that may wait for one model (RC-10).
     pub max_queued_per_model: usize,
-    /// Requests that may wait in all (RC-10).
+    /// The number of requests that may wait in all (RC-10).
     pub max_queued: usize,
     /// A waiting request becomes one step more important, and an idle slot one step less, per this time (RC-5, RC-18).
     /// Zero turns aging off.
     #[serde(with = "span_text")]
     pub aging_step: Duration,
-    /// The least time a slot serves before an equally important request may take it while it is used (RC-18).
+    /// The shortest time that a used slot serves before an equally important request may evict it (RC-18).
     #[serde(with = "span_text")]
     pub min_hold: Duration,
-    /// A request that waited this long may take any slot, whatever its rank (RC-18); zero is never.
+    /// A request that waited this long may evict any slot, whatever its rank (RC-18); zero is never.
     #[serde(with = "span_text")]
     pub max_wait: Duration,
-    /// How long an unneeded model stays after its last use, where the operator changed a category's default (RC-8).
+    /// The stay-warm times of categories whose default the operator changed (RC-8).
     pub stay_warm: BTreeMap<Category, KeepAlive>,
-    /// `MODEL_BOSS_MODEL_IDLE_SECS`: in place of every category's default; zero turns the idle sweep off (BC-3).
+    /// `MODEL_BOSS_MODEL_IDLE_SECS`: the stay-warm time in place of all categories' defaults. Zero turns the idle
+    /// sweep off (BC-3).
     #[serde(with = "span_text::optional")]
     pub model_idle: Option<Duration>,
     /// The longest time a request may keep a model loaded (RC-8).
     #[serde(with = "span_text")]
     pub max_keep_alive: Duration,
-    /// Waiting requests are looked at again at least this often (RC-6).
+    /// Waiting requests are considered again at least this often (RC-6).
     #[serde(with = "span_text")]
     pub reevaluate_every: Duration,
-    /// How long a request for a model that is not loaded waits for a lease store that is out of reach.
+    /// The time that a request for a cold model waits for an unreachable lease store.
     #[serde(with = "span_text")]
     pub ledger_patience: Duration,
-    /// How long a device that its driver does not list any more is waited for.
+    /// The time that requests wait for a device which its driver does not list any more.
     pub device_patience: Duration,
-    /// How often a request whose worker died before any byte of its answer is tried again.
+    /// The number of retries of a request whose worker died before any byte of its answer.
     pub max_retries: u32,
-    /// Failed loads of a model in a row after which those who wait for it are told.
+    /// The number of failed loads in a row after which a model's waiting requests are refused.
     pub max_load_attempts: u32,
-    /// The wait before a failed model is loaded again; doubles with each failure in a row.
+    /// The backoff before a failed model is loaded again; doubles with each failure in a row.
     #[serde(with = "span_text")]
     pub back_off_first: Duration,
-    /// The longest such wait.
+    /// The longest backoff.
     #[serde(with = "span_text")]
     pub back_off_limit: Duration,
-    /// A slot that lost a request gets no further one for this time, or until its worker is known to be gone.
+    /// A slot that lost a request gets no other for this time, or until its worker is known to have exited.
     #[serde(with = "span_text")]
     pub lost_pause: Duration,
-    /// Models of each category that may be loaded at once (MM-1).
+    /// The number of models of each category that may be loaded at once (MM-1).
     pub max_loaded: MaxLoaded,
-    /// What follows when a load fails for another reason than the model's files (MM-4).
+    /// The action after a load that failed for another reason than the model's files (MM-4).
     pub load_failure_policy: LoadFailurePolicy,
-    /// A model that fits but for what other programs took within this time waits for that memory; what they use for longer
-    /// stays theirs, and the model's layers come and go beside it. It keeps them all again when there was room for as long.
+    /// The time after which other programs' use counts as lasting. A model waits for memory that they took within
+    /// this time. Beside lasting use its layers are streamed. They are all made resident again when there was room
+    /// for as long.
     #[serde(with = "span_text")]
     pub peak_patience: Duration,
-    /// Models that left the catalog and are remembered: an edit that takes a manifest away for a moment loses no history.
+    /// The number of remembered models that left the catalog. A manifest that disappears for a moment during an edit
+    /// keeps its history.
     pub left_models_kept: usize,
-    /// Models that clients named by their path and that are kept; beyond it the one that was away longest is forgotten.
+    /// The number of models named by path that are kept; beyond it, the one unused for longest is forgotten.
     pub path_models_kept: usize,
-    /// A model that a client named by its path is forgotten when nobody used it for this long.
+    /// A model that a client named by its path is forgotten when it was unused for this long.
     #[serde(with = "span_text")]
     pub path_model_idle: Duration,
-    /// Decisions kept for [`crate::Scheduler::decisions`].
+    /// The number of decisions kept for [`crate::Scheduler::decisions`].
     pub decisions_kept: usize,
-    /// What clients may do (RC-9, RC-24).
+    /// The rules of clients (RC-9, RC-24).
     pub clients: ClientRules,
-    /// Prefixes of providers elsewhere whose models give vectors too; every provider's models answer chats.
+    /// Prefixes of cloud providers whose models give embeddings too; every provider's models answer chats.
     pub embedding_providers: BTreeSet<String>,
-    /// At equal importance a client goes behind others for each of these steps of service that it got more (RC-4). In
-    /// tokens, or hundredths of a second where nobody counts tokens.
+    /// At equal importance a client goes behind others by one for each of these steps of additional service (RC-4).
+    /// In tokens, or hundredths of a second where tokens are not counted.
     pub service_step: u64,
 }
 
-/// What clients may do: one rule for everybody, and rules in its place for those who are named.
+/// The rules of clients: a default, and rules in its place for named clients.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClientRules {
-    /// For every client without a rule of its own.
+    /// The rule of clients without one of their own.
     pub default: ClientRule,
-    /// By name.
+    /// Rules by the client's name.
     pub named: BTreeMap<ClientId, ClientRule>,
 }
 
 impl ClientRules {
-    /// The rule for this principal. The operator's is nobody's to change.
+    /// The rule for this principal. The operator's rule is fixed.
     pub fn of_principal(&self, principal: &Principal) -> ClientRule {
         match principal {
             Principal::Operator => ClientRule::of_the_operator(),
@@ -107,27 +110,27 @@ impl ClientRules {
     }
 }
 
-/// What one client may do.
+/// The limits of one client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ClientRule {
-    /// The most important priority it gets, whatever it asks for (RC-3).
+    /// The most important priority that its requests can have (RC-3).
     pub max_priority: Priority,
-    /// The priority of its requests that name none.
+    /// The priority of requests that do not state one.
     pub default_priority: Priority,
-    /// Requests of it that run at once; more of them wait.
+    /// The number of its running requests; further ones wait.
     pub max_concurrent: Option<u32>,
-    /// The least time between the end of one of its requests and the start of the next.
+    /// The shortest time between the end of one of its requests and the start of the next.
     #[serde(with = "span_text")]
     pub cooldown: Duration,
-    /// Requests it may send in a minute; more are refused.
+    /// The number of requests in a minute; further ones are refused.
     pub rate_per_minute: Option<u32>,
-    /// Requests of it that may wait; more are refused.
+    /// The number of its waiting requests; further ones are refused.
     pub max_queued: Option<u32>,
 }
 
 impl ClientRule {
-    /// No limits; and what it orders counts as interactive unless it says otherwise (MM-3).
+    /// The operator's rule: no limits, and interactive priority for its orders unless they state another (MM-3).
     fn of_the_operator() -> Self {
         Self { max_priority: Priority::HIGHEST, default_priority: Priority::INTERACTIVE, ..Self::default() }
     }
@@ -146,18 +149,18 @@ impl Default for ClientRule {
     }
 }
 
-/// How many models of each category may be loaded at once (MM-1). In text `"auto"`, or a map such as `{ llm = 2 }`.
+/// The limit of loaded models by category (MM-1). In text `"auto"`, or a map such as `{ llm = 2 }`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum MaxLoaded {
-    /// Memory alone decides.
+    /// Only memory limits the number.
     #[default]
     Auto,
-    /// So many of each category; one of a category that is not named.
+    /// A number for each named category; one for the others.
     Per(BTreeMap<Category, usize>),
 }
 
 impl MaxLoaded {
-    /// The limit of a category; `None` is none.
+    /// The limit of a category; `None` for no limit.
     pub fn of(&self, category: Category) -> Option<usize> {
         match self {
             Self::Auto => None,
@@ -198,14 +201,14 @@ impl<'de> Deserialize<'de> for MaxLoaded {
     }
 }
 
-/// What follows when a load fails (MM-4). Never for a model whose files or settings are at fault.
+/// The action after a failed load (MM-4). It does not apply to a model whose files or settings are at fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LoadFailurePolicy {
-    /// Busy models are drained, every model that is not pinned leaves, and the load is tried once more.
+    /// Busy models are drained, all unpinned models are evicted, and the load is tried once more.
     #[default]
     EvictAllAndRetry,
-    /// Nobody leaves for it.
+    /// The load fails, and no model is evicted for another try.
     Fail,
 }
 

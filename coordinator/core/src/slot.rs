@@ -1,5 +1,5 @@
-//! One slot: its lifecycle in one table, and what it remembers about its use. Knows no model specifics, no other slots
-//! and no memory sums.
+//! One slot: its lifecycle in one table, and the state of its use. Other slots and sums of memory are kept in other
+//! modules.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,21 +15,21 @@ use crate::reason::LeaveCause;
 use crate::time::steps;
 use crate::{EngineOptions, LayerOptions, LoadPhase, Moment, ReadyPhase, SizeRule, StopPhase};
 
-/// Where a slot is in `IDLE → LOADING → READY → STOPPING → IDLE`.
+/// The state of a slot, in the cycle `IDLE → LOADING → READY → STOPPING → IDLE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", content = "phase", rename_all = "snake_case")]
 pub enum SlotState {
     /// Empty: no lease, no process.
     Idle,
-    /// On its way to serving.
+    /// A load is in progress.
     Loading(LoadPhase),
     /// A worker serves.
     Ready(ReadyPhase),
-    /// On its way out; its bytes count until the driver shows them back.
+    /// The slot is stopping; its bytes count until the driver reports them as free.
     Stopping(StopPhase),
 }
 
-/// What happens to a slot: orders of the scheduler and news from the shell.
+/// An event of a slot: an order of the scheduler, or a report from the shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotEvent {
     Fill,
@@ -45,7 +45,7 @@ pub(crate) enum SlotEvent {
     Released,
 }
 
-/// What the shell has to do for a transition.
+/// The shell's task for a transition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SlotOrder {
     Nothing,
@@ -55,8 +55,8 @@ pub(crate) enum SlotOrder {
     ReleaseLease,
 }
 
-/// The table: where `event` takes a slot in `state`, and what the shell has to do. `None`: the event means nothing in
-/// this state (late news, or an order that does not apply) and changes nothing.
+/// The transition table: the next state after `event` in `state`, and the shell's task. `None` means that the event
+/// has no transition in this state and changes nothing. Such events are late reports, or orders that do not apply.
 pub(crate) const fn transition(state: SlotState, event: SlotEvent) -> Option<(SlotState, SlotOrder)> {
     use LoadPhase as L;
     use ReadyPhase as R;
@@ -96,20 +96,20 @@ pub(crate) struct ModelSlot {
     pub(crate) id: SlotId,
     pub(crate) model: ModelIndex,
     pub(crate) state: SlotState,
-    /// Rises with each filling. A filling that the ledger refused is tried again under its number, so that the ledger
-    /// sees one asker and not a row of them.
+    /// The generation, which rises each time the slot is filled. A load that the ledger refused is tried again under
+    /// the same number, so that the ledger sees one asker instead of many.
     pub(crate) generation: Generation,
     /// The bytes charged, by device, while the slot is not idle.
     pub(crate) parts: Vec<(DeviceId, ByteCount)>,
-    /// The model's revision when this filling began.
+    /// The model's revision when this generation began.
     pub(crate) revision: u64,
-    /// An operator said that what it holds is out of date (BC-5).
+    /// Whether an operator marked the loaded copy as out of date (BC-5).
     pub(crate) stale: bool,
-    /// The context asked for, when it is not the manifest's.
+    /// The context of the load, if it is not the manifest's.
     pub(crate) context: Option<u64>,
-    /// What its load asked of the engine.
+    /// Options of the load for the engine.
     pub(crate) engine: EngineOptions,
-    /// How its layers live.
+    /// The residency of its layers.
     pub(crate) layers: Layers,
     /// Devices it has for itself alone (MM-5).
     pub(crate) exclusive: Vec<DeviceId>,
@@ -121,20 +121,20 @@ pub(crate) struct ModelSlot {
     pub(crate) pid: Option<u32>,
     pub(crate) port: Option<u16>,
     pub(crate) context_length: Option<u64>,
-    /// In flight, most important first.
+    /// Requests in flight, most important first.
     pub(crate) running: BTreeSet<(Priority, RequestId)>,
-    /// Requests answered since READY.
+    /// The number of requests answered since READY.
     pub(crate) completed: u64,
     pub(crate) last_used: Moment,
     pub(crate) last_priority: Priority,
     /// The `keep_alive` of the request that finished last.
     pub(crate) keep_alive: Option<KeepAlive>,
     pub(crate) unload_at: Option<Moment>,
-    /// The request this filling was begun for, while it still waits to start.
+    /// The request that caused this load, until it is dispatched.
     pub(crate) cause: Option<RequestId>,
-    /// Why it drains or stops.
+    /// The cause for which it drains or stops.
     pub(crate) leaving: Option<LeaveCause>,
-    /// It lost a request and gets no other before this moment.
+    /// The end of the pause after a lost request, in which no other is dispatched to it.
     pub(crate) paused_until: Option<Moment>,
     refused: bool,
 }
@@ -173,7 +173,7 @@ impl ModelSlot {
         }
     }
 
-    /// Moves along the table; `None` when the event means nothing now.
+    /// Moves along the table and returns the shell's task; `None` when the event has no transition now.
     pub(crate) fn apply(&mut self, event: SlotEvent) -> Option<SlotOrder> {
         let (state, order) = transition(self.state, event)?;
         self.state = state;
@@ -185,7 +185,7 @@ impl ModelSlot {
         Some(order)
     }
 
-    /// Begins a filling. The caller charges the bytes.
+    /// Begins a new generation. The caller charges the bytes.
     pub(crate) fn fill(&mut self, now: Moment, parts: Vec<(DeviceId, ByteCount)>, cause: Filling) -> Option<SlotOrder> {
         let again = self.refused;
         let order = self.apply(SlotEvent::Fill)?;
@@ -212,13 +212,13 @@ impl ModelSlot {
         !self.running.is_empty()
     }
 
-    /// Whether news of this generation is about what the slot holds now.
+    /// Whether this generation is the present one.
     pub(crate) fn is_current(&self, generation: Generation) -> bool {
         self.generation == generation
     }
 
-    /// How important the slot is: its most important request in flight, or, idle, its last priority made one step less
-    /// important per `aging_step` idle (RC-18).
+    /// The slot's importance: that of its most important running request. For an idle slot it is the last priority,
+    /// made one step less important per `aging_step` of idle time (RC-18).
     pub(crate) fn rank(&self, now: Moment, aging_step: Duration) -> Priority {
         match self.running.first() {
             Some(&(priority, _)) => priority,
@@ -226,7 +226,7 @@ impl ModelSlot {
         }
     }
 
-    /// How long the slot is held against equals since READY (RC-18).
+    /// The time since READY for which the slot is protected from equally important requests (RC-18).
     pub(crate) fn hold(&self, min_hold: Duration) -> Duration {
         min_hold.max(self.load_time().saturating_mul(2))
     }
@@ -236,7 +236,7 @@ impl ModelSlot {
         self.ready_at.since(self.load_started)
     }
 
-    /// What it holds on the devices that compute; without the host's part of a model whose layers come from there.
+    /// The bytes on the devices that compute, without the host's buffers for streamed layers.
     pub(crate) fn computing(&self) -> &[(DeviceId, ByteCount)] {
         match &self.parts[..] {
             [devices @ .., (DeviceId::Cpu, _)] if !devices.is_empty() => devices,
@@ -244,42 +244,42 @@ impl ModelSlot {
         }
     }
 
-    /// Whether it computes there.
+    /// Whether the model computes on this device.
     pub(crate) fn computes_on(&self, device: &DeviceId) -> bool {
         self.computing().iter().any(|(part, _)| part == device)
     }
 
-    /// What the slot holds on `device`.
+    /// The bytes that the slot holds on `device`.
     pub(crate) fn bytes_on(&self, device: &DeviceId) -> ByteCount {
         self.parts.iter().filter(|(d, _)| d == device).map(|&(_, bytes)| bytes).sum()
     }
 }
 
-/// How the layers of a filling live (RS-11).
+/// The residency of a generation's layers (RS-11).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Layers {
-    /// What was asked for, by the manifest or by a load.
+    /// The residency that the manifest or a load asked for.
     pub(crate) asked: Residency,
     /// The lease that a load asked for.
     pub(crate) memory: Option<ByteCount>,
-    /// They come and go.
+    /// Whether layers are streamed.
     pub(crate) stream: bool,
 }
 
 impl Layers {
-    /// What its worker is told.
+    /// The residency that the worker is started with.
     pub(crate) fn residency(&self) -> Residency {
         let mode = if self.stream { ResidencyMode::Stream } else { self.asked.mode };
         Residency { mode, ..self.asked }
     }
 
-    /// Whether they come and go only because there was no room for all of them.
+    /// Whether layers are streamed only because there was no room for all of them.
     pub(crate) fn for_want_of_room(&self) -> bool {
         self.stream && self.asked.mode == ResidencyMode::Auto
     }
 
-    /// Whether a load that asks for this needs no other one (RC-29): what is not asked for never matters, and of layers that
-    /// stay neither window nor block.
+    /// Whether the loaded copy meets the options of a load, so that no other load is needed (RC-29). Options that the
+    /// load does not set are ignored, and for resident layers window and block are too.
     pub(crate) fn satisfy(&self, wanted: &LayerOptions, held: ByteCount) -> bool {
         let mode = match wanted.mode {
             None => true,
@@ -289,7 +289,7 @@ impl Layers {
         };
         let same = |given: Option<u32>, wanted: Option<u32>| !self.stream || wanted.is_none() || given == wanted;
         let memory = wanted.memory.is_none_or(|memory| match wanted.mode {
-            // Somebody wants the rest of it back, or more layers to stay.
+            // An operator wants the rest of the memory back, or more layers to stay.
             Some(ResidencyMode::Stream) => self.memory == Some(memory) || held == memory,
             _ => !self.stream || held >= memory,
         });
@@ -297,10 +297,10 @@ impl Layers {
     }
 }
 
-/// For what a slot is filled.
+/// The purpose of a new generation.
 #[derive(Clone, Debug)]
 pub(crate) struct Filling {
-    /// `None` when nobody waits for it yet.
+    /// The request that it is for; `None` for a load without one.
     pub(crate) request: Option<RequestId>,
     pub(crate) priority: Priority,
     pub(crate) revision: u64,
@@ -355,7 +355,7 @@ mod tests {
         SlotEvent::Released,
     ];
 
-    /// One letter per state in the order of `STATES`, `.` where the event means nothing.
+    /// One letter per state in the order of `STATES`, `.` where the event has no transition.
     const LETTERS: [char; 9] = ['i', 'l', 's', 'w', 'r', 'd', 'a', 't', 'g'];
 
     #[test]

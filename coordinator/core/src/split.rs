@@ -1,20 +1,21 @@
-//! How a model is spread over several devices: in proportion to what each has to spare (RC-22). Pure arithmetic.
+//! Splits of a model over several devices, in proportion to their spare memory (RC-22). Pure arithmetic.
 
 use model_boss_protocol::ByteCount;
 
 use crate::need::Need;
 
-/// What a part of a split model leaves free on its device, in bytes.
+/// The bytes that a part of a split model leaves free on its device.
 pub(crate) const MARGIN: i128 = 512 << 20;
 
-/// Whether devices with this much left hold `need` together: one device all of it, several beside their margins; the host
-/// beside them, which is the last, its own part.
+/// Whether devices with these free bytes hold `need` together. One device holds all of it; several hold it beside
+/// their margins. The host, which comes last where it buffers, holds its own part.
 pub(crate) fn holds(need: &Need, free: &[i128]) -> bool {
     let (free, host) = apart(need, free);
     i128::from(need.bytes.0) <= spare(free) && host.is_none_or(|(wanted, free)| i128::from(wanted.0) <= free)
 }
 
-/// What devices with this much left have for a model together: one device all of it, several what is beside their margins.
+/// The bytes that devices with these free bytes have for a model together: all of one device, or of several the bytes
+/// beside their margins.
 pub(crate) fn spare(free: &[i128]) -> i128 {
     match free {
         [one] => *one,
@@ -22,8 +23,8 @@ pub(crate) fn spare(free: &[i128]) -> i128 {
     }
 }
 
-/// The parts of `need` on devices with this much left, in their order and in proportion to what each has to spare;
-/// `None` when it does not fit. A device without anything to spare gets nothing.
+/// The parts of `need` on devices with these free bytes, in their order and in proportion to their spare memory;
+/// `None` when it does not fit. A device without spare memory gets none.
 pub(crate) fn shares(need: &Need, free: &[i128]) -> Option<Vec<ByteCount>> {
     if !holds(need, free) {
         return None;
@@ -34,7 +35,7 @@ pub(crate) fn shares(need: &Need, free: &[i128]) -> Option<Vec<ByteCount>> {
     Some(parts)
 }
 
-/// What the parts take from their devices, with the margins of a split.
+/// The bytes that the parts take from their devices, with the margins of a split.
 pub(crate) fn takes(need: &Need, parts: &[ByteCount]) -> Vec<i128> {
     let computing = parts.len() - usize::from(need.host.is_some()).min(parts.len());
     let margin = |place: usize, part: &ByteCount| {
@@ -59,7 +60,7 @@ fn in_proportion(bytes: ByteCount, free: &[i128]) -> Vec<ByteCount> {
     parts.into_iter().map(|part| ByteCount(u64::try_from(part).unwrap_or(u64::MAX))).collect()
 }
 
-/// What is left on the devices that compute, and of the host beside them with what is wanted of it.
+/// The free bytes of the computing devices, and for the host beside them its needed and its free bytes.
 fn apart<'f>(need: &Need, free: &'f [i128]) -> (&'f [i128], Option<(ByteCount, i128)>) {
     match (need.host, free) {
         (Some(wanted), [computing @ .., host]) => (computing, Some((wanted, *host))),

@@ -6,7 +6,7 @@ use model_boss_protocol::{ByteCount, Category, DeviceId};
 
 use crate::{DeviceObservation, ModelDescription, Moment, SizeEstimate, SizeRule};
 
-/// A chat model of this size for any device, one request at a time.
+/// A chat model of this size for any device, with one request at a time.
 pub(crate) fn model(name: &str, gib: u64) -> ModelDescription {
     ModelDescription {
         id: name.into(),
@@ -27,7 +27,7 @@ pub(crate) fn model(name: &str, gib: u64) -> ModelDescription {
     }
 }
 
-/// A device with this much for models and nobody else on it.
+/// A device with this much memory for models and no foreign use.
 pub(crate) fn device(name: &str, gib: u64) -> DeviceObservation {
     DeviceObservation {
         device: name.parse().unwrap_or_default(),
@@ -41,12 +41,12 @@ pub(crate) fn device(name: &str, gib: u64) -> DeviceObservation {
     }
 }
 
-/// So many milliseconds after the start.
+/// The moment `n` milliseconds after the start.
 pub(crate) fn ms(n: u64) -> Moment {
     Moment::at(Duration::from_millis(n))
 }
 
-/// So many seconds after the start.
+/// The moment `n` seconds after the start.
 pub(crate) fn s(n: u64) -> Moment {
     Moment::at(Duration::from_secs(n))
 }

@@ -1,4 +1,4 @@
-//! Time as a number. The core never asks a clock: every event arrives with the moment it happened.
+//! Time as a number. The core reads no clock: every event arrives with the moment it happened.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// A moment, as the time since the coordinator's own arbitrary start. Never goes back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment {
-    /// The last one is 584 years after the start: no sum of spans goes beyond it.
+    /// Nanoseconds since the start. The last moment is 584 years after it, and sums of spans saturate there.
     nanos: u64,
 }
 
@@ -33,7 +33,7 @@ impl Moment {
     }
 }
 
-/// The whole of a span, or as much as there is.
+/// The nanoseconds of a span, saturated at the largest number.
 pub(crate) const fn nanos(span: Duration) -> u64 {
     let nanos = span.as_nanos();
     if nanos > u64::MAX as u128 { u64::MAX } else { nanos as u64 }
@@ -65,7 +65,7 @@ impl<'de> Deserialize<'de> for Moment {
     }
 }
 
-/// Whole steps of `step` in `span`; none when `step` is zero.
+/// The number of whole steps of `step` in `span`; zero when `step` is zero.
 pub(crate) fn steps(span: Duration, step: Duration) -> u64 {
     nanos(span).checked_div(nanos(step)).unwrap_or(0)
 }

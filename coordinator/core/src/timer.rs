@@ -1,4 +1,4 @@
-//! What is due when. Knows names of timers and moments, nothing of what they are for.
+//! Timers by name, with the moment when each is due. Their meaning belongs to the scheduler.
 
 use std::collections::BTreeSet;
 use std::hash::Hash;
@@ -6,12 +6,12 @@ use std::hash::Hash;
 use crate::Moment;
 use crate::by_number::ByNumber;
 
-/// At most one moment per timer; setting it again moves it. Every operation is logarithmic, and nothing costs less than to
-/// clear one that is not set: most events do that a few times.
+/// A set of timers with at most one moment each; setting a timer again moves it. All operations are logarithmic.
+/// Clearing a timer that is not set is the cheapest, since most events do that a few times.
 #[derive(Debug)]
 pub(crate) struct Timers<T> {
     due: BTreeSet<(Moment, T)>,
-    /// Looked up by timer only, never iterated.
+    /// Moments by timer, never iterated.
     set: ByNumber<T, Moment>,
 }
 
@@ -29,14 +29,14 @@ impl<T: Copy + Ord + Hash> Timers<T> {
         self.due.insert((at, timer));
     }
 
-    /// Like [`Self::set`], unless it is due earlier already.
+    /// Like [`Self::set`], unless the timer is due earlier already.
     pub(crate) fn set_if_earlier(&mut self, timer: T, at: Moment) {
         if self.set.get(&timer).is_none_or(|before| at < *before) {
             self.set(timer, at);
         }
     }
 
-    /// Like [`Self::set`], unless it is already set.
+    /// Like [`Self::set`], unless the timer is already set.
     pub(crate) fn set_if_unset(&mut self, timer: T, at: Moment) {
         if !self.set.contains_key(&timer) {
             self.set(timer, at);
@@ -49,7 +49,7 @@ impl<T: Copy + Ord + Hash> Timers<T> {
         }
     }
 
-    /// Takes the earliest timer that is due at `now`.
+    /// Removes and returns the earliest timer that is due at `now`.
     pub(crate) fn pop_due(&mut self, now: Moment) -> Option<T> {
         let &(at, timer) = self.due.first()?;
         if at > now {

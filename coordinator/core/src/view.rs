@@ -1,4 +1,4 @@
-//! What the scheduler shows to the API, the metrics and the command line: plain values, made on demand.
+//! Views of the scheduler's state for the API, the metrics and the command line: plain values, created on demand.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,29 +21,29 @@ pub struct ModelView {
     pub id: ModelId,
     /// Other names for it.
     pub aliases: Vec<ModelId>,
-    /// What it does.
+    /// Its category, which decides the routes that it serves.
     pub category: Category,
-    /// Where it wants to run.
+    /// The device it should run on.
     pub device: DeviceId,
-    /// The memory it will need, and which rule says so.
+    /// The memory it will need.
     pub size: ByteCount,
-    /// The rule.
+    /// The rule that gave its size (RC-20).
     pub size_rule: SizeRule,
     /// Never evicted, never unloaded for idleness.
     pub pin: bool,
     /// Whether it is loaded.
     pub status: ModelStatus,
-    /// Share of the weights read while it is loading, 0 to 1.
+    /// The share of the weights read while it is loading, 0 to 1.
     pub progress: Option<f32>,
-    /// Why it failed last, when it failed since its last answer.
+    /// The last failure, if it failed since its last answer.
     pub failure: Option<String>,
-    /// The slot that serves it or is being filled for it.
+    /// The slot that serves it or loads it.
     pub slot: Option<SlotId>,
     /// The context it serves, once it is loaded.
     pub context_length: Option<u64>,
-    /// Requests that wait for it.
+    /// The number of its waiting requests.
     pub queued: usize,
-    /// Requests it works on.
+    /// The number of its running requests.
     pub running: usize,
 }
 
@@ -53,7 +53,7 @@ pub struct ModelView {
 pub enum ModelStatus {
     /// No slot serves it.
     Unloaded,
-    /// A slot is being filled for it.
+    /// A slot is loading it.
     Loading,
     /// A slot serves it.
     Loaded,
@@ -64,72 +64,72 @@ pub enum ModelStatus {
 /// A slot that is not idle.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SlotView {
-    /// Which slot.
+    /// The slot's number.
     pub id: SlotId,
-    /// Which filling of it.
+    /// The slot's generation, which rises each time it is filled.
     pub generation: Generation,
-    /// Which model.
+    /// The slot's model.
     pub model: ModelId,
-    /// What the model does.
+    /// The model's category.
     pub category: Category,
-    /// Where it is in its life.
+    /// The state in the slot's lifecycle.
     #[serde(flatten)]
     pub state: SlotState,
-    /// Share of the weights read, 0 to 1.
+    /// The share of the weights read, 0 to 1.
     pub progress: f32,
     /// The bytes it holds, by device.
     pub parts: Vec<(DeviceId, ByteCount)>,
-    /// The worker's process.
+    /// The worker's process id.
     pub pid: Option<u32>,
-    /// Where the worker listens, on 127.0.0.1.
+    /// The port on which the worker listens, on 127.0.0.1.
     pub port: Option<u16>,
     /// The context it serves.
     pub context_length: Option<u64>,
     /// The rule that gave its size (RC-20).
     pub size_rule: SizeRule,
-    /// Its layers come and go (RS-11).
+    /// Whether its layers are streamed (RS-11).
     pub streamed: bool,
-    /// It is a second copy on its way to take over (DM-5).
+    /// Whether it is a second copy that is loading to take over (DM-5).
     pub moving: bool,
-    /// Requests in flight.
+    /// The number of running requests.
     pub running: usize,
-    /// Requests it takes at once.
+    /// The number of requests it takes at once.
     pub max_concurrent: usize,
-    /// Requests answered since it is ready.
+    /// The number of requests answered since it became ready.
     pub completed: u64,
     /// Never evicted, never unloaded for idleness.
     pub pinned: bool,
-    /// Which revision of the model it holds.
+    /// The loaded revision of the model.
     pub revision: u64,
-    /// Whether that is out of date: it leaves when it is idle.
+    /// Whether that revision is out of date: the slot then stops when it is idle.
     pub stale: bool,
-    /// How important it is now (RC-18).
+    /// Its present importance (RC-18).
     pub rank: Priority,
-    /// When it was used last.
+    /// The moment of its last use.
     pub last_used: Moment,
-    /// When it became ready, if it is.
+    /// The moment when it became ready, if it is.
     pub ready_at: Option<Moment>,
-    /// How long this load took.
+    /// The duration of this load.
     #[serde(rename = "load_ms", serialize_with = "optional_millis")]
     pub load_time: Option<Duration>,
-    /// When it leaves unless it is used before.
+    /// The moment when it is unloaded unless it is used before.
     pub unload_at: Option<Moment>,
-    /// Why it leaves, if it does.
+    /// The cause of its stop, if it is draining or stopping.
     pub leaving: Option<LeaveCause>,
 }
 
 /// A waiting request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QueuedView {
-    /// Which request.
+    /// The request's number.
     pub id: RequestId,
-    /// Who asks.
+    /// The principal that sent it.
     pub client: Principal,
-    /// A client, or the operator.
+    /// Whether that is a client or the operator.
     pub kind: PrincipalKind,
-    /// For which model.
+    /// The model that it waits for.
     pub model: ModelId,
-    /// What it asks for.
+    /// The kind of request.
     pub purpose: RequestPurpose,
     /// Its own priority.
     pub priority: Priority,
@@ -137,82 +137,83 @@ pub struct QueuedView {
     pub effective_priority: Priority,
     /// Its place in the whole queue, from 1.
     pub position: usize,
-    /// How long it has waited.
+    /// The time since its arrival.
     #[serde(rename = "waited_ms", serialize_with = "millis")]
     pub waited: Duration,
-    /// How often it was tried again after its worker died.
+    /// The number of retries after its worker died.
     pub retries: u32,
-    /// When its answer is worth nothing any more.
+    /// The moment after which an answer is useless.
     pub deadline: Option<Moment>,
-    /// What it waits for.
+    /// The reason why it waits.
     pub wait: WaitReason,
-    /// The same in words.
+    /// The reason in words.
     pub message: String,
 }
 
-/// What a waiting request asks for.
+/// The purpose of a waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RequestPurpose {
-    /// An answer.
+    /// An answer of the model.
     Inference,
-    /// That the model is loaded.
+    /// A load of the model.
     Load,
 }
 
 /// A device with its accounts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DeviceView {
-    /// Which device.
+    /// The device's name.
     pub id: DeviceId,
-    /// What may be used for models in all; `null` is unknown.
+    /// The usable memory, reserve included; `null` is unknown.
     pub capacity: Option<ByteCount>,
-    /// Kept free for others.
+    /// Memory to keep free.
     pub reserve: ByteCount,
-    /// Used by programs without a lease; `null` is unknown.
+    /// Memory used by programs without a lease; `null` is unknown.
     pub foreign: Option<ByteCount>,
-    /// Held by leases of others: training jobs, other coordinators.
+    /// Memory held by leases of others: training jobs, other coordinators.
     pub leased: ByteCount,
-    /// Which ones.
+    /// These leases.
     pub leases: Vec<LeaseShare>,
-    /// Held by slots, those on their way out included.
+    /// Memory held by slots, stopping ones included.
     pub charged: ByteCount,
-    /// Used by workers that ended and whose memory the driver did not show back in time (RC-18).
+    /// Memory of workers that ended and that the driver did not report as free in time (RC-18).
     pub leaking: ByteCount,
-    /// What a load could take now; `null` is unknown.
+    /// Memory for a load now; `null` is unknown.
     pub free: Option<ByteCount>,
     /// Models with bytes here.
     pub models: Vec<ModelId>,
     /// The model that is loading here.
     pub loading: Option<ModelId>,
-    /// An operator freed it for something else (RC-30).
+    /// Whether an operator closed it to models (RC-30).
     pub closed: bool,
-    /// Its driver does not list it any more: its models end, and none is placed here until it is seen again.
+    /// Whether its driver does not list it any more. Its models stop then, and none is placed here until it is listed
+    /// again.
     pub lost: bool,
-    /// What models may keep here while nobody uses them (BC-1).
+    /// The most that unused models may keep here (BC-1).
     pub retention: Option<ByteCount>,
-    /// Only one model at a time may use it (MM-5).
+    /// Whether it holds one model at a time only (MM-5).
     pub exclusive: bool,
     /// The model for which room is being made here.
     pub making_room_for: Option<ModelId>,
 }
 
-/// A request that somebody thinks of (`POST /api/v1/plan`).
+/// A hypothetical request (`POST /api/v1/plan`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlanQuestion {
-    /// Where it may be served.
+    /// The rungs that may serve it.
     pub ladder: Ladder,
-    /// What it asks for, if not for what the first model of this machine in the ladder does.
+    /// The category it needs; by default, that of the ladder's first local model.
     pub category: Option<Category>,
-    /// With which context, if not the manifest's.
+    /// The context to load with, if not the manifest's.
     pub context: Option<u64>,
-    /// How its layers would live, if not as the manifest says.
+    /// The residency of the layers, if not the manifest's.
     pub layers: LayerOptions,
-    /// The size with that context and layers that live so.
+    /// The estimated memory with that context and residency.
     pub size: Option<SizeEstimate>,
-    /// How important it would be; 5 when nothing is said.
+    /// The priority; 5 when absent.
     pub priority: Option<Priority>,
-    /// Where it would have to run.
+    /// The device it would have to run on.
     pub device: Option<DeviceId>,
 }
 
@@ -230,122 +231,122 @@ impl Default for PlanQuestion {
     }
 }
 
-/// What would happen to it.
+/// The planned fate of a hypothetical request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PlanView {
-    /// Which model.
+    /// The model that would answer.
     pub model: ModelId,
-    /// Which rung of its ladder that is, and why.
+    /// The rung of its ladder that would be chosen, and why.
     #[serde(flatten)]
     pub rung: RungChoice,
-    /// How every rung stands, in the ladder's order.
+    /// The state of every rung, in the ladder's order.
     pub ladder: Vec<RungView>,
-    /// How important the request would be.
+    /// The priority it would have.
     pub priority: Priority,
-    /// The memory the model needs there.
+    /// The memory the model needs at its site.
     pub size: ByteCount,
-    /// The rule that says so.
+    /// The rule that gave the size.
     pub size_rule: SizeRule,
-    /// How its layers would live, or do; `null` for a provider elsewhere.
+    /// The residency of its layers; `null` for a cloud provider.
     pub layers: Option<LayersView>,
-    /// What would be done.
+    /// The step that the scheduler would take.
     #[serde(flatten)]
     pub step: PlannedStep,
-    /// The same in words.
+    /// The step in words.
     pub message: String,
-    /// Requests for this model that would go first.
+    /// The number of earlier requests for this model.
     pub before_it: usize,
-    /// How long a load is expected to take; `null` when the model is loaded, or when none was measured.
+    /// The expected time of a load; `null` when the model is loaded, or when none was measured.
     #[serde(rename = "expected_load_s", serialize_with = "optional_seconds")]
     pub expected_load: Option<Duration>,
-    /// How long an answer takes at most, 19 times of 20; `null` with too few samples.
+    /// The 95th percentile of the time of an answer; `null` with too few samples.
     #[serde(rename = "expected_answer_s", serialize_with = "optional_seconds")]
     pub expected_answer: Option<Duration>,
 }
 
-/// How a model's layers live (RS-11).
+/// The residency of a model's layers (RS-11).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LayersView {
-    /// What was asked for.
+    /// The mode that the manifest or the load asked for.
     pub residency: ResidencyMode,
-    /// Blocks fetched ahead, where somebody says.
+    /// The look-ahead in blocks, if it was set.
     pub window: Option<u32>,
-    /// Layers of a block, where somebody says.
+    /// The number of layers in a block, if it was set.
     pub block: Option<u32>,
-    /// Whether they come and go.
+    /// Whether layers are streamed.
     pub streamed: bool,
-    /// What all of them would take with everything else; `null` where they cannot come and go.
+    /// The bytes with all layers resident; `null` where they cannot be streamed.
     pub whole: Option<ByteCount>,
-    /// Why they come and go.
+    /// The reason for streaming.
     pub why: Option<String>,
 }
 
-/// How a rung stands for a request that somebody thinks of.
+/// The state of a rung for a hypothetical request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RungView {
-    /// Its place in the ladder as it was written, from 0.
+    /// Its place in the ladder as written, from 0.
     pub rung: usize,
-    /// What serves it.
+    /// The model that serves it.
     pub model: Target,
     /// Whether it could take the request now.
     pub usable: bool,
-    /// How long until an answer could begin there, as far as anybody knows; `null` where it cannot.
+    /// The estimated time until an answer could begin there; `null` where it cannot.
     #[serde(rename = "expected_s", serialize_with = "optional_seconds")]
     pub expected: Option<Duration>,
-    /// How it stands, or what is wrong with it, in words.
+    /// The rung's state or fault in words.
     pub state: String,
 }
 
-/// What would be done for a request that somebody thinks of.
+/// The step that the scheduler would take for a hypothetical request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "step", rename_all = "snake_case")]
 pub enum PlannedStep {
-    /// A provider elsewhere takes it.
+    /// A cloud provider would answer.
     Elsewhere {
-        /// Which one.
+        /// The provider's name.
         provider: String,
     },
-    /// Its model is loaded and takes it at once.
+    /// Its model is loaded and would take it at once.
     Serve {
-        /// Where it is.
+        /// The model's bytes by device.
         parts: Vec<(DeviceId, ByteCount)>,
     },
-    /// Its model is loaded at once: there is room.
+    /// There is room, and its model would be loaded at once.
     Load {
-        /// Where to.
+        /// The bytes by device of the load.
         parts: Vec<(DeviceId, ByteCount)>,
     },
-    /// Its model is loaded when others have left.
+    /// Its model would be loaded after evictions.
     Evict {
-        /// Where to.
+        /// The bytes by device of the load.
         parts: Vec<(DeviceId, ByteCount)>,
-        /// Who leaves.
+        /// The models that would be evicted.
         evictions: Vec<Eviction>,
-        /// Holders of leases who are asked to make way.
+        /// Leases of other holders that would be revoked.
         asks: Vec<LeaseShare>,
     },
-    /// It waits.
+    /// It would wait.
     Wait {
-        /// Where its model is, if it is anywhere.
+        /// The model's bytes by device, if it is loaded.
         parts: Vec<(DeviceId, ByteCount)>,
-        /// For what.
+        /// The reason to wait.
         wait: WaitReason,
     },
 }
 
-/// A model that would leave.
+/// A model that would be evicted.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Eviction {
-    /// Which one.
+    /// The evicted model.
     pub model: ModelId,
-    /// Whether it would end its requests first.
+    /// Whether it would finish its requests first.
     pub drains: bool,
-    /// By which right.
+    /// The rule that permits the eviction.
     pub why: String,
 }
 
 impl PlannedStep {
-    /// Where the model is or would be.
+    /// The bytes by device of the model, loaded or planned.
     pub fn parts(&self) -> &[(DeviceId, ByteCount)] {
         match self {
             Self::Elsewhere { .. } => &[],
@@ -404,54 +405,54 @@ fn optional_millis<S: Serializer>(span: &Option<Duration>, serializer: S) -> Res
     }
 }
 
-/// A client and what it got (RC-9).
+/// A client with its use of the service (RC-9).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ClientView {
     /// Its name.
     pub id: Principal,
-    /// A client, or the operator.
+    /// Whether it is a client or the operator.
     pub kind: PrincipalKind,
-    /// Its requests that wait.
+    /// The number of its waiting requests.
     pub queued: u32,
-    /// Its requests that run.
+    /// The number of its running requests.
     pub running: u32,
-    /// Requests taken in.
+    /// The number of accepted requests.
     pub requests: u64,
-    /// Requests refused because of its limits.
+    /// The number of requests refused because of its limits.
     pub refused: u64,
     /// Tokens of its prompts and answers.
     pub tokens: u64,
-    /// Requests a minute, averaged over about the last one.
+    /// Requests per minute, averaged over about the last one.
     pub requests_per_minute: f64,
-    /// What it got beyond the least-served client that waits or runs (RC-4).
+    /// Its service beyond that of the least-served client with waiting or running requests (RC-4).
     pub service_ahead: u64,
-    /// Why it may start nothing now.
+    /// The limit for which it may start no request now.
     pub held_back: Option<WaitReason>,
-    /// When it was seen last.
+    /// The moment of its last request.
     pub last_seen: Moment,
     /// Answers by model.
     pub models: BTreeMap<ModelId, u64>,
     /// Its last requests that ended, oldest first.
     pub recent: Vec<RecentView>,
-    /// What it may do.
+    /// The rule with its limits.
     pub rule: ClientRule,
 }
 
 /// A request that ended.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RecentView {
-    /// Which request.
+    /// The request's number.
     pub id: RequestId,
-    /// Which model.
+    /// The model that served it.
     pub model: ModelId,
-    /// When it ended.
+    /// The moment of its end.
     pub ended: Moment,
-    /// From dispatch to its end.
+    /// The time from dispatch to its end.
     #[serde(rename = "took_ms", serialize_with = "millis")]
     pub took: Duration,
     /// Tokens of prompt and answer, when known.
     pub tokens: Option<u64>,
-    /// How it ended.
+    /// Its outcome.
     pub outcome: Outcome,
 }
 

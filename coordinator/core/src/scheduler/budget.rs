@@ -1,5 +1,5 @@
-//! Admission by time: a request whose deadline is too near for a cold start is refused at once, and its model is
-//! loaded for the next one (RC-13).
+//! Admission by time (RC-13). A request whose deadline is too near for a cold start is refused at once, and its model
+//! is loaded for the next one.
 
 use model_boss_protocol::{ApiError, DeviceId, ErrorCode, Priority};
 

@@ -1,5 +1,5 @@
-//! Claims: room that is being made for a model, the slots that are evicted for it, and the model's turn until it has
-//! the room (RC-18).
+//! Claims. A claim reserves the slots that are evicted for a model, the room they leave, and the model's turn until
+//! it has that room (RC-18).
 
 use model_boss_protocol::{DeviceId, SlotId};
 

@@ -1,6 +1,6 @@
 //! Sizes and sites: the memory that a model takes at each site, and the sites where it could run at all. A model has
-//! all its layers on its devices, or streams them where they will not all fit for longer than a moment (RC-20, RC-22,
-//! RS-11).
+//! all its layers on its devices. Where they will not all fit for longer than a moment, it streams them (RC-20,
+//! RC-22, RS-11).
 
 use model_boss_protocol::{ByteCount, DeviceId, Residency, ResidencyMode};
 

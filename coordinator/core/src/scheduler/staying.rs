@@ -16,8 +16,9 @@ use crate::slot::SlotState;
 use crate::{Verdict, split};
 
 impl Scheduler {
-    /// Sets a timer for an idle slot that streams for lack of room: it is considered once it was idle for as long as
-    /// room has to last. A pinned model is left as it is, because another could take the room during the reload.
+    /// Sets a timer for an idle slot that streams for lack of room. The slot is considered once it was idle for as
+    /// long as room has to last. A pinned model is left as it is, because another could take the room during the
+    /// reload.
     pub(super) fn hope_to_stay(&mut self, id: SlotId) {
         let slot = &self.pool[id];
         let may_leave = !self.catalog[slot.model].is_pinned();
@@ -58,7 +59,7 @@ impl Scheduler {
         self.stop_slot(id, cause);
     }
 
-    /// The memory of a model that is being reloaded is free.
+    /// Loads a model with all its layers, now that the memory of its streaming slot is free.
     pub(super) fn come_back(&mut self, model: ModelIndex) {
         let Some(Return { priority, keep_alive }) = self.catalog[model].returns.take() else { return };
         if !self.catalog[model].listed {

@@ -48,7 +48,7 @@ impl Ledger {
         was_open
     }
 
-    /// The time that a request which arrived at `arrival` has waited for the ledger: through the outages, or through
+    /// The time for which a request that arrived at `arrival` has waited for the ledger. It counts the outages, or
     /// the window after them, whose end is known.
     pub(in crate::scheduler) fn waited(&self, arrival: Moment, now: Moment) -> Duration {
         let current = (self.since, now);

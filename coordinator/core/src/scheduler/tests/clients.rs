@@ -1,4 +1,4 @@
-//! What clients may do, and whether their time is enough (RC-3, RC-4, RC-9, RC-13).
+//! Limits of clients and deadlines of requests (RC-3, RC-4, RC-9, RC-13).
 
 use super::*;
 use crate::{ClientRule, ClientRules, LedgerState, LoadOptions, Principal, PrincipalKind, ReadyPhase};
@@ -66,7 +66,7 @@ fn rc_9_a_client_at_its_limit_waits_and_holds_up_nobody() {
     assert!(matches!(world.fate(other), Fate::Running(..)));
     let why = world.core.why(second).unwrap();
     assert_eq!(why.to_string(), "client a has 1 of 1 requests running");
-    // No load for a request that may not run (RC-9).
+    // A request over its client's limit causes no load (RC-9).
     assert!(world.core.slots().iter().all(|slot| slot.model.as_str() == "m"), "{:?}", world.core.slots());
     assert!(matches!(world.core.why(elsewhere), Some(WaitReason::ClientLimit { .. })));
     world.run_until(s(30));
@@ -105,7 +105,7 @@ fn rc_9_too_many_in_a_minute_are_refused_with_a_time() {
 #[test]
 fn rc_13_a_budget_shorter_than_the_cold_start_is_told_at_once_and_the_load_begins() {
     let mut world = world_with(ClientRules::default(), vec![model("m", 4)]);
-    // Nothing measured yet: nobody is refused on a guess.
+    // Without measurements no request is refused: a guess is not enough.
     let first = world.submit_with("m", 5, |submission| submission.deadline = Some(ms(3_500)));
     world.run_until(s(4));
     assert!(matches!(world.fate(first), Fate::Running(..)));
@@ -119,7 +119,7 @@ fn rc_13_a_budget_shorter_than_the_cold_start_is_told_at_once_and_the_load_begin
     assert!(error.message.contains("a load is expected to take 3.0 s"), "{}", error.message);
     assert_eq!(world.core.model("m").unwrap().status, crate::ModelStatus::Loading);
     assert!(world.core.decisions().any(|decision| decision.what == Verdict::Load && decision.request.is_none()));
-    // While it loads, what is left of the load counts.
+    // While the model loads, only the rest of the load counts.
     world.run_until(s(9));
     let in_time = world.submit_with("m", 5, |submission| submission.deadline = Some(s(14)));
     world.run_until(s(14));
@@ -162,7 +162,7 @@ fn by(client: &str) -> Principal {
     Principal::Client(client.into())
 }
 
-/// A world in which `c` is bound by this rule.
+/// A world whose client `c` has this rule.
 fn ruled(rule: ClientRule, models: Vec<ModelDescription>) -> World {
     let mut world = World::calm(8, models);
     let mut settings = Settings::default();

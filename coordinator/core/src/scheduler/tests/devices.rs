@@ -1,4 +1,4 @@
-//! GPUs that their driver does not list any more, and that come back.
+//! GPUs that their driver does not list for a while.
 
 use super::*;
 use crate::DeviceObservation;
@@ -26,7 +26,7 @@ fn rc_21_a_lost_gpu_ends_its_slots_and_its_requests_go_to_another() {
     world.run_for(20 * SECOND);
     assert!(!matches!(world.fate(running), Fate::Running(..)));
     assert_eq!(world.fate(other), &Fate::Answered);
-    // What is bound to the lost one waits for it, and says so.
+    // A request bound to the lost device waits for it, and gives that reason.
     assert_eq!(world.core.why(bound), Some(WaitReason::DeviceLost { device: GPU }));
     let more = world.submit("free", 5);
     world.run_for(20 * SECOND);
@@ -56,7 +56,7 @@ fn rc_21_a_gpu_that_stays_lost_is_waited_for_no_longer_than_its_patience() {
     assert!(error.message.contains("cuda:0 is gone"), "{error}");
     let later = world.submit("m", 5);
     assert_eq!(world.refusal(later).code, ErrorCode::DeviceNotAvailable);
-    // Nothing is tried meanwhile.
+    // No load is tried while the device is lost.
     assert_eq!(world.loads(), 0);
     world.tell(seen("cuda:0", false));
     let served = world.submit("m", 5);

@@ -1,18 +1,18 @@
-//! The cases that break simpler rules of eviction (RC-18), in simulated hours.
+//! Cases in which simpler rules of eviction fail (RC-18), in simulated hours.
 
 use super::*;
 
 const HOUR: u64 = 3_600;
 
-/// One kind of client: requests for a model at random moments, so many per 1,000 s.
+/// A kind of client: requests for one model at random moments, at a rate per 1,000 s.
 struct Stream {
     model: &'static str,
     priority: u8,
     per_1000_s: u64,
 }
 
-/// Runs the streams for so many seconds on one GPU with room for `room` models; returns the waits per stream, the
-/// longest last, those who still wait included.
+/// Runs the streams for `seconds` on one GPU with room for `room` models. Returns the waits of each stream in
+/// ascending order, those of unanswered requests included.
 fn hammer(models: usize, room: u64, load_s: u64, streams: &[Stream], seconds: u64) -> Vec<Vec<Duration>> {
     let names = ["a", "b", "c"];
     let catalog = names[..models].iter().map(|name| concurrent(model(name, 4), 8)).collect();
@@ -88,7 +88,7 @@ fn rc_18_batch_work_against_a_busy_more_important_model_is_done_within_its_bound
     let streams =
         [Stream { model: "a", priority: 2, per_1000_s: 1_000 }, Stream { model: "b", priority: 8, per_1000_s: 20 }];
     let waits = hammer(2, 1, 20, &streams, 2 * HOUR);
-    // max_wait, then the hold of whoever serves, the drain and the load.
+    // The bound: max_wait, then the hold of the loaded model, its drain and the load.
     assert!(longest(&waits[1]) < 720, "batch waited {} s", longest(&waits[1]));
 }
 

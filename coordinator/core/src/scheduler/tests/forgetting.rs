@@ -1,4 +1,4 @@
-//! Models that are forgotten: nothing that is kept by model grows with the names that were ever used.
+//! Forgetting of models: no state by model grows with the number of names that were ever used.
 
 use super::*;
 
@@ -6,12 +6,12 @@ fn named(name: &str, times: u64) -> ModelDescription {
     ModelDescription { named: Some(times), ..model(name, 4) }
 }
 
-/// Places for models, in the catalog and in the queue, and slots.
+/// The numbers of model entries, in the catalog and the queue, and of slots.
 fn places(world: &World) -> (usize, usize) {
     (world.core.catalog.places(), world.core.pool.len())
 }
 
-/// What a model's load and one answer leave behind.
+/// Loads a model for one answer, so that all state by model is created.
 fn use_once(world: &mut World, name: &str) {
     let request = world.submit(name, 5);
     world.run_for(s(20).since_start());
@@ -33,7 +33,7 @@ fn op_10_a_thousand_models_that_came_and_left_leave_a_bounded_number_of_places()
     assert!(models <= kept + 3 && slots <= kept + 3, "{models} places, {slots} slots");
     let clients = world.core.clients(world.now);
     assert!(clients.iter().all(|client| client.models.len() <= 64), "{}", clients[0].models.len());
-    // Its first place has been another's for long.
+    // Its first entry was reused for another model long ago.
     world.catalog(vec![model("stays", 4), model("m0", 4)]);
     use_once(&mut world, "m0");
     use_once(&mut world, "stays");
@@ -62,7 +62,7 @@ fn models_by_path_are_forgotten_beyond_a_count_the_one_unused_longest_first() {
         models.push(named(&name, 1));
         world.catalog(models.clone());
         use_once(&mut world, &name);
-        // One is used again and again, and stays.
+        // The model `stays` is used again and again, and is not forgotten.
         if n % 50 == 0 {
             use_once(&mut world, "file:0");
         }
@@ -101,7 +101,7 @@ fn a_model_that_is_named_again_while_it_is_being_forgotten_stays() {
     let mut settings = world.core.settings.clone();
     settings.path_models_kept = 2;
     world.tell(Event::Settings(Box::new(settings)));
-    // The shell has not heard of it yet when a client names it again.
+    // A client names the model again before the shell learns that it was forgotten.
     world.catalog(vec![named("file:a", 2), named("file:b", 2)]);
     use_once(&mut world, "file:a");
     world.run_for(s(5).since_start());

@@ -1,4 +1,4 @@
-//! Requests with several places to go (TR-2): the choice, its reasons, and what happens when a rung fails.
+//! Requests with several rungs (TR-2): the choice, its reasons, and the next rung after a failure.
 
 use model_boss_protocol::{ApiError, WorkerExit};
 
@@ -25,7 +25,7 @@ fn submit(world: &mut World, names: &[&str]) -> RequestId {
     })
 }
 
-/// Who got the request, by which rung and why.
+/// The model that answered the request, the number of its rung and the reason for the choice.
 fn served(world: &World, request: RequestId) -> (String, usize, String) {
     let dispatch = world.log.iter().rev().find_map(|(_, effect)| match effect {
         Effect::Dispatch { request: id, slot, rung, .. } if *id == request => Some((slot.to_string(), rung)),
@@ -43,7 +43,7 @@ fn rung(world: &World, request: RequestId) -> (usize, String) {
     (position, reason)
 }
 
-/// Fills the memory of what serves `model` so far that a load of 20 s is known for it.
+/// Makes a load time of 20 s known for `model`, by one load and unload.
 fn slow_load(world: &mut World, model: &str) {
     world.behaviour.load = (20 * SECOND, 20 * SECOND);
     world.submit(model, 5);
@@ -68,7 +68,7 @@ fn rc_10_what_waits_for_providers_is_bounded_too_and_keeps_nobody_from_a_model()
     let asked: Vec<RequestId> =
         (0..40).map(|n| of(&mut world, "greedy", ["claude:x", "openai:y", "other:z"][n % 3])).collect();
     let refused = asked.iter().filter(|request| matches!(world.fate(**request), Fate::Refused(_))).count();
-    // One is on its way, and as many wait as for one model.
+    // One request is dispatched, and the others wait, as many as for one model.
     assert_eq!((refused, world.core.queued()), (35, 4));
     let error = world.refusal(asked[39]);
     assert_eq!(error.code, ErrorCode::QueueFull);
@@ -77,7 +77,7 @@ fn rc_10_what_waits_for_providers_is_bounded_too_and_keeps_nobody_from_a_model()
     world.run_for(60 * SECOND);
     assert_eq!(world.fate(local), &Fate::Answered);
     assert_eq!(world.core.queued(), 0);
-    // A ladder goes past a provider whose places are taken.
+    // A ladder skips a provider whose concurrent requests are all in use.
     let both = ladder(&["claude:x", "m"]);
     for _ in 0..5 {
         of(&mut world, "greedy", "claude:x");
@@ -132,7 +132,7 @@ fn tr_2_a_load_that_fails_leads_to_the_next_rung_at_once() {
         assert_eq!(position, 1);
         assert!(reason.starts_with("fallback; big: model 'big' could not be loaded"), "{reason}");
     }
-    // Whoever comes now does not even try.
+    // A later request skips that rung at once.
     let late = submit(&mut world, &["big", "small"]);
     world.run_for(3 * SECOND);
     assert_eq!(rung(&world, late).0, 1);
@@ -230,7 +230,8 @@ fn a_provider_takes_what_comes_without_a_slot_and_its_failure_leads_on() {
     assert_eq!((decision.model.as_str(), decision.request), ("claude", Some(failed)));
     assert_eq!(decision.reasons, ["the provider is busy", "it is asked nothing for 30 s"]);
 
-    // It said when to come again: until then it is not asked, and a request that can go nowhere else is told.
+    // The provider said when to come again. Until then it gets no requests, and a request without another rung is
+    // refused.
     let meanwhile = submit(&mut world, &["claude:opus", "small"]);
     assert_eq!(rung(&world, meanwhile).0, 1);
     let alone = submit(&mut world, &["claude:opus"]);
@@ -281,7 +282,8 @@ fn a_request_that_waits_for_room_goes_to_a_rung_that_was_loaded_meanwhile() {
     world.submit("busy", 0);
     world.run_for(10 * SECOND);
     world.behaviour.answer = (2 * SECOND, 2 * SECOND);
-    // A load of the small one is not worth it by itself: no room costs 120 s, and its own load 3 s more than the patience.
+    // Loading the small model is not worth it by itself. The big one's lack of room costs 120 s; the small one's load
+    // takes 3 s more than the patience.
     let patience = 125 * SECOND;
     let request = world.submit_with("big", 5, |submission| {
         submission.ladder = Ladder { patience, ..ladder(&["big", "small"]) };

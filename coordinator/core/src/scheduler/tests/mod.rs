@@ -1,4 +1,5 @@
-//! The rules, each by its requirement, on the simulated shell: loads take 3 s, answers 2 s, one GPU unless said otherwise.
+//! Tests of the rules, named by requirement, on the simulated shell. Loads take 3 s, answers 2 s, and there is one
+//! GPU unless a test says otherwise.
 
 use std::time::Duration;
 
@@ -115,10 +116,10 @@ fn rc_6_a_request_without_room_waits_in_the_queue_and_names_who_is_in_the_way() 
     }
     let queue = world.core.queue(world.now + SECOND);
     assert_eq!((queue[0].position, queue[0].waited), (1, SECOND));
-    // Idle, its rank fades by one per 30 s until it is no more important than the one that waits.
+    // The idle model's rank fades by one per 30 s until it is no more important than the waiting request.
     world.run_until(s(120));
     assert_eq!(world.fate(waiting), &Fate::Answered);
-    // 90 s after its answer at 5 s, and not a re-evaluation later.
+    // 90 s after its answer at 5 s, without waiting for a re-evaluation.
     let answered = world.answered_at(waiting).unwrap();
     assert!(answered > s(100) && answered < ms(100_300), "{answered:?}");
 }
@@ -172,7 +173,7 @@ fn rc_8_the_last_finished_request_decides_and_zero_unloads_right_after() {
     world.submit_with("m", 5, World::keep_for(Duration::ZERO));
     let second = world.submit_with("m", 5, World::keep_for(20 * SECOND));
     world.run_until(s(6));
-    // Zero did not unload what the second waited for.
+    // A keep-alive of zero did not unload the model that the second request waited for.
     assert_eq!(world.loads(), 1);
     world.run_until(s(8));
     let ended = world.answered_at(second).unwrap();
@@ -227,7 +228,7 @@ fn rc_11_a_client_that_leaves_as_its_turn_comes_leaves_its_place_to_the_next() {
     let mut world = World::calm(8, vec![concurrent(model("m", 4), 1)]);
     let requests: Vec<RequestId> = (0..10).map(|_| world.submit("m", 5)).collect();
     world.run_until(s(4));
-    // All but the last leave with their turn: none of them has heard of it.
+    // All but the last are cancelled at their turn, before their dispatch was reported.
     for request in &requests[..9] {
         assert!(matches!(world.fate(*request), Fate::Running(..)), "{request} has its turn");
         world.cancel(*request);
@@ -245,7 +246,7 @@ fn an_end_by_the_shells_own_clock_holds_wherever_the_request_is() {
     let mut world = World::calm(8, vec![concurrent(model("m", 4), 1)]);
     let (first, second, third) = (world.submit("m", 5), world.submit("m", 5), world.submit("m", 5));
     world.run_until(s(4));
-    // One that waits, one that has its turn.
+    // One request that waits, and one that has its turn.
     world.time_is_over(second);
     world.time_is_over(first);
     assert!(matches!(world.fate(third), Fate::Running(..)));
@@ -266,7 +267,7 @@ fn rc_11_a_load_for_nobody_goes_on_until_somebody_wants_the_memory() {
     world.run_until(s(8));
     assert_eq!(world.fate(second), &Fate::Answered);
     assert_eq!(world.state_of("a"), None);
-    // Alone, it becomes ready and stays warm.
+    // The load with one remaining waiter becomes ready, and the model stays warm.
     let third = world.submit("a", 2);
     world.run_for(SECOND);
     world.cancel(third);
@@ -471,7 +472,7 @@ fn lease_refusals_wait_their_time_or_for_any_lease_change() {
     world.unload(Some("b"));
     world.run_for(Duration::from_millis(150));
     assert!(matches!(world.core.why(waiting), Some(WaitReason::Loading { .. })));
-    // The ledger saw one asker all the time.
+    // The ledger saw the same asker all the time.
     let asked = world.log.iter().filter_map(|(_, effect)| match effect {
         Effect::AcquireLease { model, generation, .. } if model.as_str() == "a" => Some(*generation),
         _ => None,

@@ -4,7 +4,7 @@ use super::*;
 use crate::{EngineOptions, LoadOptions, ModelDescription, SizeEstimate, SizeRule, SlotView};
 use model_boss_protocol::{LlamaArgs, WorkerExit};
 
-/// Two GPUs; `m` is ready on the first.
+/// A world of two GPUs in which `m` is ready on the first.
 fn two_gpus(models: Vec<ModelDescription>) -> World {
     let mut world = World::calm(12, models);
     world.load("m");

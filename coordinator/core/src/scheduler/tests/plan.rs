@@ -1,4 +1,4 @@
-//! What would happen, and that it then does (`POST /api/v1/plan`).
+//! Plans (`POST /api/v1/plan`): the predicted step, and that a real request then takes it.
 
 use super::*;
 use crate::{Ladder, PlanQuestion, PlannedStep, Rung, Target};
@@ -38,12 +38,12 @@ fn a_plan_is_what_then_happens() {
     assert_eq!(parts, gpu(4));
     world.run_until(s(4));
     assert!(matches!(plan(&world, "a", 5), PlannedStep::Wait { wait: WaitReason::Busy { .. }, .. }));
-    // Less important than what runs: it would wait, for the reason that is then given.
+    // A request less important than the running one would wait, for the reason that a real one is given.
     let PlannedStep::Wait { wait, .. } = plan(&world, "b", 8) else { panic!("nobody may be sent away for it") };
     let batch = world.submit("b", 8);
     assert_eq!(world.core.why(batch), Some(wait));
     world.cancel(batch);
-    // More important: the same victim by the same right.
+    // A more important request would evict the victim that a real one evicts, by the same right.
     let PlannedStep::Evict { parts, evictions, .. } = plan(&world, "b", 2) else { panic!("it may send 'a' away") };
     assert_eq!(parts, gpu(6));
     assert_eq!((evictions.len(), evictions[0].drains), (1, true));

@@ -53,7 +53,7 @@ fn rc_22_a_model_larger_than_one_gpu_is_split_in_proportion_to_what_each_has_fre
     world.run_until(s(10));
     world.submit("big", 5);
     world.run_until(s(20));
-    // 23.5 GiB and 15.5 GiB are to spare beside the margins.
+    // 23.5 GiB and 15.5 GiB are available beside the margins.
     let split = parts(&world, "big");
     assert_eq!(split.iter().map(|&(_, bytes)| bytes).sum::<ByteCount>(), ByteCount::gib(30));
     let share = split[0].1.0 as f64 / ByteCount::gib(30).0 as f64;
@@ -152,7 +152,8 @@ fn mm_1_a_place_that_was_made_is_not_given_to_somebody_else() {
     world.submit("d", 1);
     let first = world.submit("b", 5);
     let second = world.submit("c", 5);
-    // The worker of `a` is gone before its memory is back: its place is `b`'s, although `c` could use it at once.
+    // The worker of `a` has exited before its memory is free. Its place goes to `b`, although `c` could use it at
+    // once.
     world.run_for(5 * SECOND);
     assert!(matches!(world.fate(first), Fate::Running(..)), "{:?}", world.core.why(first));
     assert!(matches!(world.core.why(second), Some(WaitReason::Limit { .. })), "{:?}", world.core.why(second));
@@ -178,7 +179,7 @@ fn mm_5_an_exclusive_device_has_one_user_whatever_the_memory() {
     assert!(matches!(why, WaitReason::Exclusive { device: DeviceId::Npu, .. }), "{why:?}");
 }
 
-/// `m` fails to load while `idle`, `busy` and `pinned` are there.
+/// A world in which `m` fails to load while `idle`, `busy` and `pinned` are loaded.
 fn failing_load(reason: Option<WorkerExit>) -> (World, RequestId, RequestId) {
     let models = vec![model("m", 2), model("idle", 2), model("busy", 2), pinned(model("pinned", 2))];
     let mut world = World::calm(24, models);
@@ -287,7 +288,7 @@ fn mm_4_le_1_a_second_try_is_called_off_when_the_ledger_shuts() {
     let more = world.submit("busy", 5);
     world.tell(away());
     assert!(matches!(world.core.why(request), Some(WaitReason::LedgerAway { .. })), "{:?}", world.core.why(request));
-    // Who was draining for it serves on: it could not come back.
+    // A model that drained for the load serves on, because it could not be loaded again.
     world.run_for(29 * SECOND);
     assert_eq!((world.fate(running), loaded(&world)), (&Fate::Answered, vec!["busy".to_owned(), "pinned".to_owned()]));
     assert!(matches!(world.fate(more), Fate::Answered | Fate::Running(..)), "{:?}", world.core.why(more));
@@ -347,7 +348,7 @@ fn a_port_clash_is_tried_again_at_once_and_is_not_the_models_failure() {
     world.run_for(10 * SECOND);
     assert_eq!(world.fate(request), &Fate::Answered);
     assert_eq!(world.core.model("m").unwrap().failure, None);
-    // One that never ends is told all the same.
+    // An unload of a model that never becomes idle is answered too.
     world.unload(None);
     world.behaviour.port_clash = 1_000;
     let request = world.submit("m", 5);
@@ -442,7 +443,7 @@ fn rc_21_foreign_growth_makes_idle_models_leave_the_less_important_first() {
     assert_eq!(loaded(&world), ["a", "p"]);
     let reason = world.core.decisions().next_back().unwrap().reasons.join("; ");
     assert!(reason.starts_with("idle, and other programs need the memory; other programs use 5.00 GiB"), "{reason}");
-    // A busy one and a pinned one stay whatever happens.
+    // A busy and a pinned model stay in all cases.
     world.behaviour.answer = (60 * SECOND, 60 * SECOND);
     let running = world.submit("a", 5);
     seen.foreign = Some(ByteCount::gib(20));
@@ -538,7 +539,8 @@ fn rc_30_a_freed_device_empties_stays_closed_and_comes_back() {
     assert!(world.refusal(unknown).message.contains("known devices: cuda:0"));
 }
 
-/// One GPU whose model is more important than all that wait for it, and one whose model serves `busy`.
+/// A world of two GPUs: on one, the model is more important than all that wait for it; on the other, the model serves
+/// `busy`.
 fn one_gpu_held(more: Vec<ModelDescription>) -> World {
     let mut models: Vec<_> = (0..20).map(|n| on(model(&format!("blocked-{n}"), 8), "cuda:0")).collect();
     models.push(on(model("hog", 8), "cuda:0"));
@@ -568,7 +570,7 @@ fn rc_6_a_completion_is_followed_by_a_look_at_those_that_it_concerns_however_man
     let more = world.submit("late", 5);
     world.run_for(SECOND);
     assert_eq!(world.state_of("late"), None, "{:?}", world.core.why(late));
-    // The answer ends, and its slot is idle with nothing queued: the room is made in the same moment.
+    // When the answer ends, the slot is idle with an empty queue, and is evicted in the same moment.
     while matches!(world.fate(running), Fate::Running(..)) {
         world.run_for(Duration::from_millis(10));
     }
@@ -586,7 +588,7 @@ fn rc_13_a_load_ahead_begins_beside_those_who_wait_and_takes_no_room_that_they_n
     world.run_for(10 * SECOND);
     world.unload(Some("far"));
     world.run_for(SECOND);
-    // Others wait where it does not go.
+    // Other models wait at sites where this one does not go.
     world.submit("blocked-0", 5);
     let hasty = |world: &mut World| {
         let deadline = world.now + SECOND;
@@ -599,7 +601,8 @@ fn rc_13_a_load_ahead_begins_beside_those_who_wait_and_takes_no_room_that_they_n
     world.run_for(10 * SECOND);
     world.unload(Some("far"));
     world.run_for(SECOND);
-    // One that waits for its lease needs what is there, so nothing is taken from it; one that needs little leaves enough.
+    // A model that waits for its lease needs the whole room, so none of it is given away; a small model leaves
+    // enough.
     for (name, begins) in [("first", false), ("small", true)] {
         world.behaviour.refuse_lease = 1_000;
         let waiting = world.submit(name, 5);

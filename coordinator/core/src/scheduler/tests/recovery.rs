@@ -1,4 +1,4 @@
-//! What happens when workers, files and devices fail.
+//! Failures of workers, files and devices, and the scheduler's recovery from them.
 
 use super::*;
 
@@ -7,7 +7,8 @@ fn a_request_whose_worker_died_before_its_answer_is_answered_by_the_next_one() {
     let mut world = World::calm(8, vec![model("m", 4)]);
     world.submit("m", 5);
     world.run_until(s(6));
-    // The simulated death loses some before and some in the middle of the answer; look for one of the first kind.
+    // A simulated death happens before the first byte of some answers and within others; the loop looks for the first
+    // kind.
     for _ in 0..20 {
         let request = world.submit("m", 5);
         world.run_for(SECOND);
@@ -40,7 +41,7 @@ fn where_there_is_room_a_crashed_model_is_loaded_again_before_the_old_bytes_are_
     assert_eq!(released, acquired);
 }
 
-/// The two orders in which the news of a death may come, by hand.
+/// Both orders in which a worker's exit and its lost request may be reported, without the simulated world.
 fn lost_in_order(exit_first: bool) {
     let mut core = crate::Scheduler::new(Settings::default(), s(0));
     core.handle(s(0), Event::DeviceObserved(device("cuda:0", 8)));
@@ -68,7 +69,7 @@ fn lost_in_order(exit_first: bool) {
         assert_eq!(core.handle(s(3), exited), [release]);
         assert_eq!(core.handle(s(3), lost), []);
     } else {
-        // The worker is not known to be gone yet, and still nothing is sent into it.
+        // The worker's exit is not reported yet, and still no request is dispatched to it.
         assert_eq!(core.handle(s(3), lost), []);
         assert!(matches!(core.why(request), Some(WaitReason::WorkerLost { .. })));
         assert_eq!(core.handle(s(3), exited), [release]);
@@ -87,7 +88,7 @@ fn the_news_of_a_death_may_come_in_either_order() {
 
 #[test]
 fn a_request_that_kills_its_worker_is_tried_three_times_again_and_then_told() {
-    // Two at once: the quick one keeps the model from counting as one that never answers.
+    // Two requests at once: the quick one keeps the other from counting as one that never answers.
     let settings = Settings { max_load_attempts: 100, ..Settings::default() };
     let mut world = World::new(settings, Behaviour::default(), 3);
     world.tell(Event::DeviceObserved(device("cuda:0", 8)));
@@ -158,7 +159,7 @@ fn a_model_that_keeps_failing_backs_off() {
     world.run_until(s(60));
     assert_eq!(world.loads(), 3);
     assert_eq!(world.refusal(waiting).code, ErrorCode::ModelLoadFailed);
-    // The wait after the third failure is over; the next request is its probe.
+    // The backoff after the third failure is over; the next request is the probe.
     let probe = world.submit("m", 5);
     assert_eq!(world.fate(probe), &Fate::Waiting);
     world.run_for(3 * SECOND);
@@ -211,7 +212,7 @@ fn le_1_without_its_ledger_what_is_loaded_serves_on_and_nothing_is_loaded_or_evi
     world.submit("warm", 5);
     world.run_until(s(6));
     world.tell(away());
-    // Far less important, idle, and in the way: it stays all the same, also when its time is over.
+    // An idle model, far less important and in the way, stays all the same, even after its stay-warm time.
     let waits = world.submit("cold", 0);
     world.run_for(SECOND);
     let reason = world.core.why(waits).unwrap();
@@ -257,7 +258,7 @@ fn le_1_a_ledger_that_is_back_for_moments_only_does_not_begin_the_patience_anew(
     let begun = world.now;
     world.tell(away());
     let request = world.submit("m", 5);
-    // Open for a second in four.
+    // The ledger is open for one second in four.
     while world.now < begun + 41 * SECOND && matches!(world.fate(request), Fate::Waiting) {
         world.run_for(3 * SECOND);
         world.tell(Event::Ledger(LedgerState::Open));
@@ -265,7 +266,7 @@ fn le_1_a_ledger_that_is_back_for_moments_only_does_not_begin_the_patience_anew(
         world.tell(away());
     }
     assert_eq!(world.refusal(request).code, ErrorCode::LeaseStoreUnavailable);
-    // One that comes after it was open for long has all its patience.
+    // A request that comes after the ledger was open for long has its full patience.
     world.tell(Event::Ledger(LedgerState::Open));
     let request = world.submit("m", 5);
     world.run_for(60 * SECOND);
@@ -292,7 +293,7 @@ fn le_1_a_process_that_ends_does_not_wait_for_a_ledger_that_is_away() {
     core.handle(s(3), away());
     assert_eq!(core.handle(s(4), Event::Drain), [Effect::Stop { slot, generation }]);
     let exit = crate::ExitReport { reason: None, description: "exit code 0".into(), last_lines: Vec::new() };
-    // Its process is gone, and its lease cannot be given back.
+    // The slot's process has exited, and its lease cannot be released.
     let ended = core.handle(s(5), Event::WorkerExited { slot, generation, exit });
     assert_eq!(ended, [Effect::ReleaseLease { slot, generation }, Effect::Drained]);
 }

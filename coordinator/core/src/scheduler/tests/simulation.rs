@@ -1,5 +1,5 @@
-//! Seeded simulation: machines of every shape, crashing workers, refusing ledgers, impatient clients. The world checks
-//! every step; a failing seed says its number.
+//! Seeded simulation of random machines with crashing workers, refusing ledgers and impatient clients. The world
+//! checks its invariants after every step; a failing run prints its seed.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -48,7 +48,7 @@ fn whatever_happens_the_invariants_hold() {
         }
     }
     eprintln!("decisions: {seen:?}, {forgotten} models forgotten");
-    // A simulation in which something never happens proves nothing about it.
+    // An event that never occurs in the simulation is not tested by it.
     let kinds =
         [Load, Ready, Evict, Drain, Keep, Unload, Move, MoveFailed, Crash, LeaseRefused, Refuse, Revoke, RungChange];
     assert!(!many || kinds.iter().all(|kind| seen.contains_key(kind)), "{seen:?}");
@@ -62,7 +62,7 @@ fn the_same_seed_gives_the_same_effects() {
     }
 }
 
-/// A random life of a random machine.
+/// Simulates random events on a random machine.
 fn run(seed: u64) -> World {
     let mut rng = Rng(seed.wrapping_mul(0x5851_F42D_4C95_7F2D) ^ 0xA5A5);
     let mut world = World::new(settings(&mut rng), behaviour(&mut rng), seed);
@@ -83,7 +83,7 @@ fn run(seed: u64) -> World {
     if rng.chance(500) {
         everybody_is_served(&mut world, &devices);
     }
-    // Without it leases stay behind, which a world that checks for them must not have.
+    // A closed ledger would keep leases, and the world checks that none are left.
     world.tell(Event::Ledger(LedgerState::Open));
     world.tell(Event::Drain);
     let late = world.submit("m0", 5);
@@ -92,7 +92,7 @@ fn run(seed: u64) -> World {
     world
 }
 
-/// When nothing fails any more and nothing is held back, nobody waits for ever.
+/// Checks that no request waits for ever once failures stop and no client is held back.
 fn everybody_is_served(world: &mut World, devices: &[DeviceObservation]) {
     world.behaviour = Behaviour::default();
     world.tell(Event::Ledger(LedgerState::Open));
@@ -118,7 +118,7 @@ fn any<'a>(rng: &mut Rng, devices: &'a [DeviceObservation]) -> &'a DeviceObserva
     &devices[usize::try_from(rng.below(devices.len() as u64)).unwrap()]
 }
 
-/// What other holders of leases do, and what the ledger tells.
+/// Random events of other lease holders and of the ledger.
 fn outside(world: &mut World, rng: &mut Rng, devices: &[DeviceObservation]) {
     let others = world.outsiders();
     let slots = world.core.slots();
@@ -147,7 +147,7 @@ fn outside(world: &mut World, rng: &mut Rng, devices: &[DeviceObservation]) {
     }
 }
 
-/// What an operator may want.
+/// A random order of an operator.
 fn operate(world: &mut World, rng: &mut Rng, devices: &[DeviceObservation]) {
     let name = format!("m{}", rng.below(world.models().len() as u64 + 1));
     let model = || name.as_str().into();
@@ -161,7 +161,7 @@ fn operate(world: &mut World, rng: &mut Rng, devices: &[DeviceObservation]) {
                     rule: SizeRule::Headers,
                     streamed: None,
                 });
-                // What may stream is always sized with what that takes.
+                // A model that may stream is always sized with its needs for streaming.
                 let known = world.models().iter().find(|model| model.id.as_str() == name);
                 if known.is_some_and(|model| model.size.streamed.is_some()) {
                     options.size = known.map(|model| model.size.clone());
@@ -245,7 +245,7 @@ fn act(world: &mut World, rng: &mut Rng, devices: &[DeviceObservation]) {
         }
         70..=76 => outside(world, rng, devices),
         77..=84 => {
-            // Whatever became of it: a client may leave before it hears of its own end.
+            // The request may be in any state: a client may disconnect before it receives its own end.
             let late = rng.chance(100);
             let of_clients: Vec<RequestId> =
                 world.fates.iter().filter(|(_, fate)| late || fate.is_open()).map(|(request, _)| *request).collect();
@@ -271,7 +271,7 @@ fn act(world: &mut World, rng: &mut Rng, devices: &[DeviceObservation]) {
             let named = model(&format!("m{}", rng.below(9)), rng.between(1, 8));
             let known = models.iter().position(|known| known.id == named.id);
             if rng.chance(300) {
-                // A client names a model by its path, for the first time or once more.
+                // A client names a model by its path, for the first time or again.
                 let times = world.core.now.since_start().as_millis() as u64 + 1;
                 match known {
                     Some(place) if models[place].named.is_some() => models[place].named = Some(times),

@@ -1,4 +1,4 @@
-//! Layers that come and go: when, through how much of which devices, and until when (RS-11, RC-22).
+//! Streamed layers: when a model streams them, with how much memory of which devices, and until when (RS-11, RC-22).
 
 use super::*;
 use crate::{LayerOptions, LoadOptions, Order, PlanQuestion, PlannedStep, SizeEstimate, SizeRule, SlotView, Streaming};
@@ -9,7 +9,7 @@ const fn gib(n: u64) -> ByteCount {
     ByteCount::gib(n)
 }
 
-/// A model of this size whose layers may come and go through no less than `least`.
+/// A model of size `whole` that may stream its layers with no less than `least`, in GiB.
 fn streams(name: &str, whole: u64, least: u64) -> ModelDescription {
     let mut one = model(name, whole);
     let streaming = Streaming { whole: gib(whole), least: gib(least), layers: gib(whole - 1), ring: gib(1) };
@@ -22,7 +22,7 @@ fn splittable(mut one: ModelDescription) -> ModelDescription {
     one
 }
 
-/// A machine of these devices.
+/// A world with these devices and models.
 fn machine(devices: &[(&str, u64)], models: Vec<ModelDescription>) -> World {
     let mut world = World::new(Settings::default(), Behaviour::default(), 1);
     for (name, gib) in devices {
@@ -36,12 +36,12 @@ fn host(gib: u64, models: Vec<ModelDescription>) -> World {
     machine(&[("cpu", gib)], models)
 }
 
-/// Other programs use so much of a device of this size from now on.
+/// Sets the memory that other programs use, on a device of size `of`.
 fn foreign(world: &mut World, name: &str, of: u64, used: u64) {
     world.tell(Event::DeviceObserved(crate::DeviceObservation { foreign: Some(gib(used)), ..device(name, of) }));
 }
 
-/// The last worker: what it holds, and how its layers live.
+/// The parts and the residency of the last worker spawned.
 fn spawned(world: &World) -> Option<(Vec<(DeviceId, ByteCount)>, Residency)> {
     world.log.iter().rev().find_map(|(_, effect)| match effect {
         Effect::Spawn { parts, residency, .. } => Some((parts.clone(), *residency)),
@@ -133,7 +133,7 @@ fn rs_11_a_model_streamed_for_want_of_room_stays_again_when_it_is_idle_and_the_r
     world.run_until(s(10));
     assert!(slot(&world, "m").streamed);
     foreign(&mut world, "cpu", 16, 1);
-    // The room has to last as long as it took to give it up.
+    // The room has to last for as long as its lack had to last before.
     world.run_until(s(39));
     assert!(slot(&world, "m").streamed);
     let question = PlanQuestion { ladder: "m".into(), ..PlanQuestion::default() };
@@ -152,7 +152,7 @@ fn rs_11_a_model_streamed_for_want_of_room_stays_again_when_it_is_idle_and_the_r
 
 #[test]
 fn a_streamed_model_in_use_or_without_room_or_by_order_is_left_alone() {
-    // In use all the time.
+    // A model that is in use all the time.
     let mut world = host(16, vec![streams("m", 10, 2)]);
     foreign(&mut world, "cpu", 16, 9);
     world.submit("m", 5);
@@ -163,14 +163,14 @@ fn a_streamed_model_in_use_or_without_room_or_by_order_is_left_alone() {
         world.run_for(4 * SECOND);
     }
     assert_eq!((world.loads(), slot(&world, "m").streamed), (1, true));
-    // Others hold what it would take.
+    // Other models hold the memory that it would take.
     let mut world = host(16, vec![streams("m", 12, 2), pinned(model("other", 6))]);
     world.load("other");
     world.run_until(s(6));
     world.submit("m", 5);
     world.run_until(s(200));
     assert_eq!((world.loads(), slot(&world, "m").streamed), (2, true));
-    // An operator wants it so.
+    // An operator asked for streaming.
     let mut small = streams("m", 12, 2);
     small.residency.mode = ResidencyMode::Stream;
     small.size.bytes = gib(2);
@@ -220,7 +220,7 @@ fn rs_11_to_a_gpu_layers_come_from_the_host_and_one_lease_covers_both() {
     world.run_until(s(10));
     assert_eq!(world.fate(request), &Fate::Answered);
     let (parts, residency) = spawned(&world).unwrap();
-    // Most of the GPU; of the host the ring and every layer that the GPU does not keep.
+    // The model takes most of the GPU; on the host it takes the buffers and all layers that the GPU does not keep.
     assert_eq!(parts, [(DeviceId::Cuda(0), gib(14)), (CPU, gib(1) + (gib(30) + context - gib(14)))]);
     assert_eq!(residency.mode, ResidencyMode::Stream);
     let asked = world.log.iter().filter_map(|(_, effect)| match effect {
@@ -230,7 +230,7 @@ fn rs_11_to_a_gpu_layers_come_from_the_host_and_one_lease_covers_both() {
     assert_eq!(asked.collect::<Vec<_>>(), [parts], "one lease, in one step");
     let there = world.move_to("m", "cuda:0", false, 2);
     assert_eq!(world.fate(there), &Fate::Done, "it computes there already");
-    // A host that is small holds the ring and as much as it can.
+    // A small host holds the buffers and as many layers as it can.
     let mut world = machine(&[("cpu", 8), ("cuda:0", 16)], vec![on(streams("m", 30, 4), "cuda:0")]);
     world.submit("m", 5);
     world.run_until(s(10));
@@ -272,14 +272,14 @@ fn rs_11_the_hosts_part_sends_idle_models_of_the_host_away_and_waits_for_busy_on
 fn rc_22_what_is_too_large_for_the_gpus_together_is_streamed_over_all_of_them() {
     let context = ByteCount::mib(536);
     let devices = [("cpu", 32), ("cuda:0", 16), ("cuda:1", 8)];
-    // 20 GiB fit into both.
+    // 20 GiB fit into both GPUs together.
     let mut world = machine(&devices, vec![splittable(streams("m", 20, 4))]);
     world.submit("m", 5);
     world.run_until(s(10));
     let (parts, residency) = spawned(&world).unwrap();
     assert_eq!(residency.mode, ResidencyMode::Auto);
     assert_eq!(parts.iter().map(|part| part.1).sum::<ByteCount>(), gib(20) + context + context);
-    // 60 do not fit anywhere: most of both, in proportion to what each has to spare, and the host.
+    // 60 GiB fit nowhere: they take most of both GPUs, in proportion to their free memory, and the host.
     let mut world = machine(&devices, vec![splittable(streams("m", 60, 4))]);
     let request = world.submit("m", 5);
     world.run_until(s(10));
@@ -292,13 +292,13 @@ fn rc_22_what_is_too_large_for_the_gpus_together_is_streamed_over_all_of_them() 
     let ratio = first.0 as f64 / second.0 as f64;
     assert!((ratio - spare(16).0 as f64 / spare(8).0 as f64).abs() < 1e-6, "{ratio}");
     assert_eq!(host, gib(28), "most of the host, and the rest comes from the disk");
-    // A host that holds the buffers of one GPU and not those of two.
+    // A host that holds the buffers of one GPU but not of two.
     let small = [("cpu", 1), ("cuda:0", 16), ("cuda:1", 8)];
     let mut world = machine(&small, vec![splittable(streams("m", 60, 4))]);
     world.submit("m", 5);
     world.run_until(s(10));
     assert_eq!(spawned(&world).unwrap().0, [(DeviceId::Cuda(0), gib(14)), (CPU, gib(1))]);
-    // GPUs that hold the least only if nothing is counted for their contexts.
+    // GPUs that hold the minimum only if their contexts are not counted.
     let mut world = machine(&[("cpu", 32), ("cuda:0", 4)], vec![on(streams("m", 60, 4), "cuda:0")]);
     let request = world.submit("m", 5);
     world.run_until(s(10));

@@ -1,4 +1,4 @@
-//! LE-3: other holders of leases, and who makes way for whom.
+//! Other holders of leases, and which of them release memory for which (LE-3).
 
 use super::*;
 use crate::{LeaveCause, OtherLease, OtherRequest};
@@ -17,7 +17,7 @@ fn le_3_a_lease_of_somebody_else_is_planned_around_and_named() {
     let reason = blocked_by(&world, request);
     assert!(reason.contains("held by lease-1 (train.py): 18.0 GiB, priority 7"), "{reason}");
     assert_eq!(world.core.devices()[0].leased, ByteCount::gib(18));
-    // It stands in line, so that nobody who comes later goes first.
+    // The model has a place in the ledger's queue, so that later requests do not overtake it.
     assert!(world.places.contains_key("m"));
     world.run_for(600 * SECOND);
     assert_eq!(world.loads(), 0, "a job that did not offer it keeps its memory");
@@ -59,12 +59,12 @@ fn le_3_a_preemptible_job_is_asked_only_by_somebody_more_important_and_after_our
     let asks = |world: &World| {
         world.log.iter().filter(|(_, effect)| matches!(effect, Effect::AwaitLease { preempt: true, .. })).count()
     };
-    // Our own idle model is enough.
+    // Evicting our own idle model is enough.
     let own = world.submit("b", 5);
     world.run_for(10 * SECOND);
     assert!(matches!(world.fate(own), Fate::Answered));
     assert_eq!(asks(&world), 0);
-    // As important as the job: it stays.
+    // A model as important as the job stays.
     let equal = world.submit("c", 7);
     world.run_for(SECOND);
     assert_eq!(asks(&world), 0);
@@ -105,7 +105,7 @@ fn le_3_idle_less_important_models_leave_for_training_and_nobody_in_vain() {
     world.behaviour.answer = (600 * SECOND, 600 * SECOND);
     world.submit("busy", 9);
     world.run_for(SECOND);
-    // 6 are free and 6 more would be: not enough.
+    // 6 GiB are free and 6 more would be: not enough.
     world.train("large.py", "cuda:0", 14, 7);
     world.run_for(30 * SECOND);
     assert!(world.state_of("idle").is_some() && !world.holds("large.py"));
@@ -123,7 +123,7 @@ fn le_3_an_idle_model_leaves_for_training_once_it_has_become_less_important() {
     world.submit_with("m", 5, World::keep_for(3_600 * SECOND));
     world.run_for(6 * SECOND);
     world.train("train.py", "cuda:0", 12, 7);
-    // Its rank fades by one in thirty seconds: 5, 6, 7, and at 8 it is less important.
+    // The model's rank fades by one in 30 s: 5, 6, 7, and at 8 it is less important.
     world.run_for(80 * SECOND);
     assert!(world.state_of("m").is_some());
     world.run_for(20 * SECOND);

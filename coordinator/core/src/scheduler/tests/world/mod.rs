@@ -1,5 +1,5 @@
-//! A simulated shell for tests: virtual clock, ledger, workers, clients. It does what the scheduler orders, reports back
-//! as the real one does, and checks after every step what must always hold.
+//! A simulated shell for tests: virtual clock, ledger, workers, clients. It carries out the scheduler's effects and
+//! reports back as the real shell does. After every step it checks the invariants.
 
 mod outside;
 
@@ -19,7 +19,7 @@ use crate::{
     Verdict,
 };
 
-/// A seeded source of numbers (splitmix64).
+/// A seeded random number generator (splitmix64).
 #[derive(Clone, Debug)]
 pub(super) struct Rng(pub(super) u64);
 
@@ -40,13 +40,13 @@ impl Rng {
         low + self.below(high - low + 1)
     }
 
-    /// True so many times in a thousand.
+    /// True with a probability of `in_a_thousand` / 1,000.
     pub(super) fn chance(&mut self, in_a_thousand: u64) -> bool {
         self.below(1_000) < in_a_thousand
     }
 }
 
-/// How the simulated workers, ledger and clients behave. Chances are per thousand.
+/// Durations and faults of the simulated workers, ledger and clients. Chances are per thousand.
 #[derive(Clone, Debug)]
 pub(super) struct Behaviour {
     pub(super) load: (Duration, Duration),
@@ -55,20 +55,21 @@ pub(super) struct Behaviour {
     pub(super) refuse_lease: u64,
     pub(super) fail_load: u64,
     pub(super) crash: u64,
-    /// Requests that a provider elsewhere does not answer.
+    /// The chance that a cloud provider does not answer a request.
     pub(super) provider_fails: u64,
-    /// Clients that leave in the moment of their turn: the order to send their request on is out, and nobody has read it.
+    /// The chance that a client disconnects at the dispatch of its request: the effect is issued, but not yet carried
+    /// out.
     pub(super) gives_up: u64,
-    /// Loads that end in a port that somebody else has.
+    /// The chance that a load fails because another process has its port.
     pub(super) port_clash: u64,
-    /// What a worker really uses of what it was given, per thousand; `None`: nobody looks.
+    /// The range of a worker's real memory use, per thousand of its share; `None`: it is not measured.
     pub(super) footprint: Option<(u64, u64)>,
     /// Models whose file is bad.
     pub(super) bad: BTreeSet<ModelId>,
 }
 
 impl Default for Behaviour {
-    /// Everything takes its time and nothing fails: loads 3 s, answers 2 s, exits at once.
+    /// Fixed durations without failures: loads take 3 s, answers 2 s, exits are immediate.
     fn default() -> Self {
         let same = |span| (span, span);
         Self {
@@ -87,19 +88,19 @@ impl Default for Behaviour {
     }
 }
 
-/// What became of a request.
+/// The state of a request, or how it ended.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Fate {
     Waiting,
     Running(SlotId, Generation),
-    /// Sent to this provider.
+    /// Dispatched to this cloud provider.
     Elsewhere(String),
     Answered,
-    /// The operator's request is done.
+    /// The operator's order was carried out.
     Done,
-    /// The client went away.
+    /// The client disconnected.
     Gone,
-    /// Cut off in the middle of its answer.
+    /// The answer was cut off in its middle.
     Cut,
     Refused(ApiError),
 }
@@ -121,20 +122,20 @@ struct Worker {
 
 type Filling = (SlotId, Generation);
 
-/// Something that is going to happen.
+/// An event that is scheduled to happen.
 #[derive(Clone, Debug)]
 enum Coming {
     Event(Event),
     WorkerDies(Filling, Option<WorkerExit>),
     Answer(Filling, RequestId),
-    /// A lease of others that was asked back is given back, or is not in time.
+    /// Another holder releases a revoked lease, or lets the time for it pass.
     MakesWay(String, bool),
-    /// Somebody else asks for memory again.
+    /// Another holder asks for memory again.
     AsksAgain(String),
     AnswerFromElsewhere(RequestId),
-    /// The client goes away.
+    /// The client disconnects.
     Leaves(RequestId),
-    /// The shell takes a model out of its catalog that was named so often.
+    /// The shell removes a model from its catalog, unless it was named again since.
     Forget(ModelId, u64),
 }
 
@@ -147,14 +148,14 @@ pub(super) struct World {
     pub(super) log: Vec<(Moment, Effect)>,
     pub(super) drained: bool,
     settings: Settings,
-    /// What answers say of their tokens.
+    /// The token counts that answers report.
     pub(super) tokens: Option<u64>,
     agenda: BTreeMap<(Moment, u64), Coming>,
     leases: BTreeMap<Filling, (Vec<(DeviceId, ByteCount)>, Lease)>,
     workers: BTreeMap<Filling, Worker>,
-    /// Who of ours stands in the ledger's queue.
+    /// Our models' places in the ledger's queue.
     pub(super) places: BTreeMap<ModelId, Place>,
-    /// What others hold, and who of them waits.
+    /// The leases of other holders, and the requests of those that wait.
     pub(super) outside: Vec<OtherLease>,
     pub(super) waiting_outside: Vec<OtherRequest>,
     next_lease: u64,
@@ -164,13 +165,13 @@ pub(super) struct World {
     next_request: u64,
     next_coming: u64,
     decisions_seen: u64,
-    /// What the scheduler learned.
+    /// Footprints that the scheduler learned.
     pub(super) learned: Vec<Footprint>,
-    /// How often each kind of decision was taken.
+    /// The number of decisions by kind.
     pub(super) verdict_counts: BTreeMap<Verdict, u64>,
 }
 
-/// A place of ours in the ledger's queue.
+/// A place of our model in the ledger's queue.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub(super) parts: Vec<(DeviceId, ByteCount)>,
@@ -214,7 +215,7 @@ impl World {
         }
     }
 
-    /// One GPU of this size and these models; nothing fails.
+    /// A world of one GPU of this size and these models, without failures.
     pub(super) fn calm(gib: u64, models: Vec<ModelDescription>) -> Self {
         let mut settings = Settings::default();
         settings.clients.default.max_priority = Priority::HIGHEST;
@@ -233,7 +234,7 @@ impl World {
         &self.models
     }
 
-    /// A request of `client` with this priority; everything else is plain.
+    /// Submits a request of `client` with this priority and defaults otherwise.
     pub(super) fn submit(&mut self, model: &str, priority: u8) -> RequestId {
         self.submit_with(model, priority, |_| {})
     }
@@ -288,7 +289,7 @@ impl World {
         })
     }
 
-    /// An operator's order, by the number of its caller.
+    /// Gives an operator's order; returns the id of its caller.
     pub(super) fn operate(&mut self, order: impl FnOnce(RequestId) -> Order) -> RequestId {
         let request = self.number();
         self.fates.insert(request, Fate::Waiting);
@@ -296,14 +297,14 @@ impl World {
         request
     }
 
-    /// The client goes away, at whatever moment. All that the scheduler hears of it, now and later, is `Cancel`: whatever
-    /// would have reported on the request is gone with it.
+    /// Disconnects a client at any moment. The scheduler sees only `Cancel`: the reporter of the request is gone with
+    /// the client.
     pub(super) fn cancel(&mut self, request: RequestId) {
         self.leaves(request);
         self.tell(Event::Cancel(request));
     }
 
-    /// The time of a request is over by the clock of its connection, which may be ahead of the scheduler's.
+    /// Expires a request by the clock of its connection, which may be ahead of the scheduler's.
     pub(super) fn time_is_over(&mut self, request: RequestId) {
         self.leaves(request);
         self.tell(Event::Finished { request, outcome: Outcome::DeadlineExceeded, tokens: None });
@@ -319,19 +320,19 @@ impl World {
         }
     }
 
-    /// The worker of this model dies now.
+    /// Kills the worker of this model now.
     pub(super) fn kill(&mut self, model: &str) {
         let alive = self.workers.iter().find(|(_, worker)| worker.alive && worker.model.as_str() == model);
         let filling = alive.map(|(filling, _)| *filling).expect("a live worker of the model");
         self.worker_dies(filling, None);
     }
 
-    /// The worker of this model ends by itself, for this reason.
+    /// Ends the worker of this model by itself, for this reason.
     pub(super) fn exit(&mut self, model: &str, reason: Option<WorkerExit>) {
         assert!(self.exit_if_loading(model, reason), "no worker of {model} loads");
     }
 
-    /// The same, if one of its workers is loading.
+    /// Ends a loading worker of this model by itself, for this reason; returns whether there was one.
     pub(super) fn exit_if_loading(&mut self, model: &str, reason: Option<WorkerExit>) -> bool {
         let mut workers = self.workers.iter();
         let Some((&filling, _)) = workers.find(|(_, w)| w.alive && !w.ready && w.model.as_str() == model) else {
@@ -342,7 +343,7 @@ impl World {
         true
     }
 
-    /// Lets everything happen up to `moment`.
+    /// Processes all events up to `moment`.
     pub(super) fn run_until(&mut self, moment: Moment) {
         while let Some(at) = self.next_moment().filter(|at| *at <= moment) {
             self.step(at);
@@ -354,7 +355,7 @@ impl World {
         self.run_until(self.now + span);
     }
 
-    /// Runs until nothing but the passing of time is left, or panics after a simulated day.
+    /// Runs until only the passing of time is left, or panics after a simulated day.
     pub(super) fn run_to_the_end(&mut self) {
         let end = self.now + Duration::from_secs(86_400);
         while !self.drained {
@@ -389,7 +390,7 @@ impl World {
         }
     }
 
-    /// Requests in the order they were dispatched.
+    /// Requests in the order of their dispatch.
     pub(super) fn dispatched(&self) -> Vec<RequestId> {
         let dispatched = self.log.iter().filter_map(|(_, effect)| match effect {
             Effect::Dispatch { request, .. } => Some(*request),
@@ -460,7 +461,7 @@ impl World {
             Coming::Leaves(request) => self.cancel(request),
             Coming::Forget(model, named) => {
                 let models = self.models.clone();
-                // One that was named again stays.
+                // A model that was named again stays.
                 let kept = models.into_iter().filter(|known| known.id != model || known.named != Some(named)).collect();
                 self.catalog(kept);
             }
@@ -490,7 +491,7 @@ impl World {
         }
     }
 
-    /// Passes on news that the shell reports as long as it is true of the worker or the ledger.
+    /// Reports an event to the scheduler if the real shell would still see it of this worker or ledger.
     fn report(&mut self, event: Event) {
         match &event {
             Event::WorkerReady { slot, generation, .. } => match self.workers.get_mut(&(*slot, *generation)) {
@@ -514,7 +515,7 @@ impl World {
             Event::LeaseRefused { slot, generation, .. } => {
                 self.leases.remove(&(*slot, *generation));
             }
-            // Its reporter went away with its client.
+            // The reporter of the request ended with its client.
             Event::Finished { request, .. } if self.fates.get(request) == Some(&Fate::Gone) => return,
             Event::Finished { request, outcome, .. } => {
                 let again = *outcome == Outcome::LostBeforeAnswer;
@@ -529,7 +530,7 @@ impl World {
         self.tell(event);
     }
 
-    /// The probe looks at a worker that became ready.
+    /// Reports the probe's figures for a worker that became ready.
     fn measure(&mut self, slot: SlotId, generation: Generation) {
         let Some((low, high)) = self.behaviour.footprint else { return };
         let Some((parts, _)) = self.leases.get(&(slot, generation)) else { return };
@@ -558,7 +559,7 @@ impl World {
             description: reason.map_or("killed by signal 9".into(), |r| format!("exit code {}", r.code())),
             last_lines: vec!["the worker's last words".into()],
         };
-        // The news of the exit and of each lost request come in any order.
+        // The worker's exit and each lost request are reported in any order.
         let delay = Duration::from_millis(self.rng.below(40));
         self.after(delay, Coming::Event(Event::WorkerExited { slot, generation, exit }));
         for request in running {
@@ -578,7 +579,7 @@ impl World {
                 self.places.insert(model, Place { parts: parts.clone(), priority });
                 let fits = self.fits_ledger(&parts);
                 assert!(self.ledger_open, "the ledger is asked for {parts:?} while it cannot be");
-                // What it has no room for is never promised.
+                // The ledger grants no lease that it has no room for.
                 let parts = if fits { parts } else { Vec::new() };
                 let asked = self.leases.insert((slot, generation), (parts, Lease::Asked));
                 assert!(asked.is_none(), "a second lease for slot {slot} generation {generation}");
@@ -676,7 +677,7 @@ impl World {
     fn dispatch(&mut self, request: RequestId, filling: Filling) {
         let before = self.fates.insert(request, Fate::Running(filling.0, filling.1));
         assert_eq!(before, Some(Fate::Waiting), "request {request} was dispatched although it does not wait");
-        // A dead worker is one whose end the scheduler has not been told yet.
+        // The exit of a dead worker may not be reported to the scheduler yet.
         let Some(worker) = self.workers.get_mut(&filling) else { panic!("dispatch to no worker") };
         assert!(worker.ready, "dispatch to a worker that is not ready");
         if !worker.alive {
@@ -701,7 +702,7 @@ impl World {
         }
     }
 
-    /// What must hold at every moment.
+    /// Checks the invariants, after every step.
     fn check(&mut self) {
         self.check_owners();
         let slots = self.core.slots();
@@ -740,8 +741,8 @@ impl World {
             let leased: ByteCount =
                 self.leases.values().flat_map(|(parts, _)| parts).filter(|(d, _)| *d == device.id).map(|p| p.1).sum();
             assert!(leased <= device.charged, "{} holds leases that are not in its account", device.id);
-            // Foreign programs may take what was promised, and workers may use more than they were promised; the
-            // scheduler's own promises never exceed the device.
+            // Other programs may take promised memory, and workers may use more than their share. The scheduler's own
+            // promises never exceed the device.
             let ceiling = device.capacity.unwrap_or_default() - device.reserve;
             let others: ByteCount = self.outside.iter().map(|lease| lease.on(&device.id)).sum();
             assert!(leased + others <= ceiling, "{} is promised beyond its capacity", device.id);
@@ -749,7 +750,8 @@ impl World {
         self.check_decisions();
     }
 
-    /// Every request that the scheduler keeps has a client that can still end it, and every place taken a request.
+    /// Checks that each request of the scheduler has a client that can end it, and that each occupied place has a
+    /// request.
     fn check_owners(&self) {
         let gone = |request: &&RequestId| !self.fates.get(request).is_some_and(Fate::is_open);
         let lost = self.core.running.keys().find(gone);
@@ -764,7 +766,7 @@ impl World {
         assert_eq!(counted, self.core.running.len(), "the clients' counts of running requests are wrong");
     }
 
-    /// A load is begun only where it fits beside everything that is known.
+    /// Checks that a load begins only where it fits beside all known use.
     fn check_promise(&self, parts: &[(DeviceId, ByteCount)]) {
         for device in self.core.devices().iter().filter(|device| parts.iter().any(|(d, _)| *d == device.id)) {
             let most = device.capacity.and_then(|c| Some(c - device.reserve - device.foreign? - device.leased));
@@ -777,20 +779,21 @@ impl World {
         }
     }
 
-    /// Layers come and go only where they may, through no less than they need; to GPUs they come from the host, which has the
-    /// ring; and what stays has no part of the host beside GPUs (RS-11).
+    /// Checks the rules of streamed layers (RS-11). A model streams only where it may, with no less than it needs. To
+    /// GPUs it streams from the host, which has the buffers. A model with all layers on GPUs takes no part of the
+    /// host.
     fn check_layers(&self, model: &ModelId, parts: &[(DeviceId, ByteCount)], mode: ResidencyMode) {
         let gpus: ByteCount = parts.iter().filter(|(device, _)| *device != DeviceId::Cpu).map(|part| part.1).sum();
         let host: ByteCount = parts.iter().filter(|(device, _)| *device == DeviceId::Cpu).map(|part| part.1).sum();
         let mixed = gpus > ByteCount::ZERO && host > ByteCount::ZERO;
         assert_eq!(parts.last().map(|(device, _)| device) == Some(&DeviceId::Cpu), host > ByteCount::ZERO, "{parts:?}");
         let Some(streaming) = self.models.iter().find(|m| m.id == *model).and_then(|m| m.size.streamed) else {
-            // It may have been another model when its load began.
+            // The name may have belonged to another model when the load began.
             return assert!(mode != ResidencyMode::Stream || self.models.iter().all(|m| m.id != *model) || !mixed);
         };
         let computing = if gpus > ByteCount::ZERO { gpus } else { host };
         match mode {
-            // Workers refuse other devices than these by name.
+            // Workers refuse all other devices.
             ResidencyMode::Stream if parts.iter().any(|(d, _)| *d != DeviceId::Cpu && !crate::layers::is_gpu(d)) => {}
             ResidencyMode::Stream => {
                 assert!(computing >= streaming.least, "{model} streams through {computing}: {parts:?}");
@@ -800,7 +803,8 @@ impl World {
         }
     }
 
-    /// A load is begun only on open devices, within the limit of its category, and alone where it needs to be.
+    /// Checks that a load begins only on open devices, within the limit of its category, and alone where it needs to
+    /// be.
     fn check_limits(&self, filling: SlotId, model: &ModelId, parts: &[(DeviceId, ByteCount)]) {
         let slots = self.core.slots();
         let devices = self.core.devices();
@@ -835,7 +839,7 @@ impl World {
         }
     }
 
-    /// No pinned model is taken for another, and every decision says why.
+    /// Checks that no pinned model is evicted for another, and that each decision has a reason.
     fn check_decisions(&mut self) {
         let before = self.decisions_seen;
         for decision in self.core.decisions().rev().take_while(|decision| decision.seq > before) {

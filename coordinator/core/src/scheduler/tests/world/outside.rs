@@ -1,4 +1,4 @@
-//! Other holders in the simulated ledger: training jobs that wait, hold, make way or do not.
+//! Other holders in the simulated ledger: training jobs that wait, hold, release in time or do not.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use model_boss_protocol::{ByteCount, DeviceId, ModelId, Priority};
 use super::{Coming, Place, World};
 use crate::{Event, OtherLease, OtherRequest};
 
-/// Who waits asks again after this.
+/// The pause before a waiting holder asks again.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// How long those have who are asked to make way.
+/// The time in which a revoked holder has to release.
 const GRACE: Duration = Duration::from_secs(10);
 
 impl World {
-    /// Somebody else wants memory: waits until it is there, then holds it.
+    /// A job of another holder asks for memory: it waits until it is granted, then holds it.
     pub(in crate::scheduler) fn train(&mut self, label: &str, device: &str, gib: u64, priority: u8) {
         let request = request(label, device, gib, priority);
         self.waiting_outside.push(request);
@@ -22,20 +22,20 @@ impl World {
         self.asks_again(label);
     }
 
-    /// A lease of somebody else that is there already.
+    /// Adds a lease that another holder already has.
     pub(in crate::scheduler) fn hold(&mut self, label: &str, device: &str, gib: u64, priority: u8, preemptible: bool) {
         self.grant_outside(request(label, device, gib, priority), preemptible);
         self.tell_others();
     }
 
-    /// The job ends, or gives up.
+    /// Ends the job, whether it holds or waits.
     pub(in crate::scheduler) fn end_training(&mut self, label: &str) {
         self.outside.retain(|lease| lease.label != label);
         self.waiting_outside.retain(|request| request.label != label);
         self.tell_others();
     }
 
-    /// Everybody who holds or waits, by label.
+    /// The labels of all other holders and waiting requests.
     pub(in crate::scheduler) fn outsiders(&self) -> Vec<String> {
         let waiting = self.waiting_outside.iter().map(|request| request.label.clone());
         self.outside.iter().map(|lease| lease.label.clone()).chain(waiting).collect()
@@ -50,7 +50,7 @@ impl World {
         self.tell(Event::Others { leases, requests });
     }
 
-    /// Whether the ledger has room for this beside everything that is promised.
+    /// Whether the ledger has room for this beside all that is promised.
     pub(super) fn fits_ledger(&self, parts: &[(DeviceId, ByteCount)]) -> bool {
         let devices = self.core.devices();
         parts.iter().all(|(name, bytes)| {
@@ -92,7 +92,8 @@ impl World {
         self.outside.push(OtherLease { lease, label, priority, parts, may_be_asked, revoking, in_default });
     }
 
-    /// Takes the place, and asks those who may be asked (whom exactly is the ledger's affair, and tested there).
+    /// Takes the place, and revokes leases that may be preempted. Which leases exactly is the ledger's decision, and
+    /// tested there.
     pub(super) fn await_lease(
         &mut self,
         model: ModelId,
