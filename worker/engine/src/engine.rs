@@ -118,6 +118,8 @@ pub enum SequenceEvent {
 pub struct Finished {
     /// Why.
     pub reason: FinishReason,
+    /// The stop string that ended it, if one did.
+    pub stop: Option<String>,
     /// The tokens that were counted.
     pub usage: TokenUsage,
     /// The times that it took.

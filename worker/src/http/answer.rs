@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use model_boss_engine::Finished;
 use model_boss_engine::sampling::TokenLogprob;
-use model_boss_engine::{FinishReason, Finished};
 use serde::Serialize;
 
 use super::logprobs::Logprobs;
@@ -105,6 +105,9 @@ pub(super) struct Choice {
     content: AnswerContent,
     logprobs: Option<Logprobs>,
     finish_reason: Option<&'static str>,
+    /// The stop string that ended it: vLLM's field, which Anthropic's clients get as `stop_sequence`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stop_reason: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -143,7 +146,7 @@ impl Choice {
         thoughts: Option<String>,
         text: String,
         logprobs: Option<Logprobs>,
-        end: FinishReason,
+        end: &Finished,
     ) -> Self {
         let content = match shape {
             ApiShape::Chat => AnswerContent::Message(AnswerMessage {
@@ -154,7 +157,8 @@ impl Choice {
             }),
             ApiShape::Completion { .. } => AnswerContent::Text(text),
         };
-        Self { index, content, logprobs, finish_reason: Some(end.as_str()) }
+        let (finish_reason, stop_reason) = (Some(end.reason.as_str()), end.stop.clone());
+        Self { index, content, logprobs, finish_reason, stop_reason }
     }
 
     /// The first chunk of an answer, which carries the role, or the repeated prompt. A completion without one has none.
@@ -168,7 +172,7 @@ impl Choice {
             ApiShape::Completion { echo: Some(_) } => AnswerContent::Text(echo.to_owned()),
             ApiShape::Completion { echo: None } => return None,
         };
-        Some(Self { index, content, logprobs, finish_reason: None })
+        Some(Self { index, content, logprobs, finish_reason: None, stop_reason: None })
     }
 
     /// A chunk with text.
@@ -177,22 +181,23 @@ impl Choice {
             ApiShape::Chat => AnswerContent::Delta(Delta { content: Some(text), ..Delta::default() }),
             ApiShape::Completion { .. } => AnswerContent::Text(text),
         };
-        Self { index, content, logprobs, finish_reason: None }
+        Self { index, content, logprobs, finish_reason: None, stop_reason: None }
     }
 
     /// A chunk of what is thought before the answer. Only chats tell it apart.
     pub(super) fn thought(index: usize, text: String) -> Self {
         let content = AnswerContent::Delta(Delta { reasoning_content: Some(text), ..Delta::default() });
-        Self { index, content, logprobs: None, finish_reason: None }
+        Self { index, content, logprobs: None, finish_reason: None, stop_reason: None }
     }
 
     /// The last chunk.
-    pub(super) fn last(shape: &ApiShape, index: usize, end: FinishReason) -> Self {
+    pub(super) fn last(shape: &ApiShape, index: usize, end: &Finished) -> Self {
         let content = match shape {
             ApiShape::Chat => AnswerContent::Delta(Delta::default()),
             ApiShape::Completion { .. } => AnswerContent::Text(String::new()),
         };
-        Self { index, content, logprobs: None, finish_reason: Some(end.as_str()) }
+        let (finish_reason, stop_reason) = (Some(end.reason.as_str()), end.stop.clone());
+        Self { index, content, logprobs: None, finish_reason, stop_reason }
     }
 }
 

@@ -110,7 +110,7 @@ async fn whole(
         tally.add(&finished, index.is_multiple_of(plan.choices_per_prompt));
         let logprobs = logprobs(shape, wanted[index], choice.logprobs, &mut 0);
         let thoughts = Some(choice.thoughts).filter(|thoughts| !thoughts.is_empty());
-        answered.push(Choice::whole(shape, index, thoughts, choice.text, logprobs, finished.reason));
+        answered.push(Choice::whole(shape, index, thoughts, choice.text, logprobs, &finished));
     }
     let mut object = envelope.object(shape, Whole::Yes, answered);
     object.usage = Some(Some(tally.usage()));

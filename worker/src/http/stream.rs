@@ -75,7 +75,7 @@ impl EventStream {
                 self.sampled[index] = finished.usage.completion_tokens;
                 self.tally.add(&finished, index.is_multiple_of(self.plan.choices_per_prompt));
                 self.left -= 1;
-                Some(Choice::last(shape, index, finished.reason))
+                Some(Choice::last(shape, index, &finished))
             }
             SequenceEvent::Failed(error) => return self.fail(&work_error(&error, shape.prompt_field())),
         };

@@ -28,6 +28,8 @@ pub struct ChatFromMessages {
     /// The number of the tool call that the block under way is.
     calls: u64,
     finish: Option<&'static str>,
+    /// The stop sequence that came.
+    stop: Option<String>,
     ended: bool,
     failed: bool,
 }
@@ -47,6 +49,7 @@ impl ChatFromMessages {
             untold: None,
             calls: 0,
             finish: None,
+            stop: None,
             ended: false,
             failed: false,
         }
@@ -101,6 +104,7 @@ impl ChatFromMessages {
                 }
                 self.count(&event["usage"]);
                 self.finish = event["delta"]["stop_reason"].as_str().map(finish_reason).or(self.finish);
+                self.stop = event["delta"]["stop_sequence"].as_str().map(str::to_owned).or(self.stop.take());
             }
             "message_stop" => self.finish(out),
             "ping" => out.extend_from_slice(b": ping\n\n"),
@@ -118,7 +122,11 @@ impl ChatFromMessages {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        sse::data(out, &self.chunk(&json!({}), Some(self.finish.unwrap_or("stop"))));
+        let mut last = self.chunk(&json!({}), Some(self.finish.unwrap_or("stop")));
+        if let Some(stop) = &self.stop {
+            last["choices"][0]["stop_reason"] = json!(stop);
+        }
+        sse::data(out, &last);
         if self.wants_usage {
             let mut chunk = self.chunk(&json!({}), None);
             chunk["choices"] = json!([]);
@@ -179,11 +187,14 @@ impl Reshape for ChatFromMessages {
             said["tool_calls"] = json!(calls);
         }
         let finish = message["stop_reason"].as_str().map_or("stop", finish_reason);
-        let answer = json!({
+        let mut answer = json!({
             "id": self.stamp.id, "object": "chat.completion", "created": self.stamp.created, "model": self.stamp.model,
             "choices": [{ "index": 0, "message": said, "finish_reason": finish, "logprobs": null }],
             "usage": self.usage(),
         });
+        if message["stop_sequence"].is_string() {
+            answer["choices"][0]["stop_reason"] = message["stop_sequence"].clone();
+        }
         Ok(Bytes::from(answer.to_string()))
     }
 

@@ -18,6 +18,8 @@ pub struct MessagesFromChat {
     block: Option<(u64, Kind)>,
     blocks: u64,
     stop_reason: Option<&'static str>,
+    /// The stop sequence that came, where whoever answers says so.
+    stop_sequence: Option<String>,
     usage: Value,
     ended: bool,
 }
@@ -35,7 +37,18 @@ impl MessagesFromChat {
     pub fn new(stamp: Stamp, names: Names) -> Self {
         let reader = Reader::default();
         let usage = json!({ "input_tokens": 0, "output_tokens": 0 });
-        Self { stamp, names, reader, begun: false, block: None, blocks: 0, stop_reason: None, usage, ended: false }
+        Self {
+            stamp,
+            names,
+            reader,
+            begun: false,
+            block: None,
+            blocks: 0,
+            stop_reason: None,
+            stop_sequence: None,
+            usage,
+            ended: false,
+        }
     }
 
     fn begin(&mut self, out: &mut Vec<u8>) {
@@ -108,7 +121,10 @@ impl MessagesFromChat {
                 Self::delta(index, &delta, out);
             }
         }
-        self.stop_reason = choice["finish_reason"].as_str().map(stop_reason).or(self.stop_reason);
+        if let Some(reason) = choice["finish_reason"].as_str() {
+            self.stop_sequence = stop_sequence(choice);
+            self.stop_reason = Some(stop_reason(reason, self.stop_sequence.as_deref()));
+        }
     }
 }
 
@@ -138,10 +154,11 @@ impl Reshape for MessagesFromChat {
                 json!({ "type": "tool_use", "id": call["id"], "name": call["function"]["name"], "input": input }),
             );
         }
-        let reason = choice["finish_reason"].as_str().map_or("end_turn", stop_reason);
+        let sequence = stop_sequence(choice);
+        let reason = stop_reason(choice["finish_reason"].as_str().unwrap_or_default(), sequence.as_deref());
         let message = json!({
             "id": self.stamp.id, "type": "message", "role": "assistant", "model": self.stamp.model, "content": content,
-            "stop_reason": reason, "stop_sequence": null, "usage": usage(&chat["usage"]),
+            "stop_reason": reason, "stop_sequence": sequence, "usage": usage(&chat["usage"]),
         });
         Ok(Bytes::from(message.to_string()))
     }
@@ -167,7 +184,8 @@ impl Reshape for MessagesFromChat {
         if !std::mem::replace(&mut self.ended, true) {
             self.begin(&mut out);
             self.leave(&mut out);
-            let delta = json!({ "stop_reason": self.stop_reason.unwrap_or("end_turn"), "stop_sequence": null });
+            let reason = self.stop_reason.unwrap_or("end_turn");
+            let delta = json!({ "stop_reason": reason, "stop_sequence": self.stop_sequence });
             let event = json!({ "type": "message_delta", "delta": delta, "usage": self.usage });
             sse::named(&mut out, "message_delta", &event);
             sse::named(&mut out, "message_stop", &json!({ "type": "message_stop" }));
@@ -191,8 +209,14 @@ fn usage(usage: &Value) -> Value {
     })
 }
 
-fn stop_reason(finish: &str) -> &'static str {
+/// The stop string that ended a choice: a field of vLLM's and of our worker's. It holds a token's number as well.
+fn stop_sequence(choice: &Value) -> Option<String> {
+    choice["stop_reason"].as_str().map(str::to_owned)
+}
+
+fn stop_reason(finish: &str, sequence: Option<&str>) -> &'static str {
     match finish {
+        "stop" if sequence.is_some() => "stop_sequence",
         "length" => "max_tokens",
         "tool_calls" => "tool_use",
         "content_filter" => "refusal",

@@ -481,3 +481,33 @@ fn en_7_a_messages_request_of_the_wrong_form_is_refused_by_name() {
         assert!(error.message.contains(&format!("'{param}'")), "{error}");
     }
 }
+
+#[test]
+fn en_7_a_stop_sequence_that_came_is_told_there_and_back() {
+    for stop in [Some("END"), None] {
+        let reason = if stop.is_some() { "stop_sequence" } else { "end_turn" };
+        let message = json!({ "type": "message", "content": [], "stop_reason": reason, "stop_sequence": stop });
+        let chat = ChatFromMessages::new(stamp(), &Map::new()).whole(200, &message.to_string().into()).unwrap();
+        let choice: Value = serde_json::from_slice(&chat).unwrap();
+        assert_eq!(choice["choices"][0].get("stop_reason").and_then(Value::as_str), stop);
+        let back = MessagesFromChat::new(stamp(), Names::default()).whole(200, &chat).unwrap();
+        let back: Value = serde_json::from_slice(&back).unwrap();
+        assert_eq!((&back["stop_reason"], back["stop_sequence"].as_str()), (&json!(reason), stop));
+
+        let delta = json!({ "type": "message_delta", "delta": { "stop_reason": reason, "stop_sequence": stop } });
+        let stream = format!(
+            "event: message_delta\ndata: {delta}\n\nevent: message_stop\ndata: {{\"type\":\"message_stop\"}}\n\n"
+        );
+        let mut claude = ChatFromMessages::new(stamp(), &Map::new());
+        let mut chat = claude.piece(stream.as_bytes()).to_vec();
+        chat.extend_from_slice(&claude.end());
+        let mut ours = MessagesFromChat::new(stamp(), Names::default());
+        let (events, _) = through(&mut ours, std::str::from_utf8(&chat).unwrap());
+        let (_, told) = events.iter().find(|(name, _)| name == "message_delta").unwrap();
+        assert_eq!((&told["delta"]["stop_reason"], told["delta"]["stop_sequence"].as_str()), (&json!(reason), stop));
+    }
+    // vLLM tells the number of a token there.
+    let chat = json!({ "choices": [{ "message": { "content": "x" }, "finish_reason": "stop", "stop_reason": 7 }] });
+    let back = MessagesFromChat::new(stamp(), Names::default()).whole(200, &chat.to_string().into()).unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&back).unwrap()["stop_reason"], "end_turn");
+}

@@ -5,6 +5,8 @@
 pub struct StopMatcher {
     stops: Vec<String>,
     held: String,
+    /// The one that came.
+    came: Option<usize>,
 }
 
 /// Whether a stop string came.
@@ -19,7 +21,7 @@ pub enum Stopped {
 impl StopMatcher {
     /// Looks for these strings. Empty ones are ignored.
     pub fn new(stops: Vec<String>) -> Self {
-        Self { stops: stops.into_iter().filter(|stop| !stop.is_empty()).collect(), held: String::new() }
+        Self { stops: stops.into_iter().filter(|stop| !stop.is_empty()).collect(), ..Self::default() }
     }
 
     /// The text that is certainly part of the answer after one more piece.
@@ -28,13 +30,20 @@ impl StopMatcher {
             return (piece.to_owned(), Stopped::No);
         }
         self.held.push_str(piece);
-        if let Some(cut) = self.stops.iter().filter_map(|stop| self.held.find(stop)).min() {
+        let cuts = self.stops.iter().enumerate().filter_map(|(index, stop)| Some((self.held.find(stop)?, index)));
+        if let Some((cut, index)) = cuts.min() {
             self.held.truncate(cut);
+            self.came = Some(index);
             return (std::mem::take(&mut self.held), Stopped::Yes);
         }
         let held_back = self.stops.iter().map(|stop| longest_start(stop, &self.held)).max().unwrap_or(0);
         let rest = self.held.split_off(self.held.len() - held_back);
         (std::mem::replace(&mut self.held, rest), Stopped::No)
+    }
+
+    /// The stop string that ended the answer.
+    pub fn came(&self) -> Option<&str> {
+        self.came.and_then(|index| self.stops.get(index)).map(String::as_str)
     }
 
     /// The text held back, when the answer ends for another reason.

@@ -37,6 +37,11 @@ impl TextStream {
         TextPiece { text, produced: new.len(), stopped }
     }
 
+    /// The stop string that came.
+    pub fn stopped_by(&self) -> Option<&str> {
+        self.stops.came()
+    }
+
     /// The text that was held back, when the answer ends without a stop string.
     pub fn finish(&mut self) -> String {
         self.stops.finish()

@@ -310,6 +310,7 @@ impl RunningSequence {
         let prompt_done = self.prompt_done.unwrap_or(self.admitted);
         let finished = Finished {
             reason,
+            stop: self.sequence.text.stopped_by().map(str::to_owned),
             usage: TokenUsage {
                 prompt_tokens: self.sequence.prompt.len(),
                 completion_tokens: self.sampled,

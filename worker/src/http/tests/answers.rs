@@ -89,6 +89,19 @@ async fn limits_and_stops_end_answers() {
 }
 
 #[tokio::test]
+async fn en_7_the_stop_string_that_came_is_told() {
+    let rig = Setup::saying("one two three").start().await;
+    for (stop, came) in [(json!(["xx", " t"]), json!(" t")), (json!("four"), Value::Null)] {
+        let choice = rig.chat(json!({"stop": stop})).await.json()["choices"][0].take();
+        assert_eq!((&choice["finish_reason"], &choice["stop_reason"]), (&json!("stop"), &came));
+        let text = rig.chat(json!({"stop": stop, "stream": true})).await.text();
+        let last = text.lines().filter_map(|line| line.strip_prefix("data: {")).next_back().unwrap();
+        let last: Value = serde_json::from_str(&format!("{{{last}")).unwrap();
+        assert_eq!((&last["choices"][0]["finish_reason"], &last["choices"][0]["stop_reason"]), (&json!("stop"), &came));
+    }
+}
+
+#[tokio::test]
 async fn several_choices_have_their_own_random_numbers_and_seeds_repeat() {
     let rig = Setup { script: Script::Hash(128), ..Setup::default() }.start().await;
     let ask = json!({"n": 3, "seed": -7, "temperature": 1.5, "max_tokens": 12});

@@ -159,6 +159,7 @@ fn stop_strings_are_cut_across_token_borders() {
     let stop = vec!["lo w".to_owned(), "zzz".to_owned()];
     let answer = Rig::saying("hello world").answer(Generate { stop, logprobs: Some(0), ..prompt("hi") });
     assert_eq!((answer.text.as_str(), reason(&answer)), ("hel", FinishReason::Stop));
+    assert_eq!(answer.finished.as_ref().and_then(|finished| finished.stop.as_deref()), Some("lo w"));
     let tokens: String = answer.logprobs.iter().map(|token| token.text.as_str()).collect();
     assert_eq!(tokens, "hel", "tokens of the stop string are not reported");
     let answer = Rig::saying("hello").answer(Generate { stop: vec!["lox".into()], ..prompt("hi") });
