@@ -6,6 +6,7 @@ mod footprints;
 mod leases;
 mod listeners;
 mod metrics;
+mod refusals;
 mod scheduling;
 mod serve;
 mod supervisor;

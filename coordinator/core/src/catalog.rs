@@ -3,10 +3,11 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::{Index, IndexMut};
 
-use model_boss_protocol::{ApiError, DeviceId, KeepAlive, ModelId, Priority, SlotId};
+use model_boss_protocol::{DeviceId, KeepAlive, ModelId, Priority, SlotId};
 
 use crate::admission::History;
 use crate::failure::Failures;
+use crate::refusal::Refusal;
 use crate::{EngineOptions, LayerOptions, ModelDescription, Moment, SizeEstimate};
 
 /// A model's index in the catalog. It is reused for another model after this one is forgotten, which happens only
@@ -70,7 +71,7 @@ pub(crate) struct Model {
 #[derive(Clone, Debug)]
 pub(crate) struct Rest {
     pub(crate) until: Moment,
-    pub(crate) error: ApiError,
+    pub(crate) error: Refusal,
 }
 
 /// Options of a load in place of the manifest's. They hold until the model is unloaded, idle for its stay-warm time

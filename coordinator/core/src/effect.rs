@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use model_boss_protocol::{ApiError, ByteCount, DeviceId, Generation, ModelId, Priority, RequestId, Residency, SlotId};
+use model_boss_protocol::{ByteCount, DeviceId, Generation, ModelId, Priority, RequestId, Residency, SlotId};
 
+use crate::refusal::Refusal;
 use crate::{EngineOptions, Footprint, RungChoice};
 
 /// An act that the scheduler asks of the shell, which reports back with an [`Event`](crate::Event).
@@ -121,7 +122,7 @@ pub enum Effect {
         /// The request to refuse.
         request: RequestId,
         /// The error that the client gets.
-        error: ApiError,
+        error: Refusal,
     },
     /// After `Drain`, all workers are stopped and their leases released: the process may end.
     Drained,

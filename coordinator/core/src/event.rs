@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use model_boss_protocol::{
-    ApiError, ByteCount, Category, ClientId, DeviceId, Generation, KeepAlive, Priority, RequestId, SlotId, WorkerExit,
+    ByteCount, Category, ClientId, DeviceId, Generation, KeepAlive, Priority, RequestId, SlotId, WorkerExit,
 };
 use serde::Serialize;
 
+use crate::refusal::Refusal;
 use crate::{Footprint, Ladder, LedgerState, ModelDescription, Moment, OtherLease, OtherRequest, Settings};
 
 /// An event for the scheduler. An event about a slot carries the generation it is about; events of older generations
@@ -38,7 +39,7 @@ pub enum Event {
         /// The request that was dispatched.
         request: RequestId,
         /// The error for its client if no other rung can answer.
-        error: ApiError,
+        error: Refusal,
     },
     /// The settings were changed while the process runs.
     Settings(Box<Settings>),

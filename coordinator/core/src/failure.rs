@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use model_boss_protocol::{ApiError, ErrorCode, ModelId, WorkerExit};
+use model_boss_protocol::{ModelId, WorkerExit};
 
+use crate::refusal::{Refusal, RefusalReason};
 use crate::{ExitReport, Moment, Settings};
 
 /// The failures of one model since its last completed request.
@@ -87,7 +88,7 @@ impl Failures {
     }
 
     /// The error for a request that arrives now and may not wait.
-    pub(crate) fn refusal(&self, model: &ModelId, now: Moment, settings: &Settings) -> Option<ApiError> {
+    pub(crate) fn refusal(&self, model: &ModelId, now: Moment, settings: &Settings) -> Option<Refusal> {
         if self.hopeless {
             return Some(self.error(model));
         }
@@ -99,18 +100,18 @@ impl Failures {
             self.in_a_row,
             wait.as_secs_f64().ceil(),
         );
-        Some(ApiError::new(ErrorCode::ModelBackingOff, message).retry_after(wait))
+        Some(Refusal::new(RefusalReason::BackingOff, message).retry_after(wait))
     }
 
     /// The error for the waiting requests after [`FailurePolicy::GiveUp`].
-    pub(crate) fn error(&self, model: &ModelId) -> ApiError {
+    pub(crate) fn error(&self, model: &ModelId) -> Refusal {
         let text = self.text().unwrap_or("its worker went away");
         match self.last.as_ref().map(|failure| failure.when) {
-            Some(FailedWhen::BeforeFirstAnswer) => ApiError::new(
-                ErrorCode::WorkerCrashed,
+            Some(FailedWhen::BeforeFirstAnswer) => Refusal::new(
+                RefusalReason::WorkerCrashed,
                 format!("the worker of model '{model}' went away before it answered: {text}"),
             ),
-            _ => ApiError::new(ErrorCode::ModelLoadFailed, format!("model '{model}' could not be loaded: {text}")),
+            _ => Refusal::new(RefusalReason::LoadFailed, format!("model '{model}' could not be loaded: {text}")),
         }
     }
 
@@ -170,7 +171,7 @@ mod tests {
         }
         assert_eq!(failures.record(now, FailedWhen::Loading, &exit(None), &settings), FailurePolicy::GiveUp);
         let error = failures.refusal(&model, now, &settings).unwrap();
-        assert_eq!(error.code, ErrorCode::ModelBackingOff);
+        assert_eq!(error.reason, RefusalReason::BackingOff);
         assert_eq!(error.retry_after, Some(Duration::from_secs(4)));
         assert!(error.message.contains("exit code 1: no such file: model.safetensors"), "{}", error.message);
         assert_eq!(failures.refusal(&model, now + Duration::from_secs(4), &settings), None);
@@ -186,7 +187,7 @@ mod tests {
         assert_eq!(failures.record(Moment::START, FailedWhen::Loading, &exit, &settings), FailurePolicy::GiveUp);
         let much_later = Moment::START + Duration::from_secs(100_000);
         let error = failures.refusal(&"m".into(), much_later, &settings).unwrap();
-        assert_eq!(error.code, ErrorCode::ModelLoadFailed);
+        assert_eq!(error.reason, RefusalReason::LoadFailed);
         failures.forget();
         assert_eq!(failures.refusal(&"m".into(), much_later, &settings), None);
     }

@@ -2,11 +2,12 @@
 
 use std::cmp::Reverse;
 
-use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode, ModelId};
+use model_boss_protocol::{ByteCount, DeviceId, ModelId};
 
 use crate::device::{Device, Devices};
 use crate::layers::{self, Rooms, is_gpu};
 use crate::need::Need;
+use crate::refusal::{Refusal, RefusalReason};
 use crate::{Streaming, split};
 
 /// The reason why a model can be placed nowhere.
@@ -36,13 +37,13 @@ pub(crate) enum PlacementError {
 
 impl PlacementError {
     /// The error for a client; `None` when waiting may help.
-    pub(crate) fn refusal(&self, model: &ModelId) -> Option<ApiError> {
+    pub(crate) fn refusal(&self, model: &ModelId) -> Option<Refusal> {
         let code = match self {
             Self::Unknown { .. } | Self::Closed { .. } | Self::Lost { given_up: false, .. } => return None,
-            Self::Absent { .. } | Self::Lost { given_up: true, .. } => ErrorCode::DeviceNotAvailable,
-            Self::NeverFits { .. } => ErrorCode::ModelNeverFits,
+            Self::Absent { .. } | Self::Lost { given_up: true, .. } => RefusalReason::DeviceUnavailable,
+            Self::NeverFits { .. } => RefusalReason::NeverFits,
         };
-        Some(ApiError::new(code, format!("model '{model}' cannot be placed: {self}")))
+        Some(Refusal::new(code, format!("model '{model}' cannot be placed: {self}")))
     }
 }
 
@@ -283,7 +284,7 @@ mod tests {
     fn what_never_fits_says_the_numbers() {
         let error = place("auto", 80, &devices(&[("cpu", 64), ("cuda:0", 8)])).unwrap_err();
         let refusal = error.refusal(&"m".into()).unwrap();
-        assert_eq!(refusal.code, ErrorCode::ModelNeverFits);
+        assert_eq!(refusal.reason, RefusalReason::NeverFits);
         for part in ["80.0 GiB", "cpu can give at most 64.0 GiB", "cuda:0 can give at most 8.00 GiB"] {
             assert!(refusal.message.contains(part), "{}", refusal.message);
         }
@@ -293,7 +294,7 @@ mod tests {
     fn dm_1_an_absent_device_lists_the_known_ones() {
         let error = place("cuda:3", 1, &devices(&[("cpu", 64), ("cuda:0", 8)])).unwrap_err();
         let refusal = error.refusal(&"m".into()).unwrap();
-        assert_eq!(refusal.code, ErrorCode::DeviceNotAvailable);
+        assert_eq!(refusal.reason, RefusalReason::DeviceUnavailable);
         assert!(refusal.message.contains("cpu, cuda:0"), "{}", refusal.message);
     }
 

@@ -8,6 +8,7 @@ use model_boss_tasks::{CloudFallback, Names, Providers, Question, Surroundings, 
 use tokio::sync::oneshot;
 
 use super::*;
+use crate::refusals::of_rung;
 
 /// A scheduler's shell in which nothing happens but what a test does.
 struct Bench {
@@ -150,7 +151,7 @@ async fn an_order_ends_with_its_caller_and_one_that_is_done_says_nothing_more() 
     assert!(bench.reported().is_empty());
 
     let mut refused = bench.submit();
-    assert!(bench.asked().send(Verdict::Refused(error(ErrorCode::QueueFull))).is_ok());
+    assert!(bench.asked().send(Verdict::Refused(of_rung(error(ErrorCode::QueueFull)))).is_ok());
     let error = refused.dispatched().await.unwrap_err();
     refused.failed(&error);
     assert!(bench.reported().is_empty());

@@ -4,6 +4,7 @@ use model_boss_core::{Event, Input, Outcome};
 use model_boss_protocol::{ApiError, ErrorCode, RequestId};
 use tokio::sync::oneshot;
 
+use crate::refusals::{api_error, of_rung};
 use crate::scheduling::{Dispatched, Message, News, Verdict};
 
 /// A place in the queue, then the right to use a worker. Dropped before its end, it tells the scheduler that the client
@@ -87,7 +88,7 @@ impl Ticket {
 
     /// What it was sent to cannot answer it, and nothing was sent on: to the next rung, or else the end with this error.
     pub(crate) fn rung_failed(&mut self, error: ApiError) {
-        self.verdict = self.hold.ask(Event::RungFailed { request: self.hold.request, error }.into());
+        self.verdict = self.hold.ask(Event::RungFailed { request: self.hold.request, error: of_rung(error) }.into());
     }
 
     /// The request ended, after so many tokens of prompt and answer, if they were counted.
@@ -110,9 +111,9 @@ impl Ticket {
                 self.hold.ended();
                 Ok(None)
             }
-            Ok(Verdict::Refused(error)) => {
+            Ok(Verdict::Refused(refusal)) => {
                 self.hold.ended();
-                Err(error)
+                Err(api_error(refusal))
             }
             Err(_) => Err(ApiError::new(ErrorCode::Draining, "the coordinator is shutting down")),
         }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use model_boss_core::RungChoice;
-use model_boss_protocol::{ApiError, Priority};
+use model_boss_core::{Refusal, RungChoice};
+use model_boss_protocol::Priority;
 
 use crate::worker::Worker;
 
@@ -53,6 +53,6 @@ impl Place {
 #[derive(Debug)]
 pub(crate) enum Verdict {
     Dispatched(Dispatched),
-    Refused(ApiError),
+    Refused(Refusal),
     Done,
 }

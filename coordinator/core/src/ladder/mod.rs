@@ -8,8 +8,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use model_boss_protocol::{ApiError, Category, ModelId};
+use model_boss_protocol::{Category, ModelId};
 use serde::Serialize;
+
+use crate::refusal::{Refusal, RefusalReason};
 
 /// What one rung is: a model of this machine, or one of a provider elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -157,7 +159,7 @@ pub(crate) struct Climb {
     /// What the request's route needs.
     pub(crate) category: Category,
     /// Rungs that failed it, by index, and how.
-    pub(crate) failed: Vec<(usize, ApiError)>,
+    pub(crate) failed: Vec<(usize, Refusal)>,
 }
 
 impl Climb {
@@ -186,7 +188,7 @@ pub(crate) enum RungState {
         why: String,
     },
     /// It cannot take this request.
-    Unusable(ApiError),
+    Unusable(Refusal),
 }
 
 impl RungState {
@@ -290,7 +292,7 @@ impl fmt::Display for Standing {
 
 /// Chooses among `rungs`, given in the ladder's order with what is known of each. `Err`: none can take the request; the
 /// error of the first says why, and its message names what is wrong with the others.
-pub(crate) fn choose(rungs: &[(&Rung, RungState)], ladder: &Ladder) -> Result<(usize, RungChoice), ApiError> {
+pub(crate) fn choose(rungs: &[(&Rung, RungState)], ladder: &Ladder) -> Result<(usize, RungChoice), Refusal> {
     let usable = rungs.iter().enumerate().filter_map(|(index, (_, state))| match state {
         RungState::Usable(standing) => Some((index, *standing)),
         RungState::Resting { .. } | RungState::Unusable(_) => None,
@@ -321,7 +323,7 @@ pub(crate) fn choose(rungs: &[(&Rung, RungState)], ladder: &Ladder) -> Result<(u
 }
 
 /// Where nothing is usable, the one that is tried again first.
-fn least_rest(rungs: &[(&Rung, RungState)], ladder: &Ladder) -> Result<(usize, RungChoice), ApiError> {
+fn least_rest(rungs: &[(&Rung, RungState)], ladder: &Ladder) -> Result<(usize, RungChoice), Refusal> {
     let resting = rungs.iter().enumerate().filter_map(|(index, (rung, state))| match state {
         RungState::Resting { wait, .. } => Some((wait, index, rung)),
         RungState::Usable(_) | RungState::Unusable(_) => None,
@@ -332,13 +334,13 @@ fn least_rest(rungs: &[(&Rung, RungState)], ladder: &Ladder) -> Result<(usize, R
 }
 
 /// The first rung's error, with what is wrong with the others.
-fn none_left(rungs: &[(&Rung, RungState)]) -> ApiError {
+fn none_left(rungs: &[(&Rung, RungState)]) -> Refusal {
     let mut errors = rungs.iter().filter_map(|(rung, state)| match state {
         RungState::Unusable(error) => Some((rung, error)),
         RungState::Usable(_) | RungState::Resting { .. } => None,
     });
     let Some((_, first)) = errors.next() else {
-        return ApiError::new(model_boss_protocol::ErrorCode::Internal, "the ladder of this request has no rungs");
+        return Refusal::new(RefusalReason::Internal, "the ladder of this request has no rungs");
     };
     let mut error = first.clone();
     for (rung, other) in errors {

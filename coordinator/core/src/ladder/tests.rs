@@ -1,8 +1,7 @@
 //! Which rung is taken, by a table of situations.
 
-use model_boss_protocol::ErrorCode;
-
 use super::*;
+use crate::refusal::{Refusal, RefusalReason};
 
 const fn s(n: u64) -> Duration {
     Duration::from_secs(n)
@@ -23,8 +22,8 @@ fn cold(load: u64) -> RungState {
     RungState::Usable(Standing::Cold { load: s(load) })
 }
 
-fn bad(code: ErrorCode, message: &str) -> RungState {
-    RungState::Unusable(ApiError::new(code, message))
+fn bad(code: RefusalReason, message: &str) -> RungState {
+    RungState::Unusable(Refusal::new(code, message))
 }
 
 fn choice(ladder: &Ladder, states: Vec<RungState>) -> (usize, String) {
@@ -67,14 +66,14 @@ fn tr_2_a_pinned_primary_is_waited_for_but_its_failure_leads_on() {
     let mut two = ladder(&["big", "small"]);
     two.pin_primary = true;
     assert_eq!(choice(&two, vec![cold(1_000), warm(0)]), (0, "preferred; pin_primary".into()));
-    let failing = bad(ErrorCode::ModelBackingOff, "failed 3 times");
+    let failing = bad(RefusalReason::BackingOff, "failed 3 times");
     assert_eq!(choice(&two, vec![failing, cold(1_000)]), (1, "fallback; big: failed 3 times".into()));
 }
 
 #[test]
 fn a_failed_rung_is_named_and_a_better_one_that_works_is_not_skipped_for_it() {
     let three = ladder(&["big", "middle", "small"]);
-    let bad = || bad(ErrorCode::ModelLoadFailed, "no such file");
+    let bad = || bad(RefusalReason::LoadFailed, "no such file");
     assert_eq!(choice(&three, vec![bad(), cold(20), warm(0)]).1, "sooner; middle is not loaded (20.0 s)");
     assert_eq!(choice(&three, vec![bad(), cold(2), warm(0)]), (1, "fallback; big: no such file".into()));
     assert_eq!(choice(&three, vec![warm(0), bad(), bad()]), (0, "preferred".into()));
@@ -88,10 +87,10 @@ fn one_model_alone_is_no_choice() {
 #[test]
 fn when_nothing_is_left_the_first_error_stands_with_the_others_named() {
     let two = ladder(&["big", "small"]);
-    let late = ApiError::new(ErrorCode::ModelBackingOff, "later").retry_after(s(9));
-    let soon = ApiError::new(ErrorCode::QueueFull, "full").retry_after(s(2));
+    let late = Refusal::new(RefusalReason::BackingOff, "later").retry_after(s(9));
+    let soon = Refusal::new(RefusalReason::QueueFull, "full").retry_after(s(2));
     let rungs: Vec<_> = two.rungs().zip([RungState::Unusable(late), RungState::Unusable(soon)]).collect();
     let error = choose(&rungs, &two).unwrap_err();
-    assert_eq!((error.code, error.retry_after), (ErrorCode::ModelBackingOff, Some(s(2))));
+    assert_eq!((error.reason, error.retry_after), (RefusalReason::BackingOff, Some(s(2))));
     assert_eq!(error.message, "later; nor can 'small': full");
 }

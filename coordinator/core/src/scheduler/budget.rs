@@ -1,7 +1,7 @@
 //! Admission by time (RC-13). A request whose deadline is too near for a cold start is refused at once, and its model
 //! is loaded for the next one.
 
-use model_boss_protocol::{ApiError, DeviceId, ErrorCode, Priority};
+use model_boss_protocol::{DeviceId, Priority};
 
 use super::room::{Ask, Offer};
 use super::state::{Life, Scheduler};
@@ -11,6 +11,7 @@ use crate::catalog::ModelIndex;
 use crate::device::Device;
 use crate::need::Parts;
 use crate::queue::Residency;
+use crate::refusal::{Refusal, RefusalReason};
 use crate::slot::SlotState;
 
 impl Scheduler {
@@ -21,7 +22,7 @@ impl Scheduler {
         model: ModelIndex,
         priority: Priority,
         deadline: Option<Moment>,
-    ) -> Result<(), ApiError> {
+    ) -> Result<(), Refusal> {
         let Some(deadline) = deadline else { return Ok(()) };
         let checked = self.check_budget(model, deadline);
         if checked.is_err() {
@@ -31,7 +32,7 @@ impl Scheduler {
     }
 
     /// Refuses a deadline that cannot be met, as far as load and answer times were measured.
-    pub(super) fn check_budget(&self, model: ModelIndex, deadline: Moment) -> Result<(), ApiError> {
+    pub(super) fn check_budget(&self, model: ModelIndex, deadline: Moment) -> Result<(), Refusal> {
         let Some(estimate) = self.cold_start(model) else { return Ok(()) };
         let left = deadline.since(self.now);
         if estimate.total() <= left {
@@ -48,7 +49,7 @@ impl Scheduler {
             estimate.load.as_secs_f64(),
             left.as_secs_f64(),
         );
-        Err(ApiError::new(ErrorCode::ColdStartExceedsBudget, message).retry_after(estimate.load))
+        Err(Refusal::new(RefusalReason::ColdStart, message).retry_after(estimate.load))
     }
 
     /// The estimated wait and duration of an answer by this model; `None` when the model is loaded, or when no time

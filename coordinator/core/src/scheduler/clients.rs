@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
-use model_boss_protocol::{ApiError, ErrorCode, Priority, RequestId};
+use model_boss_protocol::{Priority, RequestId};
 
 use super::state::{Reconsider, Running, Scheduler, Timer};
 use super::turn::queue_limits;
 use crate::catalog::ModelIndex;
 use crate::client::{ClientIndex, HeldBack, OverLimit, RecentRequest};
 use crate::queue::Waiting;
+use crate::refusal::{Refusal, RefusalReason};
 use crate::view::{ClientView, RecentView};
 use crate::{Moment, Outcome, Principal, Settings, WaitReason};
 
@@ -26,7 +27,7 @@ impl Scheduler {
         (index, asked.unwrap_or(rule.default_priority).max(rule.max_priority))
     }
 
-    pub(super) fn admit_client(&mut self, client: ClientIndex) -> Result<(), ApiError> {
+    pub(super) fn admit_client(&mut self, client: ClientIndex) -> Result<(), Refusal> {
         let over = match self.clients.admit(client, self.now) {
             Ok(()) => return Ok(()),
             Err(over) => over,
@@ -41,7 +42,7 @@ impl Scheduler {
             }
         };
         let message = format!("{message}; the limit is set under [clients]");
-        Err(ApiError::new(ErrorCode::ClientLimit, message).retry_after(wait))
+        Err(Refusal::new(RefusalReason::ClientLimit, message).retry_after(wait))
     }
 
     /// Puts a request into the queue, ordered by its arrival.

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use model_boss_protocol::{ApiError, DeviceId, ErrorCode, RequestId, SlotId};
+use model_boss_protocol::{DeviceId, RequestId, SlotId};
 
 use super::state::Scheduler;
 use crate::reason::LeaveCause;
+use crate::refusal::{Refusal, RefusalReason, Subject};
 use crate::slot::SlotState;
 use crate::{DeviceObservation, Effect, Verdict};
 
@@ -100,9 +101,9 @@ impl Scheduler {
         }
     }
 
-    pub(super) fn no_such_device(&self, name: &DeviceId) -> ApiError {
+    pub(super) fn no_such_device(&self, name: &DeviceId) -> Refusal {
         let known: Vec<String> = self.devices.iter().map(|(name, _)| name.to_string()).collect();
         let message = format!("device '{name}' is not there; known devices: {}", known.join(", "));
-        ApiError::new(ErrorCode::DeviceNotAvailable, message).with_param("device")
+        Refusal::new(RefusalReason::DeviceUnavailable, message).about(Subject::Device)
     }
 }

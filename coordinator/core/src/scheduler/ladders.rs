@@ -4,7 +4,7 @@
 use std::ops::Bound;
 use std::time::Duration;
 
-use model_boss_protocol::{ApiError, Category, ErrorCode, ModelId, Priority, RequestId};
+use model_boss_protocol::{Category, ModelId, Priority, RequestId};
 
 use super::room::{Ask, Offer};
 use super::state::{Life, Reconsider, Running, Scheduler};
@@ -14,6 +14,7 @@ use crate::eviction::Usage;
 use crate::ladder::{Climb, Ladder, Rung, RungChoice, RungState, Standing, Target, choose};
 use crate::phase::ReadyPhase;
 use crate::queue::{Head, Purpose, Residency, Waiting};
+use crate::refusal::{Refusal, RefusalReason, Subject};
 use crate::slot::SlotState;
 use crate::{Effect, Moment, Outcome, Submission, Verdict};
 
@@ -45,10 +46,10 @@ pub(super) struct Chosen<'a> {
 pub(super) struct Stranded {
     pub(super) waiting: Waiting,
     /// The error for its client.
-    pub(super) error: ApiError,
+    pub(super) error: Refusal,
 }
 
-fn stranded(waiting: Waiting, error: ApiError) -> Box<Stranded> {
+fn stranded(waiting: Waiting, error: Refusal) -> Box<Stranded> {
     Box::new(Stranded { waiting, error })
 }
 
@@ -59,14 +60,14 @@ impl Scheduler {
         submission: &Submission,
         client: ClientIndex,
         priority: Priority,
-    ) -> Result<(ModelIndex, Option<Box<Climb>>), ApiError> {
+    ) -> Result<(ModelIndex, Option<Box<Climb>>), Refusal> {
         let Submission { ladder, category, deadline, .. } = submission;
         let needs = Needs { category: *category, priority, deadline: *deadline };
         let (at, choice) = match self.choose_rung(ladder, needs, &[]) {
             Ok(Chosen { index, choice, .. }) => (index, choice),
             Err(error) => {
                 // A later request may have more time.
-                if error.code == ErrorCode::ColdStartExceedsBudget
+                if error.reason == RefusalReason::ColdStart
                     && let Target::Local(name) = &ladder.first.target
                     && let Some(model) = self.catalog.resolve(name.as_str())
                 {
@@ -91,8 +92,8 @@ impl Scheduler {
         &self,
         ladder: &'a Ladder,
         needs: Needs,
-        failed: &[(usize, ApiError)],
-    ) -> Result<Chosen<'a>, ApiError> {
+        failed: &[(usize, Refusal)],
+    ) -> Result<Chosen<'a>, Refusal> {
         let state = |(index, rung): (usize, &'a Rung)| {
             let earlier = failed.iter().find(|(at, _)| *at == index);
             (
@@ -121,7 +122,7 @@ impl Scheduler {
             let known = if gives_vectors { "chats and embeddings" } else { "chats" };
             let message =
                 format!("'{target}' cannot do what this route needs ({category}): its provider is asked for {known}");
-            return Err(unusable(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model")));
+            return Err(unusable(Refusal::new(RefusalReason::WrongKind, message).about(Subject::Model)));
         }
         if let Some(known) = self.catalog.known_provider(provider)
             && let Some(rest) = known.rest.as_ref().filter(|rest| rest.until > self.now)
@@ -155,7 +156,7 @@ impl Scheduler {
     }
 
     /// The state of a model with regard to one more request of this priority.
-    fn standing(&self, model: ModelIndex, priority: Priority) -> Result<Standing, ApiError> {
+    fn standing(&self, model: ModelIndex, priority: Priority) -> Result<Standing, Refusal> {
         let known = &self.catalog[model];
         let slot = known.serving.map(|slot| &self.pool[slot]);
         match slot.map(|slot| (slot.state, slot)) {
@@ -170,7 +171,7 @@ impl Scheduler {
         }
     }
 
-    fn standing_cold(&self, model: ModelIndex, priority: Priority) -> Result<Standing, ApiError> {
+    fn standing_cold(&self, model: ModelIndex, priority: Priority) -> Result<Standing, Refusal> {
         let load = self.load_of(model);
         let head = Head::imagined(RequestId(u64::MAX), priority, self.now);
         let ask = Ask { heads: vec![head], ..self.ask_of(model) };
@@ -206,7 +207,7 @@ impl Scheduler {
     }
 
     /// The catalog's entry for a rung's target.
-    fn entry_of(&mut self, target: &Target) -> Result<ModelIndex, ApiError> {
+    fn entry_of(&mut self, target: &Target) -> Result<ModelIndex, Refusal> {
         match target {
             Target::Local(name) => self.catalog.resolve(name.as_str()).ok_or_else(|| self.not_found(name.as_str())),
             Target::Cloud { provider, .. } => {
@@ -219,7 +220,7 @@ impl Scheduler {
 
     /// Moves a request whose rung cannot answer to the best of its other rungs. If there is none, returns the request
     /// with the error for its client.
-    pub(super) fn climb_on(&mut self, mut waiting: Waiting, error: ApiError) -> Result<(), Box<Stranded>> {
+    pub(super) fn climb_on(&mut self, mut waiting: Waiting, error: Refusal) -> Result<(), Box<Stranded>> {
         if waiting.purpose != Purpose::Inference || self.life != Life::Serving {
             return Err(stranded(waiting, error));
         }
@@ -247,7 +248,7 @@ impl Scheduler {
 
     /// Handles a rung that failed but may recover: requests with another usable rung move to it at once, the others
     /// wait.
-    pub(super) fn climb_where_possible(&mut self, model: ModelIndex, error: &ApiError) {
+    pub(super) fn climb_where_possible(&mut self, model: ModelIndex, error: &Refusal) {
         for request in self.queue.ids_of(model) {
             let works = self.queue.get(request).is_some_and(|waiting| {
                 let Some(climb) = &waiting.climb else { return false };
@@ -303,7 +304,7 @@ impl Scheduler {
     /// Queues a request, which waits nowhere at present, for another rung at the place of its arrival.
     fn stand_on(&mut self, mut waiting: Waiting, index: usize, choice: RungChoice) -> Result<(), Box<Stranded>> {
         let Some(mut climb) = waiting.climb.take() else {
-            let error = ApiError::new(ErrorCode::Internal, "a request without a ladder was to change its rung");
+            let error = Refusal::new(RefusalReason::Internal, "a request without a ladder was to change its rung");
             return Err(stranded(waiting, error));
         };
         (climb.at, climb.choice) = (index, choice);
@@ -323,7 +324,7 @@ impl Scheduler {
     }
 
     /// The target of a dispatched request failed before any byte of the answer was sent to the client.
-    pub(super) fn rung_failed(&mut self, request: RequestId, error: ApiError) {
+    pub(super) fn rung_failed(&mut self, request: RequestId, error: Refusal) {
         let Some(run) = self.running.remove(&request) else { return };
         self.client_ended(&run, Outcome::LostBeforeAnswer, None);
         let (model, client) = (run.request.model, run.request.client);
@@ -347,11 +348,10 @@ impl Scheduler {
     }
 
     /// Remembers why a provider gave no answer, and until when it gets no requests.
-    fn provider_failed(&mut self, provider: ModelIndex, request: RequestId, error: &ApiError) {
+    fn provider_failed(&mut self, provider: ModelIndex, request: RequestId, error: &Refusal) {
         let mut reasons = vec![error.message.clone()];
-        // Our own limits concern one request or one client: others may still ask the provider.
-        let is_ours = matches!(error.code, ErrorCode::ClientLimit | ErrorCode::Overloaded);
-        if let Some(wait) = error.retry_after.filter(|_| !is_ours) {
+        let by_provider = matches!(error.reason, RefusalReason::RungFailed { by_provider: true, .. });
+        if let Some(wait) = error.retry_after.filter(|_| by_provider) {
             let wait = wait.min(LONGEST_REST);
             let rest = crate::catalog::Rest { until: self.now + wait, error: error.clone() };
             self.catalog[provider].rest = Some(rest);
@@ -368,7 +368,7 @@ impl Scheduler {
             let Some(request) = next else { return };
             let Some(Target::Cloud { provider, model }) = request.climb.as_ref().map(|climb| climb.target().clone())
             else {
-                let error = ApiError::new(ErrorCode::Internal, "a request without a rung waits for a provider");
+                let error = Refusal::new(RefusalReason::Internal, "a request without a rung waits for a provider");
                 self.refuse(request.id, error);
                 continue;
             };
@@ -401,6 +401,6 @@ fn needs(waiting: &Waiting, climb: &Climb) -> Needs {
     Needs { category: climb.category, priority: waiting.priority, deadline: waiting.deadline }
 }
 
-fn unusable(error: ApiError) -> RungState {
+fn unusable(error: Refusal) -> RungState {
     RungState::Unusable(error)
 }

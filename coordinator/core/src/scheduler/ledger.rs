@@ -3,11 +3,10 @@
 
 use std::time::Duration;
 
-use model_boss_protocol::{ApiError, ErrorCode};
-
 use super::state::{LEAST_WAIT, Life, Scheduler, Timer};
 use crate::catalog::ModelIndex;
 use crate::queue::{Residency, Waiting};
+use crate::refusal::{Refusal, RefusalReason};
 use crate::{LedgerState, Moment, Verdict, WaitReason};
 
 /// The pause before an unreachable store is asked again.
@@ -93,17 +92,17 @@ impl Scheduler {
     }
 
     /// The error of a request that cannot wait for the ledger any longer.
-    pub(super) fn no_ledger(&self, model: ModelIndex) -> ApiError {
+    pub(super) fn no_ledger(&self, model: ModelIndex) -> Refusal {
         let name = self.catalog[model].id();
         let (code, why, again) = match &self.ledger.state {
-            LedgerState::Away { detail } => (ErrorCode::LeaseStoreUnavailable, detail.as_str(), TRY_AGAIN),
+            LedgerState::Away { detail } => (RefusalReason::LedgerAway, detail.as_str(), TRY_AGAIN),
             LedgerState::Recovering { left } => {
                 let left = (self.ledger.since + *left).since(self.now);
-                (ErrorCode::LeaseStoreRecovering, "the lease store may have lost records", left)
+                (RefusalReason::LedgerRecovering, "the lease store may have lost records", left)
             }
-            LedgerState::Open => (ErrorCode::LeaseStoreUnavailable, "it is open again", Duration::ZERO),
+            LedgerState::Open => (RefusalReason::LedgerAway, "it is open again", Duration::ZERO),
         };
         let message = format!("model '{name}' cannot be loaded now, no memory can be leased: {why}");
-        ApiError::new(code, message).retry_after(again)
+        Refusal::new(code, message).retry_after(again)
     }
 }

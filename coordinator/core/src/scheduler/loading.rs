@@ -1,6 +1,6 @@
 //! Loads of cold models: at once, after room was made, or in their turn (RC-6, RC-7, MM-7).
 
-use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode, ModelId, Priority, RequestId, SlotId};
+use model_boss_protocol::{ByteCount, DeviceId, ModelId, Priority, RequestId, SlotId};
 
 use super::room::{Ask, NoRoom, Offer};
 use super::state::{FAMILIES_KEPT, FamilyKey, Life, Looked, Scheduler, Timer};
@@ -10,6 +10,7 @@ use crate::eviction::Lacking;
 use crate::placement::{PlacementError, Site};
 use crate::queue::Residency;
 use crate::reason::{Blocker, Protection};
+use crate::refusal::{Refusal, RefusalReason};
 use crate::slot::Filling;
 use crate::{Verdict, WaitReason};
 
@@ -204,7 +205,7 @@ impl Scheduler {
         }
     }
 
-    fn slots_pinned(&self, ask: &Ask, pins: &[SlotId]) -> ApiError {
+    fn slots_pinned(&self, ask: &Ask, pins: &[SlotId]) -> Refusal {
         let place = |slot: SlotId| match self.pool[slot].parts.first() {
             Some((device, _)) => format!("'{}' on {device}", self.name_of(slot)),
             None => format!("'{}'", self.name_of(slot)),
@@ -218,10 +219,10 @@ impl Scheduler {
             ask.estimate.bytes,
             places.join(", ")
         );
-        ApiError::new(ErrorCode::SlotsPinned, message)
+        Refusal::new(RefusalReason::Pinned, message)
     }
 
-    fn refuse_for_good(&mut self, model: ModelIndex, error: &ApiError) {
+    fn refuse_for_good(&mut self, model: ModelIndex, error: &Refusal) {
         self.decisions.record(
             self.now,
             Verdict::Refuse,

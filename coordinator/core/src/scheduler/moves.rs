@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode, ModelId, Priority, RequestId, SlotId};
+use model_boss_protocol::{ByteCount, DeviceId, ModelId, Priority, RequestId, SlotId};
 
 use super::operator::LoadRequest;
 use super::requests::draining;
@@ -12,6 +12,7 @@ use super::room::{Ask, NoRoom, Offer};
 use super::state::{Life, Move, Reconsider, Scheduler, Timer};
 use crate::catalog::{LoadWish, ModelIndex};
 use crate::reason::LeaveCause;
+use crate::refusal::{Refusal, RefusalReason, Subject};
 use crate::slot::SlotState;
 use crate::{Effect, Principal, Verdict};
 
@@ -65,25 +66,25 @@ impl Scheduler {
         self.consider_move(model);
     }
 
-    fn admit_move(&self, model: ModelIndex, device: &DeviceId) -> Result<Admitted, ApiError> {
+    fn admit_move(&self, model: ModelIndex, device: &DeviceId) -> Result<Admitted, Refusal> {
         let name = self.catalog[model].id();
-        let error = |code, message: String, param: &str| Err(ApiError::new(code, message).with_param(param));
+        let error = |reason, message: String, subject| Err(Refusal::new(reason, message).about(subject));
         if *device == DeviceId::Auto {
             let message = "a move needs the name of a device; 'auto' names none".to_owned();
-            return error(ErrorCode::InvalidDevice, message, "device");
+            return error(RefusalReason::NoDevice, message, Subject::Device);
         }
         let Some(slot) = self.catalog[model].serving.filter(|&slot| !self.is_leaving(slot)) else {
-            return error(ErrorCode::ModelNotLoaded, format!("model '{name}' is not loaded"), "model");
+            return error(RefusalReason::NotLoaded, format!("model '{name}' is not loaded"), Subject::Model);
         };
         match self.devices.get(device) {
             None => return Err(self.no_such_device(device)),
             Some(found) if found.closed => {
                 let message = format!("device '{device}' was freed for something else");
-                return error(ErrorCode::DeviceNotAvailable, message, "device");
+                return error(RefusalReason::DeviceUnavailable, message, Subject::Device);
             }
             Some(found) if found.lost.is_some() => {
                 let message = format!("device '{device}' is gone: its driver does not list it any more");
-                return error(ErrorCode::DeviceNotAvailable, message, "device");
+                return error(RefusalReason::DeviceUnavailable, message, Subject::Device);
             }
             Some(_) => {}
         }
@@ -94,7 +95,7 @@ impl Scheduler {
                     moving.device,
                     self.place_of(slot)
                 );
-                error(ErrorCode::MigrationFailed, message, "device")
+                error(RefusalReason::MoveFailed { by_worker: false }, message, Subject::Device)
             }
             Some(_) => Ok(Admitted::Needed),
             None if matches!(self.pool[slot].computing(), [(only, _)] if only == device) => Ok(Admitted::IsThere),
@@ -213,11 +214,11 @@ impl Scheduler {
     }
 
     /// The error for a load with other settings while the model moves: it has to wait for the outcome.
-    pub(super) fn refuse_during_move(&self, model: ModelIndex) -> Option<ApiError> {
+    pub(super) fn refuse_during_move(&self, model: ModelIndex) -> Option<Refusal> {
         let moving = self.moves.get(&model)?;
         let name = self.catalog[model].id();
         let message = format!("model '{name}' is on its way to {} already; try again when it is there", moving.device);
-        Some(ApiError::new(ErrorCode::MigrationFailed, message))
+        Some(Refusal::new(RefusalReason::MoveFailed { by_worker: false }, message))
     }
 
     /// Ends a move that cannot be done; the first copy serves on.
@@ -232,12 +233,15 @@ impl Scheduler {
     pub(super) fn fail_move_by_crash(&mut self, model: ModelIndex, why: &str) {
         let error = self.moves.get(&model).map(|moving| self.move_error(model, moving, why));
         if let Some(error) = error {
-            let ours = error.code == ErrorCode::MigrationFailed;
-            self.end_move(model, &if ours { error.with_status(500) } else { error });
+            let reason = match error.reason {
+                RefusalReason::MoveFailed { .. } => RefusalReason::MoveFailed { by_worker: true },
+                reason => reason,
+            };
+            self.end_move(model, &Refusal { reason, ..error });
         }
     }
 
-    fn end_move(&mut self, model: ModelIndex, error: &ApiError) {
+    fn end_move(&mut self, model: ModelIndex, error: &Refusal) {
         let Some(moving) = self.moves.remove(&model) else { return };
         self.drop_claim(model);
         self.timers.clear(Timer::Move(model));
@@ -255,7 +259,7 @@ impl Scheduler {
         self.reconsider_at_least(Reconsider::Kinds);
     }
 
-    fn move_error(&self, model: ModelIndex, moving: &Move, why: &str) -> ApiError {
+    fn move_error(&self, model: ModelIndex, moving: &Move, why: &str) -> Refusal {
         let name = self.catalog[model].id();
         let serving = self.catalog[model].serving.filter(|slot| moving.slot != Some(*slot) && !self.is_leaving(*slot));
         let still_on = match serving {
@@ -263,19 +267,19 @@ impl Scheduler {
             None => String::new(),
         };
         let error = match moving.reload {
-            Some(_) => ApiError::new(
-                ErrorCode::ModelLoadFailed,
+            Some(_) => Refusal::new(
+                RefusalReason::LoadFailed,
                 format!("model '{name}' could not be loaded with other settings: {why}{still_on}, as it was"),
             ),
-            None => ApiError::new(
-                ErrorCode::MigrationFailed,
+            None => Refusal::new(
+                RefusalReason::MoveFailed { by_worker: false },
                 format!("model '{name}' was not moved to {}: {why}{still_on}", moving.device),
             ),
         };
         let device = serving.and_then(|slot| Some(self.pool[slot].parts.first()?.0.clone()));
         match device {
-            Some(device) => error.with_param("device").still_on(device),
-            None => error.with_param("device"),
+            Some(device) => error.about(Subject::Device).still_on(device),
+            None => error.about(Subject::Device),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model_boss_protocol::{ApiError, DeviceId, ErrorCode, KeepAlive, ModelId, Priority, RequestId, SlotId};
+use model_boss_protocol::{DeviceId, KeepAlive, ModelId, Priority, RequestId, SlotId};
 
 use super::requests::draining;
 use super::state::{Life, Reconsider, Scheduler, Timer};
@@ -11,6 +11,7 @@ use crate::client::ClientIndex;
 use crate::phase::ReadyPhase;
 use crate::queue::{Purpose, Waiting};
 use crate::reason::LeaveCause;
+use crate::refusal::{Refusal, RefusalReason, Subject};
 use crate::slot::SlotState;
 use crate::{Effect, LayerOptions, LoadOptions, ModelDescription, Principal, Verdict};
 
@@ -58,7 +59,7 @@ impl Scheduler {
         client: ClientIndex,
         priority: Priority,
         name: &ModelId,
-    ) -> Result<ModelIndex, ApiError> {
+    ) -> Result<ModelIndex, Refusal> {
         let model = self.admit_model(name.as_str())?;
         let known = &self.catalog[model];
         if *by != Principal::Operator
@@ -153,7 +154,7 @@ impl Scheduler {
             self.catalog[model].wish = before;
             let refusal = error.refusal(self.catalog[model].id());
             let name = self.catalog[model].id();
-            let later = || ApiError::new(ErrorCode::DeviceNotAvailable, format!("model '{name}': {error}"));
+            let later = || Refusal::new(RefusalReason::DeviceUnavailable, format!("model '{name}': {error}"));
             let refusal = refusal.unwrap_or_else(later);
             return self.refuse(request, refusal);
         }
@@ -204,25 +205,25 @@ impl Scheduler {
     }
 
     /// The model to unload; `None` when it unloads by itself once no other client uses it.
-    fn admit_unload(&mut self, by: &Principal, name: &ModelId) -> Result<Option<ModelIndex>, ApiError> {
-        let error = |code, message: String| Err(ApiError::new(code, message).with_param("model_name"));
+    fn admit_unload(&mut self, by: &Principal, name: &ModelId) -> Result<Option<ModelIndex>, Refusal> {
+        let error = |code, message: String| Err(Refusal::new(code, message).about(Subject::Model));
         let Some(model) = self.catalog.resolve(name.as_str()) else {
             let message = format!("the model '{name}' was not found; GET /v1/models lists all");
-            return error(ErrorCode::ModelNotFound, message);
+            return error(RefusalReason::UnknownModel, message);
         };
         if *by != Principal::Operator {
             let (client, _) = self.client_and_priority(by, None);
             self.admit_client(client)?;
         }
         if !self.is_loaded(model) {
-            return error(ErrorCode::ModelNotLoaded, format!("model '{name}' is not loaded"));
+            return error(RefusalReason::NotLoaded, format!("model '{name}' is not loaded"));
         }
         if *by == Principal::Operator {
             return Ok(Some(model));
         }
         if self.catalog[model].is_pinned() {
             let message = format!("model '{name}' is pinned: only the operator unloads it");
-            return error(ErrorCode::SlotsPinned, message);
+            return error(RefusalReason::Pinned, message);
         }
         let is_serving = |slot: SlotId| self.pool[slot].state == SlotState::Ready(ReadyPhase::Serving);
         let Some(slot) = self.catalog[model].serving.filter(|&slot| is_serving(slot)) else { return Ok(None) };
@@ -319,7 +320,7 @@ impl Scheduler {
         for model in change.removed {
             let name = self.catalog[model].id().clone();
             let message = format!("model '{name}' was removed while the request waited for it");
-            self.refuse_all(model, &ApiError::new(ErrorCode::ModelNotFound, message).with_param("model"));
+            self.refuse_all(model, &Refusal::new(RefusalReason::UnknownModel, message).about(Subject::Model));
             self.catalog[model].wish = LoadWish::default();
             self.fail_move(model, "it was removed");
             if let Some(slot) = self.catalog[model].serving {

@@ -1,7 +1,7 @@
 //! Plans (`POST /api/v1/plan`): the fate of a hypothetical request, found with the functions that serve real ones,
 //! without side effects.
 
-use model_boss_protocol::{ApiError, ByteCount, Category, DeviceId, ModelId, Priority, RequestId};
+use model_boss_protocol::{ByteCount, Category, DeviceId, ModelId, Priority, RequestId};
 
 use super::ladders::{Chosen, Needs};
 use super::room::{Ask, Offer, Plan};
@@ -11,13 +11,14 @@ use crate::eviction::Usage;
 use crate::ladder::{RungChoice, RungState, Target};
 use crate::phase::ReadyPhase;
 use crate::queue::Head;
+use crate::refusal::Refusal;
 use crate::slot::SlotState;
 use crate::view::{Eviction, PlanQuestion, PlanView, PlannedStep, RungView};
 use crate::{Moment, SizeRule, WaitReason};
 
 impl Scheduler {
     /// The plan for a request of this kind that arrives now. The scheduler does not change.
-    pub fn plan(&self, now: Moment, question: &PlanQuestion) -> Result<PlanView, ApiError> {
+    pub fn plan(&self, now: Moment, question: &PlanQuestion) -> Result<PlanView, Refusal> {
         let now = self.now.max(now);
         let priority = question.priority.unwrap_or_default();
         let (target, rung, ladder) = self.imagined_rung(question, priority)?;
@@ -78,7 +79,7 @@ impl Scheduler {
         &self,
         question: &'a PlanQuestion,
         priority: Priority,
-    ) -> Result<(&'a Target, RungChoice, Vec<RungView>), ApiError> {
+    ) -> Result<(&'a Target, RungChoice, Vec<RungView>), Refusal> {
         let ladder = &question.ladder;
         if ladder.rest.is_empty()
             && question.category.is_none()
@@ -106,7 +107,7 @@ impl Scheduler {
         Ok((&states[index].0.target, choice, views.collect()))
     }
 
-    fn imagined_step(&self, model: ModelIndex, ask: &Ask, question: &PlanQuestion) -> Result<PlannedStep, ApiError> {
+    fn imagined_step(&self, model: ModelIndex, ask: &Ask, question: &PlanQuestion) -> Result<PlannedStep, Refusal> {
         let known = &self.catalog[model];
         if let Some(slot) = known.serving.map(|slot| &self.pool[slot])
             && question.device.as_ref().is_none_or(|device| slot.computes_on(device))

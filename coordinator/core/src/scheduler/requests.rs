@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use model_boss_protocol::{ApiError, Category, ErrorCode, Priority, RequestId, SlotId};
+use model_boss_protocol::{Category, Priority, RequestId, SlotId};
 
 use super::ladders::rung_of;
 use super::state::{Life, Reconsider, Running, Scheduler, Timer};
@@ -12,6 +12,7 @@ use crate::ladder::{Climb, Target};
 use crate::phase::ReadyPhase;
 use crate::queue::{Purpose, QueueFull, Waiting};
 use crate::reason::LeaveCause;
+use crate::refusal::{Refusal, RefusalReason, Subject};
 use crate::slot::SlotState;
 use crate::{Effect, Outcome, Submission, Verdict};
 
@@ -55,7 +56,7 @@ impl Scheduler {
         submission: &Submission,
         client: ClientIndex,
         priority: Priority,
-    ) -> Result<(ModelIndex, Option<Box<Climb>>), ApiError> {
+    ) -> Result<(ModelIndex, Option<Box<Climb>>), Refusal> {
         let Submission { ladder, deadline, .. } = submission;
         if self.life != Life::Serving {
             return Err(draining());
@@ -82,7 +83,7 @@ impl Scheduler {
     }
 
     /// Refuses a request whose route needs a category that the model does not have.
-    pub(super) fn admit_category(&self, model: ModelIndex, needed: Category) -> Result<(), ApiError> {
+    pub(super) fn admit_category(&self, model: ModelIndex, needed: Category) -> Result<(), Refusal> {
         let description = &self.catalog[model].description;
         if description.category == needed {
             return Ok(());
@@ -91,18 +92,18 @@ impl Scheduler {
             "model '{}' is of category {} and cannot do what this route needs ({needed})",
             description.id, description.category
         );
-        Err(ApiError::new(ErrorCode::UnsupportedByModel, message).with_param("model"))
+        Err(Refusal::new(RefusalReason::WrongKind, message).about(Subject::Model))
     }
 
     /// The model of this name; refuses the request during shutdown.
-    pub(super) fn admit_model(&self, name: &str) -> Result<ModelIndex, ApiError> {
+    pub(super) fn admit_model(&self, name: &str) -> Result<ModelIndex, Refusal> {
         if self.life != Life::Serving {
             return Err(draining());
         }
         self.catalog.resolve(name).ok_or_else(|| self.not_found(name))
     }
 
-    pub(super) fn admit_to_queue(&self, model: ModelIndex, priority: Priority) -> Result<(), ApiError> {
+    pub(super) fn admit_to_queue(&self, model: ModelIndex, priority: Priority) -> Result<(), Refusal> {
         let full = match self.queue.admit(model, priority) {
             Ok(()) => return Ok(()),
             Err(full) => full,
@@ -118,17 +119,18 @@ impl Scheduler {
         let turns = self.queue.len_of(model) / (8 * self.catalog[model].max_concurrent()) + 1;
         let wait = self.catalog[model].history.mean_answer().saturating_mul(u32::try_from(turns).unwrap_or(u32::MAX));
         let wait = wait.clamp(Duration::from_secs(1), Duration::from_secs(60));
-        Err(ApiError::new(ErrorCode::QueueFull, message).retry_after(wait))
+        Err(Refusal::new(RefusalReason::QueueFull, message).retry_after(wait))
     }
 
-    pub(super) fn not_found(&self, name: &str) -> ApiError {
+    pub(super) fn not_found(&self, name: &str) -> Refusal {
         let close = self.catalog.close_names(name);
         let hint = if close.is_empty() {
             "GET /v1/models lists all".to_owned()
         } else {
             format!("did you mean {}?", close.iter().map(|n| format!("'{n}'")).collect::<Vec<_>>().join(" or "))
         };
-        ApiError::new(ErrorCode::ModelNotFound, format!("the model '{name}' was not found; {hint}")).with_param("model")
+        Refusal::new(RefusalReason::UnknownModel, format!("the model '{name}' was not found; {hint}"))
+            .about(Subject::Model)
     }
 
     /// Acts on a request that was put into the queue.
@@ -333,7 +335,7 @@ impl Scheduler {
         }
     }
 
-    fn cannot_try_again(&self, model: ModelIndex) -> Option<ApiError> {
+    fn cannot_try_again(&self, model: ModelIndex) -> Option<Refusal> {
         let known = &self.catalog[model];
         if !known.listed {
             return Some(self.not_found(known.id().as_str()));
@@ -344,11 +346,11 @@ impl Scheduler {
         known.failures.refusal(known.id(), self.now, &self.settings).map(|_| known.failures.error(known.id()))
     }
 
-    fn crashed(&self, model: ModelIndex, times: u32) -> ApiError {
+    fn crashed(&self, model: ModelIndex, times: u32) -> Refusal {
         let known = &self.catalog[model];
         let text = known.last_exit.as_deref().unwrap_or("the connection to it broke");
         let message = format!("the worker of model '{}' went away {times} times on this request: {text}", known.id());
-        ApiError::new(ErrorCode::WorkerCrashed, message)
+        Refusal::new(RefusalReason::WorkerCrashed, message)
     }
 
     /// Withdraws a request or an order whose caller has gone away.
@@ -404,7 +406,7 @@ impl Scheduler {
     }
 
     /// Refuses all requests that wait for this model and have no other rung.
-    pub(super) fn refuse_all(&mut self, model: ModelIndex, error: &ApiError) {
+    pub(super) fn refuse_all(&mut self, model: ModelIndex, error: &Refusal) {
         for request in self.queue.ids_of(model) {
             if let Some(waiting) = self.take_waiting(request)
                 && let Err(stranded) = self.climb_on(waiting, error.clone())
@@ -415,12 +417,12 @@ impl Scheduler {
     }
 }
 
-pub(super) fn draining() -> ApiError {
+pub(super) fn draining() -> Refusal {
     let message = "model-boss is shutting down and takes no new requests";
-    ApiError::new(ErrorCode::Draining, message).retry_after(Duration::from_secs(5))
+    Refusal::new(RefusalReason::Draining, message).retry_after(Duration::from_secs(5))
 }
 
-fn deadline_exceeded(waited: Duration) -> ApiError {
+fn deadline_exceeded(waited: Duration) -> Refusal {
     let message = format!("the request's time was over after {:.1} s in the queue", waited.as_secs_f64());
-    ApiError::new(ErrorCode::DeadlineExceeded, message)
+    Refusal::new(RefusalReason::Deadline, message)
 }

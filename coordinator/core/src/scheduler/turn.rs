@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model_boss_protocol::{ApiError, RequestId};
+use model_boss_protocol::RequestId;
 
 use super::state::{Budget, LEAST_WAIT, Ledger, Life, Others, Reconsider, Scheduler, Timer, Unlooked};
 use crate::by_number::ByNumber;
@@ -15,6 +15,7 @@ use crate::footprint::Footprints;
 use crate::phase::StopPhase;
 use crate::pool::ModelPool;
 use crate::queue::{InferenceQueue, QueueLimits};
+use crate::refusal::Refusal;
 use crate::slot::{ModelSlot, SlotState};
 use crate::timer::Timers;
 use crate::{Effect, Event, Input, Moment, Order, Outcome, Settings};
@@ -208,7 +209,7 @@ impl Scheduler {
         self.reconsider_at_least(Reconsider::Kinds);
     }
 
-    pub(super) fn refuse(&mut self, request: RequestId, error: ApiError) {
+    pub(super) fn refuse(&mut self, request: RequestId, error: Refusal) {
         self.out.push(Effect::Refuse { request, error });
     }
 }

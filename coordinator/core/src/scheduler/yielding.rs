@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use model_boss_protocol::{ApiError, ByteCount, DeviceId, ErrorCode, Generation, Priority, SlotId};
+use model_boss_protocol::{ByteCount, DeviceId, Generation, Priority, SlotId};
 
 use super::room::{Ask, NoRoom};
 use super::state::{LEAST_WAIT, Life, Place, Reconsider, Scheduler, Timer};
@@ -17,6 +17,7 @@ use crate::phase::{LoadPhase, ReadyPhase};
 use crate::placement::Site;
 use crate::queue::Residency;
 use crate::reason::LeaveCause;
+use crate::refusal::{Refusal, RefusalReason};
 use crate::slot::{SlotEvent, SlotState};
 use crate::{AskedLease, Effect, LeaseShare, OtherLease, OtherRequest, Verdict, WaitReason, split};
 
@@ -157,7 +158,7 @@ impl Scheduler {
 
     /// The error for a model's requests when the holders asked for its room did not release it in time (preemption of
     /// leases).
-    pub(super) fn refuse_in_default(&mut self, ask: &Ask) -> Option<ApiError> {
+    pub(super) fn refuse_in_default(&mut self, ask: &Ask) -> Option<Refusal> {
         let place = self.others.places.get(&ask.model).filter(|place| place.preempt)?;
         let there = |lease: &&OtherLease| place.parts.iter().any(|(device, _)| lease.on(device) > ByteCount::ZERO);
         let lease = self.others.leases.iter().filter(|lease| lease.in_default).find(there)?;
@@ -167,7 +168,7 @@ impl Scheduler {
             lease.lease,
             lease.label,
         );
-        Some(ApiError::new(ErrorCode::NoCapacity, message).retry_after(AFTER_DEFAULT))
+        Some(Refusal::new(RefusalReason::NoCapacity, message).retry_after(AFTER_DEFAULT))
     }
 
     /// Removes the models that wait no longer from the ledger's queue.

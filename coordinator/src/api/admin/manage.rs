@@ -171,6 +171,14 @@ fn about_the_device(error: ApiError) -> ApiError {
     }
 }
 
+/// An error about the model, with the field that names the model in an order to unload.
+fn about_model_name(error: ApiError) -> ApiError {
+    match error.param.as_deref() {
+        Some("model") => error.with_param("model_name"),
+        _ => error,
+    }
+}
+
 /// Whether it is the user who runs this process that asks.
 fn asker(call: &Call) -> Asker {
     let shown = call.request.headers().get(OWNER_KEY).and_then(|key| key.to_str().ok());
@@ -276,7 +284,7 @@ pub(crate) async fn unload(mut call: Call) -> Result<Response, ApiError> {
         Some(model) => scheduling.unload(call.permit_model(model)?),
         None => scheduling.unload_all(call.permit_machine()?),
     };
-    order.done().await?;
+    order.done().await.map_err(about_model_name)?;
     json(&Done { status: "unloaded", model_name: model.as_ref(), device: None })
 }
 

@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 use super::manage::{check_layers, device, residency, size_with};
 use crate::api::route::Call;
+use crate::refusals::api_error;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -64,5 +65,5 @@ pub(crate) async fn plan(mut call: Call) -> Result<Response, ApiError> {
         PlanQuestion { ladder: resolved.ladder().clone(), category, context, layers, size, priority, device };
     let view = call.context.scheduling.view(move |scheduler, now| scheduler.plan(now, &question)).await;
     let view = view.ok_or_else(|| ApiError::new(ErrorCode::Draining, "the coordinator is shutting down"))?;
-    json(&view?)
+    json(&view.map_err(api_error)?)
 }

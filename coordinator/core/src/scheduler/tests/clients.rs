@@ -1,6 +1,7 @@
 //! Limits of clients and deadlines of requests (RC-3, RC-4, RC-9, RC-13).
 
 use super::*;
+use crate::refusal::RefusalReason;
 use crate::{ClientRule, ClientRules, LedgerState, LoadOptions, Principal, PrincipalKind, ReadyPhase};
 
 fn world_with(rules: ClientRules, models: Vec<ModelDescription>) -> World {
@@ -96,7 +97,7 @@ fn rc_9_too_many_in_a_minute_are_refused_with_a_time() {
     world.submit_with("m", 5, of("a"));
     let third = world.submit_with("m", 5, of("a"));
     let Fate::Refused(error) = world.fate(third) else { panic!("a third was taken") };
-    assert_eq!(error.code, ErrorCode::ClientLimit);
+    assert_eq!(error.reason, RefusalReason::ClientLimit);
     assert_eq!(error.retry_after, Some(Duration::from_secs(30)));
     let view = world.core.clients(world.now);
     assert_eq!((view[0].id.name(), view[0].requests, view[0].refused), ("a", 2, 1));
@@ -114,7 +115,7 @@ fn rc_13_a_budget_shorter_than_the_cold_start_is_told_at_once_and_the_load_begin
     world.run_until(s(7));
     let late = world.submit_with("m", 5, |submission| submission.deadline = Some(s(9)));
     let Fate::Refused(error) = world.fate(late) else { panic!("taken although it cannot be in time") };
-    assert_eq!(error.code, ErrorCode::ColdStartExceedsBudget);
+    assert_eq!(error.reason, RefusalReason::ColdStart);
     assert_eq!(error.retry_after.map(|wait| wait.as_secs()), Some(3));
     assert!(error.message.contains("a load is expected to take 3.0 s"), "{}", error.message);
     assert_eq!(world.core.model("m").unwrap().status, crate::ModelStatus::Loading);
@@ -155,7 +156,7 @@ fn other_settings_count_at_once() {
     }
     world.submit("m", 5);
     let refused = world.submit("m", 5);
-    assert!(matches!(world.fate(refused), Fate::Refused(error) if error.code == ErrorCode::QueueFull));
+    assert!(matches!(world.fate(refused), Fate::Refused(error) if error.reason == RefusalReason::QueueFull));
 }
 
 fn by(client: &str) -> Principal {
@@ -202,7 +203,7 @@ fn rc_9_loads_and_unloads_count_against_a_clients_limits() {
     load_by(&mut world, by("c"), "m", None);
     world.run_until(s(5));
     for refused in [load_by(&mut world, by("c"), "m", None), unload_by(&mut world, by("c"), "m")] {
-        assert_eq!(world.refusal(refused).code, ErrorCode::ClientLimit);
+        assert_eq!(world.refusal(refused).reason, RefusalReason::ClientLimit);
     }
     assert!(world.state_of("m").is_some());
 }
@@ -214,7 +215,7 @@ fn rc_19_a_client_unloads_no_pinned_model_and_none_that_others_use() {
     world.submit("m", 5);
     world.run_until(s(20));
     let refused = unload_by(&mut world, by("c"), "p");
-    assert_eq!(world.refusal(refused).code, ErrorCode::SlotsPinned);
+    assert_eq!(world.refusal(refused).reason, RefusalReason::Pinned);
     let running = world.submit("m", 5);
     let done = unload_by(&mut world, by("other"), "m");
     assert_eq!(world.fate(done), &Fate::Done);
@@ -235,9 +236,9 @@ fn a_clients_load_does_not_wake_a_model_that_failed_and_the_operators_does() {
     world.behaviour.bad = ["m".into()].into();
     let failed = world.submit("m", 5);
     world.run_until(s(60));
-    let first = world.refusal(failed).code;
+    let first = world.refusal(failed).reason.clone();
     let refused = load_by(&mut world, by("c"), "m", None);
-    assert_eq!(world.refusal(refused).code, first);
+    assert_eq!(world.refusal(refused).reason, first);
     let loads = world.loads();
     load_by(&mut world, Principal::Operator, "m", None);
     world.run_for(SECOND);
@@ -253,7 +254,7 @@ fn a_client_that_calls_itself_operator_has_no_part_in_the_operators_account() {
     world.tell(Event::Settings(Box::new(settings)));
     world.behaviour.answer = (30 * SECOND, 30 * SECOND);
     let own = world.submit_with("m", 5, |submission| submission.client = "operator".into());
-    assert_eq!(world.refusal(own).code, ErrorCode::ClientLimit);
+    assert_eq!(world.refusal(own).reason, RefusalReason::ClientLimit);
     world.tell(Event::Settings(Box::new(Settings {
         clients: ClientRules {
             default: ClientRule { max_concurrent: Some(1), cooldown: 60 * SECOND, ..ClientRule::default() },

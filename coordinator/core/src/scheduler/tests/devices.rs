@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::DeviceObservation;
+use crate::refusal::RefusalReason;
 
 const GPU: DeviceId = DeviceId::Cuda(0);
 
@@ -33,7 +34,7 @@ fn rc_21_a_lost_gpu_ends_its_slots_and_its_requests_go_to_another() {
     assert_eq!(world.fate(more), &Fate::Answered);
     assert!(world.core.slots().iter().all(|slot| slot.parts.iter().all(|(device, _)| *device != GPU)));
     let moved = world.move_to("free", "cuda:0", false, 2);
-    assert_eq!(world.refusal(moved).code, ErrorCode::DeviceNotAvailable);
+    assert_eq!(world.refusal(moved).reason, RefusalReason::DeviceUnavailable);
     world.tell(seen("cuda:0", false));
     world.run_for(20 * SECOND);
     assert_eq!(world.fate(bound), &Fate::Answered);
@@ -52,10 +53,10 @@ fn rc_21_a_gpu_that_stays_lost_is_waited_for_no_longer_than_its_patience() {
     world.run_for(2 * SECOND);
     world.tell(seen("cuda:0", true));
     let error = world.refusal(waiting);
-    assert_eq!(error.code, ErrorCode::DeviceNotAvailable);
+    assert_eq!(error.reason, RefusalReason::DeviceUnavailable);
     assert!(error.message.contains("cuda:0 is gone"), "{error}");
     let later = world.submit("m", 5);
-    assert_eq!(world.refusal(later).code, ErrorCode::DeviceNotAvailable);
+    assert_eq!(world.refusal(later).reason, RefusalReason::DeviceUnavailable);
     // No load is tried while the device is lost.
     assert_eq!(world.loads(), 0);
     world.tell(seen("cuda:0", false));

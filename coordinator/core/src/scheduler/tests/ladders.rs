@@ -1,8 +1,9 @@
 //! Requests with several rungs (TR-2): the choice, its reasons, and the next rung after a failure.
 
-use model_boss_protocol::{ApiError, WorkerExit};
+use model_boss_protocol::{ApiError, ErrorCode, WorkerExit};
 
 use super::*;
+use crate::refusal::{Refusal, RefusalReason};
 use crate::{Ladder, PlanQuestion, Rung, Target};
 
 fn ladder(names: &[&str]) -> Ladder {
@@ -71,7 +72,7 @@ fn rc_10_what_waits_for_providers_is_bounded_too_and_keeps_nobody_from_a_model()
     // One request is dispatched, and the others wait, as many as for one model.
     assert_eq!((refused, world.core.queued()), (35, 4));
     let error = world.refusal(asked[39]);
-    assert_eq!(error.code, ErrorCode::QueueFull);
+    assert_eq!(error.reason, RefusalReason::QueueFull);
     assert!(error.retry_after.is_some());
     let local = of(&mut world, "modest", "m");
     world.run_for(60 * SECOND);
@@ -186,7 +187,7 @@ fn a_rung_that_is_unknown_or_cannot_do_it_is_passed_over_and_all_are_named_when_
     assert!(reason.starts_with("fallback; nobody: the model 'nobody' was not found"), "{reason}");
     let refused = submit(&mut world, &["nobody", "embedder"]);
     let error = world.refusal(refused);
-    assert_eq!(error.code, ErrorCode::ModelNotFound);
+    assert_eq!(error.reason, RefusalReason::UnknownModel);
     assert!(error.message.contains("nor can 'embedder': model 'embedder' is of category"), "{}", error.message);
 }
 
@@ -222,6 +223,7 @@ fn a_provider_takes_what_comes_without_a_slot_and_its_failure_leads_on() {
     let failed = submit(&mut world, &["claude:opus", "small"]);
     world.fates.insert(failed, Fate::Waiting);
     let busy = ApiError::new(ErrorCode::BackendError, "the provider is busy").retry_after(30 * SECOND);
+    let busy = Refusal::of_rung(busy, true);
     world.tell(Event::RungFailed { request: failed, error: busy.clone() });
     world.run_for(10 * SECOND);
     assert_eq!(world.fate(failed), &Fate::Answered);
@@ -319,7 +321,7 @@ fn rc_27_embeddings_go_to_providers_that_give_them_and_else_down_the_ladder() {
     ] {
         let refused = ask(&mut world, &names, category);
         let error = world.refusal(refused);
-        assert_eq!(error.code, ErrorCode::UnsupportedByModel);
+        assert_eq!(error.reason, RefusalReason::WrongKind);
         assert!(error.message.ends_with(word), "{}", error.message);
     }
     let own = ask(&mut world, &["claude:opus", "own"], Category::Embedding);
@@ -338,5 +340,5 @@ fn rc_27_a_ladder_of_providers_is_planned_for_what_it_is_asked_for() {
     assert_eq!(model(Some(Category::Embedding)), "lan:bge", "as a request for vectors would go");
     assert_eq!((model(None).as_str(), model(Some(Category::Llm)).as_str()), ("claude:opus", "claude:opus"));
     let refused = plan(&["claude:opus"], Some(Category::Embedding)).unwrap_err();
-    assert_eq!(refused.code, ErrorCode::UnsupportedByModel, "{refused}");
+    assert_eq!(refused.reason, RefusalReason::WrongKind, "{refused}");
 }

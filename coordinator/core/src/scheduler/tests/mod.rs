@@ -3,11 +3,10 @@
 
 use std::time::Duration;
 
-use model_boss_protocol::{
-    ByteCount, Category, DeviceId, ErrorCode, Generation, KeepAlive, Priority, RequestId, SlotId,
-};
+use model_boss_protocol::{ByteCount, Category, DeviceId, Generation, KeepAlive, Priority, RequestId, SlotId};
 
 use self::world::{Behaviour, Fate, Rng, World};
+use crate::refusal::RefusalReason;
 use crate::testing::{device, model, ms, s};
 use crate::{
     Effect, Event, LedgerState, ModelDescription, ModelStatus, Moment, Order, Outcome, RungChoice, Settings, SlotState,
@@ -206,7 +205,7 @@ fn rc_10_a_full_queue_refuses_with_a_time_to_try_again() {
     world.submit("b", 5);
     let fifth = world.submit("b", 5);
     for refused in [third, fifth] {
-        assert_eq!(world.refusal(refused).code, ErrorCode::QueueFull);
+        assert_eq!(world.refusal(refused).reason, RefusalReason::QueueFull);
         assert!(world.refusal(refused).retry_after.is_some());
     }
     assert!(world.refusal(third).message.contains("'a'"));
@@ -299,10 +298,10 @@ fn rc_13_a_deadline_is_kept_in_the_queue() {
     world.run_until(ms(1_999));
     assert_eq!(world.fate(late), &Fate::Waiting);
     world.run_until(s(10));
-    assert_eq!(world.refusal(late).code, ErrorCode::DeadlineExceeded);
+    assert_eq!(world.refusal(late).reason, RefusalReason::Deadline);
     assert_eq!(world.dispatched(), [in_time]);
     let past = world.submit_with("m", 5, |submission| submission.deadline = Some(s(10)));
-    assert_eq!(world.refusal(past).code, ErrorCode::DeadlineExceeded);
+    assert_eq!(world.refusal(past).reason, RefusalReason::Deadline);
 }
 
 #[test]
@@ -311,10 +310,10 @@ fn an_unknown_model_and_a_wrong_category_are_refused() {
     guide.aliases = vec!["default".into()];
     let mut world = World::calm(8, vec![guide]);
     let unknown = world.submit("giude", 5);
-    assert_eq!(world.refusal(unknown).code, ErrorCode::ModelNotFound);
+    assert_eq!(world.refusal(unknown).reason, RefusalReason::UnknownModel);
     assert!(world.refusal(unknown).message.contains("did you mean 'guide'?"));
     let wrong = world.submit_with("guide", 5, |submission| submission.category = Category::Embedding);
-    assert_eq!(world.refusal(wrong).code, ErrorCode::UnsupportedByModel);
+    assert_eq!(world.refusal(wrong).reason, RefusalReason::WrongKind);
     let alias = world.submit("default", 5);
     world.run_until(s(10));
     assert_eq!(world.fate(alias), &Fate::Answered);
@@ -326,7 +325,7 @@ fn rc_19_only_pins_in_the_way_is_told_at_once() {
     world.submit("a", 9);
     world.run_until(s(10));
     let refused = world.submit("b", 0);
-    assert_eq!(world.refusal(refused).code, ErrorCode::SlotsPinned);
+    assert_eq!(world.refusal(refused).reason, RefusalReason::Pinned);
     assert!(world.refusal(refused).message.contains("'a' on cuda:0"), "{}", world.refusal(refused).message);
     assert_eq!(world.core.slots()[0].unload_at, None);
 }
@@ -335,9 +334,9 @@ fn rc_19_only_pins_in_the_way_is_told_at_once() {
 fn a_model_that_fits_nowhere_and_a_device_that_is_not_there() {
     let mut world = World::calm(8, vec![model("huge", 80), on(model("elsewhere", 1), "cuda:7")]);
     let huge = world.submit("huge", 5);
-    assert_eq!(world.refusal(huge).code, ErrorCode::ModelNeverFits);
+    assert_eq!(world.refusal(huge).reason, RefusalReason::NeverFits);
     let elsewhere = world.submit("elsewhere", 5);
-    assert_eq!(world.refusal(elsewhere).code, ErrorCode::DeviceNotAvailable);
+    assert_eq!(world.refusal(elsewhere).reason, RefusalReason::DeviceUnavailable);
     assert_eq!(world.verdicts(), [(Verdict::Refuse, "huge".into()), (Verdict::Refuse, "elsewhere".into())]);
 }
 
@@ -504,9 +503,9 @@ fn rc_14_news_of_an_earlier_filling_means_nothing() {
 fn mm_10_load_and_unload() {
     let mut world = World::calm(8, vec![model("m", 4), model("n", 4)]);
     let not_loaded = world.unload(Some("m"));
-    assert_eq!(world.refusal(not_loaded).code, ErrorCode::ModelNotLoaded);
+    assert_eq!(world.refusal(not_loaded).reason, RefusalReason::NotLoaded);
     let unknown = world.unload(Some("x"));
-    assert_eq!(world.refusal(unknown).code, ErrorCode::ModelNotFound);
+    assert_eq!(world.refusal(unknown).reason, RefusalReason::UnknownModel);
     let nothing = world.unload(None);
     assert_eq!(world.fate(nothing), &Fate::Done);
     let load = world.load("m");
@@ -534,7 +533,7 @@ fn tr_5_a_changed_model_is_replaced_when_idle_and_a_removed_one_ends_what_runs()
     let mut changed = model("m", 5);
     changed.revision = 2;
     world.catalog(vec![changed]);
-    assert_eq!(world.refusal(waiting).code, ErrorCode::ModelNotFound);
+    assert_eq!(world.refusal(waiting).reason, RefusalReason::UnknownModel);
     world.run_until(s(9));
     assert_eq!((world.fate(m), world.fate(n)), (&Fate::Answered, &Fate::Answered));
     assert!(world.core.slots().is_empty());
@@ -542,7 +541,7 @@ fn tr_5_a_changed_model_is_replaced_when_idle_and_a_removed_one_ends_what_runs()
     world.run_until(s(14));
     assert_eq!(world.core.slots()[0].parts[0].1, ByteCount::gib(5));
     let gone = world.submit("n", 5);
-    assert_eq!(world.refusal(gone).code, ErrorCode::ModelNotFound);
+    assert_eq!(world.refusal(gone).reason, RefusalReason::UnknownModel);
 }
 
 #[test]
@@ -559,7 +558,7 @@ fn at_the_end_what_runs_and_what_its_model_is_ready_for_is_finished_and_the_rest
     world.run_to_the_end();
     assert_eq!((world.fate(running), world.fate(accepted)), (&Fate::Answered, &Fate::Answered));
     for refused in [loading, cold, load, late] {
-        assert_eq!(world.refusal(refused).code, ErrorCode::Draining);
+        assert_eq!(world.refusal(refused).reason, RefusalReason::Draining);
     }
 }
 

@@ -1,8 +1,10 @@
 //! Moves under load, and loads with other options (DM-5, RC-29).
 
-use super::*;
-use crate::{EngineOptions, LoadOptions, ModelDescription, SizeEstimate, SizeRule, SlotView};
 use model_boss_protocol::{LlamaArgs, WorkerExit};
+
+use super::*;
+use crate::refusal::RefusalReason;
+use crate::{EngineOptions, LoadOptions, ModelDescription, SizeEstimate, SizeRule, SlotView};
 
 /// A world of two GPUs in which `m` is ready on the first.
 fn two_gpus(models: Vec<ModelDescription>) -> World {
@@ -54,13 +56,13 @@ fn dm_5_a_move_to_where_it_is_is_done_at_once_and_what_cannot_be_is_told() {
     let there = world.move_to("m", "cuda:0", false, 2);
     assert_eq!(world.fate(there), &Fate::Done);
     for (name, device, code) in [
-        ("x", "cuda:1", ErrorCode::ModelNotFound),
-        ("cold", "cuda:1", ErrorCode::ModelNotLoaded),
-        ("m", "cuda:9", ErrorCode::DeviceNotAvailable),
-        ("m", "auto", ErrorCode::InvalidDevice),
+        ("x", "cuda:1", RefusalReason::UnknownModel),
+        ("cold", "cuda:1", RefusalReason::NotLoaded),
+        ("m", "cuda:9", RefusalReason::DeviceUnavailable),
+        ("m", "auto", RefusalReason::NoDevice),
     ] {
         let refused = world.move_to(name, device, false, 2);
-        assert_eq!(world.refusal(refused).code, code, "{name} to {device}");
+        assert_eq!(world.refusal(refused).reason, code, "{name} to {device}");
     }
     assert_eq!(world.core.slots().len(), 1);
 }
@@ -72,11 +74,11 @@ fn dm_5_without_room_nothing_changes_and_evict_makes_room_by_rc_18() {
     world.run_for(10 * SECOND);
     let refused = world.move_to("m", "cuda:1", false, 2);
     let error = world.refusal(refused);
-    assert_eq!(error.code, ErrorCode::MigrationFailed);
+    assert_eq!(error.reason, RefusalReason::MoveFailed { by_worker: false });
     assert!(error.message.contains("needs 6.00 GiB, 2.00 GiB free"), "{}", error.message);
     assert!(error.message.ends_with("it is still on cuda:0"), "{}", error.message);
     let too_unimportant = world.move_to("m", "cuda:1", true, 9);
-    assert_eq!(world.refusal(too_unimportant).code, ErrorCode::MigrationFailed);
+    assert_eq!(world.refusal(too_unimportant).reason, RefusalReason::MoveFailed { by_worker: false });
     assert_eq!(world.core.slots().len(), 2);
     let moved = world.move_to("m", "cuda:1", true, 2);
     world.run_for(5 * SECOND);
@@ -92,8 +94,7 @@ fn dm_5_a_failed_second_copy_leaves_the_first_serving() {
     world.run_for(SECOND);
     world.exit_if_loading("m", Some(WorkerExit::OutOfMemory));
     world.run_for(SECOND);
-    assert_eq!(world.refusal(moved).code, ErrorCode::MigrationFailed);
-    assert_eq!(world.refusal(moved).status(), 500);
+    assert_eq!(world.refusal(moved).reason, RefusalReason::MoveFailed { by_worker: true });
     assert!(world.refusal(moved).message.contains("exit code 71"), "{}", world.refusal(moved).message);
     assert_eq!((world.core.slots().len(), place(&world, "m")), (1, DeviceId::Cuda(0)));
     let request = world.submit("m", 5);
@@ -133,7 +134,7 @@ fn dm_5_an_unload_ends_a_move_and_two_moves_of_one_model_do_not_mix() {
     let first = world.move_to("m", "cuda:1", false, 2);
     let joined = world.move_to("m", "cuda:1", false, 2);
     let elsewhere = world.move_to("m", "cuda:2", false, 2);
-    assert_eq!(world.refusal(elsewhere).code, ErrorCode::MigrationFailed);
+    assert_eq!(world.refusal(elsewhere).reason, RefusalReason::MoveFailed { by_worker: false });
     world.run_for(SECOND);
     let unload = world.unload(Some("m"));
     world.run_for(SECOND);
@@ -269,6 +270,6 @@ fn mm_11_a_load_may_name_a_device_a_priority_and_how_long_to_stay() {
     world.run_for(5 * SECOND);
     assert_eq!(world.fate(never), &Fate::Done);
     let too_large = world.load_with("n", context(99_999, 40));
-    assert_eq!(world.refusal(too_large).code, ErrorCode::ModelNeverFits);
+    assert_eq!(world.refusal(too_large).reason, RefusalReason::NeverFits);
     assert!(matches!(world.state_of("n"), Some(SlotState::Ready(_))));
 }

@@ -1,6 +1,7 @@
 //! Plans (`POST /api/v1/plan`): the predicted step, and that a real request then takes it.
 
 use super::*;
+use crate::refusal::RefusalReason;
 use crate::{Ladder, PlanQuestion, PlannedStep, Rung, Target};
 
 fn plan(world: &World, model: &str, priority: u8) -> PlannedStep {
@@ -85,7 +86,7 @@ fn a_plan_that_can_never_be_is_refused_like_the_request() {
     let error = world.core.plan(world.now, &question("huge")).unwrap_err();
     let request = world.submit("huge", 5);
     assert_eq!(world.refusal(request), &error);
-    assert_eq!(world.core.plan(world.now, &question("hug")).unwrap_err().code, ErrorCode::ModelNotFound);
+    assert_eq!(world.core.plan(world.now, &question("hug")).unwrap_err().reason, RefusalReason::UnknownModel);
     let elsewhere = PlanQuestion { device: Some(DeviceId::Cuda(7)), ..question("huge") };
-    assert_eq!(world.core.plan(world.now, &elsewhere).unwrap_err().code, ErrorCode::DeviceNotAvailable);
+    assert_eq!(world.core.plan(world.now, &elsewhere).unwrap_err().reason, RefusalReason::DeviceUnavailable);
 }

@@ -1,8 +1,10 @@
 //! Splits, limits, exclusive devices, second tries, learned sizes and budgets.
 
-use super::*;
-use crate::{Footprint, LedgerState, MaxLoaded, ModelStatus as Status, Order, SizeRule};
 use model_boss_protocol::WorkerExit;
+
+use super::*;
+use crate::refusal::RefusalReason;
+use crate::{Footprint, LedgerState, MaxLoaded, ModelStatus as Status, Order, SizeRule};
 
 const CPU: DeviceId = DeviceId::Cpu;
 
@@ -133,7 +135,7 @@ fn mm_3_a_busy_model_of_a_full_type_is_drained_and_pins_alone_are_told() {
     assert_eq!(world.dispatched(), [running, urgent]);
     world.operate(|request| Order::Pin { request, model: "b".into(), pinned: Some(true) });
     let refused = world.submit("c", 0);
-    assert_eq!(world.refusal(refused).code, ErrorCode::SlotsPinned);
+    assert_eq!(world.refusal(refused).reason, RefusalReason::Pinned);
     world.operate(|request| Order::Pin { request, model: "b".into(), pinned: None });
     let served = world.submit("c", 0);
     world.run_until(s(120));
@@ -249,7 +251,7 @@ fn mm_4_a_second_failure_is_told_and_the_next_ten_minutes_nobody_is_sent_away() 
     world.run_for(28 * SECOND);
     world.exit("m", None);
     world.run_for(SECOND);
-    assert_eq!(world.refusal(request).code, ErrorCode::ModelLoadFailed);
+    assert_eq!(world.refusal(request).reason, RefusalReason::LoadFailed);
     world.submit("idle", 5);
     world.run_for(40 * SECOND);
     world.submit("m", 5);
@@ -317,7 +319,7 @@ fn mm_4_le_1_who_finished_loading_is_not_sent_away_for_a_second_try_while_the_le
 fn mm_4_a_bad_file_or_setting_sends_nobody_away() {
     for reason in [WorkerExit::BadModel, WorkerExit::BadSpec] {
         let (world, _, request) = failing_load(Some(reason));
-        assert_eq!(world.refusal(request).code, ErrorCode::ModelLoadFailed);
+        assert_eq!(world.refusal(request).reason, RefusalReason::LoadFailed);
         assert_eq!(loaded(&world), ["busy", "idle", "pinned"]);
     }
 }
@@ -353,7 +355,7 @@ fn a_port_clash_is_tried_again_at_once_and_is_not_the_models_failure() {
     world.behaviour.port_clash = 1_000;
     let request = world.submit("m", 5);
     world.run_for(60 * SECOND);
-    assert_eq!(world.refusal(request).code, ErrorCode::ModelLoadFailed);
+    assert_eq!(world.refusal(request).reason, RefusalReason::LoadFailed);
 }
 
 #[test]
@@ -416,7 +418,7 @@ fn rc_20_a_load_that_would_be_given_no_more_is_not_tried_again_and_again() {
     world.run_for(2 * SECOND);
     world.exit("stated", Some(WorkerExit::OutOfMemory));
     world.run_for(60 * SECOND);
-    assert_eq!(world.refusal(request).code, ErrorCode::ModelLoadFailed);
+    assert_eq!(world.refusal(request).reason, RefusalReason::LoadFailed);
     assert_eq!(world.loads(), 1, "the manifest states the same for each try");
     let request = world.submit("grows", 5);
     for _ in 0..3 {
@@ -425,7 +427,7 @@ fn rc_20_a_load_that_would_be_given_no_more_is_not_tried_again_and_again() {
             world.run_for(SECOND / 10);
         }
     }
-    assert_eq!(world.refusal(request).code, ErrorCode::ModelLoadFailed);
+    assert_eq!(world.refusal(request).reason, RefusalReason::LoadFailed);
     assert_eq!(world.loads(), 4, "with all of the device there is no more to give");
 }
 
@@ -515,7 +517,7 @@ fn bc_5_a_stale_copy_serves_what_runs_and_the_next_load_is_new() {
     world.run_until(s(20));
     assert_eq!((world.loads(), world.core.slots()[0].stale), (2, false));
     let unknown = world.operate(|request| Order::Invalidate { request, model: "x".into() });
-    assert_eq!(world.refusal(unknown).code, ErrorCode::ModelNotFound);
+    assert_eq!(world.refusal(unknown).reason, RefusalReason::UnknownModel);
 }
 
 #[test]
@@ -535,7 +537,7 @@ fn rc_30_a_freed_device_empties_stays_closed_and_comes_back() {
     world.run_until(s(20));
     assert_eq!(world.fate(waiting), &Fate::Answered);
     let unknown = world.operate(|request| Order::FreeDevice { request, device: DeviceId::Cuda(7) });
-    assert_eq!(world.refusal(unknown).code, ErrorCode::DeviceNotAvailable);
+    assert_eq!(world.refusal(unknown).reason, RefusalReason::DeviceUnavailable);
     assert!(world.refusal(unknown).message.contains("known devices: cuda:0"));
 }
 
@@ -593,7 +595,7 @@ fn rc_13_a_load_ahead_begins_beside_those_who_wait_and_takes_no_room_that_they_n
     let hasty = |world: &mut World| {
         let deadline = world.now + SECOND;
         let refused = world.submit_with("far", 5, |submission| submission.deadline = Some(deadline));
-        assert_eq!(world.refusal(refused).code, ErrorCode::ColdStartExceedsBudget);
+        assert_eq!(world.refusal(refused).reason, RefusalReason::ColdStart);
         world.run_for(Duration::from_millis(1));
     };
     hasty(&mut world);

@@ -1,6 +1,7 @@
 //! Failures of workers, files and devices, and the scheduler's recovery from them.
 
 use super::*;
+use crate::refusal::RefusalReason;
 
 #[test]
 fn a_request_whose_worker_died_before_its_answer_is_answered_by_the_next_one() {
@@ -102,7 +103,7 @@ fn a_request_that_kills_its_worker_is_tried_three_times_again_and_then_told() {
         match world.fate(request) {
             Fate::Cut => assert!(tries <= 4),
             Fate::Refused(error) => {
-                assert_eq!(error.code, ErrorCode::WorkerCrashed);
+                assert_eq!(error.reason, RefusalReason::WorkerCrashed);
                 assert!(error.message.contains("killed by signal 9: the worker's last words"), "{}", error.message);
                 assert_eq!(tries, 4);
                 told += 1;
@@ -121,12 +122,12 @@ fn a_bad_file_is_told_at_once_with_the_workers_last_words_until_it_changes() {
     let second = world.submit("m", 2);
     world.run_until(s(10));
     for refused in [first, second] {
-        assert_eq!(world.refusal(refused).code, ErrorCode::ModelLoadFailed);
+        assert_eq!(world.refusal(refused).reason, RefusalReason::LoadFailed);
         assert!(world.refusal(refused).message.contains("exit code 65: the worker's last words"));
     }
     assert_eq!(world.core.model("m").unwrap().status, ModelStatus::Failed);
     let third = world.submit("m", 5);
-    assert_eq!(world.refusal(third).code, ErrorCode::ModelLoadFailed);
+    assert_eq!(world.refusal(third).reason, RefusalReason::LoadFailed);
     world.run_until(s(1_000));
     assert_eq!(world.loads(), 1);
     world.behaviour.bad.clear();
@@ -158,15 +159,15 @@ fn a_model_that_keeps_failing_backs_off() {
     let waiting = world.submit("m", 5);
     world.run_until(s(60));
     assert_eq!(world.loads(), 3);
-    assert_eq!(world.refusal(waiting).code, ErrorCode::ModelLoadFailed);
+    assert_eq!(world.refusal(waiting).reason, RefusalReason::LoadFailed);
     // The backoff after the third failure is over; the next request is the probe.
     let probe = world.submit("m", 5);
     assert_eq!(world.fate(probe), &Fate::Waiting);
     world.run_for(3 * SECOND);
-    assert_eq!(world.refusal(probe).code, ErrorCode::ModelLoadFailed);
+    assert_eq!(world.refusal(probe).reason, RefusalReason::LoadFailed);
     let newcomer = world.submit("m", 5);
     let error = world.refusal(newcomer);
-    assert_eq!(error.code, ErrorCode::ModelBackingOff);
+    assert_eq!(error.reason, RefusalReason::BackingOff);
     assert!(error.retry_after.is_some_and(|wait| wait <= 8 * SECOND), "{error:?}");
     world.behaviour.fail_load = 0;
     world.run_for(10 * SECOND);
@@ -226,7 +227,7 @@ fn le_1_without_its_ledger_what_is_loaded_serves_on_and_nothing_is_loaded_or_evi
     assert_eq!(world.loads(), 1);
     assert!(world.state_of("warm").is_some(), "it could not come back");
     let error = world.refusal(waits);
-    assert_eq!(error.code, ErrorCode::LeaseStoreUnavailable);
+    assert_eq!(error.reason, RefusalReason::LedgerAway);
     assert!(error.retry_after.is_some() && error.message.contains("no connection"), "{error}");
     world.tell(Event::Ledger(LedgerState::Open));
     let served = world.submit("cold", 0);
@@ -265,7 +266,7 @@ fn le_1_a_ledger_that_is_back_for_moments_only_does_not_begin_the_patience_anew(
         world.run_for(SECOND);
         world.tell(away());
     }
-    assert_eq!(world.refusal(request).code, ErrorCode::LeaseStoreUnavailable);
+    assert_eq!(world.refusal(request).reason, RefusalReason::LedgerAway);
     // A request that comes after the ledger was open for long has its full patience.
     world.tell(Event::Ledger(LedgerState::Open));
     let request = world.submit("m", 5);
@@ -274,7 +275,7 @@ fn le_1_a_ledger_that_is_back_for_moments_only_does_not_begin_the_patience_anew(
     world.run_for(29 * SECOND);
     assert!(matches!(world.fate(request), Fate::Waiting));
     world.run_for(2 * SECOND);
-    assert_eq!(world.refusal(request).code, ErrorCode::LeaseStoreUnavailable);
+    assert_eq!(world.refusal(request).reason, RefusalReason::LedgerAway);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Other holders of leases, and which of them release memory for which (LE-3).
 
 use super::*;
+use crate::refusal::RefusalReason;
 use crate::{LeaveCause, OtherLease, OtherRequest};
 
 fn blocked_by(world: &World, request: RequestId) -> String {
@@ -88,7 +89,7 @@ fn le_3_who_waits_for_a_holder_in_default_is_told() {
     let lease = world.outside[0].lease.clone();
     world.makes_way(&lease, false);
     let error = world.refusal(request);
-    assert_eq!(error.code, ErrorCode::NoCapacity);
+    assert_eq!(error.reason, RefusalReason::NoCapacity);
     assert!(error.message.contains("train.py") && error.retry_after.is_some(), "{error}");
     assert!(world.places.is_empty());
 }

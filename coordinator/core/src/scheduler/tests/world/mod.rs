@@ -12,6 +12,7 @@ use model_boss_protocol::{
 };
 
 use crate::phase::{ReadyPhase, StopPhase};
+use crate::refusal::Refusal;
 use crate::testing::device;
 use crate::{
     Effect, Event, ExitReport, Footprint, Input, Ladder, LeaveCause, LedgerState, LoadOptions, ModelDescription,
@@ -102,7 +103,7 @@ pub(super) enum Fate {
     Gone,
     /// The answer was cut off in its middle.
     Cut,
-    Refused(ApiError),
+    Refused(Refusal),
 }
 
 impl Fate {
@@ -383,7 +384,7 @@ impl World {
         self.answered_at.get(&request).copied()
     }
 
-    pub(super) fn refusal(&self, request: RequestId) -> &ApiError {
+    pub(super) fn refusal(&self, request: RequestId) -> &Refusal {
         match self.fate(request) {
             Fate::Refused(error) => error,
             other => panic!("request {request} was not refused: {other:?}"),
@@ -473,6 +474,7 @@ impl World {
                     self.fates.insert(request, Fate::Waiting);
                     let wait = self.span((Duration::ZERO, Duration::from_secs(60)));
                     let error = ApiError::new(ErrorCode::BackendError, "the provider is busy").retry_after(wait);
+                    let error = Refusal::of_rung(error, true);
                     return self.tell(Event::RungFailed { request, error });
                 }
                 self.fates.insert(request, Fate::Answered);
