@@ -1,8 +1,8 @@
-//! Arguments that more than one command has.
+//! Arguments that several commands share.
 
 use clap::Args;
 
-/// What every command that reads takes.
+/// Arguments of every command that reads.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct ReadArgs {
     /// The API's own JSON, for programs.
@@ -10,7 +10,7 @@ pub(super) struct ReadArgs {
     pub(super) json: bool,
 }
 
-/// What reads take that are worth following.
+/// Arguments of reading commands whose output is worth following.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct WatchArgs {
     #[command(flatten)]

@@ -1,5 +1,5 @@
-//! `model-boss bench`: measurements of one model on this machine, by the worker that will run it. No coordinator takes part and
-//! no lease is held: what is measured is this machine, as free as it is at the moment.
+//! `model-boss bench`: measures one model on this machine, with the worker that will run it. No coordinator takes part
+//! and no lease is held, so the result depends on how busy the machine is at the moment.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,11 +11,11 @@ use model_boss_protocol::{ByteCount, DeviceId, ResidencyMode};
 use super::by_worker::{ByWorker, Found};
 use super::error::CliError;
 
-/// What can be measured.
+/// The measurements.
 #[derive(Debug, Subcommand)]
 pub(super) enum BenchCommand {
-    /// Decode some tokens with layers that come and go: what each layer took to bring, to compute and to wait for, the
-    /// share of the disk's rate, the overlap; and a picture of it. Holds no lease.
+    /// Decode some tokens with streamed layers. Reports each layer's times to read, to compute and to wait, the share
+    /// of the disk's rate, and the overlap. Draws a picture of the last step. Holds no lease.
     Residency(ResidencyArgs),
 }
 
@@ -62,13 +62,13 @@ pub(super) async fn residency(client: &Client, args: &ResidencyArgs) -> Result<E
     let before = written(&picture);
     let code = worker.run(arguments(args, &found, &picture))?;
     if code == ExitCode::SUCCESS && written(&picture) != before {
-        // Apart from the report, which may be read by a program.
+        // The line goes to standard error, since a program may read the report on standard output.
         model_boss_host::terminal::say(&format!("timeline of the last step: {}", picture.display()));
     }
     Ok(code)
 }
 
-/// The worker's command line: what was said here goes before the manifest.
+/// The worker's command line: options given here override the manifest.
 fn arguments(args: &ResidencyArgs, found: &Found, picture: &Path) -> Vec<String> {
     let manifest = &found.manifest;
     let device = args.device.clone().or(Some(manifest.place())).filter(|device| *device != DeviceId::Auto);
@@ -90,7 +90,7 @@ fn arguments(args: &ResidencyArgs, found: &Found, picture: &Path) -> Vec<String>
     line
 }
 
-/// A name may have characters that no file has.
+/// The picture's file name: characters that files cannot have are replaced.
 fn picture_of(model: &str) -> PathBuf {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
     format!("{}-residency.svg", model.chars().map(plain).collect::<String>()).into()

@@ -1,5 +1,5 @@
-//! What the worker does by itself with a model's files: which files a name means, and the program that is run. No coordinator
-//! takes part, and no lease is held.
+//! Commands that the worker does alone with a model's files: finds the files that a name means, and runs the worker's
+//! program. No coordinator takes part, and no lease is held.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -15,16 +15,16 @@ use super::error::CliError;
 use super::files;
 use super::flags::SettingFlags;
 
-/// A model on this disk, and what its manifest says.
+/// A model on this disk, and its manifest.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) name: String,
     pub(super) source: PathBuf,
-    /// Empty for a path.
+    /// The manifest; empty for a path.
     pub(super) manifest: Manifest,
 }
 
-/// The worker as the configuration names it.
+/// The worker's program, and the settings that find it.
 pub(super) struct ByWorker {
     config: Config,
 }
@@ -43,8 +43,8 @@ impl ByWorker {
         }
     }
 
-    /// Runs the worker with this command line; it speaks to the terminal itself. Its exit code is ours, and that of a worker that
-    /// a signal ended is 1.
+    /// Runs the worker with this command line; it writes to the terminal itself. Its exit code is ours; a worker ended
+    /// by a signal gives 1.
     pub(super) fn run<S: AsRef<OsStr>>(&self, line: impl IntoIterator<Item = S>) -> Result<ExitCode, CliError> {
         let programs = Programs::find(self.config.worker_binary.as_deref())?;
         let worker = programs.of(Backend::Candle)?;

@@ -1,4 +1,5 @@
-//! `model-boss convert`: a model in other files, written by the worker beside the ones there are or where it is said.
+//! `model-boss convert`: the worker writes a model's files in another form, beside the existing ones or to a given
+//! path.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,11 +12,11 @@ use model_boss_client::Client;
 use super::by_worker::{ByWorker, Found};
 use super::error::CliError;
 
-/// What can be written.
+/// The forms that can be written.
 #[derive(Debug, Subcommand)]
 pub(super) enum ConvertCommand {
-    /// The layers once more, in the order they compute, beside the model: streaming then reads each of them in one go. Takes the
-    /// model's size on disk.
+    /// The layers once more, in the order they compute, beside the model: streaming then reads each of them in one go.
+    /// Takes the model's size on disk.
     Index(IndexArgs),
     /// A folder of safetensors as one GGUF file, quantised if wanted.
     Gguf(GgufArgs),
@@ -69,7 +70,7 @@ enum StoredAs {
     Q8_0,
 }
 
-/// Has the worker write; its exit code is ours.
+/// Runs the worker, which writes the files; its exit code is ours.
 pub(super) async fn convert(client: &Client, command: &ConvertCommand) -> Result<ExitCode, CliError> {
     let (ConvertCommand::Index(IndexArgs { model, .. }) | ConvertCommand::Gguf(GgufArgs { model, .. })) = command;
     let worker = ByWorker::new()?;

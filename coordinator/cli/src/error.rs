@@ -1,4 +1,4 @@
-//! What can go wrong on the command line, in words that say what to do.
+//! Errors of the command line, with messages that say what to do.
 
 use std::error::Error;
 use std::io;
@@ -9,92 +9,92 @@ use model_boss_client::lease_run::LeaseError;
 use model_boss_config::ConfigError;
 use model_boss_host::programs::ProgramError;
 
-/// A command failed.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CliError {
-    /// Settings.
+    /// The settings are invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// `serve`.
+    /// `serve` failed.
     #[error(transparent)]
     Serve(Box<dyn Error + Send + Sync>),
-    /// `lease`.
+    /// `lease` failed.
     #[error(transparent)]
     Lease(#[from] LeaseError),
-    /// The coordinator.
+    /// The coordinator refused, or could not be reached.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The stream ended without its end.
+    /// The stream broke off before its last event.
     #[error("the answer was cut off")]
     CutOff,
-    /// Nonsense from the coordinator within a stream.
+    /// An event of the stream is not valid JSON.
     #[error("the coordinator's answer cannot be understood")]
     Json(#[source] serde_json::Error),
-    /// Neither file nor folder.
+    /// The path is neither a file nor a folder.
     #[error("there is no file or folder {0}")]
     NoSuchPath(PathBuf),
-    /// A file where a name belongs.
+    /// A file was given where a model's name belongs.
     #[error("{0} is a path, and `load` takes the names of models; `model-boss run {0}` takes files and folders")]
     NotAName(PathBuf),
-    /// No manifest.
+    /// No manifest describes the model.
     #[error("no manifest in {} describes '{}'; MODEL_BOSS_MANIFESTS or model-boss.toml say where they are, and a path names a file", .1.display(), .0)]
     NoSuchModel(String, PathBuf),
-    /// A file that was named.
+    /// A named file cannot be read.
     #[error("{0} cannot be read")]
     Unreadable(PathBuf, #[source] io::Error),
-    /// A key of the runtime configuration.
+    /// The runtime configuration has no such key.
     #[error("there is no key '{0}'; there are {1}")]
     NoSuchKey(String, String),
-    /// `config set` without a value.
+    /// `config set` got a key without a value.
     #[error("'{0}' is no change; write KEY=VALUE, such as maxQueue=100")]
     NotAChange(String),
-    /// A manifest that was found.
+    /// The manifest of a found model cannot be written.
     #[error("{0} cannot be written")]
     Write(PathBuf, #[source] io::Error),
-    /// JSON and TOML are text.
+    /// A path is not UTF-8, as JSON and TOML require.
     #[error("{0} cannot be named in text: rename it to something in UTF-8")]
     NotText(PathBuf),
-    /// A coordinator for one chat.
+    /// The coordinator for one chat did not start.
     #[error(transparent)]
     Private(#[from] PrivateError),
-    /// No program of the worker's.
+    /// The worker's program was not found.
     #[error(transparent)]
     Program(#[from] ProgramError),
-    /// The worker that would tell what a file is.
+    /// The worker, which reads model files, could not be run.
     #[error("{0} cannot be started")]
     Worker(PathBuf, #[source] io::Error),
-    /// An empty pipe.
+    /// Standard input is an empty pipe.
     #[error("there is no question: standard input was empty")]
     NoQuestion,
-    /// Standard input.
+    /// Standard input cannot be read.
     #[error("standard input cannot be read")]
     Input(#[source] io::Error),
-    /// The line editor.
+    /// The line editor failed.
     #[error("the terminal cannot be read")]
     Terminal(#[from] rustyline::error::ReadlineError),
-    /// Standard output.
+    /// Standard output cannot be written.
     #[error("standard output cannot be written")]
     Output(#[source] io::Error),
-    /// Threads, signals.
+    /// Threads or signals could not be set up.
     #[error("cannot set up the runtime")]
     Runtime(#[source] io::Error),
 }
 
-/// It does not start.
+/// Why a coordinator for one chat did not start.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PrivateError {
-    /// Folders, its log.
+    /// Its folders or its log could not be made.
     #[error("cannot make a folder for a coordinator of this chat")]
     Folder(#[source] io::Error),
-    /// The program.
+    /// Its program could not be started.
     #[error("cannot start a coordinator for this chat")]
     Spawn(#[source] io::Error),
-    /// Its own words.
+    /// It ended before it served.
     #[error("no coordinator answered, and one for this chat does not start: {said}{hint}")]
     Ended {
         /// The end of its log.
         said: String,
-        /// What to do about it.
+        /// A hint what to do.
         hint: &'static str,
     },
 }

@@ -1,5 +1,5 @@
-//! A model given as a file or a folder: when that is meant, how a coordinator is asked for it, and what is in it. What makes
-//! a model of files is the coordinator's to say.
+//! Models given as a file or a folder: recognises paths, asks a coordinator to load them, and lists their content. The
+//! coordinator decides which files make a model.
 
 use std::path::{Path, PathBuf};
 
@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 use super::error::CliError;
 use super::flags::environment;
 
-/// The absolute path that is meant by `text`, or `None` if it is the name of a model. What begins like a path is one. What
-/// merely could be one (a folder of that name is here, it ends in `.gguf`) is a name where the coordinator knows it.
+/// The absolute path that `text` means, or `None` if it is the name of a model. A text that begins like a path is one.
+/// A text that could be both is a name if the coordinator knows it: a folder of that name exists here, or it ends in
+/// `.gguf`.
 pub(super) async fn meant(client: &Client, text: &str) -> Result<Option<PathBuf>, CliError> {
     let begins_like_one = ["/", "./", "../", "~/"].iter().any(|start| text.starts_with(start));
     let path = match text.strip_prefix("~/").zip(std::env::home_dir()) {
@@ -30,7 +31,7 @@ pub(super) async fn meant(client: &Client, text: &str) -> Result<Option<PathBuf>
     if path.exists() { Ok(Some(path)) } else { Err(CliError::NoSuchPath(path)) }
 }
 
-/// Whether a coordinator is there and has a model of this name.
+/// Whether a coordinator runs and has a model of this name.
 async fn is_known(client: &Client, name: &str) -> Result<bool, CliError> {
     match client.get(&format!("/v1/models/{}", in_path(name))).await {
         Ok(_) => Ok(true),
@@ -42,8 +43,8 @@ async fn is_known(client: &Client, name: &str) -> Result<bool, CliError> {
     }
 }
 
-/// Makes the files a model of the coordinator and starts to load it; the name it has there. What lies outside of its
-/// model roots is loaded for the user who runs it.
+/// Asks the coordinator to add the files as a model and to load it; returns the model's name. Files outside of the
+/// model roots are loaded only for the user who runs the coordinator.
 pub(super) async fn load(client: &Client, path: &Path) -> Result<String, CliError> {
     let path = path.to_str().ok_or_else(|| CliError::NotText(path.to_owned()))?;
     let body = json!({ "path": path, "wait": false });
@@ -58,8 +59,8 @@ pub(super) async fn load(client: &Client, path: &Path) -> Result<String, CliErro
     answer.get("model_name").and_then(Value::as_str).map(str::to_owned).ok_or_else(|| stranger().into())
 }
 
-/// What shows a coordinator of this machine that we are its user: a file in its state folder, which is the one that a
-/// coordinator started from here would have.
+/// The owner key, which proves to a coordinator of this machine that we are its user. It is read from the state folder
+/// that a coordinator started from here would have.
 fn owner_key(client: &Client) -> Option<String> {
     let sources = Sources { flags: Vec::new(), environment: environment(), file: None };
     let config = sources.load().ok()?.config;
@@ -71,7 +72,8 @@ mod tests {
     use super::*;
     use crate::testing::{Answer, FakeCoordinator};
 
-    /// A coordinator that knows every name, and one that knows none.
+    /// Runs `meant` against a coordinator that knows every name, or none; returns the number of requests and the
+    /// result.
     async fn asked(text: &str, knows: bool) -> (usize, Result<Option<PathBuf>, CliError>) {
         let answer = if knows {
             Answer::json(200, &json!({ "id": text }))

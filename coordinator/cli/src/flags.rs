@@ -1,5 +1,5 @@
-//! One flag for every setting, made from the list of settings: a new setting has its flag, its variable and its help
-//! without another line.
+//! One flag for every setting, made from the list of settings: a new setting gets its flag, its variable and its help
+//! automatically.
 
 use std::path::PathBuf;
 
@@ -7,8 +7,8 @@ use clap::error::Error;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use model_boss_config::{Sources, catalogue, entries, flag, variable};
 
-/// What the command line says about settings, still as text: the configuration reads it together with everything else,
-/// so that all mistakes come at once.
+/// The settings on the command line, still as text. The configuration parses them together with all other sources, so
+/// that all mistakes are reported at once.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SettingFlags {
     file: Option<PathBuf>,
@@ -22,7 +22,7 @@ impl SettingFlags {
     }
 }
 
-/// This process's environment, as settings are read from it.
+/// This process's environment, from which settings are read.
 pub(super) fn environment() -> Vec<(String, String)> {
     std::env::vars_os()
         .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
@@ -45,7 +45,7 @@ impl Args for SettingFlags {
                 variable(&setting.path)
             );
             let arg = Arg::new(setting.path.clone()).long(flag(&setting.path)).value_name("VALUE").help(help);
-            // As `model-boss lease` calls it.
+            // The name that `model-boss lease` has for it.
             let arg = if setting.path == "redis_url" { arg.visible_alias("redis") } else { arg };
             let arg = if setting.is_list { arg.action(ArgAction::Append) } else { arg };
             command.arg(arg.num_args(setting.words).allow_hyphen_values(setting.may_begin_with_dash))

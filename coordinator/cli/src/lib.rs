@@ -1,5 +1,6 @@
-//! The command line: what can be said, and who does it. Every command but `serve` and `config` talks to a coordinator over
-//! HTTP and knows nothing that its API does not tell; `run` with a file starts one if none runs.
+//! The command line: its commands, and the code that runs each. Every command but `serve` and `config` talks to a
+//! coordinator over HTTP and knows only what the API returns. The command `run` starts a coordinator of its own for a
+//! file if none runs.
 
 mod args;
 mod bench;
@@ -84,11 +85,11 @@ enum Command {
     Serve(SettingFlags),
     /// Ask a model, or chat with it. Ctrl-C stops an answer; Ctrl-D or /bye leaves.
     Run(chat::RunArgs),
-    /// The loaded models: size, device, state, and when each leaves.
+    /// List loaded models: size, device, state, and when each is unloaded.
     Ps(WatchArgs),
-    /// All models.
+    /// List all models.
     List(ReadArgs),
-    /// One model: what describes it, its context, size and state. Of a file or folder: what is in it.
+    /// Show one model: its description, context, size and state; for a file or folder, its content.
     Show {
         /// Its name or alias, or a path.
         #[arg(value_name = "MODEL|PATH")]
@@ -96,15 +97,15 @@ enum Command {
         #[command(flatten)]
         read: ReadArgs,
     },
-    /// Who waits, at which place, and for what.
+    /// List queued requests, their places, and what each waits for.
     Queue(WatchArgs),
-    /// The devices: memory, who holds it, and which are closed.
+    /// List devices: memory, its holders, and which devices are closed.
     Devices(WatchArgs),
-    /// Who asks: requests, tokens, limits.
+    /// List clients: requests, tokens, limits.
     Clients(WatchArgs),
-    /// Providers elsewhere: what was asked of their models, what it cost, and what clients may still spend today.
+    /// List cloud providers: requests to their models, their cost, and what clients may still spend today.
     Providers(WatchArgs),
-    /// The last decisions and their reasons.
+    /// Show the last decisions and their reasons.
     Decisions {
         /// How many.
         #[arg(short = 'n', long, default_value_t = 30)]
@@ -112,7 +113,7 @@ enum Command {
         #[command(flatten)]
         read: WatchArgs,
     },
-    /// What loading a model would do: where it goes, who would leave, what it waits for. Changes nothing.
+    /// Show what loading a model would do: its device, models to evict, reasons to wait. Changes nothing.
     Plan {
         /// Its name or alias.
         model: String,
@@ -143,7 +144,7 @@ enum Command {
     },
     /// Have a device for yourself: its models leave, and no other comes until you give it back.
     Free(orders::FreeArgs),
-    /// What the workers of a model wrote.
+    /// Show the output of a model's workers.
     Logs(logs::LogsArgs),
     /// Propose manifests for the models on this disk: caches of Hugging Face, LM Studio and Ollama, or a folder.
     Scan(scan::ScanArgs),
@@ -167,7 +168,7 @@ enum Command {
     /// The configuration.
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Tasks: names that stand for ladders of models. What there are, what each means now, whether a file makes sense.
+    /// Tasks, names that stand for ladders of models: list them, explain one, check a file.
     #[command(subcommand)]
     Tasks(tasks::TasksCommand),
     /// Measure a model on this machine.
@@ -185,24 +186,24 @@ enum Command {
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    /// Every setting, as `serve` with the same flags would use it.
+    /// Show every setting, as `serve` with the same flags would use it.
     Show(show_config::ShowArgs),
-    /// What can be changed while the coordinator runs, as it is now.
+    /// Show the settings that can be changed while the coordinator runs.
     Get(set_config::GetArgs),
-    /// Change it: now, for every coordinator of the same store, and after restarts.
+    /// Change such a setting: now, for every coordinator of the same store, and after restarts.
     Set(set_config::SetArgs),
 }
 
-/// Runs the coordinator until it is asked to end. The program that the command line belongs to brings it.
+/// Runs the coordinator until it is asked to end. Passed in by the binary, since this crate knows no coordinator.
 pub type Serve = fn(Loaded, LogFilter) -> Result<ExitCode, Box<dyn Error + Send + Sync>>;
 
-/// Does what the command line says; its exit code tells how that went: 1 for an error, 2 for a command line that makes
-/// no sense, 130 for an answer stopped by Ctrl-C.
+/// Runs the command line. Exit codes: 1 for an error, 2 for an invalid command line, 130 for an answer stopped by
+/// Ctrl-C.
 pub fn run(serve: Serve) -> ExitCode {
     let cli = Cli::parse();
     match cli.command.run(&cli.url, serve) {
         Ok(code) => code,
-        // Whoever reads our output has seen enough: `model-boss list | head -1`.
+        // The reader of our output has closed it, as in `model-boss list | head -1`.
         Err(CliError::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
             terminal::say(&format!("model-boss: {}", chain(&error)));

@@ -1,4 +1,4 @@
-//! `model-boss logs`: what the workers of a model wrote, as the coordinator kept it.
+//! `model-boss logs`: the output of a model's workers, as the coordinator kept it.
 
 use std::io::Write;
 
@@ -21,7 +21,7 @@ pub(super) struct LogsArgs {
     follow: bool,
 }
 
-/// Prints them as they come.
+/// Prints the lines as they arrive.
 pub(super) async fn logs(client: &Client, args: &LogsArgs) -> Result<(), CliError> {
     let follow = if args.follow { "&follow=true" } else { "" };
     let path = format!("/api/v1/logs/{}?lines={}{follow}", in_path(&args.model), args.lines);

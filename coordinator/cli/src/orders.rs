@@ -1,4 +1,4 @@
-//! What a command orders a coordinator to do: load, unload, move, pin, free a device.
+//! Orders to a coordinator: load, unload, move, pin, invalidate, free a device.
 
 use clap::Args;
 use model_boss_client::{Client, in_path};
@@ -51,7 +51,7 @@ pub(super) struct LayerArgs {
 }
 
 impl LayerArgs {
-    /// Adds what was said to an order or a question.
+    /// Adds the given options to the body of an order or a question.
     pub(super) fn add_to(&self, body: &mut Value) {
         let mut give = |name: &str, value: Option<Value>| {
             if let Some(value) = value {
@@ -131,7 +131,7 @@ pub(super) async fn load(client: &Client, args: &LoadArgs) -> Result<String, Cli
     Ok(format!("{name} is {}\n", done["status"].as_str().unwrap_or("loaded")))
 }
 
-/// `model-boss unload`; every model without a name.
+/// `model-boss unload`; without a name, every model.
 pub(super) async fn unload(client: &Client, model: Option<&str>) -> Result<String, CliError> {
     let body = model.map_or_else(|| json!({}), |model| json!({ "model_name": model }));
     let done = client.post("/api/v1/unload", &body).await?;

@@ -1,5 +1,5 @@
-//! A coordinator for one chat: started where none runs, on a port and with a state of its own, and gone when we are. Knows
-//! how a coordinator is started and ended; not what is asked of it.
+//! A coordinator for one chat: started where none runs, with a port and a state of its own, and ended with the chat.
+//! Knows how a coordinator is started and ended, but sends it no requests.
 
 use std::fs::File;
 use std::io;
@@ -20,13 +20,13 @@ use tokio::time::timeout;
 
 use super::error::{CliError, PrivateError};
 
-/// It has nothing left to do when it is asked to end; this is for a worker that does not.
+/// The longest wait for its end. It has no work left when it is asked to end, but a worker may hang.
 const END_LIMIT: Duration = Duration::from_secs(15);
 
-/// How much of its log is shown when it does not start.
+/// The lines of its log that are shown when it does not start.
 const SHOWN_LINES: usize = 10;
 
-/// A coordinator that nobody else knows of.
+/// A coordinator that only this process uses.
 pub(super) struct Private {
     child: Child,
     client: Client,
@@ -34,13 +34,13 @@ pub(super) struct Private {
 }
 
 impl Private {
-    /// Starts one that may load what is at `path`, with the settings that `serve` would have here. `None` if `stop` comes
-    /// first.
+    /// Starts a coordinator that may load the model at `path`, with the settings that `serve` would have here. `None`
+    /// if `stop` comes first.
     pub(crate) async fn start<T>(path: &Path, stop: impl Future<Output = T>) -> Result<Option<Self>, CliError> {
         let folder = tempfile::Builder::new().prefix("model-boss-run-").tempdir().map_err(PrivateError::Folder)?;
         let (manifests, log) = (folder.path().join("manifests"), folder.path().join("log"));
         std::fs::create_dir(&manifests).map_err(PrivateError::Folder)?;
-        // The tasks and clients that stand here are about other models, and about people who ask over the network.
+        // Tasks and clients configured here are about other models, and about callers over the network.
         let tasks = folder.path().join(DEFAULT_TASKS);
         std::fs::write(&tasks, "tasks: {}\n").map_err(PrivateError::Folder)?;
         let mut child = {
@@ -48,7 +48,7 @@ impl Private {
             let roots = list(ModelRoots::around(path).folders())?;
             let mut command = Command::new(std::env::current_exe().map_err(PrivateError::Spawn)?);
             command.args(["serve", "--host", "127.0.0.1", "--port", "0", "--log-level", "warn"]);
-            // The model stays for as long as the chat lasts.
+            // The model stays loaded for as long as the chat lasts.
             command.args(["--model-idle-secs", "0", "--model-roots", &roots]);
             command
                 .arg("--manifests")
@@ -63,7 +63,7 @@ impl Private {
         };
         let url = tokio::select! {
             url = url_of(&mut child) => url.map_err(PrivateError::Spawn)?,
-            // Dropped, it is killed.
+            // Dropping the child kills it.
             _ = stop => return Ok(None),
         };
         let Some(url) = url else {
@@ -75,15 +75,15 @@ impl Private {
         Ok(Some(Self { child, client, _folder: folder }))
     }
 
-    /// Its API.
+    /// A client of its API.
     pub(super) fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Ends it and waits until it is gone, at once if `stop` comes.
+    /// Ends it and waits until it is gone; kills it if `stop` comes.
     pub(super) async fn end<T>(mut self, stop: impl Future<Output = T>) {
         if let Some(pid) = self.child.id().and_then(|pid| i32::try_from(pid).ok()) {
-            // One that has ended already needs no signal.
+            // A process that has ended already needs no signal.
             let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
         }
         let gone = tokio::select! {
@@ -97,7 +97,7 @@ impl Private {
     }
 }
 
-/// Where it listens, from its first line; `None` if it ends before.
+/// Its URL, from its first line; `None` if it ends before.
 async fn url_of(child: &mut Child) -> io::Result<Option<String>> {
     let Some(output) = child.stdout.take() else { return Ok(None) };
     let mut lines = BufReader::new(output).lines();
@@ -109,7 +109,7 @@ async fn url_of(child: &mut Child) -> io::Result<Option<String>> {
     Ok(None)
 }
 
-/// Folders as the setting takes them, whatever is in their names.
+/// Folders as a list in the setting's syntax, whatever characters their names have.
 fn list(folders: &[PathBuf]) -> Result<String, CliError> {
     let quoted = |folder: &PathBuf| {
         let text = folder.to_str().ok_or_else(|| CliError::NotText(folder.clone()))?;

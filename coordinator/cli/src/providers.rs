@@ -1,4 +1,4 @@
-//! `model-boss providers`: what was asked of models elsewhere, what it cost, and what is left of today's money.
+//! `model-boss providers`: requests to cloud providers, their cost, and the rest of today's limits.
 
 use model_boss_client::Client;
 use serde_json::Value;
@@ -57,7 +57,7 @@ fn row([name, model]: [String; 2], today: &Value, state: String) -> [String; 8] 
     ]
 }
 
-/// Most answers cost less than a cent.
+/// Dollars with fractions of cents, since most answers cost less than a cent.
 fn dollars(value: &Value) -> String {
     match value.as_f64() {
         None => "-".to_owned(),

@@ -1,4 +1,4 @@
-//! The runtime of commands that ask a coordinator, and their output.
+//! The tokio runtime of commands that call a coordinator, and their output.
 
 use std::io::Write;
 
@@ -11,7 +11,7 @@ pub(super) fn print(text: &str) -> Result<(), CliError> {
     terminal::out().write_all(text.as_bytes()).map_err(CliError::Output)
 }
 
-/// Enough for one request at a time.
+/// A runtime on the current thread, enough for one request at a time.
 pub(super) fn small_runtime() -> Result<Runtime, CliError> {
     Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)
 }

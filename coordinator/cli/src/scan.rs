@@ -1,5 +1,5 @@
-//! `scan`: manifests for the models that are on this disk already: in the caches of Hugging Face, LM Studio and Ollama, or
-//! in a folder. Prints them; writes them where it is told to. Reads names and sizes, and of weights nothing.
+//! `scan`: proposes manifests for the models on this disk: in the caches of Hugging Face, LM Studio and Ollama, or in
+//! given folders. Prints the manifests, or writes them into a folder. Reads names and sizes, and no weights.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,13 +12,13 @@ use serde_json::Value;
 
 use super::error::CliError;
 
-/// Folders within folders that are looked into.
+/// The deepest nesting of folders that is searched.
 const MAX_DEPTH: u32 = 8;
-/// What is smaller is a test file, or a vocabulary.
+/// The smallest model in bytes: a smaller file is a test file or a vocabulary.
 const SMALLEST: u64 = 1 << 20;
 const NAME_LENGTH: usize = 120;
 
-/// What to look at.
+/// The folders to search.
 #[derive(Clone, Debug, Args)]
 pub(super) struct ScanArgs {
     /// Folders to look into, in place of the usual ones.
@@ -38,7 +38,7 @@ struct Found {
     origin: &'static str,
 }
 
-/// What is there, as manifests.
+/// Searches the folders and returns the manifests as text.
 pub(super) fn scan(args: &ScanArgs) -> Result<String, CliError> {
     let found = named_apart(if args.folders.is_empty() {
         let home = std::env::home_dir().unwrap_or_default();
@@ -72,7 +72,7 @@ pub(super) fn scan(args: &ScanArgs) -> Result<String, CliError> {
     Ok(text)
 }
 
-/// Whether it was written: what is there stays.
+/// Writes a manifest. Returns `false` where the file exists: an existing file is kept.
 fn write(file: &Path, text: &str) -> std::io::Result<bool> {
     use std::io::Write as _;
     if let Some(folder) = file.parent() {
@@ -85,7 +85,7 @@ fn write(file: &Path, text: &str) -> std::io::Result<bool> {
     }
 }
 
-/// Ollama's blobs are called by a hash; what reads models goes by the ending of a name, so they get a link with one.
+/// A link to an Ollama blob with the ending that readers of models expect: the blob itself is named by a hash.
 fn with_its_ending(folder: &Path, model: &Found) -> std::io::Result<PathBuf> {
     if model.path.extension().is_some() || model.path.is_dir() {
         return Ok(model.path.clone());
@@ -115,7 +115,7 @@ fn manifest(model: &Found, path: &Path) -> String {
     format!("{table}")
 }
 
-/// The caches that programs of this field keep below the home folder.
+/// The usual caches of other programs below the home folder.
 fn usual(home: &Path, variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<Found> {
     let ModelFolders { hub, ollama, studio, llama_cpp } = ModelFolders::below(home, variable);
     let mut found = hugging_face(&hub);
@@ -125,7 +125,7 @@ fn usual(home: &Path, variable: impl Fn(&str) -> Option<PathBuf>) -> Vec<Found> 
     found
 }
 
-/// `models--ORG--NAME/snapshots/REVISION/…`, of the revision that `refs/main` names.
+/// Models in `models--ORG--NAME/snapshots/REVISION/…`, of the revision that `refs/main` names.
 fn hugging_face(hub: &Path) -> Vec<Found> {
     let mut found = Vec::new();
     for repository in folders_in(hub) {
@@ -138,7 +138,7 @@ fn hugging_face(hub: &Path) -> Vec<Found> {
             .or_else(|| folders_in(&repository.join("snapshots")).pop());
         let Some(snapshot) = snapshot else { continue };
         for mut model in folder_models(&snapshot, "Hugging Face cache") {
-            // The folder is called by a hash; the repository has the name.
+            // The snapshot's folder is named by a hash; the repository has the model's name.
             if model.path == snapshot {
                 model.name.clone_from(&id);
             }
@@ -148,7 +148,7 @@ fn hugging_face(hub: &Path) -> Vec<Found> {
     found
 }
 
-/// `manifests/HOST/SPACE/NAME/TAG` is JSON that names the blob with the weights.
+/// Models in Ollama's store: `manifests/HOST/SPACE/NAME/TAG` is JSON that names the blob with the weights.
 fn ollama_models(root: &Path) -> Vec<Found> {
     let mut files = Vec::new();
     collect(&root.join("manifests"), 0, &mut files);
@@ -166,7 +166,8 @@ fn ollama_models(root: &Path) -> Vec<Found> {
     files.iter().filter_map(model).collect()
 }
 
-/// `.gguf` files, the first part of each in parts, and folders with `config.json` and `*.safetensors`.
+/// Models in a folder: `.gguf` files, the first part of each split model, and folders with `config.json` and
+/// `*.safetensors`.
 fn folder_models(folder: &Path, origin: &'static str) -> Vec<Found> {
     let mut files = Vec::new();
     collect(folder, 0, &mut files);
@@ -203,7 +204,7 @@ fn looks_like_embedding(name: &str) -> bool {
     ["embed", "minilm", "bge-", "gte-", "e5-"].iter().any(|word| name.contains(word))
 }
 
-/// Characters that no name may hold become `-`.
+/// A valid name: other characters become `-`.
 fn clean(name: &str) -> String {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-/:@+".contains(c);
     name.chars().map(|c| if allowed(c) { c } else { '-' }).take(NAME_LENGTH).collect()
@@ -213,7 +214,7 @@ fn file_name(name: &str) -> String {
     name.replace(['/', ':'], "-")
 }
 
-/// Two models of one name get numbers; the same file twice is one.
+/// Distinguishes models of one name by numbers; a file found twice is kept once.
 fn named_apart(mut found: Vec<Found>) -> Vec<Found> {
     found.retain(|model| !model.name.is_empty());
     found.sort_by(|a, b| (&a.name, &a.path).cmp(&(&b.name, &b.path)));
@@ -241,7 +242,7 @@ fn collect(folder: &Path, depth: u32, files: &mut Vec<PathBuf>) {
         fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
     entries.sort();
     for path in entries {
-        // Follows links: caches are made of them.
+        // Links are followed: caches consist of links.
         if path.is_dir() {
             if depth < MAX_DEPTH {
                 collect(&path, depth + 1, files);

@@ -1,4 +1,4 @@
-//! `model-boss config get` and `set`: what can be changed while the coordinator runs.
+//! `model-boss config get` and `set`: the settings that can be changed while the coordinator runs.
 
 use clap::Args;
 use http::Method;
@@ -8,10 +8,10 @@ use serde_json::{Map, Value};
 use super::error::CliError;
 use super::tables::{pretty, table, text};
 
-/// Beside the keys: stored values that are not used, by key, with the reason.
+/// The answer's field of stored values that are not used, by key, with the reason.
 const IGNORED: &str = "ignored";
 
-/// What `config get` takes.
+/// Arguments of `config get`.
 #[derive(Debug, Args)]
 pub(super) struct GetArgs {
     /// One key; all without.
@@ -24,7 +24,7 @@ pub(super) struct GetArgs {
     json: bool,
 }
 
-/// What `config set` takes.
+/// Arguments of `config set`.
 #[derive(Debug, Args)]
 pub(super) struct SetArgs {
     /// Such as `maxQueue=100`, `allowCloudFallback=false`; `KEY=null` gives a key back to the configuration.
@@ -38,7 +38,7 @@ pub(super) struct SetArgs {
     json: bool,
 }
 
-/// The values in use.
+/// Shows the values in use.
 pub(super) async fn get(client: &Client, args: &GetArgs) -> Result<String, CliError> {
     let answer = client.get("/api/v1/config?origin=1").await?;
     let mut all = answer.as_object().cloned().unwrap_or_default();
@@ -95,7 +95,7 @@ pub(super) async fn set(client: &Client, args: &SetArgs) -> Result<String, CliEr
     Ok(keys.iter().map(|key| format!("{key} = {}\n", text(&answer[key.as_str()]))).collect())
 }
 
-/// JSON where it is JSON; else a word.
+/// A key and its value: JSON where the text is valid JSON, else a string.
 fn key_and_value(change: &str) -> Result<(String, Value), CliError> {
     let (key, value) = change.split_once('=').ok_or_else(|| CliError::NotAChange(change.to_owned()))?;
     let value = serde_json::from_str(value.trim()).unwrap_or_else(|_| Value::from(value.trim()));

@@ -7,7 +7,7 @@ use model_boss_settings::known_in;
 use super::error::CliError;
 use super::flags::SettingFlags;
 
-/// What `config show` takes.
+/// Arguments of `config show`.
 #[derive(Debug, Args)]
 pub(super) struct ShowArgs {
     /// Also who decided each value: a flag, a variable, a line of the file, or nobody.
@@ -20,8 +20,8 @@ pub(super) struct ShowArgs {
     flags: SettingFlags,
 }
 
-/// Every setting: valid TOML, so that a file can be begun with it. What was stored at run time goes before it, and
-/// follows as comments.
+/// Every setting as valid TOML, so that the output can start a configuration file. Values stored at run time override
+/// the settings, and follow as comments.
 pub(super) fn show(args: ShowArgs) -> Result<String, CliError> {
     let loaded = args.flags.sources().load()?;
     let (shown, stored) = (loaded.show(), known_in(&loaded.config.own_state_dir()));

@@ -1,4 +1,4 @@
-//! What a coordinator has and does, as tables for people or as its own JSON.
+//! Models, as tables for people or as the API's own JSON.
 
 use model_boss_client::{Client, in_path};
 use model_boss_host::clocks::unix_time;
@@ -13,7 +13,7 @@ pub(super) async fn list(client: &Client, as_json: bool) -> Result<String, CliEr
     if as_json {
         return Ok(pretty(&answer));
     }
-    // An alias stands beside its model.
+    // An alias is shown beside its model.
     let rows = items(&answer, "data").filter(|entry| entry["kind"] != "alias").map(|model| {
         if model["kind"] == "task" {
             let ladder: Vec<String> = items(model, "ladder").map(text).collect();
@@ -99,7 +99,7 @@ pub(super) fn bytes(value: &Value) -> String {
     value.as_u64().map_or_else(|| "-".to_owned(), |bytes| ByteCount(bytes).to_string())
 }
 
-/// `loading 43%`, `failed: why`.
+/// The state in words, such as `loading 43%` or `failed: why`.
 fn status(status: &Value) -> String {
     let word = text(&status["value"]);
     match (status["progress"].as_f64(), status["failure"].as_str()) {
@@ -109,7 +109,7 @@ fn status(status: &Value) -> String {
     }
 }
 
-/// `14 of 28 streamed, 3.20 GB/s, overlap 0.97`; `stay` where all do.
+/// The layers in words, such as `14 of 28 streamed, 3.20 GB/s, overlap 0.97`; `stay` where all are resident.
 fn layers(slot: &Value) -> String {
     let Ok(Some(stats)) = serde_json::from_value::<Option<StreamStats>>(slot["layers"].clone()) else {
         let word = if slot["streamed"] == true { "streamed" } else { "stay" };
@@ -123,7 +123,7 @@ fn layers(slot: &Value) -> String {
     text
 }
 
-/// When a slot is given back if nobody uses it.
+/// The time until an unused slot is unloaded.
 fn until(slot: &Value, now: f64) -> String {
     match slot["unload_at"].as_f64() {
         _ if slot["pinned"] == true => "pinned".to_owned(),
@@ -140,9 +140,9 @@ fn until(slot: &Value, now: f64) -> String {
     }
 }
 
-/// Columns as wide as their widest cell, two spaces between them.
+/// A table with columns as wide as their widest cell, two spaces between them.
 pub(super) fn table<const N: usize>(head: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
-    // A cell stays within its line, whatever is in it.
+    // A cell stays within its line, whatever text it has.
     let rows = std::iter::once(head.map(str::to_owned)).chain(rows);
     let rows: Vec<[String; N]> = rows.map(|row| row.map(|cell| printable(&cell).into_owned())).collect();
     let mut widths = [0; N];

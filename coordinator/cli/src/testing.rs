@@ -1,4 +1,4 @@
-//! A coordinator that answers what a test tells it to, on a port of its own.
+//! A fake coordinator that gives prepared answers, on a port of its own.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// What was asked.
+/// A request that it received.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) line: String,
@@ -26,14 +26,14 @@ pub(super) struct Asked {
     pub(super) body: Value,
 }
 
-/// One answer: its status and its pieces. Without an end the connection stays open after the last piece.
+/// One answer: its status and the pieces of its body. Without an end the connection stays open after the last piece.
 pub(super) struct Answer {
     pub(super) status: u16,
     pub(super) pieces: Vec<String>,
     pub(super) ends: bool,
 }
 
-/// A coordinator for tests.
+/// A fake coordinator.
 pub(super) struct FakeCoordinator {
     pub(super) url: String,
     asked: Arc<Mutex<Vec<Asked>>>,
@@ -42,7 +42,7 @@ pub(super) struct FakeCoordinator {
 }
 
 impl FakeCoordinator {
-    /// Gives these answers, one per request.
+    /// A coordinator that gives these answers, one per request.
     pub(super) async fn answering(answers: Vec<Answer>) -> std::io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let url = format!("http://{}", listener.local_addr()?);
@@ -62,14 +62,14 @@ impl FakeCoordinator {
         Ok(Self { url, asked, left })
     }
 
-    /// What was asked so far.
+    /// The requests so far.
     pub(super) fn asked(&self) -> Vec<Asked> {
         self.asked.lock().map(|asked| asked.clone()).unwrap_or_default()
     }
 }
 
 impl Answer {
-    /// A whole answer.
+    /// An answer with a whole JSON body.
     pub(super) fn json(status: u16, value: &Value) -> Self {
         Self { status, pieces: vec![value.to_string()], ends: true }
     }
@@ -95,7 +95,7 @@ async fn answer_one(
     let Answer { status, pieces, ends } = answer.unwrap_or(Answer { status: 500, pieces: Vec::new(), ends: true });
     let (sender, receiver) = mpsc::unbounded_channel();
     for piece in pieces {
-        // The receiver is below.
+        // Sending cannot fail: the receiver is dropped below.
         let _ = sender.send(Bytes::from(piece));
     }
     if !ends {
@@ -109,7 +109,7 @@ async fn answer_one(
     Ok(response)
 }
 
-/// The channel as a body.
+/// A channel as a body.
 struct Pieces(mpsc::UnboundedReceiver<Bytes>);
 
 impl Body for Pieces {

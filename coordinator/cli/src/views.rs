@@ -1,5 +1,4 @@
-//! What waits, who asks, what the devices hold, what was decided and what would be: as tables for people or as the API's
-//! own JSON.
+//! The queue, clients, devices, decisions and plans, as tables for people or as the API's own JSON.
 
 use std::time::Duration;
 
@@ -63,8 +62,8 @@ pub(super) async fn clients(client: &Client, as_json: bool) -> Result<String, Cl
     Ok(shown)
 }
 
-/// What a client may do; what somebody wrote about it is marked by where: `*` in its own entry, `+` in everybody's or in the
-/// configuration.
+/// The limits of a client. A mark shows where an operator set a limit: `*` in the client's own entry; `+` in the entry
+/// for all clients, or in the configuration.
 fn profile(entry: &Value) -> [String; 10] {
     let told = |key: &str, words: &dyn Fn(&Value) -> String| {
         let setting = &entry["profile"][key];
@@ -217,7 +216,7 @@ pub(super) async fn plan(client: &Client, question: &Value, as_json: bool) -> Re
     Ok(lines.join("\n") + "\n")
 }
 
-/// The question of `plan`, with what was given.
+/// The body of a `plan` request with the given options.
 pub(super) fn plan_question(model: &str, context: Option<u64>, priority: Option<&str>, device: Option<&str>) -> Value {
     let mut question = json!({ "model": model });
     let mut give = |name: &str, value: Option<Value>| {
@@ -236,7 +235,7 @@ pub(super) fn number_or_word(text: &str) -> Value {
     text.parse::<u64>().map_or_else(|_| Value::from(text), Value::from)
 }
 
-/// `5`, or `5 (3 now)` after aging.
+/// The priority in words: `5`, or `5 (3 now)` after aging.
 fn priority(entry: &Value) -> String {
     let (own, now) = (text(&entry["priority"]), text(&entry["effective_priority"]));
     if own == now { own } else { format!("{own} ({now} now)") }
@@ -250,7 +249,7 @@ fn millis(value: &Value) -> String {
     value.as_u64().map_or_else(|| "-".to_owned(), |ms| span(Duration::from_millis(ms).as_secs_f64()))
 }
 
-/// `0.4s`, `12s`, `3m 20s`, `2h 5m`.
+/// A span in words: `0.4s`, `12s`, `3m 20s`, `2h 5m`.
 fn span(seconds: f64) -> String {
     let seconds = seconds.max(0.0);
     let whole = seconds.round() as u64;

@@ -1,4 +1,4 @@
-//! Shows something once, or again and again until Ctrl-C.
+//! Prints a view once, or repeatedly until Ctrl-C.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::runtime::{print, small_runtime};
 /// The time between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Prints what `look` gives.
+/// Prints the view that `look` makes, once or repeatedly.
 pub(super) fn show(
     client: &Client,
     args: WatchArgs,

@@ -1,5 +1,5 @@
-//! What a request to a provider costs, counted as its answer passes by. An answer that is given up in the middle is paid
-//! for all the same, as far as it told its tokens; what it did not tell any more is guessed by what had come.
+//! The cost of a request to a provider, computed while its answer passes. An answer that is abandoned midway is charged
+//! by the tokens it has reported; tokens not reported yet are estimated from its bytes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use super::spend::{Refused, Reserved, Spend, Used};
 
 /// English text has about four bytes for each token.
 const BYTES_PER_TOKEN: usize = 4;
-/// An answer of which the request does not say how long it may be is held to be this long at most.
+/// The assumed longest answer of a request that states no limit, in tokens.
 const USUAL_ANSWER: u64 = 16_384;
-/// Providers cut images into pieces: none takes more.
+/// The most tokens of an image: providers cut images into pieces, and none uses more.
 const IMAGE_TOKENS: u64 = 4_096;
-/// When requests under way may have ended.
+/// The `Retry-After` of a refusal while other requests reserve the rest of the limit.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
 /// The open bill of one request.
@@ -28,18 +28,18 @@ pub(super) struct Bill {
     pub(super) spend: Arc<Spend>,
     pub(super) client: ClientId,
     pub(super) provider: String,
-    /// The provider's own name of it.
+    /// The provider's own name of the model.
     pub(super) model: String,
-    /// For a token of prompt and of answer, in US dollars; `None` where no price is known.
+    /// US dollars for a token of prompt and of answer; `None` where the price is not known.
     pub(super) price: Option<(f64, f64)>,
     pub(super) now: u64,
-    /// What the client may spend in a day, if that is limited.
+    /// The client's limit for a day in US dollars, if there is one.
     pub(super) daily_limit: Option<f64>,
-    /// Held until the bill is paid.
+    /// The reserved dollars, held until the bill is paid.
     pub(super) reserved: Option<Reserved>,
 }
 
-/// The most tokens that a request may come to.
+/// Upper bounds of a request's tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Most {
     pub(super) prompt: u64,
@@ -47,7 +47,8 @@ pub(super) struct Most {
 }
 
 impl Most {
-    /// Of a request as OpenAI's API has it, whose answers may have so many tokens each; `None`: it does not say.
+    /// The bounds of a request in OpenAI's form. `answer` is its limit of tokens for each choice, `None` where it
+    /// states none.
     pub(super) fn of(chat: &Map<String, Value>, answer: Option<u64>) -> Self {
         let choices = chat.get("n").and_then(Value::as_u64).unwrap_or(1).max(1);
         let prompt = chat.values().map(most_tokens).fold(0, u64::saturating_add);
@@ -56,13 +57,13 @@ impl Most {
 }
 
 impl Most {
-    /// What the prompt probably comes to.
+    /// An estimate of the prompt's tokens.
     pub(super) fn guessed_prompt(self) -> u64 {
         self.prompt.div_ceil(BYTES_PER_TOKEN as u64)
     }
 }
 
-/// No text has more tokens than bytes, and no image more than providers cut it into.
+/// An upper bound of the tokens: no text has more tokens than bytes, and no image more than providers cut it into.
 fn most_tokens(value: &Value) -> u64 {
     match value {
         Value::String(image) if image.starts_with("data:") => IMAGE_TOKENS,
@@ -77,10 +78,10 @@ fn most_tokens(value: &Value) -> u64 {
 }
 
 impl Bill {
-    /// Holds the most that the request may cost, for a client with a limit: before anything is sent.
+    /// Reserves the most that the request may cost, for a client with a limit. Called before the request is sent.
     pub(super) fn reserve(&mut self, most: Most) -> Result<(), ApiError> {
         let Some(limit) = self.daily_limit else { return Ok(()) };
-        // What is on this machine, or marked as no cloud, may have no price.
+        // A provider on this machine, or marked as no cloud, may have no price.
         let (of_prompt, of_answer) = self.price.unwrap_or_default();
         let dollars = most.prompt as f64 * of_prompt + most.answer as f64 * of_answer;
         let client = &self.client;
@@ -154,7 +155,7 @@ impl Drop for BilledMessages {
 /// An answer in OpenAI's own shape, and its bill.
 pub(super) struct BilledChat {
     bill: Bill,
-    /// The client did not ask for the last chunk, which tells the tokens.
+    /// Whether to drop the last chunk, with the tokens: the client did not request it.
     hide_usage: bool,
     reader: Reader,
     told: Option<(u64, u64)>,
@@ -175,7 +176,7 @@ impl BilledChat {
     }
 }
 
-/// What is read of an answer: an embedding's numbers need not be taken apart.
+/// The fields of an answer that are read: an embedding's numbers are not parsed.
 #[derive(Deserialize)]
 struct Counted {
     usage: Option<Usage>,
@@ -187,7 +188,7 @@ struct Usage {
     completion_tokens: Option<u64>,
 }
 
-/// Bytes of what a model reads in messages; links and images are not text.
+/// Bytes of text in messages; links and images do not count.
 fn text_in(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len(),
@@ -241,7 +242,7 @@ impl Reshape for BilledChat {
     }
 
     fn tokens(&self) -> Option<(u64, u64)> {
-        // A stream that was given up never came to its counts. Without a price nothing hangs on them.
+        // An abandoned stream never reached its counts. Without a price the counts do not matter.
         let guess = |bytes: usize| u64::try_from(bytes.div_ceil(BYTES_PER_TOKEN)).unwrap_or(u64::MAX);
         let begun = self.bill.price.is_some() && self.text.1 > 0;
         self.told.or_else(|| begun.then(|| (guess(self.text.0), guess(self.text.1))))
@@ -292,12 +293,12 @@ mod tests {
         let (spend, out) = billed(&chat, true, &[said]);
         assert_eq!(out, said);
         assert_eq!(spend.of(&ClientId::from("me"), NOW), 3.0 + 2.0 * 10.0);
-        // What the provider told counts, and is not shown to who did not ask.
+        // The provider's counts are used, but hidden from a client that did not request them.
         let usage = "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":5,\"completion_tokens\":1}}\n\n";
         let (spend, out) = billed(&chat, true, &[said, usage, "data: [DONE]\n\n"]);
         assert_eq!(out, format!("{said}data: [DONE]\n\n"));
         assert_eq!(spend.of(&ClientId::from("me"), NOW), 15.0);
-        // Nothing came: nothing is paid.
+        // An empty answer costs nothing.
         assert_eq!(billed(&chat, true, &[]).0.of(&ClientId::from("me"), NOW), 0.0);
     }
 }

@@ -1,4 +1,4 @@
-//! The providers elsewhere, as the rest of the coordinator uses them.
+//! The cloud providers, as the rest of the coordinator uses them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -35,73 +35,73 @@ pub struct Clouds {
     pub(super) spend: Arc<Spend>,
 }
 
-/// A request on its way to a provider.
+/// A request to a provider.
 pub struct CloudRequest<'a> {
-    /// Which provider, by its prefix.
+    /// The provider, by its prefix.
     pub provider: &'a str,
-    /// Its own name of the model, or an alias such as `opus`.
+    /// The provider's own name of the model, or an alias such as `opus`.
     pub model: &'a str,
-    /// OpenAI's path.
+    /// The path in OpenAI's API.
     pub path: &'static str,
-    /// The request as OpenAI's API has it.
+    /// The body in OpenAI's form.
     pub body: &'a Bytes,
     /// The public id of the request.
     pub id: &'a str,
-    /// Who asks.
+    /// The client.
     pub client: &'a ClientId,
-    /// What this client may spend in a day, in US dollars, if that is limited.
+    /// The client's limit for a day in US dollars, if there is one.
     pub daily_limit: Option<f64>,
-    /// Seconds since 1970.
+    /// The time in seconds since 1970.
     pub now: u64,
-    /// What a copy of the body in the provider's words is taken from.
+    /// The budget from which the translated body takes its memory.
     pub memory: &'a MemoryBudget,
-    /// What a body may hold.
+    /// Limits on the body's JSON.
     pub limits: JsonLimits,
 }
 
-/// What the Messages API counts. It refuses fields that it does not know.
+/// The fields that the Messages API counts. It refuses fields that it does not know.
 const COUNTED: [&str; 5] = ["messages", "system", "tools", "tool_choice", "thinking"];
 
-/// A prompt to be counted.
+/// A prompt whose tokens are to be counted.
 pub struct CountRequest<'a> {
-    /// Which provider, by its prefix.
+    /// The provider, by its prefix.
     pub provider: &'a str,
-    /// Its own name of the model, or an alias.
+    /// The provider's own name of the model, or an alias.
     pub model: &'a str,
-    /// The request as the Messages API has it.
+    /// The request in the form of the Messages API.
     pub body: Map<String, Value>,
-    /// How many bytes that is as text.
+    /// The size of that request as text, in bytes.
     pub size: usize,
     /// The public id of the request.
     pub id: &'a str,
-    /// Seconds since 1970.
+    /// The time in seconds since 1970.
     pub now: u64,
 }
 
 /// An answer that has begun.
 pub struct CloudAnswer {
-    /// 200 and the like: errors come as errors.
+    /// A status of success: errors are returned as errors.
     pub status: StatusCode,
-    /// What the provider says about its answer that clients may hear.
+    /// The provider's headers that clients may see.
     pub headers: HeaderMap,
-    /// Its bytes.
+    /// The bytes of the body.
     pub body: CloudBody,
-    /// What they go through.
+    /// The translation of the body into OpenAI's form.
     pub reshape: Box<dyn Reshape>,
 }
 
-/// Where the bytes of an answer come from.
+/// The source of an answer's bytes.
 pub enum CloudBody {
-    /// A connection.
+    /// An HTTP connection.
     Http(Incoming),
-    /// A command that runs; it ends when this is dropped.
+    /// A running command, which ends when this is dropped.
     Command(mpsc::Receiver<Bytes>),
-    /// They are all here.
+    /// The whole body.
     Whole(Option<Bytes>),
 }
 
 impl Clouds {
-    /// These providers, and `claude` if it is not among them. What is spent is kept in the state folder.
+    /// The configured providers, and `claude` if it is not among them. The state folder keeps the spending.
     pub fn new(tables: &ProviderTables, state: &StateFolder) -> Self {
         let providers = tables.with_claude().into_iter().map(|(name, spec)| {
             let provider = Provider::new(&name, spec);
@@ -111,7 +111,7 @@ impl Clouds {
         Self { providers: providers.collect(), transport: Transport::new(), commands: Commands::default(), spend }
     }
 
-    /// Puts one request to a provider and waits for the beginning of its answer.
+    /// Sends one request to a provider and waits for the beginning of its answer.
     pub async fn ask(&self, request: &CloudRequest<'_>) -> Result<CloudAnswer, ApiError> {
         let provider = self.provider(request.provider)?;
         let model = provider.model(request.model);
@@ -188,7 +188,8 @@ impl Clouds {
         })
     }
 
-    /// How many tokens a prompt of the Messages API comes to, as the provider itself counts them. Costs nothing there.
+    /// The number of tokens in a prompt of the Messages API, counted by the provider. The provider does not charge for
+    /// it.
     pub async fn count_tokens(&self, question: CountRequest<'_>) -> Result<u64, ApiError> {
         let provider = self.provider(question.provider)?;
         if provider.kind() != ProviderKind::Anthropic {
@@ -223,7 +224,7 @@ impl Clouds {
         })
     }
 
-    /// Sends what was made ready, once. An answer that is an error comes as one.
+    /// Sends a translated request, once. An error answer becomes an error.
     async fn exchange(
         &self,
         provider: &Provider,
@@ -245,7 +246,7 @@ impl Clouds {
         let said = transport::collect(answered.body).await;
         let mut error = cloud_error(answered.status.as_u16(), &said, retry_after);
         if let Some(key) = key {
-            // Some repeat the key that they do not accept; it is ours, and the error is a client's to read.
+            // Some providers repeat a rejected key. The key is ours, and clients read the error.
             error.message = without(&error.message, key);
         }
         Err(error)
@@ -258,8 +259,8 @@ impl Clouds {
         })
     }
 
-    /// A client with a limit may only use models with a known price. The limit itself is looked at when the most that
-    /// the request may cost is known ([`Bill::reserve`]).
+    /// Checks that a client with a limit uses only models with a known price. The limit itself is checked later, when
+    /// the most that the request may cost is known ([`Bill::reserve`]).
     fn can_be_limited(
         &self,
         request: &CloudRequest<'_>,
@@ -281,7 +282,7 @@ impl Clouds {
 }
 
 impl CloudAnswer {
-    /// The same, saying what was not done of a wish about thinking.
+    /// Adds a header with the part of a wish about thinking that the provider cannot follow.
     fn with_thinking(mut self, words: Option<&'static str>) -> Self {
         if let Some(words) = words {
             self.headers.insert("x-thinking", HeaderValue::from_static(words));
@@ -300,21 +301,20 @@ impl CloudAnswer {
     }
 }
 
-/// A request that is on its way. It is counted when it is known whether an answer began, or when nobody waits for one any
-/// more.
+/// A request that was sent. It is counted when its answer begins, or when its client gives up.
 struct Sent<'a> {
     spend: &'a Spend,
     provider: &'a str,
     model: &'a str,
     answered: bool,
-    /// What it costs if its client leaves before anything came: the provider reads the prompt all the same.
+    /// The cost if the client leaves before an answer: the provider reads the prompt all the same.
     given_up: Option<GivenUp<'a>>,
     now: u64,
 }
 
 struct GivenUp<'a> {
     client: &'a ClientId,
-    /// Tokens, guessed.
+    /// The estimated tokens of the prompt.
     prompt: u64,
     dollars: Option<f64>,
 }
@@ -329,13 +329,14 @@ impl Drop for Sent<'_> {
     }
 }
 
-/// When the provider wants to be asked again. A date is not read: it is rare, and a usual wait does.
+/// The time after which the provider accepts the next request. A date is not parsed: it is rare, and a default wait
+/// does.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(RETRY_AFTER)?.to_str().ok()?;
     Duration::try_from_secs_f64(text.trim().parse().ok()?).ok().map(|wait| wait.min(Duration::from_secs(3_600)))
 }
 
-/// The provider's name for the request, for those who ask it about one; the rest is between it and us.
+/// The provider's id of the request, which its support asks for; other headers are not passed on.
 fn told(headers: &HeaderMap) -> HeaderMap {
     let mut told = HeaderMap::new();
     for name in ["request-id", "x-request-id"] {

@@ -1,5 +1,5 @@
-//! The `claude` command line as the way to a provider (RC-27): one process for each request, without tools, in an empty folder,
-//! with an environment that holds what it needs and nothing of ours. It ends with the request, and with us.
+//! The `claude` command line as the connection to a provider (RC-27). One process runs for each request, without tools
+//! and in an empty folder. Its environment holds only what it needs. It ends with the request, and with this process.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,19 +23,19 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// A command that says nothing for this long has failed: thinking models take minutes.
+/// The longest silence of a command: thinking models take minutes.
 const SILENCE: Duration = Duration::from_secs(600);
-/// It has said how it ended, and gets this long to end.
+/// The time to exit after the command has reported its end.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// Of what it writes besides, so much of the end is kept for its error.
+/// The bytes at the end of standard error that are kept for an error message.
 const LAST_WORDS: usize = 2_048;
-/// Bytes.
+/// The size of one read, in bytes.
 const READ_AT_ONCE: usize = 16 * 1024;
-/// Pieces of an answer that wait for a slow client.
+/// The pieces of an answer that are buffered for a slow client.
 const AHEAD: usize = 16;
-/// Who it is where the request does not say: by itself it would be a programmer's helper.
+/// The system prompt of a request that has none: the command's own default makes it a programmer's helper.
 const USUAL_SYSTEM: &str = "Answer what you are asked.";
-/// What it sees of our environment: where things are, how to get out, and its own login.
+/// The environment variables that the command inherits: paths, proxies, and its own login.
 const PASSED_ON: [&str; 24] = [
     "PATH",
     "HOME",
@@ -63,32 +63,32 @@ const PASSED_ON: [&str; 24] = [
     "no_proxy",
 ];
 
-/// Starts them.
+/// Starts the commands.
 #[derive(Debug, Default)]
 pub(super) struct Commands {
-    /// A thread of its own, made when the first is started: they die with the thread that started them.
+    /// A thread of its own, made for the first command: commands die with the thread that started them.
     spawner: OnceLock<Spawner>,
 }
 
-/// One that runs. Dropped, it and everything that it started end.
+/// A running command. Dropping it ends the command and everything that it started.
 pub(super) struct Running {
     child: Child,
-    /// Dropped, everything that it started ends too.
+    /// Dropping the lifeline ends everything that the command started.
     _lifeline: Lifeline,
     output: ChildStdout,
-    /// The end of what it writes besides.
+    /// The end of standard error.
     words: JoinHandle<String>,
     answer: CommandAnswer,
-    /// Events of the Messages API that nobody has taken yet.
+    /// Events of the Messages API that have not been delivered.
     unread: Vec<u8>,
-    /// What was read last.
+    /// The bytes of the last read.
     read: BytesMut,
     name: String,
     _folder: TempDir,
 }
 
 impl Commands {
-    /// Starts one and waits until its answer begins.
+    /// Starts a command and waits until its answer begins.
     pub(super) async fn ask(
         &self,
         (name, program): (&str, &Path),
@@ -109,7 +109,8 @@ impl Commands {
         let system = folder.path().join("system.txt");
         let words = if question.system.is_empty() { USUAL_SYSTEM } else { &question.system };
         std::fs::write(&system, words).map_err(failed)?;
-        // Names in PATH are looked for there; any other is a path from where we were started, and the folder is not.
+        // A bare name is looked for in PATH. Any other path is relative to our current folder, which is not the
+        // command's.
         let program = if program.components().count() > 1 {
             std::path::absolute(program).map_err(failed)?
         } else {
@@ -141,7 +142,7 @@ impl Commands {
             name: name.to_owned(),
             _folder: folder,
         };
-        // It may answer, or end, before it has read everything.
+        // The command may answer, or end, before it has read everything.
         let asking = async move {
             _ = input.write_all(question.prompt.as_bytes()).await;
             drop(input);
@@ -191,7 +192,7 @@ fn command(
 }
 
 impl Running {
-    /// Waits until something of an answer, or its end, has come.
+    /// Waits until a part of the answer, or its end, has arrived.
     async fn begin(&mut self) -> Result<(), ApiError> {
         while !self.answer.has_begun() {
             self.more().await?;
@@ -199,7 +200,7 @@ impl Running {
         Ok(())
     }
 
-    /// Waits for its end; everything as one message of the Messages API.
+    /// Waits for the end; returns the answer as one message of the Messages API.
     pub(super) async fn whole(mut self) -> Result<Bytes, ApiError> {
         while self.answer.ended().is_none() {
             self.more().await?;
@@ -210,7 +211,7 @@ impl Running {
         }
     }
 
-    /// Its answer as the stream that the Messages API would send. Dropping the receiving end ends it.
+    /// The answer as a stream of the Messages API. Dropping the receiver ends the command.
     pub(super) fn stream(mut self) -> mpsc::Receiver<Bytes> {
         let (sender, receiver) = mpsc::channel(AHEAD);
         tokio::spawn(async move {
@@ -221,7 +222,7 @@ impl Running {
                 }
                 if self.answer.ended().is_some() {
                     drop(sender);
-                    // Whether it ends in time or is ended makes no difference to the answer.
+                    // The answer is complete, so it does not matter whether the command exits in time or is killed.
                     _ = timeout(FAREWELL, self.child.wait()).await;
                     return;
                 }
@@ -240,7 +241,7 @@ impl Running {
         receiver
     }
 
-    /// Takes more of what it writes. An error when it ended without saying how, or is silent.
+    /// Reads more of the output. Fails when the command ended without a result, or is silent for too long.
     async fn more(&mut self) -> Result<(), ApiError> {
         self.read.clear();
         self.read.reserve(READ_AT_ONCE);

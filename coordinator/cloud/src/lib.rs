@@ -1,5 +1,6 @@
-//! Models that providers elsewhere serve: `claude:opus`, `openai:gpt-x` (RC-27). Each provider has one base URL and one
-//! key; what goes there is decided before (tasks, permissions), what it costs is counted here. Nothing is ever asked twice.
+//! Models of cloud providers: `claude:opus`, `openai:gpt-x` (RC-27). Each provider has one base URL and one key. Tasks
+//! and permissions decide before which requests go to a provider; this crate counts their cost. No request is ever
+//! repeated.
 
 mod bill;
 mod clouds;

@@ -1,4 +1,5 @@
-//! A request as its provider takes it: in OpenAI's words, in Anthropic's, or as the `claude` command line reads it.
+//! Translates a request into the form that its provider accepts: OpenAI's, Anthropic's, or the input of the `claude`
+//! command line.
 
 use std::path::PathBuf;
 
@@ -17,35 +18,35 @@ use serde_json::{Value, json};
 
 use super::bill::{Bill, BilledChat, BilledMessages, Most};
 
-/// A request, and whom it is for.
+/// A request to be translated.
 pub(super) struct Order {
     pub(super) kind: ProviderKind,
-    /// The program that is run, where that is how the provider is reached.
+    /// The program to run, where the provider is a command.
     pub(super) command: Option<PathBuf>,
-    /// On this machine, or its owner's.
+    /// Whether the provider is on this machine, or belongs to its owner.
     pub(super) is_own: bool,
-    /// OpenAI's path.
+    /// The path in OpenAI's API.
     pub(super) path: &'static str,
-    /// The provider's own name of it.
+    /// The provider's own name of the model.
     pub(super) model: String,
-    /// The request as OpenAI's API has it.
+    /// The body in OpenAI's form.
     pub(super) body: Bytes,
-    /// What its answer is called.
+    /// The id and other names of the answer.
     pub(super) stamp: Stamp,
     pub(super) bill: Bill,
-    /// What it takes apart, and puts together again.
+    /// The memory for parsing and rewriting the body.
     pub(super) memory: HeldMemory,
     pub(super) limits: JsonLimits,
 }
 
-/// The same as its provider takes it.
+/// A request in its provider's form.
 pub(super) struct Put {
     pub(super) question: Question,
-    /// What its answer goes through.
+    /// The translation of its answer.
     pub(super) reshape: Box<dyn Reshape>,
-    /// What is not done of a wish about thinking.
+    /// The part of a wish about thinking that the provider cannot follow.
     pub(super) thinking: Option<&'static str>,
-    /// Tokens of the prompt, guessed.
+    /// The estimated tokens of the prompt.
     pub(super) prompt: u64,
 }
 
@@ -54,7 +55,7 @@ pub(super) enum Question {
     Command { program: PathBuf, question: CommandQuestion, is_stream: bool },
 }
 
-/// Images make bodies large: those are taken apart away from the thread that serves sockets.
+/// Translates a request. Large bodies, usually with images, are parsed off the thread that serves sockets.
 pub(super) async fn put(order: Order) -> Result<Put, ApiError> {
     offload(order.body.len(), move || put_now(order)).await
 }
@@ -93,17 +94,17 @@ fn put_now(order: Order) -> Result<Put, ApiError> {
             if let Some(options) = chat.get_mut("stream_options").and_then(Value::as_object_mut).filter(|_| !is_own) {
                 options.remove("continuous_usage_stats");
             }
-            // No limit is said by saying none there.
+            // Providers express "no limit" by leaving the field out.
             for name in ["max_completion_tokens", "max_tokens"] {
                 if chat.get(name).and_then(Value::as_i64).is_some_and(|limit| limit < 0) {
                     chat.remove(name);
                 }
             }
             let named = || ["max_completion_tokens", "max_tokens"].iter().find_map(|name| chat.get(*name)?.as_u64());
-            // Vectors have no tokens.
+            // Embeddings have no answer tokens.
             let answer = if path == "/v1/embeddings" { Some(0) } else { named() };
             bill.reserve(Most::of(&chat, answer))?;
-            // Without counts no price can be told.
+            // The cost is computed from the counts, so they are requested where there is a price.
             let hide_usage = is_stream && bill.price.is_some() && !chat.contains_key("stream_options");
             let reshape = Box::new(BilledChat::new(bill, &chat, hide_usage));
             chat.insert("model".to_owned(), json!(model));

@@ -1,5 +1,5 @@
-//! What is known of each provider, for people and clients: where it is, whether it can be asked, what its models are called
-//! here, and what was asked and spent.
+//! Facts about each provider, for operators and clients. They are its address, whether it can be used, the local names
+//! of its models, its requests and their cost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,16 +10,16 @@ use serde::Serialize;
 use super::clouds::Clouds;
 use super::spend::{DAY, Tally, Today};
 
-/// Seconds of a day of UTC: what was spent counts for one.
+/// Seconds of a day in UTC: spending is counted by such days.
 pub const UTC_DAY: u64 = DAY;
 
-/// Whether a provider's key is there. The key itself is told to nobody.
+/// Whether a provider's key is set. The key itself is never shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyState {
-    /// It is there; nobody knows yet whether the provider accepts it.
+    /// The key is set, but may not be valid.
     Set,
-    /// Somebody has to give one before the provider can be asked.
+    /// The provider needs a key, and none is set.
     Missing,
     /// None is configured, and none is sent.
     None,
@@ -28,31 +28,31 @@ pub enum KeyState {
 /// One provider.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProviderReport {
-    /// Its prefix.
+    /// The provider's prefix.
     pub name: String,
     kind: ProviderKind,
-    /// Its address, or the command that is run.
+    /// The provider's address, or the command to run.
     base_url: String,
-    /// Whether what is sent there leaves this machine's owner.
+    /// Whether requests to it leave the machines of this coordinator's owner.
     pub cloud: bool,
-    /// Whether there is a key for it.
+    /// Whether its key is set.
     pub key: KeyState,
-    /// What is missing, in words.
+    /// The reason why it cannot be used, in words.
     problem: Option<String>,
-    /// Short names of models.
+    /// Short names of its models.
     names: BTreeMap<String, String>,
-    /// All of its models together; dollars of those whose price is known.
+    /// The sum over its models; dollars only of models with a known price.
     pub today: Counted,
-    /// The same since the process began.
+    /// The same sum since the process began.
     pub since_start: Counted,
-    /// Models that were asked for, or have a price or a short name.
+    /// Models that were requested, or have a price or a short name.
     pub models: Vec<ProviderModel>,
 }
 
 /// One of a provider's models.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ProviderModel {
-    /// The provider's own name of it.
+    /// The provider's own name of the model.
     pub model: String,
     /// US dollars for a million tokens of prompts and of answers, where they are known.
     price: Option<Price>,
@@ -60,7 +60,7 @@ pub struct ProviderModel {
     pub since_start: Counted,
 }
 
-/// What was asked, and what it cost as far as that is known.
+/// Requests, tokens, and their cost as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Counted {
@@ -68,7 +68,7 @@ pub struct Counted {
     pub errors: u64,
     pub input_tokens: u64,
     pub output_tokens: u64,
-    /// US dollars; `None` where tokens were used that have no price.
+    /// US dollars; `None` where tokens without a price were used.
     pub spent_usd: Option<f64>,
 }
 
@@ -85,7 +85,7 @@ impl Counted {
         }
     }
 
-    /// All together: dollars as far as any are known.
+    /// The sum of all counts; its dollars are the known ones.
     fn sum(all: impl Iterator<Item = Self>) -> Self {
         let nothing = Self { requests: 0, errors: 0, input_tokens: 0, output_tokens: 0, spent_usd: Some(0.0) };
         all.fold(nothing, |sum, one| Self {
@@ -95,7 +95,7 @@ impl Counted {
             output_tokens: sum.output_tokens.saturating_add(one.output_tokens),
             spent_usd: match (sum.spent_usd, one.spent_usd) {
                 (Some(a), Some(b)) => Some(a + b),
-                // Nothing known so far is no zero beside something unknown.
+                // A known sum of zero beside an unknown one is not shown as zero.
                 (known, None) | (None, known) => known.filter(|usd| *usd > 0.0),
             },
         })
@@ -103,7 +103,7 @@ impl Counted {
 }
 
 impl Clouds {
-    /// Every provider, and the ledger of the day `now` (seconds since 1970) is in.
+    /// Every provider, and the spending on the day of `now` (seconds since 1970).
     pub fn report(&self, now: u64) -> (Vec<ProviderReport>, Today) {
         let (today, ever) = (self.spend.today(now), self.spend.ever());
         let none = BTreeMap::new();
@@ -143,7 +143,7 @@ impl Clouds {
         (self.providers.iter().map(report).collect(), today)
     }
 
-    /// Names of models, `PROVIDER:MODEL`, that the configuration gives.
+    /// Names of models, `PROVIDER:MODEL`, in the configuration.
     pub fn configured_models(&self) -> Vec<String> {
         let names = |(name, provider): (&String, &Provider)| -> Vec<String> {
             provider.models().keys().map(|model| format!("{name}:{model}")).collect()
@@ -151,13 +151,13 @@ impl Clouds {
         self.providers.iter().flat_map(names).collect()
     }
 
-    /// The provider's own name of a model, where the provider can be asked: it is there, and so is its key.
+    /// The provider's own name of a model; `None` where the provider or its key is missing.
     pub fn served_as(&self, provider: &str, model: &str) -> Option<String> {
         let provider = self.providers.get(provider).filter(|provider| provider.key().is_ok())?;
         Some(provider.model(model).to_owned())
     }
 
-    /// Where a provider is.
+    /// A provider's address.
     pub fn address(&self, provider: &str) -> Option<String> {
         self.providers.get(provider).map(Provider::address)
     }

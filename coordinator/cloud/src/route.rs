@@ -1,6 +1,6 @@
-//! The way to a provider: straight, or through the proxy that `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY` name.
-//! What is https goes through a tunnel (`CONNECT`), so that a proxy sees where a request goes and nothing else; what is
-//! http is handed to the proxy. This machine itself is never reached through one.
+//! Connections to providers: direct, or through the proxy that `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`
+//! name. An https request goes through a tunnel (`CONNECT`), in which the proxy sees only the destination; an http
+//! request is handed to the proxy. A proxy is never used for this machine itself.
 
 use std::future::Future;
 use std::io;
@@ -21,24 +21,24 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tower::Service;
 
-/// A connection, with a tunnel where one is needed, stands within this or not at all.
+/// The longest time to connect, with a tunnel where one is needed.
 const CONNECT: Duration = Duration::from_secs(30);
-/// A connection on which nothing comes is asked after so long, and given up when nobody is there: thinking models are silent for
-/// minutes, and so are machines that were switched off.
+/// The idle time after which TCP keep-alive probes a connection, and closes it when the other end is gone. Thinking
+/// models are silent for minutes, and so are machines that were switched off.
 const PROBE: Duration = Duration::from_secs(60);
 const PROBE_AGAIN: Duration = Duration::from_secs(15);
-/// Where proxies are named; curl's names, and the order in which the first that is set counts.
+/// The variables that name proxies, as curl reads them; of each group, the first that is set counts.
 const VARIABLES: [[&str; 2]; 3] =
     [["HTTPS_PROXY", "https_proxy"], ["HTTP_PROXY", "http_proxy"], ["ALL_PROXY", "all_proxy"]];
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Which proxy leads where.
+/// The proxy for each address.
 #[derive(Clone, Debug)]
 pub(super) struct Proxies(Arc<Matcher>);
 
 impl Proxies {
-    /// What the environment says. A value that is no proxy's address is named and not used.
+    /// The proxies of the environment. A value that is no valid address is logged and not used.
     pub(super) fn of_environment() -> Self {
         for names in VARIABLES {
             let set = names.iter().find_map(|name| Some((name, std::env::var(name).ok()?)));
@@ -56,7 +56,7 @@ impl Proxies {
         if address.host().is_some_and(is_loopback) { None } else { self.0.intercept(address) }
     }
 
-    /// What a proxy wants to hear with each request that is handed to it; tunnels say it when they are made.
+    /// The proxy's credentials, sent with each request that is handed to it. A tunnel sends them once, when it is made.
     pub(super) fn authorization(&self, address: &Uri) -> Option<HeaderValue> {
         let plain = address.scheme_str() == Some("http");
         plain.then(|| self.to(address)).flatten().and_then(|proxy| proxy.basic_auth().cloned())
@@ -67,18 +67,18 @@ fn is_proxy(value: &str) -> bool {
     Matcher::builder().all(value.to_owned()).build().intercept(&Uri::from_static("https://provider.example")).is_some()
 }
 
-/// Connects to providers. TLS with the provider itself is put on top.
+/// Connects to providers. TLS with the provider itself is added on top.
 #[derive(Clone)]
 pub(super) struct Route {
     proxies: Proxies,
-    /// Knows no TLS.
+    /// Connects without TLS.
     straight: HttpConnector,
-    /// Speaks TLS with proxies whose own address is https.
+    /// Connects with TLS to proxies whose own address is https.
     to_proxy: HttpsConnector<HttpConnector>,
 }
 
 impl Route {
-    /// `tls` says whom to trust.
+    /// The connector; `tls` holds the trusted certificates.
     pub(crate) fn new(proxies: Proxies, tls: Arc<rustls::ClientConfig>) -> Self {
         let mut straight = HttpConnector::new();
         straight.enforce_http(false);
@@ -138,7 +138,7 @@ fn too_slow() -> io::Error {
 /// A connection to a provider, or to the proxy that takes requests for it.
 pub(super) struct Hop {
     stream: MaybeHttpsStream<TokioIo<TcpStream>>,
-    /// The proxy reads the requests: they name the whole address.
+    /// Whether a proxy reads the requests, which then state the whole address.
     to_proxy: bool,
 }
 

@@ -1,5 +1,6 @@
-//! What was asked of providers and what it cost: today, which limits of clients are held to, and since the process began,
-//! which the metrics show. A day is one of UTC. Today is kept in a small file, so that a restart forgives nobody.
+//! Counts of requests to providers and their cost. Today's counts enforce the limits of clients; those since the start
+//! feed the metrics. A day is one of UTC. A small file keeps today's counts, so that a restart does not reset the
+//! limits.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,23 +16,24 @@ use serde::{Deserialize, Serialize};
 
 /// The file's name.
 pub const FILE: &str = "spend.json";
-/// Seconds.
+/// The length of a day in seconds.
 pub(super) const DAY: u64 = 86_400;
-/// Models of a provider that are counted apart. Their names come from clients: more would let anybody grow the metrics.
+/// The most models of a provider with counts of their own. Clients choose the names, so an unlimited number would let
+/// them inflate the metrics.
 const MAX_MODELS: usize = 64;
-/// Clients that have a sum of their own. They name themselves: more would let anybody grow the file, and every answer that
-/// lists them. Those beyond share one sum, and each of them is held to it.
+/// The most clients with a sum of their own. Clients name themselves, so an unlimited number would let them inflate the
+/// file and every answer that lists them. Further clients share one sum, and each of them is limited by it.
 const MAX_CLIENTS: usize = 4_096;
-/// Where the others are counted, and names that no answer has come for.
+/// The name under which further models and clients are counted, and models that have never answered.
 pub(crate) const OTHER: &str = "other";
 
-/// What was asked, and what it cost.
+/// Counts of requests and their cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Tally {
-    /// Requests that were sent there.
+    /// Requests that were sent.
     pub requests: u64,
-    /// Those that got no answer.
+    /// Requests that got no answer.
     pub errors: u64,
     /// Tokens of prompts.
     pub input_tokens: u64,
@@ -41,23 +43,23 @@ pub struct Tally {
     pub spent_usd: f64,
 }
 
-/// By provider, then by the provider's own name of the model.
+/// Counts by provider, then by the provider's own name of the model.
 pub(crate) type Tallies = BTreeMap<String, BTreeMap<String, Tally>>;
 
 /// The ledger of one day.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Today {
-    /// Days since 1970.
+    /// The day, counted from 1970.
     pub day: u64,
     /// Dollars by client.
     pub spent: BTreeMap<String, f64>,
-    /// Dollars of all clients beyond the most that are counted apart.
+    /// Dollars of all clients without a sum of their own.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub others_spent: f64,
-    /// What was asked of each provider.
+    /// Counts of each provider.
     #[serde(default)]
     pub providers: Tallies,
-    /// The file of this day was damaged: nobody knows what had been spent.
+    /// Whether the file of this day was damaged, so that today's spending is unknown.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unknown: bool,
 }
@@ -73,7 +75,7 @@ impl Today {
         self.spent.len() < MAX_CLIENTS || self.spent.contains_key(client)
     }
 
-    /// What this client spent, or all those that it shares a sum with.
+    /// The dollars that this client spent, or the shared sum where it has none of its own.
     pub fn spent_by(&self, client: &str) -> f64 {
         let own = self.spent.get(client).copied().unwrap_or_default();
         if self.counts_apart(client) { own } else { self.others_spent }
@@ -87,8 +89,8 @@ impl Today {
         }
     }
 
-    /// Yesterday's counts for nothing. What began yesterday and ends today counts for today. A day that lies further back is a
-    /// clock that was put right.
+    /// Starts a new day. A request counts for the day on which it ends. A day far in the future comes from a wrong
+    /// clock, and is dropped.
     fn turn(&mut self, now: u64) {
         let day = now / DAY;
         if day != self.day && day.saturating_add(1) != self.day {
@@ -97,33 +99,33 @@ impl Today {
     }
 }
 
-/// What an answer used.
+/// The usage of one answer.
 pub(super) struct Used<'a> {
     pub(super) client: &'a ClientId,
     pub(super) provider: &'a str,
     pub(super) model: &'a str,
-    /// Of prompt and of answer.
+    /// Tokens of prompt and of answer.
     pub(super) tokens: (u64, u64),
-    /// `None` where no price is known.
+    /// The cost; `None` where no price is known.
     pub(super) dollars: Option<f64>,
 }
 
-/// Why nothing is reserved.
+/// Why no dollars are reserved.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Refused {
-    /// So much was spent.
+    /// The limit is spent; holds the dollars spent.
     Spent(f64),
-    /// So much was spent, and the rest may go to requests under way.
+    /// Running requests may spend the rest of the limit; holds the dollars spent.
     UnderWay(f64),
-    /// What was spent today is not known.
+    /// Today's spending is not known.
     Unknown,
 }
 
-/// The most that a request may cost, held for as long as it is under way.
+/// The most that a request may cost, reserved while it runs.
 #[derive(Debug)]
 pub(super) struct Reserved {
     kept: Arc<Kept>,
-    /// Whose sum it is held against; `None`: the one that is shared.
+    /// The client whose sum it counts against; `None` for the shared sum.
     client: Option<ClientId>,
     dollars: f64,
 }
@@ -133,7 +135,7 @@ impl Drop for Reserved {
         let mut books = self.kept.books();
         if let Some(reserved) = books.reserved.get_mut(&self.client) {
             *reserved -= self.dollars;
-            // What is left of sums of other sizes is no debt.
+            // A remainder this small comes from rounding.
             if *reserved < 1e-12 {
                 books.reserved.remove(&self.client);
             }
@@ -141,14 +143,14 @@ impl Drop for Reserved {
     }
 }
 
-/// What was asked and spent. Dropped, it has written all of it.
+/// The counts of all providers. Dropping the value writes them to the file.
 #[derive(Debug)]
 pub(super) struct Spend {
     kept: Arc<Kept>,
     file: KeptFile,
 }
 
-/// What is counted, and where it is kept.
+/// The counts, and the state of their file.
 #[derive(Debug)]
 struct Kept {
     path: PathBuf,
@@ -158,15 +160,15 @@ struct Kept {
 #[derive(Clone, Debug, Default)]
 struct Books {
     today: Today,
-    /// Dollars that requests under way may cost at most, by client; `None` has those of the shared sum.
+    /// The most that running requests may cost in dollars, by client; `None` has those of the shared sum.
     reserved: BTreeMap<Option<ClientId>, f64>,
     ever: Tallies,
-    /// The file could not be read yet, so its content is not counted here.
+    /// Whether the file could not be read yet, so that its counts are missing here.
     unread: bool,
 }
 
 impl Books {
-    /// Counts what was found in the file beside what was counted since, if it is of the same day.
+    /// Adds the counts of the file to those since the start, if they are of the same day.
     fn add(&mut self, found: Today) {
         let counted = std::mem::replace(&mut self.today, found);
         for (client, dollars) in std::mem::take(&mut self.today.spent) {
@@ -193,7 +195,8 @@ impl Books {
         }
     }
 
-    /// Does the same to both counts of a model. One that was never answered for has none of its own: `answered` makes it.
+    /// Applies a change to both counts of a model. A model that never answered has no count of its own: `answered`
+    /// creates it.
     fn count(&mut self, now: u64, (provider, model): (&str, &str), answered: bool, change: impl Fn(&mut Tally)) {
         self.today.turn(now);
         for tallies in [&mut self.today.providers, &mut self.ever] {
@@ -205,15 +208,15 @@ impl Books {
 }
 
 impl Spend {
-    /// What the file in the state folder says; nothing when there is none.
+    /// Reads the file in the state folder; the counts are zero where there is none.
     pub(super) fn open(state: &StateFolder) -> Self {
         let books = Mutex::new(Books { unread: true, ..Books::default() });
         let kept = Arc::new(Kept { path: state.file(FILE), books });
         let read = kept.read_file();
         let own = Arc::clone(&kept);
         let file = state.keep(FILE, "what was spent cannot be written and is counted in memory", move || own.content());
-        // It is read before it is written: what could not be read now is asked for again. A restart has to know that it does
-        // not know what was spent.
+        // The file is read before it is written: if it cannot be read now, reading is repeated later. If its content is
+        // lost, a restart must know that too.
         if read.is_err() || kept.books().today.unknown {
             file.changed();
         }
@@ -223,9 +226,9 @@ impl Spend {
         Self { kept, file }
     }
 
-    /// Reserves the most that a request may cost, if the client has spent less than its limit and so have its requests that
-    /// are under way: check and reservation are one step, so that no number of requests at once goes over the limit by more
-    /// than the last of them costs.
+    /// Reserves the most that a request may cost, if the client is below its limit. The sum counts both spent dollars
+    /// and those reserved by running requests. Check and reservation are one step: requests at once exceed the limit by
+    /// the cost of the last one at most.
     pub(super) fn reserve(&self, client: &ClientId, limit: f64, most: f64, now: u64) -> Result<Reserved, Refused> {
         let mut books = self.kept.books();
         books.today.turn(now);
@@ -246,7 +249,7 @@ impl Spend {
         Ok(Reserved { kept: Arc::clone(&self.kept), client, dollars: most })
     }
 
-    /// What this client spent today.
+    /// The dollars that this client spent today.
     #[cfg(test)]
     pub(super) fn of(&self, client: &ClientId, now: u64) -> f64 {
         let mut books = self.kept.books();
@@ -269,7 +272,7 @@ impl Spend {
         });
     }
 
-    /// Counts what an answer used.
+    /// Counts the usage of an answer.
     pub(super) fn used(&self, used: &Used<'_>, now: u64) {
         let (input, output) = used.tokens;
         self.change(|books| {
@@ -278,7 +281,7 @@ impl Spend {
                 tally.output_tokens = tally.output_tokens.saturating_add(output);
                 tally.spent_usd += used.dollars.unwrap_or(0.0);
             });
-            // What costs nothing takes nobody's place.
+            // A client that spent nothing needs no sum of its own.
             if let Some(dollars) = used.dollars.filter(|dollars| *dollars > 0.0) {
                 books.today.spend(used.client.to_string(), dollars);
             }
@@ -292,7 +295,7 @@ impl Spend {
         books.today.clone()
     }
 
-    /// What was asked since the process began.
+    /// Counts since the process began.
     pub(super) fn ever(&self) -> Tallies {
         self.kept.books().ever.clone()
     }
@@ -308,14 +311,14 @@ impl Kept {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the file should say. Until it was read once that is not known: its content would be lost.
+    /// The text of the file. Fails until the file was read once, because its content would be lost.
     fn content(&self) -> Result<Vec<u8>, String> {
         self.read_file()?;
         let today = self.books().today.clone();
         serde_json::to_vec(&today).map_err(|error| error.to_string())
     }
 
-    /// Counts what the file says too, unless that is done.
+    /// Adds the counts of the file, unless that is done.
     fn read_file(&self) -> Result<(), String> {
         if !self.books().unread {
             return Ok(());
@@ -329,7 +332,7 @@ impl Kept {
     }
 }
 
-/// The content of the file. A damaged one is moved aside: what was spent on that day is then not known.
+/// The content of the file. A damaged file is moved aside: the spending of that day is then unknown.
 fn read(file: &Path) -> io::Result<Today> {
     let mut text = Vec::new();
     match open_state_file(file, StateFileUse::Read) {
@@ -381,7 +384,7 @@ mod tests {
         let (late, early) = (ClientId::from("late"), ClientId::from("early"));
         let midnight = 20_000 * DAY;
         spend.used(&use_of(&early, Some(5.0)), midnight + 1);
-        // Its answer took until now; the request came yesterday.
+        // The request came yesterday; its answer took until now.
         spend.used(&use_of(&late, Some(2.0)), midnight - 1);
         assert_eq!((spend.of(&early, midnight + 2), spend.of(&late, midnight + 2)), (5.0, 2.0));
         // A clock that was a year ahead does not keep its day for a year.
@@ -436,7 +439,7 @@ mod tests {
         let spend = Spend::open(&state);
         let (limit, now) = (1.0, 20_000 * DAY);
         let named = |n: usize| ClientId::from(format!("invented-{n}"));
-        // Answers that cost nothing take no place.
+        // Answers without a cost create no sums.
         for n in 0..2 * MAX_CLIENTS {
             spend.used(&use_of(&named(n + 50_000), Some(0.0)), now);
         }
@@ -508,7 +511,7 @@ mod tests {
         let state = StateFolder::new(&folder.path().join("state"));
         let (client, now) = (ClientId::from("a"), 20_000 * DAY);
         let spend = Spend::open(&state);
-        // Nothing can be made below a file.
+        // Creating a file below a file fails.
         fs::write(folder.path().join("state"), "").unwrap();
         spend.used(&use_of(&client, Some(1.0)), now);
         let until = |done: &dyn Fn() -> bool| {

@@ -1,4 +1,4 @@
-//! HTTPS to providers: connections kept open, roots of the system, nothing followed and nothing repeated.
+//! HTTPS to providers: connections kept open, the system's root certificates, no redirects and no repetitions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,67 +20,67 @@ use tokio::time::timeout;
 
 use super::route::{Proxies, Route};
 
-/// A provider that does not begin to answer within this has failed: thinking models take minutes.
+/// The longest wait for the beginning of an answer: thinking models take minutes.
 const FIRST_BYTE: Duration = Duration::from_secs(600);
-/// A connection nobody uses is closed after this.
+/// The time after which an idle connection is closed.
 const IDLE: Duration = Duration::from_secs(90);
-/// An error answer is short, and comes with its head.
+/// The most bytes of an error answer that are read.
 const MAX_ERROR: usize = 64 * 1024;
 const ERROR_LIMIT: Duration = Duration::from_secs(10);
 
-/// Made ready when it is needed first: who asks no provider needs no certificates.
+/// The HTTP client, made on first use: a coordinator without providers needs no certificates.
 pub(crate) struct Transport {
     proxies: Proxies,
     trusting: OnceCell<HttpClient>,
-    /// For plain http, where nobody's certificates can be read.
+    /// A client for plain http, where certificates cannot be read.
     plain: OnceCell<HttpClient>,
 }
 
 type HttpClient = Client<HttpsConnector<Route>, Full<Bytes>>;
 
-/// The head of an answer, and where the rest comes from.
+/// The head of an answer, and the source of the rest.
 pub(super) struct Answered {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Incoming,
 }
 
-/// A request did not get there, or no answer came back.
+/// Why a request got no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TransportError {
-    /// No roots that could be trusted.
+    /// There are no trusted root certificates.
     #[error("the system's certificates cannot be read, so nobody can be trusted; SSL_CERT_FILE names others")]
     Roots(#[source] std::io::Error),
-    /// The request cannot be put into HTTP.
+    /// The request cannot be written as HTTP.
     #[error("the request cannot be sent")]
     Request(#[source] http::Error),
-    /// A key with characters that no header holds.
+    /// The key has characters that no header may hold.
     #[error("the provider's key holds characters that cannot be sent")]
     Key,
-    /// Others on the network could read it.
+    /// The key would be sent unencrypted over the network.
     #[error("its key would cross the network readable; use https")]
     KeyInTheOpen,
-    /// No connection, or it broke.
+    /// The connection failed or broke.
     #[error("no answer came")]
     Send(#[source] hyper_util::client::legacy::Error),
-    /// Nothing for long.
+    /// No answer began within this time.
     #[error("no answer began within {0:?}")]
     Slow(Duration),
 }
 
 impl Transport {
-    /// With the proxies of the environment.
+    /// A transport with the proxies of the environment.
     pub(crate) fn new() -> Self {
-        // A second one is refused, and the first does the same.
+        // Installing a second provider fails, and the first is the same.
         let _ = rustls::crypto::ring::default_provider().install_default();
         Self { proxies: Proxies::of_environment(), trusting: OnceCell::new(), plain: OnceCell::new() }
     }
 
-    /// The client for an address. Certificates that cannot be read are looked for again the next time.
+    /// The client for an address. Certificates that cannot be read are looked for again at the next request.
     async fn client(&self, address: &Uri) -> Result<&HttpClient, TransportError> {
         let trusting = self.trusting.get_or_try_init(|| async {
             let read = || ClientConfig::builder().with_native_roots();
-            // It reads hundreds of files.
+            // Reading the certificates opens hundreds of files.
             let tls = spawn_blocking(read).await.unwrap_or_else(|_| Err(std::io::Error::other("the reader ended")));
             Ok(self.speaking(tls.map_err(TransportError::Roots)?.with_no_client_auth()))
         });
@@ -99,7 +99,7 @@ impl Transport {
         Client::builder(TokioExecutor::new())
             .pool_idle_timeout(IDLE)
             .pool_timer(TokioTimer::new())
-            // What a provider has read may have cost something already.
+            // A request that the provider has read may have been charged already.
             .retry_canceled_requests(false)
             .build(connector)
     }
@@ -147,7 +147,7 @@ impl Transport {
     }
 }
 
-/// All of a short answer; nothing where it does not come to its end.
+/// The whole of a short answer; empty where it breaks off.
 pub(super) async fn collect(body: Incoming) -> Bytes {
     let collected = timeout(ERROR_LIMIT, Limited::new(body, MAX_ERROR).collect()).await;
     collected.ok().and_then(Result::ok).map(http_body_util::Collected::to_bytes).unwrap_or_default()

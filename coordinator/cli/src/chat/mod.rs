@@ -21,7 +21,7 @@ use super::private::Private;
 /// The exit code after Ctrl-C, as shells have it.
 const STOPPED: u8 = 130;
 
-/// What `run` takes.
+/// Arguments of `run`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = "Without a question it reads one from a pipe, or starts a conversation in a terminal.")]
 pub(super) struct RunArgs {
@@ -30,7 +30,7 @@ pub(super) struct RunArgs {
     model: String,
     /// The question.
     prompt: Vec<String>,
-    /// What the model is told before everything else.
+    /// Instructions to the model before the conversation.
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
     /// The longest answer, in tokens.
@@ -47,7 +47,8 @@ pub(super) struct RunArgs {
     keep_alive: Option<String>,
 }
 
-/// Asks once, or starts a conversation. Files are served by the coordinator at `client`; where none is, by one of our own.
+/// Asks once, or starts a conversation. A file is served by the coordinator at `client`, or by one of our own where
+/// none runs.
 pub(super) fn run(client: &Client, args: RunArgs, runtime: &Runtime) -> Result<ExitCode, CliError> {
     let mut interrupt = {
         let _entered = runtime.enter();
@@ -75,7 +76,7 @@ pub(super) fn run(client: &Client, args: RunArgs, runtime: &Runtime) -> Result<E
     }
 }
 
-/// The question on the command line or in the pipe; `None` where a person sits at a terminal.
+/// The question on the command line or in the pipe; `None` at a terminal.
 fn question(args: &RunArgs) -> Result<Option<String>, CliError> {
     if args.prompt.is_empty() && io::stdin().is_terminal() {
         return Ok(None);
@@ -105,7 +106,7 @@ fn talk(
 }
 
 fn converse(asker: &Asker<'_>, runtime: &Runtime, interrupt: &mut Signal) -> Result<ExitCode, CliError> {
-    // A wrong name is told before the first question is typed.
+    // A wrong name is reported before the first question is typed.
     runtime.block_on(asker.client.get(&format!("/v1/models/{}", in_path(&asker.args.model))))?;
     let mut out = terminal::out();
     let hint = "Ctrl-C stops an answer, /clear starts anew, Ctrl-D or /bye leaves.";
@@ -157,9 +158,9 @@ fn message(role: &str, text: &str) -> Value {
 /// How an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
-    /// Whole.
+    /// The answer is complete.
     ByItself,
-    /// By Ctrl-C.
+    /// Ctrl-C stopped the answer.
     Stopped,
 }
 
@@ -169,7 +170,7 @@ struct Asker<'a> {
 }
 
 impl Asker<'_> {
-    /// What every conversation begins with.
+    /// The first messages of every conversation.
     fn beginning(&self) -> Vec<Value> {
         self.args.system.iter().map(|text| message("system", text)).collect()
     }
@@ -191,7 +192,7 @@ impl Asker<'_> {
         body
     }
 
-    /// Writes the answer as it comes; gives its text, whole or up to `stop`.
+    /// Prints the answer as it arrives; returns its text, whole or up to `stop`.
     async fn ask<T>(
         &self,
         messages: &[Value],
@@ -244,7 +245,7 @@ fn end_line(text: &str, out: &mut impl Write) -> Result<(), CliError> {
     if text.is_empty() || text.ends_with('\n') { Ok(()) } else { writeln!(out).map_err(CliError::Output) }
 }
 
-/// What the coordinator says while there is no answer yet: one dim line on standard error, replaced by the next.
+/// A notice of the coordinator while there is no answer yet: one dim line on standard error, replaced by the next.
 struct Notice {
     terminal: bool,
     shown: bool,
@@ -256,10 +257,10 @@ impl Notice {
     }
 
     fn show(&mut self, words: &str) {
-        // Losing a notice is no reason to lose the answer.
+        // A lost notice is no reason to lose the answer.
         let mut err = terminal::err();
         let _ = if self.terminal {
-            // On a line of its own, whatever is in the words.
+            // The notice stays on a line of its own, whatever characters it has.
             let words = model_boss_protocol::printable(words);
             [Code::ClearLine, Code::Dim]
                 .into_iter()

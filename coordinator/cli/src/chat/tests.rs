@@ -35,7 +35,7 @@ async fn asked(answer: Answer, words: &[&str]) -> (FakeCoordinator, Result<(Stri
 #[tokio::test]
 async fn an_answer_is_written_as_it_comes_and_ends_its_line() {
     let pieces = [": loading guide 43%\n\n".to_owned(), piece("Good"), piece(" day"), "data: [DONE]\n\n".to_owned()];
-    // Frames of the network are not lines of the stream.
+    // The pieces of the network do not end where lines of the stream end.
     let whole = pieces.concat();
     let (first, second) = whole.split_at(whole.len() / 2);
     let words = ["guide", "--system", "Be short.", "--max-tokens", "9", "--temperature", "0", "--keep-alive", "-1"];
@@ -78,7 +78,7 @@ async fn somebody_else_on_the_port_is_told_apart() {
     assert!(error.contains("502") && error.contains("something else"), "{error}");
 }
 
-/// Tells when something was written.
+/// A writer that notifies a test of each write.
 struct Watched<'a>(&'a Notify, Vec<u8>);
 
 impl Write for Watched<'_> {

@@ -1,5 +1,5 @@
-//! `model-boss tasks check`: what a coordinator would say of a file of tasks, beside the settings and the manifests that it
-//! would have.
+//! `model-boss tasks check`: the faults that a coordinator would report for a file of tasks, with the settings and the
+//! manifests that it would have.
 
 use std::path::{Path, PathBuf};
 
@@ -15,14 +15,14 @@ use super::super::error::CliError;
 use super::super::flags::environment;
 use super::super::tables::pretty;
 
-/// What `tasks check` takes.
+/// Arguments of `tasks check`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CheckArgs {
     /// The file.
     #[arg(default_value = DEFAULT_TASKS)]
     file: PathBuf,
-    /// The file of settings, which declares providers and says where manifests are [default: model-boss.toml beside FILE, if
-    /// it is there].
+    /// The file of settings, which declares providers and says where manifests are [default: model-boss.toml beside
+    /// FILE, if it is there].
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// The folder of manifests [default: as the settings say].
@@ -38,7 +38,7 @@ pub(crate) struct CheckArgs {
     read: ReadArgs,
 }
 
-/// What it found.
+/// The result of a check.
 pub(crate) struct Checked {
     pub(crate) text: String,
     pub(crate) is_good: bool,
@@ -62,7 +62,7 @@ pub(crate) fn check(args: &CheckArgs) -> Result<Checked, CliError> {
     })
 }
 
-/// The settings a coordinator would have beside this file, and its folder of manifests.
+/// The settings that a coordinator would have beside this file, and its folder of manifests.
 fn settings(args: &CheckArgs) -> Result<(Config, PathBuf), CliError> {
     let beside = args.file.parent().unwrap_or(Path::new(""));
     let file = args.config.clone().or_else(|| Some(beside.join(DEFAULT_FILE)).filter(|file| file.is_file()));
@@ -70,14 +70,14 @@ fn settings(args: &CheckArgs) -> Result<(Config, PathBuf), CliError> {
     let loaded = Sources { flags: Vec::new(), environment: environment(), file }.load()?;
     let manifests = match &args.manifests {
         Some(folder) => folder.clone(),
-        // What the settings say begins where they stand.
+        // Relative paths in the settings start in the folder of their file.
         None if is_named || loaded.origins().contains_key("manifests") => loaded.config.manifests.clone(),
         None => beside.join(&loaded.config.manifests),
     };
     Ok((loaded.config, manifests))
 }
 
-/// Something that a coordinator would not refuse, and that is hardly meant.
+/// A fault that a coordinator would accept, but that is hardly intended.
 struct Warning {
     field: String,
     model: Option<String>,

@@ -1,4 +1,4 @@
-//! `model-boss tasks`: what names stand for, and whether a file of them makes sense.
+//! `model-boss tasks`: lists and explains tasks, and checks their file.
 
 pub(crate) mod check;
 
@@ -12,14 +12,14 @@ use super::error::CliError;
 use super::tables::{items, pretty, table, text};
 use super::views;
 
-/// What can be done with tasks.
+/// The subcommands of `tasks`.
 #[derive(Debug, Subcommand)]
 pub(super) enum TasksCommand {
-    /// The tasks of the running coordinator, and what is wrong with their file.
+    /// List the tasks of the running coordinator, and the faults of their file.
     List(ReadArgs),
-    /// Says everything that is wrong with a file of tasks, before a coordinator reads it.
+    /// Report every fault of a file of tasks, before a coordinator reads it.
     Check(check::CheckArgs),
-    /// What a task means now: every rung, how it stands, and which one a request would get.
+    /// Explain a task: the state of every rung, and which one a request would get now.
     Explain {
         /// Its name.
         name: String,
@@ -37,7 +37,7 @@ pub(super) enum TasksCommand {
     },
 }
 
-/// What there are schemas of.
+/// The files that have schemas.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum SchemaOf {
     /// `tasks.yaml`.
@@ -88,7 +88,7 @@ pub(super) async fn explain(
     if let Some(priority) = priority.map(views::number_or_word).or_else(|| Some(task["priority"].clone())) {
         question["priority"] = priority;
     }
-    // Where nothing can serve it, why not is what is wanted.
+    // Where no rung can serve the request, the answer is the reason.
     let plan = match client.post("/api/v1/plan", &question).await {
         Ok(plan) => plan,
         Err(model_boss_client::ClientError::Api(body)) => json!({ "error": body.error.message }),

@@ -1,4 +1,4 @@
-//! Documents show commands, settings, manifests and tasks: each of them is one that this program understands.
+//! The commands, settings, manifests and tasks in documents are valid for this program.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,8 @@ use model_boss_tasks::{Providers, TasksFile};
 
 use crate::Cli;
 
-/// The documents for users, by their paths. The changelog and the decisions tell of earlier versions too.
+/// The documents for users, with their paths. The changelog and the decisions are left out, because they describe
+/// earlier versions too.
 fn documents() -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
     let pages = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
@@ -56,7 +57,7 @@ fn every_command_in_the_documents_is_one() {
         for words in command_lines(&text).into_iter().filter_map(words) {
             seen += 1;
             let line = std::iter::once("model-boss".to_owned()).chain(words.iter().cloned());
-            // A sentence may name a command without what it is given.
+            // A sentence may name a command without its arguments.
             let left_out = [ErrorKind::MissingRequiredArgument, ErrorKind::MissingSubcommand, ErrorKind::DisplayHelp];
             let more = ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
             if let Err(error) = Cli::try_parse_from(line)
@@ -102,7 +103,7 @@ fn every_file_in_the_documents_is_read() {
     assert!(seen.iter().all(|count| *count > 0), "tasks, machines, manifests, settings: {seen:?}");
 }
 
-/// What is wrong with tasks, or with clients that need the tasks of another example.
+/// The fault of an example of tasks; clients may need the tasks of another example.
 fn tasks_fault(block: &str) -> Option<String> {
     let mut text = block.to_owned();
     if !text.lines().any(|line| line.starts_with("tasks:")) {

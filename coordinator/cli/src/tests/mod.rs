@@ -59,7 +59,7 @@ fn flags_arrive_as_they_were_written() {
 fn the_flag_of_a_list_may_be_given_several_times() {
     let flags = |words: &[&str]| {
         let Command::Serve(flags) = parse(&[&["serve"], words].concat()).unwrap().command else { panic!("not serve") };
-        // A variable of whoever runs the tests is no part of them.
+        // Variables in the environment of the test run must not count.
         Sources { environment: Vec::new(), ..flags.sources() }.load().unwrap().config
     };
     let config = flags(&["--host", "127.0.0.1", "--host", "[::1]", "--allowed-hosts", "a", "--allowed-hosts", "b,c"]);
@@ -166,7 +166,7 @@ async fn show_takes_any_name_and_skips_what_is_empty() {
     }
 }
 
-/// The arguments of one command.
+/// The arguments of one command, parsed from words.
 fn args<T>(words: &[&str], pick: impl Fn(Command) -> Option<T>) -> T {
     pick(parse(words).unwrap().command).unwrap()
 }
