@@ -1,8 +1,8 @@
 //! Time per event with a long queue: 1,000 models, four GPUs with room for ten each, 100,000 requests waiting.
 //!
-//! `cargo bench -p model-boss-core --bench queue`; prints nanoseconds by kind of event. The same events are decided in each of
-//! seven rounds. What an event took in the fastest of them is its own work; what it took beyond that in the others is the
-//! machine's, such as other processes on the same CPU. Both are printed.
+//! `cargo bench -p model-boss-core --bench queue` prints nanoseconds by kind of event. Each of seven rounds handles
+//! the same events. An event's time in its fastest round is its own work. The additional time in other rounds is due
+//! to the machine, such as other processes on the same CPU. Both are printed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use model_boss_protocol::{ByteCount, Category, DeviceId, Priority, RequestId};
 const MODELS: u64 = 1_000;
 const QUEUED: u64 = 100_000;
 const EVENTS: u64 = 400_000;
-/// Unless `-- --rounds N` says otherwise.
+/// The number of rounds, unless `-- --rounds N` sets another.
 const ROUNDS: usize = 7;
 
 fn main() {
@@ -38,7 +38,7 @@ fn main() {
     table("in every round", all);
 }
 
-/// Decides all events once.
+/// Handles all events once.
 fn round() -> Bench {
     let settings = Settings { max_queued_per_model: usize::MAX, max_queued: usize::MAX, ..Settings::default() };
     let mut bench = Bench {
@@ -143,7 +143,7 @@ fn model(number: u64) -> ModelDescription {
 struct Bench {
     core: Scheduler,
     now: Moment,
-    /// What workers and ledger will report, by the moment it happens.
+    /// Future reports of workers and ledger, by the moment they happen.
     news: BTreeMap<(Moment, u64), (&'static str, Event)>,
     running: VecDeque<RequestId>,
     times: Vec<(&'static str, u64)>,

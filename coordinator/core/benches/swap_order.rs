@@ -1,5 +1,6 @@
-//! What the order of requests is worth when models take turns in memory: the scheduler against first come, first served
-//! with least-recently-used eviction, on one device, in simulated time. Counts are exact and the same on every machine.
+//! The effect of the order of requests when models take turns in memory. The scheduler is compared with first come,
+//! first served and least-recently-used eviction, on one device, in simulated time. Counts are exact and the same on
+//! every machine.
 //!
 //! `cargo bench -p model-boss-core --bench swap_order`
 
@@ -14,18 +15,18 @@ use model_boss_protocol::{ByteCount, Category, DeviceId, Priority, RequestId};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A machine and what is asked of it.
+/// A machine and its load.
 struct Scenario {
     name: &'static str,
     models: usize,
-    /// Models that fit at once.
+    /// The number of models that fit at once.
     room: usize,
     load: Duration,
     answer: Duration,
-    /// Requests one model works on at once.
+    /// The number of concurrent requests of one model.
     at_once: usize,
-    /// Requests that wait for all models together at any time: the load is saturating, and its size is what a user with
-    /// so many open conversations causes.
+    /// The number of open requests for all models together at any time. The load is saturating; users with so many
+    /// open conversations cause one of this size.
     open: usize,
 }
 
@@ -59,7 +60,7 @@ const SCENARIOS: [Scenario; 3] = [
     },
 ];
 
-/// What came of an hour.
+/// The results of a simulated hour.
 struct Result {
     answers: usize,
     loads: usize,
@@ -85,8 +86,8 @@ fn main() {
                 ours.answers as f64 / result.answers as f64,
             );
         }
-        // As long as a hold, the longest answer, the way out and a load, once for each other model that has to have its
-        // turn in the place that is shared.
+        // The time of a turn: a hold, the longest answer, the stop and a load. It counts once for each other model
+        // that shares the place.
         let turn = scenario.load.saturating_mul(2).max(Duration::from_secs(10));
         let turn = turn.saturating_add(scenario.answer).saturating_add(scenario.load);
         let bound = turn * u32::try_from(scenario.models).unwrap_or(u32::MAX);
@@ -95,7 +96,7 @@ fn main() {
     }
 }
 
-/// A seeded source of numbers (xorshift).
+/// A seeded random number generator (xorshift).
 struct Dice(u64);
 
 impl Dice {
@@ -107,14 +108,14 @@ impl Dice {
     }
 }
 
-/// Whether a request may pass one that came before and waits for a load.
+/// Whether a request may overtake an earlier one that waits for a load.
 #[derive(Clone, Copy, PartialEq)]
 enum Passing {
     Never,
     WhenResident,
 }
 
-/// First come, first served; the model used longest ago leaves. What a simple router does.
+/// First come, first served; the model used longest ago is evicted. This is the policy of a simple router.
 fn fifo_lru(scenario: &Scenario, passing: Passing) -> Result {
     #[derive(Clone, Copy)]
     struct Slot {
@@ -146,7 +147,7 @@ fn fifo_lru(scenario: &Scenario, passing: Passing) -> Result {
                     continue;
                 }
             } else if !load_waits {
-                // Loads happen one after another on a device, here as there.
+                // Loads happen one after another on a device, as in the scheduler.
                 let loading = slots.iter().any(|slot| slot.ready > now);
                 if !loading && slots.len() >= scenario.room {
                     let idle = |slot: &&Slot| !running.iter().any(|(_, of)| *of == slot.model);
@@ -172,13 +173,13 @@ fn fifo_lru(scenario: &Scenario, passing: Passing) -> Result {
         running.retain(|(end, _)| *end > now);
         result.answers += before - running.len();
     }
-    // Those who still wait count with what they waited so far.
+    // Requests that still wait count with their waits so far.
     let oldest = queue.iter().map(|(_, arrived)| now.saturating_sub(*arrived)).max().unwrap_or_default();
     result.longest_wait = result.longest_wait.max(oldest);
     result
 }
 
-/// The same hour with the scheduler.
+/// The same simulated hour with the scheduler.
 fn scheduler(scenario: &Scenario) -> Result {
     let settings = Settings { max_queued_per_model: usize::MAX, max_queued: usize::MAX, ..Settings::default() };
     let mut shell = Shell {
@@ -247,7 +248,7 @@ fn model(number: usize, at_once: usize) -> ModelDescription {
     }
 }
 
-/// Does what the scheduler wants, in simulated time, and counts.
+/// Carries out the scheduler's effects in simulated time, and counts.
 struct Shell {
     core: Scheduler,
     now: Moment,
@@ -260,7 +261,7 @@ struct Shell {
 }
 
 impl Shell {
-    /// Goes on to the next thing that happens; false when nothing does.
+    /// Advances to the next event; false when there is none.
     fn step(&mut self) -> bool {
         let news = self.news.keys().next().map(|(at, _)| *at);
         let Some(at) = [news, self.core.next_wake()].into_iter().flatten().min() else { return false };

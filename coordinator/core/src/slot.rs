@@ -55,8 +55,8 @@ pub(crate) enum SlotOrder {
     ReleaseLease,
 }
 
-/// The transition table: the next state after `event` in `state`, and the shell's task. `None` means that the event
-/// has no transition in this state and changes nothing. Such events are late reports, or orders that do not apply.
+/// The transition table: the next state after `event` in `state`, and the shell's task. An event without a transition
+/// in this state yields `None` and changes nothing. Such events are late reports, or orders that do not apply.
 pub(crate) const fn transition(state: SlotState, event: SlotEvent) -> Option<(SlotState, SlotOrder)> {
     use LoadPhase as L;
     use ReadyPhase as R;

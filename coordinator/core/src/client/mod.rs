@@ -1,9 +1,9 @@
-//! Who asks: what each client got, how much of it counts in the order, and what its rules let it do now (RC-4, RC-9,
-//! RC-24). Knows no models beyond their numbers, no slots and no order.
+//! The accounts of clients: the service of each, its part that counts in the order of the queue, and the limits that
+//! apply now (RC-4, RC-9, RC-24). Models, slots and the order itself are kept in other modules.
 //!
-//! Service is counted like start-time fair queueing counts it (Goyal, Vin, Cheng 1996): a client that comes back after a
-//! rest begins where the least-served active client stands. So nobody saves up a right to push others aside by having
-//! been away, and nobody is held back for what it got while nobody else wanted anything.
+//! Service is counted as in start-time fair queueing (Goyal, Vin, Cheng 1996). A client that returns after a pause
+//! starts at the level of the least-served active client. So a pause does not save up a right to displace others.
+//! Service that no other client wanted at the time does not count against a client later.
 
 mod standing;
 
@@ -17,57 +17,60 @@ use crate::{Moment, Outcome, Principal};
 
 pub(crate) use self::standing::{ClientIndex, ClientStanding};
 
-/// Clients remembered; beyond it the one that was away longest is forgotten. Names come from strangers.
+/// The number of clients remembered, bounded because clients choose their names. Beyond it the one inactive for
+/// longest is forgotten.
 const REMEMBERED: usize = 4_096;
 
-/// Last requests remembered for each client.
+/// The number of recent requests remembered for each client.
 const RECENT: usize = 8;
 
-/// Models counted for each client; beyond it the one that was asked for least goes.
+/// The number of models counted for each client; beyond it the one with the fewest requests is dropped.
 const MODELS: usize = 64;
 
 /// The span over which a client's rate is averaged.
 const RATE_SPAN: Duration = Duration::from_secs(60);
 
-/// One second of a device counts as so much service when nobody counted tokens: about what a small GPU decodes.
+/// The service counted for a second of a device when tokens were not counted: about the tokens that a small GPU
+/// decodes.
 const SERVICE_PER_SECOND: u64 = 100;
 
-/// All clients that were seen lately.
+/// All clients seen lately.
 #[derive(Debug)]
 pub(crate) struct Clients {
     rules: ClientRules,
     service_step: u64,
     all: Vec<Client>,
-    /// Looked up by name only, never iterated where order shows.
+    /// Indices by name, never iterated where the order would be visible.
     ids: HashMap<Principal, ClientIndex>,
-    /// Those with requests that wait or run, by what they got.
+    /// Clients with waiting or running requests, by their service.
     active: BTreeSet<(u64, ClientIndex)>,
-    /// The others, by when they were seen last.
+    /// The other clients, by the moment of their last request.
     resting: BTreeSet<(Moment, ClientIndex)>,
-    /// What the least-served active client got, or had when the last one left. Never falls.
+    /// The service of the least-served active client, or that of the last active one when it became inactive. Never
+    /// falls.
     floor: u64,
 }
 
-/// One client.
+/// The account of one client.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) principal: Principal,
     pub(crate) rule: ClientRule,
-    /// What it got, on the scale of the order.
+    /// The service that it got, on the scale of the order.
     pub(crate) service: u64,
     pub(crate) waiting: u32,
     pub(crate) running: u32,
     pub(crate) seen: Moment,
     last_end: Option<Moment>,
-    /// Requests of the last minute, fading.
+    /// The number of requests of the last minute, decaying with time.
     rate: f64,
     rated_at: Moment,
-    /// Starts that its rate limit still allows; refills with time.
+    /// The number of requests that its rate limit still allows; refills with time.
     allowance: f64,
     pub(crate) requests: u64,
     pub(crate) refused: u64,
     pub(crate) tokens: u64,
-    /// Requests by model.
+    /// The number of requests by model.
     pub(crate) models: BTreeMap<ModelId, u64>,
     pub(crate) recent: VecDeque<RecentRequest>,
 }
@@ -83,21 +86,21 @@ pub(crate) struct RecentRequest {
     pub(crate) outcome: Outcome,
 }
 
-/// Why a client may start nothing now.
+/// The limit for which a client may start no request now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeldBack {
-    /// As many as it may have run.
+    /// It has as many running requests as it may have.
     Concurrency { running: u32, limit: u32 },
     /// The pause after its last request is not over.
     Cooldown { until: Moment },
 }
 
-/// Why a client's request may not even wait.
+/// The limit for which a client's request is refused at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OverLimit {
-    /// It sent too many within a minute.
+    /// It sent too many requests within a minute.
     Rate { per_minute: u32, retry_after: Duration },
-    /// Too many of its requests wait.
+    /// Too many of its requests are waiting.
     Queued { limit: u32 },
 }
 
@@ -114,7 +117,7 @@ impl Clients {
         }
     }
 
-    /// Other rules from now on.
+    /// Replaces the rules.
     pub(crate) fn reconfigure(&mut self, rules: ClientRules, service_step: u64) {
         self.rules = rules;
         self.service_step = service_step.max(1);
@@ -123,7 +126,7 @@ impl Clients {
         }
     }
 
-    /// The account of this principal, made when it is new.
+    /// The account of this principal, created if it is new.
     pub(crate) fn named(&mut self, principal: &Principal, now: Moment) -> ClientIndex {
         if let Some(&index) = self.ids.get(principal) {
             return index;
@@ -146,7 +149,7 @@ impl Clients {
         index
     }
 
-    /// Takes a request in if its client's limits let it wait (RC-9).
+    /// Accepts a request if its client's limits let it wait (RC-9).
     pub(crate) fn admit(&mut self, index: ClientIndex, now: Moment) -> Result<(), OverLimit> {
         let client = &mut self.all[index.get()];
         client.note_arrival(now);
@@ -168,25 +171,25 @@ impl Clients {
         Ok(())
     }
 
-    /// A request of it waits.
+    /// Counts a request of the client that begins to wait.
     pub(crate) fn waits(&mut self, index: ClientIndex, now: Moment) {
         self.change(index, now, |client| client.waiting += 1);
     }
 
-    /// A request of it does not wait any more.
+    /// Counts a request of the client that waits no longer.
     pub(crate) fn left(&mut self, index: ClientIndex, now: Moment) {
         self.change(index, now, |client| client.waiting = client.waiting.saturating_sub(1));
     }
 
-    /// A request of it is dispatched.
+    /// Counts a dispatched request of the client.
     pub(crate) fn started(&mut self, index: ClientIndex, now: Moment) {
         self.change(index, now, |client| client.running += 1);
     }
 
-    /// A dispatched request of it ended.
+    /// Counts the end of a dispatched request.
     pub(crate) fn ended(&mut self, index: ClientIndex, now: Moment, what: RecentRequest) {
         let service = match (what.outcome, what.tokens) {
-            // It got nothing.
+            // A request without an answer adds no service.
             (Outcome::LostBeforeAnswer, _) => 0,
             (_, Some(tokens)) => tokens,
             (_, None) => u64::try_from(what.took.as_millis()).unwrap_or(u64::MAX) / (1_000 / SERVICE_PER_SECOND),
@@ -211,13 +214,13 @@ impl Clients {
         });
     }
 
-    /// What the order has to know.
+    /// The properties of the client that the order of the queue depends on.
     pub(crate) fn standing(&self, index: ClientIndex, now: Moment) -> ClientStanding {
         let client = &self.all[index.get()];
         ClientStanding { service: client.service / self.service_step, held_back: client.held_back(now).is_some() }
     }
 
-    /// What it got beyond the least-served active client.
+    /// The client's service beyond that of the least-served active client.
     pub(crate) fn ahead(&self, index: ClientIndex) -> u64 {
         self.all[index.get()].service.saturating_sub(self.floor)
     }
@@ -230,7 +233,7 @@ impl Clients {
         self.all.iter().enumerate().map(|(number, client)| (ClientIndex::new(number), client))
     }
 
-    /// Changes a client and keeps the sets in step.
+    /// Changes a client and updates the two sets.
     fn change(&mut self, index: ClientIndex, now: Moment, how: impl FnOnce(&mut Client)) {
         let client = &mut self.all[index.get()];
         let (was_active, service, seen) = (client.is_active(), client.service, client.seen);
@@ -241,7 +244,7 @@ impl Clients {
         }
         let after = (client.is_active(), client.service);
         if was_active && after == (true, service) {
-            // It stands where it stood.
+            // The client's position in the sets did not change.
             return;
         }
         if was_active {
@@ -284,7 +287,7 @@ impl Client {
         self.waiting > 0 || self.running > 0
     }
 
-    /// Why it may start nothing now.
+    /// The limit for which the client may start no request now.
     pub(crate) fn held_back(&self, now: Moment) -> Option<HeldBack> {
         if let Some(limit) = self.rule.max_concurrent
             && self.running >= limit.max(1)
@@ -295,7 +298,7 @@ impl Client {
         (until > now).then_some(HeldBack::Cooldown { until })
     }
 
-    /// Requests a minute, averaged over about the last one.
+    /// Requests per minute, averaged over about the last one.
     pub(crate) fn requests_per_minute(&self, now: Moment) -> f64 {
         self.rate * faded(now.since(self.rated_at))
     }
@@ -311,7 +314,7 @@ impl Client {
     }
 }
 
-/// What is left of a minute's count after `span`.
+/// The share of a count over one minute that remains after `span`.
 fn faded(span: Duration) -> f64 {
     (-span.as_secs_f64() / RATE_SPAN.as_secs_f64()).exp()
 }

@@ -1,7 +1,7 @@
 //! The place of a client in the order of the queue.
 
-/// A client's place in [`Clients`]. Used again for another client when this one is forgotten, which happens only while
-/// nothing of it waits or runs.
+/// A client's index in [`Clients`](super::Clients). It is reused for another client after this one is forgotten,
+/// which happens only while none of its requests waits or runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ClientIndex(u32);
 
@@ -15,11 +15,11 @@ impl ClientIndex {
     }
 }
 
-/// A client, as far as the order knows it.
+/// The properties of a client that the order of the queue depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClientStanding {
     /// The service that it got, in whole steps. Never falls while the client waits.
     pub(crate) service: u64,
-    /// Its rules let it start nothing now: its requests keep their places and are passed over.
+    /// Whether its limits let it start no request now: its requests keep their places and are skipped.
     pub(crate) held_back: bool,
 }

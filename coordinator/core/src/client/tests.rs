@@ -1,4 +1,4 @@
-//! What clients get and what holds them back.
+//! Accounts of clients: service, limits and order.
 
 use super::*;
 use crate::testing::{ms, s};
@@ -46,14 +46,14 @@ fn rc_4_a_client_that_was_away_saves_nothing_up_and_owes_nothing() {
     let mut all = clients(ClientRule::default());
     let (busy, new) = (all.named(&client("busy"), s(0)), all.named(&client("new"), s(0)));
     serve(&mut all, busy, s(0), 50_000);
-    // It comes to a client that works and got a lot: both go on from the same place.
+    // The client joins one that is active and got much service: both continue from the same level.
     all.started(busy, s(1));
     all.waits(new, s(1));
     assert_eq!(all.standing(new, s(1)).service, all.standing(busy, s(1)).service);
     assert_eq!(all.ahead(new), 0);
     serve(&mut all, new, s(2), 3_000);
     assert_eq!(all.ahead(new), 3_000);
-    // Alone again, and then another: nobody is held back for what was had while nobody else wanted anything.
+    // One client alone, then another: service that no other wanted counts against none of them.
     all.left(new, s(3));
     all.ended(busy, s(3), ended(Some(9_000), Duration::ZERO));
     let late = all.named(&client("late"), s(4));

@@ -1,5 +1,5 @@
-//! Which slots a request may take, and which of them it takes (RC-18, RC-19). Pure: numbers in, victims with their
-//! reasons out, or whoever is in the way.
+//! Rights of eviction: the slots that a request may evict, and which of them it evicts (RC-18, RC-19). Pure: numbers
+//! in, victims with their reasons out, or the slots in the way.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -12,38 +12,37 @@ use crate::queue::{Head, OrderKey};
 use crate::reason::Protection;
 use crate::{Moment, Settings, split};
 
-/// What has to be reached by sending slots away.
+/// The room that evictions have to make.
 #[derive(Clone, Debug)]
 pub(crate) struct Goal {
-    /// The bytes wanted.
+    /// The memory needed.
     pub(crate) need: Need,
-    /// What is left on each device of the site without sending anybody away; negative where others took what was
-    /// promised.
+    /// The bytes left on each device of the site without evictions; negative where others took promised memory.
     pub(crate) rooms: Vec<i128>,
-    /// How many models of the limited category have to leave (MM-1).
+    /// The number of models of the limited category that have to be evicted (MM-1).
     pub(crate) places: usize,
 }
 
-/// A slot in somebody's way, as eviction sees it.
+/// A slot that may be evicted, with the properties that decide it.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
     pub(crate) slot: SlotId,
-    /// What it holds on the goal's first device.
+    /// The bytes it holds on the goal's first device.
     pub(crate) bytes: i128,
-    /// What it holds on each further device of the site.
+    /// The bytes it holds on each further device of the site.
     pub(crate) further: Vec<i128>,
-    /// It uses a device that is wanted for one alone (MM-5): it has to leave.
+    /// Whether it uses a device that the new model needs for itself alone (MM-5), so that it has to be evicted.
     pub(crate) excluded: bool,
-    /// It is of the limited category: its leaving frees a place (MM-1).
+    /// Whether it is of the limited category, so that its eviction frees a place (MM-1).
     pub(crate) frees_place: bool,
-    /// It leaves for a claim of this standing already.
+    /// The standing of the claim that it is already being evicted for.
     pub(crate) claimed: Option<Priority>,
     pub(crate) hold: Hold,
     pub(crate) rank: Priority,
     pub(crate) usage: Usage,
     pub(crate) last_used: Moment,
     pub(crate) last_priority: Priority,
-    /// The best place in the queue of its model, and the most important base priority there.
+    /// The best place in the queue among its model's requests, and their most important base priority.
     pub(crate) queued: Option<(OrderKey, Priority)>,
 }
 
@@ -54,18 +53,18 @@ pub(crate) enum Usage {
     Busy,
 }
 
-/// What keeps a slot apart from its importance.
+/// A protection from eviction other than importance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
-    /// Never.
+    /// It is protected without limit of time.
     Always(Protection),
-    /// Against equals, until then.
+    /// It is protected from equally important requests until this moment.
     Until(Moment),
-    /// Nothing: it is being loaded for nobody.
+    /// It has no protection: it is loading and no request waits for it.
     Unwanted,
 }
 
-/// A slot to take.
+/// A slot to evict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Victim {
     pub(crate) slot: SlotId,
@@ -73,25 +72,25 @@ pub(crate) struct Victim {
     pub(crate) right: Right,
 }
 
-/// By which rule of RC-18 a slot may be taken.
+/// The rule of RC-18 by which a slot may be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Right {
-    /// (a)
+    /// Rule (a): the slot is less important than the request.
     LessImportant { rank: Priority, than: Priority },
-    /// (b), idle with nothing queued.
+    /// Rule (b): the slot is as important, and idle with an empty queue.
     IdleEqual { rank: Priority },
-    /// (b), after its hold.
+    /// Rule (b): the slot is as important, and its minimum hold is over.
     HeldLongEnough { rank: Priority },
-    /// (c)
+    /// Rule (c): the request waited for the longest time.
     Overdue { rank: Priority, waited: Duration },
-    /// RC-11: loaded for nobody.
+    /// RC-11: the slot is loading without a waiting request.
     Unwanted,
 }
 
-/// What cannot be reached.
+/// The resource that evictions cannot provide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Lacking {
-    /// Bytes.
+    /// Memory on a device.
     #[default]
     Memory,
     /// A place among the models of its category (MM-1).
@@ -100,16 +99,16 @@ pub(crate) enum Lacking {
     Device,
 }
 
-/// Nothing is evicted: the whole set would not make room.
+/// The result when even the eviction of all permitted slots would not make room, so that none is evicted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Blocked {
     pub(crate) lacking: Lacking,
     pub(crate) blockers: Vec<(SlotId, Protection)>,
-    /// When a right may come about by time alone.
+    /// The earliest moment at which time alone may grant a right.
     pub(crate) look_again: Option<Moment>,
 }
 
-/// How near the goal is with those who leave so far.
+/// The part of the goal that the victims so far reach.
 struct Tally<'g> {
     goal: &'g Goal,
     free: Vec<i128>,
@@ -156,8 +155,8 @@ impl Candidate {
     }
 }
 
-/// Chooses victims that reach the goal for `asker`: idle ones first, then the least important, then the least recently
-/// used, and no more than needed. The whole set is checked before the first is named.
+/// Chooses victims that reach the goal for `asker`: idle ones first, then the least important, then the least
+/// recently used, and no more than needed. Whether all of them together suffice is checked before any is chosen.
 pub(crate) fn plan(
     asker: &Head,
     goal: &Goal,
@@ -203,7 +202,7 @@ pub(crate) fn plan(
     Ok(fewest(goal, &allowed))
 }
 
-/// The first of the allowed ones that reach the goal together, without those that others make superfluous.
+/// The first permitted candidates that reach the goal together, without those that others make superfluous.
 fn fewest(goal: &Goal, allowed: &[(&Candidate, Right)]) -> Vec<Victim> {
     let mut tally = Tally::new(goal);
     let mut chosen = vec![false; allowed.len()];
@@ -218,7 +217,7 @@ fn fewest(goal: &Goal, allowed: &[(&Candidate, Right)]) -> Vec<Victim> {
     choose(&mut tally, &|candidate, _| candidate.excluded);
     choose(&mut tally, &|candidate, tally| candidate.frees_place && !tally.has_places());
     choose(&mut tally, &|candidate, tally| candidate.holds_memory() && !tally.has_memory());
-    // The last ones are worth most and were needed; an earlier, smaller one may have become superfluous.
+    // The last ones rank worst as victims but were needed; an earlier, smaller one may have become superfluous.
     for ((candidate, _), chosen) in allowed.iter().zip(&mut chosen).rev().filter(|((c, _), _)| !c.excluded) {
         if *chosen {
             tally.stays(candidate);
@@ -232,19 +231,20 @@ fn fewest(goal: &Goal, allowed: &[(&Candidate, Right)]) -> Vec<Victim> {
     victims.map(|((c, right), _)| Victim { slot: c.slot, usage: c.usage, right: *right }).collect()
 }
 
-/// The priority that a claim by this right holds its turn with: aging never gives the right to evict (RC-5), but one that
-/// waited for `max_wait` stands where its age put it.
+/// The priority with which a claim by this right holds its turn. Aging gives no right to evict (RC-5), but a request
+/// that waited for `max_wait` has the priority that its age gave it.
 pub(crate) fn standing(asker: &Head, victims: &[Victim]) -> Priority {
     let overdue = victims.iter().any(|victim| matches!(victim.right, Right::Overdue { .. }));
     if overdue { asker.key.effective.min(asker.base) } else { asker.base }
 }
 
-/// Whether this request may take this slot now.
+/// Whether this request may evict this slot now.
 pub(crate) fn has_right(asker: &Head, slot: &Candidate, now: Moment, settings: &Settings) -> bool {
     may_take(asker, slot, now, settings).is_ok()
 }
 
-/// RC-18 for one slot: the right, or what protects the slot and when that may end by time alone.
+/// Applies RC-18 to one slot. Returns the right, or the slot's protection and the moment when that may end by time
+/// alone.
 fn may_take(
     asker: &Head,
     slot: &Candidate,
@@ -263,7 +263,7 @@ fn may_take(
     let overdue_at = (!settings.max_wait.is_zero()).then(|| asker.key.arrival.at + settings.max_wait);
     let overdue = overdue_at.is_some_and(|at| at <= now);
     let standing = if overdue { asker.key.effective.min(asker.base) } else { asker.base };
-    // It would call the drain off at once.
+    // A more important request for the slot's own model would cancel the drain at once.
     if slot.queued.is_some_and(|(_, base)| base < standing) {
         return Err((Protection::QueuedBefore, None));
     }
@@ -296,7 +296,7 @@ fn may_take(
     Ok(right(true))
 }
 
-/// When an idle slot's rank will have faded to `rank`.
+/// The moment when an idle slot's rank will have faded to `rank`.
 fn fades_to(slot: &Candidate, rank: Priority, aging_step: Duration) -> Option<Moment> {
     let steps = rank.number().saturating_sub(slot.last_priority.number());
     (!aging_step.is_zero()).then(|| slot.last_used + aging_step.saturating_mul(u32::from(steps)))

@@ -11,7 +11,7 @@ use crate::testing::s;
 
 const GIB: i128 = 1 << 30;
 
-/// A request of this base priority that came at `at` and is looked at, aged, at `now`.
+/// A request of this base priority that arrived at `at`, aged until `now`.
 fn asker(base: u8, at: Moment, now: Moment) -> Head {
     let (key, base) = place(base, at, now);
     Head { key, id: RequestId(1), base }
@@ -65,7 +65,7 @@ fn busy(slot: u64, rank: u8) -> Candidate {
     Candidate { usage: Usage::Busy, ..idle(slot, rank) }
 }
 
-/// So many bytes of one device.
+/// A need of this many bytes on one device.
 fn wants(bytes: i128) -> Need {
     Need::of(ByteCount(u64::try_from(bytes).unwrap()))
 }
@@ -117,7 +117,7 @@ fn rc_18_b_an_equal_busy_slot_is_taken_after_its_hold_by_whoever_came_before_its
 #[test]
 fn rc_18_a_more_important_slot_is_kept_until_it_fades() {
     let mine = asker(5, s(1), s(1));
-    // Rank 2 idle since 0 s fades to 5 at 90 s.
+    // A slot of rank 2, idle since 0 s, fades to 5 at 90 s.
     assert_eq!(
         protection(&mine, idle(1, 2), s(1)),
         (Protection::MoreImportant { rank: Priority::INTERACTIVE }, Some(s(90)))
@@ -226,12 +226,12 @@ fn rc_22_victims_on_several_devices_are_counted_together() {
         last_used: s(used),
         ..idle(n, 9)
     };
-    // 12 GiB over two devices that have 4 GiB and 2 GiB to spare beside the margin.
+    // 12 GiB over two devices with 4 GiB and 2 GiB of spare memory beside the margin.
     let goal = Goal { need: wants(12 * GIB), rooms: vec![4 * GIB + margin, 2 * GIB + margin], places: 0 };
     let all = [on(1, 1, 0, 1), on(2, 0, 6, 2), on(3, 6, 0, 3)];
     let victims = plan(&mine, &goal, &all, s(9), &Settings::default()).unwrap();
     assert_eq!(victims.iter().map(|v| v.slot.0).collect::<Vec<_>>(), [2]);
-    // What one device lacks another cannot give: below zero counts as nothing, not as a debt.
+    // One device cannot make up for the lack of another: a negative room counts as zero, not as a debt.
     let debt = Goal { need: wants(5 * GIB), rooms: vec![4 * GIB + margin, -9 * GIB], places: 0 };
     assert!(plan(&mine, &debt, &[on(1, 0, 6, 1)], s(9), &Settings::default()).is_err());
 }
@@ -244,7 +244,7 @@ fn rc_18_what_leaves_for_another_request_is_taken_by_a_more_important_one_only()
 }
 
 proptest! {
-    /// Whatever is there: the victims suffice, and none of them is superfluous.
+    /// For random goals and slots, the victims suffice and none of them is superfluous.
     #[test]
     fn rc_18_victims_suffice_and_none_is_superfluous(
         sizes in prop::collection::vec((1..20i128, 0..10u8, any::<bool>(), 0..9u64), 1..8),

@@ -1,9 +1,9 @@
-//! Where a request may be served, and which of several places it goes to (TR-2). Pure: what is known of each rung comes
-//! in, the choice with its reason goes out. Knows no queue and no slots.
+//! Ladders: the rungs that may serve a request, and the choice among them (TR-2). Pure: the state of each rung comes
+//! in, and the choice with its reason goes out.
 //!
-//! Every rung has a price in time: how long until an answer can begin, what the wait costs others who have to leave, and
-//! the task's patience for each step down. The cheapest rung is taken, the better one between equals. So a loaded lower
-//! rung wins over a cold primary exactly when the primary's load would take longer than the patience.
+//! Every rung has a price in time. It adds the wait until an answer can begin, the cost of evictions for other
+//! models, and the task's patience for each step down. The cheapest rung is taken, the better one among equals. Thus
+//! a loaded lower rung wins over a cold primary exactly when the primary's load would take longer than the patience.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,47 +13,47 @@ use serde::Serialize;
 
 use crate::refusal::{Refusal, RefusalReason};
 
-/// What one rung is: a model of this machine, or one of a provider elsewhere.
+/// The target of a rung: a model of this machine, or one of a cloud provider.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Target {
     /// A model of the catalog, by name or alias.
     Local(ModelId),
-    /// A model that a provider serves.
+    /// A model that a cloud provider serves.
     Cloud {
-        /// Which provider, by its prefix: `claude`.
+        /// The provider's prefix, such as `claude`.
         provider: String,
-        /// The provider's own name of the model: `opus`.
+        /// The provider's own name of the model, such as `opus`.
         model: String,
     },
 }
 
-/// A place on a ladder.
+/// One rung of a ladder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rung {
-    /// What serves it.
+    /// The model that serves it.
     pub target: Target,
-    /// Its place in the ladder as it was written, from 0. What was removed since leaves a gap.
+    /// Its place in the ladder as written, from 0. Rungs removed since then leave gaps.
     pub position: usize,
 }
 
-/// Where a request may be served, the best place first. Never empty.
+/// The rungs that may serve a request, the best first. Never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ladder {
-    /// The best.
+    /// The best rung.
     pub first: Rung,
-    /// The others, in order.
+    /// The other rungs, in order.
     pub rest: Vec<Rung>,
-    /// The first is taken even when it is cold; only its failure leads further (TR-2).
+    /// Whether the first rung is taken even when it is cold, so that only its failure leads to others (TR-2).
     pub pin_primary: bool,
-    /// How much longer a request waits for a rung than for the next one down.
+    /// The additional time that a request waits for a rung rather than use the next one down.
     pub patience: Duration,
 }
 
-/// The patience of a ladder that says nothing else.
+/// The patience of a ladder that does not set one.
 pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(10);
 
 impl Ladder {
-    /// One place and no other.
+    /// A ladder with one rung.
     pub fn only(target: Target) -> Self {
         let first = Rung { target, position: 0 };
         Self { first, rest: Vec::new(), pin_primary: false, patience: DEFAULT_PATIENCE }
@@ -91,13 +91,13 @@ impl Serialize for Target {
     }
 }
 
-/// The rung that a request goes to, and why.
+/// The chosen rung, with the reason.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RungChoice {
-    /// Its place in the ladder as it was written, from 0.
+    /// Its place in the ladder as written, from 0.
     #[serde(rename = "rung")]
     pub position: usize,
-    /// Why it and no other.
+    /// The reason for the choice.
     #[serde(rename = "rung_reason", serialize_with = "in_words")]
     pub reason: RungReason,
 }
@@ -111,27 +111,27 @@ fn in_words<S: serde::Serializer>(reason: &RungReason, serializer: S) -> Result<
     serializer.collect_str(reason)
 }
 
-/// Why a rung was taken. `Display` is short enough for a header.
+/// The reason why a rung was chosen. `Display` is short enough for a header.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RungReason {
-    /// There is no other.
+    /// The ladder has no other rung.
     Only,
-    /// It is the best, and may be waited for.
+    /// It is the best rung, and worth its wait.
     Preferred,
-    /// It is the best, and the ladder wants it even when it is cold.
+    /// It is the best rung, and the ladder prefers it even when cold.
     Pinned,
-    /// It answers so much earlier than a better one that the ladder's patience is over.
+    /// It answers earlier than a better rung by more than the ladder's patience.
     Sooner {
-        /// The best one that could be waited for.
+        /// The best rung among those with a longer wait.
         than: Target,
-        /// What would be waited for there.
+        /// The state of that rung.
         it: Standing,
     },
-    /// A better one failed, or cannot serve the request.
+    /// A better rung failed, or cannot serve the request.
     Fallback {
-        /// The better one.
+        /// The better rung.
         from: Target,
-        /// What is wrong with it.
+        /// Its fault.
         why: String,
     },
 }
@@ -148,43 +148,43 @@ impl fmt::Display for RungReason {
     }
 }
 
-/// A request's way along its ladder.
+/// The way of a request along its ladder.
 #[derive(Clone, Debug)]
 pub(crate) struct Climb {
     pub(crate) ladder: Ladder,
-    /// The index of the rung it stands on.
+    /// The index of its present rung.
     pub(crate) at: usize,
-    /// Why it stands there.
+    /// The reason for that rung.
     pub(crate) choice: RungChoice,
-    /// What the request's route needs.
+    /// The category that the request's route needs.
     pub(crate) category: Category,
-    /// Rungs that failed it, by index, and how.
+    /// Rungs that failed for this request, by index, with their errors.
     pub(crate) failed: Vec<(usize, Refusal)>,
 }
 
 impl Climb {
-    /// Whether another rung may be better at another time.
+    /// Whether another rung may be the better choice later.
     pub(crate) fn has_a_choice(&self) -> bool {
         let stays = self.ladder.pin_primary && self.at == 0;
         !self.ladder.rest.is_empty() && !stays
     }
 
-    /// What it stands on.
+    /// The target of its present rung.
     pub(crate) fn target(&self) -> &Target {
         &self.ladder.rung(self.at).unwrap_or(&self.ladder.first).target
     }
 }
 
-/// What is known of a rung now.
+/// The present state of a rung.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum RungState {
     /// It could take the request.
     Usable(Standing),
-    /// It failed lately and is tried again: taken when nothing else is usable.
+    /// It failed lately and is in backoff: chosen when no other rung is usable.
     Resting {
-        /// Until an answer could begin.
+        /// The time until an answer could begin.
         wait: Duration,
-        /// How it failed.
+        /// The failure.
         why: String,
     },
     /// It cannot take this request.
@@ -192,7 +192,7 @@ pub(crate) enum RungState {
 }
 
 impl RungState {
-    /// How long until an answer could begin.
+    /// The time until an answer could begin.
     pub(crate) fn expected(&self) -> Option<Duration> {
         match self {
             Self::Usable(standing) => Some(standing.expected()),
@@ -213,49 +213,50 @@ impl fmt::Display for RungState {
     }
 }
 
-/// How a rung stands that could take a request.
+/// The state of a rung that could take a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Standing {
-    /// It is loaded (or somebody else's), and expected to begin after this wait.
+    /// It is loaded, or served by a provider, and an answer is expected to begin after this wait.
     Warm {
-        /// For those before it.
+        /// The time for the requests before it.
         wait: Duration,
     },
     /// It is being loaded.
     Loading {
-        /// Until it is, and for those before it.
+        /// The rest of the load, and the time for the requests before it.
         wait: Duration,
     },
     /// It has to be loaded, and there is room.
     Cold {
-        /// How long that takes.
+        /// The time of the load.
         load: Duration,
     },
-    /// It has to be loaded, and others have to leave first.
+    /// It has to be loaded after evictions.
     Evicting {
-        /// How long the load takes.
+        /// The time of the load.
         load: Duration,
-        /// Idle models that have to leave.
+        /// The number of idle models that have to be evicted.
         idle: usize,
-        /// Models at work that have to end their requests and leave.
+        /// The number of busy models that have to finish their requests and be evicted.
         busy: usize,
     },
     /// It has to be loaded, and there is no room that this request may take.
     NoRoom {
-        /// How long the load takes once there is.
+        /// The time of the load once there is room.
         load: Duration,
     },
 }
 
-/// What an idle model's leaving costs: it is loaded again when somebody wants it.
+/// The price of evicting an idle model, which is loaded again at its next request.
 const IDLE_LEAVES: Duration = Duration::from_secs(2);
-/// What a busy model's leaving costs: its requests end first, and those behind them wait for another load.
+/// The price of evicting a busy model. Its running requests delay the load, and those queued behind them wait for
+/// another load.
 const BUSY_LEAVES: Duration = Duration::from_secs(15);
-/// Nobody knows when there will be room.
+/// The assumed wait when it is unknown when there will be room.
 const NO_ROOM: Duration = Duration::from_secs(120);
 
 impl Standing {
-    /// How long until an answer can begin, as far as anybody knows.
+    /// The estimated time until an answer can begin.
     pub(crate) fn expected(self) -> Duration {
         match self {
             Self::Warm { wait } | Self::Loading { wait } => wait,
@@ -263,7 +264,7 @@ impl Standing {
         }
     }
 
-    /// The same with what it costs others.
+    /// The estimated time, with the costs for other models.
     fn price(self) -> Duration {
         let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let extra = match self {
@@ -290,8 +291,8 @@ impl fmt::Display for Standing {
     }
 }
 
-/// Chooses among `rungs`, given in the ladder's order with what is known of each. `Err`: none can take the request; the
-/// error of the first says why, and its message names what is wrong with the others.
+/// Chooses among `rungs`, given with their states in the ladder's order. `Err`: no rung can take the request. The
+/// error is that of the first rung, and its message names the faults of the others.
 pub(crate) fn choose(rungs: &[(&Rung, RungState)], ladder: &Ladder) -> Result<(usize, RungChoice), Refusal> {
     let usable = rungs.iter().enumerate().filter_map(|(index, (_, state))| match state {
         RungState::Usable(standing) => Some((index, *standing)),
@@ -303,7 +304,7 @@ pub(crate) fn choose(rungs: &[(&Rung, RungState)], ladder: &Ladder) -> Result<(u
         let steps = u32::try_from(index - better).unwrap_or(u32::MAX);
         standing.price().saturating_add(ladder.patience.saturating_mul(steps))
     };
-    // The first of equals is the better one.
+    // The first of equal prices is the better rung.
     let cheapest = usable.min_by_key(|rung| price(*rung)).map_or(better, |(index, _)| index);
     let index = if pinned { better } else { cheapest };
     let position = rungs[index].0.position;
@@ -322,7 +323,7 @@ pub(crate) fn choose(rungs: &[(&Rung, RungState)], ladder: &Ladder) -> Result<(u
     Ok((index, RungChoice { position, reason }))
 }
 
-/// Where nothing is usable, the one that is tried again first.
+/// The rung whose backoff ends first, when no rung is usable.
 fn least_rest(rungs: &[(&Rung, RungState)], ladder: &Ladder) -> Result<(usize, RungChoice), Refusal> {
     let resting = rungs.iter().enumerate().filter_map(|(index, (rung, state))| match state {
         RungState::Resting { wait, .. } => Some((wait, index, rung)),
@@ -333,7 +334,7 @@ fn least_rest(rungs: &[(&Rung, RungState)], ladder: &Ladder) -> Result<(usize, R
     Ok((index, RungChoice { position: rung.position, reason }))
 }
 
-/// The first rung's error, with what is wrong with the others.
+/// The first rung's error, with the faults of the others.
 fn none_left(rungs: &[(&Rung, RungState)]) -> Refusal {
     let mut errors = rungs.iter().filter_map(|(rung, state)| match state {
         RungState::Unusable(error) => Some((rung, error)),
@@ -345,7 +346,7 @@ fn none_left(rungs: &[(&Rung, RungState)]) -> Refusal {
     let mut error = first.clone();
     for (rung, other) in errors {
         error.message = format!("{}; nor can '{}': {}", error.message, rung.target, other.message);
-        // Whoever tries again wants the first that is back.
+        // A retry succeeds as soon as the first of the rungs is back.
         error.retry_after = [error.retry_after, other.retry_after].into_iter().flatten().min();
     }
     error

@@ -1,4 +1,4 @@
-//! Which rung is taken, by a table of situations.
+//! The chosen rung, by a table of situations.
 
 use super::*;
 use crate::refusal::{Refusal, RefusalReason};

@@ -1,4 +1,4 @@
-//! The models that are not loaded and that somebody waits for: in lines of those that are alike, or apart from them.
+//! Models that are not loaded and have waiting requests: in lines of models that are alike, or set apart from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,23 +9,23 @@ use crate::Moment;
 use crate::catalog::ModelIndex;
 use crate::client::ClientIndex;
 
-/// A family of models and the step of what they need.
+/// A family of models, and the step of the memory they need.
 pub(super) type FamilyNeed = (u32, u16);
 
 /// The models that want a load.
 #[derive(Debug, Default)]
 pub(super) struct Cold {
     lines: BTreeMap<Likeness, Line>,
-    /// All of them,
+    /// All models that want a load.
     models: BTreeSet<ModelIndex>,
-    /// and those that stand in no line.
+    /// The models of `models` that are in no line.
     aside: BTreeSet<ModelIndex>,
-    /// How many of them are alike.
+    /// The number of models that are alike.
     counts: BTreeMap<FamilyNeed, usize>,
 }
 
 impl Cold {
-    /// Somebody waits for a model that is not loaded.
+    /// Adds a model that is not loaded and got its first waiting request.
     pub(super) fn add(&mut self, model: ModelIndex, like: FamilyNeed, aside: bool) {
         self.models.insert(model);
         if aside {
@@ -34,7 +34,7 @@ impl Cold {
         *self.counts.entry(like).or_default() += 1;
     }
 
-    /// The model waits no more: no request wants it, or it is loaded.
+    /// Removes a model that has no waiting request any more, or is loaded.
     pub(super) fn remove(&mut self, model: ModelIndex, like: FamilyNeed) {
         self.models.remove(&model);
         self.aside.remove(&model);
@@ -46,7 +46,7 @@ impl Cold {
         }
     }
 
-    /// The oldest request of a client for a model, of those of one base priority.
+    /// Adds the oldest request of one base priority that a client has for a model.
     pub(super) fn put(
         &mut self,
         kind: Likeness,
@@ -58,7 +58,7 @@ impl Cold {
         self.lines.entry(kind).or_insert_with(|| Line::new(kind.base)).put(client, head, now, terms);
     }
 
-    /// It is not that any more.
+    /// Removes a client's oldest request for a model.
     pub(super) fn take(
         &mut self,
         kind: Likeness,
@@ -102,7 +102,7 @@ impl Cold {
         self.aside.iter().copied()
     }
 
-    /// How many are alike.
+    /// The numbers of models that are alike.
     pub(super) fn counts(&self) -> impl Iterator<Item = (FamilyNeed, usize)> {
         self.counts.iter().map(|(&like, &count)| (like, count))
     }

@@ -1,4 +1,5 @@
-//! The entries of the queue: what waits, and what is told and asked about it. Knows no order beyond that of two keys.
+//! Types of the queue's entries, of their keys, and of the questions about them. The only order here is that of two
+//! keys.
 
 use model_boss_protocol::{ByteCount, KeepAlive, Priority, RequestId};
 
@@ -7,15 +8,15 @@ use crate::catalog::ModelIndex;
 use crate::client::ClientIndex;
 use crate::ladder::Climb;
 
-/// A place in the order of arrival.
+/// A position in the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Arrival {
-    /// Rises with the moment, so it decides alone.
+    /// Rises with the moment, so it decides the order alone.
     pub(super) number: u64,
     pub(crate) at: Moment,
 }
 
-/// RC-4's order without `warm_bump`: smaller goes first.
+/// The key of RC-4's order, without `warm_bump`: smaller goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct OrderKey {
     pub(crate) effective: Priority,
@@ -27,9 +28,9 @@ pub(crate) struct OrderKey {
 /// The purpose of a waiting caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// To be dispatched.
+    /// The caller waits for the dispatch of its request.
     Inference,
-    /// That the model is loaded; answered with `Done`.
+    /// The caller waits for the model's load; answered with `Done`.
     Load,
 }
 
@@ -44,13 +45,13 @@ pub(crate) struct Waiting {
     pub(crate) arrival: Arrival,
     pub(crate) deadline: Option<Moment>,
     pub(crate) keep_alive: Option<KeepAlive>,
-    /// How often it was tried again after its worker died.
+    /// The number of retries after its worker died.
     pub(crate) retries: u32,
-    /// Where else it could go; `None` for a request that names one model of this machine.
+    /// The other rungs it could move to; `None` for a request that names one model of this machine.
     pub(crate) climb: Option<Box<Climb>>,
 }
 
-/// The first of a (model, priority): the one that stands for all of them when room is sought.
+/// The first request of a (model, priority), which represents all of them when room is sought.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     pub(crate) key: OrderKey,
@@ -59,7 +60,7 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// The head of a request that somebody thinks of: the last to arrive, of a client that got nothing yet.
+    /// The head of a hypothetical request: the last to arrive, of a client without service so far.
     pub(crate) fn imagined(id: RequestId, base: Priority, now: Moment) -> Self {
         let arrival = Arrival { at: now, number: u64::MAX };
         let key = OrderKey { effective: base, service: 0, arrival };
@@ -67,39 +68,39 @@ impl Head {
     }
 }
 
-/// Where a model is, as far as the order cares.
+/// Whether a model is loaded, as far as the order of the queue is concerned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Residency {
-    /// It needs a load: its waiting requests are candidates for one.
+    /// The model needs a load: its waiting requests are candidates for one.
     #[default]
     Absent,
-    /// A load is under way.
+    /// The model is loading.
     Coming,
-    /// It is resident: no bump (RC-4).
+    /// The model is loaded and needs no load (RC-4).
     Resident,
 }
 
-/// Requests that are alike for placement: where one finds no room and no right to evict, those do not that wait with the same
-/// or a less important base priority behind it and need as much or more.
+/// A kind of models that are alike for placement. When the first finds neither room nor a right to evict, then those
+/// behind it find none either. They have the same or a less important base priority, and need as much memory or more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Likeness {
-    /// Models with the same places to go.
+    /// Models with the same possible sites.
     pub(crate) family: u32,
-    /// Their base priority.
+    /// The base priority of their requests.
     pub(crate) base: Priority,
     /// The memory that their model needs, in steps of a sixteenth of an octave.
     pub(crate) need: u16,
 }
 
 impl Likeness {
-    /// The step of so many bytes.
+    /// The step of a number of bytes.
     pub(crate) fn step_of(bytes: ByteCount) -> u16 {
         // In whole MiB; the logarithm of 2^44 MiB is no more than 44 octaves.
         let mib = (bytes.0 >> 20).max(1) as f64;
         (mib.log2() * 16.0) as u16
     }
 
-    /// Whether a look at one of these spares a look at one of those.
+    /// Whether a failed look at `self` makes a look at `other` needless.
     pub(crate) fn covers(self, other: Self) -> bool {
         self.family == other.family && self.base <= other.base && self.need <= other.need
     }
@@ -108,13 +109,13 @@ impl Likeness {
 /// A model that wants a load, by its first request.
 pub(crate) type Wanting = (OrderKey, ModelIndex);
 
-/// The queue is at a limit.
+/// The limit of the queue that a request exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueFull {
     ForModel {
         limit: usize,
     },
-    /// For all providers together.
+    /// The limit for all cloud providers together.
     Elsewhere {
         limit: usize,
     },
@@ -123,7 +124,7 @@ pub(crate) enum QueueFull {
     },
 }
 
-/// How many may wait.
+/// The numbers of requests that may wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueLimits {
     pub(crate) per_model: usize,

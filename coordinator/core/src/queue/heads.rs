@@ -1,7 +1,7 @@
-//! One head for each client that waits somewhere, and which of them goes first.
+//! The first request of each client that waits, and the first of these in order.
 //!
-//! The order of heads is a matter of their clients' service, which changes with every completion, and of time. Nothing is
-//! put right when they change: the first is sought when somebody asks, and kept while it is sure to be the first.
+//! The order depends on the clients' service, which changes with every completion, and on time. These changes do not
+//! update an index: the first head is searched on demand, and cached while it is certain to stay first.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -13,13 +13,14 @@ use crate::Moment;
 use crate::client::{ClientIndex, ClientStanding};
 use crate::time::steps;
 
-/// What decides the order beside the requests themselves.
+/// The state that decides the order besides the requests themselves.
 #[derive(Debug)]
 pub(super) struct Terms {
     aging_step: Duration,
-    /// By client. Whoever seeks a first reads many of these and nothing else of a client.
+    /// Standings by client. A search for the first head reads many of these and no other data of a client.
     standings: Vec<ClientStanding>,
-    /// Rises when heads may come forward by something else than aging: a first found before is then in doubt.
+    /// A version that rises when heads may come forward for another reason than aging, so that a cached first head
+    /// has to be checked.
     edition: u64,
 }
 
@@ -37,7 +38,7 @@ impl Terms {
         self.standings.get(client.get()).copied().unwrap_or_default()
     }
 
-    /// Says where a client stands; whether it was held back before and is not any more.
+    /// Sets a client's standing; returns whether it was held back before and is not any more.
     pub(super) fn set_standing(&mut self, client: ClientIndex, standing: ClientStanding) -> bool {
         if self.standings.len() <= client.get() {
             self.standings.resize(client.get() + 1, ClientStanding::default());
@@ -48,7 +49,7 @@ impl Terms {
         freed
     }
 
-    /// How important a request of this base priority is by now.
+    /// The priority of a request of this base priority after aging.
     pub(super) fn effective(&self, base: Priority, arrival: Arrival, now: Moment) -> Priority {
         base.aged(steps(now.since(arrival.at), self.aging_step))
     }
@@ -57,7 +58,7 @@ impl Terms {
         OrderKey { effective: self.effective(base, arrival, now), service: self.standing(client).service, arrival }
     }
 
-    /// When a request of this base priority gets more important the next time.
+    /// The moment when a request of this base priority next gets more important.
     fn ages_at(&self, base: Priority, arrival: Arrival, now: Moment) -> Option<Moment> {
         let aged = steps(now.since(arrival.at), self.aging_step);
         if self.aging_step.is_zero() || base.aged(aged) == base.aged(u64::MAX) {
@@ -76,20 +77,20 @@ pub(super) struct First<T> {
     pub(super) what: T,
 }
 
-/// The heads of all clients that wait with one base priority for the same.
+/// The heads of all clients that wait for the same model or kind with one base priority.
 #[derive(Debug)]
 pub(super) struct Heads<T> {
     pub(super) base: Priority,
-    /// Oldest first.
+    /// Heads, oldest first.
     heads: Vec<(Arrival, T)>,
-    /// Whose they are, in the same order. Apart from them: seeking the first of all reads these one after another and little
-    /// else.
+    /// The heads' clients, in the same order. They are stored apart because a search for the first head reads them in
+    /// sequence and little else.
     clients: Vec<ClientIndex>,
-    /// The one that went first when it was last sought: its key is never larger than the truth.
+    /// The first head of the last search: its key is never larger than the true one.
     first: Option<First<T>>,
-    /// When aging may put another one first.
+    /// The moment when aging may put another head first.
     ages_at: Option<Moment>,
-    /// The edition of the terms that the first was found by; `None` when it has to be sought anyway.
+    /// The version of the terms at the last search; `None` when a new search is needed anyway.
     edition: Option<u64>,
 }
 
@@ -102,12 +103,12 @@ impl<T: Copy> Heads<T> {
         self.heads.is_empty()
     }
 
-    /// All of them with their clients, oldest first.
+    /// All heads with their clients, oldest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Arrival, ClientIndex)> {
         self.heads.iter().zip(&self.clients).map(|(&(arrival, _), &client)| (arrival, client))
     }
 
-    /// Adds the head of a client, which may bring the first forward and nothing else.
+    /// Adds the head of a client, which may only bring the first head forward.
     pub(super) fn put(&mut self, arrival: Arrival, client: ClientIndex, what: T, now: Moment, terms: &Terms) {
         let place = match self.heads.last() {
             Some((newest, _)) if *newest < arrival => self.heads.len(),
@@ -126,7 +127,7 @@ impl<T: Copy> Heads<T> {
         self.ages_at = [self.ages_at, ages_at].into_iter().flatten().min();
     }
 
-    /// Takes a head out.
+    /// Removes a head.
     pub(super) fn take(&mut self, arrival: Arrival) {
         let Ok(place) = self.heads.binary_search_by_key(&arrival, |(other, _)| *other) else { return };
         self.heads.remove(place);
@@ -136,8 +137,8 @@ impl<T: Copy> Heads<T> {
         }
     }
 
-    /// Whether the first that was found before may not be the first any more. Apart from aging and a new edition of the
-    /// terms, keys only grow.
+    /// Whether the cached first head may be outdated. Apart from aging and a new version of the terms, keys only
+    /// grow.
     fn is_in_doubt(&self, now: Moment, terms: &Terms) -> bool {
         if self.edition != Some(terms.edition) || self.ages_at.is_some_and(|at| at <= now) {
             return true;
@@ -148,12 +149,12 @@ impl<T: Copy> Heads<T> {
         })
     }
 
-    /// The one that goes first, sought anew only if it has to be.
+    /// The head that goes first, searched again only if necessary.
     pub(super) fn first(&self, now: Moment, terms: &Terms) -> Option<First<T>> {
         if self.is_in_doubt(now, terms) { self.search(self.oldest(now, terms)?, now, terms) } else { self.first }
     }
 
-    /// The same, remembered for the next time.
+    /// The head that goes first, cached for the next call.
     pub(super) fn seek(&mut self, now: Moment, terms: &Terms) -> Option<First<T>> {
         if self.is_in_doubt(now, terms) {
             let oldest = self.oldest(now, terms);
@@ -164,12 +165,12 @@ impl<T: Copy> Heads<T> {
         self.first
     }
 
-    /// Of those that aged as far as the oldest, the one whose client got least.
+    /// The head whose client got the least service, among those that aged as far as the oldest.
     fn search(&self, oldest: Range<usize>, now: Moment, terms: &Terms) -> Option<First<T>> {
         let mut first: Option<(u64, usize)> = None;
         for place in oldest {
             let standing = terms.standing(self.clients[place]);
-            // At the same service the older one stays.
+            // With equal service the older one stays first.
             if !standing.held_back && first.is_none_or(|(least, _)| standing.service < least) {
                 first = Some((standing.service, place));
             }
@@ -179,23 +180,23 @@ impl<T: Copy> Heads<T> {
         Some(First { key: terms.key(self.base, arrival, client, now), client, what })
     }
 
-    /// The oldest head whose client may start something, and those behind it that aged as far.
+    /// The oldest head whose client may start a request, and the heads behind it that aged as far.
     fn oldest(&self, now: Moment, terms: &Terms) -> Option<Range<usize>> {
         let place = self.clients.iter().position(|&client| !terms.standing(client).held_back)?;
-        // Aging beyond what makes a request most important does not count.
+        // Aging beyond the most important priority does not count.
         let steps_that_count = u64::from(self.base.number().saturating_sub(1));
         let aged = steps(now.since(self.heads[place].0.at), terms.aging_step).min(steps_that_count);
         if aged == 0 {
             return Some(place..self.heads.len());
         }
-        // Whoever is less aged came after this moment.
+        // Heads that aged less arrived after this moment.
         let since = now - terms.aging_step.saturating_mul(u32::try_from(aged).unwrap_or(u32::MAX));
         let behind = &self.heads[place + 1..];
         Some(place..place + 1 + behind.partition_point(|(arrival, _)| arrival.at <= since))
     }
 
-    /// When the first may be another one by aging: the oldest gets more important, or the first of those who are less
-    /// aged than the oldest may come to stand beside it, with less service.
+    /// The moment when aging may put another head first. Then the oldest head gets more important, or a less aged one
+    /// with less service reaches the oldest one's priority.
     fn next_aging(&self, oldest: Range<usize>, now: Moment, terms: &Terms) -> Option<Moment> {
         let may_start = |place: &usize| !terms.standing(self.clients[*place]).held_back;
         let younger = (oldest.end..self.heads.len()).find(may_start);

@@ -1,4 +1,4 @@
-//! The waiting requests of one (model, base priority): a FIFO for each client.
+//! Lanes: the waiting requests of one (model, base priority), as a FIFO for each client.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,12 +12,12 @@ use crate::client::ClientIndex;
 /// The waiting requests of one (model, base priority).
 #[derive(Debug)]
 pub(super) struct Lane {
-    /// Oldest first.
+    /// Requests by client, oldest first.
     fifos: BTreeMap<ClientIndex, VecDeque<(Arrival, RequestId)>>,
     heads: Heads<RequestId>,
 }
 
-/// What a request that came or went changed about the heads of its lane.
+/// The change that an added or removed request made to the heads of its lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HeadChange {
     /// The head of its client before.
@@ -39,7 +39,7 @@ impl Lane {
         self.heads.is_empty()
     }
 
-    /// Its requests, client by client.
+    /// All requests, client by client.
     pub(super) fn ids(&self) -> impl Iterator<Item = RequestId> {
         self.fifos.values().flatten().map(|&(_, id)| id)
     }
@@ -49,23 +49,23 @@ impl Lane {
         self.heads.iter()
     }
 
-    /// Whether a request is the first of its client's.
+    /// Whether a request is its client's first.
     pub(super) fn leads(&self, client: ClientIndex, id: RequestId) -> bool {
         self.fifos.get(&client).and_then(VecDeque::front).is_some_and(|&(_, first)| first == id)
     }
 
-    /// The request that goes first, of those whose clients may start something.
+    /// The request that goes first among clients that may start one.
     pub(super) fn first(&self, now: Moment, terms: &Terms) -> Option<Head> {
         let first = self.heads.first(now, terms)?;
         Some(Head { key: first.key, id: first.what, base: self.heads.base })
     }
 
-    /// The same, remembered for the next time.
+    /// The request that goes first, cached for the next call.
     pub(super) fn seek(&mut self, now: Moment, terms: &Terms) -> Option<RequestId> {
         self.heads.seek(now, terms).map(|first| first.what)
     }
 
-    /// Adds a request.
+    /// Adds a request at the place of its arrival.
     pub(super) fn push(
         &mut self,
         client: ClientIndex,
@@ -75,7 +75,7 @@ impl Lane {
         terms: &Terms,
     ) -> Option<HeadChange> {
         let fifo = self.fifos.entry(client).or_default();
-        // Most come last.
+        // Most requests arrive last.
         let place = match fifo.back() {
             Some((newest, _)) if *newest < arrival => fifo.len(),
             _ => fifo.partition_point(|(other, _)| *other < arrival),
@@ -92,7 +92,7 @@ impl Lane {
         Some(HeadChange { before, after: Some(arrival) })
     }
 
-    /// Takes a request out.
+    /// Removes a request.
     pub(super) fn remove(
         &mut self,
         client: ClientIndex,

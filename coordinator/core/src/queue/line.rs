@@ -1,4 +1,5 @@
-//! The models of one kind that want a load: a row for each client, so that what a client got moves all its rows at once.
+//! Lines: the models of one kind that want a load, as a row for each client. A change of a client's service therefore
+//! moves all its rows at once.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +12,10 @@ use crate::by_number::ByNumber;
 use crate::catalog::ModelIndex;
 use crate::client::ClientIndex;
 
-/// The models of one kind, by the requests of one base priority that wait for them.
+/// The models of one kind, by the waiting requests of one base priority.
 #[derive(Debug)]
 pub(super) struct Line {
-    /// The models that a client waits for, by its oldest request there. Looked up by client, never iterated.
+    /// The models that a client waits for, by its oldest request. Looked up by client, never iterated.
     rows: ByNumber<ClientIndex, BTreeSet<(Arrival, ModelIndex)>>,
     heads: Heads<ModelIndex>,
 }
@@ -51,7 +52,7 @@ impl Line {
         }
     }
 
-    /// Takes it out.
+    /// Removes the oldest request of a client for a model.
     pub(super) fn take(&mut self, client: ClientIndex, head: (Arrival, ModelIndex), now: Moment, terms: &Terms) {
         let Some(row) = self.rows.get_mut(&client) else { return };
         let was_first = row.first() == Some(&head);

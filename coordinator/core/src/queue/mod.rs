@@ -1,10 +1,11 @@
-//! The waiting requests and their order (RC-4, RC-5, RC-10). Knows which models are resident and which clients may start
-//! something; knows no slots, devices or reasons.
+//! The waiting requests and their order (RC-4, RC-5, RC-10). The queue knows which models are loaded and which
+//! clients may start requests; slots, devices and reasons are kept in other modules.
 //!
-//! One FIFO per (model, priority, client). Within a FIFO the oldest is always first, and among requests of one base
-//! priority the older one is never aged less, so the order at any moment is a merge of few heads: nothing is ever sorted
-//! again as time passes. What a client got moves all its requests at once, so the first is sought among one head per client,
-//! when somebody asks for it. Models that want a load stand in lines of the same make. Every change is logarithmic.
+//! There is one FIFO per (model, priority, client). Within a FIFO the oldest is always first. Among requests of one
+//! base priority the older one is never aged less. So the order at any moment is a merge of few heads, and no list is
+//! sorted again as time passes. A client's service moves all its requests at once, so the first is searched among one
+//! head per client, on demand. Models that want a load are kept in lines built in the same way. Every change is
+//! logarithmic.
 
 mod cold;
 mod entry;
@@ -34,35 +35,36 @@ pub(crate) use entry::{
 pub(crate) struct InferenceQueue {
     limits: QueueLimits,
     terms: Terms,
-    /// The latest moment heard of: what is indexed is indexed as of then.
+    /// The latest moment of any call, for which the indexes are valid.
     now: Moment,
-    /// Looked up by id only, never iterated where order shows.
+    /// Requests by id, never iterated where the order would be visible.
     waiting: InParts<Box<Waiting>>,
     models: Vec<ModelQueue>,
-    /// How many requests each client has waiting for each model.
+    /// The number of waiting requests by client and model.
     clients: Vec<ByNumber<ModelIndex, usize>>,
     /// The models that want a load.
     cold: Cold,
     deadlines: BTreeSet<(Moment, RequestId)>,
     arrivals: u64,
-    /// How many of those that wait are for providers.
+    /// The number of requests that wait for cloud providers.
     elsewhere: usize,
 }
 
 #[derive(Debug, Default)]
 struct ModelQueue {
     residency: Residency,
-    /// A provider and no model of this machine.
+    /// Whether the entry is a cloud provider rather than a model of this machine.
     is_provider: bool,
-    /// It wants a load that is on its way or has to wait for something of its own: it stands in no line.
+    /// Whether it is set apart from the lines: its load is in progress, or has to wait for a condition of its own.
     aside: bool,
-    /// Those that somebody waits in, most important first: whoever looks at a model looks at all of them.
+    /// Lanes with waiting requests, most important first. They are stored together because a look at a model reads
+    /// them all.
     lanes: Vec<Lane>,
     length: usize,
     loads: BTreeSet<RequestId>,
     family: u32,
     need: u16,
-    /// Exactly what it needs; `None` when it was never looked at, or changed since.
+    /// The exact bytes it needs; `None` when it was never considered, or changed since.
     bytes: Option<ByteCount>,
 }
 
@@ -82,28 +84,29 @@ impl InferenceQueue {
         }
     }
 
-    /// Other limits and another aging from now on; what waits stays.
+    /// Replaces the limits and the aging step; waiting requests stay.
     pub(crate) fn reconfigure(&mut self, limits: QueueLimits, aging_step: Duration) {
         self.limits = limits;
         self.terms.set_aging_step(aging_step);
     }
 
-    /// A place at the end of the order of arrival.
+    /// Takes the next position in the order of arrival.
     pub(crate) fn arrive(&mut self, now: Moment) -> Arrival {
         self.advance(now);
         self.arrivals += 1;
         Arrival { at: now, number: self.arrivals }
     }
 
-    /// What stands for a caller that waits outside the queue, such as a move.
+    /// The head for a caller that waits outside the queue, such as a move.
     pub(crate) fn stand_in(&self, id: RequestId, base: Priority, arrival: Arrival, now: Moment) -> Head {
         let effective = self.terms.effective(base, arrival, now);
         Head { key: OrderKey { effective, service: 0, arrival }, id, base }
     }
 
-    /// Whether one more request of this priority for `model` may wait (RC-10). The last eighth of each bound is kept for
-    /// interactive requests: a flood of others must not keep them out. Those that wait for providers wait for rules of
-    /// their clients only, so all providers together have the places of one model, and take none from models.
+    /// Whether one more request of this priority for `model` may wait (RC-10). The last eighth of each limit is kept
+    /// for interactive requests, so that a flood of others does not keep them out. Requests for cloud providers wait
+    /// only for their clients' limits. All providers together therefore have the limit of one model, and take no
+    /// places from models.
     pub(crate) fn admit(&self, model: ModelIndex, priority: Priority) -> Result<(), QueueFull> {
         let limit = |limit: usize| if priority <= Priority::INTERACTIVE { limit } else { limit - limit / 8 };
         let (per_model, in_all) = (limit(self.limits.per_model), limit(self.limits.in_all));
@@ -119,7 +122,7 @@ impl InferenceQueue {
         Ok(())
     }
 
-    /// Says that an entry of the catalog is a provider, which needs no load.
+    /// Marks an entry of the catalog as a provider, which needs no load.
     pub(crate) fn set_provider(&mut self, entry: ModelIndex) {
         let queue = self.entry(entry);
         if !std::mem::replace(&mut queue.is_provider, true) {
@@ -128,7 +131,7 @@ impl InferenceQueue {
         }
     }
 
-    /// Adds a request at the place of its arrival: a new one at the end, one that is tried again where it was.
+    /// Adds a request at the place of its arrival: a new one at the end, a retried one at its old place.
     pub(crate) fn push(&mut self, entry: Waiting) {
         let Waiting { id, model, client, priority, arrival, .. } = entry;
         *self.places(client).entry(model).or_default() += 1;
@@ -150,7 +153,7 @@ impl InferenceQueue {
         self.head_changed(model, priority, client, change);
     }
 
-    /// Takes a request out, wherever it stands.
+    /// Removes a request from any place.
     pub(crate) fn remove(&mut self, id: RequestId) -> Option<Waiting> {
         let entry = *self.waiting.remove(id.0)?;
         let Waiting { model, client, priority, arrival, .. } = entry;
@@ -188,13 +191,13 @@ impl InferenceQueue {
         self.heads(model, now).min_by_key(|head| head.key)
     }
 
-    /// The first request of each base priority for `model`, of those whose clients may start something.
+    /// The first request of each base priority for `model`, among clients that may start one.
     pub(crate) fn heads(&self, model: ModelIndex, now: Moment) -> impl Iterator<Item = Head> {
         let lanes = self.models.get(model.get()).map(|q| &q.lanes);
         lanes.into_iter().flatten().filter_map(move |lane| lane.first(now, &self.terms))
     }
 
-    /// Puts right what changed since the model was last looked at, so that looking at it costs little.
+    /// Updates the caches of a model, so that considering it is cheap.
     pub(crate) fn refresh(&mut self, model: ModelIndex, now: Moment) {
         self.advance(now);
         let Some(queue) = self.models.get_mut(model.get()) else { return };
@@ -218,31 +221,31 @@ impl InferenceQueue {
         self.cold.seek(kind, self.now, &self.terms)
     }
 
-    /// The first model of all that want a load.
+    /// The first of all models that want a load.
     pub(crate) fn first_wanting(&mut self, now: Moment) -> Option<Wanting> {
         self.advance(now);
         self.cold.seek_among_all(self.now, &self.terms)
     }
 
-    /// The next model that is not loaded and that somebody waits for, beginning with this one: those that stand in no line
-    /// too. In no order that means anything.
+    /// The next model with waiting requests that is not loaded, from this one on, models outside the lines included.
+    /// The order has no meaning.
     pub(crate) fn next_cold(&self, from: ModelIndex) -> Option<ModelIndex> {
         self.cold.next_model(from)
     }
 
-    /// The kinds of requests whose models want a load.
+    /// The kinds of models that want a load.
     pub(crate) fn kinds(&self) -> impl Iterator<Item = Likeness> {
         self.cold.kinds()
     }
 
-    /// The standing of a model's most important requests that may start something.
+    /// The kind of a model by its most important request that may start.
     pub(crate) fn likeness(&self, model: ModelIndex) -> Option<Likeness> {
         let queue = self.models.get(model.get())?;
         let first = queue.lanes.iter().find(|lane| lane.first(self.now, &self.terms).is_some())?;
         Some(queue.kind(first.base()))
     }
 
-    /// Says what a model is like, and exactly how much it needs.
+    /// Sets a model's family and the exact bytes it needs.
     pub(crate) fn set_likeness(&mut self, model: ModelIndex, family: u32, bytes: ByteCount) {
         let need = Likeness::step_of(bytes);
         let queue = self.entry(model);
@@ -255,13 +258,13 @@ impl InferenceQueue {
         }
     }
 
-    /// The model's standing may have changed.
+    /// Notes that the model's kind may have changed.
     pub(crate) fn doubt_likeness(&mut self, model: ModelIndex) {
         self.entry(model).bytes = None;
     }
 
-    /// Whether a waiting request stands in line behind another model's that asks exactly the same of the devices: what came
-    /// of the look at that one came of a look at this one too.
+    /// Whether a waiting request is in line behind another model's that makes exactly the same demands. The result of
+    /// considering that one then holds for this one too.
     pub(crate) fn is_behind_its_like(&mut self, id: RequestId, now: Moment) -> bool {
         let Some(&Waiting { model, priority, .. }) = self.get(id) else { return false };
         let queue = &self.models[model.get()];
@@ -273,8 +276,8 @@ impl InferenceQueue {
             })
     }
 
-    /// A model that has the next turn, or waits for something else than room, stands in no line until it is said otherwise:
-    /// so the first of a line is one that has to be looked at.
+    /// Sets a model apart from the lines while it has the next turn, or waits for another condition than room. So the
+    /// first of a line is always a model that has to be considered.
     pub(crate) fn set_aside(&mut self, model: ModelIndex, aside: bool) {
         if self.entry(model).aside != aside {
             self.leave_lines(model);
@@ -283,7 +286,7 @@ impl InferenceQueue {
         }
     }
 
-    /// The most that models which want a load need: by family, all that are alike together.
+    /// The largest need among the models that want a load: by family, all models that are alike together.
     pub(crate) fn needs(&self) -> impl Iterator<Item = (u32, i128)> {
         self.cold.counts().map(|((family, need), models)| {
             let each = f64::from(need + 1) / 16.0;
@@ -291,30 +294,30 @@ impl InferenceQueue {
         })
     }
 
-    /// Whether a model that is not loaded is waited for by somebody who may start something.
+    /// Whether a model that is not loaded has waiting requests of a client that may start one.
     pub(crate) fn anyone_wants_a_load(&self) -> bool {
         self.cold.has_a_first(self.now, &self.terms)
             || self.cold.aside().any(|model| self.best(model, self.now).is_some())
     }
 
-    /// Whether anybody waits for a model that is not loaded.
+    /// Whether a model that is not loaded has waiting requests.
     pub(crate) fn anyone_waits_for_a_load(&self) -> bool {
         !self.cold.is_empty()
     }
 
-    /// Says where a model is; absent ones with waiting requests become candidates for a load.
+    /// Sets whether a model is loaded; an absent one with waiting requests becomes a candidate for a load.
     pub(crate) fn set_residency(&mut self, model: ModelIndex, residency: Residency) {
         if self.entry(model).residency != residency {
             self.leave_lines(model);
             let queue = self.entry(model);
             queue.residency = residency;
-            // A load may teach what it needs.
+            // A load may change the known need of memory.
             queue.bytes = None;
             self.enter_lines(model);
         }
     }
 
-    /// Forgets a model that nobody waits for: its place in the catalog is another model's next.
+    /// Forgets a model without waiting requests, whose index will be reused.
     pub(crate) fn forget(&mut self, model: ModelIndex) {
         if let Some(queue) = self.models.get_mut(model.get()).filter(|queue| queue.length == 0) {
             *queue = ModelQueue::default();
@@ -325,12 +328,12 @@ impl InferenceQueue {
         self.models.get(model.get()).map_or(Residency::Absent, |q| q.residency)
     }
 
-    /// Says where a client stands; whether it was held back before and is not any more.
+    /// Sets a client's standing; returns whether it was held back before and is not any more.
     pub(crate) fn set_standing(&mut self, client: ClientIndex, standing: ClientStanding) -> bool {
         self.terms.set_standing(client, standing)
     }
 
-    /// The models that a client waits for, in their order.
+    /// The models that a client waits for, in the order of their indices.
     pub(crate) fn models_of(&self, client: ClientIndex) -> Vec<ModelIndex> {
         let mut models: Vec<ModelIndex> =
             self.clients.get(client.get()).into_iter().flat_map(ByNumber::keys).copied().collect();
@@ -338,7 +341,7 @@ impl InferenceQueue {
         models
     }
 
-    /// Takes the next request whose deadline is over.
+    /// Removes and returns the next request whose deadline has passed.
     pub(crate) fn next_expired(&self, now: Moment) -> Option<RequestId> {
         self.deadlines.first().filter(|(deadline, _)| *deadline <= now).map(|&(_, id)| id)
     }
@@ -359,7 +362,7 @@ impl InferenceQueue {
         self.models.get(model.get()).map_or(0, |q| q.length)
     }
 
-    /// Callers who wait for `model` to be loaded and for nothing else.
+    /// A caller that waits only for `model` to be loaded.
     pub(crate) fn first_load(&self, model: ModelIndex) -> Option<RequestId> {
         self.models.get(model.get())?.loads.first().copied()
     }
@@ -370,12 +373,12 @@ impl InferenceQueue {
         lanes.into_iter().flatten().flat_map(Lane::ids).collect()
     }
 
-    /// Everybody, in no order.
+    /// All waiting requests, in no order.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Waiting> {
         self.waiting.values().map(Box::as_ref)
     }
 
-    /// Everybody in RC-4's order. For people: sorts all of them.
+    /// All waiting requests in RC-4's order. For people: the call sorts them all.
     pub(crate) fn in_order(&self, now: Moment) -> Vec<(OrderKey, &Waiting)> {
         let key = |entry: &Waiting| self.terms.key(entry.priority, entry.arrival, entry.client, now);
         let mut all: Vec<_> = self.waiting.values().map(|entry| (key(entry), entry.as_ref())).collect();
@@ -386,14 +389,15 @@ impl InferenceQueue {
         all
     }
 
-    /// How many requests for `model` would go before one of this priority that came now. For people: looks at all of them.
+    /// The number of requests for `model` that would go before one of this priority arriving now. For people: the
+    /// call reads them all.
     pub(crate) fn stand_before(&self, model: ModelIndex, base: Priority, now: Moment) -> usize {
         let aged = |waiting: &&Waiting| self.terms.effective(waiting.priority, waiting.arrival, now);
         let of_model = self.waiting.values().map(Box::as_ref).filter(|waiting| waiting.model == model);
         of_model.filter(|waiting| aged(waiting) <= base).count()
     }
 
-    /// Time goes on.
+    /// Advances the time.
     fn advance(&mut self, now: Moment) {
         self.now = self.now.max(now);
     }
@@ -412,7 +416,7 @@ impl InferenceQueue {
         &mut self.clients[client.get()]
     }
 
-    /// Keeps the lines in step with the lane of a model, whose request came or went already.
+    /// Updates the lines after a request was added to a lane of the model, or removed.
     fn head_changed(&mut self, model: ModelIndex, priority: Priority, client: ClientIndex, change: Option<HeadChange>) {
         let queue = &self.models[model.get()];
         let Some(HeadChange { before, after }) = change.filter(|_| queue.is_in_line()) else { return };
@@ -425,7 +429,7 @@ impl InferenceQueue {
         }
     }
 
-    /// Takes a model out of the lines, before what it is like or where it is changes.
+    /// Removes a model from the lines, before its kind or its residency changes.
     fn leave_lines(&mut self, model: ModelIndex) {
         let queue = &self.models[model.get()];
         if queue.residency != Residency::Absent || queue.length == 0 {
@@ -437,7 +441,7 @@ impl InferenceQueue {
         }
     }
 
-    /// Puts it back, as it is now.
+    /// Puts a model back into the lines with its present kind.
     fn enter_lines(&mut self, model: ModelIndex) {
         let queue = &self.models[model.get()];
         if queue.residency != Residency::Absent || queue.length == 0 {
@@ -451,7 +455,7 @@ impl InferenceQueue {
 }
 
 impl ModelQueue {
-    /// The standing of a request of this base priority.
+    /// The kind of a request of this base priority.
     fn kind(&self, base: Priority) -> Likeness {
         Likeness { family: self.family, base, need: self.need }
     }
@@ -460,23 +464,23 @@ impl ModelQueue {
         (self.family, self.need)
     }
 
-    /// Whether its requests stand in the lines of those that want a load.
+    /// Whether its requests are in the lines of models that want a load.
     fn is_in_line(&self) -> bool {
         self.residency == Residency::Absent && !self.aside
     }
 
-    /// The first request of each client in each lane, if they stand in line.
+    /// The first request of each client in each lane, if the model is in a line.
     fn heads_in_line(&self) -> impl Iterator<Item = (Likeness, Arrival, ClientIndex)> {
         let lanes = self.lanes.iter().filter(|_| self.is_in_line());
         lanes.flat_map(|lane| lane.heads().map(|(arrival, client)| (self.kind(lane.base()), arrival, client)))
     }
 
-    /// Where the lane of this base priority is.
+    /// The index of the lane of this base priority.
     fn place_of(&self, base: Priority) -> Option<usize> {
         self.lanes.iter().position(|lane| lane.base() == base)
     }
 
-    /// The lane of this base priority.
+    /// The lane of this base priority, created if it is new.
     fn lane(&mut self, base: Priority) -> &mut Lane {
         let place = self.place_of(base).unwrap_or_else(|| {
             let place = self.lanes.iter().take_while(|lane| lane.base() < base).count();

@@ -1,4 +1,4 @@
-//! The order of the queue, its bounds, and removal from anywhere; compared with a plain sorted list.
+//! The order of the queue, its limits, and removal from any place; compared with a plain sorted list.
 
 use proptest::prelude::*;
 
@@ -30,7 +30,7 @@ fn push(queue: &mut InferenceQueue, at: Moment, id: u64, model: usize, priority:
     waiting
 }
 
-/// The models that want a load, in their order: each goes aside so that the next comes first.
+/// The models that want a load, in their order: each is set apart so that the next comes first.
 fn wanting(queue: &mut InferenceQueue, now: Moment, limit: usize) -> Vec<ModelIndex> {
     let mut order = Vec::new();
     while order.len() < limit
@@ -82,7 +82,7 @@ fn rc_5_aging_moves_the_old_ahead_and_never_past_zero() {
     assert_eq!(q.best(ModelIndex::new(0), s(89)).unwrap().id, RequestId(3));
     q.remove(RequestId(3)).unwrap();
     assert_eq!(q.best(ModelIndex::new(0), s(89)).unwrap().id, RequestId(2));
-    // At 90 s the batch request stands at 5 and came first.
+    // At 90 s the batch request has aged to 5 and arrived first.
     assert_eq!(q.best(ModelIndex::new(0), s(90)).unwrap().id, RequestId(1));
     push(&mut q, s(100_000), 4, 0, 0, 0);
     assert_eq!(q.best(ModelIndex::new(0), s(200_000)).unwrap().id, RequestId(4));
@@ -249,7 +249,7 @@ fn rc_4_at_equal_importance_the_client_that_got_less_goes_first() {
     push(&mut q, s(1), 5, 1, 5, 1);
     q.set_standing(ClientIndex::new(0), ClientStanding { service: 2, held_back: false });
     assert_eq!(wanting(&mut q, s(1), usize::MAX), [ModelIndex::new(0), ModelIndex::new(1)]);
-    // Thirty seconds on, all of the first client's requests are more important than the other's.
+    // After 30 s, all of the first client's requests are more important than the other's.
     assert_eq!(q.best(ModelIndex::new(0), s(30)).unwrap().id, RequestId(1));
     assert_eq!(drain(&mut q, 0, s(1)), [4, 1, 2, 3]);
 }
@@ -271,7 +271,7 @@ fn rc_9_requests_of_a_client_that_is_held_back_keep_their_places() {
 }
 
 proptest! {
-    /// Whatever is pushed, removed and waited, the queue says what sorting a plain list says.
+    /// For random operations, the queue has the order of a sorted list.
     #[test]
     fn rc_4_rc_5_the_queue_agrees_with_a_sorted_list(ops in ops()) {
         let mut q = queue();
