@@ -13,8 +13,7 @@ use super::error::CliError;
 use super::flags::environment;
 
 /// The absolute path that `text` means, or `None` if it is the name of a model. A text that begins like a path is one.
-/// A text that could be both is a name if the coordinator knows it: a folder of that name exists here, or it ends in
-/// `.gguf`.
+/// A text that could be either is a name if the coordinator knows it: for example, one that ends in `.gguf`.
 pub(super) async fn meant(client: &Client, text: &str) -> Result<Option<PathBuf>, CliError> {
     let begins_like_one = ["/", "./", "../", "~/"].iter().any(|start| text.starts_with(start));
     let path = match text.strip_prefix("~/").zip(std::env::home_dir()) {

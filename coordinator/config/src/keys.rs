@@ -1,28 +1,28 @@
-//! The file of API keys. Does not know who asks or for what.
+//! The file of API keys. Knows nothing of callers or their requests.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The keys that open the API. `Debug` never shows one.
+/// The keys that give access to the API. `Debug` never shows one.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ApiKeys(Vec<String>);
 
-/// The file cannot serve as a list of keys.
+/// Why the file is no valid list of keys.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiKeysError {
-    /// Not there, or not ours to read.
+    /// The file is absent or not readable.
     #[error("{0} cannot be read: {1}")]
     Read(PathBuf, #[source] std::io::Error),
-    /// Nothing in it but comments.
+    /// The file has no key, only comments.
     #[error("{0} holds no key; write one key per line")]
     Empty(PathBuf),
-    /// A key that guessing finds.
+    /// A key is so short that it could be guessed. Holds its line.
     #[error("{0}:{1}: the key is shorter than 16 characters; make one with `openssl rand -hex 32`")]
     Short(PathBuf, usize),
 }
 
 impl ApiKeys {
-    /// Reads one key per line; empty lines and lines that start with `#` are passed over.
+    /// Reads one key per line; empty lines and lines that start with `#` are skipped.
     pub fn read(path: &Path) -> Result<Self, ApiKeysError> {
         let text = std::fs::read_to_string(path).map_err(|error| ApiKeysError::Read(path.to_owned(), error))?;
         let mut keys = Vec::new();

@@ -1,4 +1,4 @@
-//! Kinds of values: how each is read from a value of the file or from text, and how it is printed.
+//! Kinds of values: how each is parsed from a value of the file or from text, and how it is printed.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -181,7 +181,7 @@ impl Setting for Vec<PathBuf> {
     }
 
     fn resolve(&mut self, folder: &Path) {
-        // `~` is the home folder, wherever it is written.
+        // `~` is the home folder, also in flags and variables.
         for path in self.iter_mut().filter(|path| !path.starts_with("~")) {
             path.resolve(folder);
         }
@@ -341,7 +341,7 @@ impl Setting for Option<IdleTime> {
 
 impl Setting for Option<RedisUrl> {
     fn read(&mut self, value: &Value) -> Result<(), String> {
-        // What was given may hold a password: it is not repeated.
+        // The value may hold a password, so the error does not repeat it.
         let url = text(value).ok_or("is no text; write a URL such as \"redis://127.0.0.1:6379\"")?;
         *self = if url.is_empty() { None } else { Some(RedisUrl::read(url)?) };
         Ok(())

@@ -1,7 +1,8 @@
-//! What can be set, its defaults and where a value came from. Does not know what the rest of the program does with it.
+//! The settings of model-boss: their list, kinds and defaults, and the source of each value. Knows nothing of their
+//! effects.
 //!
-//! One list of settings ([`Config`]) serves the file, the environment, the command line and `config show`: each field
-//! is a leaf with a path (`stay_warm.llm`), and everything else walks the list.
+//! One list of settings ([`Config`]) serves the file, the environment, the command line and `config show`. Each field
+//! is a leaf with a path (`stay_warm.llm`), and every consumer walks the list.
 
 mod keys;
 mod kinds;

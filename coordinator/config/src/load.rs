@@ -1,4 +1,4 @@
-//! Brings the sources together: flag > environment > file > default. Finds every problem before it reports any.
+//! Merges the sources: flag > environment > file > default. Finds every fault before it reports any.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,27 +13,27 @@ use super::setting::Section;
 use super::{ApiKeys, Config};
 use crate::origins::OriginPattern;
 
-/// The file that is read when none is named and it exists.
+/// The file that is read when none is named, if it exists.
 pub const DEFAULT_FILE: &str = "model-boss.toml";
 
-/// What every variable of ours begins with.
+/// The prefix of model-boss's environment variables.
 const PREFIX: &str = "MODEL_BOSS_";
 
-/// Variables with our prefix that are not settings of the coordinator but the command line's and the worker's.
+/// Variables with this prefix that are no settings of the coordinator, but belong to the command line and the worker.
 const NOT_SETTINGS: [&str; 4] = ["MODEL_BOSS_CONFIG", "MODEL_BOSS_URL", "MODEL_BOSS_API_KEY", "MODEL_BOSS_LOG"];
 
-/// Where values come from.
+/// The sources of values.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     /// Values from the command line: the path of the setting, and its text.
     pub flags: Vec<(String, String)>,
-    /// Environment variables; those without our prefix are passed over.
+    /// Environment variables; those without the prefix are ignored.
     pub environment: Vec<(String, String)>,
     /// The file to read. It must exist; when absent, [`DEFAULT_FILE`] is read if it is there.
     pub file: Option<PathBuf>,
 }
 
-/// The configuration, and who decided what.
+/// The configuration, and the source of each value.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     /// The values.
@@ -44,33 +44,33 @@ pub struct Loaded {
 /// One setting, for `config show`.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Shown {
-    /// `stay_warm.llm`.
+    /// The path, such as `stay_warm.llm`.
     pub path: String,
-    /// As it would be written in the file.
+    /// The value as it would be written in the file.
     pub value: String,
-    /// Who decided.
+    /// The source of the value.
     pub origin: String,
-    /// What it means.
+    /// The help text.
     pub help: String,
-    /// How many words it takes on the command line.
+    /// The number of words that the flag takes on the command line.
     #[serde(skip)]
     pub words: std::ops::RangeInclusive<usize>,
-    /// Whether its text may begin with a dash there.
+    /// Whether the flag's text may begin with a dash.
     #[serde(skip)]
     pub may_begin_with_dash: bool,
-    /// Whether its flag may be given several times, for an entry each.
+    /// Whether the flag may be given several times, once for each entry.
     #[serde(skip)]
     pub is_list: bool,
 }
 
-/// Who decided a value.
+/// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// Nobody.
+    /// The built-in default.
     Default,
-    /// A line of the file.
+    /// A file, and the line.
     File(PathBuf, usize),
-    /// A variable.
+    /// An environment variable.
     Environment(String),
     /// A flag.
     Flag(String),
@@ -87,10 +87,10 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Everything that is wrong with the configuration, each with its place.
+/// Every fault of the configuration, each with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// One line each; never empty.
+    /// One line for each fault; never empty.
     pub problems: Vec<String>,
 }
 
@@ -109,7 +109,7 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Sources {
-    /// Reads every source, checks every value of every source, and merges.
+    /// Reads every source, checks every value of every source, and merges them.
     pub fn load(self) -> Result<Loaded, ConfigError> {
         let mut problems = Vec::new();
         let file = self.file.or_else(|| Some(PathBuf::from(DEFAULT_FILE)).filter(|path| path.is_file()));
@@ -146,12 +146,12 @@ pub fn catalogue() -> Vec<Shown> {
 }
 
 impl Loaded {
-    /// Who decided each setting that is not at its default.
+    /// The source of each setting that is not at its default.
     pub fn origins(&self) -> BTreeMap<String, String> {
         self.origins.iter().map(|(path, origin)| (path.clone(), origin.to_string())).collect()
     }
 
-    /// Every setting with its value and who decided it.
+    /// Every setting with its value and its source.
     pub fn show(&self) -> Vec<Shown> {
         let mut shown = Vec::new();
         self.config.clone().walk("", &mut |path, setting, help| {
@@ -166,7 +166,7 @@ impl Loaded {
 }
 
 impl Config {
-    /// What no value shows alone, with the setting to change.
+    /// Faults that only two or more settings together show, each with the setting to change.
     fn contradictions(&self) -> Vec<(&'static str, String)> {
         let mut found = Vec::new();
         if let (Some(host), None) = (self.host.open_to_others(), &self.api_keys) {
@@ -224,18 +224,18 @@ struct Entry {
 }
 
 impl Entry {
-    /// A variable that resembles no setting belongs to another program of the family (its tests, a client): only what looks
-    /// like a mistyped setting is a mistake.
+    /// Whether a variable of the environment belongs to another program of model-boss, such as its tests or a client. A
+    /// variable counts as a mistake only where its name resembles a setting.
     fn is_for_others(&self, known: &BTreeSet<String>) -> bool {
         let group = format!("{}.", self.path);
         !known.iter().any(|candidate| *candidate == self.path || candidate.starts_with(&group))
             && nearest(&self.path, known).is_none_or(|(likeness, _)| likeness <= 0.9)
     }
 
-    /// What is wrong with it, if anything: there is no such setting, or the value does not suit it.
+    /// The fault of this entry, if any: there is no such setting, or the value is invalid.
     fn problem(&self, known: &BTreeSet<String>) -> Option<String> {
         let Self { path, value, origin } = self;
-        // A flag or variable names its setting itself.
+        // A flag or variable names its setting itself, so the message need not.
         let place = match origin {
             Origin::File(..) => format!("{origin}: '{path}'"),
             _ => origin.to_string(),
@@ -264,7 +264,7 @@ impl Entry {
     }
 }
 
-/// The setting whose name is most like this one, and how like, from 0 to 1.
+/// The setting with the most similar name, and the similarity from 0 to 1.
 fn nearest<'a>(path: &str, known: &'a BTreeSet<String>) -> Option<(f64, &'a String)> {
     let likeness = |candidate: &'a String| (strsim::jaro_winkler(path, candidate), candidate);
     known.iter().map(likeness).max_by(|a, b| a.0.total_cmp(&b.0))
@@ -323,7 +323,7 @@ fn file_entries(path: &Path, problems: &mut Vec<String>) -> Vec<Entry> {
             let origin = Origin::File(path.to_owned(), line_of(key.span().start));
             let name = format!("{prefix}{}", key.into_inner());
             match value.into_inner() {
-                // A table that is no group of ours is reported once, by its own name.
+                // A table that is no group of settings is reported once, by its own name.
                 DeValue::Table(inner) if known.iter().any(|path| path.starts_with(&format!("{name}."))) => {
                     tables.push((format!("{name}."), inner));
                 }
@@ -335,7 +335,7 @@ fn file_entries(path: &Path, problems: &mut Vec<String>) -> Vec<Entry> {
     entries
 }
 
-/// A value of the file in figment's words; what no setting can be (a date) becomes its text.
+/// A value of the file in figment's type; a kind that no setting has (a date) becomes its text.
 fn figment_value(value: DeValue<'_>) -> Value {
     match value {
         DeValue::String(text) => Value::from(text.into_owned()),
@@ -362,7 +362,8 @@ fn figment_value(value: DeValue<'_>) -> Value {
     }
 }
 
-/// Figment decides who wins (later entries do); the tag on the winning value leads back to its entry.
+/// Merges the entries; a later entry overrides an earlier one. Figment's tag on the winning value leads back to its
+/// entry.
 fn merge(entries: Vec<Entry>) -> (Config, BTreeMap<String, Origin>) {
     let mut places = BTreeMap::new();
     let mut figment = Figment::new();
@@ -375,7 +376,7 @@ fn merge(entries: Vec<Entry>) -> (Config, BTreeMap<String, Origin>) {
     let mut origins = BTreeMap::new();
     config.walk("", &mut |path, setting, _| {
         let Ok(value) = figment.find_value(path) else { return };
-        // It was read once already, alone; the first reading found what is wrong with it.
+        // The value was parsed once already, alone; that reported its faults.
         if setting.read(&value).is_err() {
             return;
         }
@@ -390,7 +391,7 @@ fn merge(entries: Vec<Entry>) -> (Config, BTreeMap<String, Origin>) {
     (config, origins)
 }
 
-/// One entry as figment takes it.
+/// One entry as a source for figment.
 struct One {
     name: String,
     path: String,

@@ -1,9 +1,9 @@
-//! Where programs of this field keep the models of a user: what `scan` looks through, and what may be loaded by path
-//! unless `model_roots` says otherwise.
+//! The folders in which other programs keep a user's models. The command `scan` searches them, and models may be loaded
+//! from them by path unless `model_roots` says otherwise.
 
 use std::path::{Path, PathBuf};
 
-/// The folders, whether they exist or not.
+/// The folders, which may not exist.
 pub struct ModelFolders {
     /// Hugging Face's cache.
     pub hub: PathBuf,
@@ -15,13 +15,13 @@ pub struct ModelFolders {
     pub llama_cpp: PathBuf,
 }
 
-/// What a model was loaded from, in the words of health (MM-8): `ORG/NAME:FILE` for a file of Hugging Face's cache,
+/// The source of a model as the health route shows it (MM-8). It is `ORG/NAME:FILE` for a file of Hugging Face's cache,
 /// `ORG/NAME` for a whole revision there, else the path.
 pub fn checkpoint(source: &Path) -> String {
     cached(source).unwrap_or_else(|| source.display().to_string())
 }
 
-/// `…/models--ORG--NAME/snapshots/REVISION/FILE`.
+/// The name of a model in Hugging Face's cache: `…/models--ORG--NAME/snapshots/REVISION/FILE`.
 fn cached(source: &Path) -> Option<String> {
     let parts: Vec<&str> = source.iter().map(|part| part.to_str()).collect::<Option<_>>()?;
     let snapshots = parts.iter().rposition(|part| *part == "snapshots")?;
@@ -32,7 +32,7 @@ fn cached(source: &Path) -> Option<String> {
 }
 
 impl ModelFolders {
-    /// Below this home folder, or where the variables of those programs say.
+    /// The folders below this home folder, or where the variables of those programs point.
     pub fn below(home: &Path, variable: impl Fn(&str) -> Option<PathBuf>) -> Self {
         let set = |name: &str| variable(name).filter(|folder| folder.is_absolute());
         let hub = set("HF_HUB_CACHE").or_else(|| set("HF_HOME").map(|folder| folder.join("hub")));
@@ -44,7 +44,7 @@ impl ModelFolders {
         }
     }
 
-    /// Those of the user who runs this process, home folder as `~`.
+    /// The folders of the user who runs this process, with the home folder as `~`.
     pub fn usual() -> Vec<PathBuf> {
         let Self { hub, ollama, studio: [new, old], llama_cpp } =
             Self::below(Path::new("~"), |name| std::env::var_os(name).map(PathBuf::from));

@@ -6,7 +6,7 @@ use std::str::FromStr;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginPattern(String);
 
-/// An entry that is no origin.
+/// An entry that is no valid origin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is no origin; write a scheme and a host such as https://chat.example, a scheme such as app://, or *")]
 pub struct NoOrigin(String);
@@ -28,7 +28,7 @@ impl FromStr for OriginPattern {
             return Err(wrong());
         }
         match (scheme, host) {
-            // Every site of the web is written as such.
+            // A website needs a host: without one the entry would allow every site.
             ("http" | "https", "") => Err(wrong()),
             (scheme, "") => Ok(Self(format!("{scheme}://*"))),
             (scheme, host) => Ok(Self(format!("{scheme}://{host}"))),
@@ -37,13 +37,13 @@ impl FromStr for OriginPattern {
 }
 
 impl OriginPattern {
-    /// Whether the `Origin` header of a browser is meant.
+    /// Whether this entry covers the `Origin` header of a browser.
     pub fn matches(&self, origin: &str) -> bool {
         self.0 == "*" || glob(&self.0, &origin.to_ascii_lowercase())
     }
 }
 
-/// `*` is any run of characters that stays within an origin's host and port.
+/// Whether `text` matches `pattern`, in which `*` is any run of characters within an origin's host and port.
 fn glob(pattern: &str, text: &str) -> bool {
     let Some((before, after)) = pattern.split_once('*') else { return pattern == text };
     let Some(rest) = text.strip_prefix(before) else { return false };

@@ -1,4 +1,4 @@
-//! One provider: where it is, what opens it, how its models are called and what they cost.
+//! One cloud provider: its address, its key, the names of its models and their prices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -10,82 +10,83 @@ use serde::{Deserialize, Serialize};
 
 use crate::secrets::without_secrets;
 
-/// Where Anthropic's API is.
+/// The address of Anthropic's API.
 const ANTHROPIC: &str = "https://api.anthropic.com";
-/// Where its key is looked for.
+/// The variable with the key of Anthropic's API.
 const ANTHROPIC_KEY: &str = "ANTHROPIC_API_KEY";
-/// Short names of Claude models, as of this version; `models` of the configuration changes them.
+/// Short names of Claude models, as of this version; `models` in the configuration overrides them.
 const CLAUDE_MODELS: [(&str, &str); 3] =
     [("opus", "claude-opus-4-5"), ("sonnet", "claude-sonnet-4-5"), ("haiku", "claude-haiku-4-5")];
 
-/// `[providers.NAME]`.
+/// The table `[providers.NAME]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProviderSpec {
-    /// Which API it speaks; `anthropic` for `claude`, else `openai`.
+    /// The API that it speaks; `anthropic` for `claude`, else `openai`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<ProviderKind>,
-    /// How it is reached; over HTTP where nothing is said.
+    /// The transport; HTTP by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<TransportKind>,
-    /// The program to run, for `transport = "cli"`; `claude` where nothing is said.
+    /// The program to run, for `transport = "cli"`; `claude` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<PathBuf>,
-    /// Its address up to, and without, `/v1`.
+    /// The address up to, and without, `/v1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base_url: Option<String>,
-    /// The variable that holds its key.
+    /// The environment variable that holds its key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) key_env: Option<String>,
     /// The file that holds its key; read again for each request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) key_file: Option<PathBuf>,
-    /// Whether what is sent there leaves this machine's owner; so unless it is on loopback.
+    /// Whether requests to it leave the machines of this coordinator's owner. By default, all but loopback addresses
+    /// do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cloud: Option<bool>,
     /// Short names for its models.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub models: BTreeMap<String, String>,
-    /// What its models cost, by the beginnings of their names.
+    /// Prices of its models, by prefixes of their names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub prices: BTreeMap<String, Price>,
 }
 
-/// US dollars for a million tokens.
+/// A price in US dollars for a million tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Price {
-    /// Of prompts.
+    /// The price of prompts.
     pub input: f64,
-    /// Of answers.
+    /// The price of answers.
     pub output: f64,
 }
 
-/// Which API a provider speaks.
+/// The API that a provider speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProviderKind {
-    /// Anthropic's Messages.
+    /// Anthropic's Messages API.
     Anthropic,
-    /// OpenAI's.
+    /// OpenAI's API.
     OpenAi,
 }
 
-/// How a provider is reached.
+/// The transport to a provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TransportKind {
-    /// Over HTTP.
+    /// HTTP.
     Http,
-    /// By the `claude` command line, with its own login.
+    /// The `claude` command line, with its own login.
     Cli,
 }
 
-/// All of them, by prefix.
+/// All providers, by prefix.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ProviderTables(pub BTreeMap<String, ProviderSpec>);
 
-/// One, ready to be asked.
+/// One provider with its defaults filled in.
 pub struct Provider {
     name: String,
     spec: ProviderSpec,
@@ -94,14 +95,14 @@ pub struct Provider {
 }
 
 impl ProviderSpec {
-    /// Which API it speaks. `name` is its prefix.
+    /// The API that it speaks. `name` is its prefix.
     fn kind(&self, name: &str) -> ProviderKind {
         let by_command = self.transport == Some(TransportKind::Cli);
         let usual = if name == CLAUDE || by_command { ProviderKind::Anthropic } else { ProviderKind::OpenAi };
         self.kind.unwrap_or(usual)
     }
 
-    /// What is wrong with it, if anything. `name` is its prefix.
+    /// Checks the table. `name` is its prefix.
     pub fn check(&self, name: &str) -> Result<(), String> {
         let plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         if name.is_empty() || !name.chars().all(plain) {
@@ -120,13 +121,13 @@ impl ProviderSpec {
             return Err("'command' is for transport = \"cli\"".to_owned());
         }
         if let Some(url) = &self.base_url {
-            // Whatever is wrong with it, it may hold a secret.
+            // An invalid address may still hold a secret, so the error shows it without.
             let shown = without_secrets(url);
             let uri: Uri = url.parse().map_err(|_| format!("'base_url': '{shown}' is not a URL"))?;
             if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none() || uri.query().is_some() {
                 return Err(format!("'base_url': '{shown}' must be http(s)://HOST, without a query"));
             }
-            // The address is shown and logged; keys are not.
+            // Addresses are shown and logged, so a key does not belong there.
             if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
                 return Err("'base_url' must not hold a user or a password; use key_env or key_file".to_owned());
             }
@@ -137,7 +138,7 @@ impl ProviderSpec {
             return Err("'base_url' is missing".to_owned());
         }
         if self.key_env.as_deref().is_some_and(|name| !is_variable(name)) {
-            // Who writes the key itself there does not want to read it in an error.
+            // An operator who writes the key itself here must not see it in an error.
             return Err("'key_env' must be the name of an environment variable, not the key itself".to_owned());
         }
         if self.key_env.is_some() && self.key_file.is_some() {
@@ -152,7 +153,7 @@ impl ProviderSpec {
 }
 
 impl ProviderTables {
-    /// These, and `claude`.
+    /// The configured providers, and `claude`.
     pub fn with_claude(&self) -> BTreeMap<String, ProviderSpec> {
         let mut all = self.0.clone();
         let claude = all.entry(CLAUDE.to_owned()).or_insert_with(|| ProviderSpec {
@@ -172,7 +173,7 @@ impl ProviderTables {
         all
     }
 
-    /// The prefixes that names may have, and which of them lead away from here (TR-3).
+    /// The prefixes that names may have, and which of them lead to a cloud (TR-3).
     pub fn prefixes(&self) -> Providers {
         self.with_claude().iter().fold(Providers::new(), |known, (name, spec)| {
             let cloud = spec.cloud.unwrap_or_else(|| !spec.base_url.as_deref().is_some_and(leads_here));
@@ -180,13 +181,13 @@ impl ProviderTables {
         })
     }
 
-    /// The prefixes of those that give vectors: whoever speaks OpenAI's API may.
+    /// The prefixes of providers that may give embeddings: those that speak OpenAI's API.
     pub fn embedding(&self) -> BTreeSet<String> {
         let all = self.with_claude().into_iter();
         all.filter(|(name, spec)| spec.kind(name) == ProviderKind::OpenAi).map(|(name, _)| name).collect()
     }
 
-    /// A key file stands beside the configuration.
+    /// Makes relative paths of key files and programs start in the configuration's folder.
     pub fn resolve(&mut self, folder: &Path) {
         for spec in self.0.values_mut() {
             if let Some(file) = &mut spec.key_file {
@@ -206,13 +207,13 @@ fn is_variable(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') && name.chars().all(plain)
 }
 
-/// Whether what is sent there could be read on its way.
+/// Whether requests to this URL travel unencrypted over a network.
 fn is_readable_on_the_way(url: &str) -> bool {
     let is_plain = url.parse::<Uri>().is_ok_and(|uri| uri.scheme_str() != Some("https"));
     is_plain && !leads_here(url)
 }
 
-/// Whether a URL is Anthropic's own, over https: nobody else is shown the key that is meant for it.
+/// Whether a URL is Anthropic's own, over https: only then is Anthropic's key sent.
 fn is_anthropics(url: &str) -> bool {
     let known: Option<Uri> = ANTHROPIC.parse().ok();
     let place = |uri: &Uri| {
@@ -236,40 +237,40 @@ pub fn is_loopback(host: &str) -> bool {
 }
 
 impl Provider {
-    /// What a table of the configuration means.
+    /// The provider that a table of the configuration describes.
     pub fn new(name: &str, spec: ProviderSpec) -> Self {
         let base_url = spec.base_url.as_deref().unwrap_or(ANTHROPIC).trim_end_matches('/');
         let base_url = base_url.strip_suffix("/v1").unwrap_or(base_url).to_owned();
         Self { name: name.to_owned(), kind: spec.kind(name), base_url, spec }
     }
 
-    /// Which API it speaks.
+    /// The API that it speaks.
     pub fn kind(&self) -> ProviderKind {
         self.kind
     }
 
-    /// Its prefix.
+    /// The provider's prefix.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its address, up to `/v1`, or the command that is run.
+    /// The address up to `/v1`, or the command that is run.
     pub fn address(&self) -> String {
         self.command().map_or_else(|| self.base_url.clone(), |program| program.display().to_string())
     }
 
-    /// The program that is run for each request, where that is how it is reached.
+    /// The program that is run for each request; `None` where the transport is HTTP.
     pub fn command(&self) -> Option<&Path> {
         let by_command = self.spec.transport == Some(TransportKind::Cli);
         by_command.then(|| self.spec.command.as_deref().unwrap_or(Path::new(CLAUDE)))
     }
 
-    /// Its short names, and its own names of the same models.
+    /// The short names, with the provider's own names of the same models.
     pub fn models(&self) -> &BTreeMap<String, String> {
         &self.spec.models
     }
 
-    /// The whole address of a path such as `/v1/messages`.
+    /// The whole URL of a path such as `/v1/messages`.
     pub fn url(&self, path: &str) -> String {
         format!("{}{path}", self.base_url)
     }
@@ -279,14 +280,14 @@ impl Provider {
         self.spec.models.get(name).map_or(name, String::as_str)
     }
 
-    /// What is written about a model's price; the longest beginning of the name counts.
+    /// The configured price of a model; the longest matching prefix counts.
     pub fn listed_price(&self, model: &str) -> Option<Price> {
         let known = self.spec.prices.iter().filter(|(name, _)| model.starts_with(name.as_str()));
         known.max_by_key(|(name, _)| name.len()).map(|(_, price)| *price)
     }
 
-    /// Whether a key that is sent there could be read on its way. The configuration refuses that at the start; here it
-    /// is refused for every request, wherever its key is from.
+    /// Whether a key sent to it would travel unencrypted. The configuration refuses a configured key at the start; this
+    /// check refuses every request, whatever the key's source.
     pub fn is_readable_on_the_way(&self) -> bool {
         is_readable_on_the_way(&self.base_url)
     }
@@ -296,12 +297,12 @@ impl Provider {
         self.listed_price(model).map(|price| (price.input / 1e6, price.output / 1e6))
     }
 
-    /// Whether its answers cost anything: what is on this machine, or marked as no cloud, does not.
+    /// Whether its answers cost anything: those of a provider on this machine, or marked as no cloud, do not.
     pub fn costs(&self) -> bool {
         self.spec.cloud.unwrap_or_else(|| !leads_here(&self.base_url))
     }
 
-    /// Its key; never logged, and sent to its own address only. A provider without one is asked without.
+    /// The key; never logged, and sent to the provider's own address only. `None` for a provider without one.
     pub fn key(&self) -> Result<Option<String>, ApiError> {
         let missing = |what: String| {
             let message = format!("provider '{}' has no key: {what}", self.name);
@@ -317,7 +318,8 @@ impl Provider {
                 Ok(Some(key.to_owned()))
             };
         }
-        // The command line has a login of its own, and a third party is no Anthropic whatever it speaks.
+        // The command line has a login of its own. Anthropic's key is not for another provider that speaks the same
+        // API.
         let is_own = self.kind == ProviderKind::Anthropic && self.command().is_none() && is_anthropics(&self.base_url);
         let usual = is_own.then_some(ANTHROPIC_KEY);
         let Some(variable) = self.spec.key_env.as_deref().or(usual) else { return Ok(None) };
@@ -386,7 +388,7 @@ mod tests {
         ] {
             assert_eq!(is_anthropics(url), is, "{url}");
         }
-        // No variable is looked at for a third party.
+        // For another provider, Anthropic's variable is not read.
         for text in ["base_url = \"https://proxy.example\"", "base_url = \"http://127.0.0.1:1\""] {
             let provider = Provider::new("claude", spec(text));
             assert_eq!((provider.kind(), provider.key().unwrap()), (ProviderKind::Anthropic, None), "{text}");

@@ -1,35 +1,35 @@
-//! Secrets stay out of what people and logs are shown: the parts of addresses and of settings that may be one are left out.
+//! Removes secrets from text for people and logs: parts of addresses and values of settings that may be secret.
 
-/// In the place of a secret.
+/// The text in place of a secret.
 const HIDDEN: &str = "***";
 
 /// Parts of the names of variables that hold secrets.
 const SECRET_NAMES: [&str; 7] = ["KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "COOKIE"];
 
-/// An address, or what was meant to be one, without a user, a password or the values of its query.
+/// An address, valid or not, without its user, its password and the values of its query.
 pub fn without_secrets(url: &str) -> String {
     let (plain, query) = url.split_once('?').map_or((url, ""), |(plain, _)| (plain, "?***"));
     let (scheme, rest) = plain.split_once("://").map_or(("", plain), |(scheme, rest)| (scheme, rest));
     let slashes = if scheme.is_empty() { "" } else { "://" };
-    // A password may hold any character, also a slash that was not written as one should.
+    // A password may hold any character, also a slash that should have been escaped.
     match rest.rsplit_once('@') {
         Some((_, place)) => format!("{scheme}{slashes}{HIDDEN}@{place}{query}"),
         None => format!("{scheme}{slashes}{rest}{query}"),
     }
 }
 
-/// Whether a variable of this name holds a secret, as far as names tell.
+/// Whether a variable of this name probably holds a secret.
 pub(crate) fn is_secret_name(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
     SECRET_NAMES.iter().any(|part| name.contains(part))
 }
 
-/// A text of somebody who was shown a secret, without it.
+/// A text of another program that was given a secret, without the secret.
 pub fn without(text: &str, secret: &str) -> String {
     if secret.is_empty() { text.to_owned() } else { text.replace(secret, HIDDEN) }
 }
 
-/// In place of the value of a variable that holds a secret.
+/// The text in place of the value of a variable that holds a secret.
 pub fn hidden() -> String {
     HIDDEN.to_owned()
 }

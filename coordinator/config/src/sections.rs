@@ -1,4 +1,4 @@
-//! The settings: each group once, with defaults and meanings.
+//! The settings in groups, with defaults and help texts.
 
 use std::ffi::OsString;
 use std::ops::RangeInclusive;
@@ -20,7 +20,7 @@ use super::setting::section;
 use crate::model_folders::ModelFolders;
 
 section! {
-    /// Everything that can be set. Every duration has millisecond resolution.
+    /// All settings. Every duration has millisecond resolution.
     pub struct Config {
         /// Where to listen; several addresses as a list. Anything but a loopback address needs `api_keys`.
         host: Hosts = Hosts::default(),
@@ -34,15 +34,15 @@ section! {
         allow_cloud_fallback: bool = true,
         /// Models may be loaded by path from below these folders and `manifests`, links followed. `~`: home.
         model_roots: Vec<PathBuf> = ModelFolders::usual(),
-        /// The folder for what must survive a restart; unset: `$STATE_DIRECTORY`, `/var/lib/model-boss` for root, else `~/.local/state/model-boss`.
+        /// State folder; unset: `$STATE_DIRECTORY`, for root `/var/lib/model-boss`, else `~/.local/state/model-boss`.
         state_dir: PathBuf = default_state_dir(),
-        /// The Redis server that keeps the leases, as `redis://HOST:PORT` (docs/leases.md); unset: a file in `state_dir`.
+        /// The Redis server that keeps the leases, `redis://HOST:PORT` (docs/leases.md); unset: a file in `state_dir`.
         redis_url: Option<RedisUrl> = None,
-        /// For tests: where it is said which coordinator counts a device; unset: where every user of the machine finds it.
+        /// For tests: the folder in which coordinators claim devices; unset: one that all users of the machine share.
         runtime_dir: Option<PathBuf> = None,
         /// The worker program; unset: `model-boss-worker` beside this program, else on PATH.
         worker_binary: Option<PathBuf> = None,
-        /// Play a machine: a TOML file with its GPUs. Every model is then run by the stand-in worker.
+        /// Simulate a machine: a TOML file with its GPUs. Every model is then run by the fake worker.
         simulate: Option<PathBuf> = None,
         /// The ports given to workers, in sequence; busy ones are skipped.
         worker_ports: RangeInclusive<u16> = 8300..=8499,
@@ -50,7 +50,7 @@ section! {
         api_keys: Option<PathBuf> = None,
         /// Names accepted in the Host and Origin headers besides loopback ones.
         allowed_hosts: Vec<String> = Vec::new(),
-        /// Sites whose pages may call this server from a browser (CORS): `https://chat.example`, `app://`, `http://localhost:*`. docs/api.md.
+        /// Sites whose pages may call from a browser (CORS): `https://chat.example`, `http://localhost:*`; docs/api.md.
         allowed_origins: Vec<String> = Vec::new(),
         /// How long a load may take before its worker is given up; unset: by size, 60 s and 20 s for each GiB.
         load_timeout: Option<Duration> = None,
@@ -68,7 +68,7 @@ section! {
         min_hold: Duration = Duration::from_secs(10),
         /// Waiting requests are looked at again at least this often.
         reevaluate_every: Duration = Duration::from_secs(5),
-        /// At equal importance a client goes behind others for each of these steps of service, in tokens, that it got more.
+        /// At equal priority, each such step of service (in tokens) that a client got more puts it behind others.
         service_step: usize = 1_000,
         /// How often a request whose worker died before any byte of its answer is tried again.
         max_retries: usize = 3,
@@ -80,19 +80,19 @@ section! {
         back_off_limit: Duration = Duration::from_secs(300),
         /// A worker that lost a request gets no further one for this time, or until it is known to be gone.
         lost_pause: Duration = Duration::from_secs(1),
-        /// What other programs use for less than this a model waits for; for what they use longer its layers come and go (docs/streaming.md).
+        /// Memory in use by other programs is waited for this long; then layers are streamed (docs/streaming.md).
         peak_patience: Duration = Duration::from_secs(30),
-        /// A request whose only device its driver does not list any more waits for this long, then 409 `device_not_available`.
+        /// A request whose only device its driver no longer lists waits this long, then 409 `device_not_available`.
         device_patience: Duration = Duration::from_secs(30),
-        /// What follows a failed load: `evict_all_and_retry` once, or `fail`. Never where the model's files are at fault.
+        /// After a failed load: `evict_all_and_retry` once, or `fail`. Never retried for faults of the model's files.
         load_failure_policy: LoadFailurePolicy = LoadFailurePolicy::default(),
-        /// Models loaded at once: `auto` (memory decides), or numbers for LLM, EMBEDDING, RERANKING, or e.g. `llm=2 tts=1`; else 1.
+        /// Models loaded at once: `auto` (by memory), numbers for LLM, EMBEDDING, RERANKING, or `llm=2 tts=1`; else 1.
         max_loaded_models: MaxLoaded = MaxLoaded::Auto,
         /// The most that models may use of this machine's memory, e.g. "2GiB"; unset: all but a tenth that stays free.
         host_memory: Option<ByteCount> = None,
-        /// What models on `cpu` may keep while idle, in MiB; 0 = every request loads and unloads; unset: 60 % of usable RAM.
+        /// Memory for idle models on `cpu` in MiB; 0 = every request loads and unloads; unset: 60 % of usable RAM.
         model_cache_mb: Option<u64> = None,
-        /// How long an unneeded model stays loaded, in place of `stay_warm`: seconds, or a text with a unit; 0 = for ever.
+        /// How long an unneeded model stays, in place of `stay_warm`: seconds, or a text with a unit; 0 = forever.
         model_idle_secs: Option<IdleTime> = None,
         /// The longest `keep_alive` that a request may ask for.
         max_keep_alive: Duration = Duration::from_secs(86_400),
@@ -100,31 +100,31 @@ section! {
         devices: DeclaredDevices = DeclaredDevices::default(),
         /// The context a model serves when neither a load nor its manifest says, in tokens.
         ctx_size: Option<u64> = None,
-        /// More arguments for llama-server, as one text; a manifest's and a load's come after them. docs/engines.md has the list.
+        /// Arguments for llama-server, before a manifest's and a load's, as one text; docs/engines.md has the list.
         llamacpp_args: LlamaArgs = LlamaArgs::default(),
         /// The build of llama-server used when nobody says: a name of `[backends.llama-server.builds]`.
         llamacpp: Option<String> = None,
         /// The program llama-server; unset: `llama-server` on PATH, if it is there.
         llama_server: Option<PathBuf> = None,
-        /// Variables that programs of models inherit besides those of a fixed list; `HF_*` means all that begin so. docs/engines.md.
+        /// Variables that models' programs inherit besides a fixed list; `HF_*`: all that begin so; docs/engines.md.
         inherit_env: Vec<String> = Vec::new(),
-        /// Programs of others: `[backends.llama-server.builds]`, and `[backends.NAME]` with a command line; docs/engines.md.
+        /// External engines: `[backends.llama-server.builds]`, `[backends.NAME]` with a command line; docs/engines.md.
         backends: BackendTables = BackendTables::default(),
-        /// Providers elsewhere: `[providers.NAME]` with `base_url`, `key_env` or `key_file`, `prices`; docs/clouds.md has the keys.
+        /// Cloud providers: `[providers.NAME]` with `base_url`, `key_env` or `key_file`, `prices`; see docs/clouds.md.
         providers: ProviderTables = ProviderTables::default(),
-        /// What clients may do: `[clients.default]` for everybody, `[clients.NAME]` over that; docs/clients.md has the keys.
+        /// Limits of clients: `[clients.default]` for all, `[clients.NAME]` over that; docs/clients.md has the keys.
         clients: ClientRules = ClientRules::default(),
         /// How long an unneeded model of each category stays loaded after its last use.
         stay_warm: StayWarm = StayWarm::default(),
-        /// What a request may be, and how many may wait.
+        /// Bounds on requests and on the queue.
         limits: Limits = Limits::default(),
-        /// What a model's chat template and tokenizer may use, as programs that come with its files.
+        /// Limits on a model's chat template and tokenizer, which are programs in its files.
         text: Text = Text::default(),
         /// How long promises of memory last.
         leases: LeaseTerms = LeaseTerms::default(),
         /// The comments that keep a stream alive while it waits for a model.
         sse: Sse = Sse::default(),
-        /// What is written to standard error.
+        /// The log on standard error.
         log: Log = Log::default(),
     }
 }
@@ -166,7 +166,7 @@ section! {
         json_values: usize = 100_000,
         /// Memory that bodies and answers in flight may take in all; one request may take half of it.
         request_memory: ByteCount = ByteCount::mib(256),
-        /// Requests that may wait for one model, or for all providers together. The last eighth is for priorities 0 to 2.
+        /// Requests that may wait for one model, or for all providers; the last eighth is for priorities 0 to 2.
         queue_per_model: usize = 512,
         /// Requests that may wait in all; the last eighth as above.
         queue_total: usize = 4_096,
@@ -177,24 +177,25 @@ section! {
     }
 }
 
-/// How complicated a JSON text may be.
+/// Limits on the complexity of a JSON text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JsonLimits {
-    /// Lists and objects inside each other.
+    /// The deepest nesting of lists and objects.
     pub depth: usize,
-    /// Values in a document that is taken apart.
+    /// The most values in a document that is parsed.
     pub values: usize,
 }
 
 impl Limits {
-    /// What a JSON body may hold.
+    /// Limits on a JSON body.
     pub const fn json(&self) -> JsonLimits {
         JsonLimits { depth: self.json_depth, values: self.json_values }
     }
 }
 
 section! {
-    /// What a model's chat template and tokenizer may use on one request (docs/adr/0036-templates-run-in-processes-of-their-own.md).
+    /// Limits on a model's chat template and tokenizer for one request
+    /// (docs/adr/0036-templates-run-in-processes-of-their-own.md).
     pub struct Text {
         /// The longest that one request may take.
         time: Duration = TextLimits::default().time,
@@ -208,7 +209,7 @@ section! {
 }
 
 impl Text {
-    /// As a worker reads them.
+    /// The limits in the form that workers read.
     pub fn limits(&self) -> TextLimits {
         let Self { time, memory, stack, processes } = *self;
         TextLimits { time, memory, stack, processes: u32::try_from(processes).unwrap_or(u32::MAX) }
@@ -222,9 +223,9 @@ section! {
         term: Duration = Duration::from_secs(15),
         /// How often leases are renewed.
         heartbeat: Duration = Duration::from_secs(3),
-        /// What was seen of a device longer ago than this is not believed any more.
+        /// A sample of a device that is older than this is not used.
         observation_stale: Duration = Duration::from_secs(10),
-        /// What programs without a lease use on a GPU whose driver does not tell processes apart; loads go one at a time there.
+        /// Memory of programs without a lease where a GPU's driver tells no processes apart; loads take turns there.
         foreign: ByteCount = ByteCount::ZERO,
         /// How long a request for a model that is not loaded waits for a store that is out of reach.
         patience: Duration = Duration::from_secs(30),
@@ -261,14 +262,14 @@ impl Config {
 }
 
 impl Config {
-    /// The folder for what survives a restart: a played machine has one of its own inside.
+    /// The state folder of this configuration: a simulated machine has one of its own inside.
     pub fn own_state_dir(&self) -> PathBuf {
         if self.simulate.is_some() { self.state_dir.join("simulation") } else { self.state_dir.clone() }
     }
 }
 
 impl LeaseTerms {
-    /// The same as the ledger takes it.
+    /// The terms in the ledger's type.
     pub fn terms(&self) -> Terms {
         let mut terms = Terms::default();
         (terms.lease, terms.heartbeat, terms.stale) = (self.term, self.heartbeat, self.observation_stale);
@@ -289,22 +290,22 @@ impl StayWarm {
     }
 }
 
-/// One folder for each service and user, wherever the process was started.
+/// The default state folder: one for each service and user, wherever the process was started.
 fn default_state_dir() -> PathBuf {
     let home = || User::from_uid(geteuid()).ok().flatten().map(|user| user.dir);
     state_dir_of(&|name| std::env::var_os(name), geteuid().is_root(), home)
 }
 
-/// What systemd gives a service, else the folder of the system for root, else the user's own (XDG Base Directory).
+/// The state folder: systemd's for a service, else the system's for root, else the user's own (XDG Base Directory).
 pub(super) fn state_dir_of(
     variable: &dyn Fn(&str) -> Option<OsString>,
     root: bool,
     home: impl Fn() -> Option<PathBuf>,
 ) -> PathBuf {
     const NAME: &str = "model-boss";
-    // Relative ones mean nothing there.
+    // XDG and systemd define only absolute paths: relative ones are ignored.
     let folder = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    // A service may have several, with colons between them.
+    // A service may have several folders, with colons between them.
     let of_service = variable("STATE_DIRECTORY").and_then(|all| std::env::split_paths(&all).next());
     let of_system = || Path::new("/var/lib").join(NAME);
     if let Some(folder) = of_service.filter(|path| path.is_absolute()) {

@@ -1,4 +1,4 @@
-//! The kinds of values a setting can have: how each is read from a file's value or from text, and how it is printed.
+//! The trait of settings: how each is parsed from a file's value or from text, and how it is printed.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -6,15 +6,15 @@ use std::path::Path;
 
 use figment::value::{Num, Value};
 
-/// A value that can be set. Environment and command line give text, the file gives text, numbers, booleans and lists.
+/// The value of a setting. Environment and command line give text; the file gives text, numbers, booleans and lists.
 pub(super) trait Setting {
-    /// Takes the value, or says what would have been right.
+    /// Parses the value, or says what would be valid.
     fn read(&mut self, value: &Value) -> Result<(), String>;
 
     /// The value as it would be written in the file.
     fn show(&self) -> String;
 
-    /// How many words it takes on the command line.
+    /// The number of words that it takes on the command line.
     fn words(&self) -> RangeInclusive<usize> {
         1..=1
     }
@@ -24,22 +24,22 @@ pub(super) trait Setting {
         false
     }
 
-    /// Whether it has several entries.
+    /// Whether it is a list, whose flag may be repeated.
     fn is_list(&self) -> bool {
         false
     }
 
-    /// A relative path in a file starts at the file's folder.
+    /// Makes relative paths of a file start at the file's folder.
     fn resolve(&mut self, _folder: &Path) {}
 }
 
 /// A group of settings, walked leaf by leaf.
 pub(super) trait Section {
-    /// Calls `visit` with the path of each leaf (`stay_warm.llm`), the leaf, and what it means.
+    /// Calls `visit` with the path of each leaf (`stay_warm.llm`), the leaf, and its help text.
     fn walk(&mut self, prefix: &str, visit: &mut dyn FnMut(&str, &mut dyn Setting, &str));
 }
 
-/// Either of the two, so that one list can hold both.
+/// A setting or a group, so that one list can hold both.
 pub(super) trait Node {
     fn walk_node(&mut self, path: &str, help: &str, visit: &mut dyn FnMut(&str, &mut dyn Setting, &str));
 }
@@ -83,7 +83,7 @@ macro_rules! section {
 
 pub(super) use section;
 
-/// A value quoted the way a person would recognise it.
+/// A value quoted as a person would write it.
 pub(super) struct Quoted<'a>(pub(super) &'a Value);
 
 impl fmt::Display for Quoted<'_> {
@@ -126,12 +126,13 @@ pub(super) fn quote(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// The entries of a list: one of the file, one written as in the file, or words with commas between them.
+/// The entries of a list: a list of the file, a text in the file's syntax, or words with commas between them.
 pub(super) fn list(value: &Value) -> Option<Vec<String>> {
     let mut entries: Vec<String> = match value {
         Value::Array(_, items) => items.iter().map(|item| text(item).map(str::to_owned)).collect::<Option<_>>()?,
         other => match text(other)? {
-            // As in the file, for entries with a comma in them. An address of IPv6 begins like a list, and is none.
+            // The file's syntax, for entries that contain a comma. An IPv6 address also begins with `[`, but is no
+            // list.
             list if list.starts_with('[') => match list.parse::<toml::Value>().map(toml::Value::try_into) {
                 Ok(Ok(entries)) => entries,
                 _ if list.contains("::") => list.split(',').map(str::to_owned).collect(),
@@ -145,7 +146,7 @@ pub(super) fn list(value: &Value) -> Option<Vec<String>> {
     Some(entries)
 }
 
-/// One text for the texts of a flag that was given several times, each with an entry or a list of them.
+/// The text of a flag that was given several times, each with an entry or a list of entries.
 pub fn entries(texts: &[&str]) -> String {
     let each = |text: &&str| list(&Value::from(*text)).unwrap_or_else(|| vec![(*text).to_owned()]);
     let all: Vec<String> = texts.iter().flat_map(each).map(|entry| quote(&entry)).collect();

@@ -1,4 +1,4 @@
-//! Settings that are tables with names of the operator's own choice: clients, devices, limits by category. In the file they
+//! Settings that are tables with names of the operator's choice: clients, devices, limits by category. In the file they
 //! are tables; the environment and the command line write them as TOML in one line.
 
 use std::collections::BTreeMap;
@@ -14,41 +14,41 @@ use super::provider::{ProviderSpec, ProviderTables};
 use super::setting::{Quoted, Setting, quote, text, whole};
 use crate::secrets::{hidden, is_secret_name};
 
-/// The name of the rule for everybody.
+/// The name of the rule for all clients.
 const DEFAULT_CLIENT: &str = "default";
 /// The name of llama-server's table.
 const LLAMA_SERVER: &str = "llama-server";
-/// The categories that `--max-loaded-models 2 1 1` means, in their order.
+/// The categories of `--max-loaded-models 2 1 1`, in order.
 const POSITIONS: [Category; 3] = [Category::Llm, Category::Embedding, Category::Reranking];
 
-/// A device that cannot be found by looking, as the operator declares it (DM-1).
+/// A device that no probe can find, as the operator declares it (DM-1).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeclaredDevice {
-    /// All of it that models may use.
+    /// The memory that models may use.
     pub memory: ByteCount,
-    /// Only one model at a time; an `npu` is always so.
+    /// Whether only one model at a time may use it; an `npu` is always so.
     #[serde(default)]
     pub exclusive: bool,
-    /// What runs models there, when a manifest does not say.
+    /// The backend of models on it, when a manifest states none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<Backend>,
 }
 
-/// All of them, by name.
+/// All declared devices, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeclaredDevices(pub BTreeMap<DeviceId, DeclaredDevice>);
 
-/// Programs that run models besides our own workers (RC-16): builds of llama-server, and command lines by name.
+/// External engines (RC-16): builds of llama-server, and command lines by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackendTables {
-    /// `[backends.llama-server.builds]`: a name for each program.
+    /// The table `[backends.llama-server.builds]`: a program for each name.
     pub builds: BTreeMap<String, PathBuf>,
-    /// `[backends.NAME]`, which manifests use by `command = "NAME"`.
+    /// The tables `[backends.NAME]`, which manifests use by `command = "NAME"`.
     pub commands: BTreeMap<String, CommandSpec>,
 }
 
-/// `[backends.llama-server]`.
+/// The table `[backends.llama-server]`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LlamaServerTable {
@@ -56,7 +56,7 @@ struct LlamaServerTable {
     builds: BTreeMap<String, PathBuf>,
 }
 
-/// A table as it stands in the file, or as text.
+/// A table of the file, or one written as text.
 fn table(value: &Value, example: &str) -> Result<Dict, String> {
     let wrong = || format!("{} is not a table; write one such as {example}", Quoted(value));
     match value {
@@ -72,7 +72,7 @@ fn table(value: &Value, example: &str) -> Result<Dict, String> {
     }
 }
 
-/// An entry of a table; an error says which.
+/// Parses an entry of a table; an error names the entry.
 fn entry<T: for<'de> Deserialize<'de>>(name: &str, dict: Dict) -> Result<T, String> {
     Value::from(dict).deserialize().map_err(|error: figment::Error| {
         let path = error.path.join(".");

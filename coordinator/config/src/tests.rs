@@ -10,7 +10,7 @@ use super::load::Loaded;
 use super::sections::LeaseTerms;
 use super::*;
 
-/// A file with this text, and these variables and flags over it.
+/// Loads a file with this text; variables and flags override it.
 fn load(
     text: &str,
     environment: &[(&str, &str)],
@@ -255,7 +255,7 @@ fn the_defaults_of_leases_are_the_protocols() {
     assert_eq!(LeaseTerms::default().terms(), Terms::default());
 }
 
-/// What `config show` prints can begin a file.
+/// The output of `config show` can start a file.
 #[test]
 fn what_is_shown_is_what_is_read() {
     let file: String = catalogue()

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use model_boss_lease_store::redis_server;
 use model_boss_protocol::KeepAlive;
 
-/// The addresses to listen on; never none.
+/// The addresses to listen on; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts(Vec<IpAddr>);
 
@@ -17,7 +17,7 @@ impl Default for Hosts {
 }
 
 impl Hosts {
-    /// These, each once; `None` where there are none.
+    /// The addresses, each once; `None` where there are none.
     pub fn new(addresses: impl IntoIterator<Item = IpAddr>) -> Option<Self> {
         let mut hosts = Vec::new();
         for address in addresses {
@@ -28,37 +28,37 @@ impl Hosts {
         (!hosts.is_empty()).then_some(Self(hosts))
     }
 
-    /// Each of them.
+    /// All addresses, in order.
     pub fn iter(&self) -> impl Iterator<Item = IpAddr> {
         self.0.iter().copied()
     }
 
-    /// The first that other machines can reach, if there is one.
+    /// The first address that other machines can reach, if there is one.
     pub fn open_to_others(&self) -> Option<IpAddr> {
         self.iter().find(|address| !address.is_loopback())
     }
 }
 
-/// `MODEL_BOSS_MODEL_IDLE_SECS`: a bare number is seconds, and 0 switches unloading for idleness off (BC-3).
+/// The value of `MODEL_BOSS_MODEL_IDLE_SECS`: a bare number is seconds, and 0 disables unloading for idleness (BC-3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdleTime(pub KeepAlive);
 
-/// Where a Redis server is, with the password that may be in it. Shown without.
+/// A Redis server's URL, which may contain a password. Shown without it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisUrl(String);
 
 impl RedisUrl {
-    /// Takes a text that names a server.
+    /// Parses a URL that names a server.
     pub(super) fn read(text: &str) -> Result<Self, String> {
         redis_server(text).map(|_| Self(text.to_owned())).map_err(|error| error.to_string())
     }
 
-    /// The URL with everything in it, to connect with.
+    /// The URL with its password, to connect with.
     pub fn secret(&self) -> &str {
         &self.0
     }
 
-    /// Where it leads, for people.
+    /// The server's address, for people.
     pub fn server(&self) -> String {
         redis_server(&self.0).unwrap_or_default()
     }
@@ -79,7 +79,7 @@ impl fmt::Display for RedisUrl {
     }
 }
 
-/// How much is logged.
+/// The level of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum LogLevel {
@@ -101,18 +101,18 @@ impl LogLevel {
         (Self::Trace, "trace"),
     ];
 
-    /// The level of this word.
+    /// The level with this name.
     pub fn named(word: &str) -> Option<Self> {
         Self::WORDS.iter().find(|(_, known)| *known == word).map(|(level, _)| *level)
     }
 
-    /// Its word.
+    /// Its name.
     pub fn as_str(self) -> &'static str {
         Self::WORDS.iter().find(|(level, _)| *level == self).map_or("off", |(_, word)| word)
     }
 }
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum LogFormat {
