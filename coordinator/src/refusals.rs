@@ -1,7 +1,9 @@
-//! Refusals of the scheduler as clients see them: the one place that gives each reason its code, its status and its field.
+//! Refusals of the scheduler and of the rules about names, as clients see them: the one place that gives each reason its
+//! code, its status and its field.
 
 use model_boss_core::{Refusal, RefusalReason, Subject};
 use model_boss_protocol::{ApiError, ErrorCode};
+use model_boss_tasks::Denial;
 
 /// The error that a client gets for a refusal.
 pub(crate) fn api_error(refusal: Refusal) -> ApiError {
@@ -37,6 +39,18 @@ pub(crate) fn api_error(refusal: Refusal) -> ApiError {
     // Nothing that the caller asked for was wrong when a worker of ours failed (DM-7).
     let status = (reason == RefusalReason::MoveFailed { by_worker: true }).then_some(500);
     ApiError { code, message, param, retry_after, status, still_on }
+}
+
+/// The error that a client gets for a name that leads to nothing for it.
+pub(crate) fn denied(denial: Denial) -> ApiError {
+    let code = match denial {
+        Denial::UnknownTask { .. } => ErrorCode::ModelNotFound,
+        Denial::ModelNotAllowed(_) | Denial::MachineNotAllowed => ErrorCode::InsufficientScope,
+        Denial::TaskIsLocal | Denial::ClientIsLocal | Denial::NothingLeft(_) => ErrorCode::CloudNotAllowed,
+    };
+    let error = ApiError::new(code, denial.to_string());
+    // An order about the whole machine names no model.
+    if denial == Denial::MachineNotAllowed { error } else { error.with_param("model") }
 }
 
 /// The failure of a rung, as the scheduler takes it. Limits of ours concern one request or one client: others may ask the

@@ -6,6 +6,7 @@
 //! Knows no files, no HTTP and nothing of what is loaded.
 
 mod check;
+mod denial;
 mod file;
 mod names;
 mod permit;
@@ -16,6 +17,7 @@ mod schema;
 mod tree;
 
 pub use check::unknown_models;
+pub use denial::Denial;
 pub use file::{ClientProfile, EVERYBODY, Fallback, Task, TaskDefaults, TasksFile};
 pub use names::Names;
 pub use permit::{MachinePermit, ModelPermit, Permit};

@@ -18,6 +18,8 @@ use model_boss_tasks::{
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::refusals::denied;
+
 /// Two looks that agree make a change, as for manifests (docs/adr/0005): a file half written is seen only once. One small
 /// file is read each time, so no time stamp and no kind of file system can hide an edit.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -130,7 +132,7 @@ impl LiveTasks {
 
     /// What a request means now.
     pub(crate) fn resolve(&self, question: &Question<'_>, models: &LiveCatalog) -> Result<Resolved, ApiError> {
-        self.within(models, |around| resolve(question, around))
+        self.within(models, |around| resolve(question, around)).map_err(denied)
     }
 
     /// Permission to order something about a model of this machine, by its own name.
@@ -140,7 +142,7 @@ impl LiveTasks {
         model: ModelId,
         models: &LiveCatalog,
     ) -> Result<ModelPermit, ApiError> {
-        self.within(models, |around| operate_model(principal, model, around))
+        self.within(models, |around| operate_model(principal, model, around)).map_err(denied)
     }
 
     /// Permission to order what concerns every model on a device, or on the machine.
@@ -149,7 +151,7 @@ impl LiveTasks {
         principal: Principal,
         models: &LiveCatalog,
     ) -> Result<MachinePermit, ApiError> {
-        self.within(models, |around| operate_machine(principal, around))
+        self.within(models, |around| operate_machine(principal, around)).map_err(denied)
     }
 
     fn within<T>(&self, models: &LiveCatalog, decide: impl FnOnce(&Surroundings<'_>) -> T) -> T {

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model_boss_core::{DEFAULT_PATIENCE, Ladder, Principal, Rung, Target};
-use model_boss_protocol::{
-    ApiError, Category, ClientId, ErrorCode, KeepAlive, ModelId, Priority, Thinking, without_latest,
-};
+use model_boss_protocol::{Category, ClientId, KeepAlive, ModelId, Priority, Thinking, without_latest};
 use serde_json::Value;
 
 use crate::check::nearest;
+use crate::denial::Denial;
 use crate::file::{ClientProfile, Fallback, Task, seconds};
 use crate::names::Names;
 use crate::permit::{MachinePermit, ModelPermit, Permit};
@@ -128,7 +127,7 @@ pub struct Removed {
 ///
 /// Errors: 404 for a task that is not there, 403 for what the client or the task may not use. A model that nobody knows
 /// is no error here: the scheduler knows all names, and which are alike.
-pub fn resolve(question: &Question<'_>, around: &Surroundings<'_>) -> Result<Resolved, ApiError> {
+pub fn resolve(question: &Question<'_>, around: &Surroundings<'_>) -> Result<Resolved, Denial> {
     let profile = Arc::clone(around.names.profile(question.client));
     let preferred = question.task.is_some().then_some(question.model).flatten();
     let asked: Cow<'_, str> = match question.task {
@@ -170,7 +169,7 @@ pub fn resolve(question: &Question<'_>, around: &Surroundings<'_>) -> Result<Res
         rungs.truncate(1);
     }
     let mut rungs = rungs.into_iter();
-    let Some(first) = rungs.next() else { return Err(nothing_left(&resolved.name)) };
+    let Some(first) = rungs.next() else { return Err(Denial::NothingLeft(resolved.name)) };
     let ladder = Ladder {
         first,
         rest: rungs.collect(),
@@ -200,7 +199,7 @@ fn left_out(fallen: &[Removed], why: &str) -> String {
 /// operator may; a client may with what it may ask for.
 ///
 /// Errors: 403 for what the client may not use.
-pub fn operate_model(principal: Principal, model: ModelId, around: &Surroundings<'_>) -> Result<ModelPermit, ApiError> {
+pub fn operate_model(principal: Principal, model: ModelId, around: &Surroundings<'_>) -> Result<ModelPermit, Denial> {
     if let Principal::Client(client) = &principal {
         let profile = around.names.profile(client);
         let mut rungs = vec![Rung { target: Target::Local(model.clone()), position: 0 }];
@@ -212,13 +211,11 @@ pub fn operate_model(principal: Principal, model: ModelId, around: &Surroundings
 /// Finds out whether a caller may order what concerns every model on a device, or on the machine.
 ///
 /// Errors: 403 for a client that may not use every model.
-pub fn operate_machine(principal: Principal, around: &Surroundings<'_>) -> Result<MachinePermit, ApiError> {
+pub fn operate_machine(principal: Principal, around: &Surroundings<'_>) -> Result<MachinePermit, Denial> {
     if let Principal::Client(client) = &principal
         && around.names.profile(client).allowed_models.is_some()
     {
-        let message = "this concerns every model, and this client may not use them all; its 'allowed_models' in \
-                       tasks.yaml say what it may";
-        return Err(ApiError::new(ErrorCode::InsufficientScope, message));
+        return Err(Denial::MachineNotAllowed);
     }
     Ok(MachinePermit::new(principal))
 }
@@ -240,7 +237,7 @@ struct Meaning {
     task: Option<Arc<Task>>,
 }
 
-fn task(name: &str, profile: &ClientProfile, around: &Surroundings<'_>) -> Result<Meaning, ApiError> {
+fn task(name: &str, profile: &ClientProfile, around: &Surroundings<'_>) -> Result<Meaning, Denial> {
     let Some(task) = around.names.task(name) else {
         // Names of tasks that the client may not use are not told.
         let known = around.names.file().tasks.keys().filter(|known| allowed(profile, &[&format!("{TASK}{known}")]));
@@ -248,8 +245,7 @@ fn task(name: &str, profile: &ClientProfile, around: &Surroundings<'_>) -> Resul
             Some(near) => format!("did you mean 'task:{near}'?"),
             None => "GET /api/v1/tasks lists them".to_owned(),
         };
-        let error = ApiError::new(ErrorCode::ModelNotFound, format!("there is no task '{name}'; {hint}"));
-        return Err(error.with_param("model"));
+        return Err(Denial::UnknownTask { name: name.to_owned(), hint });
     };
     let rungs = task.ladder.iter().enumerate().map(|(position, name)| Rung { target: target(name, around), position });
     Ok(Meaning { name: format!("{TASK}{name}"), rungs: rungs.collect(), task: Some(Arc::clone(task)) })
@@ -272,7 +268,7 @@ fn allow(
     name: &str,
     profile: &ClientProfile,
     around: &Surroundings<'_>,
-) -> Result<(), ApiError> {
+) -> Result<(), Denial> {
     if profile.allowed_models.is_none() || allowed(profile, &[name]) {
         return Ok(());
     }
@@ -286,8 +282,7 @@ fn allow(
     };
     drop_where(rungs, removed, |rung| !listed(&rung.target), "this client may not use it");
     if rungs.is_empty() {
-        let message = format!("this client may not use '{name}'; its 'allowed_models' in tasks.yaml say what it may");
-        return Err(ApiError::new(ErrorCode::InsufficientScope, message).with_param("model"));
+        return Err(Denial::ModelNotAllowed(name.to_owned()));
     }
     Ok(())
 }
@@ -308,17 +303,17 @@ fn stay_here(
     task: Option<&Task>,
     profile: &ClientProfile,
     around: &Surroundings<'_>,
-) -> Result<(), ApiError> {
-    let (why, message) = if task.is_some_and(|task| task.local_only) {
-        ("the task is local_only", "the task is 'local_only', and nothing on its ladder is of this machine")
+) -> Result<(), Denial> {
+    let (why, denial) = if task.is_some_and(|task| task.local_only) {
+        ("the task is local_only", Denial::TaskIsLocal)
     } else if profile.cloud == Some(false) {
-        ("this client may not use clouds", "this client may not use models of clouds ('cloud: false' in tasks.yaml)")
+        ("this client may not use clouds", Denial::ClientIsLocal)
     } else {
         return Ok(());
     };
     drop_where(rungs, removed, |rung| around.providers.is_cloud(&rung.target), why);
     if rungs.is_empty() {
-        return Err(ApiError::new(ErrorCode::CloudNotAllowed, message).with_param("model"));
+        return Err(denial);
     }
     Ok(())
 }
@@ -336,12 +331,6 @@ fn prefer(rungs: &mut [Rung], name: &str, around: &Surroundings<'_>) {
     if let Some(at) = rungs.iter().position(|rung| rung.target == wanted) {
         rungs[..=at].rotate_right(1);
     }
-}
-
-/// Unreachable while the guard keeps the first rung; an answer all the same.
-fn nothing_left(name: &str) -> ApiError {
-    ApiError::new(ErrorCode::CloudNotAllowed, format!("nothing on the ladder of '{name}' may be used"))
-        .with_param("model")
 }
 
 #[cfg(test)]

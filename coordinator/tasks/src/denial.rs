@@ -1,0 +1,32 @@
+//! Reasons why a name leads to nothing for a caller.
+
+/// A name that cannot be used, or an order that a caller may not give.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Denial {
+    /// The file has no such task.
+    #[error("there is no task '{name}'; {hint}")]
+    UnknownTask {
+        /// The name without its prefix.
+        name: String,
+        /// A name that is alike, or where all are listed.
+        hint: String,
+    },
+    /// The client's `allowed_models` lack the model or task.
+    #[error("this client may not use '{0}'; its 'allowed_models' in tasks.yaml say what it may")]
+    ModelNotAllowed(String),
+    /// The order concerns every model, and the client may use some only.
+    #[error(
+        "this concerns every model, and this client may not use them all; its 'allowed_models' in tasks.yaml say what \
+         it may"
+    )]
+    MachineNotAllowed,
+    /// A task that is `local_only` names clouds only.
+    #[error("the task is 'local_only', and nothing on its ladder is of this machine")]
+    TaskIsLocal,
+    /// The client may use no cloud, and the name leads to clouds only.
+    #[error("this client may not use models of clouds ('cloud: false' in tasks.yaml)")]
+    ClientIsLocal,
+    /// No rung is left. The guard against clouds keeps the first one, so this does not happen.
+    #[error("nothing on the ladder of '{0}' may be used")]
+    NothingLeft(String),
+}
