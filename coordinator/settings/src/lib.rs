@@ -1,5 +1,5 @@
-//! Settings that change while the process runs (TR-4): values stored beside the lease ledger, over those of the
-//! configuration. Knows which settings hold now and why; the listener acts on them.
+//! Settings that change while the process runs (TR-4): values stored beside the lease ledger, which override the
+//! configuration. Knows the effective settings and their sources; a listener applies them.
 
 mod documents;
 mod live;

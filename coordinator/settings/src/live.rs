@@ -1,5 +1,5 @@
-//! The settings while the process runs: what the configuration says, what was stored at run time over it
-//! (TR-4), and what `tasks.yaml` says of clients. One place puts them together, so that no change undoes another.
+//! The effective settings: the configuration, the values stored at run time over it (TR-4), and the rules of clients in
+//! `tasks.yaml`. One place merges them, so that no change undoes another.
 
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Duration;
@@ -13,14 +13,15 @@ use model_boss_tasks::{CloudFallback, TasksFile};
 /// Why a guard is shut at the start.
 const NOT_READ: &str = "allowCloudFallback is not known, so it is off: the lease store, which may hold a value, was not read since the start";
 
-/// What is stored of a guard. One of which nothing is known is shut, and that is what every process begins with.
+/// The stored value of a guard, a setting that forbids something. Every process starts with the value unknown, which
+/// keeps the guard shut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredGuard {
-    /// The store was not read, or says something that makes no sense; in words.
+    /// The store was not read, or its value is invalid; the text says which.
     Unknown(&'static str),
-    /// Nothing: the configuration decides.
+    /// The store has no value: the configuration decides.
     Unset,
-    /// Open or shut.
+    /// The guard is open (`true`) or shut.
     Set(bool),
 }
 
@@ -30,14 +31,14 @@ impl Default for StoredGuard {
     }
 }
 
-/// Values that were stored at run time; absent: the configuration's.
+/// Values stored at run time; an absent one leaves the configuration's.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Overrides {
     pub cloud_fallback: StoredGuard,
     pub aging_step: Option<Duration>,
     pub max_wait: Option<Duration>,
-    /// How long an unneeded model stays, whatever its category.
+    /// How long an unneeded model of any category stays loaded.
     pub model_idle: Option<KeepAlive>,
     pub max_loaded: Option<MaxLoaded>,
     pub max_queue: Option<usize>,
@@ -45,13 +46,13 @@ pub struct Overrides {
 }
 
 impl Overrides {
-    /// The store was read, and there is nothing in it.
+    /// The values after reading a store without any.
     pub fn nothing_stored() -> Self {
         Self { cloud_fallback: StoredGuard::Unset, ..Self::default() }
     }
 }
 
-/// What was configured, where nothing is stored.
+/// The configured values, used where no value is stored.
 #[derive(Clone, Debug)]
 pub struct Configured {
     /// The scheduler's settings.
@@ -64,7 +65,7 @@ pub struct Configured {
     pub log_level: LogLevel,
 }
 
-/// The settings that hold now. Tells its listener of every change.
+/// The effective settings. Reports every change to its listener.
 pub struct LiveSettings {
     configured: Configured,
     state: Mutex<State>,
@@ -73,7 +74,7 @@ pub struct LiveSettings {
     listener: SettingsListener,
 }
 
-/// Hears of the settings whenever they change, in the order of the changes.
+/// Receives the settings at every change, in order.
 pub type SettingsListener = Box<dyn Fn(Settings) + Send + Sync>;
 
 #[derive(Default)]
@@ -83,7 +84,7 @@ struct State {
 }
 
 impl LiveSettings {
-    /// The settings as configured, and guards shut.
+    /// The configured settings, with guards shut.
     pub fn new(configured: Configured, log: LogFilter, listener: SettingsListener) -> Self {
         let cloud_fallback = RwLock::new(CloudFallback::Unknown(NOT_READ));
         Self { configured, state: Mutex::default(), cloud_fallback, log, listener }
@@ -94,23 +95,23 @@ impl LiveSettings {
         *self.cloud_fallback.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What was configured.
+    /// The configured values.
     pub fn configured(&self) -> &Configured {
         &self.configured
     }
 
-    /// What the file says of clients holds from now on.
+    /// Replaces the rules of clients by those of this file.
     pub fn set_clients(&self, file: &TasksFile) {
         let rules = file.client_rules(&self.configured.settings.clients);
         self.change(|state| state.clients = Some(rules));
     }
 
-    /// These values hold from now on, and no others that were stored before.
+    /// Replaces all values stored at run time by these.
     pub fn set_overrides(&self, overrides: Overrides) {
         self.change(|state| state.overrides = overrides);
     }
 
-    /// The listener is called while the lock is held, so that it hears of changes in their order.
+    /// Applies a change. The listener is called under the lock, so that it receives changes in order.
     fn change(&self, how: impl FnOnce(&mut State)) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         how(&mut state);

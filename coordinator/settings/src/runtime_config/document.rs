@@ -1,5 +1,5 @@
-//! The document of the store as this version reads it, and the copy of it in the state folder. Nothing that a newer
-//! version wrote is dropped: what this one does not know is carried along.
+//! The document in the store as this version reads it, and its copy in the state folder. Fields and keys of newer
+//! versions are kept unchanged.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -13,17 +13,17 @@ use serde_json::{Map, Value};
 
 /// The copy's name in the state folder.
 const FILE: &str = "runtime-config.json";
-/// No document is longer: a change of it fits into one request.
+/// The longest document in bytes: a change of it fits into one request.
 const LONGEST: u64 = 4 << 20;
 
-/// The document.
+/// The content of the document.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Stored {
-    /// Counts the changes.
+    /// The number of changes so far.
     pub(super) version: u64,
-    /// By key, as clients write them.
+    /// Values by key, as clients write them.
     pub(super) values: Map<String, Value>,
-    /// Drawn when the document was begun. Versions of different lines are not compared.
+    /// A random id, drawn when the document was created. Versions of documents with different ids are not compared.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(super) line: String,
     /// Fields of a newer version.
@@ -34,9 +34,9 @@ pub(super) struct Stored {
 /// A document that was read from a store, with the store's name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Kept {
-    /// Which store, without credentials.
+    /// The store's name, without credentials.
     store: String,
-    /// When it was read, in seconds since 1970.
+    /// The time of reading, in seconds since 1970.
     pub(super) at: u64,
     pub(super) document: Stored,
 }
@@ -49,12 +49,12 @@ pub(super) struct LocalCopy {
 }
 
 impl Stored {
-    /// Reads the text of a document. The error says why it is none that this version understands.
+    /// Parses a document. The error says why this version does not understand it.
     pub(super) fn read(text: &str) -> Result<Self, String> {
         serde_json::from_str(text).map_err(|error| error.to_string())
     }
 
-    /// The same with these changes; `null` removes a key.
+    /// The document after these changes; `null` removes a key.
     pub(super) fn changed(&self, changes: &Map<String, Value>) -> Self {
         let mut next = self.clone();
         for (key, value) in changes {
@@ -76,12 +76,13 @@ impl Stored {
 }
 
 impl LocalCopy {
-    /// The copy in `folder` of the document in `store`; what it says, if it is of that store and can be understood.
+    /// Opens the copy in `folder` of the document in `store`. Returns the copied document too, if it came from that
+    /// store and can be parsed.
     pub(super) fn open(folder: &StateFolder, store: &str) -> (Self, Option<Kept>) {
         let file = folder.file(FILE);
         let read = read(&file);
         if let Err(why) = &read {
-            // Until it is written again.
+            // The trouble is shown until the copy is written again.
             folder.trouble(&file, format!("the copy of the runtime configuration is not used: {why}"));
         }
         let newest = Arc::<Mutex<Vec<u8>>>::default();
@@ -92,13 +93,13 @@ impl LocalCopy {
         (Self { file, newest, store: store.to_owned() }, read.ok().flatten().filter(|kept| kept.store == store))
     }
 
-    /// A document as the store has it now.
+    /// A document that the store has now.
     pub(super) fn seen(&self, document: Stored) -> Kept {
         let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         Kept { store: self.store.clone(), at, document }
     }
 
-    /// Has it written.
+    /// Writes the copy.
     pub(super) fn keep(&self, kept: &Kept) {
         match serde_json::to_vec(kept) {
             Ok(content) => {
@@ -110,7 +111,7 @@ impl LocalCopy {
     }
 }
 
-/// What is in the copy below a state folder, whatever store it is of; for people who look at a configuration.
+/// The copy in a state folder, whatever store it came from; for people who look at a configuration.
 pub(super) fn read_copy(folder: &Path) -> Option<Kept> {
     read(&folder.join(FILE)).ok().flatten()
 }

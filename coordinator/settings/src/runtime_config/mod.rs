@@ -1,6 +1,6 @@
-//! The few settings that change while the process runs (TR-4): stored beside the leases, so that they survive a restart
-//! and every coordinator of the same store has them within a second. A stored value goes before every other source. A
-//! guard is open only where the store was read and says so, or says nothing (docs/adr/0034-a-copy-shuts-a-guard.md).
+//! The few settings that change while the process runs (TR-4). They are stored beside the leases, so that they survive
+//! a restart and every coordinator of the store has them within a second. A stored value overrides every other source.
+//! A guard is open only where the store was read and says so, or has no value (docs/adr/0034-a-copy-shuts-a-guard.md).
 
 mod document;
 mod values;
@@ -25,18 +25,18 @@ use crate::live::{LiveSettings, StoredGuard};
 
 /// The name of the document.
 const DOCUMENT: &str = "runtime-config";
-/// How often it is looked at: others change it too.
+/// The interval between looks at the document, which other coordinators change too.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Writers who are faster every time are given up on after so many tries.
+/// The tries of a change that other writers overtake each time.
 const TRIES: usize = 16;
-/// Why a guard is shut while the document is none that this version understands.
+/// Why a guard is shut while this version does not understand the document.
 const NOT_UNDERSTOOD: &str = "allowCloudFallback is not known, so it is off: the stored document cannot be understood";
 
-/// The stored values, and what holds where nothing is stored.
+/// The stored values, and the configured ones below them.
 pub struct RuntimeConfig {
     documents: Arc<dyn DocumentStore>,
     settings: Arc<LiveSettings>,
-    /// Who decided each configured value, by its key.
+    /// The source of each configured value, by its key.
     origins: BTreeMap<&'static str, String>,
     copy: LocalCopy,
     state: Mutex<State>,
@@ -44,7 +44,7 @@ pub struct RuntimeConfig {
 
 #[derive(Default)]
 struct State {
-    /// The newest document that is known of this store: from the store, or from the copy while the store was not read.
+    /// The newest known document of this store. It comes from the copy until the store was read.
     known: Option<Kept>,
     /// Its values that are not used.
     ignored: Vec<Ignored>,
@@ -58,37 +58,37 @@ struct State {
     unreadable: Option<String>,
 }
 
-/// What a client sees.
+/// The values as clients see them.
 pub struct ShownValues {
-    /// For `If-Match`.
+    /// The version, for `If-Match`.
     pub version: u64,
     /// The values by their keys.
     pub body: Value,
 }
 
-/// Whether each value is shown with where it comes from.
+/// Whether each value is shown with its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
     /// Values alone.
     Values,
-    /// Also the configured value, and who decided.
+    /// Also the configured value, and its source.
     Origins,
 }
 
-/// Which state of the document a client wants to change.
+/// The state of the document that a client wants to change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// Any that this version understands.
+    /// Any state that this version understands.
     Readable,
-    /// The one that the client has read.
+    /// The state that the client has read.
     Version(u64),
-    /// Any, also one that this version does not understand; that one is replaced.
+    /// Any state, also a document that this version does not understand; it is replaced.
     Anything,
 }
 
 impl RuntimeConfig {
-    /// Takes over what is stored, and what the state folder knows of it. `decided` says who decided a setting of the
-    /// configuration, `store` which store this is.
+    /// Reads the store, and the copy in the state folder. Arguments: `decided` has the source of each configured value,
+    /// `store` is the store's name.
     pub async fn open(
         documents: Arc<dyn DocumentStore>,
         settings: Arc<LiveSettings>,
@@ -124,7 +124,7 @@ impl RuntimeConfig {
         }
     }
 
-    /// Everything that is wrong: the values in use are the last that made sense, and guards are shut where that is not
+    /// All current faults. While they last, the last valid values are used, and guards are shut where that is not safe
     /// enough.
     pub fn problems(&self) -> Vec<String> {
         let state = self.state();
@@ -147,7 +147,7 @@ impl RuntimeConfig {
         problems
     }
 
-    /// The values in use, and those stored ones that are not.
+    /// The values in use, and stored values that are not used.
     pub fn show(&self, detail: Detail) -> ShownValues {
         let state = self.state();
         let (fallback, configured) = (self.settings.cloud_fallback(), self.settings.configured());
@@ -176,10 +176,10 @@ impl RuntimeConfig {
         ShownValues { version: known.map_or(0, |known| known.version), body: Value::Object(body) }
     }
 
-    /// Stores values; `null` removes one. With another version in place than the expected one nothing is changed.
+    /// Stores values; `null` removes one. If the version differs from the expected one, no value is changed.
     ///
-    /// Errors: 400 that names every key that is wrong, 412 for another version and for a document that this version
-    /// does not understand, 503 when the store cannot be reached.
+    /// Errors: 400 that names every invalid key; 412 for another version, and for a document that this version does not
+    /// understand; 503 when the store cannot be reached.
     pub async fn put(&self, changes: &Map<String, Value>, expected: Expected) -> Result<ShownValues, ApiError> {
         for _ in 0..TRIES {
             let known = self.state().known.as_ref().map(|kept| kept.document.clone()).unwrap_or_default();
@@ -192,7 +192,7 @@ impl RuntimeConfig {
             };
             let before = match read(&document) {
                 Ok(Some(stored)) if !known.is_newer_than(&stored) => stored,
-                // The store lost it; what is known goes on from there.
+                // The store lost the document: the change starts from the last known one.
                 Ok(_) => known,
                 Err(_) if expected == Expected::Anything => known,
                 Err(why) => return Err(not_understood(&why)),
@@ -227,8 +227,9 @@ impl RuntimeConfig {
         Err(ApiError::new(ErrorCode::Internal, message).retry_after(Duration::from_secs(1)))
     }
 
-    /// Judges a document that was just read. One that is older than what is known of this store, or missing, was lost
-    /// there (a Redis that lost its memory or came back with an older file): the newest known one is put back.
+    /// Judges a document that was just read. A document that is missing or older than the last known one was lost by
+    /// the store, for example by a Redis that came back with an older file. The newest known document is then written
+    /// again.
     async fn take(&self, document: Document) {
         let lost = {
             let mut state = self.state();
@@ -263,13 +264,13 @@ impl RuntimeConfig {
                 tracing::warn!(version = lost.version, "the store lost the runtime configuration; it was put back");
                 self.adopt(lost, None);
             }
-            // Somebody else was faster; the next look sees what is there then.
+            // Another coordinator was faster; the next look reads its document.
             Ok(_) => {}
             Err(error) => self.is_away(&error),
         }
     }
 
-    /// Uses a document that is in the store. Without an etag it is looked at again.
+    /// Uses a document of the store. Without an etag it is read again at the next look.
     fn adopt(&self, stored: Stored, etag: Option<Etag>) {
         let reading = Reading::of(&stored.values);
         let mut state = self.state();
@@ -291,7 +292,7 @@ impl RuntimeConfig {
         self.settings.set_overrides(reading.overrides);
     }
 
-    /// Uses what the state folder knows while the store was not read. Somebody else may have shut a guard since.
+    /// Uses the copy of the state folder while the store was not read. Another coordinator may have shut a guard since.
     fn use_copy(&self, kept: Kept) {
         let Reading { mut overrides, ignored } = Reading::of(&kept.document.values);
         overrides.cloud_fallback = StoredGuard::default();
@@ -313,8 +314,8 @@ impl RuntimeConfig {
     }
 }
 
-/// The stored values as the state folder below `state_dir` knows them, for people: one line each, also of those that
-/// are not used. `None` without a copy.
+/// The stored values in the copy of this state folder, for people. Each takes one line, also those that are not used.
+/// Returns `None` without a copy.
 pub fn known_in(state_dir: &Path) -> Option<Vec<String>> {
     let kept = document::read_copy(state_dir)?;
     let reading = Reading::of(&kept.document.values);
@@ -334,8 +335,8 @@ fn text_of(stored: &Stored) -> Result<String, ApiError> {
         .map_err(|error| ApiError::new(ErrorCode::Internal, format!("the values cannot be written: {error}")))
 }
 
-/// Tells one begun document from another. Without randomness they are not told apart, as documents of old versions are
-/// not.
+/// A random id for a new document. Without randomness it is empty, and documents are not told apart, as those of old
+/// versions.
 fn new_line() -> String {
     let mut bits = [0; 8];
     getrandom::fill(&mut bits).map_or_else(|_| String::new(), |()| format!("{:016x}", u64::from_ne_bytes(bits)))

@@ -1,4 +1,4 @@
-//! Keys and values. How they are stored, shared and obeyed is shown with real processes in `tests/it/config.rs`.
+//! Tests of keys and values. Their storage, sharing and effects are tested with real processes in `tests/it/config.rs`.
 
 use model_boss_config::LogLevel;
 use model_boss_core::{MaxLoaded, Settings};
@@ -73,7 +73,7 @@ fn a_stored_value_that_makes_no_sense_takes_no_other_with_it() {
     let Reading { overrides, ignored } = Reading::of(&stored);
     assert_eq!((overrides.max_queue, overrides.cloud_fallback), (Some(7), StoredGuard::Set(false)));
     assert_eq!(ignored.iter().map(|ignored| ignored.key.as_str()).collect::<Vec<_>>(), ["cloudBudget", "logLevel"]);
-    // It can be taken away, and not set.
+    // The key can be removed, but not set.
     values::check(&object(json!({ "cloudBudget": null })), &stored).unwrap();
     values::check(&object(json!({ "cloudBudget": 6 })), &stored).unwrap_err();
     values::check(&object(json!({ "cloudBudgets": null })), &stored).unwrap_err();

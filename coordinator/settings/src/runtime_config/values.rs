@@ -1,4 +1,4 @@
-//! The keys, what their values may be, and what they stand for in the configuration.
+//! The keys, their valid values, and the settings that they override.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,38 +15,38 @@ const MAX_SECONDS: f64 = 365.0 * 86_400.0;
 
 /// A key of the runtime configuration.
 pub(super) struct Key {
-    /// As clients write it.
+    /// The name as clients write it.
     pub(super) name: &'static str,
-    /// The setting of the configuration that it stands over.
+    /// The path of the setting that it overrides.
     pub(super) setting: &'static str,
     /// That setting's value, in the key's form.
     pub(super) configured: fn(&Configured) -> Value,
-    /// Whether it forbids something. Such a value that makes no sense forbids it.
+    /// Whether it is a guard, which forbids something. An invalid value keeps a guard shut.
     pub(super) is_guard: bool,
     read: fn(&Value, &mut Overrides) -> Result<(), &'static str>,
 }
 
-/// Stored values as the settings take them.
+/// Stored values as settings.
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) overrides: Overrides,
-    /// Those that are not used, each by itself.
+    /// Stored values that are not used.
     pub(super) ignored: Vec<Ignored>,
 }
 
-/// A stored value that this version does not use. It stays where it is.
+/// A stored value that this version does not use. It stays in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ignored {
     pub(super) key: String,
     pub(super) why: String,
 }
 
-/// Characters of a stored value in a message.
+/// The most characters of a stored value in a message.
 const SHOWN: usize = 200;
-/// Why the guard is shut where its stored value makes no sense.
+/// Why the guard is shut where its stored value is invalid.
 const GUARD_UNCLEAR: &str = "allowCloudFallback is not known, so it is off: its stored value makes no sense";
 
-/// All of them, in TR-4's order.
+/// All keys, in TR-4's order.
 pub(super) const KEYS: [Key; 7] = [
     Key {
         name: "allowCloudFallback",
@@ -144,7 +144,8 @@ fn span(value: &Value) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// A number is that many chat models, and one of each other kind, as `--max-loaded-models` has it (MM-1).
+/// Parses limits on loaded models. A number is that many chat models and one of each other kind, as in
+/// `--max-loaded-models` (MM-1).
 fn max_loaded(value: &Value) -> Option<MaxLoaded> {
     match value.as_u64() {
         Some(0) => None,
@@ -153,9 +154,9 @@ fn max_loaded(value: &Value) -> Option<MaxLoaded> {
     }
 }
 
-/// Whether a change makes sense: all keys exist, and their values suit them. `null` suits every key, and removes also
-/// one that only a newer version knows, if it is `stored`. The error names every key that is wrong; its `param` is the
-/// first.
+/// Checks a change: all keys exist, and their values are valid. The value `null` is valid for every key. It also
+/// removes a key that only a newer version knows, if it is `stored`. The error names every invalid key; its `param` is
+/// the first.
 pub(super) fn check(changes: &Map<String, Value>, stored: &Map<String, Value>) -> Result<(), ApiError> {
     let mut overrides = Overrides::nothing_stored();
     let wrong = |(name, value): (&String, &Value)| {
@@ -173,7 +174,7 @@ fn is_key(name: &str) -> bool {
 }
 
 impl Reading {
-    /// Each stored value by itself: one that makes no sense takes no other with it.
+    /// Parses each stored value separately, so that an invalid one does not affect the others.
     pub(super) fn of(values: &Map<String, Value>) -> Self {
         let mut overrides = Overrides::nothing_stored();
         let ignored = |(key, value): (&String, &Value)| {
@@ -185,7 +186,7 @@ impl Reading {
     }
 }
 
-/// One value into the settings. The error names the key and says what would have been right.
+/// Parses one value into the settings. The error names the key and says what would be valid.
 fn read_one(name: &str, value: &Value, overrides: &mut Overrides) -> Result<(), String> {
     let shown = |text: &str| -> String { text.escape_debug().take(SHOWN).collect() };
     let Some(key) = KEYS.iter().find(|key| key.name == name) else {
