@@ -1,5 +1,6 @@
-//! What a process is told when it starts, and how it shows that it is ready: our own workers by their start line and its
-//! secrets, engines of others by their guard's start line and by what listens on their port.
+//! The start and the readiness of a process. Our own workers get a start line with secrets, and prove their identity in
+//! health answers. External engines get their guard's start line, and are recognised by the process that listens on
+//! their port.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -17,33 +18,33 @@ use tokio::time::timeout;
 
 use super::sockets::{Listener, listener};
 
-/// A health answer is a few hundred bytes.
+/// The longest health answer in bytes: real ones have a few hundred.
 const MAX_HEALTH: usize = 64 * 1024;
 
 /// The two kinds of processes.
 pub(super) enum Contract {
-    /// Our worker, or the stand-in.
+    /// A worker of ours: candle or fake.
     Own(Box<WorkerSpec>),
-    /// Somebody else's program, behind its guard.
+    /// An external engine, behind its guard.
     Foreign(Box<ForeignEngine>),
 }
 
-/// What a health check told.
+/// The result of a health check.
 pub(super) struct Sign {
-    /// Whether it serves.
+    /// Whether the process serves.
     pub(super) ready: bool,
-    /// Share of the load that is done, if it says.
+    /// The finished share of the load, if the process reports one.
     pub(super) progress: f32,
-    /// The context it serves, if it says.
+    /// The context that it serves in tokens, if it reports one.
     pub(super) context_length: Option<u64>,
-    /// What it has done.
+    /// Its counters.
     pub(super) engine: EngineStats,
-    /// All of it, from our own.
+    /// The whole health answer of one of our own workers.
     pub(super) health: Option<WorkerHealth>,
 }
 
 impl Contract {
-    /// The line that starts it, newline included.
+    /// The start line, newline included.
     pub(super) fn start_line(&self) -> Result<String, serde_json::Error> {
         match self {
             Self::Own(spec) => spec.to_line(),
@@ -51,7 +52,7 @@ impl Contract {
         }
     }
 
-    /// What asks it to end.
+    /// The signal that asks it to end.
     pub(super) fn stop_signal(&self) -> Signal {
         match self {
             Self::Own(_) => Signal::SIGTERM,
@@ -63,7 +64,7 @@ impl Contract {
         }
     }
 
-    /// How long its load may take, if somebody says.
+    /// The longest time of its load, if its template states one.
     pub(super) fn load_timeout(&self) -> Option<Duration> {
         match self {
             Self::Own(_) => None,
@@ -71,8 +72,8 @@ impl Contract {
         }
     }
 
-    /// One health check. `None` when nobody answers, or somebody who is not this spawn. `root` is the process we started.
-    /// With `patience`, one of our own that is loading may answer so much later, if it is ready by then.
+    /// One health check. `None` when no process answers, or one that is not this spawn. `root` is the process that was
+    /// started. With `patience`, a loading worker of ours may delay its answer that long, until it is ready.
     pub(super) async fn health(
         &self,
         root: u32,

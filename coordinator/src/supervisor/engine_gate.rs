@@ -1,5 +1,5 @@
-//! The gate of an engine of others: `model-boss engine-gate`, which becomes the engine. Such an engine knows nothing of
-//! start lines, so its gate waits for one and then runs the program that the line names in its own place.
+//! The gate of an external engine: `model-boss engine-gate`. An external engine knows no start lines. The gate waits
+//! for the line, and then replaces itself by the program that the line names.
 
 use std::io::{self, BufRead};
 use std::os::unix::process::CommandExt;
@@ -7,9 +7,9 @@ use std::process::{Command, ExitCode, Stdio};
 
 use model_boss_engines::Launch;
 
-/// The hidden command of this program that is the gate.
+/// The name of the hidden command that runs the gate.
 pub(crate) const ENGINE_GATE: &str = "engine-gate";
-/// As shells have it: the program is not there, or cannot be run.
+/// The exit codes of shells for a program that is not there, or cannot be run.
 const NOT_FOUND: u8 = 127;
 const NOT_RUNNABLE: u8 = 126;
 
@@ -17,7 +17,7 @@ const NOT_RUNNABLE: u8 = 126;
 pub(crate) fn engine_gate() -> ExitCode {
     let mut line = String::new();
     match io::stdin().lock().read_line(&mut line) {
-        // The coordinator, which would have started the program, is gone: nothing is wrong here.
+        // The coordinator was gone before it wrote the line, which is no fault of the engine.
         Ok(0) => return ExitCode::SUCCESS,
         Ok(_) => {}
         Err(error) => return failed(1, &format!("the start line cannot be read: {error}")),

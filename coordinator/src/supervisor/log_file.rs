@@ -1,5 +1,5 @@
-//! The log of a model's workers on disk: `NAME.log`, and `NAME.log.old` for what came before it. Bounded for each model and
-//! for all of them together. Knows nothing of lines.
+//! The log of a model's workers on disk: `NAME.log`, and `NAME.log.old` with earlier output. The size is limited for
+//! each model and for all of them together. Knows nothing of lines.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
@@ -10,16 +10,16 @@ use std::time::SystemTime;
 use model_boss_lease_store::{StateFileUse, open_state_file};
 use model_boss_protocol::ModelId;
 
-/// A file that would grow past this is moved aside, over the one that was moved before.
+/// The largest log file in bytes. A file that would grow larger is renamed, over the one that was renamed before.
 const MAX_LOG: u64 = 8 << 20;
-/// All logs together: the oldest go.
+/// The most bytes of all logs together: the oldest files are removed.
 const MAX_BYTES: u64 = 512 << 20;
 const MAX_FILES: usize = 512;
-/// The longest name of a log before its ending; file systems take 255 bytes.
+/// The longest name of a log before its ending; file systems permit 255 bytes.
 const LONGEST_NAME: usize = 200;
 
-/// `logs/NAME.log`. Different models have different files: every byte of a name that is no plain character is written as
-/// `%` and two digits.
+/// The path `logs/NAME.log`. Different models have different files: every byte of a name that is no plain character is
+/// written as `%` and two digits.
 pub(crate) fn log_path(folder: &Path, model: &ModelId) -> PathBuf {
     let mut name = String::new();
     for (at, byte) in model.as_str().bytes().enumerate() {
@@ -39,19 +39,19 @@ pub(crate) fn log_path(folder: &Path, model: &ModelId) -> PathBuf {
     folder.join(format!("{name}.log"))
 }
 
-/// Where what came before the log is kept.
+/// The path of the earlier part of a log.
 pub(crate) fn earlier_log(log: &Path) -> PathBuf {
     log.with_extension("log.old")
 }
 
-/// How much is kept.
+/// Limits on the sizes of logs.
 struct Limits {
     log: u64,
     bytes: u64,
     files: usize,
 }
 
-/// A log that is written to.
+/// A log that is open for writing.
 pub(super) struct LogFile {
     path: PathBuf,
     limits: Limits,
@@ -64,19 +64,19 @@ struct Open {
 }
 
 impl LogFile {
-    /// The log at `path`, opened when it is needed.
+    /// The log at `path`, opened on the first write.
     pub(super) fn new(path: PathBuf) -> Self {
         Self { path, limits: Limits { log: MAX_LOG, bytes: MAX_BYTES, files: MAX_FILES }, open: None }
     }
 
-    /// Where it is.
+    /// The path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Adds whole lines. After an error the file is opened anew with the next ones.
+    /// Appends whole lines. After an error, the next call opens the file again.
     pub(super) fn add(&mut self, text: &[u8]) -> io::Result<()> {
-        // Another worker of the model may write to it too, or have moved it aside.
+        // Another worker of the model may write to the file too, or have renamed it.
         let there = fs::symlink_metadata(&self.path).ok();
         let same = |open: &Open| there.as_ref().is_some_and(|about| identity(about) == open.identity);
         let mut open = match self.open.take().filter(same) {
@@ -105,7 +105,7 @@ impl LogFile {
 }
 
 impl Limits {
-    /// Removes the logs that were written to longest ago, but not this one.
+    /// Removes the logs with the oldest writes, but not this one.
     fn make_room(&self, folder: &Path, log: &Path) {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
         let mut logs: Vec<(SystemTime, u64, PathBuf)> = entries
@@ -121,7 +121,7 @@ impl Limits {
             if bytes + 2 * self.log <= self.bytes && files < self.files {
                 return;
             }
-            // One that cannot be removed is looked at again with the next log.
+            // A file that cannot be removed is tried again with the next log.
             let _ = fs::remove_file(path);
             (bytes, files) = (bytes - size, files - 1);
         }
@@ -132,7 +132,7 @@ fn identity(about: &Metadata) -> (u64, u64) {
     (about.dev(), about.ino())
 }
 
-/// Fowler, Noll and Vo's FNV-1a of 128 bits: tells long names apart, and protects against nothing.
+/// Fowler, Noll and Vo's FNV-1a of 128 bits: distinguishes long names, and protects against no attack.
 fn sum(bytes: &[u8]) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;

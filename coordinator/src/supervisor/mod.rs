@@ -1,5 +1,5 @@
-//! Worker processes: one runner task each, from spawn to reaping. Acts on the core's `Spawn` and `Stop` and reports what
-//! happened; decides nothing about which model runs where, or whether to try again.
+//! Worker processes: one runner task each, from spawn to reaping. Executes the core's `Spawn` and `Stop` and reports
+//! the results. Does not decide which model runs where, or whether to retry.
 
 mod contract;
 mod engine_gate;
@@ -35,7 +35,7 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
-    /// No workers yet.
+    /// A supervisor without workers.
     pub(crate) fn new(tools: Tools) -> Self {
         Self { tools: Arc::new(tools), workers: HashMap::new() }
     }
@@ -76,12 +76,12 @@ impl Supervisor {
         self.workers.values().for_each(|worker| worker.kill(why));
     }
 
-    /// The worker that fills this slot.
+    /// The worker of this generation of the slot.
     pub(crate) fn worker(&self, slot: SlotId, generation: Generation) -> Option<&Arc<Worker>> {
         self.workers.get(&slot).filter(|worker| worker.generation == generation)
     }
 
-    /// A worker is reaped: its handle may go.
+    /// Drops the handle of a worker that was reaped.
     pub(crate) fn forget(&mut self, slot: SlotId, generation: Generation) {
         if self.worker(slot, generation).is_some() {
             self.workers.remove(&slot);

@@ -16,68 +16,68 @@ use crate::leases::Leases;
 use crate::scheduling::News;
 use crate::supervisor::{Ports, Streams};
 
-/// What every runner uses.
+/// The tools that every runner uses.
 pub(crate) struct Tools {
-    /// How long things may take, and where things are.
+    /// Time limits and paths.
     pub(crate) settings: SupervisorSettings,
     /// The thread that forks.
     pub(crate) spawner: Spawner,
-    /// Where workers listen.
+    /// The ports of workers.
     pub(crate) ports: Ports,
-    /// What can run models, and how engines of others are started.
+    /// The models, their engines, and how external engines are started.
     pub(crate) catalog: Arc<LiveCatalog>,
     /// The ledger, which must know a pid before its worker may start.
     pub(crate) leases: Leases,
-    /// Where reports go.
+    /// The receiver of reports.
     pub(crate) news: News,
-    /// The machine that is played, if one is: workers' memory is what they say.
+    /// The simulated machine, if there is one: workers' memory is then what they report.
     pub(crate) machine: Option<Arc<SimulatedMachine>>,
-    /// What workers say of layers that come and go.
+    /// The workers' figures on streamed layers.
     pub(crate) streams: Streams,
 }
 
-/// How long things may take, and where things are.
+/// Time limits and paths.
 #[derive(Clone, Debug)]
 pub(crate) struct SupervisorSettings {
     /// The workers' programs.
     pub(crate) programs: Programs,
-    /// Where the logs of workers go.
+    /// The state folder with the logs of workers.
     pub(crate) state: StateFolder,
-    /// How long a load may take; by size when absent.
+    /// The longest load; computed from the size when absent.
     pub(crate) load_timeout: Option<Duration>,
-    /// From SIGTERM to SIGKILL.
+    /// The time from SIGTERM to SIGKILL.
     pub(crate) stop_grace: Duration,
-    /// How long a worker may stand still with work in hand, or leave its health check unanswered.
+    /// The longest time that a worker may have work and make no step, or not answer its health check.
     pub(crate) hang_timeout: Duration,
-    /// What workers inherit of our environment.
+    /// The environment that workers inherit.
     pub(crate) environment: ChildEnvironment,
-    /// What templates and tokenizers may use in a worker.
+    /// The limits of templates and tokenizers in a worker.
     pub(crate) text: TextLimits,
 }
 
-/// The order to fill a slot.
+/// An order to load a model into a slot.
 pub(crate) struct SpawnOrder {
-    /// Which slot.
+    /// The slot.
     pub(crate) slot: SlotId,
-    /// Which filling of it.
+    /// The generation of the slot.
     pub(crate) generation: Generation,
-    /// What to load.
+    /// The model to load.
     pub(crate) model: Arc<Model>,
-    /// What runs it.
+    /// The backend that runs it.
     pub(crate) backend: Backend,
-    /// Where, and how much on each device. Never `auto`, never empty.
+    /// The devices, and the bytes on each. Never `auto`, never empty.
     pub(crate) parts: Vec<(DeviceId, ByteCount)>,
-    /// The context to serve, when a load asked for one.
+    /// The context to serve in tokens, when a load asked for one.
     pub(crate) context: Option<u64>,
-    /// How its layers live: `stream` where it was given less than it needs for them to stay.
+    /// The residency of its layers: `stream` where its memory is too small for all to stay.
     pub(crate) residency: Residency,
     /// The UUIDs of the GPUs of its lease, joined by commas; empty on `cpu`.
     pub(crate) visible_gpus: String,
-    /// What the load asked of its engine.
+    /// The load's options for its engine.
     pub(crate) engine: EngineOptions,
 }
 
-/// The time a load may take when nobody says: one minute, and 20 seconds for each GiB.
+/// The default limit of a load: one minute, and 20 seconds for each GiB.
 pub(super) fn load_timeout_for(size: ByteCount) -> Duration {
     Duration::from_secs(60).saturating_add(Duration::from_secs_f64(20.0 * size.0 as f64 / ByteCount::gib(1).0 as f64))
 }

@@ -1,5 +1,5 @@
-//! What workers write: each line goes to the model's log file and to our own log, the last ones are kept to explain an
-//! exit.
+//! The output of workers. Each line goes to the model's log file and to our own log; the last ones are kept to explain
+//! an exit.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,14 +13,14 @@ use tokio::task::JoinSet;
 use super::log_file::log_path;
 use super::worker_log::WorkerLog;
 
-/// Where in the state folder the output of workers is kept.
+/// The folder of workers' logs in the state folder.
 pub(crate) const LOGS: &str = "logs";
 
-/// Lines kept to explain an exit.
+/// The lines kept to explain an exit.
 const LAST_LINES: usize = 20;
-/// A longer line is cut: a worker that writes without newlines must not fill our memory.
+/// The longest line in bytes; a longer one is cut, so that a worker that writes no newlines cannot fill our memory.
 const MAX_LINE: u64 = 8 * 1024;
-/// Grandchildren may keep a pipe open after the worker is gone: what is not here by then is not waited for.
+/// The longest wait for output after a worker's end: its descendants may keep the pipe open.
 const DRAIN_LIMIT: Duration = Duration::from_millis(500);
 
 /// Captures one worker's standard output and error until both end.
@@ -50,7 +50,7 @@ impl Output {
         Self { last, readers }
     }
 
-    /// Waits for what is still in the pipes and gives the last lines of standard error.
+    /// Reads the rest of the pipes and returns the last lines of standard error.
     pub(super) async fn last_lines(mut self) -> Vec<String> {
         let _ = tokio::time::timeout(DRAIN_LIMIT, async { while self.readers.join_next().await.is_some() {} }).await;
         self.last.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()

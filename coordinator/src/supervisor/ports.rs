@@ -1,11 +1,11 @@
-//! Ports for workers: in sequence, busy ones skipped (RC-15). A port taken gives itself back when dropped.
+//! Ports of workers: taken in sequence, busy ones skipped (RC-15). A taken port is released when dropped.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, TcpListener};
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The range of `worker_ports` and which of them our workers hold.
+/// The range of `worker_ports`, and the ports in use by our workers.
 #[derive(Clone, Debug)]
 pub(crate) struct Ports {
     shared: Arc<Mutex<Taken>>,
@@ -18,7 +18,7 @@ struct Taken {
     held: BTreeSet<u16>,
 }
 
-/// A port of ours until it is dropped.
+/// A taken port, released when dropped.
 #[derive(Debug)]
 pub(crate) struct Port {
     number: u16,
@@ -26,13 +26,13 @@ pub(crate) struct Port {
 }
 
 impl Ports {
-    /// All ports of `range`.
+    /// All ports of `range`, free.
     pub(crate) fn new(range: RangeInclusive<u16>) -> Self {
         let next = *range.start();
         Self { shared: Arc::new(Mutex::new(Taken { range, next, held: BTreeSet::new() })) }
     }
 
-    /// The next port that no worker of ours holds and nobody listens on; `None` when the whole range is busy.
+    /// The next port that neither a worker of ours nor another program uses; `None` when the whole range is busy.
     pub(crate) fn take(&self) -> Option<Port> {
         let mut taken = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         for _ in taken.range.clone() {
@@ -48,12 +48,12 @@ impl Ports {
 }
 
 impl Port {
-    /// The number.
+    /// The port number.
     pub(crate) fn number(&self) -> u16 {
         self.number
     }
 
-    /// Whether nobody listens there.
+    /// Whether no program listens on the port.
     pub(crate) fn is_free(&self) -> bool {
         TcpListener::bind((Ipv4Addr::LOCALHOST, self.number)).is_ok()
     }
@@ -69,7 +69,7 @@ impl Drop for Port {
 mod tests {
     use super::*;
 
-    /// A stretch of ports that is free right now, so that tests running at the same time do not meet.
+    /// A range of ports that is free right now, so that tests in parallel do not collide.
     fn free_range(length: u16) -> RangeInclusive<u16> {
         let start = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
         let start = start.min(u16::MAX - length);

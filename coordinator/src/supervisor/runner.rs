@@ -31,16 +31,16 @@ use super::output::Output;
 use super::ports::Port;
 use crate::worker::Worker;
 
-/// The health check is asked this quickly at first: a process that begins is there in milliseconds.
+/// The first interval between health checks: a process is up within milliseconds.
 const FIRST_POLL: Duration = Duration::from_millis(5);
-/// And never more slowly than this while loading. One of our own, once it is there, is asked to answer when it is ready, or
-/// after so long to say how far it is.
+/// The longest interval between health checks while loading. A worker of ours is asked to answer when it is ready, or
+/// after this time with its progress.
 const SLOWEST_POLL: Duration = Duration::from_millis(100);
-/// One health check may take this long while loading.
+/// The longest health check while loading.
 const HEALTH_LIMIT: Duration = Duration::from_secs(2);
-/// A worker that finds its port taken gets the next one, so often.
+/// The most ports that are tried when a worker finds its port taken.
 const MAX_PORTS: u32 = 16;
-/// Guards end everything within milliseconds.
+/// The longest wait for the guards' end: they end everything within milliseconds.
 const GUARD_LIMIT: Duration = Duration::from_secs(2);
 /// The task behind a [`Worker`].
 pub(super) struct WorkerRunner {
@@ -49,14 +49,14 @@ pub(super) struct WorkerRunner {
     tools: Arc<Tools>,
 }
 
-/// Why a process was not waited for any longer.
+/// Why a process is to be ended.
 enum Verdict {
     Exited(std::io::Result<ExitStatus>),
     Stop,
     Kill(String),
 }
 
-/// How one process of this filling ended.
+/// The end of one process of this generation.
 enum Ending {
     PortTaken,
     Final(ExitReport),
@@ -67,7 +67,7 @@ impl WorkerRunner {
         Self { order, worker, tools }
     }
 
-    /// Lives until the process is reaped, and reports it.
+    /// Runs until the process is reaped, and reports its end.
     pub(super) async fn run(self) {
         let exit = self.live().await;
         let (slot, generation) = (self.order.slot, self.order.generation);
@@ -75,7 +75,7 @@ impl WorkerRunner {
         self.tools.news.event(Event::WorkerExited { slot, generation, exit });
     }
 
-    /// One process after another until one does not end over its port.
+    /// Starts one process after another until one ends for a reason other than its port.
     async fn live(&self) -> ExitReport {
         for _ in 0..MAX_PORTS {
             let Some(port) = self.tools.ports.take() else {
@@ -116,11 +116,11 @@ impl WorkerRunner {
             Ok(begun) => begun,
             Err(refusal) => return Ending::Final(refusal),
         };
-        // A child that has not been waited for has its pid.
+        // A child that was not reaped keeps its pid.
         let pid = child.id().unwrap_or_default();
         let model = &self.worker.model;
         let output = Output::capture(&settings.state, model, pid, child.stdout.take(), child.stderr.take());
-        // Held until the process is reaped: dropping it is the lifeline's end.
+        // The pipe is held until the process is reaped: dropping it ends the lifeline.
         let mut lifeline = child.stdin.take();
 
         let verdict = tokio::select! {
@@ -138,7 +138,7 @@ impl WorkerRunner {
                 (kill(&mut child, pid, guard).await, Some(why))
             }
         };
-        // Nothing, unless a guard was killed: then what was below it came to this process.
+        // There are orphans only if a guard was killed: processes below it then came to this process.
         if !spawn_blocking(end_orphans).await.unwrap_or(true) {
             tracing::warn!(%model, pid, "processes of this worker do not end");
         }
@@ -158,7 +158,7 @@ impl WorkerRunner {
         Ending::Final(exit)
     }
 
-    /// Looks at what is needed and starts the guards. Dropped at any point, nothing of it runs.
+    /// Checks the files and starts the guards. Dropping the future at any point leaves no process running.
     async fn begin(
         &self,
         program: PathBuf,
@@ -179,7 +179,8 @@ impl WorkerRunner {
         Ok((contract, started))
     }
 
-    /// The exit code of a program of others is not one of ours: it gets the meaning that its last words have.
+    /// The reason behind the exit of an external engine: its exit codes are not ours, so its last lines are
+    /// interpreted.
     fn reason_of_foreign(&self, code: Option<i32>, port: &Port, exit: &ExitReport) -> Option<WorkerExit> {
         let was_ready = self.worker.upstream().is_some();
         match () {
@@ -190,7 +191,7 @@ impl WorkerRunner {
         }
     }
 
-    /// Gate, load, service. Returns only when the process must be killed, saying why.
+    /// Gate, load, service. Returns only when the process must be killed, with the reason.
     async fn watch(
         &self,
         pid: u32,
@@ -204,7 +205,7 @@ impl WorkerRunner {
             return format!("the lease ledger did not take its pid: {reason}");
         }
         if let Err(why) = write_start_line(contract, lifeline).await {
-            // A worker that went away by itself says more by its exit code than we can here.
+            // The exit code of a worker that ended by itself says more than this error.
             tracing::debug!(pid, "the start line was not taken: {why}");
             return pending().await;
         }
@@ -224,7 +225,7 @@ impl WorkerRunner {
         }
     }
 
-    /// The context it serves, once it does.
+    /// Waits until the worker is ready; returns the context that it serves.
     async fn until_ready(&self, check: &Check<'_>) -> Option<u64> {
         let (slot, generation) = (self.order.slot, self.order.generation);
         let mut pause = FIRST_POLL;
@@ -241,7 +242,7 @@ impl WorkerRunner {
                     self.tools.news.event(Event::WorkerProgress { slot, generation, progress: told });
                 }
                 if let Contract::Own(_) = check.contract {
-                    // It has waited with its answer.
+                    // A worker of ours has delayed its answer: a further check needs hardly a pause.
                     sleep_until(later(asked, SLOWEST_POLL)).await;
                     continue;
                 }
@@ -251,7 +252,7 @@ impl WorkerRunner {
         }
     }
 
-    /// A worker hangs when it has work and makes no step, or does not answer its health check at all.
+    /// Waits until the worker hangs: it has work and makes no step, or does not answer its health check at all.
     async fn until_hung(&self, check: &Check<'_>) -> String {
         let limit = self.tools.settings.hang_timeout;
         let interval = (limit / 8).clamp(Duration::from_millis(20), Duration::from_secs(5));
@@ -287,7 +288,7 @@ impl WorkerRunner {
         }
     }
 
-    /// What one of our own says of itself. On a played machine memory is what workers say.
+    /// Records the health answer of one of our workers. On a simulated machine, its memory comes from this answer.
     fn heard(&self, pid: u32, health: Option<&WorkerHealth>) {
         let Some(health) = health else { return };
         if let Some(machine) = &self.tools.machine {
@@ -299,7 +300,7 @@ impl WorkerRunner {
         }
     }
 
-    /// SIGTERM → grace → SIGKILL → wait.
+    /// Ends a worker: SIGTERM → grace → SIGKILL → wait.
     async fn terminate(
         &self,
         child: &mut Child,
@@ -319,7 +320,7 @@ impl WorkerRunner {
         kill(child, pid, guard).await
     }
 
-    /// What this process is told, and how it shows that it is ready. Looks at the model's files for engines of others.
+    /// The start and the health check of this process. Looks at the model's files for external engines.
     async fn contract(&self, port: u16, token: SpawnToken, proof: SpawnToken) -> Result<Contract, ExitReport> {
         let catalog = Arc::clone(&self.tools.catalog);
         let (model, options) = (Arc::clone(&self.order.model), self.order.engine.clone());
@@ -343,13 +344,13 @@ impl WorkerRunner {
         match foreign.await {
             Some(Ok(None)) => Ok(Contract::Own(Box::new(self.spec(port, token, proof)))),
             Some(Ok(Some(engine))) => Ok(Contract::Foreign(Box::new(engine))),
-            // Nothing changes before the files or the settings do.
+            // The result stays the same until the files or the settings change.
             Some(Err(error)) => Err(ExitReport { reason: Some(WorkerExit::BadModel), ..not_started(&error) }),
             None => Err(not_started("its files could not be looked at")),
         }
     }
 
-    /// The context to serve: what a load asked for, else the manifest, else the settings.
+    /// The context to serve: the load's, else the manifest's, else the settings'.
     fn context(&self) -> Option<u64> {
         let manifest = self.order.model.manifest.context_length;
         self.order.context.or(manifest).or(self.tools.catalog.engines().context)
@@ -358,7 +359,7 @@ impl WorkerRunner {
     fn spec(&self, port: u16, token: SpawnToken, proof: SpawnToken) -> WorkerSpec {
         let (manifest, description) = (&self.order.model.manifest, &self.order.model.description);
         let device = match self.order.parts.first() {
-            // It sees only the GPUs of its lease, counted from 0.
+            // The worker sees only the GPUs of its lease, numbered from 0.
             Some((DeviceId::Cuda(_), _)) => DeviceId::Cuda(0),
             Some((other, _)) => other.clone(),
             None => DeviceId::Cpu,
@@ -385,8 +386,8 @@ impl WorkerRunner {
     }
 }
 
-/// How long a step may take whose layers come from a disk, before it is taken to hang: a long prompt has several of them, and
-/// a disk that others use gives less than it gave when the model was loaded.
+/// The longest step of a model whose layers come from a disk, before the worker counts as hung. A long prompt takes
+/// several such steps, and a shared disk may be slower than it was during the load.
 fn slowest_step(streaming: Option<&StreamStats>) -> Duration {
     const TIMES_AS_LONG: f64 = 8.0;
     let seconds = streaming
@@ -395,7 +396,7 @@ fn slowest_step(streaming: Option<&StreamStats>) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(86_400)).min(Duration::from_secs(86_400))
 }
 
-/// How a process's health is asked.
+/// The parameters of a process's health check.
 struct Check<'a> {
     pid: u32,
     port: u16,
@@ -409,7 +410,7 @@ impl Check<'_> {
     }
 }
 
-/// What a prompt format is as a chat template, which is what our own worker takes.
+/// A prompt format as a chat template, which the candle worker takes.
 fn template_of(format: PromptFormat) -> String {
     match format {
         PromptFormat::Raw => "{% for message in messages %}{{ message.content }}{% endfor %}".to_owned(),
@@ -434,13 +435,13 @@ fn signal(pid: u32, signal: Signal) {
     if let Ok(pid) = i32::try_from(pid)
         && pid > 1
     {
-        // An error means that it is gone already.
+        // An error means that the process is gone already.
         let _ = killpg(Pid::from_raw(pid), signal);
     }
 }
 
-/// Does work on files on a thread of its own, which nobody waits for at the end of the process: a disk may hang. `None` when
-/// there is no thread, or the work panicked.
+/// Runs work on files on a thread of its own, which a shutdown does not wait for, since a disk may hang. Returns `None`
+/// when there is no thread, or the work panicked.
 async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (done, result) = oneshot::channel();
     let work = move || drop(done.send(work()));
@@ -448,7 +449,7 @@ async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) ->
     result.await.ok()
 }
 
-/// Ends a worker without grace: its guards do. Guards that do nothing (a signal has stopped them) are killed with it.
+/// Kills a worker through its guards. Guards that do not react (a signal has stopped them) are killed with it.
 async fn kill(child: &mut Child, pid: u32, guard: Lifeline) -> std::io::Result<ExitStatus> {
     drop(guard);
     if let Ok(status) = timeout(GUARD_LIMIT, child.wait()).await {
@@ -480,7 +481,7 @@ fn report(status: std::io::Result<ExitStatus>, why: Option<String>, last_lines: 
             (None, Some(number)) => {
                 let signal = Signal::try_from(number).ok();
                 let name = signal.map_or("unknown", Signal::as_str);
-                // It says nothing by itself: the system takes the process away where it stands.
+                // A process that a signal killed leaves no message of its own.
                 let why = match signal {
                     Some(Signal::SIGBUS) => ": a mapped file was cut, or its disk could not be read",
                     _ => "",

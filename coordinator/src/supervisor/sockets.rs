@@ -1,5 +1,5 @@
-//! Who listens on a port: an engine of others has no secret to show, so its answers count only when they come through a
-//! socket that one of its own processes holds (RC-15). Reads `/proc`.
+//! The processes that listen on a port. An external engine has no secret to prove its identity. Its answers count only
+//! when they come through a socket that one of its own processes holds (RC-15). Reads `/proc`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,14 +7,14 @@ use std::fs;
 use model_boss_host::tcp_table::{TcpSocket, sockets};
 use model_boss_lease_store::ProcessTree;
 
-/// What is seen of a port.
+/// The owner of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Listener {
-    /// A process of the tree listens there, on loopback only.
+    /// A process of the tree listens, on loopback only.
     Ours,
-    /// A process of the tree listens there, where other machines may reach it.
+    /// A process of the tree listens, where other machines may reach it.
     OursInTheOpen,
-    /// Nobody, or somebody else.
+    /// No process listens, or one outside of the tree.
     NotOurs,
 }
 
@@ -35,7 +35,7 @@ pub(super) fn listener(root: u32, port: u16) -> Listener {
     }
 }
 
-/// The inodes of the sockets a process holds. Nothing of a process that is gone or may not be looked at.
+/// The inodes of the sockets that a process holds. Empty for a process that is gone or may not be inspected.
 fn sockets_of(pid: u32) -> Vec<u64> {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let inode = |link: std::path::PathBuf| {

@@ -1,29 +1,30 @@
-//! What workers said last of layers that come and go (RS-9). Each runner writes for its own filling; whoever shows it reads.
+//! The workers' last figures on streamed layers (RS-9). Each runner writes those of its own generation; views read
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use model_boss_protocol::{Generation, ModelId, SlotId, StreamStats};
 
-/// By slot. Cheap to clone.
+/// Figures by slot. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Streams(Arc<RwLock<Known>>);
 
 #[derive(Debug, Default)]
 struct Known {
     now: BTreeMap<SlotId, (Generation, ModelId, StreamStats)>,
-    /// Every model that streamed since we began: its series do not vanish from one scrape to the next.
+    /// Every model that has streamed since the start, so that its metrics do not vanish between scrapes.
     ever: BTreeSet<ModelId>,
 }
 
 impl Streams {
-    /// What the filling of this slot said.
+    /// The figures of this generation of the slot.
     pub(crate) fn of(&self, slot: SlotId, generation: Generation) -> Option<StreamStats> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         known.now.get(&slot).filter(|(of, ..)| *of == generation).map(|(_, _, stats)| stats.clone())
     }
 
-    /// Every model that streams now, and with nothing those that did.
+    /// Every model that has streamed; without figures if it does not stream now.
     pub(crate) fn models(&self) -> Vec<(ModelId, Option<StreamStats>)> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let of = |id: &ModelId| known.now.values().rfind(|(_, model, _)| model == id).map(|(.., stats)| stats.clone());
@@ -59,7 +60,7 @@ mod tests {
         assert_eq!(streams.of(slot, Generation(1)), Some(stats(7)));
         assert_eq!(streams.of(slot, Generation(2)), None);
         streams.told(slot, Generation(2), &model, stats(1));
-        // The end of the first comes late.
+        // The end of the first generation is reported late.
         streams.gone(slot, Generation(1));
         assert_eq!(streams.models(), [(model.clone(), Some(stats(1)))]);
         streams.gone(slot, Generation(2));

@@ -1,5 +1,5 @@
-//! The file that a worker's lines go to. The reader of the worker's output never waits for the disk: a task of its own
-//! writes, and keeps the lines that a failing disk does not take.
+//! The log file of a worker's lines. The reader of the worker's output never waits for the disk: a task of its own
+//! writes. It keeps the lines that a failing disk refuses.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,9 +14,9 @@ use tokio::time::sleep;
 
 use super::log_file::LogFile;
 
-/// Lines that wait for the disk; more are counted and not kept.
+/// The most lines that wait for the disk; further lines are only counted.
 const KEPT_LINES: usize = 512;
-/// A disk that failed is tried again after this.
+/// The pause before a failed disk is tried again.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
 
 /// Takes lines for a log file. Cheap to clone; the last clone ends the log.
@@ -27,7 +27,8 @@ pub(super) struct WorkerLog {
 }
 
 impl WorkerLog {
-    /// Starts the task, among `tasks`. A file that cannot be opened is named in the health of the process, and tried again.
+    /// Starts the writing task in `tasks`. A file that cannot be opened is reported in the process's health, and tried
+    /// again.
     pub(super) fn open(state: &StateFolder, path: PathBuf, tasks: &mut JoinSet<()>) -> Self {
         let (sender, lines) = mpsc::channel(KEPT_LINES);
         let dropped = Arc::new(AtomicU64::new(0));
@@ -36,7 +37,7 @@ impl WorkerLog {
         Self { lines: sender, dropped }
     }
 
-    /// Keeps a line. Never waits.
+    /// Queues a line, without waiting.
     pub(super) fn line(&self, pid: u32, text: &str) {
         if self.lines.try_send(format!("[{pid}] {text}\n")).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -46,7 +47,7 @@ impl WorkerLog {
 
 async fn write_lines(file: Written, mut lines: mpsc::Receiver<String>, dropped: Arc<AtomicU64>) {
     let (mut writer, mut batch) = (Some(file), Vec::new());
-    // A file that is none is named when the worker starts, and not at its first line.
+    // Writing an empty text opens the file, so that a fault shows when the worker starts, not at its first line.
     batch.push(String::new());
     loop {
         if batch.is_empty() && lines.recv_many(&mut batch, KEPT_LINES).await == 0 {
@@ -65,7 +66,7 @@ async fn write_lines(file: Written, mut lines: mpsc::Receiver<String>, dropped: 
             let written = file.write(text.as_bytes());
             (file, written)
         });
-        // One that panicked has nothing left to write with.
+        // A write that panicked has lost the file.
         let Ok((file, written)) = written.await else { return };
         match written {
             Ok(()) => {
@@ -76,7 +77,7 @@ async fn write_lines(file: Written, mut lines: mpsc::Receiver<String>, dropped: 
                 let why = format!("a worker's lines cannot be written and wait in memory: {error}");
                 file.state.trouble(file.log.path(), why);
                 dropped.fetch_add(lost, Ordering::Relaxed);
-                // The worker is gone: its end does not wait for a disk.
+                // The worker is gone, and its end must not wait for a disk.
                 if lines.is_closed() {
                     return;
                 }
@@ -87,17 +88,17 @@ async fn write_lines(file: Written, mut lines: mpsc::Receiver<String>, dropped: 
     }
 }
 
-/// The file, and what the state folder knows of it.
+/// The file, and its faults as the state folder knows them.
 struct Written {
     state: StateFolder,
     log: LogFile,
-    /// The last write may have ended in the middle of a line.
+    /// Whether the last write may have ended in the middle of a line.
     torn: bool,
 }
 
 impl Drop for Written {
     fn drop(&mut self) {
-        // Of a file that is not written any more nothing is known.
+        // Faults of a file that is no longer written are dropped.
         self.state.forget(self.log.path());
     }
 }
@@ -120,7 +121,7 @@ mod tests {
     async fn lines_wait_for_a_disk_that_takes_none_and_their_reader_does_not() {
         let folder = tempfile::tempdir().unwrap();
         let (state, logs) = (StateFolder::new(folder.path()), folder.path().join("logs"));
-        // A file where the folder should be: nothing can be opened in it.
+        // A file lies where the folder should be, so no log can be opened in it.
         fs::write(&logs, "").unwrap();
         let mut tasks = JoinSet::new();
         let log = WorkerLog::open(&state, logs.join("m.log"), &mut tasks);
