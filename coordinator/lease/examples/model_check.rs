@@ -1,14 +1,14 @@
-//! Every state of a small instance of the lease protocol within so many steps, or random steps in a large one.
+//! Model check of the lease protocol: every state of a small instance within a number of steps, or random steps in a
+//! large one.
 //!
 //! `cargo run --release -p model-boss-lease --example model_check -- [--depth N] [--states N] [--small]`
 //! `cargo run --release -p model-boss-lease --example model_check -- --random STEPS [--seed N]`
 //!
-//! The search goes depth first and no deeper than it is told, so that it keeps the fingerprints of the states seen and only
-//! the states on its way: some 40 bytes for each state. (A breadth-first search of the same model, as the tests make, keeps
-//! every state whose turn has not come, tens of kilobytes each.) A state met again with more steps left is searched again.
-//! One thread.
+//! The search goes depth first, to the given depth. It keeps the fingerprints of all states seen, some 40 bytes each,
+//! but whole states only on its path. The breadth-first search in the tests keeps every state still to be visited,
+//! tens of kilobytes each. A state found again with more steps left is searched again. The search uses one thread.
 
-// The world and its instances are those of the tests, which use more of them.
+// The tests share this module and use more of it.
 #![allow(dead_code, reason = "shared with the tests")]
 
 #[path = "../tests/protocol/model.rs"]
@@ -32,13 +32,13 @@ const LARGE: Instance = Instance {
     budget: Budget { ticks: 4, asks: 3, pauses: 2, crashes: 1, losses: 1, jumps: 1, oddities: 1 },
     bug: Bug::None,
 };
-/// Two clients and one fault of each kind that matters most: small enough to be explored to its end.
+/// Two clients and one fault of each important kind: small enough to be explored completely.
 const SMALL: Instance = Instance {
     clients: 2,
     budget: Budget { ticks: 2, asks: 2, pauses: 1, crashes: 1, losses: 1, jumps: 0, oddities: 0 },
     bug: Bug::None,
 };
-/// What random histories may do. Up to five clients.
+/// The limits of random histories, for up to five clients.
 const GENEROUS: Budget = Budget { ticks: 60, asks: 30, pauses: 15, crashes: 4, losses: 3, jumps: 1, oddities: 15 };
 
 struct Arguments {
@@ -84,15 +84,15 @@ impl Arguments {
     }
 }
 
-/// Every state within so many steps, until so many different ones were seen.
+/// Explores every state within the given depth, until the given number of states was seen.
 fn explore(arguments: &Arguments) -> ExitCode {
     const REPORT: usize = 1_000_000;
     let Arguments { states, depth, instance, .. } = arguments;
     let begun = Instant::now();
-    // With how many steps left a state was searched.
+    // The number of steps that were left when a state was searched.
     let mut seen: HashMap<u64, u8> = HashMap::new();
     let mut steps = 0_u64;
-    // The way: each state, and what is still to be tried there.
+    // The path: each state with the actions still to be tried in it.
     let mut way: Vec<(World, Vec<Action>)> = Vec::new();
     let mut taken: Vec<Action> = Vec::new();
     for world in instance.init_states() {
@@ -113,7 +113,7 @@ fn explore(arguments: &Arguments) -> ExitCode {
         }
         let left = depth - u8::try_from(way.len()).unwrap_or(*depth);
         let known = seen.entry(fingerprint(&next)).or_default();
-        // One more than the steps left, so that nothing is what was never seen.
+        // One more than the steps left, so that zero means a state never seen.
         if *known > left {
             continue;
         }
@@ -139,7 +139,8 @@ fn explore(arguments: &Arguments) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Two states with the same 64 bits are taken for one: of ten million that happens to a pair once in 370,000 runs.
+/// A 64-bit hash of a state. Two states with equal hashes are taken for one: with ten million states that happens in
+/// one of 370,000 runs.
 fn fingerprint(world: &World) -> u64 {
     let mut hasher = DefaultHasher::new();
     world.hash(&mut hasher);
@@ -152,8 +153,8 @@ fn actions(instance: &Instance, world: &World) -> Vec<Action> {
     actions
 }
 
-/// Random histories of 20 to 200 steps with two to five clients, each of which must come to rest, until so many steps are
-/// taken. The same seed gives the same histories.
+/// Runs random histories of 20 to 200 steps with two to five clients, until the given number of steps is reached.
+/// Each history must come to rest. The same seed gives the same histories.
 fn random(steps: u64, seed: u64) -> ExitCode {
     const REPORT: u64 = 10_000_000;
     let begun = Instant::now();

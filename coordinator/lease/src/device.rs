@@ -1,4 +1,4 @@
-//! A device, and what was last seen on it.
+//! Devices, and the last observation of each.
 
 use std::fmt;
 
@@ -8,21 +8,21 @@ use serde::{Deserialize, Serialize};
 use crate::unknown::{UnknownFields, UnknownValue};
 use crate::{Process, StoreTime};
 
-/// What can be leased: a GPU by its UUID, or `cpu`.
+/// The key of a device: a GPU's UUID, or `cpu`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct DeviceKey(String);
 
-/// A device, and what was last seen on it. `None` is unknown, never zero.
+/// A device with its last observation. `None` is unknown, never zero.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Device {
-    /// What people call it, such as `cuda:0`.
+    /// The name for people, such as `cuda:0`.
     pub name: String,
-    /// All of its memory that may be used.
+    /// Its usable memory, the reserve included.
     pub capacity: ByteCount,
-    /// The part of it that is never leased.
+    /// The part of `capacity` that is never leased.
     pub reserve: ByteCount,
-    /// How it is known what leases use of it.
+    /// The way in which the leases' use of it is found.
     #[serde(default)]
     pub accounting: Accounting,
     /// Bytes in use at the last observation.
@@ -31,44 +31,44 @@ pub struct Device {
     /// The part of `used` that belonged to no leased process.
     #[serde(default)]
     pub foreign: Option<ByteCount>,
-    /// Whose bytes `foreign` are, the largest first, as far as the probe could tell.
+    /// The processes that use the foreign bytes, the largest first, as far as the probe could tell.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub strangers: Vec<ProcessUse>,
-    /// When the last observation was sampled.
+    /// The time at which the last observation was sampled.
     #[serde(default)]
     pub observed_at: Option<StoreTime>,
-    /// When bytes last left, or a process was attached: only an observation sampled later tells what is free.
+    /// The last time when a lease ended or a process was attached: only a later observation shows the free bytes.
     #[serde(default)]
     pub unsettled_since: Option<StoreTime>,
     #[serde(flatten)]
     pub(crate) unknown: UnknownFields,
 }
 
-/// How it is known what leases use of a device.
+/// The way in which the leases' use of a device is found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Accounting {
-    /// The probe tells the processes apart.
+    /// The probe reports the use of each process.
     #[default]
     PerProcess,
-    /// It does not (WSL, some MIG, a foreign pid namespace): the operator says how much others use, one load runs at a
-    /// time, and the driver must show room as well.
+    /// The probe reports no processes, as on WSL, some MIG devices or in a foreign pid namespace. The operator states
+    /// the use by others, one load runs at a time, and the driver must show room as well.
     Degraded {
-        /// What programs without a lease use, as the operator says.
+        /// The bytes that programs without a lease use, as the operator stated.
         foreign: ByteCount,
     },
-    /// A way of a newer version. Nothing is granted.
+    /// A way that a newer version wrote. No lease is granted on such a device.
     #[serde(untagged)]
     Other(UnknownValue),
 }
 
-/// What one process uses of a device.
+/// The use of a device by one process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ProcessUse {
-    /// The process itself, then its parent, its grandparent and so on, then the leaders of its group and session, as
-    /// far as known.
+    /// The process itself, then its ancestors from its parent on, then the leaders of its group and session, as far
+    /// as known.
     pub lineage: Vec<Process>,
-    /// How much it uses.
+    /// The bytes it uses.
     pub bytes: ByteCount,
 }
 
@@ -111,7 +111,7 @@ impl Device {
         }
     }
 
-    /// The most that leases can ever hold here.
+    /// The most bytes that leases can hold on this device.
     pub fn leasable(&self) -> ByteCount {
         self.capacity.saturating_sub(self.reserve)
     }

@@ -1,4 +1,4 @@
-//! A lease: a promise of bytes to a holder.
+//! Leases: promises of bytes to holders.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,60 +15,60 @@ use crate::{DeviceKey, Process, StoreTime};
 pub struct Lease {
     /// Proves that the caller holds this lease and not an earlier one.
     pub token: Token,
-    /// The caller's name for its request: asking again gives the same lease.
+    /// The caller's name for its request: repeating the request gives the same lease.
     pub request_id: String,
-    /// Who asked.
+    /// The owner that asked for it.
     pub owner: Owner,
-    /// How important it is.
+    /// Its importance for the queue and for preemption.
     pub priority: Priority,
-    /// Whether and how it may be asked to give its bytes back.
+    /// The conditions under which it may be revoked.
     #[serde(flatten)]
     pub yielding: Yielding,
-    /// How much on which device; each device once.
+    /// The bytes on each device; each device is listed once.
     pub parts: Vec<Part>,
-    /// The processes that may touch the devices. Their descendants belong to the lease too.
+    /// The processes that may use the devices. Their descendants belong to the lease too.
     pub pids: Vec<Process>,
-    /// How far it is.
+    /// The state in its lifecycle.
     pub state: LeaseState,
-    /// When it expires unless renewed.
+    /// The time at which it expires unless renewed.
     pub deadline: StoreTime,
-    /// When it was granted.
+    /// The time of its grant.
     pub granted_at: StoreTime,
-    /// When a process was last let through the gate.
+    /// The last time a process passed the gate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attached_at: Option<StoreTime>,
-    /// When its holder last said that it was in use.
+    /// The last time its holder reported that it was in use.
     #[serde(default)]
     pub used_at: StoreTime,
-    /// When its holder said that its load is complete. Matters where processes cannot be told apart.
+    /// The time at which its holder reported a complete load. It matters where processes cannot be told apart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loaded_at: Option<StoreTime>,
-    /// `REVOKING`: until when its holder should have given the bytes back.
+    /// `REVOKING`: the time by which its holder should release the bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoke_deadline: Option<StoreTime>,
-    /// `REVOKING`: the request that it gives way to.
+    /// `REVOKING`: the request that it was revoked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub preemptor: Option<String>,
-    /// Its holder was asked and did not give the bytes back in time. It is not asked again.
+    /// Whether it was revoked and not released in time. It is not revoked again.
     #[serde(default, skip_serializing_if = "is_false")]
     pub in_default: bool,
     #[serde(flatten)]
     pub(crate) unknown: UnknownFields,
 }
 
-/// Whether and how a lease may be asked to give its bytes back.
+/// The conditions under which a lease may be revoked.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Yielding {
-    /// Whether it may be asked at all.
+    /// Whether it may be revoked at all.
     #[serde(default)]
     pub preemptible: bool,
-    /// How long its holder needs to give the bytes back.
+    /// The time that its holder needs to release the bytes.
     #[serde(default, with = "millis")]
     pub grace: Duration,
-    /// How long it is left alone after its grant.
+    /// The time after its grant in which it is not revoked.
     #[serde(default, with = "millis")]
     pub min_hold: Duration,
-    /// What it costs to come back later; of equals the cheapest goes first.
+    /// The time to load again later; among equals the cheapest lease is revoked first.
     #[serde(default, with = "millis")]
     pub reload: Duration,
 }
@@ -76,61 +76,61 @@ pub struct Yielding {
 /// Bytes on one device.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Part {
-    /// Where.
+    /// The device that the bytes are on.
     pub device: DeviceKey,
-    /// How much was promised.
+    /// The promised bytes.
     pub bytes: ByteCount,
-    /// How much the lease's processes really used at the last observation.
+    /// The bytes that the lease's processes used at the last observation.
     #[serde(default)]
     pub measured: Option<ByteCount>,
-    /// The processes of the lease that the last observation showed there, descendants of the attached ones included.
+    /// The lease's processes that the last observation showed on the device, descendants of attached ones included.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub users: Vec<Process>,
-    /// Degraded accounting: what the device had in use when this part was granted.
+    /// Degraded accounting: the bytes in use on the device when this part was granted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_before: Option<ByteCount>,
-    /// Degraded accounting: by how much the use of the device had grown when the load was complete.
+    /// Degraded accounting: the growth of the device's use until the load was complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settled: Option<ByteCount>,
     #[serde(flatten)]
     pub(crate) unknown: UnknownFields,
 }
 
-/// How far a lease is. A lease that ended is not in the ledger.
+/// The state of a lease. A lease that ended is not in the ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum LeaseState {
-    /// Granted; no process has been let through the gate.
+    /// Granted; no process has passed the gate.
     Pending,
     /// Processes are attached.
     Active,
-    /// Its holder is asked to give the bytes back. They stay counted.
+    /// Revoked: its holder is asked to release the bytes, which still count.
     Revoking,
     /// Expired or released without evidence: its bytes may still be in use, so they stay counted.
     Limbo,
-    /// A state of a newer version. Counted like every other.
+    /// A state of a newer version. Its bytes count like those of every other.
     #[serde(untagged)]
     Other(String),
 }
 
-/// Who asked for a lease.
+/// The owner of a lease or request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Owner {
     /// The process that renews and releases.
     #[serde(flatten)]
     pub process: Process,
-    /// For people: what it is for.
+    /// The purpose, for people.
     pub label: Label,
-    /// What it is.
+    /// The kind of program.
     pub kind: OwnerKind,
-    /// The user on the host who asked, where that is known: each has so many leases and no more.
+    /// The user who asked on this host, where known: the number of leases for each is limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<u32>,
     #[serde(flatten)]
     pub(crate) unknown: UnknownFields,
 }
 
-/// What holds a lease.
+/// The kind of program that holds a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OwnerKind {
@@ -143,12 +143,13 @@ pub enum OwnerKind {
     Other(String),
 }
 
-/// A number that only grows; a larger one was granted later.
+/// A fencing token, which only grows: the larger of two was granted later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Token(pub u64);
 
-/// Names a lease in the ledger and in the API. Whoever asks draws it; it says nothing about the token.
+/// The name of a lease in the ledger and in the API. The asker draws it at random; it reveals nothing about the
+/// token.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct LeaseId(String);
@@ -182,12 +183,12 @@ impl Lease {
         }
     }
 
-    /// What it counts for on a device.
+    /// The bytes that the lease counts for on a device.
     pub fn charged(&self, device: &DeviceKey) -> ByteCount {
         self.parts.iter().filter(|part| part.device == *device).map(Part::charged).sum()
     }
 
-    /// What was promised, device by device.
+    /// The promised bytes, device by device.
     pub fn promised(&self) -> Vec<(DeviceKey, ByteCount)> {
         let promised = self.parts.iter().filter(|part| part.bytes > ByteCount::ZERO);
         promised.map(|part| (part.device.clone(), part.bytes)).collect()
@@ -198,19 +199,19 @@ impl Lease {
         self.family().any(|member| member == process)
     }
 
-    /// The attached processes and the descendants of theirs that were seen to use a device.
+    /// The attached processes and those of their descendants that were seen to use a device.
     pub fn family(&self) -> impl Iterator<Item = &Process> {
         self.pids.iter().chain(self.parts.iter().flat_map(|part| &part.users))
     }
 
-    /// No process was ever let through the gate: whatever becomes of it, no byte is in use.
+    /// Whether no process ever passed the gate, so that none of its bytes can be in use.
     pub fn is_untouched(&self) -> bool {
         self.state == LeaseState::Pending && self.pids.is_empty()
     }
 }
 
 impl Default for Yielding {
-    /// Never asked.
+    /// Not preemptible.
     fn default() -> Self {
         let (grace, min_hold) = (Duration::from_secs(60), Duration::from_secs(600));
         Self { preemptible: false, grace, min_hold, reload: Duration::ZERO }
@@ -218,13 +219,13 @@ impl Default for Yielding {
 }
 
 impl Part {
-    /// So many bytes there.
+    /// A part of this many bytes, not measured yet.
     pub fn new(device: DeviceKey, bytes: ByteCount) -> Self {
         let (measured, users, used_before, settled) = (None, Vec::new(), None, None);
         Self { device, bytes, measured, users, used_before, settled, unknown: UnknownFields::default() }
     }
 
-    /// What this part counts for.
+    /// The bytes that this part counts for: the larger of promised and used.
     pub fn charged(&self) -> ByteCount {
         self.bytes.max(self.measured.unwrap_or_default())
     }
@@ -236,7 +237,7 @@ impl Owner {
         Self { process, label: label.into(), kind, user: None, unknown: UnknownFields::default() }
     }
 
-    /// The same, asked for by this user.
+    /// The same owner with the user who asked.
     #[must_use]
     pub fn of_user(self, user: Option<u32>) -> Self {
         Self { user, ..self }

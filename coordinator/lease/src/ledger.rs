@@ -1,4 +1,4 @@
-//! The document: everything promised on one host. Data only; the rules are elsewhere.
+//! The ledger: one document with all promises of a host. It holds data only; the rules are in `rules`.
 //!
 //! Each object keeps the fields it does not know, so that an older process never drops what a newer one wrote.
 
@@ -15,34 +15,35 @@ use crate::{Device, DeviceKey, Lease, LeaseId, Owner, Process, StoreTime, Token,
 /// The version of the document that this code writes. A process that finds a larger number may only renew and release.
 pub const SCHEMA: u32 = 1;
 
-/// Everything promised on one host since it was booted.
+/// All promises on one host since its boot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Ledger {
     /// The version of this document.
     pub schema: u32,
-    /// The host's current boot; another boot is another ledger, because a reboot empties every device.
+    /// The host's current boot. Another boot begins another ledger, because a reboot empties every device.
     pub boot_id: String,
-    /// The store's process that this document was last read from, where another one may know less. `None`: a store
-    /// that loses nothing it acknowledged, with a clock that never jumps.
+    /// The store's process that this document was last read from, since the next one may know less. `None` stands for
+    /// a store that loses no acknowledged write, with a clock that never jumps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<String>,
-    /// The largest token given so far.
+    /// The largest token granted so far.
     pub fence: Token,
     /// The latest time seen.
     pub last_time: StoreTime,
-    /// Until then nothing is granted, because records may have been lost: holders state theirs again.
+    /// The end of the recovery window. Until then no lease is granted, because records may have been lost and holders
+    /// report theirs again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovering_until: Option<StoreTime>,
-    /// How long things last, the same for everyone who uses this ledger.
+    /// Durations that all users of this ledger share.
     pub terms: Terms,
-    /// What can be leased.
+    /// The devices that can be leased.
     pub devices: BTreeMap<DeviceKey, Device>,
-    /// What is leased. Every state is counted.
+    /// The leases. Their bytes count in every state.
     pub leases: BTreeMap<LeaseId, Lease>,
-    /// Who waits, by request id.
+    /// The waiting requests, by request id.
     #[serde(default)]
     pub waiters: BTreeMap<String, Waiter>,
-    /// Request ids whose lease has ended, and when: a late duplicate gets no second lease.
+    /// Ids of requests whose lease ended, with the time: a late duplicate gets no second lease.
     pub done: BTreeMap<String, StoreTime>,
     /// Leases that an operator ended without evidence, the latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -54,15 +55,15 @@ pub struct Ledger {
 /// A lease that an operator ended although nothing showed that its bytes are free.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Forced {
-    /// Which lease.
+    /// The lease that was ended.
     pub lease: LeaseId,
-    /// Who held it.
+    /// Its owner.
     pub owner: Owner,
     /// The processes that were attached.
     pub pids: Vec<Process>,
-    /// What it counted for on each device.
+    /// The bytes that it counted for on each device.
     pub parts: Vec<(DeviceKey, ByteCount)>,
-    /// When.
+    /// The time of its end.
     pub at: StoreTime,
     /// The operator, for people.
     pub by: Label,
@@ -70,29 +71,29 @@ pub struct Forced {
     pub(crate) unknown: UnknownFields,
 }
 
-/// How long things last.
+/// The durations of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Terms {
-    /// A lease that is not renewed for this long expires; so does a place in the queue.
+    /// The time after which a lease expires, or a place in the queue, unless renewed.
     #[serde(with = "millis")]
     pub lease: Duration,
-    /// How often a holder renews.
+    /// The interval at which a holder renews.
     #[serde(with = "millis")]
     pub heartbeat: Duration,
-    /// An observation older than this says nothing any more.
+    /// The age beyond which an observation is worthless.
     #[serde(with = "millis")]
     pub stale: Duration,
-    /// How long an ended request id is remembered.
+    /// The time for which an ended request id is remembered.
     #[serde(with = "millis")]
     pub remembered: Duration,
-    /// A clock that goes forward by more than this at once has jumped, if leases live.
+    /// A larger step of the clock counts as a jump while there are leases.
     #[serde(with = "millis")]
     pub jump: Duration,
-    /// The longest grace that a revoked lease is given, whatever it asked for.
+    /// The longest grace of a revoked lease, whatever it asked for.
     #[serde(with = "millis")]
     pub longest_grace: Duration,
-    /// Degraded accounting: a load whose holder says nothing counts as complete after this.
+    /// Degraded accounting: the time after which a load counts as complete without a report of its holder.
     #[serde(with = "millis")]
     pub load: Duration,
     #[serde(flatten)]
@@ -100,7 +101,7 @@ pub struct Terms {
 }
 
 impl Ledger {
-    /// An empty ledger of this boot. `fence` is what an earlier ledger reached, if one is known.
+    /// An empty ledger of this boot. `fence` is the largest token of an earlier ledger, if one is known.
     pub fn new(boot_id: impl Into<String>, fence: Token, terms: Terms) -> Self {
         Self {
             schema: SCHEMA,
@@ -119,7 +120,7 @@ impl Ledger {
         }
     }
 
-    /// Takes over the terms of a coordinator that was started with others. A newer document is left alone.
+    /// Adopts the terms of a coordinator that was started with others. A newer document is not changed.
     pub fn adopt(&mut self, terms: &Terms) {
         if self.schema <= SCHEMA {
             let unknown = std::mem::take(&mut self.terms.unknown);
@@ -127,24 +128,24 @@ impl Ledger {
         }
     }
 
-    /// The bytes that leases hold on a device: what was promised or what is used, whichever is more, in every state.
+    /// The bytes that leases hold on a device: the larger of promised and used, in every state.
     pub fn charged(&self, device: &DeviceKey) -> ByteCount {
         self.leases.values().map(|lease| lease.charged(device)).sum()
     }
 
-    /// How long the recovery window stays open; `None` when it is closed.
+    /// The rest of the recovery window; `None` when it is closed.
     pub fn recovering(&self) -> Option<Duration> {
         self.recovering_until.map(|until| until.since(self.last_time)).filter(|left| !left.is_zero())
     }
 
-    /// What people call the device.
+    /// The device's name for people.
     pub fn name_of(&self, device: &DeviceKey) -> String {
         self.devices.get(device).map_or_else(|| device.to_string(), |device| device.name.clone())
     }
 }
 
 impl Terms {
-    /// How long nothing is granted after records may have been lost: every living holder is heard in this time.
+    /// The length of the recovery window: in this time every living holder renews at least once.
     pub fn recovery(&self) -> Duration {
         self.lease.saturating_add(self.heartbeat.saturating_mul(2))
     }

@@ -1,17 +1,26 @@
-//! The lease rules: who was promised which bytes on which device, and when a promise ends. Pure.
+//! The lease rules: promises of bytes on devices to holders, and the end of promises. Pure.
 //!
-//! Knows no clock, no randomness, no store, no processes: [`apply`] takes the ledger of one host, the store's time and
-//! one operation, changes the ledger and says what came of it. Every store runs these same rules over one document.
-//! Where a store can lose what it acknowledged, [`read_from`] and [`after_loss`] open the recovery window first.
+//! The crate has no clock, randomness, store or processes. [`apply`] takes the ledger of one host, the store's time
+//! and one operation, changes the ledger and returns the outcome. Every store runs these same rules over one
+//! document. Where a store can lose an acknowledged write, [`read_from`] and [`after_loss`] open the recovery window
+//! first.
 //!
-//! What always holds, whatever the order of operations (`tests/` checks it over random histories, with a model checker,
-//! and by showing that each of a list of seeded bugs is caught):
-//! no grant takes a device over its capacity, counting what the ledger and the newest observation know (I1); tokens
-//! only grow (I2); a request id has one lease (I3); all parts of a lease are granted or none (I4); a stale token
-//! changes nothing (I5); bytes leave only by release with evidence, by proof of death, by dropping a promise that
-//! no process was ever attached to, or by an operator's force, which the ledger keeps (I6); no grant passes an earlier waiter of equal or higher importance (I7); those
-//! who are asked to yield are a minimal set and less important (I8); what a dead holder held can be granted as soon as
-//! its device shows it free (I9); a feasible request with cooperative holders is granted (I10).
+//! These invariants hold for every order of operations:
+//!
+//! - No grant takes a device over its capacity, counting what the ledger and the newest observation know (I1).
+//! - Tokens only grow (I2).
+//! - A request id has one lease (I3).
+//! - All parts of a lease are granted or none (I4).
+//! - A stale token changes nothing (I5).
+//! - Bytes leave only in four ways (I6). These are release with evidence, proof of death, dropping a promise that no
+//!   process was ever attached to, and an operator's force, which the ledger keeps.
+//! - No grant passes an earlier waiter of equal or higher importance (I7).
+//! - Revoked leases are a minimal set, and less important than the request (I8).
+//! - The bytes of a dead holder can be granted as soon as its device shows them free (I9).
+//! - A feasible request with cooperative holders is granted (I10).
+//!
+//! `tests/` checks them over random histories and with a model checker. It also shows that the checks catch each of a
+//! list of seeded bugs.
 
 mod device;
 mod lease;

@@ -1,4 +1,4 @@
-//! What can be asked of the ledger.
+//! Operations on the ledger.
 
 use model_boss_protocol::{ByteCount, Priority};
 
@@ -9,111 +9,112 @@ use crate::{
 /// One operation on the ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
-    /// States what a device has. A coordinator's word replaces what is there; anybody else's stands only until then.
+    /// States a device's properties. A coordinator's statement replaces the present one; that of any other owner
+    /// holds only until then.
     Declare {
-        /// Which device.
+        /// The device that is declared.
         device: DeviceKey,
-        /// What people call it.
+        /// The name for people.
         name: String,
-        /// All of its memory that may be used.
+        /// Its usable memory, the reserve included.
         capacity: ByteCount,
-        /// The part of it that is never leased.
+        /// The part of `capacity` that is never leased.
         reserve: ByteCount,
-        /// How it is known what leases use of it.
+        /// The way in which the leases' use of it is found.
         accounting: Accounting,
-        /// Who says so.
+        /// The kind of owner that states it.
         by: OwnerKind,
     },
-    /// Tells what a device shows. The newer sample wins.
+    /// Records an observation of a device. The newer sample wins.
     Observe {
-        /// Which device.
+        /// The observed device.
         device: DeviceKey,
-        /// Bytes in use; `None` when the driver would not say.
+        /// Bytes in use; `None` when the driver did not report them.
         used: Option<ByteCount>,
         /// Bytes per process in this same sample.
         processes: Vec<ProcessUse>,
-        /// When it was sampled.
+        /// The time of the sample.
         sampled_at: StoreTime,
     },
     /// Asks for bytes: all parts or none. The same request id gives the same lease.
     Acquire(Request),
-    /// Takes a request back: its place in the queue, and its lease if no process was let through the gate.
+    /// Withdraws a request: its place in the queue, and its lease if no process passed the gate.
     Cancel {
-        /// Which request.
+        /// The id of the request.
         request_id: String,
-        /// Who asked.
+        /// The process that asked.
         owner: Process,
     },
-    /// The gate: only after this may the process touch the device.
+    /// Passes the gate: only after this may the process use the device.
     Attach {
-        /// Which lease.
+        /// The lease that the process belongs to.
         lease: LeaseId,
-        /// Its token.
+        /// The lease's token.
         token: Token,
-        /// Who goes through the gate.
+        /// The process that passes the gate.
         process: Process,
-        /// The boot that the caller lives in.
+        /// The boot of the caller's host.
         boot_id: String,
     },
-    /// States that the load is complete. Matters where processes cannot be told apart.
+    /// Reports a complete load. It matters where processes cannot be told apart.
     Settle {
-        /// Which lease.
+        /// The lease that was loaded under.
         lease: LeaseId,
-        /// Its token.
+        /// The lease's token.
         token: Token,
     },
-    /// Keeps leases alive. Never creates one.
+    /// Renews leases. Never creates one.
     Renew {
-        /// All leases of one holder.
+        /// Leases of one holder.
         leases: Vec<Renewal>,
     },
-    /// Changes how many bytes a lease holds: down always, up by the same test as `Acquire`.
+    /// Changes the size of a lease: always possible downwards, and upwards by the same test as `Acquire`.
     Resize {
-        /// Which lease.
+        /// The lease to change.
         lease: LeaseId,
-        /// Its token.
+        /// The lease's token.
         token: Token,
         /// The new sizes; the same devices as before.
         parts: Vec<(DeviceKey, ByteCount)>,
     },
-    /// Gives the bytes back.
+    /// Releases a lease.
     Release {
-        /// Which lease.
+        /// The lease to release.
         lease: LeaseId,
-        /// Its token.
+        /// The lease's token.
         token: Token,
-        /// What shows that they are free.
+        /// The evidence that its bytes are free.
         evidence: Evidence,
     },
-    /// Shows that the processes of a lease are gone, whoever held it.
+    /// Proves that the processes of a lease are gone, for any holder.
     ConfirmDead {
-        /// Which lease.
+        /// The lease of the processes.
         lease: LeaseId,
         /// Processes that do not exist any more, with all their descendants.
         gone: Vec<Process>,
         /// The pid namespaces whose processes the caller can see: in another one, the same number is another process.
         seen_from: Vec<String>,
     },
-    /// Ends a lease without evidence, at an operator's word. Its processes are not ended, and what they still use counts
-    /// as foreign as soon as a device shows it.
+    /// Ends a lease without evidence, on an operator's order. Its processes are not ended. The bytes they still use
+    /// count as foreign as soon as a device shows them.
     Force {
-        /// Which lease.
+        /// The lease to end.
         lease: LeaseId,
         /// The operator, for people.
         by: String,
     },
-    /// States again what a holder holds, after the store may have lost it.
+    /// Reports a holder's lease again, after the store may have lost it.
     Reassert(Record),
 }
 
-/// A lease that its holder keeps alive.
+/// The renewal of one lease.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Renewal {
-    /// Which lease.
+    /// The lease to renew.
     pub lease: LeaseId,
-    /// Its token.
+    /// The lease's token.
     pub token: Token,
-    /// How important it is now, if that changed.
+    /// The new priority, if it changed.
     pub priority: Option<Priority>,
     /// Whether it was used since the last renewal.
     pub used: bool,
@@ -122,38 +123,38 @@ pub struct Renewal {
 /// A lease as its holder remembers it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Record {
-    /// Which lease.
+    /// The lease's name.
     pub lease: LeaseId,
-    /// Its token; `None` for a holder that proves its lease in another way: then it keeps the token that the ledger knows,
-    /// or gets the next one.
+    /// The lease's token, or `None` for a holder that proves its lease in another way. In that case the lease keeps
+    /// the token in the ledger, or gets the next one.
     pub token: Option<Token>,
     /// The request that it was granted for.
     pub request_id: String,
-    /// Who holds it.
+    /// The lease's owner.
     pub owner: Owner,
-    /// How important it is.
+    /// Its importance for the queue and for preemption.
     pub priority: Priority,
-    /// Whether and how it may be asked to give its bytes back.
+    /// The conditions under which it may be revoked.
     pub yielding: Yielding,
-    /// How much on which device.
+    /// The bytes on each device.
     pub parts: Vec<(DeviceKey, ByteCount)>,
     /// The processes that are attached and live.
     pub pids: Vec<Process>,
-    /// The boot that they live in.
+    /// The boot in which they run.
     pub boot_id: String,
 }
 
-/// What a release can show.
+/// The evidence of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Evidence {
-    /// Every process was reaped and the driver shows the bytes back.
+    /// Every process was reaped, and the driver shows the bytes as free.
     Gone,
-    /// Nothing: the bytes may still be in use.
+    /// No evidence: the bytes may still be in use.
     None,
 }
 
 impl Renewal {
-    /// Keeps a lease as it is.
+    /// A renewal without a change.
     pub fn plain(lease: LeaseId, token: Token) -> Self {
         Self { lease, token, priority: None, used: false }
     }

@@ -1,4 +1,4 @@
-//! What comes of an operation.
+//! Outcomes of operations.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,114 +7,114 @@ use model_boss_protocol::{ByteCount, Priority};
 
 use crate::{DeviceKey, LeaseId, StoreTime, Token, WaitReason};
 
-/// What came of an operation.
+/// The outcome of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// `Declare`, `Observe`, `Cancel`, `Settle`: written down. `Acquire`: a place is kept, and it would fit now.
+    /// `Declare`, `Observe`, `Cancel`, `Settle`: recorded. `Acquire`: a place is kept, and the request would fit now.
     Noted,
     /// `Acquire`: the bytes are promised.
     Granted(Grant),
-    /// `Acquire`, `Resize`, `Reassert`: not now.
+    /// `Acquire`, `Resize`, `Reassert`: the bytes cannot be granted now.
     Wait(Wait),
-    /// `Acquire`: others were asked to give their bytes back.
+    /// `Acquire`: other leases were revoked.
     Revoking {
-        /// Who was asked.
+        /// The revoked leases.
         victims: Vec<Victim>,
-        /// What is waited for.
+        /// The reason to wait, and the place in the queue.
         wait: Wait,
     },
-    /// `Acquire`, `Resize`: not on this host, ever.
+    /// `Acquire`, `Resize`: the bytes can never be granted on this host.
     NeverFits(NeverFits),
-    /// `Acquire`, `Attach`, growth: records may have been lost; nothing is granted until every holder had time to
-    /// state its own again.
+    /// `Acquire`, `Attach`, growth: records may have been lost. No lease is granted until every holder has had time
+    /// to report its own.
     Recovering {
-        /// How long that takes at most.
+        /// The longest time until then.
         retry_after: Duration,
     },
-    /// `Attach`: the process may touch the devices.
+    /// `Attach`: the process may use the devices.
     Attached,
-    /// The lease is gone, or the token is an old one: nothing changed. The caller must not touch the device.
+    /// The lease is gone, or the token is outdated: nothing changed. The caller must not use the device.
     Lost,
-    /// `Renew`: which of the leases are lost; the others live on.
+    /// `Renew`: the leases that are lost or revoked; all others were renewed.
     Renewed {
-        /// Leases that are gone, or whose token is an old one.
+        /// Leases that are gone, or whose token is outdated.
         lost: Vec<LeaseId>,
-        /// Leases whose bytes are asked back.
+        /// Leases that were revoked.
         revoked: Vec<Revocation>,
     },
-    /// `Resize`: done.
+    /// `Resize`: the lease has the new size.
     Resized,
     /// `Release`, `ConfirmDead`, `Force`: the bytes are free.
     Released,
     /// `Release` without evidence: the bytes stay counted until the processes are shown to be gone.
     InLimbo,
-    /// `ConfirmDead`: what was shown does not cover every process of the lease; nothing changed.
+    /// `ConfirmDead`: the proof does not cover every process of the lease; nothing changed.
     NotShown,
-    /// `Reassert`: counted again, with these sizes.
+    /// `Reassert`: the lease counts again, with these sizes.
     Reasserted {
-        /// How much on which device; less than stated where neither the device shows it nor there was room.
+        /// The bytes on each device; less than reported where neither the device showed them nor there was room.
         parts: Vec<(DeviceKey, ByteCount)>,
     },
-    /// The operation makes no sense; nothing changed.
+    /// The operation is invalid; nothing changed.
     Refused(Refusal),
 }
 
-/// A lease as its holder needs to know it.
+/// A granted lease, for its holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Its name.
+    /// The lease's name.
     pub lease: LeaseId,
-    /// What proves it.
+    /// The token that proves it.
     pub token: Token,
-    /// When it expires unless renewed.
+    /// The time at which it expires unless renewed.
     pub deadline: StoreTime,
-    /// How much on which device.
+    /// The bytes on each device.
     pub parts: Vec<(DeviceKey, ByteCount)>,
 }
 
-/// Bytes that are not given now.
+/// The answer to a request whose bytes are not granted now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
     /// The place in the queue, from 1.
     pub position: usize,
-    /// Why.
+    /// The reason.
     pub reason: WaitReason,
 }
 
-/// A lease whose holder was asked to give its bytes back.
+/// A revoked lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Victim {
-    /// Which lease.
+    /// The lease's name.
     pub lease: LeaseId,
-    /// What it is for.
+    /// The purpose of the lease, for people.
     pub label: String,
-    /// How long its holder still has.
+    /// The time left for its release.
     pub remaining: Duration,
 }
 
-/// What a holder is told whose bytes are asked back.
+/// The notice to the holder of a revoked lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Revocation {
-    /// Which lease.
+    /// The lease's name.
     pub lease: LeaseId,
-    /// How long there still is; zero once the grace has ended: then the holder ends its own processes.
+    /// The time left for its release; at zero the holder ends its own processes.
     pub remaining: Duration,
-    /// Who asks, for people.
+    /// The label of the request it is revoked for, for people.
     pub wanted_by: String,
-    /// How important that is.
+    /// The priority of that request.
     pub priority: Priority,
-    /// How much is wanted where. Shrinking by less than the whole lease may be enough.
+    /// The bytes wanted on each device. Shrinking by less than the whole lease may be enough.
     pub wanted: Vec<(DeviceKey, ByteCount)>,
 }
 
-/// More than the device will ever lease. Prints as a sentence for people.
+/// The error for more bytes than the device can ever lease. Prints as a sentence for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NeverFits {
-    /// What people call it.
+    /// The device's name for people.
     pub device: String,
-    /// How much was asked for.
+    /// The bytes asked for.
     pub needs: ByteCount,
-    /// The most it can lease.
+    /// The most bytes that it can lease.
     pub leasable: ByteCount,
 }
 
@@ -125,30 +125,31 @@ impl fmt::Display for NeverFits {
     }
 }
 
-/// Why an operation makes no sense.
+/// The reason why an operation is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Nobody declared it.
+    /// The device was never declared.
     #[error("no device '{0}' is declared in the ledger")]
     UnknownDevice(DeviceKey),
-    /// No parts, an empty part, a device twice, more devices wanted than named, or other devices than the lease has.
+    /// The parts are invalid: none, an empty one, a device twice, more devices than named, or other devices than the
+    /// lease has.
     #[error("a lease needs at least one device, each once, with at least one byte; a resize names the same devices")]
     BadParts,
     /// The lease of this request has ended.
     #[error("the lease of request '{0}' has ended; use a new request id")]
     AlreadyEnded(String),
-    /// Another lease has the name that this one would get.
+    /// Another lease has the name that was drawn for this one.
     #[error("a lease is called '{0}' already; ask again with another name")]
     NameTaken(LeaseId),
-    /// The ledger is read and written as a whole all the time: it holds so much and no more.
+    /// The number of entries is at its limit. The ledger is read and written as a whole, so it must stay small.
     #[error("{whose} {limit} leases and waiting requests, and no more: release some, or come again later")]
     TooMany {
-        /// Whose they are, as the beginning of a sentence.
+        /// The owner of the entries, as the beginning of a sentence.
         whose: String,
-        /// The bound.
+        /// The limit.
         limit: usize,
     },
-    /// Somebody else used this request id.
+    /// Another owner used this request id.
     #[error("request id '{0}' belongs to another holder")]
     NotYours(String),
     /// A newer program wrote the ledger.

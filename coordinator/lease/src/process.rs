@@ -1,14 +1,14 @@
-//! Processes, as leases name them.
+//! Processes as leases identify them.
 
 use serde::{Deserialize, Serialize};
 
 /// A process that cannot be mistaken for a later one with the same number.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Process {
-    /// Its number.
+    /// The process id.
     pub pid: u32,
     /// When it started, in clock ticks since boot.
     pub start_time: u64,
-    /// The pid namespace in which `pid` has a meaning.
+    /// The pid namespace in which `pid` is valid.
     pub pid_ns: String,
 }

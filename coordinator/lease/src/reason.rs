@@ -1,78 +1,78 @@
-//! Why bytes are not given now, as a value and as a sentence.
+//! Reasons why bytes are not granted now, as values and as sentences.
 
 use std::fmt;
 use std::time::Duration;
 
 use model_boss_protocol::{ByteCount, Priority};
 
-/// Why bytes are not given now. Prints as a sentence for people.
+/// The reason why bytes are not granted now. Prints as a sentence for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitReason {
-    /// Nobody could say how much of the device is in use.
+    /// The device's use is not known.
     Unobserved {
-        /// What people call it.
+        /// The device's name for people.
         device: String,
     },
-    /// What is known about the device is too old.
+    /// The last observation of the device is too old.
     Stale {
-        /// What people call it.
+        /// The device's name for people.
         device: String,
-        /// How old.
+        /// Its age.
         age: Duration,
     },
-    /// Something started or ended there after the last look.
+    /// A process started or a lease ended on the device after the last observation.
     Unsettled {
-        /// What people call it.
+        /// The device's name for people.
         device: String,
     },
-    /// Not enough is free.
+    /// The device has too few free bytes.
     Capacity {
-        /// What people call it.
+        /// The device's name for people.
         device: String,
-        /// How much was asked for.
+        /// The bytes asked for.
         needs: ByteCount,
-        /// How much is free.
+        /// The free bytes.
         free: ByteCount,
-        /// Who holds the rest, the largest first.
+        /// The holders of the other bytes, the largest first.
         holders: Vec<Share>,
-        /// What programs without a lease use.
+        /// The bytes that programs without a lease use.
         foreign: ByteCount,
     },
-    /// Enough would be free, but others came first or are more important.
+    /// Enough would be free, but other requests are earlier or more important.
     Behind {
-        /// What people call it.
+        /// The device's name for people.
         device: String,
-        /// How much was asked for.
+        /// The bytes asked for.
         needs: ByteCount,
-        /// How much is left when they have theirs.
+        /// The bytes left after these requests.
         left: ByteCount,
-        /// The first of them.
+        /// The label of the first of these requests.
         first: String,
     },
-    /// Processes cannot be told apart there, so one load runs at a time.
+    /// Processes cannot be told apart on the device, so one load runs at a time.
     Loading {
-        /// What people call it.
+        /// The device's name for people.
         device: String,
-        /// What is being loaded.
+        /// The label of the load.
         label: String,
     },
-    /// The only holders that could be asked were asked and did not give their bytes back in time.
+    /// All leases that could be revoked were revoked, and not released in time.
     InDefault {
-        /// What people call the device.
+        /// The device's name for people.
         device: String,
-        /// The first of them.
+        /// The label of the first such lease.
         label: String,
     },
 }
 
-/// What a lease holds of a device, for people.
+/// The bytes of a lease on a device, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// What it is for.
+    /// The label of the lease.
     pub label: String,
-    /// How much it holds.
+    /// The bytes it holds.
     pub bytes: ByteCount,
-    /// How important it is.
+    /// The priority of the lease.
     pub priority: Priority,
 }
 

@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 pub struct StoreTime(pub u64);
 
 impl StoreTime {
-    /// This time later by `span`.
+    /// The time `span` later.
     #[must_use]
     pub fn after(self, span: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(span.as_micros()).unwrap_or(u64::MAX)))
     }
 
-    /// Time from `earlier` to this; zero when `earlier` is later.
+    /// The span from `earlier` to this time; zero when `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))

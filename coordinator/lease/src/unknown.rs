@@ -1,4 +1,4 @@
-//! What a newer version wrote and this one does not know. It is kept as it is.
+//! Fields and values of newer versions of the document, which are kept unchanged.
 
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};

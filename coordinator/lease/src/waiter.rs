@@ -1,4 +1,4 @@
-//! Requests for bytes, and those among them that wait.
+//! Requests for bytes, and waiting ones among them.
 
 use model_boss_protocol::{ByteCount, Priority};
 use serde::{Deserialize, Serialize};
@@ -6,59 +6,59 @@ use serde::{Deserialize, Serialize};
 use crate::unknown::{UnknownFields, UnknownValue};
 use crate::{DeviceKey, LeaseId, Owner, StoreTime, Yielding};
 
-/// A wish for bytes.
+/// A request for bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
-    /// The caller's name for it. The same id gives the same lease.
+    /// The caller's name for the request. The same id gives the same lease.
     pub request_id: String,
-    /// The name of the lease, if this very question is granted. Drawn at random: it is shown to everybody.
+    /// The name of the lease if this request is granted. Drawn at random, because it is shown to everyone.
     pub lease: LeaseId,
-    /// Who asks.
+    /// The owner that asks.
     pub owner: Owner,
-    /// How important it is.
+    /// Its importance for the queue and for preemption.
     pub priority: Priority,
-    /// Whether and how the lease may be asked to give its bytes back.
+    /// The conditions under which the lease may be revoked.
     pub yielding: Yielding,
-    /// How much, and where.
+    /// The bytes and devices that are wanted.
     pub want: Want,
-    /// What to do when it does not fit now.
+    /// The action if the bytes are not free now.
     pub mode: Mode,
 }
 
-/// How much, and where.
+/// The bytes and devices that are wanted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Want {
-    /// So much on each of these devices, each named once.
+    /// Bytes on each of these devices, each named once.
     Parts(Vec<(DeviceKey, ByteCount)>),
-    /// So much on each of any `count` of these devices.
+    /// The same bytes on each of any `count` of these devices.
     AnyOf {
-        /// On how many.
+        /// The number of devices.
         count: usize,
-        /// How much on each.
+        /// The bytes on each.
         bytes: ByteCount,
-        /// Which may be chosen, each named once.
+        /// The devices to choose from, each named once.
         devices: Vec<DeviceKey>,
     },
-    /// A wish of a newer version. It is not nominated for anything.
+    /// A wish of a newer version, which gets no nomination.
     #[serde(untagged)]
     Other(UnknownValue),
 }
 
-/// What to do when a request does not fit now.
+/// The action if a request does not fit now.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Nothing: the answer says why.
+    /// Do not wait: the answer states the reason.
     Try,
-    /// Wait for bytes to come free. Asking again before the lease time has passed keeps the place in the queue.
+    /// Wait for free bytes. Repeating the request within the lease time keeps the place in the queue.
     Wait,
-    /// Wait, and ask less important leases that declared themselves preemptible to give their bytes back.
+    /// Wait, and revoke less important leases that were declared preemptible.
     Preempt,
-    /// Take or keep a place in the queue and be granted nothing yet: who asks makes the room itself first, and is not
-    /// to find it taken by others.
+    /// Take or keep a place in the queue without a grant. The asker makes the room itself first, and the place keeps
+    /// others from taking it.
     Reserve,
-    /// The same, and ask others to give their bytes back.
+    /// Reserve a place, and revoke other leases for it.
     #[serde(rename = "reserve-preempt")]
     ReservePreempt,
     /// A mode of a newer version.
@@ -72,12 +72,12 @@ impl Mode {
         matches!(self, Self::Wait | Self::Preempt | Self::Reserve | Self::ReservePreempt)
     }
 
-    /// Whether others are asked to give their bytes back for it.
+    /// Whether other leases are revoked for it.
     pub(crate) const fn preempts(&self) -> bool {
         matches!(self, Self::Preempt | Self::ReservePreempt)
     }
 
-    /// Whether it is granted nothing yet.
+    /// Whether it only keeps a place and gets no grant yet.
     pub(crate) const fn only_reserves(&self) -> bool {
         matches!(self, Self::Reserve | Self::ReservePreempt)
     }
@@ -86,17 +86,17 @@ impl Mode {
 /// A request that waits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Waiter {
-    /// Who asks.
+    /// The owner that asks.
     pub owner: Owner,
-    /// How important it is.
+    /// Its importance for the queue and for preemption.
     pub priority: Priority,
-    /// How much, and where.
+    /// The bytes and devices that are wanted.
     pub want: Want,
-    /// What it does while it waits.
+    /// The action while it waits.
     pub mode: Mode,
-    /// When it came.
+    /// The time of its arrival.
     pub arrived: StoreTime,
-    /// When it is forgotten unless it asks again.
+    /// The time at which its place expires unless it asks again.
     pub deadline: StoreTime,
     #[serde(flatten)]
     pub(crate) unknown: UnknownFields,

@@ -1,5 +1,5 @@
-//! The accounts of clients (RC-4, RC-9, RC-24): the service of each, the part of it that counts in the order, and the
-//! limits that apply now. Models, slots and the order itself are kept in other modules.
+//! The accounts of clients: the service of each, and the limits that apply now (RC-4, RC-9, RC-24). Models, slots and
+//! the order of the queue are kept in other modules.
 //!
 //! Service is counted as in start-time fair queueing (Goyal, Vin, Cheng 1996). A client that returns after a pause
 //! starts at the level of the least-served active client. So a pause does not save up a right to displace others.

@@ -1,4 +1,4 @@
-//! Asking for bytes: all parts or none, nobody passed, the same lease for the same request.
+//! Requests for bytes: all parts or none, in order of the queue, and the same lease for a repeated request.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ pub(super) fn acquire(ledger: &mut Ledger, now: StoreTime, request: Request) -> 
     if let Err(outcome) = possible(ledger, &request.want) {
         return outcome;
     }
-    // One that waits already takes no more room when it asks again.
+    // A request that waits already takes no more room when it is repeated.
     if !ledger.waiters.contains_key(&request.request_id)
         && let Err(outcome) = crowd::has_room(ledger, &request.owner)
     {
@@ -49,7 +49,7 @@ pub(super) fn acquire(ledger: &mut Ledger, now: StoreTime, request: Request) -> 
     }
 }
 
-/// Takes a request back. Somebody else's is left alone.
+/// Withdraws a request of this owner; a request of another owner stays.
 pub(super) fn cancel(ledger: &mut Ledger, now: StoreTime, request_id: &str, owner: &Process) -> Outcome {
     if ledger.waiters.get(request_id).is_some_and(|waiter| waiter.owner.process == *owner) {
         ledger.waiters.remove(request_id);
@@ -65,7 +65,7 @@ pub(super) fn cancel(ledger: &mut Ledger, now: StoreTime, request_id: &str, owne
     Outcome::Noted
 }
 
-/// The same request has one lease, also when it is repeated late.
+/// The answer to a repeated request, which has one lease even if it is repeated late.
 fn asked_before(ledger: &Ledger, request: &Request) -> Option<Outcome> {
     let id = &request.request_id;
     let owner = &request.owner.process;
@@ -86,7 +86,7 @@ fn asked_before(ledger: &Ledger, request: &Request) -> Option<Outcome> {
     ledger.done.contains_key(id).then(|| Outcome::Refused(Refusal::AlreadyEnded(id.clone())))
 }
 
-/// Whether the request makes sense and could be granted on an empty host.
+/// Whether the request is valid and could be granted on an empty host.
 fn possible(ledger: &Ledger, want: &Want) -> Result<(), Outcome> {
     let bad = Err(Outcome::Refused(Refusal::BadParts));
     match want {
@@ -114,8 +114,8 @@ fn possible(ledger: &Ledger, want: &Want) -> Result<(), Outcome> {
     }
 }
 
-/// Takes or keeps a place in the queue, if the request waits, and says when it came. Who wants something else than
-/// before, or is more important now, comes anew.
+/// Takes or keeps a place in the queue if the request waits; returns its arrival. A request that changed its wish or
+/// became more important loses its place and arrives anew.
 fn enqueue(ledger: &mut Ledger, now: StoreTime, request: &Request) -> StoreTime {
     let known = ledger.waiters.get(&request.request_id);
     let same = known.filter(|waiter| waiter.want == request.want && waiter.priority <= request.priority);
@@ -151,7 +151,7 @@ fn grant(ledger: &mut Ledger, now: StoreTime, request: Request, parts: Vec<(Devi
     Outcome::Granted(Grant { lease: id, token, deadline, parts })
 }
 
-/// It does not fit: others may be asked to yield, if that would help.
+/// Answers a request that does not fit: other leases are revoked for it, if that would help.
 fn ask_others(
     ledger: &mut Ledger,
     now: StoreTime,
@@ -160,7 +160,7 @@ fn ask_others(
     first: &Nominated,
     wait: Wait,
 ) -> Outcome {
-    // Figures that are missing or old are no reason to disturb anybody.
+    // Missing or outdated figures are no reason to revoke a lease.
     if !matches!(wait.reason, WaitReason::Capacity { .. } | WaitReason::Behind { .. }) {
         return still_asked(ledger, now, request, wait);
     }

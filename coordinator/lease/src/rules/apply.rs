@@ -1,11 +1,11 @@
-//! One operation: time passes, then the rule of the operation is applied.
+//! One operation: the time advances, then the rule of the operation is applied.
 
 use super::{acquire, attach, end, expire, observe, preempt, reassert, recover, renew, resize};
 use crate::{Ledger, Op, Outcome, Refusal, SCHEMA, StoreTime};
 
 /// Applies one operation at the store's time.
 pub fn apply(ledger: &mut Ledger, now: StoreTime, op: Op) -> Outcome {
-    // A process older than the document may only renew and release its own, and leaves everything else as it is.
+    // A process older than the document may only renew and release its own leases.
     if ledger.schema > SCHEMA {
         let now = now.max(ledger.last_time);
         return match op {

@@ -1,4 +1,4 @@
-//! The gate: nobody touches a device before the ledger knows its process.
+//! The gate: a process may use a device only after the ledger has recorded it.
 
 use super::held::{held, unsettle};
 use crate::{LeaseId, LeaseState, Ledger, Outcome, Process, StoreTime, Token};
@@ -17,7 +17,7 @@ pub(super) fn attach(
     let recovering = ledger.recovering();
     let deadline = now.after(ledger.terms.lease);
     let Some(lease) = held(ledger, id, token) else { return Outcome::Lost };
-    // Whoever is attached already may hear so again.
+    // A process that is attached already may repeat its attachment.
     if let Some(retry_after) = recovering
         && !lease.pids.contains(&process)
     {

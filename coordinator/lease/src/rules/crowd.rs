@@ -1,10 +1,11 @@
-//! How much of the ledger one user may take, and all together. Coordinators are not bounded here: their models are.
+//! Limits on the entries of the ledger, per user and in all. Coordinators are not limited here, since their number of
+//! models is.
 
 use crate::{Ledger, Outcome, Owner, OwnerKind, Refusal};
 
-/// Leases and waiting requests of one user.
+/// The number of leases and waiting requests of one user.
 const OF_A_USER: usize = 256;
-/// The same of all users together.
+/// The number of leases and waiting requests of all users together.
 const IN_ALL: usize = 2_048;
 
 /// Whether one more lease or request of this owner has room in the ledger.

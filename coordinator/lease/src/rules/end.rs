@@ -1,15 +1,15 @@
-//! The ways in which bytes leave the ledger. There is one other: dropping what was never touched.
+//! The ways in which bytes leave the ledger. The only other one is to drop a promise that no process was attached to.
 
 use super::held::{held, unsettle};
 use crate::unknown::UnknownFields;
 use crate::{Evidence, Forced, Lease, LeaseId, LeaseState, Ledger, Outcome, Process, StoreTime, Token};
 
-/// So many requests that ended are remembered: a user who asks and releases all day long swells nothing.
+/// The number of ended requests remembered, so that frequent requests and releases do not grow the ledger.
 const ENDED: usize = 4_096;
-/// So many forced releases are kept.
+/// The number of forced releases kept.
 const FORCED: usize = 32;
 
-/// The holder gives its bytes back. Without evidence they stay counted.
+/// Releases a lease. Without evidence its bytes still count.
 pub(super) fn release(ledger: &mut Ledger, now: StoreTime, id: &LeaseId, token: Token, evidence: Evidence) -> Outcome {
     let Some(lease) = held(ledger, id, token) else { return Outcome::Lost };
     if evidence == Evidence::None && !lease.pids.is_empty() {
@@ -21,7 +21,7 @@ pub(super) fn release(ledger: &mut Ledger, now: StoreTime, id: &LeaseId, token: 
     Outcome::Released
 }
 
-/// Somebody shows that every process of the lease is gone. Only who sees its pid namespace can know.
+/// Ends a lease whose processes are all shown to be gone. Only a caller that sees their pid namespace can know that.
 pub(super) fn confirm_dead(
     ledger: &mut Ledger,
     now: StoreTime,
@@ -31,7 +31,7 @@ pub(super) fn confirm_dead(
 ) -> Outcome {
     let Some(lease) = ledger.leases.get(id) else { return Outcome::Lost };
     let shown = |process: &Process| seen_from.contains(&process.pid_ns) && gone.contains(process);
-    // Nobody else can attach to a promise whose owner is gone.
+    // No other process can attach to a promise whose owner is gone.
     let dead = if lease.pids.is_empty() { shown(&lease.owner.process) } else { lease.family().all(shown) };
     if !dead {
         return Outcome::NotShown;
@@ -40,7 +40,8 @@ pub(super) fn confirm_dead(
     Outcome::Released
 }
 
-/// An operator ends a lease whatever its processes do. The ledger keeps that it was forced, and by whom.
+/// Ends a lease on an operator's order, whatever its processes do. The ledger records that it was forced, and by
+/// whom.
 pub(super) fn force(ledger: &mut Ledger, now: StoreTime, id: &LeaseId, by: String) -> Outcome {
     let Some(lease) = ledger.leases.get(id) else { return Outcome::Lost };
     let (owner, pids) = (lease.owner.clone(), lease.pids.clone());
@@ -54,7 +55,8 @@ pub(super) fn force(ledger: &mut Ledger, now: StoreTime, id: &LeaseId, by: Strin
     Outcome::Released
 }
 
-/// Takes the lease out of the ledger. Its devices count as unsettled: the driver may show its bytes for a while.
+/// Removes the lease from the ledger. Its devices count as unsettled, since the driver may show its bytes for a
+/// while.
 pub(super) fn end(ledger: &mut Ledger, id: &LeaseId, now: StoreTime) {
     let touched = ledger.leases.get(id).is_some_and(|lease| !lease.pids.is_empty());
     if touched {
@@ -70,8 +72,9 @@ pub(super) fn end(ledger: &mut Ledger, id: &LeaseId, now: StoreTime) {
     }
 }
 
-/// Degraded accounting: what a load takes is what the device shows more than when it was granted. What left meanwhile would
-/// hide as much of it, and the load would be thought to be taking it still for as long as it stays.
+/// Corrects the running loads for a lease that ended, under degraded accounting. The bytes of a load are the growth
+/// of the device's use since its grant. A lease that ended meanwhile would hide as much growth, and the load would
+/// never count as complete.
 fn forget_growth(ledger: &mut Ledger, gone: &Lease) {
     for (device, bytes) in gone.parts.iter().filter_map(|part| Some((&part.device, part.settled?))) {
         let parts = ledger.leases.values_mut().flat_map(|lease| &mut lease.parts);

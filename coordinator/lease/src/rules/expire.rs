@@ -1,9 +1,9 @@
-//! What time alone does. Expiry is not release.
+//! Effects of time alone. Expiry is not release.
 
 use crate::{LeaseState, Ledger, StoreTime};
 
-/// Drops promises that no process was ever attached to, places in the queue that nobody asks for any more, and request
-/// ids that ended long ago. A lease that is not renewed goes to `LIMBO`, where it is counted as before.
+/// Drops promises that no process was ever attached to, expired places in the queue, and request ids that ended long
+/// ago. A lease that is not renewed goes to `LIMBO`, where its bytes still count.
 pub(super) fn expire(ledger: &mut Ledger, now: StoreTime) {
     ledger.leases.retain(|_, lease| !(lease.is_untouched() && lease.deadline <= now));
     for lease in ledger.leases.values_mut() {

@@ -1,23 +1,23 @@
-//! Whether bytes can be given now, and if not, why.
+//! Whether bytes can be granted now, and if not, the reason.
 
 use model_boss_protocol::ByteCount;
 
 use super::nominated::Nominated;
 use crate::{Accounting, Device, DeviceKey, Ledger, NeverFits, Outcome, Refusal, Share, StoreTime, Wait, WaitReason};
 
-/// Holders named in a reason.
+/// The number of holders named in a reason.
 const NAMED: usize = 3;
 
-/// What is asked of one device.
+/// The bytes wanted of one device.
 pub(super) struct Demand<'a> {
     pub(super) device: &'a DeviceKey,
-    /// The size in all.
+    /// The whole size.
     pub(super) size: ByteCount,
-    /// The part of it that has to be found.
+    /// The part of `size` that the lease does not hold yet.
     pub(super) more: ByteCount,
 }
 
-/// Whether every demand can be met now, after those who come first have theirs.
+/// Whether every demand can be met now, after the requests that come first.
 pub(super) fn fits(ledger: &Ledger, now: StoreTime, demands: &[Demand<'_>], first: &Nominated) -> Result<(), Outcome> {
     for demand in demands {
         can_ever_fit(ledger, demand.device, demand.size)?;
@@ -27,8 +27,8 @@ pub(super) fn fits(ledger: &Ledger, now: StoreTime, demands: &[Demand<'_>], firs
         let wait = |reason| Outcome::Wait(Wait { position: first.count + 1, reason });
         let free = free(ledger, now, device).map_err(wait)?;
         let left = free.saturating_sub(taken);
-        // A lease that uses more than its promise may be promised what it uses, but not on a device that has not so much:
-        // others were promised a part of it, and would never get it.
+        // A lease that uses more than its promise may grow to its use, but not on an overcommitted device. Part of
+        // those bytes was promised to others, who would never get them.
         let needs = (*more).max(overdraft(ledger, device));
         if needs > left {
             return Err(wait(shortage(ledger, device, needs, (free, left), first)));
@@ -47,7 +47,8 @@ pub(super) fn can_ever_fit(ledger: &Ledger, key: &DeviceKey, needs: ByteCount) -
     Ok(())
 }
 
-/// What the device can still lease. Unknown, outdated or unsettled figures are a reason to wait, never a zero.
+/// The bytes that can still be leased on the device. Unknown, outdated or unsettled figures are a reason to wait,
+/// never zero.
 pub(super) fn free(ledger: &Ledger, now: StoreTime, key: &DeviceKey) -> Result<ByteCount, WaitReason> {
     let unobserved = |device: String| WaitReason::Unobserved { device };
     let device = ledger.devices.get(key).ok_or_else(|| unobserved(key.to_string()))?;
@@ -70,15 +71,15 @@ pub(super) fn free(ledger: &Ledger, now: StoreTime, key: &DeviceKey) -> Result<B
     }
 }
 
-/// By how much a device holds and promises more than it has.
+/// The bytes by which a device's foreign use and leases exceed its leasable memory.
 fn overdraft(ledger: &Ledger, key: &DeviceKey) -> ByteCount {
     let Some(device) = ledger.devices.get(key) else { return ByteCount::ZERO };
     let counted = device.foreign.unwrap_or_default() + ledger.charged(key);
     counted.saturating_sub(device.leasable())
 }
 
-/// Degraded accounting: what the driver shows as free, less what complete loads may still take of their promise. While
-/// a load is not complete, nobody can say whose the bytes are.
+/// Free bytes under degraded accounting: those that the driver shows, minus those that complete loads may still take
+/// of their promise. While a load is not complete, the bytes cannot be assigned to a lease.
 fn shown_free(ledger: &Ledger, key: &DeviceKey, device: &Device, used: ByteCount) -> Result<ByteCount, WaitReason> {
     let mut outstanding = ByteCount::ZERO;
     for lease in ledger.leases.values() {

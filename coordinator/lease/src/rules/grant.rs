@@ -6,7 +6,7 @@ use model_boss_protocol::ByteCount;
 
 use crate::{DeviceKey, Ledger, StoreTime, Token};
 
-/// Takes the next token: larger than every one before, also after a loss, because it is the time at least.
+/// Takes the next token. It is larger than every one before, even after a loss, because it is at least the time.
 pub(super) fn next_token(ledger: &mut Ledger, now: StoreTime) -> Token {
     ledger.fence = Token(ledger.fence.0.saturating_add(1).max(now.0));
     ledger.fence

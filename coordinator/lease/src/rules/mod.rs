@@ -1,4 +1,4 @@
-//! The rules themselves, one file each.
+//! The rules of the ledger, one file each.
 
 mod acquire;
 mod apply;

@@ -1,5 +1,6 @@
-//! Who comes first: nominations, recomputed at each operation in one total order (priority, arrival). The first waiter
-//! takes its full set, the next what remains. One order for all devices: no cycles, and nobody is passed.
+//! Nominations: the devices and bytes reserved for waiting requests, recomputed at each operation in one total order
+//! (priority, arrival). The first waiter takes its full set, the next what remains. With one order for all devices
+//! there are no cycles, and no request is passed.
 
 use model_boss_protocol::{ByteCount, Priority};
 
@@ -16,14 +17,14 @@ pub(super) struct Place<'a> {
     pub(super) request_id: &'a str,
 }
 
-/// When somebody comes who comes now: after everybody who waits, also when the clock stood still or was set back.
+/// The arrival of a request that comes now: after all waiting ones, even if the clock stood still or was set back.
 pub(super) fn arrival(ledger: &Ledger, now: StoreTime) -> StoreTime {
     let last = ledger.waiters.values().map(|waiter| waiter.arrived.0).max();
     StoreTime(now.0.max(last.map_or(0, |last| last + 1)))
 }
 
-/// What everybody before this place is nominated for. The holder's own requests are left out: in which order they are
-/// granted is its own affair.
+/// The nominations of all requests before this place. The holder's own requests are left out, since their order is
+/// its own affair.
 pub(super) fn before(ledger: &Ledger, now: StoreTime, place: Place<'_>, holder: &Process) -> Nominated {
     let mut queue: Vec<_> = ledger
         .waiters
@@ -47,9 +48,9 @@ pub(super) fn before(ledger: &Ledger, now: StoreTime, place: Place<'_>, holder: 
     nominated
 }
 
-/// Which devices a wish falls on. Of "any k of" those where it fits now, the fullest first, so that large holes stay;
-/// then those where it will fit with what is coming free, then those where it would if others were asked, then those
-/// with most room.
+/// The devices chosen for a wish. For "any k of", devices where it fits now come first, the fullest of them first, so
+/// that large gaps stay. Next are devices where it will fit after releases in progress, then those where it would
+/// after further revocations, then those with the most room.
 pub(super) fn choose(
     ledger: &Ledger,
     now: StoreTime,
@@ -84,7 +85,7 @@ pub(super) fn choose(
     ranked.into_iter().take(count).map(|(_, device)| (device.clone(), bytes)).collect()
 }
 
-/// What everybody who waits is nominated for, first come first: what they get when they have their turn.
+/// The nominations of all waiting requests in their order: the parts that they get in their turn.
 pub fn nominations(ledger: &Ledger, now: StoreTime) -> Vec<(String, Vec<(DeviceKey, ByteCount)>)> {
     let mut queue: Vec<_> = ledger
         .waiters

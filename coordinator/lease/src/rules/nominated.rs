@@ -1,4 +1,4 @@
-//! The first waiters, and what they were nominated for.
+//! The sum of nominations of the first waiting requests.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,13 @@ use model_boss_protocol::ByteCount;
 
 use crate::DeviceKey;
 
-/// What those who come before somebody are nominated for.
+/// The nominations of the requests before another.
 #[derive(Debug, Default)]
 pub(super) struct Nominated {
     bytes: BTreeMap<DeviceKey, ByteCount>,
-    /// How many they are.
+    /// The number of these requests.
     pub(super) count: usize,
-    /// The first of them, for people.
+    /// The label of the first of them, for people.
     pub(super) label: Option<String>,
 }
 

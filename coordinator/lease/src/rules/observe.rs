@@ -1,4 +1,5 @@
-//! What devices have and show. A process tree is counted as one: a descendant of an attached process is not foreign.
+//! Declarations and observations of devices. A process tree counts as one: a descendant of an attached process is not
+//! foreign.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -9,7 +10,7 @@ use crate::{
     Accounting, Device, DeviceKey, LeaseId, Ledger, Outcome, OwnerKind, Part, Process, ProcessUse, Refusal, StoreTime,
 };
 
-/// So many processes without a lease are written down; the rest is only counted.
+/// The number of processes without a lease that are recorded; further ones only count in the sum.
 const STRANGERS: usize = 32;
 
 pub(super) fn declare(
@@ -24,7 +25,7 @@ pub(super) fn declare(
         Some(device) if *by == OwnerKind::Coordinator => {
             (device.name, device.capacity, device.reserve) = (name, capacity, reserve);
             if device.accounting != accounting {
-                // Figures that were gained in another way say nothing, but for one: what nobody's was before these loads.
+                // Figures of another accounting do not apply, except for the foreign use before these loads.
                 let before = device.foreign;
                 (device.used, device.foreign, device.observed_at) = (None, None, None);
                 device.accounting = accounting;
@@ -76,9 +77,9 @@ pub(super) fn observe(
     Outcome::Noted
 }
 
-/// Splits what is in use into what leases use and what is foreign, by this same sample.
+/// Splits the bytes in use into those of leases and foreign ones, by this same sample.
 fn tell_apart(ledger: &mut Ledger, key: &DeviceKey, used: ByteCount, processes: Vec<ProcessUse>) {
-    // A process is counted once, for the nearest leased process in its line.
+    // A process counts once, for the nearest leased process in its lineage.
     let owner_of = |usage: &ProcessUse| -> Option<LeaseId> {
         usage
             .lineage
@@ -104,7 +105,7 @@ fn tell_apart(ledger: &mut Ledger, key: &DeviceKey, used: ByteCount, processes: 
         let users: Vec<_> = users.into_iter().filter(|user| !attached.contains(user)).collect();
         match lease.parts.iter_mut().find(|part| part.device == *key) {
             Some(part) => (part.measured, part.users) = (Some(bytes), users),
-            // It uses a device that it was not promised: counted as its own all the same.
+            // A lease that uses a device beyond its promise is charged for that use all the same.
             None if bytes > ByteCount::ZERO => {
                 let mut part = Part::new(key.clone(), ByteCount::ZERO);
                 (part.measured, part.users) = (Some(bytes), users);
@@ -121,7 +122,8 @@ fn tell_apart(ledger: &mut Ledger, key: &DeviceKey, used: ByteCount, processes: 
     }
 }
 
-/// Degraded accounting: of the one load that is under way, what it took is what the device shows more than before.
+/// Completes the running load under degraded accounting: its bytes are the growth of the device's use since its
+/// grant.
 fn complete_loads(ledger: &mut Ledger, key: &DeviceKey, used: ByteCount, sampled_at: StoreTime) {
     let load = ledger.terms.load;
     for lease in ledger.leases.values_mut() {
@@ -129,7 +131,7 @@ fn complete_loads(ledger: &mut Ledger, key: &DeviceKey, used: ByteCount, sampled
         let assumed = lease.attached_at.is_some_and(|at| at.after(load) <= sampled_at);
         for part in lease.parts.iter_mut().filter(|part| part.device == *key && part.settled.is_none()) {
             let grown = used.saturating_sub(part.used_before.unwrap_or(used));
-            // A load that took nothing has not been seen yet: somebody who is on the way out hides it.
+            // A load without growth was not observed yet: a lease that ends at the same time hides it.
             if (told && grown > ByteCount::ZERO) || assumed {
                 part.settled = Some(grown);
             }

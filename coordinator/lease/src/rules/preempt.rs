@@ -1,21 +1,21 @@
-//! Preemption asks first. A lease that declared itself preemptible, is less important and was left alone for its
-//! minimum hold is asked to give its bytes back; nobody is ever killed for another.
+//! Preemption asks first: a lease is revoked if it was declared preemptible, is less important than the request, and
+//! its minimum hold is over. No process is ever killed for another's request.
 
 use model_boss_protocol::{ByteCount, Priority};
 
 use super::nominated::Nominated;
 use crate::{DeviceKey, Lease, LeaseId, LeaseState, Ledger, Mode, Process, StoreTime, Victim};
 
-/// How important the asker is, and whether others are asked for it.
+/// The importance of a request, and whether leases are revoked for it.
 pub(super) struct Importance<'a> {
     pub(super) priority: Priority,
     pub(super) mode: &'a Mode,
-    /// Who asks.
+    /// The process that asks.
     pub(super) owner: &'a Process,
 }
 
-/// Closes what is settled: a grace that has ended puts the lease in default, and a lease whose bytes nobody waits for
-/// any more is left in peace.
+/// Updates revoked leases: a grace that has ended puts the lease in default, and a revocation that no request needs
+/// any more is withdrawn.
 pub(super) fn review(ledger: &mut Ledger, now: StoreTime) {
     let waiters = &ledger.waiters;
     for lease in ledger.leases.values_mut().filter(|lease| lease.state == LeaseState::Revoking) {
@@ -28,8 +28,8 @@ pub(super) fn review(ledger: &mut Ledger, now: StoreTime) {
     }
 }
 
-/// Finds the fewest leases that have to yield so that these parts fit once they have, and those who were asked before.
-/// `None`: it would not fit even then. An empty set: enough is coming already.
+/// The fewest leases to revoke so that these parts fit once they and earlier revoked leases are released. `None`: the
+/// parts would not fit even then. An empty set: the releases in progress suffice.
 pub(super) fn plan(
     ledger: &Ledger,
     now: StoreTime,
@@ -54,7 +54,7 @@ pub(super) fn plan(
         .filter(|(_, lease)| may_be_asked(lease, now, asker))
         .filter(|(_, lease)| parts.iter().any(|(device, _)| lease.charged(device) > ByteCount::ZERO))
         .collect();
-    // Least important, cheapest to bring back, least recently used.
+    // Least important first, then cheapest to load again, then least recently used.
     candidates.sort_by_key(|(id, lease)| {
         (std::cmp::Reverse(lease.priority), lease.yielding.reload, lease.used_at, (*id).clone())
     });
@@ -68,7 +68,7 @@ pub(super) fn plan(
     if !enough(&chosen) {
         return None;
     }
-    // Add back in reverse: whoever is not needed after all is not asked.
+    // Leases that turn out to be superfluous are removed again, in reverse order.
     for index in (0..chosen.len()).rev() {
         let mut fewer = chosen.clone();
         fewer.remove(index);
@@ -79,7 +79,7 @@ pub(super) fn plan(
     Some(chosen.into_iter().map(|(id, _)| id.clone()).collect())
 }
 
-/// Asks these leases to yield to a request.
+/// Revokes these leases for a request.
 pub(super) fn revoke(ledger: &mut Ledger, now: StoreTime, victims: &[LeaseId], preemptor: &str) {
     let longest = ledger.terms.longest_grace;
     for id in victims {
@@ -91,7 +91,7 @@ pub(super) fn revoke(ledger: &mut Ledger, now: StoreTime, victims: &[LeaseId], p
     }
 }
 
-/// Who was asked to yield to a request, and has time left.
+/// The leases revoked for a request whose grace has not ended.
 pub(super) fn victims_of(ledger: &Ledger, now: StoreTime, preemptor: &str) -> Vec<Victim> {
     ledger
         .leases
@@ -105,7 +105,7 @@ pub(super) fn victims_of(ledger: &Ledger, now: StoreTime, preemptor: &str) -> Ve
         .collect()
 }
 
-/// Room on a device, looking at the newest figures however old they are; negative when it is over-full.
+/// The free bytes of a device by the newest figures, however old; negative when it is overcommitted.
 pub(super) fn headroom(ledger: &Ledger, key: &DeviceKey, taken: ByteCount) -> i128 {
     let Some(device) = ledger.devices.get(key) else { return 0 };
     let foreign = device.foreign.unwrap_or_default();
@@ -113,24 +113,24 @@ pub(super) fn headroom(ledger: &Ledger, key: &DeviceKey, taken: ByteCount) -> i1
     i128::from(device.leasable().0) - minus
 }
 
-/// How much of a device comes free if everybody yields who was asked or may be.
+/// The bytes of a device that come free if all leases revoked or revocable for this asker are released.
 pub(super) fn could_yield(ledger: &Ledger, now: StoreTime, key: &DeviceKey, asker: &Importance<'_>) -> i128 {
     let leases = ledger.leases.values().filter(|lease| is_yielding(lease) || may_be_asked(lease, now, asker));
     leases.map(|lease| i128::from(lease.charged(key).0)).sum()
 }
 
-/// How much of a device those will give back who were asked.
+/// The bytes of a device that revoked leases will release.
 pub(super) fn coming(ledger: &Ledger, key: &DeviceKey) -> i128 {
     ledger.leases.values().filter(|lease| is_yielding(lease)).map(|lease| i128::from(lease.charged(key).0)).sum()
 }
 
-/// Asked, and still in time.
+/// Whether the lease was revoked and its grace has not ended.
 fn is_yielding(lease: &Lease) -> bool {
     lease.state == LeaseState::Revoking && !lease.in_default
 }
 
 fn may_be_asked(lease: &Lease, now: StoreTime, asker: &Importance<'_>) -> bool {
-    // A holder sees what it holds itself, and needs nobody to ask it.
+    // A holder knows its own leases, and need not revoke them through the ledger.
     asker.mode.preempts()
         && lease.owner.process != *asker.owner
         && lease.yielding.preemptible

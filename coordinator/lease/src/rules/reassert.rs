@@ -1,4 +1,5 @@
-//! A holder states again what it holds, after the store may have lost it: its memory is a fact, whatever the ledger says.
+//! Reports of leases by their holders, after the store may have lost them. Memory in use is a fact, whatever the
+//! ledger contains.
 
 use model_boss_protocol::ByteCount;
 
@@ -12,10 +13,10 @@ use crate::{
     WaitReason,
 };
 
-/// In the recovery window the record is taken as stated. At any other time as far as the newest observation shows the
-/// record's own processes to hold it; only the rest needs room.
+/// Restores a lease by its holder's record. In the recovery window the record is accepted as it is. At other times,
+/// bytes that the newest observation shows the record's processes to use are accepted; only the rest needs room.
 pub(super) fn reassert(ledger: &mut Ledger, now: StoreTime, record: Record) -> Outcome {
-    // Without an attached process nothing was touched: there is nothing to defend.
+    // Without an attached process no byte is in use, and the record may be dropped.
     if ledger.boot_id != record.boot_id || record.pids.is_empty() || ledger.done.contains_key(&record.request_id) {
         return Outcome::Lost;
     }
@@ -33,7 +34,7 @@ pub(super) fn reassert(ledger: &mut Ledger, now: StoreTime, record: Record) -> O
         .map(|(id, lease)| (id.clone(), lease.is_untouched()));
     match namesake {
         Some((_, false)) => return Outcome::Lost,
-        // The request was repeated and granted anew; nobody went through that gate.
+        // The request was repeated and granted anew, and no process passed that lease's gate.
         Some((id, true)) => drop(ledger.leases.remove(&id)),
         None => {}
     }
@@ -54,7 +55,7 @@ pub(super) fn reassert(ledger: &mut Ledger, now: StoreTime, record: Record) -> O
     Outcome::Reasserted { parts }
 }
 
-/// Device, size, and how much of it the newest observation takes for foreign.
+/// Device, size, and the part of it that the newest observation counts as foreign.
 type Sized = (DeviceKey, ByteCount, ByteCount);
 
 fn sizes(ledger: &Ledger, now: StoreTime, record: &Record) -> Result<Vec<Sized>, Outcome> {
@@ -76,7 +77,7 @@ fn sizes(ledger: &Ledger, now: StoreTime, record: &Record) -> Result<Vec<Sized>,
             match fit::fits(ledger, now, &[demand], &first) {
                 _ if more == ByteCount::ZERO => *stated,
                 Ok(()) => *stated,
-                // Nobody can say what it holds: it keeps what it has, and asks again.
+                // The holder's use cannot be seen: it keeps what it has, and asks again.
                 Err(Outcome::Wait(Wait { reason, position })) if unclear(ledger, device, &reason) => {
                     return Err(Outcome::Wait(Wait { position, reason }));
                 }
@@ -90,13 +91,13 @@ fn sizes(ledger: &Ledger, now: StoreTime, record: &Record) -> Result<Vec<Sized>,
     if sizes.is_empty() { Err(Outcome::Lost) } else { Ok(sizes) }
 }
 
-/// Whether the newest observation cannot show whose the bytes are.
+/// Whether the newest observation cannot assign bytes to processes.
 fn unclear(ledger: &Ledger, device: &DeviceKey, reason: &WaitReason) -> bool {
     let told = ledger.devices.get(device).is_some_and(|device| device.accounting == Accounting::PerProcess);
     !told || matches!(reason, WaitReason::Unobserved { .. } | WaitReason::Stale { .. } | WaitReason::Unsettled { .. })
 }
 
-/// What the newest observation shows the record's processes to hold, beyond any lease.
+/// The bytes that the newest observation shows the record's processes to use, beyond any lease.
 fn shown(ledger: &Ledger, record: &Record, device: &DeviceKey) -> ByteCount {
     let strangers = ledger.devices.get(device).map(|device| device.strangers.as_slice()).unwrap_or_default();
     let own = strangers.iter().filter(|usage| usage.lineage.iter().any(|process| record.pids.contains(process)));
@@ -132,7 +133,7 @@ fn write(ledger: &mut Ledger, now: StoreTime, (token, record): (Token, Record), 
     unsettle(ledger, &id, now);
 }
 
-/// What was taken for foreign is the lease's own.
+/// Moves bytes of the lease that counted as foreign to the lease.
 fn claim(ledger: &mut Ledger, id: &LeaseId, key: &DeviceKey, shown: ByteCount) {
     let (Some(device), Some(lease)) = (ledger.devices.get_mut(key), ledger.leases.get_mut(id)) else { return };
     device.foreign = device.foreign.map(|foreign| foreign.saturating_sub(shown));

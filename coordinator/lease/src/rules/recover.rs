@@ -1,15 +1,16 @@
-//! The recovery window: after records may have been lost, or time has jumped, nothing is granted until every living
-//! holder had the time to renew and to state again what it holds.
+//! The recovery window, which opens after records may have been lost or time has jumped. No lease is granted until
+//! every living holder has had time to renew its leases and report them again.
 
 use std::time::Duration;
 
 use super::grant::next_token;
 use crate::{LeaseState, Ledger, SCHEMA, StoreTime};
 
-/// A clock that is this little behind what was last seen is waited for: no lease is shorter.
+/// A clock that is this little behind the latest time seen is waited for: no lease is shorter.
 const SMALL_STEP: Duration = Duration::from_secs(1);
 
-/// Says which process of the store the document was read from. Another one than before may have lost the last writes.
+/// Records the store's process that the document was read from. Another process than before may have lost the last
+/// writes.
 pub fn read_from(ledger: &mut Ledger, time: StoreTime, run_id: &str) {
     if ledger.schema > SCHEMA {
         return;
@@ -21,15 +22,15 @@ pub fn read_from(ledger: &mut Ledger, time: StoreTime, run_id: &str) {
     }
 }
 
-/// Says that there must have been a document before this new, empty one.
+/// Notes that a document must have existed before this new, empty one.
 pub fn after_loss(ledger: &mut Ledger, time: StoreTime) {
     let now = time.max(ledger.last_time);
     open_window(ledger, now, now);
     ledger.last_time = now;
 }
 
-/// The time that counts: never before the latest seen, unless the store's clock was really set back. A clock that was
-/// set, either way, says nothing about who renewed in time.
+/// The time to use: never before the latest seen, unless the store's clock was really set back. After a jump in
+/// either direction, the clock cannot tell which holders renewed in time.
 pub(super) fn advance(ledger: &mut Ledger, time: StoreTime) -> StoreTime {
     let last = ledger.last_time;
     let can_jump = ledger.run_id.is_some();
@@ -47,11 +48,13 @@ pub(super) fn advance(ledger: &mut Ledger, time: StoreTime) -> StoreTime {
     now
 }
 
-/// Opens the window at `now`; what was due some time after `last` is due as long after `now`, and not too soon.
+/// Opens the window at `now`. Deadlines keep their distance: one some time after `last` moves to the same time after
+/// `now`, and not too soon.
 fn open_window(ledger: &mut Ledger, last: StoreTime, now: StoreTime) {
     next_token(ledger, now);
     ledger.recovering_until = Some(now.after(ledger.terms.recovery()));
-    // They have touched nothing, and what was granted since they were written may be among what is lost.
+    // Promises without a process used no bytes, and leases granted after they were written may be among the lost
+    // ones.
     ledger.leases.retain(|_, lease| !lease.is_untouched());
     let due = now.after(ledger.terms.lease);
     for lease in ledger.leases.values_mut() {
@@ -63,7 +66,7 @@ fn open_window(ledger: &mut Ledger, last: StoreTime, now: StoreTime) {
     }
 }
 
-/// After the clock was set back, nothing in the ledger may lie ahead of it.
+/// Limits all times in the ledger to `now`, after the clock was set back.
 fn forget_the_future(ledger: &mut Ledger, now: StoreTime) {
     for device in ledger.devices.values_mut() {
         if device.observed_at.is_some_and(|at| at > now) {

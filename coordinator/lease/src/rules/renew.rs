@@ -1,9 +1,9 @@
-//! Keeping leases alive, and telling their holder what is asked of it.
+//! Renewal of leases, and notices of revocation to their holder.
 
 use super::held::held;
 use crate::{LeaseState, Ledger, Outcome, Renewal, Revocation, StoreTime, Want};
 
-/// Never creates a lease.
+/// Renews leases. Never creates one.
 pub(super) fn renew(ledger: &mut Ledger, now: StoreTime, leases: Vec<Renewal>) -> Outcome {
     let deadline = now.after(ledger.terms.lease);
     let (mut lost, mut revoked) = (Vec::new(), Vec::new());
@@ -17,7 +17,7 @@ pub(super) fn renew(ledger: &mut Ledger, now: StoreTime, leases: Vec<Renewal>) -
         if used {
             lease.used_at = now;
         }
-        // Its bytes never left, so nothing has to be tested.
+        // The lease's bytes counted all the time, so no test of room is needed.
         if lease.state == LeaseState::Limbo {
             lease.state = LeaseState::Active;
         }

@@ -1,4 +1,4 @@
-//! Changing the size of a lease: down always, up by the same test as for a new one.
+//! Changes of a lease's size: always possible downwards, and upwards by the same test as for a new lease.
 
 use std::collections::BTreeSet;
 

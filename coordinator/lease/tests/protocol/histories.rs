@@ -1,4 +1,4 @@
-//! Random histories in which nearly everything goes wrong. Each is checked step by step, and must come to rest.
+//! Random histories with faults of nearly every kind. Each is checked step by step, and must come to rest.
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -8,7 +8,8 @@ use crate::world::{Action, Budget, Bug, World};
 pub(crate) const GENEROUS: Budget =
     Budget { ticks: 60, asks: 30, pauses: 15, crashes: 4, losses: 3, jumps: 1, oddities: 15 };
 
-/// The same histories in every run; `PROPTEST_RNG_SEED=n` and `PROPTEST_CASES=n` choose others and more.
+/// The fixed seed, for the same histories in every run; `PROPTEST_RNG_SEED=n` and `PROPTEST_CASES=n` choose others
+/// and more.
 fn slice() -> RngSeed {
     match ProptestConfig::default().rng_seed {
         RngSeed::Random => RngSeed::Fixed(1),
@@ -16,7 +17,7 @@ fn slice() -> RngSeed {
     }
 }
 
-/// Takes as many steps as there are choices, or fewer if something breaks. Gives what happened.
+/// Takes as many steps as there are choices, or fewer if an invariant breaks. Returns the actions taken.
 pub(crate) fn run(world: &mut World, choices: &[u16]) -> Vec<Action> {
     let mut taken = Vec::new();
     for choice in choices {
@@ -45,7 +46,7 @@ proptest! {
     }
 }
 
-/// A property test that never gets anywhere proves nothing.
+/// Random histories must reach every mark, or they would test too little.
 #[test]
 fn random_histories_reach_everything() {
     let mut reached = Vec::new();
@@ -58,7 +59,7 @@ fn random_histories_reach_everything() {
     assert!(counts.iter().all(|count| *count > 5), "{counts:?}");
 }
 
-/// Any fixed sequence does: Knuth's MMIX generator.
+/// Fixed pseudo-random numbers by Knuth's MMIX generator.
 pub(crate) fn choices(seed: u64, length: usize) -> Vec<u16> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut next = || {

@@ -1,4 +1,4 @@
-//! The protocol as a whole: random histories, seeded bugs, and a model checker, all over one small world.
+//! Tests of the whole protocol: random histories, seeded bugs, and a model checker, all over one small world.
 
 mod histories;
 mod model;

@@ -6,7 +6,7 @@ use stateright::{Model, Property};
 
 use crate::world::{Action, Budget, Bug, World};
 
-/// Clients, what may go wrong, and how far to look.
+/// The clients, the budget of faults, and the depth of the search.
 #[derive(Clone)]
 pub(crate) struct Instance {
     pub(crate) clients: usize,
@@ -52,7 +52,7 @@ impl Model for Instance {
     }
 }
 
-/// A fixed slice; the larger run is `cargo run --release -p model-boss-lease --example model_check`.
+/// A fixed instance; the larger run is `cargo run --release -p model-boss-lease --example model_check`.
 #[test]
 fn le_4_every_state_of_a_small_instance_keeps_the_invariants() {
     let budget = Budget { ticks: 2, asks: 2, pauses: 1, crashes: 1, losses: 1, jumps: 0, oddities: 0 };
@@ -63,7 +63,7 @@ fn le_4_every_state_of_a_small_instance_keeps_the_invariants() {
     assert!(checker.unique_state_count() >= 5_000, "{}", checker.unique_state_count());
 }
 
-/// The same search finds a bug that is there.
+/// The same search finds a seeded bug.
 #[test]
 fn the_model_checker_finds_a_seeded_bug() {
     let budget = Budget { ticks: 0, asks: 1, pauses: 0, crashes: 0, losses: 0, jumps: 0, oddities: 0 };

@@ -1,9 +1,10 @@
-//! Each of these bugs is put into the protocol, and the checks must find it. A check that finds nothing guards nothing.
+//! Seeded bugs: each is put into the protocol, and the checks must find it. A check that finds no bug would guard
+//! against none.
 
 use crate::histories::{GENEROUS, choices, run};
 use crate::world::{Action, Bug, Reply, Step, World};
 
-/// So many histories are tried; nearly every bug shows within the first few hundred.
+/// The number of histories tried; nearly every bug shows within the first few hundred.
 const HISTORIES: u64 = 6_000;
 
 fn is_caught(bug: Bug, invariants: &[&str]) {
@@ -54,7 +55,7 @@ seeded! {
     clock_jump_back_freezes_expiry: FrozenClock => ["I9", "I10"];
 }
 
-/// It takes a pause in which nobody else writes, which random histories rarely have.
+/// The bug needs a pause without writes by others, which random histories rarely contain.
 #[test]
 fn paused_client_swaps_with_an_old_clock() {
     let found = |bug| {
@@ -74,7 +75,7 @@ fn paused_client_swaps_with_an_old_clock() {
     assert_eq!(found(Bug::None), None);
 }
 
-/// The same histories, without a bug.
+/// The same histories without a bug break no invariant.
 #[test]
 fn without_a_bug_nothing_is_found() {
     for seed in 0..500 {
@@ -84,7 +85,7 @@ fn without_a_bug_nothing_is_found() {
     }
 }
 
-/// A process of an older version writes back only what it knows. The document must show it.
+/// A process of an older version writes back only the fields it knows. The document must show it.
 #[test]
 fn old_schema_drops_fields() {
     use model_boss_lease::{Ledger, Op, StoreTime, Terms, Token, apply};
@@ -97,7 +98,7 @@ fn old_schema_drops_fields() {
     };
     let survives = |rewritten: &serde_json::Value| rewritten["wishes"] == newer["wishes"];
     assert!(survives(&rewritten(&newer)));
-    // The bug: a reader that takes the known fields only.
+    // The bug: a reader that keeps only the known fields.
     let known = serde_json::to_value(Ledger::new("boot", Token(0), Terms::default())).unwrap();
     let mut dropping = newer.clone();
     dropping.as_object_mut().unwrap().retain(|field, _| known.get(field).is_some());

@@ -1,4 +1,4 @@
-//! Grants, the gate, expiry, release and what is counted.
+//! Grants, the gate, expiry, release, and the counted bytes.
 
 use std::time::Duration;
 
@@ -105,7 +105,7 @@ fn the_same_request_has_one_lease_and_a_late_duplicate_gets_none() {
     granted(apply(&mut ledger, at(700), wish()));
 }
 
-/// A request of a job of this user.
+/// A request of this user's job.
 fn job(id: &str, user: u32, wait: bool) -> Op {
     let owner = Owner::new(process(2), "job", OwnerKind::Job).of_user(Some(user));
     let mode = if wait { Mode::Wait } else { Mode::Try };
@@ -120,14 +120,14 @@ fn no_user_swells_the_ledger_and_all_together_do_not() {
         Outcome::Refused(refusal @ Refusal::TooMany { .. }) => Some(refusal.to_string()),
         _ => None,
     };
-    // Forty are granted, the others wait: both count.
+    // Forty are granted and the others wait: both count.
     let mut said = None;
     for number in 0..300 {
         said = refused(apply(&mut ledger, at(2), job(&format!("a{number}"), 7, true)));
     }
     assert!(said.unwrap().contains("user 7 may have 256 leases"));
     assert_eq!(ledger.leases.len() + ledger.waiters.len(), 256);
-    // Who has a lease or waits is answered as before, and others are not held up.
+    // Requests that are granted or waiting already are answered as before, and other users are not affected.
     assert_eq!(refused(apply(&mut ledger, at(2), job("a0", 7, true))), None);
     assert_eq!(refused(apply(&mut ledger, at(2), job("a200", 7, true))), None);
     assert_eq!(refused(apply(&mut ledger, at(2), job("b0", 8, true))), None);
@@ -137,7 +137,7 @@ fn no_user_swells_the_ledger_and_all_together_do_not() {
     assert_eq!(ledger.leases.len() + ledger.waiters.len(), 2_048);
     let said = refused(apply(&mut ledger, at(2), job("late", 99, true))).unwrap();
     assert!(said.contains("all users together may have 2048"), "{said}");
-    // A coordinator's are bounded by its models.
+    // A coordinator's leases are limited by its models.
     assert_eq!(refused(apply(&mut ledger, at(2), ask("model", &[(gpu(1), 1)]))), None);
 }
 
@@ -370,7 +370,7 @@ fn a_descendant_that_outlives_its_parents_keeps_the_bytes_counted() {
         sampled_at: when,
     };
     apply(&mut ledger, at(3), sample(rank(vec![process(9), process(8), process(7)]), at(3)));
-    // Its parents are gone and it belongs to init now; it was seen before.
+    // Its parents are gone and init is its parent now; it was seen as a descendant before.
     apply(&mut ledger, at(4), sample(rank(vec![process(9)]), at(4)));
     assert_eq!(ledger.devices[&DeviceKey::cpu()].foreign, Some(ByteCount::ZERO));
     let dead = |gone: &[u32]| Op::ConfirmDead {

@@ -5,7 +5,7 @@ use model_boss_protocol::ByteCount;
 
 use crate::story::{ask, at, attach, declare, gpu, granted, ledger, look, renew, waits};
 
-/// `GPU-1` with 100 bytes, of which others use 10 as the operator says.
+/// `GPU-1` with 100 bytes, of which others use 10 by the operator's statement.
 fn blind() -> Ledger {
     let mut ledger = ledger();
     declare(&mut ledger, gpu(1), 100, 0, Accounting::Degraded { foreign: ByteCount(10) });
@@ -29,7 +29,7 @@ fn one_load_runs_at_a_time() {
     assert_eq!(apply(&mut ledger, at(5), settle(&one)), Outcome::Noted);
     look(&mut ledger, at(6), gpu(1), 35, &[]);
     assert_eq!(ledger.leases[&one.lease].parts[0].settled, Some(ByteCount(30)));
-    // Promised: 40 and 10 for others, so 50 are left.
+    // 40 bytes are promised and 10 used by others, so 50 are left.
     assert!(matches!(apply(&mut ledger, at(6), ask("two", &[(gpu(1), 51)])), Outcome::Wait(_)));
     granted(apply(&mut ledger, at(6), ask("two", &[(gpu(1), 50)])));
 }
@@ -41,7 +41,7 @@ fn the_driver_must_show_room_too() {
     apply(&mut ledger, at(3), attach(&one, 7));
     apply(&mut ledger, at(3), settle(&one));
     look(&mut ledger, at(4), gpu(1), 35, &[]);
-    // Somebody else took 30 more than the operator thought: 100 − 65 − (40 − 30) are left.
+    // Others took 30 more than the operator stated: 100 − 65 − (40 − 30) are left.
     look(&mut ledger, at(5), gpu(1), 65, &[]);
     assert!(matches!(apply(&mut ledger, at(5), ask("two", &[(gpu(1), 26)])), Outcome::Wait(_)));
     granted(apply(&mut ledger, at(5), ask("two", &[(gpu(1), 25)])));
@@ -72,7 +72,7 @@ fn a_load_is_not_hidden_by_one_that_leaves_meanwhile() {
         let two = granted(apply(&mut ledger, at(5), ask("two", &[(gpu(1), 40)])));
         apply(&mut ledger, at(6), attach(&two, 8));
         apply(&mut ledger, at(7), settle(&two));
-        // The first is gone from the device, and so nothing seems to have been added.
+        // The first load has left the device, and so the device's use has not grown.
         if leaves_the_device_first {
             look(&mut ledger, at(8), gpu(1), 45, &[]);
         }

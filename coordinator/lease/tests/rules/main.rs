@@ -1,4 +1,4 @@
-//! Single rules of the protocol, each as a short story.
+//! Single rules of the protocol, one scenario for each test.
 
 mod basics;
 mod degraded;

@@ -1,4 +1,4 @@
-//! Preemption asks first: whom, how few, for how long, and what becomes of those who do not answer.
+//! Preemption asks first: the choice and number of revoked leases, their grace, and leases in default.
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ fn le_3_a_revoked_holder_hears_it_with_its_renewal_and_gives_way() {
     assert_eq!(heard.len(), 1);
     assert_eq!((heard[0].remaining, heard[0].wanted_by.as_str()), (Duration::from_secs(28), "asker"));
     assert_eq!(heard[0].wanted, vec![(DeviceKey::cpu(), ByteCount(60))]);
-    // Nobody takes the bytes from under the asker's feet.
+    // No other request takes the released bytes before the asker.
     apply(&mut ledger, at(6), release(&soft, Evidence::Gone));
     look(&mut ledger, at(7), DeviceKey::cpu(), 0, &[]);
     assert!(matches!(waits(apply(&mut ledger, at(7), ask("barger", &cpu(40)))).reason, WaitReason::Behind { .. }));
@@ -140,7 +140,7 @@ fn nobody_is_asked_in_vain() {
     hold(&mut ledger, at(3), preemptible("soft", 7, &cpu(20)), 8);
     waits(apply(&mut ledger, at(4), preempt("too large", 2, &cpu(60))));
     assert!(ledger.leases.values().all(|lease| lease.state == LeaseState::Active));
-    // Nor on figures that are not known.
+    // Unknown figures are no reason to revoke either.
     apply(&mut ledger, at(20), renew(&[]));
     let stale = waits(apply(&mut ledger, at(20), preempt("asker", 2, &cpu(30))));
     assert!(matches!(stale.reason, WaitReason::Stale { .. }));
@@ -154,7 +154,7 @@ fn what_others_were_asked_for_is_not_asked_for_twice() {
     hold(&mut ledger, at(2), preemptible("soft", 7, &cpu(45)), 7);
     hold(&mut ledger, at(3), preemptible("softer", 8, &cpu(45)), 8);
     assert_eq!(victims(apply(&mut ledger, at(4), preempt("first", 3, &cpu(30)))), ["softer"]);
-    // The more important one takes what is coming; the first has to ask somebody else.
+    // The more important request takes the bytes being released; the first has to revoke another lease.
     assert!(matches!(apply(&mut ledger, at(4), preempt("second", 2, &cpu(30))), Outcome::Wait(_)));
     assert_eq!(victims(apply(&mut ledger, at(4), preempt("first", 3, &cpu(30)))), ["soft", "softer"]);
 }
@@ -181,7 +181,7 @@ fn who_lets_the_grace_pass_is_in_default_and_others_are_tried() {
     apply(&mut ledger, at(36), release(&other, Evidence::Gone));
     look(&mut ledger, at(37), DeviceKey::cpu(), 0, &[]);
     granted(apply(&mut ledger, at(37), asker()));
-    // With nobody else to ask, the reason names it.
+    // With no other lease to revoke, the reason names this one.
     let reason = waits(apply(&mut ledger, at(37), preempt("next", 2, &cpu(60)))).reason;
     assert!(matches!(reason, WaitReason::Capacity { .. }), "{reason:?}: it was not asked for this one");
 }

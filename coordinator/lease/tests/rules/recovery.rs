@@ -1,4 +1,4 @@
-//! After a loss: the window, what holders state again, and clocks that jump.
+//! Recovery after a loss: the window, leases that holders report again, and clocks that jump.
 
 use model_boss_lease::{
     DeviceKey, Evidence, LeaseState, Ledger, Op, Outcome, Record, Refusal, Request, StoreTime, Terms, Token,
@@ -14,7 +14,7 @@ fn cpu(bytes: u64) -> [(DeviceKey, u64); 1] {
     [(DeviceKey::cpu(), bytes)]
 }
 
-/// A ledger in a store that can lose what it acknowledged.
+/// A ledger in a store that can lose acknowledged writes.
 fn fragile() -> Ledger {
     let mut ledger = ledger();
     read_from(&mut ledger, at(2), "run-1");
@@ -23,7 +23,7 @@ fn fragile() -> Ledger {
     ledger
 }
 
-/// What is left after `FLUSHALL`.
+/// The ledger after `FLUSHALL`.
 fn flushed(when: u64) -> Ledger {
     let mut ledger = Ledger::new("boot", Token(0), Terms::default());
     after_loss(&mut ledger, at(when));
@@ -62,7 +62,7 @@ fn another_run_of_the_store_opens_the_window_and_nothing_is_granted_in_it() {
 fn the_window_gives_everybody_the_full_lease_time() {
     let mut ledger = fragile();
     let grant = hold(&mut ledger, at(3), ask("a", &cpu(30)), 7);
-    // The store was away for longer than the lease.
+    // The store was unreachable for longer than the lease time.
     read_from(&mut ledger, at(40), "run-2");
     apply(&mut ledger, at(40), renew(&[]));
     assert_eq!(state(&ledger, &grant), Some(LeaseState::Active));
@@ -109,7 +109,7 @@ fn after_the_window_memory_that_the_device_shows_is_believed_and_the_rest_needs_
     look(&mut after, at(40), DeviceKey::cpu(), 25, &[(7, 20), (99, 5)]);
     let other = hold(&mut after, at(40), ask("b", &cpu(60)), 8);
     look(&mut after, at(41), DeviceKey::cpu(), 25, &[(7, 20), (99, 5)]);
-    // 20 are its own, 5 are a stranger's, 60 are promised: 10 more do not fit, 5 do.
+    // 20 are its own, 5 are foreign, 60 are promised: 10 more do not fit, 5 do.
     let outcome = apply(&mut after, at(41), Op::Reassert(record(&grant, "a", &[7])));
     assert_eq!(outcome, Outcome::Reasserted { parts: vec![(DeviceKey::cpu(), ByteCount(20))] });
     assert_eq!(after.devices[&DeviceKey::cpu()].foreign, Some(ByteCount(5)));
@@ -126,7 +126,7 @@ fn after_the_window_a_holder_that_holds_nothing_is_lost_when_its_bytes_are_promi
     let grant = hold(&mut before, at(3), ask("a", &cpu(40)), 7);
     let mut after = flushed(10);
     look(&mut after, at(40), DeviceKey::cpu(), 0, &[]);
-    // While nobody can say, nobody is lost.
+    // While the figures are unknown, no lease is lost.
     let other = granted(apply(&mut after, at(40), ask("b", &cpu(60))));
     apply(&mut after, at(40), attach(&other, 8));
     waits(apply(&mut after, at(40), Op::Reassert(record(&grant, "a", &[7]))));
@@ -212,7 +212,7 @@ fn a_clock_that_leaps_forward_expires_nobody() {
     apply(&mut ledger, at(64), renew(&[]));
     assert_eq!(state(&ledger, &grant), Some(LeaseState::Active));
     assert!(ledger.recovering().is_some());
-    // Without anything to protect there is nothing to recover.
+    // A ledger without leases has nothing to recover.
     let mut idle = fragile();
     look(&mut idle, at(4_000), DeviceKey::cpu(), 0, &[]);
     granted(apply(&mut idle, at(4_000), ask("a", &cpu(30))));

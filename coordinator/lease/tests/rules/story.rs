@@ -1,4 +1,4 @@
-//! The words in which the stories are told.
+//! Helpers for the scenarios.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ pub(crate) fn look(ledger: &mut Ledger, when: StoreTime, device: DeviceKey, used
     assert_eq!(apply(ledger, when, observe), Outcome::Noted);
 }
 
-/// A request that can be varied.
+/// A request that a test can vary.
 #[allow(clippy::unwrap_used, reason = "the priorities of the stories exist")]
 pub(crate) fn request(id: &str, priority: u8, parts: &[(DeviceKey, u64)]) -> Request {
     Request {
@@ -74,7 +74,7 @@ pub(crate) fn preempt(id: &str, priority: u8, parts: &[(DeviceKey, u64)]) -> Op 
     Op::Acquire(Request { mode: Mode::Preempt, ..request(id, priority, parts) })
 }
 
-/// A request whose lease may be asked back at once, with 30 s of grace.
+/// A request whose lease may be revoked at once, with 30 s of grace.
 pub(crate) fn preemptible(id: &str, priority: u8, parts: &[(DeviceKey, u64)]) -> Op {
     let (grace, min_hold, reload) = (Duration::from_secs(30), Duration::ZERO, Duration::ZERO);
     let yielding = Yielding { preemptible: true, grace, min_hold, reload };
@@ -99,7 +99,7 @@ pub(crate) fn attach(grant: &Grant, pid: u32) -> Op {
     Op::Attach { lease: grant.lease.clone(), token: grant.token, process: process(pid), boot_id: "boot".to_owned() }
 }
 
-/// Granted, let through the gate, and seen to use nothing yet.
+/// A lease that is granted, attached, and observed to use no bytes yet.
 pub(crate) fn hold(ledger: &mut Ledger, when: StoreTime, op: Op, pid: u32) -> Grant {
     let grant = granted(apply(ledger, when, op));
     assert_eq!(apply(ledger, when, attach(&grant, pid)), Outcome::Attached);
@@ -127,7 +127,7 @@ pub(crate) fn revocations(outcome: Outcome) -> Vec<Revocation> {
     }
 }
 
-/// What a holder remembers of a grant.
+/// The record of a grant that its holder keeps.
 pub(crate) fn record(grant: &Grant, id: &str, pids: &[u32]) -> Record {
     let Request { request_id, owner, priority, yielding, .. } = request(id, 5, &[]);
     let (lease, token, parts) = (grant.lease.clone(), Some(grant.token), grant.parts.clone());

@@ -1,4 +1,4 @@
-//! The queue: one total order, full sets, nobody passed, nobody remembered for ever.
+//! The queue: one total order, full sets, no overtaking, and no places kept for ever.
 
 use model_boss_lease::{DeviceKey, Evidence, Mode, Op, Outcome, Request, Wait, WaitReason, Want, apply};
 use model_boss_protocol::ByteCount;
@@ -123,7 +123,7 @@ fn any_of_takes_the_fullest_devices_where_it_fits() {
             Outcome::Refused(_)
         ));
     }
-    // A device that nobody looked at is passed over.
+    // A device without an observation is skipped.
     declare(&mut ledger, gpu(4), 50, 10, model_boss_lease::Accounting::PerProcess);
     let parts = granted(apply(&mut ledger, at(2), any_of("five", 1, 20, &[gpu(4), gpu(1)], Mode::Try))).parts;
     assert_eq!(parts, vec![(gpu(1), ByteCount(20))]);
@@ -182,7 +182,7 @@ fn a_reserved_place_is_granted_nothing_and_holds_back_those_who_come_later() {
     assert!(ledger.leases.is_empty());
     let behind = waits(apply(&mut ledger, at(4), wait("later", 5, &cpu(60))));
     assert!(matches!(behind.reason, WaitReason::Behind { .. }));
-    // Whoever reserved asks in earnest, and finds the room.
+    // The reserved request asks for its lease now, and finds the room.
     granted(apply(&mut ledger, at(5), wait("model", 5, &cpu(60))));
     let full = waits(apply(&mut ledger, at(6), reserve_as("other", &cpu(60))));
     assert!(matches!(full.reason, WaitReason::Capacity { .. }), "{:?}", full.reason);

@@ -1,5 +1,5 @@
 //! Bugs that a protocol of this kind can have, each put in by a wrapper around the real rules, the store or a client.
-//! The rules themselves have no such switch.
+//! The rules themselves contain no switch for bugs.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use model_boss_protocol::{ByteCount, Priority};
 use super::store::Loaded;
 use super::{NAMESPACE, SECOND, terms};
 
-/// One of them, or none.
+/// A seeded bug, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Bug {
     None,
@@ -43,7 +43,7 @@ pub(crate) enum Bug {
 }
 
 impl Bug {
-    /// What a holder does with what it read: the rules, with this bug in or around them.
+    /// Applies an operation to the ledger that a holder read: the rules, with this bug in or around them.
     pub(super) fn decide(self, loaded: &Loaded, marker: bool, skew: i64, op: &Op) -> (Ledger, Outcome) {
         let mut ledger = self.read(loaded, marker);
         let (now, op) = self.before(&mut ledger, loaded.at, skew, op.clone());
@@ -77,7 +77,7 @@ impl Bug {
         ledger
     }
 
-    /// Changes what is asked, or when.
+    /// Changes the operation or its time.
     fn before(self, ledger: &mut Ledger, at: StoreTime, skew: i64, mut op: Op) -> (StoreTime, Op) {
         let mut now = at;
         match (self, &mut op) {
@@ -110,7 +110,7 @@ impl Bug {
         (now, op)
     }
 
-    /// Takes away what a buggy acquire does not look at; it is put back afterwards.
+    /// Hides the entries that a buggy acquire overlooks; they are put back afterwards.
     fn hide(self, ledger: &mut Ledger, op: &Op) -> Hidden {
         let mut hidden = Hidden::default();
         let Op::Acquire(request) = op else { return hidden };
@@ -131,7 +131,7 @@ impl Bug {
         for (id, waiter) in waiters.into_iter().filter(|(id, _)| *id != request.request_id) {
             match self {
                 Self::NominationsIgnored => drop(ledger.waiters.remove(&id)),
-                // Each believes that all the others come first.
+                // Each waiter takes all others for earlier ones.
                 Self::NominationCycle => {
                     let first = ledger.waiters.get_mut(&id);
                     first.into_iter().for_each(|waiter| waiter.priority = Priority::HIGHEST);
@@ -143,7 +143,7 @@ impl Bug {
         hidden
     }
 
-    /// Changes what came of it.
+    /// Changes the outcome.
     fn after(self, ledger: &mut Ledger, mut outcome: Outcome) -> Outcome {
         match (self, &mut outcome) {
             (Self::ExpiryFrees, _) => ledger.leases.retain(|_, lease| lease.state != LeaseState::Limbo),

@@ -1,4 +1,4 @@
-//! The invariants, looked at from outside: none of this uses the rules' own arithmetic.
+//! The invariants, checked from outside: none of this uses the rules' own arithmetic.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::client::Prepared;
 use super::physics::FOREIGN;
 use super::{CAPACITY, SECOND, World, device, terms};
 
-/// An invariant that does not hold, and how.
+/// An invariant that was broken, with the details.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Violation {
     pub(crate) invariant: &'static str,
@@ -20,7 +20,7 @@ impl World {
         self.violation.get_or_insert(Violation { invariant, detail });
     }
 
-    /// I1 as the device sees it: what was promised and taken never exceeds it.
+    /// I1 by the devices themselves: promised and used bytes never exceed the memory.
     pub(super) fn check_memory(&mut self) {
         for (number, foreign) in FOREIGN.into_iter().enumerate() {
             let taken: u64 = self.physics.workers.iter().map(|worker| worker.taken[number]).sum();
@@ -35,8 +35,9 @@ impl World {
         let empty = BTreeMap::new();
         let leases = before.map_or(&empty, |before| &before.leases);
         for (id, lease) in leases.iter().filter(|(id, _)| !after.leases.contains_key(*id)) {
-            // A store that lost an attachment lets the promise go when all whom it knows are gone. The holder states it
-            // again; of a lease that was given up while a worker lived, the driver shows the rest, as foreign.
+            // A store that lost an attachment drops the promise when all processes it knows are gone. The holder
+            // reports the lease again. If the lease was released while a worker lived, the driver shows the rest as
+            // foreign.
             let forgotten = |process| self.store.lost_something && !lease.owns(process);
             let living = |worker: &super::physics::Worker| worker.alive && worker.lease == *id;
             if self.physics.workers.iter().any(|worker| living(worker) && !forgotten(&worker.process)) {
@@ -80,7 +81,7 @@ impl World {
         }
         if let (Op::Resize { .. }, Outcome::Resized) = (op, outcome) {
             for (id, lease) in &after.leases {
-                // What it used beyond its promise is in the sample already.
+                // Its use beyond its promise is in the sample already.
                 let grew = |d: usize| {
                     let old = leases.get(id).map_or(0, |lease| promised_or_used(lease, d));
                     promised_or_used(lease, d).saturating_sub(old)
@@ -94,7 +95,7 @@ impl World {
     }
 
     fn check_grant(&mut self, before: Option<&Ledger>, after: &Ledger, lease: &Lease, want: &Want) {
-        // The order of tokens over a loss of data rests on the clock, which must not have been set back as well.
+        // The order of tokens across a loss of data rests on the clock, which must not have been set back as well.
         let rests_on_clock = self.store.was_set_back && self.store.lost_something;
         if lease.token <= self.last_token && !rests_on_clock {
             self.break_with("I2", format!("token {:?} came after {:?}", lease.token, self.last_token));
@@ -112,7 +113,7 @@ impl World {
         }
     }
 
-    /// I1 as far as the newest observation knows, which must be fresh and newer than the last change.
+    /// I1 by the newest observation, which must be fresh and newer than the last change.
     fn check_room(&mut self, number: usize, more: u64, what: &str) {
         if more == 0 {
             return;
@@ -133,10 +134,10 @@ impl World {
         }
     }
 
-    /// I7: whoever came first and is as important finds as much room as before.
+    /// I7: an earlier request of the same importance finds as much room as before.
     fn check_order(&mut self, before: &Ledger, after: &Ledger, lease: &Lease) {
         let arrived = before.waiters.get(&lease.request_id).map(|waiter| waiter.arrived);
-        // In which order a holder's own requests are granted is its own affair.
+        // The order of a holder's own requests is its own affair.
         let earlier: Vec<&Waiter> = before
             .waiters
             .iter()
@@ -157,7 +158,7 @@ impl World {
         }
     }
 
-    /// I8: who is newly asked may be asked, and each of them is needed.
+    /// I8: each newly revoked lease may be revoked, and is needed.
     fn check_victims(&mut self, before: Option<&Ledger>, op: &Op, after: &Ledger) {
         let Op::Acquire(asker) = op else { return };
         let Want::Parts(parts) = &asker.want else { return };
@@ -186,7 +187,7 @@ impl World {
                 let ahead: u64 = after.waiters.values().filter(first).map(|waiter| wanted(waiter, number)).sum();
                 counted(after, number).saturating_sub(coming) + ahead + bytes.0 > CAPACITY
             });
-            // Waiters of equal importance who came earlier are not looked at here.
+            // Earlier waiters of equal importance are not considered here.
             let equals = after.waiters.values().filter(|waiter| waiter.priority == asker.priority).count();
             if !needed && equals <= 1 {
                 self.break_with("I8", format!("{id} was asked and is not needed"));
@@ -233,7 +234,7 @@ fn wanted(waiter: &Waiter, number: usize) -> u64 {
     }
 }
 
-/// What leases and others use of a device, as the ledger has it.
+/// The bytes of a device that leases and others use, by the ledger.
 fn counted(ledger: &Ledger, number: usize) -> u64 {
     let key = device(number);
     let foreign = ledger.devices.get(&key).and_then(|device| device.foreign).map_or(0, |bytes| bytes.0);

@@ -1,4 +1,4 @@
-//! What a careful holder does, one step at a time.
+//! The behaviour of a careful holder, one step at a time.
 
 use std::time::Duration;
 
@@ -14,18 +14,18 @@ use super::{Bug, CAPACITY, Fate, NAMESPACE, Reply, Step, Way, World, bytes, devi
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Client {
     number: usize,
-    /// How often it was started anew.
+    /// The number of its restarts.
     incarnation: u64,
-    /// How many requests it made.
+    /// The number of its requests.
     requests: u64,
-    /// It asked and heard no final answer.
+    /// Whether it asked and got no final answer yet.
     pub(super) asking: bool,
     pub(super) held: Option<Held>,
-    /// A worker that waits at the gate.
+    /// The worker that waits at the gate.
     gate: Option<Process>,
-    /// When it last heard that what it holds is counted in full.
+    /// The last time it learned that its leases count in full.
     pub(super) contact: StoreTime,
-    /// It read, decided, and was stopped before it wrote.
+    /// A decision of a client that read, decided, and was paused before it wrote.
     pub(super) paused: Option<Box<Prepared>>,
 }
 
@@ -34,11 +34,11 @@ pub(super) struct Held {
     pub(super) lease: LeaseId,
     token: Token,
     promised: [u64; 2],
-    /// Its holder was asked to give it back.
+    /// Whether its lease was revoked.
     pub(super) revoked: bool,
 }
 
-/// A decision that is not yet written.
+/// A decision that is not written yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Prepared {
     pub(super) loaded: Loaded,
@@ -49,7 +49,7 @@ pub(super) struct Prepared {
 
 impl std::hash::Hash for Prepared {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        // The rest follows from these.
+        // The other fields follow from these.
         (&self.loaded, &self.op).hash(state);
     }
 }
@@ -69,7 +69,7 @@ impl Client {
         (1..self.incarnation).map(|incarnation| self.process(incarnation))
     }
 
-    /// Seconds by which its own clock is wrong.
+    /// The seconds by which its own clock is wrong.
     pub(super) fn clock_skew(&self) -> i64 {
         if self.number.is_multiple_of(2) { -30 } else { 30 }
     }
@@ -78,13 +78,13 @@ impl Client {
         format!("{}-{}-{}", self.number, self.incarnation, self.requests)
     }
 
-    /// Whether this is what the client asked for under this label, or no longer asks for.
+    /// Whether the client asked for these parts under this label, or no longer asks.
     pub(super) fn wants(&self, label: &str, parts: &[(DeviceKey, ByteCount)]) -> bool {
         let request = self.request();
         *request.owner.label == *label && request.want == Want::Parts(parts.to_vec())
     }
 
-    /// What this client wants with its present request: always something else.
+    /// The present request of this client; each is different.
     fn request(&self) -> Request {
         let turn = self.requests + u64::try_from(self.number).unwrap_or(0);
         let (priority, sizes, mode) = match turn % 5 {
@@ -167,7 +167,7 @@ impl World {
 
     fn attach_op(&mut self, number: usize) -> Option<Op> {
         let held = self.clients[number].held.clone()?;
-        // A worker follows another one on the same lease only when the driver shows the memory back.
+        // The next worker on the same lease starts only when the driver shows the memory as free.
         if self.physics.workers.iter().any(|worker| worker.client == number) {
             return None;
         }
@@ -180,7 +180,7 @@ impl World {
         Some(Op::Attach { lease: held.lease, token: held.token, process: waiting, boot_id })
     }
 
-    /// The worker takes half of its memory at once.
+    /// The worker passes the gate and takes half of its memory at once.
     fn go_through(&mut self, client: usize, held: &Held) {
         let Some(process) = self.clients[client].gate.take() else { return };
         self.physics.workers.push(super::physics::Worker {
@@ -200,7 +200,7 @@ impl World {
         }
     }
 
-    /// While the window is open a holder states its own again; otherwise it renews.
+    /// The operation to renew: while the window is open a holder reports its leases again.
     fn renew_op(&self, client: usize) -> Option<Op> {
         let held = self.clients[client].held.as_ref()?;
         match self.record(client) {
@@ -231,7 +231,7 @@ impl World {
             Way::Up => promised + 2,
             Way::Down => (promised / 2).max(1),
         };
-        // Whoever shrinks gives the memory back first.
+        // A lease that shrinks frees its memory first.
         if way == Way::Down {
             for worker in self.physics.workers.iter_mut().filter(|worker| worker.lease == held.lease) {
                 worker.taken = [0, 1].map(|d| worker.taken[d].min(size(held.promised[d])));
@@ -337,7 +337,8 @@ impl World {
         }
     }
 
-    /// The store may have gone back to a time when the lease was smaller: then its holder states it again.
+    /// Checks a lease against the ledger. The store may have gone back to a time when the lease was smaller: then its
+    /// holder reports it again.
     fn still_whole(&mut self, number: usize) {
         let Some(held) = self.clients[number].held.clone() else { return };
         let ledger = self.store.document.as_ref();
@@ -350,7 +351,7 @@ impl World {
         }
     }
 
-    /// A lease is gone. A worker that holds memory is defended once; everything else ends.
+    /// Handles a lost lease. A lease whose worker holds memory is reported again once; all others end.
     fn lost(&mut self, client: usize) {
         match self.record(client) {
             Some(record) => self.transact(Some(client), Op::Reassert(record)),

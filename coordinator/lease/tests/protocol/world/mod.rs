@@ -1,7 +1,7 @@
-//! A small world around the rules: clients with workers, devices with memory, a store with a clock, and everything that
-//! goes wrong between them. It knows what is really so; the ledger hears only what a careful holder would tell it.
+//! A small world around the rules: clients with workers, devices with memory, a store with a clock, and all kinds of
+//! faults between them. The world knows the true state; the ledger gets only the reports of a careful holder.
 //!
-//! Random histories and the model checker drive this same world, and every step is checked against the invariants.
+//! Random histories and the model checker use this same world, and every step is checked against the invariants.
 
 mod bug;
 mod check;
@@ -19,34 +19,34 @@ use client::{Client, Prepared};
 use physics::Physics;
 use store::{Register, Swapped};
 
-/// The pid namespace in which everything lives.
+/// The pid namespace of all processes.
 const NAMESPACE: &str = "pid:[1]";
-/// What a device can hold.
+/// The capacity of each device.
 const CAPACITY: u64 = 10;
 const SECOND: u64 = 1_000_000;
 
-/// Everything there is.
+/// The state of the world.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct World {
     bug: Bug,
     store: Register,
     clients: Vec<Client>,
     physics: Physics,
-    /// Time as it really passes, whatever the store's clock says.
+    /// The true time, whatever the store's clock shows.
     now: StoreTime,
-    /// This host's marker file: some ledger was begun since the boot.
+    /// This host's marker file: a ledger was begun since the boot.
     marker: bool,
     /// The largest token ever granted.
     last_token: Token,
-    /// How much may still go wrong; a model checker needs an end.
+    /// The number of events that may still happen; a model checker needs an end.
     budget: Budget,
-    /// What was found.
+    /// The broken invariant, if any.
     violation: Option<Violation>,
-    /// What was reached, so that a check of nothing is noticed.
+    /// The states that were reached, so that a check that tests too little is noticed.
     reached: Reached,
 }
 
-/// How much of what may still happen.
+/// The numbers of events that may still happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Budget {
     pub(crate) ticks: u8,
@@ -58,7 +58,7 @@ pub(crate) struct Budget {
     pub(crate) oddities: u8,
 }
 
-/// Marks of what happened at least once.
+/// Marks of states that were reached at least once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Reached {
     pub(crate) granted: bool,
@@ -77,7 +77,7 @@ pub(crate) struct Reached {
 }
 
 impl Reached {
-    /// Each by its name.
+    /// The marks by name.
     pub(crate) fn marks(&self) -> [(&'static str, bool); 13] {
         [
             ("granted", self.granted),
@@ -97,41 +97,41 @@ impl Reached {
     }
 }
 
-/// Something that happens.
+/// An action in the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
     /// Time passes.
     Tick(u8),
-    /// Somebody looks at a device and writes it down at once,
+    /// A device is observed, and the observation is recorded at once.
     Observe(usize),
-    /// or looks now and writes it down later, or finds that the driver says nothing.
+    /// A device is observed and the observation recorded later, or the driver reports no figures.
     Sample(usize),
     Deliver,
     Blind(usize),
-    /// A client does its part.
+    /// A client acts.
     Ask(usize),
     Cancel(usize),
     Attach(usize),
     Renew(usize),
     Resize(usize, Way),
-    /// Ends its worker; memory may linger in the driver.
+    /// A client ends its worker, whose memory may remain in the driver for a while.
     Stop(usize),
     Release(usize),
-    /// Reads the ledger and decides; writes it later, with or without hearing the answer.
+    /// A client reads the ledger and decides. It writes later, and may miss the answer.
     Pause(usize, Step),
     Resume(usize, Reply),
-    /// A client dies; its worker with it, or not.
+    /// A client dies, with its worker or without.
     Crash(usize, Fate),
-    /// A worker dies by itself; the driver gives its memory back; it takes the rest of what it was promised, or more.
+    /// A worker dies by itself, the driver frees its memory, or a worker takes the rest of its promise or more.
     Die(usize),
     Drain(usize),
     Fill(usize),
     Overuse(usize),
-    /// Somebody looks for the processes of a lease, or lies about it.
+    /// A lease's processes are looked for, truly or falsely.
     ConfirmDead(usize),
     ConfirmFromElsewhere(usize),
     Forge(usize),
-    /// The store.
+    /// The store loses data or changes its clock.
     LoseWrites(usize),
     Flush,
     ClockBack,
@@ -164,7 +164,7 @@ pub(crate) enum Fate {
 }
 
 impl World {
-    /// Two devices, of which something foreign uses a part of the first, and so many clients.
+    /// A world of two devices, with foreign use on the first, and this many clients.
     pub(crate) fn new(clients: usize, budget: Budget, bug: Bug) -> Self {
         let mut world = Self {
             bug,
@@ -190,7 +190,7 @@ impl World {
         &self.reached
     }
 
-    /// Everything that can happen next. What is listed more often happens more often in random histories.
+    /// All actions that can happen next. Actions listed more than once are more frequent in random histories.
     pub(crate) fn actions(&self) -> Vec<Action> {
         let mut actions = Vec::new();
         let budget = &self.budget;
@@ -268,8 +268,8 @@ impl World {
         if !worker.alive {
             actions.extend([Action::Drain(number); 2]);
         } else {
-            // A holder that was cut off longer than the recovery window while the store lost its record may be granted
-            // bytes that it did not touch yet: this is not covered, and said so.
+            // One case is not covered, by intent: a holder is cut off for longer than the recovery window, and the
+            // store loses its record. Bytes that the holder did not use yet may then be granted to others.
             let silent = self.now.since(self.clients[worker.client].contact);
             if worker.taken != worker.promised && silent < terms().recovery() {
                 actions.extend([Action::Fill(number); 2]);
@@ -283,7 +283,7 @@ impl World {
         }
     }
 
-    /// Takes one step; whatever it breaks is kept.
+    /// Takes one step, and keeps the invariant that it breaks.
     pub(crate) fn step(&mut self, action: Action) {
         match action {
             Action::Tick(seconds) => {
@@ -382,7 +382,7 @@ impl World {
         self.store.document.as_ref().map(|ledger| ledger.leases.keys().cloned().collect()).unwrap_or_default()
     }
 
-    /// Reads, decides, writes, hears: nothing comes between.
+    /// Reads, decides, writes and gets the answer, without another action in between.
     fn transact(&mut self, client: Option<usize>, op: Op) {
         let prepared = self.prepare(client, op);
         self.commit(client, prepared, Reply::Heard);
@@ -409,7 +409,7 @@ impl World {
                     self.hear(client, &prepared.op, prepared.outcome);
                 }
             }
-            // A client tries again with what it then reads.
+            // A client tries again with the document that it then reads.
             Swapped::Conflict => self.reached.conflict = true,
             Swapped::Stale => self.reached.stale = true,
         }
@@ -421,7 +421,7 @@ impl World {
         self.transact(None, Op::ConfirmDead { lease: id, gone: self.gone(), seen_from });
     }
 
-    /// In another pid namespace none of these processes exists.
+    /// Confirms deaths from another pid namespace, in which none of these processes exists.
     fn confirm_from_elsewhere(&mut self, lease: usize) {
         let Some(id) = self.leases().get(lease).cloned() else { return };
         let gone = self
@@ -434,7 +434,7 @@ impl World {
         self.transact(None, Op::ConfirmDead { lease: id, gone: gone.unwrap_or_default(), seen_from });
     }
 
-    /// Somebody releases with the token of an earlier lease.
+    /// Releases with the token of an earlier lease.
     fn forge(&mut self, lease: usize) {
         let leases = self.store.document.as_ref().map(|ledger| &ledger.leases);
         let Some((id, found)) = leases.and_then(|leases| leases.iter().nth(lease)) else { return };
@@ -442,7 +442,7 @@ impl World {
         self.transact(None, op);
     }
 
-    /// Every process that ever was and is no more.
+    /// All processes that existed and are gone.
     fn gone(&self) -> Vec<Process> {
         let clients = self.clients.iter().flat_map(Client::former_owners);
         clients.chain(self.physics.former_processes(self.clients.len())).collect()

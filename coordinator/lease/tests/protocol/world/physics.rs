@@ -1,21 +1,21 @@
-//! What is really so: processes and the memory they hold.
+//! The true state of processes and the memory they hold.
 
 use model_boss_lease::{LeaseId, Process, ProcessUse, StoreTime};
 
 use super::{NAMESPACE, World, bytes, device};
 
-/// What something without a lease uses of each device.
+/// The bytes that a program without a lease uses of each device.
 pub(super) const FOREIGN: [u64; 2] = [2, 0];
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Physics {
-    /// Workers that went through the gate and hold memory, alive or lingering in the driver.
+    /// Workers that passed the gate and hold memory, alive or remaining in the driver.
     pub(super) workers: Vec<Worker>,
-    /// Somebody looked and did not yet write it down.
+    /// An observation that is not recorded yet.
     pub(super) sample: Option<Sample>,
-    /// The newest sample of each device that was written down.
+    /// The newest recorded sample of each device.
     pub(super) newest: [Option<Sample>; 2],
-    /// Starts of workers so far, by client: their numbers come again.
+    /// The number of worker starts by client; their process ids repeat.
     pub(super) starts: Vec<u64>,
 }
 
@@ -24,11 +24,11 @@ pub(super) struct Worker {
     pub(super) client: usize,
     pub(super) lease: LeaseId,
     pub(super) process: Process,
-    /// What it was promised on each device,
+    /// The promised bytes on each device.
     pub(super) promised: [u64; 2],
-    /// what it took of that so far,
+    /// The part of the promised bytes taken so far.
     pub(super) taken: [u64; 2],
-    /// and what it took beyond.
+    /// The bytes taken beyond the promise.
     pub(super) extra: u64,
     pub(super) alive: bool,
 }
@@ -50,12 +50,12 @@ impl Worker {
     }
 }
 
-/// The processes of a client's worker bear the same numbers at every start.
+/// The processes of a client's worker have the same ids at every start.
 pub(super) fn worker_process(client: usize, start_time: u64) -> Process {
     Process { pid: 100 + u32::try_from(client).unwrap_or(0), start_time, pid_ns: NAMESPACE.to_owned() }
 }
 
-/// Memory is held by a child of the worker, as by a rank of a training job.
+/// The memory is held by a child of the worker, as by a rank of a training job.
 fn child_of(worker: &Process) -> Process {
     Process { pid: worker.pid + 100, ..worker.clone() }
 }
@@ -88,7 +88,7 @@ impl Physics {
         }
     }
 
-    /// The number of the next worker of a client.
+    /// The process of a client's next worker.
     pub(super) fn start(&mut self, client: usize) -> Process {
         self.starts.resize(self.starts.len().max(client + 1), 0);
         self.starts[client] += 1;
@@ -117,7 +117,7 @@ impl World {
     }
 
     pub(super) fn write_down(&mut self, sample: Sample) {
-        // A coordinator states its devices again when the ledger does not know them.
+        // A coordinator declares its devices again when the ledger does not know them.
         if self.store.document.as_ref().is_none_or(|ledger| !ledger.devices.contains_key(&device(sample.device))) {
             self.declare();
         }

@@ -1,5 +1,5 @@
-//! The end of a history: nothing goes wrong any more and everybody cooperates. Then everything that is possible must
-//! happen (I9, I10).
+//! The end of a history: no more faults happen and all clients cooperate. Then every possible grant must happen (I9,
+//! I10).
 
 use model_boss_lease::{LeaseId, Mode, Op, Outcome, Owner, OwnerKind, Request, Want, Yielding};
 use model_boss_protocol::{ByteCount, Priority};
@@ -11,7 +11,7 @@ use super::{CAPACITY, Reply, World, bytes, device};
 const ROUNDS: u64 = 120;
 
 impl World {
-    /// Lets everything come to rest, and checks that it does.
+    /// Lets all activity end, and checks that it does.
     pub(crate) fn quiesce(&mut self) {
         for client in 0..self.clients.len() {
             self.resume(client, Reply::Heard);
@@ -59,14 +59,14 @@ impl World {
         }
     }
 
-    /// What nobody was promised and nobody uses can be had.
+    /// Checks that bytes neither promised nor used can be leased.
     fn check_feasible(&mut self) {
         self.physics.workers.retain(|worker| worker.alive);
         self.pass(1);
         self.observe(0);
         self.observe(1);
         let Some(ledger) = self.store.document.clone() else { return };
-        // A worker whose attachment the store lost is foreign beside its own lease until its holder states it again.
+        // A worker whose attachment the store lost is foreign beside its own lease until its holder reports it again.
         let owned = |id, process| ledger.leases.get(id).is_some_and(|lease| lease.owns(process));
         let counted = self.physics.workers.iter().all(|worker| owned(&worker.lease, &worker.process));
         if ledger.recovering().is_some() || !ledger.waiters.is_empty() || !counted {

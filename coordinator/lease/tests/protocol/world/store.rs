@@ -1,17 +1,17 @@
-//! The register: a document, its etag, a clock, and ways to lose what it acknowledged.
+//! The simulated store: a document with its etag, a clock, and ways to lose acknowledged writes.
 
 use model_boss_lease::{Ledger, StoreTime};
 
 use super::{Bug, SECOND, start_time};
 
-/// So many earlier versions can come back.
+/// The number of earlier versions that can come back.
 const REMEMBERED: usize = 3;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Register {
     pub(super) document: Option<Ledger>,
     etag: u32,
-    /// Etags are random: none ever comes again. A counter would be part of what is lost.
+    /// The next etag. Etags are random and never repeat; a counter would be part of the lost data.
     next: u32,
     earlier: Vec<(Option<Ledger>, u32)>,
     run: u32,
@@ -21,7 +21,7 @@ pub(super) struct Register {
     bug: Bug,
 }
 
-/// What a client read.
+/// The document as a client read it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Loaded {
     pub(super) document: Option<Ledger>,
@@ -75,7 +75,7 @@ impl Register {
         self.was_set_back = true;
     }
 
-    /// The process ends and the next one knows only an earlier version.
+    /// The store's process ends, and the next one knows only an earlier version.
     pub(super) fn lose(&mut self, version: usize) {
         let version = version.min(self.earlier.len().saturating_sub(1));
         if !self.earlier.is_empty() {
@@ -86,7 +86,7 @@ impl Register {
         self.lost_something = true;
     }
 
-    /// Everything goes and the process stays.
+    /// All data is deleted and the process stays.
     pub(super) fn flush(&mut self) {
         self.document = None;
         self.etag = 0;
