@@ -1,4 +1,4 @@
-//! Commands to the thread of the ledger.
+//! Commands to the ledger's thread.
 
 use model_boss_lease_store::StoreError;
 use model_boss_protocol::{Generation, ModelId, SlotId};
@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use super::held::Ask;
 use super::ledger::Ledger;
 
-/// What the ledger's thread is told.
+/// A command to the ledger's thread.
 pub(super) enum LeaseCommand {
     Acquire {
         slot: SlotId,
@@ -26,7 +26,7 @@ pub(super) enum LeaseCommand {
         slot: SlotId,
         generation: Generation,
     },
-    /// Anything else that is done there; gets an error in place of the ledger while there is none.
+    /// Runs a job on the thread; without a ledger the job gets an error in its place.
     Do(Job),
 }
 

@@ -5,7 +5,7 @@ use model_boss_settings::{DocumentAnswer, DocumentStore};
 
 use super::handle::Leases;
 
-/// The documents beside the ledger, and nothing else of it. Cheap to clone.
+/// Access to the documents beside the ledger, but not to the ledger. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct LedgerDocuments(Leases);
 

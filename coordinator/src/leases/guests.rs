@@ -1,5 +1,5 @@
-//! Leases that other processes of this host hold through the coordinator, because they cannot or do not want to reach the
-//! store themselves. Nothing of them is kept here: they renew by what proves their leases, and state their leases again after a loss.
+//! Leases that other processes of this host hold through the coordinator instead of opening the store themselves. The
+//! coordinator keeps no state of them: they renew with their tokens, and state their leases again after a loss.
 
 use std::time::Duration;
 
@@ -18,33 +18,33 @@ use super::handle::Leases;
 use super::ledger::Ledger;
 use super::refused::Refused;
 
-/// Whoever waits asks again after this: well within the lease time, so that the place in the queue is kept.
+/// The interval at which a queued caller asks again: well within the term, so that the place in the queue is kept.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// So many devices and processes one request may name: they are written into a document that is read all the time.
+/// The most devices and processes of one request: they are written into a document that is read often.
 const DEVICES: usize = 64;
 
 const PROCESSES: usize = 256;
 
-/// What is left where processes do not end.
+/// A hint where processes do not end.
 const FORCE: &str = "an operator can end the lease without them: model-boss lease release --force";
 
-/// An answer, or the reason to ask again.
+/// The result of a request: an answer, or the reason to ask again.
 pub(crate) enum Answer<T> {
-    /// It is done.
+    /// The answer.
     Done(Box<T>),
-    /// Not now.
+    /// The request is queued.
     Waits(Waiting),
 }
 
 impl Leases {
-    /// Asks for memory for a process of this host.
+    /// Requests memory for a process of this host.
     pub(crate) async fn grant(&self, caller: Caller, body: AcquireBody) -> Result<Answer<GrantedBody>, ApiError> {
         let request = request(&body)?;
         self.guest(move |ledger| ledger.grant(caller, &body, request)).await
     }
 
-    /// The gate.
+    /// Attaches processes to a lease, which lets them pass the gate.
     pub(crate) async fn let_through(
         &self,
         caller: Caller,
@@ -64,7 +64,7 @@ impl Leases {
         .await
     }
 
-    /// A heartbeat for any number of leases.
+    /// Renews any number of leases.
     pub(crate) async fn keep(&self, caller: Caller, body: RenewBody) -> Result<RenewedBody, ApiError> {
         self.guest(move |ledger| {
             let handles: Vec<_> =
@@ -75,7 +75,7 @@ impl Leases {
         .await
     }
 
-    /// A heartbeat for one lease, and another size if the body has one.
+    /// Renews one lease, and changes its size if the body has one.
     pub(crate) async fn resize(&self, caller: Caller, id: LeaseId, body: ResizeBody) -> Result<OneLease, ApiError> {
         let parts = body.parts.map(|parts| parts_of("parts", parts)).transpose()?;
         self.guest(move |ledger| {
@@ -98,7 +98,7 @@ impl Leases {
         .await
     }
 
-    /// A lease as its holder remembers it, after the store forgot it.
+    /// Restores a lease as its holder remembers it, after the store lost it.
     pub(crate) async fn state_again(
         &self,
         caller: Caller,
@@ -134,7 +134,7 @@ impl Leases {
         .await
     }
 
-    /// Gives memory back: with its token by its holder, without by anybody once nobody holds it.
+    /// Releases a lease: the holder with its token, or any caller once the holder is gone.
     pub(crate) async fn give_back(
         &self,
         caller: Caller,
@@ -191,7 +191,7 @@ impl Leases {
         .await
     }
 
-    /// Takes a request back.
+    /// Cancels a request.
     pub(crate) async fn take_back(&self, caller: Caller, body: CancelBody) -> Result<(), ApiError> {
         self.guest(move |ledger| {
             ledger.may_name(caller, &body.owner)?;
@@ -202,10 +202,10 @@ impl Leases {
         .await
     }
 
-    /// Who holds and who waits, read anew.
+    /// All leases and queued requests, read anew.
     pub(crate) async fn everybody(&self) -> Result<LeaseList, ApiError> {
         self.guest(|ledger| {
-            // While the store is away it is shown as last seen.
+            // While the store is away, its last known state is shown.
             let _ = ledger.refresh();
             Ok(LeaseList {
                 leases: ledger.holder.leases().into_iter().map(Into::into).collect(),
@@ -251,11 +251,11 @@ impl Ledger {
                 return Err(Refused(ApiError::new(ErrorCode::LeaseNeverFits, message).with_param("any")));
             }
         }
-        // Every acquirer looks first: nothing is granted on an old or missing observation.
+        // Devices are sampled before each grant, so that no grant relies on an old or missing sample.
         self.look_again();
         let acquired = self.holder.acquire_for(body.owner.owner().of_user(user_of(caller)), request);
         self.done(&acquired);
-        // The scheduler learns at once who waits.
+        // The scheduler learns of a queued request at once.
         self.tell_others();
         Ok(match acquired? {
             GuestAcquired::Granted(lease) => Answer::Done(Box::new(GrantedBody {
@@ -310,19 +310,19 @@ impl Ledger {
         refreshed
     }
 
-    /// A lease is for a process that lives here and is the caller's own.
+    /// Checks that a lease's owner is a process of this host and of the caller.
     fn may_name(&mut self, caller: Caller, owner: &OwnerBody) -> Result<(), Refused> {
         let named = self.holder.may_name(caller, &owner.owner().process);
         named.map_err(|error| Refused::from(StoreError::from(error)).about("owner"))
     }
 
-    /// The GPUs that can be told apart.
+    /// The GPUs that have a UUID, and so can be leased.
     fn gpus(&self) -> Vec<DeviceId> {
         let samples = self.table.samples();
         samples.into_iter().filter(|sample| sample.uuid.is_some()).map(|sample| sample.device).collect()
     }
 
-    /// The processes that some driver shows. The host's own memory is free as soon as a process is gone.
+    /// The processes that some driver lists. The host's memory is left out: it is free as soon as a process is gone.
     pub(super) fn showing(&self) -> Vec<u32> {
         let samples = self.table.samples();
         let drivers = samples.iter().filter(|sample| sample.device != DeviceId::Cpu);
@@ -330,7 +330,7 @@ impl Ledger {
     }
 }
 
-/// The user who asks, as far as the kernel tells.
+/// The caller's user, as far as the kernel tells.
 fn user_of(caller: Caller) -> Option<u32> {
     match caller {
         Caller::User(user) => Some(user),
@@ -338,7 +338,7 @@ fn user_of(caller: Caller) -> Option<u32> {
     }
 }
 
-/// What is asked for, if it makes sense.
+/// The request in the ledger's type, or the fault of its body.
 fn request(body: &AcquireBody) -> Result<AcquireRequest, ApiError> {
     named_well("request_id", &body.request_id)?;
     if !Label::fits(&body.owner.label) {
@@ -444,7 +444,7 @@ fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A lease is written with every process that is attached to it.
+/// Limits the processes of a request: a lease is stored with every attached process.
 fn few(param: &str, processes: usize) -> Result<(), ApiError> {
     if processes <= PROCESSES {
         return Ok(());
@@ -453,7 +453,7 @@ fn few(param: &str, processes: usize) -> Result<(), ApiError> {
     Err(ApiError::invalid(param, message))
 }
 
-/// A request's name, which is written into the ledger.
+/// Checks a request's id, which is written into the ledger.
 fn named_well(param: &str, name: &str) -> Result<(), ApiError> {
     if name.is_empty() || !Label::fits(name) {
         let message = format!("'{param}' must be printable text of 1 to {} bytes", Label::LIMIT);

@@ -1,4 +1,4 @@
-//! The handle of the thread of the ledger.
+//! The handle of the ledger's thread.
 
 use std::sync::mpsc;
 
@@ -18,13 +18,13 @@ pub(crate) struct Leases {
 }
 
 impl Leases {
-    /// The handle of the thread that reads these commands.
+    /// A handle of the thread that reads these commands.
     pub(super) const fn new(commands: mpsc::Sender<LeaseCommand>) -> Self {
         Self { commands }
     }
 
-    /// Asks for bytes; answered with `LeaseGranted` or `LeaseRefused`. One that is refused keeps its model's place in the
-    /// queue.
+    /// Requests memory; answered with `LeaseGranted` or `LeaseRefused`. A refused request keeps its model's place in
+    /// the queue.
     pub(crate) fn acquire(
         &self,
         slot: SlotId,
@@ -52,12 +52,12 @@ impl Leases {
         self.send(LeaseCommand::Wait(Ask { model, parts, priority, preempt, yields: true }));
     }
 
-    /// Leaves the queue.
+    /// Gives up a model's place in the queue.
     pub(crate) fn forgo(&self, model: ModelId) {
         self.send(LeaseCommand::Forgo(model));
     }
 
-    /// The gate: lets a process through to the devices of its lease. An error says why not.
+    /// Passes a process through the gate, to the devices of its lease. The error says why it may not.
     pub(crate) async fn attach(&self, slot: SlotId, generation: Generation, pid: u32) -> Result<(), String> {
         let (reply, attached) = oneshot::channel();
         self.send(LeaseCommand::Attach { slot, generation, pid, reply });
@@ -68,29 +68,30 @@ impl Leases {
         }
     }
 
-    /// A worker has loaded what it needs. Where the driver does not tell processes apart, the next load may begin.
+    /// Reports that a worker has completed its load. Where the driver does not tell processes apart, the next load may
+    /// begin.
     pub(crate) fn loaded(&self, slot: SlotId, generation: Generation) {
         self.send(LeaseCommand::Do(Box::new(move |ledger| {
-            // While there is no ledger nothing is loaded.
+            // Without a ledger there are no loads.
             if let Ok(ledger) = ledger {
                 ledger.loaded((slot, generation));
             }
         })));
     }
 
-    /// Gives the bytes of a reaped worker back; answered with `LeaseReleased`, which waits for the store if it must.
+    /// Releases the memory of a reaped worker; answered with `LeaseReleased`, once the store can be reached.
     pub(crate) fn release(&self, slot: SlotId, generation: Generation) {
         self.send(LeaseCommand::Release { slot, generation });
     }
 
-    /// Does something on the ledger's thread, between its other work.
+    /// Runs a function on the ledger's thread, between its other work.
     pub(super) async fn on_thread<T: Send + 'static, E: From<StoreError> + Send + 'static>(
         &self,
         act: impl FnOnce(&mut Ledger) -> Result<T, E> + Send + 'static,
     ) -> Result<T, E> {
         let (reply, done) = oneshot::channel();
         self.send(LeaseCommand::Do(Box::new(move |ledger| {
-            // Nobody waits any more.
+            // The caller is gone.
             let _ = reply.send(ledger.map_err(E::from).and_then(act));
         })));
         done.await.unwrap_or_else(|_| Err(StoreError::Host("the thread that keeps the ledger").into()))

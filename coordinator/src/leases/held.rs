@@ -1,4 +1,4 @@
-//! Leases of workers, as the thread of the ledger keeps them.
+//! Leases of the coordinator's workers, in the state of the ledger's thread.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -9,31 +9,31 @@ use model_boss_protocol::{ByteCount, DeviceId, Generation, ModelId, Priority, Sl
 
 pub(super) type Filling = (SlotId, Generation);
 
-/// A lease of ours.
+/// A lease of a worker.
 pub(super) struct Held {
     pub(super) handle: LeaseHandle,
     pub(super) pid: Option<u32>,
-    /// How far its load is known to be complete.
+    /// Whether its load is known to be complete.
     pub(super) load: LoadKnown,
-    /// What nobody listed accounted for on its devices when it was let through.
+    /// The memory on its devices that no listed process explained when the worker passed the gate.
     pub(super) unexplained: Vec<(DeviceId, ByteCount)>,
-    /// Devices whose list may lack it.
+    /// Devices whose list of processes may lack the worker.
     pub(super) doubts: BTreeMap<DeviceId, Doubt>,
-    /// Its processes when its load was complete, and those that a device showed since: one that is gone is still known by its
-    /// number where a device shows it.
+    /// Its processes when its load was complete, and those that a device listed since. A process that is gone keeps its
+    /// pid here as long as a device lists it.
     pub(super) family: Vec<Process>,
-    /// The most that the scheduler was told of its use.
+    /// The largest use that was reported to the scheduler.
     pub(super) told: Vec<(DeviceId, ByteCount)>,
 }
 
-/// How far it is known that a worker has loaded what it needs.
+/// The state of a worker's load, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LoadKnown {
-    /// It loads.
+    /// The worker loads.
     Runs,
-    /// It has loaded.
+    /// The load is complete.
     Complete,
-    /// The ledger was told, which matters only where the driver does not tell processes apart.
+    /// The ledger has recorded that, which matters only where the driver does not tell processes apart.
     Stated,
 }
 
@@ -41,31 +41,31 @@ pub(super) enum LoadKnown {
 pub(super) struct Place {
     pub(super) request_id: String,
     pub(super) ask: Ask,
-    /// When it was last asked for.
+    /// When the place was last renewed.
     pub(super) asked: Instant,
 }
 
-/// How important each lease is, and whether it is in use. Written by the scheduler's task, read at each heartbeat.
+/// The priority of each lease, and whether it is in use. The scheduler's task writes it, each heartbeat reads it.
 #[derive(Clone, Default)]
 pub(super) struct Ranks(pub(super) Arc<Mutex<Vec<(Filling, Priority, bool)>>>);
 
-/// What a model wants.
+/// The memory that a model needs.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Ask {
     pub(super) model: ModelId,
     pub(super) parts: Vec<(DeviceId, ByteCount)>,
     pub(super) priority: Priority,
-    /// Whether others are asked to make way.
+    /// Whether to revoke preemptible leases of lower priority.
     pub(super) preempt: bool,
-    /// Whether more important holders may ask for it back.
+    /// Whether holders of higher priority may revoke the lease.
     pub(super) yields: bool,
 }
 
-/// A list that lacks a worker although memory in use has grown: it may have ended a moment ago, or the driver may list
-/// nobody. Until the next look nothing is concluded.
+/// A list of processes that lacks a worker, although memory in use has grown. Either the worker ended a moment ago, or
+/// the driver lists no processes at all. The next sample decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Doubt {
     pub(super) since: Instant,
-    /// Its processes that lived behind the list.
+    /// The worker's processes that were alive after the list was made.
     pub(super) living: Vec<Process>,
 }

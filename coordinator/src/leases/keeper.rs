@@ -1,4 +1,4 @@
-//! The thread: what it owns, and in which order it does what is due. The heartbeat comes first.
+//! The ledger's thread: its loop, and the order of its work. The heartbeat comes first.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -25,21 +25,21 @@ use super::status::{DeviceTable, StoreWatch};
 use crate::leases::{LeaseStart, Leases};
 use crate::scheduling::News;
 
-/// Devices are looked at this often while a lease is held or waited for,
+/// The interval between samples while a lease is held or queued.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// this often while none is,
+/// The interval between samples while no lease is held.
 const IDLE_INTERVAL: Duration = Duration::from_secs(4);
 
-/// and this often while a process that ended still shows on a device (RC-18).
+/// The interval between samples while a device still shows an ended process (RC-18).
 const RELEASE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A store that was never reached is tried again after this long.
+/// The pause before a store that was never reached is tried again.
 const OPEN_AGAIN: Duration = Duration::from_secs(1);
 
 impl Leases {
-    /// Starts the thread. It opens the ledger, ends what an earlier coordinator left behind and looks at the devices. A
-    /// store that is out of reach is tried again for as long as it takes; one that cannot be used is an error.
+    /// Starts the thread. It opens the ledger, ends processes of an earlier coordinator and samples the devices. A
+    /// store that is out of reach is tried again without limit; one that cannot be used is an error.
     pub(crate) async fn start(setup: LeaseSetup) -> Result<LeaseStart, LeaseStartError> {
         let (commands, inbox) = mpsc::channel();
         let (reply, begun) = oneshot::channel();
@@ -104,7 +104,7 @@ pub(super) fn keep(
     let spans = (foreign, return_patience);
     let mut ledger = Ledger::new(holder, probes, spans, news, (table.clone(), watch.clone()), unsettled);
     match ledger.look() {
-        // Another ledger counts a device of ours.
+        // Another ledger counts one of our devices.
         Err(error) if !error.is_outage() => {
             tell(Err(error.into()));
             return;
@@ -115,8 +115,8 @@ pub(super) fn keep(
     ledger.run(inbox);
 }
 
-/// Whether trying again may help. What is wrong with the store itself is told at the start, and waited for later: then
-/// somebody may be about to mend it.
+/// Whether trying again may help. A fault of the store itself is an error at the start. Later it is waited for, since
+/// an operator may be about to mend it.
 fn may_come_back(store: &StoreChoice, error: &StoreError, reached: bool) -> bool {
     match store {
         _ if reached && error.is_outage() => true,
@@ -125,7 +125,7 @@ fn may_come_back(store: &StoreChoice, error: &StoreError, reached: bool) -> bool
     }
 }
 
-/// Says once that the store is out of reach.
+/// Reports once that the store is out of reach.
 fn tell_away(error: &StoreError, watch: &StoreWatch, news: &News) -> bool {
     let detail = chain(error);
     let state = LedgerState::Away { detail };
@@ -139,7 +139,7 @@ fn tell_away(error: &StoreError, watch: &StoreWatch, news: &News) -> bool {
     first
 }
 
-/// Answers everything with the error for so long. `false`: nobody can ask any more.
+/// Answers every command with the error for the given time. Returns `false` when no handle is left.
 fn refuse_for(
     span: Duration,
     (store, error): (&StoreChoice, &StoreError),
@@ -155,7 +155,7 @@ fn refuse_for(
                 let (reason, retry_after) = (chain(error), OPEN_AGAIN);
                 news.event(Event::LeaseRefused { slot, generation, reason, retry_after });
             }
-            // Nobody waits any more.
+            // A caller that is gone needs no answer.
             Ok(LeaseCommand::Attach { reply, .. }) => drop(reply.send(Err(unavailable()))),
             Ok(LeaseCommand::Release { slot, generation }) => news.event(Event::LeaseReleased { slot, generation }),
             Ok(LeaseCommand::Do(job)) => job(Err(unavailable())),
@@ -207,13 +207,14 @@ impl Ledger {
 
     fn run(mut self, inbox: &mpsc::Receiver<LeaseCommand>) {
         let mut renewed = Instant::now();
-        // Not when it was looked last: somebody who asks again and again has us look, and would put off all the rest.
+        // The time of the last tending, not of the last sample: frequent requests sample too, and would postpone all
+        // other work.
         let mut tended = Instant::now();
         loop {
             let interval = match (self.releasing.is_empty() && !self.in_doubt, self.held.is_empty() && self.is_quiet())
             {
                 (false, _) => RELEASE_INTERVAL,
-                // Also who waits for others to make way sees each second whether they do.
+                // A queued request that waits for a revocation checks each second whether memory was released.
                 (true, false) => WATCH_INTERVAL,
                 (true, true) => IDLE_INTERVAL,
             };
@@ -255,7 +256,7 @@ impl Ledger {
         }
     }
 
-    /// Nobody else holds or waits, and store and devices are as they should be: there is little to see.
+    /// Whether there are no foreign leases, no queue and no faults, so that samples may be rare.
     fn is_quiet(&self) -> bool {
         self.state == LedgerState::Open
             && !self.unsettled
@@ -264,19 +265,19 @@ impl Ledger {
             && self.holder.waiters().is_empty()
     }
 
-    /// Takes note of how the store is after a question, and tells when that changed. A question that needed no answer of
-    /// the store succeeds while it is away, so the store's own last answers decide.
+    /// Records the store's state after a call, and reports changes. A call that needs no answer of the store succeeds
+    /// during an outage too, so the store's own last answers decide.
     pub(super) fn done<T>(&mut self, result: &Result<T, StoreError>) {
         let away = |detail: String| LedgerState::Away { detail };
         let state = match (result, self.holder.outage()) {
             (_, Some(detail)) => away(detail.to_owned()),
-            // That the window is open is no outage: its end is known.
+            // The recovery window after a loss is no outage: its end is known.
             (Ok(_) | Err(StoreError::Recovering(_)), None) => match self.holder.recovering() {
                 Some(left) => LedgerState::Recovering { left },
                 None => LedgerState::Open,
             },
             (Err(error), None) if error.is_outage() => away(chain(error)),
-            // A question that made no sense says nothing about the store.
+            // An invalid request says nothing about the store.
             (Err(_), None) => return,
         };
         let same = std::mem::discriminant(&state) == std::mem::discriminant(&self.state);
@@ -297,9 +298,9 @@ impl Ledger {
         self.watch.update(|status| *status = super::StoreStatus { store, state, reached: true, warnings });
     }
 
-    /// Ends leases that nobody holds any more and whose processes are gone.
+    /// Ends leases whose holder and processes are gone.
     fn settle(&mut self) {
-        // Holders of others may be gone without a word.
+        // Foreign holders may have died without a release.
         if self.unsettled || !self.others.leases.is_empty() {
             let settled = self.holder.settle();
             self.done(&settled);

@@ -1,5 +1,5 @@
-//! Memory of workers that ended and did not give it back (RC-18): what a device shows of their processes after the time
-//! in which drivers return it. It is counted in the ledger, or as used by others; here it gets its name.
+//! Leaked memory of ended workers (RC-18): memory that a device still shows for their processes after drivers should
+//! have released it. The ledger counts the memory already; this module names it.
 
 use std::path::Path;
 
@@ -7,17 +7,17 @@ use model_boss_host::probe::DeviceSample;
 use model_boss_lease_store::{Process, ProcessTree, StoreError, this_process};
 use model_boss_protocol::ByteCount;
 
-/// The processes of workers that ended, until no device shows them any more.
+/// The processes of ended workers that some device still shows.
 #[derive(Default)]
 pub(super) struct Leaks(Vec<Process>);
 
 impl Leaks {
-    /// These were not given up in time.
+    /// Adds processes whose memory was not released in time.
     pub(super) fn add(&mut self, processes: Vec<Process>) {
         self.0.extend(processes);
     }
 
-    /// Forgets those that gave everything back.
+    /// Removes the processes whose memory was released.
     pub(super) fn look(&mut self, samples: &[DeviceSample]) -> Result<(), StoreError> {
         if self.0.is_empty() {
             return Ok(());
@@ -29,13 +29,13 @@ impl Leaks {
         Ok(())
     }
 
-    /// What a device shows of them.
+    /// The memory that a device shows for these processes.
     pub(super) fn on(&self, sample: &DeviceSample) -> ByteCount {
         self.0.iter().map(|process| on(sample, process)).sum()
     }
 }
 
-/// Whether a device shows a process that is gone. A later process may bear its number.
+/// Whether a device still shows a process that is gone. A later process may have the same pid.
 pub(super) fn still_holds(process: &Process, showing: &[u32]) -> bool {
     showing.contains(&process.pid) && !Path::new("/proc").join(process.pid.to_string()).exists()
 }
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn rc_18_a_leak_lasts_until_no_device_shows_its_process() {
         let me = this_process().unwrap();
-        // Above every number that the kernel gives.
+        // The pid is above every number that the kernel gives.
         let ended = Process { pid: (1 << 22) + 7, start_time: 1, pid_ns: me.pid_ns.clone() };
         let mut leaks = Leaks::default();
         leaks.add(vec![ended.clone()]);
@@ -91,7 +91,7 @@ mod tests {
         leaks.add(vec![earlier]);
         leaks.look(&[shows(me.pid, 64)]).unwrap();
         assert!(leaks.0.is_empty());
-        // One that cannot end holds what it has.
+        // A process that cannot end keeps its memory.
         leaks.add(vec![me.clone()]);
         leaks.look(&[shows(me.pid, 64)]).unwrap();
         assert_eq!(leaks.on(&shows(me.pid, 64)), ByteCount::mib(64));

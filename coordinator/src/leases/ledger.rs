@@ -1,4 +1,4 @@
-//! The state of the thread of the ledger.
+//! The state of the ledger's thread.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -14,7 +14,7 @@ use super::leaks::Leaks;
 use super::status::{DeviceTable, StoreWatch};
 use crate::scheduling::News;
 
-/// What the thread owns.
+/// The state that the thread owns.
 pub(super) struct Ledger {
     pub(super) holder: Holder,
     pub(super) probes: Probes,
@@ -22,47 +22,47 @@ pub(super) struct Ledger {
     pub(super) table: DeviceTable,
     pub(super) watch: StoreWatch,
     pub(super) state: LedgerState,
-    /// Makes request ids unique across restarts.
+    /// A random text that makes request ids unique across restarts.
     pub(super) run: String,
     pub(super) held: HashMap<Filling, Held>,
     /// Models with a place in the ledger's queue.
     pub(super) places: BTreeMap<ModelId, Place>,
-    /// Requests that the store did not hear were taken back.
+    /// Cancelled requests of which the store does not know yet.
     pub(super) cancelling: Vec<String>,
-    /// Counts requests, so that none is mistaken for an earlier one.
+    /// The number of requests so far, so that none is mistaken for an earlier one.
     pub(super) asked: u64,
-    /// What the scheduler was last told of others.
+    /// The foreign leases and requests that were last reported to the scheduler.
     pub(super) others: Others,
-    /// Leases of ours that are asked back.
+    /// Leases of our workers that are revoked.
     pub(super) revoked: BTreeSet<Filling>,
-    /// How important our leases are, as the scheduler said last.
+    /// The priorities of our leases, as the scheduler stated last.
     pub(super) ranks: Ranks,
     pub(super) releasing: Vec<(Filling, Instant)>,
-    /// How long their memory is waited for,
+    /// The longest wait for the memory of ended workers.
     pub(super) return_patience: Duration,
-    /// and those that did not give it back.
+    /// Ended workers whose memory was not released in that time.
     pub(super) leaks: Leaks,
     pub(super) declared: BTreeMap<DeviceId, DeviceDeclaration>,
-    /// Devices whose driver does not tell processes apart, as it says or as its lists show,
+    /// Devices whose driver does not tell processes apart, with the evidence for it.
     pub(super) blind: BTreeMap<DeviceId, Blindness>,
-    /// and what programs without a lease use on each of them, as the operator says.
+    /// The memory of programs without a lease on each such device, as the operator states it.
     pub(super) foreign: ByteCount,
-    /// Whether the last look left in doubt how a device is counted: the next comes soon.
+    /// Whether the last sample left open how a device is counted, so that the next must come soon.
     pub(super) in_doubt: bool,
-    /// Some lease may have nobody who holds it any more: they are looked through at each look.
+    /// Whether some lease may have no holder any more, so that each look checks all of them.
     pub(super) unsettled: bool,
-    /// When the devices were last looked at.
+    /// The time of the last sample.
     pub(super) looked: Instant,
-    /// What was last said to be wrong, so that it is not said at every look.
+    /// The last warning, so that it is not repeated at every look.
     pub(super) complaint: String,
 }
 
-/// How it is known that a driver does not tell processes apart.
+/// The evidence that a driver does not tell processes apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Blindness {
-    /// It refuses the question, or names processes without their memory.
+    /// It refuses the query, or names processes without their memory.
     Refused,
-    /// It lists processes, and ours are not among them.
+    /// It lists processes, but not those of our workers.
     Inferred,
 }
 

@@ -1,5 +1,5 @@
-//! Processes that a holder left behind who is gone with all its guards: found by its leases, with everything of their trees,
-//! ended only when number and start time are those that were seen. Until the devices show their memory free it stays counted.
+//! Processes that outlived their holder and all its guards. Their leases name them, and all of their trees are ended. A
+//! process is killed only if its pid and start time match. Its memory stays counted until the devices show it free.
 
 use std::time::{Duration, Instant};
 
@@ -7,12 +7,12 @@ use model_boss_host::guard::end_leftovers_at_once;
 use model_boss_lease_store::{Holder, Leftover, StoreError};
 use model_boss_protocol::Later;
 
-/// How long they are waited for after SIGKILL.
+/// The longest wait for them after SIGKILL.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How often they are looked at meanwhile.
+/// The interval between checks during that wait.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Ends them. Says whether some live on (in a system call that does not return): they are settled later.
+/// Ends them. Returns whether some still live, in a system call that does not return: they are settled later.
 pub(super) fn end_leftovers(holder: &mut Holder) -> Result<bool, StoreError> {
     let deadline = Instant::now().later(LIMIT);
     loop {

@@ -1,4 +1,4 @@
-//! Looking at the devices: what they show is written into the ledger and told to the scheduler.
+//! Samples the devices, writes the figures into the ledger and reports them to the scheduler.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,16 +16,16 @@ use super::ledger::{Blindness, Ledger};
 use super::status::DeviceTable;
 use crate::scheduling::News;
 
-/// A driver that needs longer for one sample is not waited for.
+/// The longest wait for a sample.
 const SAMPLE_LIMIT: Duration = Duration::from_millis(500);
 
-/// Less growth than this is noise of the driver's own.
+/// The least growth of memory that counts: less is noise of the driver's own.
 const LEAST_GROWTH: ByteCount = ByteCount::mib(64);
 
-/// What was seen so lately is as good as new.
+/// The age up to which a sample counts as new.
 const FRESH: Duration = Duration::from_millis(100);
 
-/// Shows the devices while there is no ledger that could tell whose memory is in use.
+/// Publishes the devices while there is no ledger that could tell whose memory is in use.
 pub(super) fn show_unknown(probes: &mut Probes, table: &DeviceTable, news: &News) {
     let samples = probes.sample(&[], SAMPLE_LIMIT);
     table.set(samples.clone(), probes.problems());
@@ -37,27 +37,27 @@ pub(super) fn show_unknown(probes: &mut Probes, table: &DeviceTable, news: &News
 fn observed(sample: DeviceSample, foreign: Option<ByteCount>, leaking: ByteCount) -> DeviceObservation {
     let DeviceSample { device, capacity, reserve, retention, exclusive, trouble, .. } = sample;
     let lost = trouble == Some(Trouble::Lost);
-    // What other programs use now is not what they used when it was last seen.
+    // Figures of a failed sample may be outdated.
     let foreign = foreign.filter(|_| trouble.is_none());
     DeviceObservation { device, capacity, reserve, foreign, retention, exclusive, leaking, lost }
 }
 
-/// What a driver's list says of our workers.
+/// The evidence in a driver's list about our workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Listed {
     /// The driver gives no list.
     Refused,
-    /// One that holds memory is not in it.
+    /// A worker that holds memory is not in the list.
     Lacking,
-    /// One is in it.
+    /// A worker is in the list.
     Named,
-    /// One may not be in it that holds memory: the next look tells.
+    /// A worker that may hold memory is not in the list: the next sample decides.
     Doubtful,
-    /// Nothing can be concluded.
+    /// The list permits no conclusion.
     Unsure,
 }
 
-/// Memory in use on a device that no listed process of this pid namespace accounts for.
+/// Memory in use on a device that no listed process of this pid namespace explains.
 pub(super) fn unexplained(sample: &DeviceSample) -> Option<(DeviceId, ByteCount)> {
     // The host's own memory is not read from a driver.
     sample.uuid.as_ref()?;
@@ -66,15 +66,16 @@ pub(super) fn unexplained(sample: &DeviceSample) -> Option<(DeviceId, ByteCount)
     Some((sample.device.clone(), sample.used?.saturating_sub(explained)))
 }
 
-/// A doubt that lasts longer is none: memory stayed in use, and processes that may hold it live.
+/// The age at which a doubt is dropped: memory stayed in use, and processes that may hold it live.
 const LONGEST_DOUBT: Duration = Duration::from_secs(2);
 
-/// What a list means that does not name a worker, and the doubt that stays. `grew` says whether memory that no listed
-/// process accounts for grew since the worker was let through, `living` which of its processes live behind the list.
+/// The conclusion from a list without a worker, and the doubt that remains. Arguments: `grew` says whether unexplained
+/// memory grew since the worker passed the gate. `living` are its processes that were alive after the list was made.
 ///
-/// A worker is missing from a list when it held memory before and lived on behind it: when memory had grown at the look
-/// before too, and every process that lived behind that list lives behind this one. A worker that holds nothing yet is
-/// rightly not listed; so is one that ended before its list was made, while the memory in use was read a moment earlier.
+/// A worker is missing from a list when two conditions hold. Memory had also grown at the sample before, and every
+/// process that was alive after that list is alive after this one. A worker that holds no memory yet is rightly not
+/// listed. The same is true of one that ended before its list was made, though the memory in use was read a moment
+/// earlier.
 fn conclude(before: Option<Doubt>, grew: bool, living: Vec<Process>, now: Instant) -> (Listed, Option<Doubt>) {
     if !grew || living.is_empty() {
         return (Listed::Unsure, None);
@@ -92,7 +93,7 @@ impl Ledger {
         let looked = self.look();
         self.done(&looked);
         match looked {
-            // The state of the store has been told.
+            // The state of the store was reported already.
             Err(error) if !error.is_outage() => {
                 let text = chain(&error);
                 if self.complaint != text {
@@ -105,11 +106,11 @@ impl Ledger {
         }
     }
 
-    /// Looks at every device, writes it down, and tells the scheduler.
+    /// Samples every device, writes the figures into the ledger, and reports them to the scheduler.
     pub(super) fn look(&mut self) -> Result<(), StoreError> {
         self.looked = Instant::now();
-        // Also what other people hold, and what an ended worker left behind: it would be counted twice, as a promise and as
-        // foreign use.
+        // Processes of other holders and of ended workers are passed along as well: their memory would be counted
+        // twice, as promised and as foreign.
         let mut pids = self.holder.leased_processes();
         pids.extend(self.held.values().filter_map(|held| held.pid));
         let mut samples = self.probes.sample(&pids, SAMPLE_LIMIT);
@@ -128,14 +129,14 @@ impl Ledger {
             let leaking = self.leaks.on(&sample);
             let foreign = match (&written, accounting) {
                 (Ok(()), Some(accounting)) => self.write_down(&sample, accounting),
-                // The store is not asked again at this look, and not told what is in doubt.
+                // The store failed at this look already, or the figure is in doubt: it is not written.
                 _ => Ok(None),
             };
             match foreign {
                 Ok(foreign) if written.is_ok() => {
                     self.news.event(Event::DeviceObserved(observed(sample, foreign, leaking)))
                 }
-                // A device that is gone takes its models along, whatever the store can be told.
+                // A lost device ends its models, whether or not the store can be reached.
                 _ if sample.trouble == Some(Trouble::Lost) => {
                     self.news.event(Event::DeviceObserved(observed(sample, None, leaking)));
                 }
@@ -148,14 +149,15 @@ impl Ledger {
         written?;
         self.note_users()?;
         self.state_loads();
-        // What others did meanwhile.
+        // Other processes may have changed the ledger meanwhile.
         self.holder.refresh()?;
         self.tell_others();
         self.tell_measured();
         Ok(())
     }
 
-    /// Looks unless that was done a moment ago and nothing has begun or ended since: many may ask at once.
+    /// Samples the devices unless the last sample is new and no lease has begun or ended since: many requests may come
+    /// at once.
     pub(super) fn look_again(&mut self) {
         let unsettled = self.holder.is_unsettled();
         if unsettled || self.looked.elapsed() >= FRESH {
@@ -163,7 +165,7 @@ impl Ledger {
         }
     }
 
-    /// Tells the scheduler what others hold and want, when that changed.
+    /// Reports foreign leases and requests to the scheduler, when they changed.
     pub(super) fn tell_others(&mut self) {
         let others = self.holder.others();
         if self.others == others {
@@ -187,7 +189,7 @@ impl Ledger {
         self.others = others;
     }
 
-    /// Tells the scheduler what the workers were seen to use, when that is more than it was told.
+    /// Reports the measured use of workers to the scheduler, when it is larger than before.
     fn tell_measured(&mut self) {
         if self.held.values().all(|held| held.pid.is_none()) {
             return;
@@ -196,7 +198,7 @@ impl Ledger {
         for (&(slot, generation), held) in &mut self.held {
             let Some(lease) = leases.iter().find(|lease| lease.lease == held.handle.lease) else { continue };
             let part = |part: &PartView| {
-                // A driver that does not tell processes apart shows nothing, which is not zero (RC-21).
+                // A driver that does not tell processes apart shows no memory, which is not zero (RC-21).
                 let bytes = part.measured.filter(|bytes| *bytes > ByteCount::ZERO)?;
                 Some((part.device.parse().ok()?, bytes))
             };
@@ -211,9 +213,9 @@ impl Ledger {
         }
     }
 
-    /// How the use of a device is counted; `None` while that is in doubt. A driver that refused to tell processes apart is not believed again: an empty
-    /// list would be taken for memory that nobody uses. One whose lists lacked a worker of ours is believed again once they
-    /// name one.
+    /// How the use of a device is counted; `None` while that is in doubt. A driver that refused to tell processes apart
+    /// stays distrusted: an empty list would be taken for free memory. A driver whose lists lacked a worker is trusted
+    /// again once they name one.
     fn accounting(&mut self, sample: &DeviceSample) -> Option<Accounting> {
         let seen = if sample.told_apart { self.lists_ours(sample) } else { Listed::Refused };
         let blind = match seen {
@@ -245,8 +247,8 @@ impl Ledger {
         })
     }
 
-    /// Whether the driver lists the workers that use this device. In a container its list is empty, or has the numbers of
-    /// another pid namespace.
+    /// Whether the driver lists the workers that use this device. In a container its list is empty, or has the pids of
+    /// another namespace.
     fn lists_ours(&mut self, sample: &DeviceSample) -> Listed {
         let Some((device, now)) = unexplained(sample) else { return Listed::Unsure };
         let Ok(owner) = this_process() else { return Listed::Unsure };
@@ -262,7 +264,7 @@ impl Ledger {
             }
             let at_first = held.unexplained.iter().find(|(other, _)| *other == device).map(|(_, bytes)| *bytes);
             let grew = now.saturating_sub(at_first.unwrap_or(now)) >= LEAST_GROWTH.max(ByteCount(promised.0 / 8));
-            // Behind the list: who is seen now lived while it was made.
+            // This is read after the list: a process that is seen now was alive when the list was made.
             let root = tree.lineage(worker, &[]).into_iter().next();
             let living = || root.map(|root| tree.members(&root)).unwrap_or_default();
             let before = held.doubts.remove(&device);
@@ -281,9 +283,9 @@ impl Ledger {
         let key = match (&sample.uuid, &device) {
             (Some(uuid), _) => DeviceKey::gpu(uuid.as_str()),
             (None, DeviceId::Cpu) => DeviceKey::cpu(),
-            // Declared ones are known by the name the operator gave.
+            // Declared devices are identified by the operator's name.
             (None, DeviceId::Npu | DeviceId::Custom(_)) => DeviceKey::gpu(format!("declared-{device}")),
-            // A GPU that cannot be told from another cannot be leased.
+            // A GPU without an identity cannot be leased.
             (None, _) => return Ok(None),
         };
         let Some(capacity) = sample.capacity else { return Ok(None) };
@@ -302,7 +304,7 @@ impl Ledger {
 }
 
 impl Ledger {
-    /// What is wrong with each device that shows memory of ended workers, for people.
+    /// A fault for each device that shows memory of ended workers, for people.
     pub(super) fn leaking(&self, samples: &[DeviceSample]) -> Vec<String> {
         let leaking = samples.iter().map(|sample| (&sample.device, self.leaks.on(sample)));
         let leaking = leaking.filter(|(_, bytes)| *bytes > ByteCount::ZERO);
@@ -323,7 +325,8 @@ mod tests {
         Process { pid, start_time, pid_ns: "pid:[1]".to_owned() }
     }
 
-    /// What looks in a row conclude, 50 ms apart, each of which saw memory grow or not, and these processes behind its list.
+    /// The conclusions of consecutive samples, 50 ms apart. Each has whether memory grew, and the processes that were
+    /// alive after its list.
     fn looks(seen: &[(bool, &[Process])]) -> Vec<Listed> {
         let (mut before, mut now) = (None, Instant::now());
         let look = |(grew, living): &(bool, &[Process])| {
@@ -341,18 +344,18 @@ mod tests {
         let (guard, worker) = (process(10, 1), process(11, 2));
         let both = [guard.clone(), worker.clone()];
         assert_eq!(looks(&[(true, &both), (true, &both)]), [Doubtful, Lacking]);
-        // It ended between the figure and the list; its guard lives a moment longer, its memory does not.
+        // The worker ended between the figure and the list; its guard lives a moment longer, its memory does not.
         let guard_only = std::slice::from_ref(&guard);
         assert_eq!(looks(&[(true, &both), (true, guard_only), (false, &[])]), [Doubtful, Doubtful, Unsure]);
         assert_eq!(looks(&[(true, guard_only), (true, &[])]), [Doubtful, Unsure]);
         assert_eq!(looks(&[(true, &[]), (true, &[])]), [Unsure, Unsure]);
-        // Another process with its number is another process.
+        // The same pid with another start time is another process.
         let later = [guard.clone(), process(11, 9)];
         assert_eq!(looks(&[(true, &both), (true, &later)]), [Doubtful, Doubtful]);
-        // It held nothing when the earlier list was made.
+        // The worker held no memory when the earlier list was made.
         assert_eq!(looks(&[(false, &both), (true, &both)]), [Unsure, Doubtful]);
         assert_eq!(looks(&[(true, &both), (false, &both), (true, &both)]), [Doubtful, Unsure, Doubtful]);
-        // Those who are added in between prove nothing against those who were there.
+        // Processes that are added in between prove nothing about earlier ones.
         let more = [guard, worker, process(12, 3)];
         assert_eq!(looks(&[(true, &both), (true, &more)]), [Doubtful, Lacking]);
     }

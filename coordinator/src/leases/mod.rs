@@ -1,6 +1,7 @@
-//! The coordinator's side of the lease ledger: one OS thread owns the holder and the probes, because both may block. It
-//! grants nothing itself; it asks the ledger, tells the driver, renews on time whatever else happens, and gives bytes back
-//! only when the process is seen to be gone. While the store is out of reach nothing is forgotten and nothing new begins.
+//! The coordinator's side of the lease ledger. One OS thread owns the holder and the probes, because both may block.
+//! The ledger grants; this side requests, reports to the driver, and renews in time whatever else happens. It releases
+//! memory only when the process is seen to be gone. While the store is out of reach, no lease is dropped and none is
+//! requested.
 
 mod command;
 mod documents;

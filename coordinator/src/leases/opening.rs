@@ -1,29 +1,29 @@
-//! Which store keeps the ledger, and how it is opened.
+//! The choice of the store that keeps the ledger, and how it is opened.
 
 use std::path::{Path, PathBuf};
 
 use model_boss_config::{Config, RedisUrl};
 use model_boss_lease_store::{Holder, Owner, OwnerKind, StoreError, Terms, this_process};
 
-/// What tells the ledger of a played machine from the host's own.
+/// The prefix that separates the ledger of a simulated machine from the host's own.
 const PLAYED: &str = "simulation";
 
-/// Where the ledger is.
+/// The place of the ledger.
 #[derive(Clone, Debug)]
 pub(crate) enum StoreChoice {
-    /// In a file of the state folder.
+    /// A file of the state folder.
     Embedded(PathBuf),
-    /// In Redis, shared with every program of the host that uses it.
+    /// Redis, shared with every program of the host that uses it.
     Redis {
-        /// Which server.
+        /// The server.
         url: RedisUrl,
-        /// The machine is only played: its ledger says nothing about the real one.
+        /// Whether the machine is simulated: its ledger says nothing about the real one.
         played: bool,
     },
 }
 
 impl StoreChoice {
-    /// What the configuration says.
+    /// The store that the configuration chooses.
     pub(crate) fn of(config: &Config) -> Self {
         match &config.redis_url {
             Some(url) => Self::Redis { url: url.clone(), played: config.simulate.is_some() },
@@ -31,7 +31,7 @@ impl StoreChoice {
         }
     }
 
-    /// For people, before it was opened.
+    /// The store's name for people, before it was opened.
     pub(crate) fn describe(&self) -> String {
         match self {
             Self::Embedded(folder) => format!("embedded store in {}", folder.display()),

@@ -1,4 +1,4 @@
-//! Refusals to guests, each as the error of the API.
+//! Refusals of guests' calls, each as an error of the API.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use model_boss_protocol::{ApiError, ErrorCode};
 pub(super) struct Refused(pub(super) ApiError);
 
 impl Refused {
-    /// The same about a field of the body, if it is about none yet and the caller's own fault.
+    /// Attributes the error to a field of the body, if it is the caller's fault and names no field yet.
     pub(super) fn about(self, param: &str) -> Self {
         let Self(error) = self;
         let blames = matches!(error.code, ErrorCode::NotOnThisHost | ErrorCode::NotYourProcess);
@@ -44,8 +44,8 @@ impl From<StoreError> for Refused {
     }
 }
 
-/// A store that is out of reach is worth another question after this.
+/// The `Retry-After` while the store is out of reach.
 const STORE_AGAIN: Duration = Duration::from_secs(5);
 
-/// Who has as many leases as may be has to release one first.
+/// The `Retry-After` of a caller that has too many leases and must release one first.
 const CROWD_AGAIN: Duration = Duration::from_secs(10);

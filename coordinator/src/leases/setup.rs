@@ -1,4 +1,4 @@
-//! Beginnings of the thread of the ledger: its setup, and what is known once it runs.
+//! The setup of the ledger's thread, and the values that it returns once it runs.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,46 +11,46 @@ use tokio_util::sync::CancellationToken;
 use crate::leases::{DeviceTable, Leases, StoreChoice, StoreWatch};
 use crate::scheduling::News;
 
-/// What the ledger's thread needs to begin.
+/// The parameters of the ledger's thread.
 pub(crate) struct LeaseSetup {
-    /// Where the ledger is.
+    /// The place of the ledger.
     pub(crate) store: StoreChoice,
-    /// Where it is said who counts this host's devices, if not where everybody finds it.
+    /// The folder in which coordinators claim this host's devices, if not the shared one.
     pub(crate) runtime_dir: Option<PathBuf>,
-    /// How long leases last.
+    /// The terms of leases.
     pub(crate) terms: Terms,
-    /// What programs without a lease use on a device whose driver does not tell processes apart.
+    /// The memory of programs without a lease on a device whose driver does not tell processes apart.
     pub(crate) foreign: ByteCount,
-    /// How long the memory of an ended worker is waited for before its device is said to be leaking.
+    /// The longest wait for an ended worker's memory before its device is reported as leaking.
     pub(crate) return_patience: Duration,
-    /// The eyes on the devices.
+    /// The probes of the devices.
     pub(crate) probes: Vec<Box<dyn Probe>>,
-    /// Where reports go.
+    /// The receiver of reports.
     pub(crate) news: News,
 }
 
-/// What is known once the ledger is open, or its store is known to be out of reach.
+/// The running thread, once the ledger is open or its store is known to be out of reach.
 pub(crate) struct LeaseStart {
     /// The handle.
     pub(crate) leases: Leases,
-    /// What the devices show, kept up to date.
+    /// The devices' last samples, kept up to date.
     pub(crate) devices: DeviceTable,
-    /// How the store is, kept up to date.
+    /// The store's state, kept up to date.
     pub(crate) store: StoreWatch,
-    /// Set when the thread has ended, which it must not.
+    /// Cancelled if the thread ends, which is a fault.
     pub(crate) ended: CancellationToken,
 }
 
-/// The ledger could not be opened.
+/// Why the ledger could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LeaseStartError {
-    /// The ledger itself.
+    /// The ledger itself failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// No thread.
+    /// The thread could not be started.
     #[error("cannot start the thread that keeps the lease ledger")]
     Thread(#[source] std::io::Error),
-    /// The thread went away without a word.
+    /// The thread ended without an answer.
     #[error("the thread that keeps the lease ledger ended while it started")]
     Ended,
 }

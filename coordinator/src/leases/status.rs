@@ -1,4 +1,4 @@
-//! Devices and store as they were last seen. Written by the thread of the ledger only.
+//! The last state of devices and store, written by the ledger's thread only.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -7,50 +7,50 @@ use model_boss_host::probe::DeviceSample;
 use model_boss_protocol::DeviceId;
 use serde::Serialize;
 
-/// The devices as last seen. Written by the ledger's thread only.
+/// The last samples of the devices.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeviceTable(Arc<RwLock<LastLook>>);
 
-/// What the probes gave at the last look.
+/// The probes' results at the last look.
 #[derive(Debug, Default)]
 pub(super) struct LastLook {
     pub(super) samples: Vec<DeviceSample>,
-    /// What is wrong with the probes themselves.
+    /// The probes' own faults.
     pub(super) problems: Vec<String>,
 }
 
-/// How the store is. Written by the ledger's thread only.
+/// The last state of the store.
 #[derive(Clone, Debug)]
 pub(crate) struct StoreWatch(Arc<RwLock<StoreStatus>>);
 
-/// How the lease store is, for people and probes.
+/// The state of the lease store, for people and probes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct StoreStatus {
-    /// What and where it is, without credentials.
+    /// The store's kind and address, without credentials.
     pub(crate) store: String,
     /// Whether memory can be leased now.
     #[serde(flatten)]
     pub(crate) state: LedgerState,
-    /// Whether it was ever reached: before that nothing is loaded, so nothing can be served.
+    /// Whether it was ever reached: until then no model is loaded, so no request can be served.
     pub(crate) reached: bool,
-    /// What is wrong with how other processes of this host are seen, if anything is.
+    /// Faults in how other processes of this host are seen.
     #[serde(skip)]
     pub(crate) warnings: Vec<String>,
 }
 
 impl DeviceTable {
-    /// What was last seen.
+    /// The last samples.
     pub(crate) fn samples(&self) -> Vec<DeviceSample> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).samples.clone()
     }
 
-    /// Whether any device or probe is not as it should be.
+    /// Whether any device or probe has a fault.
     pub(crate) fn is_in_trouble(&self) -> bool {
         let look = self.0.read().unwrap_or_else(PoisonError::into_inner);
         !look.problems.is_empty() || look.samples.iter().any(|sample| sample.trouble.is_some())
     }
 
-    /// What is wrong with devices and probes now, for people.
+    /// The current faults of devices and probes, for people.
     pub(crate) fn problems(&self) -> Vec<String> {
         let look = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let in_trouble = look.samples.iter().filter_map(|sample| {
@@ -61,7 +61,7 @@ impl DeviceTable {
         in_trouble.chain(look.problems.iter().cloned()).collect()
     }
 
-    /// The identity of a GPU.
+    /// The UUID of a GPU.
     pub(crate) fn uuid_of(&self, device: &DeviceId) -> Option<String> {
         let look = self.0.read().unwrap_or_else(PoisonError::into_inner);
         look.samples.iter().find(|sample| sample.device == *device)?.uuid.clone()
@@ -78,7 +78,7 @@ impl StoreWatch {
         Self(Arc::new(RwLock::new(StoreStatus { store, state, reached: false, warnings: Vec::new() })))
     }
 
-    /// How the store is now.
+    /// The store's current state.
     pub(crate) fn status(&self) -> StoreStatus {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

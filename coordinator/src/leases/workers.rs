@@ -1,4 +1,4 @@
-//! The leases of the coordinator's own workers: waited for, asked for, attached, kept and given back.
+//! The leases of the coordinator's own workers: queued, requested, attached, renewed and released.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::PoisonError;
@@ -16,22 +16,22 @@ use super::leaks::still_holds;
 use super::ledger::Ledger;
 use super::look::unexplained;
 
-/// What will never fit is asked for again after this, all the same: devices may change.
+/// The interval at which a request that will never fit is repeated, since devices may change.
 const NEVER_FITS_RETRY: Duration = Duration::from_secs(10);
 
-/// A store that failed is asked again after this long.
+/// The pause before a failed store is tried again.
 const STORE_RETRY: Duration = Duration::from_secs(1);
 
-/// So many processes of a lease are remembered without a look at which of them are gone.
+/// The number of a lease's processes above which those that are gone are dropped.
 const MOST_USERS: usize = 256;
 
-/// A model is not asked back before it was held for this long (RC-18's hold).
+/// The time after the grant during which a model's lease is not revoked (RC-18's hold).
 const MIN_HOLD: Duration = Duration::from_secs(10);
 
 impl Ledger {
-    /// Asks for the bytes of a filling. Its model keeps its place in the queue if they are not given now.
+    /// Requests the memory of a slot's generation. Its model keeps its place in the queue if it is not granted now.
     pub(super) fn acquire(&mut self, filling: Filling, ask: Ask) {
-        // Every acquirer looks first: nothing is granted on an old or missing observation.
+        // Devices are sampled before each grant, so that no grant relies on an old or missing sample.
         self.look_again();
         let acquired = self.ask(&ask, Mode::Wait);
         let (slot, generation) = filling;
@@ -65,14 +65,14 @@ impl Ledger {
         self.news.event(Event::LeaseRefused { slot, generation, reason, retry_after });
     }
 
-    /// Takes or keeps a place for a model that cannot be loaded yet, and asks others to make way if it may.
+    /// Takes or keeps a place for a model that cannot be loaded yet, and revokes other leases if it may.
     pub(super) fn wait(&mut self, ask: Ask) {
         if ask.preempt {
             self.look_again();
         }
         let mode = if ask.preempt { Mode::ReservePreempt } else { Mode::Reserve };
         match self.ask(&ask, mode) {
-            // A place is never granted anything: it is what an earlier question came to whose answer got lost.
+            // A request for a place is never granted: this grant answers an earlier request whose answer was lost.
             Ok(Acquired::Granted(_)) => self.drop_earlier(&ask.model),
             Ok(_) => {}
             Err(error) => tracing::debug!("the place of {} in the ledger's queue: {}", ask.model, chain(&error)),
@@ -80,20 +80,20 @@ impl Ledger {
         self.tell_others();
     }
 
-    /// Whether a lease is for what was asked for: the same request always gives the same lease, also after its answer was
-    /// lost and other devices were chosen.
+    /// Whether a lease has the requested size on the requested devices. A repeated request gives the earlier lease,
+    /// even if its answer was lost and other devices were chosen since.
     fn is_whole(&self, handle: &LeaseHandle, ask: &Ask) -> bool {
         let granted = self.holder.parts(handle);
         granted.len() == ask.parts.len() && ask.parts.iter().all(|part| granted.contains(part))
     }
 
-    /// Takes a request back together with a lease that nobody was let through to. The next one has another name.
+    /// Cancels a request together with a lease without attached processes. The model's next request gets another id.
     fn drop_earlier(&mut self, model: &ModelId) {
         tracing::debug!("an earlier lease of {model} is given back");
         self.forgo(model);
     }
 
-    /// Leaves the queue.
+    /// Gives up a model's place in the queue.
     pub(super) fn forgo(&mut self, model: &ModelId) {
         let Some(place) = self.places.remove(model) else { return };
         let cancelled = self.holder.cancel(&place.request_id);
@@ -104,10 +104,10 @@ impl Ledger {
         }
     }
 
-    /// Places are kept by asking again; who waits for others to make way hears each time who still has time.
+    /// Renews the places in the queue, and updates the rest of the grace of leases that are revoked for them.
     pub(super) fn keep_places(&mut self) {
         for request_id in std::mem::take(&mut self.cancelling) {
-            // It may have come with a lease, which would be renewed for ever.
+            // The request may have been granted, and its lease would be renewed forever.
             if self.holder.cancel(&request_id).is_err() {
                 self.cancelling.push(request_id);
             }
@@ -150,7 +150,7 @@ impl Ledger {
         attached
     }
 
-    /// Takes note that a load is complete.
+    /// Records that a load is complete.
     pub(super) fn loaded(&mut self, filling: Filling) {
         let Some(held) = self.held.get_mut(&filling) else { return };
         held.load = LoadKnown::Complete;
@@ -159,12 +159,12 @@ impl Ledger {
             held.family = tree.lineage(pid, &[]).first().map(|root| tree.members(root)).unwrap_or_default();
         }
         if self.state_loads() {
-            // What is in use now is what it took.
+            // The memory in use now is what the load took.
             self.look_or_log();
         }
     }
 
-    /// Notes which processes use devices for the leases of ours, and forgets those that are gone with their memory.
+    /// Records which processes use devices for our leases, and drops those that are gone with their memory.
     pub(super) fn note_users(&mut self) -> Result<(), StoreError> {
         let (showing, tree) = (self.showing(), ProcessTree::of_this_host(this_process()?.pid_ns));
         for held in self.held.values_mut() {
@@ -173,7 +173,7 @@ impl Ledger {
                     held.family.push(user);
                 }
             }
-            // A sample may be older than the process: few are forgotten for it.
+            // A sample may be older than the process, so processes are dropped only when there are many.
             if held.family.len() > MOST_USERS {
                 held.family.retain(|process| showing.contains(&process.pid) || tree.shows(process));
             }
@@ -181,7 +181,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// States which loads are complete, where only that tells whose memory is in use; whether there were any.
+    /// Records completed loads in the ledger, where only that tells whose memory is in use. Returns whether there were
+    /// any.
     pub(super) fn state_loads(&mut self) -> bool {
         let blind = |held: &Held| {
             let parts = self.holder.parts(&held.handle);
@@ -195,7 +196,7 @@ impl Ledger {
             let stated = self.holder.loaded(&held.handle);
             match &stated {
                 Ok(()) => held.load = LoadKnown::Stated,
-                // It is stated at the next look, or counts as complete after a while.
+                // The next look tries again; after a while the load counts as complete anyway.
                 Err(error) => tracing::warn!("a load could not be stated as complete: {}", chain(error)),
             }
             self.done(&stated);
@@ -203,7 +204,7 @@ impl Ledger {
         !fillings.is_empty()
     }
 
-    /// The heartbeat.
+    /// Renews all leases.
     pub(super) fn renew(&mut self) {
         self.rank();
         let renewed = self.holder.renew();
@@ -236,7 +237,7 @@ impl Ledger {
         self.revoked = revoked;
     }
 
-    /// Tells the ledger how important our leases are now: it may have to choose whom it asks to make way.
+    /// Records the current priorities of our leases in the ledger, which may have to choose a lease to revoke.
     fn rank(&mut self) {
         let known = std::mem::take(&mut *self.ranks.0.lock().unwrap_or_else(PoisonError::into_inner));
         for (filling, priority, busy) in known {
@@ -252,8 +253,9 @@ impl Ledger {
         });
     }
 
-    /// Releases what no device shows any more. What one still shows when patience is over stays charged in the ledger until
-    /// its processes are seen to be gone, and its device is said to be leaking (RC-18). While the store is out of reach they wait for it: nothing is forgotten.
+    /// Releases leases whose memory no device shows any more. If a device still shows some when patience is over, it
+    /// stays charged in the ledger until its processes are seen to be gone. Its device is then reported as leaking
+    /// (RC-18). While the store is out of reach, releases wait for it.
     pub(super) fn finish_releases(&mut self) {
         let showing = self.showing();
         for (filling, since) in std::mem::take(&mut self.releasing) {
@@ -262,10 +264,10 @@ impl Ledger {
                 self.news.event(Event::LeaseReleased { slot, generation });
                 continue;
             };
-            // Every process of its tree counts, whichever session it is in: one may have outlived the worker.
+            // Every process of the worker's tree counts, whichever session it is in: one may have outlived the worker.
             let mut left = self.holder.living_of(&held.handle, &showing);
             for process in held.family.iter().filter(|process| still_holds(process, &showing)) {
-                // The ledger may know it too: its memory is counted once.
+                // The ledger may know the process too: its memory is counted once.
                 if !left.contains(process) {
                     left.push(process.clone());
                 }

@@ -227,8 +227,8 @@ impl RuntimeConfig {
         Err(ApiError::new(ErrorCode::Internal, message).retry_after(Duration::from_secs(1)))
     }
 
-    /// Judges a document that was just read. If it is missing or older than the last known one, the store has lost it:
-    /// a Redis may have come back with an older file. The newest known document is then written again.
+    /// Judges a document that was just read. If it is missing or older than the last known one, the store has lost it.
+    /// A Redis, for example, may have come back with an older file. The newest known document is then written again.
     async fn take(&self, document: Document) {
         let lost = {
             let mut state = self.state();
