@@ -140,21 +140,34 @@ struct Upload {
     rest: String,
 }
 
+/// Whether an upload says how long it is.
+#[derive(Clone, Copy, PartialEq)]
+enum Length {
+    Told,
+    /// It is sent in chunks.
+    Untold,
+}
+
 impl Upload {
     /// Sends all of a body but its end. A refusal may come at any moment.
-    async fn begin(boss: &Boss, model: &str, size: usize) -> Self {
+    async fn begin(boss: &Boss, model: &str, size: usize, length: Length) -> Self {
         let rest = "\"}]}".to_owned();
         let first = format!("{{\"model\":\"{model}\",\"messages\":[{{\"role\":\"user\",\"content\":\"");
+        let (told, rest) = match length {
+            Length::Told => (format!("content-length: {}", first.len() + size + rest.len()), rest),
+            Length::Untold => ("transfer-encoding: chunked".to_owned(), chunk(&rest) + "0\r\n\r\n"),
+        };
+        let framed = |text: String| if length == Length::Told { text } else { chunk(&text) };
         let head = format!(
             "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\
-             content-type: application/json\r\ncontent-length: {}\r\n\r\n{first}",
-            first.len() + size + rest.len()
+             content-type: application/json\r\n{told}\r\n\r\n{}",
+            framed(first)
         );
         let mut stream = TcpStream::connect(boss.client().address()).await.unwrap();
         stream.write_all(head.as_bytes()).await.unwrap();
-        let piece = vec![b'x'; 64 << 10];
-        for _ in 0..size / piece.len() {
-            if stream.write_all(&piece).await.is_err() {
+        let piece = framed("x".repeat(64 << 10));
+        for _ in 0..size / (64 << 10) {
+            if stream.write_all(piece.as_bytes()).await.is_err() {
                 break;
             }
         }
@@ -174,8 +187,21 @@ impl Upload {
     }
 }
 
+fn chunk(text: &str) -> String {
+    format!("{:x}\r\n{text}\r\n", text.len())
+}
+
 #[tokio::test]
 async fn op_10_forty_uploads_share_one_budget_and_small_requests_go_first() {
+    uploads_share_one_budget(Length::Told).await;
+}
+
+#[tokio::test]
+async fn op_10_forty_uploads_of_unknown_length_share_the_same_budget() {
+    uploads_share_one_budget(Length::Untold).await;
+}
+
+async fn uploads_share_one_budget(length: Length) {
     let sandbox = Sandbox::new();
     let _model = sandbox.fake_model("alpha", Behaviour { reply: Some("yes".to_owned()), ..Behaviour::default() });
     let boss = sandbox.start().await;
@@ -185,7 +211,7 @@ async fn op_10_forty_uploads_share_one_budget_and_small_requests_go_first() {
     let boss = std::sync::Arc::new(boss);
     for _ in 0..40 {
         let boss = std::sync::Arc::clone(&boss);
-        uploads.spawn(async move { Upload::begin(&boss, "nobody", 20 * MIB).await });
+        uploads.spawn(async move { Upload::begin(&boss, "nobody", 20 * MIB, length).await });
     }
     let mut begun = Vec::new();
     while let Some(upload) = uploads.join_next().await {

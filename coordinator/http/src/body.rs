@@ -21,6 +21,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tokio::time::{Instant, timeout};
 
+use crate::gathered::Gathered;
 use crate::json;
 use crate::memory::{Admission, HeldMemory};
 use crate::offload::offload;
@@ -93,11 +94,12 @@ async fn collect(body: &mut Body, limits: BodyLimits, mut memory: HeldMemory) ->
         return Err(too_large());
     }
     let began = Instant::now();
-    let (mut whole, mut several) = (Bytes::new(), Vec::new());
+    let most = body.size_hint().upper().unwrap_or(u64::MAX).min(limits.size.0);
+    let mut gathered = Gathered::new(most);
     while let Some(frame) = timeout(limits.patience, body.frame()).await.map_err(|_| too_slow())? {
         let frame = frame.map_err(|_| ApiError::new(ErrorCode::InvalidRequest, "the body ended early"))?;
         let Ok(data) = frame.into_data() else { continue };
-        let so_far = (whole.len() + several.len() + data.len()) as u64;
+        let so_far = (gathered.size() + data.len()) as u64;
         if so_far > limits.size.0 {
             return Err(too_large());
         }
@@ -105,20 +107,9 @@ async fn collect(body: &mut Body, limits: BodyLimits, mut memory: HeldMemory) ->
             return Err(too_slow());
         }
         memory.grow(data.len(), Admission::AtDoor)?;
-        // Most bodies are one frame, which is passed on without a copy.
-        if whole.is_empty() && several.is_empty() {
-            whole = data;
-        } else {
-            if several.is_empty() {
-                // Reserving takes addresses, not memory: the kernel takes a page when it is written to.
-                let expected = usize::try_from(body.size_hint().lower()).unwrap_or(0);
-                several.reserve(whole.len() + data.len() + expected);
-                several.extend_from_slice(&std::mem::take(&mut whole));
-            }
-            several.extend_from_slice(&data);
-        }
+        gathered.add(data);
     }
-    Ok((if several.is_empty() { whole } else { Bytes::from(several) }, memory))
+    Ok((gathered.whole(), memory))
 }
 
 /// Reads the rest and discards it. A connection that closes while its client still sends never delivers the answer.

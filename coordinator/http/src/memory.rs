@@ -93,14 +93,19 @@ impl HeldMemory {
         self.bytes
     }
 
+    /// The most that one holder may have.
+    pub fn most(&self) -> u64 {
+        self.budget.0.limit / 2
+    }
+
     /// Holds `bytes` more, or nothing more on an error.
     pub fn grow(&mut self, bytes: usize, admission: Admission) -> Result<(), MemoryError> {
         let counters = &*self.budget.0;
         let bytes = bytes as u64;
         let held = self.bytes.saturating_add(bytes);
-        if held > counters.limit / 2 {
+        if held > self.most() {
             counters.refused.fetch_add(1, Ordering::Relaxed);
-            return Err(MemoryError::Never(ByteCount(counters.limit / 2)));
+            return Err(MemoryError::Never(ByteCount(self.most())));
         }
         let left_to_others = match admission {
             Admission::AtDoor => held,

@@ -13,6 +13,7 @@ use model_boss_config::JsonLimits;
 use model_boss_core::RungChoice;
 use model_boss_dialects::{AnswerKind, Prepared, Reshape, Stamp, check_answer, engine_error};
 use model_boss_host::clocks::unix_seconds;
+use model_boss_http::gathered::Gathered;
 use model_boss_http::headers::THINKING;
 use model_boss_http::json;
 use model_boss_http::memory::{Admission, HeldMemory, MemoryBudget, MemoryError};
@@ -413,20 +414,15 @@ async fn next_data(body: &mut AnswerBody) -> Result<Option<Bytes>, Lost> {
 
 /// All of an answer, which holds as much memory as has come.
 async fn whole(body: &mut AnswerBody, mut memory: HeldMemory) -> Result<Bytes, Lost> {
-    let (mut all, mut several) = (Bytes::new(), Vec::new());
+    let mut gathered = Gathered::new(memory.most());
     while let Some(more) = next_data(body).await? {
         memory.grow(more.len(), Admission::Accepted).map_err(|error| match error {
             MemoryError::Busy => Lost::Refused(error.into()),
             MemoryError::Never(_) => Lost::Nonsense(format!("its answer is too large: {error}")),
         })?;
-        if all.is_empty() && several.is_empty() {
-            all = more;
-        } else {
-            several.extend_from_slice(&std::mem::take(&mut all));
-            several.extend_from_slice(&more);
-        }
+        gathered.add(more);
     }
-    Ok(if several.is_empty() { memory.keep(all) } else { memory.keep(several) })
+    Ok(memory.keep(gathered.whole()))
 }
 
 /// An answer that ended in the middle, after something of it was sent on.
