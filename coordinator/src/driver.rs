@@ -1,5 +1,5 @@
-//! The one task that owns the scheduler: events in, effects out. It acts on every effect by telling somebody else (the
-//! ledger's thread, the supervisor, a waiting request) and never waits for any of them. Decides nothing.
+//! The one task that owns the scheduler: events in, effects out. It carries out every effect by a message to another
+//! part (the ledger's thread, the supervisor, a waiting request) and never waits for an answer. Decides nothing.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use crate::metrics::Metrics;
 use crate::scheduling::{Dispatched, Inbox, Message, Place, Pulse, Scheduling, Verdict};
 use crate::supervisor::{SpawnOrder, Supervisor};
 
-/// Messages handled before the clock is looked at again.
+/// The messages handled before the clock is read again.
 const BATCH: usize = 64;
 
 /// The task that owns the scheduler.
 pub(crate) struct Driver {
     /// All decisions.
     pub(crate) scheduler: Scheduler,
-    /// When [`Moment::START`] was.
+    /// The handle, which knows when [`Moment::START`] was.
     pub(crate) scheduling: Scheduling,
     /// The models.
     pub(crate) catalog: Arc<LiveCatalog>,
@@ -36,31 +36,31 @@ pub(crate) struct Driver {
     pub(crate) leases: Leases,
     /// The devices, for the UUIDs behind their names.
     pub(crate) devices: DeviceTable,
-    /// Where learned sizes are kept.
+    /// The learned sizes.
     pub(crate) footprints: Footprints,
-    /// What is counted.
+    /// The metrics.
     pub(crate) metrics: Arc<Metrics>,
-    /// Set when everything is stopped after a drain.
+    /// Cancelled when all workers are stopped after a drain.
     pub(crate) drained: CancellationToken,
-    /// Says that something may have changed.
+    /// Signals that the state may have changed.
     pub(crate) pulse: Arc<Pulse>,
-    /// Who waits for which verdict.
+    /// The senders of pending verdicts.
     pub(crate) waiting: Waiting,
 }
 
-/// What the driver remembers: requests in the queue, loads under way.
+/// The driver's own state: requests in the queue, loads in progress.
 #[derive(Default)]
 pub(crate) struct Waiting {
     replies: HashMap<RequestId, oneshot::Sender<Verdict>>,
     loads: HashMap<SlotId, Instant>,
-    /// What followed from an effect at once and was not handled yet.
+    /// Events that followed from an effect at once and are not handled yet.
     events: VecDeque<Event>,
-    /// The last decision that is in the counters.
+    /// The number of the last decision in the metrics.
     counted: u64,
 }
 
 impl Driver {
-    /// Runs until nobody can report anything any more.
+    /// Runs until every reporter is gone.
     pub(crate) async fn run(mut self, inbox: Inbox) {
         let Inbox(mut inbox) = inbox;
         let mut batch = Vec::with_capacity(BATCH);
@@ -99,7 +99,7 @@ impl Driver {
         }
     }
 
-    /// One event or order, and everything that follows from it at once.
+    /// Handles one event or order, and everything that follows from it at once.
     fn handle(&mut self, input: Input) {
         let mut next = Some(input);
         while let Some(input) = next {
@@ -125,7 +125,7 @@ impl Driver {
         }
     }
 
-    /// What the shell itself remembers of an event.
+    /// Records the shell's own part of an event.
     fn note(&mut self, event: &Event) {
         match event {
             Event::Finished { outcome: Outcome::LostBeforeAnswer, .. } => {}
@@ -147,7 +147,7 @@ impl Driver {
         }
     }
 
-    /// Does what the scheduler wants; gives an event when the outcome is known at once.
+    /// Carries out an effect; returns an event when the outcome is known at once.
     fn act(&mut self, effect: Effect) -> Option<Event> {
         match effect {
             Effect::AcquireLease { slot, generation, model, parts, priority, yields } => {
@@ -193,7 +193,7 @@ impl Driver {
             }
             Effect::ForgetModel { model, named } => {
                 let catalog = Arc::clone(&self.catalog);
-                // The catalog may be looking at files, which nothing else has to wait for.
+                // The catalog's lock may be held by a look at files, for which this task must not wait.
                 tokio::task::spawn_blocking(move || catalog.forget(&model, named));
             }
             Effect::Learned(footprint) => self.footprints.learn(footprint),
@@ -204,13 +204,14 @@ impl Driver {
         None
     }
 
-    /// Hands the turn over to the request's ticket. Without one nobody would ever end the request: its place is given back.
+    /// Sends the dispatch to the request's ticket. If the ticket is gone, the place is released, because no owner would
+    /// ever end the request.
     fn send_on(&mut self, request: RequestId, dispatched: Dispatched) -> Option<Event> {
         let handed_over = self.reply(request, Verdict::Dispatched(dispatched));
         handed_over.is_none().then_some(Event::Cancel(request))
     }
 
-    /// `None`: its ticket is gone.
+    /// Sends a verdict; `None` if the ticket is gone.
     fn reply(&mut self, request: RequestId, verdict: Verdict) -> Option<()> {
         self.waiting.replies.remove(&request)?.send(verdict).ok()
     }

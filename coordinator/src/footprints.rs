@@ -1,5 +1,5 @@
-//! What models were seen to use, kept from one life of the process to the next in a document of the lease store, which
-//! coordinators that use the same store share (RC-20). Knows nothing of how footprints come about.
+//! Footprints, the measured memory of models, kept across restarts. They lie in a document of the lease store, which
+//! all coordinators of the store share (RC-20). Knows nothing of how footprints are measured.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,18 +14,18 @@ use tokio::time::sleep;
 
 use crate::scheduling::News;
 
-/// What the document is called.
+/// The document's name.
 const DOCUMENT: &str = "footprints";
-/// A store that is out of reach is asked again after this.
+/// The pause before a store that is out of reach is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// Takes what is learned. Cheap to clone.
+/// Receives learned footprints. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Footprints(mpsc::UnboundedSender<Footprint>);
 
 impl Footprints {
-    /// Tells the scheduler what is known, and begins to keep what it learns. A store that is out of reach is waited for; what
-    /// cannot be understood is done without: sizes are then learned again.
+    /// Reports the known footprints to the scheduler, and starts to store new ones. A store that is out of reach is
+    /// waited for. Entries that cannot be parsed are skipped: their sizes are learned again.
     pub(crate) async fn start(documents: Arc<dyn DocumentStore>, news: News) -> Self {
         let (sender, learned) = mpsc::unbounded_channel();
         let reached = tell(&*documents, &news).await;
@@ -33,14 +33,14 @@ impl Footprints {
         Self(sender)
     }
 
-    /// Keeps a footprint; those of other revisions of its model go.
+    /// Stores a footprint, and removes those of other revisions of its model.
     pub(crate) fn learn(&self, footprint: Footprint) {
         // The task lives as long as the sender.
         let _ = self.0.send(footprint);
     }
 }
 
-/// Whether the store could be asked.
+/// Reports the stored footprints to the scheduler. Returns whether the store could be read.
 async fn tell(documents: &dyn DocumentStore, news: &News) -> bool {
     match documents.load(DOCUMENT).await {
         Ok(document) => {
@@ -100,8 +100,8 @@ fn entries(document: &Document) -> Vec<Value> {
     })
 }
 
-/// One that a later version wrote says nothing to this one, and stays. Beyond the number that is remembered those go that
-/// were learned first.
+/// Adds a footprint to the document. An entry of a later version is kept, though it cannot be parsed. Beyond the limit,
+/// the entries that were learned first are removed.
 fn merge(all: &mut Vec<Value>, footprint: &Footprint) -> Result<(), serde_json::Error> {
     all.retain(|entry| {
         let Ok(old) = serde_json::from_value::<Footprint>(entry.clone()) else { return true };

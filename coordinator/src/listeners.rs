@@ -1,4 +1,4 @@
-//! What the scheduler and the metrics hear of changes of the catalog and of the settings.
+//! Reports changes of the catalog and of the settings to the scheduler and the metrics.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use model_boss_settings::SettingsListener;
 use crate::metrics::Metrics;
 use crate::scheduling::News;
 
-/// Every catalog reaches the scheduler, and its models get their metrics.
+/// A listener that sends every catalog to the scheduler, and gives its models metrics.
 pub(crate) fn catalogs_to(news: &News, metrics: &Arc<Metrics>) -> CatalogListener {
     let (news, metrics) = (news.clone(), Arc::clone(metrics));
     Box::new(move |models| {
@@ -18,7 +18,7 @@ pub(crate) fn catalogs_to(news: &News, metrics: &Arc<Metrics>) -> CatalogListene
     })
 }
 
-/// Every change of the settings reaches the scheduler.
+/// A listener that sends every change of the settings to the scheduler.
 pub(crate) fn settings_to(news: &News) -> SettingsListener {
     let news = news.clone();
     Box::new(move |settings| news.event(Event::Settings(Box::new(settings))))

@@ -1,4 +1,4 @@
-//! The coordinator: one door to every model on a GPU machine. And the command line beside it.
+//! The coordinator, which serves every model of a GPU machine on one port, and the command line beside it.
 
 mod api;
 mod driver;
@@ -18,7 +18,8 @@ use std::process::ExitCode;
 use model_boss_host::guard;
 
 fn main() -> ExitCode {
-    // Guards and gates are this program too. No command of people leads to them, and they must start quickly.
+    // Guards and gates run this same program. Their hidden commands are handled before the command line is parsed,
+    // because they must start quickly.
     let mut words = std::env::args_os().skip(1);
     match words.next() {
         Some(word) if word == guard::GUARD => guard::run(words),

@@ -1,5 +1,5 @@
-//! Refusals of the scheduler and of the rules about names, as clients see them: the one place that gives each reason its
-//! code, its status and its field.
+//! Refusals of the scheduler and of the rules about names, as clients see them. This is the one place that gives each
+//! reason its code, its status and its field.
 
 use model_boss_core::{Refusal, RefusalReason, Subject};
 use model_boss_protocol::{ApiError, ErrorCode};
@@ -36,12 +36,12 @@ pub(crate) fn api_error(refusal: Refusal) -> ApiError {
         Subject::Model => "model".to_owned(),
         Subject::Device => "device".to_owned(),
     });
-    // Nothing that the caller asked for was wrong when a worker of ours failed (DM-7).
+    // A worker of ours failed (DM-7), which is no fault of the request.
     let status = (reason == RefusalReason::MoveFailed { by_worker: true }).then_some(500);
     ApiError { code, message, param, retry_after, status, still_on }
 }
 
-/// The error that a client gets for a name that leads to nothing for it.
+/// The error that a client gets for a name that it may not use.
 pub(crate) fn denied(denial: Denial) -> ApiError {
     let code = match denial {
         Denial::UnknownTask { .. } => ErrorCode::ModelNotFound,
@@ -53,8 +53,8 @@ pub(crate) fn denied(denial: Denial) -> ApiError {
     if denial == Denial::MachineNotAllowed { error } else { error.with_param("model") }
 }
 
-/// The failure of a rung, as the scheduler takes it. Limits of ours concern one request or one client: others may ask the
-/// provider all the same.
+/// The failure of a rung, as the scheduler takes it. A limit of ours concerns one request or one client: other clients
+/// may still use the provider.
 pub(crate) fn of_rung(error: ApiError) -> Refusal {
     let by_provider = !matches!(error.code, ErrorCode::ClientLimit | ErrorCode::Overloaded);
     Refusal::of_rung(error, by_provider)

@@ -1,4 +1,4 @@
-//! The handle of one worker: where requests go, and the orders to end it.
+//! The handle of one worker: its connection for requests, and the orders to end it.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -9,42 +9,43 @@ use model_boss_protocol::{Backend, Generation, ModelId};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-/// From the end of a process's connections to the news of its end, at most: guards end its descendants first.
+/// The longest time between the end of a process's connections and the report of its end: guards end its descendants
+/// first.
 const DEATH_NEWS: Duration = Duration::from_secs(2);
 
-/// One filling of a slot, as the rest of the shell sees it.
+/// One generation of a slot, as the rest of the shell sees it.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    /// What it serves.
+    /// The model that it serves.
     pub(crate) model: ModelId,
-    /// Which filling of the slot it is.
+    /// The generation of the slot.
     pub(crate) generation: Generation,
-    /// What runs it.
+    /// The backend that runs it.
     pub(crate) backend: Backend,
-    /// What requests must be for it, when it is an engine of others.
+    /// The form that requests must have, if it is an external engine.
     pub(crate) dialect: Option<EngineDialect>,
-    /// Set right before `WorkerReady` is reported.
+    /// The HTTP client, set right before `WorkerReady` is reported.
     pub(crate) upstream: OnceLock<Arc<Upstream>>,
     pub(crate) stop: CancellationToken,
     pub(crate) kill: CancellationToken,
-    /// Set before `kill`.
+    /// The reason, set before `kill`.
     pub(crate) kill_reason: OnceLock<&'static str>,
-    /// It served, and its process is gone or is being ended.
+    /// Cancelled when a worker that has served is gone, or is being ended.
     pub(crate) ended: CancellationToken,
 }
 
 impl Worker {
-    /// Its HTTP door, once it is ready.
+    /// The HTTP client of the worker, once it is ready.
     pub(crate) fn upstream(&self) -> Option<&Arc<Upstream>> {
         self.upstream.get()
     }
 
-    /// What requests must be for it; `None` for our own workers, which take them as they are.
+    /// The form that requests must have; `None` for our own workers, which take them unchanged.
     pub(crate) fn dialect(&self) -> Option<&EngineDialect> {
         self.dialect.as_ref()
     }
 
-    /// It in words, with the program that runs it where that is not ours.
+    /// The worker in words, with its program if that is an external engine.
     pub(crate) fn title(&self) -> String {
         match self.backend.is_foreign() {
             true => format!("the engine of model '{}' ({})", self.model, self.backend.as_str()),
@@ -52,8 +53,8 @@ impl Worker {
         }
     }
 
-    /// Takes note that a process of it has ended, or is about to be ended, and passes on why. One that never served is not
-    /// asked for its end.
+    /// Records that its process has ended, or is about to be ended, and returns the reason unchanged. The end of a
+    /// worker that never served is not recorded.
     pub(crate) fn note_end<T>(&self, why: T) -> T {
         if self.upstream().is_some() {
             self.ended.cancel();
@@ -61,7 +62,8 @@ impl Worker {
         why
     }
 
-    /// Whether its process is gone, or on the way out. A death shows on its connections first, so the answer may take a moment.
+    /// Whether its process is gone, or about to go. A death shows on its connections first, so the answer may take a
+    /// moment.
     pub(crate) async fn has_ended(&self) -> bool {
         timeout(DEATH_NEWS, self.ended.cancelled()).await.is_ok()
     }
@@ -72,7 +74,7 @@ impl Worker {
         self.kill.cancel();
     }
 
-    /// Waits for the order to kill it, and gives the reason.
+    /// Waits for the order to kill it, and returns the reason.
     pub(crate) async fn killed(&self) -> &'static str {
         self.kill.cancelled().await;
         self.kill_reason.get().copied().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Reports to the task that owns the scheduler, and the end that it reads.
+//! The channel of reports to the task that owns the scheduler.
 
 use model_boss_core::{Event, Input, Moment, Scheduler};
 use model_boss_protocol::{Generation, RequestId, SlotId};
@@ -6,16 +6,17 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::scheduling::Verdict;
 
-/// Reports to the driver; what it carries cannot order anything. Never blocks; what may wait is bounded where it comes in (connections, workers).
+/// Reports to the driver; it cannot carry an order. Sending never blocks. The number of pending reports is limited by
+/// the limits on connections and workers.
 #[derive(Clone, Debug)]
 pub(crate) struct News(mpsc::UnboundedSender<Message>);
 
-/// A look at the scheduler, with the time.
+/// A function that reads the scheduler, with the current time.
 pub(crate) type Look = Box<dyn FnOnce(&Scheduler, Moment) + Send>;
 
 pub(crate) enum Message {
     Event(Event),
-    /// What ends in a verdict for its sender.
+    /// A request or order whose sender gets a verdict.
     Ask {
         request: RequestId,
         reply: oneshot::Sender<Verdict>,
@@ -30,29 +31,29 @@ pub(crate) enum Message {
 }
 
 impl News {
-    /// The reporting end, and the end that the driver reads.
+    /// Both ends of the channel: one reports, the driver reads the other.
     pub(crate) fn channel() -> (Self, Inbox) {
         let (sender, receiver) = mpsc::unbounded_channel();
         (Self(sender), Inbox(receiver))
     }
 
-    /// Reports that something happened.
+    /// Reports an event.
     pub(crate) fn event(&self, event: Event) {
         self.send(Message::Event(event));
     }
 
-    /// Reports that the ledger no longer promises this slot its bytes.
+    /// Reports that the lease of this slot's generation is gone.
     pub(crate) fn lease_lost(&self, slot: SlotId, generation: Generation) {
         self.send(Message::LeaseLost { slot, generation });
     }
 
-    /// Asks for a look at the scheduler, without waiting for it.
+    /// Queues a function that reads the scheduler, without waiting for it.
     pub(crate) fn look(&self, look: impl FnOnce(&Scheduler) + Send + 'static) {
         self.send(Message::View(Box::new(|scheduler, _| look(scheduler))));
     }
 
     pub(super) fn send(&self, message: Message) {
-        // The driver ends last of all: without it nobody is left to tell.
+        // The driver ends last of all: without it the report has no receiver.
         let _ = self.0.send(message);
     }
 }

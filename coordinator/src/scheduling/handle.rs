@@ -1,4 +1,4 @@
-//! The handle through which the shell asks the scheduler. Each order needs a permission.
+//! The handle through which the shell calls the scheduler. Each order needs a permission.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::scheduling::{Message, News, Ticket};
 
-/// Asks for inference, for what operators order, and for views. Asks for nothing without a permission. Cheap to clone.
+/// Submits inference requests and operators' orders, and reads views. Every order takes a permission. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Scheduling {
     news: News,
@@ -19,34 +19,34 @@ pub(crate) struct Scheduling {
     started: Instant,
 }
 
-/// What a client wants, in the scheduler's words.
+/// A client's request, in the scheduler's terms.
 #[derive(Debug)]
 pub(crate) struct Wish {
-    /// Who asks, and where it may be served.
+    /// The client, and the models that it may use.
     pub(crate) permit: Permit,
-    /// What the route needs the model to do.
+    /// The category of model that the route needs.
     pub(crate) category: Category,
-    /// How important it is, if it says so.
+    /// The requested priority, if any.
     pub(crate) priority: Option<Priority>,
-    /// When its answer is worth nothing any more.
+    /// The time from which its answer is useless.
     pub(crate) deadline: Option<Instant>,
-    /// How long the model should stay loaded after it.
+    /// The requested time for the model to stay loaded after it.
     pub(crate) keep_alive: Option<KeepAlive>,
 }
 
 impl Scheduling {
-    /// A handle whose time begins now.
+    /// A handle whose scheduler time begins now.
     pub(crate) fn new(news: News) -> Self {
         Self { news, ids: Arc::new(AtomicU64::new(1)), started: Instant::now() }
     }
 
-    /// Where reports go.
+    /// The channel of reports.
     #[cfg(test)]
     pub(crate) fn news(&self) -> &News {
         &self.news
     }
 
-    /// Puts a request into the queue.
+    /// Submits a request to the queue.
     pub(crate) fn submit(&self, wish: Wish) -> Ticket {
         let id = self.next_id();
         let deadline = wish.deadline.map(|deadline| self.moment(deadline));
@@ -55,43 +55,43 @@ impl Scheduling {
         self.ask(id, Order::Submit(Submission { id, ladder, category, client, priority, deadline, keep_alive }).into())
     }
 
-    /// Asks for a model to be loaded; the returned value answers when it is.
+    /// Orders a model to be loaded; the ticket resolves when it is.
     pub(crate) fn load(&self, permit: ModelPermit, options: LoadOptions) -> Ticket {
         let (by, model) = permit.into_parts();
         self.order(|request| Order::Load { request, by, model, options: Box::new(options) })
     }
 
-    /// Asks for one model to be unloaded.
+    /// Orders one model to be unloaded.
     pub(crate) fn unload(&self, permit: ModelPermit) -> Ticket {
         let (by, model) = permit.into_parts();
         self.order(|request| Order::Unload { request, by, model: Some(model) })
     }
 
-    /// Asks for all models to be unloaded.
+    /// Orders all models to be unloaded.
     pub(crate) fn unload_all(&self, permit: MachinePermit) -> Ticket {
         let by = permit.into_principal();
         self.order(|request| Order::Unload { request, by, model: None })
     }
 
-    /// Asks for a loaded model to be moved.
+    /// Orders a loaded model to be moved to another device.
     pub(crate) fn move_to(&self, permit: ModelPermit, device: DeviceId, evict: bool, priority: Priority) -> Ticket {
         let (by, model) = permit.into_parts();
         self.order(|request| Order::Move { request, by, model, device, evict, priority })
     }
 
-    /// Says that what is loaded of a model is stale.
+    /// Marks the loaded copy of a model as stale.
     pub(crate) fn invalidate(&self, permit: ModelPermit) -> Ticket {
         let (_, model) = permit.into_parts();
         self.order(|request| Order::Invalidate { request, model })
     }
 
-    /// Pins a model, or not; `None`: as its manifest says.
+    /// Pins a model, or unpins it; `None` restores the manifest's choice.
     pub(crate) fn pin(&self, permit: ModelPermit, pinned: Option<bool>) -> Ticket {
         let (_, model) = permit.into_parts();
         self.order(|request| Order::Pin { request, model, pinned })
     }
 
-    /// Asks for a device to be emptied and closed.
+    /// Orders a device to be emptied and closed.
     pub(crate) fn free_device(&self, _permit: MachinePermit, device: DeviceId) -> Ticket {
         self.order(|request| Order::FreeDevice { request, device })
     }
@@ -101,30 +101,31 @@ impl Scheduling {
         self.order(|request| Order::OpenDevice { request, device })
     }
 
-    /// An order carries the number of its ticket. Private: whoever orders something has a permission.
+    /// Sends an order with its ticket's number. Private, so that every order comes from a method that takes a
+    /// permission.
     fn order(&self, order: impl FnOnce(RequestId) -> Order) -> Ticket {
         let request = self.next_id();
         self.ask(request, order(request).into())
     }
 
-    /// Begins the end: what is new is refused, what runs is finished, then every worker is stopped.
+    /// Begins the shutdown: new requests are refused, running ones finish, then every worker is stopped.
     pub(crate) fn drain(&self) {
         self.news.event(Event::Drain);
     }
 
-    /// Ends every worker now, whatever it works on.
+    /// Ends every worker now, also a busy one.
     pub(crate) fn cut(&self) {
         self.news.send(Message::Cut);
     }
 
-    /// Looks at the scheduler's state. `None` when the driver has ended.
+    /// Reads the scheduler's state. `None` when the driver has ended.
     pub(crate) async fn view<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Scheduler, Moment) -> T + Send + 'static,
     ) -> Option<T> {
         let (reply, seen) = oneshot::channel();
         self.news.send(Message::View(Box::new(move |scheduler, now| {
-            // Whoever asked may be gone.
+            // The caller may be gone.
             let _ = reply.send(look(scheduler, now));
         })));
         seen.await.ok()
@@ -138,12 +139,12 @@ impl Scheduling {
         RequestId(self.ids.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// When its time began.
+    /// The instant at which the scheduler's time began.
     pub(crate) fn started(&self) -> Instant {
         self.started
     }
 
-    /// The scheduler's moment of this instant.
+    /// This instant in the scheduler's time.
     pub(crate) fn moment(&self, at: Instant) -> Moment {
         Moment::at(at.saturating_duration_since(self.started))
     }

@@ -1,10 +1,10 @@
-//! The wake-up of the one task that looks at every change: event streams of operators.
+//! The wake-up of the one task that follows every change, for the event streams of operators.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
 
-/// Says that something may have changed, to the one task that asked to hear it. Costs a flag while nobody asks.
+/// Signals to the one listening task that the state may have changed. Costs only a flag while no task listens.
 #[derive(Debug, Default)]
 pub(crate) struct Pulse {
     heard: AtomicBool,
@@ -12,12 +12,12 @@ pub(crate) struct Pulse {
 }
 
 impl Pulse {
-    /// Whether somebody wants to hear it.
+    /// Starts or stops listening.
     pub(crate) fn listen(&self, heard: bool) {
         self.heard.store(heard, Ordering::Release);
     }
 
-    /// Waits until something may have changed since the last time.
+    /// Waits until the state may have changed since the last call.
     pub(crate) async fn beat(&self) {
         self.beat.notified().await;
     }

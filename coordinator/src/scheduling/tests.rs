@@ -1,4 +1,5 @@
-//! A request is owned by its ticket at every stage: whenever it is dropped, the scheduler hears of the end.
+//! A request is owned by its ticket at every stage: whenever the ticket is dropped, the scheduler gets a report of the
+//! end.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::refusals::of_rung;
 
-/// A scheduler's shell in which nothing happens but what a test does.
+/// A scheduling handle whose driver is the test itself.
 struct Bench {
     scheduling: Scheduling,
     inbox: Inbox,
@@ -40,7 +41,7 @@ impl Bench {
         self.scheduling.unload_all(within(|around| operate_machine(Principal::Operator, around).unwrap()))
     }
 
-    /// Where the verdict on what was asked last goes.
+    /// The sender of the verdict on the last request.
     fn asked(&mut self) -> oneshot::Sender<Verdict> {
         match self.inbox.0.try_recv() {
             Ok(Message::Ask { reply, .. }) => reply,
@@ -48,7 +49,7 @@ impl Bench {
         }
     }
 
-    /// Everything that is reported beside.
+    /// All reports besides requests.
     fn reported(&mut self) -> Vec<Event> {
         std::iter::from_fn(|| self.inbox.0.try_recv().ok())
             .map(|message| match message {
@@ -157,7 +158,8 @@ async fn an_order_ends_with_its_caller_and_one_that_is_done_says_nothing_more() 
     assert!(bench.reported().is_empty());
 }
 
-/// The shell's own clock may be ahead of the scheduler's: what ran out of time may still wait there, or have its turn.
+/// The shell's own clock may be ahead of the scheduler's, so a request past its deadline may still be queued or
+/// dispatched there.
 #[test]
 fn out_of_time_before_the_turn_was_read_is_an_end_too() {
     let mut bench = Bench::new();

@@ -1,4 +1,4 @@
-//! The ticket of a request: its place in the queue, then its right to be sent.
+//! The ticket of a request: its place in the queue, then its right to use a worker.
 
 use model_boss_core::{Event, Input, Outcome};
 use model_boss_protocol::{ApiError, ErrorCode, RequestId};
@@ -7,17 +7,17 @@ use tokio::sync::oneshot;
 use crate::refusals::{api_error, of_rung};
 use crate::scheduling::{Dispatched, Message, News, Verdict};
 
-/// A place in the queue, then the right to use a worker. Dropped before its end, it tells the scheduler that the client
-/// is gone.
+/// A place in the queue, then the right to use a worker. Dropped before its end, it reports that the client is gone.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     hold: Hold,
-    /// Comes to be owned with the ticket: one that nobody read goes with it.
+    /// The verdict moves with the ticket: an unread one is dropped with it.
     verdict: oneshot::Receiver<Verdict>,
 }
 
-/// The one owner of a request in the scheduler, from before it is submitted until its end is reported. Dropped earlier, it
-/// reports that the client is gone, which ends the request at every stage: so it need not know whether its turn came.
+/// The one owner of a request in the scheduler, from before it is submitted until its end is reported. Dropped earlier,
+/// it reports that the client is gone. That report ends the request at every stage, so the owner need not know the
+/// stage.
 #[derive(Debug)]
 struct Hold {
     request: RequestId,
@@ -26,14 +26,14 @@ struct Hold {
 }
 
 impl Hold {
-    /// Reports what is answered with a verdict.
+    /// Sends a request or order that is answered with a verdict.
     pub(super) fn ask(&self, input: Input) -> oneshot::Receiver<Verdict> {
         let (reply, verdict) = oneshot::channel();
         self.news.send(Message::Ask { request: self.request, reply, input });
         verdict
     }
 
-    /// The scheduler ended the request itself.
+    /// Records that the scheduler ended the request itself.
     fn ended(&mut self) {
         self.ended = true;
     }
@@ -56,7 +56,7 @@ impl Drop for Hold {
 }
 
 impl Ticket {
-    /// Asks for something that ends in a verdict.
+    /// Sends a request or order, and returns its ticket.
     pub(super) fn ask(request: RequestId, news: News, input: Input) -> Self {
         let hold = Hold { request, news, ended: false };
         let verdict = hold.ask(input);
@@ -74,35 +74,36 @@ impl Ticket {
         dispatched.ok_or_else(|| ApiError::new(ErrorCode::Internal, "the scheduler answered another question"))
     }
 
-    /// Waits until an operator's load or unload is done.
+    /// Waits until an operator's order is done.
     pub(crate) async fn done(mut self) -> Result<(), ApiError> {
         self.verdict().await.map(|_| ())
     }
 
-    /// The worker went away before any byte of its answer was sent on: back into the queue.
+    /// Reports that the worker was lost before any byte of its answer was sent on: the request returns to the queue.
     pub(crate) fn lost(&mut self) {
         let request = self.hold.request;
         let lost = Event::Finished { request, outcome: Outcome::LostBeforeAnswer, tokens: None };
         self.verdict = self.hold.ask(lost.into());
     }
 
-    /// What it was sent to cannot answer it, and nothing was sent on: to the next rung, or else the end with this error.
+    /// Reports that the rung cannot answer the request, and no byte was sent on. The request continues with the next
+    /// rung, or ends with this error.
     pub(crate) fn rung_failed(&mut self, error: ApiError) {
         self.verdict = self.hold.ask(Event::RungFailed { request: self.hold.request, error: of_rung(error) }.into());
     }
 
-    /// The request ended, after so many tokens of prompt and answer, if they were counted.
+    /// Reports the end of the request, with its tokens of prompt and answer, if they were counted.
     pub(crate) fn finish(mut self, outcome: Outcome, tokens: Option<u64>) {
         self.hold.end(outcome, tokens);
     }
 
-    /// The request ended with this error in place of an answer, if it did not end before.
+    /// Reports the end of the request with this error, unless it ended before.
     pub(crate) fn failed(mut self, error: &ApiError) {
         let in_time = error.code != ErrorCode::DeadlineExceeded;
         self.hold.end(if in_time { Outcome::Refused } else { Outcome::DeadlineExceeded }, None);
     }
 
-    /// `None`: an order is done.
+    /// Waits for the verdict; `None` says that an order is done.
     async fn verdict(&mut self) -> Result<Option<Dispatched>, ApiError> {
         let verdict = (&mut self.verdict).await;
         match verdict {

@@ -1,4 +1,4 @@
-//! The answer to a request for a place: where it is sent, or why not.
+//! The verdict on a request: the place that it is sent to, or the reason of its refusal.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,40 +8,40 @@ use model_boss_protocol::Priority;
 
 use crate::worker::Worker;
 
-/// The right to send a request on now.
+/// The right to send a request to a place now.
 #[derive(Clone, Debug)]
 pub(crate) struct Dispatched {
-    /// Where to.
+    /// The place.
     pub(crate) place: Place,
-    /// Which rung of its ladder that is, and why.
+    /// The rung of its ladder, and the reason for it.
     pub(crate) rung: RungChoice,
-    /// How long the request waited in the queue.
+    /// The time that the request waited in the queue.
     pub(crate) queued: Duration,
-    /// How much of that was a load.
+    /// The part of that time that was a load.
     pub(crate) loading: Duration,
 }
 
-/// Where a request is sent.
+/// The place to which a request is sent.
 #[derive(Clone, Debug)]
 pub(crate) enum Place {
-    /// To a worker of ours.
+    /// A worker of ours.
     Worker {
-        /// Which.
+        /// The worker.
         worker: Arc<Worker>,
-        /// How important the request is, after the limits of its client.
+        /// The priority of the request, after the limits of its client.
         priority: Priority,
     },
-    /// To a provider elsewhere.
+    /// A cloud provider.
     Cloud {
-        /// Which one.
+        /// The provider.
         provider: String,
-        /// Which of its models.
+        /// The provider's model.
         model: String,
     },
 }
 
 impl Place {
-    /// The name of what serves the request, for people and headers.
+    /// The name of the model that serves the request, for people and headers.
     pub(crate) fn served(&self) -> String {
         match self {
             Self::Worker { worker, .. } => worker.model.to_string(),

@@ -1,4 +1,4 @@
-//! The configuration in the words of its users: the scheduler, the catalog, the supervisor, the probes.
+//! Translates the configuration for its users: the scheduler, the catalog, the supervisor, the probes.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use model_boss_settings::Configured;
 
 use crate::supervisor::SupervisorSettings;
 
-/// What holds where nothing is stored at run time.
+/// The settings that apply where no value is stored at run time.
 pub(super) fn configured(config: &Config) -> Configured {
     Configured {
         settings: settings(config),
@@ -55,7 +55,7 @@ fn settings(config: &Config) -> Settings {
     }
 }
 
-/// What can run models besides our own worker (RC-16).
+/// The engines that can run models besides the candle worker (RC-16).
 pub(super) fn engines(config: &Config, all_fake: bool) -> Engines {
     Engines {
         all_fake,
@@ -93,21 +93,21 @@ pub(super) fn simulated(config: &Config) -> Result<Option<Arc<SimulatedMachine>>
     config.simulate.as_deref().map(|file| SimulatedMachine::read(file, cache(config))).transpose()
 }
 
-/// The configuration of a simulated machine. It has a ledger, learned sizes and locks of its own:
-/// it says nothing about the real one, and both can run beside each other.
+/// The configuration of a simulated machine. Its ledger, learned sizes and locks are separate from those of the real
+/// machine, so that both can run side by side.
 pub(super) fn beside_the_real_one(config: Config) -> Config {
     let state_dir = config.own_state_dir();
-    // Another folder for its state does not make it another machine.
+    // Another state folder does not separate the locks: both coordinators use the real devices.
     let runtime_dir = config.runtime_dir.map_or_else(|| state_dir.join("run"), |folder| folder.join("simulation"));
     Config { runtime_dir: Some(runtime_dir), state_dir, ..config }
 }
 
-/// `MODEL_BOSS_MODEL_CACHE_MB`.
+/// The retention budget of `cpu`, from `MODEL_BOSS_MODEL_CACHE_MB`.
 fn cache(config: &Config) -> Option<ByteCount> {
     config.model_cache_mb.map(|mb| ByteCount(mb.saturating_mul(1 << 20)))
 }
 
-/// The supervisor's settings. The program that runs every model must be there from the start.
+/// The supervisor's settings. Fails if the program that runs every model is missing.
 pub(super) fn supervisor_settings(config: &Config, state: &StateFolder) -> Result<SupervisorSettings, ProgramError> {
     let programs = Programs::find(config.worker_binary.as_deref())?;
     programs.of(if config.simulate.is_some() { Backend::Fake } else { Backend::Candle })?;

@@ -1,4 +1,4 @@
-//! The end of a coordinator: the signals that ask for it, and what running requests get until then.
+//! The end of a coordinator: the signals that ask for it, and the time that running requests still get.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use tokio_util::sync::CancellationToken;
 use super::error::ServeError;
 use crate::scheduling::Scheduling;
 
-/// After drain_grace the workers are killed, and their requests get this long to hear of it.
+/// The time in which requests learn of their end, after `drain_grace` has passed and the workers were killed.
 const CUT_LIMIT: Duration = Duration::from_secs(1);
 
-/// SIGINT, SIGTERM and SIGHUP, one after another.
+/// A stream of SIGINT, SIGTERM and SIGHUP.
 pub(super) struct EndSignals {
     interrupt: Signal,
     terminate: Signal,
@@ -21,14 +21,14 @@ pub(super) struct EndSignals {
 }
 
 impl EndSignals {
-    /// Listens from now on.
+    /// Starts to listen for the signals.
     pub(super) fn new() -> Result<Self, ServeError> {
         let on = |kind| signal(kind).map_err(|error| ServeError::System("signal handlers", error));
         let hangup = hangup::listen().map_err(|error| ServeError::System("signal handlers", error))?;
         Ok(Self { interrupt: on(SignalKind::interrupt())?, terminate: on(SignalKind::terminate())?, hangup })
     }
 
-    /// Waits for the next of them.
+    /// Waits for the next signal.
     pub(super) async fn next(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
@@ -38,8 +38,8 @@ impl EndSignals {
     }
 }
 
-/// What runs may end within its grace; after that it is ended with an error. Asked again, all ends at once: workers die
-/// with us, by their lifeline and by the death signal of the thread that started them.
+/// Lets running requests end within their grace; after it they end with an error. A second signal ends the process at
+/// once. Workers die with it, by their lifeline and by the death signal of the thread that started them.
 pub(super) async fn drain(
     scheduling: &Scheduling,
     drained: &CancellationToken,

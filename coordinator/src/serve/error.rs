@@ -11,40 +11,40 @@ use model_boss_host::programs::ProgramError;
 use crate::leases::LeaseStartError;
 use crate::tasks::UnusableTasks;
 
-/// The coordinator cannot start.
+/// Why the coordinator cannot start, or ends.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ServeError {
-    /// Everybody on the network could use the machine.
+    /// Without keys, every machine on the network could use this one.
     #[error("{0} is not a loopback address: set api_keys to a file with one key per line before others can connect")]
     OpenToAll(IpAddr),
-    /// The keys.
+    /// The file of API keys is invalid.
     #[error("the API keys cannot be used")]
     Keys(#[from] ApiKeysError),
-    /// The rules of clients.
+    /// The rules of clients cannot be used.
     #[error("the tasks and the rules of clients cannot be used")]
     Tasks(#[from] UnusableTasks),
-    /// No worker program.
+    /// The worker's program was not found.
     #[error("models cannot be run")]
     Program(#[from] ProgramError),
-    /// The machine to play.
+    /// The machine to simulate is invalid.
     #[error("the machine to play cannot be used")]
     Simulation(#[from] SimulationError),
-    /// Something else lies in the place of a file of the state folder.
+    /// A folder, a link or a pipe lies at the path of a state file.
     #[error("{0} cannot be used")]
     StateFile(PathBuf, #[source] io::Error),
-    /// The address.
+    /// The address cannot be bound.
     #[error("cannot listen on {0}; is another coordinator running? --port takes another port")]
     Bind(SocketAddr, #[source] io::Error),
-    /// The ledger.
+    /// The ledger could not be opened.
     #[error("the lease ledger cannot be used")]
     Leases(#[from] LeaseStartError),
-    /// Threads, signals.
+    /// Threads or signals could not be set up.
     #[error("cannot set up {0}")]
     System(&'static str, #[source] io::Error),
-    /// The driver or the ledger's thread: without either nothing can go on.
+    /// The driver or the ledger's thread ended: the coordinator cannot run without either.
     #[error("a part of the coordinator that must not end has ended; its log says why")]
     Broken,
-    /// Buckets of histograms: cannot happen with those in this program.
+    /// Buckets of histograms are invalid: cannot happen with those in this program.
     #[error("cannot set up metrics")]
     Metrics(#[from] prometheus::Error),
 }

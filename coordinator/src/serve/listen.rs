@@ -1,4 +1,4 @@
-//! The addresses of the server, and the keys without which no address but loopback may be used.
+//! The addresses of the server. An address other than loopback requires API keys.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 
 use super::error::ServeError;
 
-/// The keys that clients need; `None` where everybody on loopback may come in.
+/// The keys that clients need; `None` where every caller on loopback is accepted.
 pub(super) fn keys(config: &Config) -> Result<Option<ApiKeys>, ServeError> {
     let keys = config.api_keys.as_deref().map(ApiKeys::read).transpose()?;
     if let (None, Some(host)) = (&keys, config.host.open_to_others()) {
@@ -17,7 +17,7 @@ pub(super) fn keys(config: &Config) -> Result<Option<ApiKeys>, ServeError> {
     Ok(keys)
 }
 
-/// Every address with the same port.
+/// Binds every address to the same port.
 pub(super) async fn bind(config: &Config) -> Result<Vec<TcpListener>, ServeError> {
     // A port that the system chose for the first address may be taken at the next.
     const TRIES: usize = 8;

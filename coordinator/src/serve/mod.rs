@@ -50,14 +50,14 @@ use crate::scheduling::{Inbox, News, Pulse, Scheduling};
 use crate::supervisor::{LOGS, Ports, Streams, Supervisor, Tools};
 use crate::tasks::LiveTasks;
 
-/// Where earlier versions kept their state unless they were told otherwise: in the folder that they were started from.
+/// The state folder of earlier versions without a setting, relative to the folder in which they were started.
 const EARLIER_STATE: &str = "state";
-/// With fewer file descriptors than this, the log says how many clients are served.
+/// The number of file descriptors below which the log says how many clients are served.
 const FEW_DESCRIPTORS: usize = 1_024;
 
-/// Threads that serve sockets. A request visits the task of its connection and the scheduler's: on one thread that is a
-/// function call apart, between two threads a sleeping one has to be woken each time (a third of the latency added at
-/// one connection). What takes long (large bodies, leases, probes, spawns) runs on threads of its own.
+/// Threads that serve sockets. A request alternates between the tasks of its connection and of the scheduler. On one
+/// thread that costs a function call. Between two threads a sleeping one has to be woken each time, a third of the
+/// latency added at one connection. Long work (large bodies, leases, probes, spawns) runs on threads of its own.
 const IO_THREADS: usize = 1;
 
 /// Runs the coordinator until it is asked to end, on a runtime of its own.
@@ -68,7 +68,7 @@ pub(crate) fn serve(loaded: Loaded, log: LogFilter) -> Result<ExitCode, Box<dyn 
         .build()
         .map_err(|error| ServeError::System("the runtime", error))?;
     let served = runtime.block_on(Box::pin(run(loaded, log)));
-    // A thread that waits for a disk that hangs does not hold the end.
+    // A thread that is blocked by a hanging disk must not delay the end.
     runtime.shutdown_background();
     Ok(served?)
 }
@@ -80,17 +80,17 @@ async fn run(loaded: Loaded, log: LogFilter) -> Result<ExitCode, ServeError> {
     answer(prepared, started, log).await
 }
 
-/// The first step: settings, files and addresses that may be refused, before anything of them is used.
+/// The first step: settings, files and addresses are checked before any of them is used.
 struct Prepared {
     config: Config,
-    /// Who decided each setting.
+    /// The source of each setting.
     decided: BTreeMap<String, String>,
     /// The machine to simulate in place of the real one.
     machine: Option<Arc<SimulatedMachine>>,
     state: StateFolder,
     keys: Option<ApiKeys>,
     signals: EndSignals,
-    /// Taken by the last step.
+    /// The bound sockets, moved out by the last step.
     listeners: Vec<TcpListener>,
     descriptors: Shares,
 }
@@ -114,7 +114,7 @@ impl Prepared {
     }
 }
 
-/// The second step: the tasks, the models, the devices and the ledger are read, and the scheduler's inbox hears of them.
+/// The second step: tasks, models, devices and ledger are read, and reported to the scheduler's inbox.
 struct Known {
     news: News,
     inbox: Inbox,
@@ -124,7 +124,7 @@ struct Known {
     tasks: Arc<LiveTasks>,
     catalog: Arc<LiveCatalog>,
     ledger: LeaseStart,
-    /// Why there are no NVIDIA GPUs.
+    /// The reason why there are no NVIDIA GPUs.
     no_gpu: Option<String>,
 }
 
@@ -157,9 +157,9 @@ impl Known {
     }
 }
 
-/// The third step: the scheduler runs, and what changes by itself is followed.
+/// The third step: the scheduler runs, and sources that change by themselves are followed.
 struct Started {
-    /// Ends only by a fault.
+    /// The driver's task, which ends only by a fault.
     driver: JoinHandle<()>,
     /// Cancelled when no request is left after a drain.
     drained: CancellationToken,
@@ -279,7 +279,7 @@ async fn answer(mut prepared: Prepared, mut started: Started, log: LogFilter) ->
     Ok(code)
 }
 
-/// The parts that routes use.
+/// The values that routes use.
 fn context(
     prepared: &mut Prepared,
     started: &Started,
@@ -337,10 +337,10 @@ fn server(prepared: &Prepared, listeners: Vec<TcpListener>, context: Arc<Context
     Server::new(listeners, door, limits)
 }
 
-/// Request ids of different runs differ.
+/// A prefix of request ids that differs in each run.
 fn id_prefix() -> String {
     let mut bits = [0; 4];
-    // Ids are names, not secrets: without randomness the process number has to do.
+    // Request ids are names, not secrets: without randomness the pid is enough.
     if getrandom::fill(&mut bits).is_err() {
         bits = std::process::id().to_ne_bytes();
     }

@@ -1,4 +1,4 @@
-//! The first lines on the terminal: where, with what, and one command to try.
+//! The first lines on the terminal: addresses, models, devices, and one command to try.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -15,11 +15,11 @@ use model_boss_protocol::ByteCount;
 use crate::leases::StoreStatus;
 use crate::tasks::LiveTasks;
 
-/// What there is at the start.
+/// The state at the start.
 pub(super) struct Startup<'a> {
-    /// Where we listen; never nowhere.
+    /// The addresses that we listen on; never empty.
     pub(super) addresses: &'a [SocketAddr],
-    /// The models, and what is wrong with the others.
+    /// The models, and the faults of manifests.
     pub(super) catalog: &'a Catalog,
     /// The tasks.
     pub(super) tasks: &'a LiveTasks,
@@ -27,20 +27,20 @@ pub(super) struct Startup<'a> {
     pub(super) devices: &'a [DeviceSample],
     /// The lease store.
     pub(super) store: &'a StoreStatus,
-    /// Where what must survive a restart is kept.
+    /// The state folder.
     pub(super) state_dir: &'a Path,
-    /// Where it was kept by earlier versions, if nothing was said.
+    /// The state folder of earlier versions, if it exists and none is configured.
     pub(super) earlier_state: Option<&'a Path>,
-    /// Why there are no NVIDIA GPUs.
+    /// The reason why there are no NVIDIA GPUs.
     pub(super) no_gpu: Option<&'a str>,
 }
 
 impl Startup<'_> {
-    /// Writes it to standard output: bold names where that is a terminal.
+    /// Writes the lines to standard output, with bold names on a terminal.
     pub(super) fn print(&self) {
         let mut out = terminal::out();
         let bold = terminal::out_is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        // Whoever started us may have closed the pipe; the log goes on.
+        // The parent process may have closed the pipe; the log continues.
         let _ = self.write(&mut out, bold).and_then(|()| out.flush());
     }
 

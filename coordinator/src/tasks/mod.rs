@@ -1,5 +1,5 @@
-//! `tasks.yaml` as it is now: an edit takes effect while requests run (TR-5), one that makes no sense changes nothing and
-//! is named. What names mean is decided by `model-boss-tasks`; this knows the file.
+//! The current `tasks.yaml`. A valid edit takes effect while requests run (TR-5); an invalid one changes nothing and is
+//! reported. The meaning of names is decided in `model-boss-tasks`; this module knows the file.
 
 mod live;
 

@@ -1,4 +1,4 @@
-//! Looks at the file, and adopts what makes sense.
+//! Follows the file, and adopts its valid versions.
 
 use std::hash::{DefaultHasher, Hasher};
 use std::io;
@@ -20,16 +20,17 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::refusals::denied;
 
-/// Two looks that agree make a change, as for manifests (docs/adr/0005): a file half written is seen only once. One small
-/// file is read each time, so no time stamp and no kind of file system can hide an edit.
+/// The interval between looks. Two looks that agree make a change, as for manifests (docs/adr/0005), since a
+/// half-written file is seen only once. The small file is read each time, so that no time stamp and no kind of file
+/// system can hide an edit.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// What is larger is not read to its end: no file of tasks is.
+/// The largest file in bytes; a larger one is refused.
 const MAX_SIZE: u64 = 1 << 20;
 
-/// The tasks in use, and what is wrong with the file as it stands.
+/// The tasks in use, and the faults of the file's current version.
 pub(crate) struct LiveTasks {
     path: PathBuf,
-    /// Whether a file has to be there: somebody named it.
+    /// Whether the file must exist, since an operator named it.
     required: bool,
     providers: Providers,
     settings: Arc<LiveSettings>,
@@ -37,37 +38,37 @@ pub(crate) struct LiveTasks {
     looks: Mutex<Looks>,
 }
 
-/// One state of it. Whoever holds it keeps it, whatever is edited meanwhile.
+/// One version of the tasks. The holder keeps this version whatever is edited meanwhile.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Current {
-    /// What names mean by the last file that made sense.
+    /// The names of the last valid file.
     pub(crate) names: Arc<Names>,
-    /// What is wrong with the file as it stands now; nothing when it is the one in use.
+    /// The faults of the file's current version; empty when that is in use.
     pub(crate) problems: Vec<Problem>,
-    /// How often it was read again.
+    /// The number of re-reads.
     pub(crate) reloads: Reload,
 }
 
-/// How often the file was read again, for the metrics.
+/// Counts of re-reads, for the metrics.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reload {
     /// Edits that took effect.
     pub(crate) adopted: u64,
-    /// Edits that made no sense.
+    /// Edits that were invalid.
     pub(crate) refused: u64,
-    /// When the file in use was read, in seconds since 1970.
+    /// The time at which the version in use was read, in seconds since 1970.
     pub(crate) at: f64,
 }
 
 #[derive(Default)]
 struct Looks {
-    /// What was seen last and not judged yet.
+    /// The version that was seen last and not judged yet.
     candidate: Option<Mark>,
-    /// What was judged last.
+    /// The version that was judged last.
     judged: Option<Mark>,
 }
 
-/// What tells two states of the file apart.
+/// The identity of one version of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mark {
     Content(u64),
@@ -75,7 +76,8 @@ enum Mark {
     Unreadable(Option<i32>),
 }
 
-/// The file cannot be used at the start. There is no last good one: without its rules every client might do everything.
+/// The file cannot be used at the start. There is no last good version, and without the file's rules clients would have
+/// no limits.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{}; no client is served without the rules of this file: mend it (`model-boss tasks check` says what is wrong), or \
@@ -85,7 +87,7 @@ enum Mark {
 pub(crate) struct UnusableTasks(Vec<String>);
 
 impl LiveTasks {
-    /// Reads the file. Without one nothing is ruled, unless somebody named it.
+    /// Reads the file. A missing file means no tasks and no rules, unless an operator named it.
     pub(crate) fn read(
         path: &Path,
         required: bool,
@@ -110,12 +112,12 @@ impl LiveTasks {
         if problems.is_empty() { Ok(live) } else { Err(UnusableTasks(problems)) }
     }
 
-    /// Where the file is.
+    /// The path of the file.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The tasks now.
+    /// The current version.
     pub(crate) fn current(&self) -> Arc<Current> {
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -125,17 +127,17 @@ impl LiveTasks {
         &self.providers
     }
 
-    /// What clients may do now, the configuration's word below the file's.
+    /// The current rules of clients: the file's, and below them the configuration's.
     pub(crate) fn client_rules(&self) -> ClientRules {
         self.current().names.file().client_rules(&self.settings.configured().settings.clients)
     }
 
-    /// What a request means now.
+    /// Resolves the names of a request with the current version.
     pub(crate) fn resolve(&self, question: &Question<'_>, models: &LiveCatalog) -> Result<Resolved, ApiError> {
         self.within(models, |around| resolve(question, around)).map_err(denied)
     }
 
-    /// Permission to order something about a model of this machine, by its own name.
+    /// Permission for an order about a model of this machine, by its own name.
     pub(crate) fn operate_model(
         &self,
         principal: Principal,
@@ -145,7 +147,7 @@ impl LiveTasks {
         self.within(models, |around| operate_model(principal, model, around)).map_err(denied)
     }
 
-    /// Permission to order what concerns every model on a device, or on the machine.
+    /// Permission for an order about every model on a device, or on the machine.
     pub(crate) fn operate_machine(
         &self,
         principal: Principal,
@@ -173,12 +175,12 @@ impl LiveTasks {
         loop {
             looks.tick().await;
             let live = Arc::clone(&self);
-            // A look that panicked saw nothing.
+            // A look that panicked has no result.
             let _ = spawn_blocking(move || live.look()).await;
         }
     }
 
-    /// Looks once. What is new is judged when the next look sees the same.
+    /// Looks once. A new version is judged when the next look sees the same.
     fn look(&self) {
         let (mark, text) = self.see();
         let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -207,7 +209,7 @@ impl LiveTasks {
         if self.current().reloads.adopted > 0 { "is not there; what it said last stays in use" } else { "is not there" }
     }
 
-    /// Adopts what makes sense; else says what does not, and leaves what is in use.
+    /// Adopts a valid version; otherwise records its faults, and keeps the version in use.
     fn judge(&self, mark: Mark, text: Result<String, String>) {
         let read = match text {
             Ok(text) => TasksFile::read(&text, &self.providers),
@@ -243,7 +245,7 @@ impl LiveTasks {
         format!("{}{line}: {problem}", self.path.display())
     }
 
-    /// Everything that is wrong with the file now.
+    /// All faults of the file's current version.
     pub(crate) fn problems(&self) -> Vec<String> {
         self.current().problems.iter().map(|problem| self.place(problem)).collect()
     }

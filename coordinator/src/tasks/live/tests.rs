@@ -83,7 +83,7 @@ fn tr_5_a_bad_edit_leaves_the_last_good_file_and_is_named_with_line_and_field() 
     let problems = rig.live.problems();
     assert_eq!(problems.len(), 1);
     assert!(problems[0].contains("tasks.yaml:4: tasks.a.budget: unknown field `budget`"), "{problems:?}");
-    // Nothing new: nothing is judged again.
+    // The file is unchanged, so it is not judged again.
     rig.live.look();
     rig.live.look();
     assert_eq!(rig.live.current().reloads.refused, 1);
@@ -120,7 +120,7 @@ fn tr_5_a_link_that_is_turned_counts_and_so_does_what_it_leads_to() {
     rig.live.look();
     rig.live.look();
     assert_eq!(rig.tasks(), ["a"]);
-    // As Kubernetes and editors do it: a new link over the old one.
+    // Kubernetes and editors replace a file so: a new link over the old one.
     symlink("two", at("new")).unwrap();
     fs::rename(at("new"), rig.file()).unwrap();
     rig.live.look();
@@ -142,7 +142,7 @@ fn version(number: u64) -> String {
     )
 }
 
-/// Random edits while others resolve. `TASKS_EDITS=10000` for more of them.
+/// Random edits while other threads resolve names. `TASKS_EDITS=10000` makes more of them.
 #[test]
 fn no_coordinator_begins_without_the_rules_of_a_file_that_is_there_or_was_named() {
     let read = |text: Option<&[u8]>, required| {
@@ -215,13 +215,13 @@ fn edit(rig: &Rig, edits: u64, dice: &mut Dice) {
         let beside = rig.folder.path().join("beside");
         clear();
         match dice.below(10) {
-            // In place, at once, or with a rename over it as most editors do.
+            // In place, in one write, or by a rename over it as most editors do.
             0..=2 => fs::write(rig.file(), &text).unwrap(),
             3 => {
                 fs::write(&beside, &text).unwrap();
                 fs::rename(&beside, rig.file()).unwrap();
             }
-            // Half of it, seen once, then all of it.
+            // Half of the file is seen once, then all of it.
             4 => {
                 fs::write(rig.file(), &text[..cut]).unwrap();
                 rig.live.look();
@@ -254,7 +254,7 @@ fn edit(rig: &Rig, edits: u64, dice: &mut Dice) {
         for _ in 0..looks {
             rig.live.look();
         }
-        // What stood there for two looks, and makes sense, is what is active.
+        // A valid version that stayed for two looks is the one in use.
         let stands = fs::read(rig.file()).ok().and_then(|bytes| String::from_utf8(bytes).ok());
         let read = stands.and_then(|text| TasksFile::read(&text, &Providers::new()).ok());
         let current = rig.live.current();
