@@ -1,6 +1,6 @@
-//! What one operation on the ledger takes with 64 leases and 8 clients: on a real Redis server over TCP on loopback, and in
-//! the embedded store. `PING` over the same kind of connection, in the same run, is what no operation can beat: an
-//! operation is two round trips, and two passes over the document.
+//! The time of one operation on the ledger with 64 leases and 8 clients. The stores are a real Redis server over TCP
+//! on loopback, and the embedded one. An operation is two round trips and two passes over the document. `PING` over
+//! the same kind of connection is therefore its lower bound.
 //!
 //! `scripts/bench lease`
 
@@ -20,7 +20,8 @@ use model_boss_protocol::{ByteCount, DeviceId, Later, Priority};
 
 const CLIENTS: usize = 8;
 const LEASES_EACH: usize = 8;
-/// Real holders do one operation in three seconds; this is thirty times as much.
+/// The pause between operations of a client. Real holders do one operation in three seconds; this is thirty times as
+/// much.
 const PACE: Duration = Duration::from_millis(100);
 const PACED: Duration = Duration::from_secs(20);
 const UNPACED: Duration = Duration::from_secs(5);
@@ -54,7 +55,7 @@ fn owner() -> Owner {
     Owner::new(this_process().unwrap(), "bench", OwnerKind::Coordinator)
 }
 
-/// Somebody who holds leases.
+/// A client that holds leases.
 struct Client {
     number: usize,
     holder: Holder,
@@ -62,7 +63,7 @@ struct Client {
     turn: usize,
 }
 
-/// What was measured.
+/// The measured times.
 struct Times {
     all: Vec<Duration>,
     failed: usize,
@@ -103,7 +104,7 @@ impl Client {
         self.holder.observe(&Observation { device, used, processes, sampled_at: Instant::now() }).map(drop)
     }
 
-    /// One operation, each kind in turn: mostly heartbeats, as in life.
+    /// One operation, each kind in turn: mostly heartbeats, as in real use.
     fn step(&mut self) -> Result<(), StoreError> {
         self.turn += 1;
         let handle = self.held[self.turn % self.held.len()].clone();
@@ -120,7 +121,7 @@ impl Client {
                     parts(SIZE).into(),
                 ))? {
                     Acquired::Granted(extra) => self.held.push(extra),
-                    // Somebody's shrinking is not looked at yet: an answer like any other.
+                    // Another client's revoked lease is not shrunk here: the answer counts like any other.
                     _ => self.turn += 2,
                 }
                 Ok(())
@@ -138,7 +139,7 @@ impl Client {
     }
 }
 
-/// Every client does what it does for so long.
+/// Runs every client's operations for the given time.
 fn work(clients: &mut [Client], pace: Option<Duration>, limit: Duration) -> Times {
     let steps = clients
         .iter_mut()
@@ -171,7 +172,7 @@ fn measure(steps: Vec<Box<dyn FnMut() -> bool + Send + '_>>, pace: Option<Durati
                     start.wait();
                     let begun = Instant::now();
                     let (mut times, mut failed) = (Vec::new(), 0);
-                    // Heartbeats of different holders do not come at the same moment.
+                    // Heartbeats of different holders are spread over time.
                     let mut due = begun.later(pace.unwrap_or_default().saturating_mul(place) / number);
                     while begun.elapsed() < limit {
                         while let Some(left) = due.checked_duration_since(Instant::now()).filter(|_| pace.is_some()) {
@@ -206,7 +207,7 @@ fn report(what: &str, times: &Times) {
     );
 }
 
-/// A server of its own that writes its log as it does by default.
+/// A Redis server of its own that writes its log as it does by default.
 struct Server {
     process: Child,
     folder: tempfile::TempDir,
@@ -238,7 +239,7 @@ impl Server {
         None
     }
 
-    /// How large the ledger is.
+    /// The size of the ledger in bytes.
     fn document(&self) -> usize {
         let mut connection = redis::Client::open(self.url.as_str()).unwrap().get_connection().unwrap();
         let keys: Vec<String> = redis::cmd("KEYS").arg("mb:*:ledger").query(&mut connection).unwrap();
@@ -249,7 +250,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The server may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -1,6 +1,6 @@
-//! What proves a lease to a coordinator over HTTP. The ledger and every list show a lease's name; its holder alone has the
-//! secret of which the name is a digest. So names tell nothing, the ledger holds no secret, and nobody can take a name
-//! that is not theirs after the store lost it.
+//! Capabilities: proofs of leases that guests show to a coordinator over HTTP. The ledger and every list show a
+//! lease's name, which is a digest of a secret that only its holder has. So names reveal nothing, and the ledger
+//! holds no secret. After the store lost a lease, no other process can take its name.
 
 use std::fmt;
 
@@ -11,25 +11,26 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::StoreError;
 
-/// The bytes of a secret.
+/// The number of bytes of a secret.
 const SECRET: usize = 16;
-/// The bytes of a lease's name: finding another secret for a name takes 2^80 tries.
+/// The number of bytes of a lease's name: finding another secret for a name takes 2^80 tries.
 const NAME: usize = 10;
 
-/// What a guest shows for a lease. Not printed.
+/// The proof that a guest shows for a lease. It is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Proof {
-    /// The secret behind the lease's name.
+    /// The secret of the lease's name.
     Capability(Capability),
-    /// The token of a lease that an earlier version granted: it was the lease's name too, so its user has to fit as well.
+    /// The token of a lease that an earlier version granted. The token was the lease's name too, so the user has to
+    /// match as well.
     Fence(Token),
 }
 
-/// The secret behind a lease's name. Not printed.
+/// The secret of a lease's name. It is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Capability([u8; SECRET]);
 
-/// Makes the secrets of one run of a coordinator.
+/// The key from which one run of a coordinator derives secrets.
 pub(crate) struct CapabilityKey(hmac::Key);
 
 impl CapabilityKey {
@@ -38,7 +39,7 @@ impl CapabilityKey {
         Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, &bytes)))
     }
 
-    /// The secret for a request: the same for the same request, so that an answer that was lost can be given again.
+    /// The secret for a request. The same request gives the same secret, so that a lost answer can be repeated.
     pub(crate) fn capability(&self, owner: &Process, request_id: &str) -> Capability {
         let Process { pid, start_time, pid_ns } = owner;
         let tag = hmac::sign(&self.0, format!("{pid} {start_time} {pid_ns} {request_id}").as_bytes());
@@ -49,19 +50,19 @@ impl CapabilityKey {
 }
 
 impl Capability {
-    /// The name of the lease that it opens.
+    /// The name of the lease that the secret proves.
     pub fn lease(&self) -> LeaseId {
         let digest = digest::digest(&digest::SHA256, &self.0);
         name(&digest.as_ref()[..NAME])
     }
 
-    /// Whether it is the secret behind this name.
+    /// Whether the name is the digest of this secret.
     pub fn opens(&self, lease: &LeaseId) -> bool {
         self.lease() == *lease
     }
 }
 
-/// A name for a lease whose holder reaches the ledger itself.
+/// A random name for a lease whose holder uses the ledger itself.
 pub(crate) fn random_name() -> Result<LeaseId, StoreError> {
     let bytes: [u8; NAME] = random()?;
     Ok(name(&bytes))

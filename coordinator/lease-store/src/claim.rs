@@ -1,8 +1,9 @@
-//! A process says for its host which ledger counts a device: two ledgers never promise the same memory.
+//! Claims of devices: a process records for its host which ledger counts a device, so that two ledgers never promise
+//! the same memory.
 //!
-//! A claim is a file that its process has locked before anybody else could open it, with that process's number and start
-//! time. It counts for as long as the lock is held and that process of the file's owner lives: no other user can make a
-//! dead claim look alive, take the name of a claim, or keep its owner from making another.
+//! A claim is a file that its process has locked before another process could open it, with that process's number and
+//! start time. It counts while the lock is held and that process of the file's owner lives. No other user can
+//! therefore make a dead claim look alive, take the name of a claim, or keep its owner from making another.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -16,19 +17,19 @@ use crate::node::may_use;
 use crate::place::{Found, Place, Published};
 use crate::{StoreError, host};
 
-/// Two that begin at the same moment see each other and both step back. They try again after different pauses.
+/// The number of tries. Two claims that begin at the same moment both withdraw, and try again after different pauses.
 const TRIES: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(10);
-/// Of another user's words no more is shown.
+/// The number of bytes shown of another user's text.
 const LONGEST_SHOWN: usize = 256;
 
-/// For whom something is claimed.
+/// The scope of a claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Claim {
-    /// For this process alone, with what tells it apart.
+    /// This process alone, with a text that identifies it.
     Alone(String),
-    /// For every process that uses this ledger.
+    /// All processes that use this ledger.
     Shared(String),
 }
 
@@ -57,7 +58,7 @@ impl DeviceClaim {
         let record = Record { process: host::this_process()?, claim: claim.clone() };
         let mut tries = 1;
         loop {
-            // Everybody publishes before looking, so of two at least one sees the other.
+            // Every process publishes its claim before it looks for others, so at least one of two sees the other.
             let files = publish(place, &prefix, &record)?;
             let own = Self { device: device.clone(), prefix: prefix.clone(), record: record.clone(), files };
             let Some(holder) = own.rival(place) else { return Ok(own) };
@@ -72,7 +73,7 @@ impl DeviceClaim {
         }
     }
 
-    /// Puts the claim back where somebody took it away: a session's end may remove files of its user.
+    /// Publishes the claim again if it was removed: the end of a session may remove its user's files.
     pub(crate) fn keep(&mut self, place: &Place) -> Result<(), StoreError> {
         if self.files.iter().all(Published::is_in_place) {
             return Ok(());
@@ -81,7 +82,7 @@ impl DeviceClaim {
         Ok(())
     }
 
-    /// A living claim that this one does not go with, for people.
+    /// A living claim in conflict with this one, in words.
     fn rival(&self, place: &Place) -> Option<String> {
         place.find(&self.prefix).into_iter().find_map(|found| {
             if self.files.iter().any(|own| own.id == found.id) {
@@ -93,7 +94,7 @@ impl DeviceClaim {
                 Some(record) => self.record.claim.conflicts(&record.claim).then(|| record.describe(found.uid)),
                 None => {
                     if found.uid == geteuid().as_raw() && is_unlocked(&found.file) {
-                        // A killed process of this user left it behind.
+                        // A killed process of this user left the file.
                         let _ = std::fs::remove_file(&found.path);
                     }
                     None
@@ -143,8 +144,8 @@ fn is_unlocked(file: &File) -> bool {
     file.try_lock_shared().is_ok_and(|()| file.unlock().is_ok())
 }
 
-/// Whether a claim is that of a living process of the file's owner. A lock alone shows nothing: anybody may lock what a dead
-/// process left behind.
+/// Whether a claim belongs to a living process of the file's owner. A lock alone proves nothing, since any process
+/// may lock the file of a dead one.
 fn is_alive(found: &Found, record: &Record) -> bool {
     !is_unlocked(&found.file) && host::may_be(&record.process, found.uid)
 }

@@ -1,4 +1,4 @@
-//! What a holder is asked and what it answers.
+//! Requests to a holder, and its answers.
 
 use std::time::{Duration, Instant};
 
@@ -8,144 +8,146 @@ use model_boss_protocol::{ByteCount, DeviceId, Priority};
 /// A device that can be leased.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceDeclaration {
-    /// The name people use.
+    /// The name for people.
     pub device: DeviceId,
-    /// What it really is.
+    /// The key in the ledger.
     pub key: DeviceKey,
-    /// All of its memory that may be used.
+    /// Its usable memory, the reserve included.
     pub capacity: ByteCount,
-    /// The part of it that is never leased.
+    /// The part of `capacity` that is never leased.
     pub reserve: ByteCount,
-    /// How it is known what leases use of it.
+    /// The way in which the leases' use of it is found.
     pub accounting: Accounting,
 }
 
-/// What a probe saw of a device in one sample.
+/// One sample of a device by a probe.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observation {
-    /// Which device.
+    /// The observed device.
     pub device: DeviceId,
-    /// Bytes in use by anybody; `None` when the driver would not say.
+    /// Bytes in use by all processes; `None` when the driver did not report them.
     pub used: Option<ByteCount>,
     /// Bytes in use by each process that the probe could tell apart. Descendants of leased processes are found here.
     pub processes: Vec<(u32, ByteCount)>,
-    /// When the sample was taken.
+    /// The time of the sample.
     pub sampled_at: Instant,
 }
 
 /// A request for bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AcquireRequest {
-    /// The caller's name for it; asking again gives the same lease. Unique among everything ever asked.
+    /// The caller's name for the request; repeating it gives the same lease. It is unique among all requests ever
+    /// made.
     pub request_id: String,
     /// For people: the model or the job.
     pub label: String,
-    /// How important it is.
+    /// Its importance for the queue and for preemption.
     pub priority: Priority,
-    /// How much on which device.
+    /// The bytes and devices that are wanted.
     pub wish: Wish,
-    /// Whether and how the lease may be asked to give its bytes back.
+    /// The conditions under which the lease may be revoked.
     pub yielding: Yielding,
-    /// What to do when it does not fit now.
+    /// The action if the bytes are not free now.
     pub mode: Mode,
 }
 
-/// How much on which device.
+/// The bytes and devices that are wanted.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Wish {
-    /// So much on each of these, each named once.
+    /// Bytes on each of these devices, each named once.
     Parts(Vec<(DeviceId, ByteCount)>),
-    /// So much on each of any `count` of these.
+    /// The same bytes on each of any `count` of these devices.
     AnyOf {
-        /// On how many.
+        /// The number of devices.
         count: usize,
-        /// How much on each.
+        /// The bytes on each.
         bytes: ByteCount,
-        /// Which may be chosen.
+        /// The devices to choose from.
         devices: Vec<DeviceId>,
     },
 }
 
-/// What came of a request. Ask again to keep the place in the queue.
+/// The answer to a request. Repeating the request keeps the place in the queue.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Acquired {
     /// The bytes are promised.
     Granted(LeaseHandle),
-    /// Not now.
+    /// The bytes cannot be granted now.
     Wait {
         /// The place in the queue, from 1.
         position: usize,
-        /// Why, for people.
+        /// The reason, for people.
         reason: String,
-        /// Who was asked to give bytes back for it.
+        /// The leases revoked for it.
         asked: Vec<Asked>,
-        /// When asking again makes sense, if nothing is heard before.
+        /// The time after which asking again makes sense, unless leases change before.
         retry_after: Duration,
     },
-    /// Not on this host, ever.
+    /// The bytes can never be granted on this host.
     NeverFits {
-        /// Why, for people.
+        /// The reason, for people.
         reason: String,
     },
 }
 
-/// Who was asked to give bytes back.
+/// A lease that was revoked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Asked {
-    /// What it is for.
+    /// The label of the lease.
     pub label: String,
-    /// How long it still has.
+    /// The time left for its release.
     pub remaining: Duration,
 }
 
-/// A held lease. Dropping it releases nothing: only `Holder::release` knows what is shown about the bytes.
+/// A held lease. Dropping the handle releases no bytes: only `Holder::release` has the evidence for that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseHandle {
-    /// Its name.
+    /// The lease's name.
     pub lease: LeaseId,
-    /// What proves it.
+    /// The token that proves it.
     pub token: Token,
 }
 
-/// What a heartbeat found.
+/// The result of a heartbeat.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Kept {
     /// Leases that are gone: their processes must be ended within five seconds.
     pub lost: Vec<LeaseHandle>,
-    /// Leases whose bytes are asked back.
+    /// Leases that were revoked.
     pub revoked: Vec<Revoked>,
-    /// Leases that came out smaller after the store lost them: this much they hold, and may not grow.
+    /// Leases that were restored with fewer bytes after the store lost them, with these bytes. Their use must not
+    /// grow beyond.
     pub reduced: Vec<(LeaseHandle, Vec<(DeviceId, ByteCount)>)>,
 }
 
-/// A lease whose bytes are asked back.
+/// A lease that was revoked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Revoked {
-    /// Which lease.
+    /// The revoked lease.
     pub handle: LeaseHandle,
-    /// How long there still is. Zero: the grace is over, the holder ends its own processes now.
+    /// The time left for its release. At zero the grace is over, and the holder ends its own processes now.
     pub remaining: Duration,
-    /// Who asks, for people.
+    /// The label of the request it is revoked for, for people.
     pub wanted_by: String,
-    /// How important that is.
+    /// The priority of that request.
     pub priority: Priority,
-    /// How much is wanted where; shrinking may be enough.
+    /// The bytes wanted on each device; shrinking may be enough.
     pub wanted: Vec<(DeviceId, ByteCount)>,
 }
 
-/// A lease whose owner is gone and whose processes are not.
+/// A lease whose owner has ended while its processes live.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leftover {
-    /// The lease.
+    /// The lease's name.
     pub lease: LeaseId,
-    /// What it was for.
+    /// The purpose of the lease, for people.
     pub label: String,
     /// The processes of its tree that still live.
     pub processes: Vec<Process>,
 }
 
 impl AcquireRequest {
-    /// Asks once for these parts; never asked to give them back.
+    /// A request for these parts that does not wait, and whose lease is never revoked.
     pub fn new(
         request_id: impl Into<String>,
         label: impl Into<String>,

@@ -1,4 +1,4 @@
-//! The store inside the coordinator: one database file in its state folder. Other processes reach it over HTTP.
+//! The embedded store: one database file in the coordinator's state folder. Other processes use it over HTTP.
 
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,42 +19,44 @@ use crate::store::{Document, DocumentStore, Etag, LedgerStore, Snapshot, Swap};
 /// Boot id → etag, and the ledger as JSON. At most one row: opening drops the rows of other boots.
 const LEDGERS: TableDefinition<'_, &str, (u128, &str)> = TableDefinition::new("ledgers");
 
-/// What the ledger of an earlier boot leaves behind: the largest token, so that tokens grow across boots too.
+/// The largest token of earlier boots' ledgers, so that tokens grow across boots too.
 const FENCE: TableDefinition<'_, (), u64> = TableDefinition::new("fence");
 
 /// Name → etag, and the content of a small document.
 const DOCUMENTS: TableDefinition<'_, &str, (u128, &str)> = TableDefinition::new("documents");
 
-/// A document read longer ago than this is read again before anything is decided on it.
+/// A document that was read longer ago than this is read again before a decision.
 const READ_IS_OLD: Duration = Duration::from_secs(1);
 
-/// Takes as much room in the file as a ledger may need, and gives it back: a full disk shows when the file is opened.
+/// Reserves as much room in the file as a ledger may need, and frees it: a full disk is noticed when the file is
+/// opened.
 const ROOM: TableDefinition<'_, (), &[u8]> = TableDefinition::new("room");
 
-/// A ledger with some hundred leases.
+/// The size of a ledger with some hundred leases.
 const USUAL_SIZE: usize = 64 << 10;
 
-/// A file that could not be opened is left alone for so long.
+/// The pause before a file that could not be opened is opened again.
 const OPEN_AGAIN: Duration = Duration::from_millis(250);
 
 /// The lease ledger in a file of the state folder, used by one process at a time.
 ///
-/// After a failure of the disk the file is closed, and opened again at a later question: until that succeeds every
-/// question fails with an outage. A file that was removed or replaced is noticed at the next question and opened as it is.
+/// After a disk failure the file is closed, and opened again by a later operation: until that succeeds every
+/// operation fails with an outage. A file that was removed or replaced is noticed at the next operation and opened as
+/// it is.
 #[derive(Debug)]
 pub struct EmbeddedStore {
     state_dir: PathBuf,
     path: PathBuf,
     boot_id: String,
     open: Option<OpenFile>,
-    /// Until then the file is not opened again; and why it is closed.
+    /// The time before which the file is not opened again, and why it is closed.
     resting: Option<(Instant, String)>,
     /// The size of the largest document so far.
     room: usize,
     lock: LockFile,
 }
 
-/// The open database, and which file it is.
+/// The open database, with the identity of its file.
 #[derive(Debug)]
 struct OpenFile {
     database: Database,
@@ -65,7 +67,7 @@ impl EmbeddedStore {
     /// The name of the file in the state folder.
     pub const FILE: &'static str = "leases.redb";
 
-    /// Opens or makes `leases.redb` in the state folder.
+    /// Opens or creates `leases.redb` in the state folder.
     pub fn open(state_dir: &Path) -> Result<Self, StoreError> {
         Self::open_in_boot(state_dir, host::boot_id()?)
     }
@@ -79,7 +81,7 @@ impl EmbeddedStore {
         Ok(store)
     }
 
-    /// The file.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -92,17 +94,17 @@ impl EmbeddedStore {
         })
     }
 
-    /// One question to the database. After an error it is closed: it believes nothing until it is opened anew.
+    /// Runs one query. After an error the database is closed, so that no cached state is trusted.
     fn ask<T>(&mut self, question: impl FnOnce(&Database) -> Result<T, redb::Error>) -> Result<T, StoreError> {
         let database = &self.reopened()?.database;
-        // The database panics on some damages instead of reporting them.
+        // The database panics on some kinds of damage instead of reporting them.
         let answer = catch_unwind(AssertUnwindSafe(|| question(database)))
             .map_err(|_| contradicts(&self.path))
             .and_then(|answer| answer.map_err(|error| database_error(&self.path, error)));
         answer.inspect_err(|error| self.rest(error))
     }
 
-    /// The open file, opened again where it was closed or is not the one in its place any more.
+    /// The open file, opened again if it was closed or replaced.
     fn reopened(&mut self) -> Result<&OpenFile, StoreError> {
         if let Some((until, why)) = &self.resting
             && Instant::now() < *until
@@ -130,12 +132,12 @@ impl EmbeddedStore {
 
     fn close(&mut self) {
         if let Some(open) = self.open.take() {
-            // A failure to write its last pages shows at the next opening.
+            // A failure to write the last pages is noticed at the next opening.
             let _ = catch_unwind(AssertUnwindSafe(|| drop(open)));
         }
     }
 
-    /// Opens the file again, also where its folder was removed meanwhile.
+    /// Opens the file again, even if its folder was removed meanwhile.
     fn open_in_place(&mut self) -> Result<OpenFile, StoreError> {
         private_folder(&self.state_dir)?;
         if !self.lock.is_in_place() {
@@ -154,8 +156,8 @@ impl EmbeddedStore {
         Ok(OpenFile { database, id })
     }
 
-    /// Makes the tables, and drops other boots: a reboot empties every device, so their promises mean nothing. Their tokens
-    /// still count.
+    /// Creates the tables and drops ledgers of other boots. A reboot empties every device, so their promises are
+    /// void, but their tokens still count.
     fn prepare(&self, database: &Database) -> Result<(), redb::Error> {
         let transaction = database.begin_write()?;
         {
@@ -164,14 +166,14 @@ impl EmbeddedStore {
             let mut reached = fences.get(())?.map_or(0, |fence| fence.value());
             for row in ledgers.iter()? {
                 let (_, value) = row?;
-                // A ledger that cannot be read is reported when its own boot reads it; here its token is just not known.
+                // A ledger that cannot be read is reported when its own boot reads it; here only its token is lost.
                 if let Ok(ledger) = serde_json::from_str::<Ledger>(value.value().1) {
                     reached = reached.max(ledger.fence.0);
                 }
             }
             ledgers.retain(|boot, _| boot == self.boot_id)?;
             fences.insert((), reached)?;
-            // Makes the table, so that it can be read.
+            // Creates the table, so that it can be read.
             transaction.open_table(DOCUMENTS)?;
             transaction.open_table(ROOM)?.insert((), vec![0; self.room].as_slice())?;
         }
@@ -190,7 +192,7 @@ impl EmbeddedStore {
         next: Etag,
         content: &str,
     ) -> Result<Swap, StoreError> {
-        // Should this fail for want of room, the store is away until there is enough of it.
+        // If this fails for lack of room, the store reports an outage until there is enough.
         self.room = self.room.max(content.len());
         self.ask(|database| {
             let transaction = database.begin_write()?;
@@ -258,12 +260,12 @@ impl DocumentStore for EmbeddedStore {
     }
 }
 
-/// Opens the file and checks every page, so that a damaged one is found now and not in the middle of a load.
+/// Opens the file and checks every page, so that damage is found now and not during a load.
 fn open_database(path: &Path, file: File) -> Result<Database, StoreError> {
-    // The database panics on some damages instead of reporting them.
+    // The database panics on some kinds of damage instead of reporting them.
     let opened = catch_unwind(AssertUnwindSafe(|| {
         let mut database = Database::builder().create_file(file)?;
-        // A repair here would bring back an older ledger. (What a kill leaves behind was repaired by opening.)
+        // A repair here would restore an older ledger. (Opening has already repaired the effects of a kill.)
         if database.check_integrity()? {
             Ok(database)
         } else {
@@ -285,7 +287,7 @@ fn open_error(path: &Path, error: redb::DatabaseError) -> StoreError {
         {
             StoreError::Io { act: "open", path: path.to_owned(), source }
         }
-        // The disk failed in the middle of opening.
+        // The disk failed during the opening.
         redb::DatabaseError::Storage(redb::StorageError::PreviousIo) => database_error(path, redb::Error::PreviousIo),
         other => StoreError::Corrupt { what: describe(path), detail: other.to_string() },
     }

@@ -1,4 +1,4 @@
-//! What can go wrong with leases, in words that say what to do.
+//! Errors of leases, in words that include the remedy.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,110 +10,110 @@ use model_boss_protocol::DeviceId;
 /// An operation on the ledger failed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Another process has it.
+    /// Another process uses the resource.
     #[error("{what} is in use by {holder}; {advice}")]
     InUse {
-        /// What two processes want.
+        /// The resource that both processes need.
         what: String,
-        /// Who has it: `process 4711 (state folder …)`.
+        /// The process that uses it: `process 4711 (state folder …)`.
         holder: String,
-        /// What to do.
+        /// The remedy.
         advice: &'static str,
     },
     /// A folder or file could not be used.
     #[error("cannot {act} {path}")]
     Io {
-        /// `create`, `read`, `lock`.
+        /// The failed act: `create`, `read`, `lock`.
         act: &'static str,
-        /// Which.
+        /// The folder or file.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// The folder for locks is somebody else's.
+    /// Another user owns the folder for locks.
     #[error("{0} belongs to another user; set runtime_dir to a folder of your own")]
     ForeignFolder(PathBuf),
-    /// The store cannot be reached. Nothing is granted; what is held is kept.
+    /// The store cannot be reached. No lease is granted; held ones are kept.
     #[error("the lease store at {server} cannot be reached; nothing new is started until it is back")]
     Unavailable {
-        /// Where, without credentials.
+        /// The server's address, without credentials.
         server: String,
-        /// Why.
+        /// The reason.
         #[source]
         source: Unreachable,
     },
     /// The store failed a moment ago, or was never opened.
     #[error("{store} cannot be used: {detail}; nothing new is started until it can")]
     Away {
-        /// Which store, without credentials.
+        /// The store, without credentials.
         store: String,
-        /// Why.
+        /// The reason.
         detail: String,
     },
-    /// The store would throw the ledger away when memory gets short.
+    /// The store would delete the ledger when memory gets short.
     #[error(
         "the Redis server at {server} may evict keys (maxmemory-policy is {policy}): it would lose leases; set maxmemory-policy to noeviction"
     )]
     Evicts {
-        /// Where, without credentials.
+        /// The server's address, without credentials.
         server: String,
-        /// Its policy.
+        /// Its eviction policy.
         policy: String,
     },
-    /// The store lacks what is needed.
+    /// The server is too old for the store's scripts.
     #[error("the Redis server at {server} is version {version}; leases need Redis 6.2 or newer, or Valkey")]
     TooOld {
-        /// Where, without credentials.
+        /// The server's address, without credentials.
         server: String,
         /// Its version.
         version: String,
     },
-    /// The URL of the store makes no sense.
+    /// The URL of the store is invalid.
     #[error("'{url}' is no address of a Redis server: {detail}")]
     BadUrl {
-        /// What was given, without credentials.
+        /// The given URL, without credentials.
         url: String,
-        /// What is wrong and what would be right.
+        /// The fault, with a valid form.
         detail: String,
     },
-    /// The store answered something that does not belong to the question.
+    /// The store's answer does not fit the query.
     #[error("the lease store at {server} gave an answer that was not expected: {detail}")]
     BadAnswer {
-        /// Where, without credentials.
+        /// The server's address, without credentials.
         server: String,
-        /// What.
+        /// The answer's fault.
         detail: String,
     },
-    /// The file is there and is not what it should be.
+    /// The file exists and its content is invalid.
     #[error(
         "the lease ledger ({what}) cannot be understood: {detail}; make sure that no worker runs any more, move the file away and start again"
     )]
     Corrupt {
-        /// Which store and file.
+        /// The store and file.
         what: String,
-        /// What is wrong with it.
+        /// The content's fault.
         detail: String,
     },
-    /// The database failed while it was used.
+    /// The database failed during an operation.
     #[error("the lease ledger {path} failed")]
     Database {
-        /// Which file.
+        /// The database file.
         path: PathBuf,
-        /// Why.
+        /// The database's error.
         #[source]
         source: Box<redb::Error>,
     },
     /// A document that this program wrote does not serialise.
     #[error("the lease ledger cannot be written as JSON")]
     Encode(#[source] serde_json::Error),
-    /// Others kept changing the ledger.
+    /// Other processes kept changing the ledger.
     #[error("the lease ledger was changed by others {0} times in a row while this process tried to change it")]
     Contended(u32),
-    /// The kernel does not tell something that leases need.
+    /// The kernel does not report a value that leases need.
     #[error("leases need {0}, which this system does not tell")]
     Host(&'static str),
-    /// No such process to let through the gate.
+    /// The process that should pass the gate does not exist.
     #[error("process {0} does not exist")]
     NoSuchProcess(u32),
     /// A process that the caller may not name.
@@ -125,40 +125,40 @@ pub enum StoreError {
     /// The lease is gone: its process must not touch the device.
     #[error("{0} is not held any more; its process must not touch the device")]
     Lost(LeaseId),
-    /// Records may have been lost: holders state theirs first.
+    /// Records may have been lost: holders report theirs first.
     #[error("the lease store may have lost records; nothing is granted for {} ms", .0.as_millis())]
     Recovering(Duration),
     /// The device was never declared to this holder.
     #[error("device {0} was not declared to the lease ledger")]
     Undeclared(DeviceId),
-    /// The rules refuse the operation.
+    /// The rules refused the operation.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// The rules gave an answer that does not belong to the operation.
+    /// The rules' outcome does not fit the operation.
     #[error("the lease rules gave an answer that does not fit '{0}'")]
     Unexpected(&'static str),
 }
 
-/// Why a store cannot be reached.
+/// The reason why a store cannot be reached.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreachable {
-    /// No connection.
+    /// The connection could not be opened.
     #[error("no connection")]
     Connect(#[source] redis::RedisError),
-    /// The connection broke, or the answer did not come in time. Whether a change was made is not known.
+    /// The connection broke, or the answer did not come in time. It is unknown whether a change was made.
     #[error("no answer")]
     Answer(#[source] redis::RedisError),
     /// None of the sentinels knows a master.
     #[error("no sentinel names a master for '{0}'")]
     NoMaster(String),
-    /// It was tried a moment ago.
+    /// An attempt failed a moment ago, and the next one is not due.
     #[error("{0}; tried a moment ago")]
     JustTried(String),
 }
 
 impl StoreError {
-    /// Whether the store is out of reach or in no state to be used: what is held is kept, nothing new is begun. Every other
-    /// error is about what was asked.
+    /// Whether the store cannot be reached or used: held leases are kept, and no load begins. Every other error
+    /// concerns the request.
     pub fn is_outage(&self) -> bool {
         match self {
             Self::Unavailable { .. }
@@ -186,7 +186,8 @@ impl StoreError {
         }
     }
 
-    /// Whether the disk failed in a way that passes without a change of settings: it is full, or a read or write failed.
+    /// Whether the disk failed in a way that may pass without a change of settings: it is full, or a read or write
+    /// failed.
     pub fn is_failed_disk(&self) -> bool {
         let source = match self {
             Self::Io { source, .. } => source,
@@ -214,40 +215,40 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// A process that the caller may not name.
+/// The reason why a caller may not name a process.
 #[derive(Debug, thiserror::Error)]
 pub enum NotNamed {
-    /// It is not there, or not the one that bore this number.
+    /// The process does not exist, or its number belongs to another one by now.
     #[error(
         "process {} with start time {} of {} is not seen on the coordinator's host: leases are for processes that live there",
         .0.pid, .0.start_time, .0.pid_ns
     )]
     NotSeen(Process),
-    /// It ends with the host.
+    /// The process never ends before the host does.
     #[error("process {0} is the system's own and never ends: name the process that uses the memory")]
     System(u32),
-    /// Its memory has leases already.
+    /// The process is one of model-boss, whose memory has leases already.
     #[error("process {0} belongs to model-boss itself: name the process of your own program")]
     Ours(u32),
-    /// Somebody else's.
+    /// The process belongs to another user.
     #[error(
         "process {pid} runs as user {owner} and the caller is user {caller}: only its own user, or root, may name it"
     )]
     OtherUser {
-        /// Which process.
+        /// The process id.
         pid: u32,
-        /// Whose it is.
+        /// The user that the process runs as.
         owner: u32,
-        /// Who asks.
+        /// The user that asks.
         caller: u32,
     },
-    /// A caller without a user here, and a process of this pid namespace.
+    /// The caller has no user on this host, and the process is in the coordinator's pid namespace.
     #[error(
         "process {0} lives beside the coordinator and the caller comes over the network: \
          call from this host, at a loopback address, or name a process of a container"
     )]
     FromOutside(u32),
-    /// The kernel does not tell whose connection it is.
+    /// The kernel does not report the user of the connection.
     #[error(
         "the user of this connection cannot be known: keep it open until the answer has come, and call from this host"
     )]

@@ -1,8 +1,9 @@
-//! Names of the requests of guests in the ledger, where requests of different processes never meet.
+//! Names of guests' requests in the ledger, unique across processes.
 
 use model_boss_lease::Process;
 
-/// The name of a guest's request in the ledger, where requests of different processes never meet.
+/// The name of a guest's request in the ledger, which includes the process so that requests of two processes never
+/// collide.
 pub(crate) fn of_guest(owner: &Process, request_id: &str) -> String {
     format!("{request_id}{}", mark(owner))
 }

@@ -1,4 +1,4 @@
-//! What the kernel tells about this boot and its processes. Knows no leases.
+//! This boot and its processes, as the kernel reports them. Leases are not known here.
 
 use std::fs;
 use std::time::Duration;
@@ -43,13 +43,13 @@ pub fn process(pid: u32) -> Result<Process, StoreError> {
     Ok(Process { pid, start_time: stat.start_time, pid_ns: pid_namespace()? })
 }
 
-/// The pid namespace in which this process sees numbers.
+/// The pid namespace whose numbers this process sees.
 pub(crate) fn pid_namespace() -> Result<String, StoreError> {
     let link = fs::read_link("/proc/self/ns/pid").map_err(|_| StoreError::Host("the pid namespace"))?;
     Ok(link.to_string_lossy().into_owned())
 }
 
-/// Whether this process may live, as one of this user: what cannot be seen may be.
+/// Whether this process may be alive and of this user: a process that cannot be seen may be.
 pub(crate) fn may_be(process: &Process, uid: u32) -> bool {
     if pid_namespace().is_ok_and(|own| own != process.pid_ns) {
         return true;
@@ -64,10 +64,10 @@ pub(crate) fn may_be(process: &Process, uid: u32) -> bool {
     }
 }
 
-/// Between half and all of it, so that many do not come back at the same moment.
+/// A random time between half of the pause and all of it, so that many processes do not return at the same moment.
 pub(crate) fn jittered(pause: Duration) -> Duration {
     let mut byte = [128];
-    // Without random numbers the middle does.
+    // Without random numbers the buffer keeps its middle value.
     let _ = getrandom::fill(&mut byte);
     pause.mul_f64(0.5 + f64::from(byte[0]) / 512.0)
 }

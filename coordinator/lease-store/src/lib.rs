@@ -1,7 +1,8 @@
-//! Where the lease ledger is kept, and the holder through which a process uses it.
+//! The stores of the lease ledger, and the holder through which a process uses one.
 //!
-//! A store is a register that swaps whole documents ([`LedgerStore`]); the rules are in `model-boss-lease` and know no
-//! store. There are two: embedded in the coordinator, and Redis for every process of a host. Everything here blocks: call it from a thread of its own, never on the way of a request.
+//! A store is a register that swaps whole documents ([`LedgerStore`]); the rules are in `model-boss-lease` and do not
+//! depend on the store. There are two: embedded in the coordinator, and Redis for all processes of a host. All calls
+//! block: make them from a thread of its own, never while a request is handled.
 
 mod caller;
 mod capability;

@@ -10,7 +10,7 @@ use nix::unistd::getuid;
 use crate::StoreError;
 use crate::state_file::{FileId, StateFileUse, open_state_file};
 
-/// No line of a lock file is longer.
+/// The longest line of a lock file.
 const LONGEST_LINE: usize = 4 << 10;
 
 /// A locked file; the lock ends with this value or with the process.
@@ -48,13 +48,13 @@ impl LockFile {
         Ok(Self { path, id, _file: file })
     }
 
-    /// Whether the locked file is still the one that others would lock.
+    /// Whether the locked file is still the one at its path, which other processes would lock.
     pub(crate) fn is_in_place(&self) -> bool {
         self.id.is_at(&self.path)
     }
 }
 
-/// Puts the line over what stands there. Nothing is cut off: an earlier, longer line ends in blanks.
+/// Overwrites the line. The file is not truncated: the rest of a longer line is filled with blanks.
 fn write(file: &mut File, line: &str) -> std::io::Result<()> {
     let before = usize::try_from(file.metadata()?.len()).unwrap_or(0).min(LONGEST_LINE);
     let line = format!("{line:before$}");
@@ -69,14 +69,15 @@ fn read(file: &mut File) -> std::io::Result<String> {
     Ok(line)
 }
 
-/// Makes the folder if it is not there, for this user alone.
+/// Creates the folder for this user alone, if it does not exist.
 pub(crate) fn private_folder(path: &Path) -> Result<PathBuf, StoreError> {
     let io = |act| move |source| StoreError::Io { act, path: path.to_owned(), source };
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(io("create"))?;
     path.canonicalize().map_err(io("find"))
 }
 
-/// The same, and makes sure that it is this user's: it may lie below a folder in which everybody can create.
+/// Creates the folder likewise, and checks that this user owns it: it may lie in a folder where every user can create
+/// one.
 pub(crate) fn own_folder(path: &Path) -> Result<PathBuf, StoreError> {
     let path = private_folder(path)?;
     let owner =

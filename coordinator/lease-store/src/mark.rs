@@ -1,5 +1,6 @@
-//! Knowledge of this boot's ledgers outside of any store: that leases were granted, and which states of a ledger are the
-//! latest. With it a lost or replaced ledger is not taken for a first start, whichever folder or user it is opened from.
+//! Marks: records of this boot's ledgers outside of any store. A mark shows that leases were granted, and which
+//! states of a ledger are the latest. So a lost or replaced ledger is not taken for a first start, whichever folder
+//! or user it is opened from.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
@@ -14,50 +15,52 @@ use crate::store::Etag;
 use crate::tree::ProcessTree;
 use crate::{StoreError, host};
 
-/// A mark fills this much whatever it says, so that writing it again needs no room.
+/// The size of a mark, whatever its content, so that overwriting it needs no room.
 const SIZE: usize = 8 << 10;
-/// More holders than this are not named.
+/// The number of holders that a mark can name.
 const MOST_HOLDERS: usize = 64;
 
 /// The content of a mark, about one ledger.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Content {
-    /// Which ledger.
+    /// The ledger's name.
     ledger: String,
-    /// Its file, where it has one.
+    /// The ledger's file, if it has one.
     file: Option<PathBuf>,
-    /// The states that it may be in, where one process alone writes it.
+    /// The possible states of a ledger that one process alone writes.
     states: Vec<String>,
-    /// The holders of leases in them; absent where many processes write the ledger, or there are too many to name.
+    /// The holders of leases in these states. Absent where many processes write the ledger, or there are too many to
+    /// name.
     holders: Option<Vec<Process>>,
-    /// The largest token in them.
+    /// The largest token in these states.
     fence: Token,
     /// Microseconds since the boot.
     at: u64,
 }
 
-/// The marks of one boot, as they were found and as this process goes on writing its own.
+/// The marks of one boot as found, and this process's own.
 #[derive(Debug)]
 pub(crate) struct Mark {
     place: Place,
     prefix: String,
     own: Content,
     files: Vec<Published>,
-    /// Some ledger of this boot had leases whose holders may live, whoever wrote that.
+    /// Whether a ledger of this boot had leases whose holders may live, by the mark of any process.
     leased: bool,
-    /// Holders of earlier ledgers that may live: theirs are not known anew until the recovery window closes.
+    /// Holders of earlier ledgers that may live. Their leases are not in the new ledger until the recovery window
+    /// closes.
     living: BTreeSet<Process>,
-    /// The marks of this user that earlier processes wrote.
+    /// The marks that earlier processes of this user wrote.
     earlier: Vec<Content>,
-    /// Somebody has marked this ledger already.
+    /// Whether a mark of this ledger exists already.
     marked: bool,
     fence: Token,
-    /// Why the last one could not be written.
+    /// The reason why the last mark could not be written.
     pub(crate) trouble: Option<String>,
 }
 
 impl Mark {
-    /// Reads the marks of this boot. `ledger` is the one that is opened, in `file` if it is in one.
+    /// Reads the marks of this boot. `ledger` is the one being opened, in `file` if it is in one.
     pub(crate) fn open(place: &Place, boot_id: &str, ledger: String, file: Option<&Path>) -> Self {
         let prefix = format!("model-boss-ledger-{boot_id}.");
         let tree = host::pid_namespace().map(ProcessTree::of_this_host);
@@ -75,7 +78,8 @@ impl Mark {
                 remove(&found);
                 continue;
             }
-            // Those who share a ledger have claimed their devices, so no ledger of one process alone can be beside it.
+            // Processes that share a ledger have claimed their devices, so no ledger of one process alone can exist
+            // beside it.
             leased |= content.is_leased() && (file.is_none() || !content.states.is_empty());
             marked |= content.ledger == ledger;
             if own {
@@ -89,17 +93,17 @@ impl Mark {
         Self { place, prefix, own, files, leased, living, earlier, marked, fence, trouble }
     }
 
-    /// Whether leases were granted in this boot: a ledger that is not there was lost then.
+    /// Whether leases were granted in this boot: then a missing ledger was lost.
     pub(crate) fn is_leased(&self) -> bool {
         self.leased
     }
 
-    /// Whether a ledger that one process alone writes is in an older state than it was, or is not the one that was written
+    /// Whether a ledger that one process alone writes is in an older state than before, or is not the one written
     /// last.
     pub(crate) fn is_ahead_of(&self, etag: Etag) -> bool {
         let named = |content: &Content| content.states.contains(&etag.to_string());
         if !self.own.states.is_empty() {
-            // This process has written, so it knows every state.
+            // This process has written to the ledger, so it knows every state.
             return self.own.is_leased() && !named(&self.own);
         }
         let known_at = self.earlier.iter().filter(|mark| named(mark)).map(|mark| mark.at).max();
@@ -108,12 +112,12 @@ impl Mark {
         })
     }
 
-    /// The largest token that a mark of this user names.
+    /// The largest token in the marks of this user.
     pub(crate) fn fence(&self) -> Token {
         self.fence
     }
 
-    /// Says which state the ledger is in, and which it may be in next. Called before each swap.
+    /// Records the ledger's present state and its next one. Called before each swap.
     pub(crate) fn write(&mut self, loaded: Etag, before: Option<&Ledger>, next: Etag, after: &Ledger) {
         let ledgers = before.into_iter().chain([after]);
         let leases = ledgers.flat_map(|ledger| ledger.leases.values());
@@ -129,7 +133,7 @@ impl Mark {
         self.put();
     }
 
-    /// Says once that there is a ledger, which many processes write.
+    /// Records once that a ledger exists which many processes write.
     pub(crate) fn begun(&mut self) {
         if !self.marked {
             self.put();
@@ -161,7 +165,7 @@ impl Mark {
         Ok(())
     }
 
-    /// Of one ledger one mark is enough.
+    /// Removes this user's earlier marks of this ledger, since one mark is enough.
     fn forget_earlier(&self, new: &[Published]) {
         for found in self.place.find(&self.prefix) {
             let same = |content: Content| content.ledger == self.own.ledger;
@@ -179,13 +183,13 @@ impl Content {
         self.holders.as_ref().is_none_or(|holders| !holders.is_empty())
     }
 
-    /// Its ledger is gone, with nothing in it.
+    /// Whether the mark is obsolete: its ledger's file is gone, without leases.
     fn is_over(&self) -> bool {
         !self.is_leased() && self.file.as_ref().is_some_and(|file| !file.exists())
     }
 }
 
 fn remove(found: &Found) {
-    // It says nothing that matters.
+    // The file is obsolete, so a failure to remove it does no harm.
     let _ = std::fs::remove_file(&found.path);
 }

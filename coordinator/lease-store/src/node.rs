@@ -1,5 +1,5 @@
-//! The file by which a GPU is opened, and who may open it. A user who may not cannot use the GPU, so a claim of that user
-//! does not count.
+//! Device nodes of GPUs, and the users that may open them. A user without access cannot use the GPU, so a claim of
+//! that user does not count.
 
 use std::ffi::CString;
 use std::fs::{self, Metadata};
@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use model_boss_lease::DeviceKey;
 use nix::unistd::{Uid, User, getgrouplist};
 
-/// Where NVIDIA's driver describes its GPUs, one folder each.
+/// The folder with the NVIDIA driver's descriptions of its GPUs, one folder each.
 const GPUS: &str = "/proc/driver/nvidia/gpus";
 
-/// Whether this user may use the device, as far as its node can tell: of a device without one everybody may.
+/// Whether this user may use the device, as far as its node shows: a device without a node is open to all.
 pub(crate) fn may_use(device: &DeviceKey, uid: u32) -> bool {
     node_of(device).and_then(|node| fs::metadata(node).ok()).is_none_or(|node| may_open(&node, uid, groups_of))
 }
@@ -26,7 +26,7 @@ fn node_of(device: &DeviceKey) -> Option<PathBuf> {
         .map(|minor| format!("/dev/nvidia{minor}").into())
 }
 
-/// The minor number of the GPU that a description is of, if it is this one.
+/// The minor number in a driver's description, if it describes this GPU.
 fn minor_of(description: &str, uuid: &str) -> Option<u32> {
     let value = |name: &str| {
         let lines = description.lines().filter_map(|line| line.split_once(':'));

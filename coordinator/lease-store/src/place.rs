@@ -1,9 +1,9 @@
-//! Where processes of one host meet that share nothing else, whatever their user and session: folders in which everybody may
-//! put files of their own. Knows nothing of what is in them.
+//! Shared folders, in which processes of one host find each other's files whatever their user and session. The
+//! content of the files is not interpreted here.
 //!
-//! Other users are not trusted: a file counts only as its owner's word, is opened without following a link or waiting, and
-//! is never written by anybody else. Files that others put there in advance are in no one's way, because every name ends
-//! in random digits.
+//! Other users are not trusted. A file counts only as its owner's word, is opened without following a link or
+//! waiting, and is never written by another user. Files placed there in advance do not interfere, because every name
+//! ends in random digits.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
@@ -18,28 +18,28 @@ use crate::lock::own_folder;
 use crate::state_file::FileId;
 use crate::store::Etag;
 
-/// Folders that every user of a Linux host may put files into, and that are empty after a boot. A service may see one of
-/// them read-only, so each is used that can be.
+/// Folders in which every user of a Linux host may create files, and which are empty after a boot. A service may see
+/// one of them read-only, so each usable one is used.
 const HOST_FOLDERS: [&str; 2] = ["/dev/shm", "/run/lock"];
-/// For systems that have neither.
+/// The folder for systems that have neither.
 const LAST_FOLDER: &str = "/tmp";
-/// Everybody writes, and nobody removes what is another's.
+/// All users may create files, and only a file's owner may remove it.
 const STICKY: u32 = 0o1777;
-/// No file here is longer.
+/// The longest file that is read here.
 const LONGEST: u64 = 64 << 10;
 
-/// The folders.
+/// The folders in use.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
-    /// Where others are looked for,
+    /// The folders where other processes' files are searched.
     read: Vec<PathBuf>,
-    /// and where this process can be found.
+    /// The folders where this process publishes its files.
     written: Vec<PathBuf>,
-    /// Why others may not be found there.
+    /// The reason why other processes may not be found.
     pub(crate) warning: Option<String>,
 }
 
-/// A file of somebody, as it was found.
+/// A file of any process, as found.
 pub(crate) struct Found {
     pub(crate) path: PathBuf,
     pub(crate) file: File,
@@ -58,8 +58,8 @@ pub(crate) struct Published {
 }
 
 impl Place {
-    /// `chosen` is a folder for this user alone. Without one: the folders of the host, and a folder of this user's own with a
-    /// warning where none of them can be used.
+    /// The folders to use. `chosen` is a folder for this user alone. Without it they are the folders of the host.
+    /// Where none of these can be used, it is a folder of this user with a warning.
     pub(crate) fn of(chosen: Option<&Path>) -> Result<Self, StoreError> {
         if let Some(folder) = chosen {
             return Ok(Self::own(own_folder(folder)?, None));
@@ -86,7 +86,8 @@ impl Place {
         Self { read: vec![folder.clone()], written: vec![folder], warning }
     }
 
-    /// Every file whose name begins with `prefix`. One that cannot be opened, or is no file, does not count.
+    /// Every file whose name begins with `prefix`. A file that cannot be opened, or is no regular file, does not
+    /// count.
     pub(crate) fn find(&self, prefix: &str) -> Vec<Found> {
         let entries = self.read.iter().filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
         entries
@@ -95,8 +96,8 @@ impl Place {
             .collect()
     }
 
-    /// Puts a new file into each folder: `prepare` fills it before anybody else may open it. An error only where no folder
-    /// takes it.
+    /// Creates a new file in each folder: `prepare` fills it before another process may open it. Fails only if no
+    /// folder accepts it.
     pub(crate) fn publish(
         &self,
         prefix: &str,
@@ -118,22 +119,22 @@ impl Place {
 }
 
 impl Published {
-    /// Whether it is still there for others to find.
+    /// Whether the file is still there for others to find.
     pub(crate) fn is_in_place(&self) -> bool {
         self.id.is_at(&self.path)
     }
 
-    /// Takes it away.
+    /// Removes the file.
     pub(crate) fn remove(&self) {
         if self.is_in_place() {
-            // It is this process's own, and not true any more.
+            // The file is this process's own, and outdated.
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
 fn create(path: &Path, prepare: &impl Fn(&File) -> io::Result<()>) -> io::Result<Published> {
-    // O_EXCL follows no link, and never opens what somebody else has put there.
+    // O_EXCL follows no link, and never opens a file that another process created.
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
     let id = FileId::of(&file)?;
     let prepared = prepare(&file).and_then(|()| file.set_permissions(fs::Permissions::from_mode(0o644)));
@@ -152,14 +153,14 @@ fn found(path: PathBuf) -> io::Result<Found> {
     Ok(Found { path, id: FileId::of(&file)?, uid: about.uid(), file, text })
 }
 
-/// Whether every user may put files there and none can remove another's.
+/// Whether every user may create files there and none can remove another's.
 fn is_for_all(folder: &Path) -> bool {
     fs::symlink_metadata(folder).is_ok_and(|about| {
         about.is_dir() && about.permissions().mode() & STICKY == STICKY && ROOT_SEEN_AS.contains(&about.uid())
     })
 }
 
-/// The administrator, and how that user is seen from inside a user namespace that does not map it.
+/// Root, and the number that root has inside a user namespace that does not map it.
 const ROOT_SEEN_AS: [u32; 2] = [0, 65_534];
 
 fn is_writable(folder: &Path) -> bool {

@@ -1,30 +1,30 @@
-//! A process that lost a race for the ledger pauses for a random time and tries again, until its caller has waited long
-//! enough. Time and chance come in, so that a race can be played.
+//! Retries after a lost race for the ledger: a process pauses for a random time and tries again, for as long as its
+//! caller allows. Time and randomness are parameters, so that a test can simulate a race.
 
 use std::time::{Duration, Instant};
 
 use model_boss_protocol::Later;
 
-/// The longest pause after the first loss. With eight processes that never rest about half of the tries then succeed.
+/// The longest pause after the first loss. With eight busy processes about half of the tries then succeed.
 const FIRST: Duration = Duration::from_millis(16);
 
-/// Time and chance.
+/// Time and randomness.
 pub(crate) trait Pacing: Send {
-    /// The time since some moment.
+    /// The time since an arbitrary moment.
     fn now(&mut self) -> Duration;
-    /// A number from 0 to 1.
+    /// A random number from 0 to 1.
     fn chance(&mut self) -> f64;
-    /// Lets so much time pass.
+    /// Waits for this time.
     fn pause(&mut self, span: Duration);
 }
 
-/// How long to pause after so many losses: a random share of a span that shrinks with each loss. The process that has lost
-/// most often pauses shortest, and is the likeliest to win.
+/// The pause after this many losses: a random share of a span that shrinks with each loss. The process that has lost
+/// most often pauses shortest, and is the most likely to win.
 pub(crate) fn pause_after(losses: u32, chance: f64) -> Duration {
     FIRST.mul_f64(chance.clamp(0.0, 1.0)) / losses.max(1)
 }
 
-/// The host's own time and chance.
+/// The host's own time and randomness.
 #[derive(Debug)]
 pub(crate) struct RealPacing(Instant);
 
@@ -41,7 +41,7 @@ impl Pacing for RealPacing {
 
     fn chance(&mut self) -> f64 {
         let mut bytes = [0, 128];
-        // Without random numbers the middle does.
+        // Without random numbers the buffer keeps its middle value.
         let _ = getrandom::fill(&mut bytes);
         f64::from(u16::from_le_bytes(bytes)) / f64::from(u16::MAX)
     }

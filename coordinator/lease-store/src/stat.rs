@@ -16,7 +16,7 @@ pub(crate) fn users_of(pid: u32) -> Option<[u32; 2]> {
     Some([users.next()?.parse().ok()?, users.next()?.parse().ok()?])
 }
 
-/// The fields of `/proc/PID/stat` that matter here (proc_pid_stat(5)).
+/// The fields of `/proc/PID/stat` that are used here (proc_pid_stat(5)).
 #[derive(Clone, Copy)]
 pub(crate) struct Stat {
     pub(crate) state: u8,
@@ -34,7 +34,7 @@ impl Stat {
     }
 
     pub(super) fn parse(text: &str) -> Option<Self> {
-        // The second field is the program's name in parentheses and may hold anything, parentheses included.
+        // The second field is the program's name in parentheses and may contain any text, parentheses included.
         let fields: Vec<&str> = text.get(text.rfind(')')? + 1..)?.split_ascii_whitespace().collect();
         let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
         let small = |index: usize| u32::try_from(number(index)?).ok();
@@ -48,12 +48,13 @@ impl Stat {
         })
     }
 
-    /// A process whose first thread ended looks like a zombie while its other threads live on.
+    /// Whether the process has ended. One whose first thread ended looks like a zombie while its other threads live
+    /// on.
     pub(crate) fn is_zombie(&self) -> bool {
         matches!(self.state, b'Z' | b'X' | b'x') && self.threads <= 1
     }
 
-    /// `kthreadd` and its children have no memory of their own.
+    /// Whether it is `kthreadd` or its child, which have no memory of their own.
     pub(crate) fn is_kernel_thread(&self, pid: u32) -> bool {
         pid == 2 || self.parent == 2
     }

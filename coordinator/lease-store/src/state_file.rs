@@ -1,5 +1,5 @@
-//! Files that this program keeps: each is opened here, so that none follows a link, waits for another process, or takes a
-//! device for a file. Knows nothing of what is in them.
+//! Safe access to files of the state folder: opening one follows no link, waits for no other process, and takes no
+//! device for a file. The content is not interpreted here.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -8,20 +8,20 @@ use std::path::{Path, PathBuf};
 
 use nix::libc::{O_NOFOLLOW, O_NONBLOCK};
 
-/// How a file of the state folder is used. None of them empties it.
+/// The use of a file of the state folder. None of them empties it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateFileUse {
-    /// It is read, and must be there.
+    /// The file is read, and must exist.
     Read,
-    /// It is read and written, and made where it is not there.
+    /// The file is read and written, and created if it does not exist.
     Update,
-    /// Writes go to its end; it is made where it is not there.
+    /// Writes go to the file's end; it is created if it does not exist.
     Append,
 }
 
-/// Opens a file of the state folder, never through a link in its last place.
+/// Opens a file of the state folder, never through a link in the last part of its path.
 ///
-/// Errors: the system's own, and for a link, a pipe, a folder or a device one that names its kind.
+/// Errors: the system's own, and for a link, pipe, folder or device one that names its kind.
 pub fn open_state_file(path: &Path, file_use: StateFileUse) -> io::Result<File> {
     let mut options = OpenOptions::new();
     match file_use {
@@ -29,7 +29,7 @@ pub fn open_state_file(path: &Path, file_use: StateFileUse) -> io::Result<File> 
         StateFileUse::Update => options.read(true).write(true).create(true),
         StateFileUse::Append => options.append(true).create(true),
     };
-    // To open a named pipe without O_NONBLOCK is to wait for its other end.
+    // Opening a named pipe without O_NONBLOCK would wait for its other end.
     let opened = options.mode(0o600).custom_flags(O_NOFOLLOW | O_NONBLOCK).open(path);
     let about = match &opened {
         Ok(file) => file.metadata()?,
@@ -47,7 +47,7 @@ pub fn open_state_file(path: &Path, file_use: StateFileUse) -> io::Result<File> 
     }
 }
 
-/// Whether something other than a file lies at `path`: then an error that names its kind.
+/// Fails with an error that names its kind if `path` is something other than a file.
 pub fn check_state_file(path: &Path) -> io::Result<()> {
     match open_state_file(path, StateFileUse::Read) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -55,19 +55,19 @@ pub fn check_state_file(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Puts a file with this content in place of the one at `path`, whole or not at all, whatever fails meanwhile. A
-/// pipe, link or folder that lies there stays.
+/// Replaces the file at `path` by one with this content, whole or not at all, whatever fails meanwhile. A pipe, link
+/// or folder at that path stays.
 pub fn replace_state_file(path: &Path, content: &[u8]) -> io::Result<()> {
     check_state_file(path)?;
     let draft = draft_of(path);
-    // One may be left of a process that was killed; a link in its place goes, not what it leads to.
+    // A killed process may have left a draft. A link in its place is removed, not its target.
     match fs::remove_file(&draft) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let written = write_new(&draft, content).and_then(|()| fs::rename(&draft, path));
     if written.is_err() {
-        // A part of it takes room that others need.
+        // An incomplete draft takes room that others need.
         let _ = fs::remove_file(&draft);
     }
     written?;
@@ -86,7 +86,7 @@ fn draft_of(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Which file this is on this machine, to see whether the same one is still in its place.
+/// The identity of a file on this machine, to see whether it is still at its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileId(u64, u64);
 
@@ -101,7 +101,7 @@ impl FileId {
     }
 }
 
-/// Its kind, where it is not a file.
+/// The kind of an entry that is no regular file.
 fn kind_of(about: &fs::Metadata) -> Option<&'static str> {
     let kind = about.file_type();
     if kind.is_file() {
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"one two");
         let before = FileId::of(&File::open(&path).unwrap()).unwrap();
         assert!(before.is_at(&path));
-        // A draft of a killed process, or another file in its place, goes.
+        // A draft of a killed process, or another entry in its place, is removed.
         symlink("/dev/null", draft_of(&path)).unwrap();
         replace_state_file(&path, b"three").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"three");

@@ -1,4 +1,4 @@
-//! What a store can do: hold one ledger, and a few small documents beside it, and swap each for the next one.
+//! The interface of a store: it holds one ledger and a few small documents, and swaps each for its next version.
 
 use std::fmt;
 
@@ -6,57 +6,57 @@ use model_boss_lease::StoreTime;
 
 use crate::StoreError;
 
-/// A linearizable register that holds one host's ledger, and a clock. Nothing more: the rules run in its users.
+/// A linearizable register that holds one host's ledger, and a clock. The rules run in its users.
 pub trait LedgerStore: Send {
-    /// The document as it is now, and the store's time.
+    /// The present document, and the store's time.
     fn load(&mut self) -> Result<Snapshot, StoreError>;
 
-    /// Puts `document` in place, to be named `next`, if nobody else did since `loaded` was read and that was not too long
-    /// ago. After an error it may be in place or not.
+    /// Stores `document` with the etag `next`, if no other process did since `loaded` was read and that was not too
+    /// long ago. After an error it may be stored or not.
     fn compare_and_swap(&mut self, loaded: &Snapshot, next: Etag, document: &str) -> Result<Swap, StoreError>;
 
-    /// What and where it is, for people.
+    /// The kind and address of the store, for people.
     fn describe(&self) -> String;
 }
 
-/// Small documents that everybody who uses the store shares: runtime configuration, learned footprints.
+/// Small documents that all users of the store share: runtime configuration, learned footprints.
 pub trait DocumentStore: Send {
-    /// The document of this name as it is now.
+    /// The present document of this name.
     fn load_document(&mut self, name: &str) -> Result<Document, StoreError>;
 
-    /// Puts `content` in place if nobody else did since `loaded` was read.
+    /// Stores `content` if no other process did since `loaded` was read.
     fn swap_document(&mut self, name: &str, loaded: &Document, content: &str) -> Result<Swap, StoreError>;
 }
 
-/// A store that does both.
+/// A store of ledger and documents.
 pub trait Store: LedgerStore + DocumentStore {}
 
 impl<S: LedgerStore + DocumentStore> Store for S {}
 
-/// What a store held at one moment.
+/// The content of a store at one moment.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     /// The ledger as JSON; `None` when this boot has none.
     pub document: Option<String>,
-    /// Names this state of the register.
+    /// The etag of this state of the register.
     pub etag: Etag,
     /// The store's time of reading.
     pub now: StoreTime,
-    /// The store's process, where another one may know less. `None`: nothing that was acknowledged is ever lost.
+    /// The store's process, since another one may know less. `None`: the store loses no acknowledged write.
     pub run_id: Option<String>,
 }
 
-/// What a document held at one moment.
+/// The content of a document at one moment.
 #[derive(Clone, Debug)]
 pub struct Document {
-    /// `None` when nobody has written it yet.
+    /// `None` when it was never written.
     pub content: Option<String>,
-    /// Names this state of it.
+    /// The etag of this state of the document.
     pub etag: Etag,
 }
 
-/// Names one state of a register; 0 where there is nothing. Random, so that no state after a loss of data is mistaken
-/// for one before it.
+/// The etag of one state of a register; 0 where it is empty. Random, so that no state after a loss of data is
+/// mistaken for an earlier one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Etag(pub u128);
 
@@ -81,14 +81,14 @@ impl fmt::Debug for Etag {
     }
 }
 
-/// What came of a swap.
+/// The result of a swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Swap {
-    /// The document is in place.
+    /// The document is stored.
     Done,
-    /// Somebody else was faster: load again.
+    /// Another process was faster: load again.
     Conflict,
-    /// Too much time passed since the document was read, or the store is another process now: what was decided on it
-    /// may be wrong. Load again.
+    /// Too much time passed since the document was read, or the store's process changed, so the decision may be
+    /// wrong. Load again.
     Stale,
 }

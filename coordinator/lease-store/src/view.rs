@@ -1,4 +1,4 @@
-//! Leases as people and the API see them: names in place of keys, nothing that proves anything.
+//! Leases for people and the API: names in place of keys, without proofs.
 
 use std::time::Duration;
 
@@ -8,89 +8,89 @@ use model_boss_protocol::{ByteCount, DeviceId, Priority};
 use crate::contract::Wish;
 use crate::guest_name::own_request_id;
 
-/// What the key of a device that the operator declared begins with.
+/// The prefix of the keys of devices that the operator declared.
 const DECLARED: &str = "declared-";
 
 /// A lease, for display.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeaseView {
-    /// Its name.
+    /// The lease's name.
     pub lease: LeaseId,
-    /// What it is for.
+    /// The label of the lease.
     pub label: String,
-    /// Who holds it.
+    /// The lease's owner.
     pub owner: Owner,
-    /// How important it is.
+    /// Its importance for the queue and for preemption.
     pub priority: Priority,
     /// Device names, promised bytes, and used bytes where known.
     pub parts: Vec<PartView>,
-    /// How far it is.
+    /// The state in its lifecycle.
     pub state: LeaseState,
-    /// Whether it may be asked to give its bytes back.
+    /// Whether it may be revoked.
     pub preemptible: bool,
-    /// Whether it was asked and did not do so in time.
+    /// Whether it was revoked and not released in time.
     pub in_default: bool,
-    /// The processes behind its gate.
+    /// The processes that passed its gate.
     pub pids: Vec<u32>,
-    /// How long until it expires unless renewed; `None` for one that has.
+    /// The time until it expires unless renewed; `None` for an expired lease.
     pub expires_in: Option<Duration>,
-    /// It is asked back.
+    /// The revocation, if it was revoked.
     pub revoke: Option<RevokeView>,
 }
 
-/// That a lease is asked back, for display.
+/// The revocation of a lease, for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RevokeView {
-    /// Who asks.
+    /// The label of the request it is revoked for.
     pub by: String,
-    /// How important that is.
+    /// The priority of that request.
     pub priority: Option<Priority>,
-    /// How long its holder still has.
+    /// The time left for its release.
     pub grace_left: Duration,
 }
 
 /// A lease that an operator ended without evidence, for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForcedView {
-    /// Its name.
+    /// The lease's name.
     pub lease: LeaseId,
-    /// What it was for.
+    /// The label of the lease.
     pub label: String,
     /// The processes that were attached. They were not ended.
     pub pids: Vec<u32>,
-    /// What it counted for, by the devices' names.
+    /// The bytes that it counted for, by the devices' names.
     pub parts: Vec<(String, ByteCount)>,
-    /// How long ago.
+    /// The time since its end.
     pub ago: Duration,
     /// The operator, for people.
     pub by: String,
 }
 
-/// A request that waits, for display.
+/// A waiting request, for display.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WaiterView {
     /// The place in the queue, from 1.
     pub position: usize,
-    /// Its request.
+    /// The id of the request.
     pub request_id: String,
-    /// What it is for.
+    /// The label of the request.
     pub label: String,
-    /// How important it is.
+    /// Its importance for the queue and for preemption.
     pub priority: Priority,
-    /// What it wants, by the devices' names; `None` for a wish of a newer version.
+    /// The wanted bytes by the devices' names; `None` for a wish of a newer version.
     pub want: Option<Wish>,
 }
 
 /// Bytes on one device, for display.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PartView {
-    /// What people call the device.
+    /// The device's name for people.
     pub device: String,
-    /// What it is, where that is a GPU.
+    /// The device's UUID, if it is a GPU.
     pub uuid: Option<String>,
-    /// Promised.
+    /// The promised bytes.
     pub bytes: ByteCount,
-    /// Used, where known.
+    /// The used bytes, where known.
     pub measured: Option<ByteCount>,
 }
 
@@ -143,7 +143,7 @@ impl RevokeView {
 }
 
 impl WaiterView {
-    /// Everybody who waits, first come first.
+    /// All waiting requests in the order of the queue.
     pub(crate) fn queue(ledger: &Ledger) -> Vec<Self> {
         let mut queue: Vec<_> = ledger.waiters.iter().collect();
         queue.sort_by_key(|(id, waiter)| (waiter.priority, waiter.arrived, (*id).clone()));
@@ -158,14 +158,14 @@ impl WaiterView {
     }
 }
 
-/// The UUID of a GPU. `cpu` and what the operator declared have none.
+/// The UUID of a GPU. `cpu` and declared devices have none.
 fn uuid(key: &DeviceKey) -> Option<String> {
     let text = key.as_str();
     let is_gpu = *key != DeviceKey::cpu() && !text.starts_with(DECLARED);
     is_gpu.then(|| text.to_owned())
 }
 
-/// A wish by the names that people use.
+/// A wish by the devices' names for people.
 fn named(want: &Want, ledger: &Ledger) -> Option<Wish> {
     let name = |key: &DeviceKey| -> Option<DeviceId> { ledger.name_of(key).parse().ok() };
     match want {

@@ -36,7 +36,7 @@ fn granted(acquired: Acquired) -> LeaseHandle {
     }
 }
 
-/// Something that lives until its standard input ends.
+/// A process that lives until its standard input ends.
 fn worker() -> std::io::Result<Child> {
     Command::new("cat").stdin(Stdio::piped()).spawn()
 }

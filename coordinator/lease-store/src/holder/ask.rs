@@ -1,4 +1,4 @@
-//! Asking for bytes, and the gate.
+//! Requests for bytes, and the gate.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use crate::capability::random_name;
 use crate::contract::{AcquireRequest, Acquired, Asked, LeaseHandle, Wish};
 use crate::{StoreError, host};
 
-/// When asking again makes sense. Shorter than the lease time, so that the place in the queue is kept.
+/// The pause before a request is repeated. It is shorter than the lease time, so that the place in the queue is kept.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Holder {
-    /// Asks for bytes: all parts or none. Look at the devices first: nothing is granted on old figures.
+    /// Asks for bytes: all parts or none. Observe the devices first: no lease is granted on old figures.
     pub fn acquire(&mut self, request: AcquireRequest) -> Result<Acquired, StoreError> {
         let AcquireRequest { request_id, label, priority, wish, yielding, mode } = request;
         let mut owner = self.owner.clone();
@@ -41,7 +41,7 @@ impl Holder {
                 Acquired::Granted(handle)
             }
             Outcome::Wait(reason) => wait(reason, Vec::new()),
-            // A place was asked for, and there is room.
+            // The request was for a place in the queue, and there is room.
             Outcome::Noted => {
                 Acquired::Wait { position: 1, reason: "it fits".to_owned(), asked: Vec::new(), retry_after: ASK_AGAIN }
             }
@@ -58,7 +58,7 @@ impl Holder {
         })
     }
 
-    /// Takes a request back: its place in the queue, and its lease if no process was let through the gate.
+    /// Withdraws a request: its place in the queue, and its lease if no process passed the gate.
     pub fn cancel(&mut self, request_id: &str) -> Result<(), StoreError> {
         let owner = self.owner.process.clone();
         let outcome = self.apply(&|_| Op::Cancel { request_id: request_id.to_owned(), owner: owner.clone() })?;
@@ -69,12 +69,12 @@ impl Holder {
         }
     }
 
-    /// Where a granted lease is.
+    /// The parts of a granted lease.
     pub fn parts(&self, handle: &LeaseHandle) -> Vec<(model_boss_protocol::DeviceId, model_boss_protocol::ByteCount)> {
         self.held.get(&handle.lease).map(|held| self.named(&held.parts)).unwrap_or_default()
     }
 
-    /// The gate: only after this may the process touch the device. After [`StoreError::Lost`] it must not.
+    /// Passes the gate: only after this may the process use the device. After [`StoreError::Lost`] it must not.
     pub fn attach(&mut self, handle: &LeaseHandle, pid: u32) -> Result<(), StoreError> {
         let process = host::process(pid)?;
         let LeaseHandle { lease, token } = handle.clone();
@@ -95,12 +95,13 @@ impl Holder {
         }
     }
 
-    /// States that the load of a lease is complete. Matters on devices where processes cannot be told apart.
+    /// Reports the complete load of a lease. It matters on devices where processes cannot be told apart.
     pub fn loaded(&mut self, handle: &LeaseHandle) -> Result<(), StoreError> {
         let LeaseHandle { lease, token } = handle.clone();
         match self.apply(&|_| Op::Settle { lease: lease.clone(), token })? {
             Outcome::Noted => {
-                // What the devices show now is what the load took, also where that was written a moment ago.
+                // The next observation shows the bytes of the load, and must be written even if it equals the last
+                // one.
                 self.devices.values_mut().for_each(|claimed| claimed.written = None);
                 Ok(())
             }

@@ -1,5 +1,5 @@
-//! What a process does in the ledger for another one of its host that cannot reach the store itself. Nothing of it is kept
-//! here: the other process renews, by what proves its lease, and states it again after a loss.
+//! Leases of guests: processes of this host that cannot reach the store themselves. This process keeps no state for
+//! them. A guest renews its lease with its proof, and reports it again after a loss.
 
 use std::time::Duration;
 
@@ -14,63 +14,63 @@ use crate::guest_name::of_guest;
 use crate::view::{ForcedView, LeaseView};
 use crate::{Caller, StoreError};
 
-/// A lease as its holder may see it.
+/// A lease with its proof, for its holder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GuestLease {
-    /// As everybody sees it.
+    /// The public view of the lease.
     pub view: LeaseView,
-    /// What proves it. For its holder alone.
+    /// The proof, for the lease's holder alone.
     pub proof: Proof,
 }
 
-/// A lease of a guest, and what proves it.
+/// The name and proof of a guest's lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestHandle {
-    /// Which lease.
+    /// The lease's name.
     pub lease: LeaseId,
-    /// What the guest shows for it.
+    /// The proof that the guest shows.
     pub proof: Proof,
 }
 
-/// What came of a guest's request.
+/// The answer to a guest's request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GuestAcquired {
     /// The bytes are promised.
     Granted(Box<GuestLease>),
-    /// Not now; asking again keeps the place in the queue.
+    /// The bytes cannot be granted now; repeating the request keeps the place in the queue.
     Wait {
         /// The place in the queue, from 1.
         position: usize,
-        /// Why, for people.
+        /// The reason, for people.
         reason: String,
-        /// Who was asked to give bytes back for it.
+        /// The leases revoked for it.
         asked: Vec<Asked>,
     },
-    /// Records may have been lost: nothing is granted for so long.
+    /// Records may have been lost: no lease is granted for this long.
     Recovering(Duration),
-    /// Not on this host, ever.
+    /// The bytes can never be granted on this host, for this reason.
     NeverFits(String),
 }
 
-/// What a release of a guest came to.
+/// The result of a guest's release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GuestReleased {
     /// The bytes are free.
     Free,
-    /// They stay counted until these processes are gone.
+    /// The bytes still count until these processes have ended.
     Counted(Vec<Process>),
 }
 
-/// A guest's lease as it remembers it.
+/// A guest's record of its lease.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GuestRecord {
-    /// Which lease, and what proves it.
+    /// The lease's name and proof.
     pub handle: GuestHandle,
     /// The request that it was granted for.
     pub request: AcquireRequest,
-    /// Who holds it.
+    /// The lease's owner.
     pub owner: Owner,
-    /// The processes behind its gate.
+    /// The processes that passed its gate.
     pub processes: Vec<Process>,
 }
 
@@ -80,7 +80,7 @@ impl Holder {
         Some(LeaseView::of(id, self.seen.leases.get(id)?, &self.seen))
     }
 
-    /// Asks for bytes for `owner`. Look at the devices first: nothing is granted on old figures.
+    /// Asks for bytes for `owner`. Observe the devices first: no lease is granted on old figures.
     pub fn acquire_for(&mut self, owner: Owner, request: AcquireRequest) -> Result<GuestAcquired, StoreError> {
         let capability = self.capabilities.capability(&owner.process, &request.request_id);
         let request = self.request_for(owner, request, capability.lease())?;
@@ -108,7 +108,7 @@ impl Holder {
         })
     }
 
-    /// An earlier run of the coordinator granted the lease of this request, and what proves it is not known here.
+    /// The error for a lease that an earlier run of the coordinator granted, whose proof is not known here.
     fn granted_earlier(&self, id: &LeaseId) -> Result<GuestAcquired, StoreError> {
         let Some(lease) = self.seen.leases.get(id).filter(|lease| lease.is_untouched()) else {
             return Err(StoreError::HeldAlready(id.clone()));
@@ -118,7 +118,7 @@ impl Holder {
         Ok(GuestAcquired::Wait { position: 1, reason, asked: Vec::new() })
     }
 
-    /// Takes back what a guest asked for.
+    /// Withdraws a guest's request.
     pub fn cancel_for(&mut self, owner: &Process, request_id: &str) -> Result<(), StoreError> {
         let op = Op::Cancel { request_id: of_guest(owner, request_id), owner: owner.clone() };
         match self.apply(&|_| op.clone())? {
@@ -127,7 +127,8 @@ impl Holder {
         }
     }
 
-    /// The gate, for processes of a guest: all of them or none. Their numbers are those of the owner's pid namespace.
+    /// Passes the gate with processes of a guest: all of them or none. Their numbers are those of the owner's pid
+    /// namespace.
     pub fn attach_for(&mut self, caller: Caller, handle: &GuestHandle, pids: &[u32]) -> Result<GuestLease, StoreError> {
         let LeaseHandle { lease, token } = self.open(caller, handle)?;
         let namespace = self.seen.leases.get(&lease).map(|lease| lease.owner.process.pid_ns.clone());
@@ -149,14 +150,14 @@ impl Holder {
         self.detail_of(handle)
     }
 
-    /// A guest's heartbeat: what it still holds, and what it does not.
+    /// A guest's heartbeat: returns the leases that it still holds and those that it lost.
     pub fn renew_for(
         &mut self,
         caller: Caller,
         handles: &[GuestHandle],
     ) -> Result<(Vec<GuestLease>, Vec<LeaseId>), StoreError> {
         let (mut open, mut lost) = (Vec::new(), Vec::new());
-        // Another coordinator may have granted some of them.
+        // Another coordinator may have granted some of these leases.
         if handles.iter().any(|handle| self.may_be_lost(handle)) {
             self.refresh()?;
         }
@@ -179,7 +180,7 @@ impl Holder {
         }
     }
 
-    /// Changes the size of a guest's lease. `Err` inside: why there is no room, for people.
+    /// Changes the size of a guest's lease. The inner `Err` is the reason why there is no room, for people.
     pub fn resize_for(
         &mut self,
         caller: Caller,
@@ -197,8 +198,8 @@ impl Holder {
         }
     }
 
-    /// Counts a lease again that the store forgot, perhaps smaller than stated; processes that are gone are passed over.
-    /// `Err` inside: why nobody can say yet what it holds; it asks again.
+    /// Restores a lease that the store lost, perhaps smaller than reported; processes that ended are ignored. The
+    /// inner `Err` is the reason why its bytes are not known yet; the guest asks again.
     pub fn reassert_for(
         &mut self,
         caller: Caller,
@@ -208,7 +209,7 @@ impl Holder {
         let tree = self.tree();
         let pids: Vec<Process> = processes.into_iter().filter(|process| tree.shows(process)).collect();
         pids.iter().try_for_each(|process| self.may_name(caller, process))?;
-        // The name is the guest's if what it shows opens it. Which token goes with it is the ledger's business.
+        // The name belongs to the guest if its proof matches. The ledger decides about the token.
         match self.open(caller, &handle) {
             Ok(_) => {}
             Err(StoreError::Lost(_)) if self.may_be_lost(&handle) => {}
@@ -228,7 +229,7 @@ impl Holder {
         }
     }
 
-    /// Gives a guest's bytes back if its processes are gone. `showing`: the processes that devices still show.
+    /// Releases a guest's lease if its processes have ended. `showing`: the processes that devices still show.
     pub fn release_for(
         &mut self,
         caller: Caller,
@@ -247,7 +248,7 @@ impl Holder {
         }
     }
 
-    /// Ends a lease that nobody holds any more, without its token. The processes that still live are in the way.
+    /// Ends a lease without a holder, without its token. Its living processes prevent that, and are returned.
     pub fn end_abandoned(&mut self, id: &LeaseId) -> Result<GuestReleased, StoreError> {
         self.refresh()?;
         let Some(lease) = self.seen.leases.get(id).cloned() else { return Err(StoreError::Lost(id.clone())) };
@@ -266,8 +267,8 @@ impl Holder {
         }
     }
 
-    /// Ends a lease whatever its processes do, at an operator's word, and keeps that in the ledger. Gives what was forced;
-    /// `None` for a lease that nobody held any more: that one ends as every other.
+    /// Ends a lease on an operator's order, whatever its processes do, and records that in the ledger. Returns the
+    /// forced lease; `None` for a lease without a holder, which ends like any other.
     pub fn force(&mut self, id: &LeaseId, by: &str) -> Result<Option<ForcedView>, StoreError> {
         if self.end_abandoned(id)? == GuestReleased::Free {
             return Ok(None);
@@ -280,31 +281,31 @@ impl Holder {
         }
     }
 
-    /// What operators ended without evidence, the latest last, as last seen. Devices by their names.
+    /// Leases that operators ended without evidence, the latest last, as last seen. Devices are given by name.
     pub fn forced(&self) -> Vec<ForcedView> {
         self.seen.forced.iter().map(|forced| ForcedView::of(forced, &self.seen)).collect()
     }
 
-    /// The processes of a held lease that are not gone, or that a device shows, as last seen. No I/O at the store.
+    /// The processes of a held lease that live, or that a device shows, as last seen. Does not access the store.
     pub fn living_of(&self, handle: &LeaseHandle, showing: &[u32]) -> Vec<Process> {
         let lease = self.seen.leases.get(&handle.lease).filter(|lease| lease.token == handle.token);
         lease.map(|lease| self.living(lease, showing)).unwrap_or_default()
     }
 
-    /// The processes of a held lease that a device was last seen to show besides the attached ones. No I/O.
+    /// The processes of a held lease that a device last showed besides the attached ones. Does no I/O.
     pub fn users_of(&self, handle: &LeaseHandle) -> Vec<Process> {
         let lease = self.seen.leases.get(&handle.lease).filter(|lease| lease.token == handle.token);
         lease.map(|lease| lease.parts.iter().flat_map(|part| part.users.clone()).collect()).unwrap_or_default()
     }
 
-    /// The processes of a lease that are not gone, or that a device shows.
+    /// The processes of a lease that live, or that a device shows.
     fn living(&self, lease: &Lease, showing: &[u32]) -> Vec<Process> {
         let tree = self.tree();
         let shown = |process: &Process| process.pid_ns == self.owner.process.pid_ns && showing.contains(&process.pid);
         lease.family().filter(|process| !tree.is_gone(process) || shown(process)).cloned().collect()
     }
 
-    /// The same with a ledger read anew, where the lease is not in it as last seen.
+    /// The handle of a lease after a check of the guest's proof. The ledger is read again if the lease was not in it.
     fn open(&mut self, caller: Caller, handle: &GuestHandle) -> Result<LeaseHandle, StoreError> {
         if self.may_be_lost(handle) {
             self.refresh()?;
@@ -312,7 +313,7 @@ impl Holder {
         self.opened(caller, handle)
     }
 
-    /// The handle that the ledger knows, for a guest that shows what proves its lease.
+    /// The handle of a lease in the ledger as last seen, after a check of the guest's proof.
     fn opened(&self, caller: Caller, handle: &GuestHandle) -> Result<LeaseHandle, StoreError> {
         let GuestHandle { lease: id, proof } = handle;
         let lost = || StoreError::Lost(id.clone());
@@ -321,14 +322,14 @@ impl Holder {
         }
         let lease = self.seen.leases.get(id).ok_or_else(lost)?;
         let (token, owner) = (lease.token, lease.owner.process.clone());
-        // An earlier version told the token to everybody who could read a list.
+        // An earlier version showed the token to all readers of a list.
         if matches!(proof, Proof::Fence(_)) && self.may_name(caller, &owner).is_err() {
             return Err(lost());
         }
         Ok(LeaseHandle { lease: id.clone(), token })
     }
 
-    /// Whether the ledger does not know the lease, and what the guest shows would open it.
+    /// Whether the ledger does not contain the lease although the guest's proof matches its name.
     fn may_be_lost(&self, handle: &GuestHandle) -> bool {
         is_proof(handle) && !self.seen.leases.contains_key(&handle.lease)
     }

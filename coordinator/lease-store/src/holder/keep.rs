@@ -1,4 +1,4 @@
-//! Keeping what is held: the heartbeat, and stating it again after the store lost it.
+//! Keeping held leases: the heartbeat, and new reports of leases that the store lost.
 
 use model_boss_lease::{DeviceKey, Evidence, LeaseId, Op, Outcome, Renewal, Revocation};
 use model_boss_protocol::{ByteCount, DeviceId, Priority};
@@ -13,7 +13,7 @@ fn counts_for(parts: &[(DeviceKey, ByteCount)], device: &DeviceKey) -> ByteCount
     parts.iter().filter(|(key, _)| key == device).map(|(_, bytes)| *bytes).sum()
 }
 
-/// What came of stating a lease again.
+/// The result of reporting a lease again.
 enum Stated {
     Kept,
     Reduced,
@@ -21,7 +21,7 @@ enum Stated {
 }
 
 impl Holder {
-    /// The heartbeat: keeps every held lease alive and tells what has become of them.
+    /// The heartbeat: renews every held lease and returns those that were lost, revoked or reduced.
     pub fn renew(&mut self) -> Result<Kept, StoreError> {
         if self.held.is_empty() {
             return Ok(Kept::default());
@@ -40,7 +40,7 @@ impl Holder {
         self.held.values_mut().for_each(|held| held.used = false);
         let mut kept =
             Kept { revoked: revoked.into_iter().filter_map(|r| self.revoked(r)).collect(), ..Kept::default() };
-        // A store that went back in time may know a lease not at all, or smaller than it is.
+        // A store that went back in time may have lost a lease, or have it with fewer bytes.
         let whole = |held: &Held| {
             let known = self.seen.leases.get(&held.handle.lease).map(model_boss_lease::Lease::promised);
             known.is_some_and(|known| held.parts.iter().all(|(device, bytes)| counts_for(&known, device) >= *bytes))
@@ -62,7 +62,7 @@ impl Holder {
         Ok(kept)
     }
 
-    /// A lease that was lost is defended once: if its processes hold memory, it is counted again.
+    /// Reports a lost lease once: if its processes hold memory, it counts again.
     fn state_again(&mut self, id: &LeaseId) -> Result<Stated, StoreError> {
         let Some(record) = self.held.get(id).map(|held| held.record(&self.empty.boot_id)) else {
             return Ok(Stated::Lost);
@@ -77,7 +77,7 @@ impl Holder {
                 held.parts = parts;
                 Ok(if smaller { Stated::Reduced } else { Stated::Kept })
             }
-            // Nobody can say yet what it holds: asked again at the next heartbeat.
+            // Its bytes are not known yet: the report is repeated at the next heartbeat.
             Outcome::Wait(_) => Ok(Stated::Kept),
             Outcome::Lost => Ok(Stated::Lost),
             other => Err(unexpected("reassert", other)),
@@ -90,19 +90,19 @@ impl Holder {
         Some(Revoked { handle, remaining, wanted_by, priority, wanted: self.named(&wanted) })
     }
 
-    /// States that a lease is in use, and how important it is now. Written with the next heartbeat.
+    /// Notes that a lease is in use, and its present priority. Written with the next heartbeat.
     pub fn in_use(&mut self, handle: &LeaseHandle, priority: Priority) {
         self.rank(handle, priority, true);
     }
 
-    /// States how important a lease is now, and whether it is in use. Written with the next heartbeat.
+    /// Notes a lease's present priority, and whether it is in use. Written with the next heartbeat.
     pub fn rank(&mut self, handle: &LeaseHandle, priority: Priority, used: bool) {
         if let Some(held) = self.held.get_mut(&handle.lease) {
             (held.used, held.request.priority) = (used, priority);
         }
     }
 
-    /// Makes a lease smaller or, where there is room, larger. `None` means done; otherwise why not, for people.
+    /// Makes a lease smaller or, where there is room, larger. `None` means done; otherwise the reason, for people.
     pub fn resize(
         &mut self,
         handle: &LeaseHandle,
@@ -125,8 +125,8 @@ impl Holder {
         }
     }
 
-    /// Gives the bytes back. Without evidence they stay counted until [`Holder::settle`] finds the processes gone.
-    /// Releasing what is no longer held is no error.
+    /// Releases a lease. Without evidence its bytes count until [`Holder::settle`] finds the processes gone.
+    /// Releasing a lease that is no longer held is no error.
     pub fn release(&mut self, handle: &LeaseHandle, evidence: Evidence) -> Result<(), StoreError> {
         let LeaseHandle { lease, token } = handle.clone();
         let outcome = self.apply(&|_| Op::Release { lease: lease.clone(), token, evidence })?;

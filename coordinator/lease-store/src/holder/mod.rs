@@ -1,7 +1,8 @@
-//! How a process uses the ledger: each call is read, rules, swap, until the swap succeeds. Decides nothing itself.
+//! The use of the ledger by one process. Each call reads the document, applies the rules and swaps it, until the swap
+//! succeeds. The decisions are those of the rules.
 //!
-//! Blocks on the store; call it from a thread of its own, whose heartbeat then depends on nothing else. While the store
-//! is away every call fails and nothing is forgotten: what is held stays held, and is stated again when it is back.
+//! Calls block on the store: make them from a thread of its own, so that the heartbeat depends on no other work.
+//! While the store cannot be reached every call fails. Held leases stay held, and are reported again when it is back.
 
 mod ask;
 mod guest;

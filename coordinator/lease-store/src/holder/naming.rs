@@ -41,11 +41,11 @@ impl Holder {
             Caller::Remote => {}
             Caller::Unknown => return Err(NotNamed::NoUser),
         }
-        // What was looked at is what was named: the number was not given to another process meanwhile.
+        // The process that was checked is the one that was named: the number was not reused meanwhile.
         if tree.shows(process) { Ok(()) } else { Err(not_seen()) }
     }
 
-    /// The process that bears this number in a pid namespace now.
+    /// The process that has this number in a pid namespace now.
     pub(crate) fn process_in(&self, namespace: &str, pid: u32) -> Option<Process> {
         let own = &self.owner.process.pid_ns;
         let tree = self.tree();

@@ -1,4 +1,4 @@
-//! Saying what devices have and show.
+//! Declarations and observations of devices.
 
 use model_boss_lease::{Op, Outcome, ProcessUse, StoreTime};
 use model_boss_protocol::ByteCount;
@@ -11,7 +11,7 @@ use crate::contract::{DeviceDeclaration, Observation};
 use crate::holder::state::Written;
 
 impl Holder {
-    /// Locks a device for this host's ledger, if it is not yet, and states what it has.
+    /// Claims a device for this host's ledger, if that was not done yet, and declares its properties.
     pub fn declare(&mut self, declaration: &DeviceDeclaration) -> Result<(), StoreError> {
         let device = &declaration.device;
         if self.devices.get(device).is_none_or(|claimed| claimed.declaration.key != declaration.key) {
@@ -36,20 +36,20 @@ impl Holder {
         }
     }
 
-    /// Whether this was said already, so that it need not be said at every look.
+    /// Whether this declaration was made already, so that it need not be repeated at every observation.
     pub fn has_declared(&self, declaration: &DeviceDeclaration) -> bool {
         self.devices.get(&declaration.device).is_some_and(|claimed| claimed.declaration == *declaration)
     }
 
-    /// Writes down what a device shows, unless it shows what was written a moment ago. Gives the bytes in use by
-    /// programs that hold no lease, where known.
+    /// Records an observation, unless it equals a recent one. Returns the bytes used by programs without a lease,
+    /// where known.
     pub fn observe(&mut self, observation: &Observation) -> Result<Option<ByteCount>, StoreError> {
         let Observation { device, used, processes, sampled_at } = observation;
         let key = self.key(device)?;
         if let Some(claimed) = self.devices.get_mut(device) {
             claimed.claim.keep(&self.place)?;
         }
-        // A ledger that was lost knows no devices.
+        // A new ledger after a loss contains no devices.
         if !self.seen.devices.contains_key(&key)
             && let Some(claimed) = self.devices.get(device)
         {
@@ -66,7 +66,7 @@ impl Holder {
                 .iter()
                 .map(|(pid, bytes)| ProcessUse { lineage: tree.lineage(*pid, &attached), bytes: *bytes })
                 .collect();
-            // Only the age travels from this process's clock to the store's.
+            // The two clocks differ, so only the sample's age is passed on.
             let outcome = self.apply(&|now| {
                 let age = u64::try_from(sampled_at.elapsed().as_micros()).unwrap_or(u64::MAX);
                 let sampled_at = StoreTime(now.0.saturating_sub(age));

@@ -20,9 +20,11 @@ use crate::view::{LeaseView, WaiterView};
 use crate::{EmbeddedStore, RedisStore, StoreError, host};
 
 impl Holder {
-    /// Opens the embedded store in `state_dir`. `runtime_dir` is for tests: the folder for the claims that keep two
-    /// coordinators of this host from counting one device twice, and for the mark that this boot's ledger had leases. Without
-    /// one they lie where every process of the host finds them. Call [`Holder::settle`] next.
+    /// Opens the embedded store in `state_dir`. Call [`Holder::settle`] next.
+    ///
+    /// `runtime_dir` is for tests: the folder for claims and for the mark that this boot's ledger had leases. Claims
+    /// keep two coordinators of this host from counting one device twice. Without the folder both lie where every
+    /// process of the host finds them.
     pub fn embedded(
         state_dir: &Path,
         runtime_dir: Option<&Path>,
@@ -38,14 +40,14 @@ impl Holder {
         Self::over(Box::new(store), empty, claim, (place, mark), owner)
     }
 
-    /// Opens the ledger that the processes of this host share in Redis. `runtime_dir` is for tests, and must be the same for
-    /// all of them: see [`Holder::embedded`].
+    /// Opens the ledger that the processes of this host share in Redis. `runtime_dir` is for tests
+    /// ([`Holder::embedded`]), and must be the same for all these processes.
     pub fn redis(url: &str, runtime_dir: Option<&Path>, owner: Owner, terms: Terms) -> Result<Self, StoreError> {
         Self::redis_of(url, host::boot_id()?, runtime_dir, owner, terms)
     }
 
-    /// The same with a ledger of its own beside the host's, for a machine that is only played: what is promised there says
-    /// nothing about the real one. `name` tells such ledgers apart.
+    /// Opens a separate ledger in Redis for a simulated machine, whose promises do not concern the real one. `name`
+    /// distinguishes such ledgers.
     pub fn redis_beside(
         url: &str,
         name: &str,
@@ -71,7 +73,7 @@ impl Holder {
         Self::over(Box::new(store), empty, Claim::Shared(ledger), (place, mark), owner)
     }
 
-    /// A holder over any store. `empty` is the ledger to begin with when the store has none.
+    /// A holder over any store. `empty` is the initial ledger if the store has none.
     pub(super) fn over(
         store: Box<dyn Store>,
         mut empty: Ledger,
@@ -98,7 +100,7 @@ impl Holder {
             pacing,
             below: BTreeMap::new(),
         };
-        // Reads the ledger, so that a document that cannot be understood is reported here and not at the first load.
+        // Reads the ledger, so that an invalid document is reported here and not at the first load.
         holder.apply(&|_| Op::Renew { leases: Vec::new() })?;
         if !holder.is_alone() {
             // Written before the first acquire.
@@ -112,69 +114,69 @@ impl Holder {
         matches!(self.claim, Claim::Alone(_))
     }
 
-    /// What keeps other processes of this host from being seen, or a loss from being noticed, if anything does.
+    /// Conditions that hide other processes of this host, or that prevent a loss from being noticed.
     pub fn warnings(&self) -> Vec<String> {
         self.place.warning.iter().chain(&self.mark.trouble).cloned().collect()
     }
 
-    /// What tells this process from every other that ever used the ledger, to make request ids of.
+    /// A name that distinguishes this process from all others that ever used the ledger, for request ids.
     pub fn name(&self) -> String {
         let process = &self.owner.process;
         let namespace: String = process.pid_ns.chars().filter(char::is_ascii_digit).collect();
         format!("{namespace}-{}-{}", process.pid, process.start_time)
     }
 
-    /// How often [`Holder::renew`] is due.
+    /// The interval at which [`Holder::renew`] is due.
     pub fn heartbeat(&self) -> Duration {
         self.seen.terms.heartbeat
     }
 
-    /// After how long without renewal a lease expires.
+    /// The time after which a lease expires unless renewed.
     pub fn term(&self) -> Duration {
         self.seen.terms.lease
     }
 
-    /// Whether something began or ended on a device after it was last looked at, as last seen. No I/O.
+    /// Whether a process started or a lease ended on a device after its last observation, as last seen. Does no I/O.
     pub fn is_unsettled(&self) -> bool {
         self.seen.devices.values().any(|device| device.unsettled_since.is_some() || device.observed_at.is_none())
     }
 
-    /// How long nothing is granted because records may have been lost, as last seen.
+    /// The rest of the recovery window, in which no lease is granted, as last seen.
     pub fn recovering(&self) -> Option<Duration> {
         self.seen.recovering()
     }
 
-    /// Why the store cannot be used now: its last reading or its last writing failed. No I/O.
+    /// The reason why the store cannot be used now: its last read or write failed. Does no I/O.
     pub fn outage(&self) -> Option<&str> {
         self.reach.read.as_deref().or(self.reach.write.as_deref())
     }
 
-    /// Every lease of this host, as last seen. No I/O.
+    /// All leases of this host, as last seen. Does no I/O.
     pub fn leases(&self) -> Vec<LeaseView> {
         self.seen.leases.iter().map(|(id, lease)| LeaseView::of(id, lease, &self.seen)).collect()
     }
 
-    /// Who waits, first come first, as last seen. No I/O.
+    /// The waiting requests in the order of arrival, as last seen. Does no I/O.
     pub fn waiters(&self) -> Vec<WaiterView> {
         WaiterView::queue(&self.seen)
     }
 
-    /// Reads the ledger again, for those who only want to see it.
+    /// Reads the ledger again, for display.
     pub fn refresh(&mut self) -> Result<(), StoreError> {
         self.apply(&|_| Op::Renew { leases: Vec::new() }).map(drop)
     }
 
-    /// What and where the store is, for people.
+    /// The kind and address of the store, for people.
     pub fn describe(&self) -> String {
         self.store.describe()
     }
 
-    /// A small document that everybody who uses the store shares.
+    /// Loads a small document that all users of the store share.
     pub fn load_document(&mut self, name: &str) -> Result<Document, StoreError> {
         self.reach.read(self.store.load_document(name))
     }
 
-    /// Changes a small document if nobody else did.
+    /// Changes a small document if no other process did.
     pub fn swap_document(&mut self, name: &str, loaded: &Document, content: &str) -> Result<Swap, StoreError> {
         self.reach.written(self.store.swap_document(name, loaded, content))
     }
@@ -188,7 +190,7 @@ impl Holder {
         parts.iter().map(|(device, bytes)| Ok((self.key(device)?, *bytes))).collect()
     }
 
-    /// The names that people use, where this process knows the device.
+    /// Parts by the devices' names for people, where this process knows them.
     pub(super) fn named(&self, parts: &[(DeviceKey, ByteCount)]) -> Vec<(DeviceId, ByteCount)> {
         let name = |key: &DeviceKey| {
             self.devices.iter().find(|(_, claimed)| claimed.declaration.key == *key).map(|(device, _)| device.clone())
@@ -196,13 +198,13 @@ impl Holder {
         parts.iter().filter_map(|(key, bytes)| Some((name(key)?, *bytes))).collect()
     }
 
-    /// How long an operation may lose races before its caller is told: until the next heartbeat is due.
+    /// The time for which an operation may lose races before it fails: until the next heartbeat is due.
     fn patience(&self) -> Duration {
         self.seen.terms.heartbeat
     }
 
-    /// One operation: read, rules, swap; again when somebody else was faster. The operation may depend on the store's
-    /// time of reading.
+    /// Performs one operation: read, rules, swap, and again after a lost race. The operation may depend on the
+    /// store's time of reading.
     pub(super) fn apply(&mut self, op: &dyn Fn(StoreTime) -> Op) -> Result<Outcome, StoreError> {
         let (begun, limit) = (self.pacing.now(), self.patience());
         let mut losses = 0;
@@ -224,7 +226,7 @@ impl Holder {
                 ledger.adopt(&self.empty.terms);
             }
             let outcome = apply(&mut ledger, loaded.now, op(loaded.now));
-            // Time alone is not worth a write.
+            // A change of time alone is not worth a write.
             if let Some(before) = &mut before {
                 before.last_time = ledger.last_time;
             }
@@ -239,7 +241,7 @@ impl Holder {
                 self.reach.written(self.store.compare_and_swap(&loaded, next, &document))?
             };
             if swap == Swap::Done {
-                // Should the ledger be lost, its tokens go on from here, whatever the clock says then.
+                // If the ledger is lost, its tokens continue from here, whatever the clock shows then.
                 self.empty.fence = self.empty.fence.max(ledger.fence);
                 self.seen = ledger;
                 self.met = true;
@@ -254,7 +256,7 @@ impl Holder {
         }
     }
 
-    /// The document, and the ledger in it.
+    /// Reads the document, and the ledger in it.
     fn read(&mut self) -> Result<(Snapshot, Option<Ledger>), StoreError> {
         let read = self.store.load().and_then(|loaded| {
             let ledger = loaded.document.as_deref().map(serde_json::from_str).transpose();

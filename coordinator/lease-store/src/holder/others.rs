@@ -1,4 +1,4 @@
-//! What others hold and want in the ledger, for those who plan around it.
+//! Leases and requests of other holders, for planning.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use model_boss_protocol::{ByteCount, DeviceId, Priority};
 use super::state::Holder;
 
 impl Holder {
-    /// The numbers here of every process that some lease counts, whoever holds it, as last seen. Of a process that is gone
-    /// those that it left behind. No I/O at the store.
+    /// The process ids on this host of all leases' processes, as last seen. For a process that ended, those that it
+    /// left behind. Does not access the store.
     pub fn leased_processes(&self) -> Vec<u32> {
         let tree = self.tree();
         let family: BTreeSet<&Process> = self.seen.leases.values().flat_map(Lease::family).collect();
@@ -21,7 +21,7 @@ impl Holder {
         family.iter().flat_map(here).collect()
     }
 
-    /// What others hold and want, as last seen. No I/O.
+    /// Leases and requests of other holders, as last seen. Does no I/O.
     pub fn others(&self) -> Others {
         let now = self.seen.last_time;
         let other = |(id, lease): (&LeaseId, &model_boss_lease::Lease)| {
@@ -53,43 +53,43 @@ impl Holder {
     }
 }
 
-/// What others hold and want, for those who plan around it.
+/// Leases and requests of other holders, for planning.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Others {
     /// Their leases.
     pub leases: Vec<OtherLease>,
-    /// Who waits, first come first.
+    /// Their waiting requests, in the order of arrival.
     pub waiters: Vec<OtherWaiter>,
 }
 
-/// A lease of somebody else, or one of this process's that its holder has let go and the devices do not show free.
+/// A lease of another holder, or one that this process released and whose bytes the devices do not show as free.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OtherLease {
-    /// Its name.
+    /// The lease's name.
     pub lease: LeaseId,
-    /// What it is for.
+    /// The label of the lease.
     pub label: String,
-    /// How important it is.
+    /// Its importance for the queue and for preemption.
     pub priority: Priority,
-    /// How much it counts for on each device.
+    /// The bytes that it counts for on each device.
     pub parts: Vec<(DeviceId, ByteCount)>,
-    /// Whether it may be asked back now, by somebody more important.
+    /// Whether a more important request may revoke it now.
     pub may_be_asked: bool,
-    /// It was asked: how long it still has.
+    /// The time left for its release, if it was revoked.
     pub revoking: Option<Duration>,
-    /// It was asked and did not make way in time.
+    /// Whether it was revoked and not released in time.
     pub in_default: bool,
 }
 
-/// A request of somebody else that waits.
+/// A waiting request of another holder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OtherWaiter {
-    /// Its request.
+    /// The id of the request.
     pub request_id: String,
-    /// What it is for.
+    /// The label of the request.
     pub label: String,
-    /// How important it is.
+    /// Its importance for the queue and for preemption.
     pub priority: Priority,
-    /// What it is nominated for.
+    /// The parts that it is nominated for.
     pub parts: Vec<(DeviceId, ByteCount)>,
 }

@@ -1,4 +1,4 @@
-//! Finding out which leases nobody holds any more, and which of them still have living processes.
+//! Settlement: finds leases without a holder, and their processes that still live.
 
 use std::collections::BTreeSet;
 
@@ -11,9 +11,9 @@ use crate::contract::Leftover;
 use crate::tree::ProcessTree;
 
 impl Holder {
-    /// Ends every lease that nobody holds any more and whose processes are gone. Gives those whose processes still live and
-    /// have lost everybody who would have ended them: leases of former coordinators, and of programs whose guards are gone
-    /// with their holder. They are the caller's to end, and then to settle again.
+    /// Ends every lease without a holder whose processes have ended. Returns leases whose processes live and have
+    /// lost every program that would have ended them. These are leases of former coordinators, and of programs whose
+    /// guards died with their holder. The caller ends those processes, and then settles again.
     pub fn settle(&mut self) -> Result<Vec<Leftover>, StoreError> {
         let tree = self.tree();
         self.note_descendants(&tree);
@@ -21,9 +21,10 @@ impl Holder {
         for (id, lease) in self.seen.leases.clone() {
             let mine = lease.owner.process == self.owner.process;
             let abandoned = if mine { !self.held.contains_key(&id) } else { tree.is_gone(&lease.owner.process) };
-            // Let go, or not renewed for long: its processes may be gone although its holder lives.
+            // The lease was released, or not renewed for long: its processes may have ended although its holder
+            // lives.
             let in_limbo = lease.state == LeaseState::Limbo && !lease.pids.is_empty();
-            // It may have ended while others of its group live on, such as what reads its output.
+            // The owner may have ended while others of its group live on, such as a reader of its output.
             let ended = !mine && tree.has_ended(&lease.owner.process);
             if !abandoned && !in_limbo && !ended {
                 continue;
@@ -32,7 +33,7 @@ impl Holder {
             let seen_from = tree.sees(&suspects);
             let known = self.below.get(&id).map(|below| below.processes.clone()).unwrap_or_default();
             let left: Vec<Process> = known.into_iter().filter(|process| tree.shows(process)).collect();
-            // What was below an attached process belongs to it, also when nothing else says so any more.
+            // Descendants of an attached process belong to it, even when no other evidence remains.
             let is_gone =
                 |process: &Process| tree.is_gone(process) && (left.is_empty() || !lease.pids.contains(process));
             let (gone, alive): (Vec<_>, Vec<_>) = suspects.into_iter().partition(is_gone);
@@ -60,8 +61,8 @@ impl Holder {
         Ok(living)
     }
 
-    /// What guards left behind that were killed together with their holder. A guard that lives ends it by itself, and what
-    /// never had one is not ours to end.
+    /// Processes left by guards that were killed together with their holder. A living guard ends its processes
+    /// itself, and processes without a guard are not ours to end.
     fn left_by_guards(&self, tree: &ProcessTree, id: &LeaseId, lease: &Lease, left: Vec<Process>) -> BTreeSet<Process> {
         let guards: Vec<&Process> = lease.pids.iter().filter(|guard| tree.has_ended(guard)).collect();
         let guarded = self.below.get(id).is_some_and(|below| below.guarded);
@@ -69,7 +70,7 @@ impl Holder {
         guards.iter().flat_map(|guard| tree.marked(guard)).chain(known).collect()
     }
 
-    /// Looks at what is below the processes of other holders' leases while those live.
+    /// Records the descendants of the processes of other holders' leases while those live.
     fn note_descendants(&mut self, tree: &ProcessTree) {
         let mut below = std::mem::take(&mut self.below);
         below.retain(|id, _| self.seen.leases.contains_key(id));

@@ -1,4 +1,4 @@
-//! A holder: the store, what this process holds there, and the ledger as it was last seen.
+//! The state of a holder: its store, its leases, and the ledger as last seen.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -16,14 +16,14 @@ use crate::store::{Store, Swap};
 use crate::tree::ProcessTree;
 use crate::{DeviceDeclaration, LeaseHandle, StoreError, tree};
 
-/// An observation that differs by less is not written again while it is fresh.
+/// A smaller change of an observation is not written while the last one is fresh.
 const SMALL_CHANGE: ByteCount = ByteCount::mib(64);
 
 /// A process that holds leases.
 pub struct Holder {
     pub(super) store: Box<dyn Store>,
     pub(crate) owner: Owner,
-    /// What a ledger begins with: this boot, these terms.
+    /// A new ledger of this boot, with these terms.
     pub(super) empty: Ledger,
     pub(super) claim: Claim,
     pub(super) place: Place,
@@ -32,28 +32,29 @@ pub struct Holder {
     pub(super) held: BTreeMap<LeaseId, Held>,
     /// The ledger as this process last saw it.
     pub(crate) seen: Ledger,
-    /// A ledger of this boot was there: if it is not any more, it was lost.
+    /// Whether a ledger of this boot existed: if it does not any more, it was lost.
     pub(super) met: bool,
-    /// How the store answered last.
+    /// The store's last answers.
     pub(super) reach: Reach,
-    /// Makes what proves the leases of guests.
+    /// The key of the guests' proofs.
     pub(super) capabilities: CapabilityKey,
-    /// Time and chance, for what follows a lost race.
+    /// Time and randomness for retries after a lost race.
     pub(super) pacing: Box<dyn Pacing>,
-    /// What was seen below the processes of other holders' leases, which says whose it was when all of those are gone.
+    /// The descendants of the processes of other holders' leases. They show to which lease a process belongs whose
+    /// ancestors have all ended.
     pub(super) below: BTreeMap<LeaseId, Descendants>,
 }
 
-/// The processes below those that are attached to a lease, as they were seen.
+/// The last seen descendants of the processes attached to a lease.
 #[derive(Debug, Default)]
 pub(super) struct Descendants {
     pub(super) processes: Vec<Process>,
-    /// Whether a guard is attached: all that is below it ends with it.
+    /// Whether a guard is attached: its descendants end with it.
     pub(super) guarded: bool,
 }
 
 impl Holder {
-    /// The processes of this host. Marks of guards that a lease names count for processes of that lease's user only.
+    /// The processes of this host. Marks of guards that a lease names count only for processes of that lease's user.
     pub(super) fn tree(&self) -> ProcessTree {
         let leases = self.seen.leases.values();
         let of_user = leases.filter_map(|lease| Some((lease, lease.owner.user?)));
@@ -62,13 +63,14 @@ impl Holder {
     }
 }
 
-/// The last answers of the store. Reading and writing fail apart: a server that is full, or that became a replica, still
-/// reads. Only the store's own answers count here, so an operation that needed none says nothing about it.
+/// The last answers of the store. Reads and writes fail separately: a server that is full, or that became a replica,
+/// still answers reads. Only answers of the store itself count, so an operation without access to it changes nothing
+/// here.
 #[derive(Debug, Default)]
 pub(super) struct Reach {
-    /// Why the last reading failed.
+    /// The reason why the last read failed.
     pub(super) read: Option<String>,
-    /// Why the last writing failed, until one succeeds.
+    /// The reason why the last write failed, until one succeeds.
     pub(super) write: Option<String>,
 }
 
@@ -81,7 +83,7 @@ impl Reach {
     pub(super) fn written(&mut self, answer: Result<Swap, StoreError>) -> Result<Swap, StoreError> {
         match &answer {
             Ok(Swap::Done) => self.write = None,
-            // A lost race wrote nothing.
+            // A lost race wrote no data.
             Ok(Swap::Conflict | Swap::Stale) => {}
             Err(error) => self.write = Some(chain(error)),
         }
@@ -96,7 +98,7 @@ pub(super) struct Claimed {
     pub(super) claim: DeviceClaim,
 }
 
-/// A lease as this process remembers it.
+/// This process's record of a lease.
 pub(super) struct Held {
     pub(super) handle: LeaseHandle,
     pub(super) request: Request,

@@ -23,7 +23,7 @@ use crate::{
     StoreError, Swap, Wish, host, this_process,
 };
 
-/// A register in memory. Counts swaps, loses the next few races, and can be cut off.
+/// A register in memory. It counts swaps, can lose the next few races, and can be cut off.
 #[derive(Clone, Default)]
 struct Memory(Arc<Mutex<Register>>);
 
@@ -34,9 +34,9 @@ struct Register {
     swaps: u32,
     answers: Vec<Swap>,
     cut_off: bool,
-    /// Set: a store that can lose what it acknowledged.
+    /// If set, the store can lose acknowledged writes.
     run_id: Option<String>,
-    /// The store's clock is ahead of this host's by so much.
+    /// The time by which the store's clock is ahead of this host's.
     ahead: Duration,
 }
 
@@ -88,7 +88,7 @@ fn bench() -> Bench {
     over(Memory::default(), tempfile::tempdir().unwrap())
 }
 
-/// A holder over a store that can lose what it acknowledged.
+/// A holder over a store that can lose acknowledged writes.
 fn fragile() -> Bench {
     let memory = Memory::default();
     memory.0.lock().unwrap().run_id = Some("run-1".to_owned());
@@ -165,7 +165,8 @@ fn an_observation_after_a_change_is_always_written() {
     bench.granted("b", ByteCount(1));
 }
 
-/// A millisecond passes between two looks at the clock; chance is a fixed sequence.
+/// Simulated time and randomness: a millisecond passes between two readings of the clock, and random numbers are a
+/// fixed sequence.
 struct Played {
     now: Duration,
     random: u64,
@@ -210,11 +211,11 @@ fn a_lost_race_is_run_again_until_the_caller_has_waited_long_enough() {
     assert!(bench.holder.leases().is_empty());
 }
 
-/// Processes that never rest race for one register. From reading to swapping takes about a millisecond, so all but one of
-/// those who overlap lose.
+/// Busy processes race for one register. From read to swap takes about a millisecond, so of those that overlap all
+/// but one lose.
 #[test]
 fn of_many_who_race_nobody_waits_long() {
-    /// What comes next for a racer: it reads the register, or swaps what it read.
+    /// A racer's next step: it reads the register, or swaps the value it read.
     #[derive(Clone, Copy)]
     enum Next {
         Read,
@@ -246,7 +247,7 @@ fn of_many_who_race_nobody_waits_long() {
                 }
             };
         }
-        // One could not do more than 60,000.
+        // One racer alone could do at most 60,000.
         assert!(register > 20_000, "{racers}: {register} swaps");
         assert!(worst < Duration::from_millis(longest), "{racers}: {worst:?}");
     }
@@ -304,13 +305,13 @@ fn what_is_held_is_stated_again_after_the_store_lost_everything() {
     assert_eq!(bench.holder.renew().unwrap(), Kept::default());
     assert_eq!(bench.holder.leases().len(), 1);
     assert!(bench.holder.recovering().is_some());
-    // The devices are unknown until they are declared again, which the next look does.
+    // The devices are unknown until they are declared again, which the next observation does.
     bench.holder.observe(&observation(ByteCount::gib(6), Instant::now())).unwrap();
     let Acquired::Wait { reason, .. } = bench.holder.acquire(wish("b", ByteCount(1))).unwrap() else { panic!() };
     assert!(reason.contains("may have lost records"), "{reason}");
     let attached = bench.holder.attach(&handle, std::process::id()).unwrap_err();
     assert!(attached.is_outage(), "{attached}");
-    // After the window others are granted beside it, not over it.
+    // After the window other leases are granted beside it, not over it.
     bench.memory.0.lock().unwrap().ahead = Duration::from_secs(22);
     bench.holder.renew().unwrap();
     bench.holder.observe(&observation(ByteCount::ZERO, Instant::now())).unwrap();
@@ -360,7 +361,7 @@ fn le_3_a_holder_hears_that_its_bytes_are_asked_back() {
     bench.holder.attach(&soft, std::process::id()).unwrap();
     bench.holder.observe(&observation(ByteCount::gib(1), Instant::now())).unwrap();
     let urgent = AcquireRequest { mode: Mode::Preempt, priority: Priority::HIGHEST, ..wish("u", ByteCount::gib(3)) };
-    // A holder is never asked for its own requests.
+    // A holder's leases are never revoked for its own requests.
     let Acquired::Wait { asked, .. } = bench.holder.acquire(urgent.clone()).unwrap() else { panic!() };
     assert_eq!(asked, []);
     bench.holder.cancel("u").unwrap();
@@ -428,7 +429,7 @@ fn a_caller_names_living_processes_of_its_own_and_none_that_never_end() {
     assert!(matches!(named(Caller::Unknown, &mine), Err(NotNamed::NoUser)));
     let earlier = Process { start_time: mine.start_time - 1, ..mine.clone() };
     assert!(matches!(named(Caller::User(0), &earlier), Err(NotNamed::NotSeen(_))));
-    // Root too names none of these.
+    // Even root may name none of these.
     let init = host::process(1).unwrap();
     assert!(matches!(named(Caller::User(0), &init), Err(NotNamed::System(1))));
     for ours in [&coordinator, &worker] {
@@ -438,8 +439,8 @@ fn a_caller_names_living_processes_of_its_own_and_none_that_never_end() {
     [coordinator, worker, job].into_iter().for_each(end);
 }
 
-/// A program in the place of a guard with two children in sessions of their own, of which one bears the mark that it is given
-/// and the other has no environment; their numbers.
+/// A program in the place of a guard, with two children in sessions of their own, and their process ids. One child
+/// has the given mark and the other has no environment.
 fn guard_with_children(mark: impl Fn(&Process) -> String) -> (Child, [u32; 2]) {
     let script = "read -r mark; MODEL_BOSS_GUARDS=$mark setsid tail -f /dev/null >/dev/null & echo $!; \
                   env -i \"PATH=$PATH\" setsid tail -f /dev/null >/dev/null & echo $!; wait";
@@ -449,7 +450,7 @@ fn guard_with_children(mark: impl Fn(&Process) -> String) -> (Child, [u32; 2]) {
     writeln!(guard.stdin.as_mut().unwrap(), "{mark}").unwrap();
     let mut lines = BufReader::new(guard.stdout.take().unwrap()).lines();
     let children = [(); 2].map(|()| lines.next().unwrap().unwrap().parse().unwrap());
-    // They are what they will be once they run that program.
+    // The children have their final identity once they run that program.
     for child in children {
         while std::fs::read(format!("/proc/{child}/comm")).unwrap() != b"tail\n" {
             std::thread::yield_now();
@@ -492,7 +493,7 @@ fn le_4_what_died_guards_left_is_counted_and_ours_to_end_and_without_guards_it_i
         let all = if guarded { Vec::from_iter(BTreeSet::from([marked, bare])) } else { Vec::new() };
         assert_eq!(left(), (all, 1));
         kill_number(marked);
-        // Nothing but what was seen while its guard lived says whose this one was.
+        // Only the descendants recorded while its guard lived show to which lease this process belongs.
         assert_eq!(left(), (if guarded { vec![bare] } else { Vec::new() }, 1));
         kill_number(bare);
         assert_eq!(left(), (Vec::new(), 0));
@@ -512,7 +513,7 @@ fn a_forced_lease_is_kept_on_record_and_its_holder_loses_it() {
     assert_eq!(bench.holder.renew().unwrap().lost, std::slice::from_ref(&handle), "it is not stated again");
     assert_eq!(bench.holder.forced()[0].lease, handle.lease);
     assert!(matches!(bench.holder.force(&handle.lease, "user 0"), Err(StoreError::Lost(_))));
-    // What its process still uses is foreign: it is not granted to anybody.
+    // The bytes that its process still uses are foreign, and are not granted.
     bench.holder.observe(&observation(ByteCount::gib(6), Instant::now())).unwrap();
     assert!(matches!(bench.holder.acquire(wish("b", ByteCount::gib(4))).unwrap(), Acquired::Wait { .. }));
     end(job);
@@ -557,7 +558,7 @@ fn a_guest_proves_its_lease_by_its_secret_also_after_the_store_lost_it_and_nobod
         std::slice::from_ref(&handle.lease)
     );
 
-    // The store forgets it, and the stranger is faster.
+    // The store loses the lease, and another process asks first.
     bench.memory.0.lock().unwrap().document = None;
     lost(bench.holder.reassert_for(me, record(&forged, &stranger)).unwrap_err());
     let earlier = GuestHandle { lease: "lease-7".into(), proof: Proof::Fence(Token(u64::MAX)) };

@@ -1,4 +1,4 @@
-//! Where a Redis server is, as people write it, and as it may be shown.
+//! Addresses of Redis servers: parsed from URLs, and shown without credentials.
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
@@ -7,18 +7,18 @@ use crate::StoreError;
 /// The port of a sentinel when none is given.
 const SENTINEL_PORT: u16 = 26_379;
 
-/// Where the server is.
+/// The address of a server.
 #[derive(Clone, Debug)]
 pub(super) enum Address {
-    /// At one place.
+    /// A fixed address.
     Direct(ConnectionInfo),
-    /// Where the sentinels say.
+    /// An address that sentinels report.
     Sentinels {
-        /// How to reach each of them.
+        /// The connections to the sentinels.
         sentinels: Vec<ConnectionInfo>,
-        /// What they call the server.
+        /// The sentinels' name of the server.
         service: String,
-        /// How to reach the server, save its place.
+        /// The connection to the server, without its address.
         server: ConnectionInfo,
     },
 }
@@ -40,7 +40,7 @@ impl Address {
         })
     }
 
-    /// For people: never with credentials.
+    /// The address for people, never with credentials.
     pub(super) fn show(&self) -> String {
         match self {
             Self::Direct(info) => format!("{}/{}", info.addr(), info.redis_settings().db()),
@@ -75,7 +75,7 @@ fn sentinels(scheme: &str, rest: &str) -> Result<Address, String> {
     Ok(Address::Sentinels { sentinels, service: service.to_owned(), server })
 }
 
-/// The same way to reach a server, at another place.
+/// The same connection at another address.
 pub(super) fn at_place(server: &ConnectionInfo, host: String, port: u16) -> ConnectionInfo {
     let addr = match server.addr() {
         ConnectionAddr::TcpTls { insecure, tls_params, .. } => {

@@ -1,5 +1,5 @@
-//! One connection to the server: nothing lasts longer than the operation timeout, and a server that is away is not
-//! asked in a tight loop.
+//! One connection to the server. No step lasts longer than the operation timeout, and an unreachable server is not
+//! tried in a tight loop.
 
 use std::time::{Duration, Instant};
 
@@ -12,36 +12,36 @@ use crate::{StoreError, host};
 
 /// The longest that connecting, writing or waiting for an answer may take.
 const OPERATION: Duration = Duration::from_millis(500);
-/// After a failure the next attempt is made after about this long,
+/// The average pause after the first failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// doubled at every failure up to this.
+/// The longest pause; each failure in a row doubles it up to this.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 pub(super) struct Link {
     address: Address,
     connection: Option<Connection>,
     failures: u32,
-    /// Before this nobody is asked; and why.
+    /// The time before which no attempt is made, and the last error.
     resting: Option<(Instant, String)>,
 }
 
 impl Link {
     pub(super) fn new(address: Address) -> Self {
         if matches!(&address, Address::Direct(info) | Address::Sentinels { server: info, .. } if is_tls(info)) {
-            // An error means that this process has chosen one already.
+            // An error means that this process has chosen a provider already.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         Self { address, connection: None, failures: 0, resting: None }
     }
 
-    /// Where, for people.
+    /// The server's address, for people.
     pub(super) fn server(&self) -> String {
         self.address.show()
     }
 
-    /// One question, one answer. After an error the connection is not used again: a late answer would be taken for the
-    /// next one's. A connection that was closed while nobody used it is opened again; a question may then be asked
-    /// twice, which every swap withstands, because its etag fits once.
+    /// Sends one query and returns its answer. After an error the connection is not used again, because a late answer
+    /// would be taken for the next one's. A connection that was closed while idle is opened again. A query may then
+    /// be sent twice, which every swap withstands, because its etag matches once.
     pub(super) fn ask<T>(
         &mut self,
         question: impl Fn(&mut Connection) -> Result<T, RedisError>,
@@ -105,7 +105,7 @@ fn open(info: ConnectionInfo) -> Result<Connection, RedisError> {
     Ok(connection)
 }
 
-/// Asks one sentinel after the other.
+/// The master's address, asked of one sentinel after the other.
 fn master(sentinels: &[ConnectionInfo], service: &str, server: &ConnectionInfo) -> Result<ConnectionInfo, Unreachable> {
     let mut last = None;
     for sentinel in sentinels {

@@ -1,7 +1,8 @@
-//! The ledger in Redis or Valkey: one hash per host, shared by every process of the host, with or without a coordinator.
+//! The ledger in Redis or Valkey: one hash per host, shared by all processes of the host, with or without a
+//! coordinator.
 //!
-//! Two small scripts make it a register: one reads the document with the server's time and run id, one swaps it when
-//! nobody else did, the server is still the same process, and the reading is not old. Nothing has an expiry.
+//! Two small scripts make it a register. One reads the document with the server's time and run id. The other swaps it
+//! if no other process did, the server is still the same process, and the reading is not old. No key has an expiry.
 
 mod address;
 mod link;
@@ -17,7 +18,7 @@ use crate::store::{Document, DocumentStore, Etag, LedgerStore, Snapshot, Swap};
 use address::Address;
 use link::Link;
 
-/// A document read longer ago than this is read again before anything is decided on it.
+/// A document that was read longer ago than this is read again before a decision.
 const READ_IS_OLD_US: u64 = 1_000_000;
 
 /// Reads the ledger: time, the server, and the document in one step.
@@ -39,7 +40,7 @@ static READ: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
-/// Swaps the ledger. Arguments: expected etag, run id, time of reading in microseconds, how old that may be, new etag,
+/// Swaps the ledger. Arguments: expected etag, run id, time of reading in microseconds, its maximum age, new etag,
 /// new document.
 static SWAP: LazyLock<Script> = LazyLock::new(|| {
     Script::new(
@@ -77,7 +78,7 @@ pub struct RedisStore {
     version: Option<String>,
 }
 
-/// Where this URL leads, without credentials; an error says what is wrong with it. Connects to nothing.
+/// The address in this URL, without credentials; an error names the URL's fault. Opens no connection.
 pub fn redis_server(url: &str) -> Result<String, StoreError> {
     Ok(Address::parse(url)?.show())
 }
@@ -92,7 +93,7 @@ impl RedisStore {
         Ok(store)
     }
 
-    /// Where the server is, without credentials.
+    /// The server's address, without credentials.
     pub fn server(&self) -> String {
         self.link.server()
     }

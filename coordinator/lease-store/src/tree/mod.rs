@@ -1,8 +1,8 @@
-//! Process trees: whose child a process is, whether it is gone with all that it left behind, and which pid namespaces
-//! can be seen from here. Looks at `/proc`, and knows no leases.
+//! Process trees: descendants of a process, whether it and all of them have ended, and which pid namespaces are
+//! visible. Reads `/proc`; leases are not known here.
 //!
-//! A process belongs to the tree of an ancestor while the chain of parents leads there. A chain breaks when its middle
-//! dies; the group, the session and the marks of guards that a process inherited still name the tree then.
+//! A process belongs to the tree of an ancestor while the chain of parents leads to it. The chain breaks when a
+//! process in its middle dies. Then the group, the session and the inherited marks of guards still identify the tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,48 +15,48 @@ use nix::unistd::Pid;
 use crate::host::pid_namespace;
 use crate::stat::{Stat, users_of};
 
-/// The initial pid namespace, in which every process of the host is seen (PROC_PID_INIT_INO of the kernel).
+/// The initial pid namespace, in which all processes of the host are visible (PROC_PID_INIT_INO of the kernel).
 const INITIAL_NAMESPACE: &str = "pid:[4026531836]";
 
-/// A chain of parents longer than this is not followed.
+/// The longest chain of parents that is followed.
 const GENERATIONS: usize = 64;
 
-/// So many numbers behind the newest process are looked at for newer ones.
+/// The number of process ids beyond the newest process that are checked for newer ones.
 const MISSING: u32 = 16;
 
-/// The environment variable that names every guard above a process, outermost first, with commas between them. It is
+/// The environment variable with the marks of all guards above a process, outermost first, separated by commas. It is
 /// inherited over sessions and double forks.
 pub const GUARDS_VARIABLE: &str = "MODEL_BOSS_GUARDS";
 
-/// How a guard is named in [`GUARDS_VARIABLE`].
+/// The mark of a guard in [`GUARDS_VARIABLE`].
 pub fn guard_mark(guard: &Process) -> String {
     let namespace: String = guard.pid_ns.chars().filter(char::is_ascii_digit).collect();
     format!("{}-{}-{namespace}", guard.pid, guard.start_time)
 }
 
-/// The processes of a host, as they are at each call.
+/// The processes of a host, read anew at each call.
 pub struct ProcessTree {
     source: Box<dyn Source>,
     namespace: String,
-    /// Whose processes alone may bear the mark of a guard, where that is known. Anybody can write a mark into the environment
-    /// of their own processes.
+    /// Users whose processes may have the mark of a guard, by mark, where known. Without this any user could write a
+    /// mark into the environment of their own processes.
     users: BTreeMap<String, u32>,
 }
 
-/// Every process that lived at one look.
+/// All processes that lived at one moment.
 pub struct ProcessLook(BTreeMap<u32, Stat>);
 
-/// Where processes are looked up.
+/// A source of processes.
 trait Source {
-    /// What the kernel says of a process.
+    /// The kernel's data of a process.
     fn stat(&self, pid: u32) -> Option<Stat>;
-    /// Whether there is a process of this number at all, seen or hidden.
+    /// Whether a process of this number exists, visible or hidden.
     fn exists(&self, pid: u32) -> bool;
-    /// Every process that can be seen; `None` when that cannot be told.
+    /// All visible processes; `None` when they cannot be listed.
     fn all(&self) -> Option<Vec<u32>>;
-    /// The pid namespace of a process and its number there; `None` when that is not to be known.
+    /// The pid namespace of a process and its number there; `None` when they cannot be read.
     fn inner(&self, pid: u32) -> Option<(String, u32)>;
-    /// The marks of the guards above a process, with commas between them; `None` without any, and for processes of other
+    /// The marks of the guards above a process, separated by commas; `None` without any, and for processes of other
     /// users.
     fn guards(&self, pid: u32) -> Option<String>;
     /// The real and the effective user of a process.
@@ -64,24 +64,24 @@ trait Source {
 }
 
 impl ProcessTree {
-    /// The processes that this process can see, whose pid namespace is `namespace`.
+    /// The processes visible to this process, whose pid namespace is `namespace`.
     pub fn of_this_host(namespace: String) -> Self {
         Self { source: Box::new(Proc), namespace, users: BTreeMap::new() }
     }
 
-    /// The same, where the mark of each of these processes counts for processes of its user only.
+    /// Limits the mark of each of these processes to processes of its user.
     #[must_use]
     pub fn with_users<'a>(mut self, roots: impl IntoIterator<Item = (&'a Process, u32)>) -> Self {
         self.users = roots.into_iter().map(|(root, user)| (guard_mark(root), user)).collect();
         self
     }
 
-    /// Every process that lives now; `None` when they cannot be listed.
+    /// All processes that live now; `None` when they cannot be listed.
     pub fn snapshot(&self) -> Option<ProcessLook> {
         living(self.source.as_ref()).map(ProcessLook)
     }
 
-    /// Every process of a look whose chain of parents led to `root`, which is not among them.
+    /// All processes of a snapshot whose chain of parents led to `root`, without `root` itself.
     pub fn descendants(&self, look: &ProcessLook, root: &Process) -> Vec<Process> {
         if look.0.get(&root.pid).is_none_or(|stat| stat.start_time != root.start_time) {
             return Vec::new();
@@ -91,12 +91,12 @@ impl ProcessTree {
         below.map(|(pid, stat)| self.named(*pid, stat.start_time)).collect()
     }
 
-    /// Whether a process bears the mark of this guard, and may.
+    /// Whether a process has the mark of this guard and is of a permitted user.
     pub fn bears_mark_of(&self, process: &Process, guard: &Process) -> bool {
         self.shows(process) && self.bears(process.pid, &guard_mark(guard))
     }
 
-    /// Every living process that bears the mark of this guard, with the descendants, groups and sessions of each.
+    /// All living processes with the mark of this guard, with the descendants, groups and sessions of each.
     pub fn marked(&self, guard: &Process) -> Vec<Process> {
         let Some(living) = living(self.source.as_ref()).filter(|_| guard.pid_ns == self.namespace) else {
             return Vec::new();
@@ -118,11 +118,11 @@ impl ProcessTree {
         self.users.get(mark).is_none_or(|user| self.source.users(pid) == Some([*user; 2]))
     }
 
-    /// Every process whose chain of parents leads to `ancestor`, which is not among them. Complete while the ancestor is
-    /// a subreaper (prctl(2), `PR_SET_CHILD_SUBREAPER`): orphans below it become its children.
+    /// All processes whose chain of parents leads to `ancestor`, without `ancestor` itself. Complete while the
+    /// ancestor is a subreaper (prctl(2), `PR_SET_CHILD_SUBREAPER`): orphans below it become its children.
     pub fn below(ancestor: u32) -> Vec<Below> {
         let all = Proc.all().unwrap_or_default();
-        // Processes that were born while the others were looked at have the next numbers.
+        // Processes that started during the listing have the next numbers.
         let newest = all.iter().copied().max().unwrap_or_default();
         let mut found: BTreeMap<u32, Stat> = all.iter().filter_map(|pid| Some((*pid, Stat::of(*pid)?))).collect();
         let (mut next, mut missing) = (newest + 1, 0);
@@ -138,14 +138,14 @@ impl ProcessTree {
         below.map(|(pid, stat)| Below::new(pid, &stat)).collect()
     }
 
-    /// Whether some guard stands above a process, by the mark that it bears.
+    /// Whether a process is below a guard, by its mark.
     pub fn is_guarded(pid: u32) -> bool {
         Proc.guards(pid).is_some()
     }
 
-    /// Every living process of the tree of `root`, which is among them while it lives: its descendants, the groups and
-    /// sessions that they lead, and the processes that bear the root's mark, with all of theirs. Empty for a root of
-    /// another pid namespace.
+    /// All living processes of the tree of `root`, with `root` itself while it lives. These are its descendants, the
+    /// groups and sessions that they lead, and the processes with the root's mark, with all of theirs. Empty for a
+    /// root of another pid namespace.
     pub fn members(&self, root: &Process) -> Vec<Process> {
         if root.pid_ns != self.namespace {
             return Vec::new();
@@ -155,7 +155,7 @@ impl ProcessTree {
     }
 
     fn members_among(&self, living: &BTreeMap<u32, Stat>, root: &Process) -> Vec<(u32, u64)> {
-        // The kernel gives a number to a new process only when no group or session bears it any more.
+        // The kernel reuses a number only when no group or session has it any more.
         let reused = self.source.stat(root.pid).is_some_and(|stat| stat.start_time != root.start_time);
         let seeds: BTreeSet<u32> = if reused { BTreeSet::new() } else { [root.pid].into() };
         let may_belong = |stat: &Stat| stat.start_time >= root.start_time;
@@ -175,8 +175,8 @@ impl ProcessTree {
         members.map(|(pid, stat)| (*pid, stat.start_time)).collect()
     }
 
-    /// The process, its ancestors as long as they can be followed, and the leaders of its group and session. A leader
-    /// that is gone is known by `attached`: the kernel gives its number to nobody while its group or session lives.
+    /// The process, its ancestors as far as they can be followed, and the leaders of its group and session. A leader
+    /// that has ended is found in `attached`: the kernel does not reuse its number while its group or session lives.
     pub fn lineage(&self, pid: u32, attached: &[Process]) -> Vec<Process> {
         let mut line = Vec::new();
         let mut leaders = Vec::new();
@@ -206,7 +206,7 @@ impl ProcessTree {
             line.extend(found.filter(|process| !line.contains(process)));
         }
         if !attached.iter().any(|process| line.contains(process)) {
-            // Its chain is broken: the nearest guard above it is the last one that it names.
+            // Its chain is broken: the nearest guard above it is the last in its marks.
             let guards = self.source.guards(pid).unwrap_or_default();
             let named = guards.rsplit(',').filter(|mark| self.may_bear(pid, mark)).filter_map(|mark| {
                 attached.iter().find(|process| process.pid_ns == self.namespace && guard_mark(process) == mark)
@@ -216,36 +216,36 @@ impl ProcessTree {
         line
     }
 
-    /// Whether the process is gone, and with it every process of its tree ([`ProcessTree::members`]). A zombie has given
-    /// its memory back and counts as gone. When in doubt the answer is no.
+    /// Whether the process has ended, and with it every process of its tree ([`ProcessTree::members`]). A zombie has
+    /// given its memory back and counts as ended. In doubt the answer is no.
     pub fn is_gone(&self, process: &Process) -> bool {
         if process.pid_ns != self.namespace {
             return self.is_gone_elsewhere(process);
         }
-        // Most that are asked about live: that is seen without looking at every other process.
+        // Most processes asked about live, which is seen without listing all others.
         if self.shows(process) {
             return false;
         }
-        // /proc may hide other people's processes.
+        // /proc may hide other users' processes.
         if self.source.stat(process.pid).is_none() && self.source.exists(process.pid) {
             return false;
         }
         living(self.source.as_ref()).is_some_and(|living| self.members_among(&living, process).is_empty())
     }
 
-    /// Whether this very process is known to have ended, whatever it left behind.
+    /// Whether this very process is known to have ended, whatever processes it left.
     pub fn has_ended(&self, process: &Process) -> bool {
-        // /proc may hide other people's processes.
+        // /proc may hide other users' processes.
         let hidden = || self.source.stat(process.pid).is_none() && self.source.exists(process.pid);
         process.pid_ns == self.namespace && !self.shows(process) && !hidden()
     }
 
-    /// Whether this very process lives, seen from here.
+    /// Whether this very process lives, as far as it is visible from here.
     pub fn shows(&self, process: &Process) -> bool {
         self.number_of(process).is_some()
     }
 
-    /// The number that this very process has here, if it lives.
+    /// The number of this very process in our namespace, if it lives.
     pub(crate) fn number_of(&self, process: &Process) -> Option<u32> {
         let same = |pid: &u32| {
             self.source.stat(*pid).is_some_and(|stat| stat.start_time == process.start_time && !stat.is_zombie())
@@ -255,20 +255,22 @@ impl ProcessTree {
         here.filter(same)
     }
 
-    /// The number here of the process that has this number in another pid namespace.
+    /// The number in our namespace of the process that has this number in another one.
     pub(crate) fn here(&self, namespace: &str, pid: u32) -> Option<u32> {
         let bears = |here: &u32| self.source.inner(*here).is_some_and(|(ns, inner)| ns == namespace && inner == pid);
         self.source.all().unwrap_or_default().into_iter().find(bears)
     }
 
-    /// Which of the namespaces of these processes can be seen from here, so that a missing process is known to be gone.
+    /// The namespaces of these processes that are visible from here, so that a missing process is known to have
+    /// ended.
     pub fn sees<'a>(&self, processes: impl IntoIterator<Item = &'a Process>) -> Vec<String> {
         let namespaces: BTreeSet<_> = processes.into_iter().map(|process| process.pid_ns.clone()).collect();
         let seen = |namespace: &String| *namespace == self.namespace || self.namespace == INITIAL_NAMESPACE;
         namespaces.into_iter().filter(seen).collect()
     }
 
-    /// From the initial namespace every process is seen, under another number. One that cannot be told apart may be it.
+    /// Whether a process of another namespace has ended. From the initial namespace every process is visible, under
+    /// another number. One that cannot be identified may be it.
     fn is_gone_elsewhere(&self, process: &Process) -> bool {
         if self.namespace != INITIAL_NAMESPACE {
             return false;
@@ -280,7 +282,7 @@ impl ProcessTree {
                 return true;
             }
             match self.source.inner(pid) {
-                // Anything that started later and lives in that namespace may be a descendant.
+                // A process that started later in that namespace may be a descendant.
                 Some((namespace, _)) => namespace != process.pid_ns || stat.start_time < process.start_time,
                 None => false,
             }
@@ -295,15 +297,15 @@ impl ProcessTree {
 /// A process below another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Below {
-    /// Its number.
+    /// The process id.
     pub pid: u32,
-    /// When it began.
+    /// The start time in clock ticks since boot.
     pub start_time: u64,
-    /// Its parent's number.
+    /// The parent's process id.
     pub parent: u32,
-    /// Its session's.
+    /// The session's id.
     pub session: u32,
-    /// It ended, and its parent has not collected it yet.
+    /// Whether it ended and its parent has not reaped it yet.
     pub is_zombie: bool,
 }
 
@@ -314,13 +316,13 @@ impl Below {
     }
 }
 
-/// Every living process; `None` when they cannot be listed.
+/// All living processes; `None` when they cannot be listed.
 fn living(source: &dyn Source) -> Option<BTreeMap<u32, Stat>> {
     let all = source.all()?.into_iter();
     Some(all.filter_map(|pid| Some((pid, source.stat(pid)?))).filter(|(_, stat)| !stat.is_zombie()).collect())
 }
 
-/// `seeds` and everything that edges (from, to) lead to from there.
+/// `seeds`, and all numbers that edges (from, to) lead to from there.
 fn reach(seeds: BTreeSet<u32>, edges: impl Iterator<Item = (u32, u32)>) -> BTreeSet<u32> {
     let mut next: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for (from, to) in edges {
@@ -343,7 +345,7 @@ fn bears(guards: &str, mark: &str) -> bool {
     guards.split(',').any(|guard| guard == mark)
 }
 
-/// The kernel's own account.
+/// The kernel's data in `/proc`.
 struct Proc;
 
 impl Source for Proc {
@@ -363,13 +365,13 @@ impl Source for Proc {
     fn inner(&self, pid: u32) -> Option<(String, u32)> {
         let namespace = fs::read_link(format!("/proc/{pid}/ns/pid")).ok()?.to_string_lossy().into_owned();
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        // From the outermost namespace that we can see to the process's own (proc_pid_status(5)).
+        // Numbers from the outermost visible namespace to the process's own (proc_pid_status(5)).
         let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
         Some((namespace, numbers.split_ascii_whitespace().last()?.parse().ok()?))
     }
 
     fn guards(&self, pid: u32) -> Option<String> {
-        // As it was when the program began (proc_pid_environ(5)); programs may write over it.
+        // The environment at the program's start (proc_pid_environ(5)); programs may overwrite it.
         let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
         let value =
             |entry: &[u8]| entry.strip_prefix(GUARDS_VARIABLE.as_bytes())?.strip_prefix(b"=").map(<[u8]>::to_vec);
@@ -381,7 +383,7 @@ impl Source for Proc {
     }
 }
 
-/// Whether the process is gone with everything that it left behind. See [`ProcessTree::is_gone`].
+/// Whether the process has ended with all processes that it left. See [`ProcessTree::is_gone`].
 pub fn is_gone(process: &Process) -> bool {
     pid_namespace().is_ok_and(|namespace| ProcessTree::of_this_host(namespace).is_gone(process))
 }

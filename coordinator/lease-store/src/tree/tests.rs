@@ -1,4 +1,4 @@
-//! Trees that are made up, and one of this host.
+//! Constructed process trees, and a real one of this host.
 
 use std::collections::BTreeMap;
 
@@ -34,18 +34,18 @@ impl Source for Made {
         self.1.get(&pid).cloned()
     }
 
-    /// Numbers from 1000 on are of another user.
+    /// Numbers from 1000 on belong to another user.
     fn users(&self, pid: u32) -> Option<[u32; 2]> {
         Some(if pid < 1000 { [1, 1] } else { [2, 2] })
     }
 }
 
-/// Pid, parent, group, session, start time.
+/// Each process is given by pid, parent, group, session and start time.
 fn tree(processes: &[(u32, u32, u32, u32, u64)]) -> ProcessTree {
     marked_tree(processes, &[])
 }
 
-/// The same, with the marks that processes bear.
+/// The same, with the marks of the processes.
 fn marked_tree(processes: &[(u32, u32, u32, u32, u64)], marks: &[(u32, String)]) -> ProcessTree {
     let made = processes.iter().map(|&(pid, parent, group, session, start_time)| {
         let stat = Stat { state: b'S', parent, group, session, threads: 1, start_time };
@@ -75,7 +75,7 @@ fn a_line_goes_up_to_init_and_names_the_leaders() {
 
 #[test]
 fn an_orphan_belongs_to_the_session_of_its_dead_leader() {
-    // Its parents are gone: 30 is init's child, in group 20 and session 10.
+    // Its ancestors have ended: 30 is init's child, in group 20 and session 10.
     let tree = tree(&[(30, 1, 20, 10, 30)]);
     assert_eq!(tree.lineage(30, &[]), vec![process(30, 30)]);
     let attached = [process(10, 5), process(10, 40), process(20, 6)];
@@ -98,7 +98,8 @@ fn a_process_is_gone_when_nothing_of_it_is_left() {
 fn a_session_of_its_own_belongs_to_the_tree_as_long_as_its_chain_holds() {
     let chain = [(10, 1, 10, 10, 5), (20, 10, 10, 10, 6), (30, 20, 30, 30, 7), (40, 30, 40, 40, 8), (50, 1, 50, 50, 9)];
     assert_eq!(pids(&tree(&chain).members(&process(10, 5))), [10, 20, 30, 40]);
-    // The middle died: 40 is a child of init in a session of its own, and nothing but a mark says whose it was.
+    // The process in the middle died: 40 is a child of init in a session of its own, and only a mark identifies its
+    // tree.
     let broken = [(10, 1, 10, 10, 5), (40, 1, 40, 40, 8), (41, 1, 40, 40, 9), (50, 1, 50, 50, 9)];
     assert_eq!(pids(&tree(&broken).members(&process(10, 5))), [10]);
     let marked = marked_tree(&broken, &[(40, guard_mark(&process(10, 5)))]);
@@ -128,7 +129,7 @@ fn a_mark_outlives_its_guard_and_the_reuse_of_its_number() {
 fn le_4_a_mark_that_somebody_else_wrote_counts_for_nothing() {
     let guard = process(10, 5);
     let mark = guard_mark(&guard);
-    // 40 was left by the guard; 1040 is a stranger's, who found out the mark.
+    // 40 was left by the guard; 1040 belongs to another user who found out the mark.
     let processes = [(40, 1, 40, 40, 8), (1040, 1, 1040, 1040, 8)];
     let marks = [(40, mark.clone()), (1040, mark.clone())];
     let known = marked_tree(&processes, &marks).with_users([(&guard, 1)]);
@@ -137,7 +138,7 @@ fn le_4_a_mark_that_somebody_else_wrote_counts_for_nothing() {
     assert!(!known.lineage(1040, std::slice::from_ref(&guard)).contains(&guard), "its memory is its own");
     let alone = marked_tree(&processes[1..], &marks).with_users([(&guard, 1)]);
     assert!(alone.is_gone(&guard), "a stranger keeps nobody's lease");
-    // One that is older than the guard was never below it.
+    // A process older than the guard was never below it.
     let older = marked_tree(&[(40, 1, 40, 40, 4)], &[(40, mark)]).with_users([(&guard, 1)]);
     assert!(older.is_gone(&guard) && older.marked(&guard).is_empty());
 }
@@ -178,7 +179,7 @@ fn what_is_below_a_process_is_found_in_its_sessions() {
     assert!(found.is_some_and(|found| found.session != shell.id() && found.parent != shell.id()), "{below:?}");
     assert!(ProcessTree::below(std::process::id()).iter().any(|below| below.pid == deepest));
     for below in below {
-        // Those that ended by themselves need no signal.
+        // Processes that ended by themselves need no signal.
         let _ = kill(Pid::from_raw(below.pid.cast_signed()), nix::sys::signal::Signal::SIGKILL);
     }
     shell.kill().unwrap();

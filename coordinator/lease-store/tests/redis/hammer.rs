@@ -1,5 +1,5 @@
-//! Many processes and threads on one ledger. Beside the ledger each keeps its own count in the server of what it holds
-//! at that moment: that count must never exceed the device.
+//! Many processes and threads on one ledger. Each also counts in the server what it holds at the moment: that sum
+//! must never exceed the device.
 
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -91,7 +91,7 @@ fn take_turns(url: &str, runtime: &str, thread: u64) {
     }
 }
 
-/// A crowded ledger may let somebody lose sixteen races in a row, and a slow machine lets an operation take too long.
+/// With many competitors an operation may lose sixteen races in a row, and on a slow machine it may take too long.
 fn persist<T>(mut act: impl FnMut() -> Result<T, StoreError>) -> T {
     loop {
         match act() {

@@ -53,7 +53,7 @@ pub(crate) fn granted(acquired: Acquired) -> LeaseHandle {
     }
 }
 
-/// Something that lives until its standard input ends.
+/// A process that lives until its standard input ends.
 pub(crate) fn worker() -> Child {
     Command::new("cat").stdin(Stdio::piped()).spawn().unwrap()
 }
@@ -63,7 +63,7 @@ pub(crate) fn end(mut worker: Child) {
     worker.wait().unwrap();
 }
 
-/// Asks until the answer fits, for at most ten seconds.
+/// Repeats a query until the answer fits, for at most ten seconds.
 pub(crate) fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now().later(Duration::from_secs(10));
     loop {
@@ -99,7 +99,7 @@ fn a_register_swaps_only_what_was_read_and_only_soon() {
     assert_eq!(store.compare_and_swap(&loaded, Etag::random().unwrap(), "two").unwrap(), Swap::Stale, "another server");
     let loaded = store.load().unwrap();
     assert_eq!(store.compare_and_swap(&loaded, Etag::random().unwrap(), "two").unwrap(), Swap::Done);
-    // One readable document, and nothing that expires.
+    // One readable document, and no key that expires.
     let mut people = server.connection();
     let document: String = redis::cmd("HGET").arg("mb:{boot}:ledger").arg("document").query(&mut people).unwrap();
     assert_eq!(document, "two");

@@ -1,4 +1,4 @@
-//! A server that is away, slow, restarted or emptied: nothing is granted twice, and nothing that is held is lost.
+//! A server that is unreachable, slow, restarted or emptied: no bytes are granted twice, and no held lease is lost.
 
 use std::time::{Duration, Instant};
 
@@ -48,7 +48,7 @@ fn after_a_restart_without_its_data_everything_is_stated_again() {
     server.kill();
     server.forget();
     server.start_again();
-    // Whoever comes first finds nothing, and knows that there was something.
+    // The first holder that returns finds no ledger, and knows that there was one.
     until(|| observe(&mut two).ok());
     assert!(two.recovering().is_some());
     assert!(matches!(acquire(&mut two, "b", ByteCount(1)).unwrap(), Acquired::Wait { .. }));

@@ -1,5 +1,5 @@
-//! The same operations at the same times, on the rules alone and on ledgers that travel through each store: every outcome
-//! and every document must be the same.
+//! The same operations at the same times, on the rules alone and on ledgers in each store: all outcomes and documents
+//! must be the same.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::server::Server;
 
 const BOOT: &str = "boot";
 
-/// One step: what, by whom or on which lease, how much, and how much time passes before.
+/// One step: the operation, the holder or lease, the size, and the time that passes before.
 type Step = (u8, u8, u64, u64);
 
 #[test]
@@ -39,7 +39,7 @@ fn le_1_embedded_redis_and_the_rules_alone_agree_on_every_sequence() {
             let mut embedded = EmbeddedStore::open(folder.path()).unwrap();
             let mut alone = Ledger::new(BOOT, Token(0), Terms::default());
             let mut now = StoreTime(1_000_000_000);
-            // Both devices are there and were looked at.
+            // Both devices are declared and observed.
             let first = [(0, 0, 0, 0), (0, 0, 1, 0), (1, 0, 0, 1), (1, 0, 1, 1)];
             for step in first.into_iter().chain(steps) {
                 now = now.after(Duration::from_millis(step.3));
@@ -67,7 +67,7 @@ fn le_1_embedded_redis_and_the_rules_alone_agree_on_every_sequence() {
     assert!(granted.get() > 50, "only {} leases were granted: nothing was compared", granted.get());
 }
 
-/// Whatever the numbers mean in this ledger.
+/// The operation that the numbers select in this ledger.
 fn op(ledger: &Ledger, (what, who, size, _): Step, now: StoreTime) -> Op {
     let pid = 100 + u32::from(who);
     let process = Process { pid, start_time: 7, pid_ns: "pid:[1]".to_owned() };

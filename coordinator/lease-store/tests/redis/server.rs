@@ -13,7 +13,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts one that writes every change to disk. `None`, and a line that says so, when none is installed.
+    /// Starts a server that writes every change to disk. `None`, and a line that says so, when none is installed.
     pub(crate) fn start() -> Option<Self> {
         program()?;
         let folder = tempfile::tempdir().unwrap();
@@ -28,7 +28,7 @@ impl Server {
         self.folder.path().join("redis.sock")
     }
 
-    /// A connection of somebody who looks on.
+    /// A connection of an observer.
     pub(crate) fn connection(&self) -> redis::Connection {
         redis::Client::open(self.url()).unwrap().get_connection().unwrap()
     }
@@ -53,7 +53,7 @@ impl Server {
         self.process = run(&self.folder);
     }
 
-    /// What the server has on disk is gone.
+    /// Deletes the server's data on disk.
     pub(crate) fn forget(&self) {
         std::fs::remove_dir_all(self.folder.path().join("appendonlydir")).unwrap();
     }

@@ -28,8 +28,8 @@ pub(super) fn review(ledger: &mut Ledger, now: StoreTime) {
     }
 }
 
-/// The fewest leases to revoke so that these parts fit once they and earlier revoked leases are released. `None`: the
-/// parts would not fit even then. An empty set: the releases in progress suffice.
+/// The fewest leases to revoke so that these parts fit, counting releases in progress. `None`: the parts would not
+/// fit even then. An empty set: the releases in progress suffice.
 pub(super) fn plan(
     ledger: &Ledger,
     now: StoreTime,
