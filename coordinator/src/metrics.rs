@@ -1,6 +1,6 @@
-//! What is counted, in Prometheus' words. Label values come from the catalog and from HTTP's status codes, never from
-//! what a client wrote. The series of a model belong to its entry here, begin with its first use, and end with the entry:
-//! so their number is bounded by the models there are.
+//! The metrics, in Prometheus' format. Label values come from the catalog and from HTTP's status codes, never from
+//! clients. A model's series begin with its first use and end with its entry here. Their number is thus limited by the
+//! number of models.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
@@ -27,13 +27,14 @@ const EVICTIONS: &str = "model_boss_evictions_total";
 
 /// The label of requests for models that are not in the catalog.
 const UNKNOWN_MODEL: &str = "unknown";
-/// Models that left the catalog and whose counts are kept: one whose manifest is moved for a moment counts on.
+/// The number of models that left the catalog and keep their counts, so that a manifest that is absent for a moment
+/// loses none.
 const LEFT_KEPT: usize = 256;
 
 /// Every counter and histogram, and the figures of `GET /api/v1/stats`.
 pub(crate) struct Metrics {
     models: RwLock<Models>,
-    /// By prefix; all models of one share their series.
+    /// Metrics by provider prefix; all models of a provider share their series.
     providers: HashMap<String, Arc<ModelMetrics>>,
     unknown: Arc<ModelMetrics>,
     recent: Mutex<Option<Recent>>,
@@ -43,14 +44,14 @@ pub(crate) struct Metrics {
 #[derive(Default)]
 struct Models {
     known: HashMap<ModelId, Arc<ModelMetrics>>,
-    /// Those that left, the first that left first.
+    /// The models that left, the earliest first.
     left: Vec<ModelId>,
 }
 
-/// What is counted of one model, looked up once for each request.
+/// The metrics of one model, looked up once for each request.
 pub(crate) struct ModelMetrics {
     name: String,
-    /// Made when there is something to count; `None` where Prometheus' library would not have them.
+    /// The series, made on first use; `None` where Prometheus' library refuses them.
     series: OnceLock<Option<Series>>,
     totals: Mutex<Totals>,
 }
@@ -69,8 +70,8 @@ struct Series {
     load_time: Histogram,
 }
 
-/// The page for Prometheus, put together at each scrape. What is read off at that moment has no series that could outlive
-/// what it is about.
+/// The page for Prometheus, built at each scrape. A figure that is read at that time has no series that could outlive
+/// its subject.
 pub(crate) struct Page(BTreeMap<String, MetricFamily>);
 
 /// Sums since the start.
@@ -89,11 +90,11 @@ pub(crate) struct Recent {
     time_to_first_token: Option<f64>,
     tokens_per_second: Option<f64>,
     model_name: ModelId,
-    /// Seconds since 1970.
+    /// The time in seconds since 1970.
     at: f64,
 }
 
-/// What one request used and how long it took.
+/// The tokens and times of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Usage {
     pub(crate) prompt_tokens: u64,
@@ -103,9 +104,9 @@ pub(crate) struct Usage {
 }
 
 impl Metrics {
-    /// Nothing counted yet. `providers` are the prefixes of models elsewhere.
+    /// Metrics without counts. `providers` are the prefixes of cloud providers.
     pub(crate) fn new<'a>(providers: impl IntoIterator<Item = &'a str>) -> Result<Self, prometheus::Error> {
-        // What this one model may have, all may.
+        // If the library accepts this model's series, it accepts every model's.
         Series::new(UNKNOWN_MODEL)?;
         let of_provider = |name: &str| (name.to_owned(), Arc::new(ModelMetrics::new(format!("{name}:*"))));
         Ok(Self {
@@ -116,7 +117,7 @@ impl Metrics {
         })
     }
 
-    /// The models that may be used as labels: those of the catalog as it is now.
+    /// Sets the models that may be used as labels: those of the current catalog.
     pub(crate) fn know<'a>(&self, models: impl Iterator<Item = &'a ModelId>) {
         let mut all = self.models.write().unwrap_or_else(PoisonError::into_inner);
         let mut gone = std::mem::take(&mut all.known);
@@ -139,18 +140,18 @@ impl Metrics {
         all.left = left;
     }
 
-    /// What is counted of a model; of `unknown` when it is in no catalog.
+    /// The metrics of a model; those of `unknown` when no catalog has it.
     pub(crate) fn model(&self, id: Option<&ModelId>) -> Arc<ModelMetrics> {
         let models = self.models.read().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(id.and_then(|id| models.known.get(id)).unwrap_or(&self.unknown))
     }
 
-    /// What is counted of everything that a provider serves.
+    /// The common metrics of all models of a provider.
     pub(crate) fn provider(&self, prefix: &str) -> Arc<ModelMetrics> {
         Arc::clone(self.providers.get(prefix).unwrap_or(&self.unknown))
     }
 
-    /// A request got its last byte, or its refusal.
+    /// Counts a request that got its last byte, or its refusal.
     pub(crate) fn answered(&self, model: &ModelMetrics, status: u16, took: Duration) {
         model.count(|series| {
             series.requests.with_label_values(&[status.to_string()]).inc();
@@ -159,7 +160,7 @@ impl Metrics {
         model.totals.lock().unwrap_or_else(PoisonError::into_inner).requests += 1;
     }
 
-    /// What a request that got an answer used.
+    /// Counts the usage of a request that got an answer.
     pub(crate) fn used(&self, id: &ModelId, model: &ModelMetrics, usage: &Usage) {
         let first_token = usage.first_token.map(|time| time.as_secs_f64());
         let per_token = usage.per_token.map(|time| time.as_secs_f64());
@@ -189,12 +190,12 @@ impl Metrics {
         });
     }
 
-    /// A model became ready this long after its spawn was ordered.
+    /// Counts a load: the model became ready this long after its spawn was ordered.
     pub(crate) fn loaded(&self, id: &ModelId, took: Duration) {
         self.model(Some(id)).count(|series| series.load_time.observe(took.as_secs_f64()));
     }
 
-    /// The scheduler decided something about a model.
+    /// Counts a decision of the scheduler about a model.
     pub(crate) fn decided(&self, what: Verdict, id: &ModelId) {
         self.model(Some(id)).count(|series| {
             series.decisions.with_label_values(&[word(what)]).inc();
@@ -218,7 +219,7 @@ impl Metrics {
         totals
     }
 
-    /// The page with what was counted so far.
+    /// The page with all counts so far.
     pub(crate) fn page(&self) -> Page {
         let mut entries: Vec<Arc<ModelMetrics>> = {
             let models = self.models.read().unwrap_or_else(PoisonError::into_inner);
@@ -240,7 +241,7 @@ impl ModelMetrics {
         Self { name, series: OnceLock::new(), totals: Mutex::default() }
     }
 
-    /// A request left the queue for a worker after this long.
+    /// Counts a request that left the queue for a worker after this time.
     pub(crate) fn queued(&self, waited: Duration) {
         self.count(|series| series.queue_time.observe(waited.as_secs_f64()));
     }
@@ -316,7 +317,7 @@ impl Series {
 }
 
 impl Page {
-    /// A figure that is read off at the moment of the scrape.
+    /// Adds a figure that is read at the time of the scrape.
     pub(crate) fn gauge(&mut self, name: &str, labels: &[(&str, &str)], value: f64) {
         let mut gauge = Gauge::default();
         gauge.set_value(value);
@@ -325,7 +326,7 @@ impl Page {
         self.add(family(name, MetricType::GAUGE, metric));
     }
 
-    /// A counter that is kept elsewhere, as it is at the moment of the scrape.
+    /// Adds a counter that another part keeps, with its value at the time of the scrape.
     pub(crate) fn count_so_far(&mut self, name: &str, labels: &[(&str, &str)], value: u64) {
         let mut counter = Counter::default();
         counter.set_value(value as f64);
@@ -334,7 +335,7 @@ impl Page {
         self.add(family(name, MetricType::COUNTER, metric));
     }
 
-    /// The text.
+    /// The page as text.
     pub(crate) fn render(self) -> String {
         let families: Vec<MetricFamily> = self.0.into_values().collect();
         TextEncoder::new().encode_to_string(&families).unwrap_or_else(|error| {
@@ -392,7 +393,7 @@ fn word(what: Verdict) -> &'static str {
     }
 }
 
-/// What each metric means, by its name. Those that say it themselves have no line.
+/// The help of each metric, by name. Metrics whose name says everything have none.
 const HELP: &[(&str, &str)] = &[
     (REQUESTS, "Inference requests that ended, by model and HTTP status; 499: the client went away"),
     (PROMPT_TOKENS, "Tokens of prompts"),
@@ -519,7 +520,7 @@ mod tests {
         assert!(metrics.totals().len() <= LEFT_KEPT + 2);
         assert!(page.contains(r#"model_boss_requests_total{model="stays",status="200"} 5000"#));
         assert!(!page.contains(r#"model="file:7""#));
-        // A request that began before its model was forgotten ends somewhere, and brings nothing back.
+        // A request that began before its model was forgotten may end later, and must not recreate the model's series.
         let late = metrics.model(Some(&"file:4999".into()));
         for n in 5_000..6_000 {
             metrics.know([&stays, &ModelId::from(format!("file:{n}"))].into_iter());

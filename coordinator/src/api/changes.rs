@@ -1,5 +1,5 @@
-//! Changes of what the scheduler shows. One task compares looks for as long as somebody listens; the last events are kept, so
-//! that a reader who comes back or is slow gets them, or a count of those that were missed.
+//! Changes of the scheduler's views. One task compares them while there are readers. The last events are kept, so that
+//! a reader that reconnects or is slow gets them, or the number that it missed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,16 +14,16 @@ use tokio::sync::{Notify, watch};
 use super::clock::Clock;
 use crate::scheduling::{Pulse, Scheduling};
 
-/// Events kept for readers who are behind.
+/// The number of events kept for readers that are behind.
 const KEPT: usize = 1_024;
 
-/// Events given to a reader in one piece.
+/// The most events given to a reader at once.
 const PIECE: usize = 64;
 
-/// Changes that come closer together than this are seen as one.
+/// The interval within which changes are merged into one.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// The last events, and who listens.
+/// The last events, and the number of readers.
 pub(crate) struct Changes {
     recent: Mutex<Recent>,
     newest: watch::Sender<u64>,
@@ -36,21 +36,21 @@ type Line = Bytes;
 
 #[derive(Default)]
 struct Recent {
-    /// The number of the first that is kept; numbers count from 1.
+    /// The number of the first kept event; numbers count from 1.
     first: u64,
     lines: VecDeque<Line>,
 }
 
-/// What was shown when it was last looked at, by kind and name.
+/// The views as of the last look, by kind and name.
 #[derive(Default, Clone)]
 pub(super) struct Shown {
     pub(super) things: BTreeMap<(&'static str, String), Value>,
-    /// The last decision that was told.
+    /// The number of the last reported decision.
     decided: u64,
 }
 
 impl Changes {
-    /// Nothing has happened yet.
+    /// No events, and no readers.
     pub(crate) fn new() -> Self {
         let recent = Recent { first: 1, lines: VecDeque::new() };
         Self {
@@ -61,9 +61,9 @@ impl Changes {
         }
     }
 
-    /// Compares as long as the process lives; looks only while somebody listens.
+    /// Compares the views for as long as the process lives, but reads them only while there are readers.
     pub(crate) async fn follow(self: Arc<Self>, scheduling: Scheduling, pulse: Arc<Pulse>, clock: Clock) {
-        // What there is at the start is no change.
+        // The state at the start is no change.
         let Some(first) = scheduling.view(move |scheduler, _| look(scheduler, 0, clock)).await else { return };
         let mut shown = first.shown;
         loop {
@@ -112,7 +112,8 @@ impl Changes {
         }
     }
 
-    /// What comes after event `after`, at most a piece of it, with the number to go on from. `None`: nothing yet.
+    /// The events after number `after`, at most [`PIECE`], with the number of the last. Returns `None` when there is
+    /// none yet.
     pub(super) fn after(&self, after: u64) -> Option<(Bytes, u64)> {
         let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         let end = recent.first + recent.lines.len() as u64;
@@ -172,7 +173,7 @@ pub(super) fn look(scheduler: &Scheduler, decided: u64, clock: Clock) -> Look {
     Look { shown: Shown { things, decided: last }, decisions }
 }
 
-/// Somebody listens, as long as this lives.
+/// A reader, counted as long as this value lives.
 pub(super) struct Listener(pub(super) Arc<Changes>);
 
 impl Listener {

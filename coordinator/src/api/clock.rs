@@ -1,4 +1,4 @@
-//! The scheduler counts time from its own start; people outside know only seconds since 1970.
+//! Times of the scheduler, which count from its own start, as seconds since 1970.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,20 +7,20 @@ use model_boss_protocol::Later;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The fields of the core's views that are moments.
+/// The fields of the core's views that hold moments.
 const MOMENTS: [&str; 7] = ["at", "last_used", "ready_at", "unload_at", "deadline", "last_seen", "ended"];
 
-/// When the scheduler's time began.
+/// The time at which the scheduler's time began.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock(SystemTime);
 
 impl Clock {
-    /// The scheduler's time begins now.
+    /// A clock whose scheduler time begins now.
     pub(crate) fn start() -> Self {
         Self(SystemTime::now())
     }
 
-    /// Seconds since 1970.
+    /// A moment in seconds since 1970.
     pub(super) fn seconds(self, moment: Moment) -> f64 {
         let at = self.0.later(moment.since_start());
         at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()

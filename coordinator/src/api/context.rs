@@ -1,4 +1,4 @@
-//! The values that handlers use.
+//! The values that handlers of requests use.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,50 +21,50 @@ use crate::scheduling::Scheduling;
 use crate::supervisor::Streams;
 use crate::tasks::LiveTasks;
 
-/// What handlers use.
+/// The values that handlers use.
 pub(crate) struct Context {
-    /// The queue.
+    /// The handle of the scheduler.
     pub(crate) scheduling: Scheduling,
     /// The models.
     pub(crate) catalog: Arc<LiveCatalog>,
-    /// What names mean.
+    /// The tasks and their names.
     pub(crate) tasks: Arc<LiveTasks>,
-    /// What can be set while the process runs.
+    /// The settings that change while the process runs.
     pub(crate) config: Arc<RuntimeConfig>,
-    /// The providers elsewhere.
+    /// The cloud providers.
     pub(crate) clouds: Arc<Clouds>,
     /// The ledger.
     pub(crate) leases: Leases,
-    /// The devices as last seen.
+    /// The devices' last samples.
     pub(crate) devices: DeviceTable,
-    /// How the ledger's store is.
+    /// The state of the ledger's store.
     pub(crate) store: StoreWatch,
-    /// What workers say of layers that come and go.
+    /// The workers' figures on streamed layers.
     pub(crate) streams: Streams,
-    /// What is counted.
+    /// The metrics.
     pub(crate) metrics: Arc<Metrics>,
-    /// The keys that open it; everybody on loopback may come in without.
+    /// The API keys; without them every caller on loopback is accepted.
     pub(crate) keys: Option<ApiKeys>,
-    /// What the user who runs this process shows; `None` where it could not be written.
+    /// The owner key of this process; `None` where it could not be drawn.
     pub(crate) owner: Option<OwnerKey>,
-    /// How large things may be.
+    /// The limits on requests.
     pub(crate) limits: Limits,
-    /// What bodies and answers in flight may take in all.
+    /// The memory budget of bodies and answers in flight.
     pub(crate) memory: MemoryBudget,
-    /// When comments keep a stream alive.
+    /// The times of comments in streams.
     pub(crate) sse: Sse,
-    /// Where the output of workers is kept.
+    /// The folder with the output of workers.
     pub(crate) logs: PathBuf,
-    /// What survives a restart, and what is wrong there.
+    /// The state folder and its faults.
     pub(crate) state: StateFolder,
     /// The log of the process itself.
     pub(crate) log: LogFilter,
-    /// Set when the process is asked to end.
+    /// Cancelled when the process is asked to end.
     pub(crate) draining: CancellationToken,
-    /// When the process began.
+    /// The time at which the process began.
     pub(crate) started: Instant,
-    /// The scheduler's time as people know it.
+    /// The scheduler's time as seconds since 1970.
     pub(crate) clock: Clock,
-    /// What changed lately.
+    /// The recent changes.
     pub(crate) changes: Arc<Changes>,
 }

@@ -1,5 +1,5 @@
-//! The HTTP API: who may come in, what is asked, and how answers and errors look. Every decision about models is the
-//! scheduler's; every byte of an answer is a worker's.
+//! The HTTP API: permissions, routes, and the shapes of answers and errors. The scheduler makes every decision about
+//! models; workers make every byte of an answer.
 
 mod admin;
 mod changes;
@@ -19,12 +19,12 @@ pub(crate) use changes::Changes;
 pub(crate) use clock::Clock;
 pub(crate) use context::Context;
 
-/// What answers every route.
+/// The router of the whole API.
 pub(crate) fn router(context: Arc<Context>) -> Router {
     routes(context).into_router()
 }
 
-/// Every route, with what it takes to use it.
+/// Every route with its scope.
 fn routes(context: Arc<Context>) -> Routes {
     use Scope::{Inference, Manage, Public, Read};
 

@@ -1,5 +1,5 @@
-//! The table of routes. A route cannot be added without saying who may use it; what follows from that (key, content type,
-//! body size) is checked here, before the handler runs.
+//! The table of routes. Every route has a scope, which says who may use it. The checks that follow from the scope (key,
+//! content type, body size) are made here, before the handler runs.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -22,23 +22,23 @@ use model_boss_tasks::{MachinePermit, ModelPermit};
 
 use super::context::Context;
 
-/// Who may use a route, and what it takes.
+/// The callers of a route, and its requirements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// Anybody who reaches us; says nothing but whether the process works.
+    /// Open to every caller; reveals only whether the process works.
     Public,
-    /// Whoever may ask models: a key where keys are set.
+    /// For clients of models: a key where keys are set.
     Inference,
-    /// Whoever may look: a key where keys are set.
+    /// For readers of the state: a key where keys are set.
     Read,
-    /// Whoever may change things: a key where keys are set, a small JSON body that a foreign page cannot send.
+    /// For operators: a key where keys are set, and a small JSON body that a page of another site cannot send.
     Manage,
 }
 
 /// One request on its way to its handler.
 pub(super) struct Call {
     pub(super) context: Arc<Context>,
-    /// Its head.
+    /// The head of the request.
     pub(super) request: http::Request<()>,
     body: Unread,
     scope: Scope,
@@ -48,7 +48,7 @@ pub(super) struct Call {
 pub(super) struct Routes {
     context: Arc<Context>,
     router: Router,
-    /// Method and path of each, without the twins.
+    /// Method and path of each route, without its duplicates under other prefixes.
     #[cfg(test)]
     pub(super) table: Vec<(MethodFilter, String)>,
 }
@@ -106,7 +106,8 @@ impl Routes {
     {
         #[cfg(test)]
         self.table.push((method, path.to_owned()));
-        // Everything under /v1 is also served under /api/v1, and without: base URLs are written in each way.
+        // Routes under /v1 are also served under /api/v1, and without a prefix, because clients write base URLs in each
+        // way.
         let bare = path.strip_prefix("/v1").filter(|bare| bare.starts_with('/'));
         let twin = bare.map(|_| format!("/api{path}"));
         for path in std::iter::once(path).chain(twin.as_deref()).chain(bare) {
@@ -128,7 +129,7 @@ impl Routes {
         self
     }
 
-    /// All of them, with answers in the error shape for everything else.
+    /// The router of all routes. Every other path is answered in the error shape.
     pub(super) fn into_router(self) -> Router {
         self.router
             .method_not_allowed_fallback(async |request: Request| {
@@ -143,7 +144,7 @@ impl Routes {
 }
 
 impl Call {
-    /// Whether the caller may use this route, by key and content type.
+    /// Checks the caller's key and the content type.
     fn admit(&self) -> Result<(), ApiError> {
         let headers = self.request.headers();
         if self.scope != Scope::Public
@@ -163,7 +164,7 @@ impl Call {
         Ok(())
     }
 
-    /// Who gives an order on a route that manages: the client that says its name, else the operator.
+    /// The principal of an order on a managing route: the client that names itself, else the operator.
     fn principal(&self) -> Result<Principal, ApiError> {
         let client = named_client(self.request.headers())?;
         Ok(client.map_or(Principal::Operator, Principal::Client))
@@ -184,7 +185,7 @@ impl Call {
         self.request.headers().get(REQUEST_ID).cloned().unwrap_or(HeaderValue::from_static("none"))
     }
 
-    /// Who asks, by the user of the connection.
+    /// The caller's user, as the kernel knows it for this connection.
     pub(super) fn caller(&self) -> impl Future<Output = Caller> + Send + use<> {
         let peer = self.request.extensions().get::<Peer>().cloned();
         async move {
@@ -195,7 +196,7 @@ impl Call {
         }
     }
 
-    /// Reads the body, which may be as large as the scope allows.
+    /// Reads the body, up to the size that the scope permits.
     pub(super) async fn body(&mut self) -> Result<RequestBody, ApiError> {
         if let Some(coding) = self.request.headers().get(CONTENT_ENCODING).filter(|coding| *coding != "identity") {
             let coding = String::from_utf8_lossy(coding.as_bytes());
@@ -217,7 +218,7 @@ fn offered_keys(headers: &HeaderMap) -> impl Iterator<Item = &str> {
         let (scheme, key) = text.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
     });
-    // Some clients send both, and the first of them for somebody else.
+    // Some clients send both headers, and the first may hold a key for another server.
     bearer.into_iter().chain(headers.get("x-api-key").and_then(|key| key.to_str().ok()))
 }
 

@@ -1,4 +1,5 @@
-//! `GET /api/v1/clients`: who asked lately and what they got, and what each may do, with where that is written (RC-9, RC-24).
+//! `GET /api/v1/clients`: recent clients with their requests and usage, and every client's limits with their source
+//! (RC-9, RC-24).
 
 use axum::response::Response;
 use model_boss_core::{ClientRule, ClientRules};
@@ -10,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::api::route::Call;
 
-/// Every client that asked lately, and every profile that is written.
+/// Every recent client, and every configured profile.
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let context = call.context;
     let views = context.scheduling.view(|scheduler, now| scheduler.clients(now)).await.unwrap_or_default();
@@ -29,14 +30,14 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     answer(&context.clock.dated(json!({ "clients": clients, "profiles": profiles })))
 }
 
-/// What is written about clients: in `tasks.yaml`, and in the configuration below it.
+/// The rules of clients: in `tasks.yaml`, and below them in the configuration.
 struct Written<'a> {
     file: &'a TasksFile,
-    /// Both together, as the scheduler has them.
+    /// Both merged, as the scheduler has them.
     rules: &'a ClientRules,
 }
 
-/// A value, and who says so.
+/// A value and its source.
 #[derive(Serialize)]
 struct Setting {
     value: Value,
@@ -44,7 +45,7 @@ struct Setting {
 }
 
 impl Written<'_> {
-    /// Everybody's, and each that has a name.
+    /// Every recent client, and each with an entry of its own.
     fn names(&self) -> Vec<ClientId> {
         let named = self.file.clients.keys().map(|name| ClientId::from(name.as_str()));
         let mut named: Vec<ClientId> =
@@ -55,7 +56,7 @@ impl Written<'_> {
         named
     }
 
-    /// What a client may do, key by key, under the names of `tasks.yaml`.
+    /// The limits of a client, key by key, under the names of `tasks.yaml`.
     fn profile(&self, client: &ClientId) -> Map<String, Value> {
         let own = self.file.clients.get(client.as_str()).map(keys).unwrap_or_default();
         let everybody = self.file.clients.get(EVERYBODY).map(keys).unwrap_or_default();

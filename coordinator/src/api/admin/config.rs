@@ -1,4 +1,4 @@
-//! `GET` and `PUT /api/v1/config`: what can be set while the process runs (TR-4).
+//! `GET` and `PUT /api/v1/config`: settings that change while the process runs (TR-4).
 
 use axum::response::Response;
 use http::header::{ETAG, HeaderValue, IF_MATCH};
@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::api::route::Call;
 
-/// The values in use; `?origin=1` shows for each what is configured and who decided.
+/// The values in use; `?origin=1` shows each with its configured value and its source.
 pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
     let detail = match parameter(call.request.uri(), "origin").as_deref() {
         None | Some("0" | "false") => Detail::Values,
@@ -20,8 +20,8 @@ pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
     answer(&call.context.config.show(detail))
 }
 
-/// Changes the given keys and no others; `null` gives a key back to the configuration. With `If-Match` only the version
-/// that the client has read is changed; `*` replaces even a document that this version does not understand.
+/// Changes the given keys and no others; `null` restores the configuration's value. With `If-Match`, the change applies
+/// only to the version that the client has read; `*` replaces even a document that this version does not understand.
 pub(crate) async fn change(mut call: Call) -> Result<Response, ApiError> {
     let expected = call.request.headers().get(IF_MATCH).map_or(Ok(Expected::Readable), expected)?;
     let changes: Map<String, Value> = call.body().await?.parse().await?;
@@ -36,7 +36,7 @@ fn answer(shown: &ShownValues) -> Result<Response, ApiError> {
     Ok(response)
 }
 
-/// `"7"`, `7`, or `*` for any.
+/// The version in a header: `"7"`, `7`, or `*` for any.
 fn expected(value: &HeaderValue) -> Result<Expected, ApiError> {
     let text = value.to_str().unwrap_or_default().trim();
     if text == "*" {

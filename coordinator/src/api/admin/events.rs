@@ -1,6 +1,5 @@
-//! `GET /api/v1/events`: everything that changes, as it changes. One task compares what the scheduler shows with what it
-//! showed before, for as long as somebody listens; the last events are kept, so that a reader who comes back or is slow
-//! hears them, or is told how many it missed.
+//! `GET /api/v1/events`: every change as it happens. One task compares the scheduler's views while there are readers.
+//! The last events are kept, so that a reader that reconnects or is slow gets them, or the number that it missed.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -24,10 +23,10 @@ use crate::api::changes::{Listener, look};
 use crate::api::context::Context;
 use crate::api::route::Call;
 
-/// Where a reader that was cut off wants to go on.
+/// The header with the last event that a reconnecting reader has seen.
 const LAST_EVENT_ID: &str = "last-event-id";
 
-/// `GET /api/v1/events`. Begins with the state as it is, or after `Last-Event-ID` with what happened since.
+/// `GET /api/v1/events`. Begins with the current state, or with the events after `Last-Event-ID`.
 pub(crate) async fn events(call: Call) -> Result<Response, ApiError> {
     let context = call.context;
     let resumed = call.request.headers().get(LAST_EVENT_ID);
@@ -37,7 +36,7 @@ pub(crate) async fn events(call: Call) -> Result<Response, ApiError> {
         Some(None) => return Err(ApiError::invalid(LAST_EVENT_ID, "'Last-Event-ID' must be the id of an event")),
     };
     let listener = Listener::new(&context.changes);
-    // A number of another life of the process is ahead of ours: then the state says more than the events.
+    // A larger number comes from an earlier run of the process: the reader then gets the state.
     let resumed = resumed.filter(|id| *id <= context.changes.newest());
     let (first, after) = match resumed {
         Some(id) => (None, id),
@@ -62,7 +61,7 @@ pub(crate) async fn events(call: Call) -> Result<Response, ApiError> {
     Ok(response)
 }
 
-/// Everything that is shown, as one event.
+/// The current state as one event.
 async fn state(context: &Context, after: u64) -> Bytes {
     let clock = context.clock;
     let look = context.scheduling.view(move |scheduler, _: Moment| look(scheduler, u64::MAX, clock)).await;
@@ -78,10 +77,10 @@ async fn state(context: &Context, after: u64) -> Bytes {
 
 type Next = Pin<Box<dyn Future<Output = Option<(Bytes, u64)>> + Send>>;
 
-/// The events as an HTTP body. A reader that does not read costs nothing but its place.
+/// The events as an HTTP body. A reader that does not read costs no memory but its position.
 struct EventsBody {
     listener: Listener,
-    /// The longest silence.
+    /// The longest silence, after which a comment is sent.
     interval: Duration,
     draining: CancellationToken,
     first: Option<Bytes>,

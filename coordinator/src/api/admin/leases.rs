@@ -1,4 +1,4 @@
-//! `/api/v1/leases`: memory that other programs of this host hold, in the words of `lease_http`.
+//! `/api/v1/leases`: memory that other programs of this host lease, in the bodies of `lease_http`.
 
 use axum::response::Response;
 use http::StatusCode;
@@ -13,10 +13,10 @@ use serde_json::json;
 use crate::api::route::Call;
 use crate::leases::Answer;
 
-/// Before the id of a lease.
+/// The path before the id of a lease.
 const PREFIX: &str = "/api/v1/leases/";
 
-/// `GET /api/v1/leases`: who holds and who waits. While the store is away, as last seen.
+/// `GET /api/v1/leases`: leases and queued requests. While the store is away, their last known state.
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     json(&call.context.leases.everybody().await?)
 }
@@ -90,14 +90,14 @@ pub(crate) async fn release(mut call: Call) -> Result<Response, ApiError> {
     json_with(if released.released { StatusCode::OK } else { StatusCode::ACCEPTED }, &released)
 }
 
-/// The priority that a client may have for its memory: what it asks for, no more important than its rule allows (RC-3).
+/// The priority of a client's lease: the requested one, limited by the client's rule (RC-3).
 fn most_important(call: &Call, asked: Priority) -> Result<Priority, ApiError> {
     let client = client_in(call.request.headers(), ANONYMOUS)?;
-    // The order of priorities puts the most important first.
+    // Smaller priorities are more important, so the maximum is the less important of both.
     Ok(asked.max(call.context.tasks.client_rules().of(&client).max_priority))
 }
 
-/// What follows the list's path.
+/// The rest of the path after the list's.
 fn place(call: &Call) -> Result<String, ApiError> {
     let path = call.request.uri().path();
     percent_decode(path.strip_prefix(PREFIX).unwrap_or_default())

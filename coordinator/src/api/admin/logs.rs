@@ -1,4 +1,4 @@
-//! `GET /api/v1/logs/{model}`: what the workers of a model wrote, from the file it was kept in.
+//! `GET /api/v1/logs/{model}`: the output of a model's workers, from its log file.
 
 use std::future::Future;
 use std::io::SeekFrom;
@@ -22,14 +22,14 @@ use tokio::task::spawn_blocking;
 use crate::api::route::Call;
 use crate::supervisor::{earlier_log, log_path};
 
-/// Lines given when nobody says.
+/// The number of lines without a `lines` parameter.
 const LINES: usize = 200;
-/// At most so much of the file is looked at for the last lines.
+/// The most bytes at the file's end that are searched for the last lines.
 const TAIL: u64 = 1 << 20;
-/// A followed file is looked at this often.
+/// The interval between looks at a followed file.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// `?lines=200&follow=true`.
+/// The lines that `?lines=200&follow=true` asks for.
 pub(crate) async fn logs(call: Call) -> Result<Response, ApiError> {
     let context = &call.context;
     let path = call.request.uri().path();
@@ -63,8 +63,8 @@ pub(crate) async fn logs(call: Call) -> Result<Response, ApiError> {
     Ok(response)
 }
 
-/// The last lines and where they end in the file. A model that was never loaded has written nothing; one that was moved
-/// aside a moment ago has written what is there.
+/// The last lines and their end in the file. A model that was never loaded has no lines. Right after a rename, the
+/// lines come from the renamed file.
 async fn tail(file: &Path, lines: usize) -> std::io::Result<(Bytes, u64)> {
     let (mut text, end) = end_of(file).await?;
     if memchr::memchr_iter(b'\n', &text).count() < lines {
@@ -75,7 +75,7 @@ async fn tail(file: &Path, lines: usize) -> std::io::Result<(Bytes, u64)> {
     Ok((Bytes::from(last_lines(&text, lines).to_vec()), end))
 }
 
-/// The end of a file, and its length. Nothing of one that is not there.
+/// The end of a file, and its length. Empty for a missing file.
 async fn end_of(file: &Path) -> std::io::Result<(Vec<u8>, u64)> {
     let mut file = match open(file).await {
         Ok(file) => file,
@@ -107,12 +107,12 @@ fn last_lines(text: &[u8], lines: usize) -> &[u8] {
 
 type More = Pin<Box<dyn Future<Output = (PathBuf, Bytes, u64)> + Send>>;
 
-/// What is written behind `from`, when something is.
+/// The bytes after `from`, if there are any.
 fn more(file: PathBuf, from: u64) -> More {
     Box::pin(async move {
         let mut from = from;
         loop {
-            // A file that is shorter than it was has been moved aside: its rest is there, and the new one begins.
+            // A file that became shorter was renamed: its rest is in the renamed file, and a new one begins.
             let size = tokio::fs::metadata(&file).await.map_or(0, |about| about.len());
             if size < from {
                 let rest = read_from(&earlier_log(&file), from).await.unwrap_or_default();
@@ -141,7 +141,7 @@ async fn read_from(file: &Path, from: u64) -> std::io::Result<Bytes> {
     Ok(Bytes::from(text))
 }
 
-/// A file and what is added to it, until the reader goes away.
+/// A file and the bytes that are appended to it, until the reader disconnects.
 struct Followed {
     first: Option<Bytes>,
     next: More,
@@ -194,7 +194,8 @@ mod tests {
         std::fs::write(&file, "new\n").unwrap();
         let (file, text, end) = more(file, end).await;
         assert_eq!((&text[..], end), (&b"new\n"[..], 4));
-        // Moved aside while it was followed: nothing between is lost, and the last lines reach into what came before.
+        // The file is renamed while it is followed: no line between is lost, and the last lines reach into the renamed
+        // file.
         std::fs::write(&file, "new\nlast\n").unwrap();
         std::fs::rename(&file, earlier_log(&file)).unwrap();
         std::fs::write(&file, "x\n").unwrap();

@@ -1,4 +1,5 @@
-//! What operators order: load (by name, or by the path of a model's files), unload, move, pin, call stale, free a device.
+//! Orders of operators: load (by name, or by the path of a model's files), unload, move, pin, invalidate, free a
+//! device.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,32 +24,32 @@ use crate::api::context::Context;
 use crate::api::route::Call;
 use crate::scheduling::Ticket;
 
-/// Exactly one of name and path.
+/// A load, which has either a name or a path.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LoadRequest {
     model_name: Option<String>,
-    /// Absolute, below a model root.
+    /// An absolute path below a model root.
     path: Option<PathBuf>,
-    /// Answer when the model serves, and not already when it is known.
+    /// Whether to answer when the model serves, rather than when it is known.
     #[serde(default = "yes")]
     wait: bool,
     /// The context to serve, in tokens.
     ctx_size: Option<u64>,
     device: Option<String>,
-    /// Whether layers stay, or come and go (RS-11).
+    /// The residency of the model's layers (RS-11).
     residency: Option<String>,
-    /// Blocks of layers fetched ahead, and layers of a block.
+    /// Blocks of layers fetched ahead. The next field is the number of layers in a block.
     window: Option<u32>,
     block: Option<u32>,
     /// The lease on the devices that compute.
     vram: Option<ByteCount>,
-    /// How long it stays if nobody uses it.
+    /// How long an unused model stays loaded.
     keep_alive: Option<KeepAlive>,
     priority: Option<Priority>,
     /// More arguments for llama-server.
     llamacpp_args: Option<LlamaArgs>,
-    /// Which build of it.
+    /// The build of llama-server.
     llamacpp_backend: Option<String>,
 }
 
@@ -66,7 +67,7 @@ struct UnloadRequest {
 #[serde(deny_unknown_fields)]
 struct MoveRequest {
     device: String,
-    /// Whether other models may leave for it.
+    /// Whether other models may be evicted for it.
     #[serde(default)]
     evict: bool,
     priority: Option<Priority>,
@@ -77,7 +78,7 @@ struct MoveRequest {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PinRequest {
-    /// `null`: as the manifest says.
+    /// Whether to pin the model; `null` restores the manifest's choice.
     #[serde(default = "pinned")]
     pinned: Option<bool>,
 }
@@ -100,7 +101,7 @@ impl<'a> Done<'a> {
     }
 }
 
-/// Waits as long as its caller stays connected (MM-7), or not at all.
+/// Loads a model. Waits as long as its caller stays connected (MM-7), or not at all.
 pub(crate) async fn load(mut call: Call) -> Result<Response, ApiError> {
     let wait = waits(&call)?;
     let mut request: LoadRequest = call.body().await?.parse().await?;
@@ -129,12 +130,12 @@ pub(crate) async fn load(mut call: Call) -> Result<Response, ApiError> {
         loading.done().await.map_err(about_the_device)?;
         return json(&Done::with("loaded", &model));
     }
-    // How it ends shows in the model's status, and to whoever uses the model.
+    // The result shows in the model's status, and in the answers to its requests.
     tokio::spawn(loading.done());
     json_with(StatusCode::ACCEPTED, &Done::with("loading", &model))
 }
 
-/// What a load asks of llama-server (MM-11), if that is what runs the model.
+/// The load's options for llama-server (MM-11), if that is the model's engine.
 fn engine_options(
     context: &Context,
     model: &ModelId,
@@ -163,7 +164,7 @@ fn engine_options(
     Ok(EngineOptions { args, build: build.map(|build| engines.same_build(described, build)) })
 }
 
-/// The scheduler does not know which field named the device.
+/// Names the device's field in an error of the scheduler, which does not know the field.
 fn about_the_device(error: ApiError) -> ApiError {
     match error.code {
         ErrorCode::DeviceNotAvailable if error.param.is_none() => error.with_param("device"),
@@ -179,14 +180,14 @@ fn about_model_name(error: ApiError) -> ApiError {
     }
 }
 
-/// Whether it is the user who runs this process that asks.
+/// Whether the caller has the owner key of this process.
 fn asker(call: &Call) -> Asker {
     let shown = call.request.headers().get(OWNER_KEY).and_then(|key| key.to_str().ok());
     let accepted = call.context.owner.as_ref().zip(shown).is_some_and(|(own, shown)| own.accept(shown));
     if accepted { Asker::Owner } else { Asker::Anybody }
 }
 
-/// The model at a path, which is one of the catalog from now on.
+/// The model at a path, which belongs to the catalog from now on.
 async fn at_path(
     context: &Context,
     path: PathBuf,
@@ -208,7 +209,8 @@ async fn at_path(
     if let (PathError::Outside { path, .. }, Asker::Anybody) = (&error, asker)
         && caller.await == Caller::User(geteuid().as_raw())
     {
-        // It is their own folder. The key in it, and not their user, opens the path: a proxy of theirs has the user too.
+        // The folder is the caller's own. The key in it opens the path, and not the caller's user: a proxy may run as
+        // the same user.
         let (folder, path) = (shell_word(context.state.path()), shell_word(path));
         message = format!(
             "{message}. You are that user: `MODEL_BOSS_STATE_DIR={folder} model-boss run {path}` finds its key"
@@ -217,14 +219,14 @@ async fn at_path(
     Err(ApiError::new(code, message).with_param("path"))
 }
 
-/// A path as a shell takes it.
+/// A path quoted for a shell.
 fn shell_word(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-:+,@%=".contains(c);
     if text.chars().all(is_plain) { text } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }
 
-/// Whether what is asked of a model's layers makes sense (RS-11).
+/// Checks the requested options for a model's layers (RS-11).
 pub(crate) fn check_layers(context: &Context, model: &ModelId, layers: &LayerOptions) -> Result<(), ApiError> {
     for (field, value) in [("window", layers.window), ("block", layers.block)] {
         if value == Some(0) {
@@ -251,8 +253,8 @@ pub(crate) fn check_layers(context: &Context, model: &ModelId, layers: &LayerOpt
     }
 }
 
-/// The memory a model will need with another context than its manifest's, or layers that live otherwise, beside what earlier
-/// loads asked for; `None` where nothing is asked for.
+/// The memory that a model needs with another context than its manifest's, or with other options for its layers.
+/// Options of earlier loads are kept. Returns `None` where the request has no options.
 pub(crate) async fn size_with(
     context: &Context,
     model: &ModelId,
@@ -275,7 +277,7 @@ pub(crate) async fn size_with(
     spawn_blocking(look).await.ok()
 }
 
-/// One model, or all of them without a name (MM-10).
+/// Unloads one model, or all of them if the request names none (MM-10).
 pub(crate) async fn unload(mut call: Call) -> Result<Response, ApiError> {
     let request: UnloadRequest = call.body().await?.parse_or_default().await?;
     let model = request.model_name.map(|name| known(&call.context, &name)).transpose()?;
@@ -319,7 +321,7 @@ enum Verb {
     Pin,
 }
 
-/// DM-5. Answers when the swap is done; a caller that goes away does not stop it.
+/// Moves a model (DM-5). Answers when the move is done; a caller that disconnects does not stop it.
 async fn move_to(mut call: Call, model: ModelId) -> Result<Response, ApiError> {
     let wait = waits(&call)?;
     let request: MoveRequest = call.body().await?.parse().await?;
@@ -336,7 +338,7 @@ async fn move_to(mut call: Call, model: ModelId) -> Result<Response, ApiError> {
     json_with(StatusCode::ACCEPTED, &Done { device: Some(&to), ..Done::with("moving", &model) })
 }
 
-/// Waits for a move's end and tells those who follow the events.
+/// Waits for the end of a move and adds it to the events.
 async fn moved(context: Arc<Context>, moving: Ticket, model: ModelId, to: DeviceId) -> Result<(), ApiError> {
     let ended = moving.done().await;
     let error = ended.as_ref().err().map(|error| json!({ "code": error.code.as_str(), "message": error.message }));
@@ -345,14 +347,14 @@ async fn moved(context: Arc<Context>, moving: Ticket, model: ModelId, to: Device
     ended
 }
 
-/// BC-5: what is loaded is stale; it leaves when idle, and the next load reads the files again.
+/// Marks the loaded copy of a model as stale (BC-5): it is unloaded when idle, and the next load reads the files again.
 async fn invalidate(mut call: Call, model: ModelId) -> Result<Response, ApiError> {
     nothing_in(call.body().await?).await?;
     call.context.scheduling.invalidate(call.permit_model(&model)?).done().await?;
     json(&Done::with("invalidated", &model))
 }
 
-/// RC-19 at run time; `{"pinned": null}` gives the word back to the manifest.
+/// Pins a model at run time (RC-19); `{"pinned": null}` restores the manifest's choice.
 async fn pin(mut call: Call, model: ModelId) -> Result<Response, ApiError> {
     let body = call.body().await?;
     let PinRequest { pinned } = if body.is_empty() { PinRequest { pinned: Some(true) } } else { body.parse().await? };
@@ -365,7 +367,7 @@ async fn pin(mut call: Call, model: ModelId) -> Result<Response, ApiError> {
     json(&Done::with(status, &model))
 }
 
-/// `POST /api/v1/devices/{id}/drain` and `/open` (RC-30). Draining answers when the device is empty.
+/// `POST /api/v1/devices/{id}/drain` and `/open` (RC-30). A drain is answered when the device is empty.
 pub(crate) async fn device_order(mut call: Call) -> Result<Response, ApiError> {
     let wait = waits(&call)?;
     let path = call.request.uri().path().to_owned();
@@ -394,7 +396,7 @@ pub(crate) async fn device_order(mut call: Call) -> Result<Response, ApiError> {
     json(&json!({ "status": if drain { "free" } else { "open" }, "device": device }))
 }
 
-/// `?wait=false` answers at once.
+/// Whether the caller waits for the end; `?wait=false` answers at once.
 fn waits(call: &Call) -> Result<bool, ApiError> {
     match parameter(call.request.uri(), "wait").as_deref() {
         None | Some("true" | "1") => Ok(true),
@@ -410,14 +412,14 @@ async fn nothing_in(body: RequestBody) -> Result<(), ApiError> {
     body.parse_or_default::<Nothing>().await.map(|_| ())
 }
 
-/// DM-7: a text that names no device is quoted.
+/// A device by its text; an invalid text is quoted in the error (DM-7).
 pub(crate) fn device(text: &str) -> Result<DeviceId, ApiError> {
     text.parse().map_err(|error: model_boss_protocol::ParseDeviceError| {
         ApiError::new(ErrorCode::InvalidDevice, error.to_string()).with_param("device")
     })
 }
 
-/// A word that is none for how layers live is quoted.
+/// A residency by its name; an invalid name is quoted in the error.
 pub(crate) fn residency(word: &str) -> Result<ResidencyMode, ApiError> {
     word.parse().map_err(|error: model_boss_protocol::ParseResidencyError| {
         ApiError::invalid("residency", format!("'residency': {error}"))

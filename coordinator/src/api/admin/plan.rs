@@ -1,4 +1,4 @@
-//! `POST /api/v1/plan`: what would happen to a request, without doing it.
+//! `POST /api/v1/plan`: simulates a request without executing it.
 
 use axum::response::Response;
 use model_boss_core::{LayerOptions, PlanQuestion, Target};
@@ -15,26 +15,26 @@ use crate::refusals::api_error;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PlanRequest {
-    /// A name, an alias, `task:NAME`, or `PROVIDER:MODEL`.
+    /// A model's name or alias, `task:NAME`, or `PROVIDER:MODEL`.
     model: Option<String>,
-    /// A task; `model` is then a wish for a rung.
+    /// A task; `model` then asks for one of its rungs.
     task: Option<String>,
-    /// What would be asked for, where the task and the models of this machine do not tell it.
+    /// The category of the request, where neither the task nor the models of this machine determine it.
     category: Option<Category>,
-    /// As whom: names and permissions differ.
+    /// The client as which to ask, since names and permissions differ.
     client: Option<ClientId>,
-    /// The context it would serve, in tokens.
+    /// The requested context, in tokens.
     ctx_size: Option<u64>,
     priority: Option<Priority>,
     device: Option<String>,
-    /// How its layers would live (RS-11), as in a load.
+    /// The residency of its layers (RS-11), as in a load.
     residency: Option<String>,
     window: Option<u32>,
     block: Option<u32>,
     vram: Option<ByteCount>,
 }
 
-/// The same answers that the scheduler would give itself.
+/// Answers with the scheduler's own verdicts.
 pub(crate) async fn plan(mut call: Call) -> Result<Response, ApiError> {
     let request: PlanRequest = call.body().await?.parse().await?;
     if request.ctx_size == Some(0) {

@@ -1,4 +1,4 @@
-//! `GET /metrics`: the counters, and the figures that are read off at this moment.
+//! `GET /metrics`: the counters, and figures that are read at the time of the request.
 
 use axum::body::Body;
 use axum::response::Response;
@@ -40,13 +40,13 @@ async fn read_off(context: &Context, page: &mut Page) {
     for device in devices {
         let name = device.id.to_string();
         let label = [("device", name.as_str())];
-        // Unknown is not zero (RC-21): Prometheus' word for it is NaN.
+        // Unknown is not zero (RC-21): Prometheus writes it as NaN.
         let bytes = |known: Option<ByteCount>| known.map_or(f64::NAN, |bytes| bytes.0 as f64);
         page.gauge("model_boss_device_capacity_bytes", &label, bytes(device.capacity));
         page.gauge("model_boss_device_foreign_bytes", &label, bytes(device.foreign));
         page.gauge("model_boss_device_leased_bytes", &label, bytes(Some(device.charged)));
         page.gauge("model_boss_device_free_bytes", &label, bytes(device.free));
-        // BC-6: entries and budget; the bytes are those leased.
+        // BC-6 asks for entries and budget; the bytes are those leased.
         page.gauge("model_boss_device_models", &label, device.models.len() as f64);
         if let Some(budget) = device.retention {
             page.gauge("model_boss_device_retention_budget_bytes", &label, budget.0 as f64);
@@ -74,7 +74,7 @@ async fn read_off(context: &Context, page: &mut Page) {
     clouds(context, page);
 }
 
-/// What was asked of providers and spent there (RC-27).
+/// Requests to providers and their cost (RC-27).
 fn clouds(context: &Context, page: &mut Page) {
     let (providers, today) = context.clouds.report(unix_seconds());
     for provider in &providers {
@@ -91,7 +91,7 @@ fn clouds(context: &Context, page: &mut Page) {
         let today = provider.today.spent_usd.unwrap_or(f64::NAN);
         page.gauge("model_boss_cloud_spent_today_usd", &[of_provider], today);
     }
-    // Names of clients come from strangers: those that an operator wrote down are few.
+    // Clients choose their own names, so only configured ones, which are few, become labels.
     for client in providers::budgets(context, &today).into_iter().filter(|client| client.is_profile) {
         let label = [("client", client.id.as_str())];
         page.gauge("model_boss_client_spent_today_usd", &label, client.spent_usd);
@@ -99,7 +99,8 @@ fn clouds(context: &Context, page: &mut Page) {
     }
 }
 
-/// Layers that come and go (RS-9), as the model's worker told last; nothing where all stay by now.
+/// Figures of streamed layers (RS-9), as the model's worker last reported them; empty where all layers are resident by
+/// now.
 fn stream(page: &mut Page, model: &ModelId, stats: &StreamStats) {
     let of_model = ("model", model.as_str());
     for (kind, count) in [("resident", stats.resident_layers), ("streamed", stats.streamed_layers)] {

@@ -1,4 +1,4 @@
-//! `GET /api/v1/providers`: who else serves models, what was asked of them, and what everybody spent and may still spend.
+//! `GET /api/v1/providers`: the cloud providers, their requests and cost, and the spending and limits of clients.
 
 use std::collections::BTreeSet;
 
@@ -12,28 +12,28 @@ use serde::Serialize;
 use crate::api::context::Context;
 use crate::api::route::Call;
 
-/// What a client spent today, and may spend.
+/// A client's spending today, and its limit.
 #[derive(Debug, PartialEq, Serialize)]
 pub(crate) struct Budget {
     pub(super) id: String,
     pub(super) spent_usd: f64,
-    /// `None`: as much as it likes.
+    /// The limit in US dollars; `None` for no limit.
     pub(super) daily_limit_usd: Option<f64>,
     remaining_usd: Option<f64>,
-    /// Whether `tasks.yaml` sets its own limit.
+    /// Whether the client has a limit of its own in `tasks.yaml`.
     #[serde(skip)]
     pub(super) is_profile: bool,
 }
 
-/// All providers, and the clients that spent something today or have a limit.
+/// All providers, and the clients that spent money today or have a limit.
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     #[derive(Serialize)]
     struct Providers {
         providers: Vec<ProviderReport>,
         clients: Vec<Budget>,
-        /// What all names beyond those that are counted apart spent together.
+        /// The common spending of all clients beyond those that are counted separately.
         other_clients_spent_usd: f64,
-        /// When the day that limits are for ends, in seconds since 1970.
+        /// The end of the day for which limits count, in seconds since 1970.
         day_ends: u64,
     }
     let (providers, today) = call.context.clouds.report(unix_seconds());
@@ -42,7 +42,7 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     json(&Providers { providers, clients, other_clients_spent_usd, day_ends: (today.day + 1) * UTC_DAY })
 }
 
-/// The clients that spent something today, and those whose profile has a limit of their own.
+/// The clients that spent money today, and those with a limit of their own.
 pub(crate) fn budgets(context: &Context, today: &Today) -> Vec<Budget> {
     let current = context.tasks.current();
     let file = current.names.file();

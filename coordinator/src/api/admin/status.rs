@@ -1,5 +1,5 @@
-//! What the process says about itself: liveness, health, figures, and every list an operator looks at. Nothing here wakes
-//! or keeps a model (OP-4).
+//! The state of the process: liveness, health, figures, and the lists that operators read. None of these routes loads a
+//! model or keeps one loaded (OP-4).
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ struct Word {
     status: &'static str,
 }
 
-/// `GET` and `HEAD /`: somebody is there, which is what Ollama's clients ask first.
+/// `GET` and `HEAD /`: a sign of life, which Ollama's clients ask for first.
 pub(crate) async fn root(call: Call) -> Result<Response, ApiError> {
     let accepted = call.request.headers().get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if accepted.split(',').any(|kind| kind.trim().starts_with("application/json")) {
@@ -51,12 +51,13 @@ pub(crate) async fn live(_: Call) -> Result<Response, ApiError> {
 pub(crate) async fn ready(call: Call) -> Result<Response, ApiError> {
     let (draining, store) = (call.context.draining.is_cancelled(), call.context.store.status());
     let word = Word { status: condition(draining, &store) };
-    // Before the store was reached for the first time nothing can be loaded, and nothing is.
+    // Until the store is reached for the first time, no model can be loaded.
     let refuses = draining || !store.reached;
     json_with(if refuses { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::OK }, &word)
 }
 
-/// One word for how the process is: with `ok` everything works; without the store of the ledger what is loaded serves on.
+/// The state of the process in one word. With `ok` everything works; without the ledger's store, loaded models still
+/// serve.
 fn condition(draining: bool, store: &StoreStatus) -> &'static str {
     match store.state {
         _ if draining => "draining",
@@ -66,7 +67,7 @@ fn condition(draining: bool, store: &StoreStatus) -> &'static str {
     }
 }
 
-/// The fields of MM-8.
+/// The fields that MM-8 asks for.
 #[derive(Serialize)]
 struct Health {
     status: &'static str,
@@ -82,13 +83,13 @@ struct Health {
 struct LoadedModel {
     model_name: ModelId,
     checkpoint: Option<String>,
-    /// Seconds since 1970.
+    /// The time of the last use, in seconds since 1970.
     last_use: f64,
     #[serde(rename = "type")]
     category: Category,
     /// The first of its devices.
     device: Option<DeviceId>,
-    /// All of them: a split model has several (DM-4).
+    /// All its devices: a split model has several (DM-4).
     devices: Vec<DeviceId>,
     backend: &'static str,
     backend_url: Option<String>,
@@ -99,7 +100,7 @@ pub(crate) async fn health(call: Call) -> Result<Response, ApiError> {
     let context = call.context;
     let mut slots = context.scheduling.view(|scheduler, _| scheduler.slots()).await.unwrap_or_default();
     slots.retain(|slot| matches!(slot.state, SlotState::Ready(_)));
-    // The one that was loaded last comes first.
+    // The slot that was loaded last comes first.
     slots.sort_by_key(|slot| std::cmp::Reverse(slot.ready_at));
     let store = context.store.status();
     let loaded: Vec<_> = slots.into_iter().map(|slot| loaded_model(&context, slot)).collect();
@@ -114,8 +115,8 @@ pub(crate) async fn health(call: Call) -> Result<Response, ApiError> {
     })
 }
 
-/// What an operator has to mend: manifests, tasks, stored configuration, devices, the lease store, files that cannot be
-/// written.
+/// Faults that an operator has to mend: in manifests, tasks, stored configuration, devices, the lease store, or files
+/// that cannot be written.
 fn problems(context: &Context) -> Vec<String> {
     let mut problems: Vec<String> = context.catalog.current().problems.iter().map(ToString::to_string).collect();
     problems.extend(context.tasks.problems());
@@ -161,13 +162,13 @@ pub(crate) async fn stats(call: Call) -> Result<Response, ApiError> {
         #[serde(flatten)]
         totals: model_boss_cloud::Counted,
     }
-    /// BC-6.
+    /// The totals of one device, which BC-6 asks for.
     #[derive(Serialize)]
     struct DeviceTotals {
         device: DeviceId,
         entries: usize,
         bytes: ByteCount,
-        /// What models may keep there while idle; `null` is no such limit.
+        /// The retention budget for idle models; `null` for none.
         budget: Option<ByteCount>,
     }
     #[derive(Serialize)]
@@ -177,17 +178,17 @@ pub(crate) async fn stats(call: Call) -> Result<Response, ApiError> {
         #[serde(flatten)]
         recent: Recent,
         models: Vec<ModelTotals>,
-        /// Providers that were asked since the start; `GET /api/v1/providers` has the day and the models.
+        /// Providers that were used since the start; `GET /api/v1/providers` has the day and the models.
         providers: Vec<ProviderTotals>,
-        /// Layers that come and go, by model (RS-9), as workers told last.
+        /// Figures of streamed layers by model (RS-9), as workers last reported them.
         streams: BTreeMap<ModelId, StreamStats>,
         devices: Vec<DeviceTotals>,
-        /// What bodies and answers in flight take.
+        /// The memory of bodies and answers in flight.
         request_memory: MemoryUse,
         queued: usize,
         running: usize,
     }
-    /// Its fields are there even before the first.
+    /// The most recent inference. Its fields are present even before the first.
     #[derive(Serialize)]
     #[serde(untagged)]
     enum Recent {
@@ -238,7 +239,8 @@ pub(crate) async fn stats(call: Call) -> Result<Response, ApiError> {
 
 /// `GET /api/v1/slots`.
 pub(crate) async fn slots(call: Call) -> Result<Response, ApiError> {
-    /// `layers` is what its worker told last of layers that come and go; `null` where all stay, or before it told.
+    /// A slot. `layers` has the worker's last figures of streamed layers; `null` where all are resident, or before the
+    /// first report.
     #[derive(Serialize)]
     struct Slot {
         #[serde(flatten)]
@@ -251,7 +253,7 @@ pub(crate) async fn slots(call: Call) -> Result<Response, ApiError> {
     json(&call.context.clock.dated(serde_json::json!({ "slots": slots })))
 }
 
-/// `GET /api/v1/queue`: every waiting request with what it waits for.
+/// `GET /api/v1/queue`: every queued request and the reason why it waits.
 pub(crate) async fn queue(call: Call) -> Result<Response, ApiError> {
     let queue = call.context.scheduling.view(|scheduler, now| scheduler.queue(now)).await.unwrap_or_default();
     json(&call.context.clock.dated(serde_json::json!({ "queue": queue })))
@@ -287,7 +289,7 @@ pub(crate) async fn devices(call: Call) -> Result<Response, ApiError> {
     json(&serde_json::json!({ "devices": devices }))
 }
 
-/// `GET /api/v1/decisions`: what was decided lately and why, newest last.
+/// `GET /api/v1/decisions`: recent decisions and their reasons, newest last.
 pub(crate) async fn decisions(call: Call) -> Result<Response, ApiError> {
     let look = |scheduler: &Scheduler, _| scheduler.decisions().cloned().collect::<Vec<_>>();
     let decisions = call.context.scheduling.view(look).await.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `GET /api/v1/tasks` and `/api/v1/tasks/{name}`: what tasks there are, and what each means now.
+//! `GET /api/v1/tasks` and `/api/v1/tasks/{name}`: the tasks, and the current state of each.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::api::context::Context;
 use crate::api::route::Call;
 use model_boss_catalog::Catalog;
 
-/// A task as it would be used by a request that says nothing else.
+/// A task as a request without further fields would use it.
 #[derive(Serialize)]
 pub(crate) struct TaskObject {
     pub(crate) name: String,
     pub(crate) description: Option<String>,
-    /// Every rung that was written, in order.
+    /// Every rung of the file, in order.
     ladder: Vec<RungObject>,
-    /// What its requests ask for, if the file says.
+    /// The category of its requests, if the file states one.
     category: Option<Category>,
     priority: Option<Priority>,
     budget_s: Option<f64>,
@@ -38,23 +38,23 @@ pub(crate) struct TaskObject {
 #[derive(Serialize)]
 struct RungObject {
     rung: usize,
-    /// The model's own name, whatever the file calls it.
+    /// The model's own name, even if the file uses an alias.
     model: Target,
-    /// Whether this machine has it, or a provider does.
+    /// Whether this machine or a provider has the model.
     known: bool,
-    /// Whether it is elsewhere.
+    /// Whether a cloud provider serves it.
     cloud: bool,
-    /// Why it may not be used, if it may not.
+    /// The reason why it may not be used, if there is one.
     removed: Option<&'static str>,
 }
 
 impl TaskObject {
-    /// The rungs that may be used, the best first.
+    /// The names of the rungs that may be used, in the order of the ladder.
     pub(crate) fn usable(&self) -> Vec<String> {
         self.ladder.iter().filter(|rung| rung.removed.is_none()).map(|rung| rung.model.to_string()).collect()
     }
 
-    /// What its models do: the task's word, else that of the first model of this machine.
+    /// The category of its models: the file's, else that of the first model of this machine.
     pub(crate) fn category(&self, catalog: &Catalog) -> Category {
         let mut usable = self.ladder.iter().filter(|rung| rung.removed.is_none());
         let of_a_model = || {
@@ -67,11 +67,11 @@ impl TaskObject {
     }
 }
 
-/// All of them, and what is wrong with the file.
+/// All tasks, and the faults of their file.
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     #[derive(Serialize)]
     struct Tasks {
-        /// Where they are written.
+        /// The path of the file.
         file: String,
         tasks: Vec<TaskObject>,
         problems: Vec<String>,
@@ -82,7 +82,7 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     json(&Tasks { file, tasks, problems: context.tasks.problems() })
 }
 
-/// One of them.
+/// One task.
 pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
     let path = call.request.uri().path();
     let name = path.split_once("/tasks/").map_or("", |(_, name)| name);
@@ -91,13 +91,13 @@ pub(crate) async fn show(call: Call) -> Result<Response, ApiError> {
     json(&object(&call.context, &current.names, name.strip_prefix("task:").unwrap_or(&name))?)
 }
 
-/// Every task; those that nobody may use at this moment are missing.
+/// Every task, except those that no client may use at this moment.
 pub(crate) fn objects(context: &Context) -> Vec<TaskObject> {
     let current = context.tasks.current();
     current.names.file().tasks.keys().filter_map(|name| object(context, &current.names, name).ok()).collect()
 }
 
-/// What one task means now.
+/// The current state of one task.
 pub(crate) fn object(context: &Context, names: &Names, name: &str) -> Result<TaskObject, ApiError> {
     let nobody = ClientId::from("");
     let question = Question { model: None, task: Some(name), client: &nobody, no_fallback: false };
@@ -117,7 +117,7 @@ pub(crate) fn object(context: &Context, names: &Names, name: &str) -> Result<Tas
     let Resolved { removed, .. } = &resolved;
     let mut rungs: Vec<RungObject> = resolved.ladder().rungs().map(|kept| rung(kept, None)).collect();
     rungs.extend(removed.iter().map(|removed| rung(&removed.rung, Some(removed.why))));
-    // What `fallback: none` leaves out stands on the ladder all the same.
+    // Rungs that `fallback: none` excludes are still part of the ladder.
     for (position, written) in task.ladder.iter().enumerate() {
         if rungs.iter().all(|rung| rung.rung != position) {
             let model =

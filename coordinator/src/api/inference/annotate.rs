@@ -93,8 +93,8 @@ impl Annotator {
     }
 }
 
-/// Whether a chunk ends the answer: it says why it ended, or what it used. Inside a text quotes are escaped, so a match is
-/// a key.
+/// Whether a chunk ends the answer: it says why it ended, or what it used. Inside a text quotes are escaped, so a match
+/// is a key.
 fn is_last(event: &[u8]) -> bool {
     let value_of = |key: &[u8]| {
         let after = memmem::find(event, key)? + key.len();

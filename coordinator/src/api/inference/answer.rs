@@ -1,5 +1,5 @@
-//! From a place in the queue to the beginning of a worker's answer, through as many workers as it takes. Nothing has been
-//! sent to the client yet, so a worker that dies here costs only time.
+//! From a place in the queue to the beginning of a worker's answer, through as many workers as it takes. Nothing has
+//! been sent to the client yet, so a worker that dies here costs only time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -335,7 +335,8 @@ async fn read_answer(backend: Backend, headers: &HeaderMap, forward: &Forward) -
     Ok(Content::Whole(body))
 }
 
-/// The first bytes of a stream, up to the first event that is a piece of an answer: until then it may turn out to be none.
+/// The first bytes of a stream, up to the first event that is a piece of an answer: until then it may turn out to be
+/// none.
 async fn beginning(body: &mut AnswerBody) -> Result<Bytes, Lost> {
     let Some(mut first) = next_data(body).await? else { return Err(Lost::Nonsense("its stream is empty".to_owned())) };
     while !body.has_begun() {

@@ -16,7 +16,8 @@ use model_boss_protocol::ApiError;
 
 /// The most data of one event of a stream.
 const LONGEST_EVENT: usize = 8 << 20;
-/// Values in an event of several frames, at most: each may take hundreds of bytes where an event is put into other words.
+/// Values in an event of several frames, at most: each may take hundreds of bytes where an event is put into other
+/// words.
 const MAX_VALUES: usize = 20_000;
 /// Shorter events are kept by nobody for long.
 const SHORT_EVENT: usize = 64 << 10;

@@ -1,5 +1,5 @@
-//! Models of providers elsewhere that a caller may use: those that the configuration gives short names to, and those that
-//! `tasks.yaml` names (TR-1). A provider that has no key is asked by nobody, so none of its models is listed.
+//! Models of providers elsewhere that a caller may use: those that the configuration gives short names to, and those
+//! that `tasks.yaml` names (TR-1). A provider that has no key is asked by nobody, so none of its models is listed.
 
 use std::collections::BTreeSet;
 

@@ -42,8 +42,8 @@ pub(crate) async fn messages(mut call: Call) -> Result<Response, ApiError> {
     reshaped(&context, answer, reshape, "text/event-stream").await
 }
 
-/// `POST /v1/messages/count_tokens`. A model of a provider is counted there. Here the model's own template and vocabulary
-/// count: it is asked for one token and says how many it read.
+/// `POST /v1/messages/count_tokens`. A model of a provider is counted there. Here the model's own template and
+/// vocabulary count: it is asked for one token and says how many it read.
 pub(crate) async fn count_tokens(mut call: Call) -> Result<Response, ApiError> {
     let body = call.body().await?;
     json(&json!({ "input_tokens": counted_somewhere(call, body).await? }))

@@ -1,5 +1,5 @@
-//! `/api/…`: Ollama's API, for tools that speak nothing else. The same queue, models and rules as everything else; only the
-//! words differ.
+//! `/api/…`: Ollama's API, for tools that speak nothing else. The same queue, models and rules as everything else; only
+//! the words differ.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,5 @@
-//! Token counts and times out of a worker's answer as it passes by. Bytes are only looked at; an answer that does not have
-//! them is simply not counted.
+//! Token counts and times out of a worker's answer as it passes by. Bytes are only looked at; an answer that does not
+//! have them is simply not counted.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Every route against every rule about clients (RC-3, RC-9, RC-24). A route that is not in the table here fails the tests.
+//! Every route against every rule about clients (RC-3, RC-9, RC-24). A route that is not in the table here fails the
+//! tests.
 
 use std::collections::BTreeSet;
 
