@@ -1,4 +1,4 @@
-//! Counts one request exactly once, however it ends.
+//! The metrics of one request, counted exactly once however it ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use tokio::time::Instant;
 use crate::metrics::{Metrics, ModelMetrics, Usage};
 use crate::scheduling::{Dispatched, Place};
 
-/// nginx's status for "the client closed the connection": nobody receives it, only counters see it.
+/// nginx's status for "the client closed the connection": no client receives it, only counters show it.
 const CLIENT_GONE: u16 = 499;
 
-/// The open account of one request. Closed when dropped.
+/// The open account of one request. Dropping it closes it.
 pub(crate) struct Account {
     metrics: Arc<Metrics>,
     handles: Arc<ModelMetrics>,
@@ -37,7 +37,7 @@ impl Account {
         }
     }
 
-    /// The request got a worker.
+    /// Records that the request got a worker.
     pub(crate) fn dispatched(&mut self, dispatched: &Dispatched) {
         match &dispatched.place {
             Place::Worker { worker, .. } if self.model.as_ref() != Some(&worker.model) => {
@@ -47,24 +47,25 @@ impl Account {
             Place::Worker { .. } => {}
             Place::Cloud { provider, .. } => {
                 self.model = Some(ModelId::from(dispatched.place.served().as_str()));
-                // Names of its models come from clients: they are no labels.
+                // Clients choose the names of a provider's models, so they cannot be labels.
                 self.handles = self.metrics.provider(provider);
             }
         }
         self.handles.queued(dispatched.queued);
     }
 
-    /// The first byte of a stream is there.
+    /// Records the time of a stream's first byte.
     pub(crate) fn first_byte(&mut self) {
         self.first_byte = Some(Instant::now());
     }
 
-    /// The answer was given to its end with this status.
+    /// Records that the answer was sent to its end with this status.
     pub(crate) fn status(&mut self, status: u16) {
         self.status = status;
     }
 
-    /// What the answer says that it used. Times seen here, by the client's side of the stream, replace the worker's.
+    /// Records the answer's own report of its usage. Times measured here, at the client's side of the stream, replace
+    /// the worker's.
     pub(crate) fn used(&mut self, usage: Option<Usage>) {
         let Some(mut usage) = usage else { return };
         if let Some(first) = self.first_byte {
@@ -72,7 +73,7 @@ impl Account {
             let gaps = u32::try_from(usage.completion_tokens.saturating_sub(1)).unwrap_or(u32::MAX);
             usage.per_token = first.elapsed().checked_div(gaps);
         } else if let (Some(own), Some(per_token)) = (usage.first_token, usage.per_token) {
-            // Whole answers: everything but the tokens after the first.
+            // Prefill takes the whole time but that of the tokens after the first.
             let rest = per_token.saturating_mul(u32::try_from(usage.completion_tokens).unwrap_or(u32::MAX));
             usage.first_token = Some(own.max(self.arrived.elapsed().saturating_sub(rest)));
         }

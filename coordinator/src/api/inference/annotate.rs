@@ -1,5 +1,5 @@
-//! What was not known when a stream's headers went out, told in its first and its last chunk (TR-2): an object
-//! `model_boss` beside what the worker says. Everything else in the stream keeps its bytes.
+//! Adds an object `model_boss` to the first and the last chunk of a stream (TR-2). It holds facts that were not known
+//! when the headers were sent. All other bytes of the stream stay unchanged.
 
 use bytes::Bytes;
 use memchr::memmem;
@@ -7,20 +7,20 @@ use serde::Serialize;
 
 use super::answer::Served;
 
-/// So much is held back of an event without an end.
+/// The longest incomplete event in bytes; a longer one passes unannotated.
 const LONGEST_EVENT: usize = 8 << 20;
 
-/// A stream on its way, event by event.
+/// The annotator of one stream, event by event.
 pub(crate) struct Annotator {
-    /// `"model_boss":{…}`.
+    /// The field to insert: `"model_boss":{…}`.
     field: Vec<u8>,
     /// The beginning of an event whose end has not come.
     unfinished: Vec<u8>,
-    /// Whether the first chunk was told already.
+    /// Whether the first chunk was annotated already.
     begun: bool,
 }
 
-/// What the headers would have said.
+/// The content of the object, which equals that of the headers.
 #[derive(Serialize)]
 struct Told<'a> {
     served_model: &'a str,
@@ -33,7 +33,7 @@ struct Told<'a> {
 }
 
 impl Annotator {
-    /// `thinking`: what was not done of a wish about it.
+    /// An annotator; `thinking` is the part of a wish about thinking that was not followed.
     pub(crate) fn new(served: &Served, thinking: Option<&str>) -> Self {
         let millis = |span: std::time::Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         let told = Told {
@@ -44,13 +44,13 @@ impl Annotator {
             load_ms: millis(served.loading),
             thinking,
         };
-        // Texts and numbers: it cannot fail to be written.
+        // Serialising texts and numbers cannot fail.
         let object = serde_json::to_string(&told).unwrap_or_else(|_| "{}".to_owned());
         let field = format!("\"model_boss\":{object}").into_bytes();
         Self { field, unfinished: Vec::new(), begun: false }
     }
 
-    /// The events that are whole now; nothing while there is none. One that is longer than any goes on as it is.
+    /// The events that are complete now, or `None`. An event over [`LONGEST_EVENT`] passes unchanged.
     pub(crate) fn push(&mut self, data: &[u8]) -> Option<Bytes> {
         self.unfinished.extend_from_slice(data);
         if self.unfinished.len() > LONGEST_EVENT {
@@ -68,7 +68,7 @@ impl Annotator {
         Some(Bytes::from(out))
     }
 
-    /// What is left when the stream ends.
+    /// The rest when the stream ends.
     pub(crate) fn rest(&mut self) -> Option<Bytes> {
         let rest = std::mem::take(&mut self.unfinished);
         (!rest.is_empty()).then(|| Bytes::from(rest))
@@ -93,7 +93,7 @@ impl Annotator {
     }
 }
 
-/// Whether a chunk ends the answer: it says why it ended, or what it used. Inside a text quotes are escaped, so a match
+/// Whether a chunk ends the answer: it has a finish reason, or the usage. Inside a text quotes are escaped, so a match
 /// is a key.
 fn is_last(event: &[u8]) -> bool {
     let value_of = |key: &[u8]| {

@@ -1,5 +1,5 @@
-//! From a place in the queue to the beginning of a worker's answer, through as many workers as it takes. Nothing has
-//! been sent to the client yet, so a worker that dies here costs only time.
+//! From a place in the queue to the beginning of a worker's answer, with retries on other workers. The client has
+//! received no byte yet, so a worker that dies here costs only time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,60 +28,60 @@ use super::reshape::reshape_whole;
 use crate::scheduling::{Dispatched, Place, Ticket};
 use crate::worker::Worker;
 
-/// What the manifest of an engine of others adds to a request: an operator's few fields.
+/// The most bytes that an external engine's manifest adds to a request: a few fields.
 const MAX_ADDED: usize = 16 << 10;
 
-/// An error is short, and so is what comes before the first event of a stream.
+/// The most bytes of an error, and of a stream before its first event.
 const MAX_ERROR: usize = 64 << 10;
 
 const MAX_BEGINNING: usize = 10 << 20;
 
-/// A request as a worker gets it.
+/// A request in the form for a worker.
 pub(crate) struct Forward {
     /// The worker's path.
     pub(super) path: &'static str,
-    /// Without the fields that are ours.
+    /// The body without model-boss's own fields.
     pub(super) body: Bytes,
     /// The public id.
     pub(super) request_id: HeaderValue,
-    /// When the client stops caring.
+    /// The client's deadline.
     pub(super) deadline: Option<Instant>,
-    /// Whether the answer is to come piece by piece.
+    /// Whether the answer is to be streamed.
     pub(super) is_stream: bool,
-    /// Whether the body names what serves it already.
+    /// Whether the body names its model already.
     pub(super) model_in_body: ModelInBody,
-    /// Where a rung elsewhere leads.
+    /// Access to the providers of cloud rungs.
     pub(super) cloud: CloudAccess,
-    /// What its answer, and the body in other words, are taken from.
+    /// The budget from which the answer and a translated body take their memory.
     pub(super) memory: MemoryBudget,
-    /// What a body that is taken apart may hold.
+    /// Limits on a body that is parsed.
     pub(super) limits: JsonLimits,
 }
 
-/// The providers, and what this client may spend there.
+/// The providers, and this client's limit there.
 pub(crate) struct CloudAccess {
     pub(super) clouds: Arc<Clouds>,
     pub(super) client: ClientId,
-    /// US dollars in a day, if that is limited.
+    /// The limit in US dollars a day, if there is one.
     pub(super) daily_limit: Option<f64>,
 }
 
 /// Whether a body has a `model`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ModelInBody {
-    /// The one that serves it.
+    /// The model that serves it.
     Named,
-    /// None: it is put in when it is known.
+    /// No model: it is inserted when it is known.
     Missing,
 }
 
 impl Forward {
-    /// The body for whoever serves it under this name.
+    /// The body with `model` as its model.
     fn body_for(&self, model: &str) -> Outgoing {
         if self.model_in_body == ModelInBody::Named {
             return Outgoing::new(self.body.clone(), Bytes::new());
         }
-        // Behind the brace there is another field, or the end.
+        // After the brace comes another field, or the end.
         let rest = if self.body.is_empty() { Bytes::from_static(b"}") } else { self.body.slice(1..) };
         let comma = if rest == "}" { "" } else { "," };
         let first = format!("{{\"model\":{}{comma}", serde_json::Value::from(model));
@@ -89,22 +89,22 @@ impl Forward {
     }
 }
 
-/// The beginning of an answer, with everything that holds it open.
+/// The beginning of an answer, with everything that keeps it open.
 pub(crate) struct Answer {
     pub(super) ticket: Ticket,
-    /// What answers, and how it came to that.
+    /// The place that answers, and how it was chosen.
     pub(super) served: Served,
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) content: Content,
     pub(super) account: Account,
-    /// When the client stops caring.
+    /// The client's deadline.
     pub(super) deadline: Option<Instant>,
-    /// Where it comes from.
+    /// The place that the answer comes from.
     pub(super) place: Place,
 }
 
-/// What answers a request, and how it came to that.
+/// The model that answers a request, and how it was chosen.
 pub(crate) struct Served {
     pub(super) model: String,
     pub(super) rung: RungChoice,
@@ -112,15 +112,15 @@ pub(crate) struct Served {
     pub(super) loading: Duration,
 }
 
-/// What there is of the answer's body.
+/// The answer's body, as far as it has arrived.
 pub(crate) enum Content {
-    /// All of it.
+    /// The whole body.
     Whole(Bytes),
-    /// Its first events, and the connection the rest comes from.
+    /// The first events, and the connection for the rest.
     Stream { first: Bytes, rest: AnswerBody },
 }
 
-/// The worker went away, or talks nonsense, before the answer began.
+/// The worker died, or sent an invalid answer, before the answer began.
 #[derive(Debug, thiserror::Error)]
 enum Lost {
     #[error("it has no address yet")]
@@ -151,7 +151,7 @@ impl From<BodyError> for Lost {
 }
 
 impl Lost {
-    /// Whether a fresh worker would answer the same.
+    /// Whether a fresh worker would give the same invalid answer.
     fn is_nonsense(&self) -> bool {
         match self {
             Self::NotReady | Self::Refused(_) | Self::Body(_) => false,
@@ -160,7 +160,7 @@ impl Lost {
         }
     }
 
-    /// Whether its process took the request and closed the connection: it died, or that is how it answers.
+    /// Whether the worker took the request and closed the connection: it died, or this is its way to answer.
     fn is_broken_off(&self) -> bool {
         match self {
             Self::NotReady | Self::Refused(_) | Self::Nonsense(_) => false,
@@ -175,7 +175,7 @@ pub(crate) async fn obtain(mut ticket: Ticket, forward: Forward, mut account: Ac
     let deadline = forward.deadline;
     let begun = begin(&mut ticket, &forward, &mut account);
     let begun = match deadline {
-        // The scheduler knows the deadline while the request waits; this is for the time after.
+        // The scheduler enforces the deadline while the request is queued; this enforces it afterwards.
         Some(deadline) => timeout_at(deadline, begun).await.unwrap_or_else(|_| Err(deadline_exceeded())),
         None => begun.await,
     };
@@ -200,7 +200,8 @@ struct Begun {
 }
 
 async fn begin(ticket: &mut Ticket, forward: &Forward, account: &mut Account) -> Result<Begun, ApiError> {
-    // What broke its answer off last. It is asked no third time: it lives, so the next answer would end the same way.
+    // The worker that closed the connection last. If it is alive, it is not tried a third time, since its next answer
+    // would end the same way.
     let mut broke_off: Option<Arc<Worker>> = None;
     loop {
         let dispatched = ticket.dispatched().await?;
@@ -237,7 +238,7 @@ async fn begin(ticket: &mut Ticket, forward: &Forward, account: &mut Account) ->
     }
 }
 
-/// Asks a provider, once.
+/// Sends the request to a provider, once.
 async fn ask_cloud(
     forward: &Forward,
     provider: &str,
@@ -284,7 +285,7 @@ async fn exchange(
     }
 
     let (head, body) = upstream.send(request).await?.into_parts();
-    // Nothing of a worker's head goes on but what is put in here.
+    // Of a worker's headers, only those inserted here are passed on.
     let mut told = HeaderMap::new();
     if let Some(words) = thinking {
         told.insert(THINKING, HeaderValue::from_static(words));
@@ -301,7 +302,7 @@ async fn exchange(
     Ok((head.status, told, read_answer(answer, &head.headers, forward).await?))
 }
 
-/// An answer whose head has come.
+/// An answer whose head has arrived.
 struct Backend {
     status: StatusCode,
     from: Origin,
@@ -309,7 +310,7 @@ struct Backend {
     path: &'static str,
 }
 
-/// The body of an answer that says that it is one. Anything but the kind of answer that was asked for is nonsense.
+/// The body of a successful answer. An answer of another kind than the request asks for is invalid.
 async fn read_answer(backend: Backend, headers: &HeaderMap, forward: &Forward) -> Result<Content, Lost> {
     let Backend { status, from, reshape, path } = backend;
     if status != StatusCode::OK {
@@ -335,8 +336,8 @@ async fn read_answer(backend: Backend, headers: &HeaderMap, forward: &Forward) -
     Ok(Content::Whole(body))
 }
 
-/// The first bytes of a stream, up to the first event that is a piece of an answer: until then it may turn out to be
-/// none.
+/// The first bytes of a stream, up to the first event that is a piece of an answer. Until then the stream may still
+/// turn out to be an error.
 async fn beginning(body: &mut AnswerBody) -> Result<Bytes, Lost> {
     let Some(mut first) = next_data(body).await? else { return Err(Lost::Nonsense("its stream is empty".to_owned())) };
     while !body.has_begun() {
@@ -349,7 +350,7 @@ async fn beginning(body: &mut AnswerBody) -> Result<Bytes, Lost> {
     Ok(first)
 }
 
-/// An error of a worker, and the status that goes with it. Our own worker's has our shape already.
+/// A worker's error with its status. An error of our own worker has our shape already.
 async fn read_error(status: StatusCode, from: Origin, is_foreign: bool) -> Result<(StatusCode, Bytes), Lost> {
     let (mut body, mut all) = (AnswerBody::whole(from), Vec::new());
     while let Some(more) = next_data(&mut body).await? {
@@ -366,16 +367,16 @@ async fn read_error(status: StatusCode, from: Origin, is_foreign: bool) -> Resul
     Ok((status, Bytes::from(error.body(ErrorSource::Worker).to_json())))
 }
 
-/// A request as a worker takes it.
+/// A request as it is sent to one worker.
 struct Asked {
     path: &'static str,
     body: Outgoing,
-    /// What its answer goes through.
+    /// The translation of its answer.
     reshape: Option<Box<dyn Reshape>>,
     thinking: Option<&'static str>,
 }
 
-/// The request as this worker takes it: as it is, or as an engine of others has to be asked.
+/// The request for this worker: unchanged, or translated for an external engine.
 async fn prepare(worker: &Worker, forward: &Forward) -> Result<Asked, Lost> {
     let path = forward.path;
     let Some(dialect) = worker.dialect() else {
@@ -391,7 +392,7 @@ async fn prepare(worker: &Worker, forward: &Forward) -> Result<Asked, Lost> {
         if dialect.takes_apart(path) {
             json::make_room(&body, limits, &mut memory, Admission::Accepted)?;
         } else {
-            // Its fields, and the same put together again.
+            // The parsed fields need memory, and the rewritten body needs it again.
             memory.grow(2 * body.len() + MAX_ADDED, Admission::Accepted)?;
         }
         let mut prepared = dialect.prepare(path, &body, stamp)?;
@@ -413,7 +414,7 @@ async fn next_data(body: &mut AnswerBody) -> Result<Option<Bytes>, Lost> {
     Ok(None)
 }
 
-/// All of an answer, which holds as much memory as has come.
+/// The whole of an answer, which holds memory for the bytes that have arrived.
 async fn whole(body: &mut AnswerBody, mut memory: HeldMemory) -> Result<Bytes, Lost> {
     let mut gathered = Gathered::new(memory.most());
     while let Some(more) = next_data(body).await? {
@@ -426,7 +427,7 @@ async fn whole(body: &mut AnswerBody, mut memory: HeldMemory) -> Result<Bytes, L
     Ok(memory.keep(gathered.whole()))
 }
 
-/// An answer that ended in the middle, after something of it was sent on.
+/// The error of an answer that broke off after some of it was sent on.
 pub(crate) async fn broken_in_the_middle(place: Place) -> ApiError {
     let (code, message) = match place {
         Place::Cloud { provider, .. } => (

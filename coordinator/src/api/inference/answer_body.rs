@@ -1,4 +1,4 @@
-//! The bytes of an answer, wherever they come from, on their way into the shape that the client asked for.
+//! The bytes of an answer, from a worker or a provider, translated into the shape that the client expects.
 
 use std::error::Error;
 use std::io;
@@ -14,75 +14,74 @@ use model_boss_http::memory::{Admission, HeldMemory};
 use model_boss_http::upstream::UpstreamBody;
 use model_boss_protocol::ApiError;
 
-/// The most data of one event of a stream.
+/// The most bytes of data in one event of a stream.
 const LONGEST_EVENT: usize = 8 << 20;
-/// Values in an event of several frames, at most: each may take hundreds of bytes where an event is put into other
-/// words.
+/// The most values in an event of several frames: each may take hundreds of bytes where an event is translated.
 const MAX_VALUES: usize = 20_000;
-/// Shorter events are kept by nobody for long.
+/// The size up to which an unfinished event needs no memory budget, in bytes.
 const SHORT_EVENT: usize = 64 << 10;
-/// What keeps an unfinished event: those that put it into other words, the check, and what is told in the stream.
+/// The number of copies of an unfinished event: in translations, in the check, and in the annotator.
 const KEEPERS: usize = 4;
 
-/// An answer's body. Dropped before its end, it closes the connection that it comes from.
+/// An answer's body. Dropped before its end, it closes its connection.
 pub(crate) struct AnswerBody {
     from: Origin,
     stream: Option<Box<Stream>>,
 }
 
-/// What the bytes of a stream go through.
+/// The steps that the bytes of a stream pass through.
 struct Stream {
-    /// Until their end.
+    /// The translation, until its end.
     reshape: Option<Box<dyn Reshape>>,
     check: StreamCheck,
     event: OpenEvent,
     memory: HeldMemory,
-    /// Why the stream ends behind what was given last.
+    /// Why the stream ends after its last bytes.
     failed: Option<ApiError>,
-    /// Nothing more is read.
+    /// Whether reading has ended.
     over: bool,
-    /// Of prompt and answer, as what reshaped them knew at the end.
+    /// Tokens of prompt and answer, as the translation counted them at the end.
     tokens: Option<(u64, u64)>,
 }
 
-/// Where bytes come from.
+/// The source of the bytes.
 pub(crate) enum Origin {
-    /// A worker here.
+    /// A worker of this machine.
     Worker(UpstreamBody),
-    /// A provider elsewhere.
+    /// A cloud provider.
     Cloud(CloudBody),
 }
 
-/// An answer does not go on.
+/// Why an answer does not continue.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
     /// The connection broke.
     #[error("the connection broke in its answer")]
     Broken(#[source] hyper::Error),
-    /// What came is no answer, or takes more memory than there is.
+    /// The bytes are no valid answer, or need more memory than is free.
     #[error(transparent)]
     Refused(ApiError),
 }
 
 impl AnswerBody {
-    /// The bytes as they come.
+    /// A body whose bytes pass unchanged.
     pub(crate) const fn whole(from: Origin) -> Self {
         Self { from, stream: None }
     }
 
-    /// The events of a stream as they come, or through `reshape`; what is no stream of ours ends in an error.
+    /// The events of a stream, unchanged or translated by `reshape`. Bytes that are no event stream end in an error.
     pub(crate) fn stream(from: Origin, reshape: Option<Box<dyn Reshape>>, memory: HeldMemory) -> Self {
         let (check, event) = (StreamCheck::default(), OpenEvent::default());
         let stream = Stream { reshape, check, event, memory, failed: None, over: false, tokens: None };
         Self { from, stream: Some(Box::new(stream)) }
     }
 
-    /// Whether something of an answer has come in the stream.
+    /// Whether a piece of an answer has arrived in the stream.
     pub(crate) fn has_begun(&self) -> bool {
         self.stream.as_ref().is_some_and(|stream| stream.check.has_begun())
     }
 
-    /// Tokens of prompt and answer, where they are told apart from the bytes that are passed on.
+    /// Tokens of prompt and answer, where they are known apart from the bytes that are passed on.
     pub(crate) fn tokens(&self) -> Option<(u64, u64)> {
         let stream = self.stream.as_ref()?;
         stream.reshape.as_ref().map_or(stream.tokens, |reshape| reshape.tokens())
@@ -90,7 +89,7 @@ impl AnswerBody {
 }
 
 impl Stream {
-    /// What goes on of the next bytes; may be empty.
+    /// Translates the next bytes; the result may be empty.
     fn take(&mut self, data: Bytes) -> Bytes {
         if let Err(error) = self.event.push(&data, &mut self.memory) {
             self.failed = Some(error);
@@ -103,7 +102,7 @@ impl Stream {
         self.look(bytes)
     }
 
-    /// What is left to say when nothing more comes.
+    /// The last bytes of the translation, at the end of the stream.
     fn end(&mut self) -> Bytes {
         self.over = true;
         let last = self.reshape.as_mut().map(|reshape| reshape.end()).unwrap_or_default();
@@ -126,18 +125,18 @@ impl Stream {
     }
 }
 
-/// How much of an event without an end has come.
+/// The size of an event whose end has not arrived.
 #[derive(Default)]
 struct OpenEvent {
     bytes: usize,
-    /// Marks that begin or part values, also those inside of texts.
+    /// Characters that begin or separate values, also those inside of texts.
     marks: usize,
-    /// The last bytes: an empty line may be cut.
+    /// The last bytes, since an empty line may be split between frames.
     tail: Vec<u8>,
 }
 
 impl OpenEvent {
-    /// Counts, and holds the memory of what is kept of a long one.
+    /// Counts the bytes of an event, and holds memory for a long one.
     fn push(&mut self, data: &[u8], memory: &mut HeldMemory) -> Result<(), ApiError> {
         let seam = self.tail.len();
         self.tail.extend_from_slice(&data[..data.len().min(3)]);
@@ -169,7 +168,7 @@ fn marks(text: &[u8]) -> usize {
     memchr3_iter(b'{', b'[', b',', text).count()
 }
 
-/// Whether a connection that broke had said something that is not HTTP.
+/// Whether a broken connection had sent bytes that are no HTTP.
 fn is_garbled(error: &hyper::Error) -> bool {
     let io = error.source().and_then(|source| source.downcast_ref::<io::Error>()).map(io::Error::kind);
     error.is_parse() || matches!(io, Some(io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData))

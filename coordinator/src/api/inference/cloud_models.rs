@@ -1,5 +1,5 @@
-//! Models of providers elsewhere that a caller may use: those that the configuration gives short names to, and those
-//! that `tasks.yaml` names (TR-1). A provider that has no key is asked by nobody, so none of its models is listed.
+//! Models of cloud providers that a caller may use: those with a short name in the configuration, and those that
+//! `tasks.yaml` names (TR-1). A provider without a key cannot be used, so its models are not listed.
 
 use std::collections::BTreeSet;
 
@@ -11,39 +11,39 @@ use serde::Serialize;
 
 use crate::api::context::Context;
 
-/// One of them, as OpenAI's clients read it.
+/// A model of a provider, as OpenAI's clients read it.
 #[derive(Debug, PartialEq, Serialize)]
 pub(crate) struct CloudModel {
     pub(super) id: String,
     object: &'static str,
-    /// Nobody says.
+    /// The time of its creation, which is not known: 0.
     created: u64,
     owned_by: String,
     kind: &'static str,
-    /// The provider's own name of it.
+    /// The provider's own name of the model.
     pub(super) served_as: String,
     category: &'static str,
-    /// Whether what is sent there leaves this machine's owner.
+    /// Whether requests to it leave the machines of this coordinator's owner.
     cloud: bool,
     #[serde(skip)]
     pub(super) provider: String,
 }
 
-/// Every one that this client may use, by name.
+/// Every provider's model that this client may use, by name.
 pub(crate) fn permitted(context: &Context, client: &ClientId) -> Vec<CloudModel> {
     let current = context.tasks.current();
     let profile = current.names.profile(client);
     let on_ladders = current.names.file().tasks.values().flat_map(|task| &task.ladder);
     let written = on_ladders.chain(profile.models.values()).chain(profile.allowed_models.iter().flatten());
     let elsewhere = written.filter(|name| matches!(context.tasks.providers().target(name), Target::Cloud { .. }));
-    // `claude:*` on a list of what is allowed is no name.
+    // A pattern such as `claude:*` in a list of permissions is no name.
     let named = elsewhere.filter(|name| !name.ends_with('*')).cloned();
     let names: BTreeSet<String> = context.clouds.configured_models().into_iter().chain(named).collect();
     names.into_iter().filter_map(|name| find(context, client, &name).ok().flatten()).collect()
 }
 
-/// The one of this name; nothing where the name means something else. An error where the client may not use it, or the
-/// provider cannot be asked.
+/// The provider's model with this name; `None` where the name means something else. Fails where the client may not use
+/// it, or the provider lacks its key.
 pub(crate) fn find(context: &Context, client: &ClientId, name: &str) -> Result<Option<CloudModel>, ApiError> {
     let here = context.catalog.current().find(name).is_some();
     let Target::Cloud { provider, model } = context.tasks.providers().target(name) else { return Ok(None) };
@@ -53,7 +53,7 @@ pub(crate) fn find(context: &Context, client: &ClientId, name: &str) -> Result<O
     let question = Question { model: Some(name), task: None, client, no_fallback: false };
     let meant = context.tasks.resolve(&question, &context.catalog)?.ladder().first.target.clone();
     let target = Target::Cloud { provider: provider.clone(), model: model.clone() };
-    // Some clients' names mean something else.
+    // In `tasks.yaml`, a name may mean another model for some clients.
     if meant != target {
         return Ok(None);
     }

@@ -1,4 +1,4 @@
-//! `POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's API, for whatever model answers chats here.
+//! `POST /v1/messages` and `/v1/messages/count_tokens`: Anthropic's API, for every model that answers chats.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::api::inference::openai::{infer_translated, understand};
 use crate::api::route::Call;
 use crate::scheduling::Wish;
 
-/// An answer is long; so much of it is only its count.
+/// The most bytes of an answer to a count.
 const MAX_COUNTED: usize = 64 << 10;
 
 /// `POST /v1/messages`.
@@ -42,18 +42,18 @@ pub(crate) async fn messages(mut call: Call) -> Result<Response, ApiError> {
     reshaped(&context, answer, reshape, "text/event-stream").await
 }
 
-/// `POST /v1/messages/count_tokens`. A model of a provider is counted there. Here the model's own template and
-/// vocabulary count: it is asked for one token and says how many it read.
+/// `POST /v1/messages/count_tokens`. A provider counts the tokens for its own models. A model of this machine is asked
+/// for one token, and reports how many it read with its template and vocabulary.
 pub(crate) async fn count_tokens(mut call: Call) -> Result<Response, ApiError> {
     let body = call.body().await?;
     json(&json!({ "input_tokens": counted_somewhere(call, body).await? }))
 }
 
-/// Who counts a prompt.
+/// The counter of a prompt's tokens.
 enum Counting {
-    /// A provider, which takes the request as it is. The body holds its memory.
+    /// A provider, which takes the request unchanged. The body holds its memory.
     Elsewhere(Box<Elsewhere>, Map<String, Value>, RequestBody),
-    /// A model here, which is asked this chat.
+    /// A model of this machine, which gets this chat.
     Here(RequestBody, Names),
 }
 
@@ -86,12 +86,12 @@ struct Elsewhere {
     model: String,
 }
 
-/// The provider and its model that would answer, if the first of those that may is one.
+/// The provider and its model, if the first permitted rung is one.
 fn elsewhere(context: &Context, headers: &HeaderMap, body: &OpenBody) -> Result<Option<Elsewhere>, ApiError> {
     let (peeked, resolved) = understand(context, body, headers)?;
     let Target::Cloud { provider, model } = resolved.ladder().first.target.clone() else { return Ok(None) };
     let wish = Wish {
-        // Whoever else may answer counts otherwise.
+        // A model of another rung would count differently.
         permit: resolved.permit.first_only(),
         category: Category::Llm,
         priority: peeked.priority.or(resolved.priority),
@@ -101,7 +101,8 @@ fn elsewhere(context: &Context, headers: &HeaderMap, body: &OpenBody) -> Result<
     Ok(Some(Elsewhere { wish, provider, model }))
 }
 
-/// Counting costs nothing there. It is a request all the same: its client's limits hold, and it is counted.
+/// Lets a provider count. The provider does not charge for it, but it is a request: the client's limits apply, and it
+/// appears in the metrics.
 async fn counted_elsewhere(
     context: &Context,
     id: &HeaderValue,
@@ -135,7 +136,7 @@ async fn counted_elsewhere(
     counted
 }
 
-/// The tokens that a chat's prompt comes to.
+/// The number of tokens in a chat's prompt, counted by a model of this machine.
 async fn counted(call: Call, chat: RequestBody, names: &Names) -> Result<u64, ApiError> {
     let answer = infer_translated(call, (chat, names), "/v1/chat/completions", Category::Llm).await?;
     let (head, body) = answer.into_parts();

@@ -1,5 +1,4 @@
-//! Routes of people and programs that use models: three dialects, from a request to the last byte of its answer, and
-//! the lists of models.
+//! Routes of clients of models: three dialects, from a request to the last byte of its answer, and the lists of models.
 
 mod account;
 mod annotate;

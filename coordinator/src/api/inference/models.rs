@@ -22,7 +22,7 @@ use crate::api::admin::tasks::{self, TaskObject};
 use crate::api::context::Context;
 use crate::api::route::Call;
 
-/// A model as OpenAI's clients read it, with what else is known about it.
+/// A model as OpenAI's clients read it, with further facts.
 #[derive(Serialize)]
 struct ModelObject<'a> {
     id: &'a ModelId,
@@ -34,9 +34,9 @@ struct ModelObject<'a> {
     status: Status<'a>,
     category: Category,
     input_modalities: Vec<Modality>,
-    /// Where it runs, or would like to.
+    /// The device that it runs on, or prefers.
     device: &'a DeviceId,
-    /// All devices that hold a part of it; none before it is loaded (DM-4).
+    /// All devices that hold a part of it; empty before it is loaded (DM-4).
     devices: Vec<&'a DeviceId>,
     backend: &'static str,
     context_length: Option<u64>,
@@ -54,22 +54,22 @@ struct Status<'a> {
     failure: Option<&'a str>,
 }
 
-/// The same with what its manifest says, what people wrote about it (DM-10) and where it is.
+/// A model with its manifest's content, people's notes on it (DM-10) and its path.
 #[derive(Serialize)]
 struct Details<'a> {
     #[serde(flatten)]
     object: ModelObject<'a>,
-    /// The manifest; of a model named by its path, the model.
+    /// The path of the manifest; of a model named by its path, that of the model.
     file: String,
-    /// The weights.
+    /// The path of the weights.
     source: String,
     labels: &'a [String],
-    /// The kinds of devices that it uses; none where any will do (MM-5).
+    /// The kinds of devices that it can use; empty where any will do (MM-5).
     device_flags: &'a [DeviceFlag],
     max_concurrent: u32,
     keep_alive: Option<KeepAlive>,
     thinking: Option<Thinking>,
-    /// Fields of requests that do not set them.
+    /// Defaults for the fields of requests.
     params: &'a BTreeMap<String, serde_json::Value>,
     version: Option<&'a str>,
     description: Option<&'a str>,
@@ -79,7 +79,7 @@ struct Details<'a> {
     custom: &'a BTreeMap<String, serde_json::Value>,
 }
 
-/// Another name that a request may ask for: an alias of a model, or a task.
+/// Another name that a request may use: an alias of a model, or a task.
 #[derive(Serialize)]
 struct NameObject<'a> {
     id: String,
@@ -87,10 +87,10 @@ struct NameObject<'a> {
     created: u64,
     owned_by: &'static str,
     kind: &'static str,
-    /// Of an alias: its model.
+    /// The model of an alias.
     #[serde(skip_serializing_if = "Option::is_none")]
     alias_of: Option<&'a ModelId>,
-    /// Of a task: the models that may serve it, the best first.
+    /// The models that may serve a task, the best first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     ladder: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -146,7 +146,7 @@ struct AnthropicModel {
     created_at: String,
 }
 
-/// A page of them.
+/// A page of models as Anthropic's clients read it.
 #[derive(Serialize)]
 struct AnthropicList {
     data: Vec<AnthropicModel>,
@@ -162,7 +162,7 @@ impl AnthropicModel {
 }
 
 impl AnthropicList {
-    /// The page that a query asks for by `after_id`, `before_id` and `limit`; without them all.
+    /// The page that a query selects by `after_id`, `before_id` and `limit`; without these, all models.
     fn page(mut data: Vec<AnthropicModel>, target: &Uri) -> Self {
         let asked = |name: &str| parameter(target, name);
         let place = |data: &[AnthropicModel], id: &str| data.iter().position(|model| model.id == id);

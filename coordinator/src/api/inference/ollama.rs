@@ -1,5 +1,5 @@
-//! `/api/…`: Ollama's API, for tools that speak nothing else. The same queue, models and rules as everything else; only
-//! the words differ.
+//! `/api/…`: Ollama's API, for tools that know no other. Queue, models and rules are those of all requests; only the
+//! names of fields and routes differ.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,7 +35,7 @@ use crate::api::context::Context;
 use crate::api::inference::openai::{infer_translated, understand};
 use crate::api::route::Call;
 
-/// The version of Ollama whose API this is: its clients ask for a least one.
+/// The version of Ollama whose API this is, since its clients require a minimum.
 const API_VERSION: &str = "0.13.0";
 const LINES: &str = "application/x-ndjson";
 
@@ -75,24 +75,24 @@ async fn ask(
     reshaped(&context, answer, reshape, LINES).await
 }
 
-/// What a request comes to.
+/// The meaning of a request.
 enum Wanted {
-    /// The model is to be loaded or to leave.
+    /// The model is to be loaded or unloaded.
     Residency(Box<Residency>),
     /// An answer to this body on OpenAI's path.
     Answer(RequestBody, Names, &'static str),
 }
 
-/// A request that asks nothing of a model but to be there, or not; by the rules of who asks, as every other request.
+/// A request only to load or to unload a model. The client's rules apply as to every other request.
 struct Residency {
     asked: Asked,
-    /// Who may have which model; `None`: it is elsewhere, where it always is.
+    /// The permission for the model; `None` for a provider's model, which is never loaded here.
     permit: Option<ModelPermit>,
     priority: Option<Priority>,
     keep_alive: Option<KeepAlive>,
 }
 
-/// The request with the model's name as we know it.
+/// Translates a request, with the model's name as the coordinator knows it.
 async fn request(
     call: &mut Call,
     read: fn(&Map<String, Value>) -> Result<Asked, ApiError>,
@@ -119,7 +119,7 @@ async fn request(
     call.body().await?.open(translate).await
 }
 
-/// The model under the name that the rest of us reads. Answers repeat the name that was asked for.
+/// Replaces the model's name by the coordinator's. Answers repeat the requested name.
 fn named(body: &mut Map<String, Value>) -> Stamp {
     let asked = model_name(body).unwrap_or_default().to_owned();
     if !asked.is_empty() {
@@ -149,7 +149,7 @@ async fn only_residency(
         }
         if unloads {
             return match context.scheduling.unload(permit).done().await {
-                // It is gone already, which is what was asked for.
+                // The model is unloaded already, as requested.
                 Err(error) if error.code == ErrorCode::ModelNotLoaded => Ok(()),
                 done => done,
             };
@@ -189,7 +189,7 @@ async fn vectors(mut call: Call, shape: EmbedShape) -> Result<Response, ApiError
     reshaped(&context, answer, reshape, LINES).await
 }
 
-/// `GET /api/tags`: every name there is that a request may ask for, but for aliases.
+/// `GET /api/tags`: every name that a request may use, except aliases.
 pub(crate) async fn tags(call: Call) -> Result<Response, ApiError> {
     let client = client_in(call.request.headers(), ANONYMOUS)?;
     let context = call.context;
@@ -204,12 +204,12 @@ pub(crate) async fn tags(call: Call) -> Result<Response, ApiError> {
     json(&json!({ "models": listed.await? }))
 }
 
-/// Headers of models are read when somebody first asks what is in them.
+/// Reads models' headers on a thread of its own: they are read when a client first asks for their content.
 async fn looking_at_files<T: Send + 'static>(look: impl FnOnce() -> T + Send + 'static) -> Result<T, ApiError> {
     spawn_blocking(look).await.map_err(|_| panic_error())
 }
 
-/// A name behind which there is no file of this machine.
+/// An entry for a name without files on this machine.
 fn listed_name(name: &str) -> Value {
     json!({
         "name": name, "model": name, "modified_at": timestamp(0), "size": 0, "digest": "0".repeat(64),
@@ -230,7 +230,7 @@ fn no_details() -> Value {
     })
 }
 
-/// `GET /api/ps`: what is loaded.
+/// `GET /api/ps`: the loaded models.
 pub(crate) async fn ps(call: Call) -> Result<Response, ApiError> {
     let context = call.context;
     let (views, slots) = look(&context).await;
@@ -252,7 +252,7 @@ pub(crate) async fn show(mut call: Call) -> Result<Response, ApiError> {
     Ok(line(&about(&context, request.headers(), body).await?))
 }
 
-/// `POST /api/pull`: nothing is fetched from anywhere, and what is there is there.
+/// `POST /api/pull`: downloads no model; it succeeds for a model that exists.
 pub(crate) async fn pull(mut call: Call) -> Result<Response, ApiError> {
     let body: Map<String, Value> = call.body().await?.parse().await?;
     let is_stream = body.get("stream") != Some(&json!(false));
@@ -272,7 +272,7 @@ pub(crate) async fn pull(mut call: Call) -> Result<Response, ApiError> {
     Ok(response)
 }
 
-/// The model, task or provider's model behind a name, in Ollama's words.
+/// The model, task or provider's model behind a name, in Ollama's form.
 async fn about(context: &Context, headers: &HeaderMap, mut body: Map<String, Value>) -> Result<Value, ApiError> {
     let stamp = named(&mut body);
     let name = stamp.model.as_str();
@@ -290,7 +290,7 @@ async fn about(context: &Context, headers: &HeaderMap, mut body: Map<String, Val
     looking_at_files(move || shown(&model)).await
 }
 
-/// What is not known of a model is empty there.
+/// A model's details; unknown ones are empty texts.
 fn details(model: &Model) -> Value {
     let about = model.about();
     json!({
@@ -308,7 +308,8 @@ fn listed(model: &Model) -> Value {
     })
 }
 
-/// Changes with the model's files and manifest, as Ollama's does. Its command line shows the first twelve digits.
+/// A digest that changes with the model's files and manifest, as Ollama's does. Its command line shows the first twelve
+/// digits.
 fn digest(model: &Model) -> String {
     format!("{:016x}", model.description.revision).repeat(4)
 }
@@ -326,7 +327,7 @@ fn running(context: &Context, model: &Model, slot: &SlotView) -> Value {
     entry
 }
 
-/// Ollama says for ever by a moment far away.
+/// The time of unloading. Ollama expresses "never" by a time far in the future.
 fn expires(context: &Context, unload_at: Option<Moment>) -> String {
     unload_at.map_or_else(|| "2318-01-01T00:00:00Z".to_owned(), |at| timestamp(context.clock.seconds(at) as u64))
 }
@@ -338,7 +339,7 @@ fn shown(model: &Model) -> Value {
     let family = about.family.as_deref().unwrap_or_default();
     info.insert("general.architecture".to_owned(), json!(family));
     info.entry("general.basename").or_insert_with(|| json!(model.description.id));
-    // What is served goes before what the model was made for.
+    // The context that is served is preferred to the one that the model was trained for.
     if let Some(context) = manifest.context_length.or(about.context_length) {
         info.insert("general.context_length".to_owned(), json!(context));
         if !family.is_empty() {
@@ -355,7 +356,7 @@ fn shown(model: &Model) -> Value {
     })
 }
 
-/// In Ollama's words. What a chat model can do besides is what its template knows.
+/// The capabilities in Ollama's terms. A chat model's template shows whether it supports tools and thinking.
 fn capabilities(model: &Model) -> Vec<&'static str> {
     let about = model.about();
     let mut can = capabilities_of(model.description.category);
@@ -382,7 +383,7 @@ fn shown_elsewhere(context: &Context, cloud: &CloudModel) -> Value {
     shown
 }
 
-/// A task can do what every model of its category can.
+/// A task has the capabilities that every model of its category has.
 fn shown_task(context: &Context, name: &str) -> Result<Value, ApiError> {
     let task = tasks::object(context, &context.tasks.current().names, name)?;
     let mut shown = shown_name(&format!("task:{name}"));

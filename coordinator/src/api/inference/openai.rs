@@ -67,7 +67,7 @@ async fn infer(mut call: Call, path: &'static str, category: Category) -> Result
     infer_body(call, body, path, category).await
 }
 
-/// The same for a body that was read, or made, already.
+/// Serves a request whose body was read, or made, already.
 pub(crate) async fn infer_body(
     call: Call,
     body: RequestBody,
@@ -101,7 +101,7 @@ pub(crate) async fn infer_body(
     Ok(respond(answer.await?, &marks, comment_times(&context)))
 }
 
-/// The answer to a request that was translated from another API. Errors name its fields as the client does.
+/// The answer to a request that was translated from another API. Errors name the client's own fields.
 pub(super) async fn infer_translated(
     call: Call,
     (request, names): (RequestBody, &Names),
@@ -111,7 +111,7 @@ pub(super) async fn infer_translated(
     infer_body(call, request, path, category).await.map_err(|error| names.put_back(error))
 }
 
-/// An error that a cloud might have prevented says which cloud was not asked.
+/// Adds to an error that a cloud rung might have prevented which cloud was not used.
 fn naming_guard(mut error: ApiError, unknown_guard: Option<String>) -> ApiError {
     if let Some(unknown) = unknown_guard {
         error.message = format!("{}; {unknown}", error.message);
@@ -119,17 +119,17 @@ fn naming_guard(mut error: ApiError, unknown_guard: Option<String>) -> ApiError 
     error
 }
 
-/// A body that was looked at.
+/// A body that was read.
 struct Looked {
     peeked: Peeked,
-    /// What goes on.
+    /// The body to forward.
     body: Bytes,
-    /// What the names in it mean.
+    /// The meaning of its names.
     resolved: Resolved,
     model_in_body: ModelInBody,
 }
 
-/// Reads what a body says to us, and finds out what the client that sends it may have (TR-1, RC-24).
+/// Reads model-boss's fields of a body, and the models that its client may use (TR-1, RC-24).
 pub(crate) fn understand(
     context: &Context,
     body: &OpenBody,
@@ -149,10 +149,10 @@ pub(crate) fn understand(
     Ok((peeked, resolved))
 }
 
-/// What scheduling needs to know of a body, what its names mean, and the body that goes on.
+/// The fields for scheduling, the meaning of the names, and the body to forward.
 fn look(context: &Context, mut body: OpenBody, headers: &HeaderMap) -> Result<Looked, ApiError> {
     let (peeked, resolved) = understand(context, &body, headers)?;
-    // A body that names what serves it goes on as it is.
+    // A body that names its model is forwarded unchanged.
     let named = match &resolved.ladder().first.target {
         Target::Local(id) => resolved.ladder().rest.is_empty() && peeked.model.as_deref() == Some(id.as_str()),
         Target::Cloud { .. } => false,
@@ -188,8 +188,8 @@ fn submit(
     (ticket, account)
 }
 
-/// Streamed: the headers wait for the answer, so that an early failure keeps its status. When the answer is late they
-/// go out without it, and comments keep the connection alive (RC-12).
+/// Serves a streamed request. The headers wait for the answer, so that an early failure keeps its status. When the
+/// answer is late, the headers are sent without it, and comments keep the connection alive (RC-12).
 async fn streamed(
     context: &Arc<Context>,
     request: RequestId,
@@ -218,7 +218,7 @@ fn comment_times(context: &Context) -> CommentTimes {
     CommentTimes { first: context.sse.first_comment, interval: context.sse.interval }
 }
 
-/// An answer that has begun, as HTTP.
+/// Turns an answer that has begun into HTTP.
 fn respond(mut answer: Answer, marks: &Marks, times: CommentTimes) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = answer.status;
@@ -243,7 +243,7 @@ fn respond(mut answer: Answer, marks: &Marks, times: CommentTimes) -> Response {
 }
 
 impl Served {
-    /// What answers, and why (TR-2).
+    /// Adds headers with the model that answers, and the reason (TR-2).
     fn headers(&self, headers: &mut HeaderMap) {
         if let Ok(model) = HeaderValue::from_str(&self.model) {
             headers.insert(SERVED_MODEL, model);
@@ -255,7 +255,8 @@ impl Served {
     }
 }
 
-/// Words of ours and of workers as a header: what a header cannot hold becomes `?`, and it is not endless.
+/// A text of ours or of a worker as a header: characters that a header cannot hold become `?`, and its length is
+/// limited.
 fn in_a_header(words: &str) -> HeaderValue {
     let plain = |c: char| if c == ' ' || c.is_ascii_graphic() { c } else { '?' };
     let text: String = words.chars().map(plain).take(MAX_REASON).collect();
@@ -266,7 +267,7 @@ fn milliseconds(span: Duration) -> HeaderValue {
     HeaderValue::from(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// What an answer's headers say about the request.
+/// The facts about a request in its answer's headers.
 struct Marks {
     request_id: HeaderValue,
     unknown: Option<HeaderValue>,

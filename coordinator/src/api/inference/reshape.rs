@@ -1,4 +1,4 @@
-//! An answer of ours in the shape of another API, whole or as it streams.
+//! Translates an answer of ours into the shape of another API, whole or as it streams.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -19,7 +19,7 @@ use model_boss_protocol::{ApiError, ErrorCode};
 
 use crate::api::context::Context as ApiContext;
 
-/// The same answer through `reshape`; a stream becomes one of the type `stream`.
+/// Translates an answer by `reshape`; a stream gets the content type `stream`.
 pub(crate) async fn reshaped(
     context: &ApiContext,
     answer: Response,
@@ -34,14 +34,14 @@ pub(crate) async fn reshaped(
         head.headers.insert(CONTENT_TYPE, HeaderValue::from_static(stream));
         return Ok(Response::from_parts(head, Body::new(Through { body, reshape: Some(reshape) })));
     }
-    // It was collected before, within the budget.
+    // The answer was collected before, within the memory budget.
     let whole = body.collect().await.map_err(nonsense)?.to_bytes();
     let whole = reshape_whole(reshape, head.status, whole, context.memory.holder(), context.limits.json()).await?;
     head.headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     Ok(Response::from_parts(head, Body::from(whole)))
 }
 
-/// A whole answer through `reshape`, away from the thread that serves sockets when it is large.
+/// Translates a whole answer, off the thread that serves sockets when it is large.
 pub(crate) async fn reshape_whole(
     mut reshape: Box<dyn Reshape>,
     status: StatusCode,
@@ -62,7 +62,7 @@ pub(crate) async fn reshape_whole(
     offload(size, reshape).await
 }
 
-/// A stream on its way through.
+/// A stream that is being translated.
 struct Through {
     body: Body,
     reshape: Option<Box<dyn Reshape>>,

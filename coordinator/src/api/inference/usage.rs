@@ -1,5 +1,5 @@
-//! Token counts and times out of a worker's answer as it passes by. Bytes are only looked at; an answer that does not
-//! have them is simply not counted.
+//! Reads token counts and times from a worker's answer as it passes. The bytes stay unchanged; an answer without counts
+//! is not counted.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use serde::Deserialize;
 
 use crate::metrics::Usage;
 
-/// The counts stand at the end of an answer; so much of it is kept.
+/// The number of frames at an answer's end that are kept: they contain the counts.
 const TAIL_FRAMES: usize = 4;
 const TAIL_BYTES: usize = 16 * 1024;
 
-/// The end of an answer that passes by in frames.
+/// The last frames of a passing answer.
 #[derive(Default)]
 pub(crate) struct Tail {
     frames: [Bytes; TAIL_FRAMES],
@@ -27,7 +27,7 @@ impl Tail {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// What the answer used, if its end says so.
+    /// The usage, if the end of the answer has it.
     pub(crate) fn usage(&self) -> Option<Usage> {
         let mut text = Vec::new();
         for offset in 0..TAIL_FRAMES {
@@ -37,7 +37,7 @@ impl Tail {
     }
 }
 
-/// What a whole answer used.
+/// The usage in a whole answer.
 pub(crate) fn usage_in(answer: &[u8]) -> Option<Usage> {
     let tail = &answer[answer.len().saturating_sub(TAIL_BYTES)..];
     let counted: Option<Counted> = last_object(tail, b"\"usage\":");
@@ -59,7 +59,7 @@ pub(crate) fn usage_in(answer: &[u8]) -> Option<Usage> {
     })
 }
 
-/// OpenAI's counts.
+/// Counts in OpenAI's form.
 #[derive(Deserialize)]
 struct Counted {
     prompt_tokens: u64,
@@ -67,7 +67,7 @@ struct Counted {
     completion_tokens: u64,
 }
 
-/// llama.cpp's times.
+/// Times in llama.cpp's form.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Timings {
@@ -83,7 +83,7 @@ fn milliseconds(value: Option<f64>) -> Option<Duration> {
     value.and_then(|ms| Duration::try_from_secs_f64(ms / 1e3).ok())
 }
 
-/// The last value of this key that reads as a `T`. Inside a text its quotes would be escaped, so a match is a key.
+/// The last value of this key that parses as a `T`. Inside a text its quotes would be escaped, so a match is a key.
 fn last_object<'a, T: Deserialize<'a>>(tail: &'a [u8], key: &[u8]) -> Option<T> {
     let keys: Vec<usize> = memmem::find_iter(tail, key).collect();
     keys.into_iter().rev().find_map(|at| {

@@ -1,4 +1,4 @@
-//! The API over a real scheduler, ledger and driver, with a worker program that does not exist.
+//! Tests of the API over a real scheduler, ledger and driver, with a worker program that does not exist.
 
 mod rules;
 
@@ -41,7 +41,7 @@ use crate::scheduling::{News, Pulse, Scheduling};
 use crate::supervisor::{Ports, Supervisor, SupervisorSettings, Tools};
 use crate::tasks::LiveTasks;
 
-/// A machine with 8 GiB, one of them in use.
+/// A machine with 8 GiB, of which 1 GiB is in use.
 struct FakeProbe;
 
 impl Probe for FakeProbe {
@@ -84,7 +84,7 @@ async fn fixture_with(keys: Option<&str>) -> Fixture {
     fixture_in(tempfile::tempdir().unwrap(), TASKS, keys).await
 }
 
-/// Beside the manifests that are in the folder already.
+/// An API whose manifests are added to those in the folder.
 async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) -> Fixture {
     let manifests = folder.path().join("manifests");
     std::fs::create_dir_all(&manifests).unwrap();
@@ -120,7 +120,7 @@ async fn fixture_in(folder: tempfile::TempDir, tasks: &str, keys: Option<&str>) 
     let LeaseStart { leases, devices, store, .. } = Leases::start(setup).await.unwrap();
     let documents: Arc<dyn DocumentStore> = Arc::new(LedgerDocuments::new(leases.clone()));
     let scheduling = Scheduling::new(news.clone());
-    // It is there when it is looked for, and gone when it is started.
+    // The program exists when it is looked for, and is removed before it is started.
     let worker = folder.path().join("no-such-worker");
     std::fs::write(&worker, "").unwrap();
     let programs = Programs::find(Some(&worker)).unwrap();
@@ -398,7 +398,7 @@ async fn en_7_the_tag_that_ollamas_clients_add_is_understood_everywhere() {
     let api = fixture().await;
     let (_, _, shown) = api.get("/v1/models/guide:latest").await;
     assert_eq!(shown["id"], "guide");
-    // The worker program is not there: what was meant is known by its error.
+    // The worker program is absent, so the error shows which model was meant.
     for (path, body) in [
         ("/v1/chat/completions", r#"{"model":"guide:latest","messages":[]}"#),
         ("/api/generate", r#"{"model":"guide:latest"}"#),
@@ -513,7 +513,7 @@ async fn dm_9_a_model_is_loaded_by_the_path_of_its_files() {
         let api = &api;
         async move { api.post("/api/v1/load", &body).await }
     };
-    // The worker program is not there: the model is known all the same, and says why it does not serve.
+    // The worker program is absent: the model is listed all the same, and its status has the reason.
     let (status, _, body) = load("x.gguf", "").await;
     assert_eq!((status.as_u16(), code(&body)), (502, "model_load_failed"), "{body}");
     let (_, _, shown) = api.get("/v1/models/file:x").await;
@@ -668,8 +668,7 @@ async fn a_panic_in_a_handler_is_a_500_in_the_shape() {
     assert_eq!((status.as_u16(), code(&body)), (500, "internal_error"));
 }
 
-/// The routes that docs/api.md lists: in the first cell of its tables, `METHOD path`, and further paths of the same
-/// method.
+/// The routes in docs/api.md: in the first cell of its tables, `METHOD path`, and further paths of the same method.
 fn documented() -> Vec<(String, String)> {
     let text = include_str!("../../../../docs/api.md");
     let rows = text.lines().filter(|line| line.starts_with("| `"));
@@ -705,7 +704,7 @@ async fn every_route_is_in_docs_api_md_and_nothing_else_is() {
     let served: Vec<(String, String)> =
         table.into_iter().map(|(filter, path)| (method(filter).to_owned(), path)).collect();
     assert!(served.len() > 40, "{served:?}");
-    // `{*id}` is one word in capitals there, and may have a verb behind it.
+    // There, `{*id}` is one word in capitals, and may have a verb behind it.
     let same = |(method, path): &(String, String), (written_method, written): &(String, String)| {
         let Some((head, _)) = path.split_once("{*") else { return method == written_method && path == written };
         let rest = written.strip_prefix(head);

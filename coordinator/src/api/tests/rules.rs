@@ -1,5 +1,5 @@
-//! Every route against every rule about clients (RC-3, RC-9, RC-24). A route that is not in the table here fails the
-//! tests.
+//! Every route is tested against every rule about clients (RC-3, RC-9, RC-24). A route that is missing in the table
+//! below fails the tests.
 
 use std::collections::BTreeSet;
 
@@ -20,15 +20,15 @@ clients:
 
 const MODELS: [(&str, &str); 2] = [("vectors", "category = \"embedding\"\n"), ("ranks", "category = \"reranking\"\n")];
 
-/// What a route does in somebody's name.
+/// The effect of a route for which rules about clients apply.
 enum Use {
-    /// Nothing that the rules are about: it shows something, or settings and leases are changed.
+    /// No such effect: the route shows state, or changes settings and leases.
     Nothing,
-    /// It asks this model: the body. The client is named by a field or a header.
+    /// A request to this model: the body. A field or a header names the client.
     Asks(&'static str, fn(&str) -> Value),
-    /// It orders something about a model: path and body. The client is named by a header.
+    /// An order about a model: path and body. A header names the client.
     Orders(&'static str, fn(&str) -> Value),
-    /// It orders something about every model: path and body.
+    /// An order about every model: path and body.
     OrdersAll(&'static str, fn(&str) -> Value),
 }
 
@@ -70,7 +70,7 @@ fn nothing(_: &str) -> Value {
     json!({})
 }
 
-/// What only shows something.
+/// Routes that only show state.
 const SHOWN: [&str; 25] = [
     "/",
     "/live",
@@ -99,7 +99,7 @@ const SHOWN: [&str; 25] = [
     "/api/v1/logs/{*id}",
 ];
 
-/// Each route, and each thing that it may do.
+/// Each route with each of its effects.
 fn table() -> Vec<(&'static str, &'static str, Use)> {
     let mut table: Vec<_> = SHOWN.into_iter().map(|path| ("GET", path, Nothing)).collect();
     table.extend([
@@ -128,7 +128,7 @@ fn table() -> Vec<(&'static str, &'static str, Use)> {
         ("POST", "/api/v1/models/{*id}", Orders("/api/v1/models/MODEL/pin", nothing)),
         ("POST", "/api/v1/devices/{*id}", OrdersAll("/api/v1/devices/cpu/drain", nothing)),
         ("POST", "/api/v1/devices/{*id}", OrdersAll("/api/v1/devices/cpu/open", nothing)),
-        // It answers what would follow, and nothing does.
+        // A plan has no effect.
         ("POST", "/api/v1/plan", Nothing),
         ("PUT", "/api/v1/config", Nothing),
         ("POST", "/api/v1/leases", Nothing),
@@ -141,7 +141,7 @@ fn table() -> Vec<(&'static str, &'static str, Use)> {
     table
 }
 
-/// An API with these rules, in which nothing is loaded: everything that is let in waits.
+/// An API with these rules and no loaded model, so that every accepted request is queued.
 async fn ruled() -> Fixture {
     let folder = tempfile::tempdir().unwrap();
     let manifests = folder.path().join("manifests");
@@ -158,14 +158,14 @@ async fn ruled() -> Fixture {
     api
 }
 
-/// How a client is named.
+/// The way in which a client is named.
 #[derive(Clone, Copy)]
 enum Named<'a> {
     Header(&'a str),
     Field(&'a str),
 }
 
-/// Every way in which a use of a route takes a client's name.
+/// Every way in which a route accepts a client's name for this effect.
 fn names<'a>(what: &Use, client: &'a str) -> Vec<Named<'a>> {
     match what {
         Asks(..) => vec![Named::Header(client), Named::Field(client)],
@@ -173,7 +173,7 @@ fn names<'a>(what: &Use, client: &'a str) -> Vec<Named<'a>> {
     }
 }
 
-/// Where a use of a route is sent, for which model, and with which body.
+/// The path, the model and the body of a request with this effect.
 fn sent(path: &'static str, what: &Use) -> Option<(String, &'static str, Value)> {
     match what {
         Nothing => None,
@@ -183,14 +183,14 @@ fn sent(path: &'static str, what: &Use) -> Option<(String, &'static str, Value)>
     }
 }
 
-/// Whether it ends at once where nothing is loaded.
+/// Whether the request ends at once while no model is loaded.
 fn ends_at_once(path: &str, body: &Value) -> bool {
     let ends = ["/unload", "/device", "/invalidate", "/pin", "/drain", "/open"];
     body.get("keep_alive").is_some() || ends.iter().any(|end| path.ends_with(end))
 }
 
 impl Fixture {
-    /// Asks in a client's name.
+    /// Sends a request in a client's name.
     async fn ask_as(&self, path: &str, mut body: Value, client: Named<'_>) -> (StatusCode, Value) {
         let mut request = Request::post(path).header("host", "localhost").header("content-type", "application/json");
         match client {
@@ -205,7 +205,7 @@ impl Fixture {
         self.context.scheduling.view(|scheduler, now| scheduler.queue(now)).await.unwrap()
     }
 
-    /// What a request waits as; it is given up after that.
+    /// The entry of a request in the queue; the request is cancelled afterwards.
     async fn waits_as(&self, path: &str, body: Value, client: Named<'_>) -> QueuedView {
         let mut request = Box::pin(self.ask_as(path, body, client));
         let seen = async {
@@ -302,7 +302,7 @@ async fn rc_9_every_request_and_order_counts_against_a_clients_limits() {
     let api = ruled().await;
     for (number, (_, path, what)) in table().into_iter().enumerate() {
         let Some((path, model, body)) = sent(path, &what) else { continue };
-        // Those that take no part in the queue cost nobody anything.
+        // Requests outside of the queue take no other client's place.
         if model.is_empty() || path.ends_with("/invalidate") || path.ends_with("/pin") {
             continue;
         }

@@ -1,5 +1,5 @@
-//! The body of a streamed answer: comments while there is nothing to send, then the worker's bytes as they come. Knows
-//! nothing of what the bytes mean.
+//! The body of a streamed answer: comments while the request is queued, then the worker's bytes as they arrive. Knows
+//! nothing of the meaning of the bytes.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -23,15 +23,15 @@ use crate::api::inference::usage::{Tail, usage_in};
 use crate::metrics::Usage;
 use crate::scheduling::{Place, Ticket};
 
-/// The answer, once it begins, or the error that takes its place.
+/// The answer, once it begins, or the error in its place.
 pub(crate) type Pending = Pin<Box<dyn Future<Output = Result<Answer, ApiError>> + Send>>;
-/// What a waiting request waits for, in words.
+/// The reason why a queued request waits, in words.
 pub(crate) type Explanation = Pin<Box<dyn Future<Output = Option<String>> + Send>>;
 
-/// When comments are sent.
+/// The times of comments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CommentTimes {
-    /// After this long without an answer the headers go out, with the first comment.
+    /// The wait for an answer after which the headers are sent, with the first comment.
     pub(super) first: Duration,
     /// The longest silence after that.
     pub(super) interval: Duration,
@@ -44,7 +44,7 @@ pub(crate) struct StreamBody {
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
-// Each lives in the one box of its body, and most of them relay.
+// A body holds one state in a box of its own, and most are in the largest state, so boxing that one saves nothing.
 #[allow(clippy::large_enum_variant)]
 enum State {
     Waiting { pending: Pending, explain: Box<dyn Fn() -> Explanation + Send>, explanation: Option<Explanation> },
@@ -52,44 +52,44 @@ enum State {
     Ended,
 }
 
-/// Whether the headers of an answer said what serves it.
+/// Whether the headers of an answer named the model that serves it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Headers {
-    /// They did.
+    /// They named it.
     Told,
-    /// They went out before anybody knew.
+    /// They were sent before it was known.
     Gone,
 }
 
-/// Measures how long nothing was sent.
+/// Measures the time since the last byte was sent.
 struct Silence {
     interval: Duration,
     last: Instant,
     timer: Pin<Box<Sleep>>,
 }
 
-/// A worker's answer on its way through.
+/// A worker's answer that is being passed on.
 struct Relay {
     first: Option<Bytes>,
     rest: AnswerBody,
-    /// Where it comes from, until that breaks off.
+    /// The place that it comes from, until that fails.
     place: Option<Place>,
-    /// Finds out why it broke off.
+    /// The search for the reason of the failure.
     broken: Option<Pin<Box<dyn Future<Output = ApiError> + Send>>>,
     /// Dropped unfinished, it reports that the client is gone.
     ticket: Ticket,
     account: Account,
-    /// Counted when the stream ends by itself: until then the client may still go.
+    /// The status to count when the stream ends by itself: until then the client may still disconnect.
     status: u16,
     tail: Tail,
-    /// What is told in the stream because its headers went out before it was known.
+    /// Adds facts to the stream that its headers could not have.
     annotator: Option<Annotator>,
     /// The last two bytes sent: a comment may only stand between two events.
     ending: [u8; 2],
 }
 
 impl StreamBody {
-    /// The body of an answer that has not begun. The first comment goes out at once.
+    /// The body of an answer that has not begun. The first comment is sent at once.
     pub(crate) fn waiting(
         pending: Pending,
         explain: impl Fn() -> Explanation + Send + 'static,
@@ -196,7 +196,7 @@ impl StreamBody {
                 }
                 Poll::Pending => {
                     if self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready()) {
-                        // The connection is closed with that, which stops the generation.
+                        // This closes the connection, which stops the generation.
                         let event = relay.error_event(&deadline_exceeded());
                         self.end_with(Outcome::DeadlineExceeded, ErrorCode::DeadlineExceeded.status());
                         return Poll::Ready(Some(event));
@@ -213,7 +213,7 @@ impl StreamBody {
         }
     }
 
-    /// The stream ended, and its client is still there.
+    /// Records the end of a stream whose client is still connected.
     fn end(&mut self, outcome: Outcome) {
         if let State::Relaying(relay) = &self.state {
             let status = relay.status;
@@ -221,7 +221,7 @@ impl StreamBody {
         }
     }
 
-    /// The same with another status than that of its head.
+    /// Records the end with another status than that of its head.
     fn end_with(&mut self, outcome: Outcome, status: u16) {
         if let State::Relaying(mut relay) = std::mem::replace(&mut self.state, State::Ended) {
             relay.account.used(relay.usage());
@@ -232,7 +232,7 @@ impl StreamBody {
 }
 
 impl Drop for StreamBody {
-    /// The client went away in the middle: what its answer is known to have used by then is counted.
+    /// Records a client that disconnected midway, with the usage known by then.
     fn drop(&mut self) {
         if let State::Relaying(mut relay) = std::mem::replace(&mut self.state, State::Ended)
             && let Some(usage) = relay.told_apart()
@@ -246,7 +246,7 @@ impl Drop for StreamBody {
 enum Step {
     Bytes(Bytes),
     End,
-    /// It does not go on, and why.
+    /// The answer cannot continue, with the reason.
     Lost(Outcome, ApiError),
 }
 
@@ -290,18 +290,18 @@ impl Relay {
         }
     }
 
-    /// An error as the last event. A line that was cut would swallow it.
+    /// An error as the last event. It begins on a new line, since an incomplete line would swallow it.
     fn error_event(&self, error: &ApiError) -> Bytes {
         let gap: &[u8] = if self.ending == *b"\n\n" { b"" } else { b"\n\n" };
         Bytes::from([gap, &error_event(error)].concat())
     }
 
-    /// What the answer used, if it says so.
+    /// The usage, if the answer states it.
     fn usage(&self) -> Option<Usage> {
         self.tail.usage().or_else(|| self.told_apart())
     }
 
-    /// What is known of it besides what the client reads.
+    /// The usage that the translation knows, which the client may not see.
     fn told_apart(&self) -> Option<Usage> {
         let (prompt_tokens, completion_tokens) = self.rest.tokens()?;
         Some(Usage { prompt_tokens, completion_tokens, ..Usage::default() })
@@ -329,7 +329,7 @@ impl Silence {
         self.last = Instant::now();
     }
 
-    /// Ready when nothing was sent for the interval.
+    /// Ready when no byte was sent for the interval.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             ready!(self.timer.as_mut().poll(cx));
@@ -342,7 +342,8 @@ impl Silence {
     }
 }
 
-/// An answer that comes after comments have been sent: its status can no longer be told, only its content.
+/// The first bytes of an answer that begins after comments have been sent: its status can no longer be sent, only its
+/// content.
 fn first_bytes(answer: Result<Answer, ApiError>) -> (State, Option<Bytes>) {
     match answer {
         Err(error) => (State::Ended, Some(error_event(&error))),

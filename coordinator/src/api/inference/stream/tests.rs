@@ -12,7 +12,7 @@ async fn next(body: &mut StreamBody) -> Option<String> {
     Some(String::from_utf8(bytes.to_vec()).unwrap())
 }
 
-/// Says `loading 0%`, `loading 1%`, …
+/// Explains with `loading 0%`, `loading 1%`, …
 fn counting() -> impl Fn() -> Explanation + Send + 'static {
     let asked = Arc::new(AtomicU32::new(0));
     move || {
